@@ -1,0 +1,1 @@
+//! The data plane: `POST /v1/completions` and its answers.

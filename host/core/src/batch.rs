@@ -1,0 +1,119 @@
+//! One step's work: flattened, variable-length, no padding. Made by the engine alone.
+
+use crate::ids::{BlockId, LogitsSlot, SequenceId};
+use crate::request::SamplingParams;
+
+/// What the executor computes in one step.
+///
+/// Token `i` of the flattened arrays is `tokens[i]` at `positions[i]` of its sequence; its keys and
+/// values go to `slots[i] = block * block_size + offset`. A row names its slice of these.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    /// Number of this step, from 1.
+    pub step: u64,
+    /// Input token ids, all rows one after another.
+    pub tokens: Vec<u32>,
+    /// Position of each token in its sequence, from 0.
+    pub positions: Vec<u32>,
+    /// Where each token's keys and values are written: `block * block_size + offset`.
+    pub slots: Vec<u32>,
+    /// One entry per sequence, the plan's order.
+    pub rows: Vec<Row>,
+    /// Block tables of all rows, one after another.
+    pub block_tables: Vec<BlockId>,
+    /// Prompt and output tokens of rows whose sampling needs them (repetition penalty), one after another.
+    pub history: Vec<u32>,
+    /// End tokens that rows may not draw yet (`min_new_tokens`), one after another.
+    pub forbidden: Vec<u32>,
+    /// Block copies (copy-on-write) to do before anything else, in this order.
+    pub copies: Vec<BlockCopy>,
+    /// Sequences that ended or were preempted since the last batch. A backend that keeps state per
+    /// sequence (the contiguous one) drops it before it reads the rows.
+    pub released: Vec<SequenceId>,
+}
+
+/// One sequence's part of a batch. Every `*_start`/`*_len` pair is a slice of a `Batch` array.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Whose it is.
+    pub sequence: SequenceId,
+    /// First of its tokens in `Batch::tokens`.
+    pub token_start: u32,
+    /// Tokens it computes; 0 only with `logits_from`.
+    pub token_len: u32,
+    /// Tokens whose keys and values the pool holds after this step: attention reads `0..=position`.
+    pub context_len: u32,
+    /// First of its blocks in `Batch::block_tables`.
+    pub table_start: u32,
+    /// Blocks in its table.
+    pub table_len: u32,
+    /// Whether a token is drawn after its last computed token (the whole input is then computed).
+    pub sample: bool,
+    /// Index of the token drawn: 0 for the first generated one. Seeds the draw.
+    pub generated: u32,
+    /// How it is drawn.
+    pub sampling: SamplingParams,
+    /// Slice of `Batch::history`; empty where the sampling needs none.
+    pub history_start: u32,
+    /// See `history_start`.
+    pub history_len: u32,
+    /// Slice of `Batch::forbidden`.
+    pub forbidden_start: u32,
+    /// See `forbidden_start`.
+    pub forbidden_len: u32,
+    /// Keep the last position's logits here: they answer an exactly repeated prompt.
+    pub logits_to: Option<LogitsSlot>,
+    /// Draw from these kept logits; nothing is computed for this row.
+    pub logits_from: Option<LogitsSlot>,
+}
+
+/// Copies the first `tokens` keys and values of block `from` to block `to`, in every layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockCopy {
+    /// Source block.
+    pub from: BlockId,
+    /// Destination block, owned by one sequence.
+    pub to: BlockId,
+    /// Leading tokens that matter.
+    pub tokens: u32,
+}
+
+impl Batch {
+    /// Empties it, keeping the buffers.
+    pub fn clear(&mut self) {
+        self.step = 0;
+        self.tokens.clear();
+        self.positions.clear();
+        self.slots.clear();
+        self.rows.clear();
+        self.block_tables.clear();
+        self.history.clear();
+        self.forbidden.clear();
+        self.copies.clear();
+        self.released.clear();
+    }
+
+    /// The block table of a row.
+    pub fn table(&self, row: &Row) -> &[BlockId] {
+        slice(&self.block_tables, row.table_start, row.table_len)
+    }
+
+    /// The input tokens of a row.
+    pub fn row_tokens(&self, row: &Row) -> &[u32] {
+        slice(&self.tokens, row.token_start, row.token_len)
+    }
+
+    /// Prompt and output tokens of a row, where its sampling needs them.
+    pub fn row_history(&self, row: &Row) -> &[u32] {
+        slice(&self.history, row.history_start, row.history_len)
+    }
+
+    /// Tokens that a row may not draw.
+    pub fn row_forbidden(&self, row: &Row) -> &[u32] {
+        slice(&self.forbidden, row.forbidden_start, row.forbidden_len)
+    }
+}
+
+fn slice<T>(all: &[T], start: u32, len: u32) -> &[T] {
+    &all[start as usize..(start + len) as usize]
+}

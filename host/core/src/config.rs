@@ -1,0 +1,72 @@
+//! Validated settings of an engine. Raw flags and files become this once, at start.
+
+use crate::ids::Micros;
+
+/// Limits of one step and of the running set, as the scheduler sees them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Tokens one step may compute, prompt chunks and decodes together.
+    pub max_batch_tokens: u32,
+    /// Sequences that may run at once.
+    pub max_running: u32,
+    /// Prompt tokens of one sequence that one step may compute.
+    pub prefill_chunk: u32,
+    /// Sequences whose prompts may be computed in one step.
+    pub max_prefill_sequences: u32,
+    /// Prompt tokens of all sequences that one step may compute (derived from `--max-prefill-memory`).
+    pub max_prefill_tokens: u32,
+}
+
+/// Settings of an engine.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// Limits of one step.
+    pub limits: Limits,
+    /// Tokens in a block.
+    pub block_size: u32,
+    /// Blocks in the pool.
+    pub total_blocks: u32,
+    /// Waiting requests (held and preempted ones too) beyond which `submit` refuses.
+    pub max_waiting: u32,
+    /// Prompt plus output tokens of one request.
+    pub max_seq_len: u32,
+    /// Whether blocks are kept and shared by content.
+    pub prefix_caching: bool,
+    /// Prompts whose last logits are kept; 0 turns it off.
+    pub prompt_cache_entries: u32,
+    /// How long after its last use such an entry is kept.
+    pub prompt_cache_ttl: Micros,
+    /// Key of the content hash. Random per process in production, fixed in tests and simulations.
+    pub hash_key: [u64; 2],
+    /// Faults of one policy within `strike_window` after which it is replaced by the previous one.
+    pub max_strikes: u32,
+    /// See `max_strikes`.
+    pub strike_window: Micros,
+    /// How long a runnable sequence may be ignored before the scheduler is taken out.
+    pub starvation_bound: Micros,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            limits: Limits {
+                max_batch_tokens: 2_048,
+                max_running: 32,
+                prefill_chunk: 512,
+                max_prefill_sequences: 8,
+                max_prefill_tokens: 1 << 20,
+            },
+            block_size: 16,
+            total_blocks: 1_024,
+            max_waiting: 1_000,
+            max_seq_len: 4_096,
+            prefix_caching: true,
+            prompt_cache_entries: 100,
+            prompt_cache_ttl: Micros(300_000_000),
+            hash_key: [0, 0],
+            max_strikes: 3,
+            strike_window: Micros(10_000_000),
+            starvation_bound: Micros(5_000_000),
+        }
+    }
+}

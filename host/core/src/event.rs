@@ -1,0 +1,110 @@
+//! What the engine tells its driver after each call. Drained, never accumulated.
+
+use crate::ids::{Micros, SequenceId};
+use crate::policy::{Fault, PolicyKind};
+use crate::request::{FinishReason, Refusal, Usage};
+
+/// One thing that happened.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A sequence drew a token.
+    Token {
+        /// Whose.
+        id: SequenceId,
+        /// Which.
+        token: u32,
+    },
+    /// A sequence ended well or was cancelled. Its last.
+    Finished {
+        /// Whose.
+        id: SequenceId,
+        /// Why.
+        reason: FinishReason,
+        /// What it cost.
+        usage: Usage,
+    },
+    /// A sequence failed by a device fault or was cleared from the queue. Its last.
+    Failed {
+        /// Whose.
+        id: SequenceId,
+        /// Shown to the client.
+        message: String,
+        /// What it had cost.
+        usage: Usage,
+    },
+    /// A held request was refused after all. Its last.
+    Refused {
+        /// Whose.
+        id: SequenceId,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// A sequence started for the first time. Once per request.
+    Started {
+        /// Whose.
+        id: SequenceId,
+        /// What its prompt found in the cache.
+        prefix: PrefixEvent,
+        /// Prompt tokens found.
+        cached_tokens: u32,
+        /// Prompt tokens left to compute.
+        prefill_tokens: u32,
+    },
+    /// A running sequence gave its blocks back and waits again.
+    Preempted {
+        /// Whose.
+        id: SequenceId,
+    },
+    /// A policy misbehaved; the built-in answered in its stead.
+    PolicyFault(Box<Fault>),
+    /// A slot's policy changed: by a swap, a rollback, strikes or the watchdog.
+    PolicyChanged {
+        /// Which slot.
+        kind: PolicyKind,
+        /// Name of the policy that left.
+        from: String,
+        /// Name of the policy in force.
+        to: String,
+        /// When.
+        at: Micros,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// What a request's prompt found when it first started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PrefixEvent {
+    /// Blocks that an earlier turn of its session left.
+    ConversationalHit,
+    /// Blocks that other requests left.
+    CrossRequestHit,
+    /// Nothing.
+    MissFull,
+    /// All of it, with its last logits.
+    FullHitNoPrefillNeeded,
+    /// Its session is known, but its prompt diverges from what the session left.
+    ConversationalMissUnexpectedPrompt,
+}
+
+impl PrefixEvent {
+    /// All kinds, in declaration order.
+    pub const ALL: [Self; 5] = [
+        Self::ConversationalHit,
+        Self::CrossRequestHit,
+        Self::MissFull,
+        Self::FullHitNoPrefillNeeded,
+        Self::ConversationalMissUnexpectedPrompt,
+    ];
+
+    /// The name used in metrics and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ConversationalHit => "CONVERSATIONAL_HIT",
+            Self::CrossRequestHit => "CROSS_REQUEST_HIT",
+            Self::MissFull => "MISS_FULL",
+            Self::FullHitNoPrefillNeeded => "FULL_HIT_NO_PREFILL_NEEDED",
+            Self::ConversationalMissUnexpectedPrompt => "CONVERSATIONAL_MISS_UNEXPECTED_PROMPT",
+        }
+    }
+}

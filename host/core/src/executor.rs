@@ -1,0 +1,36 @@
+//! The boundary to the device: something that computes a batch.
+
+use crate::batch::Batch;
+
+/// Computes batches. Implemented by the model, by a simulator's cost model and by scripted ones in tests.
+pub trait Executor {
+    /// Computes `batch` and fills `output` (cleared first). An error fails the requests it names.
+    fn execute(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), DeviceFault>;
+}
+
+/// What a step produced.
+#[derive(Clone, Debug, Default)]
+pub struct StepOutput {
+    /// One entry per `Batch::rows`: the token drawn, where the row samples.
+    pub sampled: Vec<Option<u32>>,
+}
+
+/// The device could not compute a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceFault {
+    /// What kind of fault.
+    pub kind: DeviceFaultKind,
+    /// Shown to the clients whose requests it fails.
+    pub message: String,
+    /// Indexes into `Batch::rows` that are lost; `None` means all of them.
+    pub rows: Option<Vec<usize>>,
+}
+
+/// Kinds of device faults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceFaultKind {
+    /// The device has no memory for this step.
+    OutOfMemory,
+    /// Anything else.
+    Failed,
+}

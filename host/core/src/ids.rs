@@ -1,0 +1,42 @@
+//! Newtypes for the numbers that must not be mixed.
+
+/// Microseconds on the driver's monotonic clock; virtual time in a simulator.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Micros(pub u64);
+
+impl Micros {
+    /// Never, or "not promised".
+    pub const NEVER: Self = Self(u64::MAX);
+    /// The clock's origin.
+    pub const ZERO: Self = Self(0);
+
+    /// How long after `earlier` this is; zero if it is not after.
+    pub fn since(self, earlier: Self) -> Self {
+        Self(self.0.saturating_sub(earlier.0))
+    }
+
+    /// This much later, without overflow.
+    pub fn plus(self, duration: Self) -> Self {
+        Self(self.0.saturating_add(duration.0))
+    }
+}
+
+/// Names one request's sequence. Never reused while the host runs; never 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SequenceId(pub u64);
+
+/// Names one block of the paged KV pool, `0 .. total_blocks`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BlockId(pub u32);
+
+/// Dense number of a tenant (an API key); 0 is the anonymous tenant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TenantId(pub u32);
+
+/// Hash of the client's conversation id; 0 means "no conversation".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(pub u64);
+
+/// Names a place, `0 .. prompt_cache_entries`, where the executor keeps the logits of a whole prompt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LogitsSlot(pub u32);

@@ -1,0 +1,247 @@
+//! The policy boundary: one trait per kind. The engine can't tell a native policy from a Wasm one.
+
+pub mod admission;
+pub mod prefix_cache;
+pub mod scheduler;
+
+use std::fmt;
+use std::sync::Arc;
+
+pub use admission::{AdmissionPolicy, AdmissionRequest, Load, Pressure, Verdict};
+pub use prefix_cache::{CacheEventKind, CacheEvents, Ended, Hit, PrefixCachePolicy, Retention};
+pub use scheduler::{Plan, SchedulerPolicy, SequenceColumns, StepView, TenantColumns};
+
+use crate::ids::Micros;
+
+/// The paged KV pool as policies see it. `free_blocks + cached_blocks` can be allocated now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Tokens that one block holds.
+    pub block_size: u32,
+    /// Blocks in the pool.
+    pub total_blocks: u32,
+    /// Blocks that hold nothing.
+    pub free_blocks: u32,
+    /// Blocks that no sequence uses but whose prefix is kept for reuse.
+    pub cached_blocks: u32,
+}
+
+/// The three slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PolicyKind {
+    /// Who runs next.
+    Scheduler,
+    /// Who is let in.
+    Admission,
+    /// Which prefix is reused and kept.
+    PrefixCache,
+}
+
+impl PolicyKind {
+    /// All kinds.
+    pub const ALL: [Self; 3] = [Self::Scheduler, Self::Admission, Self::PrefixCache];
+
+    /// The name used in URLs, flags and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Scheduler => "scheduler",
+            Self::Admission => "admission",
+            Self::PrefixCache => "prefix-cache",
+        }
+    }
+}
+
+impl fmt::Display for PolicyKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Who a policy is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PolicyInfo {
+    /// Name, `continuous` say.
+    pub name: String,
+    /// Semantic version of the policy.
+    pub version: String,
+    /// One or two sentences.
+    pub description: String,
+    /// JSON Schema of its configuration.
+    pub config_schema: String,
+    /// SHA-256 of the component in hex; empty for native policies.
+    pub digest: String,
+}
+
+/// What a policy's calls cost, as far as its implementation measures it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct CallStats {
+    /// Calls since it was created.
+    pub calls: u64,
+    /// Median duration of the recent ones.
+    pub p50_us: f64,
+    /// 99th percentile of the recent ones.
+    pub p99_us: f64,
+}
+
+/// What every policy has, whatever its kind.
+pub trait Policy: Send {
+    /// Who it is.
+    fn info(&self) -> Arc<PolicyInfo>;
+
+    /// State worth carrying to its replacement of the same name.
+    fn export_state(&mut self) -> Result<Vec<u8>, PolicyFault> {
+        Ok(Vec::new())
+    }
+
+    /// Takes the state of the outgoing policy of the same name. An error starts it cold and is no fault.
+    fn import_state(&mut self, _state: &[u8]) -> Result<(), PolicyFault> {
+        Ok(())
+    }
+
+    /// Called after a fault, before the next decision is asked for: makes a fresh instance where the
+    /// old one can't be used again. An error takes the policy out for good.
+    fn restart(&mut self) -> Result<(), PolicyFault> {
+        Ok(())
+    }
+
+    /// What its calls cost.
+    fn stats(&self) -> CallStats {
+        CallStats::default()
+    }
+}
+
+/// A policy of any kind, as a swap carries it.
+pub enum AnyPolicy {
+    /// For the scheduler slot.
+    Scheduler(Box<dyn SchedulerPolicy>),
+    /// For the admission slot.
+    Admission(Box<dyn AdmissionPolicy>),
+    /// For the prefix-cache slot.
+    PrefixCache(Box<dyn PrefixCachePolicy>),
+}
+
+impl AnyPolicy {
+    /// The slot it belongs in.
+    pub fn kind(&self) -> PolicyKind {
+        match self {
+            Self::Scheduler(_) => PolicyKind::Scheduler,
+            Self::Admission(_) => PolicyKind::Admission,
+            Self::PrefixCache(_) => PolicyKind::PrefixCache,
+        }
+    }
+
+    /// Who it is.
+    pub fn info(&self) -> Arc<PolicyInfo> {
+        match self {
+            Self::Scheduler(p) => p.info(),
+            Self::Admission(p) => p.info(),
+            Self::PrefixCache(p) => p.info(),
+        }
+    }
+}
+
+impl fmt::Debug for AnyPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AnyPolicy({} {})", self.kind(), self.info().name)
+    }
+}
+
+/// A decision that could not be had, or could not be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyFault {
+    /// What kind of fault.
+    pub kind: FaultKind,
+    /// What happened, for a person.
+    pub message: String,
+}
+
+impl PolicyFault {
+    /// A fault of `kind`.
+    pub fn new(kind: FaultKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+}
+
+impl fmt::Display for PolicyFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.kind.name(), self.message)
+    }
+}
+
+impl std::error::Error for PolicyFault {}
+
+/// Kinds of policy faults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FaultKind {
+    /// The guest trapped (panic, unreachable, out of bounds).
+    Trap,
+    /// It ran past its deadline or out of fuel.
+    Deadline,
+    /// It asked for more memory than its limit.
+    Memory,
+    /// Its answer breaks the rules of the interface.
+    InvalidDecision,
+    /// The watchdog: nothing progresses, or someone is starved.
+    Starvation,
+    /// It could not be instantiated or configured.
+    Setup,
+}
+
+impl FaultKind {
+    /// The name used in metrics and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Trap => "trap",
+            Self::Deadline => "deadline",
+            Self::Memory => "memory",
+            Self::InvalidDecision => "invalid-decision",
+            Self::Starvation => "starvation",
+            Self::Setup => "setup",
+        }
+    }
+}
+
+/// A policy fault with everything needed to understand and replay it.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    /// Which slot.
+    pub slot: PolicyKind,
+    /// Who.
+    pub policy: Arc<PolicyInfo>,
+    /// What.
+    pub fault: PolicyFault,
+    /// The engine's step number.
+    pub step: u64,
+    /// When.
+    pub at: Micros,
+    /// What it was shown when it failed.
+    pub view: FaultView,
+    /// Whether the policy was taken out for it.
+    pub removed: bool,
+}
+
+/// What a policy was shown when it failed.
+#[derive(Clone, Debug)]
+pub enum FaultView {
+    /// `schedule`.
+    Schedule(Box<StepView>),
+    /// `admit`.
+    Admit(AdmissionRequest, Load),
+    /// `measure`.
+    Measure(Load),
+    /// `reuse`.
+    Reuse(Hit),
+    /// `retain`.
+    Retain(Ended),
+    /// `observe`.
+    Observe(Box<CacheEvents>),
+    /// `evict`.
+    Evict {
+        /// When.
+        now: Micros,
+        /// Blocks asked for.
+        need: u32,
+    },
+    /// Export, import or restart.
+    Lifecycle,
+}

@@ -1,0 +1,82 @@
+//! Which prefixes are reused, kept and evicted. The engine owns blocks, hashes and counts.
+
+use crate::ids::{BlockId, Micros, SequenceId, SessionId, TenantId};
+use crate::policy::{Memory, Policy, PolicyFault};
+
+/// Decides about cached prefixes. See `wit/prefix-cache.wit` for when each is called.
+pub trait PrefixCachePolicy: Policy {
+    /// How many of `hit.cached_tokens` to reuse.
+    fn reuse(&mut self, hit: &Hit) -> Result<u32, PolicyFault>;
+
+    /// What to keep of a sequence that ended.
+    fn retain(&mut self, ended: &Ended) -> Result<Retention, PolicyFault>;
+
+    /// Hears what happened to cached blocks; answers with idle blocks to drop now.
+    fn observe(&mut self, events: &CacheEvents) -> Result<Vec<BlockId>, PolicyFault>;
+
+    /// Names at least `need` idle blocks to drop, first to go first.
+    fn evict(&mut self, now: Micros, need: u32) -> Result<Vec<BlockId>, PolicyFault>;
+}
+
+/// A waiting sequence whose prompt starts with blocks that the pool still holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the WIT documents each field")]
+pub struct Hit {
+    pub now: Micros,
+    pub id: SequenceId,
+    pub tenant: TenantId,
+    pub session: SessionId,
+    pub prompt_tokens: u32,
+    pub cached_tokens: u32,
+    pub same_session: bool,
+}
+
+/// A sequence that ended, and whose blocks can be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the WIT documents each field")]
+pub struct Ended {
+    pub now: Micros,
+    pub id: SequenceId,
+    pub tenant: TenantId,
+    pub session: SessionId,
+    pub prompt_tokens: u32,
+    pub generated_tokens: u32,
+    pub reused_tokens: u32,
+    pub memory: Memory,
+}
+
+/// How much of an ended sequence is kept, and for how long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Retention {
+    /// Leading tokens to keep, rounded down to whole blocks.
+    pub keep_tokens: u32,
+    /// Forgotten this long after its last use; 0 for no limit.
+    pub ttl: Micros,
+}
+
+/// What happened to cached blocks, oldest first, as equally long columns.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the WIT documents each column")]
+pub struct CacheEvents {
+    pub at: Vec<u64>,
+    pub kind: Vec<u8>,
+    pub block: Vec<u32>,
+    pub parent: Vec<u32>,
+    pub depth: Vec<u32>,
+    pub tenant: Vec<u32>,
+    pub session: Vec<u64>,
+}
+
+/// Values of `CacheEvents::kind`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum CacheEventKind {
+    /// A full block entered the index.
+    Stored = 0,
+    /// A sequence took it from the cache.
+    Reused = 1,
+    /// No sequence uses it any more.
+    Idle = 2,
+    /// It left the index.
+    Dropped = 3,
+}

@@ -1,0 +1,138 @@
+//! What a client asks for, in the engine's terms, and how it ends.
+
+use std::sync::Arc;
+
+use crate::ids::{Micros, SessionId, TenantId};
+
+/// How tokens are drawn. Greedy where `temperature` is 0.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SamplingParams {
+    /// 0 is greedy; otherwise logits are divided by it.
+    pub temperature: f32,
+    /// Nucleus: the smallest set of tokens whose probability reaches this, in `(0, 1]`.
+    pub top_p: f32,
+    /// Only the k likeliest tokens; 0 is no limit.
+    pub top_k: u32,
+    /// Divides positive and multiplies negative logits of tokens seen in prompt or output; 1 is off.
+    pub repetition_penalty: f32,
+    /// The stream of random numbers is a pure function of this and the token's index.
+    pub seed: u64,
+}
+
+impl Default for SamplingParams {
+    fn default() -> Self {
+        Self { temperature: 1.0, top_p: 1.0, top_k: 0, repetition_penalty: 1.0, seed: 0 }
+    }
+}
+
+/// One validated request; the server has checked shapes and ranges that need no engine state.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Who pays; keys the prefix cache together with `cache_salt`.
+    pub tenant: TenantId,
+    /// The conversation it continues, or 0.
+    pub session: SessionId,
+    /// Separates prefix caches of one tenant; 0 for none.
+    pub cache_salt: u64,
+    /// Larger is more urgent.
+    pub priority: i32,
+    /// When the first token is due, on the driver's clock.
+    pub deadline: Micros,
+    /// Non-empty.
+    pub prompt: Arc<[u32]>,
+    /// Upper bound of generated tokens, the end token included; at least 1.
+    pub max_new_tokens: u32,
+    /// Before this many tokens an end token can't be drawn.
+    pub min_new_tokens: u32,
+    /// Tokens that end the sequence; empty where the request ignores them.
+    pub stop_tokens: Arc<[u32]>,
+    /// How tokens are drawn.
+    pub sampling: SamplingParams,
+}
+
+/// Why a sequence ended without an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// It produced one of its stop tokens.
+    Eos,
+    /// The driver saw one of its stop strings.
+    Stop,
+    /// It reached `max_new_tokens`.
+    Length,
+    /// The client or an operator took it back.
+    Cancelled,
+}
+
+/// What a request cost, reported with its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Length of the prompt.
+    pub prompt_tokens: u32,
+    /// Tokens generated.
+    pub generated_tokens: u32,
+    /// Prompt tokens found cached when it first started.
+    pub cached_tokens: u32,
+    /// Prompt (and, after preemption, output) tokens that were computed for it.
+    pub prefilled_tokens: u32,
+    /// Most KV blocks it held at once.
+    pub peak_blocks: u32,
+    /// Times it was preempted.
+    pub preemptions: u32,
+    /// When it arrived.
+    pub arrived: Micros,
+    /// When it first started to run; `NEVER` if it never did.
+    pub started: Micros,
+    /// When its first token was ready; `NEVER` if none was.
+    pub first_token: Micros,
+    /// When it ended.
+    pub ended: Micros,
+}
+
+/// Why `submit` refused, or why a waiting request was refused later.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Machine-readable reason.
+    pub reason: RefusalReason,
+    /// Shown to the client; names the fault and, where it can, what is missing.
+    pub message: String,
+    /// Becomes `Retry-After`; 0 where trying again cannot help.
+    pub retry_after_ms: u32,
+}
+
+/// Machine-readable reason of a refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusalReason {
+    /// The waiting queue is at its bound.
+    QueueFull,
+    /// It can never fit, or memory is short.
+    Memory,
+    /// The tenant's rate.
+    Rate,
+    /// Prompt plus output exceed the model's or host's limit.
+    TooLong,
+    /// The policy sheds load.
+    Backpressure,
+    /// The policy's own reason.
+    Other,
+    /// The host is draining.
+    Draining,
+}
+
+/// Where a sequence stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SequenceState {
+    /// In the queue, out of the scheduler's sight (admission said `wait`).
+    Held,
+    /// In the queue, the scheduler may start it.
+    Waiting,
+    /// Was running, gave its blocks back, waits again.
+    Preempted,
+    /// Holds blocks, its prompt is being computed.
+    Prefill,
+    /// Holds blocks, generates.
+    Decode,
+    /// Ended well.
+    Finished,
+    /// Ended by an error.
+    Failed,
+}

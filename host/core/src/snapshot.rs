@@ -1,0 +1,168 @@
+//! What consoles and metrics read: plain numbers, taken between steps. Counters never go down, and
+//! what stands in a snapshot sums up (free + cached + used = total).
+
+use std::sync::Arc;
+
+use crate::event::PrefixEvent;
+use crate::ids::{BlockId, Micros, SequenceId, SessionId, TenantId};
+use crate::policy::{CallStats, Fault, PolicyInfo, PolicyKind, Pressure};
+use crate::request::{FinishReason, RefusalReason, SequenceState};
+
+/// The engine at one instant.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// When.
+    pub now: Micros,
+    /// Steps begun.
+    pub step: u64,
+    /// The pool.
+    pub memory: MemoryCounts,
+    /// Sequences by state.
+    pub queue: QueueCounts,
+    /// The admission policy's measure.
+    pub pressure: Pressure,
+    /// Since start.
+    pub counters: Counters,
+    /// The three slots, in `PolicyKind::ALL` order.
+    pub policies: [SlotSnapshot; 3],
+    /// Every live sequence: running ones in the order in which they started, then the queue.
+    pub requests: Vec<RequestSnapshot>,
+}
+
+/// The pool in blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "named by what they count")]
+pub struct MemoryCounts {
+    pub block_size: u32,
+    pub total: u32,
+    pub free: u32,
+    pub cached: u32,
+    pub used: u32,
+}
+
+/// Sequences by state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "named by what they count")]
+pub struct QueueCounts {
+    pub waiting: u32,
+    pub held: u32,
+    pub running: u32,
+    pub preempted: u32,
+}
+
+/// Counters since start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "named by what they count")]
+pub struct Counters {
+    pub submitted: u64,
+    pub refused: [u64; 7],
+    pub finished: [u64; 4],
+    pub failed: u64,
+    pub preemptions: u64,
+    pub prompt_tokens: u64,
+    pub generated_tokens: u64,
+    /// Tokens that the executor computed.
+    pub computed_tokens: u64,
+    /// Prompt tokens looked up in the prefix cache, and those found.
+    pub prefix_queries: u64,
+    pub prefix_hits: u64,
+    /// By `PrefixEvent::ALL` order.
+    pub prefix_events: [u64; 5],
+    pub evicted_blocks: u64,
+    /// Rows cut from a plan's tail because memory could not hold them.
+    pub cut_rows: u64,
+    pub device_faults: u64,
+}
+
+impl Counters {
+    /// Index of a finish reason in `finished`.
+    pub fn finish_index(reason: FinishReason) -> usize {
+        match reason {
+            FinishReason::Eos => 0,
+            FinishReason::Stop => 1,
+            FinishReason::Length => 2,
+            FinishReason::Cancelled => 3,
+        }
+    }
+
+    /// Index of a refusal reason in `refused`.
+    pub fn refusal_index(reason: RefusalReason) -> usize {
+        match reason {
+            RefusalReason::QueueFull => 0,
+            RefusalReason::Memory => 1,
+            RefusalReason::Rate => 2,
+            RefusalReason::TooLong => 3,
+            RefusalReason::Backpressure => 4,
+            RefusalReason::Other => 5,
+            RefusalReason::Draining => 6,
+        }
+    }
+
+    /// Index of a prefix event in `prefix_events`.
+    pub fn prefix_index(event: PrefixEvent) -> usize {
+        PrefixEvent::ALL.iter().position(|&e| e == event).expect("ALL holds every event")
+    }
+}
+
+/// One policy slot.
+#[derive(Clone, Debug)]
+pub struct SlotSnapshot {
+    /// Which.
+    pub kind: PolicyKind,
+    /// Who is in force.
+    pub policy: Arc<PolicyInfo>,
+    /// Whether that is the built-in standing in for a policy that was taken out.
+    pub fallback: bool,
+    /// Who a rollback would bring back.
+    pub previous: Option<Arc<PolicyInfo>>,
+    /// What its calls cost.
+    pub stats: CallStats,
+    /// Faults of this slot since start.
+    pub faults: u64,
+    /// Decisions that the built-in made in its stead since start.
+    pub fallbacks: u64,
+    /// When the policy in force came.
+    pub since: Micros,
+    /// The last fault, if any.
+    pub last_fault: Option<Arc<Fault>>,
+}
+
+/// One live sequence.
+#[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "named as in `Request` and `Usage`")]
+pub struct RequestSnapshot {
+    pub id: SequenceId,
+    pub tenant: TenantId,
+    pub session: SessionId,
+    pub priority: i32,
+    pub state: SequenceState,
+    pub prompt_tokens: u32,
+    pub cached_tokens: u32,
+    pub computed_tokens: u32,
+    pub generated_tokens: u32,
+    pub max_new_tokens: u32,
+    pub blocks: u32,
+    pub preemptions: u32,
+    pub arrived: Micros,
+    pub started: Micros,
+    pub first_token: Micros,
+}
+
+/// One block of the pool, for the block map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockSnapshot {
+    /// Which.
+    pub id: BlockId,
+    /// Tables that hold it; 0 for free and cached ones.
+    pub references: u32,
+    /// Whether its prefix is in the index.
+    pub indexed: bool,
+    /// Position in its prefix.
+    pub depth: u32,
+    /// Whose prefix it is.
+    pub tenant: TenantId,
+    /// One of the sequences that hold it.
+    pub owner: Option<SequenceId>,
+    /// When it was last touched.
+    pub last_used: Micros,
+}

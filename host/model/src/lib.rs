@@ -1,0 +1,1 @@
+//! Checkpoints, decoder, sampler, tokenizer.

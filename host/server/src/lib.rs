@@ -1,0 +1,1 @@
+//! The inference server and command line.

@@ -1,0 +1,1 @@
+//! Attention, matrix and sampling kernels.

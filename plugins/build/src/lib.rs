@@ -1,0 +1,1 @@
+//! Builds a policy crate to a component.

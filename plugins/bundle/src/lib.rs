@@ -1,0 +1,1 @@
+//! The shipped policies as components.
