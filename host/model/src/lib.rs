@@ -1,1 +1,38 @@
-//! Checkpoints, decoder, sampler, tokenizer.
+//! From a Hugging Face checkpoint to something that computes batches: configuration, weights, one decoder
+//! whose differences are data, KV storage (paged and contiguous), the sampler, tokenizer and chat template.
+//! Scheduling, memory policy and HTTP are elsewhere; CUDA is planned and not here.
+#![forbid(unsafe_code)]
+
+pub mod error;
+pub mod source;
+
+pub use error::{ModelError, ModelErrorKind};
+pub use source::Source;
+
+/// How weights and the KV cache are stored. Activations are always f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DType {
+    /// 32-bit floats.
+    F32,
+    /// bfloat16: half the memory and bandwidth, widened in registers.
+    Bf16,
+}
+
+impl DType {
+    /// Bytes of one number.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::Bf16 => 2,
+        }
+    }
+}
+
+/// Where keys and values of running sequences live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvCacheKind {
+    /// Blocks of a pool, found through block tables.
+    Paged,
+    /// One slot of the full length per sequence: the reference backend.
+    Contiguous,
+}

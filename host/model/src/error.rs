@@ -1,0 +1,83 @@
+//! The one error type of this crate. Its message names the file or key at fault and says what would be
+//! right; the kind is for programs. Device faults of a running model are not here: they are
+//! `infer_core::DeviceFault`.
+
+use std::fmt;
+use std::path::Path;
+
+/// What a checkpoint, a tokenizer or a template did wrong.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{kind}: {message}")]
+pub struct ModelError {
+    /// Which part is at fault.
+    pub kind: ModelErrorKind,
+    /// Names the file or key and says what would be right.
+    pub message: String,
+}
+
+/// Which part is at fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ModelErrorKind {
+    /// `config.json` or `generation_config.json`.
+    Config,
+    /// A safetensors file, its index, or a tensor in it.
+    Weights,
+    /// `tokenizer.json`, `tokenizer_config.json`, or text that can't be encoded.
+    Tokenizer,
+    /// The chat template.
+    Template,
+    /// A valid thing that this host can't run.
+    Unsupported,
+    /// A file that can't be read.
+    Io,
+}
+
+impl ModelError {
+    /// An error of a kind.
+    pub fn new(kind: ModelErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+
+    /// `config.json` or `generation_config.json` is at fault.
+    pub fn config(message: impl Into<String>) -> Self {
+        Self::new(ModelErrorKind::Config, message)
+    }
+
+    /// Weights are at fault.
+    pub fn weights(message: impl Into<String>) -> Self {
+        Self::new(ModelErrorKind::Weights, message)
+    }
+
+    /// The tokenizer is at fault.
+    pub fn tokenizer(message: impl Into<String>) -> Self {
+        Self::new(ModelErrorKind::Tokenizer, message)
+    }
+
+    /// The chat template is at fault.
+    pub fn template(message: impl Into<String>) -> Self {
+        Self::new(ModelErrorKind::Template, message)
+    }
+
+    /// Valid, but this host can't run it.
+    pub fn unsupported(message: impl Into<String>) -> Self {
+        Self::new(ModelErrorKind::Unsupported, message)
+    }
+
+    /// A file can't be read.
+    pub fn io(path: &Path, error: &std::io::Error) -> Self {
+        Self::new(ModelErrorKind::Io, format!("can't read {}: {error}", path.display()))
+    }
+}
+
+impl fmt::Display for ModelErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Config => "model configuration",
+            Self::Weights => "weights",
+            Self::Tokenizer => "tokenizer",
+            Self::Template => "chat template",
+            Self::Unsupported => "unsupported",
+            Self::Io => "file",
+        })
+    }
+}
