@@ -1,2 +1,58 @@
-//! Entry point.
-fn main() {}
+//! Project commands: `cargo xtask demo|test|check|bench|train-demo`.
+//!
+//! Depends on nothing but the standard library, so that on a fresh machine the first command answers
+//! within seconds; everything heavy is a child `cargo`. Deliberately absent: logic that a test or the
+//! `infer` binary should hold.
+#![forbid(unsafe_code)]
+
+mod cargo;
+mod demo;
+mod test;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+Project commands.
+
+Usage: cargo xtask <COMMAND> [ARGS]
+
+Commands:
+  demo [ARGS]      build everything and serve the embedded demo model; ARGS go to `infer serve`
+  test             every check: formatting, clippy, tests native and compiled to Wasm; what CI runs
+  check            formatting and clippy alone
+  bench [ARGS]     build in release mode and run `infer bench serve ARGS`
+  train-demo       train the demo model again (minutes; the same seed gives the same weights)
+  help             this text
+";
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    let command = args.next().unwrap_or_default();
+    let rest: Vec<String> = args.collect();
+    let done = match command.as_str() {
+        "demo" => demo::demo(&rest),
+        "test" => test::test(),
+        "check" => test::check(),
+        "bench" => demo::bench(&rest),
+        "train-demo" => demo::train(&rest),
+        "help" | "--help" | "-h" => {
+            print!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        "" => {
+            eprint!("{HELP}");
+            return ExitCode::from(2);
+        }
+        other => {
+            eprintln!("xtask: no command {other:?}\n\n{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("xtask: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Every check of the project, cheapest first, so that a fault is seen early.
+
+use std::ffi::OsString;
+
+use crate::cargo::{cargo, ensure_wasm_targets, root, run, target_dir};
+
+/// Formatting and lints.
+pub fn check() -> Result<(), String> {
+    ensure_wasm_targets()?;
+    run(&mut cargo(&["fmt", "--all", "--check"]))?;
+    run(&mut cargo(&["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"]))
+}
+
+/// Everything: lints, native tests, and the policies' tests compiled to Wasm.
+pub fn test() -> Result<(), String> {
+    check()?;
+    run(&mut cargo(&["test", "--workspace", "--all-features"]))?;
+    wasm_tests()?;
+    eprintln!("All checks passed.");
+    Ok(())
+}
+
+/// The policies' own unit tests, compiled to wasm32-wasip2 and run under wasmtime.
+fn wasm_tests() -> Result<(), String> {
+    run(&mut cargo(&["build", "--package", "infer-wasm", "--all-features", "--bin", "wasi-runner"]))?;
+    let runner: OsString = target_dir().join("debug").join("wasi-runner").into();
+    let mut tests = cargo(&["test", "--target", "wasm32-wasip2", "--package", "infer-policy-sdk"]);
+    for policy in policies()? {
+        tests.args(["--package", &policy]);
+    }
+    run(tests.env("CARGO_TARGET_WASM32_WASIP2_RUNNER", runner))
+}
+
+/// The policy packages: every folder of `plugins/` whose manifest names a `policy-*` package.
+fn policies() -> Result<Vec<String>, String> {
+    let plugins = root().join("plugins");
+    let entries = std::fs::read_dir(&plugins).map_err(|e| format!("{}: {e}", plugins.display()))?;
+    let mut packages = Vec::new();
+    for entry in entries {
+        let manifest = entry.map_err(|e| format!("{}: {e}", plugins.display()))?.path().join("Cargo.toml");
+        let Ok(text) = std::fs::read_to_string(&manifest) else { continue };
+        let name = text.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'));
+        packages.extend(name.filter(|name| name.starts_with("policy-")).map(str::to_owned));
+    }
+    packages.sort();
+    if packages.is_empty() {
+        return Err(format!("no policy packages found in {}", plugins.display()));
+    }
+    Ok(packages)
+}
