@@ -1,1 +1,36 @@
-//! Runs policies as WebAssembly components.
+//! Runs policies as WebAssembly components: loads and checks them, limits them, and shows them to the
+//! engine as its own policy traits.
+//!
+//! A policy sees what the engine hands it and can write to the log; there is no clock, randomness, file
+//! or network in its reach. Whatever goes wrong in a guest (trap, endless loop, memory, unreadable
+//! answer) becomes a `PolicyFault`, and its store is dropped. Deliberately absent: deciding what
+//! happens after a fault; that is the engine's guard.
+#![deny(unsafe_code)]
+
+#[allow(
+    unsafe_code,
+    unused_variables,
+    dead_code,
+    clippy::all,
+    reason = "generated; the unsafe calls skip type checks that were made at instantiation"
+)]
+mod bindings;
+mod cache;
+mod check;
+mod deadline;
+mod error;
+mod fault;
+mod instance;
+mod limits;
+mod loader;
+mod log;
+mod policy;
+mod precompiled;
+mod runtime;
+mod self_test;
+mod stats;
+mod text;
+mod world;
+
+pub use error::LoadError;
+pub use loader::{LoaderConfig, PolicyLoader};

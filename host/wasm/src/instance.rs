@@ -1,0 +1,185 @@
+//! One policy: its compiled template, the instance that is live, and what a restart needs.
+//!
+//! After any error the store is dropped: a guest that trapped has no consistent state. `restart`
+//! makes a fresh one from the template, configures it and gives it the state that was last exported.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use infer_core::policy::{CallStats, FaultKind, Policy, PolicyFault, PolicyInfo};
+use wasmtime::Store;
+
+use crate::fault;
+use crate::log::GuestLog;
+use crate::runtime::{HostState, Runtime};
+use crate::stats::Recorder;
+use crate::text::clip;
+use crate::world::World;
+
+/// What a policy says about its configuration or state when it refuses them.
+const MAX_REFUSAL_BYTES: usize = 1_024;
+
+/// Everything that instances of one loaded policy share.
+pub(crate) struct Template<W: World> {
+    pub(crate) runtime: Arc<Runtime>,
+    pub(crate) pre: W::Pre,
+    pub(crate) info: Arc<PolicyInfo>,
+    pub(crate) config: String,
+}
+
+/// A store with one instance in it.
+pub(crate) struct Live<W> {
+    runtime: Arc<Runtime>,
+    store: Store<HostState>,
+    exports: W,
+}
+
+/// How setting an instance up failed.
+pub(crate) enum SetupError {
+    Instantiate(PolicyFault),
+    Configure(PolicyFault),
+    Refused(String),
+}
+
+impl<W: World> Live<W> {
+    pub(crate) fn new(runtime: &Arc<Runtime>, pre: &W::Pre, log: GuestLog) -> Result<Self, PolicyFault> {
+        let mut store = runtime.store(log);
+        let running = runtime.arm(&mut store);
+        let exports = W::instantiate(pre, &mut store);
+        drop(running);
+        match exports {
+            Ok(exports) => Ok(Self { runtime: Arc::clone(runtime), store, exports }),
+            Err(error) => {
+                let fault = fault::from_error(&error, "start", store.data_mut());
+                // Outside of a guest's code nothing is decided: an error is the set-up's.
+                Err(match fault.kind {
+                    FaultKind::InvalidDecision => {
+                        PolicyFault::new(FaultKind::Setup, clip(&format!("{error:#}"), MAX_REFUSAL_BYTES))
+                    }
+                    _ => fault,
+                })
+            }
+        }
+    }
+
+    /// One guarded call.
+    pub(crate) fn call<R>(
+        &mut self,
+        function: &str,
+        call: impl FnOnce(&W, &mut Store<HostState>) -> wasmtime::Result<R>,
+    ) -> Result<R, PolicyFault> {
+        let running = self.runtime.arm(&mut self.store);
+        let answer = call(&self.exports, &mut self.store);
+        drop(running);
+        answer.map_err(|error| fault::from_error(&error, function, self.store.data_mut()))
+    }
+}
+
+impl<W: World> Template<W> {
+    /// A configured instance.
+    pub(crate) fn start(&self, muted: bool) -> Result<Live<W>, SetupError> {
+        let log = GuestLog::new(self.info.name.as_str().into(), muted);
+        let mut live = Live::<W>::new(&self.runtime, &self.pre, log).map_err(SetupError::Instantiate)?;
+        let configured = live.call("configure", |exports, store| exports.configure(store, &self.config));
+        match configured {
+            Ok(Ok(())) => Ok(live),
+            Ok(Err(refusal)) => Err(SetupError::Refused(clip(&refusal, MAX_REFUSAL_BYTES))),
+            Err(fault) => Err(SetupError::Configure(fault)),
+        }
+    }
+}
+
+/// A policy as the engine holds it.
+pub(crate) struct Instance<W: World> {
+    template: Arc<Template<W>>,
+    /// None from a fault until `restart`.
+    live: Option<Live<W>>,
+    /// What the guest last exported or was given.
+    state: Option<Vec<u8>>,
+    recorder: Recorder,
+}
+
+impl<W: World> Instance<W> {
+    pub(crate) fn new(template: Arc<Template<W>>, muted: bool) -> Result<Self, SetupError> {
+        let live = Some(template.start(muted)?);
+        Ok(Self { template, live, state: None, recorder: Recorder::new() })
+    }
+
+    /// One decision, timed.
+    pub(crate) fn decide<R>(
+        &mut self,
+        function: &str,
+        call: impl FnOnce(&W, &mut Store<HostState>) -> wasmtime::Result<R>,
+    ) -> Result<R, PolicyFault> {
+        let began = Instant::now();
+        let answer = self.guarded(function, call);
+        self.recorder.record(began.elapsed());
+        answer
+    }
+
+    fn guarded<R>(
+        &mut self,
+        function: &str,
+        call: impl FnOnce(&W, &mut Store<HostState>) -> wasmtime::Result<R>,
+    ) -> Result<R, PolicyFault> {
+        let Some(live) = &mut self.live else {
+            return Err(PolicyFault::new(
+                FaultKind::Setup,
+                "the instance is gone after a fault; restart the policy",
+            ));
+        };
+        let answer = live.call(function, call);
+        if answer.is_err() {
+            self.live = None;
+        }
+        answer
+    }
+}
+
+impl<W: World> Policy for Instance<W> {
+    fn info(&self) -> Arc<PolicyInfo> {
+        Arc::clone(&self.template.info)
+    }
+
+    fn export_state(&mut self) -> Result<Vec<u8>, PolicyFault> {
+        let state = self.guarded("export-state", |exports, store| exports.export_state(store))?;
+        self.state = Some(state.clone());
+        Ok(state)
+    }
+
+    fn import_state(&mut self, state: &[u8]) -> Result<(), PolicyFault> {
+        let imported = self.guarded("import-state", |exports, store| exports.import_state(store, state))?;
+        imported.map_err(|refusal| PolicyFault::new(FaultKind::Setup, clip(&refusal, MAX_REFUSAL_BYTES)))?;
+        self.state = Some(state.to_vec());
+        Ok(())
+    }
+
+    fn restart(&mut self) -> Result<(), PolicyFault> {
+        self.live = None;
+        let mut live = self.template.start(false).map_err(|error| match error {
+            SetupError::Instantiate(fault) | SetupError::Configure(fault) => {
+                PolicyFault::new(FaultKind::Setup, format!("could not be restarted: {fault}"))
+            }
+            SetupError::Refused(refusal) => {
+                PolicyFault::new(FaultKind::Setup, format!("refused its configuration on restart: {refusal}"))
+            }
+        })?;
+        if let Some(state) = &self.state {
+            match live.call("import-state", |exports, store| exports.import_state(store, state)) {
+                Ok(Ok(())) => {}
+                // It starts cold, which is no fault; the state won't be better next time.
+                Ok(Err(_)) => self.state = None,
+                Err(_) => {
+                    self.state = None;
+                    return self.restart();
+                }
+            }
+        }
+        self.live = Some(live);
+        Ok(())
+    }
+
+    fn stats(&self) -> CallStats {
+        self.recorder.stats()
+    }
+}

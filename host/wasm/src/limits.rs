@@ -1,0 +1,58 @@
+//! What one instance may take: memory, tables, instances. A refusal is remembered, because the guest
+//! usually answers a failed `memory.grow` with a trap, and the fault should then say "memory".
+
+use wasmtime::{ResourceLimiter, Result};
+
+/// Core instances of one component: its module, the shims that `wit-component` adds, and some room.
+const MAX_INSTANCES: usize = 16;
+/// Tables of one component: its own and the shims'.
+const MAX_TABLES: usize = 8;
+/// Function pointers of a policy; a small one has a few dozen.
+const MAX_TABLE_ELEMENTS: usize = 65_536;
+
+pub(crate) struct Limits {
+    max_memory_bytes: usize,
+    refused_bytes: Option<usize>,
+}
+
+impl Limits {
+    pub(crate) fn new(max_memory_bytes: usize) -> Self {
+        Self { max_memory_bytes, refused_bytes: None }
+    }
+
+    /// How many bytes were asked for and refused since the last call of this, if any.
+    pub(crate) fn take_refused(&mut self) -> Option<usize> {
+        self.refused_bytes.take()
+    }
+
+    pub(crate) fn max_memory_bytes(&self) -> usize {
+        self.max_memory_bytes
+    }
+}
+
+impl ResourceLimiter for Limits {
+    fn memory_growing(&mut self, _current: usize, desired: usize, maximum: Option<usize>) -> Result<bool> {
+        let allowed = desired <= self.max_memory_bytes;
+        if !allowed || maximum.is_some_and(|maximum| desired > maximum) {
+            self.refused_bytes = Some(desired);
+        }
+        Ok(allowed)
+    }
+
+    fn table_growing(&mut self, _current: usize, desired: usize, _maximum: Option<usize>) -> Result<bool> {
+        Ok(desired <= MAX_TABLE_ELEMENTS)
+    }
+
+    fn instances(&self) -> usize {
+        MAX_INSTANCES
+    }
+
+    fn tables(&self) -> usize {
+        MAX_TABLES
+    }
+
+    /// One, so that the limit of a memory is the limit of the store.
+    fn memories(&self) -> usize {
+        1
+    }
+}

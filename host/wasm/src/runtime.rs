@@ -1,0 +1,138 @@
+//! One wasmtime engine, its linker and its ticker, shared by every policy of a loader.
+//!
+//! Deliberately absent: WASI in the linker, threads, shared memory, garbage collection, 64-bit and
+//! multiple memories, relaxed SIMD. NaNs are canonical. So a policy's answers depend on its inputs
+//! alone, on every machine.
+//!
+//! Instances are allocated on demand: they are made at load and after a fault only, where 0.1 ms
+//! doesn't matter, and the pooling allocator would reserve its slots for nothing (README.md has numbers).
+
+use std::time::Duration;
+
+use wasmtime::component::{HasSelf, InstancePre, Linker};
+use wasmtime::{Config, Engine, Store};
+
+use crate::bindings::scheduler::infer::policy::{host, types};
+use crate::deadline::{Deadline, Running, Ticker};
+use crate::error::LoadError;
+use crate::limits::Limits;
+use crate::loader::LoaderConfig;
+use crate::log::GuestLog;
+
+/// Bytes that one answer or one log line may hold once it is lifted: a plan of a million rows.
+const MAX_ANSWER_BYTES: usize = 8 << 20;
+
+pub(crate) struct Runtime {
+    engine: Engine,
+    linker: Linker<HostState>,
+    /// None where fuel limits calls.
+    ticker: Option<Ticker>,
+    max_memory_bytes: usize,
+    deadline: Duration,
+    fuel: Option<u64>,
+}
+
+/// What a store carries.
+pub(crate) struct HostState {
+    pub(crate) limits: Limits,
+    pub(crate) deadline: Deadline,
+    pub(crate) log: GuestLog,
+    pub(crate) fuel: Option<u64>,
+}
+
+impl host::Host for HostState {
+    fn log(&mut self, level: host::Level, message: String) {
+        self.log.write(level, &message);
+    }
+}
+
+impl types::Host for HostState {}
+
+impl Runtime {
+    pub(crate) fn new(config: &LoaderConfig) -> Result<Self, LoadError> {
+        let engine = Engine::new(&engine_config(config.fuel.is_some())).map_err(setup)?;
+        let mut linker = Linker::new(&engine);
+        host::add_to_linker::<_, HasSelf<_>>(&mut linker, |state: &mut HostState| state).map_err(setup)?;
+        types::add_to_linker::<_, HasSelf<_>>(&mut linker, |state: &mut HostState| state).map_err(setup)?;
+        let ticker = match config.fuel {
+            Some(_) => None,
+            None => {
+                Some(Ticker::start(engine.clone()).map_err(|error| LoadError::Engine(error.to_string()))?)
+            }
+        };
+        Ok(Self {
+            engine,
+            linker,
+            ticker,
+            max_memory_bytes: config.max_memory_bytes,
+            deadline: config.deadline,
+            fuel: config.fuel,
+        })
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    pub(crate) fn link(
+        &self,
+        component: &wasmtime::component::Component,
+    ) -> wasmtime::Result<InstancePre<HostState>> {
+        self.linker.instantiate_pre(component)
+    }
+
+    /// An empty store with every limit set. Nothing in it runs until `arm`.
+    pub(crate) fn store(&self, log: GuestLog) -> Store<HostState> {
+        let state = HostState {
+            limits: Limits::new(self.max_memory_bytes),
+            deadline: Deadline::new(self.deadline),
+            log,
+            fuel: self.fuel,
+        };
+        let mut store = Store::new(&self.engine, state);
+        store.limiter(|state| &mut state.limits);
+        store.set_hostcall_fuel(MAX_ANSWER_BYTES);
+        if self.ticker.is_some() {
+            store.epoch_deadline_callback(|mut store| Ok(store.data_mut().deadline.on_tick()));
+        }
+        store
+    }
+
+    /// Starts the limits of one call; keep the answer until it returns.
+    pub(crate) fn arm(&self, store: &mut Store<HostState>) -> Option<Running<'_>> {
+        let state = store.data_mut();
+        state.limits.take_refused();
+        state.log.forget_last_error();
+        state.deadline.arm();
+        if let Some(fuel) = self.fuel {
+            store.set_fuel(fuel).expect("fuel is on where it is configured");
+        }
+        self.ticker.as_ref().map(|ticker| {
+            store.set_epoch_deadline(1);
+            ticker.enter()
+        })
+    }
+}
+
+fn engine_config(fuel: bool) -> Config {
+    let mut config = Config::new();
+    config
+        .concurrency_support(false)
+        .consume_fuel(fuel)
+        .epoch_interruption(!fuel)
+        .cranelift_nan_canonicalization(true)
+        .gc_support(false)
+        .wasm_gc(false)
+        .wasm_function_references(false)
+        .wasm_exceptions(false)
+        .wasm_threads(false)
+        .shared_memory(false)
+        .wasm_memory64(false)
+        .wasm_multi_memory(false)
+        .wasm_relaxed_simd(false);
+    config
+}
+
+fn setup(error: wasmtime::Error) -> LoadError {
+    LoadError::Engine(format!("{error:#}"))
+}
