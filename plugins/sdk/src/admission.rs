@@ -1,0 +1,130 @@
+//! Who is let in.
+
+use crate::Policy;
+use crate::types::{Memory, Micros, SequenceId, SessionId, TenantId};
+
+/// Decides whether the host takes a request. Asked when it arrives and, while the answer is
+/// [`Verdict::Wait`], again for the head of the queue whenever memory or load has changed.
+pub trait Admission: Policy {
+    /// Decides about one request.
+    fn admit(&mut self, request: &Request, load: &Load) -> Verdict;
+
+    /// What consoles, metrics and load balancers read.
+    fn measure(&mut self, load: &Load) -> Pressure;
+}
+
+/// A request that wants in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    /// Its sequence's name.
+    pub id: SequenceId,
+    /// Who pays.
+    pub tenant: TenantId,
+    /// The conversation it continues.
+    pub session: SessionId,
+    /// Larger is more urgent.
+    pub priority: i32,
+    /// When it arrived.
+    pub arrived: Micros,
+    /// When the first token is due; `NEVER` where nothing was promised.
+    pub deadline: Micros,
+    /// Length of its prompt.
+    pub prompt_tokens: u32,
+    /// Leading prompt tokens that the pool holds now.
+    pub cached_tokens: u32,
+    /// Upper bound of what it generates.
+    pub max_new_tokens: u32,
+}
+
+/// The host's load.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Now.
+    pub now: Micros,
+    /// The pool.
+    pub memory: Memory,
+    /// Sequences that may run at once.
+    pub max_running: u32,
+    /// Sequences that run.
+    pub running: u32,
+    /// Requests that may wait.
+    pub max_waiting: u32,
+    /// Requests that wait, without the one that is asked about; preempted sequences not counted.
+    pub waiting: u32,
+    /// Prompt and output tokens that the waiting requests may still need.
+    pub waiting_tokens: u64,
+    /// Measured over the last seconds; 0 until known.
+    pub prefill_tokens_per_second: u32,
+    /// Measured over the last seconds; 0 until known.
+    pub output_tokens_per_second: u32,
+    /// Blocks that admitted sequences may still ask for.
+    pub promised_blocks: u32,
+    /// Of this request's tenant: sequences that run.
+    pub tenant_running: u32,
+    /// Of this request's tenant: requests that wait.
+    pub tenant_waiting: u32,
+    /// The tenant's weight.
+    pub tenant_weight_permille: u32,
+    /// Tokens, prompt and output; 0 where the tenant has no limit.
+    pub tenant_rate_per_minute: u32,
+    /// Tokens that may come at once.
+    pub tenant_burst: u32,
+    /// Prompt tokens that the tenant was served.
+    pub tenant_prompt_tokens_served: u64,
+    /// Output tokens that the tenant was served.
+    pub tenant_output_tokens_served: u64,
+}
+
+/// An answer about one request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The scheduler may start it from now on.
+    Admit,
+    /// It stays in the queue, out of the scheduler's sight.
+    Wait,
+    /// It is turned away.
+    Refuse(Refusal),
+}
+
+/// Why a request is turned away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// For machines.
+    pub reason: Reason,
+    /// Shown to the client, at most 256 bytes: what is wrong, what is needed, what there is.
+    pub message: String,
+    /// Becomes `Retry-After`; 0 where trying again can't help.
+    pub retry_after_ms: u32,
+}
+
+/// Machine-readable reason of a refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The queue is at its bound.
+    QueueFull,
+    /// It can never fit, or memory is short.
+    Memory,
+    /// The tenant's rate.
+    Rate,
+    /// Longer than a limit.
+    TooLong,
+    /// The policy sheds load.
+    Backpressure,
+    /// The policy's own reason.
+    Other,
+}
+
+/// Memory pressure and what follows from it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pressure {
+    /// 0 (idle) to 1000 (nothing more fits).
+    pub level_permille: u32,
+    /// Whether clients should slow down.
+    pub backpressure: bool,
+    /// Blocks kept back.
+    pub reserved_blocks: u32,
+    /// Blocks that new requests may use.
+    pub available_blocks: u32,
+    /// Longest prompt plus output that would be admitted now.
+    pub max_sequence_tokens: u32,
+}
