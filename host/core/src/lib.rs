@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod batch;
+pub mod builtin;
 pub mod config;
 pub mod engine;
 pub mod event;
@@ -14,6 +15,18 @@ pub mod ids;
 pub mod policy;
 pub mod request;
 pub mod snapshot;
+pub mod testing;
+
+mod columns;
+mod detmap;
+mod guard;
+mod kv;
+mod list;
+mod rates;
+mod sequence;
+mod tenants;
+mod verify;
+mod watchdog;
 
 pub use batch::{Batch, BlockCopy, Row};
 pub use config::{EngineConfig, Limits};

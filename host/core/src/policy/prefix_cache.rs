@@ -67,6 +67,40 @@ pub struct CacheEvents {
     pub session: Vec<u64>,
 }
 
+impl CacheEvents {
+    /// Rows.
+    pub fn len(&self) -> usize {
+        self.at.len()
+    }
+
+    /// Whether nothing happened.
+    pub fn is_empty(&self) -> bool {
+        self.at.is_empty()
+    }
+
+    /// Empties it, keeping the buffers.
+    pub fn clear(&mut self) {
+        self.at.clear();
+        self.kind.clear();
+        self.block.clear();
+        self.parent.clear();
+        self.depth.clear();
+        self.tenant.clear();
+        self.session.clear();
+    }
+
+    /// Appends the rows of `other` from `from` on.
+    pub fn extend_from(&mut self, other: &Self, from: usize) {
+        self.at.extend_from_slice(&other.at[from..]);
+        self.kind.extend_from_slice(&other.kind[from..]);
+        self.block.extend_from_slice(&other.block[from..]);
+        self.parent.extend_from_slice(&other.parent[from..]);
+        self.depth.extend_from_slice(&other.depth[from..]);
+        self.tenant.extend_from_slice(&other.tenant[from..]);
+        self.session.extend_from_slice(&other.session[from..]);
+    }
+}
+
 /// Values of `CacheEvents::kind`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]

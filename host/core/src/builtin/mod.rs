@@ -1,0 +1,23 @@
+//! The native built-ins: what answers when a policy can't. Minimal, and not copies of shipped policies.
+
+mod admission;
+mod prefix_cache;
+mod scheduler;
+
+pub use admission::AcceptWhatFits;
+pub use prefix_cache::KeepAll;
+pub use scheduler::FirstComeFirstServed;
+
+use std::sync::Arc;
+
+use crate::policy::PolicyInfo;
+
+fn info(name: &str, description: &str) -> Arc<PolicyInfo> {
+    Arc::new(PolicyInfo {
+        name: name.into(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        description: description.into(),
+        config_schema: "{}".into(),
+        digest: String::new(),
+    })
+}

@@ -1,0 +1,263 @@
+//! How requests come in: limits, the bounded queue, the admission policy, those it tells to wait.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use super::{Context, Engine, HELD_INTERVAL, context};
+use crate::event::Event;
+use crate::ids::{Micros, SequenceId, TenantId};
+use crate::kv::HitState;
+use crate::policy::{AdmissionRequest, FaultView, Load, Verdict};
+use crate::request::{Refusal, RefusalReason, Request, SequenceState, Usage};
+use crate::sequence::{SeqIx, Sequence};
+use crate::snapshot::Counters;
+use crate::watchdog::Mark;
+
+/// Held requests asked about in one step.
+const HELD_PER_STEP: usize = 64;
+/// Longest message that a policy's refusal may show a client.
+const MESSAGE_BYTES: usize = 256;
+/// Shortest and longest `Retry-After` that the engine itself names.
+const RETRY_MS: (u64, u64) = (1_000, 60_000);
+
+impl Engine {
+    /// Takes a request or says why not.
+    pub fn submit(&mut self, request: Request, now: Micros) -> Result<SequenceId, Refusal> {
+        let now = self.tick(now);
+        self.counters.submitted += 1;
+        let admitted = self.check_limits(&request, now).and_then(|()| self.admit_new(request, now));
+        if let Err(refusal) = &admitted {
+            self.counters.refused[Counters::refusal_index(refusal.reason)] += 1;
+        }
+        admitted
+    }
+
+    fn check_limits(&self, request: &Request, now: Micros) -> Result<(), Refusal> {
+        if self.draining {
+            let message = "the server is shutting down and takes no new requests".into();
+            return Err(Refusal { reason: RefusalReason::Draining, message, retry_after_ms: 5_000 });
+        }
+        let (prompt, output) = (request.prompt.len() as u64, u64::from(request.max_new_tokens));
+        if prompt == 0 || output == 0 {
+            let message = "a request needs at least one prompt token and one token to generate".into();
+            return Err(Refusal { reason: RefusalReason::Other, message, retry_after_ms: 0 });
+        }
+        let limit = u64::from(self.config.max_seq_len);
+        if prompt + output > limit {
+            let message = format!(
+                "{prompt} prompt tokens and {output} tokens to generate exceed the limit of {limit} in all"
+            );
+            return Err(Refusal { reason: RefusalReason::TooLong, message, retry_after_ms: 0 });
+        }
+        let (need, total) = (self.kv.blocks_for((prompt + output - 1) as u32), self.config.total_blocks);
+        if need > total {
+            let missing = need - total;
+            let message =
+                format!("the request needs {need} KV blocks, {missing} more than the pool of {total} has");
+            return Err(Refusal { reason: RefusalReason::Memory, message, retry_after_ms: 0 });
+        }
+        let waiting = self.queued();
+        if waiting >= self.config.max_waiting {
+            let message = format!(
+                "the queue is full: {waiting} requests wait, at most {} may",
+                self.config.max_waiting
+            );
+            let retry_after_ms = self.retry_after_ms(now);
+            return Err(Refusal { reason: RefusalReason::QueueFull, message, retry_after_ms });
+        }
+        Ok(())
+    }
+
+    /// Requests that wait for their first start.
+    pub(super) fn queued(&self) -> u32 {
+        (self.held.len() + self.waiting.ix.len() - self.preempted) as u32
+    }
+
+    /// How long what waits may take at the pace of the last seconds, shared by all places of the queue.
+    fn retry_after_ms(&self, now: Micros) -> u32 {
+        let (prefill, output) = self.rates.per_second(now);
+        let pace = u64::from(prefill) + u64::from(output);
+        let per_request = self.waiting_tokens / u64::from(self.queued().max(1));
+        let one_place_ms = if pace == 0 { 0 } else { per_request * 1_000 / pace };
+        one_place_ms.clamp(RETRY_MS.0, RETRY_MS.1) as u32
+    }
+
+    fn admit_new(&mut self, request: Request, now: Micros) -> Result<SequenceId, Refusal> {
+        let ix = self.enter(request, now);
+        let id = self.slab[ix].id;
+        match self.ask_admission(ix, now) {
+            Verdict::Refuse(refusal) => {
+                self.kv.unwatch(&mut self.slab, ix);
+                self.slab.remove(ix);
+                return Err(refusal);
+            }
+            // Whoever is held and at least as urgent is asked first.
+            Verdict::Admit if !self.is_behind_held(ix) => self.join_queue(ix, now),
+            Verdict::Admit | Verdict::Wait => {
+                self.held.insert(self.held_key(ix), ix);
+            }
+        }
+        let sequence = &self.slab[ix];
+        self.waiting_tokens += sequence.tokens_ahead();
+        self.view.tenants.waiting[sequence.tenant_row as usize] += 1;
+        self.counters.prompt_tokens += u64::from(sequence.prompt_len);
+        Ok(id)
+    }
+
+    fn enter(&mut self, mut request: Request, now: Micros) -> SeqIx {
+        let id = SequenceId(self.next_id);
+        self.next_id += 1;
+        let prompt = std::mem::replace(&mut request.prompt, Arc::from([]));
+        let prompt_len = prompt.len() as u32;
+        let usage = Usage {
+            prompt_tokens: prompt_len,
+            arrived: now,
+            started: Micros::NEVER,
+            first_token: Micros::NEVER,
+            ended: Micros::NEVER,
+            ..Usage::default()
+        };
+        let mut sequence = Sequence {
+            id,
+            state: SequenceState::Held,
+            tokens: prompt.to_vec(),
+            prompt_len,
+            generated: 0,
+            computed: 0,
+            table: Vec::new(),
+            committed: 0,
+            hashes: Vec::new(),
+            prompt_key: 0,
+            row: 0,
+            tenant_row: self.tenants.row(&mut self.view.tenants, request.tenant),
+            max_blocks: self.kv.blocks_for(prompt_len + request.max_new_tokens - 1),
+            hit: HitState::default(),
+            pending_end: 0,
+            pending_prompt: false,
+            logits_to: None,
+            logits_from: None,
+            reused: 0,
+            in_flight: false,
+            planned: Mark::default(),
+            overtaken: None,
+            usage,
+            request,
+        };
+        self.kv.hash(&mut sequence);
+        let ix = self.slab.insert(sequence);
+        self.kv.watch(&mut self.slab, ix);
+        ix
+    }
+
+    fn ask_admission(&mut self, ix: SeqIx, now: Micros) -> Verdict {
+        let sequence = &self.slab[ix];
+        let request = AdmissionRequest {
+            id: sequence.id,
+            tenant: sequence.request.tenant,
+            session: sequence.request.session,
+            priority: sequence.request.priority,
+            arrived: sequence.usage.arrived,
+            deadline: sequence.request.deadline,
+            prompt_tokens: sequence.prompt_len,
+            cached_tokens: self.kv.cached_tokens(sequence),
+            max_new_tokens: sequence.request.max_new_tokens,
+        };
+        let load = self.load(sequence.tenant_row, now);
+        let mut cx = context!(self, now);
+        let verdict =
+            self.admission.ask(&mut cx, |p| p.admit(&request, &load), || FaultView::Admit(request, load));
+        match verdict {
+            Verdict::Refuse(mut refusal) => {
+                let end = refusal.message.floor_char_boundary(MESSAGE_BYTES);
+                refusal.message.truncate(end);
+                Verdict::Refuse(refusal)
+            }
+            verdict => verdict,
+        }
+    }
+
+    /// The load as a request of this tenant meets it.
+    pub(super) fn load(&self, tenant_row: u32, now: Micros) -> Load {
+        let (prefill, output) = self.rates.per_second(now);
+        let tenants = &self.view.tenants;
+        let at = tenant_row as usize;
+        let cell = |column: &[u32]| column.get(at).copied().unwrap_or(0);
+        let served = |column: &[u64]| column.get(at).copied().unwrap_or(0);
+        Load {
+            now,
+            memory: self.kv.blocks.memory(),
+            max_running: self.config.limits.max_running,
+            running: self.running.ix.len() as u32,
+            max_waiting: self.config.max_waiting,
+            waiting: self.queued(),
+            waiting_tokens: self.waiting_tokens,
+            prefill_tokens_per_second: prefill,
+            output_tokens_per_second: output,
+            promised_blocks: self.promised_blocks(),
+            tenant_running: cell(&tenants.running),
+            tenant_waiting: cell(&tenants.waiting),
+            tenant_weight_permille: cell(&tenants.weight_permille),
+            tenant_rate_per_minute: 0,
+            tenant_burst: 0,
+            tenant_prompt_tokens_served: served(&tenants.prompt_tokens_served),
+            tenant_output_tokens_served: served(&tenants.output_tokens_served),
+        }
+    }
+
+    /// Blocks that running sequences may still ask for.
+    fn promised_blocks(&self) -> u32 {
+        let rows = &self.view.running;
+        let most =
+            rows.prompt_tokens.iter().zip(&rows.max_new_tokens).map(|(p, m)| self.kv.blocks_for(p + m - 1));
+        most.zip(&rows.blocks).map(|(most, &held)| most.saturating_sub(held)).sum()
+    }
+
+    /// The load of nobody in particular.
+    pub(super) fn total_load(&mut self, now: Micros) -> Load {
+        let row = self.tenants.row(&mut self.view.tenants, TenantId(0));
+        self.load(row, now)
+    }
+
+    fn held_key(&self, ix: SeqIx) -> (Reverse<i32>, SequenceId) {
+        let sequence = &self.slab[ix];
+        (Reverse(sequence.request.priority), sequence.id)
+    }
+
+    fn is_behind_held(&self, ix: SeqIx) -> bool {
+        self.held.first_key_value().is_some_and(|(&head, _)| head < self.held_key(ix))
+    }
+
+    /// Puts an admitted sequence in the scheduler's sight.
+    fn join_queue(&mut self, ix: SeqIx, now: Micros) {
+        self.kv.watch(&mut self.slab, ix);
+        self.slab[ix].state = SequenceState::Waiting;
+        self.ask_reuse(ix, now);
+        self.insert_waiting(ix);
+    }
+
+    /// Asks again about the head of the held ones, as long as it is let in, where something changed.
+    pub(super) fn reask_held(&mut self, now: Micros) {
+        let due = self.load_changed || now >= self.held_asked_at.plus(HELD_INTERVAL);
+        if self.held.is_empty() || !due {
+            return;
+        }
+        self.load_changed = false;
+        self.held_asked_at = now;
+        for _ in 0..HELD_PER_STEP {
+            let Some((&key, &ix)) = self.held.first_key_value() else { return };
+            match self.ask_admission(ix, now) {
+                Verdict::Wait => return,
+                Verdict::Admit => {
+                    self.held.remove(&key);
+                    self.join_queue(ix, now);
+                }
+                Verdict::Refuse(refusal) => {
+                    self.counters.refused[Counters::refusal_index(refusal.reason)] += 1;
+                    self.events.push(Event::Refused { id: key.1, refusal });
+                    self.forget_queued(ix);
+                }
+            }
+        }
+        self.load_changed = true;
+    }
+}

@@ -1,0 +1,251 @@
+//! The engine's side of the prefix-cache policy: what it is asked, told, and allowed to drop.
+
+use super::{Context, Engine, context};
+use crate::guard::Renewal;
+use crate::ids::{BlockId, Micros};
+use crate::kv::{Blocks, Continuity, Keep};
+use crate::policy::{CacheEvents, Ended, FaultKind, FaultView, Hit, PolicyFault, PrefixCachePolicy};
+use crate::request::SequenceState;
+use crate::sequence::SeqIx;
+
+/// Hits looked at again in one step; those behind keep a shorter, still valid answer until their turn.
+const HITS_PER_STEP: usize = 256;
+/// Events after which a previous policy that is kept hot is told what it missed.
+const BACKLOG_ROWS: usize = 4_096;
+
+/// Events for policies that are not in force now.
+#[derive(Debug, Default)]
+pub(super) struct Feed {
+    /// What the previous policy has missed. It is told in large pieces, so keeping it hot costs next
+    /// to nothing; telling it everything at a rollback instead would leave blocks in its books that
+    /// are long gone.
+    backlog: CacheEvents,
+    /// What happened since `begin_priming`.
+    priming: Option<CacheEvents>,
+    /// Leading events of the next flush that are older than that.
+    priming_from: usize,
+    /// More happened than is worth keeping: the primed policy must be told everything again.
+    priming_overflowed: bool,
+}
+
+impl Engine {
+    /// Looks again at hits that may have changed, and asks the policy where they grew.
+    pub(super) fn refresh_hits(&mut self, now: Micros) {
+        self.kv.settle(&mut self.slab);
+        for _ in 0..HITS_PER_STEP {
+            let Some(ix) = self.kv.next_stale(&mut self.slab) else { break };
+            self.kv.watch(&mut self.slab, ix);
+            if self.slab[ix].is_waiting() {
+                self.ask_reuse(ix, now);
+                self.refresh_waiting(ix);
+            }
+        }
+    }
+
+    /// Asks how much of a waiting sequence's hit it may have, where the hit grew.
+    pub(super) fn ask_reuse(&mut self, ix: SeqIx, now: Micros) {
+        let sequence = &self.slab[ix];
+        let cached = self.kv.cached_tokens(sequence);
+        if cached <= sequence.hit.asked {
+            return;
+        }
+        let hit = Hit {
+            now,
+            id: sequence.id,
+            tenant: sequence.request.tenant,
+            session: sequence.request.session,
+            prompt_tokens: sequence.prompt_len,
+            cached_tokens: cached,
+            same_session: matches!(self.kv.continuity(sequence), Continuity::Shares(_)),
+        };
+        let mut cx = context!(self, now);
+        let question = |p: &mut (dyn PrefixCachePolicy + 'static)| {
+            let reuse = p.reuse(&hit)?;
+            if reuse > cached {
+                let message = format!("it reuses {reuse} tokens of {cached} that are cached");
+                return Err(PolicyFault::new(FaultKind::InvalidDecision, message));
+            }
+            Ok(reuse)
+        };
+        let answer = self.prefix.ask(&mut cx, question, || FaultView::Reuse(hit));
+        let state = &mut self.slab[ix].hit;
+        state.asked = cached;
+        state.answer = answer;
+    }
+
+    /// Asks what to keep of a sequence that ends.
+    pub(super) fn ask_retain(&mut self, ix: SeqIx, now: Micros) -> Keep {
+        let sequence = &self.slab[ix];
+        if !self.config.prefix_caching || sequence.table.is_empty() {
+            return Keep::Indexed;
+        }
+        let ended = Ended {
+            now,
+            id: sequence.id,
+            tenant: sequence.request.tenant,
+            session: sequence.request.session,
+            prompt_tokens: sequence.prompt_len,
+            generated_tokens: sequence.generated,
+            reused_tokens: sequence.reused,
+            memory: self.kv.blocks.memory(),
+        };
+        let mut cx = context!(self, now);
+        let retention = self.prefix.ask(&mut cx, |p| p.retain(&ended), || FaultView::Retain(ended));
+        Keep::Leading { tokens: retention.keep_tokens, ttl: retention.ttl }
+    }
+
+    /// Tells the policy what happened, and drops what it names.
+    pub(super) fn flush_cache_events(&mut self, now: Micros) {
+        let mut cx = context!(self, now);
+        self.prefix.mend(&mut cx);
+        let mut events = std::mem::take(&mut self.kv.blocks.events);
+        self.feed_others(&events, now);
+        match self.prefix.renewed.take() {
+            None => {}
+            Some(Renewal::Blank) => events = self.kv.blocks.idle_events(now),
+            Some(Renewal::Primed) => {
+                let overflowed = std::mem::take(&mut self.feed.priming_overflowed);
+                events = match self.feed.priming.take() {
+                    Some(missed) if !overflowed => missed,
+                    _ => self.kv.blocks.resync_events(now),
+                };
+            }
+            Some(Renewal::CameBack) => events = std::mem::take(&mut self.feed.backlog),
+        }
+        if !events.is_empty() {
+            let mut cx = context!(self, now);
+            let blocks = &self.kv.blocks;
+            let names = self.prefix.ask(
+                &mut cx,
+                |p| p.observe(&events).and_then(|names| only_idle(blocks, names)),
+                || FaultView::Observe(Box::new(events.clone())),
+            );
+            for name in names {
+                if self.kv.blocks.is_idle(name) {
+                    self.counters.evicted_blocks += u64::from(self.kv.drop_cached(name, now));
+                }
+            }
+        }
+        events.clear();
+        if self.kv.blocks.events.is_empty() {
+            self.kv.blocks.events = events;
+        }
+    }
+
+    /// Keeps events for the previous policy, and for one that is being primed.
+    fn feed_others(&mut self, events: &CacheEvents, now: Micros) {
+        if let Some(priming) = &mut self.feed.priming {
+            priming.extend_from(events, std::mem::take(&mut self.feed.priming_from));
+            if priming.len() > 16 * self.config.total_blocks as usize + BACKLOG_ROWS {
+                priming.clear();
+                self.feed.priming_overflowed = true;
+            }
+        }
+        if self.prefix.has_previous() {
+            self.feed.backlog.extend_from(events, 0);
+            if self.feed.backlog.len() >= BACKLOG_ROWS {
+                self.tell_previous(now);
+            }
+        } else if self.prefix.renewed != Some(Renewal::CameBack) {
+            self.feed.backlog.clear();
+        } else {
+            self.feed.backlog.extend_from(events, 0);
+        }
+    }
+
+    /// Tells the previous policy what it missed. What it answers counts for nothing; where it
+    /// faults, it is given up.
+    fn tell_previous(&mut self, now: Micros) {
+        let told = self.prefix.previous_mut().map(|p| p.observe(&self.feed.backlog));
+        self.feed.backlog.clear();
+        if matches!(told, Some(Err(_))) {
+            let mut cx = context!(self, now);
+            self.prefix.drop_previous(&mut cx);
+        }
+    }
+
+    /// A new policy takes over: what the previous one missed begins now.
+    pub(super) fn restart_feed(&mut self) {
+        self.feed.backlog.clear();
+    }
+
+    /// Whether `begin_priming` was called since the last swap.
+    pub(super) fn is_primed(&self) -> bool {
+        self.feed.priming.is_some()
+    }
+
+    /// Starts to keep what happens for a policy that is told everything else meanwhile.
+    pub(super) fn start_priming(&mut self) -> CacheEvents {
+        let now = self.clock;
+        self.flush_cache_events(now);
+        // What that flush dropped stands in neither: it isn't cached any more, and is no news.
+        self.feed.priming = Some(CacheEvents::default());
+        self.feed.priming_from = self.kv.blocks.events.len();
+        self.feed.priming_overflowed = false;
+        self.kv.blocks.idle_events(now)
+    }
+
+    /// Drops cached blocks until `want` are free: those the policy names first, then the least
+    /// recently used.
+    pub(super) fn make_room(&mut self, want: u32, now: Micros) {
+        if self.kv.blocks.free() >= want {
+            return;
+        }
+        self.flush_cache_events(now);
+        let before = self.kv.blocks.free();
+        if before < want {
+            let need = want - before;
+            let mut cx = context!(self, now);
+            let blocks = &self.kv.blocks;
+            let names = self.prefix.ask(
+                &mut cx,
+                |p| p.evict(now, need).and_then(|names| only_idle(blocks, names)),
+                || FaultView::Evict { now, need },
+            );
+            for name in names {
+                if self.kv.blocks.free() < want && self.kv.blocks.is_idle(name) {
+                    self.kv.drop_cached(name, now);
+                }
+            }
+            self.kv.drop_oldest(want, now);
+            self.counters.evicted_blocks += u64::from(self.kv.blocks.free() - before);
+        }
+        assert!(self.kv.blocks.free() >= want, "cached blocks can always be dropped");
+    }
+
+    /// A sequence that was taken out of the queue for good.
+    pub(super) fn forget_queued(&mut self, ix: SeqIx) {
+        let sequence = &self.slab[ix];
+        match sequence.state {
+            SequenceState::Held => {
+                let key = (std::cmp::Reverse(sequence.request.priority), sequence.id);
+                self.held.remove(&key);
+            }
+            _ => {
+                let at = self.waiting_row(ix) as u32;
+                self.leaving.push(at);
+                self.remove_waiting();
+            }
+        }
+        let sequence = &self.slab[ix];
+        if sequence.state != SequenceState::Preempted {
+            self.waiting_tokens -= sequence.tokens_ahead();
+        }
+        self.view.tenants.waiting[sequence.tenant_row as usize] -= 1;
+        self.kv.unwatch(&mut self.slab, ix);
+        self.slab.remove(ix);
+        self.load_changed = true;
+    }
+}
+
+/// Blocks that a policy may drop; a name of anything else is a fault.
+fn only_idle(blocks: &Blocks, names: Vec<BlockId>) -> Result<Vec<BlockId>, PolicyFault> {
+    let total = blocks.memory().total_blocks;
+    match names.iter().find(|b| b.0 >= total || !blocks.is_idle(**b)) {
+        None => Ok(names),
+        Some(BlockId(name)) => {
+            let message = format!("it drops block {name}, which is not idle");
+            Err(PolicyFault::new(FaultKind::InvalidDecision, message))
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Flattens the rows of a step into a batch, into the last batch's buffers.
+
+use super::Engine;
+use crate::batch::{Batch, Row};
+use crate::ids::Micros;
+use crate::request::SamplingParams;
+use crate::sequence::{SeqIx, Sequence};
+use crate::verify::PlannedRow;
+use crate::watchdog::Mark;
+
+impl Engine {
+    pub(super) fn compose(&mut self, now: Micros) -> Batch {
+        let mut batch = std::mem::take(&mut self.spare);
+        batch.clear();
+        batch.step = self.view.number;
+        self.last_begun = Mark { at: now, step: batch.step };
+        batch.released.append(&mut self.released);
+        for at in 0..self.rows.len() {
+            let PlannedRow { ix, tokens, .. } = self.rows[at];
+            self.compose_row(&mut batch, ix, tokens, now);
+        }
+        batch
+    }
+
+    fn compose_row(&mut self, batch: &mut Batch, ix: SeqIx, tokens: u32, now: Micros) {
+        let sequence = &self.slab[ix];
+        if let Some(copy) = self.kv.copy_for(sequence) {
+            batch.copies.push(copy);
+            self.kv.unpin_source(&self.slab[ix]);
+        }
+        let sequence = &self.slab[ix];
+        let context_len = sequence.computed + tokens;
+        let sample = context_len as usize == sequence.tokens.len();
+        let fills_prompt = sample && sequence.generated == 0 && sequence.logits_from.is_none();
+        let logits_to = if fills_prompt { self.kv.reserve_logits(sequence, now) } else { None };
+        let sequence = &mut self.slab[ix];
+        sequence.logits_to = logits_to;
+        sequence.in_flight = true;
+        let sequence = &self.slab[ix];
+        let mut row = Row {
+            sequence: sequence.id,
+            token_start: batch.tokens.len() as u32,
+            token_len: tokens,
+            context_len,
+            table_start: batch.block_tables.len() as u32,
+            table_len: sequence.table.len() as u32,
+            sample,
+            generated: sequence.generated,
+            sampling: sequence.request.sampling.clone(),
+            history_start: batch.history.len() as u32,
+            history_len: 0,
+            forbidden_start: batch.forbidden.len() as u32,
+            forbidden_len: 0,
+            logits_to,
+            logits_from: sequence.logits_from,
+        };
+        push_inputs(batch, sequence, tokens, self.config.block_size);
+        if sample && needs_history(&sequence.request.sampling) {
+            batch.history.extend_from_slice(&sequence.tokens);
+            row.history_len = sequence.tokens.len() as u32;
+        }
+        if sample && sequence.generated < sequence.request.min_new_tokens {
+            batch.forbidden.extend_from_slice(&sequence.request.stop_tokens);
+            row.forbidden_len = sequence.request.stop_tokens.len() as u32;
+        }
+        batch.rows.push(row);
+    }
+}
+
+fn push_inputs(batch: &mut Batch, sequence: &Sequence, tokens: u32, block_size: u32) {
+    let (from, to) = (sequence.computed, sequence.computed + tokens);
+    batch.tokens.extend_from_slice(&sequence.tokens[from as usize..to as usize]);
+    batch.positions.extend(from..to);
+    batch.slots.extend(
+        (from..to).map(|at| sequence.table[(at / block_size) as usize].0 * block_size + at % block_size),
+    );
+    batch.block_tables.extend_from_slice(&sequence.table);
+}
+
+#[allow(clippy::float_cmp, reason = "1 is the exact value that turns the penalty off")]
+fn needs_history(sampling: &SamplingParams) -> bool {
+    sampling.repetition_penalty != 1.0
+}

@@ -1,0 +1,104 @@
+//! How sequences end: done, stopped, cancelled, failed, cleared.
+
+use super::Engine;
+use crate::event::Event;
+use crate::ids::{Micros, SequenceId};
+use crate::kv::Keep;
+use crate::request::{FinishReason, SequenceState, Usage};
+use crate::sequence::SeqIx;
+use crate::snapshot::Counters;
+
+impl Engine {
+    /// Ends a sequence from outside (cancelled, or a stop string was seen). False if it is unknown.
+    pub fn finish(&mut self, id: SequenceId, reason: FinishReason, now: Micros) -> bool {
+        let now = self.tick(now);
+        let Some(ix) = self.slab.find(id).filter(|&ix| !self.slab[ix].has_ended()) else { return false };
+        if self.slab[ix].is_running() {
+            self.complete(ix, reason, now);
+            self.remove_running(now);
+        } else {
+            let usage = self.close(ix, now);
+            self.counters.finished[Counters::finish_index(reason)] += 1;
+            self.events.push(Event::Finished { id, reason, usage });
+            self.release_name(ix);
+            self.forget_queued(ix);
+        }
+        true
+    }
+
+    /// Fails everything that waits (held, waiting, preempted). Returns how many.
+    pub fn clear_queue(&mut self, message: &str, now: Micros) -> usize {
+        let now = self.tick(now);
+        let queued: Vec<SeqIx> = self.waiting.ix.iter().chain(self.held.values()).copied().collect();
+        for &ix in &queued {
+            let usage = self.close(ix, now);
+            self.counters.failed += 1;
+            self.events.push(Event::Failed { id: self.slab[ix].id, message: message.into(), usage });
+            self.release_name(ix);
+            self.forget_queued(ix);
+        }
+        queued.len()
+    }
+
+    /// A running sequence ends well. Its row is removed by `remove_running`.
+    pub(super) fn complete(&mut self, ix: SeqIx, reason: FinishReason, now: Micros) {
+        let usage = self.close(ix, now);
+        self.counters.finished[Counters::finish_index(reason)] += 1;
+        self.events.push(Event::Finished { id: self.slab[ix].id, reason, usage });
+        self.leave_running(ix, SequenceState::Finished, now);
+    }
+
+    /// A running sequence fails. Its row is removed by `remove_running`.
+    pub(super) fn fail(&mut self, ix: SeqIx, message: String, now: Micros) {
+        let usage = self.close(ix, now);
+        self.counters.failed += 1;
+        self.events.push(Event::Failed { id: self.slab[ix].id, message, usage });
+        self.leave_running(ix, SequenceState::Failed, now);
+    }
+
+    fn close(&mut self, ix: SeqIx, now: Micros) -> Usage {
+        let sequence = &mut self.slab[ix];
+        sequence.usage.ended = now;
+        sequence.usage.generated_tokens = sequence.generated;
+        sequence.usage
+    }
+
+    fn leave_running(&mut self, ix: SeqIx, state: SequenceState, now: Micros) {
+        let sequence = &mut self.slab[ix];
+        sequence.state = state;
+        self.leaving.push(sequence.row);
+        self.view.tenants.running[sequence.tenant_row as usize] -= 1;
+        self.load_changed = true;
+        if sequence.in_flight {
+            // The device may still write to its blocks.
+            self.lingering.push(ix);
+        } else {
+            self.bury(ix, now);
+        }
+    }
+
+    /// Returns the blocks of a sequence that has ended, as far as they are not kept.
+    pub(super) fn bury(&mut self, ix: SeqIx, now: Micros) {
+        if let Some(slot) = self.slab[ix].logits_to.take() {
+            self.kv.cancel_logits(slot);
+        }
+        let keep = match self.slab[ix].state {
+            SequenceState::Finished => self.ask_retain(ix, now),
+            _ => Keep::Indexed,
+        };
+        let sequence = &self.slab[ix];
+        let left = sequence.committed.min(sequence.hashes.len() as u32) as usize;
+        self.kv.sessions.note(sequence.request.session, &sequence.hashes[..left]);
+        self.kv.end(&mut self.slab, ix, keep, now);
+        self.release_name(ix);
+        self.slab.remove(ix);
+    }
+
+    /// Lets backends that keep state per sequence know that this one is gone.
+    fn release_name(&mut self, ix: SeqIx) {
+        let sequence = &self.slab[ix];
+        if sequence.usage.started != Micros::NEVER && sequence.state != SequenceState::Preempted {
+            self.released.push(sequence.id);
+        }
+    }
+}

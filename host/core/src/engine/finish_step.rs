@@ -1,0 +1,130 @@
+//! `finish_step`: sequences advance, blocks are committed, what is done ends.
+
+use super::Engine;
+use crate::batch::{Batch, Row};
+use crate::event::Event;
+use crate::executor::{DeviceFault, DeviceFaultKind, StepOutput};
+use crate::ids::Micros;
+use crate::request::{FinishReason, SequenceState};
+use crate::sequence::SeqIx;
+use crate::verify::PlannedRow;
+
+impl Engine {
+    /// Takes a batch back with its result.
+    pub fn finish_step(&mut self, batch: Batch, result: Result<&StepOutput, DeviceFault>, now: Micros) {
+        let now = self.tick(now);
+        let flight = self.in_flight.take().expect("a batch is out");
+        assert_eq!(batch.step, flight.step, "the batch that is out comes back");
+        assert_eq!(batch.rows.len(), self.rows.len(), "with its rows");
+        self.view.last_step = now.since(flight.since);
+        let result = match result {
+            Ok(output) if output.sampled.len() != batch.rows.len() => Err(DeviceFault {
+                kind: DeviceFaultKind::Failed,
+                message: format!("the device answered {} of {} rows", output.sampled.len(), batch.rows.len()),
+                rows: None,
+            }),
+            other => other,
+        };
+        match result {
+            Ok(output) => self.advance(&batch, output, now),
+            Err(fault) => self.lose(&fault, now),
+        }
+        self.kv.end_reading();
+        for ix in std::mem::take(&mut self.lingering) {
+            self.bury(ix, now);
+        }
+        self.remove_running(now);
+        self.flush_cache_events(now);
+        self.spare = batch;
+        self.rows.clear();
+        if cfg!(debug_assertions) {
+            self.check_invariants();
+        }
+    }
+
+    fn advance(&mut self, batch: &Batch, output: &StepOutput, now: Micros) {
+        let (mut prefilled, mut drawn) = (0, 0);
+        for (at, (row, &sampled)) in batch.rows.iter().zip(&output.sampled).enumerate() {
+            let ix = self.rows[at].ix;
+            self.slab[ix].in_flight = false;
+            self.counters.computed_tokens += u64::from(row.token_len);
+            if self.slab[ix].has_ended() {
+                continue;
+            }
+            prefilled += u64::from(self.advance_row(ix, row, now));
+            if row.sample {
+                drawn += 1;
+                match sampled {
+                    Some(token) => self.push_token(ix, token, now),
+                    None => self.fail(ix, "the device drew no token where one was due".into(), now),
+                }
+            }
+        }
+        self.rates.add(now, prefilled, drawn);
+    }
+
+    /// The row's keys and values stand in the pool. Returns how many of them were prefill.
+    fn advance_row(&mut self, ix: SeqIx, row: &Row, now: Micros) -> u32 {
+        let sequence = &mut self.slab[ix];
+        let prefill = if sequence.state == SequenceState::Prefill { row.token_len } else { 0 };
+        sequence.computed += row.token_len;
+        sequence.usage.prefilled_tokens += prefill;
+        sequence.logits_from = None;
+        if prefill > 0 {
+            self.view.tenants.prompt_tokens_served[sequence.tenant_row as usize] += u64::from(prefill);
+        }
+        self.kv.commit(&mut self.slab, ix, now);
+        if let Some(slot) = self.slab[ix].logits_to.take() {
+            self.kv.keep_prompt(&mut self.slab, ix, slot, now);
+        }
+        let sequence = &mut self.slab[ix];
+        self.view.running.computed_tokens[sequence.row as usize] = sequence.computed;
+        if row.sample {
+            sequence.state = SequenceState::Decode;
+        }
+        prefill
+    }
+
+    fn push_token(&mut self, ix: SeqIx, token: u32, now: Micros) {
+        let sequence = &mut self.slab[ix];
+        sequence.tokens.push(token);
+        sequence.generated += 1;
+        if sequence.generated == 1 {
+            sequence.usage.first_token = now;
+        }
+        self.view.running.generated_tokens[sequence.row as usize] = sequence.generated;
+        self.view.tenants.output_tokens_served[sequence.tenant_row as usize] += 1;
+        self.counters.generated_tokens += 1;
+        self.events.push(Event::Token { id: sequence.id, token });
+        let reason = if sequence.request.stop_tokens.contains(&token) {
+            FinishReason::Eos
+        } else if sequence.generated == sequence.request.max_new_tokens {
+            FinishReason::Length
+        } else {
+            return;
+        };
+        self.complete(ix, reason, now);
+    }
+
+    /// The device computed nothing: the rows it names fail, the others try again.
+    fn lose(&mut self, fault: &DeviceFault, now: Micros) {
+        self.counters.device_faults += 1;
+        for at in 0..self.rows.len() {
+            let PlannedRow { ix, .. } = self.rows[at];
+            let sequence = &mut self.slab[ix];
+            sequence.in_flight = false;
+            if let Some(slot) = sequence.logits_to.take() {
+                self.kv.cancel_logits(slot);
+            }
+            if sequence.has_ended() {
+                continue;
+            }
+            if fault.rows.as_ref().is_none_or(|rows| rows.contains(&at)) {
+                self.fail(ix, fault.message.clone(), now);
+            } else if self.slab[ix].logits_from.is_some() {
+                // Its copy wasn't made, and what it was to copy from may be gone by the next step.
+                self.back_to_queue(ix, now);
+            }
+        }
+    }
+}

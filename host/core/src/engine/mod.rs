@@ -1,0 +1,276 @@
+//! The engine: `submit`, `begin_step`, `finish_step`, `finish`, swaps and snapshots.
+//!
+//! This file holds what the engine is made of and the short answers; each longer one has a file of
+//! its own. One owner drives it, one batch is out at a time, and every call leaves it consistent.
+
+mod admit;
+mod cache;
+mod compose;
+mod end;
+mod finish_step;
+mod neglect;
+mod reserve;
+mod rows;
+mod snapshot;
+mod step;
+mod swap;
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use crate::batch::Batch;
+use crate::builtin::{AcceptWhatFits, FirstComeFirstServed, KeepAll};
+use crate::columns::Places;
+use crate::config::EngineConfig;
+use crate::engine::cache::Feed;
+use crate::event::Event;
+use crate::guard::{Context, Slot, Strikes};
+use crate::ids::{Micros, SequenceId};
+use crate::kv::Kv;
+use crate::policy::{
+    AdmissionPolicy, AnyPolicy, PolicyKind, PrefixCachePolicy, SchedulerPolicy, SequenceColumns, StepView,
+    TenantColumns,
+};
+use crate::rates::Rates;
+use crate::sequence::{SeqIx, Slab};
+use crate::snapshot::Counters;
+use crate::tenants::Tenants;
+use crate::verify::{PlannedRow, Verifier};
+use crate::watchdog::{Mark, Watchdog};
+
+/// The three policies an engine starts with.
+pub struct Policies {
+    /// Who runs next.
+    pub scheduler: Box<dyn SchedulerPolicy>,
+    /// Who is let in.
+    pub admission: Box<dyn AdmissionPolicy>,
+    /// Which prefix is kept.
+    pub prefix_cache: Box<dyn PrefixCachePolicy>,
+}
+
+impl Policies {
+    /// The native built-ins.
+    pub fn builtin() -> Self {
+        Self {
+            scheduler: Box::new(FirstComeFirstServed::default()),
+            admission: Box::new(AcceptWhatFits::default()),
+            prefix_cache: Box::new(KeepAll::default()),
+        }
+    }
+}
+
+/// What a swap did.
+#[derive(Debug)]
+pub struct SwapReport {
+    /// Which slot.
+    pub kind: PolicyKind,
+    /// Name of the policy that left.
+    pub from: String,
+    /// Name of the policy in force.
+    pub to: String,
+    /// The step before which it took effect.
+    pub at_step: u64,
+    /// Whether the outgoing policy's state was taken over.
+    pub restored: bool,
+    /// A policy that nobody needs any more; drop it off the engine thread.
+    pub retired: Option<AnyPolicy>,
+}
+
+/// The batch that is out.
+#[derive(Debug)]
+struct InFlight {
+    step: u64,
+    since: Micros,
+}
+
+/// The state machine. See the crate documentation.
+pub struct Engine {
+    config: EngineConfig,
+    scheduler: Slot<dyn SchedulerPolicy>,
+    admission: Slot<dyn AdmissionPolicy>,
+    prefix: Slot<dyn PrefixCachePolicy>,
+    kv: Kv,
+    slab: Slab,
+    /// What the scheduler sees, kept up to date in place.
+    view: StepView,
+    running: Places,
+    waiting: Places,
+    /// Leading rows of `waiting` that were preempted.
+    preempted: usize,
+    /// Those that admission told to wait: most urgent first, then in order of arrival.
+    held: BTreeMap<(Reverse<i32>, SequenceId), SeqIx>,
+    /// Prompt and output tokens that held and waiting ones may still need.
+    waiting_tokens: u64,
+    tenants: Tenants,
+    rates: Rates,
+    verifier: Verifier,
+    watchdog: Watchdog,
+    feed: Feed,
+    /// Rows of the step being made, then of the batch that is out.
+    rows: Vec<PlannedRow>,
+    in_flight: Option<InFlight>,
+    /// Ended while the batch was out: their blocks return with it.
+    lingering: Vec<SeqIx>,
+    /// Sequences to name in the next batch's `released`.
+    released: Vec<SequenceId>,
+    /// The last batch's buffers.
+    spare: Batch,
+    /// Positions of rows to remove, a buffer.
+    leaving: Vec<u32>,
+    events: Vec<Event>,
+    retired: Vec<AnyPolicy>,
+    counters: Counters,
+    next_id: u64,
+    /// The latest time that the driver named.
+    clock: Micros,
+    draining: bool,
+    /// When the last plan wants to be asked again.
+    wake: Micros,
+    /// Memory or load changed since the head of the held ones was last asked about.
+    load_changed: bool,
+    held_asked_at: Micros,
+    /// When the last batch was made.
+    last_begun: Mark,
+    /// Blocks that could be had before the plan took any.
+    available_before: u32,
+}
+
+/// How long the head of the held ones waits at most to be asked about again.
+const HELD_INTERVAL: Micros = Micros(50_000);
+/// A wake that is due already still lets this much time pass, so that no driver spins.
+const SHORTEST_WAKE: Micros = Micros(1_000);
+
+impl Engine {
+    /// An engine with nothing in it.
+    pub fn new(config: EngineConfig, policies: Policies) -> Self {
+        assert!(config.block_size > 0 && config.total_blocks > 0, "the pool must hold something");
+        let strikes = Strikes { max: config.max_strikes, window: config.strike_window };
+        let builtin = Policies::builtin();
+        let view = StepView {
+            now: Micros::ZERO,
+            number: 1,
+            last_step: Micros::ZERO,
+            idle_since: Micros::ZERO,
+            limits: config.limits,
+            memory: crate::policy::Memory::default(),
+            running: SequenceColumns::default(),
+            waiting: SequenceColumns::default(),
+            tenants: TenantColumns::default(),
+        };
+        Self {
+            scheduler: Slot::new(
+                PolicyKind::Scheduler,
+                policies.scheduler,
+                builtin.scheduler,
+                AnyPolicy::Scheduler,
+                strikes,
+            ),
+            admission: Slot::new(
+                PolicyKind::Admission,
+                policies.admission,
+                builtin.admission,
+                AnyPolicy::Admission,
+                strikes,
+            ),
+            prefix: Slot::new(
+                PolicyKind::PrefixCache,
+                policies.prefix_cache,
+                builtin.prefix_cache,
+                AnyPolicy::PrefixCache,
+                strikes,
+            ),
+            kv: Kv::new(&config),
+            slab: Slab::default(),
+            view,
+            running: Places::default(),
+            waiting: Places::default(),
+            preempted: 0,
+            held: BTreeMap::new(),
+            waiting_tokens: 0,
+            tenants: Tenants::default(),
+            rates: Rates::default(),
+            verifier: Verifier::default(),
+            watchdog: Watchdog::new(config.starvation_bound),
+            feed: Feed::default(),
+            rows: Vec::new(),
+            in_flight: None,
+            lingering: Vec::new(),
+            released: Vec::new(),
+            spare: Batch::default(),
+            leaving: Vec::new(),
+            events: Vec::new(),
+            retired: Vec::new(),
+            counters: Counters::default(),
+            next_id: 1,
+            clock: Micros::ZERO,
+            draining: false,
+            wake: Micros::NEVER,
+            load_changed: false,
+            held_asked_at: Micros::ZERO,
+            last_begun: Mark::default(),
+            available_before: 0,
+            config,
+        }
+    }
+
+    /// From now on `submit` refuses with `Draining`.
+    pub fn drain(&mut self) {
+        self.draining = true;
+    }
+
+    /// Whether any sequence is alive.
+    pub fn has_work(&self) -> bool {
+        !(self.running.ix.is_empty() && self.waiting.ix.is_empty() && self.held.is_empty())
+    }
+
+    /// When to call `begin_step` again though nothing happens; `None` for never.
+    pub fn next_wake(&self) -> Option<Micros> {
+        let held = (!self.held.is_empty()).then(|| self.held_asked_at.plus(HELD_INTERVAL));
+        let idle = self.running.ix.is_empty() && self.waiting.ix.is_empty();
+        let plan = (!idle).then_some(self.wake);
+        let stall = if idle { None } else { self.watchdog.next_check() };
+        let stale = self.kv.has_stale().then_some(self.clock);
+        [held, plan, stall, stale, self.kv.next_expiry()]
+            .into_iter()
+            .flatten()
+            .filter(|&at| at != Micros::NEVER)
+            .min()
+            .map(|at| at.max(self.clock.plus(SHORTEST_WAKE)))
+    }
+
+    /// Moves what happened since the last call to `out`, oldest first.
+    pub fn drain_events(&mut self, out: &mut Vec<Event>) {
+        out.append(&mut self.events);
+    }
+
+    /// Policies that were taken out for their faults and that nobody needs any more. Drop them off
+    /// the engine thread. Policies that a swap retires are in its report instead.
+    pub fn take_retired(&mut self) -> Vec<AnyPolicy> {
+        std::mem::take(&mut self.retired)
+    }
+
+    /// The driver's clock never goes back here, whatever it does there.
+    fn tick(&mut self, now: Micros) -> Micros {
+        self.clock = self.clock.max(now);
+        self.clock
+    }
+
+    /// Asserts everything that must hold between two calls. Debug builds do so after each step.
+    pub fn check_invariants(&self) {
+        self.kv.check(&self.slab);
+        self.check_rows();
+    }
+}
+
+/// Makes a guard's context out of the engine's fields, leaving the others to be borrowed.
+macro_rules! context {
+    ($engine:expr, $now:expr) => {
+        Context {
+            now: $now,
+            step: $engine.view.number,
+            events: &mut $engine.events,
+            retired: &mut $engine.retired,
+        }
+    };
+}
+use context;

@@ -1,0 +1,95 @@
+//! What the watchdog sees of running and waiting sequences: who is left idle, who is overtaken.
+
+use super::Engine;
+use crate::ids::Micros;
+use crate::sequence::SeqIx;
+use crate::watchdog::Mark;
+
+impl Engine {
+    /// Takes the scheduler out where it has left someone behind for too long.
+    pub(super) fn judge_neglect(&mut self, now: Micros) {
+        let message = if let Some(id) = self.watchdog.starved.take() {
+            format!("later requests were started before sequence {} for too long", id.0)
+        } else if self.watchdog.look_now(now)
+            && let Some(id) = self.left_idle()
+        {
+            format!("running sequence {id} was left idle for too long while others ran")
+        } else {
+            return;
+        };
+        self.starvation(message, now);
+        self.forgive(now);
+    }
+
+    /// A running sequence that no plan has named for too long while batches went by.
+    fn left_idle(&self) -> Option<u64> {
+        let last = self.last_begun;
+        let idle = self.running.ix.iter().find(|&&ix| self.watchdog.too_long(self.slab[ix].planned, last))?;
+        Some(self.slab[*idle].id.0)
+    }
+
+    /// The next scheduler starts with a clean slate.
+    pub(super) fn forgive(&mut self, now: Micros) {
+        let mark = Mark { at: now, step: self.view.number };
+        for &ix in &self.running.ix {
+            self.slab[ix].planned = mark;
+        }
+        for &ix in &self.waiting.ix {
+            self.slab[ix].overtaken = None;
+        }
+        self.tenants.forgive();
+        self.watchdog.starved = None;
+        self.watchdog.progressed();
+    }
+
+    /// Notes whom the starts of this step overtake. `available` blocks were there for anybody, and a
+    /// place among the running ones was too. `leaving` holds the positions of what starts.
+    pub(super) fn note_overtaken(&mut self, available: u32, now: Micros) {
+        for at in 0..self.leaving.len() {
+            let row = self.slab[self.waiting.ix[self.leaving[at] as usize]].tenant_row;
+            *self.tenants.passed(row) = None;
+        }
+        let in_order = self.leaving.iter().enumerate().all(|(nth, &at)| nth == at as usize);
+        if in_order || !self.watchdog.scan_now(now) {
+            return;
+        }
+        let last = *self.leaving.last().expect("something starts") as usize;
+        let mut starts = 0;
+        for at in 0..last {
+            if self.leaving[starts] as usize == at {
+                starts += 1;
+                continue;
+            }
+            let ix = self.waiting.ix[at];
+            // One that waits for a prefix that is being computed is better off so.
+            if self.view.waiting.pending_tokens[at] > 0 || !self.would_fit(ix, available) {
+                continue;
+            }
+            self.note_one(ix, at, Mark { at: now, step: self.view.number });
+        }
+    }
+
+    fn note_one(&mut self, ix: SeqIx, at: usize, now: Mark) {
+        let rows = &self.view.waiting;
+        let mut own = false;
+        let mut others = false;
+        for &start in &self.leaving {
+            let start = start as usize;
+            let overtakes = rows.id[start] > rows.id[at] && rows.priority[start] <= rows.priority[at];
+            own |= overtakes && rows.tenant[start] == rows.tenant[at];
+            others |= overtakes && rows.tenant[start] != rows.tenant[at];
+        }
+        let sequence = &mut self.slab[ix];
+        let mut starved = false;
+        if own {
+            starved |= self.watchdog.too_long(*sequence.overtaken.get_or_insert(now), now);
+        }
+        if others && !own {
+            let mark = *self.tenants.passed(sequence.tenant_row).get_or_insert(now);
+            starved |= self.watchdog.too_long(mark, now);
+        }
+        if starved {
+            self.watchdog.starved = Some(sequence.id);
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! From a verified plan to memory: hits are pinned, the tail that doesn't fit is cut, blocks are had.
+
+use super::Engine;
+use crate::event::{Event, PrefixEvent};
+use crate::ids::Micros;
+use crate::kv::{Continuity, Keep};
+use crate::request::SequenceState;
+use crate::sequence::SeqIx;
+use crate::snapshot::Counters;
+use crate::verify::{PlannedRow, VerifiedPlan};
+use crate::watchdog::Mark;
+
+impl Engine {
+    /// Reserves blocks for the plan in its order. `rows` is what memory holds of it.
+    pub(super) fn reserve(&mut self, plan: &VerifiedPlan, now: Micros) {
+        self.available_before = self.kv.blocks.available();
+        self.rows.clear();
+        self.rows.extend_from_slice(plan.rows());
+        let mark = Mark { at: now, step: self.view.number };
+        for at in 0..self.rows.len() {
+            let PlannedRow { ix, starts, .. } = self.rows[at];
+            self.slab[ix].planned = mark;
+            if starts {
+                self.kv.take_hit(&mut self.slab, ix, now);
+            }
+        }
+        let blocks = self.cut_to_memory(now);
+        self.make_room(blocks, now);
+        for at in 0..self.rows.len() {
+            let PlannedRow { ix, tokens, starts } = self.rows[at];
+            let sequence = &mut self.slab[ix];
+            let held = sequence.table.len();
+            self.kv.grow(sequence, ix, sequence.computed + tokens, now);
+            if !starts && sequence.table.len() != held {
+                self.view.running.blocks[sequence.row as usize] = sequence.table.len() as u32;
+            }
+        }
+    }
+
+    /// Cuts rows from the end until the rest fits. Returns the new blocks that it needs.
+    fn cut_to_memory(&mut self, now: Micros) -> u32 {
+        let mut needed = 0;
+        let mut at = 0;
+        while at < self.rows.len() {
+            let need = self.need(self.rows[at]);
+            if needed + need <= self.kv.blocks.available() {
+                needed += need;
+                at += 1;
+                continue;
+            }
+            let cut = self.rows.pop().expect("the row that doesn't fit is there");
+            self.counters.cut_rows += 1;
+            if cut.starts {
+                self.kv.give_back_hit(&mut self.slab, cut.ix, now);
+                self.refresh_waiting(cut.ix);
+            }
+        }
+        needed
+    }
+
+    /// Blocks that a row needs beyond those it holds.
+    fn need(&self, row: PlannedRow) -> u32 {
+        let sequence = &self.slab[row.ix];
+        self.kv.blocks_for(sequence.computed + row.tokens).saturating_sub(sequence.table.len() as u32)
+    }
+
+    /// Moves what starts from the waiting to the running.
+    pub(super) fn start_planned(&mut self, now: Micros) {
+        let starts = |row: &&PlannedRow| row.starts;
+        for row in self.rows.iter().filter(starts) {
+            let at = self.waiting_row(row.ix) as u32;
+            self.leaving.push(at);
+        }
+        if self.leaving.is_empty() {
+            return;
+        }
+        self.leaving.sort_unstable();
+        if self.has_place() {
+            self.note_overtaken(self.available_before, now);
+        }
+        self.remove_waiting();
+        self.load_changed = true;
+        for at in 0..self.rows.len() {
+            if self.rows[at].starts {
+                self.start(self.rows[at].ix, now);
+            }
+        }
+    }
+
+    fn start(&mut self, ix: SeqIx, now: Micros) {
+        let sequence = &mut self.slab[ix];
+        let tenant = sequence.tenant_row as usize;
+        if sequence.state == SequenceState::Waiting {
+            self.waiting_tokens -= sequence.tokens_ahead();
+        }
+        sequence.state = SequenceState::Prefill;
+        sequence.overtaken = None;
+        self.view.tenants.waiting[tenant] -= 1;
+        self.view.tenants.running[tenant] += 1;
+        if sequence.usage.started == Micros::NEVER {
+            self.first_start(ix, now);
+        }
+        self.kv.announce(&mut self.slab, ix);
+        self.push_running(ix, now);
+    }
+
+    fn first_start(&mut self, ix: SeqIx, now: Micros) {
+        let sequence = &mut self.slab[ix];
+        let left = sequence.request.max_new_tokens as usize;
+        sequence.tokens.reserve_exact(left);
+        sequence.table.reserve((sequence.max_blocks as usize).saturating_sub(sequence.table.len()));
+        let cached = sequence.computed;
+        sequence.usage.started = now;
+        sequence.usage.cached_tokens = cached;
+        let full = sequence.logits_from.is_some();
+        let sequence = &self.slab[ix];
+        let prefix = match self.kv.continuity(sequence) {
+            _ if full => PrefixEvent::FullHitNoPrefillNeeded,
+            Continuity::Shares(_) if cached > 0 => PrefixEvent::ConversationalHit,
+            Continuity::Diverges => PrefixEvent::ConversationalMissUnexpectedPrompt,
+            _ if cached > 0 => PrefixEvent::CrossRequestHit,
+            _ => PrefixEvent::MissFull,
+        };
+        let prefill_tokens = sequence.prompt_len - cached;
+        if self.config.prefix_caching {
+            self.counters.prefix_queries += u64::from(sequence.prompt_len);
+            self.counters.prefix_hits += u64::from(cached);
+        }
+        self.counters.prefix_events[Counters::prefix_index(prefix)] += 1;
+        self.events.push(Event::Started { id: sequence.id, prefix, cached_tokens: cached, prefill_tokens });
+    }
+
+    /// A running sequence gives its blocks back and waits again. Its row is removed by `remove_running`.
+    pub(super) fn preempt(&mut self, ix: SeqIx, now: Micros) {
+        self.counters.preemptions += 1;
+        self.slab[ix].usage.preemptions += 1;
+        self.events.push(Event::Preempted { id: self.slab[ix].id });
+        self.back_to_queue(ix, now);
+    }
+
+    /// Takes a running sequence's blocks and puts it before those that never ran.
+    pub(super) fn back_to_queue(&mut self, ix: SeqIx, now: Micros) {
+        self.leaving.push(self.slab[ix].row);
+        self.kv.end(&mut self.slab, ix, Keep::Indexed, now);
+        self.released.push(self.slab[ix].id);
+        let sequence = &mut self.slab[ix];
+        sequence.state = SequenceState::Preempted;
+        sequence.hit.asked = 0;
+        sequence.hit.answer = 0;
+        sequence.hit.no_full = false;
+        sequence.logits_from = None;
+        let tenant = sequence.tenant_row as usize;
+        self.view.tenants.running[tenant] -= 1;
+        self.view.tenants.waiting[tenant] += 1;
+        self.load_changed = true;
+        // `leaving` holds running rows now, so nothing here may remove waiting ones.
+        self.kv.hash(&mut self.slab[ix]);
+        self.kv.watch(&mut self.slab, ix);
+        self.ask_reuse(ix, now);
+        self.insert_waiting(ix);
+    }
+}

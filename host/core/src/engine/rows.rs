@@ -1,0 +1,163 @@
+//! The view's rows: who waits, who runs, and the cells that change.
+
+use super::Engine;
+use crate::columns::SequenceRow;
+use crate::ids::{Micros, SequenceId};
+use crate::request::SequenceState;
+use crate::sequence::{SeqIx, Sequence};
+use crate::watchdog::Mark;
+
+impl Engine {
+    /// Gives a sequence that may be started its row: preempted ones first, each part by arrival.
+    pub(super) fn insert_waiting(&mut self, ix: SeqIx) {
+        let preempted = self.slab[ix].state == SequenceState::Preempted;
+        let at = self.waiting_position(self.slab[ix].id, preempted).unwrap_or_else(|at| at);
+        let row = self.row_of(ix);
+        self.waiting.insert(&mut self.view.waiting, at, ix, &row);
+        self.preempted += usize::from(preempted);
+    }
+
+    fn waiting_position(&self, id: SequenceId, preempted: bool) -> Result<usize, usize> {
+        let ids = &self.view.waiting.id;
+        if preempted {
+            return ids[..self.preempted].binary_search(&id.0);
+        }
+        // Almost everyone arrives last.
+        if ids.last().is_none_or(|&last| last < id.0) || ids.len() == self.preempted {
+            return Err(ids.len());
+        }
+        let found = ids[self.preempted..].binary_search(&id.0);
+        found.map(|at| at + self.preempted).map_err(|at| at + self.preempted)
+    }
+
+    /// The row of a waiting sequence.
+    pub(super) fn waiting_row(&self, ix: SeqIx) -> usize {
+        let sequence = &self.slab[ix];
+        self.waiting_position(sequence.id, sequence.state == SequenceState::Preempted).expect("it has a row")
+    }
+
+    /// Removes the rows whose positions stand in `leaving`.
+    pub(super) fn remove_waiting(&mut self) {
+        self.leaving.sort_unstable();
+        self.preempted -= self.leaving.partition_point(|&at| (at as usize) < self.preempted);
+        self.waiting.remove(&mut self.view.waiting, &self.leaving);
+        self.leaving.clear();
+    }
+
+    /// Gives a sequence that starts its row, behind those that started before.
+    pub(super) fn push_running(&mut self, ix: SeqIx, now: Micros) {
+        let row = self.row_of(ix);
+        let sequence = &mut self.slab[ix];
+        sequence.row = self.running.ix.len() as u32;
+        sequence.planned = Mark { at: now, step: self.view.number };
+        self.running.push(&mut self.view.running, ix, &row);
+        self.view.idle_since = Micros::NEVER;
+    }
+
+    /// Removes the running rows whose positions stand in `leaving`.
+    pub(super) fn remove_running(&mut self, now: Micros) {
+        let Some(&first) = self.leaving.iter().min() else { return };
+        self.leaving.sort_unstable();
+        self.running.remove(&mut self.view.running, &self.leaving);
+        self.leaving.clear();
+        for (at, &ix) in self.running.ix.iter().enumerate().skip(first as usize) {
+            self.slab[ix].row = at as u32;
+        }
+        if self.running.ix.is_empty() {
+            self.view.idle_since = now;
+        }
+    }
+
+    /// Brings the cells of a waiting sequence up to its hit.
+    pub(super) fn refresh_waiting(&mut self, ix: SeqIx) {
+        let at = self.waiting_row(ix);
+        let sequence = &self.slab[ix];
+        self.view.waiting.computed_tokens[at] = self.kv.reusable_tokens(sequence);
+        self.view.waiting.pending_tokens[at] = self.kv.pending_tokens(sequence);
+        self.view.waiting.idle_blocks[at] = self.kv.idle_blocks(sequence);
+    }
+
+    /// Brings the cells up to date that other sequences' doings change.
+    pub(super) fn refresh_shared(&mut self) {
+        let mut changed = std::mem::take(&mut self.kv.blocks.notes.sole);
+        for ix in changed.drain(..) {
+            if let Some(sequence) = self.slab.get_mut(ix)
+                && sequence.is_running()
+            {
+                self.view.running.freeable_blocks[sequence.row as usize] = self.kv.blocks.sole_blocks(ix);
+            }
+        }
+        self.kv.blocks.notes.sole = changed;
+        if self.kv.take_idle_changed() {
+            for (at, &ix) in self.waiting.ix.iter().enumerate() {
+                if self.view.waiting.computed_tokens[at] > 0 {
+                    self.view.waiting.idle_blocks[at] = self.kv.idle_blocks(&self.slab[ix]);
+                }
+            }
+        }
+    }
+
+    fn row_of(&self, ix: SeqIx) -> SequenceRow {
+        let sequence = &self.slab[ix];
+        let mut row = fixed_cells(sequence);
+        if sequence.is_waiting() {
+            row.computed_tokens = self.kv.reusable_tokens(sequence);
+            row.pending_tokens = self.kv.pending_tokens(sequence);
+            row.idle_blocks = self.kv.idle_blocks(sequence);
+        } else {
+            row.computed_tokens = sequence.computed;
+            row.blocks = sequence.table.len() as u32;
+            row.freeable_blocks = self.kv.blocks.sole_blocks(ix);
+        }
+        row
+    }
+
+    /// Asserts that the columns say what the sequences are.
+    pub(super) fn check_rows(&self) {
+        assert!(self.view.running.is_even() && self.view.waiting.is_even());
+        assert_eq!(self.view.running.len(), self.running.ix.len());
+        assert_eq!(self.view.waiting.len(), self.waiting.ix.len());
+        for (at, &ix) in self.running.ix.iter().enumerate() {
+            let sequence = &self.slab[ix];
+            assert!(sequence.is_running() && sequence.row as usize == at, "running row {at}");
+            let row = self.row_of(ix);
+            let view = &self.view.running;
+            assert_eq!(view.id[at], sequence.id.0);
+            assert_eq!(view.computed_tokens[at], row.computed_tokens, "computed tokens of {:?}", sequence.id);
+            assert_eq!(view.generated_tokens[at], row.generated_tokens);
+            assert_eq!(view.blocks[at], row.blocks, "blocks of {:?}", sequence.id);
+            assert!(sequence.table.len() as u32 >= self.kv.blocks_for(sequence.computed));
+        }
+        let mut tokens = 0;
+        for (at, &ix) in self.waiting.ix.iter().enumerate() {
+            let sequence = &self.slab[ix];
+            assert!(sequence.is_waiting() && self.waiting_row(ix) == at, "waiting row {at}");
+            assert_eq!(sequence.state == SequenceState::Preempted, at < self.preempted);
+            assert!(sequence.table.is_empty());
+            tokens += if at < self.preempted { 0 } else { sequence.tokens_ahead() };
+        }
+        tokens += self.held.values().map(|&ix| self.slab[ix].tokens_ahead()).sum::<u64>();
+        assert_eq!(tokens, self.waiting_tokens, "tokens that wait");
+        let alive = self.running.ix.len() + self.waiting.ix.len() + self.held.len() + self.lingering.len();
+        assert_eq!(alive, self.slab.len(), "every sequence stands somewhere");
+        let c = &self.counters;
+        let gone = c.refused.iter().sum::<u64>() + c.finished.iter().sum::<u64>() + c.failed;
+        assert_eq!(c.submitted, gone + (alive - self.lingering.len()) as u64, "no request is lost");
+    }
+}
+
+fn fixed_cells(sequence: &Sequence) -> SequenceRow {
+    SequenceRow {
+        id: sequence.id.0,
+        tenant: sequence.request.tenant.0,
+        session: sequence.request.session.0,
+        priority: sequence.request.priority,
+        arrived: sequence.usage.arrived.0,
+        deadline: sequence.request.deadline.0,
+        prompt_tokens: sequence.prompt_len,
+        generated_tokens: sequence.generated,
+        max_new_tokens: sequence.request.max_new_tokens,
+        preemptions: sequence.usage.preemptions,
+        ..SequenceRow::default()
+    }
+}

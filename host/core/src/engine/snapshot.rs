@@ -1,0 +1,88 @@
+//! What consoles and metrics read.
+
+use super::{Context, Engine, context};
+use crate::ids::{Micros, SequenceId};
+use crate::policy::{FaultView, Pressure};
+use crate::request::SequenceState;
+use crate::sequence::SeqIx;
+use crate::snapshot::{BlockSnapshot, MemoryCounts, QueueCounts, RequestSnapshot, Snapshot};
+
+impl Engine {
+    /// Everything consoles and metrics read.
+    pub fn snapshot(&mut self, now: Micros) -> Snapshot {
+        let now = self.tick(now);
+        let pressure = self.measure(now);
+        let memory = self.kv.blocks.memory();
+        let queue = QueueCounts {
+            waiting: (self.waiting.ix.len() - self.preempted) as u32,
+            held: self.held.len() as u32,
+            running: self.running.ix.len() as u32,
+            preempted: self.preempted as u32,
+        };
+        let places = self.running.ix.iter().chain(&self.waiting.ix).chain(self.held.values());
+        Snapshot {
+            now,
+            step: self.view.number - 1,
+            memory: MemoryCounts {
+                block_size: memory.block_size,
+                total: memory.total_blocks,
+                free: memory.free_blocks,
+                cached: memory.cached_blocks,
+                used: memory.total_blocks - memory.free_blocks - memory.cached_blocks,
+            },
+            queue,
+            pressure,
+            counters: self.counters.clone(),
+            policies: [self.scheduler.snapshot(), self.admission.snapshot(), self.prefix.snapshot()],
+            requests: places.map(|&ix| self.request(ix)).collect(),
+        }
+    }
+
+    fn measure(&mut self, now: Micros) -> Pressure {
+        let load = self.total_load(now);
+        let mut cx = context!(self, now);
+        self.admission.ask(&mut cx, |p| p.measure(&load), || FaultView::Measure(load))
+    }
+
+    fn request(&self, ix: SeqIx) -> RequestSnapshot {
+        let sequence = &self.slab[ix];
+        let waits = sequence.is_waiting() || sequence.state == SequenceState::Held;
+        RequestSnapshot {
+            id: sequence.id,
+            tenant: sequence.request.tenant,
+            session: sequence.request.session,
+            priority: sequence.request.priority,
+            state: sequence.state,
+            prompt_tokens: sequence.prompt_len,
+            cached_tokens: if waits { self.kv.cached_tokens(sequence) } else { sequence.usage.cached_tokens },
+            computed_tokens: sequence.computed,
+            generated_tokens: sequence.generated,
+            max_new_tokens: sequence.request.max_new_tokens,
+            blocks: sequence.table.len() as u32,
+            preemptions: sequence.usage.preemptions,
+            arrived: sequence.usage.arrived,
+            started: sequence.usage.started,
+            first_token: sequence.usage.first_token,
+        }
+    }
+
+    /// Every block of the pool.
+    pub fn blocks(&self) -> Vec<BlockSnapshot> {
+        let mut owners: Vec<Option<SequenceId>> = vec![None; self.config.total_blocks as usize];
+        for (_, sequence) in self.slab.iter() {
+            for block in &sequence.table {
+                owners[block.0 as usize].get_or_insert(sequence.id);
+            }
+        }
+        let snapshot = |(id, block): (crate::ids::BlockId, &crate::kv::Block)| BlockSnapshot {
+            id,
+            references: block.refs,
+            indexed: block.in_tree(),
+            depth: block.depth,
+            tenant: block.scope.tenant,
+            owner: owners[id.0 as usize],
+            last_used: block.last_used,
+        };
+        self.kv.blocks.iter().map(snapshot).collect()
+    }
+}

@@ -1,0 +1,181 @@
+//! `begin_step`: view, plan, verification, reservation, batch.
+
+use super::{Context, Engine, InFlight, context};
+use crate::batch::Batch;
+use crate::ids::Micros;
+use crate::policy::{FaultKind, FaultView, PolicyFault, SchedulerPolicy};
+use crate::sequence::SeqIx;
+use crate::verify::VerifiedPlan;
+
+/// Steps after which policies are asked for a copy of their state.
+const EXPORT_EVERY: u64 = 1_000;
+
+impl Engine {
+    /// Plans the next step. `None` where nothing can run now; see `next_wake`.
+    /// At most one batch is out at a time; `finish_step` takes it back.
+    pub fn begin_step(&mut self, now: Micros) -> Option<Batch> {
+        assert!(self.in_flight.is_none(), "finish_step takes the last batch back first");
+        let now = self.tick(now);
+        self.kv.expire(now);
+        self.reask_held(now);
+        self.refresh_hits(now);
+        if self.running.ix.is_empty() && self.waiting.ix.is_empty() {
+            self.wake = Micros::NEVER;
+            self.watchdog.progressed();
+            self.flush_cache_events(now);
+            return None;
+        }
+        self.judge_neglect(now);
+        self.plan_and_reserve(now);
+        if self.rows.is_empty() {
+            self.flush_cache_events(now);
+            return None;
+        }
+        self.watchdog.progressed();
+        self.start_planned(now);
+        let batch = self.compose(now);
+        self.in_flight = Some(InFlight { step: batch.step, since: now });
+        self.view.number += 1;
+        Some(batch)
+    }
+
+    /// Fills `rows` with what runs in this step: the policy's plan, or the built-in's where that one
+    /// leads nowhere.
+    fn plan_and_reserve(&mut self, now: Micros) {
+        let plan = self.ask_scheduler(now);
+        self.wake = plan.wake();
+        let wanted = !plan.rows().is_empty();
+        self.apply(plan, now);
+        if !self.rows.is_empty() {
+            return;
+        }
+        let stuck = wanted || self.judge_stall(now);
+        if stuck {
+            // Memory holds nothing of the plan, or the scheduler was just taken out for doing
+            // nothing: the built-in counts blocks, preempts, and gets something going.
+            let plan = self.ask_builtin_scheduler(now);
+            self.wake = plan.wake();
+            self.apply(plan, now);
+            self.unblock(now);
+        }
+    }
+
+    fn apply(&mut self, plan: VerifiedPlan, now: Micros) {
+        for &ix in plan.preempt() {
+            self.preempt(ix, now);
+        }
+        self.remove_running(now);
+        self.reserve(&plan, now);
+        self.verifier.give_back(plan);
+    }
+
+    fn ask_scheduler(&mut self, now: Micros) -> VerifiedPlan {
+        self.show(now);
+        if self.view.number.is_multiple_of(EXPORT_EVERY) {
+            self.save_states(now);
+        }
+        let mut cx = context!(self, now);
+        let (view, verifier) = (&self.view, &mut self.verifier);
+        let (slab, kv) = (&self.slab, &self.kv);
+        let running = self.running.ix.len() as u32;
+        self.scheduler.ask(
+            &mut cx,
+            |p| verifier.verify(&p.schedule(view)?, &view.limits, running, slab, kv),
+            || FaultView::Schedule(Box::new(view.clone())),
+        );
+        self.verifier.take()
+    }
+
+    fn ask_builtin_scheduler(&mut self, now: Micros) -> VerifiedPlan {
+        self.show(now);
+        let (view, verifier) = (&self.view, &mut self.verifier);
+        let (slab, kv) = (&self.slab, &self.kv);
+        let running = self.running.ix.len() as u32;
+        let question = |p: &mut (dyn SchedulerPolicy + 'static)| {
+            verifier.verify(&p.schedule(view)?, &view.limits, running, slab, kv)
+        };
+        self.scheduler.ask_builtin(question);
+        self.verifier.take()
+    }
+
+    /// Brings what doesn't live in columns into the view.
+    fn show(&mut self, now: Micros) {
+        self.kv.settle(&mut self.slab);
+        self.refresh_shared();
+        self.view.now = now;
+        self.view.memory = self.kv.blocks.memory();
+    }
+
+    fn save_states(&mut self, now: Micros) {
+        let mut cx = context!(self, now);
+        self.scheduler.save_state(&mut cx);
+        self.admission.save_state(&mut cx);
+        self.prefix.save_state(&mut cx);
+    }
+
+    /// The last resort where even the built-in's plan doesn't fit, which its arithmetic should rule
+    /// out: the latest started give their blocks back, one after another. A sequence that is alone
+    /// and still can't grow fails.
+    fn unblock(&mut self, now: Micros) {
+        while self.rows.is_empty() && self.running.ix.len() > 1 && !self.would_fit_any() {
+            let last = *self.running.ix.last().expect("more than one runs");
+            self.preempt(last, now);
+            self.remove_running(now);
+            let plan = self.ask_builtin_scheduler(now);
+            self.apply(plan, now);
+        }
+        if let [alone] = self.running.ix[..]
+            && self.rows.is_empty()
+            && !self.would_fit_any()
+        {
+            let message = "the sequence needs more KV blocks than the pool has".to_owned();
+            self.fail(alone, message, now);
+            self.remove_running(now);
+        }
+    }
+
+    /// A plan that runs nothing although something would fit: `true` where that was so for too long
+    /// and the scheduler was taken out for it.
+    fn judge_stall(&mut self, now: Micros) -> bool {
+        if !self.would_fit_any() {
+            self.watchdog.progressed();
+            return false;
+        }
+        let Some(stalled) = self.watchdog.stalled(now, self.wake) else { return false };
+        self.watchdog.progressed();
+        let message = format!("nothing ran for {} ms though something would fit", stalled.0 / 1_000);
+        self.starvation(message, now);
+        true
+    }
+
+    pub(super) fn starvation(&mut self, message: String, now: Micros) {
+        self.show(now);
+        let view = FaultView::Schedule(Box::new(self.view.clone()));
+        let mut cx = context!(self, now);
+        self.scheduler.condemn(&mut cx, PolicyFault::new(FaultKind::Starvation, message), view);
+    }
+
+    /// Whether the next token of something that runs, or the whole input of something that waits,
+    /// could be computed in the memory there is.
+    fn would_fit_any(&self) -> bool {
+        let available = self.kv.blocks.available();
+        let grows = |&ix: &SeqIx| {
+            let sequence = &self.slab[ix];
+            self.kv.blocks_for(sequence.computed + 1).saturating_sub(sequence.table.len() as u32) <= available
+        };
+        self.running.ix.iter().any(grows)
+            || (self.has_place() && self.waiting.ix.iter().any(|&ix| self.would_fit(ix, available)))
+    }
+
+    pub(super) fn has_place(&self) -> bool {
+        (self.running.ix.len() as u32) < self.config.limits.max_running
+    }
+
+    /// Whether a waiting sequence's whole input would fit.
+    pub(super) fn would_fit(&self, ix: SeqIx, available: u32) -> bool {
+        let sequence = &self.slab[ix];
+        let reused = self.kv.reusable_tokens(sequence) / self.kv.block_size();
+        let need = self.kv.blocks_for(sequence.tokens.len() as u32) - reused + self.kv.idle_blocks(sequence);
+        need <= available
+    }
+}

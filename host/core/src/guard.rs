@@ -1,0 +1,288 @@
+//! One policy slot: who is in force, who was before, and the built-in that stands in for both.
+//!
+//! Every question to a policy goes through `ask`. A fault costs nobody anything: the built-in
+//! answers the same question at once. Too many faults within a window, or a failing restart, take
+//! the policy out: the previous one comes back, then the built-in, which needs nothing from the
+//! failing one. Deliberately absent: what the questions mean.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::event::Event;
+use crate::ids::Micros;
+use crate::policy::{AnyPolicy, Fault, FaultView, Policy, PolicyFault, PolicyInfo, PolicyKind};
+use crate::snapshot::SlotSnapshot;
+
+/// When and where a question is asked, and what happens to what comes of it.
+pub(crate) struct Context<'a> {
+    pub now: Micros,
+    pub step: u64,
+    pub events: &'a mut Vec<Event>,
+    /// Policies that nobody needs any more.
+    pub retired: &'a mut Vec<AnyPolicy>,
+}
+
+/// How many faults in what time take a policy out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Strikes {
+    pub max: u32,
+    pub window: Micros,
+}
+
+struct Tenure<P: ?Sized> {
+    policy: Box<P>,
+    since: Micros,
+    /// A fault left it in an unknown state: `restart` comes before the next question.
+    broken: bool,
+    /// Its last exported state.
+    state: Vec<u8>,
+}
+
+pub(crate) struct Slot<P: ?Sized> {
+    kind: PolicyKind,
+    into_any: fn(Box<P>) -> AnyPolicy,
+    limits: Strikes,
+    /// `None` while the built-in stands in.
+    current: Option<Tenure<P>>,
+    previous: Option<Tenure<P>>,
+    builtin: Box<P>,
+    fallback_since: Micros,
+    strikes: VecDeque<Micros>,
+    faults: u64,
+    fallbacks: u64,
+    last_fault: Option<Arc<Fault>>,
+    /// The instance in force was made afresh, or came back: it may have to be told things again.
+    pub renewed: Option<Renewal>,
+}
+
+/// Why a policy in force may not know what happened so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Renewal {
+    /// It is new or was restarted: it knows nothing.
+    Blank,
+    /// It is new and was told everything, but for what happened since.
+    Primed,
+    /// It was the previous one: it knows what was so when it left.
+    CameBack,
+}
+
+impl<P: Policy + ?Sized> Slot<P> {
+    pub fn new(
+        kind: PolicyKind,
+        policy: Box<P>,
+        builtin: Box<P>,
+        into_any: fn(Box<P>) -> AnyPolicy,
+        limits: Strikes,
+    ) -> Self {
+        Self {
+            kind,
+            into_any,
+            limits,
+            current: Some(Tenure::new(policy, Micros::ZERO)),
+            previous: None,
+            builtin,
+            fallback_since: Micros::ZERO,
+            strikes: VecDeque::new(),
+            faults: 0,
+            fallbacks: 0,
+            last_fault: None,
+            renewed: None,
+        }
+    }
+
+    /// Who is in force.
+    pub fn info(&self) -> Arc<PolicyInfo> {
+        self.current.as_ref().map_or_else(|| self.builtin.info(), |t| t.policy.info())
+    }
+
+    /// Asks the policy in force; where it faults, the built-in answers. `view` is what it was shown.
+    pub fn ask<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut question: impl FnMut(&mut P) -> Result<T, PolicyFault>,
+        view: impl Fn() -> FaultView,
+    ) -> T {
+        self.mend(cx);
+        if let Some(tenure) = &mut self.current {
+            match question(&mut tenure.policy) {
+                Ok(answer) => return answer,
+                Err(fault) => {
+                    tenure.broken = true;
+                    self.strike(cx, fault, view(), false);
+                }
+            }
+        }
+        self.fallbacks += 1;
+        question(&mut self.builtin).expect("the built-in keeps the rules")
+    }
+
+    /// The built-in answers, whoever is in force: the answer of the policy was of no use.
+    pub fn ask_builtin<T>(&mut self, mut question: impl FnMut(&mut P) -> Result<T, PolicyFault>) -> T {
+        self.fallbacks += 1;
+        question(&mut self.builtin).expect("the built-in keeps the rules")
+    }
+
+    /// What it decided so far has an outcome that nobody can wait any longer for: out it goes.
+    pub fn condemn(&mut self, cx: &mut Context<'_>, fault: PolicyFault, view: FaultView) {
+        if self.current.is_some() {
+            self.strike(cx, fault, view, true);
+        }
+    }
+
+    /// Makes a policy that faulted usable again, or takes it out.
+    pub fn mend(&mut self, cx: &mut Context<'_>) {
+        while let Some(tenure) = &mut self.current
+            && std::mem::take(&mut tenure.broken)
+        {
+            match tenure.policy.restart() {
+                Ok(()) => {
+                    if !tenure.state.is_empty() {
+                        // A policy that can't read its own state starts cold, which is no fault.
+                        let _ = tenure.policy.import_state(&tenure.state);
+                    }
+                    self.renewed = Some(Renewal::Blank);
+                }
+                Err(fault) => self.strike(cx, fault, FaultView::Lifecycle, true),
+            }
+        }
+    }
+
+    fn strike(&mut self, cx: &mut Context<'_>, fault: PolicyFault, view: FaultView, at_once: bool) {
+        self.faults += 1;
+        self.strikes.push_back(cx.now);
+        while self.strikes.front().is_some_and(|&at| cx.now.since(at) > self.limits.window) {
+            self.strikes.pop_front();
+        }
+        let last = self.strikes.len() >= self.limits.max as usize;
+        let removed = last || at_once;
+        let reason = if at_once || self.limits.max <= 1 {
+            fault.to_string()
+        } else {
+            format!(
+                "{} faults in {} s, the last: {fault}",
+                self.strikes.len(),
+                self.limits.window.0 / 1_000_000
+            )
+        };
+        let fault =
+            Fault { slot: self.kind, policy: self.info(), fault, step: cx.step, at: cx.now, view, removed };
+        self.last_fault = Some(Arc::new(fault.clone()));
+        cx.events.push(Event::PolicyFault(Box::new(fault)));
+        if removed {
+            self.take_out(cx, reason);
+        }
+    }
+
+    /// Removes the policy in force: the previous one comes back, else the built-in stands in.
+    fn take_out(&mut self, cx: &mut Context<'_>, reason: String) {
+        let from = self.info().name.clone();
+        let left = self.current.take().expect("a policy was in force");
+        cx.retired.push((self.into_any)(left.policy));
+        self.strikes.clear();
+        self.fallback_since = cx.now;
+        if let Some(mut previous) = self.previous.take() {
+            previous.since = cx.now;
+            self.current = Some(previous);
+            self.renewed = Some(Renewal::CameBack);
+        }
+        let to = self.info().name.clone();
+        cx.events.push(Event::PolicyChanged { kind: self.kind, from, to, at: cx.now, reason });
+    }
+
+    /// Keeps a copy of the state of the policy in force.
+    pub fn save_state(&mut self, cx: &mut Context<'_>) {
+        self.mend(cx);
+        if let Some(tenure) = &mut self.current {
+            match tenure.policy.export_state() {
+                Ok(state) => tenure.state = state,
+                Err(fault) => {
+                    tenure.broken = true;
+                    self.strike(cx, fault, FaultView::Lifecycle, false);
+                }
+            }
+        }
+    }
+
+    /// Puts `policy` in force. Returns whether it took the outgoing one's state over, and who is not
+    /// needed any more.
+    pub fn replace(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut policy: Box<P>,
+        reason: &str,
+    ) -> (bool, Option<AnyPolicy>) {
+        let from = self.info().name.clone();
+        let state = self.outgoing_state(&policy.info().name);
+        let restored = state.is_some_and(|state| policy.import_state(&state).is_ok());
+        let outgoing = self.current.replace(Tenure::new(policy, cx.now));
+        let retired = match outgoing {
+            Some(outgoing) => self.previous.replace(outgoing),
+            None => self.previous.take(),
+        };
+        self.changed(cx, from, reason);
+        (restored, retired.map(|t| (self.into_any)(t.policy)))
+    }
+
+    /// Brings the previous policy back. The one in force is retired.
+    pub fn rollback(&mut self, cx: &mut Context<'_>) -> Option<(bool, Option<AnyPolicy>)> {
+        let mut previous = self.previous.take()?;
+        let from = self.info().name.clone();
+        let state = self.outgoing_state(&previous.policy.info().name);
+        let restored = state.is_some_and(|state| previous.policy.import_state(&state).is_ok());
+        previous.since = cx.now;
+        let retired = self.current.replace(previous);
+        self.renewed = Some(Renewal::CameBack);
+        self.changed(cx, from, "rolled back");
+        Some((restored, retired.map(|t| (self.into_any)(t.policy))))
+    }
+
+    /// The state that a successor of this name takes over. One that can't export any more left some earlier.
+    fn outgoing_state(&mut self, successor: &str) -> Option<Vec<u8>> {
+        let tenure = self.current.as_mut().filter(|t| t.policy.info().name == successor)?;
+        let fresh = if tenure.broken { None } else { tenure.policy.export_state().ok() };
+        Some(fresh.unwrap_or_else(|| std::mem::take(&mut tenure.state)))
+    }
+
+    fn changed(&mut self, cx: &mut Context<'_>, from: String, reason: &str) {
+        self.strikes.clear();
+        let to = self.info().name.clone();
+        cx.events.push(Event::PolicyChanged { kind: self.kind, from, to, at: cx.now, reason: reason.into() });
+    }
+
+    /// The previous policy, which may be told things though it is not asked.
+    pub fn previous_mut(&mut self) -> Option<&mut P> {
+        self.previous.as_mut().map(|t| &mut *t.policy)
+    }
+
+    /// Gives the previous policy up.
+    pub fn drop_previous(&mut self, cx: &mut Context<'_>) {
+        if let Some(tenure) = self.previous.take() {
+            cx.retired.push((self.into_any)(tenure.policy));
+        }
+    }
+
+    pub fn has_previous(&self) -> bool {
+        self.previous.is_some()
+    }
+
+    pub fn snapshot(&self) -> SlotSnapshot {
+        let current = self.current.as_ref();
+        SlotSnapshot {
+            kind: self.kind,
+            policy: self.info(),
+            fallback: current.is_none(),
+            previous: self.previous.as_ref().map(|t| t.policy.info()),
+            stats: current.map_or_else(|| self.builtin.stats(), |t| t.policy.stats()),
+            faults: self.faults,
+            fallbacks: self.fallbacks,
+            since: current.map_or(self.fallback_since, |t| t.since),
+            last_fault: self.last_fault.clone(),
+        }
+    }
+}
+
+impl<P: ?Sized> Tenure<P> {
+    fn new(policy: Box<P>, since: Micros) -> Self {
+        Self { policy, since, broken: false, state: Vec::new() }
+    }
+}

@@ -1,0 +1,267 @@
+//! The KV pool as the engine sees it: blocks, their content index, kept prompts, and what all of
+//! them mean for sequences that wait.
+//!
+//! This file ties the parts together; each part knows only itself. Deliberately absent: policies.
+
+mod blocks;
+mod hits;
+mod index;
+mod life;
+mod prompts;
+mod sessions;
+
+pub(crate) use blocks::{Block, Blocks};
+pub(crate) use hits::HitState;
+pub(crate) use life::Keep;
+pub(crate) use sessions::Continuity;
+
+use crate::config::EngineConfig;
+use crate::ids::{BlockId, LogitsSlot, Micros};
+use crate::kv::hits::Watches;
+use crate::kv::index::{ChainHash, Content, Scope};
+use crate::kv::prompts::Prompts;
+use crate::kv::sessions::Sessions;
+use crate::sequence::{SeqIx, Sequence, Slab};
+
+#[derive(Debug)]
+pub(crate) struct Kv {
+    pub blocks: Blocks,
+    pub sessions: Sessions,
+    prompts: Prompts,
+    watches: Watches,
+    chain: ChainHash,
+    /// Whether content is indexed at all.
+    sharing: bool,
+    rung: Vec<SeqIx>,
+}
+
+impl Kv {
+    pub fn new(config: &EngineConfig) -> Self {
+        let entries = if config.prefix_caching { config.prompt_cache_entries } else { 0 };
+        Self {
+            blocks: Blocks::new(config.block_size, config.total_blocks),
+            sessions: Sessions::default(),
+            prompts: Prompts::new(entries, config.prompt_cache_ttl),
+            watches: Watches::new(config.total_blocks),
+            chain: ChainHash::new(config.hash_key),
+            sharing: config.prefix_caching,
+            rung: Vec::new(),
+        }
+    }
+
+    pub fn block_size(&self) -> u32 {
+        self.blocks.block_size
+    }
+
+    /// Blocks that hold `tokens` tokens.
+    pub fn blocks_for(&self, tokens: u32) -> u32 {
+        tokens.div_ceil(self.blocks.block_size)
+    }
+
+    /// Brings a sequence's chain hashes up to its tokens.
+    pub fn hash(&self, sequence: &mut Sequence) {
+        if !self.sharing {
+            return;
+        }
+        let size = self.block_size() as usize;
+        let scope = scope_of(sequence);
+        while (sequence.hashes.len() + 1) * size <= sequence.tokens.len() {
+            let at = sequence.hashes.len();
+            let before = sequence.hashes.last().copied().unwrap_or_else(|| self.chain.root(scope));
+            sequence.hashes.push(self.chain.block(before, &sequence.tokens[at * size..(at + 1) * size]));
+        }
+        if self.prompts.enabled() && sequence.prompt_key == 0 {
+            let prompt_len = sequence.prompt_len as usize;
+            let full = prompt_len / size;
+            let before = if full == 0 { self.chain.root(scope) } else { sequence.hashes[full - 1] };
+            sequence.prompt_key = self.chain.prompt(before, &sequence.tokens[full * size..prompt_len]);
+        }
+    }
+
+    /// Leading tokens that the pool holds for a waiting sequence. The last token of what must be
+    /// computed is only ever spared where its logits are kept.
+    pub fn cached_tokens(&self, sequence: &Sequence) -> u32 {
+        let len = sequence.tokens.len() as u32;
+        if sequence.hit.full.is_some() {
+            return len;
+        }
+        let size = self.block_size();
+        (sequence.hit.chain.len() as u32).min((len - 1) / size) * size
+    }
+
+    /// What of that the policy lets it have.
+    pub fn reusable_tokens(&self, sequence: &Sequence) -> u32 {
+        let cached = self.cached_tokens(sequence);
+        let allowed = cached.min(sequence.hit.answer);
+        if allowed == sequence.tokens.len() as u32 {
+            return allowed;
+        }
+        let size = self.block_size();
+        allowed / size * size
+    }
+
+    /// Tokens that waiting a little would find, where that is more than it would find now.
+    pub fn pending_tokens(&self, sequence: &Sequence) -> u32 {
+        if sequence.hit.pending > self.reusable_tokens(sequence) { sequence.hit.pending } else { 0 }
+    }
+
+    /// Reusable blocks that nobody holds: its start takes them out of the cached ones.
+    pub fn idle_blocks(&self, sequence: &Sequence) -> u32 {
+        let used = (self.reusable_tokens(sequence) / self.block_size()) as usize;
+        let chain = &sequence.hit.chain[..used];
+        chain.iter().rev().take_while(|&&b| self.blocks.get(b).refs == 0).count() as u32
+    }
+
+    /// How its prompt relates to what its session left.
+    pub fn continuity(&self, sequence: &Sequence) -> Continuity {
+        let full = (sequence.prompt_len / self.block_size()) as usize;
+        let prompt = &sequence.hashes[..full.min(sequence.hashes.len())];
+        self.sessions.compare(sequence.request.session, prompt)
+    }
+
+    /// Looks up what a waiting sequence would find, and watches for changes.
+    pub fn watch(&mut self, slab: &mut Slab, ix: SeqIx) {
+        self.settle(slab);
+        let mut hit = std::mem::take(&mut slab[ix].hit);
+        self.watches.unwatch(ix, &mut hit);
+        let sequence = &slab[ix];
+        let size = self.block_size() as usize;
+        while hit.chain.len() < sequence.hashes.len() {
+            let at = hit.chain.len();
+            let content = Content {
+                hash: sequence.hashes[at],
+                parent: hit.chain.last().copied(),
+                scope: scope_of(sequence),
+                tokens: &sequence.tokens[at * size..(at + 1) * size],
+            };
+            let Some(block) = self.blocks.find(&content) else { break };
+            hit.chain.push(block);
+        }
+        let whole = self.may_hit_whole(sequence, &hit);
+        hit.full = if whole { self.find_prompt(sequence, hit.chain.last().copied()) } else { None };
+        hit.pending = self.pending(sequence, &hit);
+        let next = match sequence.hashes.get(hit.chain.len()) {
+            Some(&hash) => hash,
+            None if whole => sequence.prompt_key,
+            None => 0,
+        };
+        self.watches.watch(ix, &mut hit, next);
+        slab[ix].hit = hit;
+    }
+
+    fn may_hit_whole(&self, sequence: &Sequence, hit: &HitState) -> bool {
+        sequence.prompt_key != 0
+            && sequence.generated == 0
+            && !hit.no_full
+            && hit.chain.len() == sequence.hashes.len()
+    }
+
+    fn find_prompt(&self, sequence: &Sequence, parent: Option<BlockId>) -> Option<LogitsSlot> {
+        let (parent, tail) = self.prompt_end(sequence, parent);
+        self.prompts.find(sequence.prompt_key, parent, scope_of(sequence), tail)
+    }
+
+    /// The block that identifies a prompt's end, and the tokens after it. `last` is its last full block.
+    fn prompt_end<'a>(&self, sequence: &'a Sequence, last: Option<BlockId>) -> (Option<BlockId>, &'a [u32]) {
+        let size = self.block_size();
+        let tail = sequence.prompt_len / size * size;
+        (last, &sequence.tokens[tail as usize..sequence.prompt_len as usize])
+    }
+
+    fn pending(&self, sequence: &Sequence, hit: &HitState) -> u32 {
+        let size = self.block_size();
+        let behind = &sequence.hashes[hit.chain.len()..];
+        let announced = behind.iter().take_while(|&&hash| self.watches.is_announced(hash)).count();
+        let blocks = (hit.chain.len() + announced) as u32;
+        let whole = blocks as usize == sequence.hashes.len()
+            && sequence.generated == 0
+            && !hit.no_full
+            && self.watches.is_announced(sequence.prompt_key);
+        let len = sequence.tokens.len() as u32;
+        if whole {
+            len
+        } else if announced > 0 {
+            blocks.min((len - 1) / size) * size
+        } else {
+            0
+        }
+    }
+
+    /// Stops watching: it starts, or it ended.
+    pub fn unwatch(&mut self, slab: &mut Slab, ix: SeqIx) {
+        let hit = &mut slab[ix].hit;
+        self.watches.unwatch(ix, hit);
+        hit.stale = false;
+    }
+
+    /// Rings the watches of what happened since the last call.
+    pub fn settle(&mut self, slab: &mut Slab) {
+        let mut notes = std::mem::take(&mut self.blocks.notes);
+        for block in notes.dropped.drain(..) {
+            while let Some(ix) = self.watches.first_ending_in(block) {
+                let hit = &mut slab[ix].hit;
+                self.watches.shorten(ix, hit);
+                self.watches.mark(ix, hit);
+            }
+        }
+        for hash in notes.changed.drain(..) {
+            self.watches.each_watching(hash, |ix| self.rung.push(ix));
+            for ix in self.rung.drain(..) {
+                self.watches.mark(ix, &mut slab[ix].hit);
+            }
+        }
+        for block in notes.toggled.drain(..) {
+            self.watches.idle_changed |= self.watches.is_watched(block);
+        }
+        debug_assert!(notes.ended.is_empty(), "kept prompts leave with their blocks");
+        self.blocks.notes = notes;
+    }
+
+    /// The next waiting sequence whose hit may have changed.
+    pub fn next_stale(&mut self, slab: &mut Slab) -> Option<SeqIx> {
+        while let Some(ix) = self.watches.pop_stale() {
+            if let Some(sequence) = slab.get_mut(ix)
+                && std::mem::take(&mut sequence.hit.stale)
+            {
+                return Some(ix);
+            }
+        }
+        None
+    }
+
+    /// Whether hits were left to look at.
+    pub fn has_stale(&self) -> bool {
+        self.watches.has_stale()
+    }
+
+    /// Whether `idle_blocks` of some waiting sequence may have changed; clears the flag.
+    pub fn take_idle_changed(&mut self) -> bool {
+        std::mem::take(&mut self.watches.idle_changed)
+    }
+
+    /// When a retention or a kept prompt ends next.
+    pub fn next_expiry(&self) -> Option<Micros> {
+        [self.blocks.next_expiry(), self.prompts.next_expiry()].into_iter().flatten().min()
+    }
+
+    /// Asserts the pool's invariants.
+    pub fn check(&self, slab: &Slab) {
+        self.blocks.check(slab.iter().map(|(ix, s)| (ix, &s.table[..])));
+        let mut entries = vec![0; self.blocks.memory().total_blocks as usize];
+        for (slot, entry) in self.prompts.iter() {
+            entries[entry.block.0 as usize] += 1;
+            let parent = entry.parent.map(|p| self.blocks.get(p));
+            assert!(parent.is_none_or(|p| p.indexed), "kept prompt {slot:?} hangs in the air");
+        }
+        for (id, block) in self.blocks.iter() {
+            assert_eq!(block.entries, entries[id.0 as usize], "kept prompts that end in {id:?}");
+        }
+        if slab.len() == 0 {
+            self.watches.assert_empty();
+        }
+    }
+}
+
+fn scope_of(sequence: &Sequence) -> Scope {
+    Scope { tenant: sequence.request.tenant, salt: sequence.request.cache_salt }
+}

@@ -1,0 +1,154 @@
+//! One request's life inside the engine, and the slab that holds all of them.
+
+use std::ops::{Index, IndexMut};
+
+use crate::detmap::DetMap;
+use crate::ids::{BlockId, LogitsSlot, SequenceId};
+use crate::kv::HitState;
+use crate::request::{Request, SequenceState, Usage};
+use crate::watchdog::Mark;
+
+/// Place of a sequence in the slab. Reused; `SequenceId` is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct SeqIx(pub u32);
+
+/// Everything the engine knows about one request.
+#[derive(Debug)]
+pub(crate) struct Sequence {
+    pub id: SequenceId,
+    pub state: SequenceState,
+    /// Its prompt has moved to `tokens`.
+    pub request: Request,
+    /// Prompt, then output.
+    pub tokens: Vec<u32>,
+    pub prompt_len: u32,
+    pub generated: u32,
+    /// Leading tokens whose keys and values the pool holds for it.
+    pub computed: u32,
+    pub table: Vec<BlockId>,
+    /// Leading blocks of `table` that the content index knows.
+    pub committed: u32,
+    /// Chain hash of each full block of `tokens`, as far as known; empty without prefix caching.
+    pub hashes: Vec<u64>,
+    /// Names the whole prompt in the prompt cache; 0 without one.
+    pub prompt_key: u64,
+    /// Its row in the running columns, while it runs.
+    pub row: u32,
+    /// Its row in the tenant columns.
+    pub tenant_row: u32,
+    /// Blocks it holds if it runs to its last token.
+    pub max_blocks: u32,
+    /// What the cache has for it, while it waits.
+    pub hit: HitState,
+    /// Hashes `committed .. pending_end` are announced as being computed.
+    pub pending_end: u32,
+    /// So is its whole prompt.
+    pub pending_prompt: bool,
+    /// Where the executor keeps its prompt's logits, while the batch that fills it is out.
+    pub logits_to: Option<LogitsSlot>,
+    /// Whose kept logits answer it, while the batch that reads them is out.
+    pub logits_from: Option<LogitsSlot>,
+    /// Tokens taken from the cache when it last started.
+    pub reused: u32,
+    /// The batch that is out has a row of it.
+    pub in_flight: bool,
+    /// When a plan last named it.
+    pub planned: Mark,
+    /// When a later one was first started before it.
+    pub overtaken: Option<Mark>,
+    pub usage: Usage,
+}
+
+impl Sequence {
+    /// Tokens still to compute before the next one can be drawn.
+    pub fn remaining(&self) -> u32 {
+        self.tokens.len() as u32 - self.computed
+    }
+
+    pub fn is_running(&self) -> bool {
+        matches!(self.state, SequenceState::Prefill | SequenceState::Decode)
+    }
+
+    /// In the scheduler's sight, not running.
+    pub fn is_waiting(&self) -> bool {
+        matches!(self.state, SequenceState::Waiting | SequenceState::Preempted)
+    }
+
+    pub fn has_ended(&self) -> bool {
+        matches!(self.state, SequenceState::Finished | SequenceState::Failed)
+    }
+
+    /// Prompt and output tokens that it may still need.
+    pub fn tokens_ahead(&self) -> u64 {
+        u64::from(self.prompt_len) + u64::from(self.request.max_new_tokens)
+    }
+}
+
+/// All sequences, by place and by id.
+#[derive(Debug, Default)]
+pub(crate) struct Slab {
+    places: Vec<Option<Sequence>>,
+    free: Vec<u32>,
+    by_id: DetMap<SequenceId, SeqIx>,
+}
+
+impl Slab {
+    pub fn insert(&mut self, sequence: Sequence) -> SeqIx {
+        let id = sequence.id;
+        let ix = match self.free.pop() {
+            Some(at) => {
+                self.places[at as usize] = Some(sequence);
+                SeqIx(at)
+            }
+            None => {
+                self.places.push(Some(sequence));
+                SeqIx(self.places.len() as u32 - 1)
+            }
+        };
+        self.by_id.insert(id, ix);
+        ix
+    }
+
+    pub fn remove(&mut self, ix: SeqIx) -> Sequence {
+        let sequence = self.places[ix.0 as usize].take().expect("the sequence lives");
+        self.free.push(ix.0);
+        self.by_id.remove(&sequence.id);
+        sequence
+    }
+
+    pub fn get_mut(&mut self, ix: SeqIx) -> Option<&mut Sequence> {
+        self.places.get_mut(ix.0 as usize)?.as_mut()
+    }
+
+    pub fn find(&self, id: SequenceId) -> Option<SeqIx> {
+        self.by_id.get(&id).copied()
+    }
+
+    /// Places ever used: an upper bound of every `SeqIx`.
+    pub fn capacity(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Every sequence, in order of place.
+    pub fn iter(&self) -> impl Iterator<Item = (SeqIx, &Sequence)> {
+        self.places.iter().enumerate().filter_map(|(at, s)| Some((SeqIx(at as u32), s.as_ref()?)))
+    }
+
+    pub fn len(&self) -> usize {
+        self.by_id.len()
+    }
+}
+
+impl Index<SeqIx> for Slab {
+    type Output = Sequence;
+
+    fn index(&self, ix: SeqIx) -> &Sequence {
+        self.places[ix.0 as usize].as_ref().expect("the sequence lives")
+    }
+}
+
+impl IndexMut<SeqIx> for Slab {
+    fn index_mut(&mut self, ix: SeqIx) -> &mut Sequence {
+        self.places[ix.0 as usize].as_mut().expect("the sequence lives")
+    }
+}

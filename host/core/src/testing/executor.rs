@@ -1,0 +1,185 @@
+//! An executor without a model whose tokens depend on everything that memory must get right.
+//!
+//! It keeps what stands in every slot of the pool, and the next token is a hash of the sequence's
+//! whole history *read back through the block table*. A wrong table, a missing copy, a block that is
+//! used twice or stale gives other tokens than the same request run alone, see `solo`. Batches whose
+//! parts don't fit together make it panic: that is a bug of the engine, not of a device.
+
+use std::collections::VecDeque;
+
+use super::random::mix;
+use crate::batch::{Batch, Row};
+use crate::executor::{DeviceFault, Executor, StepOutput};
+use crate::request::{Request, SamplingParams};
+
+/// See the module's documentation.
+#[derive(Clone, Debug)]
+pub struct ScriptedExecutor {
+    block_size: u32,
+    vocab: u32,
+    /// Position and token in each slot.
+    cells: Vec<Option<(u32, u32)>>,
+    /// What stands in each logits slot.
+    logits: Vec<Option<u64>>,
+    faults: VecDeque<DeviceFault>,
+    /// Tokens computed so far.
+    pub computed: u64,
+    /// Rows answered from kept logits so far.
+    pub answered: u64,
+}
+
+impl ScriptedExecutor {
+    /// For a pool of this size, drawing tokens below `vocab`.
+    pub fn new(block_size: u32, total_blocks: u32, prompt_cache_entries: u32, vocab: u32) -> Self {
+        Self {
+            block_size,
+            vocab,
+            cells: vec![None; (block_size * total_blocks) as usize],
+            logits: vec![None; prompt_cache_entries as usize],
+            faults: VecDeque::new(),
+            computed: 0,
+            answered: 0,
+        }
+    }
+
+    /// The next step fails so. Whatever it was to write is then garbage.
+    pub fn fail_next(&mut self, fault: DeviceFault) {
+        self.faults.push_back(fault);
+    }
+
+    fn copy(&mut self, batch: &Batch) {
+        for copy in &batch.copies {
+            assert!(copy.from != copy.to && copy.tokens <= self.block_size, "{copy:?}");
+            let (from, to) = (copy.from.0 * self.block_size, copy.to.0 * self.block_size);
+            for at in 0..copy.tokens {
+                self.cells[(to + at) as usize] = self.cells[(from + at) as usize];
+            }
+        }
+    }
+
+    fn write(&mut self, batch: &Batch, row: &Row) {
+        let table = batch.table(row);
+        let from = row.token_start as usize;
+        let first = row.context_len - row.token_len;
+        for (nth, at) in (from..from + row.token_len as usize).enumerate() {
+            let position = batch.positions[at];
+            assert_eq!(position, first + nth as u32, "positions follow each other");
+            let block = table[(position / self.block_size) as usize];
+            let slot = block.0 * self.block_size + position % self.block_size;
+            assert_eq!(batch.slots[at], slot, "the slot is the table's");
+            self.cells[slot as usize] = Some((position, batch.tokens[at]));
+        }
+    }
+
+    /// The state after a row's context, as it stands in memory.
+    fn read(&self, batch: &Batch, row: &Row) -> u64 {
+        let table = batch.table(row);
+        (0..row.context_len).fold(0, |state, position| {
+            let block = table[(position / self.block_size) as usize];
+            match self.cells[(block.0 * self.block_size + position % self.block_size) as usize] {
+                Some((at, token)) => absorb(state, at, token),
+                None => absorb(state, u32::MAX, u32::MAX),
+            }
+        })
+    }
+
+    fn scribble(&mut self, batch: &Batch) {
+        for &slot in &batch.slots {
+            self.cells[slot as usize] = Some((u32::MAX, 0));
+        }
+        for row in &batch.rows {
+            if let Some(slot) = row.logits_to {
+                self.logits[slot.0 as usize] = Some(0);
+            }
+        }
+    }
+}
+
+impl Executor for ScriptedExecutor {
+    fn execute(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), DeviceFault> {
+        output.sampled.clear();
+        if let Some(fault) = self.faults.pop_front() {
+            self.scribble(batch);
+            return Err(fault);
+        }
+        self.copy(batch);
+        for row in &batch.rows {
+            self.write(batch, row);
+            self.computed += u64::from(row.token_len);
+        }
+        for row in &batch.rows {
+            assert!(row.token_len > 0 || row.logits_from.is_some(), "a row has something to do: {row:?}");
+            if !row.sample {
+                output.sampled.push(None);
+                continue;
+            }
+            let state = match row.logits_from {
+                Some(slot) => {
+                    self.answered += 1;
+                    self.logits[slot.0 as usize].expect("logits were kept there")
+                }
+                None => self.read(batch, row),
+            };
+            if let Some(slot) = row.logits_to {
+                self.logits[slot.0 as usize] = Some(state);
+            }
+            let (history, forbidden) = (batch.row_history(row), batch.row_forbidden(row));
+            output.sampled.push(Some(draw(
+                state,
+                &row.sampling,
+                row.generated,
+                history,
+                forbidden,
+                self.vocab,
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// What `ScriptedExecutor` draws for a request that has the machine to itself.
+pub fn solo(request: &Request, vocab: u32) -> Vec<u32> {
+    let mut tokens = request.prompt.to_vec();
+    let mut output = Vec::new();
+    let mut state = tokens.iter().enumerate().fold(0, |state, (at, &token)| absorb(state, at as u32, token));
+    while (output.len() as u32) < request.max_new_tokens {
+        let generated = output.len() as u32;
+        #[allow(clippy::float_cmp, reason = "1 is the exact value that turns the penalty off")]
+        let history: &[u32] = if request.sampling.repetition_penalty == 1.0 { &[] } else { &tokens };
+        let forbidden: &[u32] = if generated < request.min_new_tokens { &request.stop_tokens } else { &[] };
+        let token = draw(state, &request.sampling, generated, history, forbidden, vocab);
+        state = absorb(state, tokens.len() as u32, token);
+        tokens.push(token);
+        output.push(token);
+        if request.stop_tokens.contains(&token) {
+            break;
+        }
+    }
+    output
+}
+
+fn absorb(state: u64, position: u32, token: u32) -> u64 {
+    mix(state ^ (u64::from(position) << 32 | u64::from(token)).wrapping_mul(0x9E37_79B9_7F4A_7C15))
+}
+
+fn draw(
+    state: u64,
+    sampling: &SamplingParams,
+    generated: u32,
+    history: &[u32],
+    forbidden: &[u32],
+    vocab: u32,
+) -> u32 {
+    let mut state = state;
+    if sampling.temperature > 0.0 {
+        state = mix(state ^ sampling.seed ^ u64::from(generated));
+    }
+    for &token in history {
+        state = mix(state ^ u64::from(token));
+    }
+    let mut token = (mix(state) % u64::from(vocab)) as u32;
+    while forbidden.contains(&token) {
+        token = (token + 1) % vocab;
+    }
+    token
+}

@@ -1,0 +1,188 @@
+//! Checks a scheduler's plan before anything acts on it.
+//!
+//! `VerifiedPlan` can only be made here, and the allocator takes nothing else. Whether memory holds
+//! the plan is deliberately not checked: that is cut, not faulted.
+
+use std::fmt::Write as _;
+
+use crate::config::Limits;
+use crate::ids::{Micros, SequenceId};
+use crate::kv::Kv;
+use crate::policy::{FaultKind, Plan, PolicyFault};
+use crate::sequence::{SeqIx, Slab};
+
+/// A plan whose ids are known and runnable, whose tokens are there to compute, and which keeps every
+/// limit. Memory is not part of the promise.
+#[derive(Debug, Default)]
+pub(crate) struct VerifiedPlan {
+    rows: Vec<PlannedRow>,
+    preempt: Vec<SeqIx>,
+    wake: Micros,
+}
+
+/// One row of a verified plan.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlannedRow {
+    pub ix: SeqIx,
+    /// Tokens to compute; 0 where kept logits answer.
+    pub tokens: u32,
+    /// Whether it waits now.
+    pub starts: bool,
+}
+
+impl VerifiedPlan {
+    pub fn rows(&self) -> &[PlannedRow] {
+        &self.rows
+    }
+
+    pub fn preempt(&self) -> &[SeqIx] {
+        &self.preempt
+    }
+
+    pub fn wake(&self) -> Micros {
+        self.wake
+    }
+}
+
+/// Keeps the buffers of plans, and who was named when.
+#[derive(Debug, Default)]
+pub(crate) struct Verifier {
+    plan: VerifiedPlan,
+    /// The check in which a place was last named.
+    named: Vec<u64>,
+    check: u64,
+}
+
+impl Verifier {
+    /// The last plan that passed.
+    pub fn take(&mut self) -> VerifiedPlan {
+        std::mem::take(&mut self.plan)
+    }
+
+    /// Gives the buffers back.
+    pub fn give_back(&mut self, plan: VerifiedPlan) {
+        self.plan = plan;
+    }
+
+    /// Checks `plan`; a plan that passes can be taken.
+    pub fn verify(
+        &mut self,
+        plan: &Plan,
+        limits: &Limits,
+        running: u32,
+        slab: &Slab,
+        kv: &Kv,
+    ) -> Result<(), PolicyFault> {
+        self.check += 1;
+        self.named.resize(self.named.len().max(slab.capacity()), 0);
+        self.plan.rows.clear();
+        self.plan.preempt.clear();
+        self.plan.wake = plan.wake;
+        if plan.run.len() != plan.tokens.len() {
+            return Err(invalid(|m| {
+                write!(m, "{} ids, but {} token counts", plan.run.len(), plan.tokens.len())
+            }));
+        }
+        for &id in &plan.preempt {
+            let ix = self.name(id, slab)?;
+            if !slab[ix].is_running() {
+                return Err(invalid(|m| write!(m, "sequence {} is to be preempted, but does not run", id.0)));
+            }
+            self.plan.preempt.push(ix);
+        }
+        let mut sums = Sums::default();
+        for (&id, &tokens) in plan.run.iter().zip(&plan.tokens) {
+            let ix = self.name(id, slab)?;
+            let sequence = &slab[ix];
+            let starts = sequence.is_waiting();
+            let remaining = if starts {
+                sequence.tokens.len() as u32 - kv.reusable_tokens(sequence)
+            } else if sequence.is_running() {
+                sequence.remaining()
+            } else {
+                return Err(invalid(|m| write!(m, "sequence {} can't run: it is held or ended", id.0)));
+            };
+            check_tokens(id, tokens, remaining)?;
+            let prefill = tokens > 0 && (remaining > 1 || sequence.generated == 0);
+            sums.add(id, tokens, prefill, starts, limits)?;
+            self.plan.rows.push(PlannedRow { ix, tokens, starts });
+        }
+        sums.check(limits, running - self.plan.preempt.len() as u32)
+    }
+
+    fn name(&mut self, id: SequenceId, slab: &Slab) -> Result<SeqIx, PolicyFault> {
+        let ix = slab.find(id).ok_or_else(|| invalid(|m| write!(m, "no sequence {} is known", id.0)))?;
+        let last = std::mem::replace(&mut self.named[ix.0 as usize], self.check);
+        if last == self.check {
+            return Err(invalid(|m| write!(m, "sequence {} is named twice", id.0)));
+        }
+        Ok(ix)
+    }
+}
+
+fn check_tokens(id: SequenceId, tokens: u32, remaining: u32) -> Result<(), PolicyFault> {
+    if tokens > remaining {
+        return Err(invalid(|m| {
+            write!(m, "sequence {} is given {tokens} tokens, but has {remaining} left", id.0)
+        }));
+    }
+    if tokens == 0 && remaining > 0 {
+        return Err(invalid(|m| write!(m, "sequence {} is given no tokens, but has {remaining} left", id.0)));
+    }
+    Ok(())
+}
+
+/// What a plan adds up to.
+#[derive(Default)]
+struct Sums {
+    tokens: u64,
+    prefill_tokens: u64,
+    prefills: u32,
+    starts: u32,
+}
+
+impl Sums {
+    fn add(
+        &mut self,
+        id: SequenceId,
+        tokens: u32,
+        prefill: bool,
+        starts: bool,
+        limits: &Limits,
+    ) -> Result<(), PolicyFault> {
+        self.tokens += u64::from(tokens);
+        self.starts += u32::from(starts);
+        if prefill {
+            self.prefills += 1;
+            self.prefill_tokens += u64::from(tokens);
+            if tokens > limits.prefill_chunk {
+                let most = limits.prefill_chunk;
+                return Err(invalid(|m| {
+                    write!(m, "sequence {} is given a chunk of {tokens} tokens, over {most}", id.0)
+                }));
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self, limits: &Limits, running: u32) -> Result<(), PolicyFault> {
+        let running = running + self.starts;
+        for (what, value, most) in [
+            ("tokens", self.tokens, limits.max_batch_tokens),
+            ("prompt tokens", self.prefill_tokens, limits.max_prefill_tokens),
+            ("prompts", u64::from(self.prefills), limits.max_prefill_sequences),
+            ("running sequences", u64::from(running), limits.max_running),
+        ] {
+            if value > u64::from(most) {
+                return Err(invalid(|m| write!(m, "the plan has {value} {what}, over {most}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn invalid(write: impl FnOnce(&mut String) -> std::fmt::Result) -> PolicyFault {
+    let mut message = String::new();
+    write(&mut message).expect("a string takes everything");
+    PolicyFault::new(FaultKind::InvalidDecision, message)
+}

@@ -1,0 +1,111 @@
+//! Judges a scheduler by what comes of its plans, whatever it answers: out it goes when nothing
+//! progresses though something would fit, when a running sequence is left idle, or when a waiting
+//! one is overtaken for too long.
+//!
+//! Waiting for others (static batching) and plain overload are neither: then nobody that arrived
+//! later is started first. Tenants may be served in any proportion, so between tenants only one that
+//! gets nothing at all counts as overtaken. After Linux's sched_ext, whose watchdog does the same.
+
+use crate::ids::{Micros, SequenceId};
+
+/// A wake this many bounds away still counts as a promise; one further away does not.
+const LONGEST_PROMISE: u64 = 12;
+
+/// Batches that must have gone by too: on a slow device a single one may take longer than the bound.
+const FEWEST_STEPS: u64 = 8;
+
+/// An instant, in time and in steps.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Mark {
+    pub at: Micros,
+    pub step: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Watchdog {
+    bound: Micros,
+    /// Since when nothing progressed though something would fit, and when the first of those plans
+    /// wanted to be asked again.
+    stall: Option<(Micros, Micros)>,
+    /// When running rows, and overtaken ones, are looked through next.
+    next_look: Micros,
+    next_scan: Micros,
+    /// Who was overtaken for too long.
+    pub starved: Option<SequenceId>,
+}
+
+impl Watchdog {
+    pub fn new(bound: Micros) -> Self {
+        Self { bound, stall: None, next_look: Micros::ZERO, next_scan: Micros::ZERO, starved: None }
+    }
+
+    /// Something ran, or nothing could.
+    pub fn progressed(&mut self) {
+        self.stall = None;
+    }
+
+    /// A plan ran nothing though something would fit. Returns for how long that has been so, where
+    /// that is too long.
+    pub fn stalled(&mut self, now: Micros, wake: Micros) -> Option<Micros> {
+        let promised = if wake == Micros::NEVER { now } else { wake };
+        let &mut (since, promised) = self.stall.get_or_insert((now, promised));
+        let longest = since.plus(Micros(self.bound.0.saturating_mul(LONGEST_PROMISE)));
+        let due = since.plus(self.bound).max(promised.min(longest));
+        (now >= due).then(|| now.since(since))
+    }
+
+    /// When a stall is to be judged, whatever the plan's wake says.
+    pub fn next_check(&self) -> Option<Micros> {
+        self.stall.map(|(since, _)| since.plus(self.bound))
+    }
+
+    /// Whether what has lasted since `mark` has lasted too long.
+    pub fn too_long(&self, mark: Mark, now: Mark) -> bool {
+        now.at.since(mark.at) > self.bound && now.step >= mark.step + FEWEST_STEPS
+    }
+
+    /// Whether it is time to look through what runs: often enough to notice within an eighth of the bound.
+    pub fn look_now(&mut self, now: Micros) -> bool {
+        is_due(&mut self.next_look, now, self.bound.0 / 8)
+    }
+
+    /// Whether it is time to look for overtaken ones. Where one is started many times a second, a
+    /// sample of the starts tells as much.
+    pub fn scan_now(&mut self, now: Micros) -> bool {
+        is_due(&mut self.next_scan, now, self.bound.0 / 64)
+    }
+}
+
+fn is_due(next: &mut Micros, now: Micros, interval_us: u64) -> bool {
+    let due = now >= *next;
+    if due {
+        *next = now.plus(Micros(interval_us));
+    }
+    due
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stall_is_judged_after_the_bound_and_the_promised_wake() {
+        let bound = Micros(1_000);
+        for (wake, judged_at) in
+            [(Micros::NEVER, 1_000), (Micros(500), 1_000), (Micros(3_000), 3_000), (Micros(1 << 40), 12_000)]
+        {
+            let mut watchdog = Watchdog::new(bound);
+            assert_eq!(watchdog.stalled(Micros(0), wake), None);
+            assert_eq!(watchdog.stalled(Micros(judged_at - 1), Micros::NEVER), None, "{wake:?}");
+            assert!(watchdog.stalled(Micros(judged_at), Micros::NEVER).is_some(), "{wake:?}");
+        }
+    }
+
+    #[test]
+    fn progress_ends_a_stall() {
+        let mut watchdog = Watchdog::new(Micros(1_000));
+        assert_eq!(watchdog.stalled(Micros(0), Micros::NEVER), None);
+        watchdog.progressed();
+        assert_eq!(watchdog.stalled(Micros(5_000), Micros::NEVER), None);
+    }
+}
