@@ -1,12 +1,11 @@
 //! `continuous`: every step admits and retires. The default scheduler.
 //!
 //! What runs goes on first (decodes, then prompts in chunks), then waiting sequences start in the order
-//! of the queue while slots, tokens and memory last. Priorities and deadlines are deliberately not
-//! looked at: whoever came first is never overtaken for long.
+//! of the queue while slots, tokens and memory last. Nobody is overtaken, except who waits for a prefix
+//! that another one is computing. Priorities and deadlines are deliberately not looked at.
 
 use infer_policy_sdk::{
-    Micros, Plan, Planner, Policy, Scheduler, Sequence, SequenceId, Short, Step, blocks_to_start,
-    export_policy,
+    Micros, Plan, Planner, Policy, Scheduler, Sequence, SequenceId, Step, blocks_to_start, export_policy,
 };
 use serde::{Deserialize, Serialize};
 
@@ -85,8 +84,14 @@ impl Scheduler for Continuous {
 impl Continuous {
     fn start_waiting(&mut self, step: &Step, planner: &mut Planner<'_>) {
         let since = std::mem::take(&mut self.deferred);
+        // Prompts that start together compute what they have in common once each; those that start a
+        // step later find it. So a step starts about one chunk's worth of them, however wide it is.
+        let mut fresh = 0;
         for sequence in step.waiting.iter() {
-            if planner.slots_left() == 0 || self.deferred.len() == MAX_DEFERRED {
+            if planner.slots_left() == 0
+                || self.deferred.len() == MAX_DEFERRED
+                || fresh >= step.limits.prefill_chunk
+            {
                 break;
             }
             if self.waits_for_prefix(sequence, step, &since) {
@@ -95,11 +100,8 @@ impl Continuous {
             if !self.fits(sequence, step, planner) {
                 break;
             }
-            match planner.start(sequence, u32::MAX) {
-                // Out of compute: only what is cached as a whole can still start.
-                Ok(_) | Err(Short::Compute) => {}
-                Err(Short::Slots | Short::Memory) => break,
-            }
+            let Ok(tokens) = planner.start(sequence, u32::MAX) else { break };
+            fresh += tokens;
         }
         for (_, since) in &self.deferred {
             planner.wake_at(since.plus(self.prefix_wait));

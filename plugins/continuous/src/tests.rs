@@ -1,1 +1,189 @@
-//! Tests.
+//! Whole scenarios on the test host, single decisions on hand-made views, and properties over random ones.
+
+use infer_policy_sdk::testing::{
+    Host, Spec, check_config, check_fit, check_plan, for_seeds, hostile_step, limits, random_spec,
+    random_step,
+};
+use infer_policy_sdk::{Limits, Memory, Micros, Policy, Row, Scheduler, Sequences, Step, parse_config};
+
+use super::*;
+
+fn policy(config: &str) -> Continuous {
+    Continuous::new(parse_config(config).unwrap()).unwrap()
+}
+
+fn request(prompt_tokens: u32, output_tokens: u32) -> Spec {
+    Spec { prompt_tokens, output_tokens, max_new_tokens: output_tokens, ..Spec::default() }
+}
+
+fn waiting(id: u64, prompt_tokens: u32) -> Row {
+    Row { id, prompt_tokens, max_new_tokens: 10, ..Row::default() }
+}
+
+fn decode(id: u64, computed_tokens: u32) -> Row {
+    let blocks = computed_tokens.div_ceil(16);
+    Row {
+        id,
+        prompt_tokens: computed_tokens,
+        computed_tokens,
+        generated_tokens: 1,
+        max_new_tokens: 50,
+        blocks,
+        freeable_blocks: blocks,
+        ..Row::default()
+    }
+}
+
+fn step(running: &[Row], waiting: &[Row], free_blocks: u32) -> Step {
+    let held: u32 = running.iter().map(|row| row.blocks).sum();
+    Step {
+        limits: limits(),
+        memory: Memory { block_size: 16, total_blocks: held + free_blocks, free_blocks, cached_blocks: 0 },
+        running: running.iter().copied().collect::<Sequences>(),
+        waiting: waiting.iter().copied().collect::<Sequences>(),
+        ..Step::default()
+    }
+}
+
+fn ids(plan: &Plan) -> Vec<u64> {
+    plan.run.iter().map(|id| id.0).collect()
+}
+
+#[test]
+fn its_configuration_is_what_its_schema_says() {
+    check_config::<Continuous>();
+    let error = Continuous::new(parse_config(r#"{"watermark": 2}"#).unwrap()).err().unwrap();
+    assert!(error.contains("watermark") && error.contains('2'), "{error}");
+}
+
+#[test]
+fn a_newcomer_starts_while_others_generate_and_leaves_before_them() {
+    let late = Spec { arrived: Micros::from_millis(10), ..request(20, 3) };
+    let report = Host::new(limits(), 16, 100).run(&mut policy("{}"), &[request(20, 50), late]).unwrap();
+    assert_eq!(report.finished[0].id.0, 2);
+    assert_eq!(report.finished[0].started, Micros::from_millis(10));
+    assert_eq!(report.steps, 50, "no step is added by the newcomer");
+}
+
+#[test]
+fn what_generates_is_never_held_up_by_a_long_prompt() {
+    let plan = policy("{}").schedule(&step(&[decode(1, 20)], &[waiting(2, 4_000)], 1_000));
+    assert_eq!((ids(&plan), plan.tokens), (vec![1, 2], vec![1, 512]));
+}
+
+#[test]
+fn a_large_head_of_the_queue_is_not_overtaken_by_small_ones() {
+    let plan = policy("{}").schedule(&step(&[decode(1, 20)], &[waiting(2, 500), waiting(3, 10)], 20));
+    assert_eq!(ids(&plan), [1]);
+}
+
+#[test]
+fn a_start_leaves_room_for_what_runs_already() {
+    let running = [decode(1, 32), decode(2, 31)];
+    let fits = |free| ids(&policy("{}").schedule(&step(&running, &[waiting(3, 31)], free))).contains(&3);
+    // One block for sequence 1 now, one more each for 1 and 2 soon, two for the newcomer.
+    assert!(!fits(4));
+    assert!(fits(5));
+}
+
+#[test]
+fn alone_in_the_pool_a_sequence_may_have_all_of_it() {
+    let plan = policy(r#"{"watermark": 0.5}"#).schedule(&step(&[], &[waiting(1, 160)], 10));
+    assert_eq!(plan.tokens, [160]);
+}
+
+#[test]
+fn what_is_pushed_out_is_not_let_in_again_by_the_same_plan() {
+    let plan = policy("{}").schedule(&step(&[decode(1, 32), decode(2, 160)], &[waiting(3, 5)], 0));
+    assert_eq!(plan.preempt.iter().map(|id| id.0).collect::<Vec<_>>(), [2]);
+    assert_eq!(ids(&plan), [1]);
+}
+
+#[test]
+fn a_whole_cached_prompt_starts_even_when_the_step_is_full() {
+    let full = Row { computed_tokens: 32, idle_blocks: 2, ..waiting(2, 32) };
+    let long = Row { generated_tokens: 0, ..decode(1, 16) };
+    let mut step = step(&[Row { prompt_tokens: 500, ..long }], &[full, waiting(3, 400)], 100);
+    step.limits = Limits { max_batch_tokens: 400, ..limits() };
+    let plan = policy("{}").schedule(&step);
+    assert_eq!((ids(&plan), plan.tokens), (vec![1, 2], vec![400, 0]));
+}
+
+#[test]
+fn a_step_starts_about_a_chunk_of_new_prompts() {
+    let waiting: Vec<Row> = (1..=5).map(|id| waiting(id, 200)).collect();
+    assert_eq!(policy("{}").schedule(&step(&[], &waiting, 100)).tokens, [200; 3]);
+}
+
+#[test]
+fn requests_that_share_a_prefix_wait_for_whoever_computes_it() {
+    let first = Spec { shared: Some((1, 2_000)), ..request(2_010, 5) };
+    let run = |config| Host::new(limits(), 16, 1_000).run(&mut policy(config), &[first; 4]).unwrap();
+    let (patient, eager) = (run("{}"), run(r#"{"prefix_wait_ms": 0}"#));
+    assert!(patient.tokens < 2_010 + 3 * 30 + 4 * 5, "the prefix is computed once: {}", patient.tokens);
+    assert!(eager.tokens > 2 * patient.tokens, "{} against {}", eager.tokens, patient.tokens);
+}
+
+#[test]
+fn the_wait_for_a_prefix_is_bounded_and_announced() {
+    let mut policy = policy(r#"{"prefix_wait_ms": 100}"#);
+    let stuck = Row { pending_tokens: 64, ..waiting(2, 100) };
+    let mut step = step(&[decode(1, 20)], &[stuck, waiting(3, 10)], 100);
+    for (millis, started, wake) in [(1_000, vec![1, 3], 1_100), (1_099, vec![1, 3], 1_100)] {
+        step.now = Micros::from_millis(millis);
+        let plan = policy.schedule(&step);
+        assert_eq!((ids(&plan), plan.wake), (started, Micros::from_millis(wake)), "at {millis} ms");
+    }
+    step.now = Micros::from_millis(1_100);
+    let plan = policy.schedule(&step);
+    assert_eq!((ids(&plan), plan.wake), (vec![1, 2, 3], Micros::NEVER));
+}
+
+#[test]
+fn a_prefix_is_not_waited_for_where_less_than_a_block_is_to_gain() {
+    let nearly = Row { computed_tokens: 64, pending_tokens: 64, ..waiting(2, 100) };
+    assert_eq!(ids(&policy("{}").schedule(&step(&[decode(1, 20)], &[nearly], 100))), [1, 2]);
+}
+
+#[test]
+fn every_scenario_ends_whatever_the_pool_and_the_limits() {
+    for_seeds(0..300, |rng| {
+        let block_size = rng.between(1, 16);
+        let blocks = rng.between(6, 60);
+        let limits = Limits {
+            max_batch_tokens: rng.between(4, 128),
+            max_running: rng.between(1, 8),
+            prefill_chunk: rng.between(1, 64),
+            max_prefill_sequences: rng.between(1, 8),
+            max_prefill_tokens: rng.between(1, 128),
+        };
+        let specs: Vec<Spec> =
+            (0..rng.between(1, 24)).map(|_| random_spec(rng, block_size * blocks)).collect();
+        let report = Host::new(limits, block_size, blocks).run(&mut policy("{}"), &specs).unwrap();
+        assert_eq!(report.finished.len(), specs.len());
+        assert_eq!(report.cut, 0, "what is planned fits");
+        assert_eq!(report.longest_pause, 0, "nobody holds blocks and stands still");
+    });
+}
+
+#[test]
+fn any_view_gives_a_plan_that_keeps_the_rules_and_fits() {
+    let mut policy = policy("{}");
+    for_seeds(0..3_000, |rng| {
+        let step = random_step(rng);
+        let plan = policy.schedule(&step);
+        check_plan(&step, &plan).unwrap();
+        if step.running.len() != 1 {
+            check_fit(&step, &plan).unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_hostile_view_gets_an_answer() {
+    let mut policy = policy("{}");
+    for_seeds(0..2_000, |rng| {
+        let plan = policy.schedule(&hostile_step(rng));
+        assert_eq!(plan.run.len(), plan.tokens.len());
+    });
+}

@@ -84,19 +84,23 @@ impl Admission for MemoryAware {
     fn admit(&mut self, request: &Request, load: &Load) -> Verdict {
         let memory = load.memory;
         let longest = request.prompt_tokens.saturating_add(request.max_new_tokens);
-        let whole = blocks_for(longest, memory.block_size);
-        if whole > memory.total_blocks {
+        // The last token of the output is never read again, so it needs no place.
+        let least = blocks_for(longest.saturating_sub(1), memory.block_size);
+        if least > memory.total_blocks {
             return refuse(
                 Reason::Memory,
-                format!("the request needs {whole} blocks of memory, the pool has {}", memory.total_blocks),
+                format!("the request needs {least} blocks of memory, the pool has {}", memory.total_blocks),
                 0,
             );
         }
-        let needed = whole.saturating_sub(request.cached_tokens / memory.block_size.max(1));
+        let cached = request.cached_tokens / memory.block_size.max(1);
+        let needed = blocks_for(longest, memory.block_size).saturating_sub(cached);
         let fits = load.running < self.config.max_in_flight && needed <= self.available(load);
         if fits || is_idle(load) {
             Verdict::Admit
-        } else if load.waiting >= load.max_waiting {
+        } else if load.waiting > load.max_waiting {
+            // The request itself may be among those that wait. A host that refuses at its bound before it
+            // asks never gets here.
             let message = format!(
                 "the queue is full with {} requests; this one needs {needed} blocks, {} are available",
                 load.waiting,

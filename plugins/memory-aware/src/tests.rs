@@ -1,1 +1,207 @@
-//! Tests.
+//! Formulas and answers on hand-made loads, and a queue that must never wait for ever.
+
+use infer_policy_sdk::testing::{check_config, for_seeds};
+use infer_policy_sdk::{Memory, Micros, parse_config};
+
+use super::*;
+
+fn policy(config: &str) -> MemoryAware {
+    MemoryAware::new(parse_config(config).unwrap()).unwrap()
+}
+
+/// A busy host with 100 blocks of 16 tokens, 10 of them in reserve.
+fn load(free_blocks: u32, cached_blocks: u32) -> Load {
+    Load {
+        memory: Memory { block_size: 16, total_blocks: 100, free_blocks, cached_blocks },
+        max_running: 32,
+        running: 1,
+        max_waiting: 1_000,
+        ..Load::default()
+    }
+}
+
+fn request(prompt_tokens: u32, max_new_tokens: u32) -> Request {
+    Request { prompt_tokens, max_new_tokens, deadline: Micros::NEVER, ..Request::default() }
+}
+
+fn refusal(verdict: Verdict) -> Refusal {
+    match verdict {
+        Verdict::Refuse(refusal) => refusal,
+        other => panic!("{other:?} is no refusal"),
+    }
+}
+
+#[test]
+fn its_configuration_is_what_its_schema_says() {
+    check_config::<MemoryAware>();
+    for (config, key) in [
+        (r#"{"reserve": 1.5}"#, "reserve"),
+        (r#"{"backpressure_at": -1}"#, "backpressure_at"),
+        (r#"{"max_in_flight": 0}"#, "max_in_flight"),
+    ] {
+        let error = MemoryAware::new(parse_config(config).unwrap()).err().unwrap();
+        assert!(error.contains(key), "{error}");
+    }
+}
+
+#[test]
+fn a_request_is_let_in_when_prompt_and_longest_output_fit_beside_the_reserve() {
+    let mut policy = policy("{}");
+    let cases = [
+        // free, cached, prompt, output
+        (30, 0, 300, 20, Verdict::Admit),
+        (30, 0, 300, 21, Verdict::Wait),
+        (10, 20, 300, 20, Verdict::Admit),
+        (10, 0, 1, 1, Verdict::Wait),
+        (0, 0, 1, 1, Verdict::Wait),
+    ];
+    for (free, cached, prompt, output, expected) in cases {
+        let verdict = policy.admit(&request(prompt, output), &load(free, cached));
+        assert_eq!(verdict, expected, "{free} free, {cached} cached, {prompt} + {output} tokens");
+    }
+}
+
+#[test]
+fn what_it_would_find_cached_is_not_needed_again() {
+    let cached = Request { cached_tokens: 170, ..request(300, 20) };
+    assert_eq!(policy("{}").admit(&cached, &load(20, 0)), Verdict::Admit, "20 - 10 blocks needed");
+    assert_eq!(policy("{}").admit(&cached, &load(19, 0)), Verdict::Wait);
+}
+
+#[test]
+fn promised_blocks_are_spoken_for() {
+    let load = Load { promised_blocks: 15, ..load(50, 0) };
+    assert_eq!(policy("{}").admit(&request(16 * 25, 0), &load), Verdict::Admit);
+    assert_eq!(policy("{}").admit(&request(16 * 25, 1), &load), Verdict::Wait);
+}
+
+#[test]
+fn what_can_never_fit_is_refused_with_need_and_have() {
+    let refusal = refusal(policy("{}").admit(&request(1_600, 2), &load(100, 0)));
+    assert_eq!((refusal.reason, refusal.retry_after_ms), (Reason::Memory, 0));
+    assert!(refusal.message.contains("101") && refusal.message.contains("100"), "{}", refusal.message);
+}
+
+#[test]
+fn an_idle_host_lets_in_whatever_fits_the_pool() {
+    let idle = Load { running: 0, ..load(100, 0) };
+    assert_eq!(policy("{}").admit(&request(1_500, 100), &idle), Verdict::Admit);
+    assert_eq!(
+        policy("{}").admit(&request(1_500, 101), &idle),
+        Verdict::Admit,
+        "its last token needs no place"
+    );
+    let promised = Load { promised_blocks: 5, ..idle };
+    assert_eq!(
+        policy("{}").admit(&request(1_500, 100), &promised),
+        Verdict::Wait,
+        "somebody is about to start"
+    );
+}
+
+#[test]
+fn sequences_in_flight_are_limited() {
+    let mut policy = policy(r#"{"max_in_flight": 3}"#);
+    for (running, expected) in [(2, Verdict::Admit), (3, Verdict::Wait)] {
+        assert_eq!(policy.admit(&request(1, 1), &Load { running, ..load(90, 0) }), expected);
+    }
+}
+
+#[test]
+fn a_full_queue_refuses_what_would_have_to_wait() {
+    let full = Load { waiting: 1_001, ..load(11, 0) };
+    let last = Load { waiting: 1_000, ..load(11, 0) };
+    assert_eq!(policy("{}").admit(&request(300, 20), &last), Verdict::Wait, "it may be one of the thousand");
+    let refusal = refusal(policy("{}").admit(&request(300, 20), &full));
+    assert_eq!((refusal.reason, refusal.retry_after_ms), (Reason::QueueFull, 1_000));
+    for part in ["1001", "20 blocks", "1 are available"] {
+        assert!(refusal.message.contains(part), "{}", refusal.message);
+    }
+    assert!(refusal.message.len() <= 256);
+    assert_eq!(policy("{}").admit(&request(8, 8), &full), Verdict::Admit, "what fits needs no queue");
+}
+
+#[test]
+fn pressure_is_what_is_not_available() {
+    let cases = [
+        // free, cached, promised; level, backpressure, available
+        (100, 0, 0, 100, false, 90),
+        (60, 40, 0, 100, false, 90),
+        (31, 0, 0, 790, false, 21),
+        (30, 0, 0, 800, true, 20),
+        (40, 0, 10, 800, true, 20),
+        (10, 0, 0, 1_000, true, 0),
+        (0, 0, 50, 1_000, true, 0),
+    ];
+    for (free, cached, promised_blocks, level, backpressure, available) in cases {
+        let pressure = policy("{}").measure(&Load { promised_blocks, ..load(free, cached) });
+        let expected = Pressure {
+            level_permille: level,
+            backpressure,
+            reserved_blocks: 10,
+            available_blocks: available,
+            max_sequence_tokens: available * 16,
+        };
+        assert_eq!(pressure, expected, "{free} free, {cached} cached, {promised_blocks} promised");
+    }
+}
+
+#[test]
+fn what_it_says_would_be_let_in_is_let_in() {
+    let mut policy = policy("{}");
+    for_seeds(0..2_000, |rng| {
+        let load = Load {
+            running: rng.between(0, 3),
+            promised_blocks: rng.between(0, 30) * rng.between(0, 1),
+            ..load(rng.between(0, 60), rng.between(0, 40))
+        };
+        let longest = policy.measure(&load).max_sequence_tokens;
+        if longest > 0 {
+            assert_eq!(policy.admit(&request(longest, 0), &load), Verdict::Admit);
+        }
+        let idle = load.running == 0 && load.promised_blocks == 0;
+        assert_ne!(policy.admit(&request(longest, 1 + u32::from(idle)), &load), Verdict::Admit);
+    });
+}
+
+#[test]
+fn a_queue_on_a_small_pool_always_empties() {
+    for_seeds(0..200, |rng| {
+        let mut policy = policy("{}");
+        let mut queue: Vec<u32> = (0..20).map(|_| rng.between(1, 1_600)).collect();
+        let mut running: Vec<u32> = Vec::new();
+        while let Some(tokens) = queue.first().copied() {
+            let held: u32 = running.iter().map(|tokens| blocks_for(*tokens, 16)).sum();
+            let load = Load { running: running.len() as u32, ..load(100 - held, 0) };
+            match policy.admit(&request(tokens, 0), &load) {
+                Verdict::Admit => running.push(queue.remove(0)),
+                Verdict::Wait => assert!(running.pop().is_some(), "nothing runs, and {tokens} tokens wait"),
+                Verdict::Refuse(refusal) => panic!("{refusal:?}"),
+            }
+        }
+    });
+}
+
+#[test]
+fn extreme_numbers_get_an_answer() {
+    let mut policy = policy("{}");
+    for_seeds(0..2_000, |rng| {
+        let mut number = || *[0, 1, 16, u32::MAX].get(rng.between(0, 3) as usize).unwrap();
+        let load = Load {
+            memory: Memory {
+                block_size: number(),
+                total_blocks: number(),
+                free_blocks: number(),
+                cached_blocks: number(),
+            },
+            running: number(),
+            waiting: number(),
+            max_waiting: number(),
+            promised_blocks: number(),
+            ..Load::default()
+        };
+        let request = Request { cached_tokens: number(), ..request(number(), number()) };
+        policy.admit(&request, &load);
+        assert!(policy.measure(&load).level_permille <= 1_000);
+    });
+}

@@ -49,7 +49,8 @@ pub struct Load {
     pub running: u32,
     /// Requests that may wait.
     pub max_waiting: u32,
-    /// Requests that wait, without the one that is asked about; preempted sequences not counted.
+    /// Requests that wait, with the one that is asked about once it stands in the queue; preempted
+    /// sequences not counted.
     pub waiting: u32,
     /// Prompt and output tokens that the waiting requests may still need.
     pub waiting_tokens: u64,
@@ -57,7 +58,7 @@ pub struct Load {
     pub prefill_tokens_per_second: u32,
     /// Measured over the last seconds; 0 until known.
     pub output_tokens_per_second: u32,
-    /// Blocks that admitted sequences may still ask for.
+    /// Blocks that admitted sequences, running or about to start, may still ask for at their longest.
     pub promised_blocks: u32,
     /// Of this request's tenant: sequences that run.
     pub tenant_running: u32,

@@ -97,8 +97,9 @@ impl<'a> Planner<'a> {
         }
         let taken = blocks_to_run(running, tokens, block_size);
         self.take(running, tokens, running.is_decoding(), taken);
-        let held = running.blocks().saturating_add(taken);
-        self.promise(running, held);
+        if !running.is_decoding() {
+            self.promise(running, running.blocks().saturating_add(taken));
+        }
         Some(tokens)
     }
 
@@ -155,7 +156,8 @@ impl<'a> Planner<'a> {
         self.blocks
     }
 
-    /// Blocks that those in the plan will still need for the rest of their prompts and the token after.
+    /// Blocks that those in the plan will still need for the rest of their prompts and the first token after;
+    /// what generates already is not in it.
     pub fn promised_blocks(&self) -> u32 {
         self.promised_blocks
     }
@@ -209,5 +211,161 @@ impl<'a> Planner<'a> {
     fn promise(&mut self, sequence: Sequence<'_>, held: u32) {
         let whole = blocks_for(sequence.known_tokens().saturating_add(1), self.step.memory.block_size);
         self.promised_blocks = self.promised_blocks.saturating_add(whole.saturating_sub(held));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{check_fit, check_plan, for_seeds, hostile_step, limits, random_step};
+    use crate::{Limits, Memory, Row, Sequences};
+
+    fn step(running: &[Row], waiting: &[Row], free_blocks: u32) -> Step {
+        let held: u32 = running.iter().map(|row| row.blocks).sum();
+        Step {
+            limits: limits(),
+            memory: Memory {
+                block_size: 16,
+                total_blocks: held + free_blocks,
+                free_blocks,
+                cached_blocks: 0,
+            },
+            running: running.iter().copied().collect::<Sequences>(),
+            waiting: waiting.iter().copied().collect::<Sequences>(),
+            ..Step::default()
+        }
+    }
+
+    fn decode(id: u64, computed_tokens: u32) -> Row {
+        let blocks = computed_tokens.div_ceil(16);
+        Row {
+            id,
+            prompt_tokens: computed_tokens,
+            computed_tokens,
+            generated_tokens: 1,
+            max_new_tokens: 100,
+            blocks,
+            freeable_blocks: blocks,
+            ..Row::default()
+        }
+    }
+
+    fn prompt(id: u64, prompt_tokens: u32, computed_tokens: u32) -> Row {
+        let blocks = computed_tokens.div_ceil(16);
+        Row {
+            id,
+            prompt_tokens,
+            computed_tokens,
+            max_new_tokens: 100,
+            blocks,
+            freeable_blocks: blocks,
+            ..Row::default()
+        }
+    }
+
+    fn ids(ids: &[crate::SequenceId]) -> Vec<u64> {
+        ids.iter().map(|id| id.0).collect()
+    }
+
+    #[test]
+    fn decodes_go_before_prompts_and_prompts_in_chunks() {
+        let step = step(&[prompt(1, 1_000, 0), decode(2, 20), prompt(3, 40, 32)], &[], 1_000);
+        let mut planner = Planner::new(&step);
+        assert_eq!(planner.go_on(), 0);
+        let plan = planner.finish();
+        assert_eq!((ids(&plan.run), plan.tokens), (vec![2, 1, 3], vec![1, 512, 8]));
+    }
+
+    #[test]
+    fn the_latest_started_gives_way_until_the_others_can_go_on() {
+        let step = step(&[decode(1, 32), decode(2, 32), decode(3, 32)], &[], 0);
+        let mut planner = Planner::new(&step);
+        assert_eq!(planner.go_on(), 1);
+        let plan = planner.finish();
+        assert_eq!((ids(&plan.run), ids(&plan.preempt)), (vec![1, 2], vec![3]));
+    }
+
+    #[test]
+    fn nobody_gives_way_while_there_is_room_in_the_last_blocks() {
+        let step = step(&[decode(1, 31), decode(2, 17)], &[], 0);
+        let mut planner = Planner::new(&step);
+        assert_eq!(planner.go_on(), 0);
+        assert_eq!(planner.finish().tokens, [1, 1]);
+    }
+
+    #[test]
+    fn a_lone_sequence_goes_on_whatever_memory_says() {
+        let step = step(&[decode(1, 32)], &[], 0);
+        let mut planner = Planner::new(&step);
+        assert_eq!(planner.go_on(), 0);
+        assert_eq!(ids(&planner.finish().run), [1]);
+    }
+
+    #[test]
+    fn a_long_prompt_leaves_the_others_their_share() {
+        let mut step = step(&[prompt(1, 1_000, 0), prompt(2, 1_000, 0), prompt(3, 1_000, 0)], &[], 1_000);
+        step.limits = Limits { max_batch_tokens: 100, ..limits() };
+        let mut planner = Planner::new(&step);
+        planner.go_on();
+        assert_eq!(planner.finish().tokens, [68, 16, 16]);
+    }
+
+    #[test]
+    fn a_start_says_what_is_short() {
+        let mut step = step(&[decode(1, 20)], &[prompt(2, 100, 0)], 6);
+        let start = |step: &Step| Planner::new(step).start(step.waiting.get(0), u32::MAX);
+        assert_eq!(start(&step), Err(Short::Memory));
+        step.memory.free_blocks = 7;
+        assert_eq!(start(&step), Ok(100));
+        step.limits.max_prefill_sequences = 0;
+        assert_eq!(start(&step), Err(Short::Compute));
+        step.limits.max_running = 1;
+        assert_eq!(start(&step), Err(Short::Slots));
+    }
+
+    #[test]
+    fn what_is_cached_as_a_whole_starts_without_tokens() {
+        let mut full = prompt(2, 40, 40);
+        (full.blocks, full.idle_blocks) = (0, 2);
+        let mut step = step(&[], &[full], 2);
+        assert_eq!(
+            Planner::new(&step).start(step.waiting.get(0), 8),
+            Err(Short::Memory),
+            "the last block is copied"
+        );
+        step.memory.free_blocks = 3;
+        step.limits.max_prefill_sequences = 0;
+        assert_eq!(Planner::new(&step).start(step.waiting.get(0), 8), Ok(0));
+    }
+
+    #[test]
+    fn any_view_gives_a_plan_that_keeps_the_rules() {
+        for_seeds(0..3_000, |rng| {
+            let step = random_step(rng);
+            let mut planner = Planner::new(&step);
+            planner.go_on();
+            for sequence in step.waiting.iter() {
+                let _ = planner.start(sequence, rng.between(1, 100));
+            }
+            let plan = planner.finish();
+            check_plan(&step, &plan).unwrap();
+            if step.running.len() != 1 {
+                check_fit(&step, &plan).unwrap();
+            }
+        });
+    }
+
+    #[test]
+    fn a_hostile_view_gets_an_answer() {
+        for_seeds(0..3_000, |rng| {
+            let step = hostile_step(rng);
+            let mut planner = Planner::new(&step);
+            planner.go_on();
+            for sequence in step.waiting.iter() {
+                let _ = planner.start(sequence, u32::MAX);
+            }
+            let plan = planner.finish();
+            assert_eq!(plan.run.len(), plan.tokens.len());
+        });
     }
 }

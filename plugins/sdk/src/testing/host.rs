@@ -1,0 +1,333 @@
+//! A host in miniature: shows views, checks and applies plans, counts blocks. Tokens have no content.
+
+use super::pool::{Held, Pool};
+use super::rules::check_plan;
+use crate::{Limits, Memory, Micros, Plan, Row, Scheduler, SequenceId, Step, blocks_for};
+
+/// A request of a scenario.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Spec {
+    /// When it arrives.
+    pub arrived: Micros,
+    /// Length of its prompt.
+    pub prompt_tokens: u32,
+    /// Tokens after which it really ends.
+    pub output_tokens: u32,
+    /// Tokens after which it would have to.
+    pub max_new_tokens: u32,
+    /// A prefix that it shares: which one, and how many of its prompt tokens.
+    pub shared: Option<(u64, u32)>,
+}
+
+/// How a sequence fared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Finished {
+    /// Which one; the scenario's first request is 1.
+    pub id: SequenceId,
+    /// When it first computed.
+    pub started: Micros,
+    /// When its last token was ready.
+    pub ended: Micros,
+    /// How often it was preempted.
+    pub preemptions: u32,
+}
+
+/// How a scenario went.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Sequences in the order in which they ended.
+    pub finished: Vec<Finished>,
+    /// Steps that computed something.
+    pub steps: u64,
+    /// Tokens computed.
+    pub tokens: u64,
+    /// Sequences that gave their blocks back before their end.
+    pub preemptions: u64,
+    /// Sequences of plans that memory couldn't hold.
+    pub cut: u64,
+    /// Most steps in a row in which a running sequence stood still.
+    pub longest_pause: u64,
+}
+
+/// The host. Time passes by `step_time` a step.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// Limits that it shows and checks.
+    pub limits: Limits,
+    /// How long a step takes.
+    pub step_time: Micros,
+    now: Micros,
+    number: u64,
+    idle_since: Micros,
+    pool: Pool,
+    arriving: Vec<(SequenceId, Spec)>,
+    waiting: Vec<Sequence>,
+    running: Vec<Sequence>,
+    report: Report,
+}
+
+#[derive(Clone, Debug)]
+struct Sequence {
+    id: SequenceId,
+    spec: Spec,
+    held: Held,
+    computed: u32,
+    generated: u32,
+    preemptions: u32,
+    started: Micros,
+    paused: u64,
+}
+
+impl Host {
+    /// A host with nothing to do.
+    pub fn new(limits: Limits, block_size: u32, total_blocks: u32) -> Self {
+        Self {
+            limits,
+            step_time: Micros::from_millis(1),
+            now: Micros::ZERO,
+            number: 0,
+            idle_since: Micros::ZERO,
+            pool: Pool::new(block_size, total_blocks),
+            arriving: Vec::new(),
+            waiting: Vec::new(),
+            running: Vec::new(),
+            report: Report::default(),
+        }
+    }
+
+    /// Runs a scenario to its end, or says what the scheduler did wrong. The first request is sequence 1.
+    pub fn run(mut self, scheduler: &mut impl Scheduler, specs: &[Spec]) -> Result<Report, String> {
+        self.arriving = specs.iter().zip(1..).map(|(spec, id)| (SequenceId(id), *spec)).collect();
+        self.arriving.sort_by_key(|(_, spec)| spec.arrived);
+        let mut asked = 0u64;
+        let work: u64 =
+            specs.iter().map(|spec| u64::from(spec.prompt_tokens) + u64::from(spec.output_tokens)).sum();
+        while self.report.finished.len() < specs.len() {
+            asked += 1;
+            if asked > 1_000 + 100 * work {
+                return Err(format!("no end in sight after {asked} steps: {self:?}"));
+            }
+            self.arrive();
+            let step = self.view();
+            let plan = scheduler.schedule(&step);
+            check_plan(&step, &plan).map_err(|rule| format!("{rule}: {plan:?} for {step:?}"))?;
+            if !self.apply(&plan) {
+                let next = self.arriving.first().map_or(Micros::NEVER, |(_, spec)| spec.arrived);
+                let woken = plan.wake.min(next);
+                if woken == Micros::NEVER || woken <= self.now {
+                    return Err(format!("nothing runs and nothing will: {plan:?} for {step:?}"));
+                }
+                self.now = woken;
+            }
+        }
+        Ok(self.report)
+    }
+
+    /// Lets a request arrive now.
+    pub fn submit(&mut self, id: u64, spec: Spec) {
+        self.waiting.push(Sequence {
+            id: SequenceId(id),
+            spec,
+            held: Held::default(),
+            computed: 0,
+            generated: 0,
+            preemptions: 0,
+            started: Micros::NEVER,
+            paused: 0,
+        });
+    }
+
+    /// Lets time pass.
+    pub fn advance(&mut self, duration: Micros) {
+        self.now = self.now.plus(duration);
+    }
+
+    /// Now.
+    pub fn now(&self) -> Micros {
+        self.now
+    }
+
+    /// What happened so far.
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+
+    /// What a scheduler sees now.
+    pub fn view(&self) -> Step {
+        Step {
+            now: self.now,
+            number: self.number + 1,
+            last_step: if self.number == 0 { Micros::ZERO } else { self.step_time },
+            idle_since: if self.running.is_empty() { self.idle_since } else { Micros::NEVER },
+            limits: self.limits,
+            memory: Memory {
+                block_size: self.pool.block_size,
+                total_blocks: self.pool.total,
+                free_blocks: self.pool.free,
+                cached_blocks: self.pool.cached(),
+            },
+            running: self.running.iter().map(Sequence::row).collect(),
+            waiting: self.waiting.iter().map(|sequence| self.waiting_row(sequence)).collect(),
+            ..Step::default()
+        }
+    }
+
+    /// Carries a checked plan out: preempts, reserves in order, cuts what doesn't fit, computes.
+    /// Returns whether anything was computed.
+    pub fn apply(&mut self, plan: &Plan) -> bool {
+        for id in &plan.preempt {
+            self.preempt(*id);
+        }
+        let mut computed = Vec::new();
+        for (place, (id, &tokens)) in plan.run.iter().zip(&plan.tokens).enumerate() {
+            if !self.reserve(*id, tokens) {
+                self.report.cut += (plan.run.len() - place) as u64;
+                break;
+            }
+            computed.push((*id, tokens));
+        }
+        if computed.is_empty() {
+            return false;
+        }
+        self.number += 1;
+        self.report.steps += 1;
+        self.now = self.now.plus(self.step_time);
+        for sequence in &mut self.running {
+            let tokens = computed.iter().find(|(id, _)| *id == sequence.id).map(|(_, tokens)| *tokens);
+            sequence.paused = if tokens.is_some() { 0 } else { sequence.paused + 1 };
+            self.report.longest_pause = self.report.longest_pause.max(sequence.paused);
+            if let Some(tokens) = tokens {
+                sequence.compute(tokens, &mut self.pool);
+                self.report.tokens += u64::from(tokens);
+            }
+        }
+        self.retire();
+        self.pool.check(self.running.iter().map(|sequence| &sequence.held));
+        true
+    }
+
+    fn arrive(&mut self) {
+        while let Some((id, spec)) =
+            self.arriving.first().copied().filter(|(_, spec)| spec.arrived <= self.now)
+        {
+            self.arriving.remove(0);
+            self.submit(id.0, spec);
+        }
+    }
+
+    fn preempt(&mut self, id: SequenceId) {
+        let place = self.running.iter().position(|s| s.id == id).expect("the plan was checked");
+        let mut sequence = self.running.remove(place);
+        self.pool.release(&sequence.held);
+        sequence.held = Held::default();
+        sequence.computed = 0;
+        sequence.preemptions += 1;
+        sequence.paused = 0;
+        self.report.preemptions += 1;
+        let behind = self.waiting.iter().take_while(|s| s.preemptions > 0 && s.id < sequence.id).count();
+        self.waiting.insert(behind, sequence);
+        if self.running.is_empty() {
+            self.idle_since = self.now;
+        }
+    }
+
+    fn reserve(&mut self, id: SequenceId, tokens: u32) -> bool {
+        if let Some(place) = self.waiting.iter().position(|s| s.id == id) {
+            let mut sequence = self.waiting[place].clone();
+            sequence.held = match sequence.spec.shared {
+                Some((prefix, _)) => self.pool.pin(prefix, sequence.shareable(self.pool.block_size)),
+                None => Held::default(),
+            };
+            sequence.computed = sequence.held.shared * self.pool.block_size;
+            sequence.started = sequence.started.min(self.now);
+            if !sequence.grow(tokens, &mut self.pool) {
+                self.pool.release(&sequence.held);
+                return false;
+            }
+            self.waiting.remove(place);
+            self.running.push(sequence);
+            return true;
+        }
+        let sequence = self.running.iter_mut().find(|s| s.id == id).expect("the plan was checked");
+        sequence.grow(tokens, &mut self.pool)
+    }
+
+    fn retire(&mut self) {
+        let (ended, running): (Vec<_>, Vec<_>) = std::mem::take(&mut self.running)
+            .into_iter()
+            .partition(|sequence| sequence.generated >= sequence.spec.output_tokens);
+        self.running = running;
+        for sequence in ended {
+            self.pool.release(&sequence.held);
+            self.report.finished.push(Finished {
+                id: sequence.id,
+                started: sequence.started,
+                ended: self.now,
+                preemptions: sequence.preemptions,
+            });
+        }
+        if self.running.is_empty() {
+            self.idle_since = self.now;
+        }
+    }
+
+    fn waiting_row(&self, waiting: &Sequence) -> Row {
+        let block_size = self.pool.block_size;
+        let mut row = waiting.row();
+        let Some((prefix, _)) = waiting.spec.shared else { return row };
+        let shareable = waiting.shareable(block_size);
+        let (found, idle) = self.pool.find(prefix, shareable);
+        let pending = self
+            .running
+            .iter()
+            .filter(|s| s.spec.shared.is_some_and(|(other, _)| other == prefix) && s.generated == 0)
+            .map(|s| s.shareable(block_size).min(shareable))
+            .max()
+            .unwrap_or(0);
+        row.computed_tokens = found * block_size;
+        row.idle_blocks = idle;
+        row.pending_tokens = if pending > found { pending * block_size } else { 0 };
+        row
+    }
+}
+
+impl Sequence {
+    /// Full blocks of its prompt that it shares; at least one token is left to compute.
+    fn shareable(&self, block_size: u32) -> u32 {
+        let (_, tokens) = self.spec.shared.unwrap_or_default();
+        tokens.min(self.spec.prompt_tokens - 1) / block_size
+    }
+
+    fn grow(&mut self, tokens: u32, pool: &mut Pool) -> bool {
+        let needed = blocks_for(self.computed + tokens, pool.block_size);
+        let held = self.held.shared + self.held.own;
+        pool.grow(&mut self.held, needed.saturating_sub(held))
+    }
+
+    fn compute(&mut self, tokens: u32, pool: &mut Pool) {
+        self.computed += tokens;
+        if self.spec.shared.is_some() {
+            let blocks = (self.computed / pool.block_size).min(self.shareable(pool.block_size));
+            pool.share(&mut self.held, blocks);
+        }
+        if self.computed == self.spec.prompt_tokens + self.generated {
+            self.generated += 1;
+        }
+    }
+
+    fn row(&self) -> Row {
+        Row {
+            id: self.id.0,
+            arrived: self.spec.arrived.0,
+            deadline: u64::MAX,
+            prompt_tokens: self.spec.prompt_tokens,
+            computed_tokens: self.computed,
+            generated_tokens: self.generated,
+            max_new_tokens: self.spec.max_new_tokens,
+            blocks: self.held.shared + self.held.own,
+            freeable_blocks: self.held.own,
+            preemptions: self.preemptions,
+            ..Row::default()
+        }
+    }
+}
