@@ -1,12 +1,22 @@
 //! From a Hugging Face checkpoint to something that computes batches: configuration, weights, one decoder
 //! whose differences are data, KV storage (paged and contiguous), the sampler, tokenizer and chat template.
 //! Scheduling, memory policy and HTTP are elsewhere; CUDA is planned and not here.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+mod cache;
+pub mod config;
+mod decoder;
 pub mod error;
+mod executor;
+mod model;
+pub mod sampler;
 pub mod source;
+mod weights;
 
+pub use config::ModelConfig;
 pub use error::{ModelError, ModelErrorKind};
+pub use executor::ModelExecutor;
+pub use model::{ExecutorOptions, Model};
 pub use source::Source;
 
 /// How weights and the KV cache are stored. Activations are always f32.

@@ -1,0 +1,120 @@
+//! What a checkpoint is, as data: every difference between model families that the decoder knows is a field
+//! here, so a family is a row of settings and not a copy of the code. Keys of Hugging Face's config.json are
+//! read in `hugging_face`; anything that this host would compute wrongly is refused there by name.
+
+mod hugging_face;
+mod rope;
+
+use infer_kernels::{Activation, AttentionParams};
+
+pub use rope::{RopeConfig, RopeScaling};
+
+use crate::DType;
+use crate::error::ModelError;
+use crate::source::Source;
+
+/// A decoder's shape and its differences.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelConfig {
+    /// `model_type` of the checkpoint.
+    pub model_type: String,
+    /// Width of the residual stream.
+    pub hidden: usize,
+    /// Width of the gated feed-forward layer.
+    pub intermediate: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Numbers of a head; `heads * head_dim` need not equal `hidden`.
+    pub head_dim: usize,
+    /// Embedding rows.
+    pub vocab: usize,
+    /// Positions that the model was made for.
+    pub max_positions: usize,
+    /// Added to the mean square in norms.
+    pub norm_epsilon: f32,
+    /// Norms multiply by `1 + weight`.
+    pub norm_offset: bool,
+    /// Queries and keys are normed per head, before rope.
+    pub qk_norm: bool,
+    /// Attention and feed-forward outputs are normed too, before they are added.
+    pub output_norms: bool,
+    /// The query, key and value projections have biases.
+    pub qkv_bias: bool,
+    /// The attention's output projection has a bias.
+    pub output_bias: bool,
+    /// The feed-forward projections have biases.
+    pub mlp_bias: bool,
+    /// The output head is the embedding.
+    pub tied_head: bool,
+    /// Embeddings are multiplied by it.
+    pub embedding_scale: f32,
+    /// Attention scores are multiplied by it.
+    pub query_scale: f32,
+    /// Attention scores go through `cap * tanh(score / cap)`.
+    pub attention_soft_cap: Option<f32>,
+    /// Logits go through `cap * tanh(logit / cap)`.
+    pub logit_soft_cap: Option<f32>,
+    /// What the gate goes through.
+    pub activation: Activation,
+    /// Position embeddings that layers choose from.
+    pub ropes: Vec<RopeConfig>,
+    /// One entry per layer.
+    pub layers: Vec<LayerConfig>,
+    /// Tokens that end a sequence.
+    pub stop_tokens: Vec<u32>,
+    /// How the checkpoint says that it is stored.
+    pub stored_dtype: Option<DType>,
+}
+
+/// What differs from layer to layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerConfig {
+    /// A token sees this many tokens, itself included; all where there is none.
+    pub window: Option<u32>,
+    /// Index into `ModelConfig::ropes`.
+    pub rope: usize,
+}
+
+impl ModelConfig {
+    /// Reads `config.json` and, where there is one, `generation_config.json`.
+    ///
+    /// # Errors
+    /// Names the file and key that is missing, wrong or not supported.
+    pub fn load(source: &Source<'_>) -> Result<Self, ModelError> {
+        let config = source.read("config.json")?.ok_or_else(|| {
+            ModelError::config(format!("{} has no config.json; is it a checkpoint?", source.name()))
+        })?;
+        let generation = source.read("generation_config.json")?;
+        Self::parse(&config, generation.as_deref())
+    }
+
+    /// The same from bytes.
+    ///
+    /// # Errors
+    /// As [`ModelConfig::load`].
+    pub fn parse(config: &[u8], generation: Option<&[u8]>) -> Result<Self, ModelError> {
+        hugging_face::parse(config, generation)
+    }
+
+    /// Numbers of all query heads.
+    pub fn q_width(&self) -> usize {
+        self.heads * self.head_dim
+    }
+
+    /// Numbers of all key heads.
+    pub fn kv_width(&self) -> usize {
+        self.kv_heads * self.head_dim
+    }
+
+    /// How a layer attends.
+    pub fn attention(&self, layer: usize) -> AttentionParams {
+        AttentionParams {
+            heads: self.heads,
+            scale: self.query_scale,
+            soft_cap: self.attention_soft_cap,
+            window: self.layers[layer].window,
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! A loaded checkpoint, and executors made from it. Weights are shared; an executor owns its KV cache,
+//! buffers and threads.
+
+use std::sync::Arc;
+
+use half::bf16;
+use infer_kernels::{Cpu, Element, PagedLayout};
+
+use crate::cache::{ContiguousCache, ContiguousShape, KvStore, PagedCache};
+use crate::config::ModelConfig;
+use crate::decoder::Decoder;
+use crate::error::ModelError;
+use crate::executor::{Limits, ModelExecutor};
+use crate::source::Source;
+use crate::weights::Weights;
+use crate::{DType, KvCacheKind};
+
+/// A checkpoint in memory.
+#[derive(Clone)]
+pub struct Model {
+    /// What it is.
+    pub config: ModelConfig,
+    /// How its weights and its KV caches are stored.
+    pub dtype: DType,
+    weights: Arc<Weights>,
+}
+
+/// How an executor is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct ExecutorOptions {
+    /// Where keys and values live.
+    pub kv_cache: KvCacheKind,
+    /// Tokens in a block (paged).
+    pub block_size: u32,
+    /// Blocks in the pool (paged).
+    pub total_blocks: u32,
+    /// Sequences that may run at once (contiguous).
+    pub max_running: u32,
+    /// Prompt plus output tokens of a sequence.
+    pub max_seq_len: u32,
+    /// Prompts whose last logits can be kept. With the contiguous cache the engine must not answer from
+    /// them, nor from cached prefixes: keys and values of a finished sequence are gone there.
+    pub prompt_cache_entries: u32,
+    /// Threads that compute, the caller's included; 0 is taken as 1.
+    pub threads: usize,
+}
+
+impl Model {
+    /// Loads a checkpoint; `dtype` overrides how it is stored.
+    ///
+    /// # Errors
+    /// Names the file, key or tensor at fault.
+    pub fn load(source: &Source<'_>, dtype: Option<DType>) -> Result<Self, ModelError> {
+        let config = ModelConfig::load(source)?;
+        let (weights, dtype) = Weights::load(source, &config, dtype)?;
+        Ok(Self { config, dtype, weights: Arc::new(weights) })
+    }
+
+    /// Bytes that one token's keys and values take, all layers together.
+    pub fn kv_bytes_per_token(&self) -> u64 {
+        let numbers = 2 * self.config.layers.len() * self.config.kv_width();
+        (numbers * self.dtype.bytes()) as u64
+    }
+
+    /// Bytes of all weight matrices.
+    pub fn weight_bytes(&self) -> u64 {
+        self.weights.bytes() as u64
+    }
+
+    /// Tokens that end a sequence.
+    pub fn stop_tokens(&self) -> &[u32] {
+        &self.config.stop_tokens
+    }
+
+    /// Positions that the model was made for.
+    pub fn context_length(&self) -> u32 {
+        u32::try_from(self.config.max_positions).unwrap_or(u32::MAX)
+    }
+
+    /// Embedding rows: token ids are below it.
+    pub fn vocab_size(&self) -> u32 {
+        u32::try_from(self.config.vocab).unwrap_or(u32::MAX)
+    }
+
+    /// An executor with its own KV cache.
+    ///
+    /// # Errors
+    /// Where an option is impossible or memory for the KV cache can't be had.
+    pub fn executor(&self, options: ExecutorOptions) -> Result<ModelExecutor, ModelError> {
+        self.check(&options)?;
+        let kv = match self.dtype {
+            DType::F32 => self.kv::<f32>(&options)?,
+            DType::Bf16 => self.kv::<bf16>(&options)?,
+        };
+        let cpu = Cpu::new(options.threads.max(1)).map_err(|error| {
+            ModelError::unsupported(format!("can't start {} threads: {error}", options.threads))
+        })?;
+        let positions = options.max_seq_len as usize;
+        let decoder = Decoder::new(self.config.clone(), Arc::clone(&self.weights), cpu, positions);
+        let limits = Limits {
+            vocab: self.config.vocab,
+            positions,
+            prompt_cache_entries: options.prompt_cache_entries as usize,
+        };
+        Ok(ModelExecutor::new(decoder, kv, limits))
+    }
+
+    fn check(&self, options: &ExecutorOptions) -> Result<(), ModelError> {
+        let refuse = |message: String| Err(ModelError::unsupported(message));
+        if options.max_seq_len == 0 || options.max_seq_len > self.context_length() {
+            let most = self.context_length();
+            return refuse(format!("max-seq-len {} must be from 1 to {most}", options.max_seq_len));
+        }
+        let tokens = match options.kv_cache {
+            KvCacheKind::Paged if options.block_size == 0 || options.total_blocks == 0 => {
+                return refuse("block-size and the number of KV blocks must not be 0".to_owned());
+            }
+            KvCacheKind::Paged => u64::from(options.block_size) * u64::from(options.total_blocks),
+            KvCacheKind::Contiguous if options.max_running == 0 => {
+                return refuse("max-batch-size must not be 0".to_owned());
+            }
+            KvCacheKind::Contiguous => u64::from(options.max_running) * u64::from(options.max_seq_len),
+        };
+        let slots_fit = tokens <= u64::from(u32::MAX);
+        let bytes = tokens.checked_mul(self.kv_bytes_per_token());
+        match bytes.filter(|bytes| slots_fit && *bytes <= isize::MAX as u64) {
+            Some(_) => Ok(()),
+            None => refuse(format!(
+                "a KV cache of {tokens} tokens of {} bytes is too large; lower kv-memory or max-seq-len",
+                self.kv_bytes_per_token()
+            )),
+        }
+    }
+
+    fn kv<T: Element>(&self, options: &ExecutorOptions) -> Result<Box<dyn KvStore>, ModelError> {
+        let (kv_heads, head_dim) = (self.config.kv_heads, self.config.head_dim);
+        let layers = self.config.layers.len();
+        Ok(match options.kv_cache {
+            KvCacheKind::Paged => {
+                let layout = PagedLayout { block_size: options.block_size as usize, kv_heads, head_dim };
+                Box::new(PagedCache::<T>::new(layout, options.total_blocks as usize, layers)?)
+            }
+            KvCacheKind::Contiguous => Box::new(ContiguousCache::<T>::new(ContiguousShape {
+                slots: options.max_running as usize,
+                positions: options.max_seq_len as usize,
+                kv_heads,
+                head_dim,
+                layers,
+            })?),
+        })
+    }
+}

@@ -1,0 +1,107 @@
+//! Products and paged attention at the shapes of small language models, one thread, with the `gemm` crate
+//! as baseline in the same run. Numbers and their machine are in kernels/README.md.
+
+use std::hint::black_box;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use half::bf16;
+use infer_kernels::{AttentionParams, Cpu, Matrix, Packed, PagedLayer, PagedLayout, PagedQuery, Rows};
+
+fn numbers(count: usize) -> Vec<f32> {
+    (0..count).map(|i| ((i * 7919) % 1000) as f32 / 500.0 - 1.0).collect()
+}
+
+fn products(criterion: &mut Criterion) {
+    let cpu = Cpu::new(1).expect("no threads are needed");
+    let mut group = criterion.benchmark_group("matmul");
+    for (m, n, k) in [(1, 576, 1536), (1, 8192, 2048), (16, 8192, 2048), (512, 2048, 2048), (1, 768, 256)] {
+        let (x, w) = (numbers(m * k), numbers(n * k));
+        let narrow: Vec<bf16> = w.iter().map(|w| bf16::from_f32(*w)).collect();
+        let shape = format!("{m}x{n}x{k}");
+        let mut out = vec![0.0; m * n];
+        // Two operations per multiply-add: the rate printed as elements is in floating-point operations.
+        group.throughput(Throughput::Elements(2 * (m * n * k) as u64));
+        for (name, matrix) in [
+            ("f32", Matrix::F32(Packed::stack(k, &[&w]))),
+            ("bf16", Matrix::Bf16(Packed::stack(k, &[&narrow]))),
+        ] {
+            group.bench_function(BenchmarkId::new(name, &shape), |b| {
+                b.iter(|| cpu.matmul(Rows::dense(black_box(&x), k), &matrix, &mut out));
+            });
+        }
+        group.bench_function(BenchmarkId::new("gemm-crate-f32", &shape), |b| {
+            b.iter(|| product_of_gemm(&mut out, black_box(&x), &w, [m, n, k]));
+        });
+    }
+    group.finish();
+}
+
+/// `x * w^T` by the crate that candle uses.
+fn product_of_gemm(out: &mut [f32], x: &[f32], w: &[f32], [m, n, k]: [usize; 3]) {
+    assert!(out.len() == m * n && x.len() == m * k && w.len() == n * k);
+    let (n_stride, k_stride) = (n as isize, k as isize);
+    // SAFETY: the lengths were checked; strides are those of row-major matrices, `w` read transposed.
+    unsafe {
+        gemm::gemm(
+            m,
+            n,
+            k,
+            out.as_mut_ptr(),
+            1,
+            n_stride,
+            false,
+            x.as_ptr(),
+            1,
+            k_stride,
+            w.as_ptr(),
+            k_stride,
+            1,
+            0.0,
+            1.0,
+            false,
+            false,
+            false,
+            gemm::Parallelism::None,
+        );
+    }
+}
+
+fn attention(criterion: &mut Criterion) {
+    let cpu = Cpu::new(1).expect("no threads are needed");
+    let mut group = criterion.benchmark_group("paged-attention");
+    let layout = PagedLayout { block_size: 16, kv_heads: 3, head_dim: 64 };
+    let params = AttentionParams { heads: 9, scale: 0.125, soft_cap: None, window: None };
+    let width = layout.kv_heads * layout.head_dim;
+    for (name, context, tokens) in
+        [("decode", 512_usize, 1_usize), ("decode", 4_096, 1), ("prefill", 512, 128)]
+    {
+        let blocks = context.div_ceil(layout.block_size);
+        let mut layer = PagedLayer::<bf16>::try_new(layout, blocks).expect("small");
+        let slots: Vec<u32> = (0..context as u32).collect();
+        let kv = numbers(context * width);
+        layer.write(&slots, Rows::dense(&kv, width), Rows::dense(&kv, width));
+        // Every other block first, so that the table is no identity.
+        let tables: Vec<u32> = (0..blocks as u32).step_by(2).chain((1..blocks as u32).step_by(2)).collect();
+        let positions: Vec<u32> = (context - tokens..context).map(|p| p as u32).collect();
+        let spans = vec![(0, blocks as u32); tokens];
+        let q = numbers(tokens * params.heads * layout.head_dim);
+        let mut out = vec![0.0; q.len()];
+        let seen: usize = positions.iter().map(|p| *p as usize + 1).sum();
+        group.throughput(Throughput::Elements((4 * seen * params.heads * layout.head_dim) as u64));
+        group.bench_function(BenchmarkId::new(name, format!("{tokens} of {context}")), |b| {
+            b.iter(|| {
+                let query = PagedQuery {
+                    q: Rows::dense(black_box(&q), params.heads * layout.head_dim),
+                    positions: &positions,
+                    spans: &spans,
+                    tables: &tables,
+                };
+                cpu.paged_attention(&layer, &params, query, &mut out);
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, products, attention);
+criterion_main!(benches);

@@ -1,0 +1,75 @@
+//! Root-mean-square norm (Zhang and Sennrich 2019): `x / sqrt(mean(x^2) + eps) * weight`.
+//!
+//! Sixteen partial sums, folded in a fixed order. Models that multiply by `1 + weight` add the one when
+//! weights are loaded.
+
+use super::Cpu;
+use super::activation::load_some;
+use super::attention::MAX_HEAD_DIM;
+use super::matmul::store_some;
+use crate::Rows;
+use crate::simd::{Isa, LANES, Simd, on_isa};
+
+impl Cpu {
+    /// Norms rows of `x` into `out`, which is dense.
+    ///
+    /// # Panics
+    /// Where widths disagree.
+    pub fn rms_norm(&self, x: Rows<'_>, weight: &[f32], epsilon: f32, out: &mut [f32]) {
+        assert_eq!(x.width, weight.len(), "rows and weight must be equally wide");
+        assert!(out.len().is_multiple_of(x.width), "output must be whole rows");
+        for (row, out) in out.chunks_exact_mut(x.width).enumerate() {
+            norm_row(self.isa, x.row(row), weight, epsilon, out);
+        }
+    }
+
+    /// Norms each of `heads` consecutive heads of a row in place, for `rows` rows `stride` apart.
+    ///
+    /// # Panics
+    /// Where the heads don't lie in the buffer.
+    pub fn rms_norm_heads(&self, data: &mut [f32], heads: HeadRows, weight: &[f32], epsilon: f32) {
+        let mut scratch = [0.0; MAX_HEAD_DIM];
+        let scratch = &mut scratch[..weight.len()];
+        for row in 0..heads.rows {
+            for head in 0..heads.heads {
+                let start = heads.offset + row * heads.stride + head * weight.len();
+                let values = &mut data[start..start + weight.len()];
+                scratch.copy_from_slice(values);
+                norm_row(self.isa, scratch, weight, epsilon, values);
+            }
+        }
+    }
+}
+
+/// Heads inside wider rows.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadRows {
+    /// Rows.
+    pub rows: usize,
+    /// Numbers from one row to the next.
+    pub stride: usize,
+    /// Where the first head of row 0 starts.
+    pub offset: usize,
+    /// Heads of a row.
+    pub heads: usize,
+}
+
+fn norm_row(isa: Isa, x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
+    on_isa!(isa, norm_lanes(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]));
+}
+
+#[inline(always)]
+fn norm_lanes<S: Simd>(simd: S, x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
+    let mut squares = simd.splat(0.0);
+    for x in x.chunks(LANES) {
+        let x = load_some(simd, x);
+        squares = simd.fma(x, x, squares);
+    }
+    let scale = 1.0 / (simd.sum(squares) / x.len() as f32 + epsilon).sqrt();
+    let scale = simd.splat(scale);
+    for ((x, weight), out) in x.chunks(LANES).zip(weight.chunks(LANES)).zip(out.chunks_mut(LANES)) {
+        let value = simd.mul(simd.mul(load_some(simd, x), scale), load_some(simd, weight));
+        // SAFETY: `out` has this many places.
+        unsafe { store_some(simd, out.as_mut_ptr(), value, out.len()) };
+    }
+}

@@ -1,0 +1,115 @@
+//! Two 256-bit registers per vector. The same operations per lane as AVX-512, so the same bits.
+
+use std::arch::x86_64::*;
+
+use half::bf16;
+
+use super::Simd;
+
+/// Exists only where the CPU has AVX2 and FMA.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2(());
+
+impl Avx2 {
+    /// # Safety
+    /// The CPU has AVX2 and FMA.
+    #[inline(always)]
+    pub(crate) unsafe fn assume() -> Self {
+        Self(())
+    }
+}
+
+/// Lanes 0..8 and 8..16.
+#[derive(Clone, Copy)]
+pub(crate) struct Pair(__m256, __m256);
+
+macro_rules! arithmetic {
+    ($($name:ident = $intrinsic:ident),*) => {$(
+        #[inline(always)]
+        fn $name(self, a: Pair, b: Pair) -> Pair {
+            // SAFETY: `self` proves AVX2.
+            unsafe { Pair($intrinsic(a.0, b.0), $intrinsic(a.1, b.1)) }
+        }
+    )*};
+}
+
+impl Simd for Avx2 {
+    type V = Pair;
+    const TILE_VECTORS: usize = 1;
+    const SHARED_QUERIES: usize = 2;
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> Pair {
+        // SAFETY: `self` proves AVX2.
+        unsafe { Pair(_mm256_set1_ps(x), _mm256_set1_ps(x)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, from: *const f32) -> Pair {
+        // SAFETY: `self` proves AVX2; the caller promises the memory.
+        unsafe { Pair(_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(self, from: *const bf16) -> Pair {
+        // SAFETY: `self` proves AVX2; the caller promises the memory.
+        unsafe {
+            let low = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+            let high = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.add(8).cast()));
+            Pair(
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)),
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)),
+            )
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32, v: Pair) {
+        // SAFETY: `self` proves AVX2; the caller promises the memory.
+        unsafe {
+            _mm256_storeu_ps(to, v.0);
+            _mm256_storeu_ps(to.add(8), v.1);
+        }
+    }
+
+    #[inline(always)]
+    fn fma(self, a: Pair, b: Pair, c: Pair) -> Pair {
+        // SAFETY: `self` proves FMA.
+        unsafe { Pair(_mm256_fmadd_ps(a.0, b.0, c.0), _mm256_fmadd_ps(a.1, b.1, c.1)) }
+    }
+
+    arithmetic!(
+        add = _mm256_add_ps,
+        sub = _mm256_sub_ps,
+        mul = _mm256_mul_ps,
+        div = _mm256_div_ps,
+        max = _mm256_max_ps,
+        min = _mm256_min_ps
+    );
+
+    #[inline(always)]
+    fn select_lt(self, a: Pair, b: Pair, yes: Pair, no: Pair) -> Pair {
+        // SAFETY: `self` proves AVX2.
+        unsafe {
+            Pair(
+                _mm256_blendv_ps(no.0, yes.0, _mm256_cmp_ps::<_CMP_LT_OQ>(a.0, b.0)),
+                _mm256_blendv_ps(no.1, yes.1, _mm256_cmp_ps::<_CMP_LT_OQ>(a.1, b.1)),
+            )
+        }
+    }
+
+    #[inline(always)]
+    fn exp2_rounded(self, t: Pair) -> Pair {
+        #[inline(always)]
+        unsafe fn half(t: __m256) -> __m256 {
+            // SAFETY: called below only, where AVX2 is proved.
+            unsafe {
+                let shifted = _mm256_slli_epi32::<23>(_mm256_castps_si256(t));
+                let one = _mm256_castps_si256(_mm256_set1_ps(1.0));
+                _mm256_castsi256_ps(_mm256_add_epi32(shifted, one))
+            }
+        }
+        // SAFETY: `self` proves AVX2.
+        unsafe { Pair(half(t.0), half(t.1)) }
+    }
+}

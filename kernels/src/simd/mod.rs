@@ -1,0 +1,145 @@
+//! Sixteen-lane vectors behind one trait, so that each kernel is written once and compiled per instruction
+//! set. A value of an implementing type is the proof that the CPU has the instructions: [`on_isa!`] makes
+//! it inside a function compiled for them. AVX2 and AVX-512 give the same bits; the portable form does
+//! not fuse multiply and add on x86, so it may differ from them in the last place.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod portable;
+
+use half::bf16;
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx512::Avx512;
+pub(crate) use portable::Portable;
+
+/// Lanes of every vector, whatever the registers are.
+pub(crate) const LANES: usize = 16;
+
+/// Operations on sixteen f32 lanes.
+pub trait Simd: Copy {
+    /// Sixteen lanes.
+    type V: Copy;
+    /// Columns (in vectors) that a matrix tile of several rows covers: as many as the registers hold.
+    const TILE_VECTORS: usize;
+    /// Query heads that share one pass over keys: as many as the registers hold.
+    const SHARED_QUERIES: usize;
+
+    fn splat(self, x: f32) -> Self::V;
+    /// # Safety
+    /// Sixteen numbers are readable at `from`.
+    unsafe fn load(self, from: *const f32) -> Self::V;
+    /// # Safety
+    /// Sixteen numbers are readable at `from`.
+    unsafe fn load_bf16(self, from: *const bf16) -> Self::V;
+    /// # Safety
+    /// Sixteen numbers are writable at `to`.
+    unsafe fn store(self, to: *mut f32, v: Self::V);
+    /// `a * b + c`.
+    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    fn add(self, a: Self::V, b: Self::V) -> Self::V;
+    fn sub(self, a: Self::V, b: Self::V) -> Self::V;
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V;
+    fn div(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a > b ? a : b`, so that a NaN in `b` stays.
+    fn max(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a < b ? a : b`, so that a NaN in `b` stays.
+    fn min(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a < b ? yes : no`.
+    fn select_lt(self, a: Self::V, b: Self::V, yes: Self::V, no: Self::V) -> Self::V;
+    /// Two to the integer that was rounded into the low bits of `t` by adding 1.5 * 2^23.
+    fn exp2_rounded(self, t: Self::V) -> Self::V;
+
+    /// All lanes, halves added to halves: 16 -> 8 -> 4 -> 2 -> 1.
+    #[inline(always)]
+    fn sum(self, v: Self::V) -> f32 {
+        self.fold(v, |a, b| a + b)
+    }
+
+    /// The largest lane; NaNs may be lost.
+    #[inline(always)]
+    fn largest(self, v: Self::V) -> f32 {
+        self.fold(v, f32::max)
+    }
+
+    #[inline(always)]
+    fn fold(self, v: Self::V, f: impl Fn(f32, f32) -> f32) -> f32 {
+        let mut lanes = [0.0; LANES];
+        // SAFETY: `lanes` has sixteen places.
+        unsafe { self.store(lanes.as_mut_ptr(), v) };
+        let mut width = LANES / 2;
+        while width > 0 {
+            for i in 0..width {
+                lanes[i] = f(lanes[i], lanes[i + width]);
+            }
+            width /= 2;
+        }
+        lanes[0]
+    }
+}
+
+/// An instruction set that this build has kernels for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isa {
+    /// What the compiler makes of plain arrays.
+    Portable,
+    /// 256-bit vectors with fused multiply-add.
+    Avx2,
+    /// 512-bit vectors.
+    Avx512,
+}
+
+impl Isa {
+    /// The widest that this CPU has.
+    pub fn detect() -> Self {
+        Self::available().last().copied().unwrap_or(Self::Portable)
+    }
+
+    /// All that this CPU has, narrowest first.
+    pub fn available() -> Vec<Self> {
+        #[allow(unused_mut, reason = "only x86 adds to it")]
+        let mut all = vec![Self::Portable];
+        #[cfg(target_arch = "x86_64")]
+        {
+            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+                all.push(Self::Avx2);
+                if is_x86_feature_detected!("avx512f") {
+                    all.push(Self::Avx512);
+                }
+            }
+        }
+        all
+    }
+}
+
+/// Calls `body(token, args...)` compiled for `isa`. `isa` must come from [`Isa::available`]; `Cpu` sees to it.
+macro_rules! on_isa {
+    ($isa:expr, $body:ident $([$($generic:ident : $bound:path),*])? ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)?) => {{
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx2,fma")]
+        fn avx2$(<$($generic: $bound),*>)?($($arg: $ty),*) $(-> $ret)? {
+            // SAFETY: this function runs only where AVX2 and FMA are.
+            $body(unsafe { $crate::simd::Avx2::assume() }, $($arg),*)
+        }
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx512f,avx2,fma")]
+        fn avx512$(<$($generic: $bound),*>)?($($arg: $ty),*) $(-> $ret)? {
+            // SAFETY: this function runs only where AVX-512F is.
+            $body(unsafe { $crate::simd::Avx512::assume() }, $($arg),*)
+        }
+        match $isa {
+            // SAFETY: `Isa::available` lists it only where the CPU has it.
+            #[cfg(target_arch = "x86_64")]
+            $crate::simd::Isa::Avx512 => unsafe { avx512($($arg),*) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            $crate::simd::Isa::Avx2 => unsafe { avx2($($arg),*) },
+            _ => $body($crate::simd::Portable, $($arg),*),
+        }
+    }};
+}
+pub(crate) use on_isa;

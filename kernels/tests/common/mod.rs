@@ -1,0 +1,113 @@
+//! Seeded random inputs, and a paged pool whose unused places hold NaN.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use infer_kernels::{Element, PagedLayer, PagedLayout, Rows};
+
+/// A small generator (splitmix64), so that a seed means the same everywhere.
+pub struct Random(u64);
+
+pub fn random(seed: u64) -> Random {
+    Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+/// Seeds of a test; their number is in every message.
+pub fn seeds(count: u64) -> std::ops::Range<u64> {
+    0..count
+}
+
+impl Random {
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// From `low` to `high`, both included.
+    pub fn size(&mut self, low: usize, high: usize) -> usize {
+        low + (self.bits() % (high - low + 1) as u64) as usize
+    }
+
+    /// Numbers in -1..1.
+    pub fn numbers(&mut self, count: usize) -> Vec<f32> {
+        (0..count).map(|_| (self.bits() >> 40) as f32 / (1 << 23) as f32 - 1.0).collect()
+    }
+}
+
+/// A sequence's keys and values, rounded to the storage type: `[position][head][dimension]`.
+pub struct Context {
+    pub len: usize,
+    pub keys: Vec<f32>,
+    pub values: Vec<f32>,
+}
+
+/// Several sequences in a pool, and tokens of theirs that attend.
+pub struct Paged<T> {
+    pub layout: PagedLayout,
+    pub layer: PagedLayer<T>,
+    pub contexts: Vec<Context>,
+    /// Of each token: its sequence, position and block table.
+    pub sequences: Vec<u32>,
+    pub positions: Vec<u32>,
+    pub spans: Vec<(u32, u32)>,
+    pub tables: Vec<u32>,
+}
+
+impl<T: Element> Paged<T> {
+    /// Decodes and chunks of random sequences. The last block of the pool is never used.
+    pub fn random(random: &mut Random) -> Self {
+        let layout = PagedLayout {
+            block_size: [1, 4, 8, 16, 24, 32][random.size(0, 5)],
+            kv_heads: random.size(1, 3),
+            head_dim: [6, 16, 20, 32, 64, 80, 128][random.size(0, 6)],
+        };
+        let width = layout.kv_heads * layout.head_dim;
+        let lens: Vec<usize> = (0..random.size(1, 4)).map(|_| random.size(1, 300)).collect();
+        let needed: usize = lens.iter().map(|len| len.div_ceil(layout.block_size)).sum();
+        let blocks = needed + 3;
+        let mut layer = PagedLayer::try_new(layout, blocks).expect("small");
+        layer.fill(f32::NAN);
+        let mut free: Vec<u32> = (0..blocks as u32 - 1).collect();
+        let mut paged = Self {
+            layout,
+            layer,
+            contexts: Vec::new(),
+            sequences: Vec::new(),
+            positions: Vec::new(),
+            spans: Vec::new(),
+            tables: Vec::new(),
+        };
+        for (sequence, len) in lens.into_iter().enumerate() {
+            let table_len = len.div_ceil(layout.block_size);
+            let table: Vec<u32> =
+                (0..table_len).map(|_| free.swap_remove(random.size(0, free.len() - 1))).collect();
+            let slot = |at: usize| {
+                table[at / layout.block_size] * layout.block_size as u32 + (at % layout.block_size) as u32
+            };
+            let slots: Vec<u32> = (0..len).map(slot).collect();
+            let (keys, values) = (random.numbers(len * width), random.numbers(len * width));
+            paged.layer.write(&slots, Rows::dense(&keys, width), Rows::dense(&values, width));
+            let round = |numbers: Vec<f32>| numbers.into_iter().map(|x| T::from_f32(x).to_f32()).collect();
+            paged.contexts.push(Context { len, keys: round(keys), values: round(values) });
+            // The last tokens of the sequence: one is a decode, more are a chunk.
+            for position in len - random.size(1, len.min(9))..len {
+                paged.sequences.push(sequence as u32);
+                paged.positions.push(position as u32);
+                paged.spans.push((paged.tables.len() as u32, table_len as u32));
+            }
+            paged.tables.extend(table);
+        }
+        paged
+    }
+
+    /// Keys and values of one head of a token's sequence, `[position][dimension]`.
+    pub fn head(&self, token: usize, head: usize) -> (Vec<f32>, Vec<f32>) {
+        let context = &self.contexts[self.sequences[token] as usize];
+        let PagedLayout { kv_heads, head_dim, .. } = self.layout;
+        let pick = |numbers: &[f32]| {
+            let rows = numbers.chunks(kv_heads * head_dim);
+            rows.flat_map(|row| row[head * head_dim..(head + 1) * head_dim].to_vec()).collect()
+        };
+        (pick(&context.keys), pick(&context.values))
+    }
+}

@@ -1,0 +1,159 @@
+//! The law of this crate: a row's bits depend on that row alone. Batches, chunks, thread counts and block
+//! sizes must not show, not even in the last place.
+
+mod common;
+
+use common::{Paged, random, seeds};
+use half::bf16;
+use infer_kernels::{
+    AttentionParams, Cpu, Element, Isa, Matrix, Packed, PagedLayer, PagedLayout, PagedQuery, Rows,
+};
+
+fn bits(numbers: &[f32]) -> Vec<u32> {
+    numbers.iter().map(|x| x.to_bits()).collect()
+}
+
+fn cpu(isa: Isa, threads: usize) -> Cpu {
+    Cpu::with_isa(isa, threads).expect("two threads can be started")
+}
+
+#[test]
+fn a_product_row_has_the_same_bits_alone_and_in_any_batch() {
+    for seed in seeds(8) {
+        let mut random = random(seed);
+        let (m, n, k) = (random.size(2, 60), random.size(1, 300), random.size(1, 400));
+        let (x, w) = (random.numbers(m * k), random.numbers(n * k));
+        let narrow: Vec<bf16> = w.iter().map(|w| bf16::from_f32(*w)).collect();
+        for matrix in [Matrix::F32(Packed::stack(k, &[&w])), Matrix::Bf16(Packed::stack(k, &[&narrow]))] {
+            for isa in Isa::available() {
+                let alone = cpu(isa, 1);
+                let solo: Vec<u32> = x
+                    .chunks(k)
+                    .flat_map(|row| {
+                        let mut out = vec![0.0; n];
+                        alone.matmul(Rows::dense(row, k), &matrix, &mut out);
+                        bits(&out)
+                    })
+                    .collect();
+                for threads in [1, 2, 3] {
+                    let mut out = vec![0.0; m * n];
+                    cpu(isa, threads).matmul(Rows::dense(&x, k), &matrix, &mut out);
+                    assert_eq!(bits(&out), solo, "seed {seed}, {m} x {n} x {k}, {isa:?}, {threads} threads");
+                }
+            }
+        }
+    }
+}
+
+/// Large enough that threads are really used.
+#[test]
+fn a_large_product_has_the_same_bits_on_one_and_two_threads() {
+    let mut random = random(11);
+    let (m, n, k) = (50, 200, 400);
+    let (x, w) = (random.numbers(m * k), random.numbers(n * k));
+    let matrix = Matrix::F32(Packed::stack(k, &[&w]));
+    let run = |threads| {
+        let mut out = vec![0.0; m * n];
+        cpu(Isa::detect(), threads).matmul(Rows::dense(&x, k), &matrix, &mut out);
+        bits(&out)
+    };
+    assert_eq!(run(1), run(2));
+}
+
+#[test]
+fn wide_instruction_sets_agree_bit_for_bit() {
+    let isas: Vec<Isa> = Isa::available().into_iter().filter(|isa| *isa != Isa::Portable).collect();
+    for seed in seeds(6) {
+        let mut random = random(seed);
+        let paged = Paged::<bf16>::random(&mut random);
+        let params = params(&paged.layout, 3);
+        let q = random.numbers(paged.positions.len() * params.heads * paged.layout.head_dim);
+        let all: Vec<_> =
+            isas.iter().map(|isa| bits(&attend(&cpu(*isa, 1), &paged, &params, &q, 0))).collect();
+        assert!(all.windows(2).all(|pair| pair[0] == pair[1]), "seed {seed}");
+    }
+}
+
+fn params(layout: &PagedLayout, group: usize) -> AttentionParams {
+    AttentionParams { heads: layout.kv_heads * group, scale: 0.25, soft_cap: None, window: None }
+}
+
+/// Attends the tokens from `first` on.
+fn attend<T: Element>(
+    cpu: &Cpu,
+    paged: &Paged<T>,
+    params: &AttentionParams,
+    q: &[f32],
+    first: usize,
+) -> Vec<f32> {
+    let width = params.heads * paged.layout.head_dim;
+    let mut out = vec![0.0; q.len() - first * width];
+    let query = PagedQuery {
+        q: Rows::dense(&q[first * width..], width),
+        positions: &paged.positions[first..],
+        spans: &paged.spans[first..],
+        tables: &paged.tables,
+    };
+    cpu.paged_attention(&paged.layer, params, query, &mut out);
+    out
+}
+
+fn attention_is_invariant<T: Element>(seed: u64) {
+    let mut random = random(seed);
+    let paged = Paged::<T>::random(&mut random);
+    let mut params = params(&paged.layout, random.size(1, 5));
+    params.window = (seed % 2 == 1).then_some(random.size(1, 100) as u32);
+    let width = params.heads * paged.layout.head_dim;
+    let q = random.numbers(paged.positions.len() * width);
+    for isa in Isa::available() {
+        let whole = bits(&attend(&cpu(isa, 1), &paged, &params, &q, 0));
+        assert_eq!(whole, bits(&attend(&cpu(isa, 2), &paged, &params, &q, 0)), "seed {seed}, two threads");
+        for token in 0..paged.positions.len() {
+            let tail = bits(&attend(&cpu(isa, 1), &paged, &params, &q, token));
+            assert_eq!(whole[token * width..], tail, "seed {seed}, {isa:?}, from token {token}");
+        }
+        for block_size in [1, 5, 16, 64] {
+            let moved = reblocked(&paged, block_size);
+            let other = bits(&attend(&cpu(isa, 1), &moved, &params, &q, 0));
+            assert_eq!(whole, other, "seed {seed}, {isa:?}, blocks of {block_size}");
+        }
+    }
+}
+
+/// The same sequences in blocks of another size.
+fn reblocked<T: Element>(paged: &Paged<T>, block_size: usize) -> Paged<T> {
+    let layout = PagedLayout { block_size, ..paged.layout };
+    let width = layout.kv_heads * layout.head_dim;
+    let blocks: usize = paged.contexts.iter().map(|context| context.len.div_ceil(block_size)).sum();
+    let mut layer = PagedLayer::try_new(layout, blocks).expect("small");
+    layer.fill(f32::NAN);
+    let (mut tables, mut of_sequence) = (Vec::new(), Vec::new());
+    let mut contexts = Vec::new();
+    for context in &paged.contexts {
+        let start = tables.len();
+        tables.extend((0..context.len.div_ceil(block_size)).map(|i| (blocks - 1 - start - i) as u32));
+        of_sequence.push((start as u32, (tables.len() - start) as u32));
+        let slot = |at: usize| tables[start + at / block_size] * block_size as u32 + (at % block_size) as u32;
+        let slots: Vec<u32> = (0..context.len).map(slot).collect();
+        layer.write(&slots, Rows::dense(&context.keys, width), Rows::dense(&context.values, width));
+        let (keys, values) = (context.keys.clone(), context.values.clone());
+        contexts.push(common::Context { len: context.len, keys, values });
+    }
+    Paged {
+        layout,
+        layer,
+        contexts,
+        sequences: paged.sequences.clone(),
+        positions: paged.positions.clone(),
+        spans: paged.sequences.iter().map(|sequence| of_sequence[*sequence as usize]).collect(),
+        tables,
+    }
+}
+
+#[test]
+fn an_attending_token_has_the_same_bits_in_any_batch_chunk_and_block_size() {
+    for seed in seeds(10) {
+        attention_is_invariant::<f32>(seed);
+        attention_is_invariant::<bf16>(seed);
+    }
+}
