@@ -1,0 +1,71 @@
+//! Keeps the event stream open: connects, hands events on, and after a failure tries again with growing
+//! pauses. It never gives up, because a host that restarts is the case it is made for; every attempt
+//! looks up the token again, since the new host has a new one.
+
+use std::time::Duration;
+
+use infer_api::admin::AdminEvent;
+use tokio::sync::mpsc::Sender;
+use tokio::time::{sleep, timeout};
+
+use super::{Client, ConnError};
+
+/// First pause after a failure; it doubles up to the last.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// Longest pause.
+const LAST_PAUSE: Duration = Duration::from_secs(4);
+/// A stream that is silent for so long is taken for dead: snapshots come at least once a second.
+const SILENCE: Duration = Duration::from_secs(10);
+
+/// What the feed reports.
+#[derive(Debug)]
+pub enum Report {
+    /// The stream is open.
+    Connected,
+    /// Something happened on the host.
+    Event(AdminEvent),
+    /// The stream broke or could not be opened.
+    Lost {
+        /// Why.
+        error: ConnError,
+        /// When the next attempt is made.
+        retry_in: Duration,
+    },
+}
+
+/// Runs until the receiver is gone.
+pub async fn run<M: From<Report>>(client: Client, hz: u32, out: Sender<M>) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let error = match client.events(hz).await {
+            Ok(mut events) => {
+                if out.send(Report::Connected.into()).await.is_err() {
+                    return;
+                }
+                loop {
+                    match timeout(SILENCE, events.next()).await {
+                        Ok(Ok(event)) => {
+                            pause = FIRST_PAUSE;
+                            if out.send(Report::Event(event).into()).await.is_err() {
+                                return;
+                            }
+                        }
+                        Ok(Err(error)) => break error,
+                        Err(_) => {
+                            break ConnError::Lost(format!(
+                                "no word from the host for {} s",
+                                SILENCE.as_secs()
+                            ));
+                        }
+                    }
+                }
+            }
+            Err(error) => error,
+        };
+        if out.send(Report::Lost { error, retry_in: pause }.into()).await.is_err() {
+            return;
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(LAST_PAUSE);
+    }
+}

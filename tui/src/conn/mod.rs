@@ -1,0 +1,372 @@
+//! The admin plane's client: one method per endpoint, and errors that say what to do about them.
+//! Nothing here knows about screens. Answers have a bound and a deadline; proxies are ignored, because
+//! the admin plane is next door.
+
+pub mod feed;
+pub mod sse;
+pub mod token;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use infer_api::admin::{
+    AdminEvent, Blocks, ErrorBody, HistoryEntry, Policies, State, SwapAnswer, SwapRequest,
+};
+use reqwest::{Method, Response, StatusCode, Url};
+use serde::de::DeserializeOwned;
+
+use token::TokenSource;
+
+/// Longest wait for an answer. A swap compiles a component first, which takes a while on a busy machine.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
+/// Longest wait for a connection.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
+/// Largest answer: the block map of a million blocks is about half of it.
+const MAX_ANSWER_BYTES: usize = 64 << 20;
+
+/// What can go wrong between the console and a host.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnError {
+    /// The address makes no sense.
+    #[error("--admin {address}: {message}")]
+    Address {
+        /// As given.
+        address: String,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// Nobody listens there.
+    #[error(
+        "no host answers at {url} ({message}); start one with `infer serve --admin {authority}`, \
+         or name the right address with --admin URL"
+    )]
+    Unreachable {
+        /// Where.
+        url: String,
+        /// Host and port of it.
+        authority: String,
+        /// The system's words.
+        message: String,
+    },
+    /// The token is missing or wrong.
+    #[error("{url} refuses access: {advice}; set {var} or use --token-file FILE", var = token::TOKEN_VARIABLE)]
+    Unauthorized {
+        /// Where.
+        url: String,
+        /// Where the token was looked for.
+        advice: String,
+    },
+    /// The token file can't be read.
+    #[error("cannot read the admin token from {}: {message}", path.display())]
+    Token {
+        /// Which file.
+        path: PathBuf,
+        /// The system's words.
+        message: String,
+    },
+    /// The host said no.
+    #[error("{message} (HTTP {status})")]
+    Refused {
+        /// HTTP status.
+        status: u16,
+        /// The host's words.
+        message: String,
+    },
+    /// The host said something unexpected.
+    #[error("{0}; is this the admin plane of a host of the same version?")]
+    Protocol(String),
+    /// The connection broke.
+    #[error("connection lost: {0}")]
+    Lost(String),
+}
+
+impl ConnError {
+    /// Whether the person at the keyboard, and not time, has to change something.
+    #[must_use]
+    pub fn is_usage(&self) -> bool {
+        matches!(self, Self::Address { .. })
+    }
+}
+
+/// A host's admin plane. Clones share their connections.
+#[derive(Clone, Debug)]
+pub struct Client {
+    http: reqwest::Client,
+    base: Url,
+    token: Arc<TokenSource>,
+}
+
+impl Client {
+    /// For an address, `http://HOST:PORT` or `HOST:PORT`, with the token from the usual places.
+    ///
+    /// # Errors
+    /// [`ConnError::Address`] for an address that isn't plain HTTP.
+    pub fn new(address: &str, token_file: Option<PathBuf>) -> Result<Self, ConnError> {
+        let base = parse_address(address)?;
+        let port = base.port_or_known_default().unwrap_or(80);
+        Ok(Self::with_token(base, TokenSource::from_environment(token_file, port)))
+    }
+
+    /// For an address and a token source.
+    ///
+    /// # Panics
+    /// Where the operating system denies what any HTTP client needs.
+    #[must_use]
+    pub fn with_token(base: Url, token: TokenSource) -> Self {
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(CONNECT_DEADLINE)
+            .tcp_nodelay(true)
+            .build()
+            .expect("an HTTP client without TLS can be built");
+        Self { http, base, token: Arc::new(token) }
+    }
+
+    /// The address, for titles and messages.
+    #[must_use]
+    pub fn address(&self) -> String {
+        self.base.as_str().trim_end_matches('/').to_owned()
+    }
+
+    /// The snapshot as text, exactly as the host sent it.
+    ///
+    /// # Errors
+    /// Any [`ConnError`].
+    pub async fn state_json(&self) -> Result<String, ConnError> {
+        let bytes = self.answer(Method::GET, "admin/state", None).await?;
+        String::from_utf8(bytes).map_err(|_| ConnError::Protocol("/admin/state is not UTF-8".to_owned()))
+    }
+
+    /// `GET /admin/state`.
+    ///
+    /// # Errors
+    /// Any [`ConnError`].
+    pub async fn state(&self) -> Result<State, ConnError> {
+        self.json(Method::GET, "admin/state", None).await
+    }
+
+    /// `GET /admin/blocks`.
+    ///
+    /// # Errors
+    /// Any [`ConnError`].
+    pub async fn blocks(&self) -> Result<Blocks, ConnError> {
+        self.json(Method::GET, "admin/blocks", None).await
+    }
+
+    /// `GET /admin/policies`.
+    ///
+    /// # Errors
+    /// Any [`ConnError`].
+    pub async fn policies(&self) -> Result<Policies, ConnError> {
+        self.json(Method::GET, "admin/policies", None).await
+    }
+
+    /// `GET /admin/policies/{kind}/history`.
+    ///
+    /// # Errors
+    /// Any [`ConnError`].
+    pub async fn history(&self, kind: &str) -> Result<Vec<HistoryEntry>, ConnError> {
+        self.json(Method::GET, &format!("admin/policies/{kind}/history"), None).await
+    }
+
+    /// `PUT /admin/policies/{kind}` with a bundled policy; answers when it is in force.
+    ///
+    /// # Errors
+    /// Any [`ConnError`]; [`ConnError::Refused`] says which check the component failed.
+    pub async fn swap(&self, kind: &str, name: &str) -> Result<SwapAnswer, ConnError> {
+        let body = SwapRequest { name: name.to_owned(), config: None };
+        let body = serde_json::to_vec(&body).expect("a swap request is JSON");
+        self.json(Method::PUT, &format!("admin/policies/{kind}"), Some(body)).await
+    }
+
+    /// `POST /admin/policies/{kind}/rollback`.
+    ///
+    /// # Errors
+    /// Any [`ConnError`].
+    pub async fn rollback(&self, kind: &str) -> Result<SwapAnswer, ConnError> {
+        self.json(Method::POST, &format!("admin/policies/{kind}/rollback"), None).await
+    }
+
+    /// `DELETE /admin/requests/{id}`.
+    ///
+    /// # Errors
+    /// Any [`ConnError`].
+    pub async fn cancel(&self, id: u64) -> Result<(), ConnError> {
+        self.answer(Method::DELETE, &format!("admin/requests/{id}"), None).await.map(drop)
+    }
+
+    /// `GET /admin/events`: snapshots at a rate, and what happens between them.
+    ///
+    /// # Errors
+    /// Any [`ConnError`].
+    pub async fn events(&self, hz: u32) -> Result<Events, ConnError> {
+        let path = format!("admin/events?hz={hz}");
+        let response = tokio::time::timeout(ANSWER_DEADLINE, self.send(Method::GET, &path, None))
+            .await
+            .map_err(|_| self.too_slow())??;
+        Ok(Events { response, parser: sse::Parser::default(), ready: Vec::new() })
+    }
+
+    async fn json<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Vec<u8>>,
+    ) -> Result<T, ConnError> {
+        let bytes = self.answer(method, path, body).await?;
+        serde_json::from_slice(&bytes)
+            .map_err(|error| ConnError::Protocol(format!("/{path} has an unexpected answer: {error}")))
+    }
+
+    async fn answer(&self, method: Method, path: &str, body: Option<Vec<u8>>) -> Result<Vec<u8>, ConnError> {
+        let answer = async {
+            let response = self.send(method, path, body).await?;
+            read_bounded(response).await
+        };
+        tokio::time::timeout(ANSWER_DEADLINE, answer).await.map_err(|_| self.too_slow())?
+    }
+
+    /// Sends a request; an answer that isn't a success becomes an error with the host's words.
+    async fn send(&self, method: Method, path: &str, body: Option<Vec<u8>>) -> Result<Response, ConnError> {
+        let url = self.base.join(path).expect("paths are made of names and numbers");
+        let mut request = self.http.request(method, url);
+        if let Some(token) = self.token.find()? {
+            request = request.bearer_auth(token);
+        }
+        if let Some(body) = body {
+            request = request.header("content-type", "application/json").body(body);
+        }
+        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        match response.status() {
+            status if status.is_success() => Ok(response),
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                Err(ConnError::Unauthorized { url: self.address(), advice: self.token.advice() })
+            }
+            status => {
+                let bytes = read_bounded(response).await.unwrap_or_default();
+                let message = match serde_json::from_slice::<ErrorBody>(&bytes) {
+                    Ok(body) => body.error.message,
+                    Err(_) => format!("/{path}: {}", status.canonical_reason().unwrap_or("refused")),
+                };
+                Err(ConnError::Refused { status: status.as_u16(), message })
+            }
+        }
+    }
+
+    fn unreachable(&self, error: &reqwest::Error) -> ConnError {
+        if !error.is_connect() {
+            return ConnError::Lost(root_cause(error));
+        }
+        let host = self.base.host_str().unwrap_or_default();
+        let port = self.base.port_or_known_default().unwrap_or_default();
+        ConnError::Unreachable {
+            url: self.address(),
+            authority: format!("{host}:{port}"),
+            message: root_cause(error),
+        }
+    }
+
+    fn too_slow(&self) -> ConnError {
+        ConnError::Lost(format!("{} gave no answer within {} s", self.address(), ANSWER_DEADLINE.as_secs()))
+    }
+}
+
+/// An open event stream.
+#[derive(Debug)]
+pub struct Events {
+    response: Response,
+    parser: sse::Parser,
+    /// Frames that came in one chunk, latest first.
+    ready: Vec<sse::Frame>,
+}
+
+impl Events {
+    /// The next event that this console knows.
+    ///
+    /// # Errors
+    /// [`ConnError::Lost`] when the stream ends, [`ConnError::Protocol`] for nonsense.
+    pub async fn next(&mut self) -> Result<AdminEvent, ConnError> {
+        loop {
+            while let Some(frame) = self.ready.pop() {
+                if let Some(event) = sse::decode(&frame)? {
+                    return Ok(event);
+                }
+            }
+            match self.response.chunk().await {
+                Ok(Some(chunk)) => {
+                    self.ready = self.parser.push(&chunk)?;
+                    self.ready.reverse();
+                }
+                Ok(None) => return Err(ConnError::Lost("the host closed the event stream".to_owned())),
+                Err(error) => return Err(ConnError::Lost(root_cause(&error))),
+            }
+        }
+    }
+}
+
+fn parse_address(address: &str) -> Result<Url, ConnError> {
+    let wrong =
+        |message: &str| ConnError::Address { address: address.to_owned(), message: message.to_owned() };
+    let trimmed = address.trim().trim_end_matches('/');
+    let full = if trimmed.contains("://") { trimmed.to_owned() } else { format!("http://{trimmed}") };
+    let mut url = Url::parse(&full).map_err(|error| wrong(&format!("{error}; expected http://HOST:PORT")))?;
+    if url.scheme() != "http" {
+        return Err(wrong("only http:// is spoken; put TLS in front of it with a tunnel, `ssh -L` say"));
+    }
+    if !url.has_host() {
+        return Err(wrong("expected http://HOST:PORT"));
+    }
+    if !url.path().ends_with('/') {
+        let path = format!("{}/", url.path());
+        url.set_path(&path);
+    }
+    url.set_query(None);
+    Ok(url)
+}
+
+async fn read_bounded(mut response: Response) -> Result<Vec<u8>, ConnError> {
+    let mut bytes = Vec::new();
+    loop {
+        match response.chunk().await {
+            Ok(Some(chunk)) if bytes.len() + chunk.len() <= MAX_ANSWER_BYTES => {
+                bytes.extend_from_slice(&chunk)
+            }
+            Ok(Some(_)) => {
+                return Err(ConnError::Protocol(format!(
+                    "an answer is larger than {MAX_ANSWER_BYTES} bytes"
+                )));
+            }
+            Ok(None) => return Ok(bytes),
+            Err(error) => return Err(ConnError::Lost(root_cause(&error))),
+        }
+    }
+}
+
+/// The innermost error: the outer ones only repeat that a request failed.
+fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_may_leave_out_the_scheme_and_must_be_plain_http() {
+        let parse = |address| parse_address(address).map(|url| url.to_string());
+        assert_eq!(parse("127.0.0.1:8001").unwrap(), "http://127.0.0.1:8001/");
+        assert_eq!(parse("http://host:1/").unwrap(), "http://host:1/");
+        assert_eq!(parse("http://host:1/prefix").unwrap(), "http://host:1/prefix/");
+        for wrong in ["https://host:1", "", "http://", "http://host:99999"] {
+            let error = parse(wrong).unwrap_err();
+            assert!(error.is_usage(), "{wrong}: {error}");
+            assert!(error.to_string().contains("--admin"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Server-sent events: bytes in, frames out. Small because the admin plane uses little of the format:
+//! `event`, `data`, comments, and an empty line that ends a frame. `id` and `retry` are ignored.
+//! A frame has a bound, so a peer that never ends one costs an error and not the memory.
+
+use infer_api::admin::{AdminEvent, State};
+
+use super::ConnError;
+
+/// Largest frame that is accepted. A snapshot with 1,000 requests is well under 1 MiB.
+const MAX_FRAME_BYTES: usize = 16 << 20;
+
+/// One event as it came.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Frame {
+    /// Its `event:` line; empty where there was none.
+    pub name: String,
+    /// Its `data:` lines, joined by newlines.
+    pub data: String,
+}
+
+/// Cuts a byte stream into frames, wherever its chunks were cut.
+#[derive(Debug, Default)]
+pub struct Parser {
+    line: Vec<u8>,
+    frame: Frame,
+    has_data: bool,
+}
+
+impl Parser {
+    /// Takes a chunk, hands out the frames that it completes.
+    ///
+    /// # Errors
+    /// [`ConnError::Protocol`] for a frame over the bound or text that isn't UTF-8.
+    pub fn push(&mut self, chunk: &[u8]) -> Result<Vec<Frame>, ConnError> {
+        let mut frames = Vec::new();
+        for part in chunk.split_inclusive(|&byte| byte == b'\n') {
+            if self.line.len() + self.frame.data.len() + part.len() > MAX_FRAME_BYTES {
+                return Err(ConnError::Protocol(format!("an event is larger than {MAX_FRAME_BYTES} bytes")));
+            }
+            self.line.extend_from_slice(part);
+            if self.line.last() == Some(&b'\n') {
+                self.end_line(&mut frames)?;
+            }
+        }
+        Ok(frames)
+    }
+
+    fn end_line(&mut self, frames: &mut Vec<Frame>) -> Result<(), ConnError> {
+        let bytes = std::mem::take(&mut self.line);
+        let line = std::str::from_utf8(&bytes)
+            .map_err(|_| ConnError::Protocol("the event stream is not UTF-8".to_owned()))?
+            .trim_end_matches(['\r', '\n']);
+        if line.is_empty() {
+            let frame = std::mem::take(&mut self.frame);
+            if std::mem::take(&mut self.has_data) {
+                frames.push(frame);
+            }
+            return Ok(());
+        }
+        let (field, value) = line.split_once(':').unwrap_or((line, ""));
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        match field {
+            "event" => value.clone_into(&mut self.frame.name),
+            "data" => {
+                if self.has_data {
+                    self.frame.data.push('\n');
+                }
+                self.has_data = true;
+                self.frame.data.push_str(value);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// The event that a frame carries. The frame's name is the event's name and its data the event's data;
+/// the tagged form of [`AdminEvent`] in the data is understood too. `None` for events that this console
+/// doesn't know, so that a newer host may send more.
+///
+/// # Errors
+/// [`ConnError::Protocol`] where a known event has another shape than expected.
+pub fn decode(frame: &Frame) -> Result<Option<AdminEvent>, ConnError> {
+    // Snapshots are most of the traffic: parse them straight into their type.
+    if frame.name == "snapshot"
+        && let Ok(state) = serde_json::from_str::<State>(&frame.data)
+    {
+        return Ok(Some(AdminEvent::Snapshot(Box::new(state))));
+    }
+    let value: serde_json::Value = serde_json::from_str(&frame.data)
+        .map_err(|error| ConnError::Protocol(format!("event `{}` is not JSON: {error}", frame.name)))?;
+    let tagged = value.get("event").is_some() && value.get("data").is_some();
+    let tagged = if tagged { value } else { serde_json::json!({"event": frame.name, "data": value}) };
+    let name = tagged["event"].as_str().unwrap_or_default().to_owned();
+    if !["snapshot", "swap", "fault", "refusal", "preemption", "lagged"].contains(&name.as_str()) {
+        return Ok(None);
+    }
+    serde_json::from_value(tagged)
+        .map(Some)
+        .map_err(|error| ConnError::Protocol(format!("event `{name}` has an unexpected shape: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frames(chunks: &[&[u8]]) -> Vec<Frame> {
+        let mut parser = Parser::default();
+        chunks.iter().flat_map(|chunk| parser.push(chunk).unwrap()).collect()
+    }
+
+    #[test]
+    fn frames_come_out_whole_wherever_the_stream_is_cut() {
+        let text = b": hello\r\n\r\nevent: swap\r\ndata: {\"a\":\ndata: 1}\n\nid: 3\ndata:x\n\ndata: cut";
+        let want = vec![
+            Frame { name: "swap".into(), data: "{\"a\":\n1}".into() },
+            Frame { name: String::new(), data: "x".into() },
+        ];
+        assert_eq!(frames(&[text]), want);
+        let bytes: Vec<&[u8]> = text.chunks(1).collect();
+        assert_eq!(frames(&bytes), want);
+    }
+
+    #[test]
+    fn a_frame_without_end_is_an_error_and_not_the_memory() {
+        let mut parser = Parser::default();
+        let chunk = vec![b'x'; 1 << 20];
+        let error = (0..17).find_map(|_| parser.push(&chunk).err()).expect("bounded");
+        assert!(error.to_string().contains("larger than"), "{error}");
+    }
+
+    #[test]
+    fn both_shapes_of_an_event_are_understood_and_unknown_ones_skipped() {
+        let frame = |name: &str, data: &str| Frame { name: name.into(), data: data.into() };
+        let want = Some(AdminEvent::Preemption { id: 7 });
+        assert_eq!(decode(&frame("preemption", r#"{"id":7}"#)).unwrap(), want);
+        assert_eq!(decode(&frame("preemption", r#"{"event":"preemption","data":{"id":7}}"#)).unwrap(), want);
+        assert_eq!(decode(&frame("weather", "{}")).unwrap(), None);
+        assert!(decode(&frame("swap", r#"{"kind":1}"#)).is_err());
+        let state = serde_json::to_string(&State::default()).unwrap();
+        assert!(matches!(decode(&frame("snapshot", &state)).unwrap(), Some(AdminEvent::Snapshot(_))));
+    }
+}

@@ -1,0 +1,83 @@
+//! `--once`: the overview as plain text, for scripts, tickets and people without a terminal.
+
+use std::fmt::Write as _;
+
+use infer_api::admin::State;
+
+use crate::view::format::{age, bytes, count, microseconds, milliseconds, percent, rate};
+
+/// The overview.
+#[must_use]
+pub fn text(state: &State, address: &str) -> String {
+    let mut out = String::new();
+    let host = &state.host;
+    let (m, q, l, r) = (&state.memory, &state.queue, &state.latencies, &state.rates);
+    let draining = if state.draining { ", draining" } else { "" };
+    let mut line = |label: &str, text: String| {
+        writeln!(out, "{label:<13}{text}").expect("a string takes everything");
+    };
+    line(
+        "host",
+        format!(
+            "infer {} at {address}, {} on {}, {} KV, up {}, step {}{draining}",
+            host.version,
+            host.model,
+            host.device,
+            host.kv_cache,
+            age(state.uptime_ms),
+            count(state.step)
+        ),
+    );
+    line(
+        "throughput",
+        format!(
+            "{} tok/s generated, {} tok/s prompt, {} requests/s, {} steps/s",
+            rate(r.generated_tokens),
+            rate(r.prompt_tokens),
+            rate(r.requests),
+            rate(r.steps)
+        ),
+    );
+    line("ttft", format!("p50 {}, p99 {}", milliseconds(l.ttft_p50_ms), milliseconds(l.ttft_p99_ms)));
+    line("itl", format!("p50 {}, p99 {}", milliseconds(l.itl_p50_ms), milliseconds(l.itl_p99_ms)));
+    line(
+        "requests",
+        format!("{} running, {} waiting, {} held, {} preempted", q.running, q.waiting, q.held, q.preempted),
+    );
+    let part = |blocks: u32| format!("{} ({})", count(blocks.into()), percent(blocks.into(), m.total.into()));
+    line(
+        "kv pool",
+        format!(
+            "{} used + {} cached + {} free = {} blocks of {} tokens, {}",
+            part(m.used),
+            part(m.cached),
+            part(m.free),
+            count(m.total.into()),
+            m.block_size,
+            bytes(u64::from(m.total) * m.block_bytes)
+        ),
+    );
+    let backpressure = if state.pressure.backpressure { ", backpressure" } else { "" };
+    line("pressure", format!("{:.2}{backpressure}", state.pressure.level));
+    for slot in &state.policies {
+        line(
+            &slot.kind,
+            format!(
+                "{} {}, {}, {} calls, p50 {}, p99 {}, {} faults, {} fallbacks",
+                slot.name,
+                slot.version,
+                slot.state,
+                count(slot.calls),
+                microseconds(slot.p50_us),
+                microseconds(slot.p99_us),
+                count(slot.faults),
+                count(slot.fallbacks)
+            ),
+        );
+        if let Some(fault) = &slot.last_fault {
+            let ago = age(state.uptime_ms.saturating_sub(fault.at_ms));
+            line("  last fault", format!("{} {}, {ago} ago: {}", fault.policy, fault.reason, fault.message));
+        }
+    }
+    out.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect()
+}

@@ -1,0 +1,166 @@
+//! Numbers as people read them. Short, never wider than they must be, and an absent measurement is a
+//! dash, never a zero.
+
+/// `12,345`.
+#[must_use]
+pub fn count(value: u64) -> String {
+    let digits = value.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// `7.25`, `412.3`, `12,345`.
+#[must_use]
+pub fn rate(value: f64) -> String {
+    if value >= 1_000.0 {
+        return count(value.round() as u64);
+    }
+    if value >= 10.0 { format!("{value:.1}") } else { format!("{value:.2}") }
+}
+
+/// `0.42 ms`, `12.3 ms`, `1.25 s`, `-` for none.
+#[must_use]
+pub fn milliseconds(value: f64) -> String {
+    match value {
+        value if value <= 0.0 || !value.is_finite() => "-".to_owned(),
+        value if value < 1.0 => format!("{value:.2} ms"),
+        value if value < 100.0 => format!("{value:.1} ms"),
+        value if value < 1_000.0 => format!("{value:.0} ms"),
+        value => format!("{:.2} s", value / 1_000.0),
+    }
+}
+
+/// `3.2 us`, `150 us`, `1.25 ms`, `-` for none.
+#[must_use]
+pub fn microseconds(value: f64) -> String {
+    match value {
+        value if value <= 0.0 || !value.is_finite() => "-".to_owned(),
+        value if value < 100.0 => format!("{value:.1} us"),
+        value if value < 1_000.0 => format!("{value:.0} us"),
+        value => milliseconds(value / 1_000.0),
+    }
+}
+
+/// `350 ms`, `12 s`, `3m12s`, `1h02m`, `4d03h`.
+#[must_use]
+pub fn age(ms: u64) -> String {
+    let seconds = ms / 1_000;
+    match seconds {
+        0 => format!("{ms} ms"),
+        1..60 => format!("{seconds} s"),
+        60..3_600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        3_600..86_400 => format!("{}h{:02}m", seconds / 3_600, seconds / 60 % 60),
+        _ => format!("{}d{:02}h", seconds / 86_400, seconds / 3_600 % 24),
+    }
+}
+
+/// `512 B`, `1.2 GiB`.
+#[must_use]
+pub fn bytes(value: u64) -> String {
+    let mut scaled = value as f64;
+    for unit in ["B", "KiB", "MiB", "GiB"] {
+        if scaled < 1_024.0 {
+            return if unit == "B" { format!("{value} B") } else { format!("{scaled:.1} {unit}") };
+        }
+        scaled /= 1_024.0;
+    }
+    format!("{scaled:.1} TiB")
+}
+
+/// `part` of `whole` in percent.
+#[must_use]
+pub fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 { "-".to_owned() } else { format!("{:.0}%", part as f64 * 100.0 / whole as f64) }
+}
+
+/// The first `width` characters, the last an ellipsis where something is cut. Control characters, which
+/// could be an attack on the terminal, become spaces.
+#[must_use]
+pub fn fit(text: &str, width: usize) -> String {
+    let clean = |c: char| if c.is_control() { ' ' } else { c };
+    if text.chars().count() <= width {
+        return text.chars().map(clean).collect();
+    }
+    let mut cut: String = text.chars().take(width.saturating_sub(1)).map(clean).collect();
+    if width > 0 {
+        cut.push('…');
+    }
+    cut
+}
+
+/// Splits `width` cells among parts in proportion. The cells always sum to `width`, and a part that isn't
+/// empty gets one where there is room: three used blocks of a million must not look like none.
+#[must_use]
+pub fn split(width: usize, parts: &[u64]) -> Vec<usize> {
+    let total: u64 = parts.iter().sum();
+    if total == 0 || width == 0 {
+        return vec![0; parts.len()];
+    }
+    let exact = |part: u64| part as f64 * width as f64 / total as f64;
+    let mut cells: Vec<usize> = parts.iter().map(|&part| exact(part) as usize).collect();
+    while cells.iter().sum::<usize>() < width {
+        let shortfall = |index: usize| exact(parts[index]) - cells[index] as f64;
+        let neediest = (0..parts.len()).max_by(|&a, &b| shortfall(a).total_cmp(&shortfall(b)));
+        cells[neediest.expect("there are parts")] += 1;
+    }
+    for index in 0..parts.len() {
+        let largest = (0..cells.len()).max_by_key(|&other| cells[other]).expect("there are parts");
+        if parts[index] > 0 && cells[index] == 0 && cells[largest] > 1 {
+            cells[largest] -= 1;
+            cells[index] = 1;
+        }
+    }
+    cells
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_read_well() {
+        assert_eq!([0, 999, 1_000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!([0.0, 9.999, 412.34, 12_345.6].map(rate), ["0.00", "10.00", "412.3", "12,346"]);
+        assert_eq!(
+            [0.0, 0.5, 12.34, 340.0, 1_250.0].map(milliseconds),
+            ["-", "0.50 ms", "12.3 ms", "340 ms", "1.25 s"]
+        );
+        assert_eq!([0.0, 3.21, 150.4, 1_250.0].map(microseconds), ["-", "3.2 us", "150 us", "1.2 ms"]);
+        assert_eq!(
+            [350, 12_000, 192_000, 3_720_000, 356_400_000].map(age),
+            ["350 ms", "12 s", "3m12s", "1h02m", "4d03h"]
+        );
+        assert_eq!([512, 2_048, 3 << 30].map(bytes), ["512 B", "2.0 KiB", "3.0 GiB"]);
+        assert_eq!((percent(1, 3), percent(0, 0)), ("33%".into(), "-".into()));
+    }
+
+    #[test]
+    fn text_is_cut_and_cannot_drive_the_terminal() {
+        assert_eq!(fit("abcdef", 4), "abc…");
+        assert_eq!(fit("äöü", 3), "äöü");
+        assert_eq!(fit("a\x1b[2Jb", 9), "a [2Jb");
+        assert_eq!(fit("abc", 0), "");
+    }
+
+    #[test]
+    fn a_split_sums_to_its_width_and_hides_no_part() {
+        for width in 0..60 {
+            for parts in [[0, 0, 0], [1, 1, 1], [1, 0, 1_000_000], [3, 2, 5], [0, 7, 0], [999, 1, 1]] {
+                let cells = split(width, &parts);
+                let want = if parts.iter().sum::<u64>() == 0 { 0 } else { width };
+                assert_eq!(cells.iter().sum::<usize>(), want, "{width} {parts:?}");
+                for (part, cells) in parts.iter().zip(&cells) {
+                    assert!(*part > 0 || *cells == 0, "{width} {parts:?}");
+                    assert!(*part == 0 || *cells > 0 || width < 3, "{width} {parts:?}");
+                }
+            }
+        }
+        assert_eq!(split(10, &[1, 0, 1]), [5, 0, 5]);
+    }
+}

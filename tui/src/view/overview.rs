@@ -1,0 +1,320 @@
+//! The overview: how fast, how late, how full, and whether the policies are well. A large terminal gets
+//! graphs; a small one the same numbers in lines.
+
+use infer_api::admin::{PolicySlot, State};
+use ratatui::buffer::Buffer;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::Style;
+use ratatui::text::{Line, Span};
+
+use super::Look;
+use super::format::{age, bytes, count, fit, microseconds, milliseconds, percent, rate};
+use super::parts::{bar, below, framed, gauge, graph, inset, peak, put};
+use super::theme::glyph;
+use crate::state::blocks::BlockState;
+use crate::state::history::Sample;
+
+pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
+    let Some(state) = look.app.state() else {
+        super::draw_waiting(look, area, buffer);
+        return;
+    };
+    if area.width < 76 || area.height < 19 {
+        draw_compact(look, state, area, buffer);
+        return;
+    }
+    let spare = area.height - 19;
+    let [top, latency, pool, policies] = Layout::vertical([
+        Constraint::Length(5 + spare / 2),
+        Constraint::Length(5 + spare / 4),
+        Constraint::Length(4),
+        Constraint::Min(5),
+    ])
+    .areas(area);
+    let [throughput, queue] = Layout::horizontal([Constraint::Min(40), Constraint::Length(30)]).areas(top);
+    draw_throughput(look, state, throughput, buffer);
+    draw_queue(look, state, queue, buffer);
+    let [ttft, itl] = Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).areas(latency);
+    let l = &state.latencies;
+    let panel = |name, p50, p99, style, value| Latency { name, p50, p99, style, value };
+    draw_latency(
+        look,
+        panel("TTFT", l.ttft_p50_ms, l.ttft_p99_ms, look.theme.ttft, |s| (s.ttft_p50_ms, s.ttft_p99_ms)),
+        ttft,
+        buffer,
+    );
+    draw_latency(
+        look,
+        panel("ITL", l.itl_p50_ms, l.itl_p99_ms, look.theme.itl, |s| (s.itl_p50_ms, s.itl_p99_ms)),
+        itl,
+        buffer,
+    );
+    draw_pool(look, state, pool, buffer);
+    draw_policies(look, state, policies, buffer);
+}
+
+/// Label and value.
+fn pair(look: Look<'_>, label: &str, value: String) -> [Span<'static>; 2] {
+    [Span::styled(format!("{label} "), look.theme.label), Span::raw(format!("{value}  "))]
+}
+
+/// The time up to which graphs run: now, or when the screen was paused.
+fn graph_end(look: Look<'_>) -> u64 {
+    if look.app.paused() { look.app.feed().at } else { look.now }
+}
+
+fn draw_throughput(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
+    let title = Line::from(Span::styled(" Throughput ", look.theme.title));
+    let inside = inset(framed(title, look.theme, area, buffer), 1, 0);
+    let rates = &state.rates;
+    let values = look.app.feed().history.series(graph_end(look), usize::from(inside.width), |s| s.generated);
+    let mut line = Line::default();
+    line.push_span(Span::styled(rate(rates.generated_tokens), look.theme.throughput));
+    line.push_span(Span::raw(" tok/s  "));
+    line.extend(pair(look, "prompt", rate(rates.prompt_tokens)));
+    line.extend(pair(look, "requests/s", rate(rates.requests)));
+    line.extend(pair(look, "steps/s", rate(rates.steps)));
+    line.extend(pair(look, "peak", rate(peak(&values))));
+    put(line, inside, 0, buffer);
+    graph(&values, peak(&values), look.theme.throughput, look.theme, below(inside, 1), buffer);
+}
+
+fn draw_queue(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
+    let title = Line::from(Span::styled(" Requests ", look.theme.title));
+    let inside = inset(framed(title, look.theme, area, buffer), 1, 0);
+    let queue = &state.queue;
+    let waiting = queue.waiting + queue.held + queue.preempted;
+    let mut lines = vec![
+        Line::from(
+            [pair(look, "running", queue.running.to_string()), pair(look, "waiting", waiting.to_string())]
+                .concat(),
+        ),
+        Line::from(
+            [
+                pair(look, "held", queue.held.to_string()),
+                pair(look, "preempted", queue.preempted.to_string()),
+            ]
+            .concat(),
+        ),
+        Line::from(pair(look, "queued p99", milliseconds(state.latencies.queue_p99_ms)).to_vec()),
+        Line::from(pair(look, "step p50", milliseconds(state.latencies.step_p50_ms)).to_vec()),
+        Line::from(pair(look, "request p50", milliseconds(state.latencies.e2e_p50_ms)).to_vec()),
+    ];
+    let refused: u64 = state.counters.refused.values().sum();
+    let finished: u64 = state.counters.finished.values().sum();
+    lines.push(Line::from(pair(look, "finished", count(finished)).to_vec()));
+    lines.push(Line::from(
+        [pair(look, "failed", count(state.counters.failed)), pair(look, "refused", count(refused))].concat(),
+    ));
+    for (index, line) in (0..).zip(lines) {
+        put(line, inside, index, buffer);
+    }
+}
+
+struct Latency {
+    name: &'static str,
+    p50: f64,
+    p99: f64,
+    style: Style,
+    value: fn(&Sample) -> (f64, f64),
+}
+
+/// Median above 99th percentile, each with a graph of its own scale where there are rows for two.
+fn draw_latency(look: Look<'_>, latency: Latency, area: Rect, buffer: &mut Buffer) {
+    let title = Line::from(Span::styled(format!(" {} ", latency.name), look.theme.title));
+    let inside = inset(framed(title, look.theme, area, buffer), 1, 0);
+    let label = 14;
+    let width = inside.width.saturating_sub(label);
+    let series = |pick: fn((f64, f64)) -> f64| {
+        let all = look
+            .app
+            .feed()
+            .history
+            .series(graph_end(look), usize::from(width), |sample| pick((latency.value)(sample)));
+        // A latency of zero means that nothing was measured.
+        all.into_iter().map(|value| value.filter(|value| *value > 0.0)).collect::<Vec<_>>()
+    };
+    let halves: [(&str, f64, Vec<Option<f64>>); 2] =
+        [("p50", latency.p50, series(|v| v.0)), ("p99", latency.p99, series(|v| v.1))];
+    let upper = inside.height - inside.height / 2;
+    let areas = [Rect { height: upper, ..inside }, below(inside, upper)];
+    for ((name, value, values), half) in halves.into_iter().zip(areas) {
+        let mut line = Line::default();
+        line.push_span(Span::styled(format!("{name} "), look.theme.label));
+        line.push_span(Span::styled(format!("{:>8}", milliseconds(value)), latency.style));
+        put(line, half, half.height.saturating_sub(1), buffer);
+        let half = Rect { x: half.x + label, width, ..half };
+        graph(&values, peak(&values), latency.style, look.theme, half, buffer);
+    }
+}
+
+/// The three parts of the pool, in the order of the bar.
+fn pool_parts(look: Look<'_>, state: &State) -> [(u64, char, Style); 3] {
+    let part = |blocks: u32, kind| (u64::from(blocks), glyph(kind), look.theme.block(kind));
+    [
+        part(state.memory.used, BlockState::Used),
+        part(state.memory.cached, BlockState::Cached),
+        part(state.memory.free, BlockState::Free),
+    ]
+}
+
+fn draw_pool(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
+    let memory = &state.memory;
+    let size = u64::from(memory.total) * memory.block_bytes;
+    let mut title = Line::from(Span::styled(" KV pool ", look.theme.title));
+    let facts = format!(
+        "{} blocks x {} tokens, {} ",
+        count(memory.total.into()),
+        memory.block_size,
+        if size > 0 { bytes(size) } else { "size unknown".to_owned() }
+    );
+    title.push_span(Span::styled(facts, look.theme.label));
+    let inside = inset(framed(title, look.theme, area, buffer), 1, 0);
+    let parts = pool_parts(look, state);
+    put(bar(usize::from(inside.width), &parts), inside, 0, buffer);
+    let mut line = Line::default();
+    for ((blocks, glyph, style), name) in parts.into_iter().zip(["used", "cached", "free"]) {
+        line.push_span(Span::styled(format!("{glyph} "), style));
+        line.extend(pair(
+            look,
+            name,
+            format!("{} ({})", count(blocks), percent(blocks, memory.total.into())),
+        ));
+    }
+    line.push_span(Span::styled(format!("= {}   ", count(memory.total.into())), look.theme.label));
+    line.extend(pressure(look, state, 10));
+    put(line, inside, 1, buffer);
+}
+
+/// Admission's pressure as a gauge and a number.
+fn pressure(look: Look<'_>, state: &State, width: usize) -> Vec<Span<'static>> {
+    let level = state.pressure.level;
+    let style = if state.pressure.backpressure { look.theme.warning } else { look.theme.good };
+    let mut spans = vec![Span::styled("pressure ", look.theme.label)];
+    spans.extend(gauge(width, level, 1.0, style, look.theme));
+    spans.push(Span::styled(format!(" {level:.2}"), style));
+    if state.pressure.backpressure {
+        spans.push(Span::styled(" backpressure", look.theme.warning));
+    }
+    spans
+}
+
+fn draw_policies(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
+    let title = Line::from(Span::styled(" Policies ", look.theme.title));
+    let inside = inset(framed(title, look.theme, area, buffer), 1, 0);
+    let mut lines: Vec<Line<'_>> = state.policies.iter().map(|slot| health(look, slot)).collect();
+    let last_fault =
+        state.policies.iter().filter_map(|slot| slot.last_fault.as_ref()).max_by_key(|f| f.at_ms);
+    lines.push(match last_fault {
+        Some(fault) => Line::styled(
+            fit(
+                &format!(
+                    "last fault: {} {} {} ago at step {}: {}",
+                    fault.policy,
+                    fault.reason,
+                    age(state.uptime_ms.saturating_sub(fault.at_ms)),
+                    count(fault.step),
+                    fault.message
+                ),
+                usize::from(inside.width),
+            ),
+            look.theme.bad,
+        ),
+        None => Line::styled("no faults", look.theme.label),
+    });
+    // Where not all fit, a fault is worth more than the slots that are well.
+    let rows = usize::from(inside.height);
+    if lines.len() > rows && last_fault.is_some() && rows > 0 {
+        lines.swap_remove(rows - 1);
+    }
+    for (index, line) in (0..).zip(lines) {
+        put(line, inside, index, buffer);
+    }
+}
+
+/// One slot on one line.
+fn health(look: Look<'_>, slot: &PolicySlot) -> Line<'static> {
+    let well = slot.state == "live";
+    let (mark, style) = if well { ("●", look.theme.good) } else { ("▲", look.theme.bad) };
+    let mut line = Line::default();
+    line.push_span(Span::styled(format!("{mark} "), style));
+    line.push_span(Span::styled(format!("{:<13}", slot.kind), look.theme.label));
+    line.push_span(Span::raw(format!("{:<18}", fit(&format!("{} {}", slot.name, slot.version), 18))));
+    line.push_span(Span::styled(format!(" {:<9}", fit(&slot.state, 9)), style));
+    line.extend(pair(look, "call p50", format!("{:>7}", microseconds(slot.p50_us))));
+    line.extend(pair(look, "p99", format!("{:>7}", microseconds(slot.p99_us))));
+    let faults = if slot.faults > 0 { look.theme.warning } else { look.theme.label };
+    line.push_span(Span::styled(format!("faults {}", count(slot.faults)), faults));
+    line
+}
+
+/// The same numbers in lines, the most important first.
+fn draw_compact(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
+    let area = inset(area, u16::from(area.width > 60), 0);
+    let width = usize::from(area.width);
+    let (l, q) = (&state.latencies, &state.queue);
+    let parts = pool_parts(look, state);
+    let values = look.app.feed().history.series(graph_end(look), width.saturating_sub(24), |s| s.generated);
+    let mut first = Line::default();
+    first.push_span(Span::styled(rate(state.rates.generated_tokens), look.theme.throughput));
+    first.push_span(Span::raw(" tok/s "));
+    first.push_span(Span::styled(format!("prompt {}", rate(state.rates.prompt_tokens)), look.theme.label));
+    let waiting = q.waiting + q.held + q.preempted;
+    let mut lines = vec![
+        first,
+        Line::from(
+            pair(look, "TTFT", format!("{} / {}", milliseconds(l.ttft_p50_ms), milliseconds(l.ttft_p99_ms)))
+                .to_vec(),
+        ),
+        Line::from(
+            pair(look, "ITL ", format!("{} / {}", milliseconds(l.itl_p50_ms), milliseconds(l.itl_p99_ms)))
+                .to_vec(),
+        ),
+        Line::from(
+            [pair(look, "running", q.running.to_string()), pair(look, "waiting", waiting.to_string())]
+                .concat(),
+        ),
+        bar(width, &parts),
+        Line::styled(
+            fit(
+                &format!(
+                    "used {} cached {} free {} = {}",
+                    state.memory.used, state.memory.cached, state.memory.free, state.memory.total
+                ),
+                width,
+            ),
+            look.theme.label,
+        ),
+        Line::from(pressure(look, state, 8)),
+    ];
+    let mut policies = Line::default();
+    for slot in &state.policies {
+        let well = slot.state == "live";
+        let style = if well { look.theme.good } else { look.theme.bad };
+        policies.push_span(Span::styled(if well { "● " } else { "▲ " }, style));
+        policies.push_span(Span::raw(format!("{} ", slot.name)));
+    }
+    lines.push(policies);
+    if area.height >= 12 {
+        lines.push(Line::default());
+        lines.extend(state.policies.iter().map(|slot| health(look, slot)));
+    }
+    // The policy line must not be the one that falls off.
+    let rows = usize::from(area.height);
+    if lines.len() > rows && rows > 2 {
+        lines.remove(6);
+    }
+    for (index, line) in (0..).zip(lines) {
+        put(line, area, index, buffer);
+    }
+    if width > 56 {
+        let spark = Rect {
+            x: area.x + 24 + area.width / 4,
+            width: area.width - 24 - area.width / 4,
+            height: 3,
+            ..area
+        };
+        let values = &values[values.len().saturating_sub(usize::from(spark.width))..];
+        graph(values, peak(values), look.theme.throughput, look.theme, spark, buffer);
+    }
+}
