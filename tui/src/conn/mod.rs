@@ -309,7 +309,7 @@ impl Events {
 fn parse_address(address: &str) -> Result<Url, ConnError> {
     let wrong =
         |message: &str| ConnError::Address { address: address.to_owned(), message: message.to_owned() };
-    let trimmed = address.trim().trim_end_matches('/');
+    let trimmed = address.trim();
     let full = if trimmed.contains("://") { trimmed.to_owned() } else { format!("http://{trimmed}") };
     let mut url = Url::parse(&full).map_err(|error| wrong(&format!("{error}; expected http://HOST:PORT")))?;
     if url.scheme() != "http" {

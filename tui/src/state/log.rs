@@ -75,16 +75,16 @@ impl Log {
         self.entries.is_empty()
     }
 
-    /// Lines below the visible part.
-    #[must_use]
-    pub fn scrolled(&self) -> usize {
-        self.scroll
-    }
-
     /// The lines that fit, oldest first.
     pub fn visible(&self, height: usize) -> impl Iterator<Item = &Entry> {
-        let end = self.entries.len().saturating_sub(self.scroll).max(height.min(self.entries.len()));
+        let end = self.entries.len() - self.newer(height);
         self.entries.range(end.saturating_sub(height)..end)
+    }
+
+    /// Lines below the visible ones.
+    #[must_use]
+    pub fn newer(&self, height: usize) -> usize {
+        self.scroll.min(self.entries.len().saturating_sub(height))
     }
 
     /// The latest line.

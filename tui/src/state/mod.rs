@@ -85,6 +85,18 @@ impl Screen {
         }
     }
 
+    /// Its title where there is little room.
+    #[must_use]
+    pub fn short_title(self) -> &'static str {
+        match self {
+            Self::Overview => "All",
+            Self::Blocks => "Blk",
+            Self::Requests => "Req",
+            Self::Policies => "Pol",
+            Self::Log => "Log",
+        }
+    }
+
     fn step(self, by: usize) -> Self {
         Self::ALL[(self as usize + by) % Self::ALL.len()]
     }

@@ -56,17 +56,21 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
         }
     }
     let legend = below(inset(area, 2, 1), map.height);
-    put(legend_line(look, &pane.counts()), legend, 0, buffer);
+    put(legend_line(look, &pane.counts(), legend.width < 70), legend, 0, buffer);
     put(cursor_line(look, grid, usize::from(legend.width)), legend, 1, buffer);
     debug_assert_eq!(row(legend, 0).y, map.bottom());
 }
 
-fn legend_line(look: Look<'_>, counts: &Counts) -> Line<'static> {
+fn legend_line(look: Look<'_>, counts: &Counts, short: bool) -> Line<'static> {
     let total = counts.total() as u64;
     let mut line = Line::default();
     for state in BlockState::ALL {
         let blocks = counts.get(state) as u64;
         line.push_span(Span::styled(format!("{} ", glyph(state)), look.theme.block(state)));
+        if short {
+            line.push_span(Span::raw(format!("{}  ", count(blocks))));
+            continue;
+        }
         line.push_span(Span::styled(format!("{} ", state.name()), look.theme.label));
         line.push_span(Span::raw(format!("{} ", count(blocks))));
         line.push_span(Span::styled(format!("{}  ", percent(blocks, total)), look.theme.label));

@@ -13,7 +13,7 @@ use crate::state::actions::Dialog;
 
 const HELP: [(&str, &str); 17] = [
     ("1-5, tab", "overview, blocks, requests, policies, log"),
-    ("arrows, hjkl", "move"),
+    ("hjkl, arrows", "move"),
     ("g G, PgUp PgDn", "first, last, a page"),
     ("space", "pause the screen; the host runs on"),
     ("esc", "close, dismiss"),
@@ -28,7 +28,7 @@ const HELP: [(&str, &str); 17] = [
     ("Policies", ""),
     ("up down", "select a slot"),
     ("s, enter", "swap in another policy (asks first)"),
-    ("r", "roll back to the previous one (asks first)"),
+    ("r", "roll back (asks first)"),
 ];
 
 /// A box in the middle, as large as wanted and possible, emptied.
@@ -54,7 +54,9 @@ pub(super) fn draw_help(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     let lines = HELP.iter().filter(|(key, _)| !tight || !key.is_empty());
     for (index, (key, meaning)) in (0..).zip(lines) {
         let style = if meaning.is_empty() { look.theme.title } else { look.theme.key };
-        let line = Line::from(vec![Span::styled(format!("{key:<15} "), style), Span::raw(*meaning)]);
+        let key_width = if inside.width < 50 { 7 } else { 15 };
+        let key = if meaning.is_empty() { (*key).to_owned() } else { fit(key, key_width) };
+        let line = Line::from(vec![Span::styled(format!("{key:<key_width$} "), style), Span::raw(*meaning)]);
         put(line, inside, index, buffer);
     }
 }

@@ -15,7 +15,7 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
         let refused: u64 = state.counters.refused.values().sum();
         let faults: u64 = state.policies.iter().map(|slot| slot.faults).sum();
         let text = format!(
-            "since the host's start: {} refused, {} preempted, {} policy faults, {} device faults ",
+            "{} refused, {} preempted, {} policy faults, {} device faults ",
             count(refused),
             count(state.counters.preemptions),
             count(faults),
@@ -41,8 +41,9 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
         ]);
         put(line, inside, index, buffer);
     }
-    if log.scrolled() > 0 {
-        let text = format!(" {} newer, G ", log.scrolled());
+    let newer = log.newer(usize::from(inside.height));
+    if newer > 0 {
+        let text = format!(" {newer} newer, G ");
         let at = Rect {
             y: area.bottom().saturating_sub(1),
             height: 1,

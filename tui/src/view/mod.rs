@@ -104,7 +104,10 @@ fn draw_header(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
             right.push(Span::styled(up, theme.label));
         }
     }
-    left.push(Span::styled(format!("  {}", app.address), theme.label));
+    if app.state().is_none() || area.width >= 100 {
+        left.push(Span::styled(format!("  {}", app.address), theme.label));
+    }
+    right.insert(0, Span::raw("  "));
     right.push(status);
     right.push(Span::raw(" "));
     let right = Line::from(right);
@@ -119,7 +122,7 @@ fn draw_tabs(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     let short = area.width < 56;
     let mut spans = vec![];
     for (index, screen) in Screen::ALL.into_iter().enumerate() {
-        let title = if short { fit_title(screen.title()) } else { screen.title() };
+        let title = if short { screen.short_title() } else { screen.title() };
         let text = format!(" {} {title} ", index + 1);
         let style = if screen == look.app.screen {
             look.theme.title.add_modifier(Modifier::REVERSED)
@@ -129,11 +132,6 @@ fn draw_tabs(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
         spans.push(Span::styled(text, style));
     }
     Line::from(spans).render(area, buffer);
-}
-
-/// The first three letters.
-fn fit_title(title: &'static str) -> &'static str {
-    &title[..3]
 }
 
 /// The last outcome, or why there is no connection, or the keys.
@@ -148,8 +146,8 @@ fn draw_footer(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     if let Link::Lost { why, retry_at } = &app.link
         && app.state().is_some()
     {
-        let wait = retry_at.saturating_sub(now).div_ceil(1_000);
-        Line::styled(fit(&format!(" retry in {wait} s: {why}"), width), theme.bad).render(area, buffer);
+        let text = format!(" {}: {why}", retry(*retry_at, now));
+        Line::styled(fit(&text, width), theme.bad).render(area, buffer);
         return;
     }
     let keys: &[(&str, &str)] = match app.screen {
@@ -172,13 +170,20 @@ fn draw_footer(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     line.render(area, buffer);
 }
 
+/// When the next attempt is made.
+fn retry(retry_at: Millis, now: Millis) -> String {
+    match retry_at.saturating_sub(now).div_ceil(1_000) {
+        0 => "connecting".to_owned(),
+        seconds => format!("trying again in {seconds} s"),
+    }
+}
+
 /// What a screen shows before the first snapshot.
 fn draw_waiting(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     let text = match &look.app.link {
         Link::Connecting | Link::Live => format!("Waiting for {} ...", look.app.address),
         Link::Lost { why, retry_at } => {
-            let wait = retry_at.saturating_sub(look.now).div_ceil(1_000);
-            format!("{why}\n\nTrying again in {wait} s.")
+            format!("{why}\n\n{}", retry(*retry_at, look.now))
         }
     };
     parts::wrapped(&text, look.theme.label, parts::inset(area, 2, 1), buffer);

@@ -6,10 +6,11 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
+use ratatui::widgets::Widget;
 
 use super::Look;
 use super::format::{age, bytes, count, fit, microseconds, milliseconds, percent, rate};
-use super::parts::{bar, below, framed, gauge, graph, inset, peak, put};
+use super::parts::{bar, below, fitting, framed, gauge, graph, inset, peak, put};
 use super::theme::glyph;
 use crate::state::blocks::BlockState;
 use crate::state::history::Sample;
@@ -68,13 +69,16 @@ fn draw_throughput(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffe
     let inside = inset(framed(title, look.theme, area, buffer), 1, 0);
     let rates = &state.rates;
     let values = look.app.feed().history.series(graph_end(look), usize::from(inside.width), |s| s.generated);
-    let mut line = Line::default();
-    line.push_span(Span::styled(rate(rates.generated_tokens), look.theme.throughput));
-    line.push_span(Span::raw(" tok/s  "));
-    line.extend(pair(look, "prompt", rate(rates.prompt_tokens)));
-    line.extend(pair(look, "requests/s", rate(rates.requests)));
-    line.extend(pair(look, "steps/s", rate(rates.steps)));
-    line.extend(pair(look, "peak", rate(peak(&values))));
+    let generated =
+        vec![Span::styled(rate(rates.generated_tokens), look.theme.throughput), Span::raw(" tok/s  ")];
+    let pieces = [
+        generated,
+        pair(look, "prompt", rate(rates.prompt_tokens)).to_vec(),
+        pair(look, "peak", rate(peak(&values))).to_vec(),
+        pair(look, "requests/s", rate(rates.requests)).to_vec(),
+        pair(look, "steps/s", rate(rates.steps)).to_vec(),
+    ];
+    let line = fitting(usize::from(inside.width) + 2, pieces);
     put(line, inside, 0, buffer);
     graph(&values, peak(&values), look.theme.throughput, look.theme, below(inside, 1), buffer);
 }
@@ -169,7 +173,15 @@ fn draw_pool(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
         if size > 0 { bytes(size) } else { "size unknown".to_owned() }
     );
     title.push_span(Span::styled(facts, look.theme.label));
+    let room = usize::from(area.width).saturating_sub(title.width() + 5);
     let inside = inset(framed(title, look.theme, area, buffer), 1, 0);
+    let mut level = Line::from(pressure(look, state, 10));
+    if level.width() + 2 <= room {
+        level.spans.insert(0, Span::raw(" "));
+        level.push_span(Span::raw(" "));
+        let width = level.width() as u16;
+        level.render(Rect { x: area.right() - 2 - width, width, height: 1, ..area }, buffer);
+    }
     let parts = pool_parts(look, state);
     put(bar(usize::from(inside.width), &parts), inside, 0, buffer);
     let mut line = Line::default();
@@ -181,8 +193,7 @@ fn draw_pool(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
             format!("{} ({})", count(blocks), percent(blocks, memory.total.into())),
         ));
     }
-    line.push_span(Span::styled(format!("= {}   ", count(memory.total.into())), look.theme.label));
-    line.extend(pressure(look, state, 10));
+    line.push_span(Span::styled(format!("= {}", count(memory.total.into())), look.theme.label));
     put(line, inside, 1, buffer);
 }
 
@@ -241,10 +252,11 @@ fn health(look: Look<'_>, slot: &PolicySlot) -> Line<'static> {
     line.push_span(Span::styled(format!("{:<13}", slot.kind), look.theme.label));
     line.push_span(Span::raw(format!("{:<18}", fit(&format!("{} {}", slot.name, slot.version), 18))));
     line.push_span(Span::styled(format!(" {:<9}", fit(&slot.state, 9)), style));
-    line.extend(pair(look, "call p50", format!("{:>7}", microseconds(slot.p50_us))));
-    line.extend(pair(look, "p99", format!("{:>7}", microseconds(slot.p99_us))));
     let faults = if slot.faults > 0 { look.theme.warning } else { look.theme.label };
-    line.push_span(Span::styled(format!("faults {}", count(slot.faults)), faults));
+    line.push_span(Span::styled(format!(" faults {:<5}", count(slot.faults)), faults));
+    line.extend(pair(look, "p50", format!("{:>7}", microseconds(slot.p50_us))));
+    line.extend(pair(look, "p99", format!("{:>7}", microseconds(slot.p99_us))));
+    line.extend(pair(look, "calls", count(slot.calls)));
     line
 }
 

@@ -4,9 +4,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{
-    Block, BorderType, Paragraph, RenderDirection, Sparkline, SparklineBar, Widget, Wrap,
-};
+use ratatui::widgets::{Block, BorderType, Paragraph, Widget, Wrap};
 
 use super::format::{fit, split};
 use super::theme::Theme;
@@ -57,22 +55,42 @@ pub fn wrapped(text: &str, style: Style, area: Rect, buffer: &mut Buffer) {
     Paragraph::new(lines).wrap(Wrap { trim: true }).render(area, buffer);
 }
 
-/// A bar per value, the latest on the right; seconds without a value are dotted on the ground line.
-/// `max` is the value of a full bar.
+/// A bar per value, the latest on the right, in eighths of a cell; a second without a value is a dot on
+/// the ground line, and what is not quite nothing is not drawn as nothing. `max` is a full bar's value.
 pub fn graph(values: &[Option<f64>], max: f64, style: Style, theme: &Theme, area: Rect, buffer: &mut Buffer) {
-    // Sparklines count in whole numbers, and latencies may be fractions.
-    const SCALE: f64 = 1_000.0;
-    let bars = values.iter().map(|value| match value {
-        Some(value) => SparklineBar::from(Some((value.max(0.0) * SCALE) as u64)).style(Some(style)),
-        None => SparklineBar::from(None),
-    });
-    Sparkline::default()
-        .data(bars)
-        .max((max * SCALE).max(1.0) as u64)
-        .direction(RenderDirection::LeftToRight)
-        .absent_value_style(theme.border)
-        .absent_value_symbol("·")
-        .render(area, buffer);
+    const EIGHTHS: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
+    let full = f64::from(area.height) * 8.0;
+    for (x, value) in (area.left()..area.right()).zip(values) {
+        let Some(value) = value else {
+            if area.height > 0 {
+                buffer.set_string(x, area.bottom() - 1, "·", theme.border);
+            }
+            continue;
+        };
+        let share = if max > 0.0 { (value / max).clamp(0.0, 1.0) } else { 0.0 };
+        let mut eighths = (share * full).round() as usize;
+        if *value > 0.0 {
+            eighths = eighths.max(1);
+        }
+        for y in (area.top()..area.bottom()).rev() {
+            buffer.set_string(x, y, EIGHTHS[eighths.min(8)], style);
+            eighths = eighths.saturating_sub(8);
+        }
+    }
+}
+
+/// Puts as many of the pieces on a line as fit whole.
+#[must_use]
+pub fn fitting(width: usize, pieces: impl IntoIterator<Item = Vec<Span<'static>>>) -> Line<'static> {
+    let mut line = Line::default();
+    for piece in pieces {
+        let more: usize = piece.iter().map(Span::width).sum();
+        if line.width() + more > width {
+            break;
+        }
+        line.extend(piece);
+    }
+    line
 }
 
 /// The largest value.

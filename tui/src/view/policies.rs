@@ -14,8 +14,11 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
         super::draw_waiting(look, area, buffer);
         return;
     };
-    let [slots, rest] = Layout::vertical([Constraint::Length(6), Constraint::Min(0)]).areas(area);
-    draw_slots(look, state, slots, buffer);
+    // A small terminal spends its rows on the facts and not on frames.
+    let framed_slots = area.height >= 14;
+    let rows = if framed_slots { 6 } else { 4 };
+    let [slots, rest] = Layout::vertical([Constraint::Length(rows), Constraint::Min(0)]).areas(area);
+    draw_slots(look, state, framed_slots, slots, buffer);
     let slot = state.policies.iter().find(|slot| slot.kind == look.app.policies.kind());
     if rest.height < 9 {
         if let Some(slot) = slot {
@@ -33,9 +36,9 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     draw_history(look, state, history, buffer);
 }
 
-fn draw_slots(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
+fn draw_slots(look: Look<'_>, state: &State, with_frame: bool, area: Rect, buffer: &mut Buffer) {
     let title = Line::from(Span::styled(" Policies ", look.theme.title));
-    let inside = framed(title, look.theme, area, buffer);
+    let inside = if with_frame { framed(title, look.theme, area, buffer) } else { area };
     let table = inset(inside, u16::from(inside.width > 60), 0);
     let width = usize::from(table.width);
     put(Line::styled(slot_text(None, width), look.theme.label), table, 0, buffer);
@@ -102,7 +105,8 @@ fn draw_details(look: Look<'_>, state: &State, slot: &PolicySlot, area: Rect, bu
         );
         facts.insert(1, ("fault", text));
     }
-    facts.push(("digest", digest(&slot.sha256)));
+    let native = slot.sha256.is_empty();
+    facts.push(("digest", if native { "none, native code".to_owned() } else { slot.sha256.clone() }));
     if !slot.config.is_null() {
         facts.push(("config", slot.config.to_string()));
     }

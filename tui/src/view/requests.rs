@@ -41,7 +41,7 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
         super::draw_waiting(look, area, buffer);
         return;
     };
-    let inside = framed(title(look, state), look.theme, area, buffer);
+    let inside = framed(title(look, state, area.width < 60), look.theme, area, buffer);
     let table = inset(inside, u16::from(inside.width > 60), 0);
     let width = usize::from(table.width);
     if state.requests.is_empty() {
@@ -67,13 +67,17 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     }
 }
 
-fn title(look: Look<'_>, state: &State) -> Line<'static> {
+fn title(look: Look<'_>, state: &State, short: bool) -> Line<'static> {
     let queue = &state.queue;
     let mut line = Line::from(Span::styled(" Requests ", look.theme.title));
-    let text = format!(
-        "{} running, {} waiting, {} held, {} preempted ",
-        queue.running, queue.waiting, queue.held, queue.preempted
-    );
+    let text = if short {
+        format!("{} run, {} wait ", queue.running, queue.waiting + queue.held + queue.preempted)
+    } else {
+        format!(
+            "{} running, {} waiting, {} held, {} preempted ",
+            queue.running, queue.waiting, queue.held, queue.preempted
+        )
+    };
     line.push_span(Span::styled(text, look.theme.label));
     let shown = state.requests.len();
     if shown < state.requests_total as usize {

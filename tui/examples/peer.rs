@@ -1,0 +1,13 @@
+//! A scripted host to look at the console without a model:
+//! `cargo run -p infer-tui --example peer`, then the command that it prints.
+
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+#[tokio::main]
+async fn main() {
+    let port = std::env::args().nth(1).and_then(|port| port.parse().ok()).unwrap_or(0);
+    let peer = support::peer::Peer::start(port, "example").await;
+    println!("INFER_ADMIN_TOKEN=example infer-tui --admin http://{}", peer.address);
+    std::future::pending::<()>().await;
+}

@@ -1,0 +1,123 @@
+//! The connection against a scripted host over real sockets: tokens, actions, errors, restarts.
+
+#[path = "support/mod.rs"]
+mod support;
+
+use std::path::Path;
+use std::time::Duration;
+
+use infer_api::admin::AdminEvent;
+use infer_tui::conn::feed::{self, Report};
+use infer_tui::conn::token::TokenSource;
+use infer_tui::conn::{Client, ConnError};
+use support::peer::Peer;
+use support::sample;
+use tokio::sync::mpsc::{Receiver, channel};
+
+fn client(port: u16, directory: &Path) -> Client {
+    let base = format!("http://127.0.0.1:{port}/").parse().expect("a URL");
+    Client::with_token(base, TokenSource::new(None, None, directory, port))
+}
+
+fn write_token(directory: &Path, port: u16, token: &str) {
+    std::fs::write(directory.join(format!("admin-{port}.token")), token).expect("writable");
+}
+
+/// A peer and a client that finds its token in a file.
+async fn connected() -> (Peer, Client, tempfile::TempDir) {
+    let directory = tempfile::tempdir().expect("writable");
+    let peer = Peer::start(0, "secret").await;
+    let port = peer.address.port();
+    write_token(directory.path(), port, "secret\n");
+    (peer, client(port, directory.path()), directory)
+}
+
+/// The first report that fits; a minute is for machines that are busy, nothing waits so long otherwise.
+async fn until(reports: &mut Receiver<Report>, what: &str, fits: impl Fn(&Report) -> bool) -> Report {
+    let found = async {
+        loop {
+            let report = reports.recv().await.expect("the feed runs");
+            if fits(&report) {
+                return report;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), found)
+        .await
+        .unwrap_or_else(|_| panic!("never came: {what}"))
+}
+
+fn is_snapshot(report: &Report) -> bool {
+    matches!(report, Report::Event(AdminEvent::Snapshot(_)))
+}
+
+#[tokio::test]
+async fn every_endpoint_answers_in_its_type() {
+    let (peer, client, _directory) = connected().await;
+    assert_eq!(client.state().await.unwrap(), sample::state(60));
+    assert_eq!(client.blocks().await.unwrap(), sample::blocks());
+    assert_eq!(client.policies().await.unwrap(), sample::policies());
+    assert_eq!(client.history("scheduler").await.unwrap(), sample::history());
+    let answer = client.swap("scheduler", "static-batch").await.unwrap();
+    assert_eq!((answer.from.as_str(), answer.to.as_str()), ("continuous", "static-batch"));
+    assert_eq!(client.rollback("scheduler").await.unwrap().kind, "scheduler");
+    client.cancel(7).await.unwrap();
+    let asked = peer.asked();
+    assert_eq!(asked.last().unwrap(), "DELETE /admin/requests/7");
+    assert!(asked.contains(&"PUT /admin/policies/scheduler".to_owned()), "{asked:?}");
+    let text = client.state_json().await.unwrap();
+    assert_eq!(serde_json::from_str::<infer_api::admin::State>(&text).unwrap(), sample::state(60));
+}
+
+#[tokio::test]
+async fn a_refusal_carries_the_hosts_words() {
+    let (_peer, client, _directory) = connected().await;
+    let error = client.swap("scheduler", "broken").await.unwrap_err();
+    assert_eq!(error.to_string(), "broken: the self-test trapped (HTTP 422)");
+    assert_eq!(client.cancel(999).await.unwrap_err().to_string(), "no request 999 (HTTP 404)");
+}
+
+#[tokio::test]
+async fn a_wrong_token_says_where_it_came_from() {
+    let (peer, client, directory) = connected().await;
+    let port = peer.address.port();
+    write_token(directory.path(), port, "stale");
+    let error = client.state().await.unwrap_err();
+    assert!(matches!(error, ConnError::Unauthorized { .. }), "{error:?}");
+    let file = format!("admin-{port}.token");
+    assert!(error.to_string().contains(&file), "{error}");
+    std::fs::remove_file(directory.path().join(&file)).unwrap();
+    let error = client.state().await.unwrap_err().to_string();
+    assert!(error.contains("no token found") && error.contains(&file), "{error}");
+    assert!(!error.contains("stale"), "a token is never shown: {error}");
+}
+
+#[tokio::test]
+async fn nobody_at_the_address_says_how_to_start_a_host() {
+    let directory = tempfile::tempdir().unwrap();
+    let peer = Peer::start(0, "x").await;
+    let port = peer.address.port();
+    peer.kill().await;
+    let error = client(port, directory.path()).state().await.unwrap_err().to_string();
+    let advice = format!("infer serve --admin 127.0.0.1:{port}");
+    assert!(error.contains(&advice), "{error}");
+}
+
+#[tokio::test]
+async fn the_feed_survives_a_restart_with_a_new_token() {
+    let (peer, client, directory) = connected().await;
+    let port = peer.address.port();
+    let (out, mut reports) = channel(64);
+    let feed = tokio::spawn(feed::run(client, 10, out));
+    until(&mut reports, "fault", |r| matches!(r, Report::Event(AdminEvent::Fault(_)))).await;
+    until(&mut reports, "first snapshot", is_snapshot).await;
+    peer.kill().await;
+    until(&mut reports, "loss", |r| matches!(r, Report::Lost { .. })).await;
+    write_token(directory.path(), port, "another");
+    let peer = Peer::start(port, "another").await;
+    until(&mut reports, "connected again", |r| matches!(r, Report::Connected)).await;
+    until(&mut reports, "snapshot after the restart", is_snapshot).await;
+    drop(reports);
+    tokio::time::timeout(Duration::from_secs(60), feed).await.expect("ends with its receiver").unwrap();
+    peer.kill().await;
+}

@@ -1,0 +1,6 @@
+//! What the console's tests share.
+#![allow(dead_code, reason = "each test binary and the example use a part of it")]
+
+pub mod expect;
+pub mod peer;
+pub mod sample;

@@ -1,0 +1,150 @@
+//! A scripted admin plane: the real wire types over real HTTP, with made-up contents. It exists so that
+//! the console's connection can be tested without a model; what the real host answers is tested with
+//! the host. Dropping the peer ends its connections too, which is what a host that dies looks like.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::stream;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Bytes, Frame, Incoming};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use infer_api::admin::{ErrorBody, ErrorInfo, SwapAnswer, SwapRequest};
+use tokio::net::TcpListener;
+use tokio::task::{JoinHandle, JoinSet};
+
+use super::sample;
+
+type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// A running peer.
+pub struct Peer {
+    /// Where it listens.
+    pub address: SocketAddr,
+    shared: Arc<Shared>,
+    accepting: JoinHandle<()>,
+}
+
+struct Shared {
+    token: String,
+    /// Everything that was asked, as `METHOD /path`.
+    asked: Mutex<Vec<String>>,
+    /// The scheduler in force.
+    scheduler: Mutex<String>,
+}
+
+impl Peer {
+    /// Listens at `port` (0: any) and wants `token`.
+    pub async fn start(port: u16, token: &str) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", port)).await.expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let shared = Arc::new(Shared {
+            token: token.to_owned(),
+            asked: Mutex::default(),
+            scheduler: Mutex::new("continuous".to_owned()),
+        });
+        let accepting = tokio::spawn(accept(listener, shared.clone()));
+        Self { address, shared, accepting }
+    }
+
+    /// What was asked so far.
+    pub fn asked(&self) -> Vec<String> {
+        self.shared.asked.lock().expect("not poisoned").clone()
+    }
+
+    /// Dies: no connection survives, and the port is free again when this returns.
+    pub async fn kill(self) {
+        self.accepting.abort();
+        let _ = self.accepting.await;
+    }
+}
+
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    // Owned by this task, so that aborting it aborts every connection.
+    let mut connections = JoinSet::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        let shared = shared.clone();
+        connections.spawn(async move {
+            let service = service_fn(move |request| answer(shared.clone(), request));
+            let io = TokioIo::new(stream);
+            // A client that goes away is its own business.
+            let _ = hyper::server::conn::http1::Builder::new().serve_connection(io, service).await;
+        });
+        while connections.try_join_next().is_some() {}
+    }
+}
+
+async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+    let (head, body) = request.into_parts();
+    let path = head.uri.path().to_owned();
+    shared.asked.lock().expect("not poisoned").push(format!("{} {path}", head.method));
+    let given = head.headers.get("authorization").and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if given != format!("Bearer {}", shared.token) {
+        return Ok(error(StatusCode::UNAUTHORIZED, "wrong or missing admin token"));
+    }
+    let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+    Ok(match (&head.method, parts.as_slice()) {
+        (&Method::GET, ["admin", "state"]) => json(&sample::state(60)),
+        (&Method::GET, ["admin", "events"]) => events(shared),
+        (&Method::GET, ["admin", "blocks"]) => json(&sample::blocks()),
+        (&Method::GET, ["admin", "policies"]) => json(&sample::policies()),
+        (&Method::GET, ["admin", "policies", _, "history"]) => json(&sample::history()),
+        (&Method::PUT, ["admin", "policies", kind]) => match serde_json::from_slice::<SwapRequest>(&body) {
+            Ok(swap) if swap.name == "broken" => {
+                error(StatusCode::UNPROCESSABLE_ENTITY, "broken: the self-test trapped")
+            }
+            Ok(swap) => json(&exchange(&shared, kind, swap.name)),
+            Err(_) => error(StatusCode::BAD_REQUEST, "not a swap request"),
+        },
+        (&Method::POST, ["admin", "policies", kind, "rollback"]) => {
+            json(&exchange(&shared, kind, "static-batch".to_owned()))
+        }
+        (&Method::DELETE, ["admin", "requests", "999"]) => error(StatusCode::NOT_FOUND, "no request 999"),
+        (&Method::DELETE, ["admin", "requests", _]) => json(&serde_json::json!({})),
+        _ => error(StatusCode::NOT_FOUND, "no such endpoint"),
+    })
+}
+
+fn exchange(shared: &Shared, kind: &str, to: String) -> SwapAnswer {
+    let from = std::mem::replace(&mut *shared.scheduler.lock().expect("not poisoned"), to.clone());
+    SwapAnswer { kind: kind.to_owned(), from, to, at_step: 4_711, pause_us: 38.5, state: "restored".into() }
+}
+
+/// A fault, a refusal and a preemption first, then snapshots, ten a second.
+fn events(shared: Arc<Shared>) -> Response<Body> {
+    let frames = stream::unfold((0u64, shared), |(tick, shared)| async move {
+        let text = match tick {
+            0..3 => sample::event(tick),
+            _ => {
+                if tick > 3 {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                let mut state = sample::state(tick - 3);
+                state.policies[0].name = shared.scheduler.lock().expect("not poisoned").clone();
+                sample::frame("snapshot", &state)
+            }
+        };
+        Some((Ok(Frame::data(Bytes::from(text))), (tick + 1, shared)))
+    });
+    let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
+    response.headers_mut().insert("content-type", "text/event-stream".parse().expect("a header"));
+    response
+}
+
+fn json(value: &impl serde::Serialize) -> Response<Body> {
+    let bytes = serde_json::to_vec(value).expect("wire types are JSON");
+    Response::new(Full::new(Bytes::from(bytes)).boxed_unsync())
+}
+
+fn error(status: StatusCode, message: &str) -> Response<Body> {
+    let error = ErrorInfo { message: message.to_owned(), ..ErrorInfo::default() };
+    let mut response = json(&ErrorBody { error });
+    *response.status_mut() = status;
+    response
+}
