@@ -165,10 +165,8 @@ fn project(cpu: &Cpu, linear: &Linear, x: &[f32], out: &mut [f32]) {
     }
 }
 
-/// The first `len` numbers of a buffer, which grows where it must. What they hold is overwritten.
+/// A buffer of `len` numbers that will be overwritten; its memory is kept.
 fn sized(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
-    if buffer.len() < len {
-        buffer.resize(len, 0.0);
-    }
-    &mut buffer[..len]
+    buffer.resize(len, 0.0);
+    buffer
 }
