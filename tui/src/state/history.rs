@@ -74,7 +74,11 @@ impl History {
     /// The last `count` seconds up to `now`, oldest first, gaps included.
     #[must_use]
     pub fn series(&self, now: Millis, count: usize, value: impl Fn(&Sample) -> f64) -> Vec<Option<f64>> {
-        let silent = usize::try_from((now / 1_000).saturating_sub(self.last)).unwrap_or(usize::MAX);
+        // A second that has only begun is not yet a gap.
+        let silent = match (now / 1_000).saturating_sub(self.last) {
+            1 => 0,
+            seconds => usize::try_from(seconds).unwrap_or(usize::MAX),
+        };
         (0..count)
             .rev()
             .map(|back| {

@@ -24,10 +24,11 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
         draw_compact(look, state, area, buffer);
         return;
     }
-    let spare = area.height - 19;
+    // The lower two boxes have as many rows as they have lines; the graphs share the rest.
+    let graphs = area.height.saturating_sub(10).max(10);
     let [top, latency, pool, policies] = Layout::vertical([
-        Constraint::Length(5 + spare / 2),
-        Constraint::Length(5 + spare / 4),
+        Constraint::Length(graphs.div_ceil(2)),
+        Constraint::Length(graphs / 2),
         Constraint::Length(4),
         Constraint::Min(5),
     ])
@@ -213,7 +214,8 @@ fn pressure(look: Look<'_>, state: &State, width: usize) -> Vec<Span<'static>> {
 fn draw_policies(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
     let title = Line::from(Span::styled(" Policies ", look.theme.title));
     let inside = inset(framed(title, look.theme, area, buffer), 1, 0);
-    let mut lines: Vec<Line<'_>> = state.policies.iter().map(|slot| health(look, slot)).collect();
+    let mut lines: Vec<Line<'_>> =
+        state.policies.iter().map(|slot| health(look, slot, usize::from(inside.width))).collect();
     let last_fault =
         state.policies.iter().filter_map(|slot| slot.last_fault.as_ref()).max_by_key(|f| f.at_ms);
     lines.push(match last_fault {
@@ -244,7 +246,7 @@ fn draw_policies(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer)
 }
 
 /// One slot on one line.
-fn health(look: Look<'_>, slot: &PolicySlot) -> Line<'static> {
+fn health(look: Look<'_>, slot: &PolicySlot, width: usize) -> Line<'static> {
     let well = slot.state == "live";
     let (mark, style) = if well { ("●", look.theme.good) } else { ("▲", look.theme.bad) };
     let mut line = Line::default();
@@ -254,9 +256,12 @@ fn health(look: Look<'_>, slot: &PolicySlot) -> Line<'static> {
     line.push_span(Span::styled(format!(" {:<9}", fit(&slot.state, 9)), style));
     let faults = if slot.faults > 0 { look.theme.warning } else { look.theme.label };
     line.push_span(Span::styled(format!(" faults {:<5}", count(slot.faults)), faults));
-    line.extend(pair(look, "p50", format!("{:>7}", microseconds(slot.p50_us))));
-    line.extend(pair(look, "p99", format!("{:>7}", microseconds(slot.p99_us))));
-    line.extend(pair(look, "calls", count(slot.calls)));
+    let measured = [
+        pair(look, "p50", format!("{:>7}", microseconds(slot.p50_us))).to_vec(),
+        pair(look, "p99", format!("{:>7}", microseconds(slot.p99_us))).to_vec(),
+        pair(look, "calls", count(slot.calls)).to_vec(),
+    ];
+    line.extend(fitting((width + 2).saturating_sub(line.width()), measured));
     line
 }
 
@@ -309,7 +314,7 @@ fn draw_compact(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) 
     lines.push(policies);
     if area.height >= 12 {
         lines.push(Line::default());
-        lines.extend(state.policies.iter().map(|slot| health(look, slot)));
+        lines.extend(state.policies.iter().map(|slot| health(look, slot, width)));
     }
     // The policy line must not be the one that falls off.
     let rows = usize::from(area.height);
