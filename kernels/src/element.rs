@@ -5,14 +5,34 @@ use half::bf16;
 
 use crate::simd::Simd;
 
+use crate::cpu::attention::{Context, attend};
+use crate::simd::Isa;
+
 mod sealed {
-    pub trait Sealed {}
-    impl Sealed for f32 {}
-    impl Sealed for half::bf16 {}
+    use super::{Context, Isa};
+
+    /// Closes [`super::Element`], and has the hot loops compiled in this crate, with its own settings.
+    pub trait Sealed: Sized {
+        fn attend(isa: Isa, context: Context<'_, Self>, q: &[f32], out: &mut [f32]);
+    }
+}
+
+pub(crate) use sealed::Sealed;
+
+impl Sealed for f32 {
+    fn attend(isa: Isa, context: Context<'_, Self>, q: &[f32], out: &mut [f32]) {
+        attend(isa, context, q, out);
+    }
+}
+
+impl Sealed for bf16 {
+    fn attend(isa: Isa, context: Context<'_, Self>, q: &[f32], out: &mut [f32]) {
+        attend(isa, context, q, out);
+    }
 }
 
 /// A storage type.
-pub trait Element: sealed::Sealed + Copy + Send + Sync + 'static {
+pub trait Element: Sealed + Copy + Send + Sync + 'static {
     /// Zero.
     const ZERO: Self;
 

@@ -73,7 +73,7 @@ impl Cpu {
                 head,
                 position: query.positions[token],
             };
-            attend(isa, context, &query.q.row(token)[first..first + len_out], out);
+            T::attend(isa, context, &query.q.row(token)[first..first + len_out], out);
         });
     }
 }
@@ -101,8 +101,8 @@ fn check<T: Element>(
     }
 }
 
-/// One token's view of one key head.
-struct Context<'a, T> {
+/// One token's view of one key head. Public only inside a sealed trait.
+pub struct Context<'a, T> {
     layer: &'a PagedLayer<T>,
     params: &'a AttentionParams,
     table: &'a [u32],
@@ -110,7 +110,7 @@ struct Context<'a, T> {
     position: u32,
 }
 
-fn attend<T: Element>(isa: Isa, context: Context<'_, T>, q: &[f32], out: &mut [f32]) {
+pub(crate) fn attend<T: Element>(isa: Isa, context: Context<'_, T>, q: &[f32], out: &mut [f32]) {
     on_isa!(isa, attend_lanes[T: Element](context: Context<'_, T>, q: &[f32], out: &mut [f32]));
 }
 

@@ -130,6 +130,16 @@ impl Driver {
         tokens.enumerate().map(|(i, token)| (logits(i), token)).collect()
     }
 
+    /// A sequence's blocks.
+    pub fn table(&self, sequence: u64) -> Vec<BlockId> {
+        self.tables[&sequence].clone()
+    }
+
+    /// Logits that row `index` of the last batch kept.
+    pub fn kept(&self, index: u32) -> &[f32] {
+        self.executor.kept_logits(LogitsSlot(index)).expect("every row keeps")
+    }
+
     /// Runs a batch and returns the raw answer.
     pub fn try_run(&mut self, batch: &Batch) -> (StepOutput, Result<(), DeviceFault>) {
         let mut output = StepOutput::default();

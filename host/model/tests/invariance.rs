@@ -1,0 +1,132 @@
+//! A sequence's logits have the same bits alone, in a mixed batch, in chunks of any size, on any number of
+//! threads and in blocks of any size. Swaps, preemption and cache hits rest on this.
+
+mod common;
+
+use common::{Chunk, Driver, MAX_SEQ_LEN, model};
+use infer_core::BlockCopy;
+use infer_model::{DType, KvCacheKind, Model};
+
+const CASES: &[(&str, DType)] = &[
+    ("llama-f32", DType::F32),
+    ("llama-bf16", DType::Bf16),
+    ("qwen3-bf16", DType::Bf16),
+    ("gemma3-f32", DType::F32),
+];
+
+/// Prompts of ragged lengths; the tokens mean nothing.
+fn prompts() -> Vec<Vec<u32>> {
+    [1_u32, 5, 16, 17, 40, 63, 130, 200]
+        .into_iter()
+        .map(|len| (0..len).map(|i| (i * i * 31 + i * 7 + len) % 512).collect())
+        .collect()
+}
+
+fn bits(logits: &[f32]) -> Vec<u32> {
+    logits.iter().map(|x| x.to_bits()).collect()
+}
+
+/// Each prompt by itself in one step, then one decode of token 3.
+fn alone(model: &Model, kind: KvCacheKind) -> Vec<[Vec<u32>; 2]> {
+    let prompts = prompts();
+    let run = |prompt: &Vec<u32>| {
+        let mut driver = Driver::new(model, kind, 16, 1);
+        let prefill = driver.run(&[Chunk { sequence: 1, start: 0, tokens: prompt }]).remove(0).0;
+        let decode = Chunk { sequence: 1, start: prompt.len(), tokens: &[3] };
+        [bits(&prefill), bits(&driver.run(&[decode]).remove(0).0)]
+    };
+    prompts.iter().map(run).collect()
+}
+
+#[test]
+fn logits_have_the_same_bits_in_any_batch_chunk_thread_count_and_block_size() {
+    for (name, dtype) in CASES {
+        let model = model(name, *dtype);
+        for kind in [KvCacheKind::Paged, KvCacheKind::Contiguous] {
+            let want = alone(&model, kind);
+            for (size, threads, block_size) in
+                [(400, 1, 16), (400, 2, 16), (1, 1, 16), (7, 2, 8), (16, 1, 32), (17, 1, 5)]
+            {
+                let how =
+                    format!("{name} {kind:?}, chunks of {size}, {threads} threads, blocks of {block_size}");
+                let mut driver = Driver::new(&model, kind, block_size, threads);
+                let prompts = prompts();
+                let mut done = vec![0; prompts.len()];
+                // All prompts advance together; those that are through decode beside the others.
+                while done.iter().zip(&prompts).any(|(done, prompt)| *done <= prompt.len()) {
+                    let mut chunks = Vec::new();
+                    let mut ends = Vec::new();
+                    for (i, prompt) in prompts.iter().enumerate() {
+                        let start = done[i];
+                        let tokens: &[u32] = if start < prompt.len() {
+                            &prompt[start..(start + size).min(prompt.len())]
+                        } else if start == prompt.len() {
+                            &[3]
+                        } else {
+                            continue;
+                        };
+                        chunks.push(Chunk { sequence: i as u64 + 1, start, tokens });
+                        done[i] += tokens.len();
+                        ends.push((i, done[i]));
+                    }
+                    for ((i, end), (logits, _)) in ends.into_iter().zip(driver.run(&chunks)) {
+                        if end >= prompts[i].len() {
+                            let step = end - prompts[i].len();
+                            assert_eq!(bits(&logits), want[i][step], "{how}: prompt {i}, step {step}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn both_kv_caches_agree_within_rounding() {
+    for (name, dtype) in CASES {
+        let model = model(name, *dtype);
+        let (paged, contiguous) = (alone(&model, KvCacheKind::Paged), alone(&model, KvCacheKind::Contiguous));
+        let pairs = paged.iter().flatten().zip(contiguous.iter().flatten());
+        for (paged, contiguous) in pairs {
+            let number = |bits: &u32| f64::from(f32::from_bits(*bits));
+            let error: f64 = paged.iter().zip(contiguous).map(|(a, b)| (number(a) - number(b)).powi(2)).sum();
+            let norm: f64 = paged.iter().map(|a| number(a).powi(2)).sum();
+            // A bf16 cache may round a last place to the other side.
+            let tolerance = if *dtype == DType::F32 { 1e-5 } else { 5e-3 };
+            assert!((error / norm).sqrt() < tolerance, "{name}: {:.1e}", (error / norm).sqrt());
+        }
+    }
+}
+
+/// A prefix hit: a second sequence reads the first one's full blocks and a copy of its partial one.
+#[test]
+fn a_sequence_that_starts_from_cached_blocks_has_the_bits_of_one_that_computed_them() {
+    for (name, dtype) in CASES {
+        let model = model(name, *dtype);
+        let prompt: Vec<u32> = (0..60).map(|i| (i * 13 + 5) % 512).collect();
+        let mut driver = Driver::new(&model, KvCacheKind::Paged, 16, 1);
+        let want = driver.run(&[Chunk { sequence: 1, start: 0, tokens: &prompt }]).remove(0).0;
+        // 50 tokens are cached: three full blocks, and two tokens of the fourth.
+        let mut batch = driver.batch(&[Chunk { sequence: 2, start: 50, tokens: &prompt[50..] }]);
+        let own = batch.block_tables[3];
+        let shared = driver.table(1);
+        batch.block_tables[..3].copy_from_slice(&shared[..3]);
+        batch.copies.push(BlockCopy { from: shared[3], to: own, tokens: 2 });
+        let (_, result) = driver.try_run(&batch);
+        assert_eq!(result, Ok(()));
+        assert_eq!(bits(driver.kept(0)), bits(&want), "{name}");
+    }
+}
+
+#[test]
+fn the_longest_sequence_fits_and_one_more_token_is_a_fault_of_its_row() {
+    let model = model("llama-f32", DType::F32);
+    for kind in [KvCacheKind::Paged, KvCacheKind::Contiguous] {
+        let tokens = vec![9; MAX_SEQ_LEN as usize];
+        let mut driver = Driver::new(&model, kind, 16, 1);
+        driver.run(&[Chunk { sequence: 1, start: 0, tokens: &tokens }]);
+        let batch = driver.batch(&[Chunk { sequence: 1, start: tokens.len(), tokens: &[1] }]);
+        let (_, result) = driver.try_run(&batch);
+        assert_eq!(result.expect_err("too long").rows, Some(vec![0]), "{kind:?}");
+    }
+}

@@ -1,0 +1,225 @@
+//! Checkpoints as strangers hand them over: both generations of config.json, shards, embedded bytes, and
+//! what must be refused, with the key, tensor or file at fault in the message.
+
+mod common;
+
+use common::golden;
+use infer_model::config::RopeScaling;
+use infer_model::{DType, Model, ModelConfig, ModelErrorKind, Source};
+use serde_json::{Value, json};
+
+fn llama_config() -> Value {
+    json!({
+        "model_type": "llama", "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 512,
+        "max_position_embeddings": 1024, "rms_norm_eps": 1e-5, "eos_token_id": 511
+    })
+}
+
+/// The configuration with some keys replaced; null removes one.
+fn parse(base: Value, changes: Value) -> Result<ModelConfig, infer_model::ModelError> {
+    let mut config = base;
+    for (key, value) in changes.as_object().expect("an object") {
+        config[key] = value.clone();
+    }
+    ModelConfig::parse(config.to_string().as_bytes(), None)
+}
+
+#[test]
+fn both_generations_of_keys_mean_the_same() {
+    let llama3 = json!({"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192, "rope_type": "llama3"});
+    let mut v5 = llama3.clone();
+    v5["rope_theta"] = json!(500000.0);
+    let old = parse(
+        llama_config(),
+        json!({"rope_theta": 500000.0, "rope_scaling": llama3, "torch_dtype": "bfloat16"}),
+    );
+    let new = parse(llama_config(), json!({"rope_parameters": v5, "dtype": "bfloat16"}));
+    assert_eq!(old, new);
+    let config = new.expect("sound");
+    assert!(matches!(config.ropes[0].scaling, RopeScaling::Llama3 { original: 8192.0, .. }));
+    assert_eq!(config.stored_dtype, Some(DType::Bf16));
+    assert_eq!(config.head_dim, 16);
+
+    let gemma = json!({"model_type": "gemma3_text", "head_dim": 32, "sliding_window": 16,
+        "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 64, "num_hidden_layers": 7});
+    let mut old = gemma.clone();
+    old["sliding_window_pattern"] = json!(6);
+    old["rope_local_base_freq"] = json!(10000.0);
+    old["rope_theta"] = json!(1000000.0);
+    old["rope_scaling"] = json!({"rope_type": "linear", "factor": 8.0});
+    let mut new = gemma;
+    let types = [
+        "sliding_attention",
+        "sliding_attention",
+        "sliding_attention",
+        "sliding_attention",
+        "sliding_attention",
+        "full_attention",
+        "sliding_attention",
+    ];
+    new["layer_types"] = json!(types);
+    new["rope_parameters"] = json!({
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}});
+    let config = parse(llama_config(), old).expect("sound");
+    assert_eq!(Ok(&config), parse(llama_config(), new).as_ref());
+    let windows: Vec<_> = config.layers.iter().map(|layer| layer.window.is_some()).collect();
+    assert_eq!(windows, [true, true, true, true, true, false, true]);
+    assert!((config.query_scale - 0.125).abs() < 1e-7 && config.tied_head && config.norm_offset);
+}
+
+#[test]
+fn what_would_be_computed_wrongly_is_refused_by_name() {
+    for (changes, named) in [
+        (json!({"model_type": "mixtral"}), "mixtral"),
+        (json!({"model_type": null}), "model_type"),
+        (json!({"hidden_size": null}), "hidden_size"),
+        (json!({"hidden_size": -3}), "hidden_size"),
+        (json!({"num_hidden_layers": 1e9}), "num_hidden_layers"),
+        (json!({"num_hidden_layers": 100000}), "num_hidden_layers"),
+        (json!({"num_key_value_heads": 3}), "num_key_value_heads"),
+        (json!({"num_attention_heads": 0}), "num_attention_heads"),
+        (json!({"head_dim": 15}), "head_dim"),
+        (json!({"head_dim": 1024}), "head_dim"),
+        (json!({"hidden_act": "relu"}), "hidden_act"),
+        (json!({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}), "rope_type"),
+        (json!({"rope_scaling": {"type": "linear"}}), "factor"),
+        (json!({"rope_theta": -1.0}), "rope_theta"),
+        (json!({"partial_rotary_factor": 0.5}), "partial_rotary_factor"),
+        (json!({"quantization_config": {"bits": 4}}), "quantization_config"),
+        (json!({"sliding_window": 128}), "sliding_window"),
+        (json!({"eos_token_id": "end"}), "eos_token_id"),
+        (json!({"torch_dtype": "int8"}), "dtype"),
+        (json!({"layer_types": ["full_attention"]}), "layer_types"),
+    ] {
+        let error = parse(llama_config(), changes.clone()).err().unwrap_or_else(|| panic!("{changes}"));
+        assert!(error.message.contains(named), "{changes}: {error}");
+        assert!(matches!(error.kind, ModelErrorKind::Config | ModelErrorKind::Unsupported), "{error}");
+    }
+}
+
+#[test]
+fn the_generation_config_decides_about_end_tokens() {
+    let config = llama_config().to_string();
+    let ends = |generation: Option<&str>| {
+        ModelConfig::parse(config.as_bytes(), generation.map(str::as_bytes)).expect("sound").stop_tokens
+    };
+    assert_eq!(ends(None), [511]);
+    assert_eq!(ends(Some("{}")), [511]);
+    assert_eq!(ends(Some(r#"{"eos_token_id": [1, 2]}"#)), [1, 2]);
+    assert_eq!(ends(Some(r#"{"eos_token_id": 7}"#)), [7]);
+}
+
+fn read(name: &str, file: &str) -> Vec<u8> {
+    std::fs::read(golden(name).join(file)).expect("golden files are there")
+}
+
+#[test]
+fn shards_embedded_bytes_and_one_file_load_the_same_weights() {
+    let (config, whole) = (read("llama-f32", "config.json"), read("llama-f32", "model.safetensors"));
+    let tensors = safetensors::SafeTensors::deserialize(&whole).expect("sound");
+    let (mut shards, mut map) = ([Vec::new(), Vec::new()], serde_json::Map::new());
+    for (i, (name, view)) in tensors.tensors().into_iter().enumerate() {
+        map.insert(name.clone(), json!(format!("shard-{}.safetensors", i % 2)));
+        shards[i % 2].push((name, view));
+    }
+    let shards = shards.map(|shard| safetensors::serialize(shard, None).expect("sound"));
+    let index = json!({"weight_map": map}).to_string();
+    let embedded: Vec<(&str, &[u8])> = vec![
+        ("config.json", &config),
+        ("model.safetensors.index.json", index.as_bytes()),
+        ("shard-0.safetensors", &shards[0]),
+        ("shard-1.safetensors", &shards[1]),
+    ];
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    for (name, bytes) in &embedded {
+        std::fs::write(directory.path().join(name), bytes).expect("it can be written");
+    }
+    let sources = [
+        Source::Directory(golden("llama-f32")),
+        Source::Embedded(&embedded),
+        Source::Directory(directory.path().to_owned()),
+    ];
+    let logits = sources.map(|source| {
+        let model = Model::load(&source, None).expect("sound");
+        let mut driver = common::Driver::new(&model, infer_model::KvCacheKind::Paged, 16, 1);
+        driver.run(&[common::Chunk { sequence: 1, start: 0, tokens: &[506, 3, 9] }]).remove(0).0
+    });
+    assert_eq!(logits[0], logits[1]);
+    assert_eq!(logits[0], logits[2]);
+}
+
+#[test]
+fn broken_weights_are_refused_with_the_tensor_or_file_at_fault() {
+    let (config, whole) = (read("llama-f32", "config.json"), read("llama-f32", "model.safetensors"));
+    let changed = |changes: Value| {
+        let mut value: Value = serde_json::from_slice(&config).expect("JSON");
+        for (key, new) in changes.as_object().expect("an object") {
+            value[key] = new.clone();
+        }
+        value.to_string().into_bytes()
+    };
+    let index = |shard: &str| json!({"weight_map": {"model.norm.weight": shard}}).to_string().into_bytes();
+    let with_index = |shard: &str| {
+        vec![
+            ("config.json", config.clone()),
+            ("model.safetensors", whole.clone()),
+            ("model.safetensors.index.json", index(shard)),
+        ]
+    };
+    let plain = |config: Vec<u8>, weights: &[u8]| {
+        vec![("config.json", config), ("model.safetensors", weights.to_vec())]
+    };
+    let cases: Vec<(Vec<(&str, Vec<u8>)>, &str)> = vec![
+        (plain(changed(json!({"intermediate_size": 180})), &whole), "mlp.gate_proj.weight"),
+        (plain(changed(json!({"vocab_size": 600})), &whole), "model.embed_tokens.weight"),
+        (plain(changed(json!({"tie_word_embeddings": false})), &whole), "lm_head.weight"),
+        (plain(changed(json!({"num_hidden_layers": 5})), &whole), "model.layers.4"),
+        (plain(config.clone(), &whole[..whole.len() - 10]), "model.safetensors"),
+        (plain(config.clone(), b"no tensors here"), "model.safetensors"),
+        (vec![("config.json", config.clone())], "model.safetensors"),
+        (vec![("model.safetensors", whole.clone())], "config.json"),
+        (with_index("../secret.safetensors"), ".."),
+        (with_index("/etc/passwd"), "/etc/passwd"),
+        (with_index("absent.safetensors"), "absent.safetensors"),
+    ];
+    for (files, named) in cases {
+        let borrowed: Vec<(&str, &[u8])> = files.iter().map(|(n, b)| (*n, b.as_slice())).collect();
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        for (name, bytes) in &borrowed {
+            std::fs::write(directory.path().join(name), bytes).expect("it can be written");
+        }
+        for source in [Source::Embedded(&borrowed), Source::Directory(directory.path().to_owned())] {
+            let error = Model::load(&source, None).err().unwrap_or_else(|| panic!("{named} was taken"));
+            assert!(error.message.contains(named), "{named}: {error}");
+        }
+    }
+}
+
+#[test]
+fn half_precision_checkpoints_keep_their_digits() {
+    let whole = read("llama-f32", "model.safetensors");
+    let tensors = safetensors::SafeTensors::deserialize(&whole).expect("sound");
+    let halves: Vec<(String, Vec<usize>, Vec<u8>)> = tensors
+        .tensors()
+        .into_iter()
+        .map(|(name, view)| {
+            let numbers = view.data().chunks_exact(4);
+            let numbers = numbers.map(|b| f32::from_le_bytes(b.try_into().expect("four bytes")));
+            let bytes = numbers.flat_map(|x| half::f16::from_f32(x).to_le_bytes()).collect();
+            (name, view.shape().to_vec(), bytes)
+        })
+        .collect();
+    let views = halves.iter().map(|(name, shape, bytes)| {
+        let view = safetensors::tensor::TensorView::new(safetensors::Dtype::F16, shape.clone(), bytes);
+        (name.as_str(), view.expect("sizes agree"))
+    });
+    let weights = safetensors::serialize(views, None).expect("names are unique");
+    let config = String::from_utf8(read("llama-f32", "config.json")).expect("text");
+    let config = config.replace("\"float32\"", "\"float16\"");
+    let files: [(&str, &[u8]); 2] = [("config.json", config.as_bytes()), ("model.safetensors", &weights)];
+    let model = Model::load(&Source::Embedded(&files), None).expect("f16 is understood");
+    assert_eq!(model.dtype, DType::F32);
+}
