@@ -14,7 +14,12 @@ pub fn tokens_in(blocks: u32, block_size: u32) -> u32 {
 
 /// Blocks that a running sequence must be given to compute `tokens` more.
 pub fn blocks_to_run(running: Sequence<'_>, tokens: u32, block_size: u32) -> u32 {
-    blocks_for(running.computed_tokens().saturating_add(tokens), block_size).saturating_sub(running.blocks())
+    let (needed, blocks) = (running.computed_tokens().saturating_add(tokens), running.blocks());
+    // A decode mostly fits into its last block, and a multiplication is cheaper than a division.
+    if needed <= tokens_in(blocks, block_size) {
+        return 0;
+    }
+    blocks_for(needed, block_size).saturating_sub(blocks)
 }
 
 /// Blocks that leave the allocatable ones when a waiting sequence starts and computes `tokens`: new

@@ -38,9 +38,12 @@ impl<'a> Planner<'a> {
         let running = u32::try_from(step.running.len()).unwrap_or(u32::MAX);
         // Every running sequence must be able to compute at least one token a step.
         let slots = limits.max_running.min(limits.max_batch_tokens).saturating_sub(running);
+        let mut plan = Plan::default();
+        plan.run.reserve(step.running.len() + 8);
+        plan.tokens.reserve(step.running.len() + 8);
         Self {
             step,
-            plan: Plan::default(),
+            plan,
             blocks: step.memory.allocatable_blocks(),
             tokens: limits.max_batch_tokens,
             prefill_tokens: limits.max_prefill_tokens,
