@@ -78,7 +78,7 @@ impl Engine {
         let (prefill, output) = self.rates.per_second(now);
         let pace = u64::from(prefill) + u64::from(output);
         let per_request = self.waiting_tokens / u64::from(self.queued().max(1));
-        let one_place_ms = if pace == 0 { 0 } else { per_request * 1_000 / pace };
+        let one_place_ms = (per_request * 1_000).checked_div(pace).unwrap_or(0);
         one_place_ms.clamp(RETRY_MS.0, RETRY_MS.1) as u32
     }
 
