@@ -4,9 +4,11 @@
 //! Part of the library and not behind `cfg(test)`, because other crates' tests use it too.
 
 mod executor;
+mod load;
 mod random;
 
 pub use executor::{ScriptedExecutor, solo};
+pub use load::{LoadShape, SteadyLoad};
 pub use random::SplitMix;
 
 use std::sync::Arc;
