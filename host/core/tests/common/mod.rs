@@ -1,6 +1,8 @@
 //! Policies for tests: random ones that keep the rules or break them, and a strict observer.
 #![allow(dead_code, reason = "each test binary uses its part of this")]
 
+pub mod scripted;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 

@@ -1,0 +1,314 @@
+//! Policies that fail, starve, are swapped, and come back.
+
+mod common;
+
+use std::sync::{Arc, Mutex};
+
+use common::info;
+use common::scripted::{Bench, Scheduler, VOCAB, fcfs, prompt, request, small, trap};
+use infer_core::policy::{
+    AnyPolicy, FaultKind, Plan, Policy, PolicyFault, PolicyInfo, PolicyKind, SchedulerPolicy, StepView,
+};
+use infer_core::testing::solo;
+use infer_core::{
+    DeviceFault, DeviceFaultKind, EngineConfig, Event, Limits, Micros, Request, SequenceId, TenantId,
+};
+
+#[test]
+fn strikes_bring_the_previous_policy_back_and_then_the_builtin() {
+    let mut bench = Bench::scheduled(small(), |_| Err(trap()));
+    let report = bench.swap_scheduler("second", |_| Err(trap()));
+    assert_eq!((&*report.from, &*report.to, report.restored), ("scripted", "second", false));
+    assert!(report.retired.is_none(), "the first is kept for the way back");
+    let request = request(prompt(1, 9), 12);
+    let id = bench.submit(request.clone());
+    bench.run();
+    assert_eq!(bench.tokens(id), solo(&request, VOCAB));
+    assert_eq!(bench.faults(), [FaultKind::Trap; 6]);
+    assert_eq!(bench.changes(), ["second", "scripted", "builtin-fcfs"]);
+    let removed: Vec<bool> = bench
+        .events
+        .iter()
+        .filter_map(|e| if let Event::PolicyFault(f) = e { Some(f.removed) } else { None })
+        .collect();
+    assert_eq!(removed, [false, false, true, false, false, true]);
+    let slot = bench.engine.snapshot(bench.now).policies[0].clone();
+    assert!(slot.fallback && slot.previous.is_none() && slot.last_fault.is_some());
+    assert_eq!(slot.faults, 6);
+    assert_eq!(bench.engine.take_retired().len(), 2);
+}
+
+#[test]
+fn faults_outside_the_window_do_not_add_up() {
+    let config = EngineConfig { max_strikes: 2, strike_window: Micros(2_500), ..small() };
+    let mut bench =
+        Bench::scheduled(config, |step| if step.number % 4 == 0 { Err(trap()) } else { Ok(fcfs(step)) });
+    bench.submit(request(prompt(1, 9), 20));
+    bench.run();
+    assert!(bench.faults().len() >= 4);
+    assert!(bench.changes().is_empty());
+}
+
+/// A policy whose restarts and states are noted.
+struct Noted {
+    name: &'static str,
+    log: Arc<Mutex<Vec<String>>>,
+    broken: bool,
+}
+
+impl Policy for Noted {
+    fn info(&self) -> Arc<PolicyInfo> {
+        info(self.name)
+    }
+
+    fn export_state(&mut self) -> Result<Vec<u8>, PolicyFault> {
+        Ok(b"memories".to_vec())
+    }
+
+    fn import_state(&mut self, state: &[u8]) -> Result<(), PolicyFault> {
+        self.log.lock().unwrap().push(format!("import {}", String::from_utf8_lossy(state)));
+        Ok(())
+    }
+
+    fn restart(&mut self) -> Result<(), PolicyFault> {
+        self.log.lock().unwrap().push("restart".into());
+        if self.broken { Err(PolicyFault::new(FaultKind::Setup, "no instance")) } else { Ok(()) }
+    }
+}
+
+impl SchedulerPolicy for Noted {
+    fn schedule(&mut self, step: &StepView) -> Result<Plan, PolicyFault> {
+        if step.number == 2 { Err(trap()) } else { Ok(fcfs(step)) }
+    }
+}
+
+#[test]
+fn a_policy_is_restarted_after_a_fault_and_taken_out_where_that_fails() {
+    for broken in [false, true] {
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let mut bench = Bench::new(small());
+        let policy = Noted { name: "noted", log: log.clone(), broken };
+        bench.engine.swap(AnyPolicy::Scheduler(Box::new(policy)), bench.now);
+        bench.submit(request(prompt(1, 9), 6));
+        bench.run();
+        assert_eq!(*log.lock().unwrap(), ["restart"]);
+        let faults: &[FaultKind] =
+            if broken { &[FaultKind::Trap, FaultKind::Setup] } else { &[FaultKind::Trap] };
+        assert_eq!(bench.faults(), faults);
+        let last = if broken { "builtin-fcfs" } else { "noted" };
+        assert_eq!(bench.changes().last(), Some(&last));
+    }
+}
+
+#[test]
+fn state_goes_to_a_successor_of_the_same_name_only() {
+    for (name, restored) in [("noted", true), ("another", false)] {
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let policy = |name| Noted { name, log: log.clone(), broken: false };
+        let mut bench = Bench::new(small());
+        bench.engine.swap(AnyPolicy::Scheduler(Box::new(policy("noted"))), bench.now);
+        let report = bench.engine.swap(AnyPolicy::Scheduler(Box::new(policy(name))), bench.now);
+        assert_eq!(report.restored, restored);
+        assert_eq!(log.lock().unwrap().len(), usize::from(restored));
+        assert!(report.retired.is_some(), "the one before the previous is needed no more");
+        let back = bench.engine.rollback(PolicyKind::Scheduler, bench.now).expect("there is a previous one");
+        assert_eq!((&*back.from, &*back.to), (name, "noted"));
+        assert!(bench.engine.rollback(PolicyKind::Scheduler, bench.now).is_none());
+    }
+}
+
+#[test]
+fn swaps_between_any_two_steps_change_no_stream() {
+    let mut bench = Bench::new(small());
+    let requests: Vec<_> = (1..12).map(|i| request(prompt(i, i * 3), 10)).collect();
+    let ids: Vec<_> = requests.iter().map(|r| bench.submit(r.clone())).collect();
+    let mut turn = 0u32;
+    while bench.engine.has_work() {
+        bench.step();
+        turn += 1;
+        let reverse = turn % 2 == 0;
+        bench.swap_scheduler("turn", move |step| {
+            let mut plan = fcfs(step);
+            if reverse {
+                plan.run.reverse();
+                plan.tokens.reverse();
+            }
+            Ok(plan)
+        });
+    }
+    for (id, request) in ids.iter().zip(&requests) {
+        assert_eq!(bench.tokens(*id), solo(request, VOCAB));
+    }
+}
+
+fn watched() -> EngineConfig {
+    EngineConfig { starvation_bound: Micros(50_000), ..small() }
+}
+
+#[test]
+fn a_scheduler_that_runs_nothing_is_taken_out() {
+    for wake in [Micros::NEVER, Micros(0), Micros(u64::MAX - 1)] {
+        let mut bench = Bench::scheduled(watched(), move |_| Ok(Plan { wake, ..Plan::default() }));
+        let request = request(prompt(1, 9), 3);
+        let id = bench.submit(request.clone());
+        bench.run();
+        assert_eq!(bench.tokens(id), solo(&request, VOCAB));
+        assert_eq!(bench.faults(), [FaultKind::Starvation]);
+        assert_eq!(bench.changes(), ["builtin-fcfs"]);
+    }
+}
+
+#[test]
+fn a_running_sequence_left_idle_takes_its_scheduler_out() {
+    let mut bench = Bench::scheduled(watched(), |step| {
+        let mut plan = fcfs(step);
+        if let Some(at) = plan.run.iter().position(|&id| id == SequenceId(1) && step.running.id.contains(&1))
+        {
+            plan.run.remove(at);
+            plan.tokens.remove(at);
+        }
+        Ok(plan)
+    });
+    bench.submit(request(prompt(1, 9), 9));
+    bench.submit(request(prompt(2, 9), 100));
+    bench.run();
+    assert_eq!(bench.faults(), [FaultKind::Starvation]);
+}
+
+/// Submits one request every other step while `bench` runs.
+fn stream_in(bench: &mut Bench, of: impl Fn(u32) -> Request) {
+    for turn in 0..150 {
+        if turn % 2 == 0 {
+            let _ = bench.engine.submit(of(turn), bench.now);
+        }
+        bench.step();
+    }
+    bench.run();
+}
+
+/// Starts what waits in this order of preference, one place at a time.
+fn preferring(
+    prefer: impl Fn(&StepView, usize) -> u64 + Send + 'static,
+) -> impl FnMut(&StepView) -> Result<Plan, PolicyFault> + Send {
+    move |step| {
+        let mut plan = fcfs(step);
+        plan.tokens.retain({
+            let mut at = 0;
+            let run = plan.run.clone();
+            move |_| {
+                at += 1;
+                step.running.id.contains(&run[at - 1].0)
+            }
+        });
+        plan.run.retain(|id| step.running.id.contains(&id.0));
+        let best = (0..step.waiting.len()).min_by_key(|&at| prefer(step, at));
+        if let Some(at) = best
+            && step.running.len() < step.limits.max_running as usize
+        {
+            plan.run.push(SequenceId(step.waiting.id[at]));
+            let left = step.waiting.prompt_tokens[at] - step.waiting.computed_tokens[at];
+            plan.tokens.push(left.min(4));
+        }
+        Ok(plan)
+    }
+}
+
+fn one_place() -> EngineConfig {
+    EngineConfig { limits: Limits { max_running: 1, ..small().limits }, max_waiting: 100, ..watched() }
+}
+
+#[test]
+fn a_waiting_sequence_that_others_pass_for_too_long_takes_its_scheduler_out() {
+    let mut bench =
+        Bench::scheduled(one_place(), preferring(|step, at| u64::from(step.waiting.prompt_tokens[at])));
+    bench.submit(request(prompt(1, 20), 2));
+    bench.submit(request(prompt(2, 20), 2));
+    stream_in(&mut bench, |turn| request(prompt(turn + 3, 3), 2));
+    assert_eq!(bench.faults(), [FaultKind::Starvation]);
+}
+
+#[test]
+fn priorities_shares_between_tenants_overload_and_static_batches_starve_nobody() {
+    let by_priority = preferring(|step, at| (10 - step.waiting.priority[at]) as u64);
+    let mut bench = Bench::scheduled(one_place(), by_priority);
+    bench.submit(request(prompt(1, 9), 2));
+    stream_in(&mut bench, |turn| Request { priority: 5, ..request(prompt(turn + 2, 3), 2) });
+    assert_eq!(bench.faults(), []);
+
+    // Tenant 0 came first with many; the tenants take turns.
+    let by_share = preferring(|step, at| {
+        let tenant = step.waiting.tenant[at] as usize;
+        let row = step.tenants.id.iter().position(|&t| t as usize == tenant).unwrap();
+        step.tenants.output_tokens_served[row]
+    });
+    let mut bench = Bench::scheduled(one_place(), by_share);
+    for seed in 1..60 {
+        bench.submit(request(prompt(seed, 3), 3));
+    }
+    stream_in(&mut bench, |turn| Request { tenant: TenantId(1), ..request(prompt(turn + 60, 3), 3) });
+    assert_eq!(bench.faults(), []);
+
+    // Nobody joins until all are done.
+    let mut bench = Bench::scheduled(watched(), |step| {
+        if step.running.is_empty() {
+            return Ok(fcfs(step));
+        }
+        let mut alone = step.clone();
+        alone.waiting = Default::default();
+        Ok(fcfs(&alone))
+    });
+    for seed in 1..10 {
+        bench.submit(request(prompt(seed, 3), 90));
+    }
+    bench.run();
+    assert_eq!(bench.faults(), []);
+}
+
+#[test]
+fn a_slow_device_starves_nobody() {
+    let mut bench = Bench::new(watched());
+    for seed in 1..9 {
+        bench.submit(request(prompt(seed, 9), 20));
+    }
+    while bench.engine.has_work() {
+        bench.step();
+        bench.now.0 += 200_000;
+    }
+    bench.run();
+    assert_eq!(bench.faults(), []);
+}
+
+#[test]
+fn a_device_fault_fails_whom_it_names_and_the_others_go_on() {
+    for (rows, failed) in [(Some(vec![1]), 1), (None, 3)] {
+        let mut bench = Bench::new(small());
+        let requests: Vec<_> = (1..4).map(|i| request(prompt(i, 9), 6)).collect();
+        let ids: Vec<_> = requests.iter().map(|r| bench.submit(r.clone())).collect();
+        bench.step();
+        bench.step();
+        let message = "out of memory".to_owned();
+        bench.executor.fail_next(DeviceFault { kind: DeviceFaultKind::OutOfMemory, message, rows });
+        bench.step();
+        // The engine still serves, and finds no garbage where the fault struck.
+        let again = requests[1].clone();
+        let id = bench.submit(again.clone());
+        bench.run();
+        assert_eq!(bench.tokens(id), solo(&again, VOCAB));
+        let failures = bench
+            .events
+            .iter()
+            .filter(|e| matches!(e, Event::Failed { message, .. } if message == "out of memory"));
+        assert_eq!(failures.count(), failed);
+        for (id, request) in ids.iter().zip(&requests) {
+            let alone = solo(request, VOCAB);
+            assert!(alone.starts_with(&bench.tokens(*id)));
+        }
+        assert_eq!(bench.engine.snapshot(bench.now).counters.device_faults, 1);
+    }
+}
+
+#[test]
+fn a_policy_can_be_handed_over_as_any_policy() {
+    let any = AnyPolicy::Scheduler(Box::new(Scheduler("named", |step: &StepView| Ok(fcfs(step)))));
+    assert_eq!((any.kind(), &*any.info().name), (PolicyKind::Scheduler, "named"));
+}

@@ -1,0 +1,338 @@
+//! What is found in the cache, what that is called, who waits for it, and what is kept.
+
+mod common;
+
+use std::sync::{Arc, Mutex};
+
+use common::scripted::{Ask, Bench, PrefixCache, Say, VOCAB, fcfs, prompt, request, small};
+use common::{Mirror, RandomPrefixCache};
+use infer_core::engine::Policies;
+use infer_core::policy::{AnyPolicy, CacheEventKind, FaultKind, Retention};
+use infer_core::testing::solo;
+use infer_core::{
+    EngineConfig, Event, FinishReason, Micros, PrefixEvent, Request, SequenceId, SessionId, TenantId,
+};
+
+fn started(bench: &Bench, of: SequenceId) -> (PrefixEvent, u32, u32) {
+    let found = bench.events.iter().find_map(|e| match e {
+        Event::Started { id, prefix, cached_tokens, prefill_tokens } if *id == of => {
+            Some((*prefix, *cached_tokens, *prefill_tokens))
+        }
+        _ => None,
+    });
+    found.expect("it started")
+}
+
+fn of_session(session: u64, prompt: Vec<u32>, output: u32) -> Request {
+    Request { session: SessionId(session), ..request(prompt, output) }
+}
+
+fn scripted(
+    answer: impl FnMut(Ask<'_>) -> Result<Say, infer_core::policy::PolicyFault> + Send + 'static,
+) -> Policies {
+    Policies { prefix_cache: Box::new(PrefixCache(answer)), ..Policies::builtin() }
+}
+
+#[test]
+fn each_start_is_classified_once_by_what_it_found() {
+    let first = prompt(1, 18);
+    let mut bench = Bench::new(small());
+    let id = bench.submit(of_session(7, first.clone(), 9));
+    bench.run();
+    assert_eq!(started(&bench, id), (PrefixEvent::MissFull, 0, 18));
+    let history: Vec<u32> = first.iter().copied().chain(bench.tokens(id)).collect();
+
+    let next_turn: Vec<u32> = history.iter().copied().chain(prompt(9, 5)).collect();
+    let shared: Vec<u32> = first[..8].iter().copied().chain(prompt(3, 5)).collect();
+    for (session, prompt, expected) in [
+        // 18 + 9 tokens, of which the last was never computed: six full blocks.
+        (7, next_turn, (PrefixEvent::ConversationalHit, 24, 8)),
+        (0, shared, (PrefixEvent::CrossRequestHit, 8, 5)),
+        (8, first, (PrefixEvent::FullHitNoPrefillNeeded, 18, 0)),
+        (7, prompt(5, 9), (PrefixEvent::ConversationalMissUnexpectedPrompt, 0, 9)),
+        (0, prompt(6, 9), (PrefixEvent::MissFull, 0, 9)),
+    ] {
+        let request = of_session(session, prompt, 2);
+        let id = bench.submit(request.clone());
+        bench.run();
+        assert_eq!(started(&bench, id), expected);
+        assert_eq!(bench.tokens(id), solo(&request, VOCAB));
+    }
+    assert_eq!(bench.engine.snapshot(bench.now).counters.prefix_events, [1, 1, 2, 1, 1]);
+}
+
+#[test]
+fn tenants_and_salts_share_nothing() {
+    let mut bench = Bench::new(small());
+    for (tenant, salt) in [(0, 0), (1, 0), (0, 5), (1, 5)] {
+        let request = Request { tenant: TenantId(tenant), cache_salt: salt, ..request(prompt(1, 13), 2) };
+        let id = bench.submit(request);
+        bench.run();
+        assert_eq!(started(&bench, id).0, PrefixEvent::MissFull, "tenant {tenant}, salt {salt}");
+    }
+}
+
+#[test]
+fn prefix_caching_can_be_off() {
+    let mut bench = Bench::new(EngineConfig { prefix_caching: false, ..small() });
+    for _ in 0..2 {
+        let id = bench.submit(request(prompt(1, 13), 2));
+        bench.run();
+        assert_eq!(started(&bench, id), (PrefixEvent::MissFull, 0, 13));
+    }
+    let memory = bench.engine.snapshot(bench.now).memory;
+    assert_eq!((memory.free, memory.cached), (memory.total, 0));
+}
+
+#[test]
+fn the_prompt_cache_is_bounded_and_forgets_what_was_not_used() {
+    let config = EngineConfig { prompt_cache_entries: 2, prompt_cache_ttl: Micros(1_000_000), ..small() };
+    let ask = |bench: &mut Bench, seed| {
+        let id = bench.submit(request(prompt(seed, 9), 1));
+        bench.run();
+        started(bench, id).0 == PrefixEvent::FullHitNoPrefillNeeded
+    };
+    let mut bench = Bench::new(config);
+    assert!(!ask(&mut bench, 1));
+    assert!(!ask(&mut bench, 2));
+    assert!(ask(&mut bench, 1), "used, so younger than the other");
+    assert!(!ask(&mut bench, 3), "takes the place of the oldest");
+    assert!(ask(&mut bench, 1));
+    assert!(!ask(&mut bench, 2));
+    bench.now.0 += 900_000;
+    assert!(ask(&mut bench, 1));
+    bench.now.0 += 900_000;
+    assert!(ask(&mut bench, 1), "the time counts from the last use");
+    bench.now.0 += 1_000_001;
+    assert!(!ask(&mut bench, 1));
+}
+
+#[test]
+fn requests_that_arrive_together_see_what_is_being_computed() {
+    let shared = prompt(1, 16);
+    let with = |seed| shared.iter().copied().chain(prompt(seed, 6)).collect::<Vec<_>>();
+    let views = Arc::new(Mutex::new(Vec::new()));
+    let seen = views.clone();
+    // Starts one at a time, and nobody for whom something is being computed.
+    let mut bench = Bench::scheduled(small(), move |step| {
+        let rows = &step.waiting;
+        seen.lock().unwrap().push((rows.computed_tokens.clone(), rows.pending_tokens.clone()));
+        let mut plan = fcfs(step);
+        let keep: Vec<bool> =
+            plan.run
+                .iter()
+                .map(|id| {
+                    rows.id.iter().position(|i| *i == id.0).is_none_or(|at| {
+                        rows.pending_tokens[at] == 0 && (at == 0 || !step.running.is_empty())
+                    })
+                })
+                .collect();
+        let mut kept = keep.iter();
+        plan.run.retain(|_| *kept.next().unwrap());
+        let mut kept = keep.iter();
+        plan.tokens.retain(|_| *kept.next().unwrap());
+        Ok(plan)
+    });
+    let first = bench.submit(request(with(2), 4));
+    let second = bench.submit(request(with(3), 4));
+    let same = bench.submit(request(with(2), 4));
+    bench.run();
+    let views = views.lock().unwrap();
+    assert_eq!(views[0], (vec![0, 0, 0], vec![0, 0, 0]));
+    assert_eq!(
+        views[1],
+        (vec![16, 16], vec![0, 22]),
+        "one block of sixteen is there, the whole prompt will be"
+    );
+    assert_eq!(started(&bench, first), (PrefixEvent::MissFull, 0, 22));
+    assert_eq!(started(&bench, second), (PrefixEvent::CrossRequestHit, 16, 6));
+    assert_eq!(started(&bench, same), (PrefixEvent::FullHitNoPrefillNeeded, 22, 0));
+}
+
+#[test]
+fn a_policy_may_reuse_less_and_keep_less() {
+    let policies = scripted(|ask| {
+        Ok(match ask {
+            Ask::Reuse(hit) => Say::Reuse(hit.cached_tokens.min(7)),
+            Ask::Retain(_) => Say::Retain(Retention { keep_tokens: 11, ttl: Micros(500_000) }),
+            _ => Say::Default,
+        })
+    });
+    let mut bench = Bench::with(small(), policies);
+    let id = bench.submit(request(prompt(1, 13), 3));
+    bench.run();
+    assert_eq!(bench.engine.snapshot(bench.now).memory.cached, 2, "eleven tokens are two full blocks");
+    let again = bench.submit(request(prompt(1, 13), 3));
+    bench.run();
+    assert_eq!(
+        started(&bench, again),
+        (PrefixEvent::CrossRequestHit, 4, 9),
+        "seven tokens are one full block"
+    );
+    assert_eq!(bench.tokens(again), bench.tokens(id));
+    let expiry = bench.engine.next_wake().expect("a retention ends");
+    bench.now = expiry;
+    assert!(!bench.step());
+    assert_eq!(bench.engine.snapshot(bench.now).memory.cached, 0);
+}
+
+#[test]
+fn what_is_cached_is_evicted_as_the_policy_says_and_the_rest_by_age() {
+    let mirror = Arc::new(Mutex::new(Mirror::default()));
+    let seen = mirror.clone();
+    // Names the youngest first, one too few.
+    let policies = scripted(move |ask| {
+        let mut mirror = seen.lock().unwrap();
+        Ok(match ask {
+            Ask::Observe(events) => {
+                mirror.absorb(events);
+                Say::Default
+            }
+            Ask::Evict(need) => Say::Drop(
+                mirror.idle.iter().rev().take(need as usize - 1).map(|&b| infer_core::BlockId(b)).collect(),
+            ),
+            _ => Say::Default,
+        })
+    });
+    let config = EngineConfig { total_blocks: 12, prompt_cache_entries: 0, ..small() };
+    let mut bench = Bench::with(config, policies);
+    for seed in 1..9 {
+        let request = request(prompt(seed, 13), 3);
+        let id = bench.submit(request.clone());
+        bench.run();
+        assert_eq!(bench.tokens(id), solo(&request, VOCAB));
+    }
+    assert_eq!(bench.faults(), []);
+    let snapshot = bench.engine.snapshot(bench.now);
+    assert!(snapshot.counters.evicted_blocks > 10);
+    assert_eq!(
+        mirror.lock().unwrap().idle.len() as u32,
+        snapshot.memory.cached,
+        "the policy was told everything"
+    );
+}
+
+#[test]
+fn naming_a_block_in_use_is_a_fault_and_costs_nothing() {
+    for lie in [infer_core::BlockId(0), infer_core::BlockId(u32::MAX)] {
+        let policies = scripted(move |ask| {
+            Ok(if let Ask::Observe(_) = ask {
+                Say::Drop(vec![infer_core::BlockId(63), lie])
+            } else {
+                Say::Default
+            })
+        });
+        let mut bench = Bench::with(EngineConfig { max_strikes: 1, ..small() }, policies);
+        let request = request(prompt(1, 13), 9);
+        let id = bench.submit(request.clone());
+        bench.run();
+        assert_eq!(bench.faults(), [FaultKind::InvalidDecision]);
+        assert_eq!(bench.changes(), ["builtin-lru"]);
+        assert_eq!(bench.tokens(id), solo(&request, VOCAB));
+    }
+}
+
+#[test]
+fn blocks_in_the_view_say_what_starting_takes_and_preempting_gives() {
+    let views = Arc::new(Mutex::new(Vec::new()));
+    let seen = views.clone();
+    let mut bench = Bench::scheduled(small(), move |step| {
+        let (r, w) = (&step.running, &step.waiting);
+        seen.lock().unwrap().push((r.blocks.clone(), r.freeable_blocks.clone(), w.idle_blocks.clone()));
+        Ok(fcfs(step))
+    });
+    bench.submit(request(prompt(1, 13), 3));
+    bench.run();
+    views.lock().unwrap().clear();
+    let longer: Vec<u32> = prompt(1, 12).into_iter().chain(prompt(2, 3)).collect();
+    bench.submit(request(longer.clone(), 8));
+    bench.step();
+    let other: Vec<u32> = longer[..12].iter().copied().chain(prompt(3, 3)).collect();
+    bench.submit(request(other, 8));
+    bench.step();
+    bench.step();
+    let views = views.lock().unwrap();
+    assert_eq!(views[0], (vec![], vec![], vec![3]), "three cached blocks that nobody uses");
+    assert_eq!(views[1], (vec![4], vec![4], vec![0]), "now somebody does");
+    assert_eq!(views[2], (vec![4, 4], vec![1, 1], vec![]), "three are shared");
+}
+
+#[test]
+fn a_new_prefix_cache_policy_is_told_everything_however_it_is_brought_in() {
+    for primed in [false, true] {
+        let mut bench = Bench::new(EngineConfig { prompt_cache_entries: 2, total_blocks: 20, ..small() });
+        for seed in 1..4 {
+            bench.submit(request(prompt(seed, 9), 3));
+            bench.run();
+        }
+        let policy = RandomPrefixCache::new(1, 0);
+        let mirror = policy.mirror.clone();
+        if primed {
+            mirror.lock().unwrap().absorb(&bench.engine.begin_priming());
+            for seed in 3..6 {
+                bench.submit(request(prompt(seed, 9), 3));
+                bench.run();
+            }
+        }
+        bench.engine.swap(AnyPolicy::PrefixCache(Box::new(policy)), bench.now);
+        let known = |mirror: &Mutex<Mirror>| mirror.lock().unwrap().idle.len() as u32;
+        assert_eq!(known(&mirror), bench.engine.snapshot(bench.now).memory.cached, "primed: {primed}");
+        // The previous one goes on hearing what happens, and comes back knowing it.
+        bench.engine.swap(AnyPolicy::PrefixCache(Policies::builtin().prefix_cache), bench.now);
+        for seed in 6..9 {
+            bench.submit(request(prompt(seed, 9), 3));
+            bench.run();
+        }
+        bench.engine.rollback(infer_core::policy::PolicyKind::PrefixCache, bench.now).expect("there is one");
+        bench.step();
+        assert_eq!(known(&mirror), bench.engine.snapshot(bench.now).memory.cached, "primed: {primed}");
+        assert_eq!(bench.faults(), []);
+    }
+}
+
+#[test]
+fn a_preempted_sequence_finds_its_own_blocks_again() {
+    let mut at = 0;
+    let mut bench = Bench::scheduled(small(), move |step| {
+        at += 1;
+        let mut plan = fcfs(step);
+        if at == 6 {
+            plan.preempt = plan.run.drain(..).collect();
+            plan.tokens.clear();
+        }
+        Ok(plan)
+    });
+    let request = request(prompt(1, 13), 12);
+    let id = bench.submit(request.clone());
+    bench.run();
+    assert_eq!(bench.tokens(id), solo(&request, VOCAB));
+    let usage = bench.events.iter().find_map(|e| match e {
+        Event::Finished { reason: FinishReason::Length, usage, .. } => Some(*usage),
+        _ => None,
+    });
+    let usage = usage.expect("it ends");
+    assert_eq!((usage.preemptions, usage.cached_tokens), (1, 0));
+    assert!(usage.prefilled_tokens < 13 + 5, "only what stood in no full block is computed again");
+}
+
+#[test]
+fn events_of_kinds_a_policy_knows_are_all_there_is() {
+    let kinds = Arc::new(Mutex::new(std::collections::BTreeSet::new()));
+    let seen = kinds.clone();
+    let policies = scripted(move |ask| {
+        if let Ask::Observe(events) = ask {
+            seen.lock().unwrap().extend(events.kind.iter().copied());
+            let lens = [events.block.len(), events.parent.len(), events.depth.len(), events.tenant.len()];
+            assert!(lens.iter().all(|&l| l == events.len()) && events.session.len() == events.len());
+            assert!(events.at.is_sorted());
+        }
+        Ok(Say::Default)
+    });
+    let mut bench = Bench::with(EngineConfig { total_blocks: 10, ..small() }, policies);
+    for seed in [1, 1, 2, 3, 4] {
+        bench.submit(request(prompt(seed, 13), 3));
+        bench.run();
+    }
+    let all = [CacheEventKind::Stored, CacheEventKind::Reused, CacheEventKind::Idle, CacheEventKind::Dropped];
+    assert_eq!(kinds.lock().unwrap().iter().copied().collect::<Vec<_>>(), all.map(|k| k as u8));
+}
