@@ -66,8 +66,11 @@ fn a_draining_engine_takes_nothing_and_finishes_what_it_has() {
     assert_eq!(bench.tokens(id).len(), 4);
 }
 
+/// Whether it is open, and whom it was asked about.
+type Gate = Arc<Mutex<(bool, Vec<u64>)>>;
+
 /// Admits while the gate is open, else tells to wait; notes who was asked about.
-fn gated(config: EngineConfig) -> (Bench, Arc<Mutex<(bool, Vec<u64>)>>) {
+fn gated(config: EngineConfig) -> (Bench, Gate) {
     let gate = Arc::new(Mutex::new((false, Vec::new())));
     let seen = gate.clone();
     let admission = Admission(move |request: &infer_core::policy::AdmissionRequest, _: &_| {

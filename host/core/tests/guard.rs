@@ -42,7 +42,10 @@ fn strikes_bring_the_previous_policy_back_and_then_the_builtin() {
 fn faults_outside_the_window_do_not_add_up() {
     let config = EngineConfig { max_strikes: 2, strike_window: Micros(2_500), ..small() };
     let mut bench =
-        Bench::scheduled(config, |step| if step.number % 4 == 0 { Err(trap()) } else { Ok(fcfs(step)) });
+        Bench::scheduled(
+            config,
+            |step| if step.number.is_multiple_of(4) { Err(trap()) } else { Ok(fcfs(step)) },
+        );
     bench.submit(request(prompt(1, 9), 20));
     bench.run();
     assert!(bench.faults().len() >= 4);
@@ -126,7 +129,7 @@ fn swaps_between_any_two_steps_change_no_stream() {
     while bench.engine.has_work() {
         bench.step();
         turn += 1;
-        let reverse = turn % 2 == 0;
+        let reverse = turn.is_multiple_of(2);
         bench.swap_scheduler("turn", move |step| {
             let mut plan = fcfs(step);
             if reverse {
@@ -178,7 +181,7 @@ fn a_running_sequence_left_idle_takes_its_scheduler_out() {
 /// Submits one request every other step while `bench` runs.
 fn stream_in(bench: &mut Bench, of: impl Fn(u32) -> Request) {
     for turn in 0..150 {
-        if turn % 2 == 0 {
+        if turn.is_multiple_of(2) {
             let _ = bench.engine.submit(of(turn), bench.now);
         }
         bench.step();
