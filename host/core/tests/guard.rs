@@ -180,7 +180,7 @@ fn a_running_sequence_left_idle_takes_its_scheduler_out() {
 
 /// Submits one request every other step while `bench` runs.
 fn stream_in(bench: &mut Bench, of: impl Fn(u32) -> Request) {
-    for turn in 0..150 {
+    for turn in 0..150u32 {
         if turn.is_multiple_of(2) {
             let _ = bench.engine.submit(of(turn), bench.now);
         }
