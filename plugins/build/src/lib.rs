@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
+use wit_component::DecodedWasm;
 
 /// The target that policies are compiled for.
 pub const TARGET: &str = "wasm32-unknown-unknown";
@@ -145,13 +146,36 @@ impl Builder {
         let file = self.target_dir.join(TARGET).join("release").join(package.replace('-', "_") + ".wasm");
         let module = std::fs::read(&file)
             .with_context(|| format!("{package} built no {}: has it crate-type cdylib?", file.display()))?;
-        component(&module).with_context(|| format!("{package} is no policy: does it call export_policy!?"))
+        component(&module).with_context(|| format!("{package} is no policy"))
     }
 }
 
-/// Turns a core module that carries its interface (every crate with `export_policy!` does) into a component.
+/// Turns a core module that carries its interface into a component, and checks that it is a policy. Every
+/// crate with `export_policy!` is one.
 pub fn component(module: &[u8]) -> Result<Vec<u8>> {
-    wit_component::ComponentEncoder::default().module(module)?.validate(true).encode()
+    let component = wit_component::ComponentEncoder::default().module(module)?.validate(true).encode()?;
+    check(&component)?;
+    Ok(component)
+}
+
+/// A policy exports one of the three kinds and imports nothing but the host's log. The host checks the
+/// same; here its author hears of it first.
+fn check(component: &[u8]) -> Result<()> {
+    let DecodedWasm::Component(resolve, world) = wit_component::decode(component)? else {
+        bail!("it holds an interface, but no code");
+    };
+    let world = &resolve.worlds[world];
+    let allowed = ["infer:policy/host@", "infer:policy/types@"];
+    for import in world.imports.keys().map(|key| resolve.name_world_key(key)) {
+        if !allowed.iter().any(|allowed| import.starts_with(allowed)) {
+            bail!("it imports {import}; a policy may import infer:policy/host alone");
+        }
+    }
+    let kinds = ["scheduler", "admission", "prefix-cache"].map(|kind| format!("infer:policy/{kind}@"));
+    let exported: Vec<String> = world.exports.keys().map(|key| resolve.name_world_key(key)).collect();
+    let found = kinds.iter().filter(|kind| exported.iter().any(|name| name.starts_with(*kind))).count();
+    ensure!(found == 1, "it exports {found} kinds of policy, not one: does it call export_policy! once?");
+    Ok(())
 }
 
 fn variable(name: &str) -> Result<OsString> {
@@ -170,4 +194,21 @@ fn target_is_installed() -> bool {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| OsString::from("rustc"));
     let libraries = Command::new(rustc).args(["--print", "target-libdir", "--target", TARGET]).output();
     libraries.is_ok_and(|output| Path::new(String::from_utf8_lossy(&output.stdout).trim()).is_dir())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_module_that_exports_no_policy_is_refused_with_what_to_do() {
+        let message = format!("{:#}", component(b"\0asm\x01\0\0\0").unwrap_err());
+        assert!(message.contains("export_policy!"), "{message}");
+    }
+
+    #[test]
+    fn checkouts_have_parts_of_their_own() {
+        assert_ne!(checkout(Path::new("/a/infer")), checkout(Path::new("/b/infer")));
+        assert_eq!(checkout(Path::new("/a")).len(), 8);
+    }
 }

@@ -10,6 +10,9 @@ mod rng;
 mod rules;
 mod views;
 
+use std::cell::Cell;
+use std::sync::Once;
+
 pub use config::check_config;
 pub use host::{Finished, Host, Report, Spec};
 pub use rng::Rng;
@@ -18,18 +21,28 @@ pub use views::{hostile_step, limits, random_spec, random_step};
 
 /// Runs a property for many seeds and says which one failed: `for_seeds(0..200, |rng| ...)`.
 pub fn for_seeds(seeds: core::ops::Range<u64>, mut property: impl FnMut(&mut Rng)) {
+    announce_seeds();
     for seed in seeds {
-        let guard = Announce(seed);
+        SEED.set(Some(seed));
         property(&mut Rng::new(seed));
-        core::mem::forget(guard);
     }
+    SEED.set(None);
 }
 
-/// Printed while a panic unwinds, and so only for the seed that failed.
-struct Announce(u64);
+thread_local! {
+    static SEED: Cell<Option<u64>> = const { Cell::new(None) };
+}
 
-impl Drop for Announce {
-    fn drop(&mut self) {
-        eprintln!("the property failed with seed {}", self.0);
-    }
+/// Makes a panic say which seed it happened with. A hook, because a panic doesn't unwind in Wasm.
+fn announce_seeds() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let report = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if let Some(seed) = SEED.get() {
+                eprintln!("failed with seed {seed}");
+            }
+            report(panic);
+        }));
+    });
 }
