@@ -26,7 +26,8 @@ pub struct EngineConfig {
     pub block_size: u32,
     /// Blocks in the pool.
     pub total_blocks: u32,
-    /// Waiting requests (held and preempted ones too) beyond which `submit` refuses.
+    /// Requests that wait for their first start (held ones too, preempted ones not) beyond which `submit`
+    /// refuses.
     pub max_waiting: u32,
     /// Prompt plus output tokens of one request.
     pub max_seq_len: u32,

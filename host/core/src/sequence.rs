@@ -12,48 +12,50 @@ use crate::watchdog::Mark;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SeqIx(pub u32);
 
-/// Everything the engine knows about one request.
+/// Everything the engine knows about one request. What every step touches comes first and shares
+/// cache lines: at 256 running sequences that is what a step's cost consists of.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Sequence {
-    pub id: SequenceId,
-    pub state: SequenceState,
-    /// Its prompt has moved to `tokens`.
-    pub request: Request,
     /// Prompt, then output.
     pub tokens: Vec<u32>,
+    pub table: Vec<BlockId>,
     pub prompt_len: u32,
     pub generated: u32,
     /// Leading tokens whose keys and values the pool holds for it.
     pub computed: u32,
-    pub table: Vec<BlockId>,
     /// Leading blocks of `table` that the content index knows.
     pub committed: u32,
-    /// Chain hash of each full block of `tokens`, as far as known; empty without prefix caching.
-    pub hashes: Vec<u64>,
-    /// Names the whole prompt in the prompt cache; 0 without one.
-    pub prompt_key: u64,
     /// Its row in the running columns, while it runs.
     pub row: u32,
     /// Its row in the tenant columns.
     pub tenant_row: u32,
-    /// Blocks it holds if it runs to its last token.
-    pub max_blocks: u32,
-    /// What the cache has for it, while it waits.
-    pub hit: HitState,
-    /// Hashes `committed .. pending_end` are announced as being computed.
-    pub pending_end: u32,
-    /// So is its whole prompt.
-    pub pending_prompt: bool,
     /// Where the executor keeps its prompt's logits, while the batch that fills it is out.
     pub logits_to: Option<LogitsSlot>,
     /// Whose kept logits answer it, while the batch that reads them is out.
     pub logits_from: Option<LogitsSlot>,
-    /// Tokens taken from the cache when it last started.
-    pub reused: u32,
-    /// The batch that is out has a row of it.
-    pub in_flight: bool,
+    pub id: SequenceId,
     /// When a plan last named it.
     pub planned: Mark,
+    pub state: SequenceState,
+    /// The batch that is out has a row of it.
+    pub in_flight: bool,
+    /// Its whole prompt is announced as being computed.
+    pub pending_prompt: bool,
+    /// So are the hashes `committed .. pending_end`.
+    pub pending_end: u32,
+    /// Its prompt has moved to `tokens`.
+    pub request: Request,
+    /// Chain hash of each full block of `tokens`, as far as known; empty without prefix caching.
+    pub hashes: Vec<u64>,
+    /// Names the whole prompt in the prompt cache; 0 without one.
+    pub prompt_key: u64,
+    /// Tokens taken from the cache when it last started.
+    pub reused: u32,
+    /// Blocks it holds if it runs to its last token.
+    pub max_blocks: u32,
+    /// What the cache has for it, while it waits.
+    pub hit: HitState,
     /// When a later one was first started before it.
     pub overtaken: Option<Mark>,
     pub usage: Usage,

@@ -70,6 +70,13 @@ impl Engine {
 fn push_inputs(batch: &mut Batch, sequence: &Sequence, tokens: u32, block_size: u32) {
     let (from, to) = (sequence.computed, sequence.computed + tokens);
     batch.tokens.extend_from_slice(&sequence.tokens[from as usize..to as usize]);
+    if tokens == 1 {
+        // A decode, which is what most rows are: ranges cost more than they carry.
+        batch.positions.push(from);
+        batch.slots.push(sequence.table[(from / block_size) as usize].0 * block_size + from % block_size);
+        batch.block_tables.extend_from_slice(&sequence.table);
+        return;
+    }
     batch.positions.extend(from..to);
     batch.slots.extend(
         (from..to).map(|at| sequence.table[(at / block_size) as usize].0 * block_size + at % block_size),

@@ -86,9 +86,7 @@ impl Engine {
             SequenceState::Finished => self.ask_retain(ix, now),
             _ => Keep::Indexed,
         };
-        let sequence = &self.slab[ix];
-        let left = sequence.committed.min(sequence.hashes.len() as u32) as usize;
-        self.kv.sessions.note(sequence.request.session, &sequence.hashes[..left]);
+        self.kv.note_turn(&self.slab[ix]);
         self.kv.end(&mut self.slab, ix, keep, now);
         self.release_name(ix);
         self.slab.remove(ix);

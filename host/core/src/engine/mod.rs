@@ -133,6 +133,8 @@ pub struct Engine {
     last_begun: Mark,
     /// Blocks that could be had before the plan took any.
     available_before: u32,
+    /// The step at which policies are asked for a copy of their state.
+    next_export: u64,
 }
 
 /// How long the head of the held ones waits at most to be asked about again.
@@ -209,6 +211,7 @@ impl Engine {
             held_asked_at: Micros::ZERO,
             last_begun: Mark::default(),
             available_before: 0,
+            next_export: step::EXPORT_EVERY,
             config,
         }
     }

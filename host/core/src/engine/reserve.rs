@@ -16,12 +16,9 @@ impl Engine {
         self.available_before = self.kv.blocks.available();
         self.rows.clear();
         self.rows.extend_from_slice(plan.rows());
-        let mark = Mark { at: now, step: self.view.number };
         for at in 0..self.rows.len() {
-            let PlannedRow { ix, starts, .. } = self.rows[at];
-            self.slab[ix].planned = mark;
-            if starts {
-                self.kv.take_hit(&mut self.slab, ix, now);
+            if self.rows[at].starts {
+                self.kv.take_hit(&mut self.slab, self.rows[at].ix, now);
             }
         }
         let blocks = self.cut_to_memory(now);
@@ -39,10 +36,12 @@ impl Engine {
 
     /// Cuts rows from the end until the rest fits. Returns the new blocks that it needs.
     fn cut_to_memory(&mut self, now: Micros) -> u32 {
+        let mark = Mark { at: now, step: self.view.number };
         let mut needed = 0;
         let mut at = 0;
         while at < self.rows.len() {
             let need = self.need(self.rows[at]);
+            self.slab[self.rows[at].ix].planned = mark;
             if needed + need <= self.kv.blocks.available() {
                 needed += need;
                 at += 1;
@@ -50,6 +49,7 @@ impl Engine {
             }
             let cut = self.rows.pop().expect("the row that doesn't fit is there");
             self.counters.cut_rows += 1;
+            self.slab[cut.ix].planned = mark;
             if cut.starts {
                 self.kv.give_back_hit(&mut self.slab, cut.ix, now);
                 self.refresh_waiting(cut.ix);

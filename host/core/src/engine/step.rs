@@ -8,7 +8,7 @@ use crate::sequence::SeqIx;
 use crate::verify::VerifiedPlan;
 
 /// Steps after which policies are asked for a copy of their state.
-const EXPORT_EVERY: u64 = 1_000;
+pub(super) const EXPORT_EVERY: u64 = 1_000;
 
 impl Engine {
     /// Plans the next step. `None` where nothing can run now; see `next_wake`.
@@ -71,7 +71,8 @@ impl Engine {
 
     fn ask_scheduler(&mut self, now: Micros) -> VerifiedPlan {
         self.show(now);
-        if self.view.number.is_multiple_of(EXPORT_EVERY) {
+        if self.view.number >= self.next_export {
+            self.next_export = self.view.number + EXPORT_EVERY;
             self.save_states(now);
         }
         let mut cx = context!(self, now);

@@ -126,3 +126,59 @@ impl Index {
         self.next[at as usize] = after;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Blocks;
+    use super::*;
+    use crate::ids::{Micros, SessionId};
+    use crate::sequence::SeqIx;
+
+    #[test]
+    fn equal_hashes_of_unequal_content_are_told_apart() {
+        let mut blocks = Blocks::new(2, 4);
+        let now = Micros(0);
+        let scope = |tenant, salt| Scope { tenant: TenantId(tenant), salt };
+        fn content(parent: Option<BlockId>, scope: Scope, tokens: &[u32]) -> Content<'_> {
+            Content { hash: 7, parent, scope, tokens }
+        }
+        let first = blocks.allocate(SeqIx(0), now).unwrap();
+        let second = blocks.allocate(SeqIx(0), now).unwrap();
+        let session = SessionId(0);
+        assert_eq!(blocks.commit(first, &content(None, scope(1, 0), &[1, 2]), session, now), None);
+        assert_eq!(blocks.commit(second, &content(Some(first), scope(1, 0), &[1, 2]), session, now), None);
+        for (parent, scope, tokens, found) in [
+            (None, scope(1, 0), [1, 2], Some(first)),
+            (Some(first), scope(1, 0), [1, 2], Some(second)),
+            (Some(second), scope(1, 0), [1, 2], None),
+            (None, scope(2, 0), [1, 2], None),
+            (None, scope(1, 9), [1, 2], None),
+            (None, scope(1, 0), [1, 3], None),
+        ] {
+            assert_eq!(
+                blocks.find(&content(parent, scope, &tokens)),
+                found,
+                "{parent:?} {scope:?} {tokens:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn hashes_depend_on_key_tenant_salt_order_and_what_stands_before() {
+        let hash = |key, tenant, salt, blocks: &[[u32; 2]]| {
+            let chain = ChainHash::new([key, 0]);
+            let root = chain.root(Scope { tenant: TenantId(tenant), salt });
+            blocks.iter().fold(root, |before, tokens| chain.block(before, tokens))
+        };
+        let all = [
+            hash(0, 0, 0, &[[1, 2], [3, 4]]),
+            hash(1, 0, 0, &[[1, 2], [3, 4]]),
+            hash(0, 1, 0, &[[1, 2], [3, 4]]),
+            hash(0, 0, 1, &[[1, 2], [3, 4]]),
+            hash(0, 0, 0, &[[3, 4], [1, 2]]),
+            hash(0, 0, 0, &[[3, 4]]),
+        ];
+        let distinct: std::collections::BTreeSet<_> = all.iter().collect();
+        assert_eq!(distinct.len(), all.len());
+    }
+}

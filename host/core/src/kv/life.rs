@@ -81,6 +81,9 @@ impl Kv {
     /// Allocates until the table holds `tokens` tokens. The blocks were seen to be free.
     pub fn grow(&mut self, sequence: &mut Sequence, ix: SeqIx, tokens: u32, now: Micros) {
         let need = self.blocks_for(tokens) as usize;
+        if sequence.table.len() >= need {
+            return;
+        }
         while sequence.table.len() < need {
             let block = self.blocks.allocate(ix, now).expect("the plan was cut to what memory holds");
             sequence.table.push(block);

@@ -4,11 +4,13 @@
 //! This file ties the parts together; each part knows only itself. Deliberately absent: policies.
 
 mod blocks;
+mod check;
 mod hits;
 mod index;
 mod life;
 mod prompts;
 mod sessions;
+mod tree;
 
 pub(crate) use blocks::{Block, Blocks};
 pub(crate) use hits::HitState;
@@ -16,7 +18,7 @@ pub(crate) use life::Keep;
 pub(crate) use sessions::Continuity;
 
 use crate::config::EngineConfig;
-use crate::ids::{BlockId, LogitsSlot, Micros};
+use crate::ids::{BlockId, LogitsSlot, Micros, SessionId, TenantId};
 use crate::kv::hits::Watches;
 use crate::kv::index::{ChainHash, Content, Scope};
 use crate::kv::prompts::Prompts;
@@ -26,7 +28,7 @@ use crate::sequence::{SeqIx, Sequence, Slab};
 #[derive(Debug)]
 pub(crate) struct Kv {
     pub blocks: Blocks,
-    pub sessions: Sessions,
+    sessions: Sessions,
     prompts: Prompts,
     watches: Watches,
     chain: ChainHash,
@@ -116,7 +118,13 @@ impl Kv {
     pub fn continuity(&self, sequence: &Sequence) -> Continuity {
         let full = (sequence.prompt_len / self.block_size()) as usize;
         let prompt = &sequence.hashes[..full.min(sequence.hashes.len())];
-        self.sessions.compare(sequence.request.session, prompt)
+        self.sessions.compare(owner_of(sequence), prompt)
+    }
+
+    /// Notes what an ending sequence leaves to its session.
+    pub fn note_turn(&mut self, sequence: &Sequence) {
+        let left = (sequence.committed as usize).min(sequence.hashes.len());
+        self.sessions.note(owner_of(sequence), &sequence.hashes[..left]);
     }
 
     /// Looks up what a waiting sequence would find, and watches for changes.
@@ -260,6 +268,11 @@ impl Kv {
             self.watches.assert_empty();
         }
     }
+}
+
+/// Whose conversation it is: ids of different tenants have nothing to do with each other.
+fn owner_of(sequence: &Sequence) -> (TenantId, SessionId) {
+    (sequence.request.tenant, sequence.request.session)
 }
 
 fn scope_of(sequence: &Sequence) -> Scope {

@@ -5,15 +5,18 @@
 
 use std::collections::BTreeMap;
 
-use crate::ids::SessionId;
+use crate::ids::{SessionId, TenantId};
+
+/// A conversation of a tenant.
+type Owner = (TenantId, SessionId);
 
 /// Conversations remembered.
 const SESSIONS: usize = 4_096;
 
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
-    turns: BTreeMap<SessionId, (u64, Box<[u64]>)>,
-    by_age: BTreeMap<u64, SessionId>,
+    turns: BTreeMap<Owner, (u64, Box<[u64]>)>,
+    by_age: BTreeMap<u64, Owner>,
     clock: u64,
 }
 
@@ -32,8 +35,8 @@ pub(crate) enum Continuity {
 
 impl Sessions {
     /// Notes what a turn left.
-    pub fn note(&mut self, session: SessionId, hashes: &[u64]) {
-        if session.0 == 0 {
+    pub fn note(&mut self, session: Owner, hashes: &[u64]) {
+        if session.1 == SessionId(0) {
             return;
         }
         self.clock += 1;
@@ -49,7 +52,7 @@ impl Sessions {
     }
 
     /// Compares a prompt with what its session left.
-    pub fn compare(&self, session: SessionId, prompt: &[u64]) -> Continuity {
+    pub fn compare(&self, session: Owner, prompt: &[u64]) -> Continuity {
         let Some((_, left)) = self.turns.get(&session) else { return Continuity::Unknown };
         if left.is_empty() || prompt.is_empty() {
             return Continuity::TooShort;
@@ -65,10 +68,14 @@ impl Sessions {
 mod tests {
     use super::*;
 
+    fn of(session: u64) -> Owner {
+        (TenantId(1), SessionId(session))
+    }
+
     #[test]
     fn a_turn_is_compared_by_its_leading_blocks() {
         let mut sessions = Sessions::default();
-        sessions.note(SessionId(7), &[1, 2, 3]);
+        sessions.note(of(7), &[1, 2, 3]);
         for (session, prompt, expected) in [
             (7, vec![1, 2, 3, 4], Continuity::Shares(3)),
             (7, vec![1, 9], Continuity::Shares(1)),
@@ -76,7 +83,7 @@ mod tests {
             (7, vec![], Continuity::TooShort),
             (8, vec![1], Continuity::Unknown),
         ] {
-            assert_eq!(sessions.compare(SessionId(session), &prompt), expected, "{session} {prompt:?}");
+            assert_eq!(sessions.compare(of(session), &prompt), expected, "{session} {prompt:?}");
         }
     }
 
@@ -84,12 +91,12 @@ mod tests {
     fn the_quietest_session_is_forgotten_first() {
         let mut sessions = Sessions::default();
         for id in 1..=SESSIONS as u64 {
-            sessions.note(SessionId(id), &[id]);
+            sessions.note(of(id), &[id]);
         }
-        sessions.note(SessionId(1), &[1]);
-        sessions.note(SessionId(9_999), &[5]);
-        assert_eq!(sessions.compare(SessionId(1), &[1]), Continuity::Shares(1));
-        assert_eq!(sessions.compare(SessionId(2), &[2]), Continuity::Unknown);
+        sessions.note(of(1), &[1]);
+        sessions.note(of(9_999), &[5]);
+        assert_eq!(sessions.compare(of(1), &[1]), Continuity::Shares(1));
+        assert_eq!(sessions.compare(of(2), &[2]), Continuity::Unknown);
         assert_eq!(sessions.turns.len(), SESSIONS);
         assert_eq!(sessions.by_age.len(), SESSIONS);
     }

@@ -1,0 +1,202 @@
+//! The tree of prefixes in the pool: blocks enter it when others may find them, and leave it leaves
+//! first. Below a cached block everything is cached, so dropping one never reaches a used one.
+
+use super::blocks::Blocks;
+use super::index::{Content, Scope};
+use crate::ids::{BlockId, Micros, SessionId};
+use crate::list::NONE;
+use crate::policy::CacheEventKind;
+
+impl Blocks {
+    /// The indexed block with this content.
+    pub fn find(&self, content: &Content<'_>) -> Option<BlockId> {
+        self.index.candidates(content.hash).find(|&id| {
+            let block = self.get(id);
+            let parent = content.parent.map_or(NONE, |p| p.0);
+            block.hash == content.hash
+                && block.parent == parent
+                && block.scope == content.scope
+                && self.index.tokens(id) == content.tokens
+        })
+    }
+
+    /// Puts a full block, whose tokens are computed, into the index. Returns the block that stands
+    /// there already with the same content; `id` is then left as it was.
+    pub fn commit(
+        &mut self,
+        id: BlockId,
+        content: &Content<'_>,
+        session: SessionId,
+        now: Micros,
+    ) -> Option<BlockId> {
+        if let Some(other) = self.find(content) {
+            debug_assert_ne!(other, id);
+            return Some(other);
+        }
+        self.enter(id, content.parent, content.scope, session, now);
+        let block = &mut self.blocks[id.0 as usize];
+        block.indexed = true;
+        block.hash = content.hash;
+        self.index.insert(content.hash, id, content.tokens);
+        self.notes.changed.push(content.hash);
+        None
+    }
+
+    /// Puts a prompt's last block into the tree, if it isn't there, because a kept prompt ends in it.
+    pub fn add_entry(
+        &mut self,
+        id: BlockId,
+        parent: Option<BlockId>,
+        scope: Scope,
+        session: SessionId,
+        now: Micros,
+    ) {
+        self.enter(id, parent, scope, session, now);
+        self.blocks[id.0 as usize].entries += 1;
+    }
+
+    /// A kept prompt no longer ends in this block.
+    pub fn remove_entry(&mut self, id: BlockId, now: Micros) {
+        let block = &mut self.blocks[id.0 as usize];
+        assert!(block.entries > 0, "block {id:?} ends a kept prompt");
+        block.entries -= 1;
+        if block.in_tree() {
+            return;
+        }
+        let used = block.refs > 0;
+        self.leave(id, now);
+        if !used {
+            self.unrest(id);
+            self.forget(id);
+        }
+    }
+
+    /// Moves kept prompts from a block to another one with the same content.
+    pub fn move_entries(&mut self, from: BlockId, to: BlockId, now: Micros) -> u32 {
+        let moved = std::mem::take(&mut self.blocks[from.0 as usize].entries);
+        if moved > 0 {
+            self.blocks[to.0 as usize].entries += moved;
+            self.leave(from, now);
+        }
+        moved
+    }
+
+    fn enter(&mut self, id: BlockId, parent: Option<BlockId>, scope: Scope, session: SessionId, now: Micros) {
+        let block = &mut self.blocks[id.0 as usize];
+        block.session = session;
+        if block.in_tree() {
+            return;
+        }
+        block.scope = scope;
+        block.parent = parent.map_or(NONE, |p| p.0);
+        block.depth = 0;
+        if let Some(parent) = parent {
+            let above = &mut self.blocks[parent.0 as usize];
+            debug_assert!(above.indexed, "a block's parent is indexed before it");
+            let depth = above.depth + 1;
+            let mut head = above.first_child;
+            self.siblings.push_front(&mut head, id.0);
+            self.blocks[parent.0 as usize].first_child = head;
+            self.blocks[id.0 as usize].depth = depth;
+        }
+        self.tell(CacheEventKind::Stored, id, now);
+    }
+
+    /// Takes a block that has nothing below it out of the tree.
+    fn leave(&mut self, id: BlockId, now: Micros) {
+        self.tell(CacheEventKind::Dropped, id, now);
+        let block = &mut self.blocks[id.0 as usize];
+        debug_assert_eq!(block.first_child, NONE, "leaves go first");
+        self.notes.dropped.push(id);
+        if std::mem::take(&mut block.entries) > 0 {
+            self.notes.ended.push(id);
+        }
+        let parent = std::mem::replace(&mut block.parent, NONE);
+        if std::mem::take(&mut block.indexed) {
+            self.index.remove(block.hash, id);
+        }
+        if parent != NONE {
+            let mut head = self.blocks[parent as usize].first_child;
+            self.siblings.remove(&mut head, id.0);
+            self.blocks[parent as usize].first_child = head;
+        }
+    }
+
+    fn unrest(&mut self, id: BlockId) {
+        let block = &self.blocks[id.0 as usize];
+        self.idle.remove(id.0);
+        self.pinned_idle -= u32::from(block.pins > 0);
+        self.expiry.remove(&(block.expires, id.0));
+    }
+
+    /// Drops a cached block and what follows it, the last first. Stops at a pinned one.
+    /// Returns how many became free.
+    pub fn drop_subtree(&mut self, top: BlockId, now: Micros) -> u32 {
+        debug_assert!(self.is_idle(top));
+        let mut dropped = 0;
+        loop {
+            let mut at = top;
+            while self.blocks[at.0 as usize].first_child != NONE {
+                at = BlockId(self.blocks[at.0 as usize].first_child);
+            }
+            if self.blocks[at.0 as usize].pins > 0 {
+                return dropped;
+            }
+            debug_assert!(self.is_idle(at), "below a cached block everything is cached");
+            self.leave(at, now);
+            self.unrest(at);
+            self.forget(at);
+            dropped += 1;
+            if at == top {
+                return dropped;
+            }
+        }
+    }
+
+    /// Drops the block if nothing follows it. Used where a policy keeps nothing of a sequence.
+    pub fn drop_leaf(&mut self, id: BlockId, now: Micros) {
+        if self.is_idle(id) && self.get(id).first_child == NONE && self.get(id).pins == 0 {
+            self.drop_subtree(id, now);
+        }
+    }
+
+    /// Drops cached blocks, least recently used first, until `want` are free or none is left.
+    pub fn drop_oldest(&mut self, want: u32, now: Micros) -> u32 {
+        let mut dropped = 0;
+        while self.free() < want {
+            let Some(oldest) = self.idle.iter().find(|&b| self.unpinned_leaf(b)) else { break };
+            dropped += self.drop_subtree(BlockId(oldest), now);
+        }
+        dropped
+    }
+
+    fn unpinned_leaf(&self, at: u32) -> bool {
+        self.blocks[at as usize].pins == 0 && self.blocks[at as usize].first_child == NONE
+    }
+
+    /// Drops what its retention has outlived.
+    pub fn expire(&mut self, now: Micros) -> u32 {
+        let mut dropped = 0;
+        while let Some(&(at, block)) = self.expiry.first()
+            && at <= now
+        {
+            dropped += self.drop_subtree(BlockId(block), now);
+        }
+        dropped
+    }
+
+    /// When the next cached block outlives its retention.
+    pub fn next_expiry(&self) -> Option<Micros> {
+        self.expiry.first().map(|&(at, _)| at)
+    }
+
+    /// A block that several sequences retain is kept as long as the most generous of them says.
+    pub fn retain_for(&mut self, id: BlockId, ttl: Micros) {
+        let block = &mut self.blocks[id.0 as usize];
+        block.ttl = Some(match block.ttl {
+            Some(Micros(0)) => Micros(0),
+            Some(longer) if ttl.0 > 0 => longer.max(ttl),
+            _ => ttl,
+        });
+    }
+}
