@@ -4,20 +4,28 @@
 #![deny(unsafe_code)]
 
 mod cache;
+pub mod chat;
 pub mod config;
 mod decoder;
+pub mod detokenizer;
 pub mod error;
 mod executor;
 mod model;
 pub mod sampler;
 pub mod source;
+pub mod stop;
+pub mod tokenizer;
 mod weights;
 
+pub use chat::ChatTemplate;
 pub use config::ModelConfig;
+pub use detokenizer::Detokenizer;
 pub use error::{ModelError, ModelErrorKind};
 pub use executor::ModelExecutor;
 pub use model::{ExecutorOptions, Model};
 pub use source::Source;
+pub use stop::{StopStep, StopStrings};
+pub use tokenizer::Tokenizer;
 
 /// How weights and the KV cache are stored. Activations are always f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,258 @@
+//! Text from a stream of tokens, exactly what decoding them all at once would give, as early as
+//! it is certain and never half a character.
+//!
+//! Two ways, chosen by the decoder in `tokenizer.json`:
+//!
+//! * Byte-level vocabularies (GPT-2, Llama 3, Qwen): each token is a fixed run of bytes, so the only
+//!   state is an unfinished UTF-8 sequence of at most three bytes.
+//! * All others (SentencePiece and its byte fallback, word pieces): what a token reads depends on
+//!   its neighbours, so a short window is decoded with and without the new tokens, and the
+//!   difference is the text. A run of byte tokens is judged as a whole by these decoders: one wrong
+//!   byte spoils all its characters. So a run waits for its end, at most `LONGEST_RUN` tokens.
+//!
+//! A push costs a bounded amount of work whatever came before.
+
+use std::sync::Arc;
+
+use crate::error::ModelError;
+use crate::tokenizer::{Inner, vocabulary};
+
+/// A run of byte tokens that long gives out its complete characters without waiting for its end.
+/// Only then can a wrong byte later in the same run leave them readable, where decoding everything
+/// at once would not.
+pub const LONGEST_RUN: usize = 32;
+
+/// A window of that many tokens is given out even where its last character seems unfinished.
+const LONGEST_WINDOW: usize = 64;
+
+/// Incremental decoder of one stream. Special tokens have no text.
+pub struct Detokenizer {
+    inner: Arc<Inner>,
+    state: State,
+}
+
+enum State {
+    Bytes { unfinished: Vec<u8> },
+    Window(Window),
+}
+
+/// How a vocabulary's tokens become text.
+pub(crate) enum Scheme {
+    Bytes(BytePieces),
+    Window { byte_fallback: bool },
+}
+
+impl Detokenizer {
+    pub(crate) fn new(inner: Arc<Inner>) -> Self {
+        let state = match &inner.scheme {
+            Scheme::Bytes(_) => State::Bytes { unfinished: Vec::new() },
+            Scheme::Window { .. } => State::Window(Window::default()),
+        };
+        Self { inner, state }
+    }
+
+    /// The text that `token` completes: empty while a character is unfinished.
+    pub fn push(&mut self, token: u32) -> String {
+        match (&mut self.state, &self.inner.scheme) {
+            (State::Bytes { unfinished }, Scheme::Bytes(pieces)) => {
+                unfinished.extend_from_slice(pieces.of(token));
+                complete_text(unfinished)
+            }
+            (State::Window(window), Scheme::Window { byte_fallback }) => {
+                window.push(&self.inner.library, *byte_fallback, token)
+            }
+            _ => unreachable!("the state was made for this scheme"),
+        }
+    }
+
+    /// What is still held back when no token follows.
+    pub fn finish(&mut self) -> String {
+        match &mut self.state {
+            State::Bytes { unfinished } => {
+                let text = String::from_utf8_lossy(unfinished).into_owned();
+                unfinished.clear();
+                text
+            }
+            State::Window(window) => window.take(&self.inner.library, true),
+        }
+    }
+}
+
+/// Takes all text off the front of `bytes` but an unfinished character. Wrong bytes become U+FFFD
+/// just as in `String::from_utf8_lossy`.
+fn complete_text(bytes: &mut Vec<u8>) -> String {
+    let mut text = String::new();
+    let mut rest = bytes.as_slice();
+    while let Some(chunk) = rest.utf8_chunks().next() {
+        text.push_str(chunk.valid());
+        let after = &rest[chunk.valid().len()..];
+        let unfinished = std::str::from_utf8(after)
+            .is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_none());
+        if unfinished {
+            rest = after;
+            break;
+        }
+        if !chunk.invalid().is_empty() {
+            text.push(char::REPLACEMENT_CHARACTER);
+        }
+        rest = &after[chunk.invalid().len()..];
+    }
+    let used = bytes.len() - rest.len();
+    bytes.drain(..used);
+    text
+}
+
+/// The bytes of every token of a byte-level vocabulary, one after the other.
+pub(crate) struct BytePieces {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl BytePieces {
+    fn new(library: &tokenizers::Tokenizer) -> Self {
+        let mut tokens: Vec<_> = vocabulary(library).into_iter().map(|(token, id)| (id, token)).collect();
+        tokens.sort_unstable();
+        let special = library.get_added_vocabulary();
+        let (mut bytes, mut ends) = (Vec::new(), Vec::new());
+        for (id, token) in tokens {
+            // Ids that no token has, say nothing.
+            ends.resize(id as usize, bytes.len());
+            if !special.is_special_token(&token) {
+                match token.chars().map(byte_of).collect::<Option<Vec<u8>>>() {
+                    Some(piece) => bytes.extend(piece),
+                    None => bytes.extend(token.as_bytes()),
+                }
+            }
+            ends.push(bytes.len());
+        }
+        Self { bytes, ends }
+    }
+
+    fn of(&self, token: u32) -> &[u8] {
+        let token = token as usize;
+        let Some(&end) = self.ends.get(token) else { return &[] };
+        let start = if token == 0 { 0 } else { self.ends[token - 1] };
+        &self.bytes[start..end]
+    }
+}
+
+/// The byte that a byte-level vocabulary writes as `letter` (GPT-2's table: printable Latin-1
+/// stands for itself, the others follow from U+0100 on in their order).
+fn byte_of(letter: char) -> Option<u8> {
+    let printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
+    let code = u32::from(letter);
+    if let Ok(byte) = u8::try_from(code) {
+        return printable(byte).then_some(byte);
+    }
+    let index = usize::try_from(code.checked_sub(0x100)?).ok()?;
+    (0..=u8::MAX).filter(|&byte| !printable(byte)).nth(index)
+}
+
+impl Scheme {
+    pub(crate) fn of(library: &tokenizers::Tokenizer) -> Result<Self, ModelError> {
+        let decoder = serde_json::to_value(library.get_decoder())
+            .map_err(|error| ModelError::tokenizer(format!("the decoder in tokenizer.json: {error}")))?;
+        let parts = match decoder.get("decoders").and_then(serde_json::Value::as_array) {
+            Some(parts) => parts.iter().collect(),
+            None => vec![&decoder],
+        };
+        let is = |part: &serde_json::Value, kind: &str| part.get("type").is_some_and(|found| found == kind);
+        if parts.len() == 1 && is(parts[0], "ByteLevel") {
+            return Ok(Self::Bytes(BytePieces::new(library)));
+        }
+        Ok(Self::Window { byte_fallback: parts.iter().any(|part| is(part, "ByteFallback")) })
+    }
+}
+
+/// Tokens whose text is not sent yet, after some whose text is: a decoder treats the start of a
+/// text differently, so new tokens are never decoded without one before them.
+#[derive(Default)]
+struct Window {
+    tokens: Vec<u32>,
+    /// How many at the front were sent.
+    sent: usize,
+    /// The bytes of the run of byte tokens at the end.
+    run: Vec<u8>,
+}
+
+impl Window {
+    fn push(&mut self, library: &tokenizers::Tokenizer, byte_fallback: bool, token: u32) -> String {
+        let Some(written) = library.id_to_token(token) else { return String::new() };
+        if library.get_added_vocabulary().is_special_token(&written) {
+            return String::new();
+        }
+        self.tokens.push(token);
+        match fallback_byte(&written).filter(|_| byte_fallback) {
+            Some(byte) => {
+                self.run.push(byte);
+                if self.run.len() < LONGEST_RUN { String::new() } else { self.shorten_run(library) }
+            }
+            None => {
+                self.run.clear();
+                self.take(library, byte_fallback)
+            }
+        }
+    }
+
+    /// The text of what was not sent; empty if it can't be told yet and `now` is false.
+    fn take(&mut self, library: &tokenizers::Tokenizer, now: bool) -> String {
+        let decode = |tokens: &[u32]| library.decode(tokens, true).unwrap_or_default();
+        let before = decode(&self.tokens[..self.sent]);
+        let after = decode(&self.tokens);
+        let now = now || self.tokens.len() >= LONGEST_WINDOW;
+        let settled = after.starts_with(&before) && !after.ends_with(char::REPLACEMENT_CHARACTER);
+        if !settled && !now {
+            return String::new();
+        }
+        let common = before.chars().zip(after.chars()).take_while(|(a, b)| a == b);
+        let common: usize = common.map(|(letter, _)| letter.len_utf8()).sum();
+        self.tokens.drain(..self.sent);
+        self.sent = self.tokens.len();
+        after[common..].to_owned()
+    }
+
+    /// Gives out the complete characters of a run that may go on for long.
+    fn shorten_run(&mut self, library: &tokenizers::Tokenizer) -> String {
+        let start = self.tokens.len() - self.run.len();
+        let unfinished = self.tokens.split_off(start);
+        let before = if start > self.sent { self.take(library, true) } else { String::new() };
+        let text = complete_text(&mut self.run);
+        self.tokens.extend(&unfinished[unfinished.len() - self.run.len()..]);
+        before + &text
+    }
+}
+
+/// The byte that a token such as `<0x0A>` stands for.
+fn fallback_byte(token: &str) -> Option<u8> {
+    let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
+    if digits.len() == 2 { u8::from_str_radix(digits, 16).ok() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn complete_text_holds_back_only_an_unfinished_character() {
+        for (bytes, text, held) in [
+            (&b"abc"[..], "abc", 0),
+            (b"a\xe6\x9d", "a", 2),
+            (b"\xe6\x9d\xb1b", "\u{6771}b", 0),
+            (b"\xe6\x9db", "\u{fffd}b", 0),
+            (b"\xff\xffa\xf0\x9f\x99", "\u{fffd}\u{fffd}a", 3),
+            (b"\xf0\x9f\xf0", "\u{fffd}", 1),
+        ] {
+            let mut rest = bytes.to_vec();
+            assert_eq!(complete_text(&mut rest), text, "{bytes:?}");
+            assert_eq!(rest.len(), held, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn every_byte_has_a_letter_of_its_own() {
+        let letters = (0..0x200).filter_map(char::from_u32);
+        let mut bytes: Vec<u8> = letters.filter_map(byte_of).collect();
+        bytes.sort_unstable();
+        assert_eq!(bytes, (0..=255).collect::<Vec<u8>>());
+    }
+}

@@ -1,0 +1,92 @@
+//! Stop strings in a stream of text, wherever its pieces are cut.
+//!
+//! One Knuth-Morris-Pratt automaton per stop string (Knuth, Morris, Pratt 1977): its state is how
+//! much of the string the text's end already matches, which is exactly what must be held back.
+//! Time is linear in the text, whatever the strings are. The match that ends first wins; of two
+//! that end together the longer one.
+
+/// Watches one stream for its stop strings.
+pub struct StopStrings {
+    automata: Vec<Automaton>,
+    held: String,
+    stopped: bool,
+}
+
+/// What a piece of text led to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StopStep {
+    /// Text that can be sent: it is in front of any stop string and can't become part of one.
+    pub text: String,
+    /// A stop string is complete; the stream ends here.
+    pub stopped: bool,
+}
+
+impl StopStrings {
+    /// Watches for `strings`; empty ones are left out.
+    #[must_use]
+    pub fn new(strings: Vec<String>) -> Self {
+        let automata = strings.into_iter().filter(|string| !string.is_empty()).map(Automaton::new);
+        Self { automata: automata.collect(), held: String::new(), stopped: false }
+    }
+
+    /// Takes the next piece of text. After a stop it answers with nothing but `stopped`.
+    pub fn push(&mut self, text: &str) -> StopStep {
+        if self.stopped {
+            return StopStep { text: String::new(), stopped: true };
+        }
+        let seen = self.held.len();
+        self.held.push_str(text);
+        for (index, byte) in text.bytes().enumerate() {
+            let complete = self.automata.iter_mut().filter_map(|automaton| automaton.step(byte));
+            if let Some(longest) = complete.max() {
+                self.stopped = true;
+                self.held.truncate(seen + index + 1 - longest);
+                return StopStep { text: std::mem::take(&mut self.held), stopped: true };
+            }
+        }
+        let matched = self.automata.iter().map(|automaton| automaton.matched).max().unwrap_or(0);
+        // A match begins with the first byte of a stop string, so this is between characters.
+        let rest = self.held.split_off(self.held.len() - matched);
+        StopStep { text: std::mem::replace(&mut self.held, rest), stopped: false }
+    }
+
+    /// What was held back, once no more text follows.
+    pub fn finish(&mut self) -> String {
+        for automaton in &mut self.automata {
+            automaton.matched = 0;
+        }
+        std::mem::take(&mut self.held)
+    }
+}
+
+struct Automaton {
+    string: Vec<u8>,
+    /// For each length of a match, the longest shorter one that ends with the same bytes.
+    shorter: Vec<usize>,
+    matched: usize,
+}
+
+impl Automaton {
+    fn new(string: String) -> Self {
+        let string = string.into_bytes();
+        let mut shorter = vec![0; string.len()];
+        let mut matched = 0;
+        for end in 1..string.len() {
+            while matched > 0 && string[matched] != string[end] {
+                matched = shorter[matched - 1];
+            }
+            matched += usize::from(string[matched] == string[end]);
+            shorter[end] = matched;
+        }
+        Self { string, shorter, matched: 0 }
+    }
+
+    /// The string's length if `byte` completes it.
+    fn step(&mut self, byte: u8) -> Option<usize> {
+        while self.matched > 0 && self.string[self.matched] != byte {
+            self.matched = self.shorter[self.matched - 1];
+        }
+        self.matched += usize::from(self.string[self.matched] == byte);
+        (self.matched == self.string.len()).then_some(self.matched)
+    }
+}

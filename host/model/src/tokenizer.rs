@@ -1,0 +1,100 @@
+//! Text to tokens and back, by the checkpoint's own `tokenizer.json`.
+//!
+//! A thin layer over the `tokenizers` library: it turns off what a server must not do (truncate,
+//! pad) and prepares what incremental decoding needs once, at load. Templates are in `chat`,
+//! streams in `detokenizer`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::detokenizer::{Detokenizer, Scheme};
+use crate::error::ModelError;
+use crate::source::Source;
+
+/// A checkpoint's tokenizer. Cloning is cheap.
+#[derive(Clone)]
+pub struct Tokenizer {
+    inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) library: tokenizers::Tokenizer,
+    pub(crate) scheme: Scheme,
+}
+
+impl Tokenizer {
+    /// Reads `tokenizer.json`.
+    ///
+    /// # Errors
+    /// The file is missing, can't be read, or isn't a tokenizer.
+    pub fn load(source: &Source) -> Result<Self, ModelError> {
+        let bytes = source.read("tokenizer.json")?.ok_or_else(|| {
+            ModelError::tokenizer(format!(
+                "{} has no tokenizer.json; a checkpoint in Hugging Face's layout has one",
+                source.name()
+            ))
+        })?;
+        let mut library = tokenizers::Tokenizer::from_bytes(&bytes)
+            .map_err(|error| ModelError::tokenizer(format!("tokenizer.json can't be understood: {error}")))?;
+        library
+            .with_truncation(None)
+            .map_err(|error| ModelError::tokenizer(format!("tokenizer.json: {error}")))?
+            .with_padding(None);
+        let scheme = Scheme::of(&library)?;
+        Ok(Self { inner: Arc::new(Inner { library, scheme }) })
+    }
+
+    /// The tokens of `text`; with `add_special` those that a bare prompt gets (a BOS, say). The
+    /// names of special tokens inside `text` become these tokens, as templates need it.
+    ///
+    /// # Errors
+    /// Text that the vocabulary can't express.
+    pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, ModelError> {
+        let encoding = self.inner.library.encode_fast(text, add_special).map_err(|error| {
+            ModelError::tokenizer(format!("the text can't be turned into tokens: {error}"))
+        })?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The text of `tokens`; unknown ids say nothing, bytes that are no UTF-8 become U+FFFD.
+    ///
+    /// # Errors
+    /// What the decoder in `tokenizer.json` reports.
+    pub fn decode(&self, tokens: &[u32], skip_special: bool) -> Result<String, ModelError> {
+        self.inner
+            .library
+            .decode(tokens, skip_special)
+            .map_err(|error| ModelError::tokenizer(format!("tokens can't be turned into text: {error}")))
+    }
+
+    /// A fresh incremental decoder, which leaves special tokens out.
+    #[must_use]
+    pub fn detokenizer(&self) -> Detokenizer {
+        Detokenizer::new(Arc::clone(&self.inner))
+    }
+
+    /// How the vocabulary writes a token, if there is one of that id: not its text, which may need
+    /// its neighbours.
+    #[must_use]
+    pub fn token(&self, id: u32) -> Option<String> {
+        self.inner.library.id_to_token(id)
+    }
+
+    /// The id of a token that is written exactly so, a special one for instance.
+    #[must_use]
+    pub fn id(&self, token: &str) -> Option<u32> {
+        self.inner.library.token_to_id(token)
+    }
+
+    /// One more than the largest id.
+    #[must_use]
+    pub fn vocab_size(&self) -> u32 {
+        let largest = vocabulary(&self.inner.library).into_values().max();
+        largest.map_or(0, |id| id.saturating_add(1))
+    }
+}
+
+/// Every token with its id, added ones included.
+pub(crate) fn vocabulary(library: &tokenizers::Tokenizer) -> HashMap<String, u32> {
+    library.get_vocab(true).into_iter().collect()
+}

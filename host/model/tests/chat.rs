@@ -1,0 +1,69 @@
+//! Chat templates are programs of strangers: what they may do, and what stops them.
+
+use infer_model::{ChatTemplate, Source};
+use serde_json::{Value as Json, json};
+
+fn render(template: &str, messages: &Json) -> Result<String, String> {
+    let config = json!({
+        "chat_template": template,
+        "bos_token": "<s>",
+        "eos_token": {"content": "</s>", "special": true}
+    });
+    let bytes = config.to_string();
+    let source = Source::Embedded(&[("tokenizer_config.json", bytes.as_bytes())]);
+    let template = ChatTemplate::load(&source).map_err(|error| error.to_string())?;
+    let template = template.expect("there is a template");
+    template.render(messages, true).map_err(|error| error.to_string())
+}
+
+#[test]
+fn templates_render_as_hugging_face_does() {
+    let messages = json!([{"role": "user", "content": " <b> & 'it' \\u003c "}]);
+    for (template, prompt) in [
+        ("{{ bos_token }}{{ messages[0].content | trim }}{{ eos_token }}", "<s><b> & 'it' \\u003c</s>"),
+        ("{{ messages[0] | tojson }}", r#"{"content": " <b> & 'it' \\u003c ", "role": "user"}"#),
+        ("{{ [1, {'a': true}] | tojson(indent=2) }}", "[\n  1,\n  {\n    \"a\": true\n  }\n]"),
+        ("  {% if add_generation_prompt %}\n  open\n  {% endif %}\nend\n", "  open\nend"),
+        ("{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}x{% endfor %}", ""),
+        ("{{ 'a-b-c'.split('-')[-1].upper() }}", "C"),
+        ("{{ pad_token }}{% if strftime_now is defined %}today{% endif %}", ""),
+    ] {
+        assert_eq!(render(template, &messages).as_deref(), Ok(prompt), "{template}");
+    }
+}
+
+#[test]
+fn what_a_template_may_not_do_is_an_error() {
+    let endless = "{% for a in range(9999) %}{% for b in range(9999) %}{{ b }}{% endfor %}{% endfor %}";
+    let large = "{% set ns = namespace(s='xxxxxxxxxxxxxxxx') %}\
+        {% for a in range(21) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ ns.s }}";
+    for (template, reason) in [
+        (endless, "too many steps"),
+        (large, "more than 16777216 bytes"),
+        ("{{ raise_exception('no such role') }}", "no such role"),
+        ("{{ open('/etc/passwd') }}", "unknown function"),
+        ("{% include '/etc/passwd' %}", "not found"),
+        ("{% for %}", "has an error"),
+    ] {
+        let error = render(template, &json!([])).expect_err(template);
+        assert!(error.contains(reason), "{template}: {error}");
+    }
+}
+
+#[test]
+fn the_default_of_several_templates_and_the_separate_file_are_found() {
+    let list = json!({"chat_template": [
+        {"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]});
+    let list = list.to_string();
+    let config: &[u8] = list.as_bytes();
+    let load = |files: &[(&str, &[u8])]| {
+        let template = ChatTemplate::load(&Source::Embedded(files)).expect("loads");
+        template.map(|template| template.render(&json!([]), false).expect("renders"))
+    };
+    assert_eq!(load(&[("tokenizer_config.json", config)]).as_deref(), Some("plain"));
+    let file: &[u8] = b"from the file";
+    let both = [("tokenizer_config.json", config), ("chat_template.jinja", file)];
+    assert_eq!(load(&both).as_deref(), Some("from the file"));
+    assert_eq!(load(&[("tokenizer_config.json", b"{}")]), None);
+    assert_eq!(load(&[]), None);
+}

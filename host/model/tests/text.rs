@@ -1,0 +1,211 @@
+//! Tokenizers, streams and chat templates against what Hugging Face's libraries answer
+//! (`tests/golden`, made with transformers and tokenizers).
+
+use std::path::PathBuf;
+
+use infer_model::{ChatTemplate, Source, Tokenizer};
+use proptest::prelude::*;
+use serde_json::Value as Json;
+
+const CHECKPOINTS: [&str; 5] = ["llama-f32", "llama-bf16", "qwen3-bf16", "gemma3-f32", "gemma3-bf16"];
+
+struct Golden {
+    name: &'static str,
+    source: Source<'static>,
+    tokenizer: Tokenizer,
+    expected: Json,
+}
+
+impl Golden {
+    fn all() -> impl Iterator<Item = Self> {
+        CHECKPOINTS.into_iter().map(|name| {
+            let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(name);
+            let text = std::fs::read_to_string(folder.join("golden.json")).expect("golden.json is there");
+            let expected = serde_json::from_str(&text).expect("golden.json is JSON");
+            let source = Source::Directory(folder);
+            let tokenizer = Tokenizer::load(&source).expect("the tokenizer loads");
+            Self { name, source, tokenizer, expected }
+        })
+    }
+
+    fn cases<'a>(&'a self, part: &str, kind: &str) -> &'a [Json] {
+        let cases = if kind.is_empty() { &self.expected[part] } else { &self.expected[part][kind] };
+        cases.as_array().expect("cases are a list")
+    }
+}
+
+fn stream(tokenizer: &Tokenizer, ids: &[u32]) -> String {
+    let mut detokenizer = tokenizer.detokenizer();
+    let text: String = ids.iter().map(|&id| detokenizer.push(id)).collect();
+    text + &detokenizer.finish()
+}
+
+fn ids(json: &Json) -> Vec<u32> {
+    serde_json::from_value(json.clone()).expect("ids are numbers")
+}
+
+fn text(json: &Json) -> &str {
+    json.as_str().expect("a text")
+}
+
+#[test]
+fn text_becomes_the_same_tokens() {
+    for golden in Golden::all() {
+        for case in golden.cases("tokenizer", "encode") {
+            let name = golden.name;
+            let encode = |special| golden.tokenizer.encode(text(&case["text"]), special).expect("encodes");
+            assert_eq!(encode(false), ids(&case["ids"]), "{name}: {case}");
+            assert_eq!(encode(true), ids(&case["ids_with_special"]), "{name}: {case}");
+        }
+    }
+}
+
+#[test]
+fn tokens_become_the_same_text_at_once_and_in_a_stream() {
+    for golden in Golden::all() {
+        let (encode, decode) = (golden.cases("tokenizer", "encode"), golden.cases("tokenizer", "decode"));
+        for case in encode.iter().chain(decode) {
+            // The decoded text of an encoded one is that of its ids with special tokens.
+            let ids = ids(case.get("ids_with_special").unwrap_or(&case["ids"]));
+            let at_once = golden.tokenizer.decode(&ids, true).expect("decodes");
+            assert_eq!(at_once, text(&case["decoded_skip_special"]), "{}: {case}", golden.name);
+            assert_eq!(stream(&golden.tokenizer, &ids), at_once, "{}: {case}", golden.name);
+        }
+    }
+}
+
+#[test]
+fn a_stream_never_shows_half_a_character() {
+    for golden in Golden::all() {
+        for case in golden.cases("tokenizer", "stream") {
+            let mut detokenizer = golden.tokenizer.detokenizer();
+            let mut shown = String::new();
+            for id in ids(&case["ids"]) {
+                shown.push_str(&detokenizer.push(id));
+                assert!(text(&case["text"]).starts_with(&shown), "{}: {shown:?}", golden.name);
+            }
+            shown.push_str(&detokenizer.finish());
+            assert_eq!(shown, text(&case["text"]), "{}", golden.name);
+        }
+    }
+}
+
+#[test]
+fn messages_become_the_same_prompt() {
+    for golden in Golden::all() {
+        let template = ChatTemplate::load(&golden.source).expect("loads").expect("has a template");
+        for case in golden.cases("chat", "") {
+            let variables = case["kwargs"].as_object().expect("an object");
+            let open = case["add_generation_prompt"].as_bool().expect("a flag");
+            let rendered = template.render_with(&case["messages"], open, variables);
+            match case.get("error").and_then(Json::as_str) {
+                Some(error) => {
+                    let refusal = rendered.expect_err("the template refuses this").to_string();
+                    assert!(refusal.contains(error), "{}: {refusal}", golden.name);
+                }
+                None => {
+                    let prompt = rendered.expect("the template renders this");
+                    assert_eq!(prompt, text(&case["rendered"]), "{}: {case}", golden.name);
+                    let tokens = golden.tokenizer.encode(&prompt, false).expect("encodes");
+                    assert_eq!(tokens, ids(&case["ids"]), "{}: {case}", golden.name);
+                }
+            }
+        }
+    }
+}
+
+/// A tokenizer with a decoder of a kind that the golden checkpoints don't have.
+fn made(decoder: &Json, vocabulary: &[&str]) -> Tokenizer {
+    let vocabulary: serde_json::Map<_, _> =
+        vocabulary.iter().zip(0..).map(|(token, id)| ((*token).to_owned(), Json::from(id))).collect();
+    let json = serde_json::json!({
+        "version": "1.0",
+        "added_tokens": [{"id": 0, "content": "<s>", "special": true, "single_word": false,
+            "lstrip": false, "rstrip": false, "normalized": false}],
+        "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": decoder,
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<s>"}
+    });
+    let bytes = json.to_string();
+    Tokenizer::load(&Source::Embedded(&[("tokenizer.json", bytes.as_bytes())])).expect("it loads")
+}
+
+fn llama_2() -> Tokenizer {
+    let decoder = serde_json::json!({"type": "Sequence", "decoders": [
+        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+        {"type": "ByteFallback"}, {"type": "Fuse"},
+        {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+    ]});
+    made(&decoder, PIECES)
+}
+
+const PIECES: &[&str] =
+    &["<s>", "▁", "▁▁", "▁the", "a", "é", "<0xE6>", "<0x9D>", "<0xB1>", "<0x0A>", "<0xFF>", ".", "▁x"];
+
+fn all_kinds() -> Vec<(&'static str, Tokenizer)> {
+    let metaspace = serde_json::json!(
+        {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true});
+    let word_piece = serde_json::json!({"type": "WordPiece", "prefix": "##", "cleanup": false});
+    let words = ["<s>", "one", "##two", "three", "##'", ".", "##\u{fffd}"];
+    let mut all: Vec<_> = Golden::all().map(|golden| (golden.name, golden.tokenizer)).collect();
+    all.push(("llama 2", llama_2()));
+    all.push(("metaspace", made(&metaspace, PIECES)));
+    all.push(("word pieces", made(&word_piece, &words)));
+    all
+}
+
+thread_local! {
+    static KINDS: Vec<(&'static str, Tokenizer)> = all_kinds();
+}
+
+#[test]
+fn only_the_first_leading_space_is_dropped() {
+    let tokenizer = llama_2();
+    let mut detokenizer = tokenizer.detokenizer();
+    let pieces: Vec<_> = [3, 3, 1, 12, 11].into_iter().map(|id| detokenizer.push(id)).collect();
+    assert_eq!(pieces, ["the", " the", " ", " x", "."]);
+}
+
+#[test]
+fn a_long_run_of_byte_tokens_does_not_hold_everything_back() {
+    let tokenizer = llama_2();
+    let mut detokenizer = tokenizer.detokenizer();
+    let mut shown = detokenizer.push(4);
+    let mut most_held_back = 0;
+    for character in 1..=100 {
+        for byte in [6, 7, 8] {
+            shown.push_str(&detokenizer.push(byte));
+        }
+        most_held_back = most_held_back.max(1 + character - shown.chars().count());
+    }
+    assert!(most_held_back <= 11, "{most_held_back} characters were held back");
+    shown.push_str(&detokenizer.push(11));
+    assert_eq!(shown, format!("a{}.", "\u{6771}".repeat(100)));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    #[test]
+    fn a_stream_adds_up_to_the_whole(random in prop::collection::vec(0_u32..70_000, 0..60)) {
+        KINDS.with(|kinds| {
+            for (name, tokenizer) in kinds {
+                // A few ids beyond the vocabulary are among them.
+                let ids: Vec<u32> = random.iter().map(|id| id % (tokenizer.vocab_size() + 2)).collect();
+                let whole = tokenizer.decode(&ids, true).expect("decodes");
+                prop_assert_eq!(stream(tokenizer, &ids), whole, "{} {:?}", name, ids);
+            }
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn text_survives_tokens_and_a_stream(text in "\\PC{0,40}") {
+        KINDS.with(|kinds| {
+            for (name, tokenizer) in kinds.iter().filter(|(name, _)| name.starts_with("llama-")) {
+                let ids = tokenizer.encode(&text, true).expect("encodes");
+                prop_assert_eq!(stream(tokenizer, &ids), text.clone(), "{}", name);
+            }
+            Ok(())
+        })?;
+    }
+}
