@@ -1,1 +1,21 @@
-//! The inference server and command line.
+//! The inference host: configuration, engine thread, data plane, admin plane, command line.
+//!
+//! `main` is a call of `cli::main`; everything else is here so that tests can start hosts in-process.
+//! Policy decisions, KV blocks and arithmetic are deliberately elsewhere: in policies, core and model.
+#![forbid(unsafe_code)]
+
+pub mod admin;
+pub mod app;
+pub mod checkpoint;
+pub mod cli;
+pub mod config;
+pub mod data;
+pub mod engine;
+pub mod generate;
+pub mod http;
+pub mod load;
+pub mod log;
+pub mod metrics;
+pub mod policies;
+pub mod serve;
+pub mod sizing;

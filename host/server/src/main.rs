@@ -1,2 +1,5 @@
-//! Entry point.
-fn main() {}
+//! The binary `infer`.
+
+fn main() -> std::process::ExitCode {
+    infer_server::cli::main()
+}

@@ -1,0 +1,11 @@
+//! The admin plane: what operators, `infer policy` and the console talk to. Every path asks for the token.
+
+mod policies;
+mod requests;
+mod route;
+mod state;
+mod stream;
+pub mod token;
+
+pub use route::route;
+pub use state::{rates, report, state};

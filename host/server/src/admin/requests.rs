@@ -1,0 +1,68 @@
+//! Blocks, single requests, the queue, draining.
+
+use hyper::StatusCode;
+use infer_api::admin::Blocks;
+use infer_core::SequenceId;
+use serde_json::json as value;
+
+use crate::app::App;
+use crate::http::{Answer, ApiError, json};
+
+/// `GET /admin/blocks`.
+pub async fn blocks(app: &App) -> Result<Answer, ApiError> {
+    let served = app.served()?;
+    let all = served.engine.blocks().await?;
+    let now = app.clock.now();
+    let mut blocks = Blocks { block_size: served.block_size, ..Blocks::default() };
+    blocks.states.reserve(all.len());
+    for block in &all {
+        blocks.states.push(match (block.references, block.indexed) {
+            (0, false) => 'f',
+            (0, true) => 'c',
+            (1, _) => 'u',
+            _ => 's',
+        });
+        let free = block.references == 0 && !block.indexed;
+        blocks.references.push(block.references);
+        blocks.owners.push(block.owner.map_or(0, |id| id.0));
+        blocks.depths.push(block.depth);
+        blocks.tenants.push(block.tenant.0);
+        blocks.ages_ms.push(if free { 0 } else { now.since(block.last_used).0 / 1_000 });
+    }
+    Ok(json(StatusCode::OK, &blocks))
+}
+
+/// `DELETE /admin/requests/{id}`: the engine's id, or the `x-request-id`.
+pub async fn cancel(app: &App, id: &str) -> Result<Answer, ApiError> {
+    let served = app.served()?;
+    let by_number = id.parse().ok().map(SequenceId);
+    let sequence = by_number.or_else(|| served.engine.find_request(id));
+    let found = match sequence {
+        Some(sequence) => served.engine.cancel(sequence).await?.then_some(sequence),
+        None => None,
+    };
+    let Some(sequence) = found else {
+        let shown: String = id.chars().take(128).collect();
+        return Err(ApiError::not_found(format!(
+            "no live request `{shown}`; see `requests` of /admin/state"
+        )));
+    };
+    tracing::info!(id = sequence.0, "cancelled by an operator");
+    Ok(json(StatusCode::OK, &value!({"id": sequence.0, "cancelled": true})))
+}
+
+/// `DELETE /admin/queue`.
+pub async fn clear_queue(app: &App) -> Result<Answer, ApiError> {
+    let served = app.served()?;
+    let message = "an operator cleared the queue; try again later".to_owned();
+    let cleared = served.engine.clear_queue(message).await?;
+    tracing::info!(cleared, "queue cleared by an operator");
+    Ok(json(StatusCode::OK, &value!({"cleared": cleared})))
+}
+
+/// `POST /admin/drain`. The host stays up, not ready, until it is told to end.
+pub fn drain(app: &App) -> Result<Answer, ApiError> {
+    app.drain();
+    let live = app.served().map_or(0, |served| served.engine.live());
+    Ok(json(StatusCode::OK, &value!({"draining": true, "live_requests": live})))
+}

@@ -1,0 +1,115 @@
+//! Which path of the admin plane answers what, after the token was checked.
+
+use std::sync::Arc;
+
+use hyper::body::Incoming;
+use hyper::header::AUTHORIZATION;
+use hyper::{HeaderMap, Method, Request, StatusCode};
+use infer_core::policy::PolicyKind;
+
+use super::token::Token;
+use super::{policies, requests, stream};
+use crate::app::App;
+use crate::http::{Answer, ApiError, Query, RequestId, json};
+
+/// Answers one request.
+pub async fn route(app: Arc<App>, token: Arc<Token>, request: Request<Incoming>) -> Answer {
+    let request_id = RequestId::of(request.headers());
+    let answer = match authorize(request.headers(), &token) {
+        Ok(()) => dispatch(app, request).await,
+        Err(error) => Err(error),
+    };
+    let mut answer = answer.unwrap_or_else(ApiError::into_answer);
+    answer.headers_mut().insert("x-request-id", request_id.header());
+    answer
+}
+
+fn authorize(headers: &HeaderMap, token: &Token) -> Result<(), ApiError> {
+    let given = headers.get(AUTHORIZATION).and_then(|v| v.to_str().ok());
+    let bearer = given.and_then(|v| {
+        let (scheme, rest) = v.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| rest.trim())
+    });
+    if bearer.is_some_and(|given| token.matches(given)) {
+        return Ok(());
+    }
+    let message = "the admin plane needs `Authorization: Bearer TOKEN`; the token is INFER_ADMIN_TOKEN's, or \
+                   stands in the file that the host named at its start";
+    Err(ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", message))
+}
+
+async fn dispatch(app: Arc<App>, request: Request<Incoming>) -> Result<Answer, ApiError> {
+    let path = request.uri().path().to_owned();
+    let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+    let raw_query = request.uri().query().map(str::to_owned);
+    let query = |known: &[&str]| Query::parse(raw_query.as_deref(), known);
+    let method = request.method().clone();
+    let only = |allowed: &Method, allow: &'static str| {
+        if method == *allowed { Ok(()) } else { Err(ApiError::method_not_allowed(&path, allow)) }
+    };
+    match parts.as_slice() {
+        ["admin", "state"] => {
+            only(&Method::GET, "GET")?;
+            query(&[])?;
+            Ok(json(StatusCode::OK, &super::state(&app).await?))
+        }
+        ["admin", "events"] => {
+            only(&Method::GET, "GET")?;
+            stream::events(app, &query(&["hz"])?)
+        }
+        ["admin", "blocks"] => {
+            only(&Method::GET, "GET")?;
+            query(&[])?;
+            requests::blocks(&app).await
+        }
+        ["admin", "policies"] => {
+            only(&Method::GET, "GET")?;
+            query(&[])?;
+            policies::list(&app).await
+        }
+        ["admin", "policies", kind] => {
+            only(&Method::PUT, "PUT")?;
+            let kind = policy_kind(kind)?;
+            let query = query(&["mode", "config"])?;
+            policies::swap(app, kind, &query, request).await
+        }
+        ["admin", "policies", kind, "rollback"] => {
+            only(&Method::POST, "POST")?;
+            query(&[])?;
+            policies::rollback(app, policy_kind(kind)?).await
+        }
+        ["admin", "policies", kind, "history"] => {
+            only(&Method::GET, "GET")?;
+            query(&[])?;
+            policies::history(&app, policy_kind(kind)?)
+        }
+        ["admin", "requests", id] => {
+            only(&Method::DELETE, "DELETE")?;
+            query(&[])?;
+            requests::cancel(&app, id).await
+        }
+        ["admin", "queue"] => {
+            only(&Method::DELETE, "DELETE")?;
+            query(&[])?;
+            requests::clear_queue(&app).await
+        }
+        ["admin", "drain"] => {
+            only(&Method::POST, "POST")?;
+            query(&[])?;
+            requests::drain(&app)
+        }
+        _ => {
+            let shown: String = path.chars().take(128).collect();
+            Err(ApiError::not_found(format!("no such path on the admin plane: {shown}")))
+        }
+    }
+}
+
+fn policy_kind(name: &str) -> Result<PolicyKind, ApiError> {
+    PolicyKind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
+        let shown: String = name.chars().take(64).collect();
+        ApiError::not_found(format!(
+            "no policy slot `{shown}`; there are scheduler, admission and prefix-cache"
+        ))
+    })
+}

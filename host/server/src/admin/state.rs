@@ -1,0 +1,240 @@
+//! One snapshot for consoles: the engine's report, joined with what only the server knows.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use infer_api::admin::{
+    Counters, HostInfo, Latencies, Memory, PolicySlot, Pressure, Queue, Rates, RequestRow, State,
+};
+use infer_core::request::{RefusalReason, SequenceState};
+use infer_core::snapshot::{self, RequestSnapshot, SlotSnapshot, Snapshot};
+use infer_core::{FinishReason, Micros, PrefixEvent};
+use infer_model::KvCacheKind;
+
+use crate::app::{App, Served};
+use crate::engine::{EngineReport, fault_info};
+use crate::http::ApiError;
+use crate::metrics::percentile;
+use crate::policies;
+
+/// Live requests that a snapshot lists.
+const MAX_ROWS: usize = 1_000;
+/// How long an answer waits for the step that runs now.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The engine's report, once the step that runs now is done.
+pub async fn report(served: &Served) -> Result<Box<EngineReport>, ApiError> {
+    tokio::time::timeout(PATIENCE, served.engine.report())
+        .await
+        .map_err(|_| ApiError::unavailable("busy", "the engine is in a long step; try again"))?
+        .map_err(ApiError::from)
+}
+
+/// The whole state.
+pub async fn state(app: &App) -> Result<State, ApiError> {
+    let served = app.served()?;
+    let EngineReport { snapshot, step_us, at } = *report(served).await?;
+    let requests = snapshot.requests.iter().take(MAX_ROWS).map(|row| request_row(served, row, at)).collect();
+    Ok(State {
+        host: HostInfo {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            model: served.model_names[0].clone(),
+            device: "cpu".to_owned(),
+            kv_cache: match app.config.kv_cache {
+                KvCacheKind::Paged => "paged",
+                KvCacheKind::Contiguous => "contiguous",
+            }
+            .to_owned(),
+            data_plane: app.data_url.clone(),
+        },
+        uptime_ms: at.0 / 1_000,
+        draining: app.is_draining(),
+        step: snapshot.step,
+        memory: Memory {
+            block_size: snapshot.memory.block_size,
+            total: snapshot.memory.total,
+            free: snapshot.memory.free,
+            cached: snapshot.memory.cached,
+            used: snapshot.memory.used,
+            block_bytes: served.block_bytes,
+        },
+        queue: Queue {
+            waiting: snapshot.queue.waiting,
+            held: snapshot.queue.held,
+            running: snapshot.queue.running,
+            preempted: snapshot.queue.preempted,
+        },
+        rates: rates(app, &snapshot),
+        latencies: latencies(app, &step_us),
+        pressure: pressure(app, &snapshot),
+        counters: counters(served, &snapshot.counters),
+        cache_events: cache_events(&snapshot.counters),
+        policies: slots(served, &snapshot, at),
+        requests_total: snapshot.requests.len() as u32,
+        requests,
+    })
+}
+
+/// The three slots.
+pub fn slots(served: &Served, snapshot: &Snapshot, at: Micros) -> Vec<PolicySlot> {
+    snapshot.policies.iter().map(|slot| policy_slot(served, slot, at)).collect()
+}
+
+fn policy_slot(served: &Served, slot: &SlotSnapshot, at: Micros) -> PolicySlot {
+    let info = &slot.policy;
+    PolicySlot {
+        kind: slot.kind.name().to_owned(),
+        name: info.name.clone(),
+        version: info.version.clone(),
+        description: info.description.clone(),
+        sha256: info.digest.clone(),
+        state: if slot.fallback { "fallback" } else { "live" }.to_owned(),
+        calls: slot.stats.calls,
+        p50_us: slot.stats.p50_us,
+        p99_us: slot.stats.p99_us,
+        faults: slot.faults,
+        fallbacks: slot.fallbacks,
+        since_ms: at.since(slot.since).0 / 1_000,
+        previous: slot.previous.as_ref().map(|p| p.name.clone()),
+        last_fault: slot.last_fault.as_ref().map(|fault| fault_info(fault)),
+        config_schema: policies::schema(info),
+        config: served.policies.config_of(slot.kind, info),
+    }
+}
+
+fn request_row(served: &Served, row: &RequestSnapshot, at: Micros) -> RequestRow {
+    let meta = served.engine.request_meta(row.id.0);
+    let meta = meta.as_deref().cloned().unwrap_or_default();
+    let age_ms = at.since(row.arrived).0 / 1_000;
+    let after_arrival = |then: Micros| (then != Micros::NEVER).then(|| then.since(row.arrived).0 / 1_000);
+    RequestRow {
+        id: row.id.0,
+        request_id: meta.request_id,
+        tenant: row.tenant.0,
+        session: meta.session,
+        user: meta.user,
+        metadata: meta.metadata,
+        priority: row.priority,
+        state: state_name(row.state).to_owned(),
+        prompt_tokens: row.prompt_tokens,
+        cached_tokens: row.cached_tokens,
+        computed_tokens: row.computed_tokens,
+        generated_tokens: row.generated_tokens,
+        max_tokens: row.max_new_tokens,
+        blocks: row.blocks,
+        preemptions: row.preemptions,
+        age_ms,
+        queue_ms: after_arrival(row.started).unwrap_or(age_ms),
+        ttft_ms: after_arrival(row.first_token),
+    }
+}
+
+fn state_name(state: SequenceState) -> &'static str {
+    match state {
+        SequenceState::Held => "held",
+        SequenceState::Waiting => "waiting",
+        SequenceState::Preempted => "preempted",
+        SequenceState::Prefill => "prefill",
+        SequenceState::Decode => "decode",
+        SequenceState::Finished => "finished",
+        SequenceState::Failed => "failed",
+    }
+}
+
+/// How fast the counters grew over the last seconds.
+pub fn rates(app: &App, snapshot: &Snapshot) -> Rates {
+    let c = &snapshot.counters;
+    let ended: u64 = c.finished.iter().sum::<u64>() + c.failed;
+    let [prompt_tokens, generated_tokens, requests, steps] =
+        app.recorder.rates.note([c.prompt_tokens, c.generated_tokens, ended, snapshot.step]);
+    Rates { prompt_tokens, generated_tokens, requests, steps }
+}
+
+fn latencies(app: &App, step_us: &[u32]) -> Latencies {
+    let windows = &app.recorder.windows;
+    let (ttft_p50_ms, ttft_p99_ms) = windows.ttft.p50_p99();
+    let (itl_p50_ms, itl_p99_ms) = windows.itl.p50_p99();
+    let (e2e_p50_ms, e2e_p99_ms) = windows.e2e.p50_p99();
+    let (queue_p50_ms, queue_p99_ms) = windows.queue.p50_p99();
+    let mut steps: Vec<f32> = step_us.iter().map(|&us| us as f32 / 1e3).collect();
+    steps.sort_by(f32::total_cmp);
+    Latencies {
+        ttft_p50_ms,
+        ttft_p99_ms,
+        itl_p50_ms,
+        itl_p99_ms,
+        e2e_p50_ms,
+        e2e_p99_ms,
+        queue_p50_ms,
+        queue_p99_ms,
+        step_p50_ms: percentile(&steps, 0.50),
+        step_p99_ms: percentile(&steps, 0.99),
+    }
+}
+
+fn pressure(app: &App, snapshot: &Snapshot) -> Pressure {
+    let p = &snapshot.pressure;
+    let q = &snapshot.queue;
+    Pressure {
+        level: f64::from(p.level_permille) / 1_000.0,
+        backpressure: p.backpressure,
+        reserved_blocks: p.reserved_blocks,
+        available_blocks: p.available_blocks,
+        allocated_blocks: snapshot.memory.used,
+        max_sequence_tokens: p.max_sequence_tokens,
+        active_sequences: q.running,
+        max_sequences: app.config.max_batch_size,
+    }
+}
+
+fn counters(served: &Served, c: &snapshot::Counters) -> Counters {
+    // The engine never sees what found the queue full at the door; the sums include it.
+    let at_the_door = served.engine.refused_at_the_door();
+    let refused = REFUSALS
+        .iter()
+        .map(|&(reason, name)| {
+            let here = if reason == RefusalReason::QueueFull { at_the_door } else { 0 };
+            (name.to_owned(), c.refused[snapshot::Counters::refusal_index(reason)] + here)
+        })
+        .collect();
+    let finished = FINISHES
+        .iter()
+        .map(|&(reason, name)| (name.to_owned(), c.finished[snapshot::Counters::finish_index(reason)]))
+        .collect();
+    Counters {
+        submitted: c.submitted + at_the_door,
+        refused,
+        finished,
+        failed: c.failed,
+        preemptions: c.preemptions,
+        prompt_tokens: c.prompt_tokens,
+        generated_tokens: c.generated_tokens,
+        computed_tokens: c.computed_tokens,
+        prefix_queries: c.prefix_queries,
+        prefix_hits: c.prefix_hits,
+        evicted_blocks: c.evicted_blocks,
+        cut_rows: c.cut_rows,
+        device_faults: c.device_faults,
+    }
+}
+
+const REFUSALS: [(RefusalReason, &str); 7] = [
+    (RefusalReason::QueueFull, "queue_full"),
+    (RefusalReason::Memory, "memory"),
+    (RefusalReason::Rate, "rate"),
+    (RefusalReason::TooLong, "too_long"),
+    (RefusalReason::Backpressure, "backpressure"),
+    (RefusalReason::Other, "other"),
+    (RefusalReason::Draining, "draining"),
+];
+
+const FINISHES: [(FinishReason, &str); 4] = [
+    (FinishReason::Eos, "eos"),
+    (FinishReason::Stop, "stop"),
+    (FinishReason::Length, "length"),
+    (FinishReason::Cancelled, "cancelled"),
+];
+
+fn cache_events(c: &snapshot::Counters) -> BTreeMap<String, u64> {
+    PrefixEvent::ALL.iter().zip(c.prefix_events).map(|(e, n)| (e.name().to_owned(), n)).collect()
+}

@@ -1,0 +1,86 @@
+//! `GET /admin/events`: snapshots at a steady rate, and what happens in between as it happens.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::stream;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::Response;
+use hyper::body::{Bytes, Frame};
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use infer_api::admin::AdminEvent;
+use tokio::sync::broadcast::{self, error::RecvError};
+use tokio::sync::watch;
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
+use crate::app::App;
+use crate::http::{Answer, ApiError, Query};
+
+const DEFAULT_HZ: f64 = 4.0;
+const MAX_HZ: f64 = 20.0;
+
+struct Feed {
+    app: Arc<App>,
+    events: broadcast::Receiver<AdminEvent>,
+    ticks: Interval,
+    shutdown: watch::Receiver<bool>,
+}
+
+/// The stream. It ends when the host goes down.
+pub fn events(app: Arc<App>, query: &Query) -> Result<Answer, ApiError> {
+    let hz = match query.get("hz") {
+        None => DEFAULT_HZ,
+        Some(text) => text.parse::<f64>().ok().filter(|hz| (0.1..=MAX_HZ).contains(hz)).ok_or_else(|| {
+            ApiError::invalid("hz", format!("`{text}` is not a number from 0.1 to {MAX_HZ}"))
+        })?,
+    };
+    let events = app.served()?.engine.observer().subscribe();
+    let mut ticks = interval(Duration::from_secs_f64(1.0 / hz));
+    // A long step delays snapshots; they don't queue up behind it.
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let shutdown = app.shutdown.clone();
+    let feed = Feed { app, events, ticks, shutdown };
+    let frames = stream::unfold(feed, |mut feed| async move {
+        let event = feed.next().await?;
+        Some((Ok(Frame::data(frame(&event))), feed))
+    });
+    let mut answer = Response::new(StreamBody::new(frames).boxed_unsync());
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    Ok(answer)
+}
+
+impl Feed {
+    async fn next(&mut self) -> Option<AdminEvent> {
+        loop {
+            tokio::select! {
+                biased;
+                () = told_to_stop(&mut self.shutdown) => return None,
+                event = self.events.recv() => match event {
+                    Ok(event) => return Some(event),
+                    Err(RecvError::Lagged(missed)) => return Some(AdminEvent::Lagged { missed }),
+                    Err(RecvError::Closed) => return None,
+                },
+                _ = self.ticks.tick() => {
+                    if let Ok(state) = super::state(&self.app).await {
+                        return Some(AdminEvent::Snapshot(Box::new(state)));
+                    }
+                    if !self.app.served().is_ok_and(|served| served.engine.is_alive()) {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+}
+
+async fn told_to_stop(shutdown: &mut watch::Receiver<bool>) {
+    let _ = shutdown.wait_for(|stop| *stop).await;
+}
+
+/// The variant's name as the event, its content as the data.
+fn frame(event: &AdminEvent) -> Bytes {
+    let value = serde_json::to_value(event).expect("wire types can be written as JSON");
+    let name = value["event"].as_str().unwrap_or_default();
+    format!("event: {name}\ndata: {}\n\n", value["data"]).into()
+}

@@ -1,0 +1,160 @@
+//! The admin token: from `INFER_ADMIN_TOKEN`, or made at start and kept where only this user reads.
+//!
+//! The file is `<runtime dir>/infer/admin-<port>.token`, where the runtime dir is `$XDG_RUNTIME_DIR`;
+//! without one it is `<temp dir>/infer-<uid>/admin-<port>.token`, in a directory that must belong to
+//! this user alone. Clients on the same machine find it by the admin plane's port.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use subtle::ConstantTimeEq;
+
+/// Environment variable that holds a token, for server and clients.
+pub const VARIABLE: &str = "INFER_ADMIN_TOKEN";
+/// Longest token that is read from a file.
+const MAX_BYTES: u64 = 4_096;
+
+/// A bearer token. Not shown by `Debug`.
+#[derive(Clone)]
+pub struct Token(String);
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+impl Token {
+    /// A given token; at least eight visible characters.
+    pub fn given(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        if text.len() < 8 || !text.bytes().all(|b| b.is_ascii_graphic()) {
+            return Err("must have at least 8 visible ASCII characters".to_owned());
+        }
+        Ok(Self(text.to_owned()))
+    }
+
+    /// A fresh token of 256 random bits.
+    pub fn fresh() -> io::Result<Self> {
+        let mut bytes = [0u8; 32];
+        getrandom::fill(&mut bytes).map_err(|e| io::Error::other(format!("no randomness: {e}")))?;
+        Ok(Self(bytes.iter().map(|b| format!("{b:02x}")).collect()))
+    }
+
+    /// As text, to hand it on.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether `given` is the token; takes the same time wherever they differ.
+    pub fn matches(&self, given: &str) -> bool {
+        self.0.as_bytes().ct_eq(given.as_bytes()).into()
+    }
+}
+
+/// A token file; removed when the server goes.
+#[derive(Debug)]
+pub struct TokenFile(PathBuf);
+
+impl TokenFile {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Writes the token of the admin plane at `port`, readable by this user alone.
+    pub fn write(port: u16, token: &Token) -> io::Result<Self> {
+        let path = path(port);
+        make_private_dir(path.parent().expect("the path has a directory"))?;
+        // A leftover of a host that was killed; creating anew refuses links and foreign files.
+        match std::fs::remove_file(&path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        file.write_all(token.0.as_bytes())?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for TokenFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// The token for a host on this machine: the variable's, else the file's of the admin plane at `port`.
+pub fn find(port: u16) -> Result<Token, String> {
+    if let Ok(text) = std::env::var(VARIABLE) {
+        return Token::given(&text).map_err(|wrong| format!("{VARIABLE}: {wrong}"));
+    }
+    let path = path(port);
+    let shown = path.display();
+    let mut text = String::new();
+    File::open(&path).and_then(|file| file.take(MAX_BYTES).read_to_string(&mut text)).map_err(|e| {
+        format!(
+            "no admin token: {VARIABLE} is not set and {shown} can't be read ({e}); is a host running there?"
+        )
+    })?;
+    Token::given(&text).map_err(|wrong| format!("{shown}: {wrong}"))
+}
+
+/// Where the token of the admin plane at `port` is kept.
+pub fn path(port: u16) -> PathBuf {
+    directory().join(format!("admin-{port}.token"))
+}
+
+fn directory() -> PathBuf {
+    match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
+        Some(dir) if dir.is_absolute() => dir.join("infer"),
+        _ => std::env::temp_dir().join(format!("infer-{}", rustix::process::getuid().as_raw())),
+    }
+}
+
+/// Makes the directory, or makes sure that an existing one is this user's alone: in a shared temporary
+/// directory somebody else could have put one there first.
+fn make_private_dir(dir: &Path) -> io::Result<()> {
+    match DirBuilder::new().recursive(false).mode(0o700).create(dir) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+        _ => {}
+    }
+    let found = std::fs::symlink_metadata(dir)?;
+    if !found.is_dir() || found.uid() != rustix::process::getuid().as_raw() {
+        return Err(io::Error::other(format!("{} is not this user's directory", dir.display())));
+    }
+    if found.permissions().mode() & 0o077 != 0 {
+        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o700))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_match_only_themselves() {
+        let token = Token::fresh().unwrap();
+        assert!(token.matches(token.as_str()));
+        assert!(!token.matches(""));
+        assert!(!token.matches(&token.as_str()[1..]));
+        assert_ne!(token.as_str(), Token::fresh().unwrap().as_str());
+        assert!(Token::given("short").is_err());
+        assert!(!format!("{token:?}").contains(token.as_str()));
+    }
+
+    #[test]
+    fn the_file_and_its_directory_are_private() {
+        let token = Token::fresh().unwrap();
+        let file = TokenFile::write(1, &token).unwrap();
+        let mode = |p: &Path| std::fs::metadata(p).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(file.path()), 0o600);
+        assert_eq!(mode(file.path().parent().unwrap()), 0o700);
+        assert_eq!(std::fs::read_to_string(file.path()).unwrap(), token.as_str());
+        let path = file.path().to_owned();
+        drop(file);
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,207 @@
+//! What every request handler can reach: configuration, clock, metrics, and, once it is loaded, the model.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use infer_model::Tokenizer;
+use tokio::sync::{Semaphore, watch};
+
+use crate::config::Config;
+use crate::engine::{Clock, EngineHandle};
+use crate::http::ApiError;
+use crate::metrics::Recorder;
+use crate::policies::PolicyManager;
+
+/// Text below this length is tokenized where it stands: handing it over would take longer.
+const INLINE_TOKENIZE_BYTES: usize = 1_024;
+
+/// Shared by both planes.
+pub struct App {
+    /// As it was told.
+    pub config: Config,
+    /// Since start.
+    pub clock: Clock,
+    /// Histograms and windows.
+    pub recorder: Recorder,
+    /// True once connections are to end.
+    pub shutdown: watch::Receiver<bool>,
+    /// Where the data plane listens, `http://HOST:PORT`.
+    pub data_url: String,
+    draining: AtomicBool,
+    served: OnceLock<Served>,
+}
+
+/// The loaded model and everything around it.
+pub struct Served {
+    /// Reaches the engine.
+    pub engine: EngineHandle,
+    /// The three slots.
+    pub policies: PolicyManager,
+    /// Text to tokens and back.
+    pub tokenizer: Tokenizer,
+    /// Names that requests may give; the first is shown.
+    pub model_names: Vec<String>,
+    /// The model's end tokens.
+    pub stop_tokens: Arc<[u32]>,
+    /// Rows of its embedding.
+    pub vocab_size: u32,
+    /// Longest prompt plus output.
+    pub max_seq_len: u32,
+    /// Bytes that one KV block takes.
+    pub block_bytes: u64,
+    /// Tokens in a KV block.
+    pub block_size: u32,
+    /// Blocks in the pool.
+    pub total_blocks: u32,
+    /// For requests that bring no seed.
+    pub seeds: Seeds,
+    keys: RandomState,
+    tokenizing: Semaphore,
+}
+
+/// What `Served` is made of, before it gets what is its own.
+#[allow(missing_docs, reason = "as in `Served`")]
+pub struct Parts {
+    pub engine: EngineHandle,
+    pub policies: PolicyManager,
+    pub tokenizer: Tokenizer,
+    pub model_names: Vec<String>,
+    pub stop_tokens: Arc<[u32]>,
+    pub vocab_size: u32,
+    pub max_seq_len: u32,
+    pub block_bytes: u64,
+    pub block_size: u32,
+    pub total_blocks: u32,
+    pub seed: Option<u64>,
+    pub threads: usize,
+}
+
+impl App {
+    /// Before the model is loaded.
+    pub fn new(config: Config, clock: Clock, shutdown: watch::Receiver<bool>, data_url: String) -> Self {
+        Self {
+            config,
+            clock,
+            recorder: Recorder::default(),
+            shutdown,
+            data_url,
+            draining: AtomicBool::new(false),
+            served: OnceLock::new(),
+        }
+    }
+
+    /// The model is there.
+    pub fn set_served(&self, parts: Parts) {
+        let served = Served {
+            engine: parts.engine,
+            policies: parts.policies,
+            tokenizer: parts.tokenizer,
+            model_names: parts.model_names,
+            stop_tokens: parts.stop_tokens,
+            vocab_size: parts.vocab_size,
+            max_seq_len: parts.max_seq_len,
+            block_bytes: parts.block_bytes,
+            block_size: parts.block_size,
+            total_blocks: parts.total_blocks,
+            seeds: Seeds::new(parts.seed),
+            keys: RandomState::new(),
+            tokenizing: Semaphore::new(parts.threads.max(1)),
+        };
+        assert!(self.served.set(served).is_ok(), "the model is loaded once");
+    }
+
+    /// The model, or the 503 of a host that is still loading it.
+    pub fn served(&self) -> Result<&Served, ApiError> {
+        self.served.get().ok_or_else(|| ApiError::unavailable("loading", "the model is still loading"))
+    }
+
+    /// Whether new requests are turned away because the host is going down.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// Turns new requests away from now on; those that run end normally.
+    pub fn drain(&self) {
+        if !self.draining.swap(true, Ordering::AcqRel) {
+            tracing::info!("draining: new requests are turned away");
+        }
+        if let Some(served) = self.served.get() {
+            served.engine.drain();
+        }
+    }
+
+    /// The 503 of a host that is going down.
+    pub fn refuse_if_draining(&self) -> Result<(), ApiError> {
+        if self.is_draining() {
+            return Err(ApiError::unavailable("draining", "the host is shutting down; try another one"));
+        }
+        Ok(())
+    }
+}
+
+impl Served {
+    /// Tokenizes; long text on a thread that may block, and only so many at once.
+    pub async fn encode(&self, text: String, special: bool) -> Result<Vec<u32>, ApiError> {
+        let encoded = if text.len() <= INLINE_TOKENIZE_BYTES {
+            self.tokenizer.encode(&text, special)
+        } else {
+            let _turn = self.tokenizing.acquire().await.expect("the semaphore is never closed");
+            let tokenizer = self.tokenizer.clone();
+            tokio::task::spawn_blocking(move || tokenizer.encode(&text, special))
+                .await
+                .map_err(|_| ApiError::internal("tokenizer", "the tokenizer failed on this text"))?
+        };
+        encoded.map_err(|e| ApiError::invalid("prompt", e))
+    }
+
+    /// A number for a client's text. Keyed per process: nobody can craft two texts that share one.
+    pub fn key_of(&self, domain: &str, text: &str) -> u64 {
+        self.keys.hash_one((domain, text)).max(1)
+    }
+}
+
+/// Seeds for requests without one: a reproducible sequence under `--seed`, else from the system.
+pub struct Seeds {
+    base: Option<u64>,
+    count: AtomicU64,
+}
+
+impl Seeds {
+    fn new(base: Option<u64>) -> Self {
+        Self { base, count: AtomicU64::new(0) }
+    }
+
+    /// The next request's seed.
+    pub fn next(&self) -> u64 {
+        let count = self.count.fetch_add(1, Ordering::Relaxed);
+        match self.base {
+            Some(base) => mix(base.wrapping_add(count.wrapping_mul(0x9e37_79b9_7f4a_7c15))),
+            None => getrandom::u64().unwrap_or_else(|_| RandomState::new().hash_one(count)),
+        }
+    }
+}
+
+/// Spreads neighbouring numbers (the finalizer of SplitMix64, Steele et al. 2014).
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seeded_host_draws_the_same_sequence_again() {
+        let draw = |base| {
+            let seeds = Seeds::new(base);
+            (0..4).map(|_| seeds.next()).collect::<Vec<_>>()
+        };
+        assert_eq!(draw(Some(7)), draw(Some(7)));
+        assert_ne!(draw(Some(7)), draw(Some(8)));
+        assert_ne!(draw(None), draw(None));
+    }
+}

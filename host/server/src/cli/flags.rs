@@ -1,0 +1,79 @@
+//! The flags of `infer serve` and the model flags of other commands, made from the table of settings.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use clap::{Arg, ArgMatches, Args, FromArgMatches};
+
+use crate::config::{Config, ConfigError, SETTINGS, Setting, Settings, environment_name};
+
+/// Settings as given on the command line. `SERVE` has all of them, otherwise those about the model.
+#[derive(Clone, Debug, Default)]
+pub struct Flags<const SERVE: bool> {
+    given: BTreeMap<&'static str, String>,
+    file: Option<PathBuf>,
+}
+
+impl<const SERVE: bool> Flags<SERVE> {
+    /// Together with environment and file, checked.
+    pub fn config(&self) -> Result<Config, ConfigError> {
+        let environment = |name: &str| match std::env::var(name) {
+            Ok(value) if !value.is_empty() => Some(value),
+            _ => None,
+        };
+        let settings = Settings::gather(&self.given, environment, self.file.as_deref())?;
+        let admin_token = environment(crate::admin::token::VARIABLE);
+        Ok(Config { admin_token, ..Config::from_settings(&settings)? })
+    }
+
+    fn settings() -> impl Iterator<Item = &'static Setting> {
+        SETTINGS.iter().filter(|s| SERVE || s.generate)
+    }
+}
+
+impl<const SERVE: bool> FromArgMatches for Flags<SERVE> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut all = Self::default();
+        all.update_from_arg_matches(matches)?;
+        Ok(all)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        for setting in Self::settings() {
+            if let Some(value) = matches.get_one::<String>(setting.key) {
+                self.given.insert(setting.key, value.clone());
+            }
+        }
+        self.file = matches.get_one::<PathBuf>("config").cloned().or(self.file.take());
+        Ok(())
+    }
+}
+
+impl<const SERVE: bool> Args for Flags<SERVE> {
+    fn augment_args(mut command: clap::Command) -> clap::Command {
+        for setting in Self::settings() {
+            let help = format!(
+                "{} [default: {}] [env: {}]",
+                setting.help,
+                setting.default,
+                environment_name(setting.key)
+            );
+            let mut arg = Arg::new(setting.key).long(setting.key).value_name(setting.value).help(help);
+            if setting.switch {
+                arg = arg.num_args(0..=1).default_missing_value("on");
+            }
+            command = command.arg(arg);
+        }
+        command.arg(
+            Arg::new("config")
+                .long("config")
+                .value_name("FILE")
+                .value_parser(clap::value_parser!(PathBuf))
+                .help("TOML file with the same keys as these flags [default: infer.toml if there] [env: INFER_CONFIG]"),
+        )
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}

@@ -1,0 +1,142 @@
+//! `infer generate`: one completion in this process, with its timing on stderr.
+
+use std::io::Write;
+
+use clap::Args;
+use infer_core::SamplingParams;
+
+use super::Failure;
+use super::flags::Flags;
+use crate::generate::{Generated, Generation, Sequential};
+
+/// Arguments of `infer generate`.
+#[derive(Args)]
+pub struct GenerateArgs {
+    /// What to continue
+    #[arg(long, value_name = "TEXT")]
+    prompt: String,
+    /// Most tokens to generate
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
+    max_tokens: u32,
+    /// 0 takes the likeliest token each time
+    #[arg(long, value_name = "T", default_value_t = 1.0, value_parser = temperature)]
+    temperature: f32,
+    /// Nucleus: the smallest set of tokens whose probability reaches this
+    #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = top_p)]
+    top_p: f32,
+    /// Only the K likeliest tokens; 0 is no limit
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    top_k: u32,
+    /// Makes tokens seen before less likely; 1 is off
+    #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = penalty)]
+    repetition_penalty: f32,
+    /// Seeds the draw [default: random]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Ends the text before this; may be given more than once
+    #[arg(long, value_name = "TEXT")]
+    stop: Vec<String>,
+    /// Goes on past the model's end tokens
+    #[arg(long)]
+    ignore_eos: bool,
+    /// Prints one JSON object with text, tokens and timing
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    flags: Flags<false>,
+}
+
+/// Generates.
+pub fn run(args: GenerateArgs) -> Result<(), Failure> {
+    if args.prompt.is_empty() {
+        return Err(Failure::Usage("--prompt: must not be empty".to_owned()));
+    }
+    if args.stop.iter().any(String::is_empty) {
+        return Err(Failure::Usage("--stop: an empty text would stop at once".to_owned()));
+    }
+    let config = args.flags.config()?;
+    let seed = match args.seed {
+        Some(seed) => seed,
+        None => getrandom::u64().map_err(Failure::failed)?,
+    };
+    let mut model = Sequential::load(&config)?;
+    let prompt = model.tokenizer().encode(&args.prompt, true).map_err(Failure::failed)?;
+    let total = prompt.len() as u64 + u64::from(args.max_tokens);
+    if total > u64::from(model.max_seq_len()) {
+        return Err(Failure::Usage(format!(
+            "--max-tokens: {} prompt tokens and {} make {total}; this model takes {} in all",
+            prompt.len(),
+            args.max_tokens,
+            model.max_seq_len()
+        )));
+    }
+    let what = Generation {
+        prompt,
+        max_tokens: args.max_tokens,
+        sampling: SamplingParams {
+            temperature: args.temperature,
+            top_p: args.top_p,
+            top_k: args.top_k,
+            repetition_penalty: args.repetition_penalty,
+            seed,
+        },
+        ignore_eos: args.ignore_eos,
+        stop: args.stop,
+    };
+    let mut out = std::io::stdout().lock();
+    let quiet = args.json;
+    let generated = model
+        .generate(&what, |text| {
+            if !quiet {
+                let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+            }
+        })
+        .map_err(Failure::failed)?;
+    let report = report(&generated, what.prompt.len());
+    if args.json {
+        let _ = writeln!(out, "{report}");
+    } else {
+        let _ = writeln!(out);
+        let number = |key: &str| report[key].as_f64().unwrap_or(0.0);
+        eprintln!(
+            "{} prompt tokens, {} generated; first token after {:.1} ms, {:.1} ms in all, {:.1} tokens/s",
+            what.prompt.len(),
+            generated.tokens.len(),
+            number("ttft_ms"),
+            number("total_ms"),
+            number("tokens_per_second")
+        );
+    }
+    Ok(())
+}
+
+fn report(generated: &Generated, prompt_tokens: usize) -> serde_json::Value {
+    let total_s = generated.total.as_secs_f64();
+    let rate = if total_s > 0.0 { generated.tokens.len() as f64 / total_s } else { 0.0 };
+    serde_json::json!({
+        "text": generated.text,
+        "tokens": generated.tokens,
+        "finish_reason": format!("{:?}", generated.reason).to_lowercase(),
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": generated.tokens.len(),
+        "ttft_ms": generated.ttft.as_secs_f64() * 1e3,
+        "total_ms": total_s * 1e3,
+        "tokens_per_second": rate,
+    })
+}
+
+fn temperature(text: &str) -> Result<f32, String> {
+    within(text, "0 to 100", |x| (0.0..=100.0).contains(&x))
+}
+
+fn top_p(text: &str) -> Result<f32, String> {
+    within(text, "above 0 to 1", |x| x > 0.0 && x <= 1.0)
+}
+
+fn penalty(text: &str) -> Result<f32, String> {
+    within(text, "0.01 to 100", |x| (0.01..=100.0).contains(&x))
+}
+
+fn within(text: &str, range: &str, fits: impl Fn(f32) -> bool) -> Result<f32, String> {
+    text.parse::<f32>().ok().filter(|&x| fits(x)).ok_or_else(|| format!("expected a number from {range}"))
+}

@@ -1,0 +1,76 @@
+//! The command line: raw flags in, exit codes out. 0 fine, 1 failed, 2 bad usage.
+
+mod flags;
+mod generate;
+mod policy;
+mod serve;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// An inference host whose scheduling, admission and caching are swappable policies.
+#[derive(Parser)]
+#[command(name = "infer", version, max_term_width = 110, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serves a model over HTTP
+    #[command(after_help = serve::AFTER_HELP)]
+    Serve(serve::ServeArgs),
+    /// Generates one completion in this process, without a server
+    Generate(generate::GenerateArgs),
+    /// Lists and swaps the policies of a running host
+    #[command(subcommand)]
+    Policy(policy::PolicyCommand),
+}
+
+/// Why a command ended badly.
+pub enum Failure {
+    /// Another command line would help.
+    Usage(String),
+    /// It was tried and failed.
+    Failed(String),
+}
+
+impl Failure {
+    fn failed(error: impl std::fmt::Display) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+impl From<crate::config::ConfigError> for Failure {
+    fn from(error: crate::config::ConfigError) -> Self {
+        Self::Usage(error.to_string())
+    }
+}
+
+impl From<crate::load::StartError> for Failure {
+    fn from(error: crate::load::StartError) -> Self {
+        if error.is_usage() { Self::Usage(error.to_string()) } else { Self::Failed(error.to_string()) }
+    }
+}
+
+/// Runs the command that the arguments name.
+pub fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Serve(args) => serve::run(args),
+        Command::Generate(args) => generate::run(args),
+        Command::Policy(command) => policy::run(command),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Failed(message)) => {
+            eprintln!("error: {message}");
+            ExitCode::from(1)
+        }
+        Err(Failure::Usage(message)) => {
+            eprintln!("error: {message}");
+            ExitCode::from(2)
+        }
+    }
+}

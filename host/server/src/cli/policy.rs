@@ -1,0 +1,307 @@
+//! `infer policy`: a client of the admin plane of a running host.
+
+use clap::{Args, Subcommand, ValueEnum};
+use infer_api::admin::{AvailablePolicy, ErrorBody, HistoryEntry, Policies, PolicySlot, SwapAnswer};
+use reqwest::{Client, Method};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::Failure;
+use crate::admin::token::{self, Token};
+use crate::policies::is_component_path;
+
+/// Commands about policies.
+#[derive(Subcommand)]
+pub enum PolicyCommand {
+    /// Shows the policies in force and what can be swapped in
+    List {
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Puts a policy in force, by name or from a .wasm file
+    Swap {
+        /// Which slot
+        kind: Kind,
+        /// A bundled policy's name, or a component's path
+        #[arg(value_name = "NAME|FILE.wasm")]
+        policy: String,
+        /// Its configuration: a JSON object, or a file that holds one
+        #[arg(long, value_name = "JSON|FILE")]
+        config: Option<String>,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Brings the previous policy of a slot back
+    Rollback {
+        /// Which slot
+        kind: Kind,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Shows who was in force in a slot, and why it changed
+    History {
+        /// Which slot
+        kind: Kind,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Shows what a policy says about itself and how it can be configured
+    Describe {
+        /// A slot, or the name of a policy that can be swapped in
+        #[arg(value_name = "KIND|NAME")]
+        what: String,
+        #[command(flatten)]
+        target: Target,
+    },
+}
+
+/// A slot.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Kind {
+    /// Who runs next
+    Scheduler,
+    /// Who is let in
+    Admission,
+    /// Which prefix is kept
+    PrefixCache,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Scheduler => "scheduler",
+            Self::Admission => "admission",
+            Self::PrefixCache => "prefix-cache",
+        }
+    }
+}
+
+/// Which host.
+#[derive(Args)]
+pub struct Target {
+    /// Admin plane of the host
+    #[arg(long, value_name = "URL", env = "INFER_ADMIN", default_value = "http://127.0.0.1:8001")]
+    admin: String,
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs a command.
+pub fn run(command: PolicyCommand) -> Result<(), Failure> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
+    runtime.block_on(async {
+        match command {
+            PolicyCommand::List { target } => list(&target).await,
+            PolicyCommand::Swap { kind, policy, config, target } => {
+                swap(&target, kind, &policy, config.as_deref()).await
+            }
+            PolicyCommand::Rollback { kind, target } => {
+                let path = format!("/admin/policies/{}/rollback", kind.name());
+                let answer = Host::of(&target)?.ask(Method::POST, &path, None).await?;
+                print(&target, answer, show_swap)
+            }
+            PolicyCommand::History { kind, target } => {
+                let path = format!("/admin/policies/{}/history", kind.name());
+                let answer = Host::of(&target)?.ask(Method::GET, &path, None).await?;
+                print(&target, answer, show_history)
+            }
+            PolicyCommand::Describe { what, target } => describe(&target, &what).await,
+        }
+    })
+}
+
+async fn list(target: &Target) -> Result<(), Failure> {
+    let answer = Host::of(target)?.ask(Method::GET, "/admin/policies", None).await?;
+    print(target, answer, |all: Policies| {
+        println!("in force:");
+        for slot in &all.slots {
+            let faults = if slot.faults == 0 { String::new() } else { format!("  {} faults", slot.faults) };
+            println!(
+                "  {:<13} {:<16} {:<8} {:<9} {:>9} calls  p50 {:.1} us  p99 {:.1} us{faults}",
+                slot.kind, slot.name, slot.version, slot.state, slot.calls, slot.p50_us, slot.p99_us
+            );
+            if let Some(fault) = &slot.last_fault {
+                println!(
+                    "    last fault: {} of {} at step {}: {}",
+                    fault.reason, fault.policy, fault.step, fault.message
+                );
+            }
+        }
+        println!("can be swapped in:");
+        for policy in &all.available {
+            println!(
+                "  {:<13} {:<16} {:<8} {}",
+                policy.kind, policy.name, policy.version, policy.description
+            );
+        }
+    })
+}
+
+async fn swap(target: &Target, kind: Kind, policy: &str, config: Option<&str>) -> Result<(), Failure> {
+    let config = config.map(read_config).transpose()?;
+    let mut path = format!("/admin/policies/{}", kind.name());
+    let body = if is_component_path(policy) {
+        let bytes = std::fs::read(policy)
+            .map_err(|e| Failure::Usage(format!("can't read the component {policy}: {e}")))?;
+        if let Some(config) = config {
+            let encoded: String = form_urlencoded::byte_serialize(config.to_string().as_bytes()).collect();
+            path.push_str("?config=");
+            path.push_str(&encoded);
+        }
+        ("application/wasm", bytes)
+    } else {
+        let body = serde_json::json!({"name": policy, "config": config});
+        ("application/json", body.to_string().into_bytes())
+    };
+    let answer = Host::of(target)?.ask(Method::PUT, &path, Some(body)).await?;
+    print(target, answer, show_swap)
+}
+
+/// A JSON object, as it stands or in a file.
+fn read_config(text: &str) -> Result<Value, Failure> {
+    let inline = text.trim_start().starts_with('{');
+    let json = if inline {
+        text.to_owned()
+    } else {
+        std::fs::read_to_string(text).map_err(|e| {
+            Failure::Usage(format!("--config: {text} is no JSON object and can't be read: {e}"))
+        })?
+    };
+    let value: Value =
+        serde_json::from_str(&json).map_err(|e| Failure::Usage(format!("--config: not valid JSON: {e}")))?;
+    if value.is_object() {
+        Ok(value)
+    } else {
+        Err(Failure::Usage("--config: expected a JSON object".to_owned()))
+    }
+}
+
+async fn describe(target: &Target, what: &str) -> Result<(), Failure> {
+    let answer = Host::of(target)?.ask(Method::GET, "/admin/policies", None).await?;
+    let all: Policies = parse(answer)?;
+    let slot = all.slots.iter().find(|s| s.kind == what || s.name == what);
+    let available = all.available.iter().find(|p| p.name == what);
+    match (slot, available) {
+        (Some(slot), _) if target.json => print_json(slot),
+        (None, Some(policy)) if target.json => print_json(policy),
+        (Some(slot), _) => {
+            show_slot(slot);
+            Ok(())
+        }
+        (None, Some(policy)) => {
+            show_available(policy);
+            Ok(())
+        }
+        (None, None) => {
+            let mut names: Vec<&str> = all.available.iter().map(|p| p.name.as_str()).collect();
+            names.dedup();
+            let known = names.join(", ");
+            Err(Failure::Usage(format!(
+                "no slot or policy `{what}`; slots are scheduler, admission, prefix-cache; policies are {known}"
+            )))
+        }
+    }
+}
+
+fn show_slot(slot: &PolicySlot) {
+    println!("{} {} ({}, {})", slot.name, slot.version, slot.kind, slot.state);
+    println!("  {}", slot.description);
+    if !slot.sha256.is_empty() {
+        println!("  sha256   {}", slot.sha256);
+    }
+    println!("  calls    {} (p50 {:.1} us, p99 {:.1} us)", slot.calls, slot.p50_us, slot.p99_us);
+    println!("  faults   {}, decided by the built-in instead: {}", slot.faults, slot.fallbacks);
+    println!("  previous {}", slot.previous.as_deref().unwrap_or("none"));
+    println!("  config   {}", slot.config);
+    println!("  schema   {}", slot.config_schema);
+}
+
+fn show_available(policy: &AvailablePolicy) {
+    println!("{} {} ({})", policy.name, policy.version, policy.kind);
+    println!("  {}", policy.description);
+    if !policy.sha256.is_empty() {
+        println!("  sha256   {}", policy.sha256);
+    }
+    println!("  schema   {}", policy.config_schema);
+}
+
+fn show_swap(answer: SwapAnswer) {
+    println!(
+        "{}: {} -> {} before step {}, {} state, engine paused for {:.1} us",
+        answer.kind, answer.from, answer.to, answer.at_step, answer.state, answer.pause_us
+    );
+}
+
+fn show_history(entries: Vec<HistoryEntry>) {
+    for entry in entries {
+        let from = if entry.from.is_empty() { "-" } else { &entry.from };
+        let seconds = entry.at_ms as f64 / 1e3;
+        println!("{seconds:>10.3} s  step {:<8} {from} -> {}  ({})", entry.step, entry.to, entry.reason);
+    }
+}
+
+fn print<T: DeserializeOwned>(target: &Target, answer: Value, show: impl FnOnce(T)) -> Result<(), Failure> {
+    if target.json {
+        return print_json(&answer);
+    }
+    show(parse(answer)?);
+    Ok(())
+}
+
+fn print_json<T: serde::Serialize>(value: &T) -> Result<(), Failure> {
+    println!("{}", serde_json::to_string_pretty(value).map_err(Failure::failed)?);
+    Ok(())
+}
+
+fn parse<T: DeserializeOwned>(answer: Value) -> Result<T, Failure> {
+    serde_json::from_value(answer)
+        .map_err(|e| Failure::Failed(format!("the host's answer can't be read: {e}")))
+}
+
+/// A host's admin plane.
+struct Host {
+    base: String,
+    token: Token,
+    client: Client,
+}
+
+impl Host {
+    fn of(target: &Target) -> Result<Self, Failure> {
+        let given = target.admin.trim_end_matches('/');
+        let base = if given.contains("://") { given.to_owned() } else { format!("http://{given}") };
+        let wrong = || Failure::Usage(format!("--admin: {given} is no URL like http://127.0.0.1:8001"));
+        let url = reqwest::Url::parse(&base).map_err(|_| wrong())?;
+        if url.scheme() != "http" || url.host_str().is_none() {
+            return Err(wrong());
+        }
+        let token = token::find(url.port_or_known_default().unwrap_or(80)).map_err(Failure::Failed)?;
+        // The token must not go to a proxy that happens to stand in the environment.
+        let client = Client::builder().no_proxy().build().map_err(Failure::failed)?;
+        Ok(Self { base, token, client })
+    }
+
+    async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<(&'static str, Vec<u8>)>,
+    ) -> Result<Value, Failure> {
+        let mut request =
+            self.client.request(method, format!("{}{path}", self.base)).bearer_auth(self.token.as_str());
+        if let Some((content_type, bytes)) = body {
+            request = request.header("content-type", content_type).body(bytes);
+        }
+        let unreachable = |e: reqwest::Error| Failure::Failed(format!("{} can't be reached: {e}", self.base));
+        let answer = request.send().await.map_err(unreachable)?;
+        let status = answer.status();
+        let bytes = answer.bytes().await.map_err(unreachable)?;
+        if status.is_success() {
+            return serde_json::from_slice(&bytes)
+                .map_err(|e| Failure::Failed(format!("the host's answer can't be read: {e}")));
+        }
+        let said = serde_json::from_slice::<ErrorBody>(&bytes).map(|b| b.error.message);
+        Err(Failure::Failed(said.unwrap_or_else(|_| format!("the host answered {status}"))))
+    }
+}

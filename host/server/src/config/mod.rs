@@ -1,0 +1,346 @@
+//! What the host was told to do, checked once at start. Nothing after this reads flags or files again.
+//!
+//! What depends on the model (the pool's size, the sequence length where none was given) is derived
+//! in `sizing`, which needs the model's shapes.
+
+mod parse;
+mod settings;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use infer_core::policy::PolicyKind;
+use infer_model::{DType, KvCacheKind};
+
+pub use settings::{Origin, SETTINGS, Setting, Settings, environment_name};
+
+/// A setting that can't be used; names where it stands and what would be right.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct ConfigError(pub String);
+
+/// Validated configuration of a host.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// `demo`, a directory, or `ORG/NAME`.
+    pub model: String,
+    /// Address of the data plane.
+    pub host: String,
+    /// Port of the data plane; 0 for any free one.
+    pub port: u16,
+    /// Address of the admin plane.
+    pub admin_host: String,
+    /// Port of the admin plane; 0 for any free one.
+    pub admin_port: u16,
+    /// Bearer token of the admin plane; `None` makes one and keeps it in the runtime directory.
+    pub admin_token: Option<String>,
+    /// Type of weights and KV cache; `None` takes the checkpoint's.
+    pub dtype: Option<DType>,
+    /// Longest prompt plus output; `None` takes the model's, at most 4,096.
+    pub max_seq_len: Option<u32>,
+    /// Sequences that run at once.
+    pub max_batch_size: u32,
+    /// Tokens that one step computes.
+    pub max_batch_tokens: u32,
+    /// Prompt tokens of one sequence in one step.
+    pub prefill_chunk: u32,
+    /// Sequences whose prompts one step computes.
+    pub max_prefill_requests: u32,
+    /// Working memory that one step's prompts may take.
+    pub max_prefill_memory_bytes: u64,
+    /// Requests that may wait.
+    pub max_waiting_requests: u32,
+    /// Storage of keys and values.
+    pub kv_cache: KvCacheKind,
+    /// Tokens in a KV block.
+    pub block_size: u32,
+    /// Memory of the KV pool; `None` takes a share of what is free.
+    pub kv_memory_bytes: Option<u64>,
+    /// Whole prompts whose last logits are kept.
+    pub prompt_cache_entries: u32,
+    /// How long after its last use such an entry is kept.
+    pub prompt_cache_ttl: Duration,
+    /// Whether equal prefixes share blocks.
+    pub prefix_caching: bool,
+    /// Who runs next.
+    pub scheduler: PolicyChoice,
+    /// Who is let in.
+    pub admission: PolicyChoice,
+    /// Which prefix is kept.
+    pub prefix_cache: PolicyChoice,
+    /// Threads that compute.
+    pub threads: usize,
+    /// Seeds requests that bring no seed.
+    pub seed: Option<u64>,
+    /// Longest request body.
+    pub max_body_bytes: usize,
+    /// Dialect of streams.
+    pub sse_dialect: DialectChoice,
+    /// Bounds that have no flag.
+    pub bounds: Bounds,
+}
+
+/// A policy by name or path, and its configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyChoice {
+    /// Name of a bundled policy, or path of a `.wasm` file.
+    pub name: String,
+    /// JSON text; `{}` for the policy's own defaults.
+    pub config: String,
+}
+
+impl PolicyChoice {
+    /// A policy with its own defaults.
+    pub fn named(name: &str) -> Self {
+        Self { name: name.to_owned(), config: "{}".to_owned() }
+    }
+}
+
+/// How streams are framed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DialectChoice {
+    /// By what the request says.
+    Auto,
+    /// Named events.
+    Named,
+    /// OpenAI chunks.
+    OpenAi,
+}
+
+/// Bounds without a flag: nobody needs to turn them, tests shorten them.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// From the connection's readiness to the end of a request's head; also how long it may idle.
+    pub header_timeout: Duration,
+    /// How long a client may take nothing of its answer.
+    pub write_timeout: Duration,
+    /// For a whole request body.
+    pub body_timeout: Duration,
+    /// Open connections of the data plane.
+    pub max_connections: usize,
+    /// Events that a stream's reader may lag behind before its request is cancelled.
+    pub stream_events: usize,
+    /// Silence on a stream after which a comment is sent.
+    pub keep_alive: Duration,
+    /// How long draining may take before streams are cut.
+    pub drain_timeout: Duration,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            header_timeout: Duration::from_secs(30),
+            write_timeout: Duration::from_secs(60),
+            body_timeout: Duration::from_secs(30),
+            max_connections: 4_096,
+            stream_events: 1_024,
+            keep_alive: Duration::from_secs(15),
+            drain_timeout: Duration::from_secs(600),
+        }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self::from_settings(&Settings::default()).expect("the defaults are valid")
+    }
+}
+
+impl Config {
+    /// Gives settings their meaning.
+    pub fn from_settings(all: &Settings) -> Result<Self, ConfigError> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let (admin_host, admin_port) = read(all, "admin", ("127.0.0.1".to_owned(), 8001), parse::address)?;
+        read(all, "device", (), |t| device(t))?;
+        read(all, "deterministic", false, parse::switch)?;
+        let policy_configs = read(all, "policy-config", BTreeMap::new(), policy_configs)?;
+        let policy =
+            |kind: PolicyKind, key: &'static str, default: &str| -> Result<PolicyChoice, ConfigError> {
+                let name = read(all, key, default.to_owned(), non_empty)?;
+                let config =
+                    policy_configs.get(kind.name()).map_or_else(|| "{}".to_owned(), ToString::to_string);
+                Ok(PolicyChoice { name, config })
+            };
+        let config = Self {
+            model: read(all, "model", "demo".to_owned(), non_empty)?,
+            host: read(all, "host", "127.0.0.1".to_owned(), non_empty)?,
+            port: read(all, "port", 8000, |t| parse::number(t, 0, u16::MAX))?,
+            admin_host,
+            admin_port,
+            admin_token: None,
+            dtype: read(all, "dtype", None, dtype)?,
+            max_seq_len: read(all, "max-seq-len", None, |t| parse::number(t, 2, 1 << 24).map(Some))?,
+            max_batch_size: read(all, "max-batch-size", 32, |t| parse::number(t, 1, 4_096))?,
+            max_batch_tokens: read(all, "max-batch-tokens", 2_048, |t| parse::number(t, 1, 1 << 20))?,
+            prefill_chunk: read(all, "prefill-chunk", 512, |t| parse::number(t, 1, 1 << 20))?,
+            max_prefill_requests: read(all, "max-prefill-requests", 8, |t| parse::number(t, 1, 4_096))?,
+            max_prefill_memory_bytes: read(all, "max-prefill-memory", 4 << 30, parse::bytes)?,
+            max_waiting_requests: read(all, "max-waiting-requests", 1_000, |t| parse::number(t, 1, 100_000))?,
+            kv_cache: read(all, "kv-cache", KvCacheKind::Paged, |t| {
+                parse::choice(t, &[("paged", KvCacheKind::Paged), ("contiguous", KvCacheKind::Contiguous)])
+            })?,
+            block_size: read(all, "block-size", 16, |t| parse::number(t, 1, 1_024))?,
+            kv_memory_bytes: read(all, "kv-memory", None, auto_bytes)?,
+            prompt_cache_entries: read(all, "prompt-cache-entries", 100, |t| parse::number(t, 0, 100_000))?,
+            prompt_cache_ttl: read(all, "prompt-cache-ttl", Duration::from_secs(300), parse::seconds)?,
+            prefix_caching: read(all, "prefix-caching", true, parse::switch)?,
+            scheduler: policy(PolicyKind::Scheduler, "scheduler", "continuous")?,
+            admission: policy(PolicyKind::Admission, "admission", "memory-aware")?,
+            prefix_cache: policy(PolicyKind::PrefixCache, "prefix-cache", "lru")?,
+            threads: read(all, "threads", cores, |t| parse::number(t, 1, 1_024))?,
+            seed: read(all, "seed", None, |t| parse::number(t, 0, u64::MAX).map(Some))?,
+            max_body_bytes: read(all, "max-body-bytes", 8 << 20, |t| {
+                let bytes = parse::bytes(t)?;
+                if (1_024..=1 << 30).contains(&bytes) {
+                    Ok(bytes as usize)
+                } else {
+                    Err(format!("`{t}` is not from 1KiB to 1GiB"))
+                }
+            })?,
+            sse_dialect: read(all, "sse-dialect", DialectChoice::Auto, |t| {
+                let choices = [
+                    ("auto", DialectChoice::Auto),
+                    ("named", DialectChoice::Named),
+                    ("openai", DialectChoice::OpenAi),
+                ];
+                parse::choice(t, &choices)
+            })?,
+            bounds: Bounds::default(),
+        };
+        config.check(all)?;
+        Ok(config)
+    }
+
+    /// What must hold between settings.
+    fn check(&self, all: &Settings) -> Result<(), ConfigError> {
+        if self.port != 0 && self.port == self.admin_port && self.host == self.admin_host {
+            return Err(ConfigError(format!(
+                "{}: the admin plane needs an address of its own, {}:{} is the data plane's",
+                all.origin("admin"),
+                self.host,
+                self.port
+            )));
+        }
+        if self.max_batch_tokens < self.max_batch_size {
+            return Err(ConfigError(format!(
+                "{}: {} tokens a step can't serve {} sequences; give at least {}, or a smaller --max-batch-size",
+                all.origin("max-batch-tokens"),
+                self.max_batch_tokens,
+                self.max_batch_size,
+                self.max_batch_size
+            )));
+        }
+        Ok(())
+    }
+
+    /// The choice for a slot.
+    pub fn policy(&self, kind: PolicyKind) -> &PolicyChoice {
+        match kind {
+            PolicyKind::Scheduler => &self.scheduler,
+            PolicyKind::Admission => &self.admission,
+            PolicyKind::PrefixCache => &self.prefix_cache,
+        }
+    }
+}
+
+fn read<T>(
+    all: &Settings,
+    key: &'static str,
+    default: T,
+    parse: impl FnOnce(&str) -> Result<T, String>,
+) -> Result<T, ConfigError> {
+    match all.get(key) {
+        None => Ok(default),
+        Some((origin, text)) => parse(text).map_err(|wrong| ConfigError(format!("{origin}: {wrong}"))),
+    }
+}
+
+fn non_empty(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    if text.is_empty() { Err("must not be empty".to_owned()) } else { Ok(text.to_owned()) }
+}
+
+fn device(text: &str) -> Result<(), String> {
+    match parse::choice(text, &[("auto", true), ("cpu", true), ("cuda", false)])? {
+        true => Ok(()),
+        false => Err("this build has no CUDA support; use `cpu` or `auto`".to_owned()),
+    }
+}
+
+fn dtype(text: &str) -> Result<Option<DType>, String> {
+    if text.trim().eq_ignore_ascii_case("f16") {
+        return Err("`f16` is not supported on the CPU; use `f32`, `bf16` or `auto`".to_owned());
+    }
+    parse::choice(text, &[("auto", None), ("f32", Some(DType::F32)), ("bf16", Some(DType::Bf16))])
+}
+
+fn auto_bytes(text: &str) -> Result<Option<u64>, String> {
+    if text.trim().eq_ignore_ascii_case("auto") { Ok(None) } else { parse::bytes(text).map(Some) }
+}
+
+fn policy_configs(text: &str) -> Result<BTreeMap<String, serde_json::Value>, String> {
+    let path = PathBuf::from(text);
+    let shown = path.display();
+    let json = std::fs::read_to_string(&path).map_err(|e| format!("can't read {shown}: {e}"))?;
+    let map: BTreeMap<String, serde_json::Value> = serde_json::from_str(&json).map_err(|e| {
+        format!("{shown} is not a JSON object of {{\"scheduler\": {{..}}, \"admission\": {{..}}}}: {e}")
+    })?;
+    for (key, value) in &map {
+        if !PolicyKind::ALL.iter().any(|kind| kind.name() == key) {
+            return Err(format!(
+                "{shown}: unknown key `{key}`; known are scheduler, admission, prefix-cache"
+            ));
+        }
+        if !value.is_object() {
+            return Err(format!("{shown}: {key}: expected a JSON object"));
+        }
+    }
+    Ok(map)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(pairs: &[(&'static str, &str)]) -> Result<Config, ConfigError> {
+        let flags = pairs.iter().map(|&(k, v)| (k, v.to_owned())).collect();
+        let nowhere = tempfile::NamedTempFile::new().unwrap();
+        Config::from_settings(&Settings::gather(&flags, |_| None, Some(nowhere.path())).unwrap())
+    }
+
+    #[test]
+    fn defaults_are_the_documented_ones() {
+        let config = Config::default();
+        assert_eq!((config.model.as_str(), config.port, config.admin_port), ("demo", 8000, 8001));
+        assert_eq!((config.max_batch_size, config.max_batch_tokens, config.prefill_chunk), (32, 2_048, 512));
+        assert_eq!((config.max_waiting_requests, config.block_size), (1_000, 16));
+        assert_eq!((config.prompt_cache_entries, config.prompt_cache_ttl.as_secs()), (100, 300));
+        assert_eq!(config.max_body_bytes, 8 << 20);
+        assert!(config.prefix_caching);
+    }
+
+    #[test]
+    fn every_error_names_the_flag_and_what_would_be_right() {
+        let cases: &[(&[(&'static str, &str)], &[&str])] = &[
+            (&[("port", "70000")], &["--port", "0 to 65535"]),
+            (&[("max-batch-size", "0")], &["--max-batch-size", "1 to 4096"]),
+            (&[("kv-cache", "ring")], &["--kv-cache", "`paged`", "`contiguous`"]),
+            (&[("kv-memory", "lots")], &["--kv-memory", "GiB"]),
+            (&[("device", "cuda")], &["--device", "`cpu`"]),
+            (&[("dtype", "f16")], &["--dtype", "`bf16`"]),
+            (&[("prefix-caching", "maybe")], &["--prefix-caching", "`on`"]),
+            (&[("admin", "8001")], &["--admin", "HOST:PORT"]),
+            (&[("port", "5"), ("admin", "127.0.0.1:5")], &["--admin", "own"]),
+            (&[("max-batch-tokens", "4")], &["--max-batch-tokens", "at least 32"]),
+            (&[("policy-config", "/nonexistent.json")], &["--policy-config", "/nonexistent.json"]),
+            (&[("sse-dialect", "x")], &["--sse-dialect", "`named`"]),
+        ];
+        for (pairs, parts) in cases {
+            let error = parse(pairs).unwrap_err().to_string();
+            for part in *parts {
+                assert!(error.contains(part), "{pairs:?}: {error}");
+            }
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Text to values: sizes, durations, switches, choices. Every error says what would be right.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+/// A whole number within bounds.
+pub fn number<T>(text: &str, min: T, max: T) -> Result<T, String>
+where
+    T: FromStr + PartialOrd + std::fmt::Display + Copy,
+{
+    let clean = text.trim().replace('_', "");
+    let wrong = || format!("`{text}` is not a whole number from {min} to {max}");
+    let value: T = clean.parse().map_err(|_| wrong())?;
+    if value < min || value > max { Err(wrong()) } else { Ok(value) }
+}
+
+/// Bytes: `1048576`, `512KiB`, `8MiB`, `4GiB`, `1.5GB`.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    let wrong =
+        || format!("`{text}` is not a size; write bytes, or a number with KiB, MiB, GiB, KB, MB or GB");
+    let clean = text.trim();
+    let split = clean.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(clean.len());
+    let (digits, unit) = clean.split_at(split);
+    let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "t" | "tib" => 1 << 40,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        _ => return Err(wrong()),
+    };
+    let value: f64 = digits.parse().map_err(|_| wrong())?;
+    let total = value * factor as f64;
+    if total.is_finite() && (1.0..=1e18).contains(&total) { Ok(total as u64) } else { Err(wrong()) }
+}
+
+/// Seconds: `300`, `300s`, `50ms`, `5m`.
+pub fn seconds(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("`{text}` is not a duration; write seconds, or a number with ms, s, m or h");
+    let clean = text.trim();
+    let split = clean.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(clean.len());
+    let (digits, unit) = clean.split_at(split);
+    let factor = match unit.trim() {
+        "" | "s" => 1.0,
+        "ms" => 0.001,
+        "m" => 60.0,
+        "h" => 3_600.0,
+        _ => return Err(wrong()),
+    };
+    let value: f64 = digits.parse().map_err(|_| wrong())?;
+    Duration::try_from_secs_f64(value * factor).map_err(|_| wrong())
+}
+
+/// `on` or `off`, with the usual synonyms.
+pub fn switch(text: &str) -> Result<bool, String> {
+    match text.trim().to_ascii_lowercase().as_str() {
+        "on" | "true" | "yes" | "1" => Ok(true),
+        "off" | "false" | "no" | "0" => Ok(false),
+        _ => Err(format!("`{text}` is neither `on` nor `off`")),
+    }
+}
+
+/// One of a few words.
+pub fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, String> {
+    let found = choices.iter().find(|(name, _)| name.eq_ignore_ascii_case(text.trim()));
+    found.map(|&(_, value)| value).ok_or_else(|| {
+        let names: Vec<String> = choices.iter().map(|(name, _)| format!("`{name}`")).collect();
+        format!("`{text}` is none of {}", names.join(", "))
+    })
+}
+
+/// `HOST:PORT`, `[::1]:PORT` too.
+pub fn address(text: &str) -> Result<(String, u16), String> {
+    let wrong = || format!("`{text}` is not HOST:PORT, `127.0.0.1:8001` say");
+    let (host, port) = text.trim().rsplit_once(':').ok_or_else(wrong)?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    if host.is_empty() {
+        return Err(wrong());
+    }
+    Ok((host.to_owned(), port.parse().map_err(|_| wrong())?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_durations_take_units() {
+        assert_eq!(bytes("4GiB"), Ok(4 << 30));
+        assert_eq!(bytes("1.5k"), Ok(1_536));
+        assert_eq!(bytes("77"), Ok(77));
+        assert_eq!(seconds("50ms"), Ok(Duration::from_millis(50)));
+        assert_eq!(seconds("5m"), Ok(Duration::from_secs(300)));
+        for wrong in ["", "-1", "1 parsec", "1e400", "GiB", "0"] {
+            assert!(bytes(wrong).is_err(), "{wrong}");
+        }
+        assert!(seconds("-3").is_err());
+    }
+
+    #[test]
+    fn addresses_need_host_and_port() {
+        assert_eq!(address("[::1]:0"), Ok(("::1".to_owned(), 0)));
+        for wrong in ["8001", ":8001", "localhost", "localhost:99999"] {
+            assert!(address(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn numbers_name_their_bounds() {
+        assert_eq!(number("2_048", 1u32, 4096), Ok(2048));
+        assert_eq!(number::<u32>("x", 1, 9).unwrap_err(), "`x` is not a whole number from 1 to 9");
+        assert!(number::<u32>("-1", 1, 9).is_err());
+    }
+}

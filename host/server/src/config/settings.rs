@@ -1,0 +1,250 @@
+//! Raw settings: the table of flags, and where each value was found.
+//!
+//! One table makes `--help`, the environment's names and the keys of `infer.toml`, so that the three
+//! can't drift apart. Values stay text here; `Config` gives them meaning once.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use super::ConfigError;
+
+/// One flag of `infer serve`; also `INFER_<KEY>` and a key of `infer.toml`.
+pub struct Setting {
+    /// Long flag without dashes.
+    pub key: &'static str,
+    /// Placeholder in the help text.
+    pub value: &'static str,
+    /// What holds where nothing is given, for the help text.
+    pub default: &'static str,
+    /// One line.
+    pub help: &'static str,
+    /// Whether `infer generate` has it too.
+    pub generate: bool,
+    /// Whether the bare flag means `on`.
+    pub switch: bool,
+}
+
+const fn setting(
+    key: &'static str,
+    value: &'static str,
+    default: &'static str,
+    help: &'static str,
+) -> Setting {
+    Setting { key, value, default, help, generate: false, switch: false }
+}
+
+const fn model_setting(
+    key: &'static str,
+    value: &'static str,
+    default: &'static str,
+    help: &'static str,
+) -> Setting {
+    Setting { key, value, default, help, generate: true, switch: false }
+}
+
+const fn switch(key: &'static str, default: &'static str, help: &'static str) -> Setting {
+    Setting { key, value: "on|off", default, help, generate: false, switch: true }
+}
+
+/// Every setting, in the order of the help text.
+pub const SETTINGS: &[Setting] = &[
+    model_setting(
+        "model",
+        "MODEL",
+        "demo",
+        "`demo`, a checkpoint directory, or ORG/NAME from the local Hugging Face cache",
+    ),
+    setting("host", "HOST", "127.0.0.1", "Address of the data plane"),
+    setting("port", "PORT", "8000", "Port of the data plane; 0 takes any free one"),
+    setting("admin", "HOST:PORT", "127.0.0.1:8001", "Address of the admin plane; port 0 takes any free one"),
+    model_setting("device", "DEVICE", "auto", "`auto`, `cpu` or `cuda`"),
+    model_setting(
+        "dtype",
+        "DTYPE",
+        "auto",
+        "Type of weights and KV cache: `auto` (as stored), `f32` or `bf16`",
+    ),
+    model_setting("max-seq-len", "TOKENS", "the model's, at most 4096", "Longest prompt plus output"),
+    setting("max-batch-size", "N", "32", "Sequences that run at once"),
+    setting("max-batch-tokens", "TOKENS", "2048", "Tokens that one step computes"),
+    setting("prefill-chunk", "TOKENS", "512", "Prompt tokens of one sequence in one step"),
+    setting("max-prefill-requests", "N", "8", "Sequences whose prompts one step computes"),
+    setting("max-prefill-memory", "BYTES", "4GiB", "Working memory that one step's prompts may take"),
+    setting("max-waiting-requests", "N", "1000", "Requests that may wait; beyond, clients get 503"),
+    setting("kv-cache", "KIND", "paged", "`paged`, or `contiguous` (the reference backend)"),
+    setting("block-size", "TOKENS", "16", "Tokens in a KV block"),
+    setting(
+        "kv-memory",
+        "BYTES",
+        "auto",
+        "Memory of the KV pool, `2GiB` say; `auto` takes a share of what is free",
+    ),
+    setting("prompt-cache-entries", "N", "100", "Whole prompts whose last logits are kept; 0 turns it off"),
+    setting("prompt-cache-ttl", "SECONDS", "300", "How long after its last use such an entry is kept"),
+    switch("prefix-caching", "on", "Share KV blocks of equal prefixes"),
+    setting("scheduler", "POLICY", "continuous", "Who runs next: a bundled policy's name or a .wasm file"),
+    setting("admission", "POLICY", "memory-aware", "Who is let in: a bundled policy's name or a .wasm file"),
+    setting("prefix-cache", "POLICY", "lru", "Which prefix is kept: a bundled policy's name or a .wasm file"),
+    setting(
+        "policy-config",
+        "FILE",
+        "none",
+        "JSON file: {\"scheduler\": {..}, \"admission\": {..}, \"prefix-cache\": {..}}",
+    ),
+    model_setting("threads", "N", "all cores", "Threads that compute"),
+    setting("seed", "N", "none", "Makes sampling of requests without a seed reproducible"),
+    switch("deterministic", "off", "Results that don't depend on the batch (the CPU path always is so)"),
+    setting("max-body-bytes", "BYTES", "8MiB", "Longest request body"),
+    setting("sse-dialect", "DIALECT", "auto", "`auto`, `named` or `openai`"),
+];
+
+/// Where a value was found; every error about it says so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// `--key`.
+    Flag(&'static str),
+    /// `INFER_KEY`.
+    Environment(String),
+    /// A key of a file.
+    File(PathBuf, String),
+    /// Nowhere.
+    Default(&'static str),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flag(key) | Self::Default(key) => write!(f, "--{key}"),
+            Self::Environment(name) => f.write_str(name),
+            Self::File(path, key) => write!(f, "{}: {key}", path.display()),
+        }
+    }
+}
+
+/// Settings as text with their origins: flags win over the environment, which wins over the file.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    values: BTreeMap<&'static str, (Origin, String)>,
+}
+
+impl Settings {
+    /// Merges the three sources. `file` is the explicit `--config`; without one, `infer.toml` is read
+    /// where it exists.
+    pub fn gather(
+        flags: &BTreeMap<&'static str, String>,
+        environment: impl Fn(&str) -> Option<String>,
+        file: Option<&Path>,
+    ) -> Result<Self, ConfigError> {
+        let mut all = Self::default();
+        let named = file.map(Path::to_path_buf).or_else(|| environment("INFER_CONFIG").map(PathBuf::from));
+        match named {
+            Some(path) => all.read_file(&path)?,
+            None if Path::new("infer.toml").is_file() => all.read_file(Path::new("infer.toml"))?,
+            None => {}
+        }
+        for setting in SETTINGS {
+            let name = environment_name(setting.key);
+            if let Some(value) = environment(&name) {
+                all.values.insert(setting.key, (Origin::Environment(name), value));
+            }
+            if let Some(value) = flags.get(setting.key) {
+                all.values.insert(setting.key, (Origin::Flag(setting.key), value.clone()));
+            }
+        }
+        Ok(all)
+    }
+
+    /// The text of a setting and where it stands, if it was given anywhere.
+    pub fn get(&self, key: &'static str) -> Option<(&Origin, &str)> {
+        debug_assert!(SETTINGS.iter().any(|s| s.key == key), "unknown setting {key}");
+        self.values.get(key).map(|(origin, value)| (origin, value.as_str()))
+    }
+
+    /// Where a setting stands; its flag where it was not given.
+    pub fn origin(&self, key: &'static str) -> Origin {
+        self.values.get(key).map_or(Origin::Default(key), |(origin, _)| origin.clone())
+    }
+
+    fn read_file(&mut self, path: &Path) -> Result<(), ConfigError> {
+        let shown = path.display();
+        let text = std::fs::read_to_string(path).map_err(|e| {
+            ConfigError(format!("--config: can't read {shown}: {e}; give the path of a readable TOML file"))
+        })?;
+        let table: toml::Table = text
+            .parse()
+            .map_err(|e: toml::de::Error| ConfigError(format!("{shown}: not valid TOML: {}", e.message())))?;
+        for (raw, value) in table {
+            let Some(setting) = SETTINGS.iter().find(|s| s.key == raw.replace('_', "-")) else {
+                let near = nearest(&raw);
+                return Err(ConfigError(format!("{shown}: unknown key `{raw}`{near}")));
+            };
+            let text = match value {
+                toml::Value::String(s) => s,
+                toml::Value::Integer(i) => i.to_string(),
+                toml::Value::Float(x) => x.to_string(),
+                toml::Value::Boolean(b) => if b { "on" } else { "off" }.to_owned(),
+                other => {
+                    return Err(ConfigError(format!(
+                        "{shown}: {raw}: expected a string, a number or a boolean, found {}",
+                        other.type_str()
+                    )));
+                }
+            };
+            self.values.insert(setting.key, (Origin::File(path.to_path_buf(), raw), text));
+        }
+        Ok(())
+    }
+}
+
+/// `max-seq-len` -> `INFER_MAX_SEQ_LEN`.
+pub fn environment_name(key: &str) -> String {
+    format!("INFER_{}", key.replace('-', "_").to_uppercase())
+}
+
+/// A hint for a misspelt key: the setting that shares the longest beginning with it.
+fn nearest(raw: &str) -> String {
+    let raw = raw.replace('_', "-");
+    let shared = |key: &str| key.chars().zip(raw.chars()).take_while(|(a, b)| a == b).count();
+    SETTINGS
+        .iter()
+        .max_by_key(|s| shared(s.key))
+        .filter(|s| shared(s.key) >= 3)
+        .map_or_else(|| "; see `infer serve --help`".to_owned(), |s| format!("; did you mean `{}`?", s.key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flags(pairs: &[(&'static str, &str)]) -> BTreeMap<&'static str, String> {
+        pairs.iter().map(|&(k, v)| (k, v.to_owned())).collect()
+    }
+
+    #[test]
+    fn flags_win_over_the_environment_which_wins_over_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("infer.toml");
+        std::fs::write(&path, "port = 1\nmax_batch_size = 2\nprefix-caching = false\n").unwrap();
+        let environment = |name: &str| ["INFER_PORT", "INFER_SEED"].contains(&name).then(|| "5".to_owned());
+        let all = Settings::gather(&flags(&[("port", "9")]), environment, Some(&path)).unwrap();
+        assert_eq!(all.get("port").unwrap(), (&Origin::Flag("port"), "9"));
+        assert_eq!(all.get("seed").unwrap().1, "5");
+        assert_eq!(all.get("max-batch-size").unwrap().1, "2");
+        assert_eq!(all.get("prefix-caching").unwrap().1, "off");
+        assert_eq!(all.origin("seed").to_string(), "INFER_SEED");
+        assert!(all.origin("max-batch-size").to_string().ends_with("infer.toml: max_batch_size"));
+    }
+
+    #[test]
+    fn an_unknown_key_of_the_file_is_named_with_a_hint() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.toml");
+        std::fs::write(&path, "max-batch-sise = 2\n").unwrap();
+        let error = Settings::gather(&flags(&[]), |_| None, Some(&path)).unwrap_err().to_string();
+        assert!(
+            error.contains("x.toml: unknown key `max-batch-sise`; did you mean `max-batch-size`?"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,307 @@
+//! Reads the body of a completion request: JSON without duplicate keys, prompts without detours.
+//!
+//! Token ids go straight into a vector: as general JSON values a long prompt would take eight times
+//! the memory. Depth is bounded by serde_json itself.
+
+use std::fmt;
+
+use serde::de::{self, Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+
+/// A JSON object's fields in their order, `prompt` apart.
+#[derive(Debug, Default)]
+pub struct Fields {
+    /// The prompt, if there is one.
+    pub prompt: Option<PromptField>,
+    /// Everything else; names are unique.
+    pub rest: Vec<(String, Value)>,
+}
+
+/// What stood at `prompt`.
+#[derive(Debug, PartialEq, Eq)]
+pub enum PromptField {
+    /// `null`.
+    Null,
+    /// Text.
+    Text(String),
+    /// Integers; out-of-range ones are `u32::MAX`, which is no token of any model.
+    Tokens(Vec<u32>),
+    /// Something else, and what is wrong with it.
+    Wrong(&'static str),
+}
+
+impl Fields {
+    /// Reads a body. The error says where it stops being valid.
+    pub fn parse(body: &[u8]) -> Result<Self, String> {
+        serde_json::from_slice(body).map_err(|e| e.to_string())
+    }
+
+    /// Takes a field out; `null` counts as absent.
+    pub fn take(&mut self, name: &str) -> Option<Value> {
+        let at = self.rest.iter().position(|(key, _)| key == name)?;
+        let (_, value) = self.rest.swap_remove(at);
+        (!value.is_null()).then_some(value)
+    }
+}
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Object;
+        impl<'de> Visitor<'de> for Object {
+            type Value = Fields;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+                let mut fields = Fields::default();
+                while let Some(key) = map.next_key::<String>()? {
+                    let seen = fields.rest.iter().any(|(k, _)| *k == key);
+                    if seen || (key == "prompt" && fields.prompt.is_some()) {
+                        return Err(duplicate(&key));
+                    }
+                    if key == "prompt" {
+                        fields.prompt = Some(map.next_value()?);
+                    } else if fields.rest.len() == MAX_FIELDS {
+                        return Err(de::Error::custom(format!("more than {MAX_FIELDS} fields")));
+                    } else {
+                        fields.rest.push((key, map.next_value::<Unique>()?.0));
+                    }
+                }
+                Ok(fields)
+            }
+        }
+        from.deserialize_map(Object)
+    }
+}
+
+/// Far more fields than anybody knows; bounds the search for duplicates.
+const MAX_FIELDS: usize = 256;
+
+fn duplicate<E: de::Error>(key: &str) -> E {
+    let shown: String = key.chars().take(64).collect();
+    E::custom(format!("the key `{shown}` occurs twice"))
+}
+
+impl<'de> Deserialize<'de> for PromptField {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Prompt;
+        const NOT_A_PROMPT: &str = "text or a list of token ids";
+        impl<'de> Visitor<'de> for Prompt {
+            type Value = PromptField;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(NOT_A_PROMPT)
+            }
+
+            fn visit_unit<E>(self) -> Result<PromptField, E> {
+                Ok(PromptField::Null)
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<PromptField, E> {
+                Ok(PromptField::Text(text.to_owned()))
+            }
+
+            fn visit_string<E>(self, text: String) -> Result<PromptField, E> {
+                Ok(PromptField::Text(text))
+            }
+
+            fn visit_bool<E>(self, _: bool) -> Result<PromptField, E> {
+                Ok(PromptField::Wrong(NOT_A_PROMPT))
+            }
+
+            fn visit_u64<E>(self, _: u64) -> Result<PromptField, E> {
+                Ok(PromptField::Wrong(NOT_A_PROMPT))
+            }
+
+            fn visit_i64<E>(self, _: i64) -> Result<PromptField, E> {
+                Ok(PromptField::Wrong(NOT_A_PROMPT))
+            }
+
+            fn visit_f64<E>(self, _: f64) -> Result<PromptField, E> {
+                Ok(PromptField::Wrong(NOT_A_PROMPT))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<PromptField, A::Error> {
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                Ok(PromptField::Wrong(NOT_A_PROMPT))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<PromptField, A::Error> {
+                let mut tokens = Vec::new();
+                while let Some(element) = list.next_element::<Element>()? {
+                    match element {
+                        Element::Token(token) => tokens.push(token),
+                        Element::Wrong(expected) => {
+                            while list.next_element::<IgnoredAny>()?.is_some() {}
+                            return Ok(PromptField::Wrong(expected));
+                        }
+                    }
+                }
+                Ok(PromptField::Tokens(tokens))
+            }
+        }
+        from.deserialize_any(Prompt)
+    }
+}
+
+/// One element of a prompt that is a list.
+enum Element {
+    Token(u32),
+    Wrong(&'static str),
+}
+
+impl<'de> Deserialize<'de> for Element {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct One;
+        const TOKENS: &str = "text, or a list of token ids (whole numbers)";
+        const ONE_PROMPT: &str = "one prompt: text or a list of token ids; send one request per prompt";
+        impl<'de> Visitor<'de> for One {
+            type Value = Element;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a token id")
+            }
+
+            fn visit_u64<E>(self, id: u64) -> Result<Element, E> {
+                Ok(Element::Token(u32::try_from(id).unwrap_or(u32::MAX)))
+            }
+
+            fn visit_i64<E>(self, _: i64) -> Result<Element, E> {
+                Ok(Element::Token(u32::MAX))
+            }
+
+            fn visit_f64<E>(self, _: f64) -> Result<Element, E> {
+                Ok(Element::Wrong(TOKENS))
+            }
+
+            fn visit_bool<E>(self, _: bool) -> Result<Element, E> {
+                Ok(Element::Wrong(TOKENS))
+            }
+
+            fn visit_unit<E>(self) -> Result<Element, E> {
+                Ok(Element::Wrong(TOKENS))
+            }
+
+            fn visit_str<E>(self, _: &str) -> Result<Element, E> {
+                Ok(Element::Wrong(ONE_PROMPT))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Element, A::Error> {
+                while list.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(Element::Wrong(ONE_PROMPT))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Element, A::Error> {
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                Ok(Element::Wrong(TOKENS))
+            }
+        }
+        from.deserialize_any(One)
+    }
+}
+
+/// A JSON value in which no object has a key twice.
+struct Unique(Value);
+
+impl<'de> Deserialize<'de> for Unique {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Any;
+        impl<'de> Visitor<'de> for Any {
+            type Value = Value;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON value")
+            }
+
+            fn visit_unit<E>(self) -> Result<Value, E> {
+                Ok(Value::Null)
+            }
+
+            fn visit_bool<E>(self, b: bool) -> Result<Value, E> {
+                Ok(Value::Bool(b))
+            }
+
+            fn visit_u64<E>(self, n: u64) -> Result<Value, E> {
+                Ok(Value::from(n))
+            }
+
+            fn visit_i64<E>(self, n: i64) -> Result<Value, E> {
+                Ok(Value::from(n))
+            }
+
+            fn visit_f64<E>(self, x: f64) -> Result<Value, E> {
+                Ok(Number::from_f64(x).map_or(Value::Null, Value::Number))
+            }
+
+            fn visit_str<E>(self, s: &str) -> Result<Value, E> {
+                Ok(Value::from(s))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
+                let mut all = Vec::new();
+                while let Some(Unique(value)) = list.next_element()? {
+                    all.push(value);
+                }
+                Ok(Value::Array(all))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+                let mut all = Map::new();
+                while let Some((key, Unique(value))) = map.next_entry::<String, _>()? {
+                    if all.contains_key(&key) {
+                        return Err(duplicate(&key));
+                    }
+                    all.insert(key, value);
+                }
+                Ok(Value::Object(all))
+            }
+        }
+        from.deserialize_any(Any).map(Unique)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prompt(json: &str) -> PromptField {
+        Fields::parse(format!("{{\"prompt\": {json}}}").as_bytes()).unwrap().prompt.unwrap()
+    }
+
+    #[test]
+    fn prompts_are_text_or_token_ids() {
+        assert_eq!(prompt("\"a\\n\""), PromptField::Text("a\n".to_owned()));
+        assert_eq!(prompt("[1, 2]"), PromptField::Tokens(vec![1, 2]));
+        assert_eq!(prompt("[-1, 99999999999]"), PromptField::Tokens(vec![u32::MAX, u32::MAX]));
+        assert_eq!(prompt("null"), PromptField::Null);
+        for wrong in ["3", "true", "{\"a\": [1]}", "[1.5, 2]", "[\"a\", \"b\"]", "[[1], [2]]", "[null, 1]"] {
+            assert!(matches!(prompt(wrong), PromptField::Wrong(_)), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn hostile_bodies_are_clean_errors() {
+        let deep = format!("{{\"metadata\": {}1{}}}", "[".repeat(500), "]".repeat(500));
+        let cases = [
+            ("{\"n\": 1, \"n\": 2}", "`n` occurs twice"),
+            ("{\"prompt\": 1, \"prompt\": 2}", "`prompt` occurs twice"),
+            ("{\"metadata\": {\"a\": 1, \"a\": 2}}", "`a` occurs twice"),
+            ("{\"temperature\": NaN}", "expected"),
+            ("{\"temperature\": 1e999}", "out of range"),
+            ("[1]", "a JSON object"),
+            ("", "EOF"),
+            ("{} {}", "trailing"),
+            (&deep, "recursion"),
+        ];
+        for (body, part) in cases {
+            let error = Fields::parse(body.as_bytes()).unwrap_err();
+            assert!(error.contains(part), "{}: {error}", &body[..body.len().min(60)]);
+        }
+        assert!(Fields::parse(b"{\"user\": \"\xff\"}").is_err());
+        // Skipped without recursion, however deep.
+        let deep_prompt = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
+        assert!(matches!(prompt(&deep_prompt), PromptField::Wrong(_)));
+    }
+}

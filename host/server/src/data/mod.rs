@@ -1,0 +1,13 @@
+//! The data plane: what clients of the model talk to.
+
+mod completions;
+mod json;
+mod models;
+mod outcome;
+mod route;
+mod sse;
+mod text;
+mod validate;
+
+pub use outcome::Outcome;
+pub use route::route;

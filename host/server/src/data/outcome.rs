@@ -1,0 +1,111 @@
+//! How a request ended, in the words of the wire: reason, usage, timings.
+
+use infer_api::completions::{PromptTokensDetails, Timings, Usage};
+use infer_core::{FinishReason, Micros};
+
+use crate::engine::End;
+use crate::http::ApiError;
+
+/// Everything the last event of a stream says, and what metrics need.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// `eos`, `stop`, `length`, `cancelled`; none where it failed.
+    pub reason: Option<FinishReason>,
+    /// Tokens in and out.
+    pub usage: Usage,
+    /// Where the time went.
+    pub timings: Timings,
+    /// From submission to the end.
+    pub e2e_ms: f64,
+    /// What went wrong, as an answer that is one body says it.
+    pub error: Option<ApiError>,
+}
+
+/// What an outcome is computed from, besides the engine's word.
+#[derive(Clone, Copy, Debug)]
+pub struct Known {
+    /// When it was handed to the engine, maybe while a step was running.
+    pub submitted: Micros,
+    /// Now.
+    pub now: Micros,
+    /// Length of the prompt.
+    pub prompt_tokens: u32,
+    /// Token events sent.
+    pub sent_tokens: u32,
+    /// Bytes of a block.
+    pub block_bytes: u64,
+    /// Whether a stop string ended it, whatever the engine saw.
+    pub stopped: bool,
+    /// Whether the token that ended it is one of the model's own.
+    pub model_end: bool,
+    /// Whether the engine still runs.
+    pub engine_alive: bool,
+}
+
+impl Outcome {
+    /// Of a request whose last event is `end`; `None` where the engine let go of it.
+    pub fn new(end: Option<&End>, known: Known) -> Self {
+        let (reason, engine, error) = match end {
+            Some(End::Finished { reason, usage }) => (Some(*reason), Some(*usage), None),
+            Some(End::Failed { message, usage }) if usage.started == Micros::NEVER => {
+                (None, Some(*usage), Some(ApiError::unavailable("queue_cleared", message)))
+            }
+            Some(End::Failed { message, usage }) => {
+                (None, Some(*usage), Some(ApiError::internal("device_fault", message)))
+            }
+            Some(End::Refused(refusal)) => (None, None, Some(ApiError::refused(refusal))),
+            None if known.engine_alive => {
+                let message = "the client read too slowly and its request was cancelled";
+                (None, None, Some(ApiError::internal("slow_reader", message)))
+            }
+            None => (None, None, Some(ApiError::unavailable("stopped", "the host stopped"))),
+        };
+        let reason = reason.map(|reason| match reason {
+            _ if known.stopped => FinishReason::Stop,
+            FinishReason::Eos if !known.model_end => FinishReason::Stop,
+            other => other,
+        });
+        let usage = engine.unwrap_or_default();
+        let ms = |from: Micros, to: Micros| {
+            let never = from == Micros::NEVER || to == Micros::NEVER || engine.is_none();
+            (!never).then(|| to.since(from).0 as f64 / 1_000.0)
+        };
+        Self {
+            reason,
+            usage: Usage {
+                prompt_tokens: known.prompt_tokens,
+                completion_tokens: known.sent_tokens,
+                total_tokens: known.prompt_tokens + known.sent_tokens,
+                prompt_tokens_details: PromptTokensDetails { cached_tokens: usage.cached_tokens },
+            },
+            timings: Timings {
+                queue_ms: ms(known.submitted, usage.started),
+                prefill_ms: ms(usage.started, usage.first_token),
+                ttft_ms: ms(known.submitted, usage.first_token),
+                decode_ms: ms(usage.first_token, usage.ended),
+                prefilled_tokens: usage.prefilled_tokens,
+                kv_bytes: u64::from(usage.peak_blocks) * known.block_bytes,
+            },
+            e2e_ms: known.now.since(known.submitted).0 as f64 / 1_000.0,
+            error,
+        }
+    }
+}
+
+/// The named dialect's word for a reason.
+pub fn reason_name(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Eos => "eos",
+        FinishReason::Stop => "stop",
+        FinishReason::Length => "length",
+        FinishReason::Cancelled => "cancelled",
+    }
+}
+
+/// OpenAI's word for a reason.
+pub fn openai_reason(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Eos => "stop",
+        other => reason_name(other),
+    }
+}

@@ -1,0 +1,110 @@
+//! Which path answers what, and what every answer of the data plane has in common.
+
+use std::sync::Arc;
+
+use hyper::body::Incoming;
+use hyper::header::CONTENT_TYPE;
+use hyper::{HeaderMap, Method, Request, StatusCode};
+
+use super::{completions, models};
+use crate::app::App;
+use crate::http::{Answer, ApiError, BodyLimits, RequestId, json, read_body, text};
+use crate::metrics;
+
+/// Answers one request; `x-request-id` is echoed whatever happens.
+pub async fn route(app: Arc<App>, request: Request<Incoming>) -> Answer {
+    let request_id = RequestId::of(request.headers());
+    let path = request.uri().path().to_owned();
+    let mut answer = match dispatch(&app, &request_id, request).await {
+        Ok(answer) => answer,
+        Err(error) => {
+            tracing::info!(
+                request_id = request_id.as_str(),
+                path,
+                status = error.status().as_u16(),
+                code = error.reason(),
+                "request turned away: {}",
+                error.message()
+            );
+            error.into_answer()
+        }
+    };
+    answer.headers_mut().insert("x-request-id", request_id.header());
+    answer
+}
+
+async fn dispatch(
+    app: &Arc<App>,
+    request_id: &RequestId,
+    request: Request<Incoming>,
+) -> Result<Answer, ApiError> {
+    let path = request.uri().path();
+    let allow = match path {
+        "/v1/completions" | "/tokenize" | "/detokenize" => "POST",
+        "/v1/models" | "/health" | "/health/ready" | "/metrics" | "/version" => "GET",
+        _ => {
+            let shown: String = path.chars().take(128).collect();
+            return Err(ApiError::not_found(format!(
+                "no such path: {shown}; there are /v1/completions, /v1/models, /tokenize, /detokenize, /health, \
+                 /health/ready, /metrics and /version"
+            )));
+        }
+    };
+    let fits = match allow {
+        "POST" => request.method() == Method::POST,
+        _ => [Method::GET, Method::HEAD].contains(request.method()),
+    };
+    if !fits {
+        return Err(ApiError::method_not_allowed(path, allow));
+    }
+    match path {
+        "/v1/models" => models::list(app),
+        "/version" => Ok(models::version()),
+        "/health" => health(app),
+        "/health/ready" => ready(app),
+        "/metrics" => Ok(text(metrics::CONTENT_TYPE, metrics::render(app).await)),
+        _ => post(app, request_id, request).await,
+    }
+}
+
+async fn post(
+    app: &Arc<App>,
+    request_id: &RequestId,
+    request: Request<Incoming>,
+) -> Result<Answer, ApiError> {
+    let (head, body) = request.into_parts();
+    let limits = BodyLimits { max_bytes: app.config.max_body_bytes, timeout: app.config.bounds.body_timeout };
+    let body = read_body(&head.headers, body, limits).await?;
+    check_content_type(&head.headers)?;
+    match head.uri.path() {
+        "/tokenize" => models::tokenize(app, &body).await,
+        "/detokenize" => models::detokenize(app, &body),
+        _ => completions::complete(app, request_id, &head.headers, &body).await,
+    }
+}
+
+/// JSON, nothing, or what curl says where it is told nothing.
+fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
+    let Some(value) = headers.get(CONTENT_TYPE) else { return Ok(()) };
+    let kind = value.to_str().unwrap_or("").split(';').next().unwrap_or("").trim().to_ascii_lowercase();
+    if ["application/json", "application/x-www-form-urlencoded", ""].contains(&kind.as_str()) {
+        return Ok(());
+    }
+    let shown: String = kind.chars().take(64).collect();
+    let message = format!("content-type `{shown}` is not supported; send application/json");
+    Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message))
+}
+
+fn health(app: &App) -> Result<Answer, ApiError> {
+    if app.served().is_ok_and(|served| !served.engine.is_alive()) {
+        return Err(ApiError::unavailable("engine_stopped", "the engine has stopped; restart the host"));
+    }
+    Ok(json(StatusCode::OK, &serde_json::json!({"status": "ok"})))
+}
+
+fn ready(app: &App) -> Result<Answer, ApiError> {
+    health(app)?;
+    app.served()?;
+    app.refuse_if_draining()?;
+    Ok(json(StatusCode::OK, &serde_json::json!({"status": "ready"})))
+}

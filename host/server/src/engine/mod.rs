@@ -1,0 +1,19 @@
+//! The engine on a thread of its own, and the handle by which everything else reaches it.
+//!
+//! One owner: the engine lives on its thread and is reached by bounded channels only. Commands go in
+//! and are applied between steps; tokens come out on one bounded channel per request. Nothing here
+//! ever makes the engine wait for a client: a reader that lags too far behind loses its request.
+
+mod clock;
+mod command;
+mod gate;
+mod observer;
+mod stream;
+mod thread;
+
+pub use clock::Clock;
+pub use command::{EngineReport, Submission, Swapped};
+pub use gate::StepGate;
+pub use observer::{Observer, fault_info};
+pub use stream::{End, LiveRequest, NewRequest, RequestMeta, StreamEvent, SubmitError};
+pub use thread::{EngineHandle, EngineStopped, EngineThread, spawn};

@@ -1,0 +1,582 @@
+//! The engine thread: applies commands, turns the engine step by step, hands tokens out.
+//!
+//! It never waits for a client. It waits for the device, and, where nothing can run, for a command or
+//! the engine's next wake. Deliberately absent: sockets, text, JSON, locks that a client could hold.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use infer_api::admin::HistoryEntry;
+use infer_core::policy::{AnyPolicy, CacheEvents, PolicyKind};
+use infer_core::request::RefusalReason;
+use infer_core::snapshot::BlockSnapshot;
+use infer_core::{
+    DeviceFault, DeviceFaultKind, Engine, Event, Executor, FinishReason, Micros, Refusal, SequenceId,
+    StepOutput,
+};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+
+use super::clock::Clock;
+use super::command::{Command, EngineReport, Submission, Swapped};
+use super::gate::StepGate;
+use super::observer::{Observer, slot_index};
+use super::stream::{End, LiveRequest, NewRequest, RequestMeta, StreamEvent, SubmitError};
+
+/// Commands applied before the next step begins: bounds how long a flood of them can hold up a step.
+const COMMANDS_PER_STEP: usize = 4_096;
+/// Device times kept for percentiles.
+const STEP_TIMES: usize = 512;
+/// Shortest park: a wake that has just passed must not spin the thread.
+const MIN_PARK: Duration = Duration::from_micros(50);
+
+/// The engine thread's fate and its handle.
+pub struct EngineThread {
+    /// Reaches the engine.
+    pub handle: EngineHandle,
+    thread: std::thread::JoinHandle<()>,
+}
+
+/// The engine thread is gone: the host can only be restarted.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the engine has stopped; restart the host")]
+pub struct EngineStopped;
+
+/// Reaches the engine. Cheap to clone.
+#[derive(Clone)]
+pub struct EngineHandle {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    commands: SyncSender<Command>,
+    clock: Clock,
+    tickets: Arc<Semaphore>,
+    max_waiting: u32,
+    stream_events: usize,
+    refused_here: AtomicU64,
+    requests: Mutex<HashMap<u64, Arc<RequestMeta>>>,
+    live: watch::Sender<usize>,
+    lost_command: AtomicBool,
+    alive: watch::Sender<bool>,
+    gate: StepGate,
+    observer: Observer,
+}
+
+/// Starts the engine thread. `max_live` bounds the commands that live requests can have under way.
+pub fn spawn(
+    engine: Engine,
+    executor: Box<dyn Executor + Send>,
+    clock: Clock,
+    max_waiting: u32,
+    max_running: u32,
+    stream_events: usize,
+) -> std::io::Result<EngineThread> {
+    let capacity = 4 * (max_waiting as usize + max_running as usize) + 1_024;
+    let (commands, inbox) = sync_channel(capacity);
+    let shared = Arc::new(Shared {
+        commands,
+        clock,
+        tickets: Arc::new(Semaphore::new(max_waiting as usize)),
+        max_waiting,
+        stream_events,
+        refused_here: AtomicU64::new(0),
+        requests: Mutex::default(),
+        live: watch::Sender::new(0),
+        lost_command: AtomicBool::new(false),
+        alive: watch::Sender::new(true),
+        gate: StepGate::default(),
+        observer: Observer::default(),
+    });
+    let mut driver = Driver::new(engine, executor, inbox, Arc::clone(&shared));
+    let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(move || {
+        let outcome = catch_unwind(AssertUnwindSafe(|| driver.run()));
+        if let Err(panic) = outcome {
+            tracing::error!("the engine failed an internal check and stopped: {}", panic_text(&*panic));
+        }
+        // Streams must end before anybody can learn that the engine is gone, not after.
+        driver.live.clear();
+        driver.shared.alive.send_replace(false);
+    })?;
+    Ok(EngineThread { handle: EngineHandle { shared }, thread })
+}
+
+impl EngineThread {
+    /// Ends the thread and waits for it. Blocks; streams that are still open are cut.
+    pub fn stop(self) {
+        if self.handle.shared.commands.send(Command::Stop).is_ok() {
+            let _ = self.thread.join();
+        }
+    }
+}
+
+impl EngineHandle {
+    /// The host's clock.
+    pub fn clock(&self) -> Clock {
+        self.shared.clock
+    }
+
+    /// Faults, changes of policy and the like.
+    pub fn observer(&self) -> &Observer {
+        &self.shared.observer
+    }
+
+    /// Whether the engine thread runs.
+    pub fn is_alive(&self) -> bool {
+        *self.shared.alive.borrow()
+    }
+
+    /// Completes when the engine thread has ended.
+    pub async fn stopped(&self) {
+        let mut alive = self.shared.alive.subscribe();
+        let _ = alive.wait_for(|alive| !alive).await;
+    }
+
+    /// Requests whose clients still hold them.
+    pub fn live(&self) -> usize {
+        *self.shared.live.borrow()
+    }
+
+    /// Completes when no client holds a request.
+    pub async fn idle(&self) {
+        let mut live = self.shared.live.subscribe();
+        let _ = live.wait_for(|&live| live == 0).await;
+    }
+
+    /// Requests turned away here because the queue was full, which the engine never saw.
+    pub fn refused_at_the_door(&self) -> u64 {
+        self.shared.refused_here.load(Ordering::Relaxed)
+    }
+
+    /// Hands a request to the engine.
+    pub async fn submit(&self, new: NewRequest) -> Result<LiveRequest, SubmitError> {
+        let Ok(ticket) = Arc::clone(&self.shared.tickets).try_acquire_owned() else {
+            self.shared.refused_here.fetch_add(1, Ordering::Relaxed);
+            return Err(SubmitError::Refused(queue_full(self.shared.max_waiting)));
+        };
+        let submitted = self.shared.clock.now();
+        let (events, receiver) = mpsc::channel(self.shared.stream_events + 1);
+        let (reply, answer) = oneshot::channel();
+        let submission = Submission { request: new.request, ticket, events, reply };
+        self.send(Command::Submit(Box::new(submission))).map_err(|_| SubmitError::Stopped)?;
+        // A client that goes away right here leaves a request that nobody can take back by its id.
+        let mut orphan = Orphan { engine: Some(self) };
+        let id = answer.await.map_err(|_| SubmitError::Stopped)?.map_err(SubmitError::Refused)?;
+        orphan.engine = None;
+        self.shared.live.send_modify(|live| *live += 1);
+        let meta = Arc::new(new.meta);
+        lock(&self.shared.requests).insert(id.0, Arc::clone(&meta));
+        Ok(LiveRequest::new(id, submitted, meta, receiver, self.clone()))
+    }
+
+    /// What operators see of a live request.
+    pub fn request_meta(&self, id: u64) -> Option<Arc<RequestMeta>> {
+        lock(&self.shared.requests).get(&id).cloned()
+    }
+
+    /// The live request with this `x-request-id`; any of them where clients gave it twice.
+    pub fn find_request(&self, request_id: &str) -> Option<SequenceId> {
+        let all = lock(&self.shared.requests);
+        all.iter().find(|(_, meta)| meta.request_id == request_id).map(|(&id, _)| SequenceId(id))
+    }
+
+    /// The engine and its thread as they are after the step that runs now.
+    pub async fn report(&self) -> Result<Box<EngineReport>, EngineStopped> {
+        self.ask(Command::Report).await
+    }
+
+    /// Every block.
+    pub async fn blocks(&self) -> Result<Vec<BlockSnapshot>, EngineStopped> {
+        self.ask(Command::Blocks).await
+    }
+
+    /// Takes a request back on an operator's word; false if it was not alive.
+    pub async fn cancel(&self, id: SequenceId) -> Result<bool, EngineStopped> {
+        self.ask(|reply| Command::Cancel(id, reply)).await
+    }
+
+    /// Fails everything that waits; returns how many.
+    pub async fn clear_queue(&self, message: String) -> Result<usize, EngineStopped> {
+        self.ask(|reply| Command::ClearQueue(message, reply)).await
+    }
+
+    /// Everything a new prefix-cache policy must be told before it is swapped in.
+    pub async fn prime(&self) -> Result<CacheEvents, EngineStopped> {
+        self.ask(Command::Prime).await
+    }
+
+    /// Puts a policy in force.
+    pub async fn swap(&self, policy: AnyPolicy) -> Result<Swapped, EngineStopped> {
+        self.ask(|reply| Command::Swap(policy, reply)).await
+    }
+
+    /// Brings the previous policy of a slot back, where there is one.
+    pub async fn rollback(&self, kind: PolicyKind) -> Result<Option<Swapped>, EngineStopped> {
+        self.ask(|reply| Command::Rollback(kind, reply)).await
+    }
+
+    /// From now on the engine refuses new requests.
+    pub fn drain(&self) {
+        let _ = self.send(Command::Drain);
+    }
+
+    /// Holds steps back until `release_steps`; commands are still applied. For tests.
+    pub fn hold_steps(&self) {
+        self.shared.gate.set(true);
+        let _ = self.send(Command::Wake);
+    }
+
+    /// Lets steps begin again.
+    pub fn release_steps(&self) {
+        self.shared.gate.set(false);
+        let _ = self.send(Command::Wake);
+    }
+
+    pub(super) fn finish(&self, id: SequenceId, reason: FinishReason) {
+        // The channel holds more than all live requests can send. Should it be full all the same,
+        // the engine looks for requests without a reader by itself.
+        if self.shared.commands.try_send(Command::Finish(id, reason)).is_err() {
+            self.shared.lost_command.store(true, Ordering::Release);
+        }
+    }
+
+    pub(super) fn forget(&self, id: SequenceId) {
+        lock(&self.shared.requests).remove(&id.0);
+        self.shared.live.send_modify(|live| *live -= 1);
+    }
+
+    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, EngineStopped> {
+        let (reply, answer) = oneshot::channel();
+        self.send(command(reply))?;
+        answer.await.map_err(|_| EngineStopped)
+    }
+
+    fn send(&self, command: Command) -> Result<(), EngineStopped> {
+        self.shared.commands.try_send(command).map_err(|_| EngineStopped)
+    }
+}
+
+/// Makes the engine look for requests without a reader, unless it is defused.
+struct Orphan<'a> {
+    engine: Option<&'a EngineHandle>,
+}
+
+impl Drop for Orphan<'_> {
+    fn drop(&mut self) {
+        if let Some(engine) = self.engine {
+            engine.shared.lost_command.store(true, Ordering::Release);
+            let _ = engine.send(Command::Wake);
+        }
+    }
+}
+
+/// What the engine thread keeps for a live request.
+struct Live {
+    events: mpsc::Sender<StreamEvent>,
+    /// Its place in the waiting queue, until it starts.
+    ticket: Option<OwnedSemaphorePermit>,
+}
+
+struct Driver {
+    engine: Engine,
+    executor: Box<dyn Executor + Send>,
+    inbox: Receiver<Command>,
+    shared: Arc<Shared>,
+    live: HashMap<SequenceId, Live>,
+    events: Vec<Event>,
+    lagging: Vec<SequenceId>,
+    output: StepOutput,
+    step_us: Vec<u32>,
+    steps: usize,
+}
+
+#[derive(PartialEq, Eq)]
+enum Flow {
+    Continue,
+    Stop,
+}
+
+impl Driver {
+    fn new(
+        engine: Engine,
+        executor: Box<dyn Executor + Send>,
+        inbox: Receiver<Command>,
+        shared: Arc<Shared>,
+    ) -> Self {
+        Self {
+            engine,
+            executor,
+            inbox,
+            shared,
+            live: HashMap::new(),
+            events: Vec::new(),
+            lagging: Vec::new(),
+            output: StepOutput::default(),
+            step_us: Vec::with_capacity(STEP_TIMES),
+            steps: 0,
+        }
+    }
+
+    fn run(&mut self) {
+        self.note_initial_policies();
+        loop {
+            if self.receive() == Flow::Stop {
+                return;
+            }
+            let stepped = !self.shared.gate.is_held() && self.step();
+            if !stepped && self.park() == Flow::Stop {
+                return;
+            }
+        }
+    }
+
+    fn now(&self) -> Micros {
+        self.shared.clock.now()
+    }
+
+    fn receive(&mut self) -> Flow {
+        for _ in 0..COMMANDS_PER_STEP {
+            match self.inbox.try_recv() {
+                Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return Flow::Stop,
+                Ok(command) => self.apply(command),
+                Err(TryRecvError::Empty) => break,
+            }
+        }
+        if self.shared.lost_command.swap(false, Ordering::AcqRel) {
+            self.drop_readerless();
+        }
+        Flow::Continue
+    }
+
+    /// One step, if anything can run.
+    fn step(&mut self) -> bool {
+        let batch = self.engine.begin_step(self.now());
+        self.dispatch();
+        let Some(batch) = batch else { return false };
+        let begun = Instant::now();
+        let executor = &mut self.executor;
+        let output = &mut self.output;
+        let outcome = catch_unwind(AssertUnwindSafe(|| executor.execute(&batch, output)));
+        self.note_step(begun.elapsed());
+        let result = outcome.unwrap_or_else(|panic| {
+            Err(DeviceFault {
+                kind: DeviceFaultKind::Failed,
+                message: format!("the model failed an internal check: {}", panic_text(&*panic)),
+                rows: None,
+            })
+        });
+        let now = self.now();
+        match result {
+            Ok(()) => self.engine.finish_step(batch, Ok(&self.output), now),
+            Err(fault) => {
+                tracing::error!(step = batch.step, rows = ?fault.rows, "device fault: {}", fault.message);
+                self.engine.finish_step(batch, Err(fault), now);
+            }
+        }
+        self.dispatch();
+        true
+    }
+
+    /// Waits for a command or the engine's next wake.
+    fn park(&mut self) -> Flow {
+        let wake = if self.shared.gate.is_held() { None } else { self.engine.next_wake() };
+        let received = match wake {
+            None => self.inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(wake) => {
+                let wait = Duration::from_micros(wake.since(self.now()).0).max(MIN_PARK);
+                self.inbox.recv_timeout(wait)
+            }
+        };
+        match received {
+            Ok(Command::Stop) | Err(RecvTimeoutError::Disconnected) => Flow::Stop,
+            Ok(command) => {
+                self.apply(command);
+                Flow::Continue
+            }
+            Err(RecvTimeoutError::Timeout) => Flow::Continue,
+        }
+    }
+
+    fn apply(&mut self, command: Command) {
+        let now = self.now();
+        match command {
+            Command::Submit(submission) => self.submit(*submission, now),
+            Command::Finish(id, reason) => {
+                self.engine.finish(id, reason, now);
+            }
+            Command::Cancel(id, reply) => {
+                let _ = reply.send(self.engine.finish(id, FinishReason::Cancelled, now));
+            }
+            Command::Report(reply) => {
+                let report = EngineReport {
+                    snapshot: self.engine.snapshot(now),
+                    step_us: self.step_us.clone(),
+                    at: now,
+                };
+                let _ = reply.send(Box::new(report));
+            }
+            Command::Blocks(reply) => {
+                let _ = reply.send(self.engine.blocks());
+            }
+            Command::ClearQueue(message, reply) => {
+                let _ = reply.send(self.engine.clear_queue(&message, now));
+            }
+            Command::Drain => self.engine.drain(),
+            Command::Prime(reply) => {
+                let _ = reply.send(self.engine.begin_priming());
+            }
+            Command::Swap(policy, reply) => {
+                let begun = Instant::now();
+                let report = self.engine.swap(policy, now);
+                retire(reply.send(Swapped { report, pause: begun.elapsed() }));
+            }
+            Command::Rollback(kind, reply) => {
+                let begun = Instant::now();
+                let report = self.engine.rollback(kind, now);
+                let pause = begun.elapsed();
+                retire(reply.send(report.map(|report| Swapped { report, pause })));
+            }
+            Command::Wake | Command::Stop => {}
+        }
+        self.dispatch();
+    }
+
+    fn submit(&mut self, submission: Submission, now: Micros) {
+        let Submission { request, ticket, events, reply } = submission;
+        match self.engine.submit(request, now) {
+            Err(refusal) => {
+                let _ = reply.send(Err(refusal));
+            }
+            Ok(id) => {
+                self.live.insert(id, Live { events, ticket: Some(ticket) });
+                if reply.send(Ok(id)).is_err() {
+                    self.live.remove(&id);
+                    self.engine.finish(id, FinishReason::Cancelled, now);
+                }
+            }
+        }
+    }
+
+    /// Hands out what the engine has to tell, until it has nothing more.
+    fn dispatch(&mut self) {
+        loop {
+            let mut events = std::mem::take(&mut self.events);
+            self.engine.drain_events(&mut events);
+            if events.is_empty() {
+                self.events = events;
+                return;
+            }
+            let now = self.now();
+            for event in events.drain(..) {
+                self.hand_out(event, now);
+            }
+            self.events = events;
+            while let Some(id) = self.lagging.pop() {
+                self.live.remove(&id);
+                self.engine.finish(id, FinishReason::Cancelled, now);
+            }
+        }
+    }
+
+    fn hand_out(&mut self, event: Event, now: Micros) {
+        match event {
+            Event::Token { id, token } => {
+                let Some(live) = self.live.get(&id) else { return };
+                // The last place is kept for the end.
+                let fits = live.events.capacity() > 1;
+                if !fits || live.events.try_send(StreamEvent::Token { token, at: now }).is_err() {
+                    self.lagging.push(id);
+                }
+            }
+            Event::Finished { id, reason, usage } => self.end(id, End::Finished { reason, usage }),
+            Event::Failed { id, message, usage } => self.end(id, End::Failed { message, usage }),
+            Event::Refused { id, refusal } => self.end(id, End::Refused(refusal)),
+            Event::Started { id, .. } => {
+                if let Some(live) = self.live.get_mut(&id) {
+                    live.ticket = None;
+                }
+            }
+            Event::Preempted { id } => self.shared.observer.preempted(id),
+            Event::PolicyFault(fault) => self.shared.observer.fault(&fault),
+            Event::PolicyChanged { kind, from, to, at, reason } => {
+                let snapshot = self.engine.snapshot(now);
+                let sha256 = snapshot.policies[slot_index(kind)].policy.digest.clone();
+                let entry =
+                    HistoryEntry { at_ms: at.0 / 1_000, step: snapshot.step, from, to, sha256, reason };
+                self.shared.observer.changed(kind, entry);
+            }
+        }
+    }
+
+    fn end(&mut self, id: SequenceId, end: End) {
+        if let Some(live) = self.live.remove(&id) {
+            let _ = live.events.try_send(StreamEvent::End(Box::new(end)));
+        }
+    }
+
+    fn drop_readerless(&mut self) {
+        let gone: Vec<_> =
+            self.live.iter().filter(|(_, l)| l.events.is_closed()).map(|(&id, _)| id).collect();
+        let now = self.now();
+        for id in gone {
+            self.live.remove(&id);
+            self.engine.finish(id, FinishReason::Cancelled, now);
+        }
+        self.dispatch();
+    }
+
+    fn note_step(&mut self, took: Duration) {
+        let took = u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
+        if self.step_us.len() < STEP_TIMES {
+            self.step_us.push(took);
+        } else {
+            self.step_us[self.steps % STEP_TIMES] = took;
+        }
+        self.steps += 1;
+    }
+
+    fn note_initial_policies(&mut self) {
+        let snapshot = self.engine.snapshot(self.now());
+        for slot in snapshot.policies {
+            let entry = HistoryEntry {
+                at_ms: slot.since.0 / 1_000,
+                step: snapshot.step,
+                from: String::new(),
+                to: slot.policy.name.clone(),
+                sha256: slot.policy.digest.clone(),
+                reason: "start".to_owned(),
+            };
+            self.shared.observer.changed(slot.kind, entry);
+        }
+    }
+}
+
+/// Drops what nobody took elsewhere: tearing a policy down must not hold up the engine.
+fn retire<T: Send + 'static>(unsent: Result<(), T>) {
+    if let Err(unsent) = unsent {
+        let _ = std::thread::Builder::new().spawn(move || drop(unsent));
+    }
+}
+
+fn queue_full(max_waiting: u32) -> Refusal {
+    Refusal {
+        reason: RefusalReason::QueueFull,
+        message: format!("the waiting queue is full ({max_waiting} requests); try again later"),
+        retry_after_ms: 1_000,
+    }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message")
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,207 @@
+//! One request after the other in this process, with no server and no batching: what `infer generate`
+//! does, and the baseline that serving is measured against.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use infer_core::engine::Policies;
+use infer_core::{
+    Engine, Event, Executor, FinishReason, Micros, Request, SamplingParams, SessionId, StepOutput, TenantId,
+};
+use infer_model::{KvCacheKind, ModelExecutor, StopStrings, Tokenizer};
+
+use crate::config::Config;
+use crate::engine::Clock;
+use crate::load::{Loaded, StartError};
+
+/// Generates, one request at a time.
+pub struct Sequential {
+    engine: Engine,
+    executor: ModelExecutor,
+    tokenizer: Tokenizer,
+    stop_tokens: Arc<[u32]>,
+    max_seq_len: u32,
+    vocab_size: u32,
+    clock: Clock,
+}
+
+/// What to generate.
+#[derive(Clone, Debug)]
+pub struct Generation {
+    /// Not empty.
+    pub prompt: Vec<u32>,
+    /// At least 1.
+    pub max_tokens: u32,
+    /// How tokens are drawn.
+    pub sampling: SamplingParams,
+    /// Whether the model's end tokens don't end it.
+    pub ignore_eos: bool,
+    /// Texts that end it.
+    pub stop: Vec<String>,
+}
+
+/// What was generated, and how long it took.
+#[derive(Clone, Debug)]
+pub struct Generated {
+    /// The tokens, the end token included.
+    pub tokens: Vec<u32>,
+    /// Their text, without end token and stop string.
+    pub text: String,
+    /// Why it ended.
+    pub reason: FinishReason,
+    /// From the start to the first token.
+    pub ttft: Duration,
+    /// From the start to the last token.
+    pub total: Duration,
+}
+
+/// Why nothing was generated.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct GenerateError(String);
+
+impl Sequential {
+    /// Loads the model that `config` names. Nothing is kept between requests: a baseline that reuses
+    /// prefixes would not be one.
+    pub fn load(config: &Config) -> Result<Self, StartError> {
+        let config = Config {
+            max_batch_size: 1,
+            max_batch_tokens: config.max_batch_tokens.max(config.prefill_chunk),
+            prefix_caching: false,
+            prompt_cache_entries: 0,
+            kv_cache: KvCacheKind::Paged,
+            kv_memory_bytes: None,
+            ..config.clone()
+        };
+        let loaded = Loaded::load(&config)?;
+        let executor = loaded.executor(&config)?;
+        let engine = Engine::new(loaded.engine_config(&config, [0, 0]), Policies::builtin());
+        Ok(Self {
+            engine,
+            executor,
+            stop_tokens: loaded.model.stop_tokens().into(),
+            vocab_size: loaded.model.vocab_size(),
+            max_seq_len: loaded.sizing.max_seq_len,
+            tokenizer: loaded.tokenizer,
+            clock: Clock::start(),
+        })
+    }
+
+    /// Text to tokens and back.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// Longest prompt plus output.
+    pub fn max_seq_len(&self) -> u32 {
+        self.max_seq_len
+    }
+
+    /// Generates; `each` gets the text as it becomes complete.
+    pub fn generate(
+        &mut self,
+        what: &Generation,
+        mut each: impl FnMut(&str),
+    ) -> Result<Generated, GenerateError> {
+        if let Some(token) = what.prompt.iter().find(|&&t| t >= self.vocab_size) {
+            let last = self.vocab_size - 1;
+            return Err(GenerateError(format!(
+                "token {token} is no token of this model; ids go from 0 to {last}"
+            )));
+        }
+        let begun = Instant::now();
+        let ends = if what.ignore_eos { Arc::from([]) } else { Arc::clone(&self.stop_tokens) };
+        let request = Request {
+            tenant: TenantId(0),
+            session: SessionId(0),
+            cache_salt: 0,
+            priority: 0,
+            deadline: Micros::NEVER,
+            prompt: what.prompt.as_slice().into(),
+            max_new_tokens: what.max_tokens,
+            min_new_tokens: 0,
+            stop_tokens: Arc::clone(&ends),
+            sampling: what.sampling.clone(),
+        };
+        let id = self
+            .engine
+            .submit(request, self.clock.now())
+            .map_err(|refusal| GenerateError(refusal.message))?;
+        let mut text = Assembly {
+            detokenizer: self.tokenizer.detokenizer(),
+            stops: StopStrings::new(what.stop.clone()),
+            text: String::new(),
+        };
+        let mut out = Generated {
+            tokens: Vec::new(),
+            text: String::new(),
+            reason: FinishReason::Length,
+            ttft: Duration::ZERO,
+            total: Duration::ZERO,
+        };
+        let mut output = StepOutput::default();
+        let mut events = Vec::new();
+        loop {
+            if let Some(batch) = self.engine.begin_step(self.clock.now()) {
+                let result = self.executor.execute(&batch, &mut output);
+                let now = self.clock.now();
+                self.engine.finish_step(batch, result.map(|()| &output), now);
+            }
+            self.engine.drain_events(&mut events);
+            for event in events.drain(..) {
+                match event {
+                    Event::Token { token, .. } => {
+                        out.total = begun.elapsed();
+                        if out.tokens.is_empty() {
+                            out.ttft = out.total;
+                        }
+                        out.tokens.push(token);
+                        if !ends.contains(&token) && text.push(token, &mut each) {
+                            self.engine.finish(id, FinishReason::Stop, self.clock.now());
+                        }
+                    }
+                    Event::Finished { reason, .. } => {
+                        out.text = text.finish(reason, &mut each);
+                        out.reason = reason;
+                        // The engine may hold more to say, about policies say; it is nothing to us.
+                        return Ok(out);
+                    }
+                    Event::Failed { message, .. } => return Err(GenerateError(message)),
+                    Event::Refused { refusal, .. } => return Err(GenerateError(refusal.message)),
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+struct Assembly {
+    detokenizer: infer_model::Detokenizer,
+    stops: StopStrings,
+    text: String,
+}
+
+impl Assembly {
+    /// True once a stop string was seen.
+    fn push(&mut self, token: u32, each: &mut impl FnMut(&str)) -> bool {
+        let text = self.detokenizer.push(token);
+        let step = self.stops.push(&text);
+        each(&step.text);
+        self.text.push_str(&step.text);
+        step.stopped
+    }
+
+    fn finish(mut self, reason: FinishReason, each: &mut impl FnMut(&str)) -> String {
+        if reason != FinishReason::Stop {
+            let rest = self.detokenizer.finish();
+            let step = self.stops.push(&rest);
+            let mut rest = step.text;
+            if !step.stopped {
+                rest.push_str(&self.stops.finish());
+            }
+            each(&rest);
+            self.text.push_str(&rest);
+        }
+        self.text
+    }
+}

@@ -1,0 +1,66 @@
+//! `x-request-id`: taken from the client where it is harmless, else made here.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hyper::HeaderMap;
+use hyper::header::{HeaderName, HeaderValue};
+
+/// Longest id that is taken over; it goes into logs and the console.
+const MAX_LEN: usize = 128;
+/// The header.
+pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Names a request in answers, logs and the console.
+#[derive(Clone, Debug)]
+pub struct RequestId(String);
+
+impl RequestId {
+    /// The client's id where it has 1 to 128 visible ASCII characters, else a fresh one.
+    pub fn of(headers: &HeaderMap) -> Self {
+        let given = headers.get(X_REQUEST_ID).and_then(|v| v.to_str().ok());
+        match given {
+            Some(id) if (1..=MAX_LEN).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic()) => {
+                Self(id.to_owned())
+            }
+            _ => Self::fresh(),
+        }
+    }
+
+    /// As text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// As a header value.
+    pub fn header(&self) -> HeaderValue {
+        HeaderValue::from_str(&self.0).expect("ids are visible ASCII")
+    }
+
+    fn fresh() -> Self {
+        // Unique within this host by the counter, among hosts by the random part.
+        static COUNTER: AtomicU64 = AtomicU64::new(1);
+        static PREFIX: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
+        let prefix = *PREFIX.get_or_init(|| getrandom::u32().unwrap_or_else(|_| std::process::id()));
+        Self(format!("{prefix:08x}{:08x}", COUNTER.fetch_add(1, Ordering::Relaxed)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(value: &[u8]) -> String {
+        let mut headers = HeaderMap::new();
+        headers.insert(X_REQUEST_ID, HeaderValue::from_bytes(value).unwrap());
+        RequestId::of(&headers).as_str().to_owned()
+    }
+
+    #[test]
+    fn harmless_ids_are_taken_and_others_replaced() {
+        assert_eq!(of(b"abc-1:2"), "abc-1:2");
+        for odd in [&b""[..], b"a b", b"\xff\xfe", "x".repeat(129).as_bytes()] {
+            let id = of(odd);
+            assert_eq!(id.len(), 16, "{id}");
+        }
+    }
+}

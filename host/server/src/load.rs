@@ -1,0 +1,133 @@
+//! From configuration to a model that can run: checkpoint, tokenizer, sizes, executor. Blocks.
+
+use infer_core::{EngineConfig, Limits, Micros};
+use infer_model::{ExecutorOptions, KvCacheKind, Model, ModelError, ModelExecutor, Tokenizer};
+use infer_wasm::LoadError;
+
+use crate::checkpoint;
+use crate::config::{Config, ConfigError};
+use crate::policies::PolicyError;
+use crate::sizing::{self, Shapes, Sizing};
+
+/// Why a host didn't start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Something was asked for that can't be.
+    #[error("{0}")]
+    Config(#[from] ConfigError),
+    /// The checkpoint can't be used.
+    #[error("--model: {0}")]
+    Model(#[from] ModelError),
+    /// A policy can't be used.
+    #[error("--{0}: {1}")]
+    Policy(&'static str, PolicyError),
+    /// The WebAssembly engine can't be set up.
+    #[error("{0}")]
+    Wasm(#[from] LoadError),
+    /// An address can't be had.
+    #[error("{flag}: can't listen on {address}: {error}")]
+    Bind {
+        /// Which flag.
+        flag: &'static str,
+        /// What it said.
+        address: String,
+        /// Why not.
+        error: std::io::Error,
+    },
+    /// The machine refused something.
+    #[error("{0}: {1}")]
+    Io(&'static str, std::io::Error),
+}
+
+impl StartError {
+    /// Whether another command line would help: exit code 2 instead of 1.
+    pub fn is_usage(&self) -> bool {
+        matches!(
+            self,
+            Self::Config(_)
+                | Self::Policy(
+                    _,
+                    PolicyError::Unknown { .. } | PolicyError::NoConfig | PolicyError::File(..)
+                )
+        )
+    }
+}
+
+/// A loaded model and what follows from its shapes.
+pub struct Loaded {
+    /// Weights.
+    pub model: Model,
+    /// Text to tokens and back.
+    pub tokenizer: Tokenizer,
+    /// Names that requests may give.
+    pub names: Vec<String>,
+    /// Pool, lengths, limits.
+    pub sizing: Sizing,
+}
+
+impl Loaded {
+    /// Loads what `--model` names.
+    pub fn load(config: &Config) -> Result<Self, StartError> {
+        let checkpoint = checkpoint::find(&config.model).map_err(ConfigError)?;
+        let tokenizer = Tokenizer::load(&checkpoint.source)?;
+        let model = Model::load(&checkpoint.source, config.dtype)?;
+        let sizing = sizing::size(config, &shapes(&model), sizing::free_memory())?;
+        Ok(Self { model, tokenizer, names: checkpoint.names, sizing })
+    }
+
+    /// What computes its batches.
+    pub fn executor(&self, config: &Config) -> Result<ModelExecutor, StartError> {
+        Ok(self.model.executor(ExecutorOptions {
+            kv_cache: config.kv_cache,
+            block_size: config.block_size,
+            total_blocks: self.sizing.total_blocks,
+            max_running: config.max_batch_size,
+            max_seq_len: self.sizing.max_seq_len,
+            prompt_cache_entries: self.prompt_cache_entries(config),
+            threads: config.threads,
+        })?)
+    }
+
+    /// The engine's settings. Contiguous storage has no blocks that could be shared.
+    pub fn engine_config(&self, config: &Config, hash_key: [u64; 2]) -> EngineConfig {
+        EngineConfig {
+            limits: Limits {
+                max_batch_tokens: config.max_batch_tokens,
+                max_running: config.max_batch_size,
+                prefill_chunk: config.prefill_chunk,
+                max_prefill_sequences: config.max_prefill_requests,
+                max_prefill_tokens: self.sizing.max_prefill_tokens,
+            },
+            block_size: config.block_size,
+            total_blocks: self.sizing.total_blocks,
+            max_waiting: config.max_waiting_requests,
+            max_seq_len: self.sizing.max_seq_len,
+            prefix_caching: shares_blocks(config),
+            prompt_cache_entries: self.prompt_cache_entries(config),
+            prompt_cache_ttl: Micros(config.prompt_cache_ttl.as_micros() as u64),
+            hash_key,
+            ..EngineConfig::default()
+        }
+    }
+
+    fn prompt_cache_entries(&self, config: &Config) -> u32 {
+        if shares_blocks(config) { config.prompt_cache_entries } else { 0 }
+    }
+}
+
+/// Whether equal prefixes share blocks.
+pub fn shares_blocks(config: &Config) -> bool {
+    config.prefix_caching && config.kv_cache == KvCacheKind::Paged
+}
+
+fn shapes(model: &Model) -> Shapes {
+    let config = &model.config;
+    Shapes {
+        context_length: model.context_length(),
+        kv_bytes_per_token: model.kv_bytes_per_token(),
+        hidden: config.hidden as u64,
+        query: (config.heads * config.head_dim) as u64,
+        key: (config.kv_heads * config.head_dim) as u64,
+        intermediate: config.intermediate as u64,
+    }
+}

@@ -1,0 +1,108 @@
+//! Percentiles over the last minute, rates over the last seconds; bounded memory.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Samples kept per window; the oldest go first.
+const SAMPLES: usize = 8_192;
+/// Age at which a sample no longer counts.
+const AGE: Duration = Duration::from_secs(60);
+/// Rates look back this far.
+const RATE_AGE: Duration = Duration::from_secs(5);
+
+/// Recent samples of one latency, in milliseconds.
+#[derive(Debug, Default)]
+pub struct Window {
+    samples: Mutex<VecDeque<(Instant, f32)>>,
+}
+
+impl Window {
+    /// Adds a sample.
+    pub fn add(&self, ms: f64) {
+        let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
+        if samples.len() == SAMPLES {
+            samples.pop_front();
+        }
+        samples.push_back((Instant::now(), ms as f32));
+    }
+
+    /// Median and 99th percentile of the last minute; zeros where nothing was measured.
+    pub fn p50_p99(&self) -> (f64, f64) {
+        let recent: Vec<f32> = {
+            let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
+            while samples.front().is_some_and(|(at, _)| at.elapsed() > AGE) {
+                samples.pop_front();
+            }
+            samples.iter().map(|&(_, ms)| ms).collect()
+        };
+        percentiles(recent)
+    }
+}
+
+fn percentiles(mut samples: Vec<f32>) -> (f64, f64) {
+    samples.sort_by(f32::total_cmp);
+    (percentile(&samples, 0.50), percentile(&samples, 0.99))
+}
+
+/// The nearest-rank percentile of sorted samples; zero of none.
+pub fn percentile(sorted: &[f32], q: f64) -> f64 {
+    if sorted.is_empty() {
+        return 0.0;
+    }
+    let rank = (q * sorted.len() as f64).ceil() as usize;
+    f64::from(sorted[rank.clamp(1, sorted.len()) - 1])
+}
+
+/// Counters at recent instants, to see how fast they grow.
+#[derive(Debug, Default)]
+pub struct Rates {
+    points: Mutex<VecDeque<(Instant, [u64; 4])>>,
+}
+
+impl Rates {
+    /// Notes the counters as they stand and returns how many per second each grew by.
+    pub fn note(&self, counters: [u64; 4]) -> [f64; 4] {
+        let mut points = self.points.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        // The youngest point that is old enough stays as the far end of the window.
+        while points.get(1).is_some_and(|(at, _)| now.duration_since(*at) >= RATE_AGE) {
+            points.pop_front();
+        }
+        let last_is_fresh =
+            points.back().is_some_and(|(at, _)| now.duration_since(*at) < Duration::from_millis(100));
+        if !last_is_fresh {
+            points.push_back((now, counters));
+        }
+        let Some((at, before)) = points.front() else { return [0.0; 4] };
+        let seconds = now.duration_since(*at).as_secs_f64();
+        if seconds < 0.1 {
+            return [0.0; 4];
+        }
+        std::array::from_fn(|i| counters[i].saturating_sub(before[i]) as f64 / seconds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_nearest_rank() {
+        let samples: Vec<f32> = (1..=100).map(|i| i as f32).collect();
+        assert_eq!(percentile(&samples, 0.5), 50.0);
+        assert_eq!(percentile(&samples, 0.99), 99.0);
+        assert_eq!(percentile(&[], 0.5), 0.0);
+        assert_eq!(percentile(&[3.0], 0.99), 3.0);
+    }
+
+    #[test]
+    fn a_window_is_bounded() {
+        let window = Window::default();
+        for i in 0..SAMPLES * 2 {
+            window.add(i as f64);
+        }
+        let (p50, _) = window.p50_p99();
+        assert!(p50 >= SAMPLES as f64, "{p50}");
+    }
+}

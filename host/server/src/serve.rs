@@ -1,0 +1,237 @@
+//! Starts a host, and ends it without losing a stream.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use infer_core::Engine;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::admin;
+use crate::admin::token::{Token, TokenFile};
+use crate::app::{App, Parts};
+use crate::config::{Config, ConfigError};
+use crate::data;
+use crate::engine::{self, Clock, EngineHandle, EngineThread};
+use crate::http::{Listener, ListenerBounds};
+use crate::load::{Loaded, StartError};
+use crate::policies::{self, PolicyManager};
+
+/// Connections of the admin plane; a handful of consoles and scripts.
+const ADMIN_CONNECTIONS: usize = 64;
+/// How long connections may take to close once every stream has ended.
+const CLOSE_TIME: Duration = Duration::from_secs(5);
+
+/// Starts hosts.
+pub struct Server;
+
+/// A host that answers requests.
+pub struct RunningServer {
+    /// Where the data plane listens.
+    pub data_addr: SocketAddr,
+    /// Where the admin plane listens.
+    pub admin_addr: SocketAddr,
+    /// What the admin plane asks for.
+    pub admin_token: String,
+    app: Arc<App>,
+    engine: EngineThread,
+    planes: Vec<JoinHandle<()>>,
+    shutdown: watch::Sender<bool>,
+    _token_file: Option<TokenFile>,
+}
+
+impl Server {
+    /// Binds both planes, loads model and policies, and answers once requests are taken. Health checks
+    /// are answered from the beginning.
+    pub async fn start(config: Config) -> Result<RunningServer, StartError> {
+        let clock = Clock::start();
+        let data = bind("--port", &config.host, config.port).await?;
+        let control = bind("--admin", &config.admin_host, config.admin_port).await?;
+        let (data_addr, admin_addr) = (data.address, control.address);
+        let (token, token_file) = admin_token(&config, admin_addr.port())?;
+        let (shutdown, stopping) = watch::channel(false);
+        let data_url = format!("http://{data_addr}");
+        let app = Arc::new(App::new(config, clock, stopping.clone(), data_url));
+        let planes = serve_planes(&app, data, control, token.clone(), &stopping);
+        let engine = match start_engine(&app).await {
+            Ok(engine) => engine,
+            Err(error) => {
+                shutdown.send_replace(true);
+                return Err(error);
+            }
+        };
+        tokio::spawn(sample_rates(Arc::clone(&app), stopping));
+        Ok(RunningServer {
+            data_addr,
+            admin_addr,
+            admin_token: token.as_str().to_owned(),
+            app,
+            engine,
+            planes,
+            shutdown,
+            _token_file: token_file,
+        })
+    }
+}
+
+async fn bind(flag: &'static str, host: &str, port: u16) -> Result<Listener, StartError> {
+    Listener::bind(host, port).await.map_err(|error| StartError::Bind {
+        flag,
+        address: format!("{host}:{port}"),
+        error,
+    })
+}
+
+fn admin_token(config: &Config, port: u16) -> Result<(Token, Option<TokenFile>), StartError> {
+    if let Some(text) = &config.admin_token {
+        let token = Token::given(text)
+            .map_err(|wrong| ConfigError(format!("{}: {wrong}", admin::token::VARIABLE)))?;
+        return Ok((token, None));
+    }
+    let wrong = |error| StartError::Io("can't keep an admin token (set INFER_ADMIN_TOKEN instead)", error);
+    let token = Token::fresh().map_err(wrong)?;
+    let file = TokenFile::write(port, &token).map_err(wrong)?;
+    tracing::info!("the admin token is in {}", file.path().display());
+    Ok((token, Some(file)))
+}
+
+fn serve_planes(
+    app: &Arc<App>,
+    data: Listener,
+    control: Listener,
+    token: Token,
+    stopping: &watch::Receiver<bool>,
+) -> Vec<JoinHandle<()>> {
+    let bounds = &app.config.bounds;
+    let data_bounds = ListenerBounds {
+        max_connections: bounds.max_connections,
+        header_timeout: bounds.header_timeout,
+        write_timeout: bounds.write_timeout,
+    };
+    let admin_bounds = ListenerBounds { max_connections: ADMIN_CONNECTIONS, ..data_bounds };
+    let for_data = Arc::clone(app);
+    let for_admin = Arc::clone(app);
+    let token = Arc::new(token);
+    vec![
+        tokio::spawn(data.serve(data_bounds, stopping.clone(), move |request| {
+            data::route(Arc::clone(&for_data), request)
+        })),
+        tokio::spawn(control.serve(admin_bounds, stopping.clone(), move |request| {
+            admin::route(Arc::clone(&for_admin), Arc::clone(&token), request)
+        })),
+    ]
+}
+
+async fn start_engine(app: &Arc<App>) -> Result<EngineThread, StartError> {
+    let for_loading = Arc::clone(app);
+    let (engine, parts) = tokio::task::spawn_blocking(move || load(&for_loading))
+        .await
+        .unwrap_or_else(|e| std::panic::resume_unwind(e.into_panic()))?;
+    app.set_served(parts);
+    if app.is_draining() {
+        engine.handle.drain();
+    }
+    Ok(engine)
+}
+
+fn load(app: &App) -> Result<(EngineThread, Parts), StartError> {
+    let config = &app.config;
+    let loaded = Loaded::load(config)?;
+    let loader = policies::loader()?;
+    let (slots, configs) = policies::load_initial(&loader, config)
+        .map_err(|(kind, error)| StartError::Policy(kind.name(), error))?;
+    let executor = Box::new(loaded.executor(config)?);
+    let mut key = [0u8; 16];
+    getrandom::fill(&mut key)
+        .map_err(|e| StartError::Io("no randomness", std::io::Error::other(e.to_string())))?;
+    let key = u128::from_ne_bytes(key);
+    let engine = Engine::new(loaded.engine_config(config, [key as u64, (key >> 64) as u64]), slots);
+    let thread = engine::spawn(
+        engine,
+        executor,
+        app.clock,
+        config.max_waiting_requests,
+        config.max_batch_size,
+        config.bounds.stream_events,
+    )
+    .map_err(|e| StartError::Io("can't start the engine thread", e))?;
+    tracing::info!(
+        model = loaded.names[0],
+        max_seq_len = loaded.sizing.max_seq_len,
+        blocks = loaded.sizing.total_blocks,
+        kv_bytes = u64::from(loaded.sizing.total_blocks) * loaded.sizing.block_bytes,
+        threads = config.threads,
+        "model loaded"
+    );
+    let parts = Parts {
+        engine: thread.handle.clone(),
+        policies: PolicyManager::new(loader, thread.handle.clone(), configs),
+        stop_tokens: loaded.model.stop_tokens().into(),
+        vocab_size: loaded.model.vocab_size(),
+        tokenizer: loaded.tokenizer,
+        model_names: loaded.names,
+        max_seq_len: loaded.sizing.max_seq_len,
+        block_bytes: loaded.sizing.block_bytes,
+        block_size: config.block_size,
+        total_blocks: loaded.sizing.total_blocks,
+        seed: config.seed,
+        threads: config.threads,
+    };
+    Ok((thread, parts))
+}
+
+/// Notes the counters every second, so that rates are there when somebody asks first.
+async fn sample_rates(app: Arc<App>, mut stopping: watch::Receiver<bool>) {
+    let mut ticks = tokio::time::interval(Duration::from_secs(1));
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = stopping.wait_for(|stop| *stop) => return,
+            _ = ticks.tick() => {}
+        }
+        let Ok(served) = app.served() else { return };
+        match admin::report(served).await {
+            Ok(report) => drop(admin::rates(&app, &report.snapshot)),
+            Err(_) if !served.engine.is_alive() => return,
+            Err(_) => {}
+        }
+    }
+}
+
+impl RunningServer {
+    /// Reaches the engine: for tests that hold its steps or read its report.
+    pub fn engine(&self) -> &EngineHandle {
+        &self.engine.handle
+    }
+
+    /// New requests are turned away from now on.
+    pub fn drain(&self) {
+        self.app.drain();
+    }
+
+    /// Completes when the engine has failed an internal check and stopped by itself.
+    pub async fn engine_stopped(&self) {
+        self.engine.handle.stopped().await;
+    }
+
+    /// Drains, waits for the streams that are open, closes everything.
+    pub async fn shutdown(self) {
+        self.app.drain();
+        let bound = self.app.config.bounds.drain_timeout;
+        if tokio::time::timeout(bound, self.engine.handle.idle()).await.is_err() {
+            let live = self.engine.handle.live();
+            tracing::warn!("{live} streams are cut: they did not end within {} s", bound.as_secs());
+        }
+        self.shutdown.send_replace(true);
+        for plane in self.planes {
+            let abort = plane.abort_handle();
+            if tokio::time::timeout(CLOSE_TIME, plane).await.is_err() {
+                abort.abort();
+            }
+        }
+        let engine = self.engine;
+        let _ = tokio::task::spawn_blocking(move || engine.stop()).await;
+        tracing::info!("stopped");
+    }
+}

@@ -1,0 +1,147 @@
+//! What follows from the model's shapes and the machine's memory: the pool, a step's prompt tokens,
+//! the longest sequence.
+
+use infer_model::KvCacheKind;
+
+use crate::config::{Config, ConfigError};
+
+/// Sizes of a model that memory depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct Shapes {
+    /// Longest context it was made for.
+    pub context_length: u32,
+    /// Bytes of keys and values that one token takes in all layers.
+    pub kv_bytes_per_token: u64,
+    /// Width of the residual stream.
+    pub hidden: u64,
+    /// Width of all query heads together.
+    pub query: u64,
+    /// Width of all key heads together.
+    pub key: u64,
+    /// Width of the feed-forward layer.
+    pub intermediate: u64,
+}
+
+/// What the host works with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizing {
+    /// Longest prompt plus output.
+    pub max_seq_len: u32,
+    /// Blocks in the pool.
+    pub total_blocks: u32,
+    /// Bytes of one block.
+    pub block_bytes: u64,
+    /// Prompt tokens of all sequences in one step.
+    pub max_prefill_tokens: u32,
+}
+
+/// Longest sequence where nobody asked for a longer one.
+const DEFAULT_MAX_SEQ_LEN: u32 = 4_096;
+
+/// Sizes for `model` on a machine with `free_bytes` of memory.
+pub fn size(config: &Config, model: &Shapes, free_bytes: u64) -> Result<Sizing, ConfigError> {
+    let max_seq_len = match config.max_seq_len {
+        None => model.context_length.min(DEFAULT_MAX_SEQ_LEN),
+        Some(wanted) if wanted <= model.context_length => wanted,
+        Some(wanted) => {
+            return Err(ConfigError(format!(
+                "--max-seq-len: {wanted} is more than the model's context of {}",
+                model.context_length
+            )));
+        }
+    };
+    let block_bytes = u64::from(config.block_size) * model.kv_bytes_per_token;
+    let sequence_blocks = u64::from(max_seq_len.div_ceil(config.block_size));
+    let batch_blocks = sequence_blocks * u64::from(config.max_batch_size);
+    let blocks = match (config.kv_cache, config.kv_memory_bytes) {
+        // One full-length row per sequence: that is what contiguous storage is.
+        (KvCacheKind::Contiguous, _) => batch_blocks,
+        (KvCacheKind::Paged, Some(bytes)) => bytes / block_bytes,
+        // Half of what is free leaves room for activations; more than full-length sequences for the
+        // whole batch would only hold cached prefixes.
+        (KvCacheKind::Paged, None) => batch_blocks.min(free_bytes / 2 / block_bytes).max(sequence_blocks),
+    };
+    if blocks < sequence_blocks {
+        return Err(ConfigError(format!(
+            "--kv-memory: {blocks} blocks of {block_bytes} bytes can't hold one sequence of {max_seq_len} tokens; give \
+             at least {} bytes, or a smaller --max-seq-len",
+            sequence_blocks * block_bytes
+        )));
+    }
+    let total_blocks = u32::try_from(blocks)
+        .map_err(|_| ConfigError(format!("--kv-memory: {blocks} blocks are more than can be numbered")))?;
+    let prefill = config.max_prefill_memory_bytes / prefill_bytes_per_token(model);
+    if prefill == 0 {
+        return Err(ConfigError(format!(
+            "--max-prefill-memory: one token takes {} bytes; give more",
+            prefill_bytes_per_token(model)
+        )));
+    }
+    Ok(Sizing {
+        max_seq_len,
+        total_blocks,
+        block_bytes,
+        max_prefill_tokens: u32::try_from(prefill).unwrap_or(u32::MAX),
+    })
+}
+
+/// Working memory of one prompt token: the layer's activations in f32 at their widest (residual and
+/// its norm, queries with attention's output, keys with values, the three feed-forward buffers).
+pub fn prefill_bytes_per_token(model: &Shapes) -> u64 {
+    4 * (2 * model.hidden + 2 * model.query + 2 * model.key + 3 * model.intermediate)
+}
+
+/// Bytes that this process may still take: the machine's free memory, or its control group's rest.
+pub fn free_memory() -> u64 {
+    let read = |path: &str| std::fs::read_to_string(path).ok();
+    let machine = read("/proc/meminfo").and_then(|text| {
+        let line = text.lines().find(|l| l.starts_with("MemAvailable:"))?;
+        Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? << 10)
+    });
+    let number = |path: &str| read(path)?.trim().parse::<u64>().ok();
+    let group = number("/sys/fs/cgroup/memory.max")
+        .map(|max| max.saturating_sub(number("/sys/fs/cgroup/memory.current").unwrap_or(0)));
+    let fallback = 2 << 30;
+    machine.unwrap_or(fallback).min(group.unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MODEL: Shapes = Shapes {
+        context_length: 2_048,
+        kv_bytes_per_token: 1_024,
+        hidden: 64,
+        query: 64,
+        key: 32,
+        intermediate: 128,
+    };
+
+    #[test]
+    fn auto_takes_full_length_sequences_for_the_batch_within_half_of_memory() {
+        let config = Config::default();
+        let sizing = size(&config, &MODEL, 64 << 30).unwrap();
+        assert_eq!((sizing.max_seq_len, sizing.total_blocks), (2_048, 32 * 128));
+        assert_eq!(size(&config, &MODEL, 16 << 20).unwrap().total_blocks, 512);
+        // Even on a full machine one sequence must fit; the kernel decides the rest.
+        assert_eq!(size(&config, &MODEL, 0).unwrap().total_blocks, 128);
+    }
+
+    #[test]
+    fn impossible_sizes_name_the_flag() {
+        let small = Config { kv_memory_bytes: Some(1_024), ..Config::default() };
+        assert!(size(&small, &MODEL, 0).unwrap_err().to_string().starts_with("--kv-memory: 0 blocks"));
+        let long = Config { max_seq_len: Some(4_096), ..Config::default() };
+        assert!(size(&long, &MODEL, 0).unwrap_err().to_string().contains("context of 2048"));
+        let tight = Config { max_prefill_memory_bytes: 10, ..Config::default() };
+        assert!(size(&tight, &MODEL, 0).unwrap_err().to_string().starts_with("--max-prefill-memory"));
+    }
+
+    #[test]
+    fn prefill_memory_bounds_a_step_s_prompt_tokens() {
+        let config = Config { max_prefill_memory_bytes: 1 << 20, ..Config::default() };
+        let per_token = 4 * (128 + 128 + 64 + 384);
+        assert_eq!(size(&config, &MODEL, 0).unwrap().max_prefill_tokens, (1 << 20) / per_token);
+    }
+}

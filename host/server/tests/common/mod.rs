@@ -1,0 +1,146 @@
+//! What the tests of the host share: a host in this process, a client, SSE frames.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use infer_server::config::Config;
+use infer_server::serve::{RunningServer, Server};
+use serde_json::{Value, json};
+
+/// A small, quick configuration of the demo model on free ports.
+pub fn config() -> Config {
+    Config {
+        model: std::env::var("INFER_TEST_MODEL").unwrap_or_else(|_| "demo".to_owned()),
+        port: 0,
+        admin_port: 0,
+        threads: 2,
+        kv_memory_bytes: Some(64 << 20),
+        admin_token: Some("test-token-0123456789".to_owned()),
+        ..Config::default()
+    }
+}
+
+/// A host and clients of both its planes.
+pub struct Host {
+    /// The host.
+    pub server: RunningServer,
+    /// For both planes.
+    pub client: reqwest::Client,
+}
+
+impl Host {
+    /// Starts a host.
+    pub async fn start(config: Config) -> Self {
+        let server = Server::start(config).await.unwrap_or_else(|e| panic!("the host starts: {e}"));
+        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        Self { server, client }
+    }
+
+    /// A URL of the data plane.
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.server.data_addr)
+    }
+
+    /// Posts JSON to the data plane.
+    pub async fn post(&self, path: &str, body: &Value) -> reqwest::Response {
+        self.client.post(self.url(path)).json(body).send().await.unwrap()
+    }
+
+    /// Starts a completion; `extra` replaces or adds fields.
+    pub async fn complete(&self, extra: Value) -> reqwest::Response {
+        self.post("/v1/completions", &request(extra)).await
+    }
+
+    /// A completion's events, to the end.
+    pub async fn events(&self, extra: Value) -> Vec<(String, Value)> {
+        let answer = self.complete(extra).await;
+        assert_eq!(answer.status(), 200, "{:?}", answer.text().await);
+        events(answer).await
+    }
+
+    /// A request to the admin plane.
+    pub fn admin(&self, method: reqwest::Method, path: &str) -> reqwest::RequestBuilder {
+        let url = format!("http://{}{path}", self.server.admin_addr);
+        self.client.request(method, url).bearer_auth(&self.server.admin_token)
+    }
+
+    /// A JSON answer of the admin plane.
+    pub async fn admin_get(&self, path: &str) -> Value {
+        let answer = self.admin(reqwest::Method::GET, path).send().await.unwrap();
+        assert_eq!(answer.status(), 200, "{path}");
+        answer.json().await.unwrap()
+    }
+
+    /// Waits until the state fulfils a condition, and says what it was where it never does.
+    pub async fn until(&self, what: &str, fulfilled: impl Fn(&Value) -> bool) -> Value {
+        let mut last = Value::Null;
+        for _ in 0..2_000 {
+            last = self.admin_get("/admin/state").await;
+            if fulfilled(&last) {
+                return last;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        panic!("never: {what}; last state: {last:#}");
+    }
+}
+
+/// A completion request over the wire.
+pub fn request(extra: Value) -> Value {
+    let mut body =
+        json!({"model": "demo", "prompt": "What is a prefix cache?", "temperature": 0, "max_tokens": 8});
+    for (key, value) in extra.as_object().expect("an object of fields") {
+        body[key] = value.clone();
+    }
+    body
+}
+
+/// Named events with their data, to the end of the stream.
+pub async fn events(answer: reqwest::Response) -> Vec<(String, Value)> {
+    assert_eq!(answer.headers()["content-type"], "text/event-stream");
+    let text = answer.text().await.unwrap();
+    parse_events(&text)
+}
+
+/// Frames of a whole stream.
+pub fn parse_events(text: &str) -> Vec<(String, Value)> {
+    assert!(text.ends_with("\n\n"), "the last frame is complete");
+    text.split("\n\n")
+        .filter(|frame| !frame.is_empty() && !frame.starts_with(':'))
+        .map(|frame| {
+            let mut name = String::new();
+            let mut data = String::new();
+            for line in frame.lines() {
+                if let Some(value) = line.strip_prefix("event: ") {
+                    value.clone_into(&mut name);
+                } else if let Some(value) = line.strip_prefix("data: ") {
+                    value.clone_into(&mut data);
+                } else {
+                    panic!("odd line in a frame: {line}");
+                }
+            }
+            let value = serde_json::from_str(&data).unwrap_or(Value::String(data));
+            (name, value)
+        })
+        .collect()
+}
+
+/// Token ids of named events.
+pub fn token_ids(events: &[(String, Value)]) -> Vec<u64> {
+    events.iter().filter(|(name, _)| name == "token").map(|(_, d)| d["token_id"].as_u64().unwrap()).collect()
+}
+
+/// Text of named events.
+pub fn text_of(events: &[(String, Value)]) -> String {
+    events.iter().filter(|(name, _)| name == "token").map(|(_, d)| d["token"].as_str().unwrap()).collect()
+}
+
+/// The first bytes of a stream, so that it is known to have begun.
+pub async fn first_chunk(
+    answer: reqwest::Response,
+) -> impl StreamExt<Item = reqwest::Result<impl AsRef<[u8]>>> {
+    let mut stream = Box::pin(answer.bytes_stream());
+    stream.next().await.expect("a chunk").expect("readable");
+    stream
+}

@@ -1,0 +1,277 @@
+//! The HTTP contract of the data plane: statuses, messages, events, bodies.
+
+mod common;
+
+use common::{Host, config, parse_events, request, text_of, token_ids};
+use infer_server::config::Bounds;
+use serde_json::{Value, json};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_is_token_events_and_one_done() {
+    let host = Host::start(config()).await;
+    let events = host.events(json!({"max_tokens": 16})).await;
+    let (last, tokens) = events.split_last().unwrap();
+    assert!(tokens.iter().all(|(name, _)| name == "token"), "{events:?}");
+    assert!(tokens.iter().all(|(_, d)| d["token"].is_string() && d["token_id"].is_u64()));
+    assert_eq!(last.0, "done");
+    let usage = &last.1["usage"];
+    assert_eq!(usage["completion_tokens"], tokens.len());
+    let sum = usage["prompt_tokens"].as_u64().unwrap() + tokens.len() as u64;
+    assert_eq!(usage["total_tokens"], sum);
+    assert!(usage["prompt_tokens_details"]["cached_tokens"].is_u64());
+    assert!(["eos", "length"].contains(&last.1["finish_reason"].as_str().unwrap()));
+    for key in ["queue_ms", "prefill_ms", "ttft_ms", "decode_ms"] {
+        assert!(last.1["timings"][key].is_number(), "{key}: {}", last.1);
+    }
+    assert!(last.1["timings"]["kv_bytes"].as_u64().unwrap() > 0);
+
+    // The same as one body.
+    let answer = host.complete(json!({"max_tokens": 16, "stream": false})).await;
+    assert_eq!(answer.status(), 200);
+    assert_eq!(answer.headers()["content-type"], "application/json");
+    let body: Value = answer.json().await.unwrap();
+    assert_eq!(body["object"], "text_completion");
+    assert_eq!(body["choices"][0]["text"], text_of(&events));
+    assert_eq!(body["usage"]["completion_tokens"], tokens.len());
+    assert!(["stop", "length"].contains(&body["choices"][0]["finish_reason"].as_str().unwrap()));
+
+    // Without a `stream` field, a client that names JSON gets JSON; one that accepts anything a stream.
+    for (accept, kind) in [("application/json", "application/json"), ("*/*", "text/event-stream")] {
+        let answer = host
+            .client
+            .post(host.url("/v1/completions"))
+            .header("accept", accept)
+            .json(&request(json!({})))
+            .send()
+            .await
+            .unwrap();
+        assert_eq!(answer.headers()["content-type"], kind, "{accept}");
+    }
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_openai_dialect_is_chunks_and_done() {
+    let host = Host::start(config()).await;
+    let named = host.events(json!({})).await;
+    let answer = host.complete(json!({"stream_options": {"include_usage": true}})).await;
+    let chunks = parse_events(&answer.text().await.unwrap());
+    assert!(chunks.iter().all(|(name, _)| name.is_empty()), "no named events: {chunks:?}");
+    assert_eq!(chunks.last().unwrap().1, Value::String("[DONE]".to_owned()));
+    let usage = &chunks[chunks.len() - 2].1;
+    assert_eq!(usage["choices"], json!([]));
+    assert_eq!(usage["usage"]["completion_tokens"], token_ids(&named).len());
+    let finish = &chunks[chunks.len() - 3].1["choices"][0]["finish_reason"];
+    assert!(["stop", "length"].contains(&finish.as_str().unwrap()));
+    let text: String = chunks.iter().filter_map(|(_, c)| c["choices"][0]["text"].as_str()).collect();
+    assert_eq!(text, text_of(&named));
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_refusal_has_its_status_and_names_the_fault() {
+    let host = Host::start(config()).await;
+    let cases = [
+        (json!({"prompt": ""}), 400, "prompt"),
+        (json!({"prompt": []}), 400, "prompt"),
+        (json!({"prompt": null}), 400, "prompt"),
+        (json!({"prompt": 7}), 400, "prompt"),
+        (json!({"model": null}), 400, "model"),
+        (json!({"max_tokens": "many"}), 400, "max_tokens"),
+        (json!({"model": "other"}), 422, "model"),
+        (json!({"temperature": -1.0}), 422, "temperature"),
+        (json!({"top_p": 1.5}), 422, "top_p"),
+        (json!({"max_tokens": 0}), 422, "max_tokens"),
+        (json!({"n": 2}), 422, "n"),
+        (json!({"foo": "bar"}), 422, "foo"),
+        (json!({"max_tokens": 1_000_000}), 422, "max_tokens"),
+        (json!({"prompt": [999_999_999]}), 422, "prompt"),
+        (json!({"prompt": [-1]}), 422, "prompt"),
+    ];
+    for (extra, status, param) in cases {
+        let answer = host.complete(extra.clone()).await;
+        assert_eq!(answer.status(), status, "{extra}");
+        assert!(answer.headers().contains_key("x-request-id"), "{extra}");
+        let body: Value = answer.json().await.unwrap();
+        assert_eq!(body["error"]["param"], param, "{extra}: {body}");
+        assert!(body["error"]["message"].as_str().unwrap().contains(param), "{extra}: {body}");
+        assert!(body["error"]["type"].is_string() && body["error"]["code"].is_string(), "{body}");
+    }
+    for raw in ["", "{", "[]", "{\"model\": \"demo\", \"model\": \"demo\"}", "{\"temperature\": NaN}", "{} x"]
+    {
+        let answer = host.client.post(host.url("/v1/completions")).body(raw).send().await.unwrap();
+        assert_eq!(answer.status(), 400, "{raw}");
+    }
+    let types = [
+        ("text/plain", 415),
+        ("application/json; charset=utf-8", 400),
+        ("application/x-www-form-urlencoded", 400),
+    ];
+    for (content_type, status) in types {
+        let answer = host
+            .client
+            .post(host.url("/v1/completions"))
+            .header("content-type", content_type)
+            .body("{")
+            .send()
+            .await
+            .unwrap();
+        assert_eq!(answer.status(), status, "{content_type}");
+    }
+    assert_eq!(host.client.get(host.url("/nothing")).send().await.unwrap().status(), 404);
+    let wrong_method = host.client.get(host.url("/v1/completions")).send().await.unwrap();
+    assert_eq!(
+        (wrong_method.status().as_u16(), &wrong_method.headers()["allow"]),
+        (405, &"POST".parse().unwrap())
+    );
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request_ids_are_echoed_or_made() {
+    let host = Host::start(config()).await;
+    let answer = host.client.get(host.url("/health")).header("x-request-id", "mine-1").send().await.unwrap();
+    assert_eq!(answer.headers()["x-request-id"], "mine-1");
+    let answer =
+        host.client.get(host.url("/health")).header("x-request-id", "has space").send().await.unwrap();
+    assert_eq!(answer.headers()["x-request-id"].len(), 16);
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_over_the_limit_is_413_and_the_client_can_read_it() {
+    let host = Host::start(infer_server::config::Config { max_body_bytes: 1_024, ..config() }).await;
+    let big = json!({"model": "demo", "prompt": "x".repeat(4 << 20)});
+    let answer = host.post("/v1/completions", &big).await;
+    assert_eq!(answer.status(), 413);
+    assert!(answer.text().await.unwrap().contains("--max-body-bytes"));
+
+    // Without a length: found while reading.
+    let chunks = futures_util::stream::iter((0..64).map(|_| Ok::<_, std::io::Error>("x".repeat(1 << 16))));
+    let answer = host
+        .client
+        .post(host.url("/v1/completions"))
+        .body(reqwest::Body::wrap_stream(chunks))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(answer.status(), 413);
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_heads_and_bodies_are_408() {
+    let bounds = Bounds {
+        header_timeout: Duration::from_millis(300),
+        body_timeout: Duration::from_millis(300),
+        ..Bounds::default()
+    };
+    let host = Host::start(infer_server::config::Config { bounds, ..config() }).await;
+    let cases = [
+        "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconte",
+        "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{",
+    ];
+    for head in cases {
+        let mut stream = TcpStream::connect(host.server.data_addr).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 408 "), "{head:?}: {answer}");
+    }
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stop_strings_end_the_text_before_them() {
+    let host = Host::start(config()).await;
+    let whole = host.events(json!({"max_tokens": 24})).await;
+    let text = text_of(&whole);
+    // A stop string from the middle of what would come, across token borders.
+    let middle: Vec<char> = text.chars().skip(text.chars().count() / 3).take(6).collect();
+    let stop: String = middle.into_iter().collect();
+    let cut = text.find(&stop).expect("taken from the text");
+    let stopped = host.events(json!({"max_tokens": 24, "stop": [stop]})).await;
+    assert_eq!(text_of(&stopped), text[..cut]);
+    let (_, done) = stopped.last().unwrap();
+    assert_eq!(done["finish_reason"], "stop");
+    assert_eq!(done["usage"]["completion_tokens"], token_ids(&stopped).len());
+
+    // One that never comes holds nothing back for good.
+    let kept = host.events(json!({"max_tokens": 24, "stop": format!("{text}~")})).await;
+    assert_eq!(text_of(&kept), text);
+    assert_eq!(token_ids(&kept), token_ids(&whole));
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn seeds_and_token_prompts_reproduce_a_completion() {
+    let host = Host::start(config()).await;
+    let draw = |seed: u64| host.events(json!({"temperature": 1.5, "seed": seed, "ignore_eos": true}));
+    let (a, b, c) = (draw(1).await, draw(1).await, draw(2).await);
+    assert_eq!(token_ids(&a), token_ids(&b));
+    assert_ne!(token_ids(&a), token_ids(&c));
+
+    let tokens: Value =
+        host.post("/tokenize", &json!({"prompt": "What is a prefix cache?"})).await.json().await.unwrap();
+    let by_text = host.events(json!({})).await;
+    let by_ids = host.events(json!({"prompt": tokens["tokens"]})).await;
+    assert_eq!(token_ids(&by_text), token_ids(&by_ids));
+    let back: Value =
+        host.post("/detokenize", &json!({"tokens": token_ids(&by_text)})).await.json().await.unwrap();
+    assert!(back["prompt"].as_str().unwrap().contains(text_of(&by_text).trim()), "{back}");
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn min_tokens_and_ignore_eos_hold_back_the_end() {
+    let host = Host::start(config()).await;
+    let events = host.events(json!({"ignore_eos": true, "max_tokens": 200})).await;
+    assert_eq!(token_ids(&events).len(), 200);
+    assert_eq!(events.last().unwrap().1["finish_reason"], "length");
+    let events = host.events(json!({"min_tokens": 150, "max_tokens": 200})).await;
+    assert!(token_ids(&events).len() >= 150);
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn models_health_version_and_metrics_answer() {
+    let host = Host::start(config()).await;
+    host.events(json!({})).await;
+    let get = async |path: &str| {
+        let answer = host.client.get(host.url(path)).send().await.unwrap();
+        assert_eq!(answer.status(), 200, "{path}");
+        answer.text().await.unwrap()
+    };
+    let models: Value = serde_json::from_str(&get("/v1/models").await).unwrap();
+    assert_eq!(models["data"][0]["id"], "demo");
+    assert!(models["data"][0]["max_model_len"].as_u64().unwrap() >= 512);
+    get("/health").await;
+    get("/health/ready").await;
+    get("/version").await;
+    let metrics = get("/metrics").await;
+    for line in [
+        "infer_ready 1",
+        "infer_requests_finished_total{reason=\"length\"}",
+        "infer_prefix_cache_events_total{event=\"MISS_FULL\"}",
+        "vllm:num_requests_running{model_name=\"demo\"} 0",
+        "vllm:num_requests_waiting{model_name=\"demo\"} 0",
+        "vllm:kv_cache_usage_perc{",
+        "vllm:prefix_cache_queries_total{",
+        "vllm:prefix_cache_hits_total{",
+        "vllm:prompt_tokens_total{",
+        "vllm:generation_tokens_total{model_name=\"demo\"} 8",
+        "vllm:num_preemptions_total{",
+        "vllm:request_success_total{model_name=\"demo\",finished_reason=\"length\"} 1",
+        "vllm:time_to_first_token_seconds_count 1",
+        "vllm:inter_token_latency_seconds_count 7",
+        "vllm:e2e_request_latency_seconds_count 1",
+        "vllm:request_queue_time_seconds_count 1",
+        "vllm:cache_config_info{",
+    ] {
+        assert!(metrics.contains(line), "{line} is missing in:\n{metrics}");
+    }
+    host.server.shutdown().await;
+}

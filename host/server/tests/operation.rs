@@ -1,0 +1,249 @@
+//! How the host behaves when clients leave, queues fill, readers lag and operators act.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Host, config, events, first_chunk, request, token_ids};
+use futures_util::future::join_all;
+use infer_server::config::{Bounds, Config};
+use infer_server::engine::{NewRequest, RequestMeta, StreamEvent};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+/// Fields of a request that runs until it is stopped.
+fn endless() -> Value {
+    json!({"ignore_eos": true, "max_tokens": 1_500})
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_leaves_frees_its_blocks_whatever_its_request_was_doing() {
+    let host = Host::start(Config { max_batch_size: 1, prefix_caching: false, ..config() }).await;
+    // One that streams.
+    let stream = first_chunk(host.complete(endless()).await).await;
+    // One that waits for its headers (one body) and one that waits with headers sent.
+    let waiting = tokio::spawn({
+        let body = request(json!({"stream": false, "max_tokens": 1_500, "ignore_eos": true}));
+        let send = host.client.post(host.url("/v1/completions")).json(&body).send();
+        async move { drop(send.await) }
+    });
+    let queued = host.complete(endless()).await;
+    let state = host.until("one runs, two wait", |s| s["queue"]["running"] == 1 && waits(s) == 2).await;
+    assert!(state["memory"]["used"].as_u64().unwrap() > 0);
+    waiting.abort();
+    drop(queued);
+    host.until("the waiting ones are gone", |s| waits(s) == 0 && s["queue"]["running"] == 1).await;
+    drop(stream);
+    let state = host.until("nothing runs", |s| s["queue"]["running"] == 0).await;
+    assert_eq!(state["memory"]["used"], 0);
+    assert_eq!(state["memory"]["free"], state["memory"]["total"]);
+    assert_eq!(state["counters"]["finished"]["cancelled"], 3);
+    assert_eq!(token_ids(&host.events(json!({"ignore_eos": true})).await).len(), 8, "it serves on");
+    host.server.shutdown().await;
+}
+
+fn waits(state: &Value) -> u64 {
+    ["waiting", "held", "preempted"].iter().map(|k| state["queue"][k].as_u64().unwrap()).sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_steps_held_exactly_what_exceeds_the_queue_gets_503_and_the_rest_finishes() {
+    const WAITING: usize = 12;
+    const TOO_MANY: usize = 7;
+    let host = Host::start(Config { max_waiting_requests: WAITING as u32, ..config() }).await;
+    host.server.engine().hold_steps();
+    let all = join_all((0..WAITING + TOO_MANY).map(|_| host.complete(json!({"ignore_eos": true})))).await;
+    let (refused, taken): (Vec<_>, Vec<_>) = all.into_iter().partition(|a| a.status() != 200);
+    assert_eq!((taken.len(), refused.len()), (WAITING, TOO_MANY));
+    for answer in refused {
+        assert_eq!(answer.status(), 503);
+        assert!(answer.headers().contains_key("retry-after"));
+        let body: Value = answer.json().await.unwrap();
+        assert_eq!(body["error"]["code"], "queue_full", "{body}");
+    }
+    // The queue is full with those whose clients leave now, too: they make room.
+    let mut taken = taken.into_iter();
+    drop(taken.by_ref().take(4).collect::<Vec<_>>());
+    host.until("four have left", |s| waits(s) == (WAITING - 4) as u64).await;
+    let late = join_all((0..4).map(|_| host.complete(json!({"ignore_eos": true})))).await;
+    host.server.engine().release_steps();
+    for answer in taken.chain(late) {
+        let events = events(answer).await;
+        assert_eq!(token_ids(&events).len(), 8);
+        assert_eq!(events.last().unwrap().1["finish_reason"], "length");
+    }
+    let state = host.admin_get("/admin/state").await;
+    assert_eq!(state["counters"]["refused"]["queue_full"], TOO_MANY);
+    assert_eq!(state["counters"]["submitted"], WAITING + TOO_MANY + 4);
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn draining_ends_streams_normally_and_turns_new_requests_away() {
+    let host = Host::start(config()).await;
+    let running = first_chunk(host.complete(json!({"ignore_eos": true, "max_tokens": 300})).await).await;
+    let answer = host.admin(Method::POST, "/admin/drain").send().await.unwrap();
+    assert_eq!(answer.status(), 200);
+    let ready = host.client.get(host.url("/health/ready")).send().await.unwrap();
+    assert_eq!(ready.status(), 503);
+    assert_eq!(host.client.get(host.url("/health")).send().await.unwrap().status(), 200);
+    let refused = host.complete(json!({})).await;
+    assert_eq!(refused.status(), 503);
+    assert!(refused.headers().contains_key("retry-after"));
+    let (mut running, rest) = (running, tokio::spawn(host.server.shutdown()));
+    let mut text = String::new();
+    while let Some(chunk) = futures_util::StreamExt::next(&mut running).await {
+        text.push_str(std::str::from_utf8(chunk.unwrap().as_ref()).unwrap());
+    }
+    assert!(text.contains("event: done") && text.contains("\"finish_reason\":\"length\""), "{text}");
+    rest.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_lags_too_far_loses_its_request_and_the_engine_goes_on() {
+    const EVENTS: usize = 64;
+    let bounds = Bounds { stream_events: EVENTS, ..Bounds::default() };
+    let host = Host::start(Config { bounds, ..config() }).await;
+    let request = infer_core::Request {
+        tenant: infer_core::TenantId(0),
+        session: infer_core::SessionId(0),
+        cache_salt: 0,
+        priority: 0,
+        deadline: infer_core::Micros::NEVER,
+        prompt: [1, 2, 3].into(),
+        max_new_tokens: 1_000,
+        min_new_tokens: 0,
+        stop_tokens: [].into(),
+        sampling: infer_core::SamplingParams::default(),
+    };
+    let new = NewRequest { request, meta: RequestMeta::default() };
+    // Nobody reads from it.
+    let mut stalled = host.server.engine().submit(new).await.unwrap();
+    // These can't lag too far: they have fewer tokens than fit.
+    let events = host.events(json!({"ignore_eos": true, "max_tokens": EVENTS - 1})).await;
+    assert_eq!(events.last().unwrap().0, "done");
+    let state = host.until("the stalled one is gone", |s| s["queue"]["running"] == 0).await;
+    assert_eq!(state["counters"]["finished"]["cancelled"], 1);
+    let mut kept = 0;
+    while let Some(StreamEvent::Token { .. }) = stalled.next().await {
+        kept += 1;
+    }
+    assert_eq!(kept, EVENTS, "what fitted is still there, and no end");
+    drop(stalled);
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_stream_is_kept_alive_by_comments() {
+    let bounds = Bounds { keep_alive: Duration::from_millis(50), ..Bounds::default() };
+    let host = Host::start(Config { bounds, ..config() }).await;
+    host.server.engine().hold_steps();
+    let answer = host.complete(json!({})).await;
+    let mut stream = Box::pin(answer.bytes_stream());
+    let first = futures_util::StreamExt::next(&mut stream).await.unwrap().unwrap();
+    assert_eq!(&first[..], b": keep-alive\n\n");
+    host.server.engine().release_steps();
+    drop(stream);
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_admin_plane_asks_for_its_token_on_every_path() {
+    let host = Host::start(config()).await;
+    let url = format!("http://{}/admin/state", host.server.admin_addr);
+    let cases = [None, Some("Bearer "), Some("Bearer wrong-token"), Some("Basic test-token-0123456789")];
+    for path in [url.as_str(), &url.replace("state", "nothing")] {
+        for header in cases {
+            let mut request = host.client.get(path);
+            if let Some(header) = header {
+                request = request.header("authorization", header);
+            }
+            let answer = request.send().await.unwrap();
+            assert_eq!(answer.status(), 401, "{path} {header:?}");
+            assert_eq!(answer.headers()["www-authenticate"], "Bearer");
+        }
+    }
+    assert_eq!(host.admin(Method::GET, "/admin/state").send().await.unwrap().status(), 200);
+    assert_eq!(host.admin(Method::GET, "/admin/nothing").send().await.unwrap().status(), 404);
+    assert_eq!(host.admin(Method::POST, "/admin/state").send().await.unwrap().status(), 405);
+    let data_plane = host.client.get(host.url("/admin/state")).send().await.unwrap();
+    assert_eq!(data_plane.status(), 404, "the data plane knows nothing of it");
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_made_token_is_kept_in_a_file_and_gone_with_the_host() {
+    let host = Host::start(Config { admin_token: None, ..config() }).await;
+    let path = infer_server::admin::token::path(host.server.admin_addr.port());
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), host.server.admin_token);
+    assert_eq!(host.admin(Method::GET, "/admin/state").send().await.unwrap().status(), 200);
+    host.server.shutdown().await;
+    assert!(!path.exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn operators_see_requests_and_can_cancel_them() {
+    let host = Host::start(config()).await;
+    let fields = json!({"user": "u", "session_id": "s", "metadata": {"k": "v"}, "priority": 3,
+        "ignore_eos": true, "max_tokens": 1_500});
+    let answer = host
+        .client
+        .post(host.url("/v1/completions"))
+        .header("x-request-id", "find-me")
+        .json(&request(fields))
+        .send()
+        .await
+        .unwrap();
+    let state = host.until("it decodes", |s| s["requests"][0]["state"] == "decode").await;
+    let row = &state["requests"][0];
+    assert_eq!(
+        (&row["request_id"], &row["user"], &row["session"]),
+        (&json!("find-me"), &json!("u"), &json!("s"))
+    );
+    assert_eq!((&row["metadata"]["k"], &row["priority"]), (&json!("v"), &json!(3)));
+    let m = &state["memory"];
+    let sum = ["free", "cached", "used"].iter().map(|k| m[k].as_u64().unwrap()).sum::<u64>();
+    assert_eq!(sum, m["total"].as_u64().unwrap());
+    let blocks = host.admin_get("/admin/blocks").await;
+    assert_eq!(blocks["states"].as_str().unwrap().len() as u64, m["total"].as_u64().unwrap());
+    assert!(blocks["states"].as_str().unwrap().contains('u'));
+    let id = row["id"].as_u64().unwrap();
+    let cancelled = host.admin(Method::DELETE, &format!("/admin/requests/{id}")).send().await.unwrap();
+    assert_eq!(cancelled.status(), 200);
+    let events = events(answer).await;
+    let (name, done) = events.last().unwrap();
+    assert_eq!((name.as_str(), &done["finish_reason"]), ("done", &json!("cancelled")));
+    let again = host.admin(Method::DELETE, &format!("/admin/requests/{id}")).send().await.unwrap();
+    assert_eq!(again.status(), 404);
+
+    // The queue: what waits gets its error.
+    host.server.engine().hold_steps();
+    let waiting = host.complete(json!({})).await;
+    let cleared: Value =
+        host.admin(Method::DELETE, "/admin/queue").send().await.unwrap().json().await.unwrap();
+    assert_eq!(cleared["cleared"], 1);
+    let (name, error) = common::events(waiting).await.pop().unwrap();
+    assert_eq!((name.as_str(), &error["code"]), ("error", &json!("queue_cleared")));
+    host.server.engine().release_steps();
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_event_feed_sends_snapshots_and_swaps() {
+    let host = Host::start(config()).await;
+    let feed = host.admin(Method::GET, "/admin/events?hz=20").send().await.unwrap();
+    assert_eq!(feed.headers()["content-type"], "text/event-stream");
+    let mut feed = Box::pin(feed.bytes_stream());
+    let mut seen = String::new();
+    let swap = host.admin(Method::PUT, "/admin/policies/scheduler").json(&json!({"name": "static-batch"}));
+    assert_eq!(swap.send().await.unwrap().status(), 200);
+    while !(seen.contains("event: swap\n") && seen.matches("event: snapshot\n").count() >= 2) {
+        let chunk = futures_util::StreamExt::next(&mut feed).await.unwrap().unwrap();
+        seen.push_str(std::str::from_utf8(&chunk).unwrap());
+    }
+    let refused = host.admin(Method::GET, "/admin/events?hz=0").send().await.unwrap();
+    assert_eq!(refused.status(), 422);
+    // The feed ends with the host, it doesn't hold it up.
+    host.server.shutdown().await;
+    while let Some(Ok(_)) = futures_util::StreamExt::next(&mut feed).await {}
+}

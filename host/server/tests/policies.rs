@@ -1,0 +1,126 @@
+//! Policies swapped over the admin plane while tokens stream: by name, by bytes, back, and refused.
+
+mod common;
+
+use common::{Host, config, events, token_ids};
+use infer_server::config::{Config, PolicyChoice};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+fn slot<'a>(policies: &'a Value, kind: &str) -> &'a Value {
+    policies["slots"].as_array().unwrap().iter().find(|s| s["kind"] == kind).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn policies_swap_by_name_and_by_bytes_under_a_stream_and_roll_back() {
+    let host = Host::start(config()).await;
+    let fields = json!({"ignore_eos": true, "max_tokens": 400});
+    let undisturbed = token_ids(&host.events(fields.clone()).await);
+    let stream = host.complete(fields).await;
+
+    let put = |kind: &str| host.admin(Method::PUT, &format!("/admin/policies/{kind}"));
+    let answer: Value =
+        put("scheduler").json(&json!({"name": "static-batch"})).send().await.unwrap().json().await.unwrap();
+    assert_eq!(
+        (&answer["kind"], &answer["from"], &answer["to"]),
+        (&json!("scheduler"), &json!("continuous"), &json!("static-batch")),
+        "{answer}"
+    );
+    assert!(answer["pause_us"].as_f64().unwrap() > 0.0);
+    assert!(["restored", "cold"].contains(&answer["state"].as_str().unwrap()));
+
+    let component = infer_bundle::find("scheduler", "continuous").unwrap();
+    let answer = put("scheduler").body(component.component).send().await.unwrap();
+    assert_eq!(answer.status(), 200, "{:?}", answer.text().await);
+    for kind in ["admission", "prefix-cache"] {
+        let name = if kind == "admission" { "memory-aware" } else { "lru" };
+        let answer = put(kind).json(&json!({"name": name, "config": {}})).send().await.unwrap();
+        assert_eq!(answer.status(), 200, "{kind}: {:?}", answer.text().await);
+    }
+    let policies = host.admin_get("/admin/policies").await;
+    let scheduler = slot(&policies, "scheduler");
+    assert_eq!((&scheduler["name"], &scheduler["state"]), (&json!("continuous"), &json!("live")));
+    assert_eq!(scheduler["sha256"], component.sha256);
+    assert_eq!(scheduler["previous"], "static-batch");
+    assert_eq!(scheduler["faults"], 0);
+    let available: Vec<_> =
+        policies["available"].as_array().unwrap().iter().map(|p| p["name"].as_str().unwrap()).collect();
+    for name in ["continuous", "static-batch", "memory-aware", "lru", "builtin"] {
+        assert!(available.contains(&name), "{name} in {available:?}");
+    }
+
+    let back = host.admin(Method::POST, "/admin/policies/scheduler/rollback").send().await.unwrap();
+    assert_eq!(back.json::<Value>().await.unwrap()["to"], "static-batch");
+    let history = host.admin_get("/admin/policies/scheduler/history").await;
+    let to: Vec<_> = history.as_array().unwrap().iter().map(|e| e["to"].as_str().unwrap()).collect();
+    assert_eq!(to, ["continuous", "static-batch", "continuous", "static-batch"], "{history}");
+
+    let disturbed = events(stream).await;
+    assert_eq!(token_ids(&disturbed), undisturbed);
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_no_usable_policy_is_refused_with_the_check_that_failed() {
+    let host = Host::start(config()).await;
+    let put = |path: &str| host.admin(Method::PUT, &format!("/admin/policies/{path}"));
+    let scheduler = infer_bundle::find("scheduler", "continuous").unwrap().component;
+    let damaged = &scheduler[..scheduler.len() / 2];
+    let cases = [
+        (put("scheduler").json(&json!({"name": "no-such"})), 422, "name", "`static-batch`"),
+        (put("scheduler").body("not wasm"), 422, "format", "WebAssembly"),
+        (put("scheduler").body(damaged), 422, "format", "component"),
+        (put("admission").body(scheduler), 422, "world", "scheduler policy"),
+        (
+            put("scheduler").json(&json!({"name": "static-batch", "config": {"nonsense": 1}})),
+            422,
+            "configure",
+            "configuration",
+        ),
+        (
+            put("scheduler").json(&json!({"name": "builtin", "config": {"x": 1}})),
+            422,
+            "configure",
+            "no configuration",
+        ),
+        (
+            put("scheduler?mode=shadow").json(&json!({"name": "continuous"})),
+            422,
+            "not_supported",
+            "not supported yet",
+        ),
+        (put("scheduler?mode=never").json(&json!({"name": "continuous"})), 422, "invalid_value", "mode"),
+        (put("scheduler?when=now").json(&json!({"name": "continuous"})), 422, "unknown_parameter", "when"),
+        (put("admission").json(&json!([{"name": "memory-aware"}])), 422, "not_supported", "list"),
+        (put("scheduler").json(&json!({"nam": "continuous"})), 422, "invalid_value", "nam"),
+        (put("scheduler").header("content-type", "application/json").body("{"), 400, "invalid_json", "JSON"),
+        (put("scheduler"), 400, "empty_body", "empty"),
+        (put("nothing").body(scheduler), 404, "not_found", "prefix-cache"),
+        (host.admin(Method::POST, "/admin/policies/scheduler/rollback"), 409, "no_previous", "previous"),
+    ];
+    for (request, status, code, part) in cases {
+        let answer = request.send().await.unwrap();
+        let got = answer.status();
+        let body: Value = answer.json().await.unwrap();
+        assert_eq!((got.as_u16(), &body["error"]["code"]), (status, &json!(code)), "{body}");
+        assert!(body["error"]["message"].as_str().unwrap().contains(part), "{part}: {body}");
+    }
+    let policies = host.admin_get("/admin/policies").await;
+    assert_eq!(slot(&policies, "scheduler")["name"], "continuous", "nothing changed");
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_can_start_with_chosen_policies_and_says_which_flag_is_wrong() {
+    let scheduler =
+        PolicyChoice { name: "static-batch".to_owned(), config: r#"{"max_batch": 2}"#.to_owned() };
+    let wrong = PolicyChoice::named("no-such");
+    let started = infer_server::serve::Server::start(Config { scheduler: wrong, ..config() }).await;
+    let error = started.err().unwrap().to_string();
+    assert!(error.starts_with("--scheduler: there is no scheduler policy `no-such`"), "{error}");
+    let scheduler = PolicyChoice { config: "{}".to_owned(), ..scheduler };
+    let host = Host::start(Config { scheduler, ..config() }).await;
+    let policies = host.admin_get("/admin/policies").await;
+    assert_eq!(slot(&policies, "scheduler")["name"], "static-batch");
+    host.server.shutdown().await;
+}
