@@ -181,3 +181,25 @@ fn the_queue_can_be_cleared_and_preempted_ones_do_not_fill_it() {
     assert!(!bench.engine.has_work());
     bench.engine.check_invariants();
 }
+
+#[test]
+fn the_load_promises_what_was_admitted_at_its_longest() {
+    let loads = Arc::new(Mutex::new(Vec::new()));
+    let seen = loads.clone();
+    let admission = Admission(move |_: &_, load: &infer_core::policy::Load| {
+        let row =
+            (load.running, load.waiting, load.waiting_tokens, load.promised_blocks, load.tenant_waiting);
+        seen.lock().unwrap().push(row);
+        Ok(Verdict::Admit)
+    });
+    let policies = Policies { admission: Box::new(admission), ..Policies::builtin() };
+    let limits = infer_core::Limits { max_running: 1, ..small().limits };
+    let mut bench = Bench::with(EngineConfig { limits, ..small() }, policies);
+    // Eight tokens and nine to come: the last needs no place, so four blocks.
+    bench.submit(request(prompt(1, 8), 9));
+    bench.submit(request(prompt(2, 8), 9));
+    bench.step();
+    bench.submit(request(prompt(3, 8), 9));
+    let expected = [(0, 0, 0, 0, 0), (0, 1, 17, 4, 1), (1, 1, 17, 2 + 4, 1)];
+    assert_eq!(*loads.lock().unwrap(), expected);
+}

@@ -336,3 +336,27 @@ fn events_of_kinds_a_policy_knows_are_all_there_is() {
     let all = [CacheEventKind::Stored, CacheEventKind::Reused, CacheEventKind::Idle, CacheEventKind::Dropped];
     assert_eq!(kinds.lock().unwrap().iter().copied().collect::<Vec<_>>(), all.map(|k| k as u8));
 }
+
+#[test]
+fn a_policy_that_drops_in_observe_is_told_so_before_it_is_asked_to_evict() {
+    let mut mirror = Mirror::default();
+    let policies = scripted(move |ask| {
+        let oldest = |mirror: &Mirror, n| {
+            Say::Drop(mirror.idle.iter().take(n).map(|&b| infer_core::BlockId(b)).collect())
+        };
+        Ok(match ask {
+            Ask::Observe(events) => {
+                mirror.absorb(events);
+                if mirror.idle.len() > 6 { oldest(&mirror, 1) } else { Say::Default }
+            }
+            Ask::Evict(need) => oldest(&mirror, need as usize),
+            _ => Say::Default,
+        })
+    });
+    let mut bench = Bench::with(EngineConfig { total_blocks: 12, ..small() }, policies);
+    for seed in 1..20 {
+        bench.submit(request(prompt(seed, 9 + seed), 3));
+        bench.run();
+    }
+    assert_eq!(bench.faults(), []);
+}

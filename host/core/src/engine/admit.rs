@@ -7,7 +7,7 @@ use super::{Context, Engine, HELD_INTERVAL, context};
 use crate::event::Event;
 use crate::ids::{Micros, SequenceId, TenantId};
 use crate::kv::HitState;
-use crate::policy::{AdmissionRequest, FaultView, Load, Verdict};
+use crate::policy::{AdmissionRequest, FaultView, Load, SequenceColumns, Verdict};
 use crate::request::{Refusal, RefusalReason, Request, SequenceState, Usage};
 use crate::sequence::{SeqIx, Sequence};
 use crate::snapshot::Counters;
@@ -204,12 +204,20 @@ impl Engine {
         }
     }
 
-    /// Blocks that running sequences may still ask for.
+    /// Blocks that admitted sequences may still ask for at their longest: what running ones have yet
+    /// to grow by, and what those take that wait for their start.
     fn promised_blocks(&self) -> u32 {
-        let rows = &self.view.running;
-        let most =
-            rows.prompt_tokens.iter().zip(&rows.max_new_tokens).map(|(p, m)| self.kv.blocks_for(p + m - 1));
-        most.zip(&rows.blocks).map(|(most, &held)| most.saturating_sub(held)).sum()
+        let size = self.kv.block_size();
+        let longest = |rows: &SequenceColumns, at: usize| {
+            (rows.prompt_tokens[at] + rows.max_new_tokens[at] - 1).div_ceil(size)
+        };
+        let (running, waiting) = (&self.view.running, &self.view.waiting);
+        let grow = (0..running.len()).map(|at| longest(running, at).saturating_sub(running.blocks[at]));
+        let start = (0..waiting.len()).map(|at| {
+            let found = waiting.computed_tokens[at] / size;
+            longest(waiting, at).saturating_sub(found) + waiting.idle_blocks[at]
+        });
+        grow.chain(start).fold(0, u32::saturating_add)
     }
 
     /// The load of nobody in particular.

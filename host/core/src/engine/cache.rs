@@ -10,6 +10,8 @@ use crate::sequence::SeqIx;
 
 /// Hits looked at again in one step; those behind keep a shorter, still valid answer until their turn.
 const HITS_PER_STEP: usize = 256;
+/// Flushes before `evict`, each of which may name blocks to drop.
+const FLUSHES_PER_EVICTION: usize = 3;
 /// Events after which a previous policy that is kept hot is told what it missed.
 const BACKLOG_ROWS: usize = 4_096;
 
@@ -191,7 +193,13 @@ impl Engine {
         if self.kv.blocks.free() >= want {
             return;
         }
-        self.flush_cache_events(now);
+        // What a flush drops is told in the next one: the policy must not name a block that is gone.
+        for _ in 0..FLUSHES_PER_EVICTION {
+            self.flush_cache_events(now);
+            if self.kv.blocks.events.is_empty() {
+                break;
+            }
+        }
         let before = self.kv.blocks.free();
         if before < want {
             let need = want - before;
