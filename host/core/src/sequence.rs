@@ -28,6 +28,8 @@ pub(crate) struct Sequence {
     pub committed: u32,
     /// Its row in the running columns, while it runs.
     pub row: u32,
+    /// The most that `computed` ever was.
+    pub furthest: u32,
     /// Its row in the tenant columns.
     pub tenant_row: u32,
     /// Where the executor keeps its prompt's logits, while the batch that fills it is out.

@@ -13,6 +13,9 @@ const LONGEST_PROMISE: u64 = 12;
 
 /// Batches that must have gone by too: on a slow device a single one may take longer than the bound.
 const FEWEST_STEPS: u64 = 8;
+/// Batches without anybody getting further than ever before. More than those above, because a long
+/// sequence that was preempted has to catch up with itself.
+const FEWEST_IDLE_STEPS: u64 = 64;
 
 /// An instant, in time and in steps.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,6 +30,8 @@ pub(crate) struct Watchdog {
     /// Since when nothing progressed though something would fit, and when the first of those plans
     /// wanted to be asked again.
     stall: Option<(Micros, Micros)>,
+    /// When a sequence last got further than it ever was.
+    advanced: Mark,
     /// When running rows, and overtaken ones, are looked through next.
     next_look: Micros,
     next_scan: Micros,
@@ -36,12 +41,29 @@ pub(crate) struct Watchdog {
 
 impl Watchdog {
     pub fn new(bound: Micros) -> Self {
-        Self { bound, stall: None, next_look: Micros::ZERO, next_scan: Micros::ZERO, starved: None }
+        Self {
+            bound,
+            stall: None,
+            advanced: Mark::default(),
+            next_look: Micros::ZERO,
+            next_scan: Micros::ZERO,
+            starved: None,
+        }
     }
 
     /// Something ran, or nothing could.
     pub fn progressed(&mut self) {
         self.stall = None;
+    }
+
+    /// A sequence got further than it ever was, or everything starts anew.
+    pub fn advanced(&mut self, now: Mark) {
+        self.advanced = now;
+    }
+
+    /// Whether batches go by and nobody gets further: what is computed is thrown away again.
+    pub fn runs_in_circles(&self, now: Mark) -> bool {
+        self.too_long(self.advanced, now) && now.step >= self.advanced.step + FEWEST_IDLE_STEPS
     }
 
     /// A plan ran nothing though something would fit. Returns for how long that has been so, where

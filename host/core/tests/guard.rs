@@ -178,6 +178,28 @@ fn a_running_sequence_left_idle_takes_its_scheduler_out() {
     assert_eq!(bench.faults(), [FaultKind::Starvation]);
 }
 
+#[test]
+fn a_scheduler_that_throws_away_what_it_computes_is_taken_out() {
+    let mut bench = Bench::scheduled(EngineConfig { prefix_caching: false, ..watched() }, |step| {
+        let mut plan = fcfs(step);
+        plan.tokens.iter_mut().for_each(|t| *t = 1);
+        plan.preempt = step.running.id.iter().map(|&id| SequenceId(id)).collect();
+        let mut waits =
+            plan.run.iter().map(|id| step.waiting.id.contains(&id.0)).collect::<Vec<_>>().into_iter();
+        plan.run.retain(|_| waits.next().unwrap());
+        plan.tokens.truncate(plan.run.len());
+        Ok(plan)
+    });
+    let requests: Vec<_> = (1..3).map(|i| request(prompt(i, 9), 3)).collect();
+    let ids: Vec<_> = requests.iter().map(|r| bench.submit(r.clone())).collect();
+    // A step that only preempts runs nothing; so one of the two always waits.
+    bench.run();
+    for (id, request) in ids.iter().zip(&requests) {
+        assert_eq!(bench.tokens(*id), solo(request, VOCAB));
+    }
+    assert_eq!(bench.faults(), [FaultKind::Starvation]);
+}
+
 /// Submits one request every other step while `bench` runs.
 fn stream_in(bench: &mut Bench, of: impl Fn(u32) -> Request) {
     for turn in 0..150u32 {

@@ -106,7 +106,9 @@ fn run(step: &StepView, budget: &mut Budget, plan: &mut Plan) -> usize {
 /// Starts what waits, in order, until something doesn't fit.
 fn start(step: &StepView, budget: &mut Budget, plan: &mut Plan, running: usize) {
     let rows = &step.waiting;
-    let places = (step.limits.max_running as usize).saturating_sub(running);
+    // Everybody who runs must get a token in each step.
+    let most = step.limits.max_running.min(step.limits.max_batch_tokens) as usize;
+    let places = most.saturating_sub(running);
     for at in 0..rows.len().min(places) {
         let computed = rows.computed_tokens[at];
         let remaining = rows.prompt_tokens[at] + rows.generated_tokens[at] - computed;

@@ -124,6 +124,7 @@ impl Engine {
             prompt_len,
             generated: 0,
             computed: 0,
+            furthest: 0,
             table: Vec::new(),
             committed: 0,
             hashes: Vec::new(),

@@ -68,6 +68,10 @@ impl Engine {
         let sequence = &mut self.slab[ix];
         let prefill = if sequence.state == SequenceState::Prefill { row.token_len } else { 0 };
         sequence.computed += row.token_len;
+        if sequence.computed > sequence.furthest || row.sample {
+            sequence.furthest = sequence.furthest.max(sequence.computed);
+            self.watchdog.advanced(self.last_begun);
+        }
         sequence.usage.prefilled_tokens += prefill;
         sequence.logits_from = None;
         if prefill > 0 {

@@ -146,6 +146,10 @@ impl Engine {
     /// An engine with nothing in it.
     pub fn new(config: EngineConfig, policies: Policies) -> Self {
         assert!(config.block_size > 0 && config.total_blocks > 0, "the pool must hold something");
+        let limits = config.limits;
+        let prefill = [limits.prefill_chunk, limits.max_prefill_sequences, limits.max_prefill_tokens];
+        assert!(limits.max_batch_tokens > 0 && limits.max_running > 0, "a step must hold something");
+        assert!(!prefill.contains(&0), "a step must hold a piece of a prompt");
         let strikes = Strikes { max: config.max_strikes, window: config.strike_window };
         let builtin = Policies::builtin();
         let view = StepView {

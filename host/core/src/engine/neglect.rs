@@ -10,6 +10,8 @@ impl Engine {
     pub(super) fn judge_neglect(&mut self, now: Micros) {
         let message = if let Some(id) = self.watchdog.starved.take() {
             format!("later requests were started before sequence {} for too long", id.0)
+        } else if self.watchdog.runs_in_circles(self.last_begun) {
+            "batches went by for too long and no sequence got any further".to_owned()
         } else if self.watchdog.look_now(now)
             && let Some(id) = self.left_idle()
         {
@@ -39,6 +41,7 @@ impl Engine {
         }
         self.tenants.forgive();
         self.watchdog.starved = None;
+        self.watchdog.advanced(mark);
         self.watchdog.progressed();
     }
 

@@ -6,6 +6,7 @@ use crate::ids::Micros;
 use crate::policy::{FaultKind, FaultView, PolicyFault, SchedulerPolicy};
 use crate::sequence::SeqIx;
 use crate::verify::VerifiedPlan;
+use crate::watchdog::Mark;
 
 /// Steps after which policies are asked for a copy of their state.
 pub(super) const EXPORT_EVERY: u64 = 1_000;
@@ -22,6 +23,7 @@ impl Engine {
         if self.running.ix.is_empty() && self.waiting.ix.is_empty() {
             self.wake = Micros::NEVER;
             self.watchdog.progressed();
+            self.watchdog.advanced(Mark { at: now, step: self.view.number });
             self.flush_cache_events(now);
             return None;
         }

@@ -129,10 +129,10 @@ impl Kv {
     /// Indexes the blocks that became full. One whose content stands there already is given back,
     /// and the table takes the other: both hold the same keys and values.
     pub fn commit(&mut self, slab: &mut Slab, ix: SeqIx, now: Micros) {
-        if !self.sharing {
+        let size = self.block_size();
+        if !self.sharing || (slab[ix].committed + 1) * size > slab[ix].computed {
             return;
         }
-        let size = self.block_size();
         self.hash(&mut slab[ix]);
         while (slab[ix].committed + 1) * size <= slab[ix].computed {
             let at = slab[ix].committed as usize;
