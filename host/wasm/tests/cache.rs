@@ -1,0 +1,112 @@
+//! Compiled code from disk: used when it is ours and whole, compiled again when anything is amiss.
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use infer_wasm::{LoaderConfig, PolicyLoader};
+use support::Guest;
+
+fn cached(dir: &Path) -> PolicyLoader {
+    support::loader(LoaderConfig { cache_dir: Some(dir.to_owned()), ..LoaderConfig::default() })
+}
+
+fn artifacts(dir: &Path) -> Vec<PathBuf> {
+    let mut paths: Vec<_> =
+        fs::read_dir(dir).expect("the directory").map(|entry| entry.expect("an entry").path()).collect();
+    paths.sort();
+    paths
+}
+
+fn name(loader: &PolicyLoader, guest: &Guest) -> String {
+    loader.describe(&guest.component()).expect("a good component").1.name
+}
+
+fn guests() -> (Guest, Guest) {
+    (Guest { name: "first", ..Guest::default() }, Guest { name: "second", ..Guest::default() })
+}
+
+#[test]
+fn artifacts_are_private_and_are_what_is_run_the_next_time() {
+    let home = tempfile::tempdir().expect("a directory");
+    let dir = home.path().join("policies");
+    let (first, second) = guests();
+    assert_eq!(name(&cached(&dir), &first), "first");
+    let of_first = artifacts(&dir);
+    assert_eq!(of_first.len(), 1);
+    assert_eq!(fs::metadata(&dir).expect("the directory").mode() & 0o777, 0o700);
+    assert_eq!(fs::metadata(&of_first[0]).expect("the file").mode() & 0o777, 0o600);
+
+    // The first one's code under the second one's name: answering as the first proves that it is used.
+    assert_eq!(name(&cached(&dir), &second), "second");
+    let of_second = artifacts(&dir).into_iter().find(|path| path != &of_first[0]).expect("a second file");
+    fs::copy(&of_first[0], &of_second).expect("both are ours");
+    assert_eq!(name(&cached(&dir), &second), "first");
+}
+
+#[test]
+fn an_artifact_that_is_damaged_or_open_to_others_is_compiled_again() {
+    let spoil: [(&str, fn(&Path)); 6] = [
+        ("a flipped byte", |path| {
+            let mut bytes = fs::read(path).expect("it exists");
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+            fs::write(path, bytes).expect("it is ours");
+        }),
+        ("cut short", |path| {
+            let bytes = fs::read(path).expect("it exists");
+            fs::write(path, &bytes[..bytes.len() / 2]).expect("it is ours");
+        }),
+        ("empty", |path| fs::write(path, []).expect("it is ours")),
+        ("readable by others", |path| {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o644)).expect("it is ours");
+        }),
+        ("a symbolic link", |path| {
+            let moved = path.with_extension("moved");
+            fs::rename(path, &moved).expect("it is ours");
+            symlink(&moved, path).expect("the name is free");
+        }),
+        ("not wasmtime's", |path| {
+            use sha2::{Digest, Sha256};
+            let mut content = b"no machine code".to_vec();
+            content.extend_from_slice(&Sha256::digest(b"no machine code"));
+            fs::write(path, content).expect("it is ours");
+        }),
+    ];
+    let (first, _) = guests();
+    for (what, spoil) in spoil {
+        let home = tempfile::tempdir().expect("a directory");
+        let dir = home.path().join("policies");
+        assert_eq!(name(&cached(&dir), &first), "first", "{what}");
+        let artifact = artifacts(&dir).remove(0);
+        let good = fs::read(&artifact).expect("it was written");
+        spoil(&artifact);
+        assert_eq!(name(&cached(&dir), &first), "first", "{what}");
+        assert_eq!(fs::read(&artifact).expect("it was replaced"), good, "{what}");
+        let metadata = fs::symlink_metadata(&artifact).expect("it was replaced");
+        assert!(metadata.is_file() && metadata.mode() & 0o777 == 0o600, "{what}");
+    }
+}
+
+#[test]
+fn a_directory_open_to_others_is_left_alone() {
+    let home = tempfile::tempdir().expect("a directory");
+    fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).expect("it is ours");
+    let (first, _) = guests();
+    assert_eq!(name(&cached(home.path()), &first), "first");
+    assert_eq!(artifacts(home.path()), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn another_engine_configuration_has_artifacts_of_its_own() {
+    let home = tempfile::tempdir().expect("a directory");
+    let dir = home.path().join("policies");
+    let (first, _) = guests();
+    assert_eq!(name(&cached(&dir), &first), "first");
+    let fuel =
+        LoaderConfig { cache_dir: Some(dir.clone()), fuel: Some(1_000_000), ..LoaderConfig::default() };
+    assert_eq!(name(&support::loader(fuel), &first), "first");
+    assert_eq!(artifacts(&dir).len(), 2);
+}

@@ -1,0 +1,67 @@
+//! What a policy logs reaches the host's log under its name, cut and limited.
+
+mod support;
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use support::{Guest, fuel_loader, scheduler, view};
+
+/// Collects what a subscriber writes.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("no panic").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn logged_by(guest: &Guest) -> String {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
+        .with_writer(move || writer.clone())
+        .finish();
+    tracing::subscriber::with_default(subscriber, || {
+        let mut policy = scheduler(&fuel_loader(), &guest.component()).expect("it loads");
+        policy.schedule(&view(support::TRIGGER, 1, 1)).expect("a plan");
+    });
+    let bytes = lines.0.lock().expect("no panic").clone();
+    let text = String::from_utf8(bytes).expect("the host writes UTF-8");
+    text.lines().filter(|line| line.contains(" policy: ")).map(|line| format!("{line}\n")).collect()
+}
+
+#[test]
+fn a_line_carries_the_level_and_the_policy_s_name() {
+    let levels = ["DEBUG", "INFO", "WARN", "ERROR"];
+    for (level, name) in levels.into_iter().enumerate() {
+        let guest = Guest::failing_with(&format!("(call $log (i32.const {level}) (i32.const 800) (i32.const 4))"));
+        let log = logged_by(&guest);
+        assert!(log.contains(name) && log.contains("text") && log.contains("hand-written"), "{log}");
+    }
+}
+
+#[test]
+fn a_flood_is_cut_to_its_burst() {
+    // 10,000 lines of 3,000 bytes each, in one call.
+    let flood = "(loop $on
+        (call $log (i32.const 1) (i32.const 1104) (i32.const 3000))
+        (local.set $i (i32.add (local.get $i) (i32.const 1)))
+        (br_if $on (i32.lt_u (local.get $i) (i32.const 10000))))";
+    let fill = "(memory.fill (i32.const 1104) (i32.const 65) (i32.const 3000))";
+    let log = logged_by(&Guest { start: fill.into(), ..Guest::failing_with(flood) });
+    // The burst, and one more for each tenth of a second that the flood takes.
+    let lines = log.lines().count();
+    assert!((20..2_000).contains(&lines), "{lines} lines");
+    for line in log.lines() {
+        assert_eq!(line.matches('A').count(), 1_024, "{line}");
+    }
+}

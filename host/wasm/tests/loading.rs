@@ -1,0 +1,132 @@
+//! What is refused, by which check, and whether its message says what to do.
+
+mod support;
+
+use infer_core::policy::PolicyKind;
+use infer_wasm::{LoadError, LoaderConfig, PolicyLoader};
+use support::{Guest, fuel_loader, loader, scheduler};
+
+/// An empty instance under each of the names.
+fn exporting(names: &[&str]) -> Vec<u8> {
+    let exports: String = names.iter().map(|name| format!(r#"(export "{name}" (instance $i))"#)).collect();
+    wat::parse_str(format!("(component (instance $i) {exports})")).expect("well-formed text")
+}
+
+#[test]
+fn what_is_no_policy_is_refused_before_anything_is_compiled() {
+    const LIFECYCLE: &str = "infer:policy/lifecycle@0.1.0";
+    const SCHEDULER: &str = "infer:policy/scheduler@0.1.0";
+    const ADMISSION: &str = "infer:policy/admission@0.1.0";
+    let good = Guest::default().component();
+    let import =
+        |name: &str| wat::parse_str(format!(r#"(component (import "{name}" (instance)))"#)).expect("text");
+    let cases: [(&str, Vec<u8>, &str, &str); 12] = [
+        ("nothing", Vec::new(), "format", "not a WebAssembly file"),
+        ("some text", b"#!/bin/sh\n".to_vec(), "format", "not a WebAssembly file"),
+        ("a core module", wat::parse_str("(module)").expect("text"), "format", "wasm-tools component new"),
+        ("half a file", good[..good.len() / 2].to_vec(), "format", "damaged"),
+        ("all but the last byte", good[..good.len() - 1].to_vec(), "format", "damaged"),
+        ("a WASI program", import("wasi:cli/environment@0.2.0"), "imports", "`wasi:cli/environment@0.2.0`"),
+        ("another host's plugin", import("acme:host/api"), "imports", "`acme:host/api`"),
+        ("another version", import("infer:policy/host@9.0.0"), "imports", "`infer:policy/host@9.0.0`"),
+        ("no exports", exporting(&[]), "world", "exports nothing"),
+        ("no lifecycle", exporting(&[SCHEDULER]), "world", "no lifecycle"),
+        ("two slots", exporting(&[LIFECYCLE, SCHEDULER, ADMISSION]), "world", "one component per slot"),
+        ("the names without the functions", exporting(&[LIFECYCLE, SCHEDULER]), "interface", "rebuild it"),
+    ];
+    let loader = fuel_loader();
+    for (what, component, check, message) in cases {
+        expect_refusal(what, loader.load(PolicyKind::Scheduler, &component, "{}").map(drop), check, message);
+        expect_refusal(what, loader.describe(&component).map(drop), check, message);
+    }
+}
+
+#[test]
+fn a_component_over_the_size_limit_is_refused_and_one_at_the_limit_is_not() {
+    let component = Guest::default().component();
+    let with_limit =
+        |max_component_bytes| loader(LoaderConfig { max_component_bytes, ..LoaderConfig::default() });
+    let refused = scheduler(&with_limit(component.len() - 1), &component).map(drop);
+    expect_refusal("one byte over", refused, "size", "release mode");
+    scheduler(&with_limit(component.len()), &component).expect("at the limit");
+}
+
+#[test]
+fn a_policy_of_another_slot_is_refused_with_both_names() {
+    let loaded = fuel_loader().load(PolicyKind::Admission, &Guest::default().component(), "{}").map(drop);
+    expect_refusal("a scheduler for admission", loaded, "world", "is a scheduler policy, the admission slot");
+}
+
+#[test]
+fn guests_that_fail_while_they_are_set_up_are_refused() {
+    const SPIN: &str = "(loop $forever (br $forever))";
+    let guest = |change: fn(&mut Guest)| {
+        let mut guest = Guest::default();
+        change(&mut guest);
+        guest
+    };
+    let cases = [
+        ("start traps", guest(|g| g.start = "unreachable".into()), "instantiate", "trap"),
+        ("start spins", guest(|g| g.start = SPIN.into()), "instantiate", "deadline"),
+        ("start takes memory", guest(|g| g.start = TAKE_MEMORY.into()), "instantiate", "memory"),
+        ("describe traps", guest(|g| g.describe = "unreachable".into()), "describe", "trap"),
+        ("a name with a slash", guest(|g| g.name = "../etc"), "describe", "its name must be"),
+        (
+            "describe points nowhere",
+            guest(|g| g.describe = "(i32.const -8)".into()),
+            "describe",
+            "can't be read",
+        ),
+        (
+            "configure spins",
+            guest(|g| g.configure = format!("{SPIN} (i32.const 0)")),
+            "configure",
+            "deadline",
+        ),
+        ("configure traps", guest(|g| g.configure = "unreachable".into()), "configure", "`configure`"),
+        (
+            "configure refuses",
+            guest(|g| g.configure = "(i32.const 1080)".into()),
+            "configure",
+            "refused its configuration: text",
+        ),
+        ("schedule traps", guest(|g| g.schedule = "unreachable".into()), "self-test", "`nothing to do`"),
+        ("schedule spins", guest(|g| g.schedule = format!("{SPIN} (i32.const 0)")), "self-test", "deadline"),
+        (
+            "the plan has a sequence and no tokens",
+            guest(|g| g.schedule = RUN_FIRST_WITHOUT_TOKENS.into()),
+            "self-test",
+            "`one running`",
+        ),
+    ];
+    let loader = fuel_loader();
+    for (what, guest, check, message) in cases {
+        expect_refusal(what, scheduler(&loader, &guest.component()).map(drop), check, message);
+    }
+}
+
+/// Grows until it is refused, then traps as Rust's allocator does.
+const TAKE_MEMORY: &str =
+    "(loop $more (br_if $more (i32.ne (memory.grow (i32.const 64)) (i32.const -1)))) unreachable";
+
+/// `run` is the view's list of running ids, the other lists are empty.
+const RUN_FIRST_WITHOUT_TOKENS: &str =
+    "(i64.store (i32.const 1104) (i64.load offset=68 (local.get $step))) (i32.const 1104)";
+
+#[test]
+fn describe_tells_kind_name_version_and_digest() {
+    let component = Guest::default().component();
+    let (kind, info) = PolicyLoader::new(LoaderConfig::default())
+        .and_then(|loader| loader.describe(&component))
+        .expect("it is a good component");
+    assert_eq!(kind, PolicyKind::Scheduler);
+    assert_eq!((info.name.as_str(), info.version.as_str()), ("hand-written", "1.2.3"));
+    assert_eq!((info.description.as_str(), info.config_schema.as_str()), ("text", ""));
+    assert_eq!(info.digest.len(), 64);
+}
+
+fn expect_refusal(what: &str, loaded: Result<(), LoadError>, check: &str, message: &str) {
+    let error = loaded.expect_err(what);
+    assert_eq!(error.check(), check, "{what}: {error}");
+    assert!(error.to_string().contains(message), "{what}: {error}");
+}

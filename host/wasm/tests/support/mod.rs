@@ -1,0 +1,179 @@
+//! Guests written by hand in WebAssembly text, so that each test shows the one thing its guest does.
+//!
+//! A `Guest` is a core module with a bump allocator and harmless answers; a test replaces one of them.
+//! Encoding it against `wit/` gives the same kind of component that the plugins build.
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use infer_core::config::Limits;
+use infer_core::ids::Micros;
+use infer_core::policy::{
+    AnyPolicy, Memory, PolicyKind, SchedulerPolicy, SequenceColumns, StepView, TenantColumns,
+};
+use infer_wasm::{LoadError, LoaderConfig, PolicyLoader};
+use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
+use wit_parser::Resolve;
+
+/// Number of a step at which a guest under test misbehaves. Self-tests use small ones.
+pub const TRIGGER: u64 = 99;
+
+/// A scheduler in WebAssembly text. The bodies may use `$counter` (a global), `$i` (a local) and `$log`.
+pub struct Guest {
+    pub name: &'static str,
+    /// Runs at instantiation.
+    pub start: String,
+    /// Answers with the address of a `result<_, string>`; 1024 holds an Ok, 1080 an Err.
+    pub configure: String,
+    /// `$step` is the address of the view; answers with the address of a plan. 1024 holds an empty one.
+    pub schedule: String,
+    /// What `info.name` points to, in place of `name`.
+    pub describe: String,
+}
+
+impl Default for Guest {
+    fn default() -> Self {
+        Self {
+            name: "hand-written",
+            start: String::new(),
+            configure: "(i32.const 1024)".into(),
+            schedule: "(i32.const 1024)".into(),
+            describe: "(i32.const 512)".into(),
+        }
+    }
+}
+
+impl Guest {
+    /// One that does `body` in the step `TRIGGER` and answers with an empty plan otherwise.
+    pub fn failing_with(body: &str) -> Self {
+        Self {
+            schedule: format!(
+                "(if (i64.eq (i64.load offset=8 (local.get $step)) (i64.const {TRIGGER})) (then {body})) (i32.const 1024)"
+            ),
+            ..Self::default()
+        }
+    }
+
+    pub fn component(&self) -> Vec<u8> {
+        componentize(&wat::parse_str(self.text()).expect("the guest is well-formed text"), "scheduler-policy")
+    }
+
+    fn text(&self) -> String {
+        let Self { name, start, configure, schedule, describe } = self;
+        let name_len = name.len();
+        // Below 4096: 512 the record `info`, 600 its name, 700 a version, 800 text, 1024 zeros,
+        // 1080 a refusal, 1104 room for a plan, 1200 an exported state (list at 1200, bytes at 1208).
+        format!(
+            r#"(module
+  (import "infer:policy/host@0.1.0" "log" (func $log (param i32 i32 i32)))
+  (memory (export "memory") 1)
+  (global $counter (mut i32) (i32.const 0))
+  (global $next (mut i32) (i32.const 4096))
+  (func $allocate (export "cabi_realloc")
+      (param $old i32) (param $old_bytes i32) (param $align i32) (param $bytes i32) (result i32)
+    (local $at i32)
+    (local.set $at (i32.and (i32.add (global.get $next) (i32.const 7)) (i32.const -8)))
+    (global.set $next (i32.add (local.get $at) (local.get $bytes)))
+    (if (i32.gt_u (global.get $next) (i32.mul (memory.size) (i32.const 65536)))
+      (then (drop (memory.grow (i32.add (i32.shr_u (local.get $bytes) (i32.const 16)) (i32.const 1))))))
+    (local.get $at))
+  (func $recurse (result i32) (i32.add (call $recurse) (i32.const 1)))
+  (func $begin {start})
+  (start $begin)
+  (func (export "infer:policy/lifecycle@0.1.0#describe") (result i32) {describe})
+  (func $configure (export "infer:policy/lifecycle@0.1.0#configure") (param $config i32) (param $len i32) (result i32)
+    {configure})
+  (func (export "infer:policy/lifecycle@0.1.0#export-state") (result i32)
+    (i32.store (i32.const 1200) (i32.const 1208))
+    (i32.store (i32.const 1204) (i32.const 4))
+    (i32.store (i32.const 1208) (global.get $counter))
+    (i32.const 1200))
+  (func (export "infer:policy/lifecycle@0.1.0#import-state") (param $state i32) (param $len i32) (result i32)
+    (if (i32.ne (local.get $len) (i32.const 4)) (then (return (i32.const 1080))))
+    (global.set $counter (i32.load (local.get $state)))
+    (i32.const 1024))
+  (func $schedule (export "infer:policy/scheduler@0.1.0#schedule") (param $step i32) (result i32)
+    (local $i i32)
+    (global.set $counter (i32.add (global.get $counter) (i32.const 1)))
+    {schedule})
+  (func (export "cabi_post_infer:policy/scheduler@0.1.0#schedule") (param i32)
+    (global.set $next (i32.const 4096)))
+  (data (i32.const 512) "\58\02\00\00\{name_len:02x}\00\00\00\bc\02\00\00\05\00\00\00\20\03\00\00\04\00\00\00\bc\02\00\00\00\00\00\00")
+  (data (i32.const 600) "{name}")
+  (data (i32.const 700) "1.2.3")
+  (data (i32.const 800) "text")
+  (data (i32.const 1080) "\01\00\00\00\20\03\00\00\04\00\00\00"))"#
+        )
+    }
+}
+
+/// Wraps a core module into a component of `world`.
+pub fn componentize(module: &[u8], world: &str) -> Vec<u8> {
+    let mut resolve = Resolve::default();
+    let (package, _) =
+        resolve.push_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../wit")).expect("wit/ parses");
+    let world = resolve.select_world(&[package], Some(world)).expect("the world exists");
+    let mut module = module.to_vec();
+    embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8, false)
+        .expect("metadata fits");
+    let mut encoder = ComponentEncoder::default();
+    encoder.validate(true).module(&module).expect("the module fits its world");
+    encoder.encode().expect("the component encodes")
+}
+
+/// Fuel instead of a deadline: what runs too long does so on every machine alike.
+pub fn fuel_loader() -> PolicyLoader {
+    loader(LoaderConfig { fuel: Some(10_000_000), ..LoaderConfig::default() })
+}
+
+pub fn loader(config: LoaderConfig) -> PolicyLoader {
+    PolicyLoader::new(config).expect("the engine is set up")
+}
+
+pub fn scheduler(loader: &PolicyLoader, component: &[u8]) -> Result<Box<dyn SchedulerPolicy>, LoadError> {
+    match loader.load(PolicyKind::Scheduler, component, "{}")? {
+        AnyPolicy::Scheduler(policy) => Ok(policy),
+        other => panic!("asked for a scheduler, got {other:?}"),
+    }
+}
+
+/// A view with that many rows, where each cell of a column differs from every other.
+pub fn view(number: u64, running: usize, waiting: usize) -> StepView {
+    StepView {
+        now: Micros(1_000_000),
+        number,
+        last_step: Micros(20_000),
+        idle_since: Micros::NEVER,
+        limits: Limits {
+            max_batch_tokens: 2_048,
+            max_running: 256,
+            prefill_chunk: 512,
+            max_prefill_sequences: 8,
+            max_prefill_tokens: 4_096,
+        },
+        memory: Memory { block_size: 16, total_blocks: 1_024, free_blocks: 512, cached_blocks: 128 },
+        running: columns(running, 1),
+        waiting: columns(waiting, 1_000_000),
+        tenants: TenantColumns::default(),
+    }
+}
+
+fn columns(rows: usize, first: u64) -> SequenceColumns {
+    let wide = |column: u64| (first + column * 10_000_000..).take(rows).collect::<Vec<u64>>();
+    let narrow = |column: u32| (first as u32 + column * 10_000_000..).take(rows).collect::<Vec<u32>>();
+    SequenceColumns {
+        id: wide(0),
+        tenant: narrow(1),
+        session: wide(2),
+        priority: narrow(3).into_iter().map(|value| value as i32).collect(),
+        arrived: wide(4),
+        deadline: wide(5),
+        prompt_tokens: narrow(6),
+        computed_tokens: narrow(7),
+        pending_tokens: narrow(8),
+        idle_blocks: narrow(9),
+        generated_tokens: narrow(10),
+        max_new_tokens: narrow(11),
+        blocks: narrow(12),
+        freeable_blocks: narrow(13),
+        preemptions: narrow(14),
+    }
+}
