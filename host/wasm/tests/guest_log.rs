@@ -43,7 +43,8 @@ fn logged_by(guest: &Guest) -> String {
 fn a_line_carries_the_level_and_the_policy_s_name() {
     let levels = ["DEBUG", "INFO", "WARN", "ERROR"];
     for (level, name) in levels.into_iter().enumerate() {
-        let guest = Guest::failing_with(&format!("(call $log (i32.const {level}) (i32.const 800) (i32.const 4))"));
+        let guest =
+            Guest::failing_with(&format!("(call $log (i32.const {level}) (i32.const 800) (i32.const 4))"));
         let log = logged_by(&guest);
         assert!(log.contains(name) && log.contains("text") && log.contains("hand-written"), "{log}");
     }
