@@ -63,5 +63,5 @@ fn is_machinery(name: &str) -> bool {
         "<std::",
     ]
     .iter()
-    .any(|part| name.starts_with(part) || name.contains("panicking"))
+    .any(|part| name.starts_with(part) || name.contains("panic"))
 }
