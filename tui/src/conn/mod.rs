@@ -331,7 +331,7 @@ async fn read_bounded(mut response: Response) -> Result<Vec<u8>, ConnError> {
     loop {
         match response.chunk().await {
             Ok(Some(chunk)) if bytes.len() + chunk.len() <= MAX_ANSWER_BYTES => {
-                bytes.extend_from_slice(&chunk)
+                bytes.extend_from_slice(&chunk);
             }
             Ok(Some(_)) => {
                 return Err(ConnError::Protocol(format!(
