@@ -122,8 +122,8 @@ fn attention_matches<T: Element>(seed: u64, tolerance: f32) {
     let params = AttentionParams {
         heads: paged.layout.kv_heads * random.size(1, 6),
         scale: 0.3,
-        soft_cap: (seed % 3 == 0).then_some(5.0),
-        window: (seed % 2 == 0).then_some(random.size(1, 90) as u32),
+        soft_cap: seed.is_multiple_of(3).then_some(5.0),
+        window: seed.is_multiple_of(2).then_some(random.size(1, 90) as u32),
     };
     let width = paged.layout.head_dim;
     let q = random.numbers(paged.positions.len() * params.heads * width);

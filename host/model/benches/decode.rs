@@ -17,8 +17,7 @@ const BLOCK: usize = 16;
 
 fn steps(criterion: &mut Criterion) {
     let (config, weights) = checkpoint();
-    let files: [(&str, &[u8]); 2] =
-        [("config.json", config.as_bytes()), ("model.safetensors", &weights)];
+    let files: [(&str, &[u8]); 2] = [("config.json", config.as_bytes()), ("model.safetensors", &weights)];
     for dtype in [DType::F32, DType::Bf16] {
         let model = Model::load(&Source::Embedded(&files), Some(dtype)).expect("a sound checkpoint");
         let mut executor = model.executor(options()).expect("a small KV cache fits");

@@ -121,15 +121,17 @@ impl Model {
             }
             KvCacheKind::Contiguous => u64::from(options.max_running) * u64::from(options.max_seq_len),
         };
-        let slots_fit = tokens <= u64::from(u32::MAX);
-        let bytes = tokens.checked_mul(self.kv_bytes_per_token());
-        match bytes.filter(|bytes| slots_fit && *bytes <= isize::MAX as u64) {
-            Some(_) => Ok(()),
-            None => refuse(format!(
-                "a KV cache of {tokens} tokens of {} bytes is too large; lower kv-memory or max-seq-len",
-                self.kv_bytes_per_token()
-            )),
+        let bytes = tokens.saturating_mul(self.kv_bytes_per_token());
+        let most = available_memory().unwrap_or(isize::MAX as u64);
+        if tokens > u64::from(u32::MAX) || bytes > most {
+            return refuse(format!(
+                "a KV cache of {tokens} tokens takes {} MiB and {} MiB are available; lower kv-memory, \
+                 max-batch-size or max-seq-len",
+                bytes >> 20,
+                most >> 20
+            ));
         }
+        Ok(())
     }
 
     fn kv<T: Element>(&self, options: &ExecutorOptions) -> Result<Box<dyn KvStore>, ModelError> {
@@ -149,4 +151,13 @@ impl Model {
             })?),
         })
     }
+}
+
+/// What the system could give without swapping, where it says. Reserving more would succeed and end in a
+/// killed process once the pages are touched.
+fn available_memory() -> Option<u64> {
+    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1_024)
 }

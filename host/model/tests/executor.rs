@@ -161,6 +161,7 @@ fn impossible_options_are_refused_by_name() {
         (ExecutorOptions { max_seq_len: 0, ..options() }, "max-seq-len"),
         (ExecutorOptions { block_size: 0, ..options() }, "block-size"),
         (huge, "kv-memory"),
+        (ExecutorOptions { total_blocks: 1 << 27, ..options() }, "kv-memory"),
     ] {
         let error = llama().executor(options).err().expect("impossible");
         assert_eq!(error.kind, ModelErrorKind::Unsupported);

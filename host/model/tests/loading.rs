@@ -172,7 +172,8 @@ fn broken_weights_are_refused_with_the_tensor_or_file_at_fault() {
     let plain = |config: Vec<u8>, weights: &[u8]| {
         vec![("config.json", config), ("model.safetensors", weights.to_vec())]
     };
-    let cases: Vec<(Vec<(&str, Vec<u8>)>, &str)> = vec![
+    type Files = Vec<(&'static str, Vec<u8>)>;
+    let cases: Vec<(Files, &str)> = vec![
         (plain(changed(json!({"intermediate_size": 180})), &whole), "mlp.gate_proj.weight"),
         (plain(changed(json!({"vocab_size": 600})), &whole), "model.embed_tokens.weight"),
         (plain(changed(json!({"tie_word_embeddings": false})), &whole), "lm_head.weight"),

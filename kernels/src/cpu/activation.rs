@@ -62,7 +62,7 @@ fn gated_lanes<S: Simd>(simd: S, activation: Activation, gate: &[f32], up: &[f32
             Activation::GeluTanh => {
                 // 2 * sqrt(2 / pi) * (x + 0.044715 x^3)
                 let cubic = simd.mul(simd.mul(x, x), simd.mul(x, simd.splat(0.044_715)));
-                simd.mul(simd.splat(1.595_769_1), simd.add(x, cubic))
+                simd.mul(simd.splat(1.595_769_2), simd.add(x, cubic))
             }
         };
         let value = simd.mul(simd.mul(x, sigmoid(simd, inner)), y);

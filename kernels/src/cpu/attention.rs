@@ -8,7 +8,6 @@
 //! are never used in arithmetic: a stale NaN there is harmless. Rates: see kernels/README.md.
 
 use super::math::{exp, tanh};
-use super::matmul::store_some;
 use super::{Cpu, Shared};
 use crate::Rows;
 use crate::attention_params::AttentionParams;
@@ -360,14 +359,14 @@ impl<T: Element, const N: usize> Values<'_, T, N> {
     fn columns<S: Simd, const C: usize>(&self, simd: S, first: usize, sums: &mut [[f32; MAX_HEAD_DIM]; N]) {
         let width = self.context.layer.layout().head_dim;
         assert!(first + C * LANES <= MAX_HEAD_DIM.next_multiple_of(LANES));
-        let mut registers = [[simd.splat(0.0); C]; N];
-        for i in 0..N {
-            for c in 0..C {
+        let mut registers: [[S::V; C]; N] = std::array::from_fn(|i| {
+            let decay = simd.splat(self.decay[i]);
+            std::array::from_fn(|c| {
                 // SAFETY: inside the array, as asserted.
                 let sum = unsafe { simd.load(sums[i].as_ptr().add(first + c * LANES)) };
-                registers[i][c] = simd.mul(sum, simd.splat(self.decay[i]));
-            }
-        }
+                simd.mul(sum, decay)
+            })
+        });
         let mut done = 0;
         while done < self.count {
             let run = self.context.run(self.position + done, self.count - done);
@@ -377,21 +376,19 @@ impl<T: Element, const N: usize> Values<'_, T, N> {
                 let v: [S::V; C] = std::array::from_fn(|c| unsafe {
                     T::load(simd, values.add(p * width + first + c * LANES))
                 });
-                for i in 0..N {
-                    let weight = simd.splat(self.weights[i][done + p]);
-                    for c in 0..C {
-                        registers[i][c] = simd.fma(weight, v[c], registers[i][c]);
+                for (registers, weights) in registers.iter_mut().zip(self.weights) {
+                    let weight = simd.splat(weights[done + p]);
+                    for (register, v) in registers.iter_mut().zip(v) {
+                        *register = simd.fma(weight, v, *register);
                     }
                 }
             }
             done += run.count;
         }
-        for i in 0..N {
-            for c in 0..C {
+        for (sums, registers) in sums.iter_mut().zip(registers) {
+            for (c, register) in registers.into_iter().enumerate() {
                 // SAFETY: inside the array, as asserted.
-                unsafe {
-                    store_some(simd, sums[i].as_mut_ptr().add(first + c * LANES), registers[i][c], LANES)
-                };
+                unsafe { simd.store(sums.as_mut_ptr().add(first + c * LANES), register) };
             }
         }
     }

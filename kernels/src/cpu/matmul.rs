@@ -58,6 +58,9 @@ impl Cpu {
     }
 }
 
+/// How far ahead of a single row's product weights are fetched.
+const PREFETCH_BYTES: usize = 2048;
+
 /// One panel against some rows.
 struct Block<'a, T> {
     x: *const f32,
@@ -129,6 +132,12 @@ fn tile<S: Simd, T: Element, const R: usize, const C: usize>(
         let x = block.x.add(row * block.x_stride);
         let mut weights = block.weights.as_ptr().add(column);
         for k in 0..block.inputs {
+            if R == 1 {
+                // One row is bound by memory, and the hardware's own look-ahead ends at each page.
+                let ahead = weights.wrapping_byte_add(PREFETCH_BYTES);
+                let line = 64 / size_of::<T>();
+                (0..C * LANES).step_by(line).for_each(|i| simd.prefetch(ahead.wrapping_add(i)));
+            }
             let w: [S::V; C] = std::array::from_fn(|c| T::load(simd, weights.add(c * LANES)));
             for (r, sums) in sums.iter_mut().enumerate() {
                 let x = simd.splat(*x.add(r * block.x_stride + k));

@@ -39,6 +39,18 @@ pub trait Simd: Copy {
     /// # Safety
     /// Sixteen numbers are writable at `to`.
     unsafe fn store(self, to: *mut f32, v: Self::V);
+    /// Asks for the cache line at `from`, which may lie anywhere.
+    #[inline(always)]
+    fn prefetch<T>(self, from: *const T) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: SSE is part of x86-64; a prefetch of any address is allowed.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(from.cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = from;
+    }
     /// `a * b + c`.
     fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     fn add(self, a: Self::V, b: Self::V) -> Self::V;
