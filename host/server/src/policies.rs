@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::config::{Config, PolicyChoice};
 use crate::engine::{EngineHandle, EngineStopped, Swapped};
 
-/// Name of the native first-come-first-served policies.
+/// Name of the native policy of any slot, besides its own.
 const BUILTIN: &str = "builtin";
 /// Configurations remembered per slot; a rollback goes back one.
 const REMEMBERED: usize = 8;
@@ -146,7 +146,7 @@ fn load(
         PolicySource::Component(bytes) => return Ok(loader.load(kind, bytes, config)?),
         PolicySource::Name(name) => name,
     };
-    if name == BUILTIN {
+    if name == BUILTIN || *name == builtin(kind).info().name {
         if !matches!(config.trim(), "" | "{}" | "null") {
             return Err(PolicyError::NoConfig);
         }
@@ -278,8 +278,7 @@ fn describe_all(loader: &PolicyLoader) -> Vec<AvailablePolicy> {
         }
     }
     for kind in PolicyKind::ALL {
-        let info = PolicyInfo { name: BUILTIN.to_owned(), ..(*builtin(kind).info()).clone() };
-        all.push(available(kind, &info));
+        all.push(available(kind, &builtin(kind).info()));
     }
     all
 }

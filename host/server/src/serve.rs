@@ -13,7 +13,7 @@ use crate::admin::token::{Token, TokenFile};
 use crate::app::{App, Parts};
 use crate::config::{Config, ConfigError};
 use crate::data;
-use crate::engine::{self, Clock, EngineHandle, EngineThread};
+use crate::engine::{self, ChannelBounds, Clock, EngineHandle, EngineThread};
 use crate::http::{Listener, ListenerBounds};
 use crate::load::{Loaded, StartError};
 use crate::policies::{self, PolicyManager};
@@ -147,15 +147,13 @@ fn load(app: &App) -> Result<(EngineThread, Parts), StartError> {
         .map_err(|e| StartError::Io("no randomness", std::io::Error::other(e.to_string())))?;
     let key = u128::from_ne_bytes(key);
     let engine = Engine::new(loaded.engine_config(config, [key as u64, (key >> 64) as u64]), slots);
-    let thread = engine::spawn(
-        engine,
-        executor,
-        app.clock,
-        config.max_waiting_requests,
-        config.max_batch_size,
-        config.bounds.stream_events,
-    )
-    .map_err(|e| StartError::Io("can't start the engine thread", e))?;
+    let bounds = ChannelBounds {
+        max_waiting: config.max_waiting_requests,
+        max_running: config.max_batch_size,
+        stream_events: config.bounds.stream_events,
+    };
+    let thread = engine::spawn(engine, executor, app.clock, bounds)
+        .map_err(|e| StartError::Io("can't start the engine thread", e))?;
     tracing::info!(
         model = loaded.names[0],
         max_seq_len = loaded.sizing.max_seq_len,

@@ -45,7 +45,7 @@ async fn policies_swap_by_name_and_by_bytes_under_a_stream_and_roll_back() {
     assert_eq!(scheduler["faults"], 0);
     let available: Vec<_> =
         policies["available"].as_array().unwrap().iter().map(|p| p["name"].as_str().unwrap()).collect();
-    for name in ["continuous", "static-batch", "memory-aware", "lru", "builtin"] {
+    for name in ["continuous", "static-batch", "memory-aware", "lru", "builtin-fcfs"] {
         assert!(available.contains(&name), "{name} in {available:?}");
     }
 

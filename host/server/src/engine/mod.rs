@@ -7,6 +7,7 @@
 mod clock;
 mod command;
 mod gate;
+mod handle;
 mod observer;
 mod stream;
 mod thread;
@@ -14,6 +15,7 @@ mod thread;
 pub use clock::Clock;
 pub use command::{EngineReport, Submission, Swapped};
 pub use gate::StepGate;
+pub use handle::{EngineHandle, EngineStopped};
 pub use observer::{Observer, fault_info};
 pub use stream::{End, LiveRequest, NewRequest, RequestMeta, StreamEvent, SubmitError};
-pub use thread::{EngineHandle, EngineStopped, EngineThread, spawn};
+pub use thread::{ChannelBounds, EngineThread, spawn};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use infer_core::{FinishReason, Micros, Refusal, SequenceId, Usage};
 use tokio::sync::mpsc;
 
-use super::thread::EngineHandle;
+use super::handle::EngineHandle;
 
 /// What the engine thread tells a request.
 #[derive(Debug)]

@@ -6,25 +6,22 @@
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use infer_api::admin::HistoryEntry;
-use infer_core::policy::{AnyPolicy, CacheEvents, PolicyKind};
-use infer_core::request::RefusalReason;
-use infer_core::snapshot::BlockSnapshot;
 use infer_core::{
-    DeviceFault, DeviceFaultKind, Engine, Event, Executor, FinishReason, Micros, Refusal, SequenceId,
-    StepOutput,
+    DeviceFault, DeviceFaultKind, Engine, Event, Executor, FinishReason, Micros, SequenceId, StepOutput,
 };
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 use super::clock::Clock;
 use super::command::{Command, EngineReport, Submission, Swapped};
 use super::gate::StepGate;
+use super::handle::{EngineHandle, Shared};
 use super::observer::{Observer, slot_index};
-use super::stream::{End, LiveRequest, NewRequest, RequestMeta, StreamEvent, SubmitError};
+use super::stream::{End, StreamEvent};
 
 /// Commands applied before the next step begins: bounds how long a flood of them can hold up a step.
 const COMMANDS_PER_STEP: usize = 4_096;
@@ -40,41 +37,26 @@ pub struct EngineThread {
     thread: std::thread::JoinHandle<()>,
 }
 
-/// The engine thread is gone: the host can only be restarted.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("the engine has stopped; restart the host")]
-pub struct EngineStopped;
-
-/// Reaches the engine. Cheap to clone.
-#[derive(Clone)]
-pub struct EngineHandle {
-    shared: Arc<Shared>,
+/// What bounds the channels around an engine.
+#[derive(Clone, Copy, Debug)]
+pub struct ChannelBounds {
+    /// Requests that may wait.
+    pub max_waiting: u32,
+    /// Sequences that run at once.
+    pub max_running: u32,
+    /// Events that a stream's reader may lag behind.
+    pub stream_events: usize,
 }
 
-struct Shared {
-    commands: SyncSender<Command>,
-    clock: Clock,
-    tickets: Arc<Semaphore>,
-    max_waiting: u32,
-    stream_events: usize,
-    refused_here: AtomicU64,
-    requests: Mutex<HashMap<u64, Arc<RequestMeta>>>,
-    live: watch::Sender<usize>,
-    lost_command: AtomicBool,
-    alive: watch::Sender<bool>,
-    gate: StepGate,
-    observer: Observer,
-}
-
-/// Starts the engine thread. `max_live` bounds the commands that live requests can have under way.
+/// Starts the engine thread.
 pub fn spawn(
     engine: Engine,
     executor: Box<dyn Executor + Send>,
     clock: Clock,
-    max_waiting: u32,
-    max_running: u32,
-    stream_events: usize,
+    bounds: ChannelBounds,
 ) -> std::io::Result<EngineThread> {
+    let ChannelBounds { max_waiting, max_running, stream_events } = bounds;
+    // Each live request can have a submission and an end under way; the rest is for operators.
     let capacity = 4 * (max_waiting as usize + max_running as usize) + 1_024;
     let (commands, inbox) = sync_channel(capacity);
     let shared = Arc::new(Shared {
@@ -109,166 +91,6 @@ impl EngineThread {
     pub fn stop(self) {
         if self.handle.shared.commands.send(Command::Stop).is_ok() {
             let _ = self.thread.join();
-        }
-    }
-}
-
-impl EngineHandle {
-    /// The host's clock.
-    pub fn clock(&self) -> Clock {
-        self.shared.clock
-    }
-
-    /// Faults, changes of policy and the like.
-    pub fn observer(&self) -> &Observer {
-        &self.shared.observer
-    }
-
-    /// Whether the engine thread runs.
-    pub fn is_alive(&self) -> bool {
-        *self.shared.alive.borrow()
-    }
-
-    /// Completes when the engine thread has ended.
-    pub async fn stopped(&self) {
-        let mut alive = self.shared.alive.subscribe();
-        let _ = alive.wait_for(|alive| !alive).await;
-    }
-
-    /// Requests whose clients still hold them.
-    pub fn live(&self) -> usize {
-        *self.shared.live.borrow()
-    }
-
-    /// Completes when no client holds a request.
-    pub async fn idle(&self) {
-        let mut live = self.shared.live.subscribe();
-        let _ = live.wait_for(|&live| live == 0).await;
-    }
-
-    /// Requests turned away here because the queue was full, which the engine never saw.
-    pub fn refused_at_the_door(&self) -> u64 {
-        self.shared.refused_here.load(Ordering::Relaxed)
-    }
-
-    /// Hands a request to the engine.
-    pub async fn submit(&self, new: NewRequest) -> Result<LiveRequest, SubmitError> {
-        let Ok(ticket) = Arc::clone(&self.shared.tickets).try_acquire_owned() else {
-            self.shared.refused_here.fetch_add(1, Ordering::Relaxed);
-            return Err(SubmitError::Refused(queue_full(self.shared.max_waiting)));
-        };
-        let submitted = self.shared.clock.now();
-        let (events, receiver) = mpsc::channel(self.shared.stream_events + 1);
-        let (reply, answer) = oneshot::channel();
-        let submission = Submission { request: new.request, ticket, events, reply };
-        self.send(Command::Submit(Box::new(submission))).map_err(|_| SubmitError::Stopped)?;
-        // A client that goes away right here leaves a request that nobody can take back by its id.
-        let mut orphan = Orphan { engine: Some(self) };
-        let id = answer.await.map_err(|_| SubmitError::Stopped)?.map_err(SubmitError::Refused)?;
-        orphan.engine = None;
-        self.shared.live.send_modify(|live| *live += 1);
-        let meta = Arc::new(new.meta);
-        lock(&self.shared.requests).insert(id.0, Arc::clone(&meta));
-        Ok(LiveRequest::new(id, submitted, meta, receiver, self.clone()))
-    }
-
-    /// What operators see of a live request.
-    pub fn request_meta(&self, id: u64) -> Option<Arc<RequestMeta>> {
-        lock(&self.shared.requests).get(&id).cloned()
-    }
-
-    /// The live request with this `x-request-id`; any of them where clients gave it twice.
-    pub fn find_request(&self, request_id: &str) -> Option<SequenceId> {
-        let all = lock(&self.shared.requests);
-        all.iter().find(|(_, meta)| meta.request_id == request_id).map(|(&id, _)| SequenceId(id))
-    }
-
-    /// The engine and its thread as they are after the step that runs now.
-    pub async fn report(&self) -> Result<Box<EngineReport>, EngineStopped> {
-        self.ask(Command::Report).await
-    }
-
-    /// Every block.
-    pub async fn blocks(&self) -> Result<Vec<BlockSnapshot>, EngineStopped> {
-        self.ask(Command::Blocks).await
-    }
-
-    /// Takes a request back on an operator's word; false if it was not alive.
-    pub async fn cancel(&self, id: SequenceId) -> Result<bool, EngineStopped> {
-        self.ask(|reply| Command::Cancel(id, reply)).await
-    }
-
-    /// Fails everything that waits; returns how many.
-    pub async fn clear_queue(&self, message: String) -> Result<usize, EngineStopped> {
-        self.ask(|reply| Command::ClearQueue(message, reply)).await
-    }
-
-    /// Everything a new prefix-cache policy must be told before it is swapped in.
-    pub async fn prime(&self) -> Result<CacheEvents, EngineStopped> {
-        self.ask(Command::Prime).await
-    }
-
-    /// Puts a policy in force.
-    pub async fn swap(&self, policy: AnyPolicy) -> Result<Swapped, EngineStopped> {
-        self.ask(|reply| Command::Swap(policy, reply)).await
-    }
-
-    /// Brings the previous policy of a slot back, where there is one.
-    pub async fn rollback(&self, kind: PolicyKind) -> Result<Option<Swapped>, EngineStopped> {
-        self.ask(|reply| Command::Rollback(kind, reply)).await
-    }
-
-    /// From now on the engine refuses new requests.
-    pub fn drain(&self) {
-        let _ = self.send(Command::Drain);
-    }
-
-    /// Holds steps back until `release_steps`; commands are still applied. For tests.
-    pub fn hold_steps(&self) {
-        self.shared.gate.set(true);
-        let _ = self.send(Command::Wake);
-    }
-
-    /// Lets steps begin again.
-    pub fn release_steps(&self) {
-        self.shared.gate.set(false);
-        let _ = self.send(Command::Wake);
-    }
-
-    pub(super) fn finish(&self, id: SequenceId, reason: FinishReason) {
-        // The channel holds more than all live requests can send. Should it be full all the same,
-        // the engine looks for requests without a reader by itself.
-        if self.shared.commands.try_send(Command::Finish(id, reason)).is_err() {
-            self.shared.lost_command.store(true, Ordering::Release);
-        }
-    }
-
-    pub(super) fn forget(&self, id: SequenceId) {
-        lock(&self.shared.requests).remove(&id.0);
-        self.shared.live.send_modify(|live| *live -= 1);
-    }
-
-    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, EngineStopped> {
-        let (reply, answer) = oneshot::channel();
-        self.send(command(reply))?;
-        answer.await.map_err(|_| EngineStopped)
-    }
-
-    fn send(&self, command: Command) -> Result<(), EngineStopped> {
-        self.shared.commands.try_send(command).map_err(|_| EngineStopped)
-    }
-}
-
-/// Makes the engine look for requests without a reader, unless it is defused.
-struct Orphan<'a> {
-    engine: Option<&'a EngineHandle>,
-}
-
-impl Drop for Orphan<'_> {
-    fn drop(&mut self) {
-        if let Some(engine) = self.engine {
-            engine.shared.lost_command.store(true, Ordering::Release);
-            let _ = engine.send(Command::Wake);
         }
     }
 }
@@ -502,8 +324,17 @@ impl Driver {
             Event::Preempted { id } => self.shared.observer.preempted(id),
             Event::PolicyFault(fault) => self.shared.observer.fault(&fault),
             Event::PolicyChanged { kind, from, to, at, reason } => {
+                let retired = self.engine.take_retired();
+                if !retired.is_empty() {
+                    drop_elsewhere(retired);
+                }
                 let snapshot = self.engine.snapshot(now);
                 let sha256 = snapshot.policies[slot_index(kind)].policy.digest.clone();
+                let reason = match reason.as_str() {
+                    "swapped" => "swap".to_owned(),
+                    "rolled back" => "rollback".to_owned(),
+                    _ => reason,
+                };
                 let entry =
                     HistoryEntry { at_ms: at.0 / 1_000, step: snapshot.step, from, to, sha256, reason };
                 self.shared.observer.changed(kind, entry);
@@ -554,19 +385,16 @@ impl Driver {
     }
 }
 
-/// Drops what nobody took elsewhere: tearing a policy down must not hold up the engine.
+/// An answer that nobody waits for any more may hold a policy.
 fn retire<T: Send + 'static>(unsent: Result<(), T>) {
     if let Err(unsent) = unsent {
-        let _ = std::thread::Builder::new().spawn(move || drop(unsent));
+        drop_elsewhere(unsent);
     }
 }
 
-fn queue_full(max_waiting: u32) -> Refusal {
-    Refusal {
-        reason: RefusalReason::QueueFull,
-        message: format!("the waiting queue is full ({max_waiting} requests); try again later"),
-        retry_after_ms: 1_000,
-    }
+/// Tearing a policy down unmaps its memory, which must not hold up the engine.
+fn drop_elsewhere<T: Send + 'static>(what: T) {
+    let _ = std::thread::Builder::new().name("retire".to_owned()).spawn(move || drop(what));
 }
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
@@ -575,8 +403,4 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
         .copied()
         .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("no message")
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,0 +1,220 @@
+//! The handle by which everything else reaches the engine thread: submits, reports, swaps.
+//!
+//! Sending never waits: the command channel holds more than all live requests can have under way. What
+//! is kept here besides is what the engine doesn't need: places in the queue, and what operators see.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use infer_core::policy::{AnyPolicy, CacheEvents, PolicyKind};
+use infer_core::request::RefusalReason;
+use infer_core::snapshot::BlockSnapshot;
+use infer_core::{FinishReason, Refusal, SequenceId};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+
+use super::clock::Clock;
+use super::command::{Command, EngineReport, Submission, Swapped};
+use super::gate::StepGate;
+use super::observer::Observer;
+use super::stream::{LiveRequest, NewRequest, RequestMeta, SubmitError};
+
+/// The engine thread is gone: the host can only be restarted.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the engine has stopped; restart the host")]
+pub struct EngineStopped;
+
+/// Reaches the engine. Cheap to clone.
+#[derive(Clone)]
+pub struct EngineHandle {
+    pub(super) shared: Arc<Shared>,
+}
+
+/// What handles and the engine thread share.
+pub(super) struct Shared {
+    pub(super) commands: SyncSender<Command>,
+    pub(super) clock: Clock,
+    pub(super) tickets: Arc<Semaphore>,
+    pub(super) max_waiting: u32,
+    pub(super) stream_events: usize,
+    pub(super) refused_here: AtomicU64,
+    pub(super) requests: Mutex<HashMap<u64, Arc<RequestMeta>>>,
+    pub(super) live: watch::Sender<usize>,
+    pub(super) lost_command: AtomicBool,
+    pub(super) alive: watch::Sender<bool>,
+    pub(super) gate: StepGate,
+    pub(super) observer: Observer,
+}
+
+impl EngineHandle {
+    /// The host's clock.
+    pub fn clock(&self) -> Clock {
+        self.shared.clock
+    }
+
+    /// Faults, changes of policy and the like.
+    pub fn observer(&self) -> &Observer {
+        &self.shared.observer
+    }
+
+    /// Whether the engine thread runs.
+    pub fn is_alive(&self) -> bool {
+        *self.shared.alive.borrow()
+    }
+
+    /// Completes when the engine thread has ended.
+    pub async fn stopped(&self) {
+        let mut alive = self.shared.alive.subscribe();
+        let _ = alive.wait_for(|alive| !alive).await;
+    }
+
+    /// Requests whose clients still hold them.
+    pub fn live(&self) -> usize {
+        *self.shared.live.borrow()
+    }
+
+    /// Completes when no client holds a request.
+    pub async fn idle(&self) {
+        let mut live = self.shared.live.subscribe();
+        let _ = live.wait_for(|&live| live == 0).await;
+    }
+
+    /// Requests turned away here because the queue was full, which the engine never saw.
+    pub fn refused_at_the_door(&self) -> u64 {
+        self.shared.refused_here.load(Ordering::Relaxed)
+    }
+
+    /// Hands a request to the engine.
+    pub async fn submit(&self, new: NewRequest) -> Result<LiveRequest, SubmitError> {
+        let Ok(ticket) = Arc::clone(&self.shared.tickets).try_acquire_owned() else {
+            self.shared.refused_here.fetch_add(1, Ordering::Relaxed);
+            return Err(SubmitError::Refused(queue_full(self.shared.max_waiting)));
+        };
+        let submitted = self.shared.clock.now();
+        let (events, receiver) = mpsc::channel(self.shared.stream_events + 1);
+        let (reply, answer) = oneshot::channel();
+        let submission = Submission { request: new.request, ticket, events, reply };
+        self.send(Command::Submit(Box::new(submission))).map_err(|_| SubmitError::Stopped)?;
+        // A client that goes away right here leaves a request that nobody can take back by its id.
+        let mut orphan = Orphan { engine: Some(self) };
+        let id = answer.await.map_err(|_| SubmitError::Stopped)?.map_err(SubmitError::Refused)?;
+        orphan.engine = None;
+        self.shared.live.send_modify(|live| *live += 1);
+        let meta = Arc::new(new.meta);
+        lock(&self.shared.requests).insert(id.0, Arc::clone(&meta));
+        Ok(LiveRequest::new(id, submitted, meta, receiver, self.clone()))
+    }
+
+    /// What operators see of a live request.
+    pub fn request_meta(&self, id: u64) -> Option<Arc<RequestMeta>> {
+        lock(&self.shared.requests).get(&id).cloned()
+    }
+
+    /// The live request with this `x-request-id`; any of them where clients gave it twice.
+    pub fn find_request(&self, request_id: &str) -> Option<SequenceId> {
+        let all = lock(&self.shared.requests);
+        all.iter().find(|(_, meta)| meta.request_id == request_id).map(|(&id, _)| SequenceId(id))
+    }
+
+    /// The engine and its thread as they are after the step that runs now.
+    pub async fn report(&self) -> Result<Box<EngineReport>, EngineStopped> {
+        self.ask(Command::Report).await
+    }
+
+    /// Every block.
+    pub async fn blocks(&self) -> Result<Vec<BlockSnapshot>, EngineStopped> {
+        self.ask(Command::Blocks).await
+    }
+
+    /// Takes a request back on an operator's word; false if it was not alive.
+    pub async fn cancel(&self, id: SequenceId) -> Result<bool, EngineStopped> {
+        self.ask(|reply| Command::Cancel(id, reply)).await
+    }
+
+    /// Fails everything that waits; returns how many.
+    pub async fn clear_queue(&self, message: String) -> Result<usize, EngineStopped> {
+        self.ask(|reply| Command::ClearQueue(message, reply)).await
+    }
+
+    /// Everything a new prefix-cache policy must be told before it is swapped in.
+    pub async fn prime(&self) -> Result<CacheEvents, EngineStopped> {
+        self.ask(Command::Prime).await
+    }
+
+    /// Puts a policy in force.
+    pub async fn swap(&self, policy: AnyPolicy) -> Result<Swapped, EngineStopped> {
+        self.ask(|reply| Command::Swap(policy, reply)).await
+    }
+
+    /// Brings the previous policy of a slot back, where there is one.
+    pub async fn rollback(&self, kind: PolicyKind) -> Result<Option<Swapped>, EngineStopped> {
+        self.ask(|reply| Command::Rollback(kind, reply)).await
+    }
+
+    /// From now on the engine refuses new requests.
+    pub fn drain(&self) {
+        let _ = self.send(Command::Drain);
+    }
+
+    /// Holds steps back until `release_steps`; commands are still applied. For tests.
+    pub fn hold_steps(&self) {
+        self.shared.gate.set(true);
+        let _ = self.send(Command::Wake);
+    }
+
+    /// Lets steps begin again.
+    pub fn release_steps(&self) {
+        self.shared.gate.set(false);
+        let _ = self.send(Command::Wake);
+    }
+
+    pub(super) fn finish(&self, id: SequenceId, reason: FinishReason) {
+        // The channel holds more than all live requests can send. Should it be full all the same,
+        // the engine looks for requests without a reader by itself.
+        if self.shared.commands.try_send(Command::Finish(id, reason)).is_err() {
+            self.shared.lost_command.store(true, Ordering::Release);
+        }
+    }
+
+    pub(super) fn forget(&self, id: SequenceId) {
+        lock(&self.shared.requests).remove(&id.0);
+        self.shared.live.send_modify(|live| *live -= 1);
+    }
+
+    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, EngineStopped> {
+        let (reply, answer) = oneshot::channel();
+        self.send(command(reply))?;
+        answer.await.map_err(|_| EngineStopped)
+    }
+
+    fn send(&self, command: Command) -> Result<(), EngineStopped> {
+        self.shared.commands.try_send(command).map_err(|_| EngineStopped)
+    }
+}
+
+/// Makes the engine look for requests without a reader, unless it is defused.
+struct Orphan<'a> {
+    engine: Option<&'a EngineHandle>,
+}
+
+impl Drop for Orphan<'_> {
+    fn drop(&mut self) {
+        if let Some(engine) = self.engine {
+            engine.shared.lost_command.store(true, Ordering::Release);
+            let _ = engine.send(Command::Wake);
+        }
+    }
+}
+
+fn queue_full(max_waiting: u32) -> Refusal {
+    Refusal {
+        reason: RefusalReason::QueueFull,
+        message: format!("the waiting queue is full ({max_waiting} requests); try again later"),
+        retry_after_ms: 1_000,
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
