@@ -76,11 +76,14 @@ impl PolicyError {
     }
 }
 
+/// A policy and how it is configured.
+pub type Configured = (Arc<PolicyInfo>, Value);
+
 /// Loads and swaps policies.
 pub struct PolicyManager {
     loader: PolicyLoader,
     engine: EngineHandle,
-    configs: Mutex<[VecDeque<(Arc<PolicyInfo>, Value)>; 3]>,
+    configs: Mutex<[VecDeque<Configured>; 3]>,
     one_at_a_time: Arc<tokio::sync::Mutex<()>>,
     available: tokio::sync::OnceCell<Vec<AvailablePolicy>>,
 }
@@ -89,7 +92,7 @@ pub struct PolicyManager {
 pub fn load_initial(
     loader: &PolicyLoader,
     config: &Config,
-) -> Result<(Slots, Vec<(Arc<PolicyInfo>, Value)>), (PolicyKind, PolicyError)> {
+) -> Result<(Slots, Vec<Configured>), (PolicyKind, PolicyError)> {
     let mut slots = Slots::builtin();
     let mut configs = Vec::new();
     for kind in PolicyKind::ALL {
@@ -171,7 +174,7 @@ fn builtin(kind: PolicyKind) -> AnyPolicy {
 
 impl PolicyManager {
     /// For an engine that was started with `initial`, in `PolicyKind::ALL` order.
-    pub fn new(loader: PolicyLoader, engine: EngineHandle, initial: Vec<(Arc<PolicyInfo>, Value)>) -> Self {
+    pub fn new(loader: PolicyLoader, engine: EngineHandle, initial: Vec<Configured>) -> Self {
         let mut configs: [VecDeque<_>; 3] = Default::default();
         for (slot, entry) in configs.iter_mut().zip(initial) {
             slot.push_back(entry);

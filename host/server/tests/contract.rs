@@ -187,20 +187,20 @@ async fn slow_heads_and_bodies_are_408() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stop_strings_end_the_text_before_them() {
     let host = Host::start(config()).await;
-    let whole = host.events(json!({"max_tokens": 24})).await;
+    let whole = host.events(json!({"max_tokens": 24, "ignore_eos": true})).await;
     let text = text_of(&whole);
     // A stop string from the middle of what would come, across token borders.
     let middle: Vec<char> = text.chars().skip(text.chars().count() / 3).take(6).collect();
     let stop: String = middle.into_iter().collect();
     let cut = text.find(&stop).expect("taken from the text");
-    let stopped = host.events(json!({"max_tokens": 24, "stop": [stop]})).await;
+    let stopped = host.events(json!({"max_tokens": 24, "ignore_eos": true, "stop": [stop]})).await;
     assert_eq!(text_of(&stopped), text[..cut]);
     let (_, done) = stopped.last().unwrap();
     assert_eq!(done["finish_reason"], "stop");
     assert_eq!(done["usage"]["completion_tokens"], token_ids(&stopped).len());
 
     // One that never comes holds nothing back for good.
-    let kept = host.events(json!({"max_tokens": 24, "stop": format!("{text}~")})).await;
+    let kept = host.events(json!({"max_tokens": 24, "ignore_eos": true, "stop": format!("{text}~")})).await;
     assert_eq!(text_of(&kept), text);
     assert_eq!(token_ids(&kept), token_ids(&whole));
     host.server.shutdown().await;
@@ -239,7 +239,7 @@ async fn min_tokens_and_ignore_eos_hold_back_the_end() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn models_health_version_and_metrics_answer() {
     let host = Host::start(config()).await;
-    host.events(json!({})).await;
+    host.events(json!({"ignore_eos": true})).await;
     let get = async |path: &str| {
         let answer = host.client.get(host.url(path)).send().await.unwrap();
         assert_eq!(answer.status(), 200, "{path}");

@@ -152,7 +152,7 @@ impl Config {
     pub fn from_settings(all: &Settings) -> Result<Self, ConfigError> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let (admin_host, admin_port) = read(all, "admin", ("127.0.0.1".to_owned(), 8001), parse::address)?;
-        read(all, "device", (), |t| device(t))?;
+        read(all, "device", (), device)?;
         read(all, "deterministic", false, parse::switch)?;
         let policy_configs = read(all, "policy-config", BTreeMap::new(), policy_configs)?;
         let policy =

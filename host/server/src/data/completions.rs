@@ -153,7 +153,7 @@ fn dialect(
     };
     if openai {
         let include_usage = parsed.stream_options == Some(true);
-        Dialect::OpenAi { head: completion_head(served, request_id, created), include_usage }
+        Dialect::OpenAi { head: Box::new(completion_head(served, request_id, created)), include_usage }
     } else {
         Dialect::Named
     }

@@ -14,7 +14,7 @@ pub enum Dialect {
     /// Unnamed completion chunks, then `[DONE]`.
     OpenAi {
         /// The chunks without choices.
-        head: Completion,
+        head: Box<Completion>,
         /// Whether a last chunk carries the usage.
         include_usage: bool,
     },
@@ -53,7 +53,7 @@ impl Dialect {
             Self::OpenAi { head, include_usage } => {
                 data(out, &chunk(head, String::new(), Some(openai_reason(reason))));
                 if *include_usage {
-                    data(out, &Completion { usage: Some(outcome.usage), ..head.clone() });
+                    data(out, &Completion { usage: Some(outcome.usage), ..(**head).clone() });
                 }
                 out.extend_from_slice(b"data: [DONE]\n\n");
             }
@@ -63,7 +63,7 @@ impl Dialect {
     fn error(&self, out: &mut Vec<u8>, message: &str, code: &str) {
         match self {
             Self::Named => {
-                named(out, "error", &ErrorEvent { error: message.to_owned(), code: code.to_owned() })
+                named(out, "error", &ErrorEvent { error: message.to_owned(), code: code.to_owned() });
             }
             Self::OpenAi { .. } => {
                 let error = serde_json::json!({
