@@ -1,2 +1,45 @@
-//! Home of the cross-crate tests; they live in `tests/tests`. Nothing to use here.
+//! What the cross-crate tests share: the demo model, its engine turned by hand in virtual time, and
+//! the policy components, shipped and misbehaving.
+//!
+//! Everything here is the real thing: real components on the real sandbox over the real model. Only
+//! the clock is virtual, so that a test's outcome does not depend on the machine.
 #![forbid(unsafe_code)]
+
+mod driver;
+mod policies;
+
+pub use driver::{Driver, Ended, request};
+pub use policies::{bundled, faulty, load};
+
+use std::sync::OnceLock;
+
+use infer_model::{ExecutorOptions, KvCacheKind, Model, ModelExecutor, Source, Tokenizer};
+
+/// The demo model, loaded once.
+pub fn model() -> &'static Model {
+    static MODEL: OnceLock<Model> = OnceLock::new();
+    MODEL.get_or_init(|| Model::load(&source(), None).expect("the demo checkpoint loads"))
+}
+
+/// The demo model's tokenizer.
+pub fn tokenizer() -> Tokenizer {
+    Tokenizer::load(&source()).expect("the demo tokenizer loads")
+}
+
+fn source() -> Source<'static> {
+    Source::Embedded(infer_demo::FILES)
+}
+
+/// An executor over the demo model whose pool fits `config`.
+pub fn executor(config: &infer_core::EngineConfig, kv_cache: KvCacheKind) -> ModelExecutor {
+    let options = ExecutorOptions {
+        kv_cache,
+        block_size: config.block_size,
+        total_blocks: config.total_blocks,
+        max_running: config.limits.max_running,
+        max_seq_len: config.max_seq_len,
+        prompt_cache_entries: config.prompt_cache_entries,
+        threads: 2,
+    };
+    model().executor(options).expect("the executor fits this machine")
+}

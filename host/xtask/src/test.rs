@@ -22,7 +22,7 @@ pub fn test() -> Result<(), String> {
 
 /// The policies' own unit tests, compiled to wasm32-wasip2 and run under wasmtime.
 fn wasm_tests() -> Result<(), String> {
-    run(&mut cargo(&["build", "--package", "infer-wasm", "--all-features", "--bin", "wasi-runner"]))?;
+    run(&mut cargo(&["build", "--workspace", "--all-features", "--bin", "wasi-runner"]))?;
     let runner: OsString = target_dir().join("debug").join("wasi-runner").into();
     let mut tests = cargo(&["test", "--target", "wasm32-wasip2", "--package", "infer-policy-sdk"]);
     for policy in policies()? {

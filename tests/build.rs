@@ -1,0 +1,24 @@
+//! Builds the misbehaving policies to components and hands their bytes to the tests.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+const POLICIES: [&str; 3] = ["faulty-scheduler", "faulty-admission", "faulty-prefix-cache"];
+
+fn main() -> Result<()> {
+    let builder = infer_policy_build::Builder::for_build_script()?;
+    builder.watch(&POLICIES.map(|name| format!("tests/policies/{name}")).each_ref().map(String::as_str));
+    println!("cargo::rerun-if-changed=build.rs");
+
+    let out_dir = PathBuf::from(std::env::var_os("OUT_DIR").context("OUT_DIR isn't set")?);
+    let mut table = String::new();
+    for (name, component) in POLICIES.iter().zip(builder.build(&POLICIES)?) {
+        let file = out_dir.join(format!("{name}.wasm"));
+        std::fs::write(&file, component).with_context(|| format!("can't write {}", file.display()))?;
+        let constant = name.replace('-', "_").to_uppercase();
+        writeln!(table, "const {constant}: &[u8] = include_bytes!({file:?});")?;
+    }
+    std::fs::write(out_dir.join("faulty.rs"), table).context("can't write faulty.rs")
+}
