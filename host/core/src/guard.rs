@@ -140,7 +140,7 @@ impl<P: Policy + ?Sized> Slot<P> {
                         // A policy that can't read its own state starts cold, which is no fault.
                         let _ = tenure.policy.import_state(&tenure.state);
                     }
-                    self.renewed = Some(Renewal::Blank);
+                    self.renew(Renewal::Blank);
                 }
                 Err(fault) => self.strike(cx, fault, FaultView::Lifecycle, true),
             }
@@ -183,10 +183,17 @@ impl<P: Policy + ?Sized> Slot<P> {
         if let Some(mut previous) = self.previous.take() {
             previous.since = cx.now;
             self.current = Some(previous);
-            self.renewed = Some(Renewal::CameBack);
+            self.renew(Renewal::CameBack);
         }
         let to = self.info().name.clone();
         cx.events.push(Event::PolicyChanged { kind: self.kind, from, to, at: cx.now, reason });
+    }
+
+    /// Only prefix-cache policies are told things; the others see everything each time.
+    fn renew(&mut self, renewal: Renewal) {
+        if self.kind == PolicyKind::PrefixCache {
+            self.renewed = Some(renewal);
+        }
     }
 
     /// Keeps a copy of the state of the policy in force.
@@ -214,7 +221,13 @@ impl<P: Policy + ?Sized> Slot<P> {
         let from = self.info().name.clone();
         let state = self.outgoing_state(&policy.info().name);
         let restored = state.is_some_and(|state| policy.import_state(&state).is_ok());
-        let outgoing = self.current.replace(Tenure::new(policy, cx.now));
+        let mut outgoing = self.current.replace(Tenure::new(policy, cx.now));
+        if self.renewed.take().is_some()
+            && let Some(outgoing) = &mut outgoing
+        {
+            // It was not told yet what it missed: should it come back, it begins afresh.
+            outgoing.broken = true;
+        }
         let retired = match outgoing {
             Some(outgoing) => self.previous.replace(outgoing),
             None => self.previous.take(),
@@ -231,7 +244,7 @@ impl<P: Policy + ?Sized> Slot<P> {
         let restored = state.is_some_and(|state| previous.policy.import_state(&state).is_ok());
         previous.since = cx.now;
         let retired = self.current.replace(previous);
-        self.renewed = Some(Renewal::CameBack);
+        self.renew(Renewal::CameBack);
         self.changed(cx, from, "rolled back");
         Some((restored, retired.map(|t| (self.into_any)(t.policy))))
     }

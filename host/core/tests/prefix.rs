@@ -360,3 +360,32 @@ fn a_policy_that_drops_in_observe_is_told_so_before_it_is_asked_to_evict() {
     }
     assert_eq!(bench.faults(), []);
 }
+
+#[test]
+fn a_policy_that_comes_back_in_the_middle_of_a_swap_misses_nothing() {
+    let first = RandomPrefixCache::new(1, 0);
+    let mirror = first.mirror.clone();
+    let policies = Policies { prefix_cache: Box::new(first), ..Policies::builtin() };
+    let mut bench = Bench::with(EngineConfig { max_strikes: 1, ..small() }, policies);
+    let fails = Arc::new(Mutex::new(false));
+    let broken = fails.clone();
+    let second = PrefixCache(move |ask: Ask<'_>| match ask {
+        Ask::Observe(_) if *broken.lock().unwrap() => Err(common::scripted::trap()),
+        _ => Ok(Say::Default),
+    });
+    bench.engine.swap(AnyPolicy::PrefixCache(Box::new(second)), bench.now);
+    let id = bench.submit(request(prompt(1, 13), 9));
+    bench.step();
+    bench.step();
+    *fails.lock().unwrap() = true;
+    // Its end is told in the swap's own flush: the second policy fails, the first comes back and leaves.
+    bench.engine.finish(id, FinishReason::Cancelled, bench.now);
+    bench.engine.swap(AnyPolicy::PrefixCache(Policies::builtin().prefix_cache), bench.now);
+    bench
+        .engine
+        .rollback(infer_core::policy::PolicyKind::PrefixCache, bench.now)
+        .expect("the first is there");
+    bench.step();
+    let cached = bench.engine.snapshot(bench.now).memory.cached;
+    assert_eq!((mirror.lock().unwrap().idle.len() as u32, cached), (cached, 4));
+}

@@ -343,7 +343,7 @@ fn seeds() -> std::ops::Range<u64> {
     let number = |name| std::env::var(name).ok().and_then(|v| v.parse().ok());
     match number("SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..number("SEEDS").unwrap_or(150),
+        None => 0..number("SEEDS").unwrap_or(500),
     }
 }
 

@@ -17,8 +17,11 @@ impl Engine {
         let now = self.tick(now);
         let (kind, from, to) = (policy.kind(), self.name_of(policy.kind()), policy.info().name.clone());
         if kind == PolicyKind::PrefixCache {
-            // Those who leave know everything up to here.
+            // Whoever leaves knows everything up to here, even one that came back in this very flush.
             self.flush_cache_events(now);
+            if self.prefix.renewed.is_some() {
+                self.flush_cache_events(now);
+            }
         }
         let mut cx = context!(self, now);
         let (restored, retired) = match policy {
