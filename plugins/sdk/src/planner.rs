@@ -59,7 +59,14 @@ impl<'a> Planner<'a> {
     /// Returns how many were preempted.
     pub fn go_on(&mut self) -> usize {
         let running = &self.step.running;
-        let mut needed: u64 = running.iter().map(|s| u64::from(self.least_blocks(s))).sum();
+        let mut needed = 0u64;
+        let mut prompts = Vec::new();
+        for (row, sequence) in running.iter().enumerate() {
+            needed += u64::from(self.least_blocks(sequence));
+            if !sequence.is_decoding() {
+                prompts.push(row);
+            }
+        }
         let mut stay = running.len();
         while stay > 1 && needed > u64::from(self.blocks) {
             stay -= 1;
@@ -67,21 +74,28 @@ impl<'a> Planner<'a> {
             needed -= u64::from(self.least_blocks(latest));
             self.preempt(latest);
         }
+        prompts.truncate(prompts.partition_point(|row| *row < stay));
         // What everybody needs at least is set aside, so that a long chunk can't take it.
         self.blocks = self.blocks.saturating_sub(u32::try_from(needed).unwrap_or(u32::MAX));
-        for sequence in running.iter().take(stay).filter(|s| s.is_decoding()) {
-            self.blocks = self.blocks.saturating_add(self.least_blocks(sequence));
-            self.run(sequence, 1);
+        let mut next_prompt = prompts.iter().copied().peekable();
+        for row in 0..stay {
+            if next_prompt.next_if_eq(&row).is_none() {
+                self.go_on_with(running.get(row), 1);
+            }
         }
-        let mut prompts = running.iter().take(stay).filter(|s| !s.is_decoding()).count();
-        let share = self.least_share(prompts);
-        for sequence in running.iter().take(stay).filter(|s| !s.is_decoding()) {
-            prompts -= 1;
-            self.blocks = self.blocks.saturating_add(self.least_blocks(sequence));
-            let behind = share.saturating_mul(u32::try_from(prompts).unwrap_or(u32::MAX));
-            self.run(sequence, self.prompt_tokens_left().saturating_sub(behind).max(1));
+        let share = self.least_share(prompts.len());
+        let mut behind = share.saturating_mul(u32::try_from(prompts.len()).unwrap_or(u32::MAX));
+        for row in prompts {
+            behind = behind.saturating_sub(share);
+            self.go_on_with(running.get(row), self.prompt_tokens_left().saturating_sub(behind).max(1));
         }
         running.len() - stay
+    }
+
+    /// Runs a sequence for which its least blocks were set aside.
+    fn go_on_with(&mut self, running: Sequence<'_>, most: u32) {
+        self.blocks = self.blocks.saturating_add(self.least_blocks(running));
+        self.run(running, most);
     }
 
     /// Lets one running sequence compute at most `most` tokens, as far as limits and blocks allow.
