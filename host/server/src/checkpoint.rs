@@ -5,9 +5,6 @@ use std::path::{Path, PathBuf};
 
 use infer_model::Source;
 
-/// The embedded checkpoint; empty until there is one.
-const DEMO: &[(&str, &[u8])] = &[];
-
 /// A checkpoint that was found.
 #[derive(Debug)]
 pub struct Checkpoint {
@@ -20,7 +17,7 @@ pub struct Checkpoint {
 /// Finds what `--model` means. The error says what would be right.
 pub fn find(model: &str) -> Result<Checkpoint, String> {
     if model == "demo" {
-        return Ok(Checkpoint { source: Source::Embedded(DEMO), names: vec![model.to_owned()] });
+        return Ok(Checkpoint { source: Source::Embedded(infer_demo::FILES), names: vec![model.to_owned()] });
     }
     let path = Path::new(model);
     if path.is_dir() {

@@ -24,6 +24,8 @@ use super::stall::Stalling;
 const BUFFER_BYTES: usize = 64 << 10;
 /// Header fields of one request.
 const MAX_HEADERS: usize = 100;
+/// Bytes of one request's head.
+const MAX_HEAD_BYTES: usize = 32 << 10;
 /// Pause after a failed accept: file descriptors may be short, and come back.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -111,6 +113,7 @@ async fn serve_connection<H, F>(
         .timer(TokioTimer::new())
         .header_read_timeout(bounds.header_timeout)
         .max_headers(MAX_HEADERS)
+        .max_header_size(MAX_HEAD_BYTES)
         .max_buf_size(BUFFER_BYTES)
         .serve_connection(Stalling::new(TokioIo::new(stream), bounds.write_timeout), service);
     let mut stopping = pin!(shutdown.wait_for(|stop| *stop));

@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 /// A small, quick configuration of the demo model on free ports.
 pub fn config() -> Config {
     Config {
-        model: std::env::var("INFER_TEST_MODEL").unwrap_or_else(|_| "demo".to_owned()),
         port: 0,
         admin_port: 0,
         threads: 2,
