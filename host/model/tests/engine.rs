@@ -1,0 +1,155 @@
+//! A real model under the real engine with its built-in policies: whatever the engine does to a request
+//! (mixes it, cuts its prompt, preempts it, starts it from cached blocks), its greedy tokens stay the same.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use common::model;
+use infer_core::engine::Policies;
+use infer_core::{
+    Engine, EngineConfig, Event, Executor, Limits, Micros, Request, SamplingParams, SequenceId, SessionId,
+    StepOutput, TenantId,
+};
+use infer_model::{DType, ExecutorOptions, KvCacheKind, Model, ModelExecutor};
+
+const NEW_TOKENS: u32 = 24;
+
+/// Prompts of ragged lengths, some of which begin alike, and one that comes twice.
+fn prompts() -> Vec<Vec<u32>> {
+    let text = |seed: u32, len: u32| (0..len).map(move |i| (i * 29 + seed * 101 + i * i) % 500);
+    let shared: Vec<u32> = text(1, 70).collect();
+    let mut prompts: Vec<Vec<u32>> =
+        [3, 16, 33, 50, 90].into_iter().map(|len| text(len, len).collect()).collect();
+    for tail in 2..6 {
+        prompts.push(shared.iter().copied().chain(text(tail, 10 * tail)).collect());
+    }
+    prompts.push(prompts[4].clone());
+    prompts
+}
+
+struct Host {
+    engine: Engine,
+    executor: ModelExecutor,
+    now: Micros,
+}
+
+impl Host {
+    fn new(model: &Model, kind: KvCacheKind, total_blocks: u32, caching: bool) -> Self {
+        let block_size = 16;
+        let prompt_cache_entries = if caching { 8 } else { 0 };
+        let config = EngineConfig {
+            limits: Limits {
+                prefill_chunk: 24,
+                max_batch_tokens: 96,
+                max_running: 8,
+                ..EngineConfig::default().limits
+            },
+            block_size,
+            total_blocks,
+            max_seq_len: 256,
+            prefix_caching: caching,
+            prompt_cache_entries,
+            ..EngineConfig::default()
+        };
+        let executor = model.executor(ExecutorOptions {
+            kv_cache: kind,
+            block_size,
+            total_blocks,
+            max_running: 8,
+            max_seq_len: 256,
+            prompt_cache_entries,
+            threads: 1,
+        });
+        let executor = executor.expect("a small KV cache fits");
+        Self { engine: Engine::new(config, Policies::builtin()), executor, now: Micros(1) }
+    }
+
+    fn submit(&mut self, prompt: &[u32]) -> SequenceId {
+        let request = Request {
+            tenant: TenantId::default(),
+            session: SessionId::default(),
+            cache_salt: 0,
+            priority: 0,
+            deadline: Micros::NEVER,
+            prompt: Arc::from(prompt),
+            max_new_tokens: NEW_TOKENS,
+            min_new_tokens: 0,
+            stop_tokens: Arc::from([]),
+            sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
+        };
+        self.engine.submit(request, self.now).expect("room for all")
+    }
+
+    /// Runs until nothing is left. Returns each sequence's tokens and how often any was preempted.
+    fn finish(&mut self) -> (BTreeMap<SequenceId, Vec<u32>>, usize) {
+        let (mut tokens, mut preemptions) = (BTreeMap::<_, Vec<u32>>::new(), 0);
+        let (mut output, mut events) = (StepOutput::default(), Vec::new());
+        while self.engine.has_work() {
+            self.now = self.now.plus(Micros(1_000));
+            let Some(batch) = self.engine.begin_step(self.now) else { continue };
+            let result = self.executor.execute(&batch, &mut output);
+            self.engine.finish_step(batch, result.map(|()| &output), self.now);
+            self.engine.drain_events(&mut events);
+            for event in events.drain(..) {
+                match event {
+                    Event::Token { id, token } => tokens.entry(id).or_default().push(token),
+                    Event::Preempted { .. } => preemptions += 1,
+                    Event::Failed { message, .. } => panic!("a request failed: {message}"),
+                    _ => {}
+                }
+            }
+        }
+        (tokens, preemptions)
+    }
+}
+
+#[test]
+fn greedy_tokens_are_the_same_alone_mixed_preempted_and_from_cached_blocks() {
+    for (name, dtype) in [("llama-f32", DType::F32), ("llama-bf16", DType::Bf16), ("gemma3-f32", DType::F32)]
+    {
+        let model = model(name, dtype);
+        let want: Vec<Vec<u32>> = prompts()
+            .iter()
+            .map(|prompt| {
+                let mut host = Host::new(&model, KvCacheKind::Paged, 64, false);
+                host.submit(prompt);
+                host.finish().0.into_values().next().expect("one sequence")
+            })
+            .collect();
+        for (kind, blocks, caching) in [
+            (KvCacheKind::Paged, 256, false),
+            (KvCacheKind::Paged, 256, true),
+            (KvCacheKind::Paged, 14, true),
+            (KvCacheKind::Contiguous, 256, false),
+        ] {
+            let how = format!("{name}, {kind:?}, {blocks} blocks, caching {caching}");
+            let mut host = Host::new(&model, kind, blocks, caching);
+            // Twice, so that the second round finds what the first one left.
+            for round in 0..2 {
+                let ids: Vec<SequenceId> = prompts().iter().map(|prompt| host.submit(prompt)).collect();
+                let (tokens, preemptions) = host.finish();
+                for (i, (id, want)) in ids.iter().zip(&want).enumerate() {
+                    assert_eq!(&tokens[id], want, "{how}, round {round}, prompt {i}");
+                }
+                assert!(blocks > 14 || preemptions > 0, "{how}: the pool was meant to be too small");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_exactly_repeated_prompt_needs_no_forward_pass_for_its_first_token() {
+    let model = model("llama-f32", DType::F32);
+    let prompt = &prompts()[4];
+    let mut host = Host::new(&model, KvCacheKind::Paged, 64, true);
+    host.submit(prompt);
+    let first = host.finish().0;
+    let before = host.executor.forward_passes();
+    host.submit(prompt);
+    let second = host.finish().0;
+    assert_eq!(first.into_values().next(), second.into_values().next());
+    // The first token costs nothing; each of the others is one decode.
+    assert_eq!(host.executor.forward_passes() - before, u64::from(NEW_TOKENS) - 1);
+}
