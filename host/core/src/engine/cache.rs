@@ -5,7 +5,6 @@ use crate::guard::Renewal;
 use crate::ids::{BlockId, Micros};
 use crate::kv::{Blocks, Continuity, Keep};
 use crate::policy::{CacheEvents, Ended, FaultKind, FaultView, Hit, PolicyFault, PrefixCachePolicy};
-use crate::request::SequenceState;
 use crate::sequence::SeqIx;
 
 /// Hits looked at again in one step; those behind keep a shorter, still valid answer until their turn.
@@ -219,30 +218,6 @@ impl Engine {
             self.counters.evicted_blocks += u64::from(self.kv.blocks.free() - before);
         }
         assert!(self.kv.blocks.free() >= want, "cached blocks can always be dropped");
-    }
-
-    /// A sequence that was taken out of the queue for good.
-    pub(super) fn forget_queued(&mut self, ix: SeqIx) {
-        let sequence = &self.slab[ix];
-        match sequence.state {
-            SequenceState::Held => {
-                let key = (std::cmp::Reverse(sequence.request.priority), sequence.id);
-                self.held.remove(&key);
-            }
-            _ => {
-                let at = self.waiting_row(ix) as u32;
-                self.leaving.push(at);
-                self.remove_waiting();
-            }
-        }
-        let sequence = &self.slab[ix];
-        if sequence.state != SequenceState::Preempted {
-            self.waiting_tokens -= sequence.tokens_ahead();
-        }
-        self.view.tenants.waiting[sequence.tenant_row as usize] -= 1;
-        self.kv.unwatch(&mut self.slab, ix);
-        self.slab.remove(ix);
-        self.load_changed = true;
     }
 }
 

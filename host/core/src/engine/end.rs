@@ -1,5 +1,7 @@
 //! How sequences end: done, stopped, cancelled, failed, cleared.
 
+use std::cmp::Reverse;
+
 use super::Engine;
 use crate::event::Event;
 use crate::ids::{Micros, SequenceId};
@@ -38,6 +40,30 @@ impl Engine {
             self.forget_queued(ix);
         }
         queued.len()
+    }
+
+    /// A sequence that was taken out of the queue for good.
+    pub(super) fn forget_queued(&mut self, ix: SeqIx) {
+        let sequence = &self.slab[ix];
+        match sequence.state {
+            SequenceState::Held => {
+                let key = (Reverse(sequence.request.priority), sequence.id);
+                self.held.remove(&key);
+            }
+            _ => {
+                let at = self.waiting_row(ix) as u32;
+                self.leaving.push(at);
+                self.remove_waiting();
+            }
+        }
+        let sequence = &self.slab[ix];
+        if sequence.state != SequenceState::Preempted {
+            self.waiting_tokens -= sequence.tokens_ahead();
+        }
+        self.view.tenants.waiting[sequence.tenant_row as usize] -= 1;
+        self.kv.unwatch(&mut self.slab, ix);
+        self.slab.remove(ix);
+        self.load_changed = true;
     }
 
     /// A running sequence ends well. Its row is removed by `remove_running`.

@@ -134,6 +134,12 @@ impl Engine {
             assert!(sequence.is_waiting() && self.waiting_row(ix) == at, "waiting row {at}");
             assert_eq!(sequence.state == SequenceState::Preempted, at < self.preempted);
             assert!(sequence.table.is_empty());
+            let shown = self.view.waiting.computed_tokens[at];
+            assert!(
+                shown <= self.kv.reusable_tokens(sequence) || self.kv.is_unsettled(),
+                "{:?}",
+                sequence.id
+            );
             tokens += if at < self.preempted { 0 } else { sequence.tokens_ahead() };
         }
         tokens += self.held.values().map(|&ix| self.slab[ix].tokens_ahead()).sum::<u64>();

@@ -55,8 +55,10 @@ impl Block {
 /// What happened in the pool since `Kv` last looked.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
-    /// Hashes that became, or ceased to be, cached or announced.
+    /// Hashes that became cached, and those that were announced or withdrawn.
     pub changed: Vec<u64>,
+    /// Prompts whose logits are no longer kept, by key.
+    pub lost: Vec<u64>,
     /// Blocks that left the tree, leaves first.
     pub dropped: Vec<BlockId>,
     /// Those of them in which kept prompts ended.

@@ -165,7 +165,7 @@ impl Kv {
         let (slot, evicted) = self.prompts.reserve()?;
         if let Some(entry) = evicted {
             self.blocks.remove_entry(entry.block, now);
-            self.blocks.notes.changed.push(entry.key);
+            self.blocks.notes.lost.push(entry.key);
         }
         Some(slot)
     }
@@ -190,6 +190,7 @@ impl Kv {
         self.blocks.add_entry(block, parent, scope, sequence.request.session, now);
         if let Some(collided) = self.prompts.insert(slot, entry) {
             self.blocks.remove_entry(collided.block, now);
+            self.blocks.notes.lost.push(collided.key);
         }
         self.blocks.notes.changed.push(sequence.prompt_key);
     }
@@ -267,7 +268,7 @@ impl Kv {
         while let Some(slot) = self.prompts.expired(now) {
             let entry = self.prompts.remove(slot);
             self.blocks.remove_entry(entry.block, now);
-            self.blocks.notes.changed.push(entry.key);
+            self.blocks.notes.lost.push(entry.key);
         }
     }
 
@@ -276,7 +277,7 @@ impl Kv {
         while let Some(block) = self.blocks.notes.ended.pop() {
             for slot in self.prompts.ending_in(block) {
                 let entry = self.prompts.remove(slot);
-                self.blocks.notes.changed.push(entry.key);
+                self.blocks.notes.lost.push(entry.key);
             }
         }
     }

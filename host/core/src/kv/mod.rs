@@ -35,6 +35,7 @@ pub(crate) struct Kv {
     /// Whether content is indexed at all.
     sharing: bool,
     rung: Vec<SeqIx>,
+    shrunk: Vec<SeqIx>,
 }
 
 impl Kv {
@@ -48,6 +49,7 @@ impl Kv {
             chain: ChainHash::new(config.hash_key),
             sharing: config.prefix_caching,
             rung: Vec::new(),
+            shrunk: Vec::new(),
         }
     }
 
@@ -202,7 +204,8 @@ impl Kv {
         hit.stale = false;
     }
 
-    /// Rings the watches of what happened since the last call.
+    /// Brings hits up to what happened since the last call. What is gone is taken from them at once;
+    /// what may have been gained rings their watches, and is looked up later.
     pub fn settle(&mut self, slab: &mut Slab) {
         let mut notes = std::mem::take(&mut self.blocks.notes);
         for block in notes.dropped.drain(..) {
@@ -210,6 +213,15 @@ impl Kv {
                 let hit = &mut slab[ix].hit;
                 self.watches.shorten(ix, hit);
                 self.watches.mark(ix, hit);
+                self.shrunk.push(ix);
+            }
+        }
+        for key in notes.lost.drain(..) {
+            self.watches.each_watching(key, |ix| self.rung.push(ix));
+            for ix in self.rung.drain(..) {
+                slab[ix].hit.full = None;
+                self.watches.mark(ix, &mut slab[ix].hit);
+                self.shrunk.push(ix);
             }
         }
         for hash in notes.changed.drain(..) {
@@ -223,6 +235,17 @@ impl Kv {
         }
         debug_assert!(notes.ended.is_empty(), "kept prompts leave with their blocks");
         self.blocks.notes = notes;
+    }
+
+    /// Whether something happened that `settle` hasn't looked at, or that the view doesn't show yet.
+    pub fn is_unsettled(&self) -> bool {
+        let notes = &self.blocks.notes;
+        !(notes.dropped.is_empty() && notes.lost.is_empty() && self.shrunk.is_empty())
+    }
+
+    /// Next sequence whose hit became shorter in `settle`. It may wait no longer.
+    pub fn next_shrunk(&mut self) -> Option<SeqIx> {
+        self.shrunk.pop()
     }
 
     /// The next waiting sequence whose hit may have changed.
