@@ -3,6 +3,26 @@
 //! A state machine that never waits, reads no clock, draws no randomness and does no I/O. A driver
 //! turns it: the server's engine thread in real time, a simulator in virtual time, a test by hand.
 //! Deliberately absent: async, threads, clocks, Wasm, serde, `unsafe`.
+//!
+//! ```
+//! use infer_core::engine::Policies;
+//! use infer_core::testing::{ScriptedExecutor, request};
+//! use infer_core::{Engine, EngineConfig, Event, Executor, Micros, StepOutput};
+//!
+//! let config = EngineConfig::default();
+//! let mut device = ScriptedExecutor::new(config.block_size, config.total_blocks, config.prompt_cache_entries, 50);
+//! let mut engine = Engine::new(config, Policies::builtin());
+//! engine.submit(request(vec![1, 2, 3], 4), Micros(0)).expect("the host is idle");
+//!
+//! let (mut now, mut output, mut events) = (Micros(0), StepOutput::default(), Vec::new());
+//! while let Some(batch) = engine.begin_step(now) {
+//!     let result = device.execute(&batch, &mut output);
+//!     now = now.plus(Micros(1_000));
+//!     engine.finish_step(batch, result.map(|()| &output), now);
+//! }
+//! engine.drain_events(&mut events);
+//! assert_eq!(events.iter().filter(|e| matches!(e, Event::Token { .. })).count(), 4);
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod batch;

@@ -394,8 +394,9 @@ fn a_policy_that_comes_back_in_the_middle_of_a_swap_misses_nothing() {
 fn what_hundreds_of_waiting_ones_would_find_may_vanish_at_once() {
     // Everybody waits for one place with the same prompt, cached as a whole; then a long sequence
     // needs the memory. Plans made from the view stay right.
-    for hold in [5, 13] {
+    for (hold, prompt_cache_entries, output) in [(5, 4, 40), (13, 4, 40), (13, 1, 40), (13, 1, 1)] {
         let config = EngineConfig {
+            prompt_cache_entries,
             limits: infer_core::Limits { max_running: 1, ..small().limits },
             total_blocks: 16,
             max_waiting: 600,
@@ -405,12 +406,12 @@ fn what_hundreds_of_waiting_ones_would_find_may_vanish_at_once() {
         let shared = prompt(1, 13);
         bench.submit(request(shared.clone(), 1));
         bench.run();
-        let long = bench.submit(Request { priority: 1, ..request(prompt(2, 20), 40) });
+        let long = bench.submit(Request { priority: 1, ..request(prompt(2, 20), output) });
         bench.step();
         let ids: Vec<_> = (0..400).map(|_| bench.submit(request(shared[..hold].to_vec(), 1))).collect();
         bench.run();
-        assert_eq!(bench.faults(), [], "prompts of {hold}");
-        assert_eq!(bench.tokens(long).len(), 40);
+        assert_eq!(bench.faults(), [], "prompts of {hold}, {prompt_cache_entries} kept");
+        assert_eq!(bench.tokens(long).len(), output as usize);
         let alone = solo(&request(shared[..hold].to_vec(), 1), VOCAB);
         assert!(ids.iter().all(|&id| bench.tokens(id) == alone));
     }
