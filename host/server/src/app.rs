@@ -30,6 +30,7 @@ pub struct App {
     /// Where the data plane listens, `http://HOST:PORT`.
     pub data_url: String,
     draining: AtomicBool,
+    turned_away: AtomicU64,
     served: OnceLock<Served>,
 }
 
@@ -88,6 +89,7 @@ impl App {
             shutdown,
             data_url,
             draining: AtomicBool::new(false),
+            turned_away: AtomicU64::new(0),
             served: OnceLock::new(),
         }
     }
@@ -130,6 +132,16 @@ impl App {
         if let Some(served) = self.served.get() {
             served.engine.drain();
         }
+    }
+
+    /// Counts a request that was turned away because the host is going down: the engine never sees it.
+    pub fn count_turned_away(&self) {
+        self.turned_away.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many there were.
+    pub fn turned_away(&self) -> u64 {
+        self.turned_away.load(Ordering::Relaxed)
     }
 
     /// The 503 of a host that is going down.

@@ -90,6 +90,8 @@ async fn draining_ends_streams_normally_and_turns_new_requests_away() {
     let refused = host.complete(json!({})).await;
     assert_eq!(refused.status(), 503);
     assert!(refused.headers().contains_key("retry-after"));
+    let counters = &host.admin_get("/admin/state").await["counters"];
+    assert_eq!((&counters["refused"]["draining"], &counters["submitted"]), (&json!(1), &json!(2)));
     let (mut running, rest) = (running, tokio::spawn(host.server.shutdown()));
     let mut text = String::new();
     while let Some(chunk) = futures_util::StreamExt::next(&mut running).await {

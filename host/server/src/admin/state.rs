@@ -67,7 +67,7 @@ pub async fn state(app: &App) -> Result<State, ApiError> {
         rates: rates(app, &snapshot),
         latencies: latencies(app, &step_us),
         pressure: pressure(app, &snapshot),
-        counters: counters(served, &snapshot.counters),
+        counters: counters(app, served, &snapshot.counters),
         cache_events: cache_events(&snapshot.counters),
         policies: slots(served, &snapshot, at),
         requests_total: snapshot.requests.len() as u32,
@@ -187,13 +187,17 @@ fn pressure(app: &App, snapshot: &Snapshot) -> Pressure {
     }
 }
 
-fn counters(served: &Served, c: &snapshot::Counters) -> Counters {
-    // The engine never sees what found the queue full at the door; the sums include it.
-    let at_the_door = served.engine.refused_at_the_door();
+fn counters(app: &App, served: &Served, c: &snapshot::Counters) -> Counters {
+    // The engine never sees what was turned away at the door; the sums include it.
+    let (queue_full, draining) = (served.engine.refused_at_the_door(), app.turned_away());
     let refused = REFUSALS
         .iter()
         .map(|&(reason, name)| {
-            let here = if reason == RefusalReason::QueueFull { at_the_door } else { 0 };
+            let here = match reason {
+                RefusalReason::QueueFull => queue_full,
+                RefusalReason::Draining => draining,
+                _ => 0,
+            };
             (name.to_owned(), c.refused[snapshot::Counters::refusal_index(reason)] + here)
         })
         .collect();
@@ -202,7 +206,7 @@ fn counters(served: &Served, c: &snapshot::Counters) -> Counters {
         .map(|&(reason, name)| (name.to_owned(), c.finished[snapshot::Counters::finish_index(reason)]))
         .collect();
     Counters {
-        submitted: c.submitted + at_the_door,
+        submitted: c.submitted + queue_full + draining,
         refused,
         finished,
         failed: c.failed,

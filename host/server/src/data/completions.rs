@@ -34,7 +34,7 @@ pub async fn complete(
 ) -> Result<Answer, ApiError> {
     let served = app.served()?;
     let parsed = validate::parse(body, &served.model_names)?;
-    app.refuse_if_draining()?;
+    app.refuse_if_draining().inspect_err(|_| app.count_turned_away())?;
     let wants_json = accepts_json(headers);
     let streams = parsed.stream.unwrap_or(!wants_json);
     let dialect =
@@ -44,11 +44,7 @@ pub async fn complete(
     let (prompt_tokens, max_tokens) = (new.request.prompt.len() as u32, new.request.max_new_tokens);
     let live = served.engine.submit(new).await.map_err(|error| {
         let error = ApiError::from(error);
-        served.engine.observer().publish(AdminEvent::Refusal {
-            request_id: request_id.as_str().to_owned(),
-            reason: error.reason().to_owned(),
-            message: error.message().to_owned(),
-        });
+        tell_of_refusal(served, request_id, &error);
         error
     })?;
     let text = Text::new(served.tokenizer.detokenizer(), stops, ends, max_tokens);
@@ -63,6 +59,14 @@ pub async fn complete(
         gaps_us: Vec::new(),
     };
     if streams { Ok(stream_answer(run, dialect)) } else { whole_answer(run).await }
+}
+
+fn tell_of_refusal(served: &Served, request_id: &RequestId, error: &ApiError) {
+    served.engine.observer().publish(AdminEvent::Refusal {
+        request_id: request_id.as_str().to_owned(),
+        reason: error.reason().to_owned(),
+        message: error.message().to_owned(),
+    });
 }
 
 /// Turns what the client said into what the engine takes.
@@ -238,6 +242,9 @@ impl Run {
             },
         );
         self.app.recorder.ended(&outcome);
+        if let (Some(End::Refused(_)), Some(error), Ok(served)) = (end, &outcome.error, self.app.served()) {
+            tell_of_refusal(served, &self.request_id, error);
+        }
         let meta = self.live.meta();
         tracing::info!(
             request_id = self.request_id.as_str(),

@@ -253,12 +253,16 @@ impl Driver {
             Command::Swap(policy, reply) => {
                 let begun = Instant::now();
                 let report = self.engine.swap(policy, now);
-                retire(reply.send(Swapped { report, pause: begun.elapsed() }));
+                let pause = begun.elapsed();
+                // Who hears that it is in force finds it in the history.
+                self.dispatch();
+                retire(reply.send(Swapped { report, pause }));
             }
             Command::Rollback(kind, reply) => {
                 let begun = Instant::now();
                 let report = self.engine.rollback(kind, now);
                 let pause = begun.elapsed();
+                self.dispatch();
                 retire(reply.send(report.map(|report| Swapped { report, pause })));
             }
             Command::Wake | Command::Stop => {}
