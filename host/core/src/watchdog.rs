@@ -9,7 +9,7 @@
 use crate::ids::{Micros, SequenceId};
 
 /// A wake this many bounds away still counts as a promise; one further away does not.
-const LONGEST_PROMISE: u64 = 12;
+pub(crate) const LONGEST_PROMISE: u64 = 12;
 
 /// Batches that must have gone by too: on a slow device a single one may take longer than the bound.
 const FEWEST_STEPS: u64 = 8;

@@ -5,9 +5,11 @@ mod common;
 use std::sync::{Arc, Mutex};
 
 use common::info;
-use common::scripted::{Bench, Scheduler, VOCAB, fcfs, prompt, request, small, trap};
+use common::scripted::{Admission, Bench, Scheduler, VOCAB, fcfs, prompt, request, small, trap};
+use infer_core::engine::Policies;
 use infer_core::policy::{
     AnyPolicy, FaultKind, Plan, Policy, PolicyFault, PolicyInfo, PolicyKind, SchedulerPolicy, StepView,
+    Verdict,
 };
 use infer_core::testing::solo;
 use infer_core::{
@@ -287,6 +289,19 @@ fn priorities_shares_between_tenants_overload_and_static_batches_starve_nobody()
     }
     bench.run();
     assert_eq!(bench.faults(), []);
+}
+
+#[test]
+fn an_admission_policy_that_lets_nobody_in_is_taken_out_in_the_end() {
+    let admission = Box::new(Admission(|_: &_, _: &_| Ok(Verdict::Wait)));
+    let mut bench = Bench::with(watched(), Policies { admission, ..Policies::builtin() });
+    let request = request(prompt(1, 9), 3);
+    let id = bench.submit(request.clone());
+    bench.run();
+    assert!(bench.now.0 >= 12 * 50_000, "a short wait is a policy's right");
+    assert_eq!(bench.tokens(id), solo(&request, VOCAB));
+    assert_eq!(bench.faults(), [FaultKind::Starvation]);
+    assert_eq!(bench.changes(), ["builtin-accept"]);
 }
 
 #[test]

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use super::{Context, Engine, HELD_INTERVAL, context};
 use crate::event::Event;
-use crate::ids::{Micros, SequenceId, TenantId};
+use crate::ids::{Micros, SequenceId};
 use crate::kv::HitState;
-use crate::policy::{AdmissionRequest, FaultView, Load, SequenceColumns, Verdict};
+use crate::policy::{AdmissionRequest, FaultKind, FaultView, Load, PolicyFault, Verdict};
 use crate::request::{Refusal, RefusalReason, Request, SequenceState, Usage};
 use crate::sequence::{SeqIx, Sequence};
 use crate::snapshot::Counters;
-use crate::watchdog::Mark;
+use crate::watchdog::{LONGEST_PROMISE, Mark};
 
 /// Held requests asked about in one step.
 const HELD_PER_STEP: usize = 64;
@@ -150,7 +150,8 @@ impl Engine {
         ix
     }
 
-    fn ask_admission(&mut self, ix: SeqIx, now: Micros) -> Verdict {
+    /// What the policy is shown of a request, and of the host.
+    fn show_admission(&self, ix: SeqIx, now: Micros) -> (AdmissionRequest, Load) {
         let sequence = &self.slab[ix];
         let request = AdmissionRequest {
             id: sequence.id,
@@ -163,7 +164,11 @@ impl Engine {
             cached_tokens: self.kv.cached_tokens(sequence),
             max_new_tokens: sequence.request.max_new_tokens,
         };
-        let load = self.load(sequence.tenant_row, now);
+        (request, self.load(sequence.tenant_row, now))
+    }
+
+    fn ask_admission(&mut self, ix: SeqIx, now: Micros) -> Verdict {
+        let (request, load) = self.show_admission(ix, now);
         let mut cx = context!(self, now);
         let verdict =
             self.admission.ask(&mut cx, |p| p.admit(&request, &load), || FaultView::Admit(request, load));
@@ -175,56 +180,6 @@ impl Engine {
             }
             verdict => verdict,
         }
-    }
-
-    /// The load as a request of this tenant meets it.
-    pub(super) fn load(&self, tenant_row: u32, now: Micros) -> Load {
-        let (prefill, output) = self.rates.per_second(now);
-        let tenants = &self.view.tenants;
-        let at = tenant_row as usize;
-        let cell = |column: &[u32]| column.get(at).copied().unwrap_or(0);
-        let served = |column: &[u64]| column.get(at).copied().unwrap_or(0);
-        Load {
-            now,
-            memory: self.kv.blocks.memory(),
-            max_running: self.config.limits.max_running,
-            running: self.running.ix.len() as u32,
-            max_waiting: self.config.max_waiting,
-            waiting: self.queued(),
-            waiting_tokens: self.waiting_tokens,
-            prefill_tokens_per_second: prefill,
-            output_tokens_per_second: output,
-            promised_blocks: self.promised_blocks(),
-            tenant_running: cell(&tenants.running),
-            tenant_waiting: cell(&tenants.waiting),
-            tenant_weight_permille: cell(&tenants.weight_permille),
-            tenant_rate_per_minute: 0,
-            tenant_burst: 0,
-            tenant_prompt_tokens_served: served(&tenants.prompt_tokens_served),
-            tenant_output_tokens_served: served(&tenants.output_tokens_served),
-        }
-    }
-
-    /// Blocks that admitted sequences may still ask for at their longest: what running ones have yet
-    /// to grow by, and what those take that wait for their start.
-    fn promised_blocks(&self) -> u32 {
-        let size = self.kv.block_size();
-        let longest = |rows: &SequenceColumns, at: usize| {
-            (rows.prompt_tokens[at] + rows.max_new_tokens[at] - 1).div_ceil(size)
-        };
-        let (running, waiting) = (&self.view.running, &self.view.waiting);
-        let grow = (0..running.len()).map(|at| longest(running, at).saturating_sub(running.blocks[at]));
-        let start = (0..waiting.len()).map(|at| {
-            let found = waiting.computed_tokens[at] / size;
-            longest(waiting, at).saturating_sub(found) + waiting.idle_blocks[at]
-        });
-        grow.chain(start).fold(0, u32::saturating_add)
-    }
-
-    /// The load of nobody in particular.
-    pub(super) fn total_load(&mut self, now: Micros) -> Load {
-        let row = self.tenants.row(&mut self.view.tenants, TenantId(0));
-        self.load(row, now)
     }
 
     fn held_key(&self, ix: SeqIx) -> (Reverse<i32>, SequenceId) {
@@ -242,6 +197,31 @@ impl Engine {
         self.slab[ix].state = SequenceState::Waiting;
         self.ask_reuse(ix, now);
         self.insert_waiting(ix);
+    }
+
+    /// Takes the admission policy out where it lets nobody in for far too long though the host is idle.
+    pub(super) fn judge_admission(&mut self, now: Micros) {
+        let idle = self.running.ix.is_empty() && self.waiting.ix.is_empty();
+        let Some(&head) = self.held.values().next().filter(|_| idle) else {
+            self.held_alone_since = None;
+            return;
+        };
+        let since = *self.held_alone_since.get_or_insert(now);
+        if now.since(since) < Micros(self.config.starvation_bound.0.saturating_mul(LONGEST_PROMISE)) {
+            return;
+        }
+        let message = format!(
+            "request {} was held on an idle host for {} ms",
+            self.slab[head].id.0,
+            now.since(since).0 / 1_000
+        );
+        let (request, load) = self.show_admission(head, now);
+        let mut cx = context!(self, now);
+        let fault = PolicyFault::new(FaultKind::Starvation, message);
+        self.admission.condemn(&mut cx, fault, FaultView::Admit(request, load));
+        self.held_alone_since = None;
+        self.load_changed = true;
+        self.reask_held(now);
     }
 
     /// Asks again about the head of the held ones, as long as it is let in, where something changed.

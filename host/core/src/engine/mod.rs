@@ -8,6 +8,7 @@ mod cache;
 mod compose;
 mod end;
 mod finish_step;
+mod load;
 mod neglect;
 mod reserve;
 mod rows;
@@ -129,6 +130,8 @@ pub struct Engine {
     /// Memory or load changed since the head of the held ones was last asked about.
     load_changed: bool,
     held_asked_at: Micros,
+    /// Since when only held ones are there.
+    held_alone_since: Option<Micros>,
     /// When the last batch was made.
     last_begun: Mark,
     /// Blocks that could be had before the plan took any.
@@ -213,6 +216,7 @@ impl Engine {
             wake: Micros::NEVER,
             load_changed: false,
             held_asked_at: Micros::ZERO,
+            held_alone_since: None,
             last_begun: Mark::default(),
             available_before: 0,
             next_export: step::EXPORT_EVERY,

@@ -19,6 +19,7 @@ impl Engine {
         let now = self.tick(now);
         self.kv.expire(now);
         self.reask_held(now);
+        self.judge_admission(now);
         self.refresh_hits(now);
         if self.running.ix.is_empty() && self.waiting.ix.is_empty() {
             self.wake = Micros::NEVER;

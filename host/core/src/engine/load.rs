@@ -1,0 +1,57 @@
+//! The host's load, as the admission policy sees it.
+
+use super::Engine;
+use crate::ids::{Micros, TenantId};
+use crate::policy::{Load, SequenceColumns};
+
+impl Engine {
+    /// The load as a request of this tenant meets it.
+    pub(super) fn load(&self, tenant_row: u32, now: Micros) -> Load {
+        let (prefill, output) = self.rates.per_second(now);
+        let tenants = &self.view.tenants;
+        let at = tenant_row as usize;
+        let cell = |column: &[u32]| column.get(at).copied().unwrap_or(0);
+        let served = |column: &[u64]| column.get(at).copied().unwrap_or(0);
+        Load {
+            now,
+            memory: self.kv.blocks.memory(),
+            max_running: self.config.limits.max_running,
+            running: self.running.ix.len() as u32,
+            max_waiting: self.config.max_waiting,
+            waiting: self.queued(),
+            waiting_tokens: self.waiting_tokens,
+            prefill_tokens_per_second: prefill,
+            output_tokens_per_second: output,
+            promised_blocks: self.promised_blocks(),
+            tenant_running: cell(&tenants.running),
+            tenant_waiting: cell(&tenants.waiting),
+            tenant_weight_permille: cell(&tenants.weight_permille),
+            tenant_rate_per_minute: 0,
+            tenant_burst: 0,
+            tenant_prompt_tokens_served: served(&tenants.prompt_tokens_served),
+            tenant_output_tokens_served: served(&tenants.output_tokens_served),
+        }
+    }
+
+    /// Blocks that admitted sequences may still ask for at their longest: what running ones have yet
+    /// to grow by, and what those take that wait for their start.
+    fn promised_blocks(&self) -> u32 {
+        let size = self.kv.block_size();
+        let longest = |rows: &SequenceColumns, at: usize| {
+            (rows.prompt_tokens[at] + rows.max_new_tokens[at] - 1).div_ceil(size)
+        };
+        let (running, waiting) = (&self.view.running, &self.view.waiting);
+        let grow = (0..running.len()).map(|at| longest(running, at).saturating_sub(running.blocks[at]));
+        let start = (0..waiting.len()).map(|at| {
+            let found = waiting.computed_tokens[at] / size;
+            longest(waiting, at).saturating_sub(found) + waiting.idle_blocks[at]
+        });
+        grow.chain(start).fold(0, u32::saturating_add)
+    }
+
+    /// The load of nobody in particular.
+    pub(super) fn total_load(&mut self, now: Micros) -> Load {
+        let row = self.tenants.row(&mut self.view.tenants, TenantId(0));
+        self.load(row, now)
+    }
+}
