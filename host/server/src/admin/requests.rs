@@ -35,12 +35,14 @@ pub async fn blocks(app: &App) -> Result<Answer, ApiError> {
 /// `DELETE /admin/requests/{id}`: the engine's id, or the `x-request-id`.
 pub async fn cancel(app: &App, id: &str) -> Result<Answer, ApiError> {
     let served = app.served()?;
-    let by_number = id.parse().ok().map(SequenceId);
-    let sequence = by_number.or_else(|| served.engine.find_request(id));
-    let found = match sequence {
-        Some(sequence) => served.engine.cancel(sequence).await?.then_some(sequence),
-        None => None,
-    };
+    // An `x-request-id` may look like a number, too.
+    let candidates = [id.parse().ok().map(SequenceId), served.engine.find_request(id)];
+    let mut found = None;
+    for sequence in candidates.into_iter().flatten() {
+        if found.is_none() && served.engine.cancel(sequence).await? {
+            found = Some(sequence);
+        }
+    }
     let Some(sequence) = found else {
         let shown: String = id.chars().take(128).collect();
         return Err(ApiError::not_found(format!(

@@ -1,0 +1,144 @@
+//! The engine thread with a scripted executor: device faults, panics, and what its handle promises.
+
+use infer_core::engine::Policies;
+use infer_core::{
+    Batch, DeviceFault, DeviceFaultKind, Engine, EngineConfig, Executor, FinishReason, Micros, Request,
+    SamplingParams, SessionId, StepOutput, TenantId,
+};
+use infer_server::engine::{
+    ChannelBounds, Clock, End, EngineThread, LiveRequest, NewRequest, RequestMeta, StreamEvent, spawn,
+};
+
+/// Draws token 7 for every row; misbehaves where a prompt asks it to.
+struct Scripted;
+
+const FAULTS: u32 = 100;
+const PANICS: u32 = 101;
+
+impl Executor for Scripted {
+    fn execute(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), DeviceFault> {
+        if let Some(row) = batch.rows.iter().position(|row| batch.row_tokens(row).contains(&FAULTS)) {
+            return Err(DeviceFault {
+                kind: DeviceFaultKind::OutOfMemory,
+                message: "scripted fault".to_owned(),
+                rows: Some(vec![row]),
+            });
+        }
+        assert!(!batch.tokens.contains(&PANICS), "scripted panic");
+        output.sampled.clear();
+        output.sampled.extend(batch.rows.iter().map(|row| row.sample.then_some(7)));
+        Ok(())
+    }
+}
+
+fn start() -> EngineThread {
+    let config = EngineConfig { total_blocks: 64, max_waiting: 4, ..EngineConfig::default() };
+    let bounds = ChannelBounds { max_waiting: 4, max_running: 32, stream_events: 64 };
+    spawn(Engine::new(config, Policies::builtin()), Box::new(Scripted), Clock::start(), bounds).unwrap()
+}
+
+fn request(prompt: &[u32]) -> NewRequest {
+    let request = Request {
+        tenant: TenantId(0),
+        session: SessionId(0),
+        cache_salt: 0,
+        priority: 0,
+        deadline: Micros::NEVER,
+        prompt: prompt.into(),
+        max_new_tokens: 5,
+        min_new_tokens: 0,
+        stop_tokens: [].into(),
+        sampling: SamplingParams::default(),
+    };
+    NewRequest { request, meta: RequestMeta::default() }
+}
+
+async fn to_the_end(mut live: LiveRequest) -> (Vec<u32>, Option<End>) {
+    let mut tokens = Vec::new();
+    loop {
+        match live.next().await {
+            Some(StreamEvent::Token { token, .. }) => tokens.push(token),
+            Some(StreamEvent::End(end)) => return (tokens, Some(*end)),
+            None => return (tokens, None),
+        }
+    }
+}
+
+async fn works(engine: &EngineThread) {
+    let live = engine.handle.submit(request(&[1, 2, 3])).await.unwrap();
+    let (tokens, end) = to_the_end(live).await;
+    assert_eq!(tokens, [7; 5]);
+    assert!(matches!(end, Some(End::Finished { reason: FinishReason::Length, .. })), "{end:?}");
+}
+
+#[tokio::test]
+async fn a_device_fault_fails_the_requests_it_names_and_the_engine_goes_on() {
+    let engine = start();
+    works(&engine).await;
+    engine.handle.hold_steps();
+    let bad = engine.handle.submit(request(&[FAULTS])).await.unwrap();
+    let good = engine.handle.submit(request(&[4, 5])).await.unwrap();
+    engine.handle.release_steps();
+    let (_, end) = to_the_end(bad).await;
+    assert!(
+        matches!(&end, Some(End::Failed { message, .. }) if message.contains("scripted fault")),
+        "{end:?}"
+    );
+    let (tokens, end) = to_the_end(good).await;
+    assert_eq!(tokens.len(), 5, "{end:?}");
+    works(&engine).await;
+    engine.stop();
+}
+
+#[tokio::test]
+async fn a_panic_of_the_executor_fails_its_step_and_the_engine_goes_on() {
+    let engine = start();
+    let live = engine.handle.submit(request(&[PANICS])).await.unwrap();
+    let (_, end) = to_the_end(live).await;
+    assert!(
+        matches!(&end, Some(End::Failed { message, .. }) if message.contains("scripted panic")),
+        "{end:?}"
+    );
+    works(&engine).await;
+    let report = engine.handle.report().await.unwrap();
+    assert_eq!((report.snapshot.memory.used, report.snapshot.counters.device_faults), (0, 1));
+    engine.stop();
+}
+
+#[tokio::test]
+async fn a_submission_that_is_given_up_while_it_is_under_way_leaves_nothing_behind() {
+    let engine = start();
+    engine.handle.hold_steps();
+    for _ in 0..3 {
+        // Polled once: the command is on its way, nobody waits for the answer.
+        let handle = engine.handle.clone();
+        tokio::select! {
+            biased;
+            _ = handle.submit(request(&[1, 2])) => {}
+            () = std::future::ready(()) => {}
+        }
+    }
+    // Commands are applied in order: what this reports is after the three above and their ends.
+    let mut queue = engine.handle.report().await.unwrap().snapshot.queue;
+    while queue.waiting + queue.held > 0 {
+        queue = engine.handle.report().await.unwrap().snapshot.queue;
+    }
+    assert_eq!(engine.handle.live(), 0);
+    engine.handle.release_steps();
+    works(&engine).await;
+    engine.stop();
+}
+
+#[tokio::test]
+async fn when_the_thread_ends_every_stream_ends_and_submitting_says_so() {
+    let engine = start();
+    engine.handle.hold_steps();
+    let live = engine.handle.submit(request(&[1, 2])).await.unwrap();
+    let handle = engine.handle.clone();
+    engine.stop();
+    handle.stopped().await;
+    let (tokens, end) = to_the_end(live).await;
+    assert!(tokens.is_empty() && end.is_none());
+    assert!(handle.submit(request(&[1])).await.is_err());
+    assert!(handle.report().await.is_err());
+}
