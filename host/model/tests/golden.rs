@@ -35,12 +35,12 @@ fn whole_prompts_in_one_batch_match_the_reference_at_every_stored_position() {
                 .iter()
                 .flat_map(|prompt| prompt.logits.keys().map(move |position| (prompt, *position)))
                 .collect();
-            for (round, ends) in ends.chunks(100).enumerate() {
+            for (round, ends) in ends.chunks(32).enumerate() {
                 let chunks: Vec<Chunk<'_>> = ends
                     .iter()
                     .enumerate()
                     .map(|(i, (prompt, position))| Chunk {
-                        sequence: (1 + round * 100 + i) as u64,
+                        sequence: (1 + round * 32 + i) as u64,
                         start: 0,
                         tokens: &prompt.ids[..=*position],
                     })

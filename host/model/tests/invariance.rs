@@ -29,11 +29,13 @@ fn bits(logits: &[f32]) -> Vec<u32> {
 /// Each prompt by itself in one step, then one decode of token 3.
 fn alone(model: &Model, kind: KvCacheKind) -> Vec<[Vec<u32>; 2]> {
     let prompts = prompts();
+    let mut driver = Driver::new(model, kind, 16, 1);
     let run = |prompt: &Vec<u32>| {
-        let mut driver = Driver::new(model, kind, 16, 1);
         let prefill = driver.run(&[Chunk { sequence: 1, start: 0, tokens: prompt }]).remove(0).0;
         let decode = Chunk { sequence: 1, start: prompt.len(), tokens: &[3] };
-        [bits(&prefill), bits(&driver.run(&[decode]).remove(0).0)]
+        let decode = driver.run(&[decode]).remove(0).0;
+        driver.release(1);
+        [bits(&prefill), bits(&decode)]
     };
     prompts.iter().map(run).collect()
 }

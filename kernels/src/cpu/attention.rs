@@ -8,6 +8,7 @@
 //! are never used in arithmetic: a stale NaN there is harmless. Rates: see kernels/README.md.
 
 use super::math::{exp, tanh};
+use super::tile::{accumulate, scores};
 use super::{Cpu, Shared};
 use crate::Rows;
 use crate::attention_params::AttentionParams;
@@ -19,7 +20,7 @@ use crate::simd::{Isa, LANES, Simd, on_isa};
 pub const MAX_HEAD_DIM: usize = 256;
 
 /// Positions whose scores are held at once.
-const TILE: usize = 64;
+pub(super) const TILE: usize = 64;
 /// Most query heads in one pass over keys.
 const MAX_SHARED: usize = 4;
 
@@ -102,11 +103,11 @@ fn check<T: Element>(
 
 /// One token's view of one key head. Public only inside a sealed trait.
 pub struct Context<'a, T> {
-    layer: &'a PagedLayer<T>,
-    params: &'a AttentionParams,
-    table: &'a [u32],
-    head: usize,
-    position: u32,
+    pub(super) layer: &'a PagedLayer<T>,
+    pub(super) params: &'a AttentionParams,
+    pub(super) table: &'a [u32],
+    pub(super) head: usize,
+    pub(super) position: u32,
 }
 
 pub(crate) fn attend<T: Element>(isa: Isa, context: Context<'_, T>, q: &[f32], out: &mut [f32]) {
@@ -166,106 +167,6 @@ fn pass<S: Simd, T: Element, const Q: usize>(
     Q
 }
 
-/// Consecutive positions of one block, from `start` on: at most `limit` of them.
-struct Run {
-    block: usize,
-    offset: usize,
-    count: usize,
-}
-
-impl<T: Element> Context<'_, T> {
-    #[inline(always)]
-    fn run(&self, position: usize, limit: usize) -> Run {
-        let size = self.layer.layout().block_size;
-        let offset = position % size;
-        Run { block: self.table[position / size] as usize, offset, count: (size - offset).min(limit) }
-    }
-
-    /// The keys of one position and those that follow it in the block, first dimension.
-    #[inline(always)]
-    fn keys(&self, run: &Run) -> *const T {
-        let layout = self.layer.layout();
-        self.layer.keys[layout.head_start(run.block, self.head) + run.offset..].as_ptr()
-    }
-
-    /// The values of a run.
-    #[inline(always)]
-    fn values(&self, run: &Run) -> *const T {
-        let layout = self.layer.layout();
-        let start = layout.head_start(run.block, self.head) + run.offset * layout.head_dim;
-        self.layer.values[start..].as_ptr()
-    }
-}
-
-/// Raw products of `count` positions from `position` on, four vectors of positions at a time.
-#[inline(always)]
-fn scores<S: Simd, T: Element, const Q: usize>(
-    simd: S,
-    context: &Context<'_, T>,
-    q: &[f32],
-    position: usize,
-    count: usize,
-    out: &mut [[f32; TILE + LANES]; Q],
-) {
-    let mut done = 0;
-    while done < count {
-        let mut keys = [std::ptr::null(); 4];
-        let mut starts = [0; 4];
-        let mut vectors = 0;
-        while vectors < 4 && done < count {
-            let run = context.run(position + done, (count - done).min(LANES));
-            keys[vectors] = context.keys(&run);
-            starts[vectors] = done;
-            done += run.count;
-            vectors += 1;
-        }
-        if vectors == 4 && S::SHARED_QUERIES == 4 {
-            products::<S, T, Q, 4>(simd, context, q, &keys, &starts, out);
-        } else {
-            for i in 0..vectors {
-                products::<S, T, Q, 1>(simd, context, q, &keys[i..], &starts[i..], out);
-            }
-        }
-    }
-}
-
-/// Products of `Q` queries with `C` vectors of keys. Lanes beyond a run hold whatever lies there; they
-/// are overwritten by the next run or cut off by `soften`.
-#[inline(always)]
-fn products<S: Simd, T: Element, const Q: usize, const C: usize>(
-    simd: S,
-    context: &Context<'_, T>,
-    q: &[f32],
-    keys: &[*const T],
-    starts: &[usize],
-    out: &mut [[f32; TILE + LANES]; Q],
-) {
-    let layout = context.layer.layout();
-    let (width, stride) = (layout.head_dim, layout.block_size);
-    assert!(q.len() >= Q * width && keys.len() >= C && starts.len() >= C);
-    let mut sums = [[simd.splat(0.0); C]; Q];
-    for d in 0..width {
-        // SAFETY: a run starts inside its head's keys, of which there are `width` rows of `stride`; sixteen
-        // more numbers follow the last one in the pool. `q` holds `Q` heads.
-        unsafe {
-            let k: [S::V; C] = std::array::from_fn(|c| T::load(simd, keys[c].add(d * stride)));
-            for (i, sums) in sums.iter_mut().enumerate() {
-                let q = simd.splat(*q.get_unchecked(i * width + d));
-                for c in 0..C {
-                    sums[c] = simd.fma(q, k[c], sums[c]);
-                }
-            }
-        }
-    }
-    for c in 0..C {
-        for i in 0..Q {
-            let place = &mut out[i][starts[c]..starts[c] + LANES];
-            // SAFETY: sixteen places.
-            unsafe { simd.store(place.as_mut_ptr(), sums[i][c]) };
-        }
-    }
-}
-
 /// Turns raw products into weights relative to the largest score so far, adds them to `total`, and returns
 /// the factor by which everything before this tile shrinks.
 #[inline(always)]
@@ -314,82 +215,4 @@ fn soften<S: Simd>(
     unsafe { simd.store(decay.as_mut_ptr(), exp(simd, simd.splat(before - *largest))) };
     *total = *total * decay[0] + simd.sum(sum);
     decay[0]
-}
-
-/// Folds a tile's values into the running sums.
-#[inline(always)]
-fn accumulate<S: Simd, T: Element, const Q: usize>(
-    simd: S,
-    context: &Context<'_, T>,
-    position: usize,
-    count: usize,
-    weights: &[[f32; TILE + LANES]; Q],
-    decay: &[f32; Q],
-    sums: &mut [[f32; MAX_HEAD_DIM]; Q],
-) {
-    let width = context.layer.layout().head_dim;
-    let tile = Values { context, position, count, weights, decay };
-    let mut d = 0;
-    while d < width {
-        if width - d >= 4 * LANES && S::SHARED_QUERIES == 4 {
-            tile.columns::<S, 4>(simd, d, sums);
-            d += 4 * LANES;
-        } else if width - d >= 2 * LANES {
-            tile.columns::<S, 2>(simd, d, sums);
-            d += 2 * LANES;
-        } else {
-            tile.columns::<S, 1>(simd, d, sums);
-            d += LANES;
-        }
-    }
-}
-
-/// A tile's weights and where its values are.
-struct Values<'a, T, const N: usize> {
-    context: &'a Context<'a, T>,
-    position: usize,
-    count: usize,
-    weights: &'a [[f32; TILE + LANES]; N],
-    decay: &'a [f32; N],
-}
-
-impl<T: Element, const N: usize> Values<'_, T, N> {
-    /// `C` vectors of dimensions from `first` on. Lanes beyond the head's width are never read back.
-    #[inline(always)]
-    fn columns<S: Simd, const C: usize>(&self, simd: S, first: usize, sums: &mut [[f32; MAX_HEAD_DIM]; N]) {
-        let width = self.context.layer.layout().head_dim;
-        assert!(first + C * LANES <= MAX_HEAD_DIM.next_multiple_of(LANES));
-        let mut registers: [[S::V; C]; N] = std::array::from_fn(|i| {
-            let decay = simd.splat(self.decay[i]);
-            std::array::from_fn(|c| {
-                // SAFETY: inside the array, as asserted.
-                let sum = unsafe { simd.load(sums[i].as_ptr().add(first + c * LANES)) };
-                simd.mul(sum, decay)
-            })
-        });
-        let mut done = 0;
-        while done < self.count {
-            let run = self.context.run(self.position + done, self.count - done);
-            let values = self.context.values(&run);
-            for p in 0..run.count {
-                // SAFETY: the run's rows lie in the block; sixteen numbers follow the pool's last one.
-                let v: [S::V; C] = std::array::from_fn(|c| unsafe {
-                    T::load(simd, values.add(p * width + first + c * LANES))
-                });
-                for (registers, weights) in registers.iter_mut().zip(self.weights) {
-                    let weight = simd.splat(weights[done + p]);
-                    for (register, v) in registers.iter_mut().zip(v) {
-                        *register = simd.fma(weight, v, *register);
-                    }
-                }
-            }
-            done += run.count;
-        }
-        for (sums, registers) in sums.iter_mut().zip(registers) {
-            for (c, register) in registers.into_iter().enumerate() {
-                // SAFETY: inside the array, as asserted.
-                unsafe { simd.store(sums.as_mut_ptr().add(first + c * LANES), register) };
-            }
-        }
-    }
 }

@@ -16,6 +16,7 @@ mod math;
 pub mod matmul;
 pub mod norm;
 pub mod rope;
+mod tile;
 
 /// Multiply-adds below which waking another thread costs more than it brings.
 const PARALLEL_COST: usize = 2 << 20;

@@ -6,12 +6,12 @@
 use infer_kernels::{Activation, MAX_HEAD_DIM};
 use serde_json::{Map, Value};
 
+use super::keys::{Keys, MAX_SIZE};
 use super::{LayerConfig, ModelConfig, RopeConfig, RopeScaling};
 use crate::DType;
 use crate::error::ModelError;
 
-/// Beyond these a config.json is not believed: sizes are multiplied and allocated.
-const MAX_SIZE: usize = 1 << 20;
+/// Beyond this a config.json is not believed.
 const MAX_LAYERS: usize = 1_024;
 
 /// What sets a family apart before its keys are read.
@@ -287,90 +287,5 @@ fn stored_dtype(keys: &Keys) -> Result<Option<DType>, ModelError> {
         // bf16 has fewer digits than f16, so only f32 keeps what is stored.
         Some("float32" | "float16") => Ok(Some(DType::F32)),
         Some(_) => Err(keys.unsupported("dtype", "must be float32, float16 or bfloat16")),
-    }
-}
-
-/// A JSON object and the file that it came from.
-struct Keys {
-    file: &'static str,
-    map: Map<String, Value>,
-}
-
-impl Keys {
-    fn parse(file: &'static str, bytes: &[u8]) -> Result<Self, ModelError> {
-        match serde_json::from_slice(bytes) {
-            Ok(Value::Object(map)) => Ok(Self { file, map }),
-            Ok(_) => Err(ModelError::config(format!("{file} must hold a JSON object"))),
-            Err(error) => Err(ModelError::config(format!("{file} is not JSON: {error}"))),
-        }
-    }
-
-    /// The value, or null where the key is absent.
-    fn get(&self, key: &str) -> &Value {
-        self.map.get(key).unwrap_or(&Value::Null)
-    }
-
-    fn optional<'a, T>(
-        &'a self,
-        key: &str,
-        what: &str,
-        read: impl Fn(&'a Value) -> Option<T>,
-    ) -> Result<Option<T>, ModelError> {
-        match self.get(key) {
-            Value::Null => Ok(None),
-            value => read(value).map(Some).ok_or_else(|| self.wrong(key, what)),
-        }
-    }
-
-    fn text(&self, key: &str) -> Result<Option<&str>, ModelError> {
-        self.optional(key, "a string", Value::as_str)
-    }
-
-    fn flag(&self, key: &str) -> Result<Option<bool>, ModelError> {
-        self.optional(key, "true or false", Value::as_bool)
-    }
-
-    fn number(&self, key: &str) -> Result<Option<f64>, ModelError> {
-        self.optional(key, "a number", Value::as_f64)
-    }
-
-    fn optional_size(&self, key: &str) -> Result<Option<usize>, ModelError> {
-        self.optional(key, &format!("a whole number from 1 to {MAX_SIZE}"), |value| {
-            let size = usize::try_from(value.as_u64()?).ok()?;
-            (1..=MAX_SIZE).contains(&size).then_some(size)
-        })
-    }
-
-    fn size(&self, key: &str) -> Result<usize, ModelError> {
-        self.bounded(key, MAX_SIZE)
-    }
-
-    fn bounded(&self, key: &str, most: usize) -> Result<usize, ModelError> {
-        let size = self.optional(key, &format!("a whole number from 1 to {most}"), |value| {
-            let size = usize::try_from(value.as_u64()?).ok()?;
-            (1..=most).contains(&size).then_some(size)
-        })?;
-        size.ok_or_else(|| self.missing(key))
-    }
-
-    fn token_ids(&self, key: &str) -> Result<Vec<u32>, ModelError> {
-        let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
-        let ids = self.optional(key, "a token id or a list of them", |value| match value {
-            Value::Array(ids) => ids.iter().map(id).collect(),
-            one => id(one).map(|id| vec![id]),
-        })?;
-        Ok(ids.unwrap_or_default())
-    }
-
-    fn missing(&self, key: &str) -> ModelError {
-        ModelError::config(format!("{} has no {key}", self.file))
-    }
-
-    fn wrong(&self, key: &str, expected: &str) -> ModelError {
-        ModelError::config(format!("{}: {key} must be {expected}, is {}", self.file, self.get(key)))
-    }
-
-    fn unsupported(&self, key: &str, why: &str) -> ModelError {
-        ModelError::unsupported(format!("{}: {key} {why}", self.file))
     }
 }

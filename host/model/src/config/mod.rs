@@ -3,6 +3,7 @@
 //! read in `hugging_face`; anything that this host would compute wrongly is refused there by name.
 
 mod hugging_face;
+mod keys;
 mod rope;
 
 use infer_kernels::{Activation, AttentionParams};

@@ -52,12 +52,12 @@ pub type Outcome = Vec<(Vec<f32>, u32)>;
 impl Driver {
     pub fn new(model: &Model, kind: KvCacheKind, block_size: u32, threads: usize) -> Self {
         // Odd numbers are coprime with the power of two: every block once, in scattered order.
-        let total_blocks = 16_384_u32.next_power_of_two() / block_size.next_power_of_two();
+        let total_blocks = 8_192 / block_size.next_power_of_two();
         let options = ExecutorOptions {
             kv_cache: kind,
             block_size,
             total_blocks,
-            max_running: 128,
+            max_running: 32,
             max_seq_len: MAX_SEQ_LEN,
             prompt_cache_entries: SLOTS,
             threads,

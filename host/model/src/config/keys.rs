@@ -1,0 +1,94 @@
+//! Typed reads from a JSON object of a stranger: each error names the file and the key, and says what would
+//! be right. What the keys mean is not known here.
+
+use serde_json::{Map, Value};
+
+use crate::error::ModelError;
+
+/// A larger size is not believed: sizes are multiplied and allocated.
+pub(super) const MAX_SIZE: usize = 1 << 20;
+
+/// A JSON object and the file that it came from.
+pub(super) struct Keys {
+    file: &'static str,
+    map: Map<String, Value>,
+}
+
+impl Keys {
+    pub(super) fn parse(file: &'static str, bytes: &[u8]) -> Result<Self, ModelError> {
+        match serde_json::from_slice(bytes) {
+            Ok(Value::Object(map)) => Ok(Self { file, map }),
+            Ok(_) => Err(ModelError::config(format!("{file} must hold a JSON object"))),
+            Err(error) => Err(ModelError::config(format!("{file} is not JSON: {error}"))),
+        }
+    }
+
+    /// The value, or null where the key is absent.
+    pub(super) fn get(&self, key: &str) -> &Value {
+        self.map.get(key).unwrap_or(&Value::Null)
+    }
+
+    fn optional<'a, T>(
+        &'a self,
+        key: &str,
+        what: &str,
+        read: impl Fn(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, ModelError> {
+        match self.get(key) {
+            Value::Null => Ok(None),
+            value => read(value).map(Some).ok_or_else(|| self.wrong(key, what)),
+        }
+    }
+
+    pub(super) fn text(&self, key: &str) -> Result<Option<&str>, ModelError> {
+        self.optional(key, "a string", Value::as_str)
+    }
+
+    pub(super) fn flag(&self, key: &str) -> Result<Option<bool>, ModelError> {
+        self.optional(key, "true or false", Value::as_bool)
+    }
+
+    pub(super) fn number(&self, key: &str) -> Result<Option<f64>, ModelError> {
+        self.optional(key, "a number", Value::as_f64)
+    }
+
+    pub(super) fn optional_size(&self, key: &str) -> Result<Option<usize>, ModelError> {
+        self.optional(key, &format!("a whole number from 1 to {MAX_SIZE}"), |value| {
+            let size = usize::try_from(value.as_u64()?).ok()?;
+            (1..=MAX_SIZE).contains(&size).then_some(size)
+        })
+    }
+
+    pub(super) fn size(&self, key: &str) -> Result<usize, ModelError> {
+        self.bounded(key, MAX_SIZE)
+    }
+
+    pub(super) fn bounded(&self, key: &str, most: usize) -> Result<usize, ModelError> {
+        let size = self.optional(key, &format!("a whole number from 1 to {most}"), |value| {
+            let size = usize::try_from(value.as_u64()?).ok()?;
+            (1..=most).contains(&size).then_some(size)
+        })?;
+        size.ok_or_else(|| self.missing(key))
+    }
+
+    pub(super) fn token_ids(&self, key: &str) -> Result<Vec<u32>, ModelError> {
+        let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
+        let ids = self.optional(key, "a token id or a list of them", |value| match value {
+            Value::Array(ids) => ids.iter().map(id).collect(),
+            one => id(one).map(|id| vec![id]),
+        })?;
+        Ok(ids.unwrap_or_default())
+    }
+
+    pub(super) fn missing(&self, key: &str) -> ModelError {
+        ModelError::config(format!("{} has no {key}", self.file))
+    }
+
+    pub(super) fn wrong(&self, key: &str, expected: &str) -> ModelError {
+        ModelError::config(format!("{}: {key} must be {expected}, is {}", self.file, self.get(key)))
+    }
+
+    pub(super) fn unsupported(&self, key: &str, why: &str) -> ModelError {
+        ModelError::unsupported(format!("{}: {key} {why}", self.file))
+    }
+}
