@@ -222,8 +222,10 @@ fn instantiate(criterion: &mut Criterion) {
         ("on demand", InstanceAllocationStrategy::OnDemand),
         ("pooling", InstanceAllocationStrategy::Pooling(pool)),
     ] {
-        let engine = Engine::new(Config::new().concurrency_support(false).allocation_strategy(strategy))
-            .expect("an engine");
+        let mut config = Config::new();
+        config.concurrency_support(false).allocation_strategy(strategy);
+        config.gc_support(false).wasm_gc(false).wasm_function_references(false).wasm_exceptions(false);
+        let engine = Engine::new(&config).expect("an engine");
         let component = Component::from_binary(&engine, component()).expect("it compiles");
         let mut linker = Linker::<()>::new(&engine);
         linker.define_unknown_imports_as_traps(&component).expect("it only imports functions");

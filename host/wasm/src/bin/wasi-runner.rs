@@ -44,7 +44,7 @@ impl WasiView for Host {
 
 /// The first argument is the program; it sees all of them, as a native one would.
 fn prepare(arguments: &[String]) -> wasmtime::Result<(Store<Host>, Command)> {
-    let engine = Engine::new(Config::new().concurrency_support(false))?;
+    let engine = Engine::new(&config())?;
     let component = Component::from_file(&engine, &arguments[0])?;
     let mut linker = Linker::new(&engine);
     wasmtime_wasi::p2::add_to_linker_sync(&mut linker)?;
@@ -57,6 +57,18 @@ fn prepare(arguments: &[String]) -> wasmtime::Result<(Store<Host>, Command)> {
     let mut store = Store::new(&engine, Host { wasi, table: ResourceTable::new() });
     let command = Command::instantiate(&mut store, &component, &linker)?;
     Ok((store, command))
+}
+
+/// No garbage collector is compiled in, so what would need one is off.
+fn config() -> Config {
+    let mut config = Config::new();
+    config
+        .concurrency_support(false)
+        .gc_support(false)
+        .wasm_gc(false)
+        .wasm_function_references(false)
+        .wasm_exceptions(false);
+    config
 }
 
 fn run(mut store: Store<Host>, command: &Command) -> ExitCode {
