@@ -97,6 +97,11 @@ impl Sequential {
         self.max_seq_len
     }
 
+    /// Rows of its embedding: token ids are below this.
+    pub fn vocab_size(&self) -> u32 {
+        self.vocab_size
+    }
+
     /// Generates; `each` gets the text as it becomes complete.
     pub fn generate(
         &mut self,

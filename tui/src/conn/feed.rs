@@ -14,8 +14,9 @@ use super::{Client, ConnError};
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// Longest pause.
 const LAST_PAUSE: Duration = Duration::from_secs(4);
-/// A stream that is silent for so long is taken for dead: snapshots come at least once a second.
-const SILENCE: Duration = Duration::from_secs(10);
+/// A stream that is silent for so long is taken for dead. Snapshots come at least once a second, but a host
+/// sends them between steps, and a step of a large model on a busy machine may take a while.
+const SILENCE: Duration = Duration::from_secs(30);
 
 /// What the feed reports.
 #[derive(Debug)]

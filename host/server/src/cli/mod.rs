@@ -1,5 +1,6 @@
 //! The command line: raw flags in, exit codes out. 0 fine, 1 failed, 2 bad usage.
 
+mod bench;
 mod flags;
 mod generate;
 mod policy;
@@ -27,6 +28,9 @@ enum Command {
     /// Lists and swaps the policies of a running host
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
+    /// Measures serving, and the in-process baseline beside it
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
 }
 
 /// Why a command ended badly.
@@ -61,6 +65,7 @@ pub fn main() -> ExitCode {
         Command::Serve(args) => serve::run(args),
         Command::Generate(args) => generate::run(args),
         Command::Policy(command) => policy::run(command),
+        Command::Bench(command) => bench::run(command),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

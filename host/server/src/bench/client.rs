@@ -1,0 +1,279 @@
+//! One request over HTTP, timed where its bytes arrive.
+
+use std::time::{Duration, Instant};
+
+use infer_api::completions::{CompletionRequest, ModelList, Prompt, StreamOptions, Usage};
+use serde::Serialize;
+
+use super::Job;
+use super::sse::{Events, Step, read};
+
+/// Longest silence of a stream before it counts as failed.
+const SILENCE: Duration = Duration::from_secs(300);
+
+/// How streams are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Dialect {
+    /// `token` and `done` events.
+    #[default]
+    Named,
+    /// OpenAI's unnamed chunks.
+    Openai,
+}
+
+/// Where requests go.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// `http://HOST:PORT`, or the whole address of a completions endpoint.
+    pub url: String,
+    /// How it streams.
+    pub dialect: Dialect,
+    /// Sent as a bearer token.
+    pub api_key: Option<String>,
+    /// Model that requests name; `None` asks `/v1/models` for its first.
+    pub model: Option<String>,
+}
+
+/// One request's timing, or why it failed.
+pub type Outcome = Result<Timing, String>;
+
+/// Measured by the client, in milliseconds from the moment the request was sent.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Timing {
+    /// To the first token.
+    pub ttft_ms: f64,
+    /// Between one token and the next.
+    pub itl_ms: Vec<f64>,
+    /// To the end of the stream.
+    pub latency_ms: f64,
+    /// Tokens that came.
+    pub completion_tokens: u32,
+    /// Prompt tokens that the server found in its cache, where it says.
+    pub cached_tokens: u32,
+    /// Ids of the tokens, where the dialect tells.
+    pub tokens: Vec<u32>,
+}
+
+/// Sends requests. Clones share connections.
+#[derive(Clone)]
+pub struct Client {
+    http: reqwest::Client,
+    url: String,
+    model: String,
+    target: Target,
+}
+
+impl Client {
+    /// Finds the endpoint and the model's name.
+    pub async fn connect(target: Target) -> Result<Self, String> {
+        let http = reqwest::Client::builder()
+            .tcp_nodelay(true)
+            .connect_timeout(Duration::from_secs(10))
+            .read_timeout(SILENCE)
+            .build()
+            .map_err(|error| error.to_string())?;
+        let base = target.url.trim_end_matches('/');
+        let url = if base.ends_with("/completions") {
+            base.to_owned()
+        } else {
+            format!("{}/v1/completions", base.trim_end_matches("/v1"))
+        };
+        let mut client = Self { http, url, model: String::new(), target };
+        client.model = match client.target.model.clone() {
+            Some(model) => model,
+            None => client.first_model().await?,
+        };
+        Ok(client)
+    }
+
+    /// Address of the endpoint.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Model that requests name.
+    pub fn model(&self) -> &str {
+        &self.model
+    }
+
+    async fn first_model(&self) -> Result<String, String> {
+        let url = format!("{}/models", self.url.trim_end_matches("/completions"));
+        let advice = "name the model with --served-model";
+        let response = self.authorized(self.http.get(&url)).send().await.map_err(|e| in_full(&e))?;
+        if !response.status().is_success() {
+            return Err(format!("{url} answers {}; {advice}", response.status()));
+        }
+        let value: serde_json::Value = response.json().await.map_err(|e| format!("{url}: {e}; {advice}"))?;
+        let first = match serde_json::from_value::<ModelList>(value.clone()) {
+            Ok(list) => list.data.first().map(|card| card.id.clone()),
+            // Other servers' cards lack fields of ours; the id is what all have.
+            Err(_) => value["data"][0]["id"].as_str().map(str::to_owned),
+        };
+        first.ok_or_else(|| format!("{url} lists no model; {advice}"))
+    }
+
+    /// Sends a job and reads its stream to the end.
+    pub async fn run_one(&self, job: &Job) -> Outcome {
+        let body = serde_json::to_vec(&self.body(job)).expect("a request is JSON");
+        let accept = match self.target.dialect {
+            Dialect::Named => "text/event-stream",
+            Dialect::Openai => "application/json, text/event-stream",
+        };
+        let request = self
+            .authorized(self.http.post(&self.url))
+            .header("content-type", "application/json")
+            .header("accept", accept)
+            .body(body);
+        let sent = Instant::now();
+        let mut response = request.send().await.map_err(|error| in_full(&error))?;
+        if !response.status().is_success() {
+            let status = response.status();
+            let text = response.text().await.unwrap_or_default();
+            let text: String = text.chars().take(300).collect();
+            return Err(format!("HTTP {status}: {text}"));
+        }
+        let mut stream = Stream::new(self.target.dialect, sent);
+        while let Some(chunk) = response.chunk().await.map_err(|error| in_full(&error))? {
+            if stream.take(&chunk)? {
+                return stream.finish(job);
+            }
+        }
+        Err("the stream ended without its end event".to_owned())
+    }
+
+    fn body(&self, job: &Job) -> CompletionRequest {
+        let openai = self.target.dialect == Dialect::Openai;
+        CompletionRequest {
+            model: self.model.clone(),
+            prompt: Prompt::Tokens(job.prompt.clone()),
+            max_tokens: Some(job.max_tokens),
+            temperature: Some(0.0),
+            stream: Some(true),
+            stream_options: openai.then_some(StreamOptions { include_usage: true }),
+            ignore_eos: Some(true),
+            ..CompletionRequest::default()
+        }
+    }
+
+    fn authorized(&self, request: reqwest::RequestBuilder) -> reqwest::RequestBuilder {
+        match &self.target.api_key {
+            Some(key) => request.bearer_auth(key),
+            None => request,
+        }
+    }
+}
+
+/// A stream as it is read.
+struct Stream {
+    dialect: Dialect,
+    sent: Instant,
+    last_token: Option<Instant>,
+    events: Events,
+    usage: Option<Usage>,
+    timing: Timing,
+}
+
+impl Stream {
+    fn new(dialect: Dialect, sent: Instant) -> Self {
+        Self {
+            dialect,
+            sent,
+            last_token: None,
+            events: Events::default(),
+            usage: None,
+            timing: Timing::default(),
+        }
+    }
+
+    /// True once the stream has ended as it should.
+    fn take(&mut self, chunk: &[u8]) -> Result<bool, String> {
+        let now = Instant::now();
+        self.events.push(chunk)?;
+        while let Some((name, data)) = self.events.next() {
+            match read(self.dialect, &name, &data)? {
+                Step::Token(id) => self.token(id, now),
+                Step::Usage(usage) => self.usage = Some(usage),
+                Step::Done(usage) => {
+                    self.usage = usage.or(self.usage);
+                    self.timing.latency_ms = milliseconds(now - self.sent);
+                    return Ok(true);
+                }
+                Step::Other => {}
+            }
+        }
+        Ok(false)
+    }
+
+    fn token(&mut self, id: Option<u32>, now: Instant) {
+        match self.last_token {
+            None => self.timing.ttft_ms = milliseconds(now - self.sent),
+            Some(last) => self.timing.itl_ms.push(milliseconds(now - last)),
+        }
+        self.last_token = Some(now);
+        self.timing.completion_tokens += 1;
+        self.timing.tokens.extend(id);
+    }
+
+    /// A stream of another length than asked for is a failure: its figures would not be comparable.
+    fn finish(mut self, job: &Job) -> Outcome {
+        if let Some(usage) = self.usage {
+            if self.dialect == Dialect::Named && usage.completion_tokens != self.timing.completion_tokens {
+                let events = self.timing.completion_tokens;
+                return Err(format!("{events} token events, but usage counts {}", usage.completion_tokens));
+            }
+            // A chunk of the OpenAI dialect may hold several tokens; the usage counts them.
+            self.timing.completion_tokens = usage.completion_tokens;
+            self.timing.cached_tokens = usage.prompt_tokens_details.cached_tokens;
+        }
+        if self.timing.completion_tokens != job.max_tokens {
+            return Err(format!(
+                "{} tokens came where {} were asked for",
+                self.timing.completion_tokens, job.max_tokens
+            ));
+        }
+        Ok(self.timing)
+    }
+}
+
+fn milliseconds(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
+
+/// An error with its causes: the outermost alone says only that a request failed.
+fn in_full(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_stream(text: &str, max_tokens: u32) -> Outcome {
+        let mut stream = Stream::new(Dialect::Named, Instant::now());
+        assert_eq!(stream.take(text.as_bytes()), Ok(true));
+        stream.finish(&Job { prompt: vec![1], max_tokens })
+    }
+
+    #[test]
+    fn a_stream_of_another_length_than_asked_for_is_a_failure() {
+        let token = "event: token\ndata: {\"token\":\"\",\"token_id\":3}\n\n";
+        let done = |count: u32| {
+            format!(
+                "event: done\ndata: {{\"finish_reason\":\"length\",\"usage\":{{\"prompt_tokens\":1,\
+                 \"completion_tokens\":{count},\"total_tokens\":9}},\"timings\":{{\"prefilled_tokens\":1,\
+                 \"kv_bytes\":1}}}}\n\n"
+            )
+        };
+        let timing = read_stream(&format!("{token}{token}{}", done(2)), 2).unwrap();
+        assert_eq!((timing.completion_tokens, timing.itl_ms.len(), timing.tokens), (2, 1, vec![3, 3]));
+        assert!(read_stream(&format!("{token}{}", done(1)), 2).unwrap_err().contains("1 tokens came"));
+        assert!(read_stream(&format!("{token}{}", done(2)), 2).unwrap_err().contains("usage counts 2"));
+    }
+}

@@ -1,0 +1,300 @@
+//! What was measured, for people and for programs. Failed requests are in no distribution and in every
+//! report.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use super::client::Outcome;
+use super::{Dialect, Distribution, Machine, Shape, Summary, Workload};
+use crate::generate::Generated;
+
+/// A whole run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// What is served and by whom.
+    pub subject: String,
+    /// Where requests went.
+    pub url: String,
+    /// How it streams.
+    pub dialect: Dialect,
+    /// Model that requests named.
+    pub model: String,
+    /// Seed of the workloads.
+    pub seed: u64,
+    /// Where the generator ran.
+    pub machine: Machine,
+    /// Load average of the last minute when the measurement ended.
+    pub load_average_after: Option<f64>,
+    /// One per workload.
+    pub workloads: Vec<WorkloadReport>,
+}
+
+/// One workload over HTTP, and beside it in process.
+#[derive(Clone, Debug, Serialize)]
+pub struct WorkloadReport {
+    /// `W1`, `W2`.
+    pub name: &'static str,
+    /// For people.
+    pub description: String,
+    /// How its requests were made.
+    pub shape: Shape,
+    /// Requests at a time.
+    pub concurrency: usize,
+    /// Requests that ended as they should.
+    pub completed: usize,
+    /// Requests that didn't, by message.
+    pub errors: BTreeMap<String, usize>,
+    /// From the first request sent to the last one ended.
+    pub wall_s: f64,
+    /// Of the completed requests.
+    pub prompt_tokens: u64,
+    /// Of the completed requests.
+    pub output_tokens: u64,
+    /// Prompt tokens that the server found in its cache.
+    pub cached_tokens: u64,
+    /// Output tokens a second over the wall time.
+    pub output_tokens_per_s: f64,
+    /// Milliseconds.
+    pub ttft_ms: Summary,
+    /// Milliseconds.
+    pub itl_ms: Summary,
+    /// Milliseconds.
+    pub latency_ms: Summary,
+    /// The same prompts one after the other in process.
+    pub in_process: Option<Comparison>,
+}
+
+/// The sequential baseline and what serving makes of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Comparison {
+    /// Sum of the requests' durations.
+    pub wall_s: f64,
+    /// Output tokens a second.
+    pub output_tokens_per_s: f64,
+    /// Milliseconds.
+    pub ttft_ms: Summary,
+    /// Milliseconds.
+    pub latency_ms: Summary,
+    /// Served throughput over the baseline's.
+    pub throughput_ratio: f64,
+    /// What serving adds to a request's mean latency, in percent; only where requests run alone.
+    pub overhead_percent: Option<f64>,
+    /// Completed requests whose tokens equal the baseline's, where the dialect tells tokens.
+    pub identical: Option<usize>,
+}
+
+impl WorkloadReport {
+    pub(super) fn new(
+        workload: &Workload,
+        outcomes: &[Outcome],
+        wall_s: f64,
+        local: Option<&[Generated]>,
+    ) -> Self {
+        assert_eq!(outcomes.len(), workload.jobs.len(), "every job has an outcome");
+        let mut errors = BTreeMap::new();
+        for error in outcomes.iter().filter_map(|outcome| outcome.as_ref().err()) {
+            *errors.entry(error.clone()).or_insert(0) += 1;
+        }
+        let completed: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.as_ref().ok()).collect();
+        let prompt_tokens = workload
+            .jobs
+            .iter()
+            .zip(outcomes)
+            .filter(|(_, outcome)| outcome.is_ok())
+            .map(|(job, _)| job.prompt.len() as u64)
+            .sum();
+        let output_tokens = completed.iter().map(|timing| u64::from(timing.completion_tokens)).sum();
+        let latency: Distribution = completed.iter().map(|timing| timing.latency_ms).collect();
+        let mut report = Self {
+            name: workload.name,
+            description: workload.describe(),
+            shape: workload.shape,
+            concurrency: workload.concurrency,
+            completed: completed.len(),
+            errors,
+            wall_s,
+            prompt_tokens,
+            output_tokens,
+            cached_tokens: completed.iter().map(|timing| u64::from(timing.cached_tokens)).sum(),
+            output_tokens_per_s: per_second(output_tokens, wall_s),
+            ttft_ms: completed.iter().map(|timing| timing.ttft_ms).collect::<Distribution>().summary(),
+            itl_ms: completed
+                .iter()
+                .flat_map(|timing| timing.itl_ms.iter().copied())
+                .collect::<Distribution>()
+                .summary(),
+            latency_ms: latency.summary(),
+            in_process: None,
+        };
+        report.in_process = local.map(|local| report.compare(outcomes, local));
+        report
+    }
+
+    fn compare(&self, outcomes: &[Outcome], local: &[Generated]) -> Comparison {
+        let wall_s: f64 = local.iter().map(|generated| generated.total.as_secs_f64()).sum();
+        let tokens: u64 = local.iter().map(|generated| generated.tokens.len() as u64).sum();
+        let output_tokens_per_s = per_second(tokens, wall_s);
+        let summary = |value: fn(&Generated) -> f64| {
+            local.iter().map(|generated| value(generated) * 1e3).collect::<Distribution>().summary()
+        };
+        let latency_ms = summary(|generated| generated.total.as_secs_f64());
+        let told = outcomes.iter().flatten().any(|timing| !timing.tokens.is_empty());
+        let same = outcomes.iter().zip(local).filter(|(outcome, generated)| {
+            outcome.as_ref().is_ok_and(|timing| timing.tokens == generated.tokens)
+        });
+        Comparison {
+            wall_s,
+            output_tokens_per_s,
+            ttft_ms: summary(|generated| generated.ttft.as_secs_f64()),
+            throughput_ratio: ratio(self.output_tokens_per_s, output_tokens_per_s),
+            overhead_percent: (self.concurrency == 1 && self.completed > 0)
+                .then(|| (ratio(self.latency_ms.mean, latency_ms.mean) - 1.0) * 100.0),
+            identical: told.then(|| same.count()),
+            latency_ms,
+        }
+    }
+}
+
+impl Report {
+    /// Requests that failed.
+    #[must_use]
+    pub fn failed(&self) -> usize {
+        self.workloads.iter().flat_map(|workload| workload.errors.values()).sum()
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        let mut line = |text: String| writeln!(out, "{text}").expect("a string takes everything");
+        let load = |value: Option<f64>| value.map_or_else(|| "?".to_owned(), |value| format!("{value:.2}"));
+        line(format!("{} at {}, seed {}", self.subject, self.url, self.seed));
+        line(format!(
+            "{}, {} cores, load average {} before and {} after",
+            self.machine.cpu,
+            self.machine.cores,
+            load(self.machine.load_average_before),
+            load(self.load_average_after)
+        ));
+        for workload in &self.workloads {
+            line(String::new());
+            workload.write(&mut line);
+        }
+        out
+    }
+}
+
+impl WorkloadReport {
+    fn write(&self, line: &mut impl FnMut(String)) {
+        line(format!("{}  {}", self.name, self.description));
+        let failed: usize = self.errors.values().sum();
+        line(format!("    requests      {} completed, {failed} failed", self.completed));
+        for (error, count) in &self.errors {
+            line(format!("      failed {count}x  {error}"));
+        }
+        line(format!(
+            "    throughput    {:.1} output tok/s ({} tokens in {:.2} s), {:.1} prompt tok/s, {} prompt tokens cached",
+            self.output_tokens_per_s,
+            self.output_tokens,
+            self.wall_s,
+            per_second(self.prompt_tokens, self.wall_s),
+            self.cached_tokens
+        ));
+        line(format!("{:17} {:>10} {:>10} {:>10} {:>10} {:>8}", "", "p50", "p95", "p99", "mean", "n"));
+        let row = |name: &str, s: &Summary| {
+            format!(
+                "    {name:<13} {:>10.2} {:>10.2} {:>10.2} {:>10.2} {:>8}",
+                s.p50, s.p95, s.p99, s.mean, s.count
+            )
+        };
+        line(row("TTFT ms", &self.ttft_ms));
+        line(row("ITL ms", &self.itl_ms));
+        line(row("latency ms", &self.latency_ms));
+        let Some(local) = &self.in_process else { return };
+        line("    in process, one after the other, same prompts:".to_owned());
+        line(row("TTFT ms", &local.ttft_ms));
+        line(row("latency ms", &local.latency_ms));
+        line(format!(
+            "    baseline      {:.1} output tok/s in {:.2} s; served is {:.2}x of it",
+            local.output_tokens_per_s, local.wall_s, local.throughput_ratio
+        ));
+        if let Some(percent) = local.overhead_percent {
+            line(format!(
+                "    overhead      {percent:+.1}% latency ({:+.1} ms of {:.1} ms), TTFT {:+.2} ms",
+                self.latency_ms.mean - local.latency_ms.mean,
+                local.latency_ms.mean,
+                self.ttft_ms.mean - local.ttft_ms.mean
+            ));
+        }
+        if let Some(identical) = local.identical {
+            line(format!(
+                "    tokens        identical to the baseline's in {identical} of {}",
+                self.completed
+            ));
+        }
+    }
+}
+
+fn per_second(count: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
+}
+
+fn ratio(a: f64, b: f64) -> f64 {
+    if b > 0.0 { a / b } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use infer_core::FinishReason;
+
+    use super::super::client::Timing;
+    use super::*;
+
+    fn generated(tokens: &[u32], total_ms: u64) -> Generated {
+        Generated {
+            tokens: tokens.to_vec(),
+            text: String::new(),
+            reason: FinishReason::Length,
+            ttft: Duration::from_millis(10),
+            total: Duration::from_millis(total_ms),
+        }
+    }
+
+    fn timing(tokens: &[u32], latency_ms: f64) -> Outcome {
+        Ok(Timing {
+            ttft_ms: 12.0,
+            itl_ms: vec![4.0; tokens.len().saturating_sub(1)],
+            latency_ms,
+            completion_tokens: tokens.len() as u32,
+            cached_tokens: 0,
+            tokens: tokens.to_vec(),
+        })
+    }
+
+    #[test]
+    fn errors_are_counted_and_stay_out_of_the_distributions() {
+        let workload = Workload::single(1, 4, 0, 64);
+        let failed = || Err("HTTP 503: full".to_owned());
+        let outcomes = [timing(&[1, 2], 100.0), failed(), failed(), timing(&[3, 4], 300.0)];
+        let local = [&[1u32, 2][..], &[9, 9], &[9, 9], &[3, 5]].map(|tokens| generated(tokens, 100));
+        let report = WorkloadReport::new(&workload, &outcomes, 2.0, Some(&local));
+        assert_eq!((report.completed, report.errors["HTTP 503: full"]), (2, 2));
+        assert_eq!((report.latency_ms.count, report.latency_ms.mean), (2, 200.0));
+        assert_eq!((report.output_tokens, report.output_tokens_per_s), (4, 2.0));
+        let local = report.in_process.as_ref().unwrap();
+        assert_eq!(local.output_tokens_per_s, 20.0);
+        assert_eq!(local.throughput_ratio, 0.1);
+        assert_eq!(local.overhead_percent, Some(100.0));
+        assert_eq!(local.identical, Some(1));
+        let mut text = String::new();
+        report.write(&mut |line| text += &format!("{line}\n"));
+        assert!(
+            text.contains("2 completed, 2 failed") && text.contains("failed 2x  HTTP 503: full"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,159 @@
+//! Streams of both dialects as one kind of step: tokens came, it ended, it failed. Times are taken where
+//! bytes arrive, before any parsing of JSON.
+
+use infer_api::completions::{Completion, DoneEvent, ErrorEvent, TokenEvent, Usage};
+
+use super::Dialect;
+
+/// Largest event that is accepted.
+const MAX_EVENT_BYTES: usize = 1 << 20;
+
+/// What an event meant.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// A token; its id where the dialect tells.
+    Token(Option<u32>),
+    /// The stream ended as it should; usage where it was sent.
+    Done(Option<Usage>),
+    /// Tokens in and out, before the end.
+    Usage(Usage),
+    /// Nothing of interest.
+    Other,
+}
+
+/// Cuts bytes into events.
+#[derive(Default)]
+pub struct Events {
+    buffer: Vec<u8>,
+}
+
+impl Events {
+    /// Takes a chunk.
+    ///
+    /// # Errors
+    /// An event over the bound.
+    pub fn push(&mut self, chunk: &[u8]) -> Result<(), String> {
+        if self.buffer.len() + chunk.len() > MAX_EVENT_BYTES {
+            return Err(format!("an event is larger than {MAX_EVENT_BYTES} bytes"));
+        }
+        self.buffer.extend_from_slice(chunk);
+        Ok(())
+    }
+
+    /// The next complete event, as name and data.
+    pub fn next(&mut self) -> Option<(String, String)> {
+        let (end, skip) = frame_end(&self.buffer)?;
+        let frame = String::from_utf8_lossy(&self.buffer[..end]).into_owned();
+        self.buffer.drain(..end + skip);
+        let (mut name, mut data) = (String::new(), String::new());
+        for line in frame.lines() {
+            let (field, value) = line.split_once(':').unwrap_or((line, ""));
+            let value = value.strip_prefix(' ').unwrap_or(value);
+            match field {
+                "event" => value.clone_into(&mut name),
+                "data" => data.push_str(value),
+                _ => {}
+            }
+        }
+        Some((name, data))
+    }
+}
+
+/// Where the first frame ends and how long the gap after it is.
+fn frame_end(buffer: &[u8]) -> Option<(usize, usize)> {
+    let plain = buffer.windows(2).position(|pair| pair == b"\n\n").map(|at| (at, 2));
+    let windows = buffer.windows(4).position(|four| four == b"\r\n\r\n").map(|at| (at, 4));
+    [plain, windows].into_iter().flatten().min()
+}
+
+/// What an event means.
+///
+/// # Errors
+/// The server's words where it reports an error, or what is wrong with the event.
+pub fn read(dialect: Dialect, name: &str, data: &str) -> Result<Step, String> {
+    if data.is_empty() {
+        return Ok(Step::Other);
+    }
+    let malformed = |error: serde_json::Error| format!("malformed event `{name}`: {error}");
+    match dialect {
+        Dialect::Named => match name {
+            "token" => {
+                let token: TokenEvent = serde_json::from_str(data).map_err(malformed)?;
+                Ok(Step::Token(Some(token.token_id)))
+            }
+            "done" => {
+                let done: DoneEvent = serde_json::from_str(data).map_err(malformed)?;
+                Ok(Step::Done(Some(done.usage)))
+            }
+            "error" => {
+                let error: ErrorEvent = serde_json::from_str(data).map_err(malformed)?;
+                Err(format!("error event {}: {}", error.code, error.error))
+            }
+            "" => Err("an event without a name; is this the OpenAI dialect? (--dialect openai)".to_owned()),
+            _ => Ok(Step::Other),
+        },
+        Dialect::Openai if data == "[DONE]" => Ok(Step::Done(None)),
+        Dialect::Openai => {
+            let value: serde_json::Value = serde_json::from_str(data).map_err(malformed)?;
+            if let Some(error) = value.get("error") {
+                return Err(format!("error chunk: {error}"));
+            }
+            if let Ok(chunk) = serde_json::from_value::<Completion>(value.clone())
+                && let Some(usage) = chunk.usage
+                && chunk.choices.is_empty()
+            {
+                return Ok(Step::Usage(usage));
+            }
+            let text = value["choices"][0]["text"].as_str();
+            let ends = value["choices"][0]["finish_reason"].is_string();
+            match text {
+                // The last chunk may carry nothing but the reason.
+                Some("") if ends => Ok(Step::Other),
+                Some(_) => Ok(Step::Token(None)),
+                None => Ok(Step::Other),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn steps(dialect: Dialect, text: &str, chunk: usize) -> Vec<Result<Step, String>> {
+        let mut events = Events::default();
+        let mut steps = Vec::new();
+        for bytes in text.as_bytes().chunks(chunk) {
+            events.push(bytes).unwrap();
+            while let Some((name, data)) = events.next() {
+                steps.push(read(dialect, &name, &data));
+            }
+        }
+        steps
+    }
+
+    #[test]
+    fn named_events_become_steps_wherever_they_are_cut() {
+        let text = "event: token\ndata: {\"token\":\"a\",\"token_id\":5}\n\n: keep-alive\n\n\
+                    event: error\ndata: {\"error\":\"out of memory\",\"code\":\"device\"}\n\n";
+        let want = vec![
+            Ok(Step::Token(Some(5))),
+            Ok(Step::Other),
+            Err("error event device: out of memory".to_owned()),
+        ];
+        assert_eq!(steps(Dialect::Named, text, 1), want);
+        assert_eq!(steps(Dialect::Named, text, 1_000), want);
+    }
+
+    #[test]
+    fn openai_chunks_become_steps() {
+        let text = "data: {\"choices\":[{\"index\":0,\"text\":\"\",\"finish_reason\":null}]}\r\n\r\n\
+                    data: {\"choices\":[{\"index\":0,\"text\":\"\",\"finish_reason\":\"length\"}]}\n\n\
+                    data: {\"error\":{\"message\":\"no\"}}\n\ndata: [DONE]\n\n";
+        let steps = steps(Dialect::Openai, text, 7);
+        assert_eq!(steps[0], Ok(Step::Token(None)), "an empty text is a token that is not yet a character");
+        assert_eq!(steps[1], Ok(Step::Other));
+        assert!(steps[2].as_ref().is_err_and(|error| error.contains("no")), "{steps:?}");
+        assert_eq!(steps[3], Ok(Step::Done(None)));
+    }
+}

@@ -1,0 +1,77 @@
+//! The load generator against a real host: lengths, counts, both dialects, the baseline's tokens, and
+//! errors that are counted. No figure is asserted: how fast a test machine is, is nobody's contract.
+
+mod common;
+
+use common::{Host, config};
+use infer_server::bench::{self, BenchError, Dialect, Plan, Report, Shape, Target, Workload};
+use infer_server::config::Config;
+use infer_server::generate::Sequential;
+
+fn short(requests: usize, vocab_size: u32) -> Workload {
+    let shape = Shape { prompt_tokens: (20, 60), output_tokens: (2, 9), shared_prefix: 0, vocab_size };
+    Workload::make("W2", 5, requests, 3, shape)
+}
+
+fn plan(url: String, dialect: Dialect, model: Option<&str>, workloads: Vec<Workload>) -> Plan {
+    let target = Target { url, dialect, api_key: None, model: model.map(str::to_owned) };
+    Plan { target, workloads, seed: 5, subject: "a test".to_owned() }
+}
+
+async fn measure(host: &Host, plan: Plan, baseline: Option<Sequential>) -> Result<Report, BenchError> {
+    let report = bench::run(plan, baseline).await;
+    let state = host.admin_get("/admin/state").await;
+    assert_eq!(state["queue"]["running"], 0, "every stream was read to its end");
+    report
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_served_equals_the_baseline_token_for_token() {
+    let config = config();
+    let local = config.clone();
+    let baseline = tokio::task::spawn_blocking(move || Sequential::load(&local)).await.unwrap().unwrap();
+    let workload = short(7, baseline.vocab_size());
+    let wanted: u64 = workload.jobs.iter().map(|job| u64::from(job.max_tokens)).sum();
+    let host = Host::start(config).await;
+    let plan = plan(host.url(""), Dialect::Named, None, vec![workload]);
+    let report = measure(&host, plan, Some(baseline)).await.unwrap();
+    let result = &report.workloads[0];
+    assert_eq!((result.completed, report.failed()), (7, 0), "{}", report.text());
+    assert_eq!((result.output_tokens, result.cached_tokens), (wanted, 0));
+    assert_eq!((result.ttft_ms.count, result.itl_ms.count as u64), (7, wanted - 7));
+    let local = result.in_process.as_ref().unwrap();
+    assert_eq!(local.identical, Some(7), "{}", report.text());
+    assert!(report.text().contains("identical to the baseline's in 7 of 7"), "{}", report.text());
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_openai_dialect_counts_the_same_tokens() {
+    let host = Host::start(config()).await;
+    let workload = short(4, 256);
+    let wanted: u64 = workload.jobs.iter().map(|job| u64::from(job.max_tokens)).sum();
+    let url = host.url("/v1/completions");
+    let report =
+        measure(&host, plan(url, Dialect::Openai, Some("demo"), vec![workload]), None).await.unwrap();
+    assert_eq!((report.workloads[0].output_tokens, report.failed()), (wanted, 0), "{}", report.text());
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_requests_are_counted_and_named() {
+    // Longer than this host takes; the warm-up request is not.
+    let host = Host::start(Config { max_seq_len: Some(48), ..config() }).await;
+    let shape = Shape { prompt_tokens: (64, 64), output_tokens: (2, 2), shared_prefix: 0, vocab_size: 256 };
+    let plan = plan(host.url(""), Dialect::Named, None, vec![Workload::make("W1", 1, 2, 1, shape)]);
+    let report = measure(&host, plan, None).await.unwrap();
+    assert_eq!((report.workloads[0].completed, report.failed()), (0, 2));
+    assert!(report.text().contains("failed 2x  HTTP 422"), "{}", report.text());
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_not_there_is_an_error_and_not_a_report() {
+    let target = "http://127.0.0.1:1".to_owned();
+    let error = bench::run(plan(target, Dialect::Named, None, vec![short(1, 256)]), None).await.unwrap_err();
+    assert!(error.to_string().starts_with("--url: "), "{error}");
+}
