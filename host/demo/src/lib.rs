@@ -5,6 +5,8 @@
 //! that trained it is in `train`, behind the feature of that name. Serving it needs neither.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "train")]
+pub mod train;
 
 /// What requests call the model.
 pub const NAME: &str = "demo";

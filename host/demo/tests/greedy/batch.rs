@@ -1,0 +1,42 @@
+//! Batches of one row, written by hand.
+
+use infer_core::{Batch, BlockId, LogitsSlot, Row, SamplingParams, SequenceId};
+
+/// Tokens of a block.
+pub const BLOCK: u32 = 16;
+/// Tokens that the test's pool holds.
+pub const LONGEST: u32 = 1_024;
+
+/// Computes `input` after `computed` tokens, in blocks from 0 on, and draws greedily; the logits can be kept.
+pub fn single_row(input: &[u32], computed: u32, logits_to: Option<LogitsSlot>) -> Batch {
+    let count = u32::try_from(input.len()).expect("short");
+    let context = computed + count;
+    assert!(context <= LONGEST, "the test's pool holds {LONGEST} tokens");
+    let blocks = context.div_ceil(BLOCK);
+    let row = Row {
+        sequence: SequenceId(1),
+        token_start: 0,
+        token_len: count,
+        context_len: context,
+        table_start: 0,
+        table_len: blocks,
+        sample: true,
+        generated: 0,
+        sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
+        history_start: 0,
+        history_len: 0,
+        forbidden_start: 0,
+        forbidden_len: 0,
+        logits_to,
+        logits_from: None,
+    };
+    Batch {
+        step: 1,
+        tokens: input.to_vec(),
+        positions: (computed..context).collect(),
+        slots: (computed..context).collect(),
+        block_tables: (0..blocks).map(BlockId).collect(),
+        rows: vec![row],
+        ..Batch::default()
+    }
+}
