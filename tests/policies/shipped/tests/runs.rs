@@ -1,0 +1,129 @@
+//! Random runs of the engine under the shipped components: small pools, shared and repeated prompts,
+//! schedulers that are swapped in mid-flight. No stream may differ from the same request run alone, no
+//! policy may be at fault, and no plan may promise memory that isn't there.
+
+use infer_core::engine::Policies;
+use infer_core::policy::AnyPolicy;
+use infer_core::testing::{self, ScriptedExecutor, SplitMix, solo};
+use infer_core::{Engine, EngineConfig, Event, Limits, Micros, Request, SequenceId, SessionId};
+use shipped_policies::Shipped;
+
+const VOCAB: u32 = 50;
+const SCHEDULERS: [&str; 2] = ["continuous", "static-batch"];
+
+#[test]
+fn streams_are_as_if_alone_under_each_scheduler_and_across_swaps() {
+    let cache = tempfile::tempdir().unwrap();
+    let shipped = Shipped::new(cache.path());
+    for seed in 0..60 {
+        let guard = Announce(seed);
+        run(&shipped, SplitMix(seed), seed as usize % 3);
+        std::mem::forget(guard);
+    }
+}
+
+/// `mode`: one scheduler, the other, or both in turn.
+fn run(shipped: &Shipped, mut rng: SplitMix, mode: usize) {
+    let config = random_config(&mut rng);
+    let policies = Policies {
+        scheduler: shipped.scheduler(SCHEDULERS[mode % 2], "{}"),
+        admission: shipped.admission("memory-aware", "{}"),
+        prefix_cache: shipped.prefix_cache("lru", "{}"),
+    };
+    let mut executor =
+        ScriptedExecutor::new(config.block_size, config.total_blocks, config.prompt_cache_entries, VOCAB);
+    let mut requests = random_requests(&mut rng, config.max_seq_len).into_iter().peekable();
+    let mut engine = Engine::new(config, policies);
+    let (mut now, mut events, mut submitted) = (Micros::ZERO, Vec::new(), Vec::new());
+    let mut swaps = 0;
+    for turn in 0.. {
+        assert!(turn < 20_000, "it hangs: {:?}", engine.snapshot(now).queue);
+        if requests.peek().is_none() && !engine.has_work() {
+            break;
+        }
+        let arriving = if rng.chance(20) { rng.between(1, 6) } else { 0 };
+        for request in requests.by_ref().take(arriving as usize) {
+            let id = engine.submit(request.clone(), now).expect("it fits the pool");
+            submitted.push((id, request));
+        }
+        if mode == 2 && rng.chance(5) {
+            swaps += 1;
+            engine.swap(AnyPolicy::Scheduler(shipped.scheduler(SCHEDULERS[swaps % 2], "{}")), now);
+        }
+        if !testing::step(&mut engine, &mut executor, &mut now, Micros(1_000)) {
+            let soon = now.plus(Micros(1_000));
+            now = engine.next_wake().map_or(soon, |wake| wake.clamp(now.plus(Micros(1)), soon));
+        }
+        engine.drain_events(&mut events);
+    }
+    check(&submitted, &events);
+    assert_eq!(engine.snapshot(now).counters.cut_rows, 0, "what is planned fits");
+}
+
+fn check(submitted: &[(SequenceId, Request)], events: &[Event]) {
+    for event in events {
+        if let Event::PolicyFault(fault) = event {
+            panic!("{} is at fault: {}", fault.policy.name, fault.fault);
+        }
+    }
+    for (id, request) in submitted {
+        let tokens: Vec<u32> = events
+            .iter()
+            .filter_map(|event| match event {
+                Event::Token { id: of, token } if of == id => Some(*token),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(tokens, solo(request, VOCAB), "{id:?}");
+    }
+}
+
+fn random_config(rng: &mut SplitMix) -> EngineConfig {
+    let mut number = |low, high| rng.between(low, high) as u32;
+    let limits = Limits {
+        max_batch_tokens: number(8, 96),
+        max_running: number(1, 8),
+        prefill_chunk: number(1, 32),
+        max_prefill_sequences: number(1, 8),
+        max_prefill_tokens: number(4, 96),
+    };
+    let (block_size, total_blocks) = (number(1, 8), number(32, 120));
+    EngineConfig {
+        limits,
+        block_size,
+        total_blocks,
+        max_seq_len: 128.min(block_size * total_blocks),
+        prompt_cache_entries: number(0, 4),
+        ..EngineConfig::default()
+    }
+}
+
+/// Prompts that begin alike, and some that are the same.
+fn random_requests(rng: &mut SplitMix, max_seq_len: u32) -> Vec<Request> {
+    let half = u64::from(max_seq_len / 2);
+    let mut requests: Vec<Request> = Vec::new();
+    for _ in 0..rng.between(1, 30) {
+        let length = rng.between(1, half) as u32;
+        let (family, alike, own) =
+            (rng.below(3) as u32, rng.between(0, u64::from(length)) as u32, rng.below(1_000) as u32);
+        let fresh =
+            (0..length).map(|i| if i < alike { family * 31 + i * 7 } else { own + i * 11 } % VOCAB).collect();
+        let prompt: Vec<u32> = match requests.get(rng.below(requests.len() as u64) as usize) {
+            Some(earlier) if rng.chance(20) => earlier.prompt.to_vec(),
+            _ => fresh,
+        };
+        let mut request = testing::request(prompt, rng.between(1, half) as u32);
+        request.session = SessionId(rng.below(4));
+        requests.push(request);
+    }
+    requests
+}
+
+/// Printed while a panic unwinds, and so only for the seed that failed.
+struct Announce(u64);
+
+impl Drop for Announce {
+    fn drop(&mut self) {
+        eprintln!("failed with seed {}", self.0);
+    }
+}
