@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::header::CONTENT_TYPE;
-use hyper::{Request, StatusCode};
+use hyper::{HeaderMap, StatusCode};
 use infer_api::admin::{Policies, SwapAnswer, SwapRequest};
 use infer_core::policy::PolicyKind;
 use serde_json::Value;
@@ -31,7 +31,8 @@ pub async fn swap(
     app: Arc<App>,
     kind: PolicyKind,
     query: &Query,
-    request: Request<Incoming>,
+    headers: &HeaderMap,
+    body: &mut Option<Incoming>,
 ) -> Result<Answer, ApiError> {
     app.served()?;
     match query.get("mode") {
@@ -44,11 +45,9 @@ pub async fn swap(
             return Err(ApiError::invalid("mode", format!("`{mode}` is none of now, shadow, canary")));
         }
     }
-    let (head, body) = request.into_parts();
     let limits = BodyLimits { max_bytes: MAX_BODY_BYTES, timeout: Duration::from_secs(60) };
-    let body = read_body(&head.headers, body, limits).await?;
-    let is_json = head
-        .headers
+    let body = read_body(headers, body.take().expect("the body is read once"), limits).await?;
+    let is_json = headers
         .get(CONTENT_TYPE)
         .and_then(|v| v.to_str().ok())
         .is_some_and(|v| v.trim().to_ascii_lowercase().starts_with("application/json"));

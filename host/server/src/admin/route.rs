@@ -4,22 +4,26 @@ use std::sync::Arc;
 
 use hyper::body::Incoming;
 use hyper::header::AUTHORIZATION;
+use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, StatusCode};
 use infer_core::policy::PolicyKind;
 
 use super::token::Token;
 use super::{policies, requests, stream};
 use crate::app::App;
-use crate::http::{Answer, ApiError, Query, RequestId, json};
+use crate::http::{Answer, ApiError, Query, RequestId, discard, json};
 
 /// Answers one request.
 pub async fn route(app: Arc<App>, token: Arc<Token>, request: Request<Incoming>) -> Answer {
-    let request_id = RequestId::of(request.headers());
-    let answer = match authorize(request.headers(), &token) {
-        Ok(()) => dispatch(app, request).await,
+    let (head, body) = request.into_parts();
+    let mut body = Some(body);
+    let request_id = RequestId::of(&head.headers);
+    let answer = match authorize(&head.headers, &token) {
+        Ok(()) => dispatch(app, &head, &mut body).await,
         Err(error) => Err(error),
     };
     let mut answer = answer.unwrap_or_else(ApiError::into_answer);
+    discard(body, &mut answer);
     answer.headers_mut().insert("x-request-id", request_id.header());
     answer
 }
@@ -38,12 +42,12 @@ fn authorize(headers: &HeaderMap, token: &Token) -> Result<(), ApiError> {
     Err(ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", message))
 }
 
-async fn dispatch(app: Arc<App>, request: Request<Incoming>) -> Result<Answer, ApiError> {
-    let path = request.uri().path().to_owned();
+async fn dispatch(app: Arc<App>, head: &Parts, body: &mut Option<Incoming>) -> Result<Answer, ApiError> {
+    let path = head.uri.path().to_owned();
     let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
-    let raw_query = request.uri().query().map(str::to_owned);
+    let raw_query = head.uri.query().map(str::to_owned);
     let query = |known: &[&str]| Query::parse(raw_query.as_deref(), known);
-    let method = request.method().clone();
+    let method = head.method.clone();
     let only = |allowed: &Method, allow: &'static str| {
         if method == *allowed { Ok(()) } else { Err(ApiError::method_not_allowed(&path, allow)) }
     };
@@ -71,7 +75,7 @@ async fn dispatch(app: Arc<App>, request: Request<Incoming>) -> Result<Answer, A
             only(&Method::PUT, "PUT")?;
             let kind = policy_kind(kind)?;
             let query = query(&["mode", "config"])?;
-            policies::swap(app, kind, &query, request).await
+            policies::swap(app, kind, &query, &head.headers, body).await
         }
         ["admin", "policies", kind, "rollback"] => {
             only(&Method::POST, "POST")?;

@@ -322,7 +322,8 @@ mod tests {
 
     #[test]
     fn every_error_names_the_flag_and_what_would_be_right() {
-        let cases: &[(&[(&'static str, &str)], &[&str])] = &[
+        type Flags = &'static [(&'static str, &'static str)];
+        let cases: &[(Flags, &[&str])] = &[
             (&[("port", "70000")], &["--port", "0 to 65535"]),
             (&[("max-batch-size", "0")], &["--max-batch-size", "1 to 4096"]),
             (&[("kv-cache", "ring")], &["--kv-cache", "`paged`", "`contiguous`"]),

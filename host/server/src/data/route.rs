@@ -4,18 +4,21 @@ use std::sync::Arc;
 
 use hyper::body::Incoming;
 use hyper::header::CONTENT_TYPE;
+use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, StatusCode};
 
 use super::{completions, models};
 use crate::app::App;
-use crate::http::{Answer, ApiError, BodyLimits, RequestId, json, read_body, text};
+use crate::http::{Answer, ApiError, BodyLimits, RequestId, discard, json, read_body, text};
 use crate::metrics;
 
 /// Answers one request; `x-request-id` is echoed whatever happens.
 pub async fn route(app: Arc<App>, request: Request<Incoming>) -> Answer {
-    let request_id = RequestId::of(request.headers());
-    let path = request.uri().path().to_owned();
-    let mut answer = match dispatch(&app, &request_id, request).await {
+    let (head, body) = request.into_parts();
+    let mut body = Some(body);
+    let request_id = RequestId::of(&head.headers);
+    let path = head.uri.path();
+    let mut answer = match dispatch(&app, &request_id, &head, &mut body).await {
         Ok(answer) => answer,
         Err(error) => {
             tracing::info!(
@@ -29,6 +32,7 @@ pub async fn route(app: Arc<App>, request: Request<Incoming>) -> Answer {
             error.into_answer()
         }
     };
+    discard(body, &mut answer);
     answer.headers_mut().insert("x-request-id", request_id.header());
     answer
 }
@@ -36,9 +40,10 @@ pub async fn route(app: Arc<App>, request: Request<Incoming>) -> Answer {
 async fn dispatch(
     app: &Arc<App>,
     request_id: &RequestId,
-    request: Request<Incoming>,
+    head: &Parts,
+    body: &mut Option<Incoming>,
 ) -> Result<Answer, ApiError> {
-    let path = request.uri().path();
+    let path = head.uri.path();
     let allow = match path {
         "/v1/completions" | "/tokenize" | "/detokenize" => "POST",
         "/v1/models" | "/health" | "/health/ready" | "/metrics" | "/version" => "GET",
@@ -51,8 +56,8 @@ async fn dispatch(
         }
     };
     let fits = match allow {
-        "POST" => request.method() == Method::POST,
-        _ => [Method::GET, Method::HEAD].contains(request.method()),
+        "POST" => head.method == Method::POST,
+        _ => [Method::GET, Method::HEAD].contains(&head.method),
     };
     if !fits {
         return Err(ApiError::method_not_allowed(path, allow));
@@ -63,18 +68,18 @@ async fn dispatch(
         "/health" => health(app),
         "/health/ready" => ready(app),
         "/metrics" => Ok(text(metrics::CONTENT_TYPE, metrics::render(app).await)),
-        _ => post(app, request_id, request).await,
+        _ => post(app, request_id, head, body).await,
     }
 }
 
 async fn post(
     app: &Arc<App>,
     request_id: &RequestId,
-    request: Request<Incoming>,
+    head: &Parts,
+    body: &mut Option<Incoming>,
 ) -> Result<Answer, ApiError> {
-    let (head, body) = request.into_parts();
     let limits = BodyLimits { max_bytes: app.config.max_body_bytes, timeout: app.config.bounds.body_timeout };
-    let body = read_body(&head.headers, body, limits).await?;
+    let body = read_body(&head.headers, body.take().expect("the body is read once"), limits).await?;
     check_content_type(&head.headers)?;
     match head.uri.path() {
         "/tokenize" => models::tokenize(app, &body).await,

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Bytes, Incoming};
-use hyper::header::{CONTENT_LENGTH, EXPECT};
+use hyper::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
 
-use super::ApiError;
+use super::{Answer, ApiError};
 
 /// Most that is read and thrown away of a body that was refused.
 const DRAIN_BYTES: usize = 64 << 20;
@@ -61,6 +61,14 @@ pub async fn read_body(
             return Err(too_large(limits.max_bytes));
         }
         read.extend_from_slice(&data);
+    }
+}
+
+/// Closes the connection after an answer to a request whose body nobody read; what comes of it is drained.
+pub fn discard(unread: Option<Incoming>, answer: &mut Answer) {
+    if let Some(body) = unread.filter(|body| !body.is_end_stream()) {
+        answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        drain(body);
     }
 }
 

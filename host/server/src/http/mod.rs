@@ -16,7 +16,7 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 
-pub use body::{BodyLimits, read_body};
+pub use body::{BodyLimits, discard, read_body};
 pub use error::ApiError;
 pub use listener::{Listener, ListenerBounds};
 pub use query::Query;
