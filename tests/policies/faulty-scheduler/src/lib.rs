@@ -203,10 +203,4 @@ mod tests {
         after.import_state(&state).unwrap();
         assert_eq!(after.calls, 3);
     }
-
-    #[test]
-    #[should_panic(expected = "told to trap at call 1")]
-    fn it_traps() {
-        policy(r#"{"fault": "trap", "after": 0}"#).schedule(&Step::default());
-    }
 }
