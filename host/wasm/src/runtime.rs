@@ -5,7 +5,7 @@
 //! alone, on every machine.
 //!
 //! Instances are allocated on demand: they are made at load and after a fault only, where 0.1 ms
-//! doesn't matter, and the pooling allocator would reserve its slots for nothing (README.md has numbers).
+//! doesn't matter, and the pooling allocator would reserve its slots for nothing (the benchmark compares the two).
 
 use std::time::Duration;
 
