@@ -18,7 +18,10 @@ fn main() -> Result<()> {
         let file = out_dir.join(format!("{name}.wasm"));
         std::fs::write(&file, component).with_context(|| format!("can't write {}", file.display()))?;
         let constant = name.replace('-', "_").to_uppercase();
-        writeln!(table, "const {constant}: &[u8] = include_bytes!({file:?});")?;
+        writeln!(
+            table,
+            "/// The component of `{name}`.\npub const {constant}: &[u8] = include_bytes!({file:?});"
+        )?;
     }
     std::fs::write(out_dir.join("faulty.rs"), table).context("can't write faulty.rs")
 }

@@ -9,7 +9,7 @@ mod driver;
 mod policies;
 
 pub use driver::{Driver, Ended, request};
-pub use policies::{bundled, faulty, load};
+pub use policies::{FAULTY_ADMISSION, FAULTY_PREFIX_CACHE, FAULTY_SCHEDULER, bundled, faulty, load};
 
 use std::sync::OnceLock;
 

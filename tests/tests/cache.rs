@@ -23,7 +23,9 @@ fn alone(tokens: Vec<u32>, max_new: u32) -> Vec<u32> {
 
 fn prefix_events(driver: &Driver) -> Vec<(PrefixEvent, u32, u32)> {
     let started = |event: &Event| match *event {
-        Event::Started { prefix, cached_tokens, prefill_tokens, .. } => Some((prefix, cached_tokens, prefill_tokens)),
+        Event::Started { prefix, cached_tokens, prefill_tokens, .. } => {
+            Some((prefix, cached_tokens, prefill_tokens))
+        }
         _ => None,
     };
     driver.events.iter().filter_map(started).collect()
@@ -89,7 +91,13 @@ fn the_next_turn_of_a_conversation_starts_from_prompt_and_reply() {
 
 #[test]
 fn preemption_by_recompute_changes_no_token() {
-    let config = EngineConfig { total_blocks: 40, max_seq_len: 400, prefix_caching: false, prompt_cache_entries: 0, ..EngineConfig::default() };
+    let config = EngineConfig {
+        total_blocks: 40,
+        max_seq_len: 400,
+        prefix_caching: false,
+        prompt_cache_entries: 0,
+        ..EngineConfig::default()
+    };
     let mut driver = Driver::new(config, Policies::builtin());
     let prompts: Vec<Vec<u32>> = (1..=6).map(|i| prompt(&"What is preemption? ".repeat(i * 2))).collect();
     for tokens in &prompts {

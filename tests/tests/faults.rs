@@ -8,7 +8,8 @@ use infer_tests::{Driver, Ended, bundled, faulty, request, tokenizer};
 /// Forty requests: more decisions of every kind than the self-test at loading asks for.
 fn submit_some(driver: &mut Driver) -> Vec<SequenceId> {
     let tokenizer = tokenizer();
-    let questions = ["What is a prefix cache?", "What is preemption?", "Explain admission control.", "What is TTFT?"];
+    let questions =
+        ["What is a prefix cache?", "What is preemption?", "Explain admission control.", "What is TTFT?"];
     let prompts = questions.iter().cycle().take(40).enumerate();
     prompts
         .map(|(i, question)| {

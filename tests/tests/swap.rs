@@ -8,9 +8,15 @@ use infer_tests::{Driver, Ended, bundled, request, tokenizer};
 const STREAMS: u32 = 16;
 
 fn shipped(scheduler: &str) -> Policies {
-    let AnyPolicy::Scheduler(scheduler) = bundled(PolicyKind::Scheduler, scheduler, "{}") else { unreachable!() };
-    let AnyPolicy::Admission(admission) = bundled(PolicyKind::Admission, "memory-aware", "{}") else { unreachable!() };
-    let AnyPolicy::PrefixCache(prefix_cache) = bundled(PolicyKind::PrefixCache, "lru", "{}") else { unreachable!() };
+    let AnyPolicy::Scheduler(scheduler) = bundled(PolicyKind::Scheduler, scheduler, "{}") else {
+        unreachable!()
+    };
+    let AnyPolicy::Admission(admission) = bundled(PolicyKind::Admission, "memory-aware", "{}") else {
+        unreachable!()
+    };
+    let AnyPolicy::PrefixCache(prefix_cache) = bundled(PolicyKind::PrefixCache, "lru", "{}") else {
+        unreachable!()
+    };
     Policies { scheduler, admission, prefix_cache }
 }
 
@@ -19,7 +25,8 @@ fn submit_mixed(driver: &mut Driver) -> Vec<SequenceId> {
     let text = "What is a prefix cache? How does continuous batching work? Why is decode bound by memory? ";
     (0..STREAMS)
         .map(|i| {
-            let prompt = tokenizer.encode(&text.repeat(1 + i as usize % 5)[i as usize..], true).expect("encodes");
+            let prompt =
+                tokenizer.encode(&text.repeat(1 + i as usize % 5)[i as usize..], true).expect("encodes");
             driver.submit(request(prompt, 100 + 13 * i)).expect("admitted")
         })
         .collect()

@@ -42,7 +42,12 @@ fn every_source_file_says_what_it_is_for() {
 
 #[test]
 fn nothing_is_left_unfinished() {
-    let marks = [concat!("todo", "!("), concat!("unimplemented", "!("), concat!("FIX", "ME"), concat!("#[ig", "nore")];
+    let marks = [
+        concat!("todo", "!("),
+        concat!("unimplemented", "!("),
+        concat!("FIX", "ME"),
+        concat!("#[ig", "nore"),
+    ];
     for (path, text) in rust_sources() {
         for mark in marks {
             assert!(!text.contains(mark), "{path} contains {mark}");

@@ -169,7 +169,7 @@ impl Inner {
             Ok(Some(compiled)) => return Ok(compiled),
             Ok(None) => {}
             Err(error) => {
-                tracing::warn!("the compiled policy {digest} is not used, it is compiled again: {error}")
+                tracing::warn!("the compiled policy {digest} is not used, it is compiled again: {error}");
             }
         }
         let compiled = Component::from_binary(engine, component).map_err(not_compiled)?;

@@ -28,6 +28,9 @@ fn guests() -> (Guest, Guest) {
     (Guest { name: "first", ..Guest::default() }, Guest { name: "second", ..Guest::default() })
 }
 
+/// A way to damage a kept artifact.
+type Spoil = fn(&Path);
+
 #[test]
 fn artifacts_are_private_and_are_what_is_run_the_next_time() {
     let home = tempfile::tempdir().expect("a directory");
@@ -48,7 +51,7 @@ fn artifacts_are_private_and_are_what_is_run_the_next_time() {
 
 #[test]
 fn an_artifact_that_is_damaged_or_open_to_others_is_compiled_again() {
-    let spoil: [(&str, fn(&Path)); 6] = [
+    let spoil: [(&str, Spoil); 6] = [
         ("a flipped byte", |path| {
             let mut bytes = fs::read(path).expect("it exists");
             let middle = bytes.len() / 2;

@@ -81,7 +81,7 @@ fn a_bad_configuration_is_refused_with_the_policy_s_own_words() {
     ] {
         match load(name, config) {
             Err(LoadError::Configure(refusal)) => {
-                assert!(refusal.contains(word), "{name} {config}: {refusal}")
+                assert!(refusal.contains(word), "{name} {config}: {refusal}");
             }
             other => panic!("{name} {config}: {other:?}"),
         }

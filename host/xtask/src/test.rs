@@ -20,9 +20,11 @@ pub fn test() -> Result<(), String> {
     Ok(())
 }
 
-/// The policies' own unit tests, compiled to wasm32-wasip2 and run under wasmtime.
+/// The policies' own unit tests, compiled to wasm32-wasip2 and run under wasmtime. Comes after the
+/// native tests, which build the runner.
 fn wasm_tests() -> Result<(), String> {
-    run(&mut cargo(&["build", "--workspace", "--all-features", "--bin", "wasi-runner"]))?;
+    // The workspace's tests have built it; a build of its own would choose other features and with
+    // them build wasmtime a second time.
     let runner: OsString = target_dir().join("debug").join("wasi-runner").into();
     let mut tests = cargo(&["test", "--target", "wasm32-wasip2", "--package", "infer-policy-sdk"]);
     for policy in policies()? {
