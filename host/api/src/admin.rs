@@ -302,7 +302,7 @@ pub struct SwapAnswer {
 pub struct HistoryEntry {
     /// Milliseconds since the host started.
     pub at_ms: u64,
-    /// The engine's step.
+    /// The first engine step that it governed; 0 for the start.
     pub step: u64,
     /// Who left; empty for the first.
     pub from: String,

@@ -85,7 +85,8 @@ async fn admit(
     }
     let rows = served.vocab_size;
     if let Some(at) = prompt.iter().position(|&t| t >= rows) {
-        let message = format!("token {at} is no token of this model; ids go from 0 to {}", rows - 1);
+        let (token, last) = (prompt[at], rows - 1);
+        let message = format!("{token} at index {at} is no token of this model; ids go from 0 to {last}");
         return Err(ApiError::invalid("prompt", message));
     }
     if let Some(&token) = parsed.stop_token_ids.iter().find(|&&t| t >= rows) {

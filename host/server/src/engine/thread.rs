@@ -334,13 +334,13 @@ impl Driver {
                 }
                 let snapshot = self.engine.snapshot(now);
                 let sha256 = snapshot.policies[slot_index(kind)].policy.digest.clone();
-                let reason = match reason.as_str() {
-                    "swapped" => "swap".to_owned(),
-                    "rolled back" => "rollback".to_owned(),
-                    _ => reason,
+                // A swap comes between steps and governs the next; a fault is found within one.
+                let (reason, step) = match reason.as_str() {
+                    "swapped" => ("swap".to_owned(), snapshot.step + 1),
+                    "rolled back" => ("rollback".to_owned(), snapshot.step + 1),
+                    _ => (reason, snapshot.step),
                 };
-                let entry =
-                    HistoryEntry { at_ms: at.0 / 1_000, step: snapshot.step, from, to, sha256, reason };
+                let entry = HistoryEntry { at_ms: at.0 / 1_000, step, from, to, sha256, reason };
                 self.shared.observer.changed(kind, entry);
             }
         }
