@@ -78,7 +78,6 @@ fn a_scheduler_that_misbehaves_is_replaced_in_the_same_step() {
 
 #[test]
 fn an_admission_policy_that_traps_or_spins_costs_no_request() {
-    // Few decisions are asked of it in this load, so the fault comes early.
     for (fault, reason) in [("trap", "trap"), ("spin", "deadline")] {
         let seen = survives(PolicyKind::Admission, fault);
         assert!(seen.contains(&reason), "{fault}: saw {seen:?}");
