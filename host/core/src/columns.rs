@@ -18,6 +18,7 @@ pub(crate) struct SequenceRow {
     pub idle_blocks: u32,
     pub generated_tokens: u32,
     pub max_new_tokens: u32,
+    pub expected_tokens: u32,
     pub blocks: u32,
     pub freeable_blocks: u32,
     pub preemptions: u32,
@@ -60,6 +61,7 @@ columns!(
     idle_blocks,
     generated_tokens,
     max_new_tokens,
+    expected_tokens,
     blocks,
     freeable_blocks,
     preemptions

@@ -1,4 +1,5 @@
-//! Tokens per second over the last seconds, as admission sees them.
+//! Tokens per second over the last seconds, as admission sees them: what the device managed while it
+//! was busy, so that an idle spell doesn't look like a slow device.
 
 use crate::ids::Micros;
 
@@ -10,6 +11,9 @@ struct Bucket {
     second: u64,
     prefill: u64,
     output: u64,
+    /// Time of the steps that computed prompt tokens, and of all.
+    prefill_us: u64,
+    busy_us: u64,
 }
 
 /// Counts tokens in buckets of a second.
@@ -19,7 +23,8 @@ pub(crate) struct Rates {
 }
 
 impl Rates {
-    pub fn add(&mut self, now: Micros, prefill: u64, output: u64) {
+    /// A step of `took` that ended at `now`.
+    pub fn add(&mut self, now: Micros, took: Micros, prefill: u64, output: u64) {
         let second = now.0 / SECOND_US;
         let bucket = &mut self.buckets[(second % SECONDS) as usize];
         if bucket.second != second {
@@ -27,17 +32,22 @@ impl Rates {
         }
         bucket.prefill += prefill;
         bucket.output += output;
+        bucket.prefill_us += if prefill > 0 { took.0 } else { 0 };
+        bucket.busy_us += took.0;
     }
 
-    /// Prefill and output tokens per second; 0 until known.
+    /// Prefill tokens per second of the steps that had any, output tokens per second of all; 0 until known.
     pub fn per_second(&self, now: Micros) -> (u32, u32) {
         let second = now.0 / SECOND_US;
-        let recent =
-            || self.buckets.iter().filter(|b| b.second + SECONDS > second && b.prefill + b.output > 0);
-        let Some(first) = recent().map(|b| b.second).min() else { return (0, 0) };
-        let span_us = (now.0.saturating_sub(first * SECOND_US)).max(SECOND_US);
-        let rate = |tokens: u64| u32::try_from(tokens * SECOND_US / span_us).unwrap_or(u32::MAX);
-        (rate(recent().map(|b| b.prefill).sum()), rate(recent().map(|b| b.output).sum()))
+        let recent = || self.buckets.iter().filter(|b| b.second + SECONDS > second);
+        let rate = |tokens: u64, us: u64| match tokens {
+            0 => 0,
+            _ => u32::try_from(tokens.saturating_mul(SECOND_US) / us.max(1)).unwrap_or(u32::MAX),
+        };
+        (
+            rate(recent().map(|b| b.prefill).sum(), recent().map(|b| b.prefill_us).sum()),
+            rate(recent().map(|b| b.output).sum(), recent().map(|b| b.busy_us).sum()),
+        )
     }
 }
 
@@ -46,13 +56,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_cover_the_last_seconds_only() {
+    fn rates_cover_the_last_seconds_and_only_busy_time() {
         let mut rates = Rates::default();
         assert_eq!(rates.per_second(Micros(0)), (0, 0));
         for second in 10..14 {
-            rates.add(Micros(second * SECOND_US), 100, 10);
+            rates.add(Micros(second * SECOND_US), Micros(100_000), 100, 2);
+            rates.add(Micros(second * SECOND_US), Micros(50_000), 0, 4);
         }
-        assert_eq!(rates.per_second(Micros(14 * SECOND_US)), (100, 10));
+        assert_eq!(rates.per_second(Micros(14 * SECOND_US)), (1_000, 40));
         assert_eq!(rates.per_second(Micros(60 * SECOND_US)), (0, 0));
     }
 }

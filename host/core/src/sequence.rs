@@ -54,6 +54,8 @@ pub(crate) struct Sequence {
     pub prompt_key: u64,
     /// Tokens taken from the cache when it last started.
     pub reused: u32,
+    /// How many tokens it will probably generate in all.
+    pub expected: u32,
     /// Blocks it holds if it runs to its last token.
     pub max_blocks: u32,
     /// What the cache has for it, while it waits.
@@ -80,6 +82,11 @@ impl Sequence {
 
     pub fn has_ended(&self) -> bool {
         matches!(self.state, SequenceState::Finished | SequenceState::Failed)
+    }
+
+    /// Output tokens that it will probably still generate.
+    pub fn expected_ahead(&self) -> u64 {
+        u64::from(self.expected - self.generated)
     }
 
     /// Prompt and output tokens that it may still need.

@@ -70,6 +70,7 @@ pub(crate) fn admission(policy: &mut Instance<admission::AdmissionPolicy>) -> Re
         prompt_tokens: 100,
         cached_tokens: 32,
         max_new_tokens: 64,
+        expected_tokens: 40,
     };
     let load = Load {
         now: Micros(1_000_000),
@@ -83,6 +84,7 @@ pub(crate) fn admission(policy: &mut Instance<admission::AdmissionPolicy>) -> Re
         prompt_tokens: u32::MAX,
         cached_tokens: u32::MAX,
         max_new_tokens: u32::MAX,
+        expected_tokens: u32::MAX,
         priority: i32::MIN,
         deadline: Micros::ZERO,
         ..request
@@ -92,6 +94,8 @@ pub(crate) fn admission(policy: &mut Instance<admission::AdmissionPolicy>) -> Re
         running: u32::MAX,
         waiting: u32::MAX,
         waiting_tokens: u64::MAX,
+        waiting_prompt_tokens: u64::MAX,
+        expected_output_tokens: u64::MAX,
         promised_blocks: u32::MAX,
         prefill_tokens_per_second: u32::MAX,
         output_tokens_per_second: u32::MAX,
@@ -203,6 +207,7 @@ fn view(running: u32, waiting: u32) -> StepView {
         view.running.computed_tokens[row] = if prefilling { 48 } else { 109 };
         view.running.generated_tokens[row] = if prefilling { 0 } else { 10 };
         view.running.max_new_tokens[row] = 64;
+        view.running.expected_tokens[row] = 40;
         view.running.blocks[row] = 7;
         view.running.freeable_blocks[row] = 7;
         view.running.deadline[row] = u64::MAX;
@@ -210,6 +215,7 @@ fn view(running: u32, waiting: u32) -> StepView {
     for row in 0..waiting as usize {
         view.waiting.prompt_tokens[row] = 20 + 7 * row as u32 % 900;
         view.waiting.max_new_tokens[row] = 64;
+        view.waiting.expected_tokens[row] = 40;
         view.waiting.deadline[row] = u64::MAX;
         view.waiting.arrived[row] = 1_000 + row as u64;
     }
@@ -230,6 +236,8 @@ fn with_columns(running: SequenceColumns, waiting: SequenceColumns) -> StepView 
         now: Micros(1_000_000),
         number: 1,
         last_step: Micros(20_000),
+        last_prefill_tokens: 48,
+        last_decodes: 3,
         idle_since: Micros::NEVER,
         limits: LIMITS,
         memory: MEMORY,
@@ -265,6 +273,7 @@ fn columns(rows: u32, first_id: u64, narrow: u32, wide: u64, priority: i32) -> S
         idle_blocks: narrow(),
         generated_tokens: narrow(),
         max_new_tokens: narrow(),
+        expected_tokens: narrow(),
         blocks: narrow(),
         freeable_blocks: narrow(),
         preemptions: narrow(),
@@ -275,6 +284,7 @@ fn columns(rows: u32, first_id: u64, narrow: u32, wide: u64, priority: i32) -> S
 fn events(blocks: u32, kind: u8) -> CacheEvents {
     let rows = blocks as usize;
     CacheEvents {
+        memory: MEMORY,
         at: vec![900_000; rows],
         kind: vec![kind; rows],
         block: (0..blocks).collect(),

@@ -146,6 +146,7 @@ fn memory_aware_admits_what_fits_and_refuses_what_never_can() {
         prompt_tokens: 100,
         cached_tokens: 0,
         max_new_tokens: 60,
+        expected_tokens: 60,
     };
     assert_eq!(policy.admit(&request, &load), Ok(Verdict::Admit));
     let busy = Load { running: 1, promised_blocks: 95, ..load };
@@ -165,6 +166,7 @@ fn memory_aware_admits_what_fits_and_refuses_what_never_can() {
 fn lru_names_the_leaves_of_what_was_idle_longest() {
     let mut policy = lru();
     let idle = |at: u64, first: u32| CacheEvents {
+        memory: Memory::default(),
         at: vec![at; 2],
         kind: vec![2; 2],
         block: vec![first, first + 1],

@@ -34,6 +34,8 @@ pub struct Request {
     pub cached_tokens: u32,
     /// Upper bound of what it generates.
     pub max_new_tokens: u32,
+    /// How many tokens it will probably generate; at most `max_new_tokens`.
+    pub expected_tokens: u32,
 }
 
 /// The host's load.
@@ -54,9 +56,13 @@ pub struct Load {
     pub waiting: u32,
     /// Prompt and output tokens that the waiting requests may still need.
     pub waiting_tokens: u64,
-    /// Measured over the last seconds; 0 until known.
+    /// Their prompts alone.
+    pub waiting_prompt_tokens: u64,
+    /// Output tokens that they and the running ones will probably still generate.
+    pub expected_output_tokens: u64,
+    /// Measured over the last seconds, while the device was busy; 0 until known.
     pub prefill_tokens_per_second: u32,
-    /// Measured over the last seconds; 0 until known.
+    /// Measured over the last seconds, while the device was busy; 0 until known.
     pub output_tokens_per_second: u32,
     /// Blocks that admitted sequences, running or about to start, may still ask for at their longest.
     pub promised_blocks: u32,

@@ -110,6 +110,8 @@ mod schedule {
                 now: Micros(step.now),
                 number: step.number,
                 last_step: Micros(step.last_step),
+                last_prefill_tokens: step.last_prefill_tokens,
+                last_decodes: step.last_decodes,
                 idle_since: Micros(step.idle_since),
                 limits: Limits {
                     max_batch_tokens: step.limits.max_batch_tokens,
@@ -148,6 +150,7 @@ mod schedule {
                 idle_blocks: columns.idle_blocks,
                 generated_tokens: columns.generated_tokens,
                 max_new_tokens: columns.max_new_tokens,
+                expected_tokens: columns.expected_tokens,
                 blocks: columns.blocks,
                 freeable_blocks: columns.freeable_blocks,
                 preemptions: columns.preemptions,
@@ -205,6 +208,7 @@ mod admit {
                 prompt_tokens: request.prompt_tokens,
                 cached_tokens: request.cached_tokens,
                 max_new_tokens: request.max_new_tokens,
+                expected_tokens: request.expected_tokens,
             }
         }
     }
@@ -219,6 +223,8 @@ mod admit {
                 max_waiting: load.max_waiting,
                 waiting: load.waiting,
                 waiting_tokens: load.waiting_tokens,
+                waiting_prompt_tokens: load.waiting_prompt_tokens,
+                expected_output_tokens: load.expected_output_tokens,
                 prefill_tokens_per_second: load.prefill_tokens_per_second,
                 output_tokens_per_second: load.output_tokens_per_second,
                 promised_blocks: load.promised_blocks,
@@ -270,6 +276,7 @@ mod cache {
 
         fn observe(events: wit::Events) -> Vec<u32> {
             let events = Events {
+                memory: events.memory.into(),
                 at: events.at,
                 kind: events.kind,
                 block: events.block,

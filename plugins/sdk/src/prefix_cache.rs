@@ -83,6 +83,8 @@ pub struct Retention {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "`Event` documents each of them")]
 pub struct Events {
+    /// The pool as it is now.
+    pub memory: Memory,
     pub at: Vec<u64>,
     pub kind: Vec<u8>,
     pub block: Vec<u32>,

@@ -36,6 +36,10 @@ pub struct Step {
     pub number: u64,
     /// How long the last step took on the device; zero before the first.
     pub last_step: Micros,
+    /// Prompt tokens that the last step computed.
+    pub last_prefill_tokens: u32,
+    /// Sequences that decoded in the last step.
+    pub last_decodes: u32,
     /// Since when nothing has been running; `NEVER` while something runs.
     pub idle_since: Micros,
     /// Limits that the plan must keep.
@@ -134,6 +138,8 @@ columns! {
     generated_tokens: u32 => u32, core::convert::identity;
     /// Upper bound of `generated_tokens`.
     max_new_tokens: u32 => u32, core::convert::identity;
+    /// How many tokens it will probably generate in all: more than `generated_tokens`, at most `max_new_tokens`.
+    expected_tokens: u32 => u32, core::convert::identity;
     /// Blocks it holds.
     blocks: u32 => u32, core::convert::identity;
     /// Blocks that preempting it would give back: those that it doesn't share.

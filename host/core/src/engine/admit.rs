@@ -99,6 +99,8 @@ impl Engine {
         }
         let sequence = &self.slab[ix];
         self.waiting_tokens += sequence.tokens_ahead();
+        self.waiting_prompt_tokens += u64::from(sequence.prompt_len);
+        self.expected_output_tokens += sequence.expected_ahead();
         self.view.tenants.waiting[sequence.tenant_row as usize] += 1;
         self.counters.prompt_tokens += u64::from(sequence.prompt_len);
         Ok(id)
@@ -117,6 +119,7 @@ impl Engine {
             ended: Micros::NEVER,
             ..Usage::default()
         };
+        let tenant_row = self.tenants.row(&mut self.view.tenants, request.tenant);
         let mut sequence = Sequence {
             id,
             state: SequenceState::Held,
@@ -130,7 +133,8 @@ impl Engine {
             hashes: Vec::new(),
             prompt_key: 0,
             row: 0,
-            tenant_row: self.tenants.row(&mut self.view.tenants, request.tenant),
+            tenant_row,
+            expected: self.tenants.expected_output(tenant_row).clamp(1, request.max_new_tokens),
             max_blocks: self.kv.blocks_for(prompt_len + request.max_new_tokens - 1),
             hit: HitState::default(),
             pending_end: 0,
@@ -163,6 +167,7 @@ impl Engine {
             prompt_tokens: sequence.prompt_len,
             cached_tokens: self.kv.cached_tokens(sequence),
             max_new_tokens: sequence.request.max_new_tokens,
+            expected_tokens: sequence.expected,
         };
         (request, self.load(sequence.tenant_row, now))
     }

@@ -114,6 +114,7 @@ impl Engine {
             Some(Renewal::CameBack) => events = std::mem::take(&mut self.feed.backlog),
         }
         if !events.is_empty() {
+            events.memory = self.kv.blocks.memory();
             let mut cx = context!(self, now);
             let blocks = &self.kv.blocks;
             let names = self.prefix.ask(
@@ -157,6 +158,7 @@ impl Engine {
     /// Tells the previous policy what it missed. What it answers counts for nothing; where it
     /// faults, it is given up.
     fn tell_previous(&mut self, now: Micros) {
+        self.feed.backlog.memory = self.kv.blocks.memory();
         let told = self.prefix.previous_mut().map(|p| p.observe(&self.feed.backlog));
         self.feed.backlog.clear();
         if matches!(told, Some(Err(_))) {
@@ -183,7 +185,7 @@ impl Engine {
         self.feed.priming = Some(CacheEvents::default());
         self.feed.priming_from = self.kv.blocks.events.len();
         self.feed.priming_overflowed = false;
-        self.kv.blocks.idle_events(now)
+        CacheEvents { memory: self.kv.blocks.memory(), ..self.kv.blocks.idle_events(now) }
     }
 
     /// Drops cached blocks until `want` are free: those the policy names first, then the least

@@ -57,8 +57,10 @@ impl Engine {
             }
         }
         let sequence = &self.slab[ix];
+        self.expected_output_tokens -= sequence.expected_ahead();
         if sequence.state != SequenceState::Preempted {
             self.waiting_tokens -= sequence.tokens_ahead();
+            self.waiting_prompt_tokens -= u64::from(sequence.prompt_len);
         }
         self.view.tenants.waiting[sequence.tenant_row as usize] -= 1;
         self.kv.unwatch(&mut self.slab, ix);
@@ -69,6 +71,10 @@ impl Engine {
     /// A running sequence ends well. Its row is removed by `remove_running`.
     pub(super) fn complete(&mut self, ix: SeqIx, reason: FinishReason, now: Micros) {
         let usage = self.close(ix, now);
+        if reason != FinishReason::Cancelled {
+            // What a client broke off says nothing about how long the answer would have been.
+            self.tenants.learn_output(self.slab[ix].tenant_row, usage.generated_tokens);
+        }
         self.counters.finished[Counters::finish_index(reason)] += 1;
         self.events.push(Event::Finished { id: self.slab[ix].id, reason, usage });
         self.leave_running(ix, SequenceState::Finished, now);
@@ -92,6 +98,7 @@ impl Engine {
     fn leave_running(&mut self, ix: SeqIx, state: SequenceState, now: Micros) {
         let sequence = &mut self.slab[ix];
         sequence.state = state;
+        self.expected_output_tokens -= sequence.expected_ahead();
         self.leaving.push(sequence.row);
         self.view.tenants.running[sequence.tenant_row as usize] -= 1;
         self.load_changed = true;

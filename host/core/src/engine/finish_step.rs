@@ -20,6 +20,7 @@ impl Engine {
         assert_eq!(batch.step, flight.step, "the batch that is out comes back");
         assert_eq!(batch.rows.len(), self.rows.len(), "with its rows");
         self.view.last_step = now.since(flight.since);
+        (self.view.last_prefill_tokens, self.view.last_decodes) = (0, 0);
         let result = match result {
             Ok(output) if output.sampled.len() != batch.rows.len() => Err(DeviceFault {
                 kind: DeviceFaultKind::Failed,
@@ -49,6 +50,7 @@ impl Engine {
 
     fn advance(&mut self, batch: &Batch, output: &StepOutput, now: Micros) {
         let (mut prefilled, mut drawn) = (0, 0);
+        let mut decodes = 0;
         for (at, (row, &sampled)) in batch.rows.iter().zip(&output.sampled).enumerate() {
             let ix = self.rows[at].ix;
             self.slab[ix].in_flight = false;
@@ -56,7 +58,9 @@ impl Engine {
             if self.slab[ix].has_ended() {
                 continue;
             }
-            prefilled += u64::from(self.advance_row(ix, row, now));
+            let prefill = self.advance_row(ix, row, now);
+            prefilled += u64::from(prefill);
+            decodes += u32::from(prefill == 0);
             if row.sample {
                 drawn += 1;
                 match sampled {
@@ -65,7 +69,9 @@ impl Engine {
                 }
             }
         }
-        self.rates.add(now, prefilled, drawn);
+        self.view.last_prefill_tokens = u32::try_from(prefilled).unwrap_or(u32::MAX);
+        self.view.last_decodes = decodes;
+        self.rates.add(now, self.view.last_step, prefilled, drawn);
     }
 
     /// The row's keys and values stand in the pool. Returns how many of them were prefill.
@@ -101,7 +107,16 @@ impl Engine {
         if sequence.generated == 1 {
             sequence.usage.first_token = now;
         }
-        self.view.running.generated_tokens[sequence.row as usize] = sequence.generated;
+        let row = sequence.row as usize;
+        self.view.running.generated_tokens[row] = sequence.generated;
+        self.expected_output_tokens -= 1;
+        if sequence.generated == sequence.expected {
+            // Whoever outlives what was expected may well go on as long again.
+            let longer = sequence.expected.saturating_mul(2).min(sequence.request.max_new_tokens);
+            self.expected_output_tokens += u64::from(longer - sequence.expected);
+            sequence.expected = longer;
+            self.view.running.expected_tokens[row] = longer;
+        }
         self.view.tenants.output_tokens_served[sequence.tenant_row as usize] += 1;
         self.counters.generated_tokens += 1;
         self.events.push(Event::Token { id: sequence.id, token });

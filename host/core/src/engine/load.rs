@@ -20,6 +20,8 @@ impl Engine {
             max_waiting: self.config.max_waiting,
             waiting: self.queued(),
             waiting_tokens: self.waiting_tokens,
+            waiting_prompt_tokens: self.waiting_prompt_tokens,
+            expected_output_tokens: self.expected_output_tokens,
             prefill_tokens_per_second: prefill,
             output_tokens_per_second: output,
             promised_blocks: self.promised_blocks(),

@@ -102,6 +102,10 @@ pub struct Engine {
     held: BTreeMap<(Reverse<i32>, SequenceId), SeqIx>,
     /// Prompt and output tokens that held and waiting ones may still need.
     waiting_tokens: u64,
+    /// Their prompts alone.
+    waiting_prompt_tokens: u64,
+    /// Output tokens that everyone alive will probably still generate.
+    expected_output_tokens: u64,
     tenants: Tenants,
     rates: Rates,
     verifier: Verifier,
@@ -159,6 +163,8 @@ impl Engine {
             now: Micros::ZERO,
             number: 1,
             last_step: Micros::ZERO,
+            last_prefill_tokens: 0,
+            last_decodes: 0,
             idle_since: Micros::ZERO,
             limits: config.limits,
             memory: crate::policy::Memory::default(),
@@ -196,6 +202,8 @@ impl Engine {
             preempted: 0,
             held: BTreeMap::new(),
             waiting_tokens: 0,
+            waiting_prompt_tokens: 0,
+            expected_output_tokens: 0,
             tenants: Tenants::default(),
             rates: Rates::default(),
             verifier: Verifier::default(),

@@ -92,6 +92,7 @@ impl Engine {
         let tenant = sequence.tenant_row as usize;
         if sequence.state == SequenceState::Waiting {
             self.waiting_tokens -= sequence.tokens_ahead();
+            self.waiting_prompt_tokens -= u64::from(sequence.prompt_len);
         }
         sequence.state = SequenceState::Prefill;
         sequence.overtaken = None;

@@ -117,6 +117,7 @@ impl Engine {
         assert!(self.view.running.is_even() && self.view.waiting.is_even());
         assert_eq!(self.view.running.len(), self.running.ix.len());
         assert_eq!(self.view.waiting.len(), self.waiting.ix.len());
+        let mut expected = 0;
         for (at, &ix) in self.running.ix.iter().enumerate() {
             let sequence = &self.slab[ix];
             assert!(sequence.is_running() && sequence.row as usize == at, "running row {at}");
@@ -125,10 +126,13 @@ impl Engine {
             assert_eq!(view.id[at], sequence.id.0);
             assert_eq!(view.computed_tokens[at], row.computed_tokens, "computed tokens of {:?}", sequence.id);
             assert_eq!(view.generated_tokens[at], row.generated_tokens);
+            assert_eq!(view.expected_tokens[at], row.expected_tokens);
+            assert!(sequence.generated < sequence.expected, "{:?} goes on", sequence.id);
+            expected += sequence.expected_ahead();
             assert_eq!(view.blocks[at], row.blocks, "blocks of {:?}", sequence.id);
             assert!(sequence.table.len() as u32 >= self.kv.blocks_for(sequence.computed));
         }
-        let mut tokens = 0;
+        let (mut tokens, mut prompts) = (0, 0);
         for (at, &ix) in self.waiting.ix.iter().enumerate() {
             let sequence = &self.slab[ix];
             assert!(sequence.is_waiting() && self.waiting_row(ix) == at, "waiting row {at}");
@@ -141,9 +145,17 @@ impl Engine {
                 sequence.id
             );
             tokens += if at < self.preempted { 0 } else { sequence.tokens_ahead() };
+            prompts += if at < self.preempted { 0 } else { u64::from(sequence.prompt_len) };
+            expected += sequence.expected_ahead();
         }
-        tokens += self.held.values().map(|&ix| self.slab[ix].tokens_ahead()).sum::<u64>();
+        for held in self.held.values().map(|&ix| &self.slab[ix]) {
+            tokens += held.tokens_ahead();
+            prompts += u64::from(held.prompt_len);
+            expected += held.expected_ahead();
+        }
         assert_eq!(tokens, self.waiting_tokens, "tokens that wait");
+        assert_eq!(prompts, self.waiting_prompt_tokens, "prompt tokens that wait");
+        assert_eq!(expected, self.expected_output_tokens, "output tokens that are expected");
         let alive = self.running.ix.len() + self.waiting.ix.len() + self.held.len() + self.lingering.len();
         assert_eq!(alive, self.slab.len(), "every sequence stands somewhere");
         let c = &self.counters;
@@ -163,6 +175,7 @@ fn fixed_cells(sequence: &Sequence) -> SequenceRow {
         prompt_tokens: sequence.prompt_len,
         generated_tokens: sequence.generated,
         max_new_tokens: sequence.request.max_new_tokens,
+        expected_tokens: sequence.expected,
         preemptions: sequence.usage.preemptions,
         ..SequenceRow::default()
     }

@@ -26,6 +26,7 @@ pub struct AdmissionRequest {
     pub prompt_tokens: u32,
     pub cached_tokens: u32,
     pub max_new_tokens: u32,
+    pub expected_tokens: u32,
 }
 
 /// The host's load as admission sees it.
@@ -39,6 +40,8 @@ pub struct Load {
     pub max_waiting: u32,
     pub waiting: u32,
     pub waiting_tokens: u64,
+    pub waiting_prompt_tokens: u64,
+    pub expected_output_tokens: u64,
     pub prefill_tokens_per_second: u32,
     pub output_tokens_per_second: u32,
     pub promised_blocks: u32,

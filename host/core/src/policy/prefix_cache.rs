@@ -58,6 +58,7 @@ pub struct Retention {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the WIT documents each column")]
 pub struct CacheEvents {
+    pub memory: Memory,
     pub at: Vec<u64>,
     pub kind: Vec<u8>,
     pub block: Vec<u32>,

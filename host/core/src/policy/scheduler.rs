@@ -27,6 +27,7 @@ pub struct SequenceColumns {
     pub idle_blocks: Vec<u32>,
     pub generated_tokens: Vec<u32>,
     pub max_new_tokens: Vec<u32>,
+    pub expected_tokens: Vec<u32>,
     pub blocks: Vec<u32>,
     pub freeable_blocks: Vec<u32>,
     pub preemptions: Vec<u32>,
@@ -53,6 +54,10 @@ pub struct StepView {
     pub number: u64,
     /// How long the last step took on the device; 0 before the first.
     pub last_step: Micros,
+    /// Prompt tokens that the last step computed.
+    pub last_prefill_tokens: u32,
+    /// Sequences that decoded in the last step.
+    pub last_decodes: u32,
     /// Since when nothing has been running; `NEVER` while something runs.
     pub idle_since: Micros,
     /// Limits that a plan must keep.

@@ -43,6 +43,8 @@ fn step(view: &StepView) -> sdk::Step {
         now: sdk::Micros(view.now.0),
         number: view.number,
         last_step: sdk::Micros(view.last_step.0),
+        last_prefill_tokens: view.last_prefill_tokens,
+        last_decodes: view.last_decodes,
         idle_since: sdk::Micros(view.idle_since.0),
         limits: sdk::Limits {
             max_batch_tokens: view.limits.max_batch_tokens,
@@ -84,6 +86,7 @@ fn sequences(columns: &SequenceColumns) -> sdk::Sequences {
         idle_blocks: columns.idle_blocks.clone(),
         generated_tokens: columns.generated_tokens.clone(),
         max_new_tokens: columns.max_new_tokens.clone(),
+        expected_tokens: columns.expected_tokens.clone(),
         blocks: columns.blocks.clone(),
         freeable_blocks: columns.freeable_blocks.clone(),
         preemptions: columns.preemptions.clone(),

@@ -71,6 +71,7 @@ fn wit_request(request: &AdmissionRequest) -> wit::Request {
         prompt_tokens: request.prompt_tokens,
         cached_tokens: request.cached_tokens,
         max_new_tokens: request.max_new_tokens,
+        expected_tokens: request.expected_tokens,
     }
 }
 
@@ -83,6 +84,8 @@ fn wit_load(load: &Load) -> wit::Load {
         max_waiting: load.max_waiting,
         waiting: load.waiting,
         waiting_tokens: load.waiting_tokens,
+        waiting_prompt_tokens: load.waiting_prompt_tokens,
+        expected_output_tokens: load.expected_output_tokens,
         prefill_tokens_per_second: load.prefill_tokens_per_second,
         output_tokens_per_second: load.output_tokens_per_second,
         promised_blocks: load.promised_blocks,

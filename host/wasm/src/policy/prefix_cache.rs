@@ -40,6 +40,7 @@ impl PrefixCachePolicy for Instance<world::PrefixCachePolicy> {
 
     fn observe(&mut self, events: &CacheEvents) -> Result<Vec<BlockId>, PolicyFault> {
         let events = wit::Events {
+            memory: super::memory(&events.memory),
             at: &events.at,
             kind: &events.kind,
             block: &events.block,

@@ -141,6 +141,8 @@ pub fn view(number: u64, running: usize, waiting: usize) -> StepView {
         now: Micros(1_000_000),
         number,
         last_step: Micros(20_000),
+        last_prefill_tokens: 0,
+        last_decodes: 0,
         idle_since: Micros::NEVER,
         limits: Limits {
             max_batch_tokens: 2_048,
@@ -172,8 +174,9 @@ fn columns(rows: usize, first: u64) -> SequenceColumns {
         idle_blocks: narrow(9),
         generated_tokens: narrow(10),
         max_new_tokens: narrow(11),
-        blocks: narrow(12),
-        freeable_blocks: narrow(13),
-        preemptions: narrow(14),
+        expected_tokens: narrow(12),
+        blocks: narrow(13),
+        freeable_blocks: narrow(14),
+        preemptions: narrow(15),
     }
 }

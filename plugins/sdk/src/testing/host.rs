@@ -58,6 +58,8 @@ pub struct Host {
     pub step_time: Micros,
     now: Micros,
     number: u64,
+    last_prefill_tokens: u32,
+    last_decodes: u32,
     idle_since: Micros,
     pool: Pool,
     arriving: Vec<(SequenceId, Spec)>,
@@ -86,6 +88,8 @@ impl Host {
             step_time: Micros::from_millis(1),
             now: Micros::ZERO,
             number: 0,
+            last_prefill_tokens: 0,
+            last_decodes: 0,
             idle_since: Micros::ZERO,
             pool: Pool::new(block_size, total_blocks),
             arriving: Vec::new(),
@@ -158,6 +162,8 @@ impl Host {
             now: self.now,
             number: self.number + 1,
             last_step: if self.number == 0 { Micros::ZERO } else { self.step_time },
+            last_prefill_tokens: self.last_prefill_tokens,
+            last_decodes: self.last_decodes,
             idle_since: if self.running.is_empty() { self.idle_since } else { Micros::NEVER },
             limits: self.limits,
             memory: Memory {
@@ -179,6 +185,7 @@ impl Host {
             self.preempt(*id);
         }
         let mut computed = Vec::new();
+        (self.last_prefill_tokens, self.last_decodes) = (0, 0);
         for (place, (id, &tokens)) in plan.run.iter().zip(&plan.tokens).enumerate() {
             if !self.reserve(*id, tokens) {
                 self.report.cut += (plan.run.len() - place) as u64;
@@ -197,6 +204,9 @@ impl Host {
             sequence.paused = if tokens.is_some() { 0 } else { sequence.paused + 1 };
             self.report.longest_pause = self.report.longest_pause.max(sequence.paused);
             if let Some(tokens) = tokens {
+                let decodes = sequence.generated > 0 && tokens <= 1;
+                self.last_decodes += u32::from(decodes);
+                self.last_prefill_tokens += if decodes { 0 } else { tokens };
                 sequence.compute(tokens, &mut self.pool);
                 self.report.tokens += u64::from(tokens);
             }
@@ -324,6 +334,7 @@ impl Sequence {
             computed_tokens: self.computed,
             generated_tokens: self.generated,
             max_new_tokens: self.spec.max_new_tokens,
+            expected_tokens: self.spec.output_tokens.clamp(self.generated + 1, self.spec.max_new_tokens),
             blocks: self.held.shared + self.held.own,
             freeable_blocks: self.held.own,
             preemptions: self.preemptions,

@@ -17,7 +17,8 @@ macro_rules! columns {
 macro_rules! sequences {
     ($from:expr, $to:ident) => {
         columns!($from, $to: id tenant session priority arrived deadline prompt_tokens computed_tokens
-            pending_tokens idle_blocks generated_tokens max_new_tokens blocks freeable_blocks preemptions)
+            pending_tokens idle_blocks generated_tokens max_new_tokens
+            expected_tokens blocks freeable_blocks preemptions)
     };
 }
 
@@ -48,6 +49,8 @@ pub fn to_step(view: &StepView) -> sdk::Step {
         now: sdk::Micros(view.now.0),
         number: view.number,
         last_step: sdk::Micros(view.last_step.0),
+        last_prefill_tokens: view.last_prefill_tokens,
+        last_decodes: view.last_decodes,
         idle_since: sdk::Micros(view.idle_since.0),
         limits: limits!(view.limits, Limits),
         memory: memory!(view.memory, Memory),
@@ -63,6 +66,8 @@ pub fn step_view(step: &sdk::Step) -> StepView {
         now: Micros(step.now.0),
         number: step.number,
         last_step: Micros(step.last_step.0),
+        last_prefill_tokens: step.last_prefill_tokens,
+        last_decodes: step.last_decodes,
         idle_since: Micros(step.idle_since.0),
         limits: limits!(step.limits, Limits),
         memory: memory!(step.memory, Memory),
@@ -83,6 +88,7 @@ pub(crate) fn request(request: &AdmissionRequest) -> sdk::Request {
         prompt_tokens: request.prompt_tokens,
         cached_tokens: request.cached_tokens,
         max_new_tokens: request.max_new_tokens,
+        expected_tokens: request.expected_tokens,
     }
 }
 
@@ -96,6 +102,8 @@ pub(crate) fn load(load: &Load) -> sdk::Load {
         max_waiting: load.max_waiting,
         waiting: load.waiting,
         waiting_tokens: load.waiting_tokens,
+        waiting_prompt_tokens: load.waiting_prompt_tokens,
+        expected_output_tokens: load.expected_output_tokens,
         prefill_tokens_per_second: load.prefill_tokens_per_second,
         output_tokens_per_second: load.output_tokens_per_second,
         promised_blocks: load.promised_blocks,
@@ -153,6 +161,15 @@ pub(crate) fn ended(ended: &Ended) -> sdk::Ended {
 }
 
 pub(crate) fn events(events: &CacheEvents) -> sdk::Events {
-    use sdk::Events;
-    columns!(events, Events: at kind block parent depth tenant session)
+    use sdk::Memory;
+    sdk::Events {
+        memory: memory!(events.memory, Memory),
+        at: events.at.clone(),
+        kind: events.kind.clone(),
+        block: events.block.clone(),
+        parent: events.parent.clone(),
+        depth: events.depth.clone(),
+        tenant: events.tenant.clone(),
+        session: events.session.clone(),
+    }
 }

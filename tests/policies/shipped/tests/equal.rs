@@ -73,6 +73,7 @@ fn random_request(rng: &mut Rng) -> (AdmissionRequest, Load) {
         prompt_tokens: number(2_000),
         cached_tokens: number(500),
         max_new_tokens: number(2_000),
+        expected_tokens: number(2_000),
     };
     (request, load)
 }
