@@ -66,6 +66,7 @@ fn view(running: usize, waiting: usize) -> StepView {
         last_prefill_tokens: 0,
         last_decodes: running as u32,
         idle_since: Micros::NEVER,
+        starvation_bound: Micros(5_000_000),
         limits: limits(running as u32),
         memory: Memory { block_size: 16, total_blocks: 65_536, free_blocks: 16_384, cached_blocks: 1_024 },
         running: columns(running, 1, 520, 21),

@@ -239,6 +239,7 @@ fn with_columns(running: SequenceColumns, waiting: SequenceColumns) -> StepView 
         last_prefill_tokens: 48,
         last_decodes: 3,
         idle_since: Micros::NEVER,
+        starvation_bound: Micros(5_000_000),
         limits: LIMITS,
         memory: MEMORY,
         running,

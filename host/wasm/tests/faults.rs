@@ -159,9 +159,9 @@ fn every_column_arrives_in_its_place() {
     let echo = "        (if (i64.lt_u (i64.load offset=8 (local.get $step)) (i64.const 1000)) (then (return (i32.const 1024))))
         (local.set $i (i32.add (local.get $step)
             (i32.mul (i32.const 8) (i32.sub (i32.wrap_i64 (i64.load offset=8 (local.get $step))) (i32.const 1000)))))
-        (i64.store (i32.const 1104) (i64.load offset=76 (local.get $step)))
-        (i64.store (i32.const 1112) (i64.load offset=76 (local.get $i)))
-        (i64.store (i32.const 1120) (i64.load offset=204 (local.get $step)))
+        (i64.store (i32.const 1104) (i64.load offset=84 (local.get $step)))
+        (i64.store (i32.const 1112) (i64.load offset=84 (local.get $i)))
+        (i64.store (i32.const 1120) (i64.load offset=212 (local.get $step)))
         (i64.store (i32.const 1128) (i64.load offset=16 (local.get $step)))
         (i32.const 1104)";
     let guest = Guest { schedule: echo.into(), ..Guest::default() };

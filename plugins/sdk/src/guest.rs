@@ -113,6 +113,7 @@ mod schedule {
                 last_prefill_tokens: step.last_prefill_tokens,
                 last_decodes: step.last_decodes,
                 idle_since: Micros(step.idle_since),
+                starvation_bound: Micros(step.starvation_bound),
                 limits: Limits {
                     max_batch_tokens: step.limits.max_batch_tokens,
                     max_running: step.limits.max_running,

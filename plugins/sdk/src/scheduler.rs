@@ -42,6 +42,9 @@ pub struct Step {
     pub last_decodes: u32,
     /// Since when nothing has been running; `NEVER` while something runs.
     pub idle_since: Micros,
+    /// How long a waiting sequence may be overtaken, or a running one left out, before the host takes
+    /// the policy out for it.
+    pub starvation_bound: Micros,
     /// Limits that the plan must keep.
     pub limits: Limits,
     /// The pool.

@@ -166,6 +166,7 @@ impl Engine {
             last_prefill_tokens: 0,
             last_decodes: 0,
             idle_since: Micros::ZERO,
+            starvation_bound: config.starvation_bound,
             limits: config.limits,
             memory: crate::policy::Memory::default(),
             running: SequenceColumns::default(),

@@ -60,6 +60,9 @@ pub struct StepView {
     pub last_decodes: u32,
     /// Since when nothing has been running; `NEVER` while something runs.
     pub idle_since: Micros,
+    /// How long a waiting sequence may be overtaken, or a running one left out, before the watchdog
+    /// takes the scheduler out.
+    pub starvation_bound: Micros,
     /// Limits that a plan must keep.
     pub limits: Limits,
     /// The pool.

@@ -46,6 +46,7 @@ fn step(view: &StepView) -> sdk::Step {
         last_prefill_tokens: view.last_prefill_tokens,
         last_decodes: view.last_decodes,
         idle_since: sdk::Micros(view.idle_since.0),
+        starvation_bound: sdk::Micros(view.starvation_bound.0),
         limits: sdk::Limits {
             max_batch_tokens: view.limits.max_batch_tokens,
             max_running: view.limits.max_running,

@@ -17,6 +17,7 @@ impl SchedulerPolicy for Instance<world::SchedulerPolicy> {
             last_prefill_tokens: step.last_prefill_tokens,
             last_decodes: step.last_decodes,
             idle_since: step.idle_since.0,
+            starvation_bound: step.starvation_bound.0,
             limits: limits(&step.limits),
             memory: super::memory(&step.memory),
             running: sequences(&step.running),

@@ -144,6 +144,7 @@ pub fn view(number: u64, running: usize, waiting: usize) -> StepView {
         last_prefill_tokens: 0,
         last_decodes: 0,
         idle_since: Micros::NEVER,
+        starvation_bound: Micros(5_000_000),
         limits: Limits {
             max_batch_tokens: 2_048,
             max_running: 256,

@@ -165,6 +165,7 @@ impl Host {
             last_prefill_tokens: self.last_prefill_tokens,
             last_decodes: self.last_decodes,
             idle_since: if self.running.is_empty() { self.idle_since } else { Micros::NEVER },
+            starvation_bound: Micros::from_millis(5_000),
             limits: self.limits,
             memory: Memory {
                 block_size: self.pool.block_size,
