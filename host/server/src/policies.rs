@@ -113,7 +113,8 @@ pub fn loader() -> Result<PolicyLoader, LoadError> {
     PolicyLoader::new(LoaderConfig { cache_dir: cache_dir(), ..LoaderConfig::default() })
 }
 
-fn cache_dir() -> Option<std::path::PathBuf> {
+/// Where compiled policies are kept, if this user has a place for it.
+pub fn cache_dir() -> Option<std::path::PathBuf> {
     let from = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(std::path::PathBuf::from);
     let base = from("XDG_CACHE_HOME").or_else(|| from("HOME").map(|home| home.join(".cache")))?;
     base.is_absolute().then(|| base.join("infer").join("policies"))

@@ -5,6 +5,7 @@ mod flags;
 mod generate;
 mod policy;
 mod serve;
+mod sim;
 
 use std::process::ExitCode;
 
@@ -28,6 +29,9 @@ enum Command {
     /// Lists and swaps the policies of a running host
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
+    /// Tries policies on virtual hardware, in virtual time
+    #[command(subcommand)]
+    Sim(sim::SimCommand),
     /// Measures serving, and the in-process baseline beside it
     #[command(subcommand)]
     Bench(bench::BenchCommand),
@@ -65,6 +69,7 @@ pub fn main() -> ExitCode {
         Command::Serve(args) => serve::run(args),
         Command::Generate(args) => generate::run(args),
         Command::Policy(command) => policy::run(command),
+        Command::Sim(command) => sim::run(command),
         Command::Bench(command) => bench::run(command),
     };
     match outcome {

@@ -1,0 +1,214 @@
+//! What a step costs on hardware that isn't there: a roofline per step, after Williams, Waterman and
+//! Patterson (CACM 2009), the way serving simulators such as Vidur (MLSys 2024) apply it.
+//!
+//! A step reads every weight once, whatever its batch, reads the keys and values of every sequence in it,
+//! and multiplies every token with every weight. It takes as long as the slower of the memory and the
+//! arithmetic, plus what launching it costs. Data-sheet peaks are never reached, so each device has an
+//! efficiency for both; a profile fitted to a measured run replaces them.
+
+use infer_core::batch::Batch;
+use serde::{Deserialize, Serialize};
+
+/// A device by its peaks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Hardware {
+    /// Short name, `h100` say.
+    pub name: String,
+    /// Dense bf16 floating-point operations a second, at best.
+    pub flops: f64,
+    /// Bytes a second from device memory, at best.
+    pub bandwidth: f64,
+    /// Bytes of device memory.
+    pub memory: f64,
+    /// Part of `flops` that large products reach.
+    pub compute_efficiency: f64,
+    /// Part of `bandwidth` that weights and caches are read with.
+    pub memory_efficiency: f64,
+    /// Microseconds of a step that computes nothing: launches, sampling, the host.
+    pub step_overhead_us: f64,
+}
+
+/// A decoder by what it costs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ModelShape {
+    /// Short name, `8b` say.
+    pub name: String,
+    /// Weights that a token is multiplied with.
+    pub weights: f64,
+    /// Bytes of one weight.
+    pub weight_bytes: f64,
+    /// Decoder layers.
+    pub layers: u32,
+    /// Query heads.
+    pub heads: u32,
+    /// Heads of keys and values.
+    pub kv_heads: u32,
+    /// Numbers in a head.
+    pub head_dim: u32,
+    /// Bytes of one number in the cache.
+    pub kv_bytes: f64,
+}
+
+/// A model on a device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Profile {
+    /// The device.
+    pub hardware: Hardware,
+    /// The model.
+    pub model: ModelShape,
+}
+
+impl Hardware {
+    /// Names of the devices known here.
+    pub const NAMES: [&'static str; 5] = ["cpu", "l4", "a100", "h100", "h200"];
+
+    /// A device by name. GPU peaks are those of NVIDIA's data sheets (dense bf16; L4, A100 80 GB SXM, H100
+    /// SXM, H200 SXM); `cpu` is two cores of a server CPU with AVX-512, as measured.
+    pub fn named(name: &str) -> Option<Self> {
+        let (tflops, gb_s, gb, overhead_us) = match name {
+            "cpu" => (0.4, 28.0, 8.0, 30.0),
+            "l4" => (121.0, 300.0, 24.0, 150.0),
+            "a100" => (312.0, 2_039.0, 80.0, 150.0),
+            "h100" => (989.0, 3_350.0, 80.0, 150.0),
+            "h200" => (989.0, 4_800.0, 141.0, 150.0),
+            _ => return None,
+        };
+        let is_cpu = name == "cpu";
+        Some(Self {
+            name: name.to_owned(),
+            flops: tflops * 1e12,
+            bandwidth: gb_s * 1e9,
+            memory: gb * 1e9,
+            compute_efficiency: if is_cpu { 0.8 } else { 0.6 },
+            memory_efficiency: if is_cpu { 0.9 } else { 0.8 },
+            step_overhead_us: overhead_us,
+        })
+    }
+}
+
+impl ModelShape {
+    /// Names of the shapes known here.
+    pub const NAMES: [&'static str; 4] = ["demo", "1b", "8b", "70b"];
+
+    /// A shape by name: the demo model, and those of Llama 3.2 1B, Llama 3.1 8B and 70B in bf16.
+    pub fn named(name: &str) -> Option<Self> {
+        let (weights, layers, heads, kv_heads, head_dim) = match name {
+            "demo" => (2.31e6, 5, 6, 2, 32),
+            "1b" => (1.24e9, 16, 32, 8, 64),
+            "8b" => (8.03e9, 32, 32, 8, 128),
+            "70b" => (70.6e9, 80, 64, 8, 128),
+            _ => return None,
+        };
+        let name = name.to_owned();
+        Some(Self { name, weights, weight_bytes: 2.0, layers, heads, kv_heads, head_dim, kv_bytes: 2.0 })
+    }
+
+    /// Bytes of one token's keys and values in all layers.
+    pub fn kv_token_bytes(&self) -> f64 {
+        2.0 * f64::from(self.layers) * f64::from(self.kv_heads) * f64::from(self.head_dim) * self.kv_bytes
+    }
+}
+
+/// What a step asks of a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Work {
+    /// Tokens computed.
+    pub tokens: f64,
+    /// Keys and values read, in tokens, counted once per row.
+    pub context: f64,
+    /// Sum over the computed tokens of what each attends to.
+    pub attended: f64,
+}
+
+impl Work {
+    /// Of a batch.
+    pub fn of(batch: &Batch) -> Self {
+        let mut work = Self::default();
+        for row in batch.rows.iter().filter(|row| row.token_len > 0) {
+            let (new, context) = (f64::from(row.token_len), f64::from(row.context_len));
+            work.tokens += new;
+            work.context += context;
+            work.attended += new * (context - (new - 1.0) / 2.0);
+        }
+        work
+    }
+}
+
+impl Profile {
+    /// A device and a model by name.
+    pub fn named(hardware: &str, model: &str) -> Option<Self> {
+        Some(Self { hardware: Hardware::named(hardware)?, model: ModelShape::named(model)? })
+    }
+
+    /// Microseconds that a step takes.
+    pub fn step_us(&self, work: Work) -> f64 {
+        let (device, model) = (&self.hardware, &self.model);
+        let attention = 4.0 * f64::from(model.layers) * f64::from(model.heads) * f64::from(model.head_dim);
+        let flops = 2.0 * model.weights * work.tokens + attention * work.attended;
+        let bytes =
+            model.weights * model.weight_bytes + model.kv_token_bytes() * (work.context + work.tokens);
+        let compute = flops / (device.flops * device.compute_efficiency);
+        let memory = bytes / (device.bandwidth * device.memory_efficiency);
+        device.step_overhead_us + 1e6 * if work.tokens > 0.0 { compute.max(memory) } else { 0.0 }
+    }
+
+    /// Blocks that fit beside the weights, a tenth of the memory left alone.
+    pub fn blocks(&self, block_size: u32) -> u32 {
+        let left = self.hardware.memory * 0.9 - self.model.weights * self.model.weight_bytes;
+        let block = self.model.kv_token_bytes() * f64::from(block_size);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
+        let blocks = (left / block).clamp(0.0, 4_000_000.0) as u32;
+        blocks
+    }
+
+    /// Requests of these mean lengths that the device can finish a second, `running` of them at once:
+    /// what a load of 1 means.
+    pub fn capacity(&self, prompt: f64, output: f64, running: u32) -> f64 {
+        let running = f64::from(running);
+        let chunk = 512.0_f64.min(prompt.max(1.0));
+        let prefill = Work { tokens: chunk, context: prompt / 2.0, attended: chunk * prompt / 2.0 };
+        // Chunks share steps with decodes, so the weights they would read anyway are not counted twice.
+        let idle = Work { tokens: 1.0, ..Work::default() };
+        let prefill_us = (self.step_us(prefill) - self.step_us(idle)).max(0.0) * prompt / chunk;
+        let context = running * (prompt + output / 2.0);
+        let decode = Work { tokens: running, context, attended: context };
+        let decode_us = self.step_us(decode) * output / running;
+        1e6 / (prefill_us + decode_us)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decode(rows: f64, context: f64) -> Work {
+        Work { tokens: rows, context: rows * context, attended: rows * context }
+    }
+
+    #[test]
+    fn decode_is_bound_by_memory_and_prefill_by_arithmetic() {
+        let profile = Profile::named("h100", "8b").unwrap();
+        let one = profile.step_us(decode(1.0, 500.0));
+        let many = profile.step_us(decode(32.0, 500.0));
+        // 16 GB at 80 % of 3.35 TB/s are 6 ms; 31 more sequences add their caches alone.
+        assert!((6_000.0..6_500.0).contains(&one), "{one}");
+        assert!(many < 1.2 * one, "{many}");
+        let prompt = Work { tokens: 4_096.0, context: 4_096.0, attended: 4_096.0 * 2_048.0 };
+        assert!(profile.step_us(prompt) > 10.0 * one);
+    }
+
+    #[test]
+    fn the_pool_is_what_the_weights_leave() {
+        // 72 GB less 16 GB of weights at 128 KiB a token.
+        let blocks = Profile::named("h100", "8b").unwrap().blocks(16);
+        assert!((26_000..28_000).contains(&blocks), "{blocks}");
+        assert_eq!(Profile::named("l4", "70b").unwrap().blocks(16), 0);
+    }
+
+    #[test]
+    fn every_name_is_known() {
+        assert!(Hardware::NAMES.iter().all(|name| Hardware::named(name).is_some()));
+        assert!(ModelShape::NAMES.iter().all(|name| ModelShape::named(name).is_some()));
+        assert!(Hardware::named("abacus").is_none());
+    }
+}

@@ -1,0 +1,128 @@
+//! One line per run, grouped by workload and load; the best of a group is marked.
+
+use std::fmt::Write as _;
+
+use crate::compare::Cell;
+
+/// A column of both tables: its name, its unit-free heading, how it is read, whether less is better.
+struct Column {
+    name: &'static str,
+    digits: usize,
+    read: fn(&Cell) -> f64,
+    better: Better,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Better {
+    Less,
+    More,
+    Neither,
+}
+
+const COLUMNS: [Column; 12] = [
+    column("out tok/s", 0, |c| c.outcome.output_per_second, Better::More),
+    column("TTFT mean", 0, |c| c.outcome.ttft_ms.mean, Better::Less),
+    column("p50", 0, |c| c.outcome.ttft_ms.p50, Better::Less),
+    column("p99", 0, |c| c.outcome.ttft_ms.p99, Better::Less),
+    column("ITL p50", 1, |c| c.outcome.itl_ms.p50, Better::Less),
+    column("p99", 1, |c| c.outcome.itl_ms.p99, Better::Less),
+    column("latency mean", 0, |c| c.outcome.latency_ms.mean, Better::Less),
+    column("in time %", 1, |c| 100.0 * c.outcome.in_time, Better::More),
+    column("hits %", 1, |c| 100.0 * c.outcome.cache.hit_rate, Better::More),
+    column("prefilled %", 1, |c| 100.0 * c.outcome.cache.prefilled_ratio, Better::Less),
+    column("refused", 0, |c| crate::metrics::count(c.outcome.refused), Better::Neither),
+    column("preempted", 0, |c| crate::metrics::count(c.outcome.preemptions), Better::Neither),
+];
+
+const fn column(name: &'static str, digits: usize, read: fn(&Cell) -> f64, better: Better) -> Column {
+    Column { name, digits, read, better }
+}
+
+/// A table for a terminal; durations are milliseconds.
+pub fn table(cells: &[Cell]) -> String {
+    let names = cells.iter().map(|cell| cell.contender.chars().count()).max().unwrap_or(0).max(8);
+    let mut text = String::new();
+    for group in cells.chunk_by(|a, b| a.workload == b.workload && a.load == b.load) {
+        let first = &group[0];
+        let _ = writeln!(
+            text,
+            "{} at load {:.2}: {} requests, {:.0} s of traffic",
+            first.workload, first.load, first.outcome.requests, first.outcome.seconds
+        );
+        let _ = write!(text, "  {:names$}", "");
+        let widths: Vec<usize> = COLUMNS.iter().map(|column| column.name.len().max(7) + 1).collect();
+        for (column, width) in COLUMNS.iter().zip(&widths) {
+            let _ = write!(text, " {:>width$}", column.name);
+        }
+        text.push('\n');
+        for cell in group {
+            let _ = write!(text, "  {:names$}", cell.contender);
+            for (column, width) in COLUMNS.iter().zip(&widths) {
+                let mark = if is_best(column, cell, group) { "*" } else { "" };
+                let shown = format!("{:.*}{mark:1}", column.digits, (column.read)(cell));
+                let _ = write!(text, " {shown:>width$}");
+            }
+            if cell.outcome.policy_faults > 0 {
+                let _ = write!(text, "  {} policy faults", cell.outcome.policy_faults);
+            }
+            text.push('\n');
+        }
+        text.push('\n');
+    }
+    text
+}
+
+fn is_best(column: &Column, cell: &Cell, group: &[Cell]) -> bool {
+    let own = (column.read)(cell);
+    let beats = |other: &Cell| match column.better {
+        Better::Less => own <= (column.read)(other),
+        Better::More => own >= (column.read)(other),
+        Better::Neither => false,
+    };
+    let differs = group.iter().any(|other| (column.read)(other) != own);
+    differs && group.iter().all(beats)
+}
+
+/// The same columns and what they leave out, for spreadsheets. Durations are milliseconds.
+pub fn csv(cells: &[Cell]) -> String {
+    let mut text = String::from(
+        "workload,load,contender,requests,finished,refused,failed,seconds,output_tokens_per_second,\
+         ttft_mean,ttft_p50,ttft_p95,ttft_p99,itl_p50,itl_p95,itl_p99,latency_mean,latency_p50,latency_p99,\
+         in_time,hit_rate,prefilled_ratio,preemptions,service_gap,policy_faults,fingerprint\n",
+    );
+    for cell in cells {
+        let o = &cell.outcome;
+        let _ = writeln!(
+            text,
+            "{},{},{},{},{},{},{},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},\
+             {:.5},{:.5},{:.5},{},{:.1},{},{}",
+            cell.workload,
+            cell.load,
+            cell.contender,
+            o.requests,
+            o.finished,
+            o.refused,
+            o.failed,
+            o.seconds,
+            o.output_per_second,
+            o.ttft_ms.mean,
+            o.ttft_ms.p50,
+            o.ttft_ms.p95,
+            o.ttft_ms.p99,
+            o.itl_ms.p50,
+            o.itl_ms.p95,
+            o.itl_ms.p99,
+            o.latency_ms.mean,
+            o.latency_ms.p50,
+            o.latency_ms.p99,
+            o.in_time,
+            o.cache.hit_rate,
+            o.cache.prefilled_ratio,
+            o.preemptions,
+            o.service_gap,
+            o.policy_faults,
+            o.fingerprint,
+        );
+    }
+    text
+}

@@ -1,0 +1,250 @@
+//! One run: the engine is turned by a virtual clock until the traffic is over.
+
+use std::collections::BTreeMap;
+
+use infer_core::config::EngineConfig;
+use infer_core::engine::{Engine, Policies};
+use infer_core::event::Event;
+use infer_core::executor::StepOutput;
+use infer_core::ids::{Micros, SequenceId};
+
+use crate::device::VirtualDevice;
+use crate::hardware::Profile;
+use crate::metrics::{Outcome, Recorder, Sample, Start, count};
+use crate::workload::{Arrival, Generator, Workload};
+
+/// Shortest time that a wake without a date lets pass.
+const TICK: Micros = Micros(1_000);
+
+/// What a run depends on, besides its policies and its workload.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The host, as it would be configured.
+    pub engine: EngineConfig,
+    /// What it runs on.
+    pub profile: Profile,
+    /// Offered work, as a part of what the device can finish.
+    pub load: f64,
+    /// Names the traffic.
+    pub seed: u64,
+}
+
+/// Runs `workload` to its end and says what it came to. `progress` is told how many requests have ended.
+///
+/// # Panics
+/// Where the engine breaks one of its own invariants, or leaves work without a wake.
+pub fn simulate(
+    settings: &Settings,
+    policies: Policies,
+    workload: &Workload,
+    mut progress: impl FnMut(u64),
+) -> Outcome {
+    let mut run = Run::new(settings, policies, workload);
+    while run.turn() {
+        progress(run.recorder.outcome.finished + run.recorder.outcome.refused + run.recorder.outcome.failed);
+    }
+    run.finish()
+}
+
+struct Run {
+    engine: Engine,
+    device: VirtualDevice,
+    traffic: Generator,
+    recorder: Recorder,
+    live: BTreeMap<SequenceId, Live>,
+    events: Vec<Event>,
+    output: StepOutput,
+    now: Micros,
+    begun: Option<Micros>,
+    block_size: u32,
+    fingerprint: u64,
+    steps: u64,
+}
+
+/// What a run remembers of a request that hasn't ended.
+struct Live {
+    arrived: Micros,
+    tenant: u32,
+    deadline: Micros,
+    prompt_tokens: u32,
+    conversation: Option<u64>,
+    reply: Vec<u32>,
+    last_token: Option<Micros>,
+    started: bool,
+}
+
+impl Run {
+    fn new(settings: &Settings, policies: Policies, workload: &Workload) -> Self {
+        let Settings { engine, profile, load, seed } = settings;
+        let running = engine.limits.max_running;
+        Self {
+            traffic: Generator::new(workload, profile, *load, running, engine.max_seq_len, *seed),
+            engine: Engine::new(engine.clone(), policies),
+            device: VirtualDevice::new(profile.clone()),
+            recorder: Recorder::new(),
+            live: BTreeMap::new(),
+            events: Vec::new(),
+            output: StepOutput::default(),
+            now: Micros(1),
+            begun: None,
+            block_size: engine.block_size,
+            fingerprint: 0xCBF2_9CE4_8422_2325,
+            steps: 0,
+        }
+    }
+
+    /// Lets in who has arrived, then runs a step, or lets time pass until something can happen.
+    /// False when everything is over.
+    fn turn(&mut self) -> bool {
+        while let Some(arrival) = self.traffic.pop(self.now) {
+            self.submit(arrival);
+        }
+        match self.engine.begin_step(self.now) {
+            Some(batch) => {
+                for row in &batch.rows {
+                    self.note(row.sequence.0 ^ (u64::from(row.token_len) << 48));
+                }
+                let took = self.device.execute(&batch, &mut self.output);
+                self.now = self.now.plus(Micros(took));
+                self.engine.finish_step(batch, Ok(&self.output), self.now);
+                self.steps += 1;
+                let (engine, now) = (&mut self.engine, self.now);
+                self.recorder.sample(self.steps, || sample(engine, now));
+            }
+            None => {
+                let arrival = self.traffic.next_at();
+                let wake =
+                    self.engine.has_work().then(|| self.engine.next_wake().unwrap_or(self.now.plus(TICK)));
+                let Some(next) = [arrival, wake].into_iter().flatten().min() else {
+                    self.collect();
+                    return false;
+                };
+                self.now = next.max(self.now.plus(Micros(1)));
+            }
+        }
+        self.collect();
+        true
+    }
+
+    fn submit(&mut self, arrival: Arrival) {
+        let Arrival { at, conversation, request, output_tokens, .. } = arrival;
+        let (tenant, deadline) = (request.tenant.0, request.deadline);
+        self.begun.get_or_insert(at);
+        let prompt_tokens = u32::try_from(request.prompt.len()).expect("prompts are bounded");
+        self.recorder.arrived(tenant);
+        match self.engine.submit(request, self.now) {
+            Ok(id) => {
+                self.device.expect(id, output_tokens);
+                let live = Live {
+                    arrived: at,
+                    tenant,
+                    deadline,
+                    prompt_tokens,
+                    conversation,
+                    reply: Vec::new(),
+                    last_token: None,
+                    started: false,
+                };
+                self.live.insert(id, live);
+            }
+            Err(_) => {
+                self.recorder.refused(tenant, deadline != Micros::NEVER);
+                if let Some(conversation) = conversation {
+                    self.traffic.ended(conversation, None, self.now);
+                }
+            }
+        }
+    }
+
+    fn collect(&mut self) {
+        let mut events = std::mem::take(&mut self.events);
+        self.engine.drain_events(&mut events);
+        for event in events.drain(..) {
+            self.hear(event);
+        }
+        self.events = events;
+        self.engine.take_retired();
+    }
+
+    fn hear(&mut self, event: Event) {
+        match event {
+            Event::Token { id, token } => {
+                self.note(id.0 ^ (u64::from(token) << 32));
+                let Some(live) = self.live.get_mut(&id) else { return };
+                let gap = live.last_token.replace(self.now).map(|last| self.now.since(last));
+                if live.conversation.is_some() {
+                    live.reply.push(token);
+                }
+                self.recorder.token(live.tenant, gap);
+            }
+            Event::Started { id, prefix, cached_tokens, prefill_tokens } => {
+                let Some(live) = self.live.get_mut(&id) else { return };
+                live.started = true;
+                self.recorder.started(Start {
+                    tenant: live.tenant,
+                    prefix,
+                    cached: cached_tokens,
+                    prefill: prefill_tokens,
+                    has_block: live.prompt_tokens >= self.block_size,
+                });
+            }
+            Event::Finished { id, usage, .. } => {
+                if let Some(live) = self.end(id, true) {
+                    self.recorder.finished(live.tenant, live.arrived, live.deadline, &usage);
+                }
+            }
+            Event::Failed { id, .. } => {
+                if let Some(live) = self.end(id, false) {
+                    self.recorder.failed(live.tenant, live.started);
+                }
+            }
+            Event::Refused { id, .. } => {
+                if let Some(live) = self.end(id, false) {
+                    self.recorder.refused(live.tenant, live.deadline != Micros::NEVER);
+                }
+            }
+            Event::Preempted { .. } => self.recorder.outcome.preemptions += 1,
+            Event::PolicyFault(_) => self.recorder.outcome.policy_faults += 1,
+            _ => {}
+        }
+    }
+
+    /// A request is over; the next turn of its conversation may come.
+    fn end(&mut self, id: SequenceId, well: bool) -> Option<Live> {
+        self.device.forget(id);
+        let live = self.live.remove(&id)?;
+        if let Some(conversation) = live.conversation {
+            self.traffic.ended(conversation, well.then_some(&live.reply), self.now);
+        }
+        Some(live)
+    }
+
+    fn finish(mut self) -> Outcome {
+        assert!(self.live.is_empty(), "every request ends");
+        let snapshot = self.engine.snapshot(self.now);
+        let outcome = &mut self.recorder.outcome;
+        outcome.evicted_blocks = snapshot.counters.evicted_blocks;
+        outcome.steps = self.steps;
+        outcome.seconds = self.begun.map_or(0.0, |begun| count(self.now.since(begun).0) / 1e6);
+        outcome.fingerprint = format!("{:016x}", self.fingerprint);
+        self.recorder.finish()
+    }
+
+    /// FNV-1a over words.
+    fn note(&mut self, word: u64) {
+        self.fingerprint = (self.fingerprint ^ word).wrapping_mul(0x0000_0100_0000_01B3);
+    }
+}
+
+fn sample(engine: &mut Engine, now: Micros) -> Sample {
+    let snapshot = engine.snapshot(now);
+    let (memory, queue) = (snapshot.memory, snapshot.queue);
+    Sample {
+        at_s: count(now.0) / 1e6,
+        used: memory.used,
+        cached: memory.cached,
+        free: memory.free,
+        running: queue.running,
+        waiting: queue.waiting + queue.held + queue.preempted,
+    }
+}

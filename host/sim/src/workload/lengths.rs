@@ -1,0 +1,83 @@
+//! How many tokens.
+
+use serde::{Deserialize, Serialize};
+
+use crate::random::Random;
+
+/// A distribution of token counts, all at least 1.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Lengths {
+    /// Always the same.
+    Fixed(u32),
+    /// Each count from the first to the second is as likely.
+    Uniform(u32, u32),
+    /// Log-normal, cut at its maximum: most are short, a few very long, as in traces of real services.
+    HeavyTailed {
+        /// Half of them are shorter.
+        median: u32,
+        /// Standard deviation of the logarithm; 1 is heavy, 1.5 very heavy.
+        sigma: f64,
+        /// Longest.
+        max: u32,
+    },
+}
+
+impl Lengths {
+    /// One count.
+    pub fn draw(&self, random: &mut Random) -> u32 {
+        match *self {
+            Self::Fixed(tokens) => tokens.max(1),
+            Self::Uniform(low, high) => {
+                let (low, high) = (low.max(1), high.max(low).max(1));
+                low + u32::try_from(random.below(u64::from(high - low) + 1)).expect("at most the span")
+            }
+            Self::HeavyTailed { median, sigma, max } => {
+                let tokens = f64::from(median) * libm::exp(sigma * random.normal());
+                #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
+                let tokens = tokens.clamp(1.0, f64::from(max.max(1))) as u32;
+                tokens
+            }
+        }
+    }
+
+    /// Their mean, as far as rates need it: the cut of a heavy tail is left out.
+    pub fn mean(&self) -> f64 {
+        match *self {
+            Self::Fixed(tokens) => f64::from(tokens.max(1)),
+            Self::Uniform(low, high) => (f64::from(low) + f64::from(high)) / 2.0,
+            Self::HeavyTailed { median, sigma, max } => {
+                (f64::from(median) * libm::exp(sigma * sigma / 2.0)).min(f64::from(max))
+            }
+        }
+    }
+
+    /// Longest.
+    pub fn max(&self) -> u32 {
+        match *self {
+            Self::Fixed(tokens) => tokens.max(1),
+            Self::Uniform(low, high) => high.max(low).max(1),
+            Self::HeavyTailed { max, .. } => max.max(1),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_keep_their_bounds_and_about_their_mean() {
+        let mut random = Random::new(11, 0);
+        for lengths in [
+            Lengths::Fixed(40),
+            Lengths::Uniform(10, 90),
+            Lengths::HeavyTailed { median: 100, sigma: 1.0, max: 4_000 },
+        ] {
+            let draws: Vec<u32> = (0..20_000).map(|_| lengths.draw(&mut random)).collect();
+            assert!(draws.iter().all(|tokens| (1..=lengths.max()).contains(tokens)));
+            let mean = draws.iter().map(|&tokens| f64::from(tokens)).sum::<f64>() / draws.len() as f64;
+            assert!((mean / lengths.mean() - 1.0).abs() < 0.05, "{lengths:?}: {mean}");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The workloads that come with the simulator.
+
+use super::{Arrivals, Lengths, Limit, Stream, Text, Workload};
+
+impl Workload {
+    /// Names of those known here.
+    pub const NAMES: [&'static str; 10] = [
+        "chat",
+        "instruct",
+        "few-shot",
+        "diverse",
+        "window",
+        "heavy-tail",
+        "bursty",
+        "diurnal",
+        "tenants",
+        "flood",
+    ];
+
+    /// A workload by name, with so many requests.
+    pub fn named(name: &str, requests: u64) -> Option<Self> {
+        let one = Stream {
+            tenant: 0,
+            priority: 0,
+            ttft_ms: Some(2_000),
+            share: 1.0,
+            arrivals: Arrivals::Poisson,
+            prompt: Lengths::HeavyTailed { median: 120, sigma: 0.8, max: 1_500 },
+            output: Lengths::HeavyTailed { median: 100, sigma: 0.7, max: 800 },
+            limit: Limit::Fixed(1_024),
+            text: Text::Unique,
+        };
+        let chat = Stream {
+            prompt: Lengths::Uniform(20, 120),
+            text: Text::Conversation { turns: 6, think_s: 5.0, window: 3_000 },
+            ..one.clone()
+        };
+        let (about, streams) = match name {
+            "chat" => ("conversations that send their whole history", vec![chat]),
+            "instruct" => (
+                "a few long instructions, each before a short text",
+                vec![Stream { text: Text::Shared { prefixes: 4, tokens: 800 }, ..one }],
+            ),
+            "few-shot" => (
+                "forty sets of examples, each before a short question",
+                vec![Stream {
+                    prompt: Lengths::Uniform(20, 100),
+                    text: Text::Shared { prefixes: 40, tokens: 1_200 },
+                    ..one
+                }],
+            ),
+            "diverse" => ("prompts that have nothing in common", vec![one]),
+            "window" => (
+                "long conversations that outgrow the context window and lose their oldest turns",
+                vec![Stream {
+                    prompt: Lengths::Uniform(60, 200),
+                    text: Text::Conversation { turns: 20, think_s: 3.0, window: 1_500 },
+                    ..one
+                }],
+            ),
+            "heavy-tail" => (
+                "many short answers and a few very long ones, whose clients know roughly which",
+                vec![Stream {
+                    output: Lengths::HeavyTailed { median: 60, sigma: 1.4, max: 2_000 },
+                    limit: Limit::Tight,
+                    ..one
+                }],
+            ),
+            "bursty" => {
+                ("requests in bursts of 32", vec![Stream { arrivals: Arrivals::Bursty { size: 32 }, ..one }])
+            }
+            "diurnal" => (
+                "a rate that swings by 80 % every five minutes",
+                vec![Stream { arrivals: Arrivals::Diurnal { period_s: 300.0, depth: 0.8 }, ..one }],
+            ),
+            "tenants" => (
+                "one tenant floods, another asks for a fifth of the device",
+                vec![
+                    Stream { tenant: 1, share: 1.3, ..one.clone() },
+                    Stream { tenant: 2, share: 0.2, ..one },
+                ],
+            ),
+            "flood" => (
+                "conversations beside a flood of prompts that never come again",
+                vec![
+                    Stream { share: 0.3, ..chat },
+                    Stream {
+                        share: 0.7,
+                        prompt: Lengths::Uniform(500, 1_500),
+                        output: Lengths::Uniform(10, 60),
+                        ..one
+                    },
+                ],
+            ),
+            _ => return None,
+        };
+        Some(Self { name: name.to_owned(), about: about.to_owned(), requests, streams })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_known() {
+        assert!(
+            Workload::NAMES.iter().all(|name| Workload::named(name, 10).is_some_and(|w| w.name == *name))
+        );
+        assert!(Workload::named("silence", 10).is_none());
+    }
+}
