@@ -47,7 +47,10 @@ pub struct Batch {
     pub weights: Vec<f32>,
 }
 
-/// An endless stream of batches; every topic comes once before any comes again.
+/// A topic with many wordings (what the model doesn't know, above all) comes once per so many of them.
+const WORDINGS_PER_DRAW: usize = 10;
+
+/// An endless stream of batches; every topic has had its turns before any has them again.
 pub struct Examples<'a> {
     corpus: &'a Corpus,
     vocabulary: &'a Vocabulary,
@@ -134,7 +137,10 @@ impl<'a> Examples<'a> {
 
     fn pair(&mut self) -> (String, &'a str) {
         if self.order.is_empty() {
-            self.order.extend(0..self.corpus.entries.len());
+            for (at, entry) in self.corpus.entries.iter().enumerate() {
+                let wordings = entry.names.len() + entry.questions.len();
+                self.order.extend(std::iter::repeat_n(at, 1 + wordings / WORDINGS_PER_DRAW));
+            }
             self.random.shuffle(&mut self.order);
         }
         let entry = &self.corpus.entries[self.order.pop().expect("filled above")];

@@ -36,10 +36,10 @@ pub struct Plan {
 impl Default for Plan {
     fn default() -> Self {
         Self {
-            seed: 20_261,
+            seed: 7,
             writing_steps: 600,
-            answering_steps: 800,
-            polishing_steps: 300,
+            answering_steps: 1_200,
+            polishing_steps: 400,
             batch_tokens: 1_024,
             writing_rate: 2.5e-3,
             answering_rate: 1.5e-3,
