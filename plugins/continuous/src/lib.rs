@@ -3,10 +3,12 @@
 //! What runs goes on first (decodes, then prompts in chunks), then waiting sequences start in the order
 //! of the queue while slots, tokens and memory last. Nobody is overtaken, except who waits for a prefix
 //! that another one is computing. Priorities and deadlines are deliberately not looked at.
+//!
+//! Iteration-level scheduling is Orca's (Yu et al., OSDI 2022), chunks of prompts beside decodes are
+//! Sarathi-Serve's (Agrawal et al., OSDI 2024). Where Sarathi fixes the tokens of a step in advance so
+//! that its time stays within a target, this learns from the steps that were how many those are.
 
-use infer_policy_sdk::{
-    Micros, Plan, Planner, Policy, Scheduler, Sequence, SequenceId, Step, blocks_to_start, export_policy,
-};
+use infer_policy_sdk::{Micros, Plan, Planner, Policy, Scheduler, Starts, Step, StepTime, export_policy};
 use serde::{Deserialize, Serialize};
 
 /// What `configure` takes.
@@ -17,23 +19,21 @@ pub struct Config {
     pub watermark: f64,
     /// How long a sequence waits for a prefix that another one is computing.
     pub prefix_wait_ms: u64,
+    /// How long a step with decodes should take at most; 0 for no target.
+    pub step_target_ms: u64,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { watermark: 0.01, prefix_wait_ms: 3_000 }
+        Self { watermark: Starts::WATERMARK, prefix_wait_ms: Starts::PREFIX_WAIT_MS, step_target_ms: 0 }
     }
 }
 
-/// Sequences that may wait for a prefix at once; the scan of the queue ends there.
-const MAX_DEFERRED: usize = 64;
-
 /// Continuous batching, first come first served.
 pub struct Continuous {
-    watermark_permyriad: u64,
-    prefix_wait: Micros,
-    /// Who waits for a prefix, and since when. Renewed at every step.
-    deferred: Vec<(SequenceId, Micros)>,
+    starts: Starts,
+    step_target: Option<Micros>,
+    step_time: StepTime,
 }
 
 impl Policy for Continuous {
@@ -53,92 +53,65 @@ impl Policy for Continuous {
             "prefix_wait_ms": {
                 "type": "integer", "minimum": 0, "default": 3000,
                 "description": "How long a sequence waits for a prefix that another one is computing; 0 never waits"
+            },
+            "step_target_ms": {
+                "type": "integer", "minimum": 0, "default": 0,
+                "description": "How long a step in which somebody decodes should take; prompt chunks shrink to keep to it. 0 sets no target"
             }
         }
     }"#;
 
     fn new(config: Config) -> Result<Self, String> {
-        if !(0.0..=0.5).contains(&config.watermark) {
-            return Err(format!("`watermark` must be from 0 to 0.5, not {}", config.watermark));
-        }
+        let target = Micros::from_millis(config.step_target_ms);
         Ok(Self {
-            watermark_permyriad: (config.watermark * 10_000.0) as u64,
-            prefix_wait: Micros::from_millis(config.prefix_wait_ms),
-            deferred: Vec::new(),
+            starts: Starts::new(config.watermark, config.prefix_wait_ms)?,
+            step_target: (target > Micros::ZERO).then_some(target),
+            step_time: StepTime::default(),
         })
+    }
+
+    fn export_state(&mut self) -> Vec<u8> {
+        self.step_time.to_bytes()
+    }
+
+    fn import_state(&mut self, state: &[u8]) -> Result<(), String> {
+        // Versions before the target had no state.
+        if !state.is_empty() {
+            self.step_time = StepTime::from_bytes(state)?;
+        }
+        Ok(())
     }
 }
 
 impl Scheduler for Continuous {
     fn schedule(&mut self, step: &Step) -> Plan {
+        // Without a target too: one that is set later by a swap finds what was learned.
+        self.step_time.learn(step);
         let mut planner = Planner::new(step);
-        let preempted = planner.go_on();
-        // What was just pushed out must not be let in again by the same plan.
-        if preempted == 0 {
-            self.start_waiting(step, &mut planner);
+        if let Some(most) = self.prompt_tokens_on_time(step) {
+            planner.limit_prompt_tokens(most);
+        }
+        if planner.go_on() == 0 {
+            self.starts.start(step.waiting.iter(), step, &mut planner);
         }
         planner.finish()
     }
 }
 
 impl Continuous {
-    fn start_waiting(&mut self, step: &Step, planner: &mut Planner<'_>) {
-        let since = std::mem::take(&mut self.deferred);
-        // Prompts that start together compute what they have in common once each; those that start a
-        // step later find it. So a step starts about one chunk's worth of them, however wide it is.
-        let mut fresh = 0;
-        for sequence in step.waiting.iter() {
-            if planner.slots_left() == 0
-                || self.deferred.len() == MAX_DEFERRED
-                || fresh >= step.limits.prefill_chunk
-            {
-                break;
-            }
-            if self.waits_for_prefix(sequence, step, &since) {
-                continue;
-            }
-            if !self.fits(sequence, step, planner) {
-                break;
-            }
-            let Ok(tokens) = planner.start(sequence, u32::MAX) else { break };
-            fresh += tokens;
+    /// How many prompt tokens keep a step on time; `None` where nobody waits for its next token, or
+    /// nothing is known yet. Always a block, and a token for each prompt that runs: a target that the
+    /// decodes alone exceed stops no prompt.
+    fn prompt_tokens_on_time(&self, step: &Step) -> Option<u32> {
+        let target = self.step_target?;
+        let decodes = step.running.iter().filter(|s| s.is_decoding()).count();
+        if decodes == 0 {
+            return None;
         }
-        for (_, since) in &self.deferred {
-            planner.wake_at(since.plus(self.prefix_wait));
-        }
-    }
-
-    /// Whether a running sequence is computing what this one would compute too: at least one more block
-    /// of its prompt. Bounded, for what is worth a short wait isn't worth being overtaken for ever.
-    fn waits_for_prefix(
-        &mut self,
-        waiting: Sequence<'_>,
-        step: &Step,
-        since: &[(SequenceId, Micros)],
-    ) -> bool {
-        let block_size = step.memory.block_size.max(1);
-        if waiting.pending_tokens() / block_size <= waiting.computed_tokens() / block_size {
-            return false;
-        }
-        let began = since.iter().find(|(id, _)| *id == waiting.id()).map_or(step.now, |(_, began)| *began);
-        if step.now.since(began) >= self.prefix_wait {
-            return false;
-        }
-        self.deferred.push((waiting.id(), began));
-        true
-    }
-
-    /// Whether its whole prompt fits beside what the others' prompts will still need, one more block for
-    /// each of them, and the watermark. With nobody else in the pool, it may have all of it.
-    fn fits(&self, waiting: Sequence<'_>, step: &Step, planner: &Planner<'_>) -> bool {
-        if planner.is_empty() {
-            return true;
-        }
-        let whole = waiting.remaining_tokens().saturating_add(1);
-        let needed = blocks_to_start(waiting, whole, step.memory.block_size);
-        let watermark = u64::from(step.memory.total_blocks) * self.watermark_permyriad / 10_000;
-        let kept = u64::from(planner.promised_blocks()) + u64::from(planner.sequences()) + watermark;
-        u64::from(needed) + kept <= u64::from(planner.blocks_left())
+        let prompts = u32::try_from(step.running.len() - decodes).unwrap_or(u32::MAX);
+        let decodes = u32::try_from(decodes).unwrap_or(u32::MAX);
+        let most = self.step_time.prompt_tokens_within(target, decodes)?;
+        Some(most.max(step.memory.block_size).max(prompts).max(1))
     }
 }
 

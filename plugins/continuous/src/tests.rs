@@ -1,9 +1,6 @@
 //! Whole scenarios on the test host, single decisions on hand-made views, and properties over random ones.
 
-use infer_policy_sdk::testing::{
-    Host, Spec, check_config, check_fit, check_plan, for_seeds, hostile_step, limits, random_spec,
-    random_step,
-};
+use infer_policy_sdk::testing::{Host, Spec, check_config, check_scheduler, limits};
 use infer_policy_sdk::{Limits, Memory, Micros, Policy, Row, Scheduler, Sequences, Step, parse_config};
 
 use super::*;
@@ -145,45 +142,63 @@ fn a_prefix_is_not_waited_for_where_less_than_a_block_is_to_gain() {
     assert_eq!(ids(&policy("{}").schedule(&step(&[decode(1, 20)], &[nearly], 100))), [1, 2]);
 }
 
-#[test]
-fn every_scenario_ends_whatever_the_pool_and_the_limits() {
-    for_seeds(0..300, |rng| {
-        let block_size = rng.between(1, 16);
-        let blocks = rng.between(6, 60);
-        let limits = Limits {
-            max_batch_tokens: rng.between(4, 128),
-            max_running: rng.between(1, 8),
-            prefill_chunk: rng.between(1, 64),
-            max_prefill_sequences: rng.between(1, 8),
-            max_prefill_tokens: rng.between(1, 128),
-        };
-        let specs: Vec<Spec> =
-            (0..rng.between(1, 24)).map(|_| random_spec(rng, block_size * blocks)).collect();
-        let report = Host::new(limits, block_size, blocks).run(&mut policy("{}"), &specs).unwrap();
-        assert_eq!(report.finished.len(), specs.len());
-        assert_eq!(report.cut, 0, "what is planned fits");
-        assert_eq!(report.longest_pause, 0, "nobody holds blocks and stands still");
-    });
-}
+/// Steps after which the streams generate and have shown what a decode takes.
+const KNOWN_AFTER: usize = 5;
 
-#[test]
-fn any_view_gives_a_plan_that_keeps_the_rules_and_fits() {
-    let mut policy = policy("{}");
-    for_seeds(0..3_000, |rng| {
-        let step = random_step(rng);
-        let plan = policy.schedule(&step);
-        check_plan(&step, &plan).unwrap();
-        if step.running.len() != 1 {
-            check_fit(&step, &plan).unwrap();
+/// Device times of the steps in which somebody decoded, of 24 streams that meet 4 long prompts
+/// within 300 steps.
+fn decode_steps(policy: &mut Continuous) -> Vec<u64> {
+    let mut host = Host::new(Limits { max_batch_tokens: 4_096, ..limits() }, 16, 4_000);
+    host.step_time = Micros(4_000);
+    host.decode_time = Micros(100);
+    host.prompt_token_time = Micros(50);
+    (1..=24).for_each(|id| host.submit(id, request(20, 400)));
+    let mut times = Vec::new();
+    for number in 0..300 {
+        if [20, 60, 100, 140].contains(&number) {
+            host.submit(100 + number, request(3_000, 5));
         }
-    });
+        let plan = policy.schedule(&host.view());
+        assert!(host.apply(&plan), "something runs");
+        let view = host.view();
+        if view.last_decodes > 0 {
+            times.push(view.last_step.0);
+        }
+    }
+    times
 }
 
 #[test]
-fn a_hostile_view_gets_an_answer() {
-    let mut policy = policy("{}");
-    for_seeds(0..2_000, |rng| {
-        let plan = policy.schedule(&hostile_step(rng));
-        assert_eq!(plan.run.len(), plan.tokens.len());
-    });
+fn a_step_with_decodes_keeps_to_its_target_once_the_device_is_known() {
+    let longest = |times: &[u64]| *times[KNOWN_AFTER..].iter().max().unwrap();
+    let untargeted = decode_steps(&mut policy("{}"));
+    assert_eq!(longest(&untargeted), 4_000 + 2_400 + 512 * 50, "a chunk holds everybody up");
+    let mut targeted = policy(r#"{"step_target_ms": 10}"#);
+    let times = decode_steps(&mut targeted);
+    assert!(longest(&times) <= 10_500, "{}", longest(&times));
+    let full = times.iter().filter(|time| **time > 9_500).count();
+    assert!(full >= 4 * 3_000 / 72 * 3 / 4, "the room for 72 tokens that the target leaves is used: {full}");
+
+    let mut next = policy(r#"{"step_target_ms": 8}"#);
+    next.import_state(&targeted.export_state()).unwrap();
+    assert!(longest(&decode_steps(&mut next)) <= 8_400, "what was learned survives a swap");
+}
+
+#[test]
+fn a_target_out_of_reach_stops_no_prompt() {
+    let times = decode_steps(&mut policy(r#"{"step_target_ms": 1}"#));
+    assert!(times[50..].iter().all(|time| *time <= 4_000 + 2_500 + 16 * 50), "a block a step: {times:?}");
+}
+
+#[test]
+fn without_decodes_the_target_limits_nothing() {
+    let mut policy = policy(r#"{"step_target_ms": 1}"#);
+    decode_steps(&mut policy);
+    assert_eq!(policy.schedule(&step(&[], &[waiting(1, 512)], 100)).tokens, [512]);
+}
+
+#[test]
+fn it_stands_what_every_scheduler_has_to() {
+    check_scheduler(|| policy("{}"));
+    check_scheduler(|| policy(r#"{"step_target_ms": 2}"#));
 }

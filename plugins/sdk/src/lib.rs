@@ -41,9 +41,12 @@ mod admission;
 mod blocks;
 mod config;
 mod log;
+mod patience;
 mod planner;
 mod prefix_cache;
 mod scheduler;
+mod starts;
+mod step_time;
 pub mod testing;
 mod types;
 
@@ -55,9 +58,12 @@ pub use admission::{Admission, Load, Pressure, Reason, Refusal, Request, Verdict
 pub use blocks::{blocks_for, blocks_to_run, blocks_to_start, tokens_in};
 pub use config::{EMPTY_SCHEMA, NoConfig, parse_config};
 pub use log::{Level, log};
+pub use patience::Patience;
 pub use planner::{Planner, Short};
 pub use prefix_cache::{Ended, Event, EventKind, Events, Hit, PrefixCache, Retention};
 pub use scheduler::{Limits, Plan, Row, Scheduler, Sequence, Sequences, Step, Tenant, Tenants};
+pub use starts::{Blocked, Starts};
+pub use step_time::StepTime;
 pub use types::{BlockId, Memory, Micros, SequenceId, SessionId, TenantId};
 
 /// What every policy has, whatever it decides.

@@ -3,9 +3,11 @@
 //! A scheduler says whom it wants; this counts tokens, prefills, slots and blocks while it does. What
 //! is here is bookkeeping that every scheduler needs. Whom to start, and when, is left to the policy.
 
+use std::cmp::Reverse;
+
 use crate::blocks::{blocks_for, blocks_to_run, blocks_to_start, tokens_in};
 use crate::scheduler::{Plan, Sequence, Step};
-use crate::types::Micros;
+use crate::types::{Micros, SequenceId};
 
 /// Why a sequence could not be started in this step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +29,10 @@ pub struct Planner<'a> {
     tokens: u32,
     prefill_tokens: u32,
     prefill_sequences: u32,
-    slots: u32,
+    places: u32,
+    /// How many run once the plan is carried out.
+    running: u32,
+    started: Vec<SequenceId>,
     promised_blocks: u32,
 }
 
@@ -35,9 +40,6 @@ impl<'a> Planner<'a> {
     /// A plan in which nobody runs yet.
     pub fn new(step: &'a Step) -> Self {
         let limits = step.limits;
-        let running = u32::try_from(step.running.len()).unwrap_or(u32::MAX);
-        // Every running sequence must be able to compute at least one token a step.
-        let slots = limits.max_running.min(limits.max_batch_tokens).saturating_sub(running);
         let mut plan = Plan::default();
         plan.run.reserve(step.running.len() + 8);
         plan.tokens.reserve(step.running.len() + 8);
@@ -48,9 +50,17 @@ impl<'a> Planner<'a> {
             tokens: limits.max_batch_tokens,
             prefill_tokens: limits.max_prefill_tokens,
             prefill_sequences: limits.max_prefill_sequences,
-            slots,
+            // Every running sequence must be able to compute at least one token a step.
+            places: limits.max_running.min(limits.max_batch_tokens),
+            running: u32::try_from(step.running.len()).unwrap_or(u32::MAX),
+            started: Vec::new(),
             promised_blocks: 0,
         }
+    }
+
+    /// Lets the step compute at most `most` prompt tokens, where its limits allow more.
+    pub fn limit_prompt_tokens(&mut self, most: u32) {
+        self.prefill_tokens = self.prefill_tokens.min(most);
     }
 
     /// Lets everything that runs go on: decodes first, then prompts in chunks, in the order in which
@@ -58,38 +68,62 @@ impl<'a> Planner<'a> {
     /// who stays can compute at least one token, so the earliest always goes on and nothing locks up.
     /// Returns how many were preempted.
     pub fn go_on(&mut self) -> usize {
+        self.go_on_by(|_| ())
+    }
+
+    /// Like [`Self::go_on`] where some are worth more than others: prompts are computed most worth
+    /// first, and where memory is short, those of least worth give way, of equal ones the latest
+    /// started. Who is worth most always goes on. A policy whose worth of a sequence doesn't grow with
+    /// its age can starve one like this. Whom the plan preempts already stays out.
+    pub fn go_on_by<K: Ord>(&mut self, worth: impl Fn(Sequence<'_>) -> K) -> usize {
         let running = &self.step.running;
-        let mut needed = 0u64;
+        let mut stay: Vec<usize> = (0..running.len()).filter(|row| !self.gives_way(*row)).collect();
+        let before = stay.len();
+        let needed = self.make_room(&mut stay, &worth);
+        // What everybody needs at least is set aside, so that a long chunk can't take it.
+        self.blocks = self.blocks.saturating_sub(u32::try_from(needed).unwrap_or(u32::MAX));
         let mut prompts = Vec::new();
-        for (row, sequence) in running.iter().enumerate() {
-            needed += u64::from(self.least_blocks(sequence));
-            if !sequence.is_decoding() {
+        for &row in &stay {
+            if running.get(row).is_decoding() {
+                self.go_on_with(running.get(row), 1);
+            } else {
                 prompts.push(row);
             }
         }
-        let mut stay = running.len();
-        while stay > 1 && needed > u64::from(self.blocks) {
-            stay -= 1;
-            let latest = running.get(stay);
-            needed -= u64::from(self.least_blocks(latest));
-            self.preempt(latest);
-        }
-        prompts.truncate(prompts.partition_point(|row| *row < stay));
-        // What everybody needs at least is set aside, so that a long chunk can't take it.
-        self.blocks = self.blocks.saturating_sub(u32::try_from(needed).unwrap_or(u32::MAX));
-        let mut next_prompt = prompts.iter().copied().peekable();
-        for row in 0..stay {
-            if next_prompt.next_if_eq(&row).is_none() {
-                self.go_on_with(running.get(row), 1);
-            }
-        }
+        prompts.sort_by_key(|row| Reverse(worth(running.get(*row))));
         let share = self.least_share(prompts.len());
         let mut behind = share.saturating_mul(u32::try_from(prompts.len()).unwrap_or(u32::MAX));
         for row in prompts {
             behind = behind.saturating_sub(share);
             self.go_on_with(running.get(row), self.prompt_tokens_left().saturating_sub(behind).max(1));
         }
-        running.len() - stay
+        before - stay.len()
+    }
+
+    /// Preempts of the running rows `stay` until the blocks suffice for the rest, and takes them out.
+    /// Returns how many blocks the rest needs at least.
+    fn make_room<K: Ord>(&mut self, stay: &mut Vec<usize>, worth: impl Fn(Sequence<'_>) -> K) -> u64 {
+        let running = &self.step.running;
+        let mut needed: u64 = stay.iter().map(|row| u64::from(self.least_blocks(running.get(*row)))).sum();
+        if needed <= u64::from(self.blocks) {
+            return needed;
+        }
+        let mut victims = stay.clone();
+        victims.sort_by_cached_key(|row| (worth(running.get(*row)), Reverse(*row)));
+        victims.pop();
+        for row in victims {
+            if needed <= u64::from(self.blocks) {
+                break;
+            }
+            needed -= u64::from(self.least_blocks(running.get(row)));
+            self.preempt(running.get(row));
+        }
+        stay.retain(|row| !self.gives_way(*row));
+        needed
+    }
+
+    fn gives_way(&self, running_row: usize) -> bool {
+        self.plan.preempt.contains(&SequenceId(self.step.running.id[running_row]))
     }
 
     /// Runs a sequence for which its least blocks were set aside.
@@ -124,7 +158,7 @@ impl<'a> Planner<'a> {
     /// must fit in memory. Returns how many tokens it computes.
     pub fn start(&mut self, waiting: Sequence<'_>, most: u32) -> Result<u32, Short> {
         let block_size = self.step.memory.block_size;
-        if self.slots == 0 {
+        if self.slots_left() == 0 {
             return Err(Short::Slots);
         }
         let tokens = self.within_limits(waiting, most, false);
@@ -135,16 +169,19 @@ impl<'a> Planner<'a> {
         if taken > self.blocks {
             return Err(Short::Memory);
         }
-        self.slots -= 1;
+        self.running = self.running.saturating_add(1);
+        self.started.push(waiting.id());
         self.take(waiting, tokens, false, taken);
         self.promise(waiting, blocks_for(waiting.computed_tokens().saturating_add(tokens), block_size));
         Ok(tokens)
     }
 
-    /// Takes the blocks of a running sequence back; it waits again. It must not be in the plan.
+    /// Takes the blocks and the place of a running sequence back; it waits again. It must not be in the
+    /// plan.
     pub fn preempt(&mut self, running: Sequence<'_>) {
         debug_assert!(!self.plan.run.contains(&running.id()), "a sequence can't run and be preempted");
         self.blocks = self.blocks.saturating_add(running.freeable_blocks());
+        self.running = self.running.saturating_sub(1);
         self.plan.preempt.push(running.id());
     }
 
@@ -181,7 +218,12 @@ impl<'a> Planner<'a> {
 
     /// Sequences that may still start.
     pub fn slots_left(&self) -> u32 {
-        self.slots
+        self.places.saturating_sub(self.running)
+    }
+
+    /// Waiting sequences that start in it so far.
+    pub fn started(&self) -> &[SequenceId] {
+        &self.started
     }
 
     /// Sequences whose prompts may still be computed in this step.
@@ -328,6 +370,44 @@ mod tests {
     }
 
     #[test]
+    fn who_is_worth_least_gives_way_and_the_worthiest_prompt_is_computed_first() {
+        let of_worth = |row: Row, priority| Row { priority, ..row };
+        let step = step(&[of_worth(decode(1, 32), 1), decode(2, 32), of_worth(decode(3, 32), 1)], &[], 0);
+        let mut planner = Planner::new(&step);
+        assert_eq!(planner.go_on_by(|s| s.priority()), 1);
+        assert_eq!(planner.slots_left(), limits().max_running - 2, "its place is free");
+        let plan = planner.finish();
+        assert_eq!((ids(&plan.run), ids(&plan.preempt)), (vec![1, 3], vec![2]));
+
+        let prompts = [prompt(1, 1_000, 0), of_worth(prompt(2, 1_000, 0), 1)];
+        let step =
+            Step { limits: Limits { max_batch_tokens: 100, ..limits() }, ..self::step(&prompts, &[], 99) };
+        let mut planner = Planner::new(&step);
+        planner.go_on_by(|s| s.priority());
+        let plan = planner.finish();
+        assert_eq!((ids(&plan.run), plan.tokens), (vec![2, 1], vec![84, 16]));
+    }
+
+    #[test]
+    fn who_was_preempted_before_does_not_go_on() {
+        let step = step(&[decode(1, 32), decode(2, 32)], &[prompt(3, 20, 0)], 0);
+        let mut planner = Planner::new(&step);
+        planner.preempt(step.running.get(0));
+        assert_eq!(planner.go_on(), 0, "what it gave back is enough for the other");
+        let plan = planner.finish();
+        assert_eq!((ids(&plan.run), ids(&plan.preempt)), (vec![2], vec![1]));
+    }
+
+    #[test]
+    fn prompt_tokens_can_be_limited_below_the_limit() {
+        let step = step(&[prompt(1, 1_000, 0), prompt(2, 1_000, 0)], &[], 100);
+        let mut planner = Planner::new(&step);
+        planner.limit_prompt_tokens(40);
+        planner.go_on();
+        assert_eq!(planner.finish().tokens, [24, 16]);
+    }
+
+    #[test]
     fn a_start_says_what_is_short() {
         let mut step = step(&[decode(1, 20)], &[prompt(2, 100, 0)], 6);
         let start = |step: &Step| Planner::new(step).start(step.waiting.get(0), u32::MAX);
@@ -366,7 +446,7 @@ mod tests {
             }
             let plan = planner.finish();
             check_plan(&step, &plan).unwrap();
-            if step.running.len() != 1 {
+            if step.running.len() - plan.preempt.len() != 1 {
                 check_fit(&step, &plan).unwrap();
             }
         });

@@ -57,6 +57,14 @@ pub struct Step {
     pub tenants: Tenants,
 }
 
+impl Step {
+    /// How long a policy lets somebody be overtaken that would do so for `patience`: at most three
+    /// fifths of the watchdog's bound, for who goes first from then on still waits for memory.
+    pub fn patience(&self, patience: Micros) -> Micros {
+        patience.min(Micros(self.starvation_bound.0 / 5 * 3))
+    }
+}
+
 /// What to do in one step. Use [`crate::Planner`] to make one that keeps the rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -254,5 +262,13 @@ impl Tenants {
         self.waiting.push(tenant.waiting);
         self.prompt_tokens_served.push(tenant.prompt_tokens_served);
         self.output_tokens_served.push(tenant.output_tokens_served);
+    }
+}
+
+impl FromIterator<Tenant> for Tenants {
+    fn from_iter<I: IntoIterator<Item = Tenant>>(tenants: I) -> Self {
+        let mut columns = Self::default();
+        tenants.into_iter().for_each(|tenant| columns.push(tenant));
+        columns
     }
 }

@@ -1,8 +1,10 @@
 //! A host in miniature: shows views, checks and applies plans, counts blocks. Tokens have no content.
 
+use std::collections::BTreeMap;
+
 use super::pool::{Held, Pool};
 use super::rules::check_plan;
-use crate::{Limits, Memory, Micros, Plan, Row, Scheduler, SequenceId, Step, blocks_for};
+use crate::{Limits, Memory, Micros, Plan, Row, Scheduler, SequenceId, Step, Tenant, TenantId, blocks_for};
 
 /// A request of a scenario.
 #[derive(Clone, Copy, Debug, Default)]
@@ -17,6 +19,14 @@ pub struct Spec {
     pub max_new_tokens: u32,
     /// A prefix that it shares: which one, and how many of its prompt tokens.
     pub shared: Option<(u64, u32)>,
+    /// Who sends it.
+    pub tenant: u32,
+    /// Larger is more urgent.
+    pub priority: i32,
+    /// When its first token is due, where that was promised.
+    pub deadline: Option<Micros>,
+    /// The conversation it continues; 0 for none.
+    pub session: u64,
 }
 
 /// How a sequence fared.
@@ -24,12 +34,28 @@ pub struct Spec {
 pub struct Finished {
     /// Which one; the scenario's first request is 1.
     pub id: SequenceId,
+    /// When it arrived.
+    pub arrived: Micros,
     /// When it first computed.
     pub started: Micros,
+    /// When its first token was ready.
+    pub first_token: Micros,
     /// When its last token was ready.
     pub ended: Micros,
     /// How often it was preempted.
     pub preemptions: u32,
+}
+
+impl Finished {
+    /// Time to first token.
+    pub fn ttft(&self) -> Micros {
+        self.first_token.since(self.arrived)
+    }
+
+    /// Time from its arrival to its last token.
+    pub fn latency(&self) -> Micros {
+        self.ended.since(self.arrived)
+    }
 }
 
 /// How a scenario went.
@@ -47,21 +73,48 @@ pub struct Report {
     pub cut: u64,
     /// Most steps in a row in which a running sequence stood still.
     pub longest_pause: u64,
+    /// How long a waiting sequence was overtaken at most, as the watchdog counts it: from the first time
+    /// that a later one of its tenant, no more urgent, started before it to the last.
+    pub longest_overtaken: Micros,
 }
 
-/// The host. Time passes by `step_time` a step.
+impl Report {
+    /// How sequence `id` fared. Panics if it didn't end.
+    pub fn of(&self, id: u64) -> Finished {
+        *self.finished.iter().find(|end| end.id.0 == id).expect("it has ended")
+    }
+
+    /// A mean over sequences, in milliseconds: `report.mean_ms(1..=8, Finished::ttft)`.
+    pub fn mean_ms(&self, ids: impl IntoIterator<Item = u64>, of: impl Fn(&Finished) -> Micros) -> u64 {
+        let times: Vec<u64> = ids.into_iter().map(|id| of(&self.of(id)).0).collect();
+        times.iter().sum::<u64>() / 1_000 / times.len() as u64
+    }
+}
+
+/// The host. A step takes `step_time`, and more for each decode and prompt token where that is set.
 #[derive(Clone, Debug)]
 pub struct Host {
     /// Limits that it shows and checks.
     pub limits: Limits,
     /// How long a step takes.
     pub step_time: Micros,
+    /// What each decode adds to it.
+    pub decode_time: Micros,
+    /// What each prompt token adds to it.
+    pub prompt_token_time: Micros,
+    /// The bound that it shows.
+    pub starvation_bound: Micros,
+    /// Weights of tenants, where one isn't 1000 permille.
+    pub weights_permille: BTreeMap<u32, u32>,
     now: Micros,
     number: u64,
+    last_step: Micros,
     last_prefill_tokens: u32,
     last_decodes: u32,
     idle_since: Micros,
     pool: Pool,
+    /// Prompt and output tokens that each tenant was served.
+    served: BTreeMap<u32, (u64, u64)>,
     arriving: Vec<(SequenceId, Spec)>,
     waiting: Vec<Sequence>,
     running: Vec<Sequence>,
@@ -77,6 +130,8 @@ struct Sequence {
     generated: u32,
     preemptions: u32,
     started: Micros,
+    first_token: Micros,
+    overtaken: Option<Micros>,
     paused: u64,
 }
 
@@ -86,12 +141,18 @@ impl Host {
         Self {
             limits,
             step_time: Micros::from_millis(1),
+            decode_time: Micros::ZERO,
+            prompt_token_time: Micros::ZERO,
+            starvation_bound: Micros::from_millis(5_000),
+            weights_permille: BTreeMap::new(),
             now: Micros::ZERO,
             number: 0,
+            last_step: Micros::ZERO,
             last_prefill_tokens: 0,
             last_decodes: 0,
             idle_since: Micros::ZERO,
             pool: Pool::new(block_size, total_blocks),
+            served: BTreeMap::new(),
             arriving: Vec::new(),
             waiting: Vec::new(),
             running: Vec::new(),
@@ -129,6 +190,7 @@ impl Host {
 
     /// Lets a request arrive now.
     pub fn submit(&mut self, id: u64, spec: Spec) {
+        self.served.entry(spec.tenant).or_default();
         self.waiting.push(Sequence {
             id: SequenceId(id),
             spec,
@@ -137,6 +199,8 @@ impl Host {
             generated: 0,
             preemptions: 0,
             started: Micros::NEVER,
+            first_token: Micros::NEVER,
+            overtaken: None,
             paused: 0,
         });
     }
@@ -161,11 +225,11 @@ impl Host {
         Step {
             now: self.now,
             number: self.number + 1,
-            last_step: if self.number == 0 { Micros::ZERO } else { self.step_time },
+            last_step: self.last_step,
             last_prefill_tokens: self.last_prefill_tokens,
             last_decodes: self.last_decodes,
             idle_since: if self.running.is_empty() { self.idle_since } else { Micros::NEVER },
-            starvation_bound: Micros::from_millis(5_000),
+            starvation_bound: self.starvation_bound,
             limits: self.limits,
             memory: Memory {
                 block_size: self.pool.block_size,
@@ -175,7 +239,19 @@ impl Host {
             },
             running: self.running.iter().map(Sequence::row).collect(),
             waiting: self.waiting.iter().map(|sequence| self.waiting_row(sequence)).collect(),
-            ..Step::default()
+            tenants: self.served.iter().map(|(tenant, served)| self.tenant_row(*tenant, *served)).collect(),
+        }
+    }
+
+    fn tenant_row(&self, tenant: u32, (prompt_tokens, output_tokens): (u64, u64)) -> Tenant {
+        let count = |of: &[Sequence]| of.iter().filter(|s| s.spec.tenant == tenant).count() as u32;
+        Tenant {
+            id: TenantId(tenant),
+            weight_permille: self.weights_permille.get(&tenant).copied().unwrap_or(1_000),
+            running: count(&self.running),
+            waiting: count(&self.waiting),
+            prompt_tokens_served: prompt_tokens,
+            output_tokens_served: output_tokens,
         }
     }
 
@@ -186,7 +262,7 @@ impl Host {
             self.preempt(*id);
         }
         let mut computed = Vec::new();
-        (self.last_prefill_tokens, self.last_decodes) = (0, 0);
+        self.note_overtaken(plan);
         for (place, (id, &tokens)) in plan.run.iter().zip(&plan.tokens).enumerate() {
             if !self.reserve(*id, tokens) {
                 self.report.cut += (plan.run.len() - place) as u64;
@@ -199,22 +275,57 @@ impl Host {
         }
         self.number += 1;
         self.report.steps += 1;
-        self.now = self.now.plus(self.step_time);
+        self.pass_step(&computed);
         for sequence in &mut self.running {
             let tokens = computed.iter().find(|(id, _)| *id == sequence.id).map(|(_, tokens)| *tokens);
             sequence.paused = if tokens.is_some() { 0 } else { sequence.paused + 1 };
             self.report.longest_pause = self.report.longest_pause.max(sequence.paused);
             if let Some(tokens) = tokens {
-                let decodes = sequence.generated > 0 && tokens <= 1;
-                self.last_decodes += u32::from(decodes);
-                self.last_prefill_tokens += if decodes { 0 } else { tokens };
-                sequence.compute(tokens, &mut self.pool);
+                let generated = sequence.generated;
+                let prompt_tokens = if sequence.decodes() { 0 } else { tokens };
+                sequence.compute(tokens, &mut self.pool, self.now);
+                let served = self.served.entry(sequence.spec.tenant).or_default();
+                served.0 += u64::from(prompt_tokens);
+                served.1 += u64::from(sequence.generated - generated);
                 self.report.tokens += u64::from(tokens);
             }
         }
         self.retire();
         self.pool.check(self.running.iter().map(|sequence| &sequence.held));
         true
+    }
+
+    /// Lets the time pass that a step takes.
+    fn pass_step(&mut self, computed: &[(SequenceId, u32)]) {
+        (self.last_prefill_tokens, self.last_decodes) = (0, 0);
+        for (id, tokens) in computed {
+            let decodes = self.running.iter().any(|sequence| sequence.id == *id && sequence.decodes());
+            self.last_decodes += u32::from(decodes);
+            self.last_prefill_tokens += if decodes { 0 } else { *tokens };
+        }
+        let decodes = self.decode_time.0 * u64::from(self.last_decodes);
+        let prompts = self.prompt_token_time.0 * u64::from(self.last_prefill_tokens);
+        self.last_step = self.step_time.plus(Micros(decodes + prompts));
+        self.now = self.now.plus(self.last_step);
+    }
+
+    /// Notes whom a plan overtakes. One that waits for a prefix that is being computed is better off so.
+    fn note_overtaken(&mut self, plan: &Plan) {
+        let starts = |id: SequenceId| plan.run.contains(&id);
+        let started: Vec<_> = self.waiting.iter().filter(|s| starts(s.id)).map(|s| (s.id, s.spec)).collect();
+        for at in 0..self.waiting.len() {
+            let waiting = &self.waiting[at];
+            let overtaken = started.iter().any(|(id, spec)| {
+                *id > waiting.id
+                    && spec.tenant == waiting.spec.tenant
+                    && spec.priority <= waiting.spec.priority
+            });
+            if !overtaken || starts(waiting.id) || self.waiting_row(waiting).pending_tokens > 0 {
+                continue;
+            }
+            let since = *self.waiting[at].overtaken.get_or_insert(self.now);
+            self.report.longest_overtaken = self.report.longest_overtaken.max(self.now.since(since));
+        }
     }
 
     fn arrive(&mut self) {
@@ -251,6 +362,7 @@ impl Host {
             };
             sequence.computed = sequence.held.shared * self.pool.block_size;
             sequence.started = sequence.started.min(self.now);
+            sequence.overtaken = None;
             if !sequence.grow(tokens, &mut self.pool) {
                 self.pool.release(&sequence.held);
                 return false;
@@ -272,7 +384,9 @@ impl Host {
             self.pool.release(&sequence.held);
             self.report.finished.push(Finished {
                 id: sequence.id,
+                arrived: sequence.spec.arrived,
                 started: sequence.started,
+                first_token: sequence.first_token,
                 ended: self.now,
                 preemptions: sequence.preemptions,
             });
@@ -315,7 +429,12 @@ impl Sequence {
         pool.grow(&mut self.held, needed.saturating_sub(held))
     }
 
-    fn compute(&mut self, tokens: u32, pool: &mut Pool) {
+    /// Whether its next step generates from a single token.
+    fn decodes(&self) -> bool {
+        self.generated > 0 && self.spec.prompt_tokens + self.generated <= self.computed + 1
+    }
+
+    fn compute(&mut self, tokens: u32, pool: &mut Pool, now: Micros) {
         self.computed += tokens;
         if self.spec.shared.is_some() {
             let blocks = (self.computed / pool.block_size).min(self.shareable(pool.block_size));
@@ -323,14 +442,18 @@ impl Sequence {
         }
         if self.computed == self.spec.prompt_tokens + self.generated {
             self.generated += 1;
+            self.first_token = self.first_token.min(now);
         }
     }
 
     fn row(&self) -> Row {
         Row {
             id: self.id.0,
+            tenant: self.spec.tenant,
+            session: self.spec.session,
+            priority: self.spec.priority,
             arrived: self.spec.arrived.0,
-            deadline: u64::MAX,
+            deadline: self.spec.deadline.unwrap_or(Micros::NEVER).0,
             prompt_tokens: self.spec.prompt_tokens,
             computed_tokens: self.computed,
             generated_tokens: self.generated,

@@ -8,6 +8,7 @@ mod host;
 mod pool;
 mod rng;
 mod rules;
+mod scheduler;
 mod views;
 
 use std::cell::Cell;
@@ -17,6 +18,7 @@ pub use config::check_config;
 pub use host::{Finished, Host, Report, Spec};
 pub use rng::Rng;
 pub use rules::{check_fit, check_plan};
+pub use scheduler::check_scheduler;
 pub use views::{hostile_step, limits, random_spec, random_step};
 
 /// Runs a property for many seeds and says which one failed: `for_seeds(0..200, |rng| ...)`.

@@ -1,7 +1,7 @@
 //! Random views: consistent ones that a host could show, and hostile ones that no host should.
 
 use super::{Rng, Spec};
-use crate::{Limits, Memory, Micros, Row, Sequences, Step, blocks_for};
+use crate::{Limits, Memory, Micros, Row, Sequences, Step, Tenant, TenantId, Tenants, blocks_for};
 
 /// The limits that a host has by default.
 pub fn limits() -> Limits {
@@ -21,13 +21,27 @@ pub fn random_spec(rng: &mut Rng, pool_tokens: u32) -> Spec {
     let max_new_tokens = rng.between(1, longest / 2);
     let output_tokens = if rng.one_in(2) { max_new_tokens } else { rng.between(1, max_new_tokens) };
     let shared = rng.one_in(2).then(|| (u64::from(rng.between(1, 3)), rng.between(1, prompt_tokens)));
+    let arrived = Micros::from_millis(u64::from(rng.between(0, 400)));
+    let allowed = Micros::from_millis(u64::from(rng.between(0, 200)));
     Spec {
-        arrived: Micros::from_millis(u64::from(rng.between(0, 400))),
+        arrived,
         prompt_tokens,
         output_tokens,
         max_new_tokens,
         shared,
+        tenant: rng.between(0, 3),
+        priority: priority(rng),
+        deadline: rng.one_in(2).then(|| arrived.plus(allowed)),
+        session: u64::from(rng.between(0, 3)),
     }
+}
+
+fn priority(rng: &mut Rng) -> i32 {
+    *[0, 0, 0, -1, 1, 10].get(rng.between(0, 5) as usize).unwrap_or(&0)
+}
+
+fn deadline(rng: &mut Rng) -> u64 {
+    if rng.one_in(2) { u64::MAX } else { u64::from(rng.between(1_000_000, 2_500_000)) }
 }
 
 /// A view that a host could show: columns, blocks and pool agree with each other.
@@ -54,6 +68,9 @@ pub fn random_step(rng: &mut Rng) -> Step {
         now,
         number: rng.next_u64() >> 32,
         last_step: Micros(u64::from(rng.between(0, 50_000))),
+        last_prefill_tokens: if rng.one_in(2) { 0 } else { rng.between(1, 64) },
+        last_decodes: rng.between(0, 12),
+        starvation_bound: Micros(u64::from(rng.between(1_000, 5_000_000))),
         idle_since: if running.is_empty() {
             Micros(now.0 - u64::from(rng.between(0, 100_000)))
         } else {
@@ -66,10 +83,23 @@ pub fn random_step(rng: &mut Rng) -> Step {
             free_blocks,
             cached_blocks,
         },
+        tenants: tenants(rng, &running, &waiting),
         running,
         waiting,
-        ..Step::default()
     }
+}
+
+fn tenants(rng: &mut Rng, running: &Sequences, waiting: &Sequences) -> Tenants {
+    let count = |of: &Sequences, id| of.tenant.iter().filter(|tenant| **tenant == id).count() as u32;
+    let tenant = |id| Tenant {
+        id: TenantId(id),
+        weight_permille: rng.between(1, 4) * 500,
+        running: count(running, id),
+        waiting: count(waiting, id),
+        prompt_tokens_served: u64::from(rng.between(0, 100_000)),
+        output_tokens_served: u64::from(rng.between(0, 100_000)),
+    };
+    (0..4).map(tenant).collect()
 }
 
 fn running_row(rng: &mut Rng, id: u64, block_size: u32) -> Row {
@@ -79,14 +109,22 @@ fn running_row(rng: &mut Rng, id: u64, block_size: u32) -> Row {
     let known = prompt_tokens + generated_tokens;
     let computed_tokens = if decoding { known - 1 } else { rng.between(0, known - 1) };
     let blocks = blocks_for(computed_tokens, block_size);
+    let more_tokens = rng.between(1, 50);
     Row {
         id,
+        tenant: rng.between(0, 3),
+        session: u64::from(rng.between(0, 3)),
+        priority: priority(rng),
+        arrived: u64::from(rng.between(800_000, 1_000_000)),
+        deadline: deadline(rng),
         prompt_tokens,
         computed_tokens,
         generated_tokens,
-        max_new_tokens: generated_tokens + rng.between(1, 50),
+        max_new_tokens: generated_tokens + more_tokens,
+        expected_tokens: generated_tokens + rng.between(1, more_tokens),
         blocks,
         freeable_blocks: rng.between(0, blocks),
+        preemptions: rng.between(0, 1),
         ..Row::default()
     }
 }
@@ -97,15 +135,22 @@ fn waiting_row(rng: &mut Rng, id: u64, block_size: u32, cached_blocks: u32) -> R
     let hit = rng.between(0, whole);
     let computed_tokens = if rng.one_in(6) { prompt_tokens } else { hit * block_size };
     let preempted = rng.one_in(5) && computed_tokens < prompt_tokens;
+    let generated_tokens = if preempted { rng.between(1, 20) } else { 0 };
+    let more_tokens = rng.between(1, 40);
     Row {
         id,
+        tenant: rng.between(0, 3),
+        session: u64::from(rng.between(0, 3)),
+        priority: priority(rng),
         arrived: u64::from(rng.between(900_000, 1_000_000)),
+        deadline: deadline(rng),
         prompt_tokens,
         computed_tokens,
         pending_tokens: if rng.one_in(4) { whole * block_size } else { 0 },
         idle_blocks: rng.between(0, cached_blocks.min(computed_tokens / block_size)),
-        generated_tokens: if preempted { rng.between(1, 20) } else { 0 },
-        max_new_tokens: rng.between(20, 60),
+        generated_tokens,
+        max_new_tokens: generated_tokens + more_tokens,
+        expected_tokens: generated_tokens + rng.between(1, more_tokens),
         preemptions: u32::from(preempted),
         ..Row::default()
     }
@@ -119,27 +164,42 @@ pub fn hostile_step(rng: &mut Rng) -> Step {
             || *[0, 1, 15, 16, 17, u32::MAX / 2, u32::MAX].get(rng.between(0, 6) as usize).unwrap_or(&0);
         Row {
             id,
+            tenant: number(),
+            session: u64::from(number()) << 32,
+            priority: number() as i32 ^ i32::MIN,
+            arrived: u64::from(number()) << 32,
+            deadline: if number() == 0 { u64::MAX } else { u64::from(number()) << 32 },
             prompt_tokens: number(),
             computed_tokens: number(),
             pending_tokens: number(),
             idle_blocks: number(),
             generated_tokens: number(),
             max_new_tokens: number(),
+            expected_tokens: number(),
             blocks: number(),
             freeable_blocks: number(),
             preemptions: number(),
-            arrived: u64::from(number()) << 32,
-            deadline: u64::MAX,
-            priority: i32::MIN,
-            ..Row::default()
         }
     };
     let running: Sequences = (0..8).map(&mut row).collect();
     let waiting: Sequences = (100..108).map(&mut row).collect();
     let mut number = || *[0, 1, 16, u32::MAX].get(rng.between(0, 3) as usize).unwrap_or(&0);
+    let tenants = [0, 1, 1, 16, u32::MAX].map(|id| Tenant {
+        id: TenantId(id),
+        weight_permille: number(),
+        running: number(),
+        waiting: number(),
+        prompt_tokens_served: u64::from(number()) << 32,
+        output_tokens_served: u64::from(number()) << 32,
+    });
     Step {
-        now: Micros(u64::MAX),
+        now: if number() == 0 { Micros::ZERO } else { Micros::NEVER },
+        number: u64::from(number()),
+        last_step: Micros(u64::from(number()) << 32),
+        last_prefill_tokens: number(),
+        last_decodes: number(),
         idle_since: Micros(u64::from(number())),
+        starvation_bound: Micros(u64::from(number()) << 32),
         limits: Limits {
             max_batch_tokens: number(),
             max_running: number(),
@@ -155,6 +215,6 @@ pub fn hostile_step(rng: &mut Rng) -> Step {
         },
         running: if rng.one_in(3) { Sequences::default() } else { running },
         waiting,
-        ..Step::default()
+        tenants: tenants.into_iter().collect(),
     }
 }

@@ -1,0 +1,174 @@
+//! Lets waiting sequences start, in an order of the policy's choice.
+//!
+//! What makes a start a good one is the same whatever the order: room for the whole prompt, a short
+//! wait for a prefix that is being computed, and no more new prompts in a step than one chunk's worth.
+//! Nobody passes the first that doesn't fit, or a large one would wait for as long as small ones come.
+
+use crate::blocks::blocks_to_start;
+use crate::planner::{Planner, Short};
+use crate::scheduler::{Sequence, Step};
+use crate::types::{Micros, SequenceId};
+
+/// Sequences that may wait for a prefix at once; the scan of the queue ends there.
+const MAX_DEFERRED: usize = 64;
+
+/// Who starts, and who waits for a prefix instead.
+#[derive(Clone, Debug)]
+pub struct Starts {
+    watermark_permyriad: u64,
+    prefix_wait: Micros,
+    /// Who waits for a prefix, and since when. Renewed at every step.
+    deferred: Vec<(SequenceId, Micros)>,
+}
+
+/// The first that couldn't start, for a policy that would make room for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Blocked<'a> {
+    /// Who it is.
+    pub sequence: Sequence<'a>,
+    /// What is short.
+    pub short: Short,
+    /// Blocks that it lacks.
+    pub lacking_blocks: u64,
+}
+
+impl Default for Starts {
+    fn default() -> Self {
+        Self::new(Self::WATERMARK, Self::PREFIX_WAIT_MS).expect("the defaults are valid")
+    }
+}
+
+impl Starts {
+    /// Share of the pool that starts leave alone unless configured otherwise.
+    pub const WATERMARK: f64 = 0.01;
+    /// How long a sequence waits for a prefix unless configured otherwise.
+    pub const PREFIX_WAIT_MS: u64 = 3_000;
+
+    /// `watermark`: share of the pool that a start leaves alone, so that it doesn't cause a preemption
+    /// right away. `prefix_wait_ms`: how long a sequence waits for a prefix that another one is
+    /// computing. The error names the configuration key.
+    pub fn new(watermark: f64, prefix_wait_ms: u64) -> Result<Self, String> {
+        if !(0.0..=0.5).contains(&watermark) {
+            return Err(format!("`watermark` must be from 0 to 0.5, not {watermark}"));
+        }
+        Ok(Self {
+            watermark_permyriad: (watermark * 10_000.0) as u64,
+            prefix_wait: Micros::from_millis(prefix_wait_ms),
+            deferred: Vec::new(),
+        })
+    }
+
+    /// Starts what can be started of `order`, after what runs has gone on. Call it only where going on
+    /// preempted nobody: what was just pushed out must not make room for somebody else.
+    pub fn start<'a>(
+        &mut self,
+        order: impl IntoIterator<Item = Sequence<'a>>,
+        step: &Step,
+        planner: &mut Planner<'_>,
+    ) -> Option<Blocked<'a>> {
+        let since = std::mem::take(&mut self.deferred);
+        let blocked = self.start_in_order(order, step, planner, &since);
+        for (_, since) in &self.deferred {
+            planner.wake_at(since.plus(self.prefix_wait));
+        }
+        blocked
+    }
+
+    fn start_in_order<'a>(
+        &mut self,
+        order: impl IntoIterator<Item = Sequence<'a>>,
+        step: &Step,
+        planner: &mut Planner<'_>,
+        since: &[(SequenceId, Micros)],
+    ) -> Option<Blocked<'a>> {
+        // Prompts that start together compute what they have in common once each; those that start a
+        // step later find it. So a step starts about one chunk's worth of them, however wide it is.
+        let mut fresh = 0;
+        for sequence in order {
+            let lacking_blocks = self.lacking_blocks(sequence, step, planner);
+            let blocked = |short| Some(Blocked { sequence, short, lacking_blocks });
+            if planner.slots_left() == 0 {
+                return blocked(Short::Slots);
+            }
+            if self.deferred.len() == MAX_DEFERRED || fresh >= step.limits.prefill_chunk {
+                return blocked(Short::Compute);
+            }
+            if self.waits_for_prefix(sequence, step, since) {
+                continue;
+            }
+            if lacking_blocks > 0 {
+                return blocked(Short::Memory);
+            }
+            match planner.start(sequence, u32::MAX) {
+                Ok(tokens) => fresh += tokens,
+                Err(short) => return blocked(short),
+            }
+        }
+        None
+    }
+
+    /// Whether a running sequence is computing what this one would compute too: at least one more block
+    /// of its prompt. Bounded, for what is worth a short wait isn't worth being overtaken for ever.
+    fn waits_for_prefix(
+        &mut self,
+        waiting: Sequence<'_>,
+        step: &Step,
+        since: &[(SequenceId, Micros)],
+    ) -> bool {
+        let block_size = step.memory.block_size.max(1);
+        if waiting.pending_tokens() / block_size <= waiting.computed_tokens() / block_size {
+            return false;
+        }
+        let began = since.iter().find(|(id, _)| *id == waiting.id()).map_or(step.now, |(_, began)| *began);
+        if step.now.since(began) >= self.prefix_wait {
+            return false;
+        }
+        self.deferred.push((waiting.id(), began));
+        true
+    }
+
+    /// Blocks that are lacking for its whole prompt beside what the others' prompts will still need, one
+    /// more block for each of them, and the watermark. With nobody else in the pool, it may have all of it.
+    fn lacking_blocks(&self, waiting: Sequence<'_>, step: &Step, planner: &Planner<'_>) -> u64 {
+        if planner.is_empty() {
+            return 0;
+        }
+        let whole = waiting.remaining_tokens().saturating_add(1);
+        let needed = blocks_to_start(waiting, whole, step.memory.block_size);
+        let watermark = u64::from(step.memory.total_blocks) * self.watermark_permyriad / 10_000;
+        let kept = u64::from(planner.promised_blocks()) + u64::from(planner.sequences()) + watermark;
+        (u64::from(needed) + kept).saturating_sub(u64::from(planner.blocks_left()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::limits;
+    use crate::{Limits, Memory, Row};
+
+    #[test]
+    fn the_first_that_cannot_start_is_reported_with_what_it_lacks() {
+        let row = |id, prompt_tokens| Row { id, prompt_tokens, max_new_tokens: 9, ..Row::default() };
+        let mut step = Step {
+            limits: limits(),
+            memory: Memory { block_size: 16, total_blocks: 10, free_blocks: 10, cached_blocks: 0 },
+            waiting: [row(1, 31), row(2, 159), row(3, 1)].into_iter().collect(),
+            ..Step::default()
+        };
+        let blocked = |step: &Step| {
+            let mut planner = Planner::new(step);
+            let blocked = Starts::default().start(step.waiting.iter(), step, &mut planner)?;
+            Some((blocked.sequence.id().0, blocked.short, blocked.lacking_blocks))
+        };
+        // Eight blocks are left, one is the first's next, ten are needed.
+        assert_eq!(blocked(&step), Some((2, Short::Memory, 3)));
+        step.limits = Limits { max_running: 1, ..limits() };
+        assert_eq!(blocked(&step), Some((2, Short::Slots, 3)));
+        step.memory.free_blocks = 40;
+        step.limits = Limits { prefill_chunk: 31, ..limits() };
+        assert_eq!(blocked(&step), Some((2, Short::Compute, 0)));
+        step.limits = limits();
+        assert_eq!(blocked(&step), None);
+    }
+}
