@@ -22,20 +22,22 @@ impl Patience {
         Self { limit, overtaken: Vec::new() }
     }
 
-    /// The waiting sequences in the order in which to start them: by arrival those whose patience is at
-    /// its end and those that ran before, then the others, smallest key first and equal ones by arrival.
+    /// The waiting sequences in the order in which to start them: those that nobody may pass by arrival,
+    /// then the others, smallest key first and equal ones by arrival.
     pub fn order<'a, K: Ord>(&self, step: &'a Step, key: impl Fn(Sequence<'a>) -> K) -> Vec<Sequence<'a>> {
-        let limit = step.patience(self.limit);
-        let is_due = |waiting: Sequence<'_>| {
-            waiting.preemptions() > 0
-                || self.since(waiting.id()).is_some_and(|since| step.now.since(since) >= limit)
-        };
         let mut order: Vec<_> = step.waiting.iter().collect();
         order.sort_by_cached_key(|&waiting| {
-            let key = if is_due(waiting) { None } else { Some(key(waiting)) };
+            let key = if self.is_due(step, waiting) { None } else { Some(key(waiting)) };
             (key, arrival(waiting))
         });
         order
+    }
+
+    /// Whether nobody may pass a waiting sequence: its patience is at its end, or it ran before.
+    pub fn is_due(&self, step: &Step, waiting: Sequence<'_>) -> bool {
+        let limit = step.patience(self.limit);
+        waiting.preemptions() > 0
+            || self.since(waiting.id()).is_some_and(|since| step.now.since(since) >= limit)
     }
 
     /// Takes note of whom those that start in this step overtake: [`crate::Planner::started`].
