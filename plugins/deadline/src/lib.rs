@@ -1,0 +1,132 @@
+//! `deadline`: earliest deadline first, for the time at which a first token is due.
+//!
+//! Earliest deadline first meets all deadlines whenever any order does, with preemption and on one
+//! device (Liu and Layland, 1973), and collapses under overload: those that come too late anyway make
+//! the next ones late too. So who can't make it any more goes last, going by what its prompt will take
+//! on this device, which is learned from the steps that were. Those without a deadline come between, in
+//! the order of arrival. How long anybody may be overtaken is bounded.
+//!
+//! A prompt that has begun isn't interrupted; chunks of several are computed side by side.
+
+use infer_policy_sdk::{
+    Micros, Patience, Plan, Planner, Policy, Scheduler, Sequence, Starts, Step, StepTime, export_policy,
+};
+use serde::{Deserialize, Serialize};
+
+/// What `configure` takes.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// How long a sequence may be overtaken by those with earlier deadlines.
+    pub patience_ms: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { patience_ms: 3_000 }
+    }
+}
+
+/// Earliest deadline first, late ones last.
+pub struct Deadline {
+    patience: Patience,
+    starts: Starts,
+    step_time: StepTime,
+}
+
+/// How urgent a waiting sequence is; the smallest goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Urgency {
+    /// Its first token can be on time.
+    Due(Micros),
+    /// Nothing was promised.
+    Whenever,
+    /// It can't be on time any more.
+    Late,
+}
+
+impl Policy for Deadline {
+    type Config = Config;
+    const NAME: &'static str = "deadline";
+    const VERSION: &'static str = env!("CARGO_PKG_VERSION");
+    const DESCRIPTION: &'static str = "Continuous batching, earliest deadline of the first token first; who can't \
+         be on time any more goes last. Nobody is overtaken for longer than the patience.";
+    const CONFIG_SCHEMA: &'static str = r#"{
+        "type": "object",
+        "additionalProperties": false,
+        "properties": {
+            "patience_ms": {
+                "type": "integer", "minimum": 0, "default": 3000,
+                "description": "How long a sequence may be overtaken by more urgent ones; at most 60 % of the host's starvation bound counts"
+            }
+        }
+    }"#;
+
+    fn new(config: Config) -> Result<Self, String> {
+        Ok(Self {
+            patience: Patience::new(Micros::from_millis(config.patience_ms)),
+            starts: Starts::default(),
+            step_time: StepTime::default(),
+        })
+    }
+
+    fn export_state(&mut self) -> Vec<u8> {
+        self.step_time.to_bytes()
+    }
+
+    fn import_state(&mut self, state: &[u8]) -> Result<(), String> {
+        self.step_time = StepTime::from_bytes(state)?;
+        Ok(())
+    }
+}
+
+impl Scheduler for Deadline {
+    fn schedule(&mut self, step: &Step) -> Plan {
+        self.step_time.learn(step);
+        let mut planner = Planner::new(step);
+        if planner.go_on() == 0 && planner.slots_left() > 0 {
+            self.starts.start(self.order(step), step, &mut planner);
+        }
+        self.patience.note(step, planner.started());
+        planner.finish()
+    }
+}
+
+impl Deadline {
+    /// By urgency, where each that is started makes those after it later.
+    fn order<'a>(&self, step: &'a Step) -> Vec<Sequence<'a>> {
+        let prompts = step.running.iter().filter(|running| !running.is_decoding());
+        let mut ahead = prompts.fold(0u32, |sum, prompt| sum.saturating_add(prompt.remaining_tokens()));
+        let (mut order, mut late) = (Vec::with_capacity(step.waiting.len()), Vec::new());
+        for waiting in self.patience.order(step, |waiting| self.urgency(waiting, ahead, step)) {
+            let due = self.patience.is_due(step, waiting);
+            if !due && self.urgency(waiting, ahead, step) == Urgency::Late {
+                late.push(waiting);
+            } else {
+                ahead = ahead.saturating_add(waiting.remaining_tokens());
+                order.push(waiting);
+            }
+        }
+        order.append(&mut late);
+        order
+    }
+
+    /// `ahead_tokens`: what other prompts compute beside or before its own.
+    fn urgency(&self, waiting: Sequence<'_>, ahead_tokens: u32, step: &Step) -> Urgency {
+        if waiting.deadline() == Micros::NEVER {
+            return Urgency::Whenever;
+        }
+        let tokens = waiting.remaining_tokens().saturating_add(ahead_tokens);
+        let needed = self.step_time.prompt_time(tokens, step.limits.prefill_chunk, step.last_decodes);
+        if step.now.plus(needed) > waiting.deadline() {
+            Urgency::Late
+        } else {
+            Urgency::Due(waiting.deadline())
+        }
+    }
+}
+
+export_policy!(scheduler: Deadline);
+
+#[cfg(test)]
+mod tests;
