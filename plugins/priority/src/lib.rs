@@ -1,0 +1,150 @@
+//! `priority`: the more urgent first, and waiting makes urgent.
+//!
+//! A request's effective priority is its own plus one level for every `aging_ms` since it arrived. All
+//! age alike, so who is ahead of whom never changes: the order is that of `arrived - priority * aging`,
+//! and a request is overtaken by those that arrive within the difference of their priorities times
+//! `aging_ms` after it, and by none after them. That alone is what keeps low ones from starving.
+//!
+//! Where slots or blocks are short, a waiting sequence takes the place of running ones of lower priority
+//! that stand half a level or more below it in effect too, and one level more for every time that they
+//! gave way already. So two never take each other's place in turn, equals never do, what a low one
+//! computed isn't thrown away again and again, and who has become urgent by waiting stays.
+//!
+//! Long prompts of low priority that have begun share the steps' prompt tokens by rank, but nobody gives
+//! way for want of these alone.
+
+use std::cmp::Reverse;
+
+use infer_policy_sdk::{
+    Blocked, Plan, Planner, Policy, Scheduler, Sequence, Short, Starts, Step, export_policy,
+};
+use serde::{Deserialize, Serialize};
+
+/// What `configure` takes.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// How long a request waits to become as urgent as new ones of the next level.
+    pub aging_ms: u64,
+    /// Whether running sequences give way to more urgent waiting ones.
+    pub preempt: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { aging_ms: 5_000, preempt: true }
+    }
+}
+
+/// Priorities with aging and preemption.
+pub struct Priority {
+    aging_us: u64,
+    preempt: bool,
+    starts: Starts,
+}
+
+impl Policy for Priority {
+    type Config = Config;
+    const NAME: &'static str = "priority";
+    const VERSION: &'static str = env!("CARGO_PKG_VERSION");
+    const DESCRIPTION: &'static str = "Continuous batching, higher priority first. Waiting raises priority, so \
+         nobody starves; running sequences of lower priority give way where room is short.";
+    const CONFIG_SCHEMA: &'static str = r#"{
+        "type": "object",
+        "additionalProperties": false,
+        "properties": {
+            "aging_ms": {
+                "type": "integer", "minimum": 1, "default": 5000,
+                "description": "How long a request waits to become as urgent as new ones of the next level"
+            },
+            "preempt": {
+                "type": "boolean", "default": true,
+                "description": "Whether running sequences give way to waiting ones of higher priority where slots or memory are short"
+            }
+        }
+    }"#;
+
+    fn new(config: Config) -> Result<Self, String> {
+        if config.aging_ms == 0 {
+            return Err("`aging_ms` must be at least 1: without aging, low priorities starve".to_owned());
+        }
+        Ok(Self {
+            aging_us: config.aging_ms.saturating_mul(1_000),
+            preempt: config.preempt,
+            starts: Starts::default(),
+        })
+    }
+}
+
+impl Scheduler for Priority {
+    fn schedule(&mut self, step: &Step) -> Plan {
+        let mut order: Vec<_> = step.waiting.iter().collect();
+        order.sort_by_cached_key(|&waiting| (self.rank(waiting), waiting.id()));
+        let (plan, blocked) = self.plan(step, &order, &[]);
+        let Some(blocked) = blocked.filter(|_| self.preempt) else { return plan };
+        let victims = self.victims(step, &blocked);
+        if victims.is_empty() {
+            return plan;
+        }
+        let (with_room, _) = self.plan(step, &order, &victims);
+        // Where the room that they leave isn't enough after all, nobody gives way.
+        if with_room.run.contains(&blocked.sequence.id()) { with_room } else { plan }
+    }
+}
+
+impl Priority {
+    /// A plan in which `victims` give way, and the first that it doesn't start.
+    fn plan<'a>(
+        &mut self,
+        step: &'a Step,
+        order: &[Sequence<'a>],
+        victims: &[Sequence<'a>],
+    ) -> (Plan, Option<Blocked<'a>>) {
+        let mut planner = Planner::new(step);
+        victims.iter().for_each(|victim| planner.preempt(*victim));
+        let blocked = if planner.go_on_by(|running| Reverse(self.rank(running))) == 0 {
+            self.starts.start(order.iter().copied(), step, &mut planner)
+        } else {
+            None
+        };
+        (planner.finish(), blocked)
+    }
+
+    /// Whom to preempt so that `blocked` can start, the least urgent and of those the latest started
+    /// first; none if all that may be preempted together would not make enough room.
+    fn victims<'a>(&self, step: &'a Step, blocked: &Blocked<'a>) -> Vec<Sequence<'a>> {
+        if blocked.short == Short::Compute {
+            return Vec::new();
+        }
+        let gives_way = |running: &Sequence<'_>| self.gives_way(*running, blocked.sequence);
+        let mut weaker: Vec<_> = step.running.iter().filter(gives_way).enumerate().collect();
+        weaker.sort_by_key(|(row, running)| Reverse((self.rank(*running), *row)));
+        let mut lacking = blocked.lacking_blocks;
+        let mut victims = Vec::new();
+        for (_, running) in weaker {
+            if lacking == 0 && !victims.is_empty() {
+                break;
+            }
+            lacking = lacking.saturating_sub(u64::from(running.freeable_blocks()));
+            victims.push(running);
+        }
+        if lacking == 0 { victims } else { Vec::new() }
+    }
+
+    /// Whether a running sequence gives way to a waiting one.
+    fn gives_way(&self, running: Sequence<'_>, waiting: Sequence<'_>) -> bool {
+        let half_levels = 1 + 2 * i128::from(running.preemptions());
+        let margin = half_levels * i128::from(self.aging_us) / 2;
+        waiting.priority() > running.priority() && self.rank(waiting) + margin <= self.rank(running)
+    }
+
+    /// When it would have arrived had it priority 0; the smallest goes first. In microseconds, signed.
+    fn rank(&self, sequence: Sequence<'_>) -> i128 {
+        i128::from(sequence.arrived().0) - i128::from(sequence.priority()) * i128::from(self.aging_us)
+    }
+}
+
+export_policy!(scheduler: Priority);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,153 @@
+//! Urgent requests among a flood of others, and what keeps the others alive.
+
+use infer_policy_sdk::testing::{Finished, Host, Report, Spec, check_config, check_scheduler, limits};
+use infer_policy_sdk::{Limits, Memory, Micros, Row, parse_config};
+use policy_continuous::Continuous;
+
+use super::*;
+
+fn policy(config: &str) -> Priority {
+    Priority::new(parse_config(config).unwrap()).unwrap()
+}
+
+fn request(arrived_ms: u64, priority: i32, output_tokens: u32) -> Spec {
+    Spec {
+        arrived: Micros::from_millis(arrived_ms),
+        priority,
+        prompt_tokens: 40,
+        output_tokens,
+        max_new_tokens: output_tokens,
+        ..Spec::default()
+    }
+}
+
+/// Four places.
+fn run(scheduler: &mut impl Scheduler, specs: &[Spec]) -> Report {
+    let limits = Limits { max_running: 4, ..limits() };
+    Host::new(limits, 16, 2_000).run(scheduler, specs).unwrap()
+}
+
+fn row(id: u64, priority: i32) -> Row {
+    Row { id, priority, prompt_tokens: 100, max_new_tokens: 50, ..Row::default() }
+}
+
+fn running(id: u64, priority: i32) -> Row {
+    Row { computed_tokens: 100, generated_tokens: 1, blocks: 7, freeable_blocks: 7, ..row(id, priority) }
+}
+
+fn view(running: &[Row], waiting: &[Row], max_running: u32, free_blocks: u32) -> Step {
+    let held: u32 = running.iter().map(|row| row.blocks).sum();
+    Step {
+        limits: Limits { max_running, ..limits() },
+        memory: Memory { block_size: 16, total_blocks: held + free_blocks, free_blocks, cached_blocks: 0 },
+        running: running.iter().copied().collect(),
+        waiting: waiting.iter().copied().collect(),
+        ..Step::default()
+    }
+}
+
+/// Who runs and who gives way.
+fn decide(config: &str, step: &Step) -> (Vec<u64>, Vec<u64>) {
+    let plan = policy(config).schedule(step);
+    let ids = |ids: &[infer_policy_sdk::SequenceId]| ids.iter().map(|id| id.0).collect();
+    (ids(&plan.run), ids(&plan.preempt))
+}
+
+#[test]
+fn its_configuration_is_what_its_schema_says() {
+    check_config::<Priority>();
+    let error = Priority::new(parse_config(r#"{"aging_ms": 0}"#).unwrap()).err().unwrap();
+    assert!(error.contains("aging_ms"), "{error}");
+}
+
+#[test]
+fn the_more_urgent_starts_first_unless_the_other_waited_long_enough() {
+    let at = |id, priority, arrived_ms: u64| Row { arrived: arrived_ms * 1_000, ..row(id, priority) };
+    let waiting = [at(1, 0, 0), at(2, 2, 1_999), at(3, 2, 2_001), at(4, 0, 2_001)];
+    let (run, _) = decide(r#"{"aging_ms": 1000}"#, &view(&[], &waiting, 8, 100));
+    assert_eq!(run, [2, 1, 3, 4], "two levels are worth two seconds");
+}
+
+#[test]
+fn a_running_sequence_of_lower_priority_gives_its_slot() {
+    let full = |waiting| view(&[running(1, 1), running(2, 0), running(3, 0)], &[waiting], 3, 50);
+    assert_eq!(decide("{}", &full(row(4, 1))), (vec![1, 2, 4], vec![3]), "the latest of the least urgent");
+    assert_eq!(decide("{}", &full(row(4, 0))), (vec![1, 2, 3], vec![]), "equals never give way");
+    assert_eq!(decide(r#"{"preempt": false}"#, &full(row(4, 9))), (vec![1, 2, 3], vec![]));
+}
+
+#[test]
+fn who_has_become_urgent_by_waiting_keeps_its_slot() {
+    let after = |ms: u64| Row { arrived: ms * 1_000, ..row(2, 1) };
+    let given = |waiting| decide(r#"{"aging_ms": 1000}"#, &view(&[running(1, 0)], &[waiting], 1, 50)).1;
+    assert_eq!(given(after(500)), [1], "half a level below");
+    assert_eq!(given(after(501)), [0u64; 0]);
+}
+
+#[test]
+fn as_many_give_their_blocks_as_it_takes_and_none_where_all_are_too_few() {
+    let urgent = |prompt_tokens| Row { prompt_tokens, ..row(4, 1) };
+    let short =
+        |prompt_tokens| view(&[running(1, 1), running(2, 0), running(3, 0)], &[urgent(prompt_tokens)], 8, 3);
+    assert_eq!(decide("{}", &short(60)).1, [3]);
+    assert_eq!(decide("{}", &short(180)).1, [3, 2]);
+    assert_eq!(decide("{}", &short(260)).1, [0u64; 0]);
+}
+
+#[test]
+fn who_gave_way_before_does_so_only_for_a_higher_level() {
+    let again = Row { preemptions: 1, ..running(1, 0) };
+    assert_eq!(decide("{}", &view(&[again], &[row(2, 1)], 1, 50)).1, [0u64; 0]);
+    assert_eq!(decide("{}", &view(&[again], &[row(2, 2)], 1, 50)).1, [1]);
+}
+
+#[test]
+fn where_memory_runs_out_the_least_urgent_gives_way_not_the_latest() {
+    let tight = Row { computed_tokens: 112, prompt_tokens: 112, ..running(1, 0) };
+    let (run, preempt) = decide("{}", &view(&[tight, Row { id: 2, priority: 1, ..tight }], &[], 8, 0));
+    assert_eq!((run, preempt), (vec![2], vec![1]));
+}
+
+#[test]
+fn urgent_requests_are_served_as_if_the_others_were_not_there() {
+    let mut specs: Vec<Spec> = (0..40).map(|n| request(10 * n, 0, 100)).collect();
+    specs.extend((0..20).map(|n| request(5 + 40 * n, 5, 20)));
+    let mean = |report: &Report, ids| report.mean_ms(ids, Finished::latency);
+    let continuous = &mut Continuous::new(parse_config("{}").unwrap()).unwrap();
+    let (fcfs, priority) = (run(continuous, &specs), run(&mut policy("{}"), &specs));
+    assert_eq!(mean(&priority, 41..=60), 20, "one step for each of its tokens");
+    assert!(mean(&fcfs, 41..=60) > 200, "{}", mean(&fcfs, 41..=60));
+    let (low, low_fcfs) = (mean(&priority, 1..=40), mean(&fcfs, 1..=40));
+    assert!(low * 2 < low_fcfs * 3, "the others lose what the urgent ones compute: {low} against {low_fcfs}");
+    assert!(priority.preemptions <= 20, "{}", priority.preemptions);
+    let waiting_alone = run(&mut policy(r#"{"preempt": false}"#), &specs);
+    assert_eq!(waiting_alone.preemptions, 0);
+    assert!(mean(&waiting_alone, 41..=60) < mean(&fcfs, 41..=60) / 2);
+}
+
+#[test]
+fn aging_keeps_low_priorities_from_starving() {
+    // Urgent ones that alone keep all places busy, and a single low one.
+    let mut specs = vec![request(0, 3, 40); 4];
+    specs.extend((0..800).map(|n| request(2 * n, 3, 10)));
+    specs.push(request(1, 0, 10));
+    let started = |config| run(&mut policy(config), &specs).of(805).started.0 / 1_000;
+    let (slow, fast) = (started(r#"{"aging_ms": 200}"#), started(r#"{"aging_ms": 50}"#));
+    assert!((150..600).contains(&fast) && (600..1_500).contains(&slow), "{fast} and {slow}");
+}
+
+#[test]
+fn a_stream_of_urgent_ones_does_not_push_the_same_one_out_again_and_again() {
+    let mut specs = vec![request(0, 0, 300)];
+    specs.extend((0..50).map(|n| request(5 + 20 * n, 1, 8)));
+    let one = Limits { max_running: 1, ..limits() };
+    let report = Host::new(one, 16, 2_000).run(&mut policy(r#"{"aging_ms": 60000}"#), &specs).unwrap();
+    assert_eq!(report.of(1).preemptions, 1);
+}
+
+#[test]
+fn it_stands_what_every_scheduler_has_to() {
+    check_scheduler(|| policy("{}"));
+    check_scheduler(|| policy(r#"{"aging_ms": 5}"#));
+    check_scheduler(|| policy(r#"{"preempt": false}"#));
+}
