@@ -1,0 +1,220 @@
+//! The tenants' counters: charged by what the views say they were served, lifted when they come back.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use infer_policy_sdk::{Micros, Sequence, SequenceId, Step, TenantId};
+
+/// What tokens count.
+#[derive(Clone, Copy, Debug)]
+pub struct Prices {
+    /// A prompt token.
+    pub input: u32,
+    /// An output token.
+    pub output: u32,
+}
+
+/// All tenants that were ever seen.
+#[derive(Clone, Debug)]
+pub struct Accounts {
+    prices: Prices,
+    by_tenant: BTreeMap<TenantId, Account>,
+    /// Who was the last to have nothing queued any more.
+    last_to_leave: Option<TenantId>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Account {
+    weight_permille: u32,
+    /// What it was served so far, in thousandths of a weighted token by its weight.
+    counter: u64,
+    /// What the running prompts will add: they count from their start on.
+    started: u64,
+    prompt_tokens_seen: u64,
+    output_tokens_seen: u64,
+    /// Whether requests of it were queued in the last view.
+    queued: bool,
+    /// Since when others' later requests have been started before its own.
+    passed: Option<Micros>,
+}
+
+impl Default for Account {
+    fn default() -> Self {
+        Self {
+            weight_permille: 1_000,
+            counter: 0,
+            started: 0,
+            prompt_tokens_seen: 0,
+            output_tokens_seen: 0,
+            queued: false,
+            passed: None,
+        }
+    }
+}
+
+impl Account {
+    fn virtual_tokens(&self) -> u64 {
+        self.counter.saturating_add(self.started)
+    }
+
+    /// What so many tokens of one kind count for this tenant.
+    fn cost(&self, tokens: u64, price: u32) -> u64 {
+        let tokens = u128::from(tokens) * u128::from(price) * 1_000_000;
+        u64::try_from(tokens / u128::from(self.weight_permille.max(1))).unwrap_or(u64::MAX)
+    }
+}
+
+impl Accounts {
+    /// Nobody was served anything.
+    pub fn new(prices: Prices) -> Self {
+        Self { prices, by_tenant: BTreeMap::new(), last_to_leave: None }
+    }
+
+    /// Brings the counters up to a view: charges what was served since the last one, and lifts those
+    /// that have requests queued again.
+    pub fn observe(&mut self, step: &Step) {
+        self.charge(step);
+        let queued: BTreeSet<TenantId> = step.waiting.iter().map(|waiting| waiting.tenant()).collect();
+        let left =
+            self.by_tenant.iter().filter(|(tenant, account)| account.queued && !queued.contains(tenant));
+        if let Some((tenant, _)) = left.max_by_key(|(_, account)| account.virtual_tokens()) {
+            self.last_to_leave = Some(*tenant);
+        }
+        let floor = self.floor(&queued);
+        for (tenant, account) in &mut self.by_tenant {
+            account.queued = queued.contains(tenant) && account.queued;
+        }
+        for tenant in queued {
+            let account = self.by_tenant.entry(tenant).or_default();
+            if !account.queued {
+                account.queued = true;
+                account.counter = account.counter.max(floor.saturating_sub(account.started));
+            }
+        }
+    }
+
+    fn charge(&mut self, step: &Step) {
+        for tenant in step.tenants.iter() {
+            // What was served before it was first seen is history that nobody pays for.
+            let account = self.by_tenant.entry(tenant.id).or_insert_with(|| Account {
+                prompt_tokens_seen: tenant.prompt_tokens_served,
+                output_tokens_seen: tenant.output_tokens_served,
+                ..Account::default()
+            });
+            account.weight_permille = tenant.weight_permille;
+            let prompt = tenant.prompt_tokens_served.saturating_sub(account.prompt_tokens_seen);
+            let output = tenant.output_tokens_served.saturating_sub(account.output_tokens_seen);
+            let cost = account
+                .cost(prompt, self.prices.input)
+                .saturating_add(account.cost(output, self.prices.output));
+            account.counter = account.counter.saturating_add(cost);
+            account.prompt_tokens_seen = tenant.prompt_tokens_served;
+            account.output_tokens_seen = tenant.output_tokens_served;
+        }
+        self.by_tenant.values_mut().for_each(|account| account.started = 0);
+        for prompt in step.running.iter().filter(|running| !running.is_decoding()) {
+            let account = self.by_tenant.entry(prompt.tenant()).or_default();
+            let cost = account.cost(u64::from(prompt.remaining_tokens()), self.prices.input);
+            account.started = account.started.saturating_add(cost);
+        }
+    }
+
+    /// What a tenant that comes back is lifted to: the smallest counter of those that stayed queued, or
+    /// that of the last to leave where nobody did.
+    fn floor(&self, queued: &BTreeSet<TenantId>) -> u64 {
+        let stayed =
+            queued.iter().filter_map(|tenant| self.by_tenant.get(tenant)).filter(|account| account.queued);
+        let last = || self.last_to_leave.and_then(|tenant| self.by_tenant.get(&tenant));
+        stayed.map(Account::virtual_tokens).min().or_else(|| last().map(Account::virtual_tokens)).unwrap_or(0)
+    }
+
+    /// The waiting sequences, each chosen as if those before it had started: of the tenant that was
+    /// passed for too long, then those that ran before, then of the tenant with the smallest counter.
+    pub fn order<'a>(&self, step: &'a Step) -> impl Iterator<Item = Sequence<'a>> {
+        let mut accounts = self.by_tenant.clone();
+        let mut queues: BTreeMap<TenantId, VecDeque<(usize, Sequence<'a>)>> = BTreeMap::new();
+        for (row, waiting) in step.waiting.iter().enumerate() {
+            queues.entry(waiting.tenant()).or_default().push_back((row, waiting));
+        }
+        let (limit, price) = (step.patience(Micros::NEVER), self.prices.input);
+        std::iter::from_fn(move || {
+            let turn = |tenant: &TenantId, queue: &VecDeque<(usize, Sequence<'a>)>| {
+                let (row, head) = queue.front()?;
+                let account = accounts.get(tenant).copied().unwrap_or_default();
+                let passed = account.passed.is_some_and(|since| step.now.since(since) >= limit);
+                let ran_before = (head.preemptions() > 0).then_some(*row);
+                // `false` is first, and so is a row before none.
+                Some((!passed, ran_before.is_none(), ran_before, account.virtual_tokens(), *tenant))
+            };
+            let (.., tenant) = queues.iter().filter_map(|(tenant, queue)| turn(tenant, queue)).min()?;
+            let (_, sequence) = queues.get_mut(&tenant)?.pop_front()?;
+            let account = accounts.entry(tenant).or_default();
+            account.passed = None;
+            let cost = account.cost(u64::from(sequence.remaining_tokens()), price);
+            account.started = account.started.saturating_add(cost);
+            Some(sequence)
+        })
+    }
+
+    /// Takes note of which tenants those that start in this step pass.
+    pub fn note(&mut self, step: &Step, started: &[SequenceId]) {
+        let starts = |waiting: &Sequence<'_>| started.contains(&waiting.id());
+        let starting: Vec<_> = if started.is_empty() {
+            Vec::new()
+        } else {
+            step.waiting.iter().filter(starts).map(|waiting| (waiting.tenant(), arrival(waiting))).collect()
+        };
+        let Some(last) = starting.iter().map(|(_, arrival)| *arrival).max() else { return };
+        for waiting in step.waiting.iter().filter(|waiting| arrival(*waiting) < last) {
+            let account = self.by_tenant.entry(waiting.tenant()).or_default();
+            account.passed.get_or_insert(step.now);
+        }
+        for (tenant, _) in starting {
+            self.by_tenant.entry(tenant).or_default().passed = None;
+        }
+    }
+}
+
+fn arrival(waiting: Sequence<'_>) -> (Micros, SequenceId) {
+    (waiting.arrived(), waiting.id())
+}
+
+/// Bytes of an account in a state, before which stands the last to leave.
+const ACCOUNT_BYTES: usize = 4 + 3 * 8;
+
+impl Accounts {
+    /// The counters, to be carried over a swap.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = self.last_to_leave.map_or(u32::MAX, |tenant| tenant.0).to_le_bytes().to_vec();
+        for (tenant, account) in &self.by_tenant {
+            bytes.extend(tenant.0.to_le_bytes());
+            for number in [account.counter, account.prompt_tokens_seen, account.output_tokens_seen] {
+                bytes.extend(number.to_le_bytes());
+            }
+        }
+        bytes
+    }
+
+    /// Takes the counters that `to_bytes` gave.
+    pub fn read(&mut self, bytes: &[u8]) -> Result<(), String> {
+        let wrong = || format!("counters take 4 bytes and {ACCOUNT_BYTES} a tenant, not {}", bytes.len());
+        let (last, accounts) = bytes.split_first_chunk::<4>().ok_or_else(wrong)?;
+        let (accounts, []) = accounts.as_chunks::<ACCOUNT_BYTES>() else { return Err(wrong()) };
+        let last = u32::from_le_bytes(*last);
+        self.last_to_leave = (last != u32::MAX).then_some(TenantId(last));
+        self.by_tenant = accounts.iter().map(read_account).collect();
+        Ok(())
+    }
+}
+
+fn read_account(bytes: &[u8; ACCOUNT_BYTES]) -> (TenantId, Account) {
+    let (tenant, numbers) = bytes.split_first_chunk::<4>().expect("an account is longer");
+    let (numbers, _) = numbers.as_chunks::<8>();
+    let number = |at: usize| u64::from_le_bytes(numbers[at]);
+    let account = Account {
+        counter: number(0),
+        prompt_tokens_seen: number(1),
+        output_tokens_seen: number(2),
+        ..Account::default()
+    };
+    (TenantId(u32::from_le_bytes(*tenant)), account)
+}
