@@ -7,9 +7,14 @@ use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 
 /// Kind, name, package. The folder in `plugins/` has the policy's name.
-const POLICIES: [(&str, &str, &str); 4] = [
+const POLICIES: [(&str, &str, &str); 9] = [
     ("scheduler", "continuous", "policy-continuous"),
     ("scheduler", "static-batch", "policy-static-batch"),
+    ("scheduler", "cache-aware", "policy-cache-aware"),
+    ("scheduler", "deadline", "policy-deadline"),
+    ("scheduler", "fair", "policy-fair"),
+    ("scheduler", "priority", "policy-priority"),
+    ("scheduler", "srpt", "policy-srpt"),
     ("admission", "memory-aware", "policy-memory-aware"),
     ("prefix-cache", "lru", "policy-lru"),
 ];

@@ -7,9 +7,14 @@ use infer_core::policy::{
 };
 use infer_policy_sdk::testing::{Rng, for_seeds, hostile_step, random_step};
 use infer_policy_sdk::{Policy, Scheduler};
+use policy_cache_aware::CacheAware;
 use policy_continuous::Continuous;
+use policy_deadline::Deadline;
+use policy_fair::Fair;
 use policy_lru::Lru;
 use policy_memory_aware::MemoryAware;
+use policy_priority::Priority;
+use policy_srpt::Srpt;
 use policy_static_batch::StaticBatch;
 use shipped_policies::{Native, Shipped, step_view};
 
@@ -26,11 +31,20 @@ fn schedulers_plan_alike() {
     }
     let cache = tempfile::tempdir().unwrap();
     let shipped = Shipped::new(cache.path());
-    for config in ["{}", r#"{"watermark": 0.2, "prefix_wait_ms": 0}"#] {
+    for config in ["{}", r#"{"watermark": 0.2, "prefix_wait_ms": 0}"#, r#"{"step_target_ms": 20}"#] {
         check::<Continuous>(&shipped, config);
     }
     for config in ["{}", r#"{"batch_size": 3, "wait_ms": 10}"#] {
         check::<StaticBatch>(&shipped, config);
+    }
+    for config in ["{}", r#"{"patience_ms": 0}"#] {
+        check::<CacheAware>(&shipped, config);
+        check::<Deadline>(&shipped, config);
+        check::<Srpt>(&shipped, config);
+    }
+    check::<Fair>(&shipped, "{}");
+    for config in ["{}", r#"{"aging_ms": 10}"#] {
+        check::<Priority>(&shipped, config);
     }
 }
 

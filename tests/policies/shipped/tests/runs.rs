@@ -9,24 +9,25 @@ use infer_core::{Engine, EngineConfig, Event, Limits, Micros, Request, SequenceI
 use shipped_policies::Shipped;
 
 const VOCAB: u32 = 50;
-const SCHEDULERS: [&str; 2] = ["continuous", "static-batch"];
+const SCHEDULERS: [&str; 7] =
+    ["continuous", "static-batch", "cache-aware", "deadline", "fair", "priority", "srpt"];
 
 #[test]
 fn streams_are_as_if_alone_under_each_scheduler_and_across_swaps() {
     let cache = tempfile::tempdir().unwrap();
     let shipped = Shipped::new(cache.path());
-    for seed in 0..60 {
+    for seed in 0..120 {
         let guard = Announce(seed);
-        run(&shipped, SplitMix(seed), seed as usize % 3);
+        run(&shipped, SplitMix(seed), seed as usize % (SCHEDULERS.len() + 1));
         std::mem::forget(guard);
     }
 }
 
-/// `mode`: one scheduler, the other, or both in turn.
+/// `mode`: one of the schedulers, or after the last all in turn.
 fn run(shipped: &Shipped, mut rng: SplitMix, mode: usize) {
     let config = random_config(&mut rng);
     let policies = Policies {
-        scheduler: shipped.scheduler(SCHEDULERS[mode % 2], "{}"),
+        scheduler: shipped.scheduler(SCHEDULERS[mode % SCHEDULERS.len()], "{}"),
         admission: shipped.admission("memory-aware", "{}"),
         prefix_cache: shipped.prefix_cache("lru", "{}"),
     };
@@ -46,9 +47,9 @@ fn run(shipped: &Shipped, mut rng: SplitMix, mode: usize) {
             let id = engine.submit(request.clone(), now).expect("it fits the pool");
             submitted.push((id, request));
         }
-        if mode == 2 && rng.chance(5) {
+        if mode == SCHEDULERS.len() && rng.chance(5) {
             swaps += 1;
-            engine.swap(AnyPolicy::Scheduler(shipped.scheduler(SCHEDULERS[swaps % 2], "{}")), now);
+            engine.swap(AnyPolicy::Scheduler(shipped.scheduler(SCHEDULERS[swaps % SCHEDULERS.len()], "{}")), now);
         }
         if !testing::step(&mut engine, &mut executor, &mut now, Micros(1_000)) {
             let soon = now.plus(Micros(1_000));
