@@ -80,55 +80,54 @@ impl Scheduler for Priority {
     fn schedule(&mut self, step: &Step) -> Plan {
         let mut order: Vec<_> = step.waiting.iter().collect();
         order.sort_by_cached_key(|&waiting| (self.rank(waiting), waiting.id()));
-        let (plan, blocked) = self.plan(step, &order, &[]);
-        let Some(blocked) = blocked.filter(|_| self.preempt) else { return plan };
-        let victims = self.victims(step, &blocked);
-        if victims.is_empty() {
-            return plan;
+        let mut planner = Planner::new(step);
+        let mut blocked = None;
+        if planner.go_on_by(|running| Reverse(self.rank(running))) == 0 {
+            blocked = self.starts.start(order, step, &mut planner);
         }
-        let (with_room, _) = self.plan(step, &order, &victims);
-        // Where the room that they leave isn't enough after all, nobody gives way.
-        if with_room.run.contains(&blocked.sequence.id()) { with_room } else { plan }
+        let makes_way = blocked.filter(|_| self.preempt).and_then(|blocked| self.make_way(step, &blocked));
+        makes_way.unwrap_or_else(|| planner.finish())
     }
 }
 
 impl Priority {
-    /// A plan in which `victims` give way, and the first that it doesn't start.
-    fn plan<'a>(
-        &mut self,
-        step: &'a Step,
-        order: &[Sequence<'a>],
-        victims: &[Sequence<'a>],
-    ) -> (Plan, Option<Blocked<'a>>) {
+    /// A plan in which running ones give way to `blocked` where they are worth less. It alone starts:
+    /// what the others would find cached may go with whoever gives way.
+    fn make_way(&self, step: &Step, blocked: &Blocked<'_>) -> Option<Plan> {
+        let victims = self.victims(step, blocked);
+        if victims.is_empty() {
+            return None;
+        }
         let mut planner = Planner::new(step);
         victims.iter().for_each(|victim| planner.preempt(*victim));
-        let blocked = if planner.go_on_by(|running| Reverse(self.rank(running))) == 0 {
-            self.starts.start(order.iter().copied(), step, &mut planner)
-        } else {
-            None
-        };
-        (planner.finish(), blocked)
+        let others = planner.go_on_by(|running| Reverse(self.rank(running)));
+        let started = planner.start(blocked.sequence, u32::MAX);
+        (others == 0 && started.is_ok()).then(|| planner.finish())
     }
 
     /// Whom to preempt so that `blocked` can start, the least urgent and of those the latest started
     /// first; none if all that may be preempted together would not make enough room.
     fn victims<'a>(&self, step: &'a Step, blocked: &Blocked<'a>) -> Vec<Sequence<'a>> {
-        if blocked.short == Short::Compute {
+        let waiting = blocked.sequence;
+        if blocked.short == Short::Compute || waiting.pending_tokens() > waiting.computed_tokens() {
             return Vec::new();
         }
-        let gives_way = |running: &Sequence<'_>| self.gives_way(*running, blocked.sequence);
+        let gives_way = |running: &Sequence<'_>| self.gives_way(*running, waiting);
         let mut weaker: Vec<_> = step.running.iter().filter(gives_way).enumerate().collect();
         weaker.sort_by_key(|(row, running)| Reverse((self.rank(*running), *row)));
-        let mut lacking = blocked.lacking_blocks;
+        // Blocks of its prefix that somebody uses now become idle if they give way, and starting takes them.
+        let prefix = waiting.computed_tokens() / step.memory.block_size.max(1);
+        let in_use = i64::from(prefix.saturating_sub(waiting.idle_blocks()));
+        let mut lacking = blocked.lacking_blocks + in_use;
         let mut victims = Vec::new();
         for (_, running) in weaker {
-            if lacking == 0 && !victims.is_empty() {
+            if lacking <= 0 && !victims.is_empty() {
                 break;
             }
-            lacking = lacking.saturating_sub(u64::from(running.freeable_blocks()));
+            lacking -= i64::from(running.freeable_blocks());
             victims.push(running);
         }
-        if lacking == 0 { victims } else { Vec::new() }
+        if lacking <= 0 { victims } else { Vec::new() }
     }
 
     /// Whether a running sequence gives way to a waiting one.

@@ -95,6 +95,22 @@ fn as_many_give_their_blocks_as_it_takes_and_none_where_all_are_too_few() {
 }
 
 #[test]
+fn a_prefix_that_goes_with_its_only_user_is_not_counted_twice() {
+    let shares = Row { computed_tokens: 64, ..row(2, 1) };
+    let given = |free_blocks| decide("{}", &view(&[running(1, 0)], &[shares], 8, free_blocks)).1;
+    assert_eq!((given(0), given(1)), (vec![], vec![1]), "seven blocks, and one for growth");
+    let shared = Row { freeable_blocks: 1, ..running(1, 0) };
+    let full = view(&[shared, Row { id: 3, ..shared }], &[shares], 2, 50);
+    assert_eq!(decide("{}", &full).1.len(), 1, "where only slots are short, one is enough");
+}
+
+#[test]
+fn nobody_gives_way_to_one_that_waits_for_a_prefix_anyway() {
+    let waits = Row { pending_tokens: 96, ..row(2, 1) };
+    assert_eq!(decide("{}", &view(&[running(1, 0)], &[waits], 1, 50)), (vec![1], vec![]));
+}
+
+#[test]
 fn who_gave_way_before_does_so_only_for_a_higher_level() {
     let again = Row { preemptions: 1, ..running(1, 0) };
     assert_eq!(decide("{}", &view(&[again], &[row(2, 1)], 1, 50)).1, [0u64; 0]);

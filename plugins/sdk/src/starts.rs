@@ -15,7 +15,7 @@ const MAX_DEFERRED: usize = 64;
 /// Who starts, and who waits for a prefix instead.
 #[derive(Clone, Debug)]
 pub struct Starts {
-    watermark_permyriad: u64,
+    watermark_permyriad: i64,
     prefix_wait: Micros,
     /// Who waits for a prefix, and since when. Renewed at every step.
     deferred: Vec<(SequenceId, Micros)>,
@@ -28,8 +28,8 @@ pub struct Blocked<'a> {
     pub sequence: Sequence<'a>,
     /// What is short.
     pub short: Short,
-    /// Blocks that it lacks.
-    pub lacking_blocks: u64,
+    /// Blocks that it lacks; below zero where some would be left.
+    pub lacking_blocks: i64,
 }
 
 impl Default for Starts {
@@ -52,7 +52,7 @@ impl Starts {
             return Err(format!("`watermark` must be from 0 to 0.5, not {watermark}"));
         }
         Ok(Self {
-            watermark_permyriad: (watermark * 10_000.0) as u64,
+            watermark_permyriad: (watermark * 10_000.0) as i64,
             prefix_wait: Micros::from_millis(prefix_wait_ms),
             deferred: Vec::new(),
         })
@@ -129,15 +129,15 @@ impl Starts {
 
     /// Blocks that are lacking for its whole prompt beside what the others' prompts will still need, one
     /// more block for each of them, and the watermark. With nobody else in the pool, it may have all of it.
-    fn lacking_blocks(&self, waiting: Sequence<'_>, step: &Step, planner: &Planner<'_>) -> u64 {
+    fn lacking_blocks(&self, waiting: Sequence<'_>, step: &Step, planner: &Planner<'_>) -> i64 {
         if planner.is_empty() {
             return 0;
         }
         let whole = waiting.remaining_tokens().saturating_add(1);
         let needed = blocks_to_start(waiting, whole, step.memory.block_size);
-        let watermark = u64::from(step.memory.total_blocks) * self.watermark_permyriad / 10_000;
-        let kept = u64::from(planner.promised_blocks()) + u64::from(planner.sequences()) + watermark;
-        (u64::from(needed) + kept).saturating_sub(u64::from(planner.blocks_left()))
+        let watermark = i64::from(step.memory.total_blocks) * self.watermark_permyriad / 10_000;
+        let kept = i64::from(planner.promised_blocks()) + i64::from(planner.sequences()) + watermark;
+        i64::from(needed) + kept - i64::from(planner.blocks_left())
     }
 }
 
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(blocked(&step), Some((2, Short::Slots, 3)));
         step.memory.free_blocks = 40;
         step.limits = Limits { prefill_chunk: 31, ..limits() };
-        assert_eq!(blocked(&step), Some((2, Short::Compute, 0)));
+        assert_eq!(blocked(&step), Some((2, Short::Compute, -27)));
         step.limits = limits();
         assert_eq!(blocked(&step), None);
     }
