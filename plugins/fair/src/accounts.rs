@@ -18,7 +18,7 @@ pub struct Prices {
 pub struct Accounts {
     prices: Prices,
     by_tenant: BTreeMap<TenantId, Account>,
-    /// Who was the last to have nothing queued any more.
+    /// Who was the last to have nothing queued any more; of several at once who was served most.
     last_to_leave: Option<TenantId>,
 }
 
@@ -127,26 +127,30 @@ impl Accounts {
         stayed.map(Account::virtual_tokens).min().or_else(|| last().map(Account::virtual_tokens)).unwrap_or(0)
     }
 
-    /// The waiting sequences, each chosen as if those before it had started: of the tenant that was
-    /// passed for too long, then those that ran before, then of the tenant with the smallest counter.
+    /// The waiting sequences, each chosen as if those before it had started: of tenants that were passed
+    /// for too long, then those that ran before, both by arrival, then of the tenant with the smallest
+    /// counter.
     pub fn order<'a>(&self, step: &'a Step) -> impl Iterator<Item = Sequence<'a>> {
         let mut accounts = self.by_tenant.clone();
-        let mut queues: BTreeMap<TenantId, VecDeque<(usize, Sequence<'a>)>> = BTreeMap::new();
-        for (row, waiting) in step.waiting.iter().enumerate() {
-            queues.entry(waiting.tenant()).or_default().push_back((row, waiting));
+        let mut queues: BTreeMap<TenantId, VecDeque<Sequence<'a>>> = BTreeMap::new();
+        for waiting in step.waiting.iter() {
+            queues.entry(waiting.tenant()).or_default().push_back(waiting);
         }
         let (limit, price) = (step.patience(Micros::NEVER), self.prices.input);
         std::iter::from_fn(move || {
-            let turn = |tenant: &TenantId, queue: &VecDeque<(usize, Sequence<'a>)>| {
-                let (row, head) = queue.front()?;
+            let turn = |tenant: &TenantId, queue: &VecDeque<Sequence<'a>>| {
+                let head = *queue.front()?;
                 let account = accounts.get(tenant).copied().unwrap_or_default();
                 let passed = account.passed.is_some_and(|since| step.now.since(since) >= limit);
-                let ran_before = (head.preemptions() > 0).then_some(*row);
-                // `false` is first, and so is a row before none.
-                Some((!passed, ran_before.is_none(), ran_before, account.virtual_tokens(), *tenant))
+                let (class, place) = match (passed, head.preemptions()) {
+                    (true, _) => (0, Some(arrival(head))),
+                    (false, 1..) => (1, Some(arrival(head))),
+                    (false, 0) => (2, None),
+                };
+                Some((class, place, account.virtual_tokens(), *tenant))
             };
             let (.., tenant) = queues.iter().filter_map(|(tenant, queue)| turn(tenant, queue)).min()?;
-            let (_, sequence) = queues.get_mut(&tenant)?.pop_front()?;
+            let sequence = queues.get_mut(&tenant)?.pop_front()?;
             let account = accounts.entry(tenant).or_default();
             account.passed = None;
             let cost = account.cost(u64::from(sequence.remaining_tokens()), price);

@@ -74,7 +74,8 @@ pub struct Report {
     /// Most steps in a row in which a running sequence stood still.
     pub longest_pause: u64,
     /// How long a waiting sequence was overtaken at most, as the watchdog counts it: from the first time
-    /// that a later one of its tenant, no more urgent, started before it to the last.
+    /// that a later one of its tenant, no more urgent, started before it to the last. Other tenants'
+    /// count while nothing of its own tenant starts.
     pub longest_overtaken: Micros,
 }
 
@@ -115,6 +116,8 @@ pub struct Host {
     pool: Pool,
     /// Prompt and output tokens that each tenant was served.
     served: BTreeMap<u32, (u64, u64)>,
+    /// Since when tenants have been overtaken.
+    passed: BTreeMap<u32, Micros>,
     arriving: Vec<(SequenceId, Spec)>,
     waiting: Vec<Sequence>,
     running: Vec<Sequence>,
@@ -153,6 +156,7 @@ impl Host {
             idle_since: Micros::ZERO,
             pool: Pool::new(block_size, total_blocks),
             served: BTreeMap::new(),
+            passed: BTreeMap::new(),
             arriving: Vec::new(),
             waiting: Vec::new(),
             running: Vec::new(),
@@ -313,17 +317,27 @@ impl Host {
     fn note_overtaken(&mut self, plan: &Plan) {
         let starts = |id: SequenceId| plan.run.contains(&id);
         let started: Vec<_> = self.waiting.iter().filter(|s| starts(s.id)).map(|s| (s.id, s.spec)).collect();
+        for (_, spec) in &started {
+            self.passed.remove(&spec.tenant);
+        }
         for at in 0..self.waiting.len() {
             let waiting = &self.waiting[at];
-            let overtaken = started.iter().any(|(id, spec)| {
-                *id > waiting.id
-                    && spec.tenant == waiting.spec.tenant
-                    && spec.priority <= waiting.spec.priority
-            });
-            if !overtaken || starts(waiting.id) || self.waiting_row(waiting).pending_tokens > 0 {
+            if starts(waiting.id) || self.waiting_row(waiting).pending_tokens > 0 {
                 continue;
             }
-            let since = *self.waiting[at].overtaken.get_or_insert(self.now);
+            let (id, spec) = (waiting.id, waiting.spec);
+            let by = |own: bool| {
+                started.iter().any(|(other, of)| {
+                    *other > id && of.priority <= spec.priority && (of.tenant == spec.tenant) == own
+                })
+            };
+            let since = if by(true) {
+                *self.waiting[at].overtaken.get_or_insert(self.now)
+            } else if by(false) {
+                *self.passed.entry(spec.tenant).or_insert(self.now)
+            } else {
+                continue;
+            };
             self.report.longest_overtaken = self.report.longest_overtaken.max(self.now.since(since));
         }
     }

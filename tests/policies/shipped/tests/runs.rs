@@ -5,7 +5,7 @@
 use infer_core::engine::Policies;
 use infer_core::policy::AnyPolicy;
 use infer_core::testing::{self, ScriptedExecutor, SplitMix, solo};
-use infer_core::{Engine, EngineConfig, Event, Limits, Micros, Request, SequenceId, SessionId};
+use infer_core::{Engine, EngineConfig, Event, Limits, Micros, Request, SequenceId, SessionId, TenantId};
 use shipped_policies::Shipped;
 
 const VOCAB: u32 = 50;
@@ -49,7 +49,10 @@ fn run(shipped: &Shipped, mut rng: SplitMix, mode: usize) {
         }
         if mode == SCHEDULERS.len() && rng.chance(5) {
             swaps += 1;
-            engine.swap(AnyPolicy::Scheduler(shipped.scheduler(SCHEDULERS[swaps % SCHEDULERS.len()], "{}")), now);
+            engine.swap(
+                AnyPolicy::Scheduler(shipped.scheduler(SCHEDULERS[swaps % SCHEDULERS.len()], "{}")),
+                now,
+            );
         }
         if !testing::step(&mut engine, &mut executor, &mut now, Micros(1_000)) {
             let soon = now.plus(Micros(1_000));
@@ -99,7 +102,7 @@ fn random_config(rng: &mut SplitMix) -> EngineConfig {
     }
 }
 
-/// Prompts that begin alike, and some that are the same.
+/// Prompts that begin alike, and some that are the same; several tenants, priorities and deadlines.
 fn random_requests(rng: &mut SplitMix, max_seq_len: u32) -> Vec<Request> {
     let half = u64::from(max_seq_len / 2);
     let mut requests: Vec<Request> = Vec::new();
@@ -115,6 +118,11 @@ fn random_requests(rng: &mut SplitMix, max_seq_len: u32) -> Vec<Request> {
         };
         let mut request = testing::request(prompt, rng.between(1, half) as u32);
         request.session = SessionId(rng.below(4));
+        request.tenant = TenantId(rng.below(3) as u32);
+        request.priority = rng.below(3) as i32;
+        if rng.chance(50) {
+            request.deadline = Micros(rng.below(500_000));
+        }
         requests.push(request);
     }
     requests
