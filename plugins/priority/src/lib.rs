@@ -85,8 +85,15 @@ impl Scheduler for Priority {
         if planner.go_on_by(|running| Reverse(self.rank(running))) == 0 {
             blocked = self.starts.start(order, step, &mut planner);
         }
-        let makes_way = blocked.filter(|_| self.preempt).and_then(|blocked| self.make_way(step, &blocked));
-        makes_way.unwrap_or_else(|| planner.finish())
+        // Who can start without anybody's leaving does so first.
+        if self.preempt
+            && planner.started().is_empty()
+            && let Some(blocked) = blocked
+            && let Some(with_room) = self.make_way(step, &blocked)
+        {
+            return with_room;
+        }
+        planner.finish()
     }
 }
 

@@ -105,6 +105,12 @@ fn a_prefix_that_goes_with_its_only_user_is_not_counted_twice() {
 }
 
 #[test]
+fn who_can_start_without_anybodys_leaving_does_so_first() {
+    let step = view(&[running(1, 0)], &[row(2, 1), row(3, 1)], 2, 50);
+    assert_eq!(decide("{}", &step), (vec![1, 2], vec![]));
+}
+
+#[test]
 fn nobody_gives_way_to_one_that_waits_for_a_prefix_anyway() {
     let waits = Row { pending_tokens: 96, ..row(2, 1) };
     assert_eq!(decide("{}", &view(&[running(1, 0)], &[waits], 1, 50)), (vec![1], vec![]));
