@@ -183,7 +183,7 @@ fn arrival(waiting: Sequence<'_>) -> (Micros, SequenceId) {
 }
 
 /// Bytes of an account in a state, before which stands the last to leave.
-const ACCOUNT_BYTES: usize = 4 + 3 * 8;
+const ACCOUNT_BYTES: usize = 4 + 4 * 8;
 
 impl Accounts {
     /// The counters, to be carried over a swap.
@@ -191,7 +191,8 @@ impl Accounts {
         let mut bytes = self.last_to_leave.map_or(u32::MAX, |tenant| tenant.0).to_le_bytes().to_vec();
         for (tenant, account) in &self.by_tenant {
             bytes.extend(tenant.0.to_le_bytes());
-            for number in [account.counter, account.prompt_tokens_seen, account.output_tokens_seen] {
+            let seen = [account.prompt_tokens_seen, account.output_tokens_seen];
+            for number in [account.counter, seen[0], seen[1], u64::from(account.queued)] {
                 bytes.extend(number.to_le_bytes());
             }
         }
@@ -218,6 +219,7 @@ fn read_account(bytes: &[u8; ACCOUNT_BYTES]) -> (TenantId, Account) {
         counter: number(0),
         prompt_tokens_seen: number(1),
         output_tokens_seen: number(2),
+        queued: number(3) != 0,
         ..Account::default()
     };
     (TenantId(u32::from_le_bytes(*tenant)), account)

@@ -116,22 +116,32 @@ fn who_was_idle_comes_back_without_a_claim() {
 
 #[test]
 fn counters_survive_a_swap() {
-    let swapped = |carry: bool| {
-        let (mut outgoing, mut host) = (policy("{}"), host());
-        (1..=4).for_each(|id| host.submit(id, request(1, 90, 100)));
-        (5..=60).for_each(|id| host.submit(id, request(1 + u32::from(id % 2 == 0), 10, 10)));
-        for _ in 0..20 {
-            host.apply(&outgoing.schedule(&host.view()));
+    // Tenant 1 is far ahead of tenant 2, and tenant 3 has left after a long prompt.
+    let (mut outgoing, mut host) = (policy("{}"), host());
+    (1..=4).for_each(|id| host.submit(id, request(1, 90, 60)));
+    host.submit(5, request(3, 400, 1));
+    for _ in 0..20 {
+        host.apply(&outgoing.schedule(&host.view()));
+    }
+    (6..=80).for_each(|id| host.submit(id, request(1 + u32::from(id % 2 == 0), 10, 10)));
+    for _ in 0..10 {
+        host.apply(&outgoing.schedule(&host.view()));
+    }
+    let (mut next, mut cold) = (policy("{}"), policy("{}"));
+    next.import_state(&outgoing.export_state()).unwrap();
+    let goes_on = |policy: &mut Fair| {
+        let mut host = host.clone();
+        let mut plans = Vec::new();
+        for _ in 0..50 {
+            plans.push(policy.schedule(&host.view()));
+            host.apply(plans.last().unwrap());
         }
-        let mut incoming = policy("{}");
-        if carry {
-            incoming.import_state(&outgoing.export_state()).unwrap();
-        }
-        let next = |policy: &mut Fair| policy.schedule(&host.view());
-        next(&mut incoming) == next(&mut outgoing)
+        plans
     };
-    assert!(swapped(true), "the next version goes on as this one would");
-    assert!(policy("{}").import_state(&[1, 2, 3]).unwrap_err().contains('3'));
+    let plans = goes_on(&mut outgoing);
+    assert_eq!(goes_on(&mut next), plans, "the next version goes on as this one would");
+    assert_ne!(goes_on(&mut cold), plans, "which one that knows nothing doesn't");
+    assert!(next.import_state(&[1, 2, 3]).unwrap_err().contains('3'));
 }
 
 #[test]
