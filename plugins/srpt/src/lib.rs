@@ -2,9 +2,10 @@
 //!
 //! What has least left to compute starts first: the part of its prompt that isn't cached, and the tokens
 //! that it will probably still generate, which the host learns per tenant. Schrage (1968) shows that the
-//! order minimises mean latency where remaining times are known; Shahout et al. (ICLR 2025, "Don't Stop
-//! Me Now") use it with predicted lengths for language models. As there, what runs isn't preempted for
-//! something shorter: its keys and values would have to be computed again.
+//! order minimises mean latency where remaining times are known and preemption is free; Shahout et al.
+//! (ICLR 2025, "Don't Stop Me Now") use it with predicted lengths for language models and limit
+//! preemption, which isn't free there: keys and values have to be kept or computed again. Here what runs
+//! is never preempted for something shorter.
 //!
 //! Long requests pay for the short ones' gain. How long they may be overtaken is bounded, and under
 //! lasting overload this therefore comes close to the order of arrival.
