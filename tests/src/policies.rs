@@ -28,7 +28,10 @@ pub fn faulty(kind: PolicyKind, config: &str) -> AnyPolicy {
 pub fn load(kind: PolicyKind, component: &[u8], config: &str) -> AnyPolicy {
     static LOADER: OnceLock<PolicyLoader> = OnceLock::new();
     let loader = LOADER.get_or_init(|| {
-        let config = LoaderConfig { deadline: Duration::from_millis(200), ..LoaderConfig::default() };
+        // Compiled once, however often a test swaps it in.
+        let cache_dir = Some(concat!(env!("OUT_DIR"), "/compiled").into());
+        let deadline = Duration::from_millis(200);
+        let config = LoaderConfig { deadline, cache_dir, ..LoaderConfig::default() };
         PolicyLoader::new(config).expect("the sandbox starts")
     });
     loader.load(kind, component, config).unwrap_or_else(|e| panic!("{kind} policy does not load: {e}"))

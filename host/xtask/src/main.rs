@@ -8,6 +8,7 @@
 mod cargo;
 mod demo;
 mod test;
+mod zig;
 
 use std::process::ExitCode;
 

@@ -14,7 +14,11 @@ pub fn check() -> Result<(), String> {
 /// Everything: lints, native tests, and the policies' tests compiled to Wasm.
 pub fn test() -> Result<(), String> {
     check()?;
-    run(&mut cargo(&["test", "--workspace", "--all-features"]))?;
+    let mut tests = cargo(&["test", "--workspace", "--all-features"]);
+    if let Some(zig) = crate::zig::ensure() {
+        tests.env("INFER_ZIG", zig);
+    }
+    run(&mut tests)?;
     wasm_tests()?;
     eprintln!("All checks passed.");
     Ok(())

@@ -1,0 +1,63 @@
+//! A policy that wasn't written in Rust: built from C, checked and run like any other.
+//!
+//! Needs a C compiler for WebAssembly. `cargo xtask test` sees to one and says so by `INFER_ZIG`; without it
+//! and without one on the path, the test says that it was left out.
+
+use infer_core::engine::Policies;
+use infer_core::policy::{AnyPolicy, PolicyKind};
+use infer_core::{EngineConfig, config::Limits};
+use infer_tests::{Driver, Ended, load, request, tokenizer};
+
+fn component() -> Option<Vec<u8>> {
+    let Some(zig) = first_come_c::Zig::find() else {
+        assert!(
+            std::env::var_os(first_come_c::ZIG_VARIABLE).is_none(),
+            "the compiler that was named is there"
+        );
+        eprintln!("left out: no C compiler for WebAssembly (zig) was found");
+        return None;
+    };
+    let out = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("first-come-c");
+    std::fs::create_dir_all(&out).expect("a folder to build in");
+    Some(first_come_c::build(&zig, &out).unwrap_or_else(|error| panic!("{error:#}")))
+}
+
+fn streams(policies: Policies, total_blocks: u32) -> Driver {
+    let limits = Limits { max_running: 6, prefill_chunk: 64, ..EngineConfig::default().limits };
+    let config = EngineConfig { limits, total_blocks, max_seq_len: 512, ..EngineConfig::default() };
+    let mut driver = Driver::new(config, policies);
+    let tokenizer = tokenizer();
+    let text = "What is a prefix cache? How does continuous batching work? ";
+    for at in 0..12 {
+        let prompt = tokenizer.encode(&text.repeat(1 + at % 4)[at..], true).expect("encodes");
+        driver.submit(request(prompt, 30 + 5 * at as u32)).expect("admitted");
+    }
+    driver.run();
+    driver
+}
+
+#[test]
+fn a_scheduler_in_c_serves_as_one_in_rust_does() {
+    let Some(component) = component() else { return };
+    for total_blocks in [400, 24] {
+        let AnyPolicy::Scheduler(scheduler) = load(PolicyKind::Scheduler, &component, "{}") else {
+            unreachable!("it is a scheduler")
+        };
+        let in_c = streams(Policies { scheduler, ..Policies::builtin() }, total_blocks);
+        let in_rust = streams(Policies::builtin(), total_blocks);
+        assert_eq!(in_c.streams(), in_rust.streams(), "policies change when tokens come, never which");
+        assert!(in_c.faults().is_empty(), "{:?}", in_c.faults());
+        assert!(in_c.ended.values().all(|(end, _)| matches!(end, Ended::Finished(_))));
+        assert_eq!(in_c.engine.snapshot(in_c.now).policies[0].policy.name, "first-come-c");
+    }
+}
+
+#[test]
+fn its_refusals_name_what_is_wrong() {
+    let Some(component) = component() else { return };
+    let loader =
+        infer_wasm::PolicyLoader::new(infer_wasm::LoaderConfig::default()).expect("the sandbox starts");
+    let refused =
+        loader.load(PolicyKind::Scheduler, &component, r#"{"speed": 11}"#).expect_err("no such key");
+    assert!(refused.to_string().contains("takes no configuration"), "{refused}");
+}
