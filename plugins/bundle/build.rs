@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 
 /// Kind, name, package. The folder in `plugins/` has the policy's name.
-const POLICIES: [(&str, &str, &str); 9] = [
+const POLICIES: [(&str, &str, &str); 11] = [
     ("scheduler", "continuous", "policy-continuous"),
     ("scheduler", "static-batch", "policy-static-batch"),
     ("scheduler", "cache-aware", "policy-cache-aware"),
@@ -16,6 +16,8 @@ const POLICIES: [(&str, &str, &str); 9] = [
     ("scheduler", "priority", "policy-priority"),
     ("scheduler", "srpt", "policy-srpt"),
     ("admission", "memory-aware", "policy-memory-aware"),
+    ("admission", "slo", "policy-slo"),
+    ("admission", "token-bucket", "policy-token-bucket"),
     ("prefix-cache", "lru", "policy-lru"),
 ];
 

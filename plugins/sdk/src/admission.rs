@@ -1,7 +1,7 @@
 //! Who is let in.
 
-use crate::Policy;
 use crate::types::{Memory, Micros, SequenceId, SessionId, TenantId};
+use crate::{Policy, tokens_in};
 
 /// Decides whether the host takes a request. Asked when it arrives and, while the answer is
 /// [`Verdict::Wait`], again for the head of the queue whenever memory or load has changed.
@@ -134,4 +134,49 @@ pub struct Pressure {
     pub available_blocks: u32,
     /// Longest prompt plus output that would be admitted now.
     pub max_sequence_tokens: u32,
+}
+
+impl Pressure {
+    /// What the pool alone says: used blocks are those that can't be allocated, nothing is kept back, and
+    /// clients should slow down once the queue is full. For policies whose own matter isn't memory.
+    pub fn of_pool(load: &Load) -> Self {
+        let available = load.memory.allocatable_blocks().min(load.memory.total_blocks);
+        let total = u64::from(load.memory.total_blocks.max(1));
+        let used = u64::from(load.memory.total_blocks - available) * 1_000;
+        Self {
+            level_permille: u32::try_from(used.div_ceil(total)).unwrap_or(1_000),
+            backpressure: load.waiting >= load.max_waiting,
+            reserved_blocks: 0,
+            available_blocks: available,
+            max_sequence_tokens: tokens_in(available, load.memory.block_size),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pool_alone_says_what_is_used_and_what_is_left() {
+        let cases = [
+            // free, cached, waiting; level, backpressure, available
+            (100, 0, 0, 0, false, 100),
+            (10, 20, 9, 700, false, 30),
+            (0, 0, 10, 1_000, true, 0),
+            (u32::MAX, u32::MAX, 0, 0, false, 100),
+        ];
+        for (free_blocks, cached_blocks, waiting, level, backpressure, available) in cases {
+            let memory = Memory { block_size: 16, total_blocks: 100, free_blocks, cached_blocks };
+            let pressure = Pressure::of_pool(&Load { memory, waiting, max_waiting: 10, ..Load::default() });
+            let expected = Pressure {
+                level_permille: level,
+                backpressure,
+                reserved_blocks: 0,
+                available_blocks: available,
+                max_sequence_tokens: available * 16,
+            };
+            assert_eq!(pressure, expected, "{free_blocks} free, {cached_blocks} cached, {waiting} waiting");
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! The policy boundary: one trait per kind. The engine can't tell a native policy from a Wasm one.
 
 pub mod admission;
+mod chain;
 pub mod prefix_cache;
 pub mod scheduler;
 
@@ -8,6 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use admission::{AdmissionPolicy, AdmissionRequest, Load, Pressure, Verdict};
+pub use chain::Chain;
 pub use prefix_cache::{CacheEventKind, CacheEvents, Ended, Hit, PrefixCachePolicy, Retention};
 pub use scheduler::{Plan, SchedulerPolicy, SequenceColumns, StepView, TenantColumns};
 

@@ -1,0 +1,212 @@
+//! Several admission policies as one: each guards one thing (memory, a rate, a deadline), and a request
+//! must pass them all.
+//!
+//! They are asked in turn, and the first that doesn't admit decides; those behind it aren't asked. One
+//! that waits is asked about again from the first on, so a member that charges for an admission must
+//! remember whom it charged. To the slot a chain is one policy: a member's fault is the chain's, named
+//! after the member, and only the member that failed is restarted.
+
+use std::sync::Arc;
+
+use crate::policy::{
+    AdmissionPolicy, AdmissionRequest, CallStats, FaultKind, Load, Policy, PolicyFault, PolicyInfo, Pressure,
+    Verdict,
+};
+
+/// Members that a chain may have.
+const MEMBERS: std::ops::RangeInclusive<usize> = 2..=8;
+/// Longest name and version, as for any policy.
+const NAME_BYTES: usize = 64;
+
+/// Admission policies that are asked in turn.
+pub struct Chain {
+    members: Vec<Member>,
+    info: Arc<PolicyInfo>,
+}
+
+struct Member {
+    policy: Box<dyn AdmissionPolicy>,
+    name: String,
+    /// A call failed: it is restarted with the next `restart`.
+    failed: bool,
+    /// It was restarted, and nobody has given it its state since.
+    blank: bool,
+}
+
+impl Chain {
+    /// A chain of two to eight policies of different names, in the order in which they are asked.
+    pub fn new(members: Vec<Box<dyn AdmissionPolicy>>) -> Result<Self, PolicyFault> {
+        if !MEMBERS.contains(&members.len()) {
+            let message = format!(
+                "a chain has {} to {} policies, not {}",
+                MEMBERS.start(),
+                MEMBERS.end(),
+                members.len()
+            );
+            return Err(PolicyFault::new(FaultKind::Setup, message));
+        }
+        let infos: Vec<Arc<PolicyInfo>> = members.iter().map(|member| member.info()).collect();
+        for (at, info) in infos.iter().enumerate() {
+            if infos[..at].iter().any(|before| before.name == info.name) {
+                let message = format!("`{}` stands in the chain twice", info.name);
+                return Err(PolicyFault::new(FaultKind::Setup, message));
+            }
+        }
+        let members = members.into_iter().map(Member::new).collect();
+        Ok(Self { members, info: Arc::new(describe(&infos)) })
+    }
+}
+
+/// A chain's name is those of its members joined by `+`; likewise version and digest.
+fn describe(members: &[Arc<PolicyInfo>]) -> PolicyInfo {
+    let column = |cell: fn(&PolicyInfo) -> &str| members.iter().map(|info| cell(info)).collect::<Vec<_>>();
+    PolicyInfo {
+        name: join(&column(|info| &info.name)),
+        version: join(&column(|info| &info.version)),
+        description: format!("Asks in turn; all must admit: {}.", column(|info| &info.name).join(", ")),
+        config_schema: "{}".to_owned(),
+        digest: column(|info| &info.digest).join("+"),
+    }
+}
+
+/// As many parts as fit, then how many were left out: `memory-aware+token-bucket+2`.
+fn join(parts: &[&str]) -> String {
+    let whole = parts.join("+");
+    if whole.len() <= NAME_BYTES {
+        return whole;
+    }
+    let shortened = (0..parts.len()).rev().map(|fit| {
+        let left_out = format!("{}", parts.len() - fit);
+        parts[..fit].iter().copied().chain([left_out.as_str()]).collect::<Vec<_>>().join("+")
+    });
+    shortened.into_iter().find(|name| name.len() <= NAME_BYTES).unwrap_or_default()
+}
+
+impl Policy for Chain {
+    fn info(&self) -> Arc<PolicyInfo> {
+        self.info.clone()
+    }
+
+    /// Per member with a state: length and bytes of its name, length and bytes of its state; lengths are
+    /// 32 bits, little-endian.
+    fn export_state(&mut self) -> Result<Vec<u8>, PolicyFault> {
+        let mut framed = Vec::new();
+        for member in &mut self.members {
+            let state = member.ask(|policy| policy.export_state())?;
+            if !state.is_empty() {
+                for part in [member.name.as_bytes(), &state] {
+                    framed.extend((part.len() as u32).to_le_bytes());
+                    framed.extend_from_slice(part);
+                }
+            }
+        }
+        Ok(framed)
+    }
+
+    /// Gives each member the state of the one with its name, in whatever chain that stood. After a restart
+    /// only those that were restarted get theirs: the others know more than their last exported state.
+    fn import_state(&mut self, state: &[u8]) -> Result<(), PolicyFault> {
+        let states = frames(state)
+            .ok_or_else(|| PolicyFault::new(FaultKind::InvalidDecision, "this is no state of a chain"))?;
+        let restarted = self.members.iter().any(|member| member.blank);
+        let mut first_refusal = Ok(());
+        for member in self.members.iter_mut().filter(|member| member.blank || !restarted) {
+            member.blank = false;
+            let Some((_, state)) = states.iter().find(|(name, _)| *name == member.name.as_bytes()) else {
+                continue;
+            };
+            // One that can't read its state starts cold, which must not keep the others from theirs.
+            let taken = member.policy.import_state(state).map_err(|fault| member.sign(fault));
+            first_refusal = first_refusal.and(taken);
+        }
+        first_refusal
+    }
+
+    fn restart(&mut self) -> Result<(), PolicyFault> {
+        for member in self.members.iter_mut().filter(|member| member.failed) {
+            member.policy.restart().map_err(|fault| member.sign(fault))?;
+            member.failed = false;
+            member.blank = true;
+        }
+        Ok(())
+    }
+
+    /// Calls of all members. The percentiles are the sums of theirs, as if all were asked each time and were
+    /// slow together: an answer of the chain rarely takes as long.
+    fn stats(&self) -> CallStats {
+        self.members.iter().map(|member| member.policy.stats()).fold(CallStats::default(), |sum, stats| {
+            CallStats {
+                calls: sum.calls.saturating_add(stats.calls),
+                p50_us: sum.p50_us + stats.p50_us,
+                p99_us: sum.p99_us + stats.p99_us,
+            }
+        })
+    }
+}
+
+impl AdmissionPolicy for Chain {
+    fn admit(&mut self, request: &AdmissionRequest, load: &Load) -> Result<Verdict, PolicyFault> {
+        for member in &mut self.members {
+            let verdict = member.ask(|policy| policy.admit(request, load))?;
+            if verdict != Verdict::Admit {
+                return Ok(verdict);
+            }
+        }
+        Ok(Verdict::Admit)
+    }
+
+    /// The most cautious of what the members say, number by number.
+    fn measure(&mut self, load: &Load) -> Result<Pressure, PolicyFault> {
+        let mut all: Option<Pressure> = None;
+        for member in &mut self.members {
+            let one = member.ask(|policy| policy.measure(load))?;
+            all = Some(all.map_or(one, |all| Pressure {
+                level_permille: all.level_permille.max(one.level_permille),
+                backpressure: all.backpressure || one.backpressure,
+                reserved_blocks: all.reserved_blocks.max(one.reserved_blocks),
+                available_blocks: all.available_blocks.min(one.available_blocks),
+                max_sequence_tokens: all.max_sequence_tokens.min(one.max_sequence_tokens),
+            }));
+        }
+        Ok(all.expect("a chain has members"))
+    }
+}
+
+impl Member {
+    fn new(policy: Box<dyn AdmissionPolicy>) -> Self {
+        let name = policy.info().name.clone();
+        Self { policy, name, failed: false, blank: false }
+    }
+
+    fn ask<T>(
+        &mut self,
+        question: impl FnOnce(&mut dyn AdmissionPolicy) -> Result<T, PolicyFault>,
+    ) -> Result<T, PolicyFault> {
+        self.blank = false;
+        question(&mut *self.policy).map_err(|fault| {
+            self.failed = true;
+            self.sign(fault)
+        })
+    }
+
+    fn sign(&self, fault: PolicyFault) -> PolicyFault {
+        PolicyFault { message: format!("{}: {}", self.name, fault.message), ..fault }
+    }
+}
+
+/// Names and states; `None` where the frames don't add up.
+fn frames(mut bytes: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
+    let mut frames = Vec::new();
+    while !bytes.is_empty() {
+        let (name, rest) = frame(bytes)?;
+        let (state, rest) = frame(rest)?;
+        frames.push((name, state));
+        bytes = rest;
+    }
+    Some(frames)
+}
+
+fn frame(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = bytes.split_first_chunk()?;
+    rest.split_at_checked(u32::from_le_bytes(*length) as usize)
+}

@@ -1,0 +1,164 @@
+//! `slo`: refuses at the door what would miss the deadline of its first token, and says when to come back.
+//!
+//! The idea of early rejection in Mooncake (Qin et al. 2024, section 7): what can't be served in time only
+//! makes others late, so it is turned away before it costs anything. The estimate is a fluid one, of
+//! measured rates: all prompt tokens ahead and the request's own uncached ones at the prefill rate, and,
+//! where every place is taken, the time until enough sequences have ended, at the output rate, if what is
+//! expected of them is spread evenly.
+//!
+//! Not in it, because no number tells: what is left of prompts that have started, and the scheduler's
+//! order. Everybody who waits is taken to be ahead, which errs towards refusing. While a rate is unknown,
+//! everything passes. It never says `wait`, so it can stand before or behind a policy that minds memory.
+
+use infer_policy_sdk::{
+    Admission, Load, Micros, Policy, Pressure, Reason, Refusal, Request, Verdict, export_policy,
+};
+use serde::{Deserialize, Serialize};
+
+/// What `configure` takes.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// When the first token is due after the request's arrival, where the request names no deadline;
+    /// 0 for none.
+    pub default_ttft_ms: u32,
+    /// What estimates are multiplied with: more than 1 refuses earlier.
+    pub slack: f64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { default_ttft_ms: 0, slack: 1.0 }
+    }
+}
+
+/// Admission by time to first token.
+pub struct Slo {
+    config: Config,
+}
+
+/// What stands before a request's first token.
+struct Ahead {
+    prompt_tokens: u64,
+    own_tokens: u64,
+    output_tokens: u64,
+    /// Sequences that hold a place or wait for one, and how many of them must end first.
+    sequences: u64,
+    to_end: u64,
+}
+
+impl Policy for Slo {
+    type Config = Config;
+    const NAME: &'static str = "slo";
+    const VERSION: &'static str = env!("CARGO_PKG_VERSION");
+    const DESCRIPTION: &'static str = "Refuses what would miss the deadline of its first token at the \
+         measured rates, and names the time after which it would not.";
+    const CONFIG_SCHEMA: &'static str = r#"{
+        "type": "object",
+        "additionalProperties": false,
+        "properties": {
+            "default_ttft_ms": {
+                "type": "integer", "minimum": 0, "default": 0,
+                "description": "When the first token is due where a request names no deadline; 0 for none"
+            },
+            "slack": {
+                "type": "number", "minimum": 0.1, "maximum": 10, "default": 1.0,
+                "description": "Factor on estimated times; more than 1 refuses earlier"
+            }
+        }
+    }"#;
+
+    fn new(config: Config) -> Result<Self, String> {
+        if !(0.1..=10.0).contains(&config.slack) {
+            return Err(format!("`slack` must be from 0.1 to 10, not {}", config.slack));
+        }
+        Ok(Self { config })
+    }
+}
+
+impl Admission for Slo {
+    fn admit(&mut self, request: &Request, load: &Load) -> Verdict {
+        let due = match (request.deadline, self.config.default_ttft_ms) {
+            (Micros::NEVER, 0) => return Verdict::Admit,
+            (Micros::NEVER, millis) => request.arrived.plus(Micros::from_millis(u64::from(millis))),
+            (deadline, _) => deadline,
+        };
+        let ahead = Ahead::of(request, load);
+        let Some(estimate) = self.estimate(&ahead, load) else { return Verdict::Admit };
+        if load.now.plus(estimate) <= due {
+            return Verdict::Admit;
+        }
+        // One that comes later is given as much time as this one was given when it arrived.
+        let budget = due.since(request.arrived);
+        let alone = Ahead { prompt_tokens: 0, to_end: 0, ..ahead };
+        let hopeless = self.estimate(&alone, load).is_some_and(|alone| alone > budget);
+        let retry_after_ms = if hopeless { 0 } else { millis(estimate.since(budget)).max(1) };
+        let message = format!(
+            "the first token would take {} ms, {} ms are left of the {} ms promised",
+            millis(estimate),
+            due.since(load.now).0 / 1_000,
+            budget.0 / 1_000
+        );
+        Verdict::Refuse(Refusal { reason: Reason::Backpressure, message, retry_after_ms })
+    }
+
+    fn measure(&mut self, load: &Load) -> Pressure {
+        let pressure = Pressure::of_pool(load);
+        let nothing = Request { arrived: load.now, ..Request::default() };
+        let promised = Micros::from_millis(u64::from(self.config.default_ttft_ms));
+        let late = self.config.default_ttft_ms > 0
+            && self.estimate(&Ahead::of(&nothing, load), load).is_some_and(|estimate| estimate > promised);
+        Pressure { backpressure: pressure.backpressure || late, ..pressure }
+    }
+}
+
+impl Slo {
+    /// Time to the first token; `None` while a rate that it takes is unknown.
+    fn estimate(&self, ahead: &Ahead, load: &Load) -> Option<Micros> {
+        let prefill = micros(
+            u128::from(ahead.prompt_tokens) + u128::from(ahead.own_tokens),
+            load.prefill_tokens_per_second,
+        )?;
+        let places = match ahead.to_end {
+            0 => 0,
+            ends => micros(
+                (u128::from(ahead.output_tokens) * u128::from(ends)).div_ceil(u128::from(ahead.sequences)),
+                load.output_tokens_per_second,
+            )?,
+        };
+        Some(Micros((prefill.saturating_add(places) as f64 * self.config.slack) as u64))
+    }
+}
+
+impl Ahead {
+    fn of(request: &Request, load: &Load) -> Self {
+        let own_tokens = u64::from(request.prompt_tokens.saturating_sub(request.cached_tokens));
+        // Asked about again, the request is among those that wait.
+        let queued = load.now > request.arrived && load.waiting > 0;
+        let own = |tokens: u32| if queued { u64::from(tokens) } else { 0 };
+        let waiting = u64::from(load.waiting) - u64::from(queued);
+        let sequences = u64::from(load.running) + waiting;
+        Self {
+            prompt_tokens: load.waiting_prompt_tokens.saturating_sub(own(request.prompt_tokens)),
+            own_tokens,
+            output_tokens: load.expected_output_tokens.saturating_sub(own(request.expected_tokens)),
+            sequences,
+            to_end: (sequences + 1).saturating_sub(u64::from(load.max_running)).min(sequences),
+        }
+    }
+}
+
+/// Microseconds that so many tokens take; `None` where the rate is unknown.
+fn micros(tokens: u128, per_second: u32) -> Option<u64> {
+    let micros = (tokens * 1_000_000).div_ceil(u128::from((per_second > 0).then_some(per_second)?));
+    Some(u64::try_from(micros).unwrap_or(u64::MAX))
+}
+
+fn millis(time: Micros) -> u32 {
+    u32::try_from(time.0.div_ceil(1_000)).unwrap_or(u32::MAX)
+}
+
+export_policy!(admission: Slo);
+
+#[cfg(test)]
+mod tests;
