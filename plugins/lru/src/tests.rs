@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use infer_policy_sdk::testing::{Rng, check_config, for_seeds};
+use infer_policy_sdk::testing::{Rng, check_config, check_prefix_cache, for_seeds};
 use infer_policy_sdk::{Ended, Event, EventKind, Hit, SessionId, TenantId};
 
 use super::*;
@@ -168,4 +168,9 @@ fn random_events(rng: &mut Rng, at: u64) -> Vec<Event> {
     (0..rng.between(0, 8))
         .map(|_| event(at, kinds[rng.between(0, 4) as usize], rng.between(0, 60), None, 0))
         .collect()
+}
+
+#[test]
+fn it_keeps_the_rules_whatever_is_played() {
+    check_prefix_cache(Lru::default);
 }

@@ -40,6 +40,7 @@
 mod admission;
 mod blocks;
 mod config;
+mod idle;
 mod log;
 mod patience;
 mod planner;
@@ -57,6 +58,7 @@ pub mod guest;
 pub use admission::{Admission, Load, Pressure, Reason, Refusal, Request, Verdict};
 pub use blocks::{blocks_for, blocks_to_run, blocks_to_start, tokens_in};
 pub use config::{EMPTY_SCHEMA, NoConfig, parse_config};
+pub use idle::{BlockMap, IdleTree, Taken};
 pub use log::{Level, log};
 pub use patience::Patience;
 pub use planner::{Planner, Short};

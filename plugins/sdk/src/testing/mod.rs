@@ -3,6 +3,7 @@
 //!
 //! Panics are how a test fails, so this module panics where the rest of the SDK never does.
 
+mod cache;
 mod config;
 mod host;
 mod pool;
@@ -14,6 +15,7 @@ mod views;
 use std::cell::Cell;
 use std::sync::Once;
 
+pub use cache::{CacheHost, Started, Tally, Turn, check_prefix_cache};
 pub use config::check_config;
 pub use host::{Finished, Host, Report, Spec};
 pub use rng::Rng;
