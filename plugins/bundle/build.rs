@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 
 /// Kind, name, package. The folder in `plugins/` has the policy's name.
-const POLICIES: [(&str, &str, &str); 11] = [
+const POLICIES: [(&str, &str, &str); 13] = [
     ("scheduler", "continuous", "policy-continuous"),
     ("scheduler", "static-batch", "policy-static-batch"),
     ("scheduler", "cache-aware", "policy-cache-aware"),
@@ -19,6 +19,8 @@ const POLICIES: [(&str, &str, &str); 11] = [
     ("admission", "slo", "policy-slo"),
     ("admission", "token-bucket", "policy-token-bucket"),
     ("prefix-cache", "lru", "policy-lru"),
+    ("prefix-cache", "session", "policy-session"),
+    ("prefix-cache", "ttl-lru", "policy-ttl-lru"),
 ];
 
 fn main() -> Result<()> {

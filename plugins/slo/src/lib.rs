@@ -1,6 +1,6 @@
 //! `slo`: refuses at the door what would miss the deadline of its first token, and says when to come back.
 //!
-//! The idea of early rejection in Mooncake (Qin et al. 2024, section 7): what can't be served in time only
+//! The idea of early rejection in Mooncake (Qin et al. 2024): what can't be served in time only
 //! makes others late, so it is turned away before it costs anything. The estimate is a fluid one, of
 //! measured rates: all prompt tokens ahead and the request's own uncached ones at the prefill rate, and,
 //! where every place is taken, the time until enough sequences have ended, at the output rate, if what is

@@ -1,6 +1,6 @@
 //! `token-bucket`: a rate and a burst of tokens for each tenant, and an honest `Retry-After`.
 //!
-//! The token bucket of traffic shaping (Turner 1986; the meter of RFC 2697): a tenant's bucket fills at its
+//! The token bucket of traffic policing (RFC 2697 describes its meter): a tenant's bucket fills at its
 //! rate up to its burst, and a request takes its prompt and its longest output out of it when it is let
 //! in. Levels are whole numbers of a unit in which every rate is whole, so that nothing is lost by rounding
 //! however often a bucket is looked at.

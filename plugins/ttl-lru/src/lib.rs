@@ -1,0 +1,99 @@
+//! `ttl-lru`: keeps the prefixes of a bounded number of requests, each for a bounded time after its last use.
+//!
+//! The prefix cache of servers that keep one entry a request, with a cap on entries and a time to live,
+//! brought to shared blocks: an entry is an idle block that no other follows, and the blocks before it that
+//! no other entry shares. So a conversation is one entry however many turns it has, and a system prompt
+//! before a hundred conversations is none of its own. Time is the host's to keep: `retain` tells it. What
+//! runs is no entry; the cap counts what nobody uses.
+
+use infer_policy_sdk::{
+    BlockId, Ended, EventKind, Events, IdleTree, Micros, Policy, PrefixCache, Retention, export_policy,
+};
+use serde::{Deserialize, Serialize};
+
+/// What `configure` takes.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Entries that are kept.
+    pub max_entries: u32,
+    /// Seconds after its last use in which an entry is kept; 0 for no limit.
+    pub ttl_s: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { max_entries: 100, ttl_s: 300 }
+    }
+}
+
+/// A cap on entries, a time to live, and the least recently used first.
+pub struct TtlLru {
+    config: Config,
+    /// By when a block became idle.
+    idle: IdleTree<u64>,
+    clock: u64,
+}
+
+impl Policy for TtlLru {
+    type Config = Config;
+    const NAME: &'static str = "ttl-lru";
+    const VERSION: &'static str = env!("CARGO_PKG_VERSION");
+    const DESCRIPTION: &'static str = "Keeps the prefixes of so many requests for so long after their last \
+         use; the least recently used goes first.";
+    const CONFIG_SCHEMA: &'static str = r#"{
+        "type": "object",
+        "additionalProperties": false,
+        "properties": {
+            "max_entries": {
+                "type": "integer", "minimum": 1, "default": 100,
+                "description": "Prefixes of ended requests that are kept"
+            },
+            "ttl_s": {
+                "type": "integer", "minimum": 0, "default": 300,
+                "description": "Seconds after its last use in which a prefix is kept; 0 for no limit"
+            }
+        }
+    }"#;
+
+    fn new(config: Config) -> Result<Self, String> {
+        if config.max_entries == 0 {
+            return Err("`max_entries` must be at least 1".to_owned());
+        }
+        Ok(Self { config, idle: IdleTree::default(), clock: 0 })
+    }
+}
+
+impl PrefixCache for TtlLru {
+    fn retain(&mut self, ended: &Ended) -> Retention {
+        let ttl = Micros::from_millis(u64::from(self.config.ttl_s) * 1_000);
+        Retention { keep_tokens: ended.total_tokens(), ttl }
+    }
+
+    fn observe(&mut self, events: &Events) -> Vec<BlockId> {
+        for event in events.iter() {
+            match event.kind {
+                EventKind::Idle => {
+                    self.clock += 1;
+                    self.idle.insert(event.block, event.parent, self.clock);
+                }
+                EventKind::Stored | EventKind::Reused | EventKind::Dropped => {
+                    self.idle.remove(event.block);
+                }
+            }
+        }
+        // A block that becomes an entry of its own by this is counted when the host tells what it dropped.
+        let entries = self.idle.leaves();
+        let over = entries.len().saturating_sub(self.config.max_entries as usize);
+        entries.take(over).flat_map(|(_, leaf)| self.idle.branch(leaf)).collect()
+    }
+
+    fn evict(&mut self, _now: Micros, need: u32) -> Vec<BlockId> {
+        self.idle.order().take(need as usize).map(|(_, block)| block).collect()
+    }
+}
+
+export_policy!(prefix_cache: TtlLru);
+
+#[cfg(test)]
+mod tests;

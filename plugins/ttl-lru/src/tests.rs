@@ -1,0 +1,111 @@
+//! Caps and times, on a pool with real sharing.
+
+use infer_policy_sdk::parse_config;
+use infer_policy_sdk::testing::{CacheHost, Turn, check_config, check_prefix_cache};
+
+use super::*;
+
+fn policy(config: &str) -> TtlLru {
+    TtlLru::new(parse_config(config).unwrap()).unwrap()
+}
+
+fn host(config: &str) -> CacheHost<TtlLru> {
+    CacheHost::new(policy(config), 16, 100)
+}
+
+fn turn(text: u32, blocks: u32) -> Turn {
+    Turn::new("any", text, blocks)
+}
+
+const SECOND: Micros = Micros(1_000_000);
+
+#[test]
+fn its_configuration_is_what_its_schema_says() {
+    check_config::<TtlLru>();
+    let error = TtlLru::new(parse_config(r#"{"max_entries": 0}"#).unwrap()).err().unwrap();
+    assert!(error.contains("`max_entries`"), "{error}");
+}
+
+#[test]
+fn it_keeps_the_rules_whatever_is_played() {
+    check_prefix_cache(|| policy("{}"));
+    check_prefix_cache(|| policy(r#"{"max_entries": 2, "ttl_s": 60}"#));
+}
+
+#[test]
+fn over_the_cap_the_least_recently_used_entry_goes_with_all_its_blocks() {
+    let mut host = host(r#"{"max_entries": 3}"#);
+    for text in 0..3 {
+        host.play(&turn(text, 5));
+    }
+    host.play(&turn(0, 5));
+    host.play(&turn(3, 5));
+    let cached = [0, 1, 2, 3].map(|text| host.cached(&turn(text, 5)));
+    assert_eq!(cached, [5, 0, 5, 5], "the first was used again since");
+    assert_eq!(host.memory().free_blocks, 85);
+}
+
+#[test]
+fn a_growing_conversation_is_one_entry() {
+    let mut host = host(r#"{"max_entries": 1}"#);
+    for blocks in 1..10 {
+        host.play(&turn(0, blocks));
+    }
+    assert_eq!(host.cached(&turn(0, 9)), 9);
+    assert_eq!(host.tally("any").computed_tokens, 9 * 16, "each turn found all of the one before");
+}
+
+#[test]
+fn what_entries_share_stays_for_the_last_of_them() {
+    let mut host = host(r#"{"max_entries": 2}"#);
+    let branch = |text| {
+        let prompt = [turn(0, 4).prompt, turn(text, 2).prompt].concat();
+        Turn { prompt, ..turn(text, 0) }
+    };
+    for text in 1..=4 {
+        host.play(&branch(text));
+    }
+    assert_eq!([1, 2, 3, 4].map(|text| host.cached(&branch(text))), [4, 4, 6, 6]);
+    host.play(&turn(8, 1));
+    host.play(&turn(9, 1));
+    assert_eq!(host.cached(&branch(4)), 0, "trunk and all");
+}
+
+#[test]
+fn a_prefix_is_forgotten_so_long_after_its_last_use() {
+    let mut host = host(r#"{"ttl_s": 10}"#);
+    host.play(&turn(0, 3));
+    host.wait(Micros(9 * SECOND.0));
+    host.play(&turn(0, 3));
+    host.wait(Micros(9 * SECOND.0));
+    assert_eq!(host.cached(&turn(0, 3)), 3, "the second use counts");
+    host.wait(SECOND);
+    assert_eq!(host.cached(&turn(0, 3)), 0);
+    let ended = Ended { prompt_tokens: 5, generated_tokens: 2, ..Ended::default() };
+    assert_eq!(policy("{}").retain(&ended), Retention { keep_tokens: 7, ttl: Micros(300 * SECOND.0) });
+    assert_eq!(policy(r#"{"ttl_s": 0}"#).retain(&ended).ttl, Micros::ZERO);
+}
+
+#[test]
+fn the_cap_holds_after_a_swap_too() {
+    let mut host = host("{}");
+    for text in 0..10 {
+        host.play(&turn(text, 3));
+    }
+    host.swap(policy(r#"{"max_entries": 4}"#));
+    let cached: Vec<u32> = (0..10).map(|text| host.cached(&turn(text, 3))).collect();
+    assert_eq!(cached, [0, 0, 0, 0, 0, 0, 3, 3, 3, 3]);
+}
+
+#[test]
+fn without_cap_and_time_it_names_what_lru_names() {
+    let mut own = CacheHost::new(policy(r#"{"max_entries": 1000, "ttl_s": 0}"#), 16, 30);
+    let mut lru = CacheHost::new(policy_lru::Lru::default(), 16, 30);
+    for step in 0..200 {
+        let turn = turn(step * step % 13, 1 + step % 9);
+        own.play(&turn);
+        lru.play(&turn);
+    }
+    assert_eq!(own.tally("any"), lru.tally("any"));
+    assert!(own.tally("any").hit_percent() > 0);
+}
