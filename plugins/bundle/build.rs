@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 
 /// Kind, name, package. The folder in `plugins/` has the policy's name.
-const POLICIES: [(&str, &str, &str); 13] = [
+const POLICIES: [(&str, &str, &str); 16] = [
     ("scheduler", "continuous", "policy-continuous"),
     ("scheduler", "static-batch", "policy-static-batch"),
     ("scheduler", "cache-aware", "policy-cache-aware"),
@@ -19,7 +19,10 @@ const POLICIES: [(&str, &str, &str); 13] = [
     ("admission", "slo", "policy-slo"),
     ("admission", "token-bucket", "policy-token-bucket"),
     ("prefix-cache", "lru", "policy-lru"),
+    ("prefix-cache", "cost-aware", "policy-cost-aware"),
+    ("prefix-cache", "s3-fifo", "policy-s3-fifo"),
     ("prefix-cache", "session", "policy-session"),
+    ("prefix-cache", "tenant-quota", "policy-tenant-quota"),
     ("prefix-cache", "ttl-lru", "policy-ttl-lru"),
 ];
 

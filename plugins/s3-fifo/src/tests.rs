@@ -1,0 +1,140 @@
+//! Scans, promotions, and what a place in a queue survives.
+
+use infer_policy_sdk::parse_config;
+use infer_policy_sdk::testing::{CacheHost, Tally, Turn, check_config, check_prefix_cache};
+use policy_lru::Lru;
+
+use super::*;
+
+fn policy(config: &str) -> S3Fifo {
+    S3Fifo::new(parse_config(config).unwrap()).unwrap()
+}
+
+fn host() -> CacheHost<S3Fifo> {
+    CacheHost::new(policy("{}"), 16, 100)
+}
+
+fn turn(text: u32, blocks: u32) -> Turn {
+    Turn::new("any", text, blocks)
+}
+
+#[test]
+fn its_configuration_is_what_its_schema_says() {
+    check_config::<S3Fifo>();
+    let error = S3Fifo::new(parse_config(r#"{"small": -1}"#).unwrap()).err().unwrap();
+    assert!(error.contains("`small`"), "{error}");
+}
+
+#[test]
+fn it_keeps_the_rules_whatever_is_played() {
+    check_prefix_cache(|| policy("{}"));
+    check_prefix_cache(|| policy(r#"{"small": 0.6}"#));
+}
+
+/// Eight documents that are asked about again and again; in between a crawler reads many others once.
+fn scan<P: PrefixCache>(policy: P) -> Tally {
+    let mut host = CacheHost::new(policy, 16, 100);
+    for round in 0..10 {
+        for document in 0..8 {
+            host.play(&Turn::new("document", document, 8));
+            host.play(&Turn::new("document", document, 8));
+        }
+        for page in 0..20 {
+            host.play(&Turn::new("crawler", 100 + round * 20 + page, 10));
+        }
+    }
+    assert_eq!(host.tally("crawler").hit_percent(), 0);
+    host.tally("document")
+}
+
+#[test]
+fn a_scan_does_not_evict_what_is_used() {
+    let (lru, own) = (scan(Lru::default()), scan(policy("{}")));
+    assert_eq!(lru.hit_percent(), 50, "each round finds nothing of the one before");
+    assert_eq!(own.computed_tokens, 8 * 8 * 16, "each document is computed once");
+    assert_eq!(own.hit_percent(), 95);
+}
+
+#[test]
+fn newcomers_go_in_the_order_in_which_they_came() {
+    let mut host = host();
+    for text in 0..10 {
+        host.play(&turn(text, 10));
+    }
+    host.play(&turn(20, 15));
+    assert_eq!([0, 1, 2].map(|text| host.cached(&turn(text, 10))), [0, 5, 10], "and leaves before roots");
+}
+
+#[test]
+fn a_use_moves_nothing_until_it_is_judged() {
+    let mut host = host();
+    for text in 0..10 {
+        host.play(&turn(text, 10));
+    }
+    host.play(&turn(0, 10));
+    host.play(&turn(20, 10));
+    assert_eq!([0, 1].map(|text| host.cached(&turn(text, 10))), [10, 0], "spared, the next one went");
+    for text in 21..40 {
+        host.play(&turn(text, 10));
+    }
+    assert_eq!(host.cached(&turn(0, 10)), 10, "the main queue is safe while newcomers come");
+}
+
+#[test]
+fn what_is_no_longer_used_leaves_the_main_queue_in_the_end() {
+    let mut host = host();
+    for text in 0..9 {
+        host.play(&turn(text, 10));
+        host.play(&turn(text, 10));
+    }
+    // The next generation: asked about four times each, the old one never again.
+    for text in 50..80 {
+        for _ in 0..4 {
+            host.play(&turn(text, 10));
+        }
+    }
+    let old: u32 = (0..9).map(|text| host.cached(&turn(text, 10))).sum();
+    assert!(old <= 10, "{old} blocks of the old generation are left");
+}
+
+#[test]
+fn those_before_a_promoted_block_come_along() {
+    let mut policy = policy("{}");
+    let mut host = |kind: EventKind, block: u32, parent: u32| {
+        let mut events = Events::default();
+        events.push(infer_policy_sdk::Event {
+            at: Micros(1),
+            kind,
+            block: BlockId(block),
+            parent: Some(BlockId(parent)).filter(|parent| parent.0 > 0),
+            depth: block,
+            tenant: infer_policy_sdk::TenantId(0),
+            session: infer_policy_sdk::SessionId(0),
+        });
+        policy.observe(&events);
+    };
+    for (block, parent) in [(1, 0), (2, 1)] {
+        host(EventKind::Stored, block, parent);
+    }
+    host(EventKind::Reused, 2, 1);
+    for (block, parent) in [(2, 1), (1, 0), (3, 0)] {
+        host(EventKind::Idle, block, parent);
+    }
+    assert_eq!(policy.evict(Micros(1), 1), [BlockId(3)]);
+    let queues = [1, 2, 3].map(|block| policy.idle.key(BlockId(block)).unwrap().0);
+    assert_eq!(queues, [Queue::Main, Queue::Main, Queue::Small]);
+    assert_eq!(policy.evict(Micros(1), 9), [3, 2, 1].map(BlockId), "all of them when all must go");
+    assert_eq!(policy.idle.len(), 3, "naming is not dropping");
+}
+
+#[test]
+fn after_a_swap_all_begin_on_probation_in_the_order_of_use() {
+    let mut host = host();
+    for text in 0..10 {
+        host.play(&turn(text, 10));
+    }
+    host.play(&turn(0, 10));
+    host.swap(policy("{}"));
+    host.play(&turn(20, 20));
+    assert_eq!([0, 1, 2, 3].map(|text| host.cached(&turn(text, 10))), [10, 0, 0, 10]);
+}

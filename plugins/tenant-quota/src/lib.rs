@@ -1,0 +1,142 @@
+//! `tenant-quota`: one tenant's flood evicts that tenant's own prefixes, not those of others.
+//!
+//! Each tenant that has anything cached is entitled to an equal share of all that is; memory is taken from
+//! the tenant furthest above its share, least recently used first. Under pressure holdings converge to
+//! max-min fairness (Bertsekas and Gallager 1992): nobody below its share loses anything while
+//! somebody is above, and what one doesn't use is the others' to fill. Shares are of the idle blocks;
+//! what runs is the scheduler's matter. Weights are deliberately absent: a cache is worth to a tenant what
+//! its own traffic finds in it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use infer_policy_sdk::{
+    BlockId, EventKind, Events, IdleTree, Micros, Policy, PrefixCache, Taken, TenantId, export_policy,
+};
+use serde::{Deserialize, Serialize};
+
+/// What `configure` takes.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// How far above its share, as a share of all cached blocks, a tenant may be before its blocks go
+    /// first. While nobody is further, the least recently used go, whoever they belong to.
+    pub slack: f64,
+}
+
+/// Equal shares among tenants, least recently used first within one.
+pub struct TenantQuota {
+    config: Config,
+    idle: IdleTree<(TenantId, u64)>,
+    /// Idle blocks of each tenant that has any, and the same the other way round.
+    held: BTreeMap<TenantId, usize>,
+    by_held: BTreeSet<(usize, TenantId)>,
+    clock: u64,
+}
+
+impl Policy for TenantQuota {
+    type Config = Config;
+    const NAME: &'static str = "tenant-quota";
+    const VERSION: &'static str = env!("CARGO_PKG_VERSION");
+    const DESCRIPTION: &'static str = "Entitles each tenant to an equal share of the cached blocks; who is \
+         furthest above it loses first.";
+    const CONFIG_SCHEMA: &'static str = r#"{
+        "type": "object",
+        "additionalProperties": false,
+        "properties": {
+            "slack": {
+                "type": "number", "minimum": 0, "maximum": 1, "default": 0.0,
+                "description": "How far above its share a tenant may be before its blocks go first"
+            }
+        }
+    }"#;
+
+    fn new(config: Config) -> Result<Self, String> {
+        if !(0.0..=1.0).contains(&config.slack) {
+            return Err(format!("`slack` must be from 0 to 1, not {}", config.slack));
+        }
+        Ok(Self {
+            config,
+            idle: IdleTree::default(),
+            held: BTreeMap::new(),
+            by_held: BTreeSet::new(),
+            clock: 0,
+        })
+    }
+}
+
+impl PrefixCache for TenantQuota {
+    fn observe(&mut self, events: &Events) -> Vec<BlockId> {
+        for event in events.iter() {
+            self.take(event.block);
+            if event.kind == EventKind::Idle {
+                self.clock += 1;
+                let key = (event.tenant, self.clock);
+                self.put(Taken { block: event.block, parent: event.parent, key });
+            }
+        }
+        Vec::new()
+    }
+
+    fn evict(&mut self, _now: Micros, need: u32) -> Vec<BlockId> {
+        let mut named = Vec::new();
+        while named.len() < need as usize
+            && let Some(taken) = self.victim().and_then(|block| self.take(block))
+        {
+            named.push(taken);
+        }
+        let names = named.iter().map(|taken| taken.block).collect();
+        // Naming isn't dropping: they stay until the host says that they are gone.
+        named.into_iter().rev().for_each(|taken| self.put(taken));
+        names
+    }
+}
+
+impl TenantQuota {
+    /// The block that goes next.
+    fn victim(&self) -> Option<BlockId> {
+        let (most, tenant) = *self.by_held.last()?;
+        let (all, tenants) = (self.idle.len() as f64, self.held.len() as f64);
+        let bound = all / tenants + all * self.config.slack;
+        let furthest = (most as f64 > bound).then(|| self.oldest_of(tenant)).flatten();
+        // Alike, or within the slack: the least recently used of all. And what hangs in no tree is taken
+        // from whoever has something to give.
+        let any = || self.held.keys().filter_map(|tenant| self.oldest_of(*tenant)).min();
+        furthest.or_else(any).map(|(_, block)| block)
+    }
+
+    /// A tenant's leaf that was used longest ago, and when.
+    fn oldest_of(&self, tenant: TenantId) -> Option<(u64, BlockId)> {
+        let ((owner, used), block) = self.idle.first_leaf_from((tenant, 0))?;
+        (owner == tenant).then_some((used, block))
+    }
+
+    fn take(&mut self, block: BlockId) -> Option<Taken<(TenantId, u64)>> {
+        let taken = self.idle.remove(block)?;
+        let tenant = taken.key.0;
+        self.count(tenant, self.held.get(&tenant).map_or(0, |held| held - 1));
+        Some(taken)
+    }
+
+    fn put(&mut self, taken: Taken<(TenantId, u64)>) {
+        self.idle.put_back(taken);
+        if self.idle.key(taken.block).is_some() {
+            let tenant = taken.key.0;
+            self.count(tenant, self.held.get(&tenant).map_or(1, |held| held + 1));
+        }
+    }
+
+    fn count(&mut self, tenant: TenantId, held: usize) {
+        if let Some(before) = self.held.remove(&tenant) {
+            self.by_held.remove(&(before, tenant));
+        }
+        if held > 0 {
+            self.held.insert(tenant, held);
+            self.by_held.insert((held, tenant));
+        }
+    }
+}
+
+export_policy!(prefix_cache: TenantQuota);
+
+#[cfg(test)]
+mod tests;

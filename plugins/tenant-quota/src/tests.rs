@@ -1,0 +1,131 @@
+//! Quiet tenants beside loud ones.
+
+use infer_policy_sdk::parse_config;
+use infer_policy_sdk::testing::{CacheHost, Tally, Turn, check_config, check_prefix_cache, for_seeds};
+use policy_lru::Lru;
+
+use super::*;
+
+fn policy(config: &str) -> TenantQuota {
+    TenantQuota::new(parse_config(config).unwrap()).unwrap()
+}
+
+fn turn(kind: &'static str, tenant: u32, text: u32, blocks: u32) -> Turn {
+    Turn { tenant: TenantId(tenant), ..Turn::new(kind, text, blocks) }
+}
+
+#[test]
+fn its_configuration_is_what_its_schema_says() {
+    check_config::<TenantQuota>();
+    let error = TenantQuota::new(parse_config(r#"{"slack": 2}"#).unwrap()).err().unwrap();
+    assert!(error.contains("`slack`"), "{error}");
+}
+
+#[test]
+fn it_keeps_the_rules_whatever_is_played() {
+    check_prefix_cache(|| policy("{}"));
+    check_prefix_cache(|| policy(r#"{"slack": 0.2}"#));
+}
+
+/// A quiet tenant comes back to its four prompts each round, a loud one passes three pools' worth.
+fn loud_and_quiet<P: PrefixCache>(policy: P) -> (Tally, Tally) {
+    let mut host = CacheHost::new(policy, 16, 100);
+    for round in 0..10 {
+        for text in 0..4 {
+            host.play(&turn("quiet", 1, text, 10));
+        }
+        for text in 0..30 {
+            host.play(&turn("loud", 2, 100 + text * (1 + round % 2), 10));
+        }
+    }
+    (host.tally("quiet"), host.tally("loud"))
+}
+
+#[test]
+fn a_flood_does_not_reach_a_quiet_tenant() {
+    let (lru, _) = loud_and_quiet(Lru::default());
+    let (own, _) = loud_and_quiet(policy("{}"));
+    assert_eq!(lru.hit_percent(), 0);
+    assert_eq!(own.computed_tokens, 4 * 10 * 16, "each prompt is computed once");
+    assert_eq!(own.hit_percent(), 90);
+}
+
+#[test]
+fn what_others_leave_is_there_to_be_used() {
+    let mut host = CacheHost::new(policy("{}"), 16, 100);
+    host.play(&turn("small", 1, 0, 10));
+    for text in 0..9 {
+        host.play(&turn("large", 2, text, 10));
+    }
+    let held: u32 = (0..9).map(|text| host.cached(&turn("large", 2, text, 10))).sum();
+    assert_eq!(held, 90, "a share that nobody claims is nobody's loss");
+}
+
+#[test]
+fn holdings_converge_to_equal_shares() {
+    let mut host = CacheHost::new(policy("{}"), 16, 90);
+    for text in 0..9 {
+        host.play(&turn("any", 1, text, 10));
+    }
+    for text in 0..20 {
+        host.play(&turn("any", 2, text, 3));
+        host.play(&turn("any", 3, text, 3));
+    }
+    let held = |tenant| (0..20).map(|text| host.cached(&turn("any", tenant, text, 10))).sum::<u32>();
+    let shares = [1, 2, 3].map(held);
+    assert_eq!(shares.iter().sum::<u32>(), 90);
+    assert!(shares.iter().all(|held| held.abs_diff(30) <= 3), "{shares:?}");
+}
+
+#[test]
+fn a_single_tenant_is_served_as_by_lru() {
+    for_seeds(0..50, |rng| {
+        let mut own = CacheHost::new(policy("{}"), 16, 40);
+        let mut lru = CacheHost::new(Lru::default(), 16, 40);
+        for _ in 0..100 {
+            let turn = turn("any", 7, rng.between(0, 9), rng.between(1, 12));
+            own.play(&turn);
+            lru.play(&turn);
+        }
+        assert_eq!(own.tally("any"), lru.tally("any"));
+    });
+}
+
+#[test]
+fn within_the_slack_the_least_recently_used_goes_whoever_it_belongs_to() {
+    for (config, quiet) in [("{}", 30), (r#"{"slack": 0.3}"#, 20)] {
+        let mut host = CacheHost::new(policy(config), 16, 100);
+        for text in 0..3 {
+            host.play(&turn("quiet", 1, text, 10));
+        }
+        for text in 0..8 {
+            host.play(&turn("loud", 2, text, 10));
+        }
+        let held: u32 = (0..3).map(|text| host.cached(&turn("quiet", 1, text, 10))).sum();
+        assert_eq!(held, quiet, "{config}");
+    }
+}
+
+#[test]
+fn books_are_balanced_after_naming_everything() {
+    let mut policy = policy("{}");
+    let mut events = Events::default();
+    for (block, tenant) in [(1, 1), (2, 1), (3, 2), (u32::MAX - 1, 3)] {
+        events.push(infer_policy_sdk::Event {
+            at: Micros(1),
+            kind: EventKind::Idle,
+            block: BlockId(block),
+            parent: None,
+            depth: 0,
+            tenant: TenantId(tenant),
+            session: infer_policy_sdk::SessionId(0),
+        });
+    }
+    policy.observe(&events);
+    assert_eq!(policy.evict(Micros(1), 9), [1, 2, 3].map(BlockId));
+    assert_eq!(policy.held, BTreeMap::from([(TenantId(1), 2), (TenantId(2), 1)]));
+    assert_eq!(policy.by_held.len(), 2);
+    events.kind.fill(EventKind::Reused as u8);
+    policy.observe(&events);
+    assert!(policy.held.is_empty() && policy.by_held.is_empty() && policy.idle.is_empty());
+}
