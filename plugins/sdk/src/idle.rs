@@ -14,9 +14,9 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use crate::types::BlockId;
 
-/// Block numbers from here on are left to the host: at 16 tokens a block, a pool of 16 million tokens.
-/// Keeps the tables of a policy within its memory, whatever numbers it is shown.
-const MAX_BLOCKS: usize = 1 << 20;
+/// Block numbers from here on are left to the host: at 16 tokens a block, a pool of eight million tokens.
+/// Keeps the tables of a policy within half of the 64 MiB that a host gives it, whatever numbers it is shown.
+const MAX_BLOCKS: usize = 1 << 19;
 const PAGE: usize = 1 << 10;
 
 /// A value for each block, the default until it is set. Memory grows with the blocks that are touched.

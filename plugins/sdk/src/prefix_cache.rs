@@ -19,7 +19,7 @@ pub trait PrefixCache: Policy {
     fn observe(&mut self, events: &Events) -> Vec<BlockId>;
 
     /// Names at least `need` idle blocks to drop, first to go first. The blocks that follow a named
-    /// one go with it, the last of them first.
+    /// one go with it, the last of them first; [`IdleTree`](crate::IdleTree) never names one before them.
     fn evict(&mut self, now: Micros, need: u32) -> Vec<BlockId>;
 }
 

@@ -25,11 +25,15 @@ fn streams_are_as_if_alone_under_each_scheduler_and_across_swaps() {
 
 /// `mode`: one of the schedulers, or after the last all in turn.
 fn run(shipped: &Shipped, mut rng: SplitMix, mode: usize) {
+    const PREFIX_CACHES: [&str; 6] = ["lru", "cost-aware", "s3-fifo", "session", "tenant-quota", "ttl-lru"];
+    let prefix_cache = |rng: &mut SplitMix| {
+        shipped.prefix_cache(PREFIX_CACHES[rng.below(PREFIX_CACHES.len() as u64) as usize], "{}")
+    };
     let config = random_config(&mut rng);
     let policies = Policies {
         scheduler: shipped.scheduler(SCHEDULERS[mode % SCHEDULERS.len()], "{}"),
         admission: shipped.admission("memory-aware", "{}"),
-        prefix_cache: shipped.prefix_cache("lru", "{}"),
+        prefix_cache: prefix_cache(&mut rng),
     };
     let mut executor =
         ScriptedExecutor::new(config.block_size, config.total_blocks, config.prompt_cache_entries, VOCAB);
@@ -53,6 +57,9 @@ fn run(shipped: &Shipped, mut rng: SplitMix, mode: usize) {
                 AnyPolicy::Scheduler(shipped.scheduler(SCHEDULERS[swaps % SCHEDULERS.len()], "{}")),
                 now,
             );
+        }
+        if mode == 2 && rng.chance(5) {
+            engine.swap(AnyPolicy::PrefixCache(prefix_cache(&mut rng)), now);
         }
         if !testing::step(&mut engine, &mut executor, &mut now, Micros(1_000)) {
             let soon = now.plus(Micros(1_000));
