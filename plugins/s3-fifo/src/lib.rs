@@ -21,6 +21,9 @@ use serde::{Deserialize, Serialize};
 
 /// Uses are counted up to this.
 const MOST_USES: u8 = 3;
+/// Moves within one question; who is judged after that goes without regard to its uses. Keeps a call short
+/// where everything in a large cache was used.
+const MOST_MOVES: u64 = 4_096;
 
 /// What `configure` takes.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
@@ -122,13 +125,16 @@ impl PrefixCache for S3Fifo {
 
     fn evict(&mut self, _now: Micros, need: u32) -> Vec<BlockId> {
         let mut named = Vec::new();
+        let last_move = self.last_turn.saturating_add(MOST_MOVES);
         while named.len() < need as usize
             && let Some(block) = self.tail()
         {
             match self.places.get(block).copied().unwrap_or_default() {
-                Place { uses: 0, .. } => named.extend(self.take(block)),
-                Place { queue: Queue::Small, .. } => self.promote(block),
-                Place { queue: Queue::Main, uses, .. } => self.enter_main(block, uses - 1),
+                Place { queue, uses, .. } if uses > 0 && self.last_turn < last_move => match queue {
+                    Queue::Small => self.promote(block),
+                    Queue::Main => self.enter_main(block, uses - 1),
+                },
+                _ => named.extend(self.take(block)),
             }
         }
         let names = named.iter().map(|taken| taken.block).collect();

@@ -1,7 +1,7 @@
 //! Scans, promotions, and what a place in a queue survives.
 
-use infer_policy_sdk::parse_config;
 use infer_policy_sdk::testing::{CacheHost, Tally, Turn, check_config, check_prefix_cache};
+use infer_policy_sdk::{Event, SessionId, TenantId, parse_config};
 use policy_lru::Lru;
 
 use super::*;
@@ -102,14 +102,14 @@ fn those_before_a_promoted_block_come_along() {
     let mut policy = policy("{}");
     let mut host = |kind: EventKind, block: u32, parent: u32| {
         let mut events = Events::default();
-        events.push(infer_policy_sdk::Event {
+        events.push(Event {
             at: Micros(1),
             kind,
             block: BlockId(block),
             parent: Some(BlockId(parent)).filter(|parent| parent.0 > 0),
             depth: block,
-            tenant: infer_policy_sdk::TenantId(0),
-            session: infer_policy_sdk::SessionId(0),
+            tenant: TenantId(0),
+            session: SessionId(0),
         });
         policy.observe(&events);
     };
@@ -125,6 +125,29 @@ fn those_before_a_promoted_block_come_along() {
     assert_eq!(queues, [Queue::Main, Queue::Main, Queue::Small]);
     assert_eq!(policy.evict(Micros(1), 9), [3, 2, 1].map(BlockId), "all of them when all must go");
     assert_eq!(policy.idle.len(), 3, "naming is not dropping");
+}
+
+#[test]
+fn where_everything_was_used_a_call_is_short_all_the_same() {
+    let mut policy = policy("{}");
+    let mut events = Events::default();
+    for kind in [EventKind::Stored, EventKind::Reused, EventKind::Idle] {
+        for block in 0..3 * MOST_MOVES as u32 {
+            events.push(Event {
+                at: Micros(1),
+                kind,
+                block: BlockId(block),
+                parent: None,
+                depth: 0,
+                tenant: TenantId(0),
+                session: SessionId(0),
+            });
+        }
+    }
+    policy.observe(&events);
+    let before = policy.last_turn;
+    assert_eq!(policy.evict(Micros(1), 2).len(), 2);
+    assert_eq!(policy.last_turn - before, MOST_MOVES);
 }
 
 #[test]

@@ -116,7 +116,7 @@ impl<K: Copy + Ord> IdleTree<K> {
     pub fn insert(&mut self, block: BlockId, parent: Option<BlockId>, key: K) {
         self.remove(block);
         // A block that follows itself, or one that can't be looked up, follows nobody.
-        let parent = parent.filter(|parent| *parent != block && self.nodes.get_mut(*parent).is_some());
+        let parent = parent.filter(|parent| *parent != block && (parent.0 as usize) < MAX_BLOCKS);
         let Some(node) = self.nodes.get_mut(block) else { return };
         node.key = Some(key);
         node.parent = parent;

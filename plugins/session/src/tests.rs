@@ -128,6 +128,37 @@ fn sessions_of_two_tenants_with_one_number_are_two() {
 }
 
 #[test]
+fn what_a_pin_remembers_is_swept() {
+    let mut policy = policy("{}");
+    let mut events = Events::default();
+    events.memory.total_blocks = 100;
+    for _ in 0..1_000 {
+        for kind in [EventKind::Idle, EventKind::Reused] {
+            for block in 1..=2 {
+                events.push(Event {
+                    at: SECOND,
+                    kind,
+                    block: BlockId(block),
+                    parent: None,
+                    depth: 0,
+                    tenant: TenantId(1),
+                    session: SessionId(7),
+                });
+            }
+            // One of them stays: the pin lives on.
+            if kind == EventKind::Reused {
+                events.kind.pop();
+                events.kind.push(EventKind::Idle as u8);
+            }
+        }
+    }
+    policy.observe(&events);
+    let pin = &policy.pins[&(TenantId(1), SessionId(7))];
+    assert_eq!((pin.held, policy.pinned_blocks), (1, 1));
+    assert!(pin.blocks.len() <= 2 * pin.held + 64 + 1, "{} entries", pin.blocks.len());
+}
+
+#[test]
 fn a_swap_keeps_conversations_warm() {
     let mut host = host("{}");
     host.play(&said(1, 20));

@@ -7,6 +7,7 @@
 //! what runs is the scheduler's matter. Weights are deliberately absent: a cache is worth to a tenant what
 //! its own traffic finds in it.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use infer_policy_sdk::{
@@ -27,9 +28,8 @@ pub struct Config {
 pub struct TenantQuota {
     config: Config,
     idle: IdleTree<(TenantId, u64)>,
-    /// Idle blocks of each tenant that has any, and the same the other way round.
+    /// Idle blocks of each tenant that has any.
     held: BTreeMap<TenantId, usize>,
-    by_held: BTreeSet<(usize, TenantId)>,
     clock: u64,
 }
 
@@ -54,13 +54,7 @@ impl Policy for TenantQuota {
         if !(0.0..=1.0).contains(&config.slack) {
             return Err(format!("`slack` must be from 0 to 1, not {}", config.slack));
         }
-        Ok(Self {
-            config,
-            idle: IdleTree::default(),
-            held: BTreeMap::new(),
-            by_held: BTreeSet::new(),
-            clock: 0,
-        })
+        Ok(Self { config, idle: IdleTree::default(), held: BTreeMap::new(), clock: 0 })
     }
 }
 
@@ -78,10 +72,19 @@ impl PrefixCache for TenantQuota {
     }
 
     fn evict(&mut self, _now: Micros, need: u32) -> Vec<BlockId> {
+        let mut by_held: BTreeSet<(usize, TenantId)> =
+            self.held.iter().map(|(tenant, held)| (*held, *tenant)).collect();
         let mut named = Vec::new();
         while named.len() < need as usize
-            && let Some(taken) = self.victim().and_then(|block| self.take(block))
+            && let Some(most) = by_held.last()
+            && let Some(taken) = self.victim(*most).and_then(|block| self.take(block))
         {
+            let tenant = taken.key.0;
+            let left = self.held.get(&tenant).copied().unwrap_or(0);
+            by_held.remove(&(left + 1, tenant));
+            if left > 0 {
+                by_held.insert((left, tenant));
+            }
             named.push(taken);
         }
         let names = named.iter().map(|taken| taken.block).collect();
@@ -92,14 +95,12 @@ impl PrefixCache for TenantQuota {
 }
 
 impl TenantQuota {
-    /// The block that goes next.
-    fn victim(&self) -> Option<BlockId> {
-        let (most, tenant) = *self.by_held.last()?;
+    /// The block that goes next, where `tenant` holds most.
+    fn victim(&self, (most, tenant): (usize, TenantId)) -> Option<BlockId> {
         let (all, tenants) = (self.idle.len() as f64, self.held.len() as f64);
         let bound = all / tenants + all * self.config.slack;
         let furthest = (most as f64 > bound).then(|| self.oldest_of(tenant)).flatten();
-        // Alike, or within the slack: the least recently used of all. And what hangs in no tree is taken
-        // from whoever has something to give.
+        // Alike, or within the slack: the least recently used of all.
         let any = || self.held.keys().filter_map(|tenant| self.oldest_of(*tenant)).min();
         furthest.or_else(any).map(|(_, block)| block)
     }
@@ -112,26 +113,19 @@ impl TenantQuota {
 
     fn take(&mut self, block: BlockId) -> Option<Taken<(TenantId, u64)>> {
         let taken = self.idle.remove(block)?;
-        let tenant = taken.key.0;
-        self.count(tenant, self.held.get(&tenant).map_or(0, |held| held - 1));
+        if let Entry::Occupied(mut held) = self.held.entry(taken.key.0) {
+            *held.get_mut() -= 1;
+            if *held.get() == 0 {
+                held.remove();
+            }
+        }
         Some(taken)
     }
 
     fn put(&mut self, taken: Taken<(TenantId, u64)>) {
         self.idle.put_back(taken);
         if self.idle.key(taken.block).is_some() {
-            let tenant = taken.key.0;
-            self.count(tenant, self.held.get(&tenant).map_or(1, |held| held + 1));
-        }
-    }
-
-    fn count(&mut self, tenant: TenantId, held: usize) {
-        if let Some(before) = self.held.remove(&tenant) {
-            self.by_held.remove(&(before, tenant));
-        }
-        if held > 0 {
-            self.held.insert(tenant, held);
-            self.by_held.insert((held, tenant));
+            *self.held.entry(taken.key.0).or_default() += 1;
         }
     }
 }

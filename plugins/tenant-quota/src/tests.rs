@@ -1,7 +1,7 @@
 //! Quiet tenants beside loud ones.
 
-use infer_policy_sdk::parse_config;
 use infer_policy_sdk::testing::{CacheHost, Tally, Turn, check_config, check_prefix_cache, for_seeds};
+use infer_policy_sdk::{Event, SessionId, parse_config};
 use policy_lru::Lru;
 
 use super::*;
@@ -111,21 +111,20 @@ fn books_are_balanced_after_naming_everything() {
     let mut policy = policy("{}");
     let mut events = Events::default();
     for (block, tenant) in [(1, 1), (2, 1), (3, 2), (u32::MAX - 1, 3)] {
-        events.push(infer_policy_sdk::Event {
+        events.push(Event {
             at: Micros(1),
             kind: EventKind::Idle,
             block: BlockId(block),
             parent: None,
             depth: 0,
             tenant: TenantId(tenant),
-            session: infer_policy_sdk::SessionId(0),
+            session: SessionId(0),
         });
     }
     policy.observe(&events);
     assert_eq!(policy.evict(Micros(1), 9), [1, 2, 3].map(BlockId));
     assert_eq!(policy.held, BTreeMap::from([(TenantId(1), 2), (TenantId(2), 1)]));
-    assert_eq!(policy.by_held.len(), 2);
     events.kind.fill(EventKind::Reused as u8);
     policy.observe(&events);
-    assert!(policy.held.is_empty() && policy.by_held.is_empty() && policy.idle.is_empty());
+    assert!(policy.held.is_empty() && policy.idle.is_empty());
 }
