@@ -43,7 +43,7 @@ fn a_scheduler_in_c_serves_as_one_in_rust_does() {
         let AnyPolicy::Scheduler(scheduler) = load(PolicyKind::Scheduler, &component, "{}") else {
             unreachable!("it is a scheduler")
         };
-        let in_c = streams(Policies { scheduler, ..Policies::builtin() }, total_blocks);
+        let mut in_c = streams(Policies { scheduler, ..Policies::builtin() }, total_blocks);
         let in_rust = streams(Policies::builtin(), total_blocks);
         assert_eq!(in_c.streams(), in_rust.streams(), "policies change when tokens come, never which");
         assert!(in_c.faults().is_empty(), "{:?}", in_c.faults());

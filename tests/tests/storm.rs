@@ -106,6 +106,7 @@ fn a_thousand_swaps_of_everything_lose_nothing() {
     }
     let faults = stormy.faults();
     assert!(faults.len() >= 20, "the misbehaving ones got their turn: {faults:?}");
+    let mut stormy = stormy;
     let snapshot = stormy.engine.snapshot(stormy.now).memory;
     assert_eq!((snapshot.used, snapshot.free + snapshot.cached), (0, snapshot.total));
     // Everything that a swap makes is let go again. The first hundreds fill caches and allocators.
