@@ -1,8 +1,11 @@
 //! What the engine tells its driver after each call. Drained, never accumulated.
 
+use std::sync::Arc;
+
 use crate::ids::{Micros, SequenceId};
-use crate::policy::{Fault, PolicyKind};
+use crate::policy::{Fault, PolicyInfo, PolicyKind};
 use crate::request::{FinishReason, Refusal, Usage};
+use crate::trial::{CanaryReport, ShadowReport};
 
 /// One thing that happened.
 #[derive(Clone, Debug)]
@@ -55,7 +58,7 @@ pub enum Event {
         /// Whose.
         id: SequenceId,
     },
-    /// A policy misbehaved; the built-in answered in its stead.
+    /// A policy misbehaved; where it was live, the built-in answered in its stead.
     PolicyFault(Box<Fault>),
     /// A slot's policy changed: by a swap, a rollback, strikes or the watchdog.
     PolicyChanged {
@@ -65,11 +68,59 @@ pub enum Event {
         from: String,
         /// Name of the policy in force.
         to: String,
+        /// Who that is.
+        policy: Arc<PolicyInfo>,
         /// When.
         at: Micros,
-        /// Why.
+        /// The step that is planned next, or is being planned.
+        step: u64,
+        /// How it came about.
+        change: Change,
+        /// Why, for a person.
         reason: String,
     },
+    /// A shadow came or ended.
+    Shadow {
+        /// Which slot.
+        kind: PolicyKind,
+        /// Name of the live policy.
+        live: String,
+        /// How it stands.
+        report: Box<ShadowReport>,
+    },
+    /// A canary's trial began or ended.
+    Canary(Box<CanaryReport>),
+}
+
+/// How a policy came into force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It was swapped in.
+    Swap,
+    /// It was swapped in on trial.
+    Canary,
+    /// It ran in shadow before.
+    Promote,
+    /// It was brought back.
+    Rollback,
+    /// Its successor misbehaved.
+    Fault,
+    /// Clients were worse off under its successor, which was on trial.
+    Verdict,
+}
+
+impl Change {
+    /// The name used in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Swap => "swap",
+            Self::Canary => "canary",
+            Self::Promote => "promote",
+            Self::Rollback => "rollback",
+            Self::Fault => "fault",
+            Self::Verdict => "verdict",
+        }
+    }
 }
 
 /// What a request's prompt found when it first started.

@@ -3,15 +3,26 @@
 //! Every question to a policy goes through `ask`. A fault costs nobody anything: the built-in
 //! answers the same question at once. Too many faults within a window, or a failing restart, take
 //! the policy out: the previous one comes back, then the built-in, which needs nothing from the
-//! failing one. Deliberately absent: what the questions mean.
+//! failing one. A policy may also be tried: in a shadow of the live one (`shadow`), or live and
+//! watched (`canary`). Deliberately absent: what the questions mean.
+
+mod canary;
+mod shadow;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::event::Event;
+pub(crate) use canary::Trial;
+pub(crate) use shadow::Compared;
+
+use canary::Canary;
+use shadow::Shadow;
+
+use crate::event::{Change, Event};
 use crate::ids::Micros;
-use crate::policy::{AnyPolicy, Fault, FaultView, Policy, PolicyFault, PolicyInfo, PolicyKind};
+use crate::policy::{AnyPolicy, CallStats, Fault, FaultView, Policy, PolicyFault, PolicyInfo, PolicyKind};
 use crate::snapshot::SlotSnapshot;
+use crate::trial::{CanaryReport, CanaryState, ShadowReport, ShadowState};
 
 /// When and where a question is asked, and what happens to what comes of it.
 pub(crate) struct Context<'a> {
@@ -51,6 +62,11 @@ pub(crate) struct Slot<P: ?Sized> {
     faults: u64,
     fallbacks: u64,
     last_fault: Option<Arc<Fault>>,
+    shadow: Option<Shadow<P>>,
+    last_shadow: Option<ShadowReport>,
+    /// The policy in force is on trial.
+    canary: Option<Canary>,
+    last_canary: Option<CanaryReport>,
     /// The instance in force was made afresh, or came back: it may have to be told things again.
     pub renewed: Option<Renewal>,
 }
@@ -86,6 +102,10 @@ impl<P: Policy + ?Sized> Slot<P> {
             faults: 0,
             fallbacks: 0,
             last_fault: None,
+            shadow: None,
+            last_shadow: None,
+            canary: None,
+            last_canary: None,
             renewed: None,
         }
     }
@@ -154,6 +174,7 @@ impl<P: Policy + ?Sized> Slot<P> {
             self.strikes.pop_front();
         }
         let last = self.strikes.len() >= self.limits.max as usize;
+        let at_once = at_once || self.on_trial();
         let removed = last || at_once;
         let reason = if at_once || self.limits.max <= 1 {
             fault.to_string()
@@ -164,17 +185,27 @@ impl<P: Policy + ?Sized> Slot<P> {
                 self.limits.window.0 / 1_000_000
             )
         };
-        let fault =
-            Fault { slot: self.kind, policy: self.info(), fault, step: cx.step, at: cx.now, view, removed };
+        let fault = Fault {
+            slot: self.kind,
+            policy: self.info(),
+            fault,
+            step: cx.step,
+            at: cx.now,
+            view,
+            state: self.current.as_ref().map_or_else(Vec::new, |t| t.state.clone()),
+            shadow: false,
+            removed,
+        };
         self.last_fault = Some(Arc::new(fault.clone()));
         cx.events.push(Event::PolicyFault(Box::new(fault)));
         if removed {
-            self.take_out(cx, reason);
+            self.take_out(cx, Change::Fault, reason);
         }
     }
 
     /// Removes the policy in force: the previous one comes back, else the built-in stands in.
-    fn take_out(&mut self, cx: &mut Context<'_>, reason: String) {
+    fn take_out(&mut self, cx: &mut Context<'_>, change: Change, reason: String) {
+        self.end_canary(cx, CanaryState::RolledBack, &reason);
         let from = self.info().name.clone();
         let left = self.current.take().expect("a policy was in force");
         cx.retired.push((self.into_any)(left.policy));
@@ -185,8 +216,7 @@ impl<P: Policy + ?Sized> Slot<P> {
             self.current = Some(previous);
             self.renew(Renewal::CameBack);
         }
-        let to = self.info().name.clone();
-        cx.events.push(Event::PolicyChanged { kind: self.kind, from, to, at: cx.now, reason });
+        self.changed(cx, from, change, reason);
     }
 
     /// Only prefix-cache policies are told things; the others see everything each time.
@@ -216,11 +246,22 @@ impl<P: Policy + ?Sized> Slot<P> {
         &mut self,
         cx: &mut Context<'_>,
         mut policy: Box<P>,
-        reason: &str,
+        change: Change,
     ) -> (bool, Option<AnyPolicy>) {
-        let from = self.info().name.clone();
+        self.end_shadow(cx, ShadowState::Replaced, "another policy came into the slot");
         let state = self.outgoing_state(&policy.info().name);
         let restored = state.is_some_and(|state| policy.import_state(&state).is_ok());
+        (restored, self.install(cx, policy, change))
+    }
+
+    /// Makes the shadow the live policy. It keeps the state that it has.
+    pub fn promote_shadow(&mut self, cx: &mut Context<'_>) -> Option<Option<AnyPolicy>> {
+        let policy = self.take_shadow(cx, ShadowState::Promoted, "it became the live policy")?;
+        Some(self.install(cx, policy, Change::Promote))
+    }
+
+    fn install(&mut self, cx: &mut Context<'_>, policy: Box<P>, change: Change) -> Option<AnyPolicy> {
+        let from = self.info().name.clone();
         let mut outgoing = self.current.replace(Tenure::new(policy, cx.now));
         if self.renewed.take().is_some()
             && let Some(outgoing) = &mut outgoing
@@ -232,20 +273,21 @@ impl<P: Policy + ?Sized> Slot<P> {
             Some(outgoing) => self.previous.replace(outgoing),
             None => self.previous.take(),
         };
-        self.changed(cx, from, reason);
-        (restored, retired.map(|t| (self.into_any)(t.policy)))
+        self.changed(cx, from, change, change.name().to_owned());
+        retired.map(|t| (self.into_any)(t.policy))
     }
 
     /// Brings the previous policy back. The one in force is retired.
     pub fn rollback(&mut self, cx: &mut Context<'_>) -> Option<(bool, Option<AnyPolicy>)> {
         let mut previous = self.previous.take()?;
+        self.end_canary(cx, CanaryState::RolledBack, "an operator rolled it back");
         let from = self.info().name.clone();
         let state = self.outgoing_state(&previous.policy.info().name);
         let restored = state.is_some_and(|state| previous.policy.import_state(&state).is_ok());
         previous.since = cx.now;
         let retired = self.current.replace(previous);
         self.renew(Renewal::CameBack);
-        self.changed(cx, from, "rolled back");
+        self.changed(cx, from, Change::Rollback, Change::Rollback.name().to_owned());
         Some((restored, retired.map(|t| (self.into_any)(t.policy))))
     }
 
@@ -256,15 +298,33 @@ impl<P: Policy + ?Sized> Slot<P> {
         Some(fresh.unwrap_or_else(|| std::mem::take(&mut tenure.state)))
     }
 
-    fn changed(&mut self, cx: &mut Context<'_>, from: String, reason: &str) {
+    /// Takes a watched canary out because something else is to come.
+    pub fn withdraw_canary(&mut self, cx: &mut Context<'_>, reason: &str) {
+        if self.on_trial() {
+            self.take_out(cx, Change::Rollback, reason.to_owned());
+        }
+    }
+
+    fn changed(&mut self, cx: &mut Context<'_>, from: String, change: Change, reason: String) {
         self.strikes.clear();
-        let to = self.info().name.clone();
-        cx.events.push(Event::PolicyChanged { kind: self.kind, from, to, at: cx.now, reason: reason.into() });
+        let policy = self.info();
+        let to = policy.name.clone();
+        let (kind, at, step) = (self.kind, cx.now, cx.step);
+        cx.events.push(Event::PolicyChanged { kind, from, to, policy, at, step, change, reason });
+    }
+
+    fn live_stats(&self) -> CallStats {
+        self.current.as_ref().map_or_else(|| self.builtin.stats(), |t| t.policy.stats())
     }
 
     /// The previous policy, which may be told things though it is not asked.
     pub fn previous_mut(&mut self) -> Option<&mut P> {
         self.previous.as_mut().map(|t| &mut *t.policy)
+    }
+
+    /// When the policy in force came.
+    pub fn since(&self) -> Micros {
+        self.current.as_ref().map_or(self.fallback_since, |t| t.since)
     }
 
     /// Gives the previous policy up.
@@ -285,11 +345,14 @@ impl<P: Policy + ?Sized> Slot<P> {
             policy: self.info(),
             fallback: current.is_none(),
             previous: self.previous.as_ref().map(|t| t.policy.info()),
-            stats: current.map_or_else(|| self.builtin.stats(), |t| t.policy.stats()),
+            stats: self.live_stats(),
             faults: self.faults,
             fallbacks: self.fallbacks,
-            since: current.map_or(self.fallback_since, |t| t.since),
+            since: self.since(),
             last_fault: self.last_fault.clone(),
+            trial: self.on_trial(),
+            canary: self.canary_report(),
+            shadow: self.shadow_report(),
         }
     }
 }

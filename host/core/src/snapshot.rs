@@ -7,6 +7,7 @@ use crate::event::PrefixEvent;
 use crate::ids::{BlockId, Micros, SequenceId, SessionId, TenantId};
 use crate::policy::{CallStats, Fault, PolicyInfo, PolicyKind, Pressure};
 use crate::request::{FinishReason, RefusalReason, SequenceState};
+use crate::trial::{CanaryReport, ShadowReport};
 
 /// The engine at one instant.
 #[derive(Clone, Debug)]
@@ -125,6 +126,12 @@ pub struct SlotSnapshot {
     pub since: Micros,
     /// The last fault, if any.
     pub last_fault: Option<Arc<Fault>>,
+    /// Whether the policy in force is on trial.
+    pub trial: bool,
+    /// The trial that lasts, or the last one.
+    pub canary: Option<CanaryReport>,
+    /// The shadow that runs, or the last one.
+    pub shadow: Option<ShadowReport>,
 }
 
 /// One live sequence.

@@ -183,7 +183,20 @@ impl World {
                 return;
             }
         };
-        self.engine.swap(policy, self.now);
+        match self.rng.below(6) {
+            0 => drop(self.engine.canary(policy, Micros(self.rng.between(1, 4) * 500_000), self.now)),
+            1 => drop(self.engine.shadow(policy, self.now)),
+            _ => drop(self.engine.swap(policy, self.now)),
+        }
+    }
+
+    fn end_trial(&mut self) {
+        let kind = PolicyKind::ALL[self.rng.below(3) as usize];
+        if self.rng.chance(50) {
+            self.engine.promote(kind, self.now);
+        } else {
+            self.engine.stop_shadow(kind, self.now);
+        }
     }
 
     fn fault(&mut self) {
@@ -262,6 +275,7 @@ impl World {
                 assert_eq!(memory.free + memory.cached + memory.used, memory.total);
                 assert_eq!(self.engine.blocks().len(), memory.total as usize);
             }
+            55 => self.end_trial(),
             54 => self.now = self.now.plus(Micros(self.rng.below(500_000))),
             _ => self.steps(3),
         }

@@ -83,10 +83,12 @@ impl Engine {
     }
 
     fn admit_new(&mut self, request: Request, now: Micros) -> Result<SequenceId, Refusal> {
+        self.perf.arrived(now, request.prompt.len() as u32, request.max_new_tokens);
         let ix = self.enter(request, now);
         let id = self.slab[ix].id;
         match self.ask_admission(ix, now) {
             Verdict::Refuse(refusal) => {
+                self.perf.refused();
                 self.kv.unwatch(&mut self.slab, ix);
                 self.slab.remove(ix);
                 return Err(refusal);
@@ -103,6 +105,7 @@ impl Engine {
         self.expected_output_tokens += sequence.expected_ahead();
         self.view.tenants.waiting[sequence.tenant_row as usize] += 1;
         self.counters.prompt_tokens += u64::from(sequence.prompt_len);
+        self.note_load(now);
         Ok(id)
     }
 
@@ -141,6 +144,7 @@ impl Engine {
             pending_prompt: false,
             logits_to: None,
             logits_from: None,
+            drawn_at: 0,
             reused: 0,
             in_flight: false,
             planned: Mark::default(),
@@ -177,6 +181,7 @@ impl Engine {
         let mut cx = context!(self, now);
         let verdict =
             self.admission.ask(&mut cx, |p| p.admit(&request, &load), || FaultView::Admit(request, load));
+        self.shadow_admit(&request, &load, &verdict, now);
         match verdict {
             Verdict::Refuse(mut refusal) => {
                 let end = refusal.message.floor_char_boundary(MESSAGE_BYTES);
@@ -246,6 +251,7 @@ impl Engine {
                     self.join_queue(ix, now);
                 }
                 Verdict::Refuse(refusal) => {
+                    self.perf.refused();
                     self.counters.refused[Counters::refusal_index(refusal.reason)] += 1;
                     self.events.push(Event::Refused { id: key.1, refusal });
                     self.forget_queued(ix);

@@ -1,11 +1,13 @@
 //! The engine's side of the prefix-cache policy: what it is asked, told, and allowed to drop.
 
+use super::shadow::block_names;
 use super::{Context, Engine, context};
-use crate::guard::Renewal;
+use crate::guard::{Compared, Renewal};
 use crate::ids::{BlockId, Micros};
 use crate::kv::{Blocks, Continuity, Keep};
 use crate::policy::{CacheEvents, Ended, FaultKind, FaultView, Hit, PolicyFault, PrefixCachePolicy};
 use crate::sequence::SeqIx;
+use crate::trial::DivergenceKind;
 
 /// Hits looked at again in one step; those behind keep a shorter, still valid answer until their turn.
 const HITS_PER_STEP: usize = 256;
@@ -27,6 +29,8 @@ pub(super) struct Feed {
     priming_from: usize,
     /// More happened than is worth keeping: the primed policy must be told everything again.
     priming_overflowed: bool,
+    /// What a shadow that just came knows.
+    pub shadow_renewed: Option<Renewal>,
 }
 
 impl Engine {
@@ -69,6 +73,13 @@ impl Engine {
             Ok(reuse)
         };
         let answer = self.prefix.ask(&mut cx, question, || FaultView::Reuse(hit));
+        let compared = |p: &mut (dyn PrefixCachePolicy + 'static)| {
+            let shadow = question(p)?;
+            Ok(Compared::of(DivergenceKind::Reuse, &answer, &shadow, |tokens| {
+                format!("reuses {tokens} of {cached} cached tokens for sequence {}", hit.id.0)
+            }))
+        };
+        self.prefix.ask_shadow(&mut cx, compared, || FaultView::Reuse(hit));
         let state = &mut self.slab[ix].hit;
         state.asked = cached;
         state.answer = answer;
@@ -92,6 +103,17 @@ impl Engine {
         };
         let mut cx = context!(self, now);
         let retention = self.prefix.ask(&mut cx, |p| p.retain(&ended), || FaultView::Retain(ended));
+        let compared = |p: &mut (dyn PrefixCachePolicy + 'static)| {
+            let shadow = p.retain(&ended)?;
+            // Keeping more than there is keeps everything.
+            let all = ended.prompt_tokens.saturating_add(ended.generated_tokens);
+            let [live, shadow] = [retention, shadow].map(|r| (r.keep_tokens.min(all), r.ttl));
+            Ok(Compared::of(DivergenceKind::Retain, &live, &shadow, |(tokens, ttl)| {
+                let id = ended.id.0;
+                format!("keeps {tokens} of {all} tokens of sequence {id}, ttl {} ms", ttl.0 / 1_000)
+            }))
+        };
+        self.prefix.ask_shadow(&mut cx, compared, || FaultView::Retain(ended));
         Keep::Leading { tokens: retention.keep_tokens, ttl: retention.ttl }
     }
 
@@ -101,27 +123,30 @@ impl Engine {
         self.prefix.mend(&mut cx);
         let mut events = std::mem::take(&mut self.kv.blocks.events);
         self.feed_others(&events, now);
+        let for_shadow = self.events_for_shadow(&events, now);
+        let renewed = self.prefix.renewed.is_some();
         match self.prefix.renewed.take() {
             None => {}
             Some(Renewal::Blank) => events = self.kv.blocks.idle_events(now),
-            Some(Renewal::Primed) => {
-                let overflowed = std::mem::take(&mut self.feed.priming_overflowed);
-                events = match self.feed.priming.take() {
-                    Some(missed) if !overflowed => missed,
-                    _ => self.kv.blocks.resync_events(now),
-                };
-            }
+            Some(Renewal::Primed) => events = self.missed_while_primed(now),
             Some(Renewal::CameBack) => events = std::mem::take(&mut self.feed.backlog),
         }
+        let mut names = Vec::new();
         if !events.is_empty() {
             events.memory = self.kv.blocks.memory();
             let mut cx = context!(self, now);
             let blocks = &self.kv.blocks;
-            let names = self.prefix.ask(
+            names = self.prefix.ask(
                 &mut cx,
                 |p| p.observe(&events).and_then(|names| only_idle(blocks, names)),
                 || FaultView::Observe(Box::new(events.clone())),
             );
+        }
+        if self.prefix.has_shadow() {
+            let same = !renewed && for_shadow.is_none();
+            self.shadow_observe(for_shadow.as_ref().unwrap_or(&events), same.then_some(&names), now);
+        }
+        if !names.is_empty() {
             for name in names {
                 if self.kv.blocks.is_idle(name) {
                     self.counters.evicted_blocks += u64::from(self.kv.drop_cached(name, now));
@@ -131,6 +156,26 @@ impl Engine {
         events.clear();
         if self.kv.blocks.events.is_empty() {
             self.kv.blocks.events = events;
+        }
+    }
+
+    /// What happened since `begin_priming`.
+    fn missed_while_primed(&mut self, now: Micros) -> CacheEvents {
+        let overflowed = std::mem::take(&mut self.feed.priming_overflowed);
+        match self.feed.priming.take() {
+            Some(missed) if !overflowed => missed,
+            _ => self.kv.blocks.resync_events(now),
+        }
+    }
+
+    /// What a shadow is told where that is not `events`, which is what happened since the last flush.
+    fn events_for_shadow(&mut self, events: &CacheEvents, now: Micros) -> Option<CacheEvents> {
+        match self.feed.shadow_renewed.take() {
+            // The live one is told something else.
+            None if self.prefix.has_shadow() && self.prefix.renewed.is_some() => Some(events.clone()),
+            None => None,
+            Some(Renewal::Primed) => Some(self.missed_while_primed(now)),
+            Some(Renewal::Blank | Renewal::CameBack) => Some(self.kv.blocks.idle_events(now)),
         }
     }
 
@@ -211,6 +256,12 @@ impl Engine {
                 |p| p.evict(now, need).and_then(|names| only_idle(blocks, names)),
                 || FaultView::Evict { now, need },
             );
+            let compared = |p: &mut (dyn PrefixCachePolicy + 'static)| {
+                let shadow = p.evict(now, need).and_then(|names| only_idle(blocks, names))?;
+                let [live, shadow] = [&names, &shadow].map(|names| first(names, need));
+                Ok(Compared::of(DivergenceKind::Evict, &live, &shadow, |names| block_names("evicts", names)))
+            };
+            self.prefix.ask_shadow(&mut cx, compared, || FaultView::Evict { now, need });
             for name in names {
                 if self.kv.blocks.free() < want && self.kv.blocks.is_idle(name) {
                     self.kv.drop_cached(name, now);
@@ -223,8 +274,15 @@ impl Engine {
     }
 }
 
+/// The first `need` blocks of an answer, as a set: all of them go.
+fn first(names: &[BlockId], need: u32) -> Vec<BlockId> {
+    let mut set = names[..names.len().min(need as usize)].to_vec();
+    set.sort_unstable();
+    set
+}
+
 /// Blocks that a policy may drop; a name of anything else is a fault.
-fn only_idle(blocks: &Blocks, names: Vec<BlockId>) -> Result<Vec<BlockId>, PolicyFault> {
+pub(super) fn only_idle(blocks: &Blocks, names: Vec<BlockId>) -> Result<Vec<BlockId>, PolicyFault> {
     let total = blocks.memory().total_blocks;
     match names.iter().find(|b| b.0 >= total || !blocks.is_idle(**b)) {
         None => Ok(names),

@@ -5,6 +5,7 @@ use crate::batch::{Batch, Row};
 use crate::event::Event;
 use crate::executor::{DeviceFault, DeviceFaultKind, StepOutput};
 use crate::ids::Micros;
+use crate::perf::{self, StepLoad};
 use crate::request::{FinishReason, SequenceState};
 use crate::sequence::SeqIx;
 use crate::verify::PlannedRow;
@@ -38,6 +39,7 @@ impl Engine {
             self.bury(ix, now);
         }
         self.remove_running(now);
+        self.note_load(now);
         self.flush_cache_events(now);
         self.spare = batch;
         self.rows.clear();
@@ -51,6 +53,7 @@ impl Engine {
     fn advance(&mut self, batch: &Batch, output: &StepOutput, now: Micros) {
         let (mut prefilled, mut drawn) = (0, 0);
         let mut decodes = 0;
+        let computed_before = self.counters.computed_tokens;
         for (at, (row, &sampled)) in batch.rows.iter().zip(&output.sampled).enumerate() {
             let ix = self.rows[at].ix;
             self.slab[ix].in_flight = false;
@@ -72,6 +75,14 @@ impl Engine {
         self.view.last_prefill_tokens = u32::try_from(prefilled).unwrap_or(u32::MAX);
         self.view.last_decodes = decodes;
         self.rates.add(now, self.view.last_step, prefilled, drawn);
+        let load = StepLoad {
+            running: self.running.ix.len() as u32,
+            waiting: self.waiting_in_all(),
+            prefill: prefilled,
+            drawn,
+            computed: self.counters.computed_tokens - computed_before,
+        };
+        self.perf.step(now, load);
     }
 
     /// The row's keys and values stand in the pool. Returns how many of them were prefill.
@@ -106,7 +117,11 @@ impl Engine {
         sequence.generated += 1;
         if sequence.generated == 1 {
             sequence.usage.first_token = now;
+            self.perf.first_token(now.since(sequence.usage.arrived));
+        } else {
+            self.perf.token(sequence.drawn_at, now);
         }
+        sequence.drawn_at = perf::short(now);
         let row = sequence.row as usize;
         self.view.running.generated_tokens[row] = sequence.generated;
         self.expected_output_tokens -= 1;

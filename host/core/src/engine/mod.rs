@@ -12,9 +12,12 @@ mod load;
 mod neglect;
 mod reserve;
 mod rows;
+mod shadow;
 mod snapshot;
 mod step;
 mod swap;
+
+pub use swap::CANARY_WINDOW;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -28,6 +31,7 @@ use crate::event::Event;
 use crate::guard::{Context, Slot, Strikes};
 use crate::ids::{Micros, SequenceId};
 use crate::kv::Kv;
+use crate::perf::Recorder;
 use crate::policy::{
     AdmissionPolicy, AnyPolicy, PolicyKind, PrefixCachePolicy, SchedulerPolicy, SequenceColumns, StepView,
     TenantColumns,
@@ -109,6 +113,9 @@ pub struct Engine {
     tenants: Tenants,
     rates: Rates,
     verifier: Verifier,
+    /// Of plans that are not to be carried out.
+    shadow_verifier: Verifier,
+    perf: Recorder,
     watchdog: Watchdog,
     feed: Feed,
     /// Rows of the step being made, then of the batch that is out.
@@ -208,6 +215,8 @@ impl Engine {
             tenants: Tenants::default(),
             rates: Rates::default(),
             verifier: Verifier::default(),
+            shadow_verifier: Verifier::default(),
+            perf: Recorder::default(),
             watchdog: Watchdog::new(config.starvation_bound),
             feed: Feed::default(),
             rows: Vec::new(),

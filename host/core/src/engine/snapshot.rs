@@ -1,8 +1,9 @@
 //! What consoles and metrics read.
 
 use super::{Context, Engine, context};
+use crate::guard::Compared;
 use crate::ids::{Micros, SequenceId};
-use crate::policy::{FaultView, Pressure};
+use crate::policy::{AdmissionPolicy, FaultView, Pressure};
 use crate::request::SequenceState;
 use crate::sequence::SeqIx;
 use crate::snapshot::{BlockSnapshot, MemoryCounts, QueueCounts, RequestSnapshot, Snapshot};
@@ -41,7 +42,10 @@ impl Engine {
     fn measure(&mut self, now: Micros) -> Pressure {
         let load = self.total_load(now);
         let mut cx = context!(self, now);
-        self.admission.ask(&mut cx, |p| p.measure(&load), || FaultView::Measure(load))
+        let pressure = self.admission.ask(&mut cx, |p| p.measure(&load), || FaultView::Measure(load));
+        let told = |p: &mut (dyn AdmissionPolicy + 'static)| p.measure(&load).map(|_| Compared::Told);
+        self.admission.ask_shadow(&mut cx, told, || FaultView::Measure(load));
+        pressure
     }
 
     fn request(&self, ix: SeqIx) -> RequestSnapshot {

@@ -17,6 +17,7 @@ impl Engine {
     pub fn begin_step(&mut self, now: Micros) -> Option<Batch> {
         assert!(self.in_flight.is_none(), "finish_step takes the last batch back first");
         let now = self.tick(now);
+        self.judge_canaries(now);
         self.kv.expire(now);
         self.reask_held(now);
         self.judge_admission(now);
@@ -87,7 +88,9 @@ impl Engine {
             |p| verifier.verify(&p.schedule(view)?, &view.limits, running, slab, kv),
             || FaultView::Schedule(Box::new(view.clone())),
         );
-        self.verifier.take()
+        let plan = self.verifier.take();
+        self.shadow_schedule(&plan, now);
+        plan
     }
 
     fn ask_builtin_scheduler(&mut self, now: Micros) -> VerifiedPlan {

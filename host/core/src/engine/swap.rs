@@ -1,13 +1,41 @@
-//! Swaps at a step boundary, and the way back.
+//! Swaps at a step boundary: at once, on trial (canary), beside the live policy (shadow), and back.
+
+use std::sync::Arc;
 
 use super::{Context, Engine, SwapReport, context};
-use crate::guard::{Renewal, Slot};
+use crate::event::Change;
+use crate::guard::{Renewal, Slot, Trial};
 use crate::ids::Micros;
-use crate::policy::{AnyPolicy, CacheEvents, Policy, PolicyKind};
+use crate::policy::{AnyPolicy, CacheEvents, Policy, PolicyInfo, PolicyKind};
+use crate::trial::CanaryState;
+
+/// How long a canary is watched where nobody says otherwise.
+pub const CANARY_WINDOW: Micros = Micros(30_000_000);
+
+/// Does the same for whichever slot.
+macro_rules! slot {
+    ($engine:expr, $kind:expr, $slot:ident => $do:expr) => {
+        match $kind {
+            PolicyKind::Scheduler => {
+                let $slot = &mut $engine.scheduler;
+                $do
+            }
+            PolicyKind::Admission => {
+                let $slot = &mut $engine.admission;
+                $do
+            }
+            PolicyKind::PrefixCache => {
+                let $slot = &mut $engine.prefix;
+                $do
+            }
+        }
+    };
+}
 
 impl Engine {
     /// Every cached block, as a prefix-cache policy is told after a swap. Call it, let the new policy
-    /// `observe` it off the engine thread, then `swap`: the engine tells it what happened in between.
+    /// `observe` it off the engine thread, then `swap` or `shadow`: the engine tells it what happened
+    /// in between.
     pub fn begin_priming(&mut self) -> CacheEvents {
         self.start_priming()
     }
@@ -15,30 +43,102 @@ impl Engine {
     /// Puts a policy in force. Call it between steps.
     pub fn swap(&mut self, policy: AnyPolicy, now: Micros) -> SwapReport {
         let now = self.tick(now);
-        let (kind, from, to) = (policy.kind(), self.name_of(policy.kind()), policy.info().name.clone());
+        self.withdraw(policy.kind(), "another policy comes into the slot", now);
+        self.put_in_force(policy, Change::Swap, now)
+    }
+
+    /// Puts a policy in force and watches it for `window` of time with work in it. It goes out, and the
+    /// previous one comes back, at its first fault, or when clients are worse off than before; at the
+    /// end of a clean window it stays. Extended to at most four windows where more is asked of the
+    /// host than before.
+    ///
+    /// One policy is on trial at a time, or nobody could tell whose doing it is: where another slot's
+    /// is, the policy comes back with that slot.
+    pub fn canary(
+        &mut self,
+        policy: AnyPolicy,
+        window: Micros,
+        now: Micros,
+    ) -> Result<SwapReport, (AnyPolicy, PolicyKind)> {
+        let now = self.tick(now);
+        let kind = policy.kind();
+        if let Some(other) = self.on_trial().filter(|&other| other != kind) {
+            return Err((policy, other));
+        }
+        self.withdraw(kind, "another policy comes into the slot on trial", now);
+        self.perf.cut(now);
+        let (since, previous) = slot!(self, kind, slot => (slot.since(), slot.info()));
+        let before = self.perf.before(since, window);
+        let report = self.put_in_force(policy, Change::Canary, now);
+        let trial = Trial { previous, window, before, seen: self.perf.closed() };
+        let mut cx = context!(self, now);
+        slot!(self, kind, slot => slot.watch(&mut cx, trial));
+        Ok(report)
+    }
+
+    /// Lets a policy answer beside the live one, without effect. A shadow that was there ends.
+    pub fn shadow(&mut self, policy: AnyPolicy, now: Micros) -> SwapReport {
+        let now = self.tick(now);
+        let (kind, to) = (policy.kind(), policy.info().name.clone());
         if kind == PolicyKind::PrefixCache {
-            // Whoever leaves knows everything up to here, even one that came back in this very flush.
+            self.flush_all(now);
+        }
+        let retired = self.retired.len();
+        let mut cx = context!(self, now);
+        let restored = match policy {
+            AnyPolicy::Scheduler(p) => self.scheduler.start_shadow(&mut cx, p),
+            AnyPolicy::Admission(p) => self.admission.start_shadow(&mut cx, p),
+            AnyPolicy::PrefixCache(p) => self.prefix.start_shadow(&mut cx, p),
+        };
+        if kind == PolicyKind::PrefixCache {
+            let renewal = if self.is_primed() { Renewal::Primed } else { Renewal::Blank };
+            self.feed.shadow_renewed = Some(renewal);
             self.flush_cache_events(now);
-            if self.prefix.renewed.is_some() {
-                self.flush_cache_events(now);
-            }
+        }
+        let retired = if self.retired.len() > retired { self.retired.pop() } else { None };
+        SwapReport { kind, from: self.name_of(kind), to, at_step: self.view.number, restored, retired }
+    }
+
+    /// Ends a slot's shadow. `None` where there is none.
+    pub fn stop_shadow(&mut self, kind: PolicyKind, now: Micros) -> Option<AnyPolicy> {
+        let now = self.tick(now);
+        let mut cx = context!(self, now);
+        slot!(self, kind, slot => slot.stop_shadow(&mut cx))
+    }
+
+    /// What runs in shadow becomes the live policy, or what is on trial stays. `None` where there is neither.
+    pub fn promote(&mut self, kind: PolicyKind, now: Micros) -> Option<SwapReport> {
+        let now = self.tick(now);
+        let from = self.name_of(kind);
+        let report = |engine: &Self, from, retired| SwapReport {
+            kind,
+            from,
+            to: engine.name_of(kind),
+            at_step: engine.view.number,
+            restored: true,
+            retired,
+        };
+        let previous = slot!(self, kind, slot => slot.canary_report());
+        let mut cx = context!(self, now);
+        if slot!(self, kind, slot => slot.end_canary(&mut cx, CanaryState::Promoted, "an operator promoted it"))
+        {
+            let from = previous.map_or(from, |canary| canary.previous.name.clone());
+            return Some(report(self, from, None));
+        }
+        if !slot!(self, kind, slot => slot.has_shadow()) {
+            return None;
+        }
+        if kind == PolicyKind::PrefixCache {
+            // Whoever leaves, and whoever comes, knows everything up to here.
+            self.flush_all(now);
         }
         let mut cx = context!(self, now);
-        let (restored, retired) = match policy {
-            AnyPolicy::Scheduler(p) => self.scheduler.replace(&mut cx, p, "swapped"),
-            AnyPolicy::Admission(p) => self.admission.replace(&mut cx, p, "swapped"),
-            AnyPolicy::PrefixCache(p) => self.prefix.replace(&mut cx, p, "swapped"),
-        };
+        let retired = slot!(self, kind, slot => slot.promote_shadow(&mut cx))?;
         match kind {
-            PolicyKind::Scheduler => self.forgive(now),
-            PolicyKind::Admission => self.load_changed = true,
-            PolicyKind::PrefixCache => {
-                self.restart_feed();
-                self.prefix.renewed = Some(if self.is_primed() { Renewal::Primed } else { Renewal::Blank });
-                self.flush_cache_events(now);
-            }
+            PolicyKind::PrefixCache => self.restart_feed(),
+            _ => self.settle_in(kind, now),
         }
-        SwapReport { kind, from, to, at_step: self.view.number, restored, retired }
+        Some(report(self, from, retired))
     }
 
     /// Brings the previous policy of a slot back. `None` where there is none.
@@ -49,27 +149,99 @@ impl Engine {
             self.flush_cache_events(now);
         }
         let mut cx = context!(self, now);
-        let (restored, retired) = match kind {
-            PolicyKind::Scheduler => self.scheduler.rollback(&mut cx),
-            PolicyKind::Admission => self.admission.rollback(&mut cx),
-            PolicyKind::PrefixCache => self.prefix.rollback(&mut cx),
-        }?;
+        let (restored, retired) = slot!(self, kind, slot => slot.rollback(&mut cx))?;
+        self.settle_in(kind, now);
+        Some(SwapReport { kind, from, to: self.name_of(kind), at_step: self.view.number, restored, retired })
+    }
+
+    /// Ends a canary's trial where what was measured says so.
+    pub(super) fn judge_canaries(&mut self, now: Micros) {
+        let Some(kind) = self.on_trial() else { return };
+        if kind == PolicyKind::PrefixCache {
+            // Should the previous one come back, it is told all that it missed.
+            self.flush_cache_events(now);
+        }
+        let mut cx = context!(self, now);
+        let recorder = &self.perf;
+        if slot!(self, kind, slot => slot.judge_canary(&mut cx, recorder)) {
+            self.settle_in(kind, now);
+        }
+    }
+
+    /// Brings the recorder up to what is there now.
+    pub(super) fn note_load(&mut self, now: Micros) {
+        let (busy, waiting) = (self.has_work(), self.waiting_in_all());
+        self.perf.stands(now, busy, waiting);
+    }
+
+    /// Sequences that wait, for whatever reason.
+    pub(super) fn waiting_in_all(&self) -> u32 {
+        (self.waiting.ix.len() + self.held.len()) as u32
+    }
+
+    fn on_trial(&self) -> Option<PolicyKind> {
+        let trials = [self.scheduler.on_trial(), self.admission.on_trial(), self.prefix.on_trial()];
+        PolicyKind::ALL.into_iter().zip(trials).find_map(|(kind, trial)| trial.then_some(kind))
+    }
+
+    /// Takes out a canary that somebody replaces before it has proved itself.
+    fn withdraw(&mut self, kind: PolicyKind, reason: &str, now: Micros) {
+        if self.on_trial() == Some(kind) {
+            if kind == PolicyKind::PrefixCache {
+                self.flush_cache_events(now);
+            }
+            let mut cx = context!(self, now);
+            slot!(self, kind, slot => slot.withdraw_canary(&mut cx, reason));
+            self.settle_in(kind, now);
+        }
+    }
+
+    fn put_in_force(&mut self, policy: AnyPolicy, change: Change, now: Micros) -> SwapReport {
+        let (kind, from, to) = (policy.kind(), self.name_of(policy.kind()), policy.info().name.clone());
+        if kind == PolicyKind::PrefixCache {
+            // Whoever leaves knows everything up to here.
+            self.flush_all(now);
+        }
+        let mut cx = context!(self, now);
+        let (restored, retired) = match policy {
+            AnyPolicy::Scheduler(p) => self.scheduler.replace(&mut cx, p, change),
+            AnyPolicy::Admission(p) => self.admission.replace(&mut cx, p, change),
+            AnyPolicy::PrefixCache(p) => self.prefix.replace(&mut cx, p, change),
+        };
+        if kind == PolicyKind::PrefixCache {
+            self.restart_feed();
+            self.prefix.renewed = Some(if self.is_primed() { Renewal::Primed } else { Renewal::Blank });
+        }
+        self.settle_in(kind, now);
+        SwapReport { kind, from, to, at_step: self.view.number, restored, retired }
+    }
+
+    /// Another policy is in force.
+    fn settle_in(&mut self, kind: PolicyKind, now: Micros) {
         match kind {
             PolicyKind::Scheduler => self.forgive(now),
             PolicyKind::Admission => self.load_changed = true,
             PolicyKind::PrefixCache => self.flush_cache_events(now),
         }
-        Some(SwapReport { kind, from, to: self.name_of(kind), at_step: self.view.number, restored, retired })
+    }
+
+    /// Tells the live prefix-cache policy everything, even one that came back in this very flush.
+    fn flush_all(&mut self, now: Micros) {
+        self.flush_cache_events(now);
+        if self.prefix.renewed.is_some() {
+            self.flush_cache_events(now);
+        }
     }
 
     fn name_of(&self, kind: PolicyKind) -> String {
-        fn name<P: Policy + ?Sized>(slot: &Slot<P>) -> String {
-            slot.info().name.clone()
+        fn info<P: Policy + ?Sized>(slot: &Slot<P>) -> Arc<PolicyInfo> {
+            slot.info()
         }
-        match kind {
-            PolicyKind::Scheduler => name(&self.scheduler),
-            PolicyKind::Admission => name(&self.admission),
-            PolicyKind::PrefixCache => name(&self.prefix),
-        }
+        let info = match kind {
+            PolicyKind::Scheduler => info(&self.scheduler),
+            PolicyKind::Admission => info(&self.admission),
+            PolicyKind::PrefixCache => info(&self.prefix),
+        };
+        info.name.clone()
     }
 }

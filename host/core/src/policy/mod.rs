@@ -218,6 +218,10 @@ pub struct Fault {
     pub at: Micros,
     /// What it was shown when it failed.
     pub view: FaultView,
+    /// The state that it had last exported; empty where there was none.
+    pub state: Vec<u8>,
+    /// Whether it ran in shadow, so that nobody's request was in its hands.
+    pub shadow: bool,
     /// Whether the policy was taken out for it.
     pub removed: bool,
 }

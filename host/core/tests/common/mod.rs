@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses its part of this")]
 
 pub mod scripted;
+pub mod site;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};

@@ -1,0 +1,165 @@
+//! A shadow in a slot: asked what the live policy is asked, right after it and about the same view.
+//!
+//! Its answers are checked like live ones and compared, never applied. Its first fault removes it.
+//! Deliberately absent: what the answers mean; whoever asks compares them.
+
+use std::sync::Arc;
+
+use super::{Context, Slot};
+use crate::event::Event;
+use crate::ids::Micros;
+use crate::policy::{AnyPolicy, CallStats, Fault, FaultView, Policy, PolicyFault};
+use crate::trial::{Divergence, DivergenceKind, SHADOW_EXAMPLES, ShadowReport, ShadowState};
+
+pub(super) struct Shadow<P: ?Sized> {
+    policy: Box<P>,
+    report: ShadowReport,
+}
+
+/// What came of asking a shadow.
+pub(crate) enum Compared {
+    /// It said what the live policy said.
+    Same,
+    /// It said something else.
+    Differs { kind: DivergenceKind, live: String, shadow: String },
+    /// There was nothing to compare.
+    Told,
+}
+
+impl Compared {
+    /// Compares two answers; `words` says them in short where they differ.
+    pub fn of<T: PartialEq>(
+        kind: DivergenceKind,
+        live: &T,
+        shadow: &T,
+        words: impl Fn(&T) -> String,
+    ) -> Self {
+        if live == shadow {
+            return Self::Same;
+        }
+        Self::Differs { kind, live: words(live), shadow: words(shadow) }
+    }
+}
+
+impl<P: Policy + ?Sized> Slot<P> {
+    /// Puts a policy beside the live one. Returns whether it took a copy of the live one's state.
+    pub fn start_shadow(&mut self, cx: &mut Context<'_>, mut policy: Box<P>) -> bool {
+        self.end_shadow(cx, ShadowState::Replaced, "another shadow takes its place");
+        let mut restored = false;
+        if policy.info().name == self.info().name {
+            self.save_state(cx);
+            restored = self
+                .current
+                .as_ref()
+                .is_some_and(|t| !t.state.is_empty() && policy.import_state(&t.state).is_ok());
+        }
+        let report = ShadowReport {
+            policy: policy.info(),
+            state: ShadowState::Watching,
+            reason: String::new(),
+            since: cx.now,
+            ended: Micros::NEVER,
+            questions: 0,
+            agreements: 0,
+            divergences: [0; DivergenceKind::ALL.len()],
+            examples: Vec::new(),
+            fault: None,
+            stats: CallStats::default(),
+            live_stats: CallStats::default(),
+        };
+        self.shadow = Some(Shadow { policy, report });
+        self.tell_shadow(cx);
+        restored
+    }
+
+    pub fn has_shadow(&self) -> bool {
+        self.shadow.is_some()
+    }
+
+    /// Asks the shadow, if there is one. `view` is what it was shown.
+    pub fn ask_shadow(
+        &mut self,
+        cx: &mut Context<'_>,
+        question: impl FnOnce(&mut P) -> Result<Compared, PolicyFault>,
+        view: impl FnOnce() -> FaultView,
+    ) {
+        let Some(shadow) = &mut self.shadow else { return };
+        let report = &mut shadow.report;
+        match question(&mut shadow.policy) {
+            Ok(Compared::Told) => {}
+            Ok(Compared::Same) => {
+                report.questions += 1;
+                report.agreements += 1;
+            }
+            Ok(Compared::Differs { kind, live, shadow }) => {
+                report.questions += 1;
+                report.divergences[kind as usize] += 1;
+                if report.examples.len() == SHADOW_EXAMPLES {
+                    report.examples.remove(0);
+                }
+                report.examples.push(Divergence { kind, step: cx.step, at: cx.now, live, shadow });
+            }
+            Err(fault) => {
+                let reason = fault.to_string();
+                let fault = Fault {
+                    slot: self.kind,
+                    policy: report.policy.clone(),
+                    fault,
+                    step: cx.step,
+                    at: cx.now,
+                    view: view(),
+                    state: Vec::new(),
+                    shadow: true,
+                    removed: true,
+                };
+                report.fault = Some(Arc::new(fault.clone()));
+                cx.events.push(Event::PolicyFault(Box::new(fault)));
+                self.end_shadow(cx, ShadowState::Failed, &reason);
+            }
+        }
+    }
+
+    /// Ends the shadow; the engine's driver drops it.
+    pub fn end_shadow(&mut self, cx: &mut Context<'_>, state: ShadowState, reason: &str) -> bool {
+        let policy = self.take_shadow(cx, state, reason);
+        policy.map(|policy| cx.retired.push((self.into_any)(policy))).is_some()
+    }
+
+    /// The same, for an operator who waits for it.
+    pub fn stop_shadow(&mut self, cx: &mut Context<'_>) -> Option<AnyPolicy> {
+        let policy = self.take_shadow(cx, ShadowState::Stopped, "an operator stopped it")?;
+        Some((self.into_any)(policy))
+    }
+
+    pub(super) fn take_shadow(
+        &mut self,
+        cx: &mut Context<'_>,
+        state: ShadowState,
+        reason: &str,
+    ) -> Option<Box<P>> {
+        let mut report = self.shadow_report()?;
+        let shadow = self.shadow.take()?;
+        report.state = state;
+        report.reason = reason.to_owned();
+        report.ended = cx.now;
+        self.last_shadow = Some(report);
+        self.tell_shadow(cx);
+        Some(shadow.policy)
+    }
+
+    /// The shadow that runs, or the last one that ran.
+    pub fn shadow_report(&self) -> Option<ShadowReport> {
+        let Some(shadow) = &self.shadow else { return self.last_shadow.clone() };
+        Some(ShadowReport {
+            stats: shadow.policy.stats(),
+            live_stats: self.live_stats(),
+            ..shadow.report.clone()
+        })
+    }
+
+    fn tell_shadow(&self, cx: &mut Context<'_>) {
+        let Some(report) = self.shadow_report() else { return };
+        let live = self.info().name.clone();
+        cx.events.push(Event::Shadow { kind: self.kind, live, report: Box::new(report) });
+    }
+}

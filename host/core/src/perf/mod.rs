@@ -1,0 +1,310 @@
+//! What clients get and what they ask for, in slices of half a second: the measurements by which a
+//! policy on trial is judged (`judge`).
+//!
+//! Always on, so that there is a time before; so a token costs two comparisons, a step a few dozen
+//! additions, and memory is bounded. Slices in which nothing ran are not kept. Times between tokens
+//! are kept apart by load: by how many sequences run, to half an octave, and by whether prefill
+//! shared the step.
+
+mod histogram;
+mod judge;
+
+use std::collections::VecDeque;
+
+use histogram::Histogram;
+pub(crate) use judge::{Outlook, judge, summarize};
+
+use crate::ids::Micros;
+
+/// How long a slice lasts.
+pub(crate) const SLICE: Micros = Micros(500_000);
+/// Slices kept: the last minute that had work in it.
+const KEPT: usize = 120;
+
+/// Half a second, or a step that took longer.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Slice {
+    pub start: Micros,
+    /// From the end of the slice before to its own: more than its length where the host was idle.
+    pub wall_us: u64,
+    /// Of that, the time in which there was work.
+    pub busy_us: u64,
+    /// Of that, the time in which some of it waited.
+    pub waiting_us: u64,
+    pub computed: u64,
+    pub generated: u64,
+    /// Requests, those refused among them, and what they ask for.
+    pub arrivals: u32,
+    pub refused: u32,
+    pub prompt_tokens: u64,
+    pub output_tokens: u64,
+    /// Sequences that wait at its end.
+    pub waiting: u32,
+    pub first_tokens: u32,
+    pub ttft_p50: u64,
+    pub classes: Vec<Class>,
+}
+
+/// Times between tokens under one kind of load.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Class {
+    pub load: LoadClass,
+    pub tokens: u32,
+    pub p50: u64,
+    pub p95: u64,
+}
+
+/// How many sequences run, to half an octave, and whether prefill shares the step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LoadClass(u8);
+
+/// What a step did.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StepLoad {
+    pub running: u32,
+    pub waiting: u32,
+    /// Prompt tokens computed, and tokens drawn.
+    pub prefill: u64,
+    pub drawn: u64,
+    pub computed: u64,
+}
+
+/// Fills slices.
+#[derive(Debug, Default)]
+pub(crate) struct Recorder {
+    open: Slice,
+    steps: u32,
+    ttft: Histogram,
+    classes: Vec<(LoadClass, Histogram)>,
+    kept: VecDeque<Slice>,
+    closed: u64,
+    /// Up to here time is accounted for.
+    noted: Micros,
+    /// When the last step ended, as sequences note it, and the tokens of this one that follow on it.
+    last_step: u32,
+    last_step_at: Micros,
+    prompt: u32,
+    /// Times since the last token of those that missed a step.
+    late: Vec<u32>,
+    /// Whether there is work, and how many sequences wait.
+    busy: bool,
+    waiting: u32,
+}
+
+impl Slice {
+    /// How much of a trial's window it uses up.
+    pub fn counts_as(&self) -> Micros {
+        SLICE.max(Micros(self.busy_us))
+    }
+}
+
+impl LoadClass {
+    fn of(running: u32, shared: bool) -> Self {
+        let running = running.max(1);
+        let octave = running.ilog2();
+        let half = if octave == 0 { 0 } else { running >> (octave - 1) & 1 };
+        Self(((2 * octave + half) * 2 + u32::from(shared)) as u8)
+    }
+
+    /// For a person.
+    pub fn words(self) -> String {
+        let shared = if self.0 & 1 == 1 { ", prompts in the same steps" } else { "" };
+        let (octave, half) = (self.0 >> 2, self.0 >> 1 & 1);
+        let low = (1u64 << octave) + u64::from(half) * (1u64 << octave) / 2;
+        let high = if half == 0 { low + low / 2 } else { low + low / 3 };
+        format!("{low} to {} sequences running{shared}", (high - 1).max(low))
+    }
+}
+
+/// An instant as a sequence notes it: wraps after 71 minutes, longer than anybody waits for a token.
+pub(crate) fn short(at: Micros) -> u32 {
+    at.0 as u32
+}
+
+impl Recorder {
+    /// A request came; it asks for this much.
+    pub fn arrived(&mut self, now: Micros, prompt: u32, output: u32) {
+        self.pass(now);
+        self.open.arrivals += 1;
+        self.open.prompt_tokens += u64::from(prompt);
+        self.open.output_tokens += u64::from(output);
+    }
+
+    /// The admission policy refused one.
+    pub fn refused(&mut self) {
+        self.open.refused += 1;
+    }
+
+    /// A sequence drew its first token.
+    pub fn first_token(&mut self, ttft: Micros) {
+        self.ttft.add(ttft.0, 1);
+    }
+
+    /// A sequence drew another token; it drew its last one at `drawn_at`.
+    pub fn token(&mut self, drawn_at: u32, now: Micros) {
+        if drawn_at == self.last_step {
+            self.prompt += 1;
+        } else {
+            self.late.push(short(now).wrapping_sub(drawn_at));
+        }
+    }
+
+    /// A step ended.
+    pub fn step(&mut self, now: Micros, load: StepLoad) {
+        self.busy = true;
+        self.pass(now);
+        self.steps += 1;
+        self.open.computed += load.computed;
+        self.open.generated += load.drawn;
+        if self.prompt > 0 || !self.late.is_empty() {
+            let class = LoadClass::of(load.running, load.prefill > 0);
+            let histogram = match self.classes.iter().position(|(c, _)| *c == class) {
+                Some(at) => &mut self.classes[at].1,
+                None => {
+                    self.classes.push((class, Histogram::default()));
+                    &mut self.classes.last_mut().expect("just pushed").1
+                }
+            };
+            histogram.add(now.since(self.last_step_at).0, std::mem::take(&mut self.prompt));
+            for us in self.late.drain(..) {
+                histogram.add(u64::from(us), 1);
+            }
+        }
+        self.last_step = short(now);
+        self.last_step_at = now;
+        self.waiting = load.waiting;
+    }
+
+    /// What is there now, as far as no step says so.
+    pub fn stands(&mut self, now: Micros, busy: bool, waiting: u32) {
+        self.pass(now);
+        self.busy = busy;
+        self.waiting = waiting;
+    }
+
+    /// Closes the slice that is open: something else begins.
+    pub fn cut(&mut self, now: Micros) {
+        self.pass(now);
+        self.close(now);
+    }
+
+    /// Slices closed since start.
+    pub fn closed(&self) -> u64 {
+        self.closed
+    }
+
+    /// Those after the first `seen`, as far as they are kept.
+    pub fn closed_since(&self, seen: u64) -> std::collections::vec_deque::Iter<'_, Slice> {
+        let new = usize::try_from(self.closed - seen).unwrap_or(usize::MAX).min(self.kept.len());
+        self.kept.range(self.kept.len() - new..)
+    }
+
+    /// The last slices, no more than `window` of them and none from before `since`.
+    pub fn before(&self, since: Micros, window: Micros) -> Vec<Slice> {
+        let mut sum = Micros::ZERO;
+        let recent = self.kept.iter().rev().take_while(|slice| {
+            let fits = sum < window && slice.start >= since;
+            sum = sum.plus(slice.counts_as());
+            fits
+        });
+        recent.cloned().collect()
+    }
+
+    /// Accounts for the time up to now.
+    fn pass(&mut self, now: Micros) {
+        let passed = now.since(self.noted).0;
+        self.noted = self.noted.max(now);
+        self.open.wall_us += passed;
+        if self.busy {
+            self.open.busy_us += passed;
+            self.open.waiting_us += if self.waiting > 0 { passed } else { 0 };
+        }
+        if now.since(self.open.start) >= SLICE {
+            self.close(now);
+        }
+    }
+
+    fn close(&mut self, now: Micros) {
+        if std::mem::take(&mut self.steps) == 0 {
+            // Nothing ran: the time goes to the next slice, and the requests of the meantime too.
+            self.open.start = now;
+            return;
+        }
+        let mut slice = std::mem::replace(&mut self.open, Slice { start: now, ..Slice::default() });
+        slice.waiting = self.waiting;
+        slice.first_tokens = self.ttft.total();
+        slice.ttft_p50 = self.ttft.percentile(50);
+        self.ttft.clear();
+        for (load, histogram) in &mut self.classes {
+            if histogram.total() > 0 {
+                let (p50, p95) = (histogram.percentile(50), histogram.percentile(95));
+                slice.classes.push(Class { load: *load, tokens: histogram.total(), p50, p95 });
+                histogram.clear();
+            }
+        }
+        if self.kept.len() == KEPT {
+            self.kept.pop_front();
+        }
+        self.kept.push_back(slice);
+        self.closed += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(recorder: &mut Recorder, at: u64, running: u32) {
+        let load = StepLoad { running, waiting: 0, prefill: 0, drawn: u64::from(running), computed: 0 };
+        recorder.step(Micros(at), load);
+    }
+
+    #[test]
+    fn times_between_tokens_are_a_sequences_own() {
+        let mut recorder = Recorder::default();
+        let mut drawn_at = [0; 2];
+        for turn in 1..=200u64 {
+            let now = Micros(turn * 5_000);
+            let odd = usize::from(turn % 2 == 1);
+            // One draws in every step, the other in every second.
+            for at in [0, odd].into_iter().take(1 + odd) {
+                if turn > 2 {
+                    recorder.token(drawn_at[at], now);
+                }
+                drawn_at[at] = short(now);
+            }
+            step(&mut recorder, now.0, 2);
+        }
+        let slices: Vec<_> = recorder.closed_since(0).collect();
+        assert_eq!(slices.len(), 2);
+        let class = slices[1].classes[0];
+        assert_eq!(slices[1].classes.len(), 1);
+        assert!((4_800..5_200).contains(&class.p50) && (9_600..10_400).contains(&class.p95), "{class:?}");
+    }
+
+    #[test]
+    fn idle_time_is_nobodys_and_slices_are_bounded() {
+        let mut recorder = Recorder::default();
+        for turn in 0..2_000u64 {
+            recorder.arrived(Micros(turn * 10_000_000), 7, 3);
+            step(&mut recorder, turn * 10_000_000 + 100_000, 1);
+            recorder.stands(Micros(turn * 10_000_000 + 100_000), false, 0);
+        }
+        let all: Vec<_> = recorder.closed_since(0).collect();
+        assert_eq!(all.len(), KEPT);
+        assert!(all.iter().all(|s| s.arrivals == 1 && s.busy_us <= 100_000 && s.wall_us >= 9_000_000));
+        assert_eq!(recorder.before(Micros::ZERO, Micros(5_000_000)).len(), 10);
+        let late = Micros(1_999 * 10_000_000 - 25_000_000);
+        assert_eq!(recorder.before(late, Micros(5_000_000)).len(), 2);
+    }
+
+    #[test]
+    fn a_class_of_load_spans_half_an_octave() {
+        let words = |n, shared| LoadClass::of(n, shared).words();
+        assert_eq!(words(1, false), "1 to 1 sequences running");
+        assert_eq!(words(9, false), "8 to 11 sequences running");
+        assert_eq!(words(12, true), "12 to 15 sequences running, prompts in the same steps");
+        assert_ne!(LoadClass::of(3, false), LoadClass::of(2, false));
+        assert_eq!(LoadClass::of(8, false), LoadClass::of(11, false));
+    }
+}

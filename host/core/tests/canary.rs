@@ -1,0 +1,237 @@
+//! Policies on trial: what is worse goes, what is as good stays, and no request notices either.
+
+mod common;
+
+use common::scripted::{Scheduler, fcfs, trap};
+use common::site::{Site, Traffic};
+use infer_core::builtin::FirstComeFirstServed;
+use infer_core::engine::Policies;
+use infer_core::policy::{AnyPolicy, FaultKind, Plan, PolicyFault, PolicyKind, StepView};
+use infer_core::trial::{CanaryReport, CanaryState};
+use infer_core::{Change, Event, Micros, SequenceId};
+
+const WINDOW: Micros = Micros(10_000_000);
+
+fn site(seed: u64, traffic: Traffic) -> Site {
+    Site::new(seed, traffic, FirstComeFirstServed::default())
+}
+
+/// Puts a scheduler on trial after a time in which the built-in served, and serves on.
+fn try_out(
+    site: Site,
+    schedule: impl FnMut(&StepView) -> Result<Plan, PolicyFault> + Send + 'static,
+) -> (Site, CanaryReport) {
+    try_out_for(site, [12.0, 50.0], schedule)
+}
+
+fn try_out_for(
+    mut site: Site,
+    seconds: [f64; 2],
+    schedule: impl FnMut(&StepView) -> Result<Plan, PolicyFault> + Send + 'static,
+) -> (Site, CanaryReport) {
+    site.serve(seconds[0]);
+    let policy = AnyPolicy::Scheduler(Box::new(Scheduler("candidate", schedule)));
+    let report = site.bench.engine.canary(policy, WINDOW, site.bench.now).expect("nobody else is on trial");
+    assert_eq!((&*report.from, &*report.to), ("builtin-fcfs", "candidate"));
+    site.serve(seconds[1]);
+    site.finish();
+    let canary = site.bench.engine.snapshot(site.bench.now).policies[0].canary.clone().expect("on trial");
+    (site, canary)
+}
+
+/// Removes rows from the built-in's plan.
+fn without(step: &StepView, mut leave_out: impl FnMut(SequenceId) -> bool) -> Plan {
+    let mut plan = fcfs(step);
+    let mut kept = plan.run.iter().map(|&id| !leave_out(id)).collect::<Vec<_>>().into_iter();
+    let mut also = kept.clone();
+    plan.run.retain(|_| kept.next().unwrap());
+    plan.tokens.retain(|_| also.next().unwrap());
+    plan.wake = step.now;
+    plan
+}
+
+fn is_rolled_back(site: &Site, canary: &CanaryReport, change: Change, reason: &str) {
+    assert_eq!(canary.state, CanaryState::RolledBack, "{canary:#?}");
+    assert!(canary.reason.contains(reason), "{}", canary.reason);
+    let changes: Vec<_> = site
+        .bench
+        .events
+        .iter()
+        .filter_map(|event| match event {
+            Event::PolicyChanged { to, change, reason, .. } => Some((to.as_str(), *change, reason.clone())),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(changes.len(), 2);
+    assert_eq!(changes[0], ("candidate", Change::Canary, "canary".to_owned()));
+    assert_eq!(changes[1], ("builtin-fcfs", change, canary.reason.clone()));
+    site.check_streams();
+}
+
+#[test]
+fn a_canary_that_doubles_the_time_between_tokens_goes_and_nobody_loses_a_token() {
+    for traffic in [Traffic::BURSTS, Traffic::HEAVY] {
+        let mut turn = 0;
+        let (site, canary) = try_out(site(1, traffic), move |step| {
+            turn += 1;
+            Ok(without(step, |id| step.running.id.contains(&id.0) && (id.0 + turn) % 2 == 0))
+        });
+        is_rolled_back(&site, &canary, Change::Verdict, "ITL");
+        assert!(canary.after.itl_p50.0 as f64 > 1.4 * canary.before.itl_p50.0 as f64, "{canary:#?}");
+        assert!(canary.watched <= WINDOW, "it is seen within the window");
+        let mut without_it = self::site(1, traffic);
+        without_it.serve(62.0);
+        without_it.finish();
+        let streams = |site: &Site| {
+            let tokens = site.requests.iter().map(|(id, _)| (*id, site.bench.tokens(*id)));
+            tokens.collect::<std::collections::BTreeMap<_, _>>()
+        };
+        let (with, without_it) = (streams(&site), streams(&without_it));
+        assert!(with.iter().all(|(id, tokens)| without_it.get(id).is_none_or(|other| tokens == other)));
+    }
+}
+
+#[test]
+fn a_canary_that_starts_late_or_runs_few_at_a_time_goes() {
+    let (late, canary) = try_out(site(2, Traffic::BURSTS), |step| {
+        let due = step.now.0 / 1_000 % 600 < 20;
+        Ok(without(step, |id| !due && step.waiting.id.contains(&id.0)))
+    });
+    is_rolled_back(&late, &canary, Change::Verdict, "TTFT");
+    let (few, canary) = try_out_for(site(3, Traffic::OVERLOAD), [5.0, 8.0], |step| {
+        Ok(without(step, |id| {
+            let at = step.running.id.iter().position(|&r| r == id.0);
+            at.is_none() && step.running.len() >= 2
+        }))
+    });
+    is_rolled_back(&few, &canary, Change::Verdict, "tokens/s");
+}
+
+#[test]
+fn a_canary_that_starves_somebody_goes() {
+    let (running, canary) = try_out(site(4, Traffic::HEAVY), |step| {
+        let first = step.running.id.first().copied();
+        Ok(without(step, |id| Some(id.0) == first))
+    });
+    is_rolled_back(&running, &canary, Change::Fault, "starvation");
+    // Tenant 1 never starts.
+    let (tenant, canary) = try_out(site(5, Traffic::HEAVY), |step| {
+        Ok(without(step, |id| {
+            step.waiting.id.iter().position(|&w| w == id.0).is_some_and(|at| step.waiting.tenant[at] == 1)
+        }))
+    });
+    is_rolled_back(&tenant, &canary, Change::Fault, "starvation");
+}
+
+#[test]
+fn the_first_fault_ends_a_trial() {
+    for kind in [FaultKind::Trap, FaultKind::Deadline, FaultKind::InvalidDecision] {
+        let mut turn = 0;
+        let (site, canary) = try_out(site(6, Traffic::BURSTS), move |step| {
+            turn += 1;
+            match kind {
+                FaultKind::InvalidDecision if turn == 50 => {
+                    Ok(Plan { run: vec![SequenceId(1 << 40)], tokens: vec![1], ..Plan::default() })
+                }
+                FaultKind::Deadline if turn == 50 => Err(PolicyFault::new(kind, "too slow")),
+                _ if turn == 50 => Err(trap()),
+                _ => Ok(fcfs(step)),
+            }
+        });
+        is_rolled_back(&site, &canary, Change::Fault, kind.name());
+        assert_eq!(site.bench.faults(), [kind]);
+        assert!(canary.watched < WINDOW);
+    }
+}
+
+#[test]
+fn the_same_policy_stays_under_bursts_whatever_they_are() {
+    let seeds = std::env::var("SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(20);
+    for seed in 0..seeds {
+        for traffic in [Traffic::BURSTS, Traffic { rise: 0.4, ..Traffic::BURSTS }] {
+            let (site, canary) = try_out(site(seed, traffic), |step| Ok(fcfs(step)));
+            assert_eq!(canary.state, CanaryState::Promoted, "seed {seed}: {canary:#?}");
+            assert!(canary.watched >= WINDOW && canary.watched.0 <= 4 * WINDOW.0 + 1_000_000);
+            assert_eq!(site.bench.changes(), ["candidate"]);
+            site.check_streams();
+        }
+    }
+}
+
+#[test]
+fn the_same_policy_stays_on_a_host_that_can_hardly_serve_or_can_not() {
+    for seed in 0..4 {
+        for (traffic, seconds) in [
+            (Traffic { rates: [100.0; 2], ..Traffic::HEAVY }, [12.0, 50.0]),
+            (Traffic { rates: [135.0; 2], ..Traffic::HEAVY }, [12.0, 50.0]),
+            (Traffic { rates: [60.0; 2], rise: 2.0, ..Traffic::HEAVY }, [12.0, 30.0]),
+            (Traffic::OVERLOAD, [5.0, 15.0]),
+        ] {
+            let (_, canary) = try_out_for(site(seed, traffic), seconds, |step| Ok(fcfs(step)));
+            // It may be watched still: more and more is asked of the host.
+            assert_ne!(canary.state, CanaryState::RolledBack, "seed {seed}: {canary:#?}");
+        }
+    }
+}
+
+#[test]
+fn a_trial_ends_by_hand_too() {
+    let on_trial = || {
+        let mut site = site(7, Traffic::BURSTS);
+        site.serve(3.0);
+        let policy = AnyPolicy::Scheduler(Box::new(Scheduler("candidate", |s: &StepView| Ok(fcfs(s)))));
+        site.bench.engine.canary(policy, WINDOW, site.bench.now).unwrap();
+        site.serve(1.0);
+        site
+    };
+    let report = |site: &mut Site| site.bench.engine.snapshot(site.bench.now).policies[0].clone();
+
+    let mut site = on_trial();
+    assert!(report(&mut site).trial);
+    let promoted = site.bench.engine.promote(PolicyKind::Scheduler, site.bench.now).expect("on trial");
+    assert_eq!((&*promoted.from, &*promoted.to), ("builtin-fcfs", "candidate"));
+    let slot = report(&mut site);
+    assert!(!slot.trial && slot.policy.name == "candidate" && slot.previous.is_some());
+    assert_eq!(slot.canary.unwrap().state, CanaryState::Promoted);
+    assert!(site.bench.engine.promote(PolicyKind::Scheduler, site.bench.now).is_none());
+
+    let mut site = on_trial();
+    site.bench.engine.rollback(PolicyKind::Scheduler, site.bench.now).expect("there is a previous one");
+    let slot = report(&mut site);
+    assert_eq!((&*slot.policy.name, slot.canary.unwrap().state), ("builtin-fcfs", CanaryState::RolledBack));
+
+    // Who replaces a canary has the proved one behind it, not the canary.
+    let mut site = on_trial();
+    site.bench.swap_scheduler("third", |step| Ok(fcfs(step)));
+    let slot = report(&mut site);
+    assert_eq!((&*slot.policy.name, &*slot.previous.unwrap().name), ("third", "builtin-fcfs"));
+    assert_eq!(slot.canary.unwrap().state, CanaryState::RolledBack);
+
+    // One at a time.
+    let mut site = on_trial();
+    let admission = AnyPolicy::Admission(Policies::builtin().admission);
+    let (_, other) = site.bench.engine.canary(admission, WINDOW, site.bench.now).unwrap_err();
+    assert_eq!(other, PolicyKind::Scheduler);
+    site.finish();
+    site.check_streams();
+}
+
+#[test]
+fn an_idle_host_promotes_nobody_and_a_host_without_a_past_compares_nothing() {
+    let mut site = site(8, Traffic { rates: [0.001; 2], ..Traffic::BURSTS });
+    let policy = AnyPolicy::Scheduler(Box::new(Scheduler("candidate", |s: &StepView| Ok(fcfs(s)))));
+    site.bench.engine.canary(policy, WINDOW, site.bench.now).unwrap();
+    site.serve(500.0);
+    let canary = site.bench.engine.snapshot(site.bench.now).policies[0].canary.clone().unwrap();
+    assert_eq!(canary.state, CanaryState::Watching);
+    let (_, canary) = {
+        let mut site = self::site(9, Traffic::BURSTS);
+        let policy = AnyPolicy::Scheduler(Box::new(Scheduler("candidate", |s: &StepView| Ok(fcfs(s)))));
+        site.bench.engine.canary(policy, WINDOW, site.bench.now).unwrap();
+        site.serve(30.0);
+        let canary = site.bench.engine.snapshot(site.bench.now).policies[0].canary.clone().unwrap();
+        (site, canary)
+    };
+    assert_eq!(canary.state, CanaryState::Promoted);
+    assert!(canary.reason.contains("nothing before it"), "{}", canary.reason);
+}
