@@ -152,7 +152,8 @@ pub struct PolicySlot {
     pub description: String,
     /// SHA-256 of the component; empty for a native policy.
     pub sha256: String,
-    /// `live`, or `fallback` where the built-in stands in for a policy that was taken out.
+    /// `live`, `canary` while it is on trial, or `fallback` where the built-in stands in for a policy that
+    /// was taken out.
     pub state: String,
     /// Decisions asked of it.
     pub calls: u64,
@@ -172,8 +173,139 @@ pub struct PolicySlot {
     pub last_fault: Option<FaultInfo>,
     /// JSON Schema of its configuration.
     pub config_schema: serde_json::Value,
-    /// Its configuration.
+    /// Its configuration; for a list of policies, theirs.
     pub config: serde_json::Value,
+    /// The policy that runs in shadow, or the last one that did.
+    #[serde(default)]
+    pub shadow: Option<ShadowInfo>,
+    /// The trial of the policy in force, or the slot's last trial.
+    #[serde(default)]
+    pub canary: Option<CanaryInfo>,
+}
+
+/// `GET /admin/policies/{kind}/shadow`: a policy that is asked what the live one is asked, without effect.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ShadowInfo {
+    /// Its name.
+    pub policy: String,
+    /// Its version.
+    pub version: String,
+    /// SHA-256 of the component; empty for a native policy.
+    pub sha256: String,
+    /// `watching`, `promoted`, `stopped`, `replaced`, `failed`.
+    pub state: String,
+    /// Why it ended; empty while it runs.
+    pub reason: String,
+    /// Milliseconds from the host's start to its own.
+    pub since_ms: u64,
+    /// Milliseconds from the host's start to its end.
+    pub ended_ms: Option<u64>,
+    /// Answers that could be compared.
+    pub questions: u64,
+    /// Those that were the live policy's.
+    pub agreements: u64,
+    /// Those that were not, by what they differ in: `run`, `tokens`, `preempt`, `verdict`, `reuse`,
+    /// `retain`, `drop`, `evict`.
+    pub divergences: BTreeMap<String, u64>,
+    /// The last of them, oldest first.
+    pub examples: Vec<DivergenceInfo>,
+    /// What ended it, where that was a fault.
+    pub fault: Option<FaultInfo>,
+    /// What its calls cost.
+    pub cost: CallCost,
+    /// What the live policy's calls cost.
+    pub live_cost: CallCost,
+}
+
+/// One answer of a shadow that was not the live policy's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DivergenceInfo {
+    /// What they differ in.
+    pub kind: String,
+    /// The engine's step.
+    pub step: u64,
+    /// Milliseconds since the host started.
+    pub at_ms: u64,
+    /// What the live policy said, in short.
+    pub live: String,
+    /// What the shadow said, in short.
+    pub shadow: String,
+}
+
+/// What a policy's calls cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CallCost {
+    /// Calls so far.
+    pub calls: u64,
+    /// Median duration of the recent ones.
+    pub p50_us: f64,
+    /// 99th percentile of the recent ones.
+    pub p99_us: f64,
+}
+
+/// A policy on trial: in force and watched, the previous one kept hot.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CanaryInfo {
+    /// Which slot.
+    pub kind: String,
+    /// Its name.
+    pub policy: String,
+    /// SHA-256 of the component; empty for a native policy.
+    pub sha256: String,
+    /// Who comes back should it fail.
+    pub previous: String,
+    /// `watching`, `promoted`, `rolled_back`.
+    pub state: String,
+    /// Why, in a sentence.
+    pub reason: String,
+    /// Milliseconds from the host's start to the trial's.
+    pub since_ms: u64,
+    /// Milliseconds from the host's start to the trial's end.
+    pub ended_ms: Option<u64>,
+    /// Seconds with work in them that the trial lasts, unless it is extended.
+    pub window_s: f64,
+    /// How many of them have passed.
+    pub watched_s: f64,
+    /// The time before it came.
+    pub before: WindowInfo,
+    /// The time since.
+    pub after: WindowInfo,
+}
+
+/// What clients got, and what they asked for, over some time. Zero where nothing was measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WindowInfo {
+    /// Seconds with work in them.
+    pub busy_s: f64,
+    /// Requests that came, per second.
+    pub requests_per_second: f64,
+    /// Their prompt tokens.
+    pub prompt_tokens_per_second: f64,
+    /// Tokens generated per busy second.
+    pub tokens_per_second: f64,
+    /// Time between a sequence's tokens, median.
+    pub itl_p50_ms: f64,
+    /// The same, 95th percentile.
+    pub itl_p95_ms: f64,
+    /// Time to the first token, median.
+    pub ttft_p50_ms: f64,
+    /// Share of the requests that the admission policy refused.
+    pub refused: f64,
+}
+
+/// A component that was taken out, and that is not taken in again unless that is forced.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QuarantineEntry {
+    /// SHA-256 of the component.
+    pub sha256: String,
+    /// Name of the policy.
+    pub name: String,
+    /// Which slot.
+    pub kind: String,
+    /// Why it was taken out.
+    pub reason: String,
+    /// Milliseconds since the host started.
+    pub at_ms: u64,
 }
 
 /// A policy fault as consoles show it.
@@ -193,6 +325,12 @@ pub struct FaultInfo {
     pub at_ms: u64,
     /// Whether the policy was taken out for it.
     pub removed: bool,
+    /// Whether it ran in shadow: no request was in its hands.
+    #[serde(default)]
+    pub shadow: bool,
+    /// Path of the file on the host that `infer policy replay` asks the question again from.
+    #[serde(default)]
+    pub artifact: Option<String>,
 }
 
 /// One live request.
@@ -250,6 +388,9 @@ pub struct Policies {
     pub slots: Vec<PolicySlot>,
     /// What can be swapped in by name.
     pub available: Vec<AvailablePolicy>,
+    /// What was taken out, latest last.
+    #[serde(default)]
+    pub quarantine: Vec<QuarantineEntry>,
 }
 
 /// A policy that the host carries.
@@ -269,7 +410,8 @@ pub struct AvailablePolicy {
     pub config_schema: serde_json::Value,
 }
 
-/// JSON body of `PUT /admin/policies/{kind}`; any other content type is a component.
+/// JSON body of `PUT /admin/policies/{kind}`; any other content type is a component. For admission also a
+/// list of these.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SwapRequest {
@@ -295,6 +437,9 @@ pub struct SwapAnswer {
     pub pause_us: f64,
     /// `restored` or `cold`.
     pub state: String,
+    /// `now`, `shadow`, `canary`, `promote` or `rollback`. In shadow, `to` runs beside `from`.
+    #[serde(default)]
+    pub mode: String,
 }
 
 /// One entry of `GET /admin/policies/{kind}/history`, oldest first.
@@ -310,8 +455,12 @@ pub struct HistoryEntry {
     pub to: String,
     /// Digest of who came.
     pub sha256: String,
-    /// `start`, `swap`, `rollback`, or the fault that took the predecessor out.
+    /// `start`, `swap`, `canary`, `promote`, `rollback`, or why the predecessor was taken out.
     pub reason: String,
+    /// `start`, `swap`, `canary`, `promote`, `rollback`, `fault`, `verdict`; `shadow` where `to` came or
+    /// ended beside `from`; `stays` where a trial ended well.
+    #[serde(default)]
+    pub mode: String,
 }
 
 /// One event of `GET /admin/events`; the SSE event name is the variant's.
@@ -324,6 +473,8 @@ pub enum AdminEvent {
     Swap(SwapAnswer),
     /// A policy misbehaved.
     Fault(FaultInfo),
+    /// A policy's trial began or ended.
+    Canary(Box<CanaryInfo>),
     /// A request was refused.
     Refusal {
         /// Its `x-request-id`.

@@ -68,7 +68,9 @@ pub enum Event {
         from: String,
         /// Name of the policy in force.
         to: String,
-        /// Who that is.
+        /// Who left.
+        left: Arc<PolicyInfo>,
+        /// Who is in force.
         policy: Arc<PolicyInfo>,
         /// When.
         at: Micros,

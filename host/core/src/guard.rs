@@ -206,7 +206,7 @@ impl<P: Policy + ?Sized> Slot<P> {
     /// Removes the policy in force: the previous one comes back, else the built-in stands in.
     fn take_out(&mut self, cx: &mut Context<'_>, change: Change, reason: String) {
         self.end_canary(cx, CanaryState::RolledBack, &reason);
-        let from = self.info().name.clone();
+        let from = self.info();
         let left = self.current.take().expect("a policy was in force");
         cx.retired.push((self.into_any)(left.policy));
         self.strikes.clear();
@@ -261,7 +261,7 @@ impl<P: Policy + ?Sized> Slot<P> {
     }
 
     fn install(&mut self, cx: &mut Context<'_>, policy: Box<P>, change: Change) -> Option<AnyPolicy> {
-        let from = self.info().name.clone();
+        let from = self.info();
         let mut outgoing = self.current.replace(Tenure::new(policy, cx.now));
         if self.renewed.take().is_some()
             && let Some(outgoing) = &mut outgoing
@@ -281,7 +281,7 @@ impl<P: Policy + ?Sized> Slot<P> {
     pub fn rollback(&mut self, cx: &mut Context<'_>) -> Option<(bool, Option<AnyPolicy>)> {
         let mut previous = self.previous.take()?;
         self.end_canary(cx, CanaryState::RolledBack, "an operator rolled it back");
-        let from = self.info().name.clone();
+        let from = self.info();
         let state = self.outgoing_state(&previous.policy.info().name);
         let restored = state.is_some_and(|state| previous.policy.import_state(&state).is_ok());
         previous.since = cx.now;
@@ -305,12 +305,12 @@ impl<P: Policy + ?Sized> Slot<P> {
         }
     }
 
-    fn changed(&mut self, cx: &mut Context<'_>, from: String, change: Change, reason: String) {
+    fn changed(&mut self, cx: &mut Context<'_>, left: Arc<PolicyInfo>, change: Change, reason: String) {
         self.strikes.clear();
         let policy = self.info();
-        let to = policy.name.clone();
+        let (from, to) = (left.name.clone(), policy.name.clone());
         let (kind, at, step) = (self.kind, cx.now, cx.step);
-        cx.events.push(Event::PolicyChanged { kind, from, to, policy, at, step, change, reason });
+        cx.events.push(Event::PolicyChanged { kind, from, to, left, policy, at, step, change, reason });
     }
 
     fn live_stats(&self) -> CallStats {

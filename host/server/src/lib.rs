@@ -12,6 +12,7 @@ pub mod cli;
 pub mod config;
 pub mod data;
 pub mod engine;
+pub mod faults;
 pub mod generate;
 pub mod http;
 pub mod load;

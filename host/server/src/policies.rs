@@ -1,23 +1,21 @@
 //! The three slots from outside: finding components, checking them off the engine thread, swapping
 //! them in one at a time, remembering who was configured how.
 
-use std::collections::VecDeque;
-use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use infer_api::admin::{AdminEvent, AvailablePolicy, SwapAnswer};
 use infer_core::engine::Policies as Slots;
-use infer_core::policy::{AnyPolicy, PolicyFault, PolicyInfo, PolicyKind};
+use infer_core::policy::{AdmissionPolicy, AnyPolicy, Chain, FaultKind, PolicyFault, PolicyInfo, PolicyKind};
 use infer_wasm::{LoadError, LoaderConfig, PolicyLoader};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::config::{Config, PolicyChoice};
-use crate::engine::{EngineHandle, EngineStopped, Swapped};
+use crate::engine::{EngineHandle, EngineStopped, OtherOnTrial, SwapMode, Swapped};
+use crate::faults::{Component, Library, Loaded, Member};
 
 /// Name of the native policy of any slot, besides its own.
 const BUILTIN: &str = "builtin";
-/// Configurations remembered per slot; a rollback goes back one.
-const REMEMBERED: usize = 8;
 
 /// Where a policy comes from.
 #[derive(Clone, Debug)]
@@ -25,7 +23,22 @@ pub enum PolicySource {
     /// A bundled policy's name, or `builtin`.
     Name(String),
     /// A component.
-    Component(Vec<u8>),
+    Component(Arc<[u8]>),
+    /// Admission policies that are asked in turn, each with its configuration.
+    List(Vec<(PolicySource, Value)>),
+}
+
+/// What is to come into a slot, and how.
+#[derive(Clone, Debug)]
+pub struct SwapOrder {
+    /// The policy.
+    pub source: PolicySource,
+    /// Its configuration, an object.
+    pub config: Value,
+    /// At once, in shadow, or on trial.
+    pub mode: SwapMode,
+    /// Also where it is in quarantine.
+    pub force: bool,
 }
 
 /// Why a policy is not in force.
@@ -50,6 +63,30 @@ pub enum PolicyError {
     /// It failed when it was told the cached blocks.
     #[error("the policy failed when it was told the cached blocks: {0}")]
     Prime(PolicyFault),
+    /// Not as a list.
+    #[error("{0}")]
+    List(PolicyFault),
+    /// It was taken out before.
+    #[error("`{name}` was taken out of the {kind} slot: {reason}; swap it in with `force` all the same")]
+    Quarantined {
+        /// Its name.
+        name: String,
+        /// The slot.
+        kind: String,
+        /// Why.
+        reason: String,
+    },
+    /// Another slot's policy is on trial.
+    #[error(
+        "the {0} policy is on trial, and nobody could tell whose doing it is; wait, or promote it or roll it back"
+    )]
+    OtherOnTrial(PolicyKind),
+    /// Neither shadow nor canary.
+    #[error("the {0} slot has neither a shadow nor a policy on trial")]
+    NothingToPromote(PolicyKind),
+    /// No shadow.
+    #[error("no policy runs in shadow in the {0} slot")]
+    NoShadow(PolicyKind),
     /// A configuration for a policy that takes none.
     #[error("the built-in policy takes no configuration")]
     NoConfig,
@@ -71,67 +108,79 @@ impl PolicyError {
             Self::Prime(_) => "prime",
             Self::NoConfig => "configure",
             Self::NoPrevious(_) => "no_previous",
+            Self::List(_) => "list",
+            Self::Quarantined { .. } => "quarantined",
+            Self::OtherOnTrial(_) => "on_trial",
+            Self::NothingToPromote(_) => "nothing_to_promote",
+            Self::NoShadow(_) => "no_shadow",
             Self::Stopped(_) => "engine_stopped",
         }
     }
 }
 
-/// A policy and how it is configured.
-pub type Configured = (Arc<PolicyInfo>, Value);
-
 /// Loads and swaps policies.
 pub struct PolicyManager {
     loader: PolicyLoader,
     engine: EngineHandle,
-    configs: Mutex<[VecDeque<Configured>; 3]>,
+    library: Arc<Library>,
     one_at_a_time: Arc<tokio::sync::Mutex<()>>,
     available: tokio::sync::OnceCell<Vec<AvailablePolicy>>,
 }
 
-/// The policies that a host starts with, and how they are configured. Blocks while it compiles.
+/// The policies that a host starts with. Blocks while it compiles.
 pub fn load_initial(
     loader: &PolicyLoader,
     config: &Config,
-) -> Result<(Slots, Vec<Configured>), (PolicyKind, PolicyError)> {
+) -> Result<(Slots, Library), (PolicyKind, PolicyError)> {
     let mut slots = Slots::builtin();
-    let mut configs = Vec::new();
+    let library = Library::default();
     for kind in PolicyKind::ALL {
-        let choice = config.policy(kind);
-        let policy = load_choice(loader, kind, choice).map_err(|e| (kind, e))?;
-        configs.push((policy.info(), serde_json::from_str(&choice.config).unwrap_or_default()));
+        let (policy, loaded) = load_choice(loader, kind, config.policy(kind)).map_err(|e| (kind, e))?;
+        library.remember(kind, loaded);
         match policy {
             AnyPolicy::Scheduler(p) => slots.scheduler = p,
             AnyPolicy::Admission(p) => slots.admission = p,
             AnyPolicy::PrefixCache(p) => slots.prefix_cache = p,
         }
     }
-    Ok((slots, configs))
+    Ok((slots, library))
 }
 
 /// A loader with the host's cache of compiled policies.
 pub fn loader() -> Result<PolicyLoader, LoadError> {
-    PolicyLoader::new(LoaderConfig { cache_dir: cache_dir(), ..LoaderConfig::default() })
+    let cache_dir = cache_base().map(|base| base.join("policies"));
+    PolicyLoader::new(LoaderConfig { cache_dir, ..LoaderConfig::default() })
 }
 
-/// Where compiled policies are kept, if this user has a place for it.
-pub fn cache_dir() -> Option<std::path::PathBuf> {
-    let from = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(std::path::PathBuf::from);
+/// Where this user's caches of this program stand.
+pub fn cache_base() -> Option<PathBuf> {
+    let from = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     let base = from("XDG_CACHE_HOME").or_else(|| from("HOME").map(|home| home.join(".cache")))?;
-    base.is_absolute().then(|| base.join("infer").join("policies"))
+    base.is_absolute().then(|| base.join("infer"))
 }
 
 fn load_choice(
     loader: &PolicyLoader,
     kind: PolicyKind,
     choice: &PolicyChoice,
-) -> Result<AnyPolicy, PolicyError> {
-    let source = if is_component_path(&choice.name) {
-        let bytes = std::fs::read(&choice.name).map_err(|e| PolicyError::File(choice.name.clone(), e))?;
-        PolicySource::Component(bytes)
-    } else {
-        PolicySource::Name(choice.name.clone())
-    };
-    load(loader, kind, &source, &choice.config)
+) -> Result<(AnyPolicy, Loaded), PolicyError> {
+    let config: Value = serde_json::from_str(&choice.config).unwrap_or_default();
+    let names: Vec<&str> = choice.name.split(',').map(str::trim).collect();
+    if kind != PolicyKind::Admission || names.len() < 2 {
+        return load(loader, kind, source_of(&choice.name)?, config);
+    }
+    // The members' configurations stand under their names.
+    let member = |name: &&str| Ok((source_of(name)?, config.get(*name).cloned().unwrap_or_else(empty)));
+    let members = names.iter().map(member).collect::<Result<_, PolicyError>>()?;
+    load(loader, kind, PolicySource::List(members), Value::Null)
+}
+
+fn source_of(name: &str) -> Result<PolicySource, PolicyError> {
+    if !is_component_path(name) {
+        return Ok(PolicySource::Name(name.to_owned()));
+    }
+    let bytes = std::fs::read(name).map_err(|e| PolicyError::File(name.to_owned(), e))?;
+    Ok(PolicySource::Component(bytes.into()))
 }
 
 /// Whether a flag's value means a file.
@@ -139,32 +188,70 @@ pub fn is_component_path(name: &str) -> bool {
     Path::new(name).extension().is_some_and(|e| e.eq_ignore_ascii_case("wasm"))
 }
 
+/// The configuration that asks for a policy's defaults.
+pub fn empty() -> Value {
+    Value::Object(Map::new())
+}
+
 /// Checks, compiles and configures. Blocks.
 fn load(
     loader: &PolicyLoader,
     kind: PolicyKind,
-    source: &PolicySource,
-    config: &str,
-) -> Result<AnyPolicy, PolicyError> {
-    let name = match source {
-        PolicySource::Component(bytes) => return Ok(loader.load(kind, bytes, config)?),
-        PolicySource::Name(name) => name,
+    source: PolicySource,
+    config: Value,
+) -> Result<(AnyPolicy, Loaded), PolicyError> {
+    let PolicySource::List(all) = source else {
+        let (policy, member) = load_one(loader, kind, source, config)?;
+        return Ok((policy, Loaded { info: Arc::clone(&member.info), members: vec![member] }));
     };
-    if name == BUILTIN || *name == builtin(kind).info().name {
-        if !matches!(config.trim(), "" | "{}" | "null") {
-            return Err(PolicyError::NoConfig);
-        }
-        return Ok(builtin(kind));
+    let mut policies = Vec::new();
+    let mut members = Vec::new();
+    for (source, config) in all {
+        let (policy, member) = load_one(loader, kind, source, config)?;
+        policies.push(policy);
+        members.push(member);
     }
-    let Some(bundled) = infer_bundle::find(kind.name(), name) else {
-        let names = infer_bundle::POLICIES.iter().filter(|p| p.kind == kind.name()).map(|p| p.name);
-        let known: Vec<String> = names.chain([BUILTIN]).map(|n| format!("`{n}`")).collect();
-        return Err(PolicyError::Unknown { kind, name: name.clone(), known: known.join(", ") });
-    };
-    Ok(loader.load(kind, bundled.component, config)?)
+    let policy = join(kind, policies)?;
+    let info = policy.info();
+    Ok((policy, Loaded { info, members }))
 }
 
-fn builtin(kind: PolicyKind) -> AnyPolicy {
+fn load_one(
+    loader: &PolicyLoader,
+    kind: PolicyKind,
+    source: PolicySource,
+    config: Value,
+) -> Result<(AnyPolicy, Member), PolicyError> {
+    let component = match source {
+        PolicySource::Component(bytes) => Component::Given(bytes),
+        PolicySource::List(_) => return Err(no_list("a list can't stand in a list")),
+        PolicySource::Name(name) => find(kind, &name)?,
+    };
+    let policy = match component.bytes() {
+        Some(bytes) => loader.load(kind, bytes, &config.to_string())?,
+        None if config.as_object().is_some_and(|fields| !fields.is_empty()) => {
+            return Err(PolicyError::NoConfig);
+        }
+        None => builtin(kind),
+    };
+    let info = policy.info();
+    Ok((policy, Member { info, config, component }))
+}
+
+fn find(kind: PolicyKind, name: &str) -> Result<Component, PolicyError> {
+    if name == BUILTIN || *name == builtin(kind).info().name {
+        return Ok(Component::Native);
+    }
+    if let Some(bundled) = infer_bundle::find(kind.name(), name) {
+        return Ok(Component::Bundled(bundled.component));
+    }
+    let names = infer_bundle::POLICIES.iter().filter(|p| p.kind == kind.name()).map(|p| p.name);
+    let known: Vec<String> = names.chain([BUILTIN]).map(|n| format!("`{n}`")).collect();
+    Err(PolicyError::Unknown { kind, name: name.to_owned(), known: known.join(", ") })
+}
+
+/// The native policy of a slot.
+pub fn builtin(kind: PolicyKind) -> AnyPolicy {
     let slots = Slots::builtin();
     match kind {
         PolicyKind::Scheduler => AnyPolicy::Scheduler(slots.scheduler),
@@ -173,56 +260,85 @@ fn builtin(kind: PolicyKind) -> AnyPolicy {
     }
 }
 
+/// One policy of several, which only admission knows; one alone stays what it is.
+pub fn join(kind: PolicyKind, mut policies: Vec<AnyPolicy>) -> Result<AnyPolicy, PolicyError> {
+    if policies.len() == 1 {
+        return Ok(policies.remove(0));
+    }
+    let admission = |policy| match policy {
+        AnyPolicy::Admission(policy) => Ok(policy),
+        _ => Err(no_list("this slot takes one policy, only admission takes a list")),
+    };
+    let members =
+        policies.into_iter().map(admission).collect::<Result<Vec<Box<dyn AdmissionPolicy>>, _>>()?;
+    Ok(AnyPolicy::Admission(Box::new(Chain::new(members).map_err(PolicyError::List)?)))
+}
+
+fn no_list(why: &str) -> PolicyError {
+    PolicyError::List(PolicyFault::new(FaultKind::Setup, why))
+}
+
 impl PolicyManager {
-    /// For an engine that was started with `initial`, in `PolicyKind::ALL` order.
-    pub fn new(loader: PolicyLoader, engine: EngineHandle, initial: Vec<Configured>) -> Self {
-        let mut configs: [VecDeque<_>; 3] = Default::default();
-        for (slot, entry) in configs.iter_mut().zip(initial) {
-            slot.push_back(entry);
-        }
+    /// For an engine that was started with policies of this library.
+    pub fn new(loader: PolicyLoader, engine: EngineHandle, library: Arc<Library>) -> Self {
         Self {
             loader,
             engine,
-            configs: Mutex::new(configs),
+            library,
             one_at_a_time: Arc::default(),
             available: tokio::sync::OnceCell::new(),
         }
     }
 
-    /// Checks a policy off the engine thread and puts it in force. Answers once it is.
-    pub async fn swap(
-        &self,
-        kind: PolicyKind,
-        source: PolicySource,
-        config: Value,
-    ) -> Result<SwapAnswer, PolicyError> {
+    /// Checks a policy off the engine thread and brings it in. Answers once it is there.
+    pub async fn swap(&self, kind: PolicyKind, order: SwapOrder) -> Result<SwapAnswer, PolicyError> {
+        let SwapOrder { source, config, mode, force } = order;
         let _turn = self.one_at_a_time.lock().await;
         let loader = self.loader.clone();
-        let text = config.to_string();
-        let mut policy = blocking(move || load(&loader, kind, &source, &text)).await?;
+        let (mut policy, loaded) = blocking(move || load(&loader, kind, source, config)).await?;
+        if !force && let Some(entry) = self.engine.observer().quarantine().find(&loaded.info.digest) {
+            drop_elsewhere(policy);
+            let reason = entry.reason;
+            return Err(PolicyError::Quarantined { name: entry.name, kind: entry.kind, reason });
+        }
         if kind == PolicyKind::PrefixCache {
             let known = self.engine.prime().await?;
             policy = blocking(move || prime(policy, &known)).await?;
         }
-        self.remember(kind, policy.info(), config);
-        let swapped = self.engine.swap(policy).await?;
-        Ok(self.in_force(swapped))
+        self.library.remember(kind, loaded);
+        match self.engine.swap(policy, mode).await? {
+            Ok(swapped) => Ok(self.in_force(swapped, mode_name(mode))),
+            Err(OtherOnTrial { kind, policy }) => {
+                drop_elsewhere(policy);
+                Err(PolicyError::OtherOnTrial(kind))
+            }
+        }
     }
 
     /// Brings the previous policy of a slot back.
     pub async fn rollback(&self, kind: PolicyKind) -> Result<SwapAnswer, PolicyError> {
         let _turn = self.one_at_a_time.lock().await;
         let swapped = self.engine.rollback(kind).await?.ok_or(PolicyError::NoPrevious(kind))?;
-        Ok(self.in_force(swapped))
+        Ok(self.in_force(swapped, "rollback"))
+    }
+
+    /// Makes what runs in shadow the live policy, or ends a trial well.
+    pub async fn promote(&self, kind: PolicyKind) -> Result<SwapAnswer, PolicyError> {
+        let _turn = self.one_at_a_time.lock().await;
+        let swapped = self.engine.promote(kind).await?.ok_or(PolicyError::NothingToPromote(kind))?;
+        Ok(self.in_force(swapped, "promote"))
+    }
+
+    /// Ends a slot's shadow.
+    pub async fn stop_shadow(&self, kind: PolicyKind) -> Result<(), PolicyError> {
+        let _turn = self.one_at_a_time.lock().await;
+        drop_elsewhere(self.engine.stop_shadow(kind).await?.ok_or(PolicyError::NoShadow(kind))?);
+        Ok(())
     }
 
     /// How the policy in force was configured.
     pub fn config_of(&self, kind: PolicyKind, policy: &Arc<PolicyInfo>) -> Value {
-        let all = self.configs.lock().unwrap_or_else(PoisonError::into_inner);
-        let slot = &all[slot(kind)];
-        let same = slot.iter().rev().find(|(info, _)| Arc::ptr_eq(info, policy));
-        let equal = || slot.iter().rev().find(|(info, _)| info == policy);
-        same.or_else(equal).map_or_else(|| Value::Object(Default::default()), |(_, config)| config.clone())
+        self.library.find(kind, policy).map_or_else(empty, |loaded| loaded.config())
     }
 
     /// What can be swapped in by name. Compiles every bundled policy when it is first asked.
@@ -231,16 +347,7 @@ impl PolicyManager {
         self.available.get_or_init(|| blocking(move || describe_all(&loader))).await.clone()
     }
 
-    fn remember(&self, kind: PolicyKind, info: Arc<PolicyInfo>, config: Value) {
-        let mut all = self.configs.lock().unwrap_or_else(PoisonError::into_inner);
-        let slot = &mut all[slot(kind)];
-        if slot.len() == REMEMBERED {
-            slot.pop_front();
-        }
-        slot.push_back((info, config));
-    }
-
-    fn in_force(&self, swapped: Swapped) -> SwapAnswer {
+    fn in_force(&self, swapped: Swapped, mode: &str) -> SwapAnswer {
         let Swapped { report, pause } = swapped;
         let answer = SwapAnswer {
             kind: report.kind.name().to_owned(),
@@ -249,17 +356,29 @@ impl PolicyManager {
             at_step: report.at_step,
             pause_us: pause.as_nanos() as f64 / 1_000.0,
             state: if report.restored { "restored" } else { "cold" }.to_owned(),
+            mode: mode.to_owned(),
         };
-        // Tearing an instance down unmaps its memory: not on a thread that serves requests.
-        let retired = report.retired;
-        tokio::task::spawn_blocking(move || drop(retired));
-        self.engine.observer().publish(AdminEvent::Swap(answer.clone()));
+        if let Some(retired) = report.retired {
+            drop_elsewhere(retired);
+        }
+        if mode != "shadow" {
+            self.engine.observer().publish(AdminEvent::Swap(answer.clone()));
+        }
         answer
     }
 }
 
-fn slot(kind: PolicyKind) -> usize {
-    PolicyKind::ALL.iter().position(|&k| k == kind).expect("ALL holds every kind")
+fn mode_name(mode: SwapMode) -> &'static str {
+    match mode {
+        SwapMode::Now => "now",
+        SwapMode::Shadow => "shadow",
+        SwapMode::Canary(_) => "canary",
+    }
+}
+
+/// Tearing an instance down unmaps its memory: not on a thread that serves requests.
+fn drop_elsewhere(policy: AnyPolicy) {
+    tokio::task::spawn_blocking(move || drop(policy));
 }
 
 fn prime(policy: AnyPolicy, known: &infer_core::policy::CacheEvents) -> Result<AnyPolicy, PolicyError> {

@@ -14,6 +14,7 @@ use crate::app::{App, Parts};
 use crate::config::{Config, ConfigError};
 use crate::data;
 use crate::engine::{self, ChannelBounds, Clock, EngineHandle, EngineThread};
+use crate::faults::{self, FaultRecorder, Library};
 use crate::http::{Listener, ListenerBounds};
 use crate::load::{Loaded, StartError};
 use crate::policies::{self, PolicyManager};
@@ -139,7 +140,7 @@ fn load(app: &App) -> Result<(EngineThread, Parts), StartError> {
     let config = &app.config;
     let loaded = Loaded::load(config)?;
     let loader = policies::loader()?;
-    let (slots, configs) = policies::load_initial(&loader, config)
+    let (slots, library) = policies::load_initial(&loader, config)
         .map_err(|(kind, error)| StartError::Policy(kind.name(), error))?;
     let executor = Box::new(loaded.executor(config)?);
     let mut key = [0u8; 16];
@@ -154,6 +155,8 @@ fn load(app: &App) -> Result<(EngineThread, Parts), StartError> {
     };
     let thread = engine::spawn(engine, executor, app.clock, bounds)
         .map_err(|e| StartError::Io("can't start the engine thread", e))?;
+    let library = Arc::new(library);
+    write_faults(config, &thread.handle, &library);
     tracing::info!(
         model = loaded.names[0],
         max_seq_len = loaded.sizing.max_seq_len,
@@ -164,7 +167,7 @@ fn load(app: &App) -> Result<(EngineThread, Parts), StartError> {
     );
     let parts = Parts {
         engine: thread.handle.clone(),
-        policies: PolicyManager::new(loader, thread.handle.clone(), configs),
+        policies: PolicyManager::new(loader, thread.handle.clone(), library),
         stop_tokens: loaded.model.stop_tokens().into(),
         vocab_size: loaded.model.vocab_size(),
         tokenizer: loaded.tokenizer,
@@ -177,6 +180,15 @@ fn load(app: &App) -> Result<(EngineThread, Parts), StartError> {
         threads: config.threads,
     };
     Ok((thread, parts))
+}
+
+/// A directory that can't be used costs the files, not the host.
+fn write_faults(config: &Config, engine: &EngineHandle, library: &Arc<Library>) {
+    let Some(dir) = config.fault_dir.clone().or_else(faults::default_dir) else { return };
+    match FaultRecorder::start(&dir, Arc::clone(library)) {
+        Ok(recorder) => engine.observer().write_faults(recorder),
+        Err(error) => tracing::warn!("policy faults are not written down: {}: {error}", dir.display()),
+    }
 }
 
 /// Notes the counters every second, so that rates are there when somebody asks first.

@@ -92,7 +92,7 @@ pub fn decode(frame: &Frame) -> Result<Option<AdminEvent>, ConnError> {
     let tagged = value.get("event").is_some() && value.get("data").is_some();
     let tagged = if tagged { value } else { serde_json::json!({"event": frame.name, "data": value}) };
     let name = tagged["event"].as_str().unwrap_or_default().to_owned();
-    if !["snapshot", "swap", "fault", "refusal", "preemption", "lagged"].contains(&name.as_str()) {
+    if !["snapshot", "swap", "fault", "refusal", "preemption", "lagged", "canary"].contains(&name.as_str()) {
         return Ok(None);
     }
     serde_json::from_value(tagged)

@@ -279,6 +279,12 @@ impl App {
                 );
                 self.live.log.push(now, Level::Error, "fault", text);
             }
+            AdminEvent::Canary(canary) => {
+                self.policies.forget_history();
+                let text =
+                    format!("{}: {} is {}: {}", canary.kind, canary.policy, canary.state, canary.reason);
+                self.live.log.push(now, Level::Info, "canary", text);
+            }
             AdminEvent::Refusal { reason, message, .. } => {
                 self.live.log.push(now, Level::Warning, "refusal", format!("{reason}: {message}"));
             }

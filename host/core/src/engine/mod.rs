@@ -247,6 +247,11 @@ impl Engine {
         self.draining = true;
     }
 
+    /// Number of the step that is planned next.
+    pub fn next_step(&self) -> u64 {
+        self.view.number
+    }
+
     /// Whether any sequence is alive.
     pub fn has_work(&self) -> bool {
         !(self.running.ix.is_empty() && self.waiting.ix.is_empty() && self.held.is_empty())

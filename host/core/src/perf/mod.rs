@@ -80,10 +80,11 @@ pub(crate) struct Recorder {
     closed: u64,
     /// Up to here time is accounted for.
     noted: Micros,
-    /// When the last step ended, as sequences note it, and the tokens of this one that follow on it.
+    /// When the last step ended, also as sequences note it.
     last_step: u32,
     last_step_at: Micros,
-    prompt: u32,
+    /// First tokens of the step that ends.
+    firsts: u32,
     /// Times since the last token of those that missed a step.
     late: Vec<u32>,
     /// Whether there is work, and how many sequences wait.
@@ -138,15 +139,21 @@ impl Recorder {
     /// A sequence drew its first token.
     pub fn first_token(&mut self, ttft: Micros) {
         self.ttft.add(ttft.0, 1);
+        self.firsts += 1;
     }
 
-    /// A sequence drew another token; it drew its last one at `drawn_at`.
+    /// A sequence drew another token; it drew its last one at `drawn_at`. Nearly all drew it in the last
+    /// step, and are counted when this one ends.
+    #[inline]
     pub fn token(&mut self, drawn_at: u32, now: Micros) {
-        if drawn_at == self.last_step {
-            self.prompt += 1;
-        } else {
-            self.late.push(short(now).wrapping_sub(drawn_at));
+        if drawn_at != self.last_step {
+            self.late_token(short(now).wrapping_sub(drawn_at));
         }
+    }
+
+    #[cold]
+    fn late_token(&mut self, us: u32) {
+        self.late.push(us);
     }
 
     /// A step ended.
@@ -156,7 +163,9 @@ impl Recorder {
         self.steps += 1;
         self.open.computed += load.computed;
         self.open.generated += load.drawn;
-        if self.prompt > 0 || !self.late.is_empty() {
+        let others = self.late.len() as u64 + u64::from(std::mem::take(&mut self.firsts));
+        let in_time = load.drawn.saturating_sub(others) as u32;
+        if in_time > 0 || !self.late.is_empty() {
             let class = LoadClass::of(load.running, load.prefill > 0);
             let histogram = match self.classes.iter().position(|(c, _)| *c == class) {
                 Some(at) => &mut self.classes[at].1,
@@ -165,7 +174,7 @@ impl Recorder {
                     &mut self.classes.last_mut().expect("just pushed").1
                 }
             };
-            histogram.add(now.since(self.last_step_at).0, std::mem::take(&mut self.prompt));
+            histogram.add(now.since(self.last_step_at).0, in_time);
             for us in self.late.drain(..) {
                 histogram.add(u64::from(us), 1);
             }
@@ -254,8 +263,8 @@ impl Recorder {
 mod tests {
     use super::*;
 
-    fn step(recorder: &mut Recorder, at: u64, running: u32) {
-        let load = StepLoad { running, waiting: 0, prefill: 0, drawn: u64::from(running), computed: 0 };
+    fn step(recorder: &mut Recorder, at: u64, drawn: u32) {
+        let load = StepLoad { running: 2, waiting: 0, prefill: 0, drawn: u64::from(drawn), computed: 0 };
         recorder.step(Micros(at), load);
     }
 
@@ -267,13 +276,15 @@ mod tests {
             let now = Micros(turn * 5_000);
             let odd = usize::from(turn % 2 == 1);
             // One draws in every step, the other in every second.
-            for at in [0, odd].into_iter().take(1 + odd) {
-                if turn > 2 {
-                    recorder.token(drawn_at[at], now);
+            let drawing = &[0, 1][..1 + odd];
+            for &at in drawing {
+                match turn {
+                    1 => recorder.first_token(now),
+                    _ => recorder.token(drawn_at[at], now),
                 }
                 drawn_at[at] = short(now);
             }
-            step(&mut recorder, now.0, 2);
+            step(&mut recorder, now.0, drawing.len() as u32);
         }
         let slices: Vec<_> = recorder.closed_since(0).collect();
         assert_eq!(slices.len(), 2);

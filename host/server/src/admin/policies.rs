@@ -1,4 +1,4 @@
-//! The policy slots over HTTP: list, swap, rollback, history.
+//! The policy slots over HTTP: list, swap, shadow, canary, rollback, promote, history, quarantine.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,23 +7,30 @@ use hyper::body::Incoming;
 use hyper::header::CONTENT_TYPE;
 use hyper::{HeaderMap, StatusCode};
 use infer_api::admin::{Policies, SwapAnswer, SwapRequest};
+use infer_core::Micros;
+use infer_core::engine::CANARY_WINDOW;
 use infer_core::policy::PolicyKind;
-use serde_json::Value;
+use serde_json::{Value, json as object};
 
 use super::state;
 use crate::app::App;
+use crate::engine::SwapMode;
 use crate::http::{Answer, ApiError, BodyLimits, Query, json, read_body};
-use crate::policies::{PolicyError, PolicySource};
+use crate::policies::{PolicyError, PolicySource, SwapOrder, empty};
 
 /// Components have at most 8 MiB; a little more lets the loader say so.
 const MAX_BODY_BYTES: usize = (8 << 20) + 4_096;
+/// How long a canary's window may be.
+const WINDOW_S: std::ops::RangeInclusive<f64> = 1.0..=300.0;
 
 /// `GET /admin/policies`.
 pub async fn list(app: &App) -> Result<Answer, ApiError> {
     let served = app.served()?;
     let report = state::report(served).await?;
     let slots = state::slots(served, &report.snapshot, report.at);
-    Ok(json(StatusCode::OK, &Policies { slots, available: served.policies.available().await }))
+    let available = served.policies.available().await;
+    let quarantine = served.engine.observer().quarantine().list();
+    Ok(json(StatusCode::OK, &Policies { slots, available, quarantine }))
 }
 
 /// `PUT /admin/policies/{kind}`.
@@ -35,16 +42,7 @@ pub async fn swap(
     body: &mut Option<Incoming>,
 ) -> Result<Answer, ApiError> {
     app.served()?;
-    match query.get("mode") {
-        None | Some("now") => {}
-        Some(mode @ ("shadow" | "canary")) => {
-            let message = format!("`{mode}` is not supported yet; only `now` is");
-            return Err(ApiError::invalid("mode", message).code("not_supported"));
-        }
-        Some(mode) => {
-            return Err(ApiError::invalid("mode", format!("`{mode}` is none of now, shadow, canary")));
-        }
-    }
+    let (mode, force) = (swap_mode(query)?, force(query)?);
     let limits = BodyLimits { max_bytes: MAX_BODY_BYTES, timeout: Duration::from_secs(60) };
     let body = read_body(headers, body.take().expect("the body is read once"), limits).await?;
     let is_json = headers
@@ -60,29 +58,68 @@ pub async fn swap(
         ));
     } else {
         let config = match query.get("config") {
-            None => Value::Object(Default::default()),
+            None => empty(),
             Some(text) => config_object(serde_json::from_str(text).map_err(|e| {
                 ApiError::bad_request("invalid_json", format!("config: not valid JSON: {e}"))
             })?)?,
         };
         (PolicySource::Component(body.into()), config)
     };
+    let order = SwapOrder { source, config, mode, force };
     // A swap under way ends well even where its caller goes away.
-    let task =
-        tokio::spawn(async move { app.served()?.policies.swap(kind, source, config).await.map_err(refused) });
+    let task = tokio::spawn(async move { app.served()?.policies.swap(kind, order).await.map_err(refused) });
     in_force(task).await
+}
+
+fn swap_mode(query: &Query) -> Result<SwapMode, ApiError> {
+    let window = query.get("window_s").map(|text| {
+        let seconds = text.parse::<f64>().ok().filter(|s| WINDOW_S.contains(s));
+        seconds.map(|s| Micros((s * 1e6) as u64)).ok_or_else(|| {
+            let (least, most) = (WINDOW_S.start(), WINDOW_S.end());
+            ApiError::invalid(
+                "window_s",
+                format!("`{text}` is not a number of seconds from {least} to {most}"),
+            )
+        })
+    });
+    let mode = match query.get("mode") {
+        None | Some("now") => SwapMode::Now,
+        Some("shadow") => SwapMode::Shadow,
+        Some("canary") => return Ok(SwapMode::Canary(window.transpose()?.unwrap_or(CANARY_WINDOW))),
+        Some(mode) => {
+            return Err(ApiError::invalid("mode", format!("`{mode}` is none of now, shadow, canary")));
+        }
+    };
+    if window.is_some() {
+        return Err(ApiError::invalid("window_s", "only a canary has a window; add mode=canary"));
+    }
+    Ok(mode)
+}
+
+fn force(query: &Query) -> Result<bool, ApiError> {
+    match query.get("force") {
+        None | Some("false") => Ok(false),
+        Some("true" | "") => Ok(true),
+        Some(other) => Err(ApiError::invalid("force", format!("`{other}` is neither true nor false"))),
+    }
 }
 
 fn by_name(body: &[u8], query: &Query) -> Result<(PolicySource, Value), ApiError> {
     let value: Value = serde_json::from_slice(body)
         .map_err(|e| ApiError::bad_request("invalid_json", format!("the body is not valid JSON: {e}")))?;
-    if value.is_array() {
-        let message = "a list of admission policies is not supported yet; give one";
-        return Err(ApiError::invalid("body", message).code("not_supported"));
-    }
     if query.get("config").is_some() {
         return Err(ApiError::invalid("config", "give it in the JSON body, beside the name"));
     }
+    match value {
+        Value::Array(members) => {
+            let members = members.into_iter().map(by_name_one).collect::<Result<Vec<_>, _>>()?;
+            Ok((PolicySource::List(members), Value::Null))
+        }
+        one => by_name_one(one),
+    }
+}
+
+fn by_name_one(value: Value) -> Result<(PolicySource, Value), ApiError> {
     let request: SwapRequest = serde_json::from_value(value).map_err(|e| {
         let message = format!("expected {{\"name\": .., \"config\": {{..}}}}: {e}");
         ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_value", message)
@@ -93,7 +130,7 @@ fn by_name(body: &[u8], query: &Query) -> Result<(PolicySource, Value), ApiError
 
 fn config_object(config: Value) -> Result<Value, ApiError> {
     match config {
-        Value::Null => Ok(Value::Object(Default::default())),
+        Value::Null => Ok(empty()),
         Value::Object(_) => Ok(config),
         _ => Err(ApiError::invalid("config", "expected a JSON object")),
     }
@@ -103,6 +140,37 @@ fn config_object(config: Value) -> Result<Value, ApiError> {
 pub async fn rollback(app: Arc<App>, kind: PolicyKind) -> Result<Answer, ApiError> {
     let task = tokio::spawn(async move { app.served()?.policies.rollback(kind).await.map_err(refused) });
     in_force(task).await
+}
+
+/// `POST /admin/policies/{kind}/promote`.
+pub async fn promote(app: Arc<App>, kind: PolicyKind) -> Result<Answer, ApiError> {
+    let task = tokio::spawn(async move { app.served()?.policies.promote(kind).await.map_err(refused) });
+    in_force(task).await
+}
+
+/// `GET /admin/policies/{kind}/shadow`.
+pub async fn shadow(app: &App, kind: PolicyKind) -> Result<Answer, ApiError> {
+    let served = app.served()?;
+    let report = state::report(served).await?;
+    let slot = report.snapshot.policies.iter().find(|slot| slot.kind == kind);
+    let shadow = slot.and_then(|slot| state::shadow(served, slot));
+    let shadow = shadow.ok_or_else(|| ApiError::not_found(format!("no {kind} policy ran in shadow yet")))?;
+    Ok(json(StatusCode::OK, &shadow))
+}
+
+/// `DELETE /admin/policies/{kind}/shadow`. Answers with the report as it ends.
+pub async fn stop_shadow(app: Arc<App>, kind: PolicyKind) -> Result<Answer, ApiError> {
+    app.served()?.policies.stop_shadow(kind).await.map_err(refused)?;
+    shadow(&app, kind).await
+}
+
+/// `DELETE /admin/policies/quarantine/{sha256}`.
+pub fn lift_quarantine(app: &App, sha256: &str) -> Result<Answer, ApiError> {
+    if app.served()?.engine.observer().quarantine().lift(sha256) {
+        return Ok(json(StatusCode::OK, &object!({"lifted": sha256})));
+    }
+    let shown: String = sha256.chars().take(64).collect();
+    Err(ApiError::not_found(format!("no component `{shown}` is in quarantine")))
 }
 
 async fn in_force(task: tokio::task::JoinHandle<Result<SwapAnswer, ApiError>>) -> Result<Answer, ApiError> {
@@ -118,7 +186,13 @@ pub fn history(app: &App, kind: PolicyKind) -> Result<Answer, ApiError> {
 fn refused(error: PolicyError) -> ApiError {
     match &error {
         PolicyError::Stopped(stopped) => (*stopped).into(),
-        PolicyError::NoPrevious(_) => ApiError::new(StatusCode::CONFLICT, error.check(), error.to_string()),
+        PolicyError::NoPrevious(_)
+        | PolicyError::OtherOnTrial(_)
+        | PolicyError::NothingToPromote(_)
+        | PolicyError::NoShadow(_) => ApiError::new(StatusCode::CONFLICT, error.check(), error.to_string()),
+        PolicyError::Quarantined { .. } => {
+            ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, error.check(), error.to_string())
+        }
         _ => {
             let message = format!("{} check: {error}", error.check());
             ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, error.check(), message)

@@ -71,16 +71,35 @@ async fn dispatch(app: Arc<App>, head: &Parts, body: &mut Option<Incoming>) -> R
             query(&[])?;
             policies::list(&app).await
         }
+        ["admin", "policies", "quarantine", sha256] => {
+            only(&Method::DELETE, "DELETE")?;
+            query(&[])?;
+            policies::lift_quarantine(&app, sha256)
+        }
         ["admin", "policies", kind] => {
             only(&Method::PUT, "PUT")?;
             let kind = policy_kind(kind)?;
-            let query = query(&["mode", "config"])?;
+            let query = query(&["mode", "config", "window_s", "force"])?;
             policies::swap(app, kind, &query, &head.headers, body).await
         }
         ["admin", "policies", kind, "rollback"] => {
             only(&Method::POST, "POST")?;
             query(&[])?;
             policies::rollback(app, policy_kind(kind)?).await
+        }
+        ["admin", "policies", kind, "promote"] => {
+            only(&Method::POST, "POST")?;
+            query(&[])?;
+            policies::promote(app, policy_kind(kind)?).await
+        }
+        ["admin", "policies", kind, "shadow"] => {
+            let kind = policy_kind(kind)?;
+            query(&[])?;
+            match method {
+                Method::GET => policies::shadow(&app, kind).await,
+                Method::DELETE => policies::stop_shadow(app, kind).await,
+                _ => Err(ApiError::method_not_allowed(&path, "GET, DELETE")),
+            }
         }
         ["admin", "policies", kind, "history"] => {
             only(&Method::GET, "GET")?;

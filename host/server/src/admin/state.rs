@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use infer_api::admin::{
-    Counters, HostInfo, Latencies, Memory, PolicySlot, Pressure, Queue, Rates, RequestRow, State,
+    Counters, HostInfo, Latencies, Memory, PolicySlot, Pressure, Queue, Rates, RequestRow, ShadowInfo, State,
 };
 use infer_core::request::{RefusalReason, SequenceState};
 use infer_core::snapshot::{self, RequestSnapshot, SlotSnapshot, Snapshot};
@@ -12,7 +12,7 @@ use infer_core::{FinishReason, Micros, PrefixEvent};
 use infer_model::KvCacheKind;
 
 use crate::app::{App, Served};
-use crate::engine::{EngineReport, fault_info};
+use crate::engine::{self, EngineReport};
 use crate::http::ApiError;
 use crate::metrics::percentile;
 use crate::policies;
@@ -82,13 +82,19 @@ pub fn slots(served: &Served, snapshot: &Snapshot, at: Micros) -> Vec<PolicySlot
 
 fn policy_slot(served: &Served, slot: &SlotSnapshot, at: Micros) -> PolicySlot {
     let info = &slot.policy;
+    let observer = served.engine.observer();
+    let state = match slot {
+        SlotSnapshot { fallback: true, .. } => "fallback",
+        SlotSnapshot { trial: true, .. } => "canary",
+        _ => "live",
+    };
     PolicySlot {
         kind: slot.kind.name().to_owned(),
         name: info.name.clone(),
         version: info.version.clone(),
         description: info.description.clone(),
         sha256: info.digest.clone(),
-        state: if slot.fallback { "fallback" } else { "live" }.to_owned(),
+        state: state.to_owned(),
         calls: slot.stats.calls,
         p50_us: slot.stats.p50_us,
         p99_us: slot.stats.p99_us,
@@ -96,10 +102,19 @@ fn policy_slot(served: &Served, slot: &SlotSnapshot, at: Micros) -> PolicySlot {
         fallbacks: slot.fallbacks,
         since_ms: at.since(slot.since).0 / 1_000,
         previous: slot.previous.as_ref().map(|p| p.name.clone()),
-        last_fault: slot.last_fault.as_ref().map(|fault| fault_info(fault)),
+        last_fault: slot.last_fault.as_ref().map(|fault| observer.fault_info(fault)),
         config_schema: policies::schema(info),
         config: served.policies.config_of(slot.kind, info),
+        shadow: shadow(served, slot),
+        canary: slot.canary.as_ref().map(engine::canary_info),
     }
+}
+
+/// A slot's shadow, or its last one.
+pub fn shadow(served: &Served, slot: &SlotSnapshot) -> Option<ShadowInfo> {
+    let report = slot.shadow.as_ref()?;
+    let fault = report.fault.as_ref().map(|fault| served.engine.observer().fault_info(fault));
+    Some(engine::shadow_info(report, fault))
 }
 
 fn request_row(served: &Served, row: &RequestSnapshot, at: Micros) -> RequestRow {

@@ -69,6 +69,8 @@ pub struct Config {
     pub admission: PolicyChoice,
     /// Which prefix is kept.
     pub prefix_cache: PolicyChoice,
+    /// Where policy faults are written down; `None` takes this user's cache directory.
+    pub fault_dir: Option<PathBuf>,
     /// Threads that compute.
     pub threads: usize,
     /// Seeds requests that bring no seed.
@@ -188,6 +190,7 @@ impl Config {
             scheduler: policy(PolicyKind::Scheduler, "scheduler", "continuous")?,
             admission: policy(PolicyKind::Admission, "admission", "memory-aware")?,
             prefix_cache: policy(PolicyKind::PrefixCache, "prefix-cache", "lru")?,
+            fault_dir: read(all, "fault-dir", None, |t| non_empty(t).map(|path| Some(PathBuf::from(path))))?,
             threads: read(all, "threads", cores, |t| parse::number(t, 1, 1_024))?,
             seed: read(all, "seed", None, |t| parse::number(t, 0, u64::MAX).map(Some))?,
             max_body_bytes: read(all, "max-body-bytes", 8 << 20, |t| {

@@ -28,14 +28,38 @@ pub enum Command {
     Drain,
     /// Everything a new prefix-cache policy must be told.
     Prime(oneshot::Sender<CacheEvents>),
-    /// Put a policy in force.
-    Swap(AnyPolicy, oneshot::Sender<Swapped>),
+    /// Put a policy in force, or beside the one that is.
+    Swap(AnyPolicy, SwapMode, oneshot::Sender<Result<Swapped, OtherOnTrial>>),
+    /// Make what runs in shadow the live policy, or end a trial well.
+    Promote(PolicyKind, oneshot::Sender<Option<Swapped>>),
+    /// End a shadow; answers with it.
+    StopShadow(PolicyKind, oneshot::Sender<Option<AnyPolicy>>),
     /// Bring the previous policy back.
     Rollback(PolicyKind, oneshot::Sender<Option<Swapped>>),
     /// Look at the gate again.
     Wake,
     /// End the thread; streams that are still open are cut.
     Stop,
+}
+
+/// How a policy comes into a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SwapMode {
+    /// In force, for good.
+    Now,
+    /// Beside the live policy, without effect.
+    Shadow,
+    /// In force and watched for this much time with work in it.
+    Canary(Micros),
+}
+
+/// Another slot's policy is on trial; here is the one that can't be meanwhile.
+#[derive(Debug)]
+pub struct OtherOnTrial {
+    /// Which slot.
+    pub kind: PolicyKind,
+    /// To be dropped off the engine thread.
+    pub policy: AnyPolicy,
 }
 
 /// A request on its way to the engine.

@@ -15,7 +15,7 @@ use infer_core::{FinishReason, Refusal, SequenceId};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use super::clock::Clock;
-use super::command::{Command, EngineReport, Submission, Swapped};
+use super::command::{Command, EngineReport, OtherOnTrial, Submission, SwapMode, Swapped};
 use super::gate::StepGate;
 use super::observer::Observer;
 use super::stream::{LiveRequest, NewRequest, RequestMeta, SubmitError};
@@ -142,9 +142,23 @@ impl EngineHandle {
         self.ask(Command::Prime).await
     }
 
-    /// Puts a policy in force.
-    pub async fn swap(&self, policy: AnyPolicy) -> Result<Swapped, EngineStopped> {
-        self.ask(|reply| Command::Swap(policy, reply)).await
+    /// Puts a policy in force, or beside the one that is.
+    pub async fn swap(
+        &self,
+        policy: AnyPolicy,
+        mode: SwapMode,
+    ) -> Result<Result<Swapped, OtherOnTrial>, EngineStopped> {
+        self.ask(|reply| Command::Swap(policy, mode, reply)).await
+    }
+
+    /// Makes a slot's shadow the live policy, or ends a trial well, where there is either.
+    pub async fn promote(&self, kind: PolicyKind) -> Result<Option<Swapped>, EngineStopped> {
+        self.ask(|reply| Command::Promote(kind, reply)).await
+    }
+
+    /// Ends a slot's shadow, where there is one, and answers with it.
+    pub async fn stop_shadow(&self, kind: PolicyKind) -> Result<Option<AnyPolicy>, EngineStopped> {
+        self.ask(|reply| Command::StopShadow(kind, reply)).await
     }
 
     /// Brings the previous policy of a slot back, where there is one.

@@ -3,12 +3,17 @@
 //! Everything here is rare or cheap: a broadcast that never waits, and a short lock for the history.
 
 use std::collections::VecDeque;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 use infer_api::admin::{AdminEvent, FaultInfo, HistoryEntry};
 use infer_core::SequenceId;
-use infer_core::policy::{Fault, PolicyInfo, PolicyKind};
+use infer_core::policy::{Fault, PolicyKind};
+use infer_core::trial::{CanaryReport, CanaryState, ShadowReport, ShadowState};
 use tokio::sync::broadcast;
+
+use super::quarantine::Quarantine;
+use super::wire;
+use crate::faults::FaultRecorder;
 
 /// Entries kept per slot.
 const HISTORY: usize = 256;
@@ -20,11 +25,18 @@ const EVENTS: usize = 1_024;
 pub struct Observer {
     events: broadcast::Sender<AdminEvent>,
     history: Mutex<[VecDeque<HistoryEntry>; 3]>,
+    quarantine: Quarantine,
+    faults: OnceLock<FaultRecorder>,
 }
 
 impl Default for Observer {
     fn default() -> Self {
-        Self { events: broadcast::Sender::new(EVENTS), history: Mutex::default() }
+        Self {
+            events: broadcast::Sender::new(EVENTS),
+            history: Mutex::default(),
+            quarantine: Quarantine::default(),
+            faults: OnceLock::new(),
+        }
     }
 }
 
@@ -39,9 +51,20 @@ impl Observer {
         let _ = self.events.send(event);
     }
 
+    /// What is not taken in again.
+    pub fn quarantine(&self) -> &Quarantine {
+        &self.quarantine
+    }
+
+    /// From now on faults are written down. Once per host.
+    pub fn write_faults(&self, recorder: FaultRecorder) {
+        assert!(self.faults.set(recorder).is_ok(), "faults are written to one place");
+    }
+
     /// A policy misbehaved.
     pub fn fault(&self, fault: &Fault) {
-        let info = fault_info(fault);
+        let path = self.faults.get().and_then(|recorder| recorder.note(fault));
+        let info = wire::fault_info(fault, path.map(|path| path.display().to_string()));
         tracing::warn!(
             slot = fault.slot.name(),
             policy = info.policy,
@@ -49,10 +72,61 @@ impl Observer {
             reason = info.reason,
             step = info.step,
             removed = info.removed,
+            shadow = info.shadow,
+            replay = info.artifact,
             "policy fault: {}",
             info.message
         );
+        if fault.shadow {
+            self.quarantine.add(fault.slot, &fault.policy, &fault.fault.to_string(), fault.at);
+        }
         self.publish(AdminEvent::Fault(info));
+    }
+
+    /// A fault that was told before.
+    pub fn fault_info(&self, fault: &Fault) -> FaultInfo {
+        let path = self.faults.get().and_then(|recorder| recorder.path_of(fault));
+        wire::fault_info(fault, path.map(|path| path.display().to_string()))
+    }
+
+    /// A shadow came or ended.
+    pub fn shadow(&self, kind: PolicyKind, live: String, report: &ShadowReport, step: u64) {
+        let (at, reason) = match report.state {
+            ShadowState::Watching => (report.since, "in shadow".to_owned()),
+            state => (report.ended, format!("in shadow no more, {}: {}", state.name(), report.reason)),
+        };
+        self.note(
+            kind,
+            HistoryEntry {
+                at_ms: at.0 / 1_000,
+                step,
+                from: live,
+                to: report.policy.name.clone(),
+                sha256: report.policy.digest.clone(),
+                reason,
+                mode: "shadow".to_owned(),
+            },
+        );
+    }
+
+    /// A canary's trial began or ended.
+    pub fn canary(&self, report: &CanaryReport, step: u64) {
+        if report.state == CanaryState::Promoted {
+            let name = report.policy.name.clone();
+            self.note(
+                report.kind,
+                HistoryEntry {
+                    at_ms: report.ended.0 / 1_000,
+                    step,
+                    from: name.clone(),
+                    to: name,
+                    sha256: report.policy.digest.clone(),
+                    reason: report.reason.clone(),
+                    mode: "stays".to_owned(),
+                },
+            );
+        }
+        self.publish(AdminEvent::Canary(Box::new(wire::canary_info(report))));
     }
 
     /// A running request gave its blocks back.
@@ -60,8 +134,8 @@ impl Observer {
         self.publish(AdminEvent::Preemption { id: id.0 });
     }
 
-    /// A slot's policy changed.
-    pub fn changed(&self, kind: PolicyKind, entry: HistoryEntry) {
+    /// A slot's policy changed, or what is tried in it.
+    pub fn note(&self, kind: PolicyKind, entry: HistoryEntry) {
         tracing::info!(
             slot = kind.name(),
             from = entry.from,
@@ -69,7 +143,8 @@ impl Observer {
             sha256 = entry.sha256,
             step = entry.step,
             reason = entry.reason,
-            "policy in force"
+            "policy {}",
+            entry.mode
         );
         let mut all = self.history.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let slot = &mut all[slot_index(kind)];
@@ -87,20 +162,6 @@ impl Observer {
 }
 
 /// Position of a kind in `PolicyKind::ALL`.
-pub fn slot_index(kind: PolicyKind) -> usize {
+fn slot_index(kind: PolicyKind) -> usize {
     PolicyKind::ALL.iter().position(|&k| k == kind).expect("ALL holds every kind")
-}
-
-/// A fault as consoles show it.
-pub fn fault_info(fault: &Fault) -> FaultInfo {
-    let PolicyInfo { name, digest, .. } = &*fault.policy;
-    FaultInfo {
-        policy: name.clone(),
-        sha256: digest.clone(),
-        reason: fault.fault.kind.name().to_owned(),
-        message: fault.fault.message.clone(),
-        step: fault.step,
-        at_ms: fault.at.0 / 1_000,
-        removed: fault.removed,
-    }
 }

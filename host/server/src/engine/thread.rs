@@ -12,15 +12,16 @@ use std::time::{Duration, Instant};
 
 use infer_api::admin::HistoryEntry;
 use infer_core::{
-    DeviceFault, DeviceFaultKind, Engine, Event, Executor, FinishReason, Micros, SequenceId, StepOutput,
+    Change, DeviceFault, DeviceFaultKind, Engine, Event, Executor, FinishReason, Micros, SequenceId,
+    StepOutput,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 use super::clock::Clock;
-use super::command::{Command, EngineReport, Submission, Swapped};
+use super::command::{Command, EngineReport, OtherOnTrial, Submission, SwapMode, Swapped};
 use super::gate::StepGate;
 use super::handle::{EngineHandle, Shared};
-use super::observer::{Observer, slot_index};
+use super::observer::Observer;
 use super::stream::{End, StreamEvent};
 
 /// Commands applied before the next step begins: bounds how long a flood of them can hold up a step.
@@ -250,24 +251,40 @@ impl Driver {
             Command::Prime(reply) => {
                 let _ = reply.send(self.engine.begin_priming());
             }
-            Command::Swap(policy, reply) => {
-                let begun = Instant::now();
-                let report = self.engine.swap(policy, now);
-                let pause = begun.elapsed();
-                // Who hears that it is in force finds it in the history.
-                self.dispatch();
-                retire(reply.send(Swapped { report, pause }));
+            Command::Swap(policy, mode, reply) => {
+                let swapped = self.timed(|engine| match mode {
+                    SwapMode::Now => Ok(engine.swap(policy, now)),
+                    SwapMode::Shadow => Ok(engine.shadow(policy, now)),
+                    SwapMode::Canary(window) => engine.canary(policy, window, now),
+                });
+                let (report, pause) = swapped;
+                let answer = report.map(|report| Swapped { report, pause });
+                retire(reply.send(answer.map_err(|(policy, kind)| OtherOnTrial { kind, policy })));
+            }
+            Command::Promote(kind, reply) => {
+                let (report, pause) = self.timed(|engine| engine.promote(kind, now));
+                retire(reply.send(report.map(|report| Swapped { report, pause })));
             }
             Command::Rollback(kind, reply) => {
-                let begun = Instant::now();
-                let report = self.engine.rollback(kind, now);
-                let pause = begun.elapsed();
-                self.dispatch();
+                let (report, pause) = self.timed(|engine| engine.rollback(kind, now));
                 retire(reply.send(report.map(|report| Swapped { report, pause })));
+            }
+            Command::StopShadow(kind, reply) => {
+                let (stopped, _) = self.timed(|engine| engine.stop_shadow(kind, now));
+                retire(reply.send(stopped));
             }
             Command::Wake | Command::Stop => {}
         }
         self.dispatch();
+    }
+
+    /// Changes a slot. Who hears of it finds it in the history.
+    fn timed<T>(&mut self, change: impl FnOnce(&mut Engine) -> T) -> (T, Duration) {
+        let begun = Instant::now();
+        let outcome = change(&mut self.engine);
+        let pause = begun.elapsed();
+        self.dispatch();
+        (outcome, pause)
     }
 
     fn submit(&mut self, submission: Submission, now: Micros) {
@@ -300,6 +317,10 @@ impl Driver {
                 self.hand_out(event, now);
             }
             self.events = events;
+            let retired = self.engine.take_retired();
+            if !retired.is_empty() {
+                drop_elsewhere(retired);
+            }
             while let Some(id) = self.lagging.pop() {
                 self.live.remove(&id);
                 self.engine.finish(id, FinishReason::Cancelled, now);
@@ -327,22 +348,19 @@ impl Driver {
             }
             Event::Preempted { id } => self.shared.observer.preempted(id),
             Event::PolicyFault(fault) => self.shared.observer.fault(&fault),
-            Event::PolicyChanged { kind, from, to, at, reason } => {
-                let retired = self.engine.take_retired();
-                if !retired.is_empty() {
-                    drop_elsewhere(retired);
+            Event::PolicyChanged { kind, from, to, left, policy, at, step, change, reason } => {
+                let observer = &self.shared.observer;
+                if matches!(change, Change::Fault | Change::Verdict) {
+                    observer.quarantine().add(kind, &left, &reason, at);
                 }
-                let snapshot = self.engine.snapshot(now);
-                let sha256 = snapshot.policies[slot_index(kind)].policy.digest.clone();
-                // A swap comes between steps and governs the next; a fault is found within one.
-                let (reason, step) = match reason.as_str() {
-                    "swapped" => ("swap".to_owned(), snapshot.step + 1),
-                    "rolled back" => ("rollback".to_owned(), snapshot.step + 1),
-                    _ => (reason, snapshot.step),
-                };
-                let entry = HistoryEntry { at_ms: at.0 / 1_000, step, from, to, sha256, reason };
-                self.shared.observer.changed(kind, entry);
+                let (sha256, mode) = (policy.digest.clone(), change.name().to_owned());
+                observer
+                    .note(kind, HistoryEntry { at_ms: at.0 / 1_000, step, from, to, sha256, reason, mode });
             }
+            Event::Shadow { kind, live, report } => {
+                self.shared.observer.shadow(kind, live, &report, self.engine.next_step());
+            }
+            Event::Canary(report) => self.shared.observer.canary(&report, self.engine.next_step()),
         }
     }
 
@@ -383,8 +401,9 @@ impl Driver {
                 to: slot.policy.name.clone(),
                 sha256: slot.policy.digest.clone(),
                 reason: "start".to_owned(),
+                mode: "start".to_owned(),
             };
-            self.shared.observer.changed(slot.kind, entry);
+            self.shared.observer.note(slot.kind, entry);
         }
     }
 }

@@ -1,0 +1,97 @@
+//! What the engine says about policies, as consoles read it.
+
+use infer_api::admin::{CallCost, CanaryInfo, DivergenceInfo, FaultInfo, ShadowInfo, WindowInfo};
+use infer_core::Micros;
+use infer_core::policy::{CallStats, Fault};
+use infer_core::trial::{CanaryReport, DivergenceKind, ShadowReport, WindowStats};
+
+/// A fault; `artifact` is the file that tells of it.
+pub fn fault_info(fault: &Fault, artifact: Option<String>) -> FaultInfo {
+    FaultInfo {
+        policy: fault.policy.name.clone(),
+        sha256: fault.policy.digest.clone(),
+        reason: fault.fault.kind.name().to_owned(),
+        message: fault.fault.message.clone(),
+        step: fault.step,
+        at_ms: ms(fault.at),
+        removed: fault.removed,
+        shadow: fault.shadow,
+        artifact,
+    }
+}
+
+/// A shadow's report.
+pub fn shadow_info(report: &ShadowReport, fault: Option<FaultInfo>) -> ShadowInfo {
+    let divergences = DivergenceKind::ALL.iter().zip(report.divergences).filter(|&(_, count)| count > 0);
+    let examples = report.examples.iter().map(|example| DivergenceInfo {
+        kind: example.kind.name().to_owned(),
+        step: example.step,
+        at_ms: ms(example.at),
+        live: example.live.clone(),
+        shadow: example.shadow.clone(),
+    });
+    ShadowInfo {
+        policy: report.policy.name.clone(),
+        version: report.policy.version.clone(),
+        sha256: report.policy.digest.clone(),
+        state: report.state.name().to_owned(),
+        reason: report.reason.clone(),
+        since_ms: ms(report.since),
+        ended_ms: ended(report.ended),
+        questions: report.questions,
+        agreements: report.agreements,
+        divergences: divergences.map(|(kind, count)| (kind.name().to_owned(), count)).collect(),
+        examples: examples.collect(),
+        fault,
+        cost: cost(&report.stats),
+        live_cost: cost(&report.live_stats),
+    }
+}
+
+/// A canary's report.
+pub fn canary_info(report: &CanaryReport) -> CanaryInfo {
+    CanaryInfo {
+        kind: report.kind.name().to_owned(),
+        policy: report.policy.name.clone(),
+        sha256: report.policy.digest.clone(),
+        previous: report.previous.name.clone(),
+        state: report.state.name().to_owned(),
+        reason: report.reason.clone(),
+        since_ms: ms(report.since),
+        ended_ms: ended(report.ended),
+        window_s: seconds(report.window),
+        watched_s: seconds(report.watched),
+        before: window(&report.before),
+        after: window(&report.after),
+    }
+}
+
+fn window(stats: &WindowStats) -> WindowInfo {
+    let ms = |time: Micros| time.0 as f64 / 1e3;
+    WindowInfo {
+        busy_s: seconds(stats.busy),
+        requests_per_second: stats.requests_per_second,
+        prompt_tokens_per_second: stats.prompt_tokens_per_second,
+        tokens_per_second: stats.tokens_per_second,
+        itl_p50_ms: ms(stats.itl_p50),
+        itl_p95_ms: ms(stats.itl_p95),
+        ttft_p50_ms: ms(stats.ttft_p50),
+        refused: stats.refused,
+    }
+}
+
+fn cost(stats: &CallStats) -> CallCost {
+    CallCost { calls: stats.calls, p50_us: stats.p50_us, p99_us: stats.p99_us }
+}
+
+fn ended(at: Micros) -> Option<u64> {
+    (at != Micros::NEVER).then(|| ms(at))
+}
+
+fn ms(at: Micros) -> u64 {
+    at.0 / 1_000
+}
+
+fn seconds(time: Micros) -> f64 {
+    time.0 as f64 / 1e6
+}

@@ -1,0 +1,215 @@
+//! Asks a policy again what it was asked when it failed.
+
+use std::path::{Path, PathBuf};
+
+use infer_core::policy::{AnyPolicy, FaultKind, FaultView, Policy, PolicyFault, PolicyKind, Verdict};
+use infer_wasm::{LoadError, PolicyLoader};
+
+use super::format::{Artifact, VERSION, question_name};
+use super::plan;
+use crate::policies::{self, PolicyError};
+
+/// No fault file comes near this.
+const MAX_FILE_BYTES: u64 = 256 << 20;
+
+/// How to ask.
+#[derive(Clone, Debug)]
+pub struct ReplayOptions {
+    /// Another component instead of the one beside the file.
+    pub component: Option<Vec<u8>>,
+    /// How often to ask at most, until it fails: a policy may count its calls.
+    pub times: u32,
+}
+
+impl Default for ReplayOptions {
+    fn default() -> Self {
+        Self { component: None, times: 1 }
+    }
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replayed {
+    /// Who was asked, with its version.
+    pub policy: String,
+    /// The function.
+    pub question: String,
+    /// What happened then.
+    pub then: String,
+    /// What happens now.
+    pub now: String,
+    /// Whether it fails with the same kind of fault; `None` where one question can't show that.
+    pub same: Option<bool>,
+    /// How often it was asked.
+    pub asked: u32,
+}
+
+/// Why the question could not be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// A file that can't be read.
+    #[error("can't read {0}: {1}")]
+    File(PathBuf, std::io::Error),
+    /// It is no fault file, or one of another version.
+    #[error("{0} is no fault file of this version of infer: {1}")]
+    Format(PathBuf, String),
+    /// The policy can't be set up.
+    #[error("{0}")]
+    Policy(#[from] PolicyError),
+    /// Another component was given for a list of policies.
+    #[error("the fault is of a list of policies; it can only be replayed with these")]
+    List,
+}
+
+/// Loads the component that stands beside the file, or the given one, and asks it the file's question.
+/// Blocks while it compiles.
+pub fn replay(path: &Path, loader: &PolicyLoader, options: &ReplayOptions) -> Result<Replayed, ReplayError> {
+    let artifact = read(path)?;
+    let wrong = |what: &str| ReplayError::Format(path.to_owned(), what.to_owned());
+    let kind = artifact.kind().ok_or_else(|| wrong("its slot is unknown"))?;
+    let fault_kind = artifact.fault_kind().ok_or_else(|| wrong("its kind of fault is unknown"))?;
+    let state = artifact.state().ok_or_else(|| wrong("its state is not hex"))?;
+    let then = format!("{}: {}", artifact.fault.kind, artifact.fault.message);
+    let mut policy = match load(path, &artifact, kind, loader, options) {
+        Ok(policy) => policy,
+        // It fails before it is asked.
+        Err(ReplayError::Policy(PolicyError::Load(LoadError::SelfTest { view, fault }))) => {
+            let question = question_name(&artifact.question.view()).to_owned();
+            let now = format!("{fault} (in its self-test on the view `{view}`)");
+            let policy = format!("{} {}", artifact.policy.name, artifact.policy.version);
+            return Ok(Replayed {
+                policy,
+                question,
+                then,
+                now,
+                same: Some(fault.kind == fault_kind),
+                asked: 0,
+            });
+        }
+        Err(error) => return Err(error),
+    };
+    let info = policy.info();
+    if !state.is_empty() {
+        // One that can't read it starts cold, here as in a host.
+        let _ = lifecycle(&mut policy).import_state(&state);
+    }
+    let view = artifact.question.view();
+    let mut asked = 0;
+    let outcome = loop {
+        asked += 1;
+        let outcome = ask(&mut policy, &view);
+        if outcome.is_err() || asked >= options.times {
+            break outcome;
+        }
+    };
+    let (now, same) = match outcome {
+        Err(fault) => (fault.to_string(), Some(fault.kind == fault_kind)),
+        // A verdict about many steps, or about blocks that only the pool knew.
+        Ok(answer) if cannot_show(fault_kind, &view) => (answer, None),
+        Ok(answer) => (answer, Some(false)),
+    };
+    let policy = format!("{} {}", info.name, info.version);
+    Ok(Replayed { policy, question: question_name(&view).to_owned(), then, now, same, asked })
+}
+
+fn read(path: &Path) -> Result<Artifact, ReplayError> {
+    let unreadable = |error| ReplayError::File(path.to_owned(), error);
+    let wrong = |why: String| ReplayError::Format(path.to_owned(), why);
+    if std::fs::metadata(path).map_err(unreadable)?.len() > MAX_FILE_BYTES {
+        return Err(wrong("it is too large".to_owned()));
+    }
+    let text = std::fs::read(path).map_err(unreadable)?;
+    let artifact: Artifact = serde_json::from_slice(&text).map_err(|e| wrong(e.to_string()))?;
+    if artifact.format != VERSION {
+        return Err(wrong(format!("it has format {}, this is {VERSION}", artifact.format)));
+    }
+    Ok(artifact)
+}
+
+fn load(
+    path: &Path,
+    artifact: &Artifact,
+    kind: PolicyKind,
+    loader: &PolicyLoader,
+    options: &ReplayOptions,
+) -> Result<AnyPolicy, ReplayError> {
+    let members = &artifact.policy.members;
+    if options.component.is_some() && members.len() != 1 {
+        return Err(ReplayError::List);
+    }
+    let mut loaded = Vec::new();
+    for member in members {
+        let config = member.config.to_string();
+        let policy = match &options.component {
+            Some(bytes) => loader.load(kind, bytes, &config).map_err(PolicyError::from)?,
+            None if member.sha256.is_empty() => policies::builtin(kind),
+            None => {
+                let beside = path.with_file_name(format!("{}.wasm", member.sha256));
+                let bytes = std::fs::read(&beside).map_err(|e| ReplayError::File(beside.clone(), e))?;
+                loader.load(kind, &bytes, &config).map_err(PolicyError::from)?
+            }
+        };
+        loaded.push(policy);
+    }
+    Ok(policies::join(kind, loaded)?)
+}
+
+fn lifecycle(policy: &mut AnyPolicy) -> &mut dyn Policy {
+    match policy {
+        AnyPolicy::Scheduler(p) => p.as_mut(),
+        AnyPolicy::Admission(p) => p.as_mut(),
+        AnyPolicy::PrefixCache(p) => p.as_mut(),
+    }
+}
+
+fn cannot_show(fault: FaultKind, view: &FaultView) -> bool {
+    let names_blocks = matches!(view, FaultView::Observe(_) | FaultView::Evict { .. });
+    fault == FaultKind::Starvation || (fault == FaultKind::InvalidDecision && names_blocks)
+}
+
+/// The answer in short.
+fn ask(policy: &mut AnyPolicy, view: &FaultView) -> Result<String, PolicyFault> {
+    let mismatch = || PolicyFault::new(FaultKind::Setup, "the question is not one for this kind of policy");
+    match (policy, view) {
+        (AnyPolicy::Scheduler(p), FaultView::Schedule(step)) => {
+            let plan = p.schedule(step)?;
+            plan::check(step, &plan)?;
+            let tokens: u64 = plan.tokens.iter().map(|&t| u64::from(t)).sum();
+            let (run, preempt) = (plan.run.len(), plan.preempt.len());
+            Ok(format!("a plan of {run} sequences with {tokens} tokens, preempting {preempt}"))
+        }
+        (AnyPolicy::Admission(p), FaultView::Admit(request, load)) => Ok(match p.admit(request, load)? {
+            Verdict::Admit => "admits".to_owned(),
+            Verdict::Wait => "holds".to_owned(),
+            Verdict::Refuse(refusal) => format!("refuses: {}", refusal.message),
+        }),
+        (AnyPolicy::Admission(p), FaultView::Measure(load)) => {
+            let pressure = p.measure(load)?;
+            Ok(format!("pressure {:.3}", f64::from(pressure.level_permille) / 1e3))
+        }
+        (AnyPolicy::PrefixCache(p), FaultView::Reuse(hit)) => {
+            let (reuse, cached) = (p.reuse(hit)?, hit.cached_tokens);
+            if reuse > cached {
+                let message = format!("it reuses {reuse} tokens of {cached} that are cached");
+                return Err(PolicyFault::new(FaultKind::InvalidDecision, message));
+            }
+            Ok(format!("reuses {reuse} of {cached} cached tokens"))
+        }
+        (AnyPolicy::PrefixCache(p), FaultView::Retain(ended)) => {
+            let retention = p.retain(ended)?;
+            Ok(format!("keeps {} tokens for {} ms", retention.keep_tokens, retention.ttl.0 / 1_000))
+        }
+        (AnyPolicy::PrefixCache(p), FaultView::Observe(events)) => {
+            Ok(format!("names {} blocks to drop", p.observe(events)?.len()))
+        }
+        (AnyPolicy::PrefixCache(p), FaultView::Evict { now, need }) => {
+            Ok(format!("names {} blocks to evict", p.evict(*now, *need)?.len()))
+        }
+        (any, FaultView::Lifecycle) => {
+            let state = lifecycle(any).export_state()?;
+            lifecycle(any).restart()?;
+            Ok(format!("exports {} bytes of state and restarts", state.len()))
+        }
+        _ => Err(mismatch()),
+    }
+}
