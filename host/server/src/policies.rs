@@ -211,7 +211,7 @@ fn load(
         policies.push(policy);
         members.push(member);
     }
-    let policy = join(kind, policies)?;
+    let policy = join(policies)?;
     let info = policy.info();
     Ok((policy, Loaded { info, members }))
 }
@@ -261,7 +261,7 @@ pub fn builtin(kind: PolicyKind) -> AnyPolicy {
 }
 
 /// One policy of several, which only admission knows; one alone stays what it is.
-pub fn join(kind: PolicyKind, mut policies: Vec<AnyPolicy>) -> Result<AnyPolicy, PolicyError> {
+pub fn join(mut policies: Vec<AnyPolicy>) -> Result<AnyPolicy, PolicyError> {
     if policies.len() == 1 {
         return Ok(policies.remove(0));
     }

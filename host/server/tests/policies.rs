@@ -84,19 +84,47 @@ async fn what_is_no_usable_policy_is_refused_with_the_check_that_failed() {
             "no configuration",
         ),
         (
-            put("scheduler?mode=shadow").json(&json!({"name": "continuous"})),
+            put("scheduler?mode=shadow&window_s=5").json(&json!({"name": "continuous"})),
             422,
-            "not_supported",
-            "not supported yet",
+            "invalid_value",
+            "only a canary",
         ),
+        (
+            put("scheduler?mode=canary&window_s=0").json(&json!({"name": "continuous"})),
+            422,
+            "invalid_value",
+            "1 to 300",
+        ),
+        (put("scheduler?force=yes").json(&json!({"name": "continuous"})), 422, "invalid_value", "force"),
         (put("scheduler?mode=never").json(&json!({"name": "continuous"})), 422, "invalid_value", "mode"),
         (put("scheduler?when=now").json(&json!({"name": "continuous"})), 422, "unknown_parameter", "when"),
-        (put("admission").json(&json!([{"name": "memory-aware"}])), 422, "not_supported", "list"),
+        (
+            put("scheduler").json(&json!([{"name": "continuous"}, {"name": "static-batch"}])),
+            422,
+            "list",
+            "only admission",
+        ),
+        (
+            put("admission").json(&json!([{"name": "memory-aware"}, {"name": "memory-aware"}])),
+            422,
+            "list",
+            "twice",
+        ),
+        (
+            put("admission").json(&json!([{"name": "memory-aware"}, {"name": "no-such"}])),
+            422,
+            "name",
+            "no-such",
+        ),
         (put("scheduler").json(&json!({"nam": "continuous"})), 422, "invalid_value", "nam"),
         (put("scheduler").header("content-type", "application/json").body("{"), 400, "invalid_json", "JSON"),
         (put("scheduler"), 400, "empty_body", "empty"),
         (put("nothing").body(scheduler), 404, "not_found", "prefix-cache"),
         (host.admin(Method::POST, "/admin/policies/scheduler/rollback"), 409, "no_previous", "previous"),
+        (host.admin(Method::POST, "/admin/policies/scheduler/promote"), 409, "nothing_to_promote", "neither"),
+        (host.admin(Method::DELETE, "/admin/policies/scheduler/shadow"), 409, "no_shadow", "shadow"),
+        (host.admin(Method::GET, "/admin/policies/scheduler/shadow"), 404, "not_found", "shadow"),
+        (host.admin(Method::DELETE, "/admin/policies/quarantine/77"), 404, "not_found", "quarantine"),
     ];
     for (request, status, code, part) in cases {
         let answer = request.send().await.unwrap();
@@ -122,5 +150,32 @@ async fn a_host_can_start_with_chosen_policies_and_says_which_flag_is_wrong() {
     let host = Host::start(Config { scheduler, ..config() }).await;
     let policies = host.admin_get("/admin/policies").await;
     assert_eq!(slot(&policies, "scheduler")["name"], "static-batch");
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn admission_takes_a_list_at_start_and_while_it_runs() {
+    let list = PolicyChoice {
+        name: "memory-aware, builtin".to_owned(),
+        config: r#"{"memory-aware": {"reserve": 0.2}}"#.to_owned(),
+    };
+    let host = Host::start(Config { admission: list, ..config() }).await;
+    let policies = host.admin_get("/admin/policies").await;
+    let admission = slot(&policies, "admission");
+    assert_eq!(admission["name"], "memory-aware+builtin-accept");
+    assert_eq!(
+        admission["config"],
+        json!([{"name": "memory-aware", "config": {"reserve": 0.2}}, {"name": "builtin-accept", "config": {}}])
+    );
+    assert_eq!(host.events(json!({"max_tokens": 3, "ignore_eos": true})).await.last().unwrap().0, "done");
+
+    let members = json!([{"name": "builtin"}, {"name": "memory-aware", "config": {"max_in_flight": 7}}]);
+    let put = host.admin(Method::PUT, "/admin/policies/admission").json(&members).send().await.unwrap();
+    let answer: Value = put.json().await.unwrap();
+    assert_eq!(answer["to"], "builtin-accept+memory-aware", "{answer}");
+    assert_eq!(host.events(json!({"max_tokens": 3, "ignore_eos": true})).await.last().unwrap().0, "done");
+    let policies = host.admin_get("/admin/policies").await;
+    assert_eq!(slot(&policies, "admission")["config"][1]["config"]["max_in_flight"], 7);
+    assert_eq!(slot(&policies, "admission")["faults"], 0);
     host.server.shutdown().await;
 }

@@ -102,7 +102,7 @@ fn a_swap_is_picked_from_the_list_and_confirmed_and_reports_its_pause() {
         policy("admission", "memory-aware"),
         policy("scheduler", "static-batch"),
     ];
-    app.on_message(Message::Policies(Ok(Policies { slots: Vec::new(), available })), 0);
+    app.on_message(Message::Policies(Ok(Policies { available, ..Policies::default() })), 0);
     let swap = Effect::Swap { kind: "scheduler".into(), name: "static-batch".into() };
     assert_eq!(keys(&mut app, &[Key::Down, Key::Down, Key::Enter, Key::Char('y')], 0), [swap]);
     let answer = SwapAnswer { to: "static-batch".into(), pause_us: 41.25, ..SwapAnswer::default() };

@@ -113,7 +113,15 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
 
 fn exchange(shared: &Shared, kind: &str, to: String) -> SwapAnswer {
     let from = std::mem::replace(&mut *shared.scheduler.lock().expect("not poisoned"), to.clone());
-    SwapAnswer { kind: kind.to_owned(), from, to, at_step: 4_711, pause_us: 38.5, state: "restored".into() }
+    SwapAnswer {
+        kind: kind.to_owned(),
+        from,
+        to,
+        at_step: 4_711,
+        pause_us: 38.5,
+        state: "restored".into(),
+        ..SwapAnswer::default()
+    }
 }
 
 /// A fault, a refusal and a preemption first, then snapshots, ten a second.

@@ -133,6 +133,7 @@ fn slots() -> Vec<PolicySlot> {
         step: 11_020,
         at_ms: 150_000,
         removed: true,
+        ..FaultInfo::default()
     };
     let slot = |kind: &str, name: &str, description: &str, calls, p50_us| PolicySlot {
         kind: kind.into(),
@@ -185,6 +186,7 @@ pub fn policies() -> Policies {
             policy("admission", "memory-aware", "Admits what fits the memory."),
             policy("prefix-cache", "lru", "Least recently used leaves go first."),
         ],
+        ..Policies::default()
     }
 }
 
@@ -197,6 +199,7 @@ pub fn history() -> Vec<HistoryEntry> {
         to: to.into(),
         sha256: "3f9a0c51d2".into(),
         reason: reason.into(),
+        ..HistoryEntry::default()
     };
     vec![
         entry(0, 0, "", "continuous", "start"),

@@ -63,7 +63,7 @@ pub async fn swap(
                 ApiError::bad_request("invalid_json", format!("config: not valid JSON: {e}"))
             })?)?,
         };
-        (PolicySource::Component(body.into()), config)
+        (PolicySource::Component(body[..].into()), config)
     };
     let order = SwapOrder { source, config, mode, force };
     // A swap under way ends well even where its caller goes away.

@@ -4,6 +4,7 @@ mod bench;
 mod flags;
 mod generate;
 mod policy;
+mod replay;
 mod serve;
 mod sim;
 

@@ -1,12 +1,15 @@
-//! `infer policy`: a client of the admin plane of a running host.
+//! `infer policy`: a client of the admin plane of a running host, and `replay`, which needs none.
 
 use clap::{Args, Subcommand, ValueEnum};
-use infer_api::admin::{AvailablePolicy, ErrorBody, HistoryEntry, Policies, PolicySlot, SwapAnswer};
+use infer_api::admin::{
+    AvailablePolicy, CanaryInfo, ErrorBody, HistoryEntry, Policies, PolicySlot, ShadowInfo, SwapAnswer,
+};
 use reqwest::{Client, Method};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::Failure;
+use super::replay::{self, ReplayArgs};
 use crate::admin::token::{self, Token};
 use crate::policies::is_component_path;
 
@@ -28,9 +31,37 @@ pub enum PolicyCommand {
         /// Its configuration: a JSON object, or a file that holds one
         #[arg(long, value_name = "JSON|FILE")]
         config: Option<String>,
+        /// In force at once, beside the live policy without effect, or in force and watched
+        #[arg(long, value_enum, default_value = "now")]
+        mode: Mode,
+        /// Seconds with work in them for which a canary is watched [default: 30]
+        #[arg(long, value_name = "SECONDS", requires = "mode")]
+        window: Option<f64>,
+        /// Also where the component was taken out before
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         target: Target,
     },
+    /// Makes what runs in shadow the live policy, or ends a canary's trial well
+    Promote {
+        /// Which slot
+        kind: Kind,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Shows how a shadow's decisions compare with the live policy's
+    Shadow {
+        /// Which slot
+        kind: Kind,
+        /// Ends it
+        #[arg(long)]
+        stop: bool,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Asks a policy again what it was asked when it failed; needs no host
+    Replay(ReplayArgs),
     /// Brings the previous policy of a slot back
     Rollback {
         /// Which slot
@@ -53,6 +84,17 @@ pub enum PolicyCommand {
         #[command(flatten)]
         target: Target,
     },
+}
+
+/// How a policy comes in.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// In force at once
+    Now,
+    /// Beside the live policy, without effect
+    Shadow,
+    /// In force and watched; the previous one comes back when it is worse
+    Canary,
 }
 
 /// A slot.
@@ -89,14 +131,31 @@ pub struct Target {
 
 /// Runs a command.
 pub fn run(command: PolicyCommand) -> Result<(), Failure> {
+    let command = match command {
+        PolicyCommand::Replay(args) => return replay::run(args),
+        live => live,
+    };
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
     runtime.block_on(async {
         match command {
             PolicyCommand::List { target } => list(&target).await,
-            PolicyCommand::Swap { kind, policy, config, target } => {
-                swap(&target, kind, &policy, config.as_deref()).await
+            PolicyCommand::Swap { kind, policy, config, mode, window, force, target } => {
+                let query = swap_query(mode, window, force)?;
+                swap(&target, kind, &policy, config.as_deref(), query).await
             }
+            PolicyCommand::Promote { kind, target } => {
+                let path = format!("/admin/policies/{}/promote", kind.name());
+                let answer = Host::of(&target)?.ask(Method::POST, &path, None).await?;
+                print(&target, answer, show_swap)
+            }
+            PolicyCommand::Shadow { kind, stop, target } => {
+                let path = format!("/admin/policies/{}/shadow", kind.name());
+                let method = if stop { Method::DELETE } else { Method::GET };
+                let answer = Host::of(&target)?.ask(method, &path, None).await?;
+                print(&target, answer, show_shadow)
+            }
+            PolicyCommand::Replay(_) => unreachable!("it needs no host"),
             PolicyCommand::Rollback { kind, target } => {
                 let path = format!("/admin/policies/{}/rollback", kind.name());
                 let answer = Host::of(&target)?.ask(Method::POST, &path, None).await?;
@@ -127,6 +186,15 @@ async fn list(target: &Target) -> Result<(), Failure> {
                     "    last fault: {} of {} at step {}: {}",
                     fault.reason, fault.policy, fault.step, fault.message
                 );
+                if let Some(path) = &fault.artifact {
+                    println!("      infer policy replay {path}");
+                }
+            }
+            if let Some(canary) = &slot.canary {
+                show_canary(canary);
+            }
+            if let Some(shadow) = slot.shadow.as_ref().filter(|shadow| shadow.state == "watching") {
+                println!("    shadow: {}", agreement(shadow));
             }
         }
         println!("can be swapped in:");
@@ -136,25 +204,56 @@ async fn list(target: &Target) -> Result<(), Failure> {
                 policy.kind, policy.name, policy.version, policy.description
             );
         }
+        if !all.quarantine.is_empty() {
+            println!("taken out, not taken in again without --force:");
+        }
+        for entry in &all.quarantine {
+            println!("  {:<13} {:<16} {:.12} {}", entry.kind, entry.name, entry.sha256, entry.reason);
+        }
     })
 }
 
-async fn swap(target: &Target, kind: Kind, policy: &str, config: Option<&str>) -> Result<(), Failure> {
+fn swap_query(mode: Mode, window: Option<f64>, force: bool) -> Result<Vec<(&'static str, String)>, Failure> {
+    let mut query = Vec::new();
+    match mode {
+        Mode::Now => {}
+        Mode::Shadow => query.push(("mode", "shadow".to_owned())),
+        Mode::Canary => query.push(("mode", "canary".to_owned())),
+    }
+    match window {
+        Some(seconds) if mode == Mode::Canary => query.push(("window_s", seconds.to_string())),
+        Some(_) => {
+            return Err(Failure::Usage("--window: only a canary has one; add --mode canary".to_owned()));
+        }
+        None => {}
+    }
+    if force {
+        query.push(("force", "true".to_owned()));
+    }
+    Ok(query)
+}
+
+async fn swap(
+    target: &Target,
+    kind: Kind,
+    policy: &str,
+    config: Option<&str>,
+    mut query: Vec<(&'static str, String)>,
+) -> Result<(), Failure> {
     let config = config.map(read_config).transpose()?;
-    let mut path = format!("/admin/policies/{}", kind.name());
     let body = if is_component_path(policy) {
         let bytes = std::fs::read(policy)
             .map_err(|e| Failure::Usage(format!("can't read the component {policy}: {e}")))?;
         if let Some(config) = config {
-            let encoded: String = form_urlencoded::byte_serialize(config.to_string().as_bytes()).collect();
-            path.push_str("?config=");
-            path.push_str(&encoded);
+            query.push(("config", config.to_string()));
         }
         ("application/wasm", bytes)
     } else {
         let body = serde_json::json!({"name": policy, "config": config});
         ("application/json", body.to_string().into_bytes())
     };
+    let query: String = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
+    let path = format!("/admin/policies/{}?{query}", kind.name());
     let answer = Host::of(target)?.ask(Method::PUT, &path, Some(body)).await?;
     print(target, answer, show_swap)
 }
@@ -211,6 +310,9 @@ fn show_slot(slot: &PolicySlot) {
     if !slot.sha256.is_empty() {
         println!("  sha256   {}", slot.sha256);
     }
+    if let Some(canary) = &slot.canary {
+        show_canary(canary);
+    }
     println!("  calls    {} (p50 {:.1} us, p99 {:.1} us)", slot.calls, slot.p50_us, slot.p99_us);
     println!("  faults   {}, decided by the built-in instead: {}", slot.faults, slot.fallbacks);
     println!("  previous {}", slot.previous.as_deref().unwrap_or("none"));
@@ -228,17 +330,70 @@ fn show_available(policy: &AvailablePolicy) {
 }
 
 fn show_swap(answer: SwapAnswer) {
+    let beside = if answer.mode == "shadow" { "beside it in shadow:" } else { "->" };
     println!(
-        "{}: {} -> {} before step {}, {} state, engine paused for {:.1} us",
+        "{}: {} {beside} {} before step {}, {} state, engine paused for {:.1} us",
         answer.kind, answer.from, answer.to, answer.at_step, answer.state, answer.pause_us
     );
+    if answer.mode == "canary" {
+        println!("it is watched; `infer policy list` says how it does");
+    }
+}
+
+fn agreement(shadow: &ShadowInfo) -> String {
+    let share = shadow.agreements as f64 * 100.0 / (shadow.questions as f64).max(1.0);
+    format!("{} {} agrees in {share:.1}% of {} answers", shadow.policy, shadow.version, shadow.questions)
+}
+
+fn show_shadow(shadow: ShadowInfo) {
+    println!("{} ({})", agreement(&shadow), shadow.state);
+    if !shadow.reason.is_empty() {
+        println!("  {}", shadow.reason);
+    }
+    if let Some(path) = shadow.fault.as_ref().and_then(|fault| fault.artifact.as_ref()) {
+        println!("  infer policy replay {path}");
+    }
+    for (name, cost) in [("live", shadow.live_cost), ("shadow", shadow.cost)] {
+        println!("  {name:<7} p50 {:.1} us  p99 {:.1} us  {} calls", cost.p50_us, cost.p99_us, cost.calls);
+    }
+    for (kind, count) in &shadow.divergences {
+        println!("  differs in {kind}: {count}");
+    }
+    for example in &shadow.examples {
+        println!("    step {:<8} live {}; shadow {}", example.step, example.live, example.shadow);
+    }
+}
+
+fn show_canary(canary: &CanaryInfo) {
+    println!(
+        "    canary: {} instead of {}: {}, {}",
+        canary.policy, canary.previous, canary.state, canary.reason
+    );
+    if canary.state == "watching" {
+        println!("      {:.1} of {:.1} s with work in them", canary.watched_s, canary.window_s);
+    }
+    for (name, window) in [("before", canary.before), ("since", canary.after)] {
+        println!(
+            "      {name:<7} ITL p50 {:.1} ms  p95 {:.1} ms  TTFT p50 {:.1} ms  {:.0} tokens/s  {:.1} requests/s",
+            window.itl_p50_ms,
+            window.itl_p95_ms,
+            window.ttft_p50_ms,
+            window.tokens_per_second,
+            window.requests_per_second
+        );
+    }
 }
 
 fn show_history(entries: Vec<HistoryEntry>) {
     for entry in entries {
         let from = if entry.from.is_empty() { "-" } else { &entry.from };
         let seconds = entry.at_ms as f64 / 1e3;
-        println!("{seconds:>10.3} s  step {:<8} {from} -> {}  ({})", entry.step, entry.to, entry.reason);
+        let reason = if entry.reason == entry.mode { String::new() } else { format!("  {}", entry.reason) };
+        let digest = entry.sha256.get(..12).unwrap_or("native");
+        println!(
+            "{seconds:>10.3} s  step {:<8} {:<8} {from} -> {} ({digest}){reason}",
+            entry.step, entry.mode, entry.to
+        );
     }
 }
 

@@ -151,7 +151,7 @@ fn load(
         };
         loaded.push(policy);
     }
-    Ok(policies::join(kind, loaded)?)
+    Ok(policies::join(loaded)?)
 }
 
 fn lifecycle(policy: &mut AnyPolicy) -> &mut dyn Policy {

@@ -1,0 +1,56 @@
+//! `infer policy replay`: asks a policy again what it was asked when it failed.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::json;
+
+use super::Failure;
+use crate::faults::{self, ReplayError, ReplayOptions};
+use crate::policies;
+
+/// Arguments of `infer policy replay`.
+#[derive(Args)]
+pub struct ReplayArgs {
+    /// A fault file; the host's log and `infer policy list` name it
+    fault: PathBuf,
+    /// Asks this component instead of the one that failed
+    #[arg(long, value_name = "FILE.wasm")]
+    policy: Option<PathBuf>,
+    /// Asks up to so many times, until it fails: a policy may count its calls
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    times: u32,
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Shows what happens now beside what happened then.
+pub fn run(args: ReplayArgs) -> Result<(), Failure> {
+    let component = args.policy.as_ref().map(std::fs::read).transpose();
+    let component = component.map_err(|e| Failure::Usage(format!("--policy: can't read it: {e}")))?;
+    let loader = policies::loader().map_err(Failure::failed)?;
+    let options = ReplayOptions { component, times: args.times };
+    let replayed = faults::replay(&args.fault, &loader, &options).map_err(|error| match error {
+        ReplayError::Policy(_) => Failure::Failed(error.to_string()),
+        _ => Failure::Usage(error.to_string()),
+    })?;
+    if args.json {
+        let json = json!({
+            "policy": replayed.policy, "question": replayed.question, "then": replayed.then,
+            "now": replayed.now, "same": replayed.same, "asked": replayed.asked,
+        });
+        println!("{}", serde_json::to_string_pretty(&json).map_err(Failure::failed)?);
+        return Ok(());
+    }
+    let verdict = match replayed.same {
+        Some(true) => "it fails as it did",
+        Some(false) => "it does not fail as it did",
+        None => "one question can't show whether it would fail as it did",
+    };
+    println!("{} is asked {}() again", replayed.policy, replayed.question);
+    println!("  then  {}", replayed.then);
+    println!("  now   {} (asked {} times)", replayed.now, replayed.asked);
+    println!("{verdict}");
+    Ok(())
+}

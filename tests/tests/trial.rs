@@ -1,0 +1,167 @@
+//! Policies tried over HTTP while sixteen clients stream: in shadow, on trial, taken out, asked again.
+
+mod common;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use common::{Host, answer_of};
+use infer_server::faults::{ReplayOptions, replay};
+use infer_server::policies;
+use infer_tests::FAULTY_SCHEDULER;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+const TRAP: &str = r#"{"fault": "trap", "after": 100}"#;
+
+/// The history of the scheduler as mode and who came.
+async fn history(host: &Host) -> Vec<(String, String, String)> {
+    let (_, history) = host.ask(Method::GET, "/admin/policies/scheduler/history").await;
+    let text = |entry: &Value, key: &str| entry[key].as_str().expect("a text").to_owned();
+    let entries = history.as_array().expect("a list").iter();
+    entries.map(|e| (text(e, "mode"), text(e, "to"), text(e, "reason"))).collect()
+}
+
+fn modes(history: &[(String, String, String)]) -> Vec<(&str, &str)> {
+    history.iter().map(|(mode, to, _)| (mode.as_str(), to.as_str())).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shadow_is_compared_promoted_stopped_and_gone_when_it_fails() {
+    let host = Host::start().await;
+    let undisturbed = host.stream_all().await;
+    let put = host.put_scheduler(&[("mode", "shadow")]);
+    let (status, answer) = answer_of(put.json(&json!({"name": "static-batch"}))).await;
+    assert_eq!((status, &answer["mode"]), (200, &json!("shadow")), "{answer}");
+    assert_eq!(host.stream_all().await, undisturbed);
+    let (_, shadow) = host.ask(Method::GET, "/admin/policies/scheduler/shadow").await;
+    assert_eq!((&shadow["policy"], &shadow["state"]), (&json!("static-batch"), &json!("watching")));
+    let [questions, agreements] =
+        ["questions", "agreements"].map(|key| shadow[key].as_u64().expect("a count"));
+    assert!(questions > 500 && agreements < questions, "{shadow}");
+    let divergences = shadow["divergences"].as_object().expect("counts").values();
+    assert_eq!(divergences.map(|n| n.as_u64().expect("a count")).sum::<u64>(), questions - agreements);
+    assert!(!shadow["examples"].as_array().expect("a list").is_empty());
+    assert!(
+        shadow["cost"]["p50_us"].as_f64() > Some(0.0) && shadow["live_cost"]["p99_us"].as_f64() > Some(0.0)
+    );
+    let slot = host.scheduler_slot().await;
+    assert_eq!((&slot["name"], &slot["shadow"]["policy"]), (&json!("continuous"), &json!("static-batch")));
+
+    let (status, answer) = host.ask(Method::POST, "/admin/policies/scheduler/promote").await;
+    assert_eq!((status, &answer["to"], &answer["mode"]), (200, &json!("static-batch"), &json!("promote")));
+    let put = host.put_scheduler(&[("mode", "shadow")]);
+    assert_eq!(answer_of(put.json(&json!({"name": "continuous"}))).await.0, 200);
+    let (status, stopped) = host.ask(Method::DELETE, "/admin/policies/scheduler/shadow").await;
+    assert_eq!((status, &stopped["state"]), (200, &json!("stopped")), "{stopped}");
+
+    let put = host.put_scheduler(&[("mode", "shadow"), ("config", TRAP)]);
+    assert_eq!(answer_of(put.body(FAULTY_SCHEDULER)).await.0, 200);
+    assert_eq!(host.stream_all().await, undisturbed);
+    let slot = host.scheduler_slot().await;
+    assert_eq!(
+        (&slot["shadow"]["state"], &slot["shadow"]["fault"]["reason"]),
+        (&json!("failed"), &json!("trap"))
+    );
+    assert_eq!((&slot["name"], &slot["faults"]), (&json!("static-batch"), &json!(0)), "{slot}");
+    let history = history(&host).await;
+    let want = [
+        ("start", "continuous"),
+        ("shadow", "static-batch"),
+        ("shadow", "static-batch"),
+        ("promote", "static-batch"),
+        ("shadow", "continuous"),
+        ("shadow", "continuous"),
+        ("shadow", "faulty-scheduler"),
+        ("shadow", "faulty-scheduler"),
+    ];
+    assert_eq!(modes(&history), want);
+    assert!(history[7].2.contains("trap"), "{history:?}");
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_canary_that_fails_is_out_at_once_in_quarantine_and_can_be_asked_again() {
+    let host = Host::start().await;
+    let undisturbed = host.stream_all().await;
+    let put = || host.put_scheduler(&[("mode", "canary"), ("config", TRAP)]).body(FAULTY_SCHEDULER);
+    let (status, answer) = answer_of(put()).await;
+    assert_eq!((status, &answer["mode"]), (200, &json!("canary")), "{answer}");
+    assert_eq!(host.stream_all().await, undisturbed);
+    let slot = host.scheduler_slot().await;
+    assert_eq!(
+        (&slot["name"], &slot["faults"]),
+        (&json!("continuous"), &json!(1)),
+        "one fault is enough: {slot}"
+    );
+    assert_eq!(slot["canary"]["state"], "rolled_back");
+    let history = history(&host).await;
+    assert_eq!(
+        modes(&history),
+        [("start", "continuous"), ("canary", "faulty-scheduler"), ("fault", "continuous")]
+    );
+    assert!(history[2].2.starts_with("trap: "), "{history:?}");
+
+    let (_, policies) = host.ask(Method::GET, "/admin/policies").await;
+    let entry = &policies["quarantine"][0];
+    assert_eq!((&entry["name"], &entry["kind"]), (&json!("faulty-scheduler"), &json!("scheduler")));
+    let (status, refused) = answer_of(put()).await;
+    assert_eq!((status, &refused["error"]["code"]), (422, &json!("quarantined")), "{refused}");
+    assert!(refused["error"]["message"].as_str().expect("a text").contains("trap"), "{refused}");
+    let lift = format!("/admin/policies/quarantine/{}", entry["sha256"].as_str().expect("a digest"));
+    assert_eq!(host.ask(Method::DELETE, &lift).await.0, 200);
+    assert_eq!(answer_of(put()).await.0, 200);
+    let (status, back) = host.ask(Method::POST, "/admin/policies/scheduler/rollback").await;
+    assert_eq!((status, &back["to"]), (200, &json!("continuous")));
+    let (_, policies) = host.ask(Method::GET, "/admin/policies").await;
+    assert_eq!(policies["quarantine"], json!([]), "an operator's change of mind is no verdict");
+
+    let path = PathBuf::from(slot["last_fault"]["artifact"].as_str().expect("a path"));
+    for _ in 0..500 {
+        if path.exists() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let ask = |options: ReplayOptions| {
+        let loader = policies::loader().expect("the sandbox starts");
+        replay(&path, &loader, &options).expect("the question can be asked")
+    };
+    // The policy counts its calls, so only the hundred and first fails.
+    let once = ask(ReplayOptions::default());
+    assert_eq!((&*once.question, once.same, once.asked), ("schedule", Some(false), 1), "{once:?}");
+    assert!(once.then.starts_with("trap: schedule() trapped"), "{once:?}");
+    let often = ask(ReplayOptions { times: 500, ..ReplayOptions::default() });
+    assert_eq!((often.same, often.asked), (Some(true), 101), "{often:?}");
+    let component = infer_bundle::find("scheduler", "static-batch").expect("bundled").component.to_vec();
+    let other = ask(ReplayOptions { component: Some(component), times: 500 });
+    assert!(other.policy.starts_with("static-batch ") && other.same == Some(false), "{other:?}");
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_canary_that_is_as_good_stays() {
+    let host = Host::start().await;
+    let undisturbed = host.stream_all().await;
+    let put = host.put_scheduler(&[("mode", "canary"), ("window_s", "2")]);
+    assert_eq!(answer_of(put.json(&json!({"name": "continuous"}))).await.0, 200);
+    assert_eq!(host.scheduler_slot().await["state"], "canary");
+    let admission = host.admin(Method::PUT, "/admin/policies/admission?mode=canary");
+    let (status, other) = answer_of(admission.json(&json!({"name": "memory-aware"}))).await;
+    assert_eq!((status, &other["error"]["code"]), (409, &json!("on_trial")), "{other}");
+    let mut rounds = 0;
+    let slot = loop {
+        assert_eq!(host.stream_all().await, undisturbed);
+        let slot = host.scheduler_slot().await;
+        rounds += 1;
+        if slot["state"] != "canary" {
+            break slot;
+        }
+        assert!(rounds < 30, "the trial never ends: {slot}");
+    };
+    assert_eq!((&slot["state"], &slot["canary"]["state"]), (&json!("live"), &json!("promoted")), "{slot}");
+    assert!(slot["canary"]["after"]["tokens_per_second"].as_f64() > Some(0.0), "{slot}");
+    let history = history(&host).await;
+    assert_eq!(modes(&history)[1..], [("canary", "continuous"), ("stays", "continuous")]);
+    host.server.shutdown().await;
+}
