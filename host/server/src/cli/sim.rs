@@ -180,7 +180,7 @@ fn compare(args: CompareArgs) -> Result<(), Failure> {
         return Err(Failure::Usage(format!("--load must be from 0.01 to 100, not {load}")));
     }
     let loader = PolicyLoader::new(LoaderConfig {
-        cache_dir: crate::policies::cache_dir(),
+        cache_dir: crate::policies::cache_base().map(|base| base.join("policies")),
         fuel: Some(FUEL),
         ..LoaderConfig::default()
     })
