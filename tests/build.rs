@@ -1,15 +1,23 @@
-//! Builds the misbehaving policies to components and hands their bytes to the tests.
+//! Builds the misbehaving policies, and those that new policies begin as, to components and hands their
+//! bytes to the tests.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
-const POLICIES: [&str; 3] = ["faulty-scheduler", "faulty-admission", "faulty-prefix-cache"];
+const POLICIES: [&str; 6] = [
+    "faulty-scheduler",
+    "faulty-admission",
+    "faulty-prefix-cache",
+    "template-scheduler",
+    "template-admission",
+    "template-prefix-cache",
+];
 
 fn main() -> Result<()> {
     let builder = infer_policy_build::Builder::for_build_script()?;
-    builder.watch(&POLICIES.map(|name| format!("tests/policies/{name}")).each_ref().map(String::as_str));
+    builder.watch(&["tests/policies", "plugins/templates"]);
     println!("cargo::rerun-if-changed=build.rs");
 
     let out_dir = PathBuf::from(std::env::var_os("OUT_DIR").context("OUT_DIR isn't set")?);

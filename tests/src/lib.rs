@@ -9,7 +9,10 @@ mod driver;
 mod policies;
 
 pub use driver::{Driver, Ended, request};
-pub use policies::{FAULTY_ADMISSION, FAULTY_PREFIX_CACHE, FAULTY_SCHEDULER, bundled, faulty, load};
+pub use policies::{
+    FAULTY_ADMISSION, FAULTY_PREFIX_CACHE, FAULTY_SCHEDULER, TEMPLATE_ADMISSION, TEMPLATE_PREFIX_CACHE,
+    TEMPLATE_SCHEDULER, bundled, faulty, load,
+};
 
 use std::sync::OnceLock;
 

@@ -1,4 +1,5 @@
-//! Policy components: the shipped ones by name, and those that misbehave on purpose.
+//! Policy components: the shipped ones by name, those that misbehave on purpose, and those that new
+//! policies begin as.
 
 use std::sync::OnceLock;
 use std::time::Duration;

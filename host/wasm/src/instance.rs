@@ -71,6 +71,7 @@ impl<W: World> Live<W> {
         let running = self.runtime.arm(&mut self.store);
         let answer = call(&self.exports, &mut self.store);
         drop(running);
+        self.runtime.account(&self.store);
         answer.map_err(|error| fault::from_error(&error, function, self.store.data_mut()))
     }
 }

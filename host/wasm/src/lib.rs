@@ -30,7 +30,12 @@ mod runtime;
 mod self_test;
 mod stats;
 mod text;
+mod usage;
 mod world;
+
+#[cfg(feature = "wasi-runner")]
+pub mod wasi;
 
 pub use error::LoadError;
 pub use loader::{LoaderConfig, PolicyLoader};
+pub use usage::Usage;

@@ -1,7 +1,11 @@
 //! What one instance may take: memory, tables, instances. A refusal is remembered, because the guest
 //! usually answers a failed `memory.grow` with a trap, and the fault should then say "memory".
 
+use std::sync::Arc;
+
 use wasmtime::{ResourceLimiter, Result};
+
+use crate::usage::Peaks;
 
 /// Core instances of one component: its module, the shims that `wit-component` adds, and some room.
 const MAX_INSTANCES: usize = 16;
@@ -13,11 +17,12 @@ const MAX_TABLE_ELEMENTS: usize = 65_536;
 pub(crate) struct Limits {
     max_memory_bytes: usize,
     refused_bytes: Option<usize>,
+    peaks: Arc<Peaks>,
 }
 
 impl Limits {
-    pub(crate) fn new(max_memory_bytes: usize) -> Self {
-        Self { max_memory_bytes, refused_bytes: None }
+    pub(crate) fn new(max_memory_bytes: usize, peaks: Arc<Peaks>) -> Self {
+        Self { max_memory_bytes, refused_bytes: None, peaks }
     }
 
     /// How many bytes were asked for and refused since the last call of this, if any.
@@ -35,6 +40,8 @@ impl ResourceLimiter for Limits {
         let allowed = desired <= self.max_memory_bytes;
         if !allowed || maximum.is_some_and(|maximum| desired > maximum) {
             self.refused_bytes = Some(desired);
+        } else {
+            self.peaks.saw_memory(desired);
         }
         Ok(allowed)
     }

@@ -18,6 +18,7 @@ use crate::error::LoadError;
 use crate::instance::{Instance, Live, SetupError, Template};
 use crate::log::GuestLog;
 use crate::runtime::Runtime;
+use crate::usage::Usage;
 use crate::world::World;
 use crate::{check, precompiled};
 
@@ -119,6 +120,11 @@ impl PolicyLoader {
             PolicyKind::PrefixCache => self.prepare::<prefix_cache::PrefixCachePolicy>(component)?.1,
         };
         Ok((kind, info))
+    }
+
+    /// The most that any call of this loader's policies has taken so far.
+    pub fn usage(&self) -> Usage {
+        self.inner.runtime.usage()
     }
 
     fn start<W: World>(&self, component: &[u8], config_json: &str) -> Result<Instance<W>, LoadError> {

@@ -7,6 +7,7 @@
 //! Instances are allocated on demand: they are made at load and after a fault only, where 0.1 ms
 //! doesn't matter, and the pooling allocator would reserve its slots for nothing (the benchmark compares the two).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use wasmtime::component::{HasSelf, InstancePre, Linker};
@@ -18,6 +19,7 @@ use crate::error::LoadError;
 use crate::limits::Limits;
 use crate::loader::LoaderConfig;
 use crate::log::GuestLog;
+use crate::usage::{Peaks, Usage};
 
 /// Bytes that one answer or one log line may hold once it is lifted: a plan of a million rows.
 const MAX_ANSWER_BYTES: usize = 8 << 20;
@@ -30,6 +32,7 @@ pub(crate) struct Runtime {
     max_memory_bytes: usize,
     deadline: Duration,
     fuel: Option<u64>,
+    peaks: Arc<Peaks>,
 }
 
 /// What a store carries.
@@ -67,6 +70,7 @@ impl Runtime {
             max_memory_bytes: config.max_memory_bytes,
             deadline: config.deadline,
             fuel: config.fuel,
+            peaks: Arc::default(),
         })
     }
 
@@ -84,7 +88,7 @@ impl Runtime {
     /// An empty store with every limit set. Nothing in it runs until `arm`.
     pub(crate) fn store(&self, log: GuestLog) -> Store<HostState> {
         let state = HostState {
-            limits: Limits::new(self.max_memory_bytes),
+            limits: Limits::new(self.max_memory_bytes, Arc::clone(&self.peaks)),
             deadline: Deadline::new(self.deadline),
             log,
             fuel: self.fuel,
@@ -96,6 +100,18 @@ impl Runtime {
             store.epoch_deadline_callback(|mut store| Ok(store.data_mut().deadline.on_tick()));
         }
         store
+    }
+
+    /// Notes what the call that just returned has taken.
+    pub(crate) fn account(&self, store: &Store<HostState>) {
+        if let Some(fuel) = self.fuel {
+            let left = store.get_fuel().expect("fuel is on where it is configured");
+            self.peaks.saw_fuel(fuel.saturating_sub(left));
+        }
+    }
+
+    pub(crate) fn usage(&self) -> Usage {
+        self.peaks.usage()
     }
 
     /// Starts the limits of one call; keep the answer until it returns.

@@ -62,12 +62,20 @@ const OUTER_ONLY: [&str; 14] = [
 pub struct Builder {
     workspace: PathBuf,
     target_dir: PathBuf,
+    shows_progress: bool,
 }
 
 impl Builder {
     /// Builds packages of the workspace at `workspace` in `target_dir`.
     pub fn new(workspace: impl Into<PathBuf>, target_dir: impl Into<PathBuf>) -> Self {
-        Self { workspace: workspace.into(), target_dir: target_dir.into() }
+        Self { workspace: workspace.into(), target_dir: target_dir.into(), shows_progress: false }
+    }
+
+    /// Lets cargo write to standard error while it builds, for somebody who waits; otherwise what it says
+    /// is part of the error.
+    #[must_use]
+    pub fn showing_progress(self) -> Self {
+        Self { shows_progress: true, ..self }
     }
 
     /// For a build script: the workspace it belongs to, and `policies` beside the profiles in cargo's
@@ -114,16 +122,20 @@ impl Builder {
             command.env_remove(name);
         }
         command.envs(PROFILE).env("CARGO_ENCODED_RUSTFLAGS", self.flags());
+        if self.shows_progress {
+            command.stderr(std::process::Stdio::inherit());
+        }
         let output =
             command.output().with_context(|| format!("can't run {}", Path::new(&cargo).display()))?;
         if output.status.success() {
             return Ok(());
         }
         ensure!(
-            target_is_installed(),
+            target_is_installed(TARGET),
             "policies are compiled for {TARGET}, which this toolchain lacks: run `rustup target add {TARGET}`"
         );
-        bail!("building {} failed:\n{}", packages.join(", "), String::from_utf8_lossy(&output.stderr))
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("building {} failed{}{said}", packages.join(", "), if said.is_empty() { "" } else { ":\n" })
     }
 
     /// Keeps this machine's paths out of panic messages, so that equal sources give equal digests.
@@ -158,22 +170,42 @@ pub fn component(module: &[u8]) -> Result<Vec<u8>> {
     Ok(component)
 }
 
-/// A policy exports one of the three kinds and imports nothing but the host's log. The host checks the
-/// same; here its author hears of it first.
-fn check(component: &[u8]) -> Result<()> {
+/// What a component imports and exports, as interface names with versions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outline {
+    /// Sorted.
+    pub imports: Vec<String>,
+    /// Sorted.
+    pub exports: Vec<String>,
+}
+
+/// Reads a component's outline.
+pub fn outline(component: &[u8]) -> Result<Outline> {
     let DecodedWasm::Component(resolve, world) = wit_component::decode(component)? else {
         bail!("it holds an interface, but no code");
     };
     let world = &resolve.worlds[world];
+    let mut outline = Outline {
+        imports: world.imports.keys().map(|key| resolve.name_world_key(key)).collect(),
+        exports: world.exports.keys().map(|key| resolve.name_world_key(key)).collect(),
+    };
+    outline.imports.sort();
+    outline.exports.sort();
+    Ok(outline)
+}
+
+/// A policy exports one of the three kinds and imports nothing but the host's log. The host checks the
+/// same; here its author hears of it first.
+fn check(component: &[u8]) -> Result<()> {
+    let Outline { imports, exports } = outline(component)?;
     let allowed = ["infer:policy/host@", "infer:policy/types@"];
-    for import in world.imports.keys().map(|key| resolve.name_world_key(key)) {
+    for import in imports {
         if !allowed.iter().any(|allowed| import.starts_with(allowed)) {
             bail!("it imports {import}; a policy may import infer:policy/host alone");
         }
     }
     let kinds = ["scheduler", "admission", "prefix-cache"].map(|kind| format!("infer:policy/{kind}@"));
-    let exported: Vec<String> = world.exports.keys().map(|key| resolve.name_world_key(key)).collect();
-    let found = kinds.iter().filter(|kind| exported.iter().any(|name| name.starts_with(*kind))).count();
+    let found = kinds.iter().filter(|kind| exports.iter().any(|name| name.starts_with(*kind))).count();
     ensure!(found == 1, "it exports {found} kinds of policy, not one: does it call export_policy! once?");
     Ok(())
 }
@@ -190,9 +222,10 @@ fn checkout(workspace: &Path) -> String {
     format!("{hash:08x}")
 }
 
-fn target_is_installed() -> bool {
+/// Whether the toolchain has a target's standard library.
+pub fn target_is_installed(target: &str) -> bool {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| OsString::from("rustc"));
-    let libraries = Command::new(rustc).args(["--print", "target-libdir", "--target", TARGET]).output();
+    let libraries = Command::new(rustc).args(["--print", "target-libdir", "--target", target]).output();
     libraries.is_ok_and(|output| Path::new(String::from_utf8_lossy(&output.stdout).trim()).is_dir())
 }
 

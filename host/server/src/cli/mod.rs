@@ -1,5 +1,6 @@
 //! The command line: raw flags in, exit codes out. 0 fine, 1 failed, 2 bad usage.
 
+mod author;
 mod bench;
 mod flags;
 mod generate;
@@ -27,7 +28,7 @@ enum Command {
     Serve(serve::ServeArgs),
     /// Generates one completion in this process, without a server
     Generate(generate::GenerateArgs),
-    /// Lists and swaps the policies of a running host
+    /// Makes policies, and lists and swaps those of a running host
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
     /// Tries policies on virtual hardware, in virtual time

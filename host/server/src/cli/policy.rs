@@ -1,4 +1,4 @@
-//! `infer policy`: a client of the admin plane of a running host, and `replay`, which needs none.
+//! `infer policy`: a client of the admin plane of a running host. What needs no host is in `replay` and `author`.
 
 use clap::{Args, Subcommand, ValueEnum};
 use infer_api::admin::{
@@ -8,14 +8,16 @@ use reqwest::{Client, Method};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::Failure;
 use super::replay::{self, ReplayArgs};
+use super::{Failure, author};
 use crate::admin::token::{self, Token};
 use crate::policies::is_component_path;
 
 /// Commands about policies.
 #[derive(Subcommand)]
 pub enum PolicyCommand {
+    #[command(flatten)]
+    Author(author::AuthorCommand),
     /// Shows the policies in force and what can be swapped in
     List {
         #[command(flatten)]
@@ -109,7 +111,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Scheduler => "scheduler",
             Self::Admission => "admission",
@@ -133,12 +135,14 @@ pub struct Target {
 pub fn run(command: PolicyCommand) -> Result<(), Failure> {
     let command = match command {
         PolicyCommand::Replay(args) => return replay::run(args),
+        PolicyCommand::Author(command) => return author::run(command),
         live => live,
     };
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
     runtime.block_on(async {
         match command {
+            PolicyCommand::Author(_) | PolicyCommand::Replay(_) => unreachable!("carried out above, without a runtime"),
             PolicyCommand::List { target } => list(&target).await,
             PolicyCommand::Swap { kind, policy, config, mode, window, force, target } => {
                 let query = swap_query(mode, window, force)?;
@@ -155,7 +159,6 @@ pub fn run(command: PolicyCommand) -> Result<(), Failure> {
                 let answer = Host::of(&target)?.ask(method, &path, None).await?;
                 print(&target, answer, show_shadow)
             }
-            PolicyCommand::Replay(_) => unreachable!("it needs no host"),
             PolicyCommand::Rollback { kind, target } => {
                 let path = format!("/admin/policies/{}/rollback", kind.name());
                 let answer = Host::of(&target)?.ask(Method::POST, &path, None).await?;
@@ -259,7 +262,7 @@ async fn swap(
 }
 
 /// A JSON object, as it stands or in a file.
-fn read_config(text: &str) -> Result<Value, Failure> {
+pub(super) fn read_config(text: &str) -> Result<Value, Failure> {
     let inline = text.trim_start().starts_with('{');
     let json = if inline {
         text.to_owned()

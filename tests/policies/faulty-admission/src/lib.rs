@@ -18,8 +18,12 @@ pub enum Fault {
     Spin,
     /// Turns everybody away.
     RefuseAll,
+    /// Turns everybody away and doesn't say why.
+    RefuseSilently,
     /// Makes everybody wait, also on an idle host.
     WaitForever,
+    /// Reports more blocks than there are.
+    Boast,
 }
 
 /// What `configure` takes.
@@ -71,14 +75,18 @@ impl Admission for Faulty {
                 message: "told to refuse everybody".to_owned(),
                 retry_after_ms: 1_000,
             }),
+            Fault::RefuseSilently => {
+                Verdict::Refuse(Refusal { reason: Reason::Other, message: String::new(), retry_after_ms: 0 })
+            }
             Fault::WaitForever => Verdict::Wait,
             _ => Verdict::Admit,
         }
     }
 
     fn measure(&mut self, load: &Load) -> Pressure {
-        self.fault();
-        let available_blocks = load.memory.allocatable_blocks();
+        let boasts = self.fault() == Fault::Boast;
+        let available_blocks =
+            if boasts { u32::MAX } else { load.memory.allocatable_blocks().min(load.memory.total_blocks) };
         let max_sequence_tokens = tokens_in(available_blocks, load.memory.block_size);
         Pressure { available_blocks, max_sequence_tokens, ..Pressure::default() }
     }
@@ -98,7 +106,7 @@ impl Faulty {
                     turns += 1;
                 }
             }
-            Fault::None | Fault::RefuseAll | Fault::WaitForever => {}
+            Fault::None | Fault::RefuseAll | Fault::RefuseSilently | Fault::WaitForever | Fault::Boast => {}
         }
         self.config.fault
     }

@@ -20,6 +20,8 @@ pub enum Fault {
     WrongBlocks,
     /// Reuses more than is cached.
     TooMuchReuse,
+    /// Names one block, however many are asked for.
+    TooFew,
 }
 
 /// What `configure` takes.
@@ -86,9 +88,11 @@ impl PrefixCache for Faulty {
     }
 
     fn evict(&mut self, _now: Micros, need: u32) -> Vec<BlockId> {
-        if self.fault() == Fault::WrongBlocks {
+        let fault = self.fault();
+        if fault == Fault::WrongBlocks {
             return self.wrong_blocks();
         }
+        let need = if fault == Fault::TooFew { need.min(1) } else { need };
         self.idle.iter().take(need as usize).copied().collect()
     }
 }
@@ -111,7 +115,7 @@ impl Faulty {
                     turns += 1;
                 }
             }
-            Fault::None | Fault::WrongBlocks | Fault::TooMuchReuse => {}
+            Fault::None | Fault::WrongBlocks | Fault::TooMuchReuse | Fault::TooFew => {}
         }
         self.config.fault
     }

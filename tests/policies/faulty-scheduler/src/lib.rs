@@ -17,6 +17,8 @@ pub enum Fault {
     Trap,
     /// Never returns.
     Spin,
+    /// Returns, but only after a quarter of a second.
+    Slow,
     /// Allocates until it can't.
     Memory,
     /// Runs a sequence that nobody knows.
@@ -31,6 +33,8 @@ pub enum Fault {
     Starve,
     /// Serves nobody.
     Stall,
+    /// Serves every second call in reverse: a view alone doesn't explain its answer.
+    Moody,
 }
 
 /// What `configure` takes.
@@ -100,7 +104,8 @@ impl Scheduler for Faulty {
         match self.config.fault {
             Fault::None => {}
             Fault::Trap => panic!("told to trap at call {}", self.calls),
-            Fault::Spin => spin(),
+            Fault::Spin => spin(u64::MAX),
+            Fault::Slow => spin(300_000_000),
             Fault::Memory => exhaust(),
             Fault::UnknownId => {
                 plan.run.push(SequenceId(u64::MAX));
@@ -118,6 +123,12 @@ impl Scheduler for Faulty {
             Fault::UnequalColumns => plan.tokens.push(1),
             Fault::Starve => plan = starve(step),
             Fault::Stall => plan = Plan::default(),
+            Fault::Moody => {
+                if self.calls % 2 == 0 {
+                    plan.run.reverse();
+                    plan.tokens.reverse();
+                }
+            }
         }
         plan
     }
@@ -146,9 +157,9 @@ fn starve(step: &Step) -> Plan {
     planner.finish()
 }
 
-fn spin() {
+fn spin(most: u64) {
     let mut turns = 0u64;
-    while std::hint::black_box(turns) < u64::MAX {
+    while std::hint::black_box(turns) < most {
         turns += 1;
     }
 }

@@ -1,0 +1,169 @@
+//! Whether a policy's answers follow from what it was asked.
+//!
+//! Required is that the same questions in the same order get the same answers from any instance: a
+//! simulation, a replay and a post-mortem rest on it. An instance that remembers is fine, but somebody should
+//! know that a single view doesn't explain its answer, and what a swap makes it forget.
+
+use infer_core::policy::{AnyPolicy, PolicyFault, PolicyKind};
+
+use crate::candidate::Candidate;
+use crate::run::Run;
+use crate::sheet::{Check, Sheet};
+use crate::transcript::{Exchange, lifecycle};
+
+/// Questions that are put to an instance without a past.
+const SAMPLES: usize = 64;
+
+pub(crate) fn judge(candidate: &Candidate, runs: &[Run], sheet: &mut Sheet) {
+    let mut repeated = 0;
+    for run in runs {
+        for transcript in &run.transcripts {
+            if let Some((nth, exchange, second)) =
+                first_difference(&mut candidate.load(), &transcript.exchanges)
+            {
+                sheet.fail(Check::Determinism, || {
+                    format!(
+                        "run `{}`: asked the same in the same order, another instance answers call {nth}, {}(), \
+                         with {second} instead of {}",
+                        run.name,
+                        exchange.function(),
+                        exchange.answer()
+                    )
+                });
+            }
+            repeated += transcript.exchanges.len();
+        }
+    }
+    sheet.done(
+        Check::Determinism,
+        format!("{repeated} calls put to a second instance in the same order: the same answers"),
+    );
+    // A prefix-cache policy is told of blocks once, and has to remember them.
+    if candidate.kind != PolicyKind::PrefixCache {
+        judge_history(candidate, runs, sheet);
+        judge_state(candidate, runs, sheet);
+    }
+}
+
+/// Position, question with its first answer, and the second answer.
+fn first_difference<'a>(
+    policy: &mut AnyPolicy,
+    exchanges: &'a [Exchange],
+) -> Option<(usize, &'a Exchange, String)> {
+    exchanges.iter().enumerate().find_map(|(nth, exchange)| {
+        let answer = exchange.ask(policy);
+        match answer {
+            Ok(again) if again == *exchange => None,
+            Ok(other) => Some((nth, exchange, other.answer())),
+            Err(fault) => Some((nth, exchange, format!("a fault ({fault})"))),
+        }
+    })
+}
+
+fn judge_history(candidate: &Candidate, runs: &[Run], sheet: &mut Sheet) {
+    let decisions: Vec<&Exchange> = runs
+        .iter()
+        .flat_map(Run::exchanges)
+        .filter(|exchange| matches!(exchange, Exchange::Schedule(..) | Exchange::Admit(..)))
+        .collect();
+    let every = decisions.len().div_ceil(SAMPLES).max(1);
+    let samples: Vec<_> = decisions.into_iter().step_by(every).collect();
+    let mut fresh = candidate.load();
+    let forgets = |exchange: &&&Exchange| {
+        // It never exported anything, so a restart leaves it without a past.
+        let again = lifecycle(&mut fresh).restart().and_then(|()| exchange.ask(&mut fresh));
+        again.as_ref() != Ok(**exchange)
+    };
+    let other = samples.iter().filter(forgets).count();
+    if other > 0 {
+        sheet.note(
+            Check::History,
+            format!(
+                "it remembers: an instance without a past answers {other} of {} sampled views differently",
+                samples.len()
+            ),
+        );
+    }
+    sheet.done(Check::History, format!("{} sampled views alone explain its answers", samples.len()));
+}
+
+/// The second half of the longest run, answered by an instance that was given the state of the first half.
+fn judge_state(candidate: &Candidate, runs: &[Run], sheet: &mut Sheet) {
+    let Some(longest) = runs.iter().flat_map(|run| &run.transcripts).max_by_key(|t| t.exchanges.len()) else {
+        return;
+    };
+    let (before, after) = longest.exchanges.split_at(longest.exchanges.len() / 2);
+    let mut first = candidate.load();
+    if first_difference(&mut first, before).is_some() {
+        return; // It isn't deterministic, and was told so.
+    }
+    let mut second = candidate.load();
+    match carry_over(&mut first, &mut second) {
+        Err(fault) => sheet.fail(Check::State, || format!("state could not be exported: {fault}")),
+        Ok(Err(refusal)) => {
+            sheet.note(Check::State, format!("it refuses the state that it exported itself ({refusal})"));
+        }
+        Ok(Ok(bytes)) => match first_difference(&mut second, after) {
+            Some((nth, exchange, _)) => sheet.note(
+                Check::State,
+                format!(
+                    "a swap makes it forget something: with {bytes} bytes of state carried over, {}() answers \
+                     differently {nth} calls later",
+                    exchange.function()
+                ),
+            ),
+            None => sheet.done(
+                Check::State,
+                format!("a swap in the middle of a run, with {bytes} bytes carried over, changes no answer"),
+            ),
+        },
+    }
+}
+
+/// Bytes carried over, or why the second instance doesn't take them.
+fn carry_over(
+    first: &mut AnyPolicy,
+    second: &mut AnyPolicy,
+) -> Result<Result<usize, PolicyFault>, PolicyFault> {
+    let state = lifecycle(first).export_state()?;
+    Ok(lifecycle(second).import_state(&state).map(|()| state.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use infer_core::Micros;
+    use infer_core::policy::{Plan, Policy, PolicyInfo, SchedulerPolicy, StepView};
+
+    use super::*;
+    use crate::views::{full_house, step_view};
+
+    /// Shares a counter with its other instances, which no component can: what they answer depends on
+    /// more than what they were asked.
+    struct Fickle(Arc<AtomicU64>);
+
+    impl Policy for Fickle {
+        fn info(&self) -> Arc<PolicyInfo> {
+            Arc::default()
+        }
+    }
+
+    impl SchedulerPolicy for Fickle {
+        fn schedule(&mut self, _step: &StepView) -> Result<Plan, PolicyFault> {
+            Ok(Plan { wake: Micros(self.0.fetch_add(1, Ordering::Relaxed)), ..Plan::default() })
+        }
+    }
+
+    #[test]
+    fn an_answer_that_depends_on_more_than_the_questions_is_found() {
+        let counter = Arc::new(AtomicU64::new(0));
+        let instance = || AnyPolicy::Scheduler(Box::new(Fickle(Arc::clone(&counter))));
+        let view = Box::new(step_view(full_house(1, 1)));
+        let asked = Exchange::Schedule(view, Plan { wake: Micros(0), ..Plan::default() });
+        let exchanges = [asked.clone(), asked];
+        let found = first_difference(&mut instance(), &exchanges).map(|(nth, ..)| nth);
+        assert_eq!(found, Some(1), "the first call repeats the answer, the second doesn't");
+    }
+}

@@ -1,0 +1,247 @@
+//! Whole runs of the real engine with the policy in force, and what must be true of every one of them.
+
+use std::collections::BTreeMap;
+
+use infer_core::engine::Policies;
+use infer_core::policy::{AnyPolicy, CallStats, Fault, FaultView, PolicyKind, StepView};
+use infer_core::testing::{self, ScriptedExecutor};
+use infer_core::{Engine, Event, FinishReason, Micros, Request, SequenceId};
+
+use crate::candidate::Candidate;
+use crate::scenario::{self, Scenario, VOCAB};
+use crate::sheet::{Check, Sheet};
+use crate::transcript::{self, Exchange, Tape, Transcript};
+
+/// Turns after which a run is given up; the longest takes a tenth of it.
+const MAX_TURNS: u64 = 50_000;
+
+/// How one load went.
+pub(crate) struct Run {
+    pub name: &'static str,
+    pub submitted: u64,
+    /// Not ended when the run was given up.
+    pub left: Vec<SequenceId>,
+    pub steps: u64,
+    /// Virtual time from start to end.
+    pub lasted: Micros,
+    /// Rows that memory couldn't hold.
+    pub cut_rows: u64,
+    pub faults: Vec<Fault>,
+    /// Of each instance that was in force, in order.
+    pub transcripts: Vec<Transcript>,
+    pub stats: CallStats,
+}
+
+impl Run {
+    /// Everything that was asked.
+    pub fn exchanges(&self) -> impl Iterator<Item = &Exchange> {
+        self.transcripts.iter().flat_map(|transcript| &transcript.exchanges)
+    }
+}
+
+/// Plays every load with instances of the candidate.
+pub(crate) fn play_all(candidate: &Candidate, seed: u64) -> Vec<Run> {
+    scenario::all(seed).into_iter().map(|scenario| Player::new(candidate, scenario).play()).collect()
+}
+
+struct Player<'a> {
+    candidate: &'a Candidate,
+    scenario: Scenario,
+    engine: Engine,
+    executor: ScriptedExecutor,
+    now: Micros,
+    tapes: Vec<Tape>,
+    /// Those that live, and when they are to be cancelled.
+    alive: BTreeMap<SequenceId, Micros>,
+    run: Run,
+}
+
+impl<'a> Player<'a> {
+    fn new(candidate: &'a Candidate, scenario: Scenario) -> Self {
+        let (policy, tape) = transcript::record(candidate.load());
+        let mut policies = Policies::builtin();
+        match policy {
+            AnyPolicy::Scheduler(policy) => policies.scheduler = policy,
+            AnyPolicy::Admission(policy) => policies.admission = policy,
+            AnyPolicy::PrefixCache(policy) => policies.prefix_cache = policy,
+        }
+        let config = scenario.config.clone();
+        let executor =
+            ScriptedExecutor::new(config.block_size, config.total_blocks, config.prompt_cache_entries, VOCAB);
+        let run = Run {
+            name: scenario.name,
+            submitted: 0,
+            left: Vec::new(),
+            steps: 0,
+            lasted: Micros::ZERO,
+            cut_rows: 0,
+            faults: Vec::new(),
+            transcripts: Vec::new(),
+            stats: CallStats::default(),
+        };
+        Self {
+            candidate,
+            scenario,
+            engine: Engine::new(config, policies),
+            executor,
+            now: Micros(1),
+            tapes: vec![tape],
+            alive: BTreeMap::new(),
+            run,
+        }
+    }
+
+    fn play(mut self) -> Run {
+        let mut arrivals = std::mem::take(&mut self.scenario.arrivals).into_iter().peekable();
+        let mut next_swap = self.scenario.swap_every.unwrap_or(u64::MAX);
+        for _ in 0..MAX_TURNS {
+            while let Some((_, request)) = arrivals.next_if(|(at, _)| *at <= self.now) {
+                self.submit(request);
+            }
+            if self.run.steps >= next_swap {
+                next_swap += self.scenario.swap_every.unwrap_or(u64::MAX);
+                self.swap();
+            }
+            self.cancel();
+            if arrivals.peek().is_none() && !self.engine.has_work() {
+                break;
+            }
+            self.turn(arrivals.peek().map(|(at, _)| *at));
+        }
+        self.run.left = self.alive.keys().copied().collect();
+        self.run.lasted = self.now;
+        let snapshot = self.engine.snapshot(self.now);
+        self.run.cut_rows = snapshot.counters.cut_rows;
+        drop(self.engine);
+        self.run.transcripts = self.tapes.iter().map(transcript::take).collect();
+        self.run.stats = self.run.transcripts.first().map(|t| t.stats).unwrap_or_default();
+        self.run
+    }
+
+    fn submit(&mut self, request: Request) {
+        self.run.submitted += 1;
+        let rng = &mut self.scenario.rng;
+        let cancelled = rng.chance(self.scenario.cancelled_percent);
+        let cancel_at = if cancelled { self.now.plus(Micros(rng.below(1_500_000))) } else { Micros::NEVER };
+        if let Ok(id) = self.engine.submit(request, self.now) {
+            self.alive.insert(id, cancel_at);
+        }
+        self.collect();
+    }
+
+    fn cancel(&mut self) {
+        let due: Vec<_> = self.alive.iter().filter(|(_, at)| **at <= self.now).map(|(id, _)| *id).collect();
+        for id in due {
+            self.engine.finish(id, FinishReason::Cancelled, self.now);
+            self.alive.remove(&id);
+        }
+        self.collect();
+    }
+
+    /// A fresh instance takes over as a host does it: told every cached block first, then put in force.
+    fn swap(&mut self) {
+        let (mut policy, tape) = transcript::record(self.candidate.load());
+        if let AnyPolicy::PrefixCache(policy) = &mut policy {
+            // What it answers here counts for nothing; a fault comes again when it is in force.
+            let _ = policy.observe(&self.engine.begin_priming());
+        }
+        self.engine.swap(policy, self.now);
+        self.tapes.push(tape);
+        self.collect();
+    }
+
+    /// A step; where nothing can run, time goes on to the next thing that may change that.
+    fn turn(&mut self, next_arrival: Option<Micros>) {
+        let stepped = testing::step(&mut self.engine, &mut self.executor, &mut self.now, self.scenario.step);
+        self.run.steps += u64::from(stepped);
+        if !stepped {
+            let cancel = self.alive.values().copied().min().filter(|at| *at != Micros::NEVER);
+            let next = [self.engine.next_wake(), next_arrival, cancel].into_iter().flatten().min();
+            self.now = next.unwrap_or(self.now).max(self.now.plus(Micros(1)));
+        }
+        self.collect();
+    }
+
+    fn collect(&mut self) {
+        let mut events = Vec::new();
+        self.engine.drain_events(&mut events);
+        for event in events {
+            match event {
+                Event::Finished { id, .. } | Event::Failed { id, .. } | Event::Refused { id, .. } => {
+                    self.alive.remove(&id);
+                }
+                Event::PolicyFault(fault) if fault.slot == self.candidate.kind => {
+                    self.run.faults.push(*fault);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// What holds for policies of every kind: no fault, and every request ends.
+pub(crate) fn judge(runs: &[Run], kind: PolicyKind, sheet: &mut Sheet) {
+    for run in runs {
+        for fault in &run.faults {
+            sheet.fail(Check::Runs.of_fault(fault.fault.kind), || {
+                let seen = essence(&fault.view);
+                format!("run `{}`, step {}: {}{seen}", run.name, fault.step, fault.fault)
+            });
+        }
+        if let Some(id) = run.left.first() {
+            sheet.fail(Check::Progress, || {
+                format!(
+                    "run `{}`: {} of {} requests never ended, sequence {} among them",
+                    run.name,
+                    run.left.len(),
+                    run.submitted,
+                    id.0
+                )
+            });
+        }
+    }
+    let sum = |number: fn(&Run) -> u64| runs.iter().map(number).sum::<u64>();
+    let (requests, steps) = (sum(|run| run.submitted), sum(|run| run.steps));
+    let calls = sum(|run| run.exchanges().count() as u64);
+    sheet.done(
+        Check::Runs,
+        format!(
+            "{} loads through the engine, {requests} requests, {steps} steps, {calls} calls: no {kind} fault",
+            runs.len()
+        ),
+    );
+    sheet.done(Check::Progress, "every request ended, and the watchdog had no reason to step in");
+}
+
+/// The part of what a policy was shown that lets a person understand what it did.
+fn essence(view: &FaultView) -> String {
+    match view {
+        FaultView::Schedule(view) => format!("; it was shown {}", scene(view)),
+        FaultView::Admit(request, load) => format!("; it was asked about {request:?} under {load:?}"),
+        FaultView::Measure(load) => format!("; it was shown {load:?}"),
+        FaultView::Reuse(hit) => format!("; it was asked about {hit:?}"),
+        FaultView::Retain(ended) => format!("; it was asked about {ended:?}"),
+        FaultView::Observe(events) => format!("; it was told {} events", events.len()),
+        FaultView::Evict { need, .. } => format!("; it was asked for {need} blocks"),
+        FaultView::Lifecycle => String::new(),
+    }
+}
+
+/// A step in one line.
+pub(crate) fn scene(view: &StepView) -> String {
+    let (limits, memory) = (view.limits, view.memory);
+    format!(
+        "{} running and {} waiting, {} free and {} cached of {} blocks, limits of {} tokens, {} running, {} \
+         prompts and {} prompt tokens in chunks of {}",
+        view.running.len(),
+        view.waiting.len(),
+        memory.free_blocks,
+        memory.cached_blocks,
+        memory.total_blocks,
+        limits.max_batch_tokens,
+        limits.max_running,
+        limits.max_prefill_sequences,
+        limits.max_prefill_tokens,
+        limits.prefill_chunk,
+    )
+}

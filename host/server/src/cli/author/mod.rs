@@ -1,0 +1,115 @@
+//! `infer policy new|build|check|test|inspect|bench`: what a policy's author needs, in any directory and without
+//! a host. The SDK and the interface are embedded; a Rust toolchain is all that is taken from outside.
+
+mod bench;
+mod build;
+mod check;
+mod inspect;
+mod new;
+mod package;
+mod test;
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use infer_core::policy::PolicyInfo;
+
+use super::Failure;
+use super::policy::read_config;
+use package::Package;
+
+/// Commands of a policy's author.
+#[derive(Subcommand)]
+pub enum AuthorCommand {
+    /// Writes a new policy: a crate that builds and passes its tests at once
+    New(new::NewArgs),
+    /// Builds a policy crate to a component
+    Build(CrateArgs),
+    /// Holds a component against everything that a host asks of it
+    Check(check::CheckArgs),
+    /// Runs a policy crate's tests as WebAssembly
+    Test(test::TestArgs),
+    /// Shows what a component is, imports and exports, and what a host would limit
+    Inspect(inspect::InspectArgs),
+    /// Measures what a component's calls cost beside the native built-in
+    Bench(bench::BenchArgs),
+    /// Runs a program compiled to wasm32-wasip2, for `infer policy test`
+    #[command(hide = true)]
+    RunWasi {
+        /// The program, and its arguments
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+        program: Vec<String>,
+    },
+}
+
+/// A policy crate.
+#[derive(Args)]
+pub struct CrateArgs {
+    /// Folder of the crate
+    #[arg(value_name = "DIR", default_value = ".")]
+    folder: PathBuf,
+}
+
+/// A component and how it is configured.
+#[derive(Args)]
+pub struct ComponentArgs {
+    /// A component, or the folder of a policy crate, which is built first
+    #[arg(value_name = "FILE|DIR", default_value = ".")]
+    source: PathBuf,
+    /// Its configuration: a JSON object, or a file that holds one
+    #[arg(long, value_name = "JSON|FILE", default_value = "{}")]
+    config: String,
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl ComponentArgs {
+    /// The component's bytes.
+    fn component(&self) -> Result<Vec<u8>, Failure> {
+        read_component(&self.source)
+    }
+
+    /// The configuration as JSON.
+    fn config(&self) -> Result<String, Failure> {
+        Ok(read_config(&self.config)?.to_string())
+    }
+}
+
+/// Carries a command out.
+pub fn run(command: AuthorCommand) -> Result<(), Failure> {
+    match command {
+        AuthorCommand::New(args) => new::run(&args),
+        AuthorCommand::Build(args) => build::run(&args.folder),
+        AuthorCommand::Check(args) => check::run(&args),
+        AuthorCommand::Test(args) => test::run(&args),
+        AuthorCommand::Inspect(args) => inspect::run(&args),
+        AuthorCommand::Bench(args) => bench::run(&args),
+        AuthorCommand::RunWasi { program } => {
+            // The program's exit code is this one's.
+            std::process::exit(i32::from(infer_wasm::wasi::run(&program)))
+        }
+    }
+}
+
+fn read_component(source: &Path) -> Result<Vec<u8>, Failure> {
+    if source.is_dir() {
+        return Ok(build::component(&Package::open(source)?)?.1);
+    }
+    std::fs::read(source).map_err(|e| {
+        let source = source.display();
+        Failure::Usage(format!(
+            "can't read {source}: {e}; give a .wasm file, or the folder of a policy crate"
+        ))
+    })
+}
+
+/// Name, version and digest in one line.
+fn title(kind: impl std::fmt::Display, info: &PolicyInfo, bytes: usize) -> String {
+    format!("{} {}, {kind}, {bytes} bytes, sha256 {}", info.name, info.version, info.digest)
+}
+
+fn print_json<T: serde::Serialize>(value: &T) -> Result<(), Failure> {
+    println!("{}", serde_json::to_string_pretty(value).map_err(Failure::failed)?);
+    Ok(())
+}

@@ -1,0 +1,271 @@
+//! `infer policy new`: a crate of its own, with everything it builds with inside.
+//!
+//! The new crate is the root of a workspace that the embedded SDK belongs to, so the SDK's manifests need no
+//! change. Its sources are those of `plugins/templates`, which this project tests like any other policy.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use infer_policy_build::target_is_installed;
+
+use crate::cli::Failure;
+use crate::cli::policy::Kind;
+
+/// The SDK and the interface: paths below `vendor`, and contents.
+const VENDORED: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/vendored.rs"));
+/// What the SDK's manifests inherit.
+const WORKSPACE: &str = include_str!(concat!(env!("OUT_DIR"), "/workspace.toml"));
+/// The dependencies in the versions that the shipped policies are built with.
+const PACKAGES: &str = include_str!(concat!(env!("OUT_DIR"), "/packages.lock"));
+
+const TARGETS: [&str; 2] = ["wasm32-unknown-unknown", "wasm32-wasip2"];
+const MAX_NAME: usize = 64;
+
+/// What to make.
+#[derive(Args)]
+pub struct NewArgs {
+    /// Name of the policy and its crate: lower-case letters, digits and hyphens
+    name: String,
+    /// What it decides
+    #[arg(long)]
+    kind: Kind,
+    /// Folder to write it to [default: NAME in the current one]
+    #[arg(long, value_name = "DIR")]
+    path: Option<PathBuf>,
+}
+
+/// What differs between the kinds.
+struct Template {
+    library: &'static str,
+    tests: &'static str,
+    /// What the policy that it begins as does.
+    begins_as: &'static str,
+    uses_serde: bool,
+}
+
+macro_rules! template {
+    ($folder:literal, $begins_as:literal, $uses_serde:literal) => {
+        Template {
+            library: include_str!(concat!("../../../../../plugins/templates/", $folder, "/src/lib.rs")),
+            tests: include_str!(concat!("../../../../../plugins/templates/", $folder, "/src/tests.rs")),
+            begins_as: $begins_as,
+            uses_serde: $uses_serde,
+        }
+    };
+}
+
+impl Template {
+    fn of(kind: Kind) -> Self {
+        match kind {
+            Kind::Scheduler => {
+                template!(
+                    "scheduler",
+                    "starts the shortest prompt first, and lets nobody wait for too long",
+                    true
+                )
+            }
+            Kind::Admission => {
+                template!("admission", "lets long prompts wait while the pool is full", true)
+            }
+            Kind::PrefixCache => {
+                template!("prefix-cache", "drops the prefixes that were used longest ago", false)
+            }
+        }
+    }
+
+    fn dependencies(&self) -> &'static [&'static str] {
+        if self.uses_serde { &["infer-policy-sdk", "serde"] } else { &["infer-policy-sdk"] }
+    }
+}
+
+pub(super) fn run(args: &NewArgs) -> Result<(), Failure> {
+    check_name(&args.name).map_err(Failure::Usage)?;
+    let folder = args.path.clone().unwrap_or_else(|| PathBuf::from(&args.name));
+    check_folder(&folder)?;
+    let template = Template::of(args.kind);
+    let kind = args.kind.name();
+    let name = args.name.as_str();
+    let files = [
+        ("Cargo.toml", manifest(name, kind, &template)),
+        ("Cargo.lock", lock(name, &template)),
+        ("README.md", readme(name, kind, &template)),
+        (".gitignore", format!("/target\n/{name}.wasm\n")),
+        ("src/lib.rs", template.library.to_owned()),
+        ("src/tests.rs", template.tests.to_owned()),
+    ];
+    for (path, content) in &files {
+        write(&folder.join(path), content)?;
+    }
+    for (path, content) in VENDORED {
+        write(&folder.join("vendor").join(path), content)?;
+    }
+    let shown = folder.display();
+    println!("{shown}: a {kind} policy that {}. Try", template.begins_as);
+    for command in ["test", "build", "check"] {
+        println!("  infer policy {command} {shown}");
+    }
+    println!("  infer policy swap {kind} {}", folder.join(format!("{name}.wasm")).display());
+    let missing: Vec<_> = TARGETS.into_iter().filter(|target| !target_is_installed(target)).collect();
+    if !missing.is_empty() {
+        println!(
+            "The Rust toolchain lacks what these need: run `rustup target add {}` first.",
+            missing.join(" ")
+        );
+    }
+    Ok(())
+}
+
+/// A name must do for a crate, a file and the host's logs.
+fn check_name(name: &str) -> Result<(), String> {
+    let fits = name.starts_with(|c: char| c.is_ascii_lowercase())
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        && !name.ends_with('-')
+        && name.len() <= MAX_NAME;
+    if !fits {
+        return Err(format!(
+            "`{name}` can't be a policy's name: it must be 1 to {MAX_NAME} lower-case letters, digits and hyphens, \
+             begin with a letter and not end with a hyphen, like `shortest-first`"
+        ));
+    }
+    let taken = PACKAGES.lines().any(|line| line == format!("name = \"{name}\""));
+    let reserved = ["core", "std", "alloc", "test", "proc-macro", "self", "super", "crate", "build", "deps"];
+    let keyword =
+        ["fn", "mod", "use", "type", "match", "loop", "move", "async", "await", "dyn", "impl", "struct"];
+    if taken || reserved.contains(&name) || keyword.contains(&name) {
+        return Err(format!(
+            "`{name}` is taken by Rust or by a crate that a policy depends on; choose another name"
+        ));
+    }
+    Ok(())
+}
+
+fn check_folder(folder: &Path) -> Result<(), Failure> {
+    let shown = folder.display();
+    match std::fs::read_dir(folder) {
+        Ok(mut entries) if entries.next().is_some() => {
+            Err(Failure::Usage(format!("{shown} exists and is not empty; choose another folder with --path")))
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
+            Err(Failure::Usage(format!("{shown} is a file; choose a folder with --path")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn write(path: &Path, content: &str) -> Result<(), Failure> {
+    let parent = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+    parent
+        .and_then(|()| std::fs::write(path, content))
+        .map_err(|e| Failure::Failed(format!("can't write {}: {e}", path.display())))
+}
+
+fn manifest(name: &str, kind: &str, template: &Template) -> String {
+    let dependencies: String =
+        template.dependencies().iter().map(|dependency| format!("{dependency}.workspace = true\n")).collect();
+    format!(
+        r#"[package]
+name = "{name}"
+description = "A {kind} policy"
+version = "0.1.0"
+edition.workspace = true
+rust-version.workspace = true
+publish = false
+
+[lib]
+# A library for its tests, and what becomes the component.
+crate-type = ["rlib", "cdylib"]
+
+[dependencies]
+{dependencies}
+[workspace]
+resolver = "3"
+members = ["vendor/plugins/sdk", "vendor/plugins/sdk/bindings/*"]
+
+# From here on: what the SDK in vendor/ inherits. Its version is the SDK's.
+{WORKSPACE}"#
+    )
+}
+
+/// The lock file of the SDK with the new crate in its place.
+fn lock(name: &str, template: &Template) -> String {
+    let dependencies: String =
+        template.dependencies().iter().map(|dependency| format!(" \"{dependency}\",\n")).collect();
+    let own =
+        format!("[[package]]\nname = \"{name}\"\nversion = \"0.1.0\"\ndependencies = [\n{dependencies}]\n\n");
+    let mut packages: Vec<&str> = PACKAGES.split_inclusive("\n\n").collect();
+    packages.push(&own);
+    packages.sort_by_key(|package| package.lines().nth(1).map(str::to_owned));
+    format!(
+        "# This file is automatically @generated by Cargo.\n# It is not intended for manual editing.\nversion = 4\n\n{}\n",
+        packages.concat().trim_end()
+    )
+}
+
+fn readme(name: &str, kind: &str, template: &Template) -> String {
+    format!(
+        r#"# {name}
+
+A {kind} policy for `infer`. It {begins_as}.
+
+    infer policy test            # its tests, as WebAssembly; `cargo test` runs them natively
+    infer policy build           # writes {name}.wasm
+    infer policy check           # holds it against everything that a host asks of it
+    infer policy bench           # what its calls cost
+
+On a running host, while requests stream:
+
+    infer policy swap {kind} {name}.wasm
+    infer policy list
+    infer policy rollback {kind}
+
+The policy is in `src/lib.rs`, its tests in `src/tests.rs`. It sees what the host shows it and nothing else:
+no clock, no randomness, no files. `vendor/wit` says exactly what that is, `vendor/plugins/sdk` is the Rust side
+of it; both come from the `infer` that made this folder.
+
+Building needs a Rust toolchain with two targets: `rustup target add wasm32-unknown-unknown wasm32-wasip2`.
+"#,
+        begins_as = template.begins_as
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_no_crate_file_or_log_could_bear_are_refused_with_what_is_right() {
+        for name in ["shortest-first", "a", "lru2"] {
+            assert_eq!(check_name(name), Ok(()));
+        }
+        for name in ["", "Upper", "9lives", "a_b", "a b", "../a", "a-", "ü", &"a".repeat(65)] {
+            assert!(check_name(name).unwrap_err().contains("shortest-first"), "{name}");
+        }
+        for name in ["serde", "infer-policy-sdk", "core", "match"] {
+            assert!(check_name(name).unwrap_err().contains("taken"), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_embedded_is_complete() {
+        let vendored: Vec<_> = VENDORED.iter().map(|(path, _)| *path).collect();
+        for path in
+            ["wit/scheduler.wit", "plugins/sdk/Cargo.toml", "plugins/sdk/bindings/admission/src/lib.rs"]
+        {
+            assert!(vendored.contains(&path), "{path} in {vendored:?}");
+        }
+        for (_, content) in VENDORED.iter().filter(|(path, _)| path.ends_with("Cargo.toml")) {
+            let inherited = content.lines().filter_map(|line| line.strip_suffix(".workspace = true"));
+            for name in inherited {
+                assert!(WORKSPACE.lines().any(|line| line.starts_with(&format!("{name} = "))), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_lock_file_holds_the_new_crate_in_order_and_nothing_that_it_does_not_need() {
+        let lock = lock("mine", &Template::of(Kind::Scheduler));
+        let names: Vec<_> = lock.lines().filter_map(|line| line.strip_prefix("name = ")).collect();
+        assert!(names.is_sorted() && names.contains(&"\"mine\""), "{names:?}");
+        assert!(!names.contains(&"\"wasmtime\"") && !names.contains(&"\"tokio\""), "{names:?}");
+    }
+}

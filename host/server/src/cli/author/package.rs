@@ -1,0 +1,101 @@
+//! A policy crate on disk, as cargo sees it.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use infer_policy_build::target_is_installed;
+use serde::Deserialize;
+
+use crate::cli::Failure;
+
+/// A crate that can become a component.
+pub(super) struct Package {
+    pub name: String,
+    pub folder: PathBuf,
+    pub workspace: PathBuf,
+    pub target_dir: PathBuf,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Described>,
+    workspace_root: PathBuf,
+    target_directory: PathBuf,
+}
+
+#[derive(Deserialize)]
+struct Described {
+    name: String,
+    manifest_path: PathBuf,
+    targets: Vec<Target>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    crate_types: Vec<String>,
+}
+
+impl Package {
+    /// Asks cargo about the crate in a folder.
+    pub fn open(folder: &Path) -> Result<Self, Failure> {
+        let manifest = folder.join("Cargo.toml");
+        let manifest = manifest.canonicalize().map_err(|_| {
+            let folder = folder.display();
+            Failure::Usage(format!(
+                "there is no Cargo.toml in {folder}; give the folder of a policy crate, or make one with `infer \
+                 policy new NAME --kind scheduler`"
+            ))
+        })?;
+        let output = cargo()
+            .args(["metadata", "--no-deps", "--format-version", "1", "--manifest-path"])
+            .arg(&manifest)
+            .output()
+            .map_err(no_cargo)?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            return Err(Failure::Failed(format!("cargo can't read {}:\n{said}", manifest.display())));
+        }
+        let metadata: Metadata = serde_json::from_slice(&output.stdout).map_err(Failure::failed)?;
+        let is_it =
+            |package: &Described| package.manifest_path.canonicalize().is_ok_and(|path| path == manifest);
+        let Some(package) = metadata.packages.into_iter().find(is_it) else {
+            return Err(Failure::Usage(format!(
+                "{} describes a workspace and no crate; give the folder of one of its crates",
+                manifest.display()
+            )));
+        };
+        let is_component = |target: &Target| target.crate_types.iter().any(|kind| kind == "cdylib");
+        if !package.targets.iter().any(is_component) {
+            return Err(Failure::Failed(format!(
+                "{} can't become a component: add `[lib]` with `crate-type = [\"rlib\", \"cdylib\"]`",
+                manifest.display()
+            )));
+        }
+        Ok(Self {
+            name: package.name,
+            folder: manifest.parent().unwrap_or(folder).to_owned(),
+            workspace: metadata.workspace_root,
+            target_dir: metadata.target_directory,
+        })
+    }
+}
+
+/// The cargo that runs this, or the one that is found.
+pub(super) fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")))
+}
+
+pub(super) fn no_cargo(error: std::io::Error) -> Failure {
+    Failure::Failed(format!(
+        "can't run cargo: {error}; a policy is built by a Rust toolchain, which https://rustup.rs installs"
+    ))
+}
+
+/// Says what to install where the toolchain lacks a target.
+pub(super) fn require_target(target: &str) -> Result<(), Failure> {
+    if target_is_installed(target) {
+        return Ok(());
+    }
+    Err(Failure::Failed(format!("the Rust toolchain lacks {target}: run `rustup target add {target}`")))
+}

@@ -1,0 +1,93 @@
+//! A policy author's way with nothing but the binary and a toolchain: a new crate becomes a component that
+//! passes every check. And what is said where a command can't be carried out.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn infer(folder: &Path, args: &[&str]) -> Output {
+    let temporary = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    Command::new(env!("CARGO_BIN_EXE_infer"))
+        .current_dir(folder)
+        .arg("policy")
+        .args(args)
+        // What it builds stays for the next time; the lock file names what this build has downloaded.
+        .env("CARGO_TARGET_DIR", temporary.join("author-target"))
+        .env("CARGO_NET_OFFLINE", "true")
+        .output()
+        .expect("the binary runs")
+}
+
+fn succeeds(folder: &Path, args: &[&str]) -> String {
+    let output = infer(folder, args);
+    let said = String::from_utf8_lossy(&output.stderr);
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{args:?}: {said}\n{shown}");
+    shown.into_owned()
+}
+
+fn fails(folder: &Path, args: &[&str], code: i32, part: &str) {
+    let output = infer(folder, args);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
+    assert!(said.contains(part), "{args:?} does not say `{part}`: {said}");
+}
+
+#[test]
+fn a_new_scheduler_is_built_and_passes_every_check() {
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path();
+    succeeds(folder, &["new", "mine", "--kind", "scheduler"]);
+    let built = succeeds(folder, &["build", "mine"]);
+    let file = PathBuf::from(built.lines().next().unwrap());
+    assert_eq!(file.canonicalize().unwrap(), folder.join("mine/mine.wasm").canonicalize().unwrap());
+    assert!(built.contains("mine 0.1.0, scheduler"), "{built}");
+
+    let report = succeeds(folder, &["check", "mine/mine.wasm", "--json", "--seed", "7"]);
+    let report: Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(
+        (&report["passed"], &report["name"], &report["seed"]),
+        (&true.into(), &"mine".into(), &7.into())
+    );
+    let inspection = succeeds(folder, &["inspect", "mine/mine.wasm", "--json"]);
+    let inspection: Value = serde_json::from_str(&inspection).unwrap();
+    assert_eq!(inspection["sha256"], report["sha256"]);
+    assert_eq!(inspection["interface"], "infer:policy@0.1.0");
+    assert!(inspection["memory_at_start_bytes"].as_u64().unwrap() > 0);
+
+    let home = std::env::var("HOME").unwrap_or_default();
+    let component = std::fs::read(&file).unwrap();
+    let holds = |text: &str| component.windows(text.len()).any(|window| window == text.as_bytes());
+    assert!(home.is_empty() || !holds(&home), "the component names the home of who built it");
+    fails(folder, &["new", "mine", "--kind", "scheduler"], 2, "not empty");
+    fails(folder, &["check", "mine/mine.wasm", "--config", r#"{"patience": 1}"#], 1, "step in");
+}
+
+#[test]
+fn what_cannot_be_carried_out_says_what_would_be_right() {
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path();
+    let manifest = "[package]\nname = \"plain\"\nversion = \"0.1.0\"\nedition = \"2024\"\n[workspace]\n";
+    std::fs::create_dir_all(folder.join("plain/src")).unwrap();
+    std::fs::write(folder.join("plain/Cargo.toml"), manifest).unwrap();
+    std::fs::write(folder.join("plain/src/lib.rs"), "").unwrap();
+    std::fs::write(folder.join("text.wasm"), "text").unwrap();
+    let cases: [(&[&str], i32, &str); 9] = [
+        (&["new", "Mine", "--kind", "scheduler"], 2, "shortest-first"),
+        (&["new", "serde", "--kind", "scheduler"], 2, "taken"),
+        (&["new", "mine", "--kind", "schedule"], 2, "prefix-cache"),
+        (&["new", "mine", "--kind", "admission", "--path", "plain"], 2, "not empty"),
+        (&["build", "nowhere"], 2, "infer policy new"),
+        (&["build", "plain"], 1, "cdylib"),
+        (&["check", "nowhere.wasm"], 2, "nowhere.wasm"),
+        (&["inspect", "text.wasm"], 1, "not a WebAssembly file"),
+        (&["bench", "text.wasm"], 1, "not a WebAssembly file"),
+    ];
+    for (args, code, part) in cases {
+        fails(folder, args, code, part);
+    }
+    let report = infer(folder, &["check", "text.wasm"]);
+    let shown = String::from_utf8_lossy(&report.stdout);
+    assert!(report.status.code() == Some(1) && shown.contains("FAILED  load"), "{shown}");
+}

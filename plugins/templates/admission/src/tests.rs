@@ -1,0 +1,63 @@
+//! Answers on hand-made loads, and on numbers that no host should have.
+
+use infer_policy_sdk::testing::{check_config, for_seeds};
+use infer_policy_sdk::{Memory, parse_config};
+
+use super::*;
+
+fn policy(config: &str) -> PromptGate {
+    PromptGate::new(parse_config(config).unwrap()).unwrap()
+}
+
+/// A host of 100 blocks of 16 tokens on which somebody runs.
+fn load(free_blocks: u32) -> Load {
+    let memory = Memory { block_size: 16, total_blocks: 100, free_blocks, cached_blocks: 0 };
+    Load { memory, running: 1, ..Load::default() }
+}
+
+fn prompt(prompt_tokens: u32) -> Request {
+    Request { prompt_tokens, max_new_tokens: 16, ..Request::default() }
+}
+
+#[test]
+fn its_configuration_is_what_its_schema_says() {
+    check_config::<PromptGate>();
+    let error = PromptGate::new(parse_config(r#"{"full_permille": 2000}"#).unwrap()).err().unwrap();
+    assert!(error.contains("full_permille") && error.contains("2000"), "{error}");
+}
+
+#[test]
+fn a_long_prompt_waits_while_the_pool_is_full_and_a_short_one_does_not() {
+    let mut policy = policy(r#"{"long_prompt_tokens": 200}"#);
+    assert_eq!(policy.admit(&prompt(201), &load(60)), Verdict::Admit);
+    assert_eq!(policy.admit(&prompt(201), &load(50)), Verdict::Wait);
+    assert_eq!(policy.admit(&prompt(200), &load(0)), Verdict::Admit);
+}
+
+#[test]
+fn on_an_idle_host_everything_that_fits_comes_in() {
+    let idle = Load { running: 0, ..load(0) };
+    assert_eq!(policy("{}").admit(&prompt(1_500), &idle), Verdict::Admit);
+}
+
+#[test]
+fn what_can_never_fit_is_refused_with_the_numbers() {
+    let Verdict::Refuse(refusal) = policy("{}").admit(&prompt(1_700), &load(100)) else { panic!("let in") };
+    assert!(refusal.message.contains("108 blocks") && refusal.message.contains("100"), "{}", refusal.message);
+}
+
+#[test]
+fn the_measure_stays_in_range_for_any_numbers() {
+    for_seeds(0..500, |rng| {
+        let mut number = || [0, 1, 16, u32::MAX][rng.between(0, 3) as usize];
+        let memory = Memory {
+            block_size: number(),
+            total_blocks: number(),
+            free_blocks: number(),
+            cached_blocks: number(),
+        };
+        let load = Load { memory, running: number(), ..Load::default() };
+        let pressure = policy("{}").measure(&load);
+        assert!(pressure.level_permille <= 1_000 && pressure.available_blocks <= memory.total_blocks);
+    });
+}
