@@ -32,7 +32,8 @@ impl Candidate {
         let compiled =
             tempfile::tempdir().map_err(|e| format!("can't make a directory for compiled code: {e}"))?;
         let loader = PolicyLoader::new(LoaderConfig {
-            cache_dir: Some(compiled.path().to_owned()),
+            // Made by the loader, which wants it private.
+            cache_dir: Some(compiled.path().join("compiled")),
             max_memory_bytes: MAX_MEMORY_BYTES,
             fuel: Some(FUEL_PER_CALL),
             ..LoaderConfig::default()

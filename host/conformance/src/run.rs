@@ -203,10 +203,14 @@ pub(crate) fn judge(runs: &[Run], kind: PolicyKind, sheet: &mut Sheet) {
     let sum = |number: fn(&Run) -> u64| runs.iter().map(number).sum::<u64>();
     let (requests, steps) = (sum(|run| run.submitted), sum(|run| run.steps));
     let calls = sum(|run| run.exchanges().count() as u64);
+    let faults = match sum(|run| run.faults.len() as u64) {
+        0 => format!("no {kind} fault"),
+        count => format!("{count} faults, see below"),
+    };
     sheet.done(
         Check::Runs,
         format!(
-            "{} loads through the engine, {requests} requests, {steps} steps, {calls} calls: no {kind} fault",
+            "{} loads through the engine, {requests} requests, {steps} steps, {calls} calls: {faults}",
             runs.len()
         ),
     );

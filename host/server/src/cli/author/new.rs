@@ -141,8 +141,8 @@ fn check_name(name: &str) -> Result<(), String> {
 
 fn check_folder(folder: &Path) -> Result<(), Failure> {
     let shown = folder.display();
-    match std::fs::read_dir(folder) {
-        Ok(mut entries) if entries.next().is_some() => {
+    match std::fs::read_dir(folder).map(|mut entries| entries.next().is_some()) {
+        Ok(true) => {
             Err(Failure::Usage(format!("{shown} exists and is not empty; choose another folder with --path")))
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
