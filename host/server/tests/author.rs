@@ -61,7 +61,7 @@ fn a_new_scheduler_is_built_and_passes_every_check() {
     let holds = |text: &str| component.windows(text.len()).any(|window| window == text.as_bytes());
     assert!(home.is_empty() || !holds(&home), "the component names the home of who built it");
     fails(folder, &["new", "mine", "--kind", "scheduler"], 2, "not empty");
-    fails(folder, &["check", "mine/mine.wasm", "--config", r#"{"patience": 1}"#], 1, "step in");
+    fails(folder, &["check", "mine/mine.wasm", "--config", r#"{"patience": 1}"#], 1, "doesn't pass");
 }
 
 #[test]

@@ -24,5 +24,5 @@ pub(super) fn run(args: &CheckArgs) -> Result<(), Failure> {
     } else {
         println!("{report}");
     }
-    if report.passed { Ok(()) } else { Err(Failure::Failed("a host would have to step in".to_owned())) }
+    if report.passed { Ok(()) } else { Err(Failure::Failed("the policy doesn't pass".to_owned())) }
 }

@@ -100,7 +100,7 @@ pub(super) fn run(args: &NewArgs) -> Result<(), Failure> {
         write(&folder.join("vendor").join(path), content)?;
     }
     let shown = folder.display();
-    println!("{shown}: a {kind} policy that {}. Try", template.begins_as);
+    println!("{shown}: {} policy that {}. Try", with_article(kind), template.begins_as);
     for command in ["test", "build", "check"] {
         println!("  infer policy {command} {shown}");
     }
@@ -113,6 +113,10 @@ pub(super) fn run(args: &NewArgs) -> Result<(), Failure> {
         );
     }
     Ok(())
+}
+
+fn with_article(kind: &str) -> String {
+    format!("{} {kind}", if kind.starts_with('a') { "an" } else { "a" })
 }
 
 /// A name must do for a crate, a file and the host's logs.
@@ -162,10 +166,11 @@ fn write(path: &Path, content: &str) -> Result<(), Failure> {
 fn manifest(name: &str, kind: &str, template: &Template) -> String {
     let dependencies: String =
         template.dependencies().iter().map(|dependency| format!("{dependency}.workspace = true\n")).collect();
+    let description = format!("{} policy", with_article(kind).replacen('a', "A", 1));
     format!(
         r#"[package]
 name = "{name}"
-description = "A {kind} policy"
+description = "{description}"
 version = "0.1.0"
 edition.workspace = true
 rust-version.workspace = true
@@ -205,7 +210,7 @@ fn readme(name: &str, kind: &str, template: &Template) -> String {
     format!(
         r#"# {name}
 
-A {kind} policy for `infer`. It {begins_as}.
+{article_kind} policy for `infer` that {begins_as}.
 
     infer policy test            # its tests, as WebAssembly; `cargo test` runs them natively
     infer policy build           # writes {name}.wasm
@@ -224,6 +229,7 @@ of it; both come from the `infer` that made this folder.
 
 Building needs a Rust toolchain with two targets: `rustup target add wasm32-unknown-unknown wasm32-wasip2`.
 "#,
+        article_kind = with_article(kind).replacen('a', "A", 1),
         begins_as = template.begins_as
     )
 }
