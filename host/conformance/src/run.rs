@@ -205,6 +205,7 @@ pub(crate) fn judge(runs: &[Run], kind: PolicyKind, sheet: &mut Sheet) {
     let calls = sum(|run| run.exchanges().count() as u64);
     let faults = match sum(|run| run.faults.len() as u64) {
         0 => format!("no {kind} fault"),
+        1 => "1 fault, see below".to_owned(),
         count => format!("{count} faults, see below"),
     };
     sheet.done(

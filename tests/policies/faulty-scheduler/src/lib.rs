@@ -124,7 +124,7 @@ impl Scheduler for Faulty {
             Fault::Starve => plan = starve(step),
             Fault::Stall => plan = Plan::default(),
             Fault::Moody => {
-                if self.calls % 2 == 0 {
+                if self.calls.is_multiple_of(2) {
                     plan.run.reverse();
                     plan.tokens.reverse();
                 }
