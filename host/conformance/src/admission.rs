@@ -150,7 +150,8 @@ pub(crate) fn judge_runs(runs: &[Run], sheet: &mut Sheet) {
     sheet.done(
         Check::Refusals,
         format!(
-            "in all runs {admitted} let in, {refused} refused with a message, {waits} times told to wait"
+            "asked {} times in all runs: {admitted} times yes, {waits} times wait, {refused} refusals with a message",
+            admitted + waits + refused
         ),
     );
 }

@@ -37,16 +37,18 @@ fn wasm_tests() -> Result<(), String> {
     run(tests.env("CARGO_TARGET_WASM32_WASIP2_RUNNER", runner))
 }
 
-/// The policy packages: every folder of `plugins/` whose manifest names a `policy-*` package.
+/// The policy packages: `policy-*` in `plugins/`, and `template-*`, which new policies begin as.
 fn policies() -> Result<Vec<String>, String> {
     let plugins = root().join("plugins");
-    let entries = std::fs::read_dir(&plugins).map_err(|e| format!("{}: {e}", plugins.display()))?;
     let mut packages = Vec::new();
-    for entry in entries {
-        let manifest = entry.map_err(|e| format!("{}: {e}", plugins.display()))?.path().join("Cargo.toml");
-        let Ok(text) = std::fs::read_to_string(&manifest) else { continue };
-        let name = text.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'));
-        packages.extend(name.filter(|name| name.starts_with("policy-")).map(str::to_owned));
+    for (folder, prefix) in [(plugins.clone(), "policy-"), (plugins.join("templates"), "template-")] {
+        let entries = std::fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+        for entry in entries {
+            let manifest = entry.map_err(|e| format!("{}: {e}", folder.display()))?.path().join("Cargo.toml");
+            let Ok(text) = std::fs::read_to_string(&manifest) else { continue };
+            let name = text.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'));
+            packages.extend(name.filter(|name| name.starts_with(prefix)).map(str::to_owned));
+        }
     }
     packages.sort();
     if packages.is_empty() {
