@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use wit_bindgen_core::{Files, WorldGenerator as _, wit_parser::Resolve};
+use wit_bindgen_core::{Files, wit_parser::Resolve};
 
 /// Names the compiler where it isn't `zig` on the path: a command line, `python3 -m ziglang` say.
 pub const ZIG_VARIABLE: &str = "INFER_ZIG";

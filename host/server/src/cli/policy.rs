@@ -142,7 +142,9 @@ pub fn run(command: PolicyCommand) -> Result<(), Failure> {
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
     runtime.block_on(async {
         match command {
-            PolicyCommand::Author(_) | PolicyCommand::Replay(_) => unreachable!("carried out above, without a runtime"),
+            PolicyCommand::Author(_) | PolicyCommand::Replay(_) => {
+                unreachable!("carried out above, without a runtime")
+            }
             PolicyCommand::List { target } => list(&target).await,
             PolicyCommand::Swap { kind, policy, config, mode, window, force, target } => {
                 let query = swap_query(mode, window, force)?;
