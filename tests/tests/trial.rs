@@ -134,7 +134,7 @@ async fn a_canary_that_fails_is_out_at_once_in_quarantine_and_can_be_asked_again
     let often = ask(ReplayOptions { times: 500, ..ReplayOptions::default() });
     assert_eq!((often.same, often.asked), (Some(true), 101), "{often:?}");
     let component = infer_bundle::find("scheduler", "static-batch").expect("bundled").component.to_vec();
-    let other = ask(ReplayOptions { component: Some(component), times: 500 });
+    let other = ask(ReplayOptions { component: Some(component), times: 500, ..ReplayOptions::default() });
     assert!(other.policy.starts_with("static-batch ") && other.same == Some(false), "{other:?}");
     host.server.shutdown().await;
 }

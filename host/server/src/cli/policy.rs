@@ -189,7 +189,10 @@ async fn list(target: &Target) -> Result<(), Failure> {
             if let Some(fault) = &slot.last_fault {
                 println!(
                     "    last fault: {} of {} at step {}: {}",
-                    fault.reason, fault.policy, fault.step, fault.message
+                    fault.reason,
+                    fault.policy,
+                    fault.step,
+                    first_line(&fault.message)
                 );
                 if let Some(path) = &fault.artifact {
                     println!("      infer policy replay {path}");
@@ -213,7 +216,13 @@ async fn list(target: &Target) -> Result<(), Failure> {
             println!("taken out, not taken in again without --force:");
         }
         for entry in &all.quarantine {
-            println!("  {:<13} {:<16} {:.12} {}", entry.kind, entry.name, entry.sha256, entry.reason);
+            println!(
+                "  {:<13} {:<16} {:.12} {}",
+                entry.kind,
+                entry.name,
+                entry.sha256,
+                first_line(&entry.reason)
+            );
         }
     })
 }
@@ -369,6 +378,11 @@ fn show_shadow(shadow: ShadowInfo) {
     }
 }
 
+/// A guest's panic takes several.
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
+}
+
 fn show_canary(canary: &CanaryInfo) {
     println!(
         "    canary: {} instead of {}: {}, {}",
@@ -377,7 +391,9 @@ fn show_canary(canary: &CanaryInfo) {
     if canary.state == "watching" {
         println!("      {:.1} of {:.1} s with work in them", canary.watched_s, canary.window_s);
     }
-    for (name, window) in [("before", canary.before), ("since", canary.after)] {
+    let measured =
+        [("before", canary.before), ("since", canary.after)].into_iter().filter(|(_, w)| w.busy_s > 0.0);
+    for (name, window) in measured {
         println!(
             "      {name:<7} ITL p50 {:.1} ms  p95 {:.1} ms  TTFT p50 {:.1} ms  {:.0} tokens/s  {:.1} requests/s",
             window.itl_p50_ms,
@@ -393,7 +409,11 @@ fn show_history(entries: Vec<HistoryEntry>) {
     for entry in entries {
         let from = if entry.from.is_empty() { "-" } else { &entry.from };
         let seconds = entry.at_ms as f64 / 1e3;
-        let reason = if entry.reason == entry.mode { String::new() } else { format!("  {}", entry.reason) };
+        let reason = if entry.reason == entry.mode {
+            String::new()
+        } else {
+            format!("  {}", first_line(&entry.reason))
+        };
         let digest = entry.sha256.get(..12).unwrap_or("native");
         println!(
             "{seconds:>10.3} s  step {:<8} {:<8} {from} -> {} ({digest}){reason}",

@@ -6,6 +6,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::Failure;
+use super::policy::read_config;
 use crate::faults::{self, ReplayError, ReplayOptions};
 use crate::policies;
 
@@ -17,6 +18,9 @@ pub struct ReplayArgs {
     /// Asks this component instead of the one that failed
     #[arg(long, value_name = "FILE.wasm")]
     policy: Option<PathBuf>,
+    /// That component's configuration: a JSON object, or a file that holds one
+    #[arg(long, value_name = "JSON|FILE", requires = "policy")]
+    config: Option<String>,
     /// Asks up to so many times, until it fails: a policy may count its calls
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     times: u32,
@@ -30,7 +34,8 @@ pub fn run(args: ReplayArgs) -> Result<(), Failure> {
     let component = args.policy.as_ref().map(std::fs::read).transpose();
     let component = component.map_err(|e| Failure::Usage(format!("--policy: can't read it: {e}")))?;
     let loader = policies::loader().map_err(Failure::failed)?;
-    let options = ReplayOptions { component, times: args.times };
+    let config = args.config.as_deref().map(read_config).transpose()?;
+    let options = ReplayOptions { component, config, times: args.times };
     let replayed = faults::replay(&args.fault, &loader, &options).map_err(|error| match error {
         ReplayError::Policy(_) => Failure::Failed(error.to_string()),
         _ => Failure::Usage(error.to_string()),

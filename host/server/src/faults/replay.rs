@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use infer_core::policy::{AnyPolicy, FaultKind, FaultView, Policy, PolicyFault, PolicyKind, Verdict};
 use infer_wasm::{LoadError, PolicyLoader};
+use serde_json::Value;
 
 use super::format::{Artifact, VERSION, question_name};
 use super::plan;
@@ -17,13 +18,15 @@ const MAX_FILE_BYTES: u64 = 256 << 20;
 pub struct ReplayOptions {
     /// Another component instead of the one beside the file.
     pub component: Option<Vec<u8>>,
+    /// Its configuration; without one, the file's where the policy has the same name, else none.
+    pub config: Option<Value>,
     /// How often to ask at most, until it fails: a policy may count its calls.
     pub times: u32,
 }
 
 impl Default for ReplayOptions {
     fn default() -> Self {
-        Self { component: None, times: 1 }
+        Self { component: None, config: None, times: 1 }
     }
 }
 
@@ -89,7 +92,7 @@ pub fn replay(path: &Path, loader: &PolicyLoader, options: &ReplayOptions) -> Re
         Err(error) => return Err(error),
     };
     let info = policy.info();
-    if !state.is_empty() {
+    if !state.is_empty() && info.name == artifact.policy.name {
         // One that can't read it starts cold, here as in a host.
         let _ = lifecycle(&mut policy).import_state(&state);
     }
@@ -141,7 +144,15 @@ fn load(
     for member in members {
         let config = member.config.to_string();
         let policy = match &options.component {
-            Some(bytes) => loader.load(kind, bytes, &config).map_err(PolicyError::from)?,
+            Some(bytes) => {
+                let same = loader.describe(bytes).map_err(PolicyError::from)?.1.name == member.name;
+                let config = match &options.config {
+                    Some(given) => given.to_string(),
+                    None if same => config,
+                    None => policies::empty().to_string(),
+                };
+                loader.load(kind, bytes, &config).map_err(PolicyError::from)?
+            }
             None if member.sha256.is_empty() => policies::builtin(kind),
             None => {
                 let beside = path.with_file_name(format!("{}.wasm", member.sha256));
