@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use infer_core::engine::Policies;
 use infer_core::policy::{
-    AdmissionPolicy, AdmissionRequest, AnyPolicy, Load, Memory, PolicyFault, PrefixCachePolicy,
+    AdmissionPolicy, AdmissionRequest, AnyPolicy, FaultKind, Load, Memory, PolicyFault, PrefixCachePolicy,
     SchedulerPolicy,
 };
 use infer_core::testing::SplitMix;
@@ -41,6 +41,24 @@ pub struct Cost {
     pub builtin_p99_us: f64,
     /// The component's median in percent of a step of 5 ms.
     pub percent_of_step: f64,
+    /// Why there are no numbers: it met a limit of the host.
+    pub fault: Option<String>,
+}
+
+impl Cost {
+    /// It can't be asked this within the host's limits.
+    fn beyond_limits(call: String, fault: &PolicyFault) -> Self {
+        Self {
+            call,
+            calls: 0,
+            p50_us: 0.0,
+            p99_us: 0.0,
+            builtin_p50_us: 0.0,
+            builtin_p99_us: 0.0,
+            percent_of_step: 0.0,
+            fault: Some(fault.to_string()),
+        }
+    }
 }
 
 /// Why nothing was measured.
@@ -157,9 +175,15 @@ fn prefix_cache(
     let mut costs = vec![compare("reuse".to_owned(), &mut pair, |policy| policy.reuse(&hit).map(drop))?];
     for blocks in [16, 1_000, 100_000] {
         let events = idle_cache(blocks, blocks.min(100));
-        costs.push(compare(format!("observe, {blocks} blocks"), &mut pair, |policy| {
-            policy.observe(&events).map(drop)
-        })?);
+        let call = format!("observe, {blocks} blocks");
+        match compare(call.clone(), &mut pair, |policy| policy.observe(&events).map(drop)) {
+            Ok(cost) => costs.push(cost),
+            Err(fault) if fault.kind == FaultKind::Deadline => {
+                costs.push(Cost::beyond_limits(call, &fault));
+                break;
+            }
+            Err(fault) => return Err(fault),
+        }
         costs.push(compare(format!("evict 16 of {blocks} blocks"), &mut pair, |policy| {
             policy.evict(Micros(2_000_000), 16).map(drop)
         })?);
@@ -190,7 +214,7 @@ fn compare<P: ?Sized>(
     let calls = taken[0].len();
     let [(p50_us, p99_us), (builtin_p50_us, builtin_p99_us)] = taken.map(percentiles);
     let percent_of_step = p50_us * 100.0 / (STEP.as_secs_f64() * 1e6);
-    Ok(Cost { call, calls, p50_us, p99_us, builtin_p50_us, builtin_p99_us, percent_of_step })
+    Ok(Cost { call, calls, p50_us, p99_us, builtin_p50_us, builtin_p99_us, percent_of_step, fault: None })
 }
 
 /// Median and 99th percentile in microseconds.

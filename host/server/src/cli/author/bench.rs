@@ -32,6 +32,10 @@ fn show(costs: &[Cost]) {
         "microseconds a call", "calls", "p50", "p99", "built-in p50", "built-in p99", "of 5 ms"
     );
     for cost in costs {
+        if let Some(fault) = &cost.fault {
+            println!("{:<42} {fault}", cost.call);
+            continue;
+        }
         println!(
             "{:<42} {:>8} {:>10.1} {:>10.1} {:>13.2} {:>13.2} {:>7.2}%",
             cost.call,
