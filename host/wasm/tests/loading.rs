@@ -111,7 +111,7 @@ const TAKE_MEMORY: &str =
 
 /// `run` is the view's list of running ids, the other lists are empty.
 const RUN_FIRST_WITHOUT_TOKENS: &str =
-    "(i64.store (i32.const 1104) (i64.load offset=68 (local.get $step))) (i32.const 1104)";
+    "(i64.store (i32.const 1104) (i64.load offset=84 (local.get $step))) (i32.const 1104)";
 
 #[test]
 fn describe_tells_kind_name_version_and_digest() {
