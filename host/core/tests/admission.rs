@@ -99,6 +99,21 @@ fn held_requests_come_in_by_priority_then_arrival() {
 }
 
 #[test]
+fn among_equally_urgent_ones_the_tenant_with_least_in_sight_comes_in_first() {
+    let (mut bench, gate) =
+        gated(EngineConfig { limits: infer_core::Limits { max_running: 1, ..small().limits }, ..small() });
+    for (seed, tenant) in [(1, 7), (2, 7), (3, 7), (4, 9), (5, 9), (6, 7)] {
+        let mut request = request(prompt(seed, 4), 3);
+        request.tenant = infer_core::TenantId(tenant);
+        bench.submit(request);
+    }
+    gate.lock().unwrap().0 = true;
+    gate.lock().unwrap().1.clear();
+    bench.run();
+    assert_eq!(gate.lock().unwrap().1, [1, 4, 2, 5, 3, 6], "they take turns; within a tenant by arrival");
+}
+
+#[test]
 fn a_newcomer_does_not_overtake_those_who_are_held() {
     let (mut bench, gate) = gated(small());
     let first = bench.submit(request(prompt(1, 4), 1));

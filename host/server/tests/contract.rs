@@ -209,7 +209,9 @@ async fn stop_strings_end_the_text_before_them() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn seeds_and_token_prompts_reproduce_a_completion() {
     let host = Host::start(config()).await;
-    let draw = |seed: u64| host.events(json!({"temperature": 2.0, "seed": seed, "ignore_eos": true, "max_tokens": 64}));
+    let draw = |seed: u64| {
+        host.events(json!({"temperature": 2.0, "seed": seed, "ignore_eos": true, "max_tokens": 64}))
+    };
     let (a, b, c) = (draw(1).await, draw(1).await, draw(2).await);
     assert_eq!(token_ids(&a), token_ids(&b));
     assert_ne!(token_ids(&a), token_ids(&c));

@@ -1,6 +1,5 @@
 //! How requests come in: limits, the bounded queue, the admission policy, those it tells to wait.
 
-use std::cmp::Reverse;
 use std::sync::Arc;
 
 use super::{Context, Engine, HELD_INTERVAL, context};
@@ -94,9 +93,11 @@ impl Engine {
                 return Err(refusal);
             }
             // Whoever is held and at least as urgent is asked first.
-            Verdict::Admit if !self.is_behind_held(ix) => self.join_queue(ix, now),
+            Verdict::Admit if !self.held.is_before(&self.slab[ix]) => self.join_queue(ix, now),
             Verdict::Admit | Verdict::Wait => {
-                self.held.insert(self.held_key(ix), ix);
+                self.held.insert(&self.slab[ix], ix);
+                // Its tenant may have less in sight than the one that was asked about last.
+                self.load_changed = true;
             }
         }
         let sequence = &self.slab[ix];
@@ -192,15 +193,6 @@ impl Engine {
         }
     }
 
-    fn held_key(&self, ix: SeqIx) -> (Reverse<i32>, SequenceId) {
-        let sequence = &self.slab[ix];
-        (Reverse(sequence.request.priority), sequence.id)
-    }
-
-    fn is_behind_held(&self, ix: SeqIx) -> bool {
-        self.held.first_key_value().is_some_and(|(&head, _)| head < self.held_key(ix))
-    }
-
     /// Puts an admitted sequence in the scheduler's sight.
     fn join_queue(&mut self, ix: SeqIx, now: Micros) {
         self.kv.watch(&mut self.slab, ix);
@@ -212,7 +204,7 @@ impl Engine {
     /// Takes the admission policy out where it lets nobody in for far too long though the host is idle.
     pub(super) fn judge_admission(&mut self, now: Micros) {
         let idle = self.running.ix.is_empty() && self.waiting.ix.is_empty();
-        let Some(&head) = self.held.values().next().filter(|_| idle) else {
+        let Some(head) = self.held.head(&self.view.tenants).filter(|_| idle) else {
             self.held_alone_since = None;
             return;
         };
@@ -243,17 +235,17 @@ impl Engine {
         self.load_changed = false;
         self.held_asked_at = now;
         for _ in 0..HELD_PER_STEP {
-            let Some((&key, &ix)) = self.held.first_key_value() else { return };
+            let Some(ix) = self.held.head(&self.view.tenants) else { return };
             match self.ask_admission(ix, now) {
                 Verdict::Wait => return,
                 Verdict::Admit => {
-                    self.held.remove(&key);
+                    self.held.remove(&self.slab[ix]);
                     self.join_queue(ix, now);
                 }
                 Verdict::Refuse(refusal) => {
                     self.perf.refused();
                     self.counters.refused[Counters::refusal_index(refusal.reason)] += 1;
-                    self.events.push(Event::Refused { id: key.1, refusal });
+                    self.events.push(Event::Refused { id: self.slab[ix].id, refusal });
                     self.forget_queued(ix);
                 }
             }

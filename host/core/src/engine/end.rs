@@ -1,7 +1,5 @@
 //! How sequences end: done, stopped, cancelled, failed, cleared.
 
-use std::cmp::Reverse;
-
 use super::Engine;
 use crate::event::Event;
 use crate::ids::{Micros, SequenceId};
@@ -31,7 +29,7 @@ impl Engine {
     /// Fails everything that waits (held, waiting, preempted). Returns how many.
     pub fn clear_queue(&mut self, message: &str, now: Micros) -> usize {
         let now = self.tick(now);
-        let queued: Vec<SeqIx> = self.waiting.ix.iter().chain(self.held.values()).copied().collect();
+        let queued: Vec<SeqIx> = self.waiting.ix.iter().copied().chain(self.held.values()).collect();
         for &ix in &queued {
             let usage = self.close(ix, now);
             self.counters.failed += 1;
@@ -47,8 +45,7 @@ impl Engine {
         let sequence = &self.slab[ix];
         match sequence.state {
             SequenceState::Held => {
-                let key = (Reverse(sequence.request.priority), sequence.id);
-                self.held.remove(&key);
+                self.held.remove(sequence);
             }
             _ => {
                 let at = self.waiting_row(ix) as u32;

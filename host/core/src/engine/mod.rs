@@ -8,6 +8,7 @@ mod cache;
 mod compose;
 mod end;
 mod finish_step;
+mod held;
 mod load;
 mod neglect;
 mod reserve;
@@ -19,14 +20,12 @@ mod swap;
 
 pub use swap::CANARY_WINDOW;
 
-use std::cmp::Reverse;
-use std::collections::BTreeMap;
-
 use crate::batch::Batch;
 use crate::builtin::{AcceptWhatFits, FirstComeFirstServed, KeepAll};
 use crate::columns::Places;
 use crate::config::EngineConfig;
 use crate::engine::cache::Feed;
+use crate::engine::held::Held;
 use crate::event::Event;
 use crate::guard::{Context, Slot, Strikes};
 use crate::ids::{Micros, SequenceId};
@@ -102,8 +101,8 @@ pub struct Engine {
     waiting: Places,
     /// Leading rows of `waiting` that were preempted.
     preempted: usize,
-    /// Those that admission told to wait: most urgent first, then in order of arrival.
-    held: BTreeMap<(Reverse<i32>, SequenceId), SeqIx>,
+    /// Those that admission told to wait.
+    held: Held,
     /// Prompt and output tokens that held and waiting ones may still need.
     waiting_tokens: u64,
     /// Their prompts alone.
@@ -208,7 +207,7 @@ impl Engine {
             running: Places::default(),
             waiting: Places::default(),
             preempted: 0,
-            held: BTreeMap::new(),
+            held: Held::default(),
             waiting_tokens: 0,
             waiting_prompt_tokens: 0,
             expected_output_tokens: 0,

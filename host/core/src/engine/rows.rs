@@ -148,7 +148,7 @@ impl Engine {
             prompts += if at < self.preempted { 0 } else { u64::from(sequence.prompt_len) };
             expected += sequence.expected_ahead();
         }
-        for held in self.held.values().map(|&ix| &self.slab[ix]) {
+        for held in self.held.values().map(|ix| &self.slab[ix]) {
             tokens += held.tokens_ahead();
             prompts += u64::from(held.prompt_len);
             expected += held.expected_ahead();

@@ -1,5 +1,7 @@
 //! What consoles and metrics read.
 
+use std::cmp::Reverse;
+
 use super::{Context, Engine, context};
 use crate::guard::Compared;
 use crate::ids::{Micros, SequenceId};
@@ -20,7 +22,9 @@ impl Engine {
             running: self.running.ix.len() as u32,
             preempted: self.preempted as u32,
         };
-        let places = self.running.ix.iter().chain(&self.waiting.ix).chain(self.held.values());
+        let mut held: Vec<SeqIx> = self.held.values().collect();
+        held.sort_by_key(|&ix| (Reverse(self.slab[ix].request.priority), self.slab[ix].id));
+        let places = self.running.ix.iter().chain(&self.waiting.ix).chain(&held);
         Snapshot {
             now,
             step: self.view.number - 1,

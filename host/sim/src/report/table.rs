@@ -66,10 +66,32 @@ pub fn table(cells: &[Cell]) -> String {
                 let _ = write!(text, "  {} policy faults", cell.outcome.policy_faults);
             }
             text.push('\n');
+            tenants(&mut text, cell);
         }
         text.push('\n');
     }
     text
+}
+
+/// One line per tenant, where there are several.
+fn tenants(text: &mut String, cell: &Cell) {
+    let outcome = &cell.outcome;
+    if outcome.tenants.len() < 2 {
+        return;
+    }
+    for tenant in &outcome.tenants {
+        let _ = writeln!(
+            text,
+            "      tenant {}: {} finished, {} tokens, TTFT mean {:.0} p99 {:.0}, {:.0} % of its prompts cached",
+            tenant.tenant,
+            tenant.finished,
+            tenant.tokens,
+            tenant.ttft_ms.mean,
+            tenant.ttft_ms.p99,
+            100.0 * tenant.cached_ratio
+        );
+    }
+    let _ = writeln!(text, "      largest difference of service while both wait: {:.0}", outcome.service_gap);
 }
 
 fn is_best(column: &Column, cell: &Cell, group: &[Cell]) -> bool {

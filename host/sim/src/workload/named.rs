@@ -4,7 +4,7 @@ use super::{Arrivals, Lengths, Limit, Stream, Text, Workload};
 
 impl Workload {
     /// Names of those known here.
-    pub const NAMES: [&'static str; 10] = [
+    pub const NAMES: [&'static str; 12] = [
         "chat",
         "instruct",
         "few-shot",
@@ -15,6 +15,8 @@ impl Workload {
         "diurnal",
         "tenants",
         "flood",
+        "urgent",
+        "neighbours",
     ];
 
     /// A workload by name, with so many requests.
@@ -88,6 +90,31 @@ impl Workload {
                         share: 0.7,
                         prompt: Lengths::Uniform(500, 1_500),
                         output: Lengths::Uniform(10, 60),
+                        ..one
+                    },
+                ],
+            ),
+            "urgent" => (
+                "every eighth request is urgent (tenant 2)",
+                vec![
+                    Stream { tenant: 1, share: 0.9, ..one.clone() },
+                    Stream { tenant: 2, share: 0.13, priority: 3, ..one },
+                ],
+            ),
+            "neighbours" => (
+                "a tenant with twenty long instructions (2) beside one whose prompts never come again (1)",
+                vec![
+                    Stream {
+                        tenant: 1,
+                        share: 0.7,
+                        prompt: Lengths::Uniform(500, 1_500),
+                        output: Lengths::Uniform(10, 60),
+                        ..one.clone()
+                    },
+                    Stream {
+                        tenant: 2,
+                        share: 0.2,
+                        text: Text::Shared { prefixes: 20, tokens: 1_500 },
                         ..one
                     },
                 ],

@@ -1,0 +1,162 @@
+//! What each shipped policy is for, seen on the real engine with the real components: in the simulator, so
+//! that the outcome is a function of the seed. `plugins/README.md` has the figures.
+
+use infer_core::config::{EngineConfig, Limits};
+use infer_core::engine::Policies;
+use infer_core::policy::{AnyPolicy, PolicyKind};
+use infer_sim::{Outcome, Profile, Settings, Workload, simulate};
+use infer_tests::bundled;
+
+/// Traffic, and what serves it besides the policy that is looked at.
+#[derive(Clone, Copy)]
+struct Run {
+    workload: &'static str,
+    load: f64,
+    blocks: u32,
+    requests: u64,
+    admission: Option<&'static str>,
+}
+
+impl Run {
+    const fn new(workload: &'static str, load: f64, blocks: u32, requests: u64) -> Self {
+        Self { workload, load, blocks, requests, admission: Some("memory-aware") }
+    }
+
+    /// With the policy `name`, and the host's defaults in the other slots.
+    fn with(&self, kind: PolicyKind, name: &str, config: &str) -> Outcome {
+        let mut policies = Policies::builtin();
+        put(&mut policies, bundled(PolicyKind::Scheduler, "continuous", "{}"));
+        put(&mut policies, bundled(PolicyKind::PrefixCache, "lru", "{}"));
+        if let Some(admission) = self.admission {
+            put(&mut policies, bundled(PolicyKind::Admission, admission, "{}"));
+        }
+        put(&mut policies, bundled(kind, name, config));
+        let limits = Limits { max_running: 64, max_prefill_sequences: 64, ..EngineConfig::default().limits };
+        let total_blocks = self.blocks;
+        let engine = EngineConfig { limits, total_blocks, max_seq_len: 8_192, ..EngineConfig::default() };
+        let profile = Profile::named("h100", "8b").expect("a known profile");
+        let settings = Settings { engine, profile, load: self.load, seed: 1 };
+        let workload = Workload::named(self.workload, self.requests).expect("a known workload");
+        let outcome = simulate(&settings, policies, &workload, |_| {});
+        assert_eq!(outcome.policy_faults, 0, "{name}");
+        assert_eq!(outcome.finished + outcome.refused, outcome.requests, "{name}");
+        outcome
+    }
+
+    fn scheduler(&self, name: &str) -> Outcome {
+        self.with(PolicyKind::Scheduler, name, "{}")
+    }
+
+    fn prefix_cache(&self, name: &str) -> Outcome {
+        self.with(PolicyKind::PrefixCache, name, "{}")
+    }
+}
+
+fn put(slots: &mut Policies, policy: AnyPolicy) {
+    match policy {
+        AnyPolicy::Scheduler(policy) => slots.scheduler = policy,
+        AnyPolicy::Admission(policy) => slots.admission = policy,
+        AnyPolicy::PrefixCache(policy) => slots.prefix_cache = policy,
+    }
+}
+
+fn tenant(outcome: &Outcome, tenant: u32) -> &infer_sim::metrics::TenantOutcome {
+    outcome.tenants.iter().find(|t| t.tenant == tenant).expect("the tenant asked")
+}
+
+#[test]
+fn srpt_lowers_mean_latency_where_lengths_differ() {
+    let run = Run::new("heavy-tail", 1.2, 20_000, 800);
+    let (srpt, continuous) = (run.scheduler("srpt"), run.scheduler("continuous"));
+    assert!(srpt.latency_ms.mean < 0.95 * continuous.latency_ms.mean, "{:?}", srpt.latency_ms);
+    assert!(srpt.ttft_ms.p50 < 0.5 * continuous.ttft_ms.p50, "{:?}", srpt.ttft_ms);
+}
+
+#[test]
+fn a_step_target_keeps_the_time_between_tokens_even() {
+    let run = Run::new("heavy-tail", 0.9, 20_000, 800);
+    let target = run.with(PolicyKind::Scheduler, "continuous", r#"{"step_target_ms": 10}"#);
+    let free = run.scheduler("continuous");
+    // A step is as slow as its slower side, arithmetic or memory; a line fitted to both misses a little.
+    assert!(target.itl_ms.p99 < 0.95 * free.itl_ms.p99, "{:?} {:?}", target.itl_ms, free.itl_ms);
+    assert!(target.itl_ms.max < 0.7 * free.itl_ms.max, "{:?} {:?}", target.itl_ms, free.itl_ms);
+}
+
+#[test]
+fn cache_aware_answers_sooner_where_prefixes_compete_and_leaves_no_cold_tail() {
+    // What admission holds back no scheduler can put in order, so it lets in what fits.
+    let run = Run { admission: None, ..Run::new("few-shot", 1.0, 3_200, 1_000) };
+    let (aware, continuous) = (run.scheduler("cache-aware"), run.scheduler("continuous"));
+    assert!(
+        aware.ttft_ms.mean < 0.9 * continuous.ttft_ms.mean,
+        "{:?} {:?}",
+        aware.ttft_ms,
+        continuous.ttft_ms
+    );
+    assert!(aware.ttft_ms.p99 < continuous.ttft_ms.p99, "{:?} {:?}", aware.ttft_ms, continuous.ttft_ms);
+    assert!(aware.cache.prefilled_ratio < 0.8 * continuous.cache.prefilled_ratio);
+}
+
+#[test]
+fn fair_gives_a_quiet_tenant_its_share_beside_a_flood() {
+    for blocks in [6_000, 20_000] {
+        let run = Run::new("tenants", 1.0, blocks, 800);
+        let (fair, continuous) = (run.scheduler("fair"), run.scheduler("continuous"));
+        let quiet = |outcome: &Outcome| tenant(outcome, 2).ttft_ms.mean;
+        assert!(quiet(&fair) < 0.25 * quiet(&continuous), "{} {}", quiet(&fair), quiet(&continuous));
+        assert_eq!(tenant(&fair, 1).finished, tenant(&continuous, 1).finished, "nobody is refused for it");
+        // The bound of VTC: twice the larger of a longest prompt and what 64 sequences still generate,
+        // an output token counting 2.
+        assert!(fair.service_gap < 2.0 * 2.0 * 64.0 * 800.0, "{}", fair.service_gap);
+        assert!(
+            fair.service_gap < 0.1 * continuous.service_gap,
+            "{} {}",
+            fair.service_gap,
+            continuous.service_gap
+        );
+    }
+}
+
+#[test]
+fn priority_serves_the_urgent_at_once_and_everybody_in_the_end() {
+    let run = Run::new("urgent", 1.2, 20_000, 800);
+    let (priority, continuous) = (run.scheduler("priority"), run.scheduler("continuous"));
+    let ttft = |outcome: &Outcome, which| tenant(outcome, which).ttft_ms.mean;
+    assert!(ttft(&priority, 2) < 0.1 * ttft(&continuous, 2), "{}", ttft(&priority, 2));
+    assert!(ttft(&priority, 1) < 1.5 * ttft(&continuous, 1), "{}", ttft(&priority, 1));
+    assert_eq!(priority.finished, priority.requests);
+}
+
+#[test]
+fn deadline_keeps_more_promises_under_overload() {
+    let run = Run::new("bursty", 0.8, 20_000, 1_000);
+    let (deadline, continuous) = (run.scheduler("deadline"), run.scheduler("continuous"));
+    assert!(deadline.in_time > continuous.in_time + 0.05, "{} {}", deadline.in_time, continuous.in_time);
+}
+
+#[test]
+fn slo_refuses_what_would_be_late_and_keeps_the_rest_in_time() {
+    let run = Run::new("bursty", 1.2, 20_000, 1_000);
+    let slo = run.with(PolicyKind::Admission, "slo", "{}");
+    let all = run.with(PolicyKind::Admission, "memory-aware", "{}");
+    assert!(slo.refused > 0 && slo.in_time > all.in_time, "{} {}", slo.in_time, all.in_time);
+    assert!(slo.ttft_ms.p99 < 2_000.0, "whoever is let in is served in time: {:?}", slo.ttft_ms);
+}
+
+#[test]
+fn session_keeps_conversations_warm_through_a_flood() {
+    let run = Run::new("flood", 0.8, 4_000, 1_000);
+    let (session, lru) = (run.prefix_cache("session"), run.prefix_cache("lru"));
+    assert!(session.cache.conversational_rate > 2.0 * lru.cache.conversational_rate, "{:?}", session.cache);
+    assert!(session.ttft_ms.mean < lru.ttft_ms.mean);
+}
+
+#[test]
+fn a_tenant_keeps_its_prefixes_beside_one_that_never_comes_back() {
+    let run = Run::new("neighbours", 0.8, 4_500, 1_000);
+    let cached = |name| tenant(&run.prefix_cache(name), 2).cached_ratio;
+    let lru = cached("lru");
+    for name in ["tenant-quota", "s3-fifo", "cost-aware"] {
+        assert!(cached(name) > lru + 0.05, "{name}: {} against {lru}", cached(name));
+    }
+}
