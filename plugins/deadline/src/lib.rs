@@ -8,6 +8,8 @@
 //!
 //! A prompt that has begun isn't interrupted; chunks of several are computed side by side.
 
+use std::collections::VecDeque;
+
 use infer_policy_sdk::{
     Micros, Patience, Plan, Planner, Policy, Scheduler, Sequence, Starts, Step, StepTime, export_policy,
 };
@@ -85,45 +87,45 @@ impl Scheduler for Deadline {
         self.step_time.learn(step);
         let mut planner = Planner::new(step);
         if planner.go_on() == 0 && planner.slots_left() > 0 {
-            self.starts.start(self.order(step), step, &mut planner);
+            let order = order(&self.patience, &self.step_time, step);
+            self.starts.start(order, step, &mut planner);
         }
         self.patience.note(step, planner.started());
         planner.finish()
     }
 }
 
-impl Deadline {
-    /// By urgency, where each that is started makes those after it later.
-    fn order<'a>(&self, step: &'a Step) -> Vec<Sequence<'a>> {
-        let prompts = step.running.iter().filter(|running| !running.is_decoding());
-        let mut ahead = prompts.fold(0u32, |sum, prompt| sum.saturating_add(prompt.remaining_tokens()));
-        let (mut order, mut late) = (Vec::with_capacity(step.waiting.len()), Vec::new());
-        for waiting in self.patience.order(step, |waiting| self.urgency(waiting, ahead, step)) {
-            let due = self.patience.is_due(step, waiting);
-            if !due && self.urgency(waiting, ahead, step) == Urgency::Late {
-                late.push(waiting);
-            } else {
+/// By urgency, where each that is started makes those after it later.
+fn order<'a>(
+    patience: &'a Patience,
+    step_time: &'a StepTime,
+    step: &'a Step,
+) -> impl Iterator<Item = Sequence<'a>> {
+    let prompts = step.running.iter().filter(|running| !running.is_decoding());
+    let mut ahead = prompts.fold(0u32, |sum, prompt| sum.saturating_add(prompt.remaining_tokens()));
+    let mut in_order = patience.order(step, |waiting| urgency(step_time, waiting, ahead, step));
+    let mut late = VecDeque::new();
+    std::iter::from_fn(move || {
+        for waiting in in_order.by_ref() {
+            let due = patience.is_due(step, waiting);
+            if due || urgency(step_time, waiting, ahead, step) != Urgency::Late {
                 ahead = ahead.saturating_add(waiting.remaining_tokens());
-                order.push(waiting);
+                return Some(waiting);
             }
+            late.push_back(waiting);
         }
-        order.append(&mut late);
-        order
-    }
+        late.pop_front()
+    })
+}
 
-    /// `ahead_tokens`: what other prompts compute beside or before its own.
-    fn urgency(&self, waiting: Sequence<'_>, ahead_tokens: u32, step: &Step) -> Urgency {
-        if waiting.deadline() == Micros::NEVER {
-            return Urgency::Whenever;
-        }
-        let tokens = waiting.remaining_tokens().saturating_add(ahead_tokens);
-        let needed = self.step_time.prompt_time(tokens, step.limits.prefill_chunk, step.last_decodes);
-        if step.now.plus(needed) > waiting.deadline() {
-            Urgency::Late
-        } else {
-            Urgency::Due(waiting.deadline())
-        }
+/// `ahead_tokens`: what other prompts compute beside or before its own.
+fn urgency(step_time: &StepTime, waiting: Sequence<'_>, ahead_tokens: u32, step: &Step) -> Urgency {
+    if waiting.deadline() == Micros::NEVER {
+        return Urgency::Whenever;
     }
+    let tokens = waiting.remaining_tokens().saturating_add(ahead_tokens);
+    let needed = step_time.prompt_time(tokens, step.limits.prefill_chunk, step.last_decodes);
+    if step.now.plus(needed) > waiting.deadline() { Urgency::Late } else { Urgency::Due(waiting.deadline()) }
 }
 
 export_policy!(scheduler: Deadline);

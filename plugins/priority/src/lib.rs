@@ -16,7 +16,7 @@
 use std::cmp::Reverse;
 
 use infer_policy_sdk::{
-    Blocked, Plan, Planner, Policy, Scheduler, Sequence, Short, Starts, Step, export_policy,
+    Blocked, Order, Plan, Planner, Policy, Scheduler, Sequence, Short, Starts, Step, export_policy,
 };
 use serde::{Deserialize, Serialize};
 
@@ -38,7 +38,7 @@ impl Default for Config {
 
 /// Priorities with aging and preemption.
 pub struct Priority {
-    aging_us: u64,
+    aging_us: i64,
     preempt: bool,
     starts: Starts,
 }
@@ -69,7 +69,7 @@ impl Policy for Priority {
             return Err("`aging_ms` must be at least 1: without aging, low priorities starve".to_owned());
         }
         Ok(Self {
-            aging_us: config.aging_ms.saturating_mul(1_000),
+            aging_us: i64::try_from(config.aging_ms.saturating_mul(1_000)).unwrap_or(i64::MAX),
             preempt: config.preempt,
             starts: Starts::default(),
         })
@@ -78,8 +78,7 @@ impl Policy for Priority {
 
 impl Scheduler for Priority {
     fn schedule(&mut self, step: &Step) -> Plan {
-        let mut order: Vec<_> = step.waiting.iter().collect();
-        order.sort_by_cached_key(|&waiting| (self.rank(waiting), waiting.id()));
+        let order = Order::new(&step.waiting, |waiting| (self.rank(waiting), waiting.id()));
         let mut planner = Planner::new(step);
         let mut blocked = None;
         if planner.go_on_by(|running| Reverse(self.rank(running))) == 0 {
@@ -121,7 +120,7 @@ impl Priority {
         }
         let gives_way = |running: &Sequence<'_>| self.gives_way(*running, waiting);
         let mut weaker: Vec<_> = step.running.iter().filter(gives_way).enumerate().collect();
-        weaker.sort_by_key(|(row, running)| Reverse((self.rank(*running), *row)));
+        weaker.sort_by_cached_key(|(row, running)| Reverse((self.rank(*running), *row)));
         // Blocks of its prefix that somebody uses now become idle if they give way, and starting takes them.
         let prefix = waiting.computed_tokens() / step.memory.block_size.max(1);
         let in_use = i64::from(prefix.saturating_sub(waiting.idle_blocks()));
@@ -139,14 +138,16 @@ impl Priority {
 
     /// Whether a running sequence gives way to a waiting one.
     fn gives_way(&self, running: Sequence<'_>, waiting: Sequence<'_>) -> bool {
-        let half_levels = 1 + 2 * i128::from(running.preemptions());
-        let margin = half_levels * i128::from(self.aging_us) / 2;
-        waiting.priority() > running.priority() && self.rank(waiting) + margin <= self.rank(running)
+        let half_levels = 1 + 2 * i64::from(running.preemptions());
+        let margin = half_levels.saturating_mul(self.aging_us) / 2;
+        waiting.priority() > running.priority()
+            && self.rank(waiting).saturating_add(margin) <= self.rank(running)
     }
 
     /// When it would have arrived had it priority 0; the smallest goes first. In microseconds, signed.
-    fn rank(&self, sequence: Sequence<'_>) -> i128 {
-        i128::from(sequence.arrived().0) - i128::from(sequence.priority()) * i128::from(self.aging_us)
+    fn rank(&self, sequence: Sequence<'_>) -> i64 {
+        let arrived = i64::try_from(sequence.arrived().0).unwrap_or(i64::MAX);
+        arrived.saturating_sub(i64::from(sequence.priority()).saturating_mul(self.aging_us))
     }
 }
 

@@ -5,6 +5,7 @@
 //! and the host's watchdog takes the policy out. Waiting for a place while nobody passes doesn't count:
 //! under plain overload the order stays the policy's own.
 
+use crate::order::Order;
 use crate::scheduler::{Sequence, Step};
 use crate::types::{Micros, SequenceId};
 
@@ -16,52 +17,93 @@ pub struct Patience {
     overtaken: Vec<(SequenceId, Micros)>,
 }
 
+/// When a waiting sequence's turn comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Turn<K> {
+    /// Before all others, for nobody may pass it: when it arrived.
+    Due(Micros, SequenceId),
+    /// In the policy's order.
+    InOrder(K),
+}
+
 impl Patience {
     /// Lets a sequence be overtaken for `limit`, and never for longer than [`Step::patience`] allows.
     pub fn new(limit: Micros) -> Self {
         Self { limit, overtaken: Vec::new() }
     }
 
-    /// The waiting sequences in the order in which to start them: those that nobody may pass by arrival,
-    /// then the others, smallest key first and equal ones by arrival.
-    pub fn order<'a, K: Ord>(&self, step: &'a Step, key: impl Fn(Sequence<'a>) -> K) -> Vec<Sequence<'a>> {
-        let mut order: Vec<_> = step.waiting.iter().collect();
-        order.sort_by_cached_key(|&waiting| {
-            let key = if self.is_due(step, waiting) { None } else { Some(key(waiting)) };
-            (key, arrival(waiting))
-        });
-        order
+    /// The waiting sequences in the order in which to start them: first those that nobody may pass, by
+    /// arrival, then the others, smallest key first and equal ones by arrival.
+    pub fn order<'a, K: Ord>(
+        &self,
+        step: &'a Step,
+        mut key: impl FnMut(Sequence<'a>) -> K,
+    ) -> Order<'a, Turn<K>> {
+        let limit = step.patience(self.limit);
+        let mut overtaken = Lookup::new(&self.overtaken);
+        Order::new(&step.waiting, |waiting| {
+            let since = overtaken.get(waiting.id());
+            match waiting.preemptions() > 0 || since.is_some_and(|since| step.now.since(since) >= limit) {
+                true => Turn::Due(waiting.arrived(), waiting.id()),
+                false => Turn::InOrder(key(waiting)),
+            }
+        })
     }
 
     /// Whether nobody may pass a waiting sequence: its patience is at its end, or it ran before.
     pub fn is_due(&self, step: &Step, waiting: Sequence<'_>) -> bool {
+        let since = Lookup::new(&self.overtaken).get(waiting.id());
         let limit = step.patience(self.limit);
-        waiting.preemptions() > 0
-            || self.since(waiting.id()).is_some_and(|since| step.now.since(since) >= limit)
+        waiting.preemptions() > 0 || since.is_some_and(|since| step.now.since(since) >= limit)
     }
 
     /// Takes note of whom those that start in this step overtake: [`crate::Planner::started`].
     pub fn note(&mut self, step: &Step, started: &[SequenceId]) {
-        let mut started = started.to_vec();
-        started.sort_unstable();
-        let starts = |waiting: &Sequence<'_>| started.binary_search(&waiting.id()).is_ok();
-        let Some(last) = step.waiting.iter().filter(starts).map(arrival).max() else { return };
-        let mut overtaken: Vec<_> = step
-            .waiting
-            .iter()
-            .filter(|waiting| !starts(waiting))
-            .filter_map(|waiting| {
+        if started.is_empty() {
+            return;
+        }
+        let mut starts: Vec<_> = started.iter().map(|id| (*id, ())).collect();
+        starts.sort_unstable();
+        let mut starting = Lookup::new(&starts);
+        let started = step.waiting.iter().filter(|waiting| starting.get(waiting.id()).is_some());
+        let Some(last) = started.map(arrival).max() else { return };
+        let (mut starting, mut before) = (Lookup::new(&starts), Lookup::new(&self.overtaken));
+        let mut overtaken = Vec::with_capacity(step.waiting.len());
+        for waiting in step.waiting.iter() {
+            let id = waiting.id();
+            if starting.get(id).is_none() {
                 let passed = (arrival(waiting) < last).then_some(step.now);
-                self.since(waiting.id()).or(passed).map(|since| (waiting.id(), since))
-            })
-            .collect();
-        overtaken.sort_unstable();
+                overtaken.extend(before.get(id).or(passed).map(|since| (id, since)));
+            }
+        }
+        if !overtaken.is_sorted() {
+            overtaken.sort_unstable();
+        }
         self.overtaken = overtaken;
     }
+}
 
-    fn since(&self, id: SequenceId) -> Option<Micros> {
-        let found = self.overtaken.binary_search_by_key(&id, |(id, _)| *id);
-        found.ok().map(|at| self.overtaken[at].1)
+/// Finds entries by id, in constant time where ids are asked for in ascending order, as the queue has them.
+struct Lookup<'a, T> {
+    sorted: &'a [(SequenceId, T)],
+    at: usize,
+}
+
+impl<'a, T: Copy> Lookup<'a, T> {
+    fn new(sorted: &'a [(SequenceId, T)]) -> Self {
+        Self { sorted, at: usize::MAX }
+    }
+
+    fn get(&mut self, id: SequenceId) -> Option<T> {
+        let is_before = |at: usize| self.sorted.get(at).is_some_and(|(other, _)| *other < id);
+        let near = self.at <= self.sorted.len() && (self.at == 0 || is_before(self.at - 1));
+        if near && is_before(self.at) {
+            self.at += 1;
+        }
+        if !near || self.sorted.get(self.at).is_some_and(|(other, _)| *other < id) {
+            self.at = self.sorted.partition_point(|(other, _)| *other < id);
+        }
+        self.sorted.get(self.at).filter(|(other, _)| *other == id).map(|(_, value)| *value)
     }
 }
 
@@ -73,6 +115,7 @@ fn arrival(waiting: Sequence<'_>) -> (Micros, SequenceId) {
 mod tests {
     use super::*;
     use crate::Row;
+    use crate::testing::for_seeds;
 
     fn step(now_ms: u64, waiting: &[u64]) -> Step {
         let row = |&id: &u64| Row { id, arrived: id, ..Row::default() };
@@ -86,7 +129,25 @@ mod tests {
 
     /// The latest first.
     fn order(patience: &Patience, step: &Step) -> Vec<u64> {
-        patience.order(step, |s| u64::MAX - s.id().0).iter().map(|s| s.id().0).collect()
+        patience.order(step, |s| u64::MAX - s.id().0).map(|s| s.id().0).collect()
+    }
+
+    #[test]
+    fn entries_are_found_in_whatever_order_they_are_asked_for() {
+        for_seeds(0..300, |rng| {
+            let mut ids: Vec<u64> = (0..rng.between(0, 30)).map(|_| u64::from(rng.between(0, 40))).collect();
+            ids.sort_unstable();
+            ids.dedup();
+            let sorted: Vec<_> = ids.iter().map(|id| (SequenceId(*id), *id)).collect();
+            let mut lookup = Lookup::new(&sorted);
+            let mut asked: Vec<u64> = (0..40).map(|_| u64::from(rng.between(0, 41))).collect();
+            if rng.one_in(2) {
+                asked.sort_unstable();
+            }
+            for id in asked {
+                assert_eq!(lookup.get(SequenceId(id)), ids.contains(&id).then_some(id), "{id} of {ids:?}");
+            }
+        });
     }
 
     #[test]
