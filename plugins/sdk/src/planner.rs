@@ -76,6 +76,16 @@ impl<'a> Planner<'a> {
     /// started. Who is worth most always goes on. A policy whose worth of a sequence doesn't grow with
     /// its age can starve one like this. Whom the plan preempts already stays out.
     pub fn go_on_by<K: Ord>(&mut self, worth: impl Fn(Sequence<'_>) -> K) -> usize {
+        if self.plan.preempt.is_empty()
+            && let Some(prompts) = self.go_on_with_decodes()
+        {
+            self.go_on_with_prompts(prompts, worth);
+            return 0;
+        }
+        self.go_on_one_by_one(worth)
+    }
+
+    fn go_on_one_by_one<K: Ord>(&mut self, worth: impl Fn(Sequence<'_>) -> K) -> usize {
         let running = &self.step.running;
         let mut stay: Vec<usize> = (0..running.len()).filter(|row| !self.gives_way(*row)).collect();
         let before = stay.len();
@@ -90,6 +100,50 @@ impl<'a> Planner<'a> {
                 prompts.push(row);
             }
         }
+        self.go_on_with_prompts(prompts, worth);
+        before - stay.len()
+    }
+
+    /// The usual step, in one pass over the columns: memory suffices for all, and every decode computes its
+    /// one token. Returns the rows of the prompts, for which their least blocks are set aside; `None`, and
+    /// nothing done, where it isn't as usual.
+    fn go_on_with_decodes(&mut self) -> Option<Vec<usize>> {
+        let running = &self.step.running;
+        let rows = running.len();
+        let block_size = self.step.memory.block_size.max(1);
+        let (prompt, computed) = (&running.prompt_tokens[..rows], &running.computed_tokens[..rows]);
+        let (generated, blocks) = (&running.generated_tokens[..rows], &running.blocks[..rows]);
+        let mut prompts = Vec::new();
+        let mut needed = 0u64;
+        for row in 0..rows {
+            let known = prompt[row].saturating_add(generated[row]);
+            match known.saturating_sub(computed[row]) {
+                0 => return None,
+                1 if generated[row] > 0 => {}
+                _ => prompts.push(row),
+            }
+            let next = computed[row].saturating_add(1);
+            if next > tokens_in(blocks[row], block_size) {
+                needed += u64::from(blocks_for(next, block_size).saturating_sub(blocks[row]));
+            }
+        }
+        let decodes = u32::try_from(rows - prompts.len()).ok()?;
+        if needed > u64::from(self.blocks) || decodes > self.tokens {
+            return None;
+        }
+        self.blocks -= u32::try_from(needed).ok()?;
+        self.tokens -= decodes;
+        let mut next_prompt = prompts.iter().copied().peekable();
+        let decoding = |row: &usize| next_prompt.next_if_eq(row).is_none();
+        self.plan.run.extend((0..rows).filter(decoding).map(|row| SequenceId(running.id[row])));
+        self.plan.tokens.resize(self.plan.run.len(), 1);
+        Some(prompts)
+    }
+
+    /// Computes the prompts of these rows, most worth first, each at least its share. Their least blocks
+    /// are set aside.
+    fn go_on_with_prompts<K: Ord>(&mut self, mut prompts: Vec<usize>, worth: impl Fn(Sequence<'_>) -> K) {
+        let running = &self.step.running;
         prompts.sort_by_key(|row| Reverse(worth(running.get(*row))));
         let share = self.least_share(prompts.len());
         let mut behind = share.saturating_mul(u32::try_from(prompts.len()).unwrap_or(u32::MAX));
@@ -97,7 +151,6 @@ impl<'a> Planner<'a> {
             behind = behind.saturating_sub(share);
             self.go_on_with(running.get(row), self.prompt_tokens_left().saturating_sub(behind).max(1));
         }
-        before - stay.len()
     }
 
     /// Preempts of the running rows `stay` until the blocks suffice for the rest, and takes them out.
@@ -433,6 +486,24 @@ mod tests {
         step.memory.free_blocks = 3;
         step.limits.max_prefill_sequences = 0;
         assert_eq!(Planner::new(&step).start(step.waiting.get(0), 8), Ok(0));
+    }
+
+    #[test]
+    fn the_usual_step_is_planned_as_one_by_one() {
+        let mut usual = 0;
+        for_seeds(0..3_000, |rng| {
+            let step = random_step(rng);
+            let worth = |sequence: Sequence<'_>| sequence.priority();
+            let (mut at_once, mut one_by_one) = (Planner::new(&step), Planner::new(&step));
+            usual += u32::from(Planner::new(&step).go_on_with_decodes().is_some());
+            assert_eq!(at_once.go_on_by(worth), one_by_one.go_on_one_by_one(worth));
+            assert_eq!(
+                (at_once.blocks, at_once.tokens, at_once.promised_blocks),
+                (one_by_one.blocks, one_by_one.tokens, one_by_one.promised_blocks)
+            );
+            assert_eq!(at_once.finish(), one_by_one.finish());
+        });
+        assert!(usual > 1_000, "{usual}");
     }
 
     #[test]
