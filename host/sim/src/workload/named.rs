@@ -21,43 +21,32 @@ impl Workload {
 
     /// A workload by name, with so many requests.
     pub fn named(name: &str, requests: u64) -> Option<Self> {
-        let one = Stream {
-            tenant: 0,
-            priority: 0,
-            ttft_ms: Some(2_000),
-            share: 1.0,
-            arrivals: Arrivals::Poisson,
-            prompt: Lengths::HeavyTailed { median: 120, sigma: 0.8, max: 1_500 },
-            output: Lengths::HeavyTailed { median: 100, sigma: 0.7, max: 800 },
-            limit: Limit::Fixed(1_024),
-            text: Text::Unique,
-        };
         let chat = Stream {
             prompt: Lengths::Uniform(20, 120),
             text: Text::Conversation { turns: 6, think_s: 5.0, window: 3_000 },
-            ..one.clone()
+            ..plain()
         };
         let (about, streams) = match name {
             "chat" => ("conversations that send their whole history", vec![chat]),
             "instruct" => (
                 "a few long instructions, each before a short text",
-                vec![Stream { text: Text::Shared { prefixes: 4, tokens: 800 }, ..one }],
+                vec![Stream { text: Text::Shared { prefixes: 4, tokens: 800 }, ..plain() }],
             ),
             "few-shot" => (
                 "forty sets of examples, each before a short question",
                 vec![Stream {
                     prompt: Lengths::Uniform(20, 100),
                     text: Text::Shared { prefixes: 40, tokens: 1_200 },
-                    ..one
+                    ..plain()
                 }],
             ),
-            "diverse" => ("prompts that have nothing in common", vec![one]),
+            "diverse" => ("prompts that have nothing in common", vec![plain()]),
             "window" => (
                 "long conversations that outgrow the context window and lose their oldest turns",
                 vec![Stream {
                     prompt: Lengths::Uniform(60, 200),
                     text: Text::Conversation { turns: 20, think_s: 3.0, window: 1_500 },
-                    ..one
+                    ..plain()
                 }],
             ),
             "heavy-tail" => (
@@ -65,21 +54,22 @@ impl Workload {
                 vec![Stream {
                     output: Lengths::HeavyTailed { median: 60, sigma: 1.4, max: 2_000 },
                     limit: Limit::Tight,
-                    ..one
+                    ..plain()
                 }],
             ),
-            "bursty" => {
-                ("requests in bursts of 32", vec![Stream { arrivals: Arrivals::Bursty { size: 32 }, ..one }])
-            }
+            "bursty" => (
+                "requests in bursts of 32",
+                vec![Stream { arrivals: Arrivals::Bursty { size: 32 }, ..plain() }],
+            ),
             "diurnal" => (
                 "a rate that swings by 80 % every five minutes",
-                vec![Stream { arrivals: Arrivals::Diurnal { period_s: 300.0, depth: 0.8 }, ..one }],
+                vec![Stream { arrivals: Arrivals::Diurnal { period_s: 300.0, depth: 0.8 }, ..plain() }],
             ),
             "tenants" => (
                 "one tenant floods, another asks for a fifth of the device",
                 vec![
-                    Stream { tenant: 1, share: 1.3, ..one.clone() },
-                    Stream { tenant: 2, share: 0.2, ..one },
+                    Stream { tenant: 1, share: 1.3, ..plain() },
+                    Stream { tenant: 2, share: 0.2, ..plain() },
                 ],
             ),
             "flood" => (
@@ -90,15 +80,15 @@ impl Workload {
                         share: 0.7,
                         prompt: Lengths::Uniform(500, 1_500),
                         output: Lengths::Uniform(10, 60),
-                        ..one
+                        ..plain()
                     },
                 ],
             ),
             "urgent" => (
                 "every eighth request is urgent (tenant 2)",
                 vec![
-                    Stream { tenant: 1, share: 0.9, ..one.clone() },
-                    Stream { tenant: 2, share: 0.13, priority: 3, ..one },
+                    Stream { tenant: 1, share: 0.9, ..plain() },
+                    Stream { tenant: 2, share: 0.13, priority: 3, ..plain() },
                 ],
             ),
             "neighbours" => (
@@ -109,19 +99,34 @@ impl Workload {
                         share: 0.7,
                         prompt: Lengths::Uniform(500, 1_500),
                         output: Lengths::Uniform(10, 60),
-                        ..one.clone()
+                        ..plain()
                     },
                     Stream {
                         tenant: 2,
                         share: 0.2,
                         text: Text::Shared { prefixes: 20, tokens: 1_500 },
-                        ..one
+                        ..plain()
                     },
                 ],
             ),
             _ => return None,
         };
         Some(Self { name: name.to_owned(), about: about.to_owned(), requests, streams })
+    }
+}
+
+/// Requests with nothing special about them.
+fn plain() -> Stream {
+    Stream {
+        tenant: 0,
+        priority: 0,
+        ttft_ms: Some(2_000),
+        share: 1.0,
+        arrivals: Arrivals::Poisson,
+        prompt: Lengths::HeavyTailed { median: 120, sigma: 0.8, max: 1_500 },
+        output: Lengths::HeavyTailed { median: 100, sigma: 0.7, max: 800 },
+        limit: Limit::Fixed(1_024),
+        text: Text::Unique,
     }
 }
 
