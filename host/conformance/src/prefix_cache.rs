@@ -3,9 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use infer_core::policy::{
-    CacheEventKind, CacheEvents, Ended, FaultKind, Hit, Memory, PolicyFault, PrefixCachePolicy,
-};
+use infer_core::policy::{CacheEventKind, CacheEvents, Ended, Hit, Memory, PolicyFault, PrefixCachePolicy};
 use infer_core::testing::SplitMix;
 use infer_core::{BlockId, Micros, SequenceId, SessionId, TenantId};
 
@@ -76,26 +74,17 @@ fn failed(
     }
 }
 
-/// A new instance is told a whole cache at once, and must name blocks of it. One that can't take in the
-/// largest within a call's limits is fit for smaller hosts.
+/// A new instance is told a whole cache, in pieces as a host does, and must name blocks of it.
 fn judge_resync(policy: &mut dyn PrefixCachePolicy, sheet: &mut Sheet) {
     for blocks in [USUAL_CACHE, LARGEST_CACHE] {
         match resync(policy, blocks, sheet) {
             Ok(()) => sheet.done(
                 Check::Resync,
-                format!(
-                    "told {blocks} cached blocks at once, it names idle ones, and as many as are asked for"
-                ),
+                format!("told {blocks} cached blocks, it names idle ones, and as many as are asked for"),
             ),
-            Err(fault) => {
-                let what = format!("told of a cache of {blocks} blocks at once: {fault}");
-                let is_limit = matches!(fault.kind, FaultKind::Deadline | FaultKind::Memory);
-                if is_limit && blocks == LARGEST_CACHE {
-                    sheet.note(Check::Resync, format!("fine with {USUAL_CACHE} blocks, but {what}"));
-                } else {
-                    sheet.fail(Check::Resync.of_fault(fault.kind), || what);
-                }
-            }
+            Err(fault) => sheet.fail(Check::Resync.of_fault(fault.kind), || {
+                format!("told of a cache of {blocks} blocks: {fault}")
+            }),
         }
         if let Err(fault) = policy.restart() {
             sheet.fail(Check::Resync, || fault.to_string());
@@ -108,7 +97,7 @@ fn resync(policy: &mut dyn PrefixCachePolicy, blocks: u32, sheet: &mut Sheet) ->
     let events = idle_cache(blocks, PREFIX_BLOCKS);
     let mut book = Book::default();
     book.learn(&events);
-    book.judge(&policy.observe(&events)?, 0, "told the whole cache", Check::Resync, sheet);
+    book.judge(&policy.observe_all(&events)?, 0, "told the whole cache", Check::Resync, sheet);
     for need in [1, 64, 1_000] {
         book.judge(&policy.evict(Micros(3_000_000), need)?, need, "after a swap", Check::Resync, sheet);
     }

@@ -416,3 +416,27 @@ fn what_hundreds_of_waiting_ones_would_find_may_vanish_at_once() {
         assert!(ids.iter().all(|&id| bench.tokens(id) == alone));
     }
 }
+
+#[test]
+fn a_large_cache_is_told_in_pieces() {
+    let config =
+        EngineConfig { block_size: 1, total_blocks: 20_000, max_seq_len: 5_000, ..EngineConfig::default() };
+    let mut bench = Bench::new(config);
+    for seed in 1..=3 {
+        bench.submit(request(prompt(seed, 4_000), 1));
+    }
+    bench.run();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let seen = told.clone();
+    let policy = PrefixCache(move |ask: Ask<'_>| {
+        if let Ask::Observe(events) = ask {
+            seen.lock().unwrap().push(events.len());
+        }
+        Ok(Say::Default)
+    });
+    bench.engine.swap(AnyPolicy::PrefixCache(Box::new(policy)), bench.now);
+    let told = told.lock().unwrap();
+    assert!(told.len() > 1 && told.iter().all(|&rows| rows <= 8_192), "{told:?}");
+    let cached = bench.engine.snapshot(bench.now).memory.cached as usize;
+    assert!(cached >= 12_000 && told.iter().sum::<usize>() == cached, "{told:?} of {cached}");
+}

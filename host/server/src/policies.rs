@@ -385,7 +385,7 @@ fn prime(policy: AnyPolicy, known: &infer_core::policy::CacheEvents) -> Result<A
     match policy {
         AnyPolicy::PrefixCache(mut policy) => {
             // Whatever it would drop of them now it can name again when it is in force.
-            policy.observe(known).map_err(PolicyError::Prime)?;
+            policy.observe_all(known).map_err(PolicyError::Prime)?;
             Ok(AnyPolicy::PrefixCache(policy))
         }
         other => Ok(other),

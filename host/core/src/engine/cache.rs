@@ -138,7 +138,7 @@ impl Engine {
             let blocks = &self.kv.blocks;
             names = self.prefix.ask(
                 &mut cx,
-                |p| p.observe(&events).and_then(|names| only_idle(blocks, names)),
+                |p| p.observe_all(&events).and_then(|names| only_idle(blocks, names)),
                 || FaultView::Observe(Box::new(events.clone())),
             );
         }
@@ -204,7 +204,7 @@ impl Engine {
     /// faults, it is given up.
     fn tell_previous(&mut self, now: Micros) {
         self.feed.backlog.memory = self.kv.blocks.memory();
-        let told = self.prefix.previous_mut().map(|p| p.observe(&self.feed.backlog));
+        let told = self.prefix.previous_mut().map(|p| p.observe_all(&self.feed.backlog));
         self.feed.backlog.clear();
         if matches!(told, Some(Err(_))) {
             let mut cx = context!(self, now);

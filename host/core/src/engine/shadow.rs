@@ -67,7 +67,7 @@ impl Engine {
         self.prefix.ask_shadow(
             &mut cx,
             |p| {
-                let names = p.observe(&events).and_then(|names| only_idle(blocks, names))?;
+                let names = p.observe_all(&events).and_then(|names| only_idle(blocks, names))?;
                 let Some(live) = live.filter(|live| !(live.is_empty() && names.is_empty())) else {
                     return Ok(Compared::Told);
                 };

@@ -1,7 +1,12 @@
 //! Which prefixes are reused, kept and evicted. The engine owns blocks, hashes and counts.
 
+use std::collections::BTreeSet;
+
 use crate::ids::{BlockId, Micros, SequenceId, SessionId, TenantId};
 use crate::policy::{Memory, Policy, PolicyFault};
+
+/// Rows that one call of `observe` is told: a few milliseconds of the slowest shipped policy.
+const ROWS_PER_OBSERVE: usize = 8_192;
 
 /// Decides about cached prefixes. See `wit/prefix-cache.wit` for when each is called.
 pub trait PrefixCachePolicy: Policy {
@@ -13,6 +18,22 @@ pub trait PrefixCachePolicy: Policy {
 
     /// Hears what happened to cached blocks; answers with idle blocks to drop now.
     fn observe(&mut self, events: &CacheEvents) -> Result<Vec<BlockId>, PolicyFault>;
+
+    /// Like `observe`, in pieces that a policy gets through in the time of a call however much happened:
+    /// after a swap that is every cached block.
+    fn observe_all(&mut self, events: &CacheEvents) -> Result<Vec<BlockId>, PolicyFault> {
+        if events.len() <= ROWS_PER_OBSERVE {
+            return self.observe(events);
+        }
+        let mut names = Vec::new();
+        let mut named = BTreeSet::new();
+        for from in (0..events.len()).step_by(ROWS_PER_OBSERVE) {
+            // Until it is told that a block is gone, a policy may name it again.
+            let again = self.observe(&events.piece(from, ROWS_PER_OBSERVE))?;
+            names.extend(again.into_iter().filter(|name| named.insert(*name)));
+        }
+        Ok(names)
+    }
 
     /// Names at least `need` idle blocks to drop, first to go first.
     fn evict(&mut self, now: Micros, need: u32) -> Result<Vec<BlockId>, PolicyFault>;
@@ -88,6 +109,21 @@ impl CacheEvents {
         self.depth.clear();
         self.tenant.clear();
         self.session.clear();
+    }
+
+    /// At most `rows` rows from `from` on.
+    fn piece(&self, from: usize, rows: usize) -> Self {
+        let to = self.len().min(from + rows);
+        Self {
+            memory: self.memory,
+            at: self.at[from..to].to_vec(),
+            kind: self.kind[from..to].to_vec(),
+            block: self.block[from..to].to_vec(),
+            parent: self.parent[from..to].to_vec(),
+            depth: self.depth[from..to].to_vec(),
+            tenant: self.tenant[from..to].to_vec(),
+            session: self.session[from..to].to_vec(),
+        }
     }
 
     /// Appends the rows of `other` from `from` on.

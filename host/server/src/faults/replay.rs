@@ -211,7 +211,7 @@ fn ask(policy: &mut AnyPolicy, view: &FaultView) -> Result<String, PolicyFault> 
             Ok(format!("keeps {} tokens for {} ms", retention.keep_tokens, retention.ttl.0 / 1_000))
         }
         (AnyPolicy::PrefixCache(p), FaultView::Observe(events)) => {
-            Ok(format!("names {} blocks to drop", p.observe(events)?.len()))
+            Ok(format!("names {} blocks to drop", p.observe_all(events)?.len()))
         }
         (AnyPolicy::PrefixCache(p), FaultView::Evict { now, need }) => {
             Ok(format!("names {} blocks to evict", p.evict(*now, *need)?.len()))

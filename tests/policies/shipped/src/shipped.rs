@@ -12,10 +12,10 @@ pub struct Shipped {
 }
 
 impl Shipped {
-    /// Keeps compiled components in `cache_dir`.
+    /// Keeps compiled components in a private folder of `cache_dir`.
     pub fn new(cache_dir: &Path) -> Self {
         let config = LoaderConfig {
-            cache_dir: Some(cache_dir.to_owned()),
+            cache_dir: Some(cache_dir.join("compiled")),
             fuel: Some(1_000_000_000),
             ..LoaderConfig::default()
         };
