@@ -173,7 +173,7 @@ fn prefix_cache(
     let mut pair = [policy, builtin];
     let hit = hit(&mut SplitMix(1), 512);
     let mut costs = vec![compare("reuse".to_owned(), &mut pair, |policy| policy.reuse(&hit).map(drop))?];
-    for blocks in [16, 1_000, 8_192] {
+    for blocks in [16, 256, 2_048] {
         let events = idle_cache(blocks, blocks.min(100));
         let call = format!("observe, {blocks} blocks");
         match compare(call.clone(), &mut pair, |policy| policy.observe(&events).map(drop)) {

@@ -436,7 +436,7 @@ fn a_large_cache_is_told_in_pieces() {
     });
     bench.engine.swap(AnyPolicy::PrefixCache(Box::new(policy)), bench.now);
     let told = told.lock().unwrap();
-    assert!(told.len() > 1 && told.iter().all(|&rows| rows <= 8_192), "{told:?}");
+    assert!(told.len() > 1 && told.iter().all(|&rows| rows <= 2_048), "{told:?}");
     let cached = bench.engine.snapshot(bench.now).memory.cached as usize;
     assert!(cached >= 12_000 && told.iter().sum::<usize>() == cached, "{told:?} of {cached}");
 }

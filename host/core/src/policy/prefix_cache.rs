@@ -6,7 +6,7 @@ use crate::ids::{BlockId, Micros, SequenceId, SessionId, TenantId};
 use crate::policy::{Memory, Policy, PolicyFault};
 
 /// Rows that one call of `observe` is told: a few milliseconds of the slowest shipped policy.
-const ROWS_PER_OBSERVE: usize = 8_192;
+const ROWS_PER_OBSERVE: usize = 2_048;
 
 /// Decides about cached prefixes. See `wit/prefix-cache.wit` for when each is called.
 pub trait PrefixCachePolicy: Policy {
