@@ -249,7 +249,7 @@ impl<P: Policy + ?Sized> Slot<P> {
         change: Change,
     ) -> (bool, Option<AnyPolicy>) {
         self.end_shadow(cx, ShadowState::Replaced, "another policy came into the slot");
-        let state = self.outgoing_state(&policy.info().name);
+        let state = self.outgoing_state(&*policy);
         let restored = state.is_some_and(|state| policy.import_state(&state).is_ok());
         (restored, self.install(cx, policy, change))
     }
@@ -282,7 +282,7 @@ impl<P: Policy + ?Sized> Slot<P> {
         let mut previous = self.previous.take()?;
         self.end_canary(cx, CanaryState::RolledBack, "an operator rolled it back");
         let from = self.info();
-        let state = self.outgoing_state(&previous.policy.info().name);
+        let state = self.outgoing_state(&*previous.policy);
         let restored = state.is_some_and(|state| previous.policy.import_state(&state).is_ok());
         previous.since = cx.now;
         let retired = self.current.replace(previous);
@@ -291,9 +291,9 @@ impl<P: Policy + ?Sized> Slot<P> {
         Some((restored, retired.map(|t| (self.into_any)(t.policy))))
     }
 
-    /// The state that a successor of this name takes over. One that can't export any more left some earlier.
-    fn outgoing_state(&mut self, successor: &str) -> Option<Vec<u8>> {
-        let tenure = self.current.as_mut().filter(|t| t.policy.info().name == successor)?;
+    /// The state that a successor takes over. One that can't export any more left some earlier.
+    fn outgoing_state(&mut self, successor: &P) -> Option<Vec<u8>> {
+        let tenure = self.current.as_mut().filter(|t| successor.takes_state_of(&t.policy.info().name))?;
         let fresh = if tenure.broken { None } else { tenure.policy.export_state().ok() };
         Some(fresh.unwrap_or_else(|| std::mem::take(&mut tenure.state)))
     }

@@ -185,6 +185,7 @@ fn a_member_keeps_its_state_where_the_chain_changes() {
     let state = old.export_state().unwrap();
     let mut new = chain(["c", "d", "a"].map(|name| Member::new(name, &log)));
     taken(&log);
+    assert!(new.takes_state_of("a+b+c") && !new.takes_state_of("b+e") && !new.takes_state_of("a"));
     new.import_state(&state).unwrap();
     assert_eq!(taken(&log), ["c import [2]", "a import [2]"]);
     assert_eq!(new.stats().calls, 4);

@@ -103,6 +103,12 @@ impl Policy for Chain {
         Ok(framed)
     }
 
+    /// That of any chain that has one of its members.
+    fn takes_state_of(&self, name: &str) -> bool {
+        let known = |part: &str| self.members.iter().any(|member| member.name == part);
+        name.contains('+') && name.split('+').any(known)
+    }
+
     /// Gives each member the state of the one with its name, in whatever chain that stood. After a restart
     /// only those that were restarted get theirs: the others know more than their last exported state.
     fn import_state(&mut self, state: &[u8]) -> Result<(), PolicyFault> {

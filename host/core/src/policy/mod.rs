@@ -95,7 +95,13 @@ pub trait Policy: Send {
         Ok(Vec::new())
     }
 
-    /// Takes the state of the outgoing policy of the same name. An error starts it cold and is no fault.
+    /// Whether the state of an outgoing policy with this name is any of its business.
+    fn takes_state_of(&self, name: &str) -> bool {
+        self.info().name == name
+    }
+
+    /// Takes the state of the outgoing policy, where that is its business. An error starts it cold and is
+    /// no fault.
     fn import_state(&mut self, _state: &[u8]) -> Result<(), PolicyFault> {
         Ok(())
     }
