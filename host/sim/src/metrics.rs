@@ -101,6 +101,8 @@ pub struct Outcome {
     pub in_time: f64,
     /// From arrival to the first token.
     pub ttft_ms: Durations,
+    /// The same at 0, 1, .. 100 percent of the requests.
+    pub ttft_quantiles_ms: Vec<f64>,
     /// Between the tokens of one answer.
     pub itl_ms: Durations,
     /// From arrival to the last token.
@@ -280,6 +282,8 @@ impl Recorder {
         outcome.tokens_per_second = count(output + prompt) / seconds;
         outcome.in_time = if self.promised == 0 { 1.0 } else { count(self.kept) / count(self.promised) };
         outcome.ttft_ms = durations(&self.ttft);
+        let quantile = |percent| millis(Micros(self.ttft.value_at_quantile(f64::from(percent) / 100.0)));
+        outcome.ttft_quantiles_ms = (0..=100).map(quantile).collect();
         outcome.itl_ms = durations(&self.itl);
         outcome.latency_ms = durations(&self.latency);
         outcome.queue_ms = durations(&self.queue);

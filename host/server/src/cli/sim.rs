@@ -131,6 +131,8 @@ enum Format {
     Text,
     Json,
     Csv,
+    /// One page with charts
+    Html,
 }
 
 /// Simulates.
@@ -211,7 +213,7 @@ fn compare(args: CompareArgs) -> Result<(), Failure> {
     let sweep = Sweep { settings, contenders, workloads, loads, threads: args.threads.unwrap_or(cores) };
     let runs = sweep.runs();
     let cells = sweep.run(|done| progress(done, runs)).map_err(Failure::failed)?;
-    emit(common.out.as_deref(), &render(common.format, &cells))
+    emit(common.out.as_deref(), &render(common.format, &cells, &about(common)))
 }
 
 fn settings(common: &Common) -> Result<Settings, Failure> {
@@ -331,12 +333,27 @@ fn policies(
     Ok(slots)
 }
 
-fn render(format: Format, cells: &[Cell]) -> String {
+fn render(format: Format, cells: &[Cell], about: &str) -> String {
     match format {
         Format::Text => report::table(cells),
         Format::Json => report::json(cells) + "\n",
         Format::Csv => report::csv(cells),
+        Format::Html => report::html(cells, about),
     }
+}
+
+/// What was simulated, in a sentence.
+fn about(common: &Common) -> String {
+    format!(
+        "The engine and its policies in virtual time: {} with a model of shape {}, {} places, {} tokens a step, \
+         prompts in chunks of {}, seed {}.",
+        common.hardware,
+        common.model,
+        common.max_batch_size,
+        common.max_batch_tokens,
+        common.prefill_chunk,
+        common.seed
+    )
 }
 
 /// A line that is written over, where somebody looks at it.

@@ -1,7 +1,10 @@
-//! Sweeps for people and programs: a table, CSV, JSON.
+//! Sweeps for people and programs: a table, CSV, JSON, and a page with charts.
 
+mod chart;
+mod html;
 mod table;
 
+pub use html::html;
 pub use table::{csv, table};
 
 use crate::compare::Cell;

@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use crate::compare::Cell;
 
 /// A column of both tables: its name, its unit-free heading, how it is read, whether less is better.
-struct Column {
-    name: &'static str,
-    digits: usize,
-    read: fn(&Cell) -> f64,
+pub(super) struct Column {
+    pub name: &'static str,
+    pub digits: usize,
+    pub read: fn(&Cell) -> f64,
     better: Better,
 }
 
@@ -19,7 +19,7 @@ enum Better {
     Neither,
 }
 
-const COLUMNS: [Column; 12] = [
+pub(super) const COLUMNS: [Column; 12] = [
     column("out tok/s", 0, |c| c.outcome.output_per_second, Better::More),
     column("TTFT mean", 0, |c| c.outcome.ttft_ms.mean, Better::Less),
     column("p50", 0, |c| c.outcome.ttft_ms.p50, Better::Less),
@@ -94,7 +94,7 @@ fn tenants(text: &mut String, cell: &Cell) {
     let _ = writeln!(text, "      largest difference of service while both wait: {:.0}", outcome.service_gap);
 }
 
-fn is_best(column: &Column, cell: &Cell, group: &[Cell]) -> bool {
+pub(super) fn is_best(column: &Column, cell: &Cell, group: &[Cell]) -> bool {
     let own = (column.read)(cell);
     let beats = |other: &Cell| match column.better {
         Better::Less => own <= (column.read)(other),
@@ -120,7 +120,7 @@ pub fn csv(cells: &[Cell]) -> String {
              {:.5},{:.5},{:.5},{},{:.1},{},{}",
             cell.workload,
             cell.load,
-            cell.contender,
+            field(&cell.contender),
             o.requests,
             o.finished,
             o.refused,
@@ -147,4 +147,24 @@ pub fn csv(cells: &[Cell]) -> String {
         );
     }
     text
+}
+
+/// A text as RFC 4180 wants it: a configuration holds quotes and commas.
+fn field(text: &str) -> String {
+    if text.contains(['"', ',', '\n']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_with_quotes_and_commas_stay_one_field() {
+        assert_eq!(field("srpt"), "srpt");
+        assert_eq!(field(r#"a={"b": 1, "c": 2}"#), r#""a={""b"": 1, ""c"": 2}""#);
+    }
 }

@@ -1,0 +1,241 @@
+//! Charts as SVG: axes with round numbers, lines or dots, colours that colour-blind readers tell apart.
+
+use std::fmt::Write as _;
+
+/// Okabe and Ito's palette (2008), without its black and its yellow.
+pub const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"];
+
+const WIDTH: f64 = 560.0;
+const HEIGHT: f64 = 300.0;
+const LEFT: f64 = 64.0;
+const RIGHT: f64 = 24.0;
+const TOP: f64 = 12.0;
+const BOTTOM: f64 = 44.0;
+
+/// How an axis is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scale {
+    /// From zero, evenly.
+    Linear,
+    /// By powers of ten.
+    Log,
+}
+
+/// One axis.
+#[derive(Clone, Debug)]
+pub struct Axis {
+    /// What it shows, with its unit.
+    pub label: &'static str,
+    /// How it is divided.
+    pub scale: Scale,
+}
+
+/// How points are drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// Joined.
+    Line,
+    /// Joined, dashed.
+    Dashed,
+    /// One dot each, with the series' name.
+    Dots,
+}
+
+/// Points of one colour.
+#[derive(Clone, Debug)]
+pub struct Series {
+    /// Shown beside dots and when a pointer rests on it.
+    pub name: String,
+    /// Which of `COLOURS`, counted round.
+    pub colour: usize,
+    /// How its points are drawn.
+    pub mark: Mark,
+    /// x and y.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// A chart.
+#[derive(Clone, Debug)]
+pub struct Chart {
+    /// Horizontal.
+    pub x: Axis,
+    /// Vertical.
+    pub y: Axis,
+    /// What it shows.
+    pub series: Vec<Series>,
+}
+
+/// An axis with its ends.
+struct Span {
+    scale: Scale,
+    low: f64,
+    high: f64,
+}
+
+impl Chart {
+    /// As an SVG element.
+    pub fn svg(&self) -> String {
+        let all = || self.series.iter().flat_map(|series| &series.points);
+        let x = Span::of(self.x.scale, all().map(|point| point.0));
+        let y = Span::of(self.y.scale, all().map(|point| point.1));
+        let place_x = |value: f64| LEFT + x.part(value) * (WIDTH - LEFT - RIGHT);
+        let place_y = |value: f64| HEIGHT - BOTTOM - y.part(value) * (HEIGHT - TOP - BOTTOM);
+        let mut svg = format!(r#"<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img">"#);
+        for tick in x.ticks() {
+            let at = place_x(tick);
+            let (top, bottom, under) = (TOP, HEIGHT - BOTTOM, HEIGHT - BOTTOM + 16.0);
+            let _ = write!(svg, r#"<line class="grid" x1="{at:.1}" x2="{at:.1}" y1="{top}" y2="{bottom}"/>"#);
+            let _ =
+                write!(svg, r#"<text x="{at:.1}" y="{under}" text-anchor="middle">{}</text>"#, short(tick));
+        }
+        for tick in y.ticks() {
+            let at = place_y(tick);
+            let (right, before, base) = (WIDTH - RIGHT, LEFT - 6.0, at + 4.0);
+            let _ = write!(svg, r#"<line class="grid" x1="{LEFT}" x2="{right}" y1="{at:.1}" y2="{at:.1}"/>"#);
+            let _ =
+                write!(svg, r#"<text x="{before}" y="{base:.1}" text-anchor="end">{}</text>"#, short(tick));
+        }
+        let (middle, foot, centre) =
+            ((LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 8.0, (TOP + HEIGHT - BOTTOM) / 2.0);
+        let _ = write!(svg, r#"<text x="{middle}" y="{foot}" text-anchor="middle">{}</text>"#, self.x.label);
+        let _ = write!(
+            svg,
+            r#"<text transform="translate(14 {centre}) rotate(-90)" text-anchor="middle">{}</text>"#,
+            self.y.label
+        );
+        let mut named: Vec<(f64, f64)> = Vec::new();
+        for series in &self.series {
+            let colour = COLOURS[series.colour % COLOURS.len()];
+            let name = escape(&series.name);
+            if series.mark == Mark::Dots {
+                for &(at_x, at_y) in &series.points {
+                    let (cx, cy) = (place_x(at_x), place_y(at_y));
+                    let _ = write!(svg, r#"<circle cx="{cx:.1}" cy="{cy:.1}" r="5" fill="{colour}"/>"#);
+                    // Where several stand together the legend tells them apart.
+                    if named.iter().any(|(x, y)| (x - cx).abs() < 90.0 && (y - cy).abs() < 12.0) {
+                        continue;
+                    }
+                    named.push((cx, cy));
+                    let right = cx > WIDTH * 0.7;
+                    let (beside, anchor) = if right { (cx - 9.0, "end") } else { (cx + 9.0, "start") };
+                    let base = cy + 4.0;
+                    let _ = write!(
+                        svg,
+                        r#"<text x="{beside:.1}" y="{base:.1}" text-anchor="{anchor}">{name}</text>"#
+                    );
+                }
+                continue;
+            }
+            let mut path = String::new();
+            for (nth, &(at_x, at_y)) in series.points.iter().enumerate() {
+                let letter = if nth == 0 { 'M' } else { 'L' };
+                let _ = write!(path, "{letter}{:.1} {:.1}", place_x(at_x), place_y(at_y));
+            }
+            let dash = if series.mark == Mark::Dashed { r#" stroke-dasharray="5 4""# } else { "" };
+            let _ = write!(
+                svg,
+                r#"<path d="{path}" fill="none" stroke="{colour}" stroke-width="2"{dash}><title>{name}</title></path>"#
+            );
+        }
+        svg.push_str("</svg>");
+        svg
+    }
+}
+
+impl Span {
+    fn of(scale: Scale, values: impl Iterator<Item = f64>) -> Self {
+        let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
+        for value in values.filter(|value| value.is_finite() && (scale == Scale::Linear || *value > 0.0)) {
+            low = low.min(value);
+            high = high.max(value);
+        }
+        match scale {
+            _ if low > high => Self { scale, low: if scale == Scale::Log { 1.0 } else { 0.0 }, high: 10.0 },
+            Scale::Linear => Self { scale, low: 0.0, high: if high > 0.0 { high * 1.05 } else { 1.0 } },
+            Scale::Log => {
+                let (from, to) = (libm::floor(libm::log10(low)), libm::ceil(libm::log10(high)));
+                Self {
+                    scale,
+                    low: libm::exp10(from),
+                    high: libm::exp10(if to > from { to } else { from + 1.0 }),
+                }
+            }
+        }
+    }
+
+    /// Where a value stands between the ends, 0 to 1.
+    fn part(&self, value: f64) -> f64 {
+        let part = match self.scale {
+            Scale::Linear => (value - self.low) / (self.high - self.low),
+            Scale::Log => libm::log10(value.max(self.low) / self.low) / libm::log10(self.high / self.low),
+        };
+        part.clamp(0.0, 1.0)
+    }
+
+    fn ticks(&self) -> Vec<f64> {
+        let step = match self.scale {
+            Scale::Log => 10.0,
+            Scale::Linear => round_step((self.high - self.low) / 5.0),
+        };
+        let mut ticks = vec![self.low];
+        while let Some(&last) = ticks.last() {
+            let next = if self.scale == Scale::Log { last * step } else { last + step };
+            if next > self.high * 1.000_001 {
+                break;
+            }
+            ticks.push(next);
+        }
+        ticks
+    }
+}
+
+/// The next of 1, 2, 5, 10, 20, .. from `step` on.
+fn round_step(step: f64) -> f64 {
+    let decade = libm::exp10(libm::floor(libm::log10(step)));
+    let rounds = [1.0, 2.0, 5.0].map(|times| times * decade);
+    rounds.into_iter().find(|round| *round >= step * 0.999_999).unwrap_or(10.0 * decade)
+}
+
+/// A number as short as a tick wants it.
+fn short(value: f64) -> String {
+    match value.abs() {
+        small if small > 0.0 && small < 1.0 => format!("{value:.2}").trim_end_matches('0').to_owned(),
+        huge if huge >= 1_000_000.0 => format!("{:.0}M", value / 1_000_000.0),
+        large if large >= 10_000.0 => format!("{:.0}k", value / 1_000.0),
+        _ => format!("{value:.0}"),
+    }
+}
+
+/// A text for HTML.
+pub fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_have_round_numbers_and_hold_their_values() {
+        let linear = Span::of(Scale::Linear, [3.0, 87.0].into_iter());
+        assert_eq!(linear.ticks(), [0.0, 20.0, 40.0, 60.0, 80.0]);
+        let log = Span::of(Scale::Log, [12.0, 4_000.0].into_iter());
+        assert_eq!(
+            log.ticks().iter().map(|tick| short(*tick)).collect::<Vec<_>>(),
+            ["10", "100", "1000", "10k"]
+        );
+        for span in [
+            linear,
+            log,
+            Span::of(Scale::Log, std::iter::empty()),
+            Span::of(Scale::Linear, [0.0].into_iter()),
+        ] {
+            assert!(span.ticks().len() < 12 && (0.0..=1.0).contains(&span.part(50.0)));
+        }
+    }
+
+    #[test]
+    fn names_can_not_break_out_of_the_page() {
+        assert_eq!(escape(r#"<a href="x">&"#), "&lt;a href=&quot;x&quot;&gt;&amp;");
+    }
+}
