@@ -71,14 +71,18 @@ impl Watchdog {
     pub fn stalled(&mut self, now: Micros, wake: Micros) -> Option<Micros> {
         let promised = if wake == Micros::NEVER { now } else { wake };
         let &mut (since, promised) = self.stall.get_or_insert((now, promised));
-        let longest = since.plus(Micros(self.bound.0.saturating_mul(LONGEST_PROMISE)));
-        let due = since.plus(self.bound).max(promised.min(longest));
-        (now >= due).then(|| now.since(since))
+        (now >= self.due(since, promised)).then(|| now.since(since))
     }
 
     /// When a stall is to be judged, whatever the plan's wake says.
     pub fn next_check(&self) -> Option<Micros> {
-        self.stall.map(|(since, _)| since.plus(self.bound))
+        self.stall.map(|(since, promised)| self.due(since, promised))
+    }
+
+    /// After the bound, and after the wake that was promised, as far as that counts as a promise.
+    fn due(&self, since: Micros, promised: Micros) -> Micros {
+        let longest = since.plus(Micros(self.bound.0.saturating_mul(LONGEST_PROMISE)));
+        since.plus(self.bound).max(promised.min(longest))
     }
 
     /// Whether what has lasted since `mark` has lasted too long.
@@ -118,6 +122,7 @@ mod tests {
         {
             let mut watchdog = Watchdog::new(bound);
             assert_eq!(watchdog.stalled(Micros(0), wake), None);
+            assert_eq!(watchdog.next_check(), Some(Micros(judged_at)), "the engine sleeps until then");
             assert_eq!(watchdog.stalled(Micros(judged_at - 1), Micros::NEVER), None, "{wake:?}");
             assert!(watchdog.stalled(Micros(judged_at), Micros::NEVER).is_some(), "{wake:?}");
         }
