@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::{Plan, Sequence, Step, blocks_to_run, blocks_to_start};
 
-/// Says which rule a plan breaks. Stricter than a host in one point: nobody is given more tokens than
-/// it has left, which a host would only cut.
+/// Says which rule a plan breaks.
 pub fn check_plan(step: &Step, plan: &Plan) -> Result<(), String> {
     if plan.run.len() != plan.tokens.len() {
         return Err(format!("{} ids and {} token counts", plan.run.len(), plan.tokens.len()));
