@@ -40,7 +40,8 @@ const PROFILE: [(&str, &str); 6] = [
 ];
 
 /// What an outer cargo, clippy or coverage run sets for itself and must not reach the nested one.
-const OUTER_ONLY: [&str; 14] = [
+const OUTER_ONLY: [&str; 15] = [
+    "CARGO_BUILD_BUILD_DIR",
     "CARGO_BUILD_RUSTC_WRAPPER",
     "CARGO_BUILD_RUSTC_WORKSPACE_WRAPPER",
     "CARGO_BUILD_RUSTFLAGS",
