@@ -57,3 +57,4 @@ pub use event::{Change, Event, PrefixEvent};
 pub use executor::{DeviceFault, DeviceFaultKind, Executor, StepOutput};
 pub use ids::{BlockId, LogitsSlot, Micros, SequenceId, SessionId, TenantId};
 pub use request::{FinishReason, Refusal, Request, SamplingParams, Usage};
+pub use tenants::TenantTerms;

@@ -6,8 +6,22 @@ use crate::ids::TenantId;
 use crate::policy::TenantColumns;
 use crate::watchdog::Mark;
 
-/// Weight of a tenant for which nothing else was configured.
-const DEFAULT_WEIGHT_PERMILLE: u32 = 1_000;
+/// What the host grants a tenant. Policies act on it; the engine only shows it to them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TenantTerms {
+    /// Share beside other tenants, in thousandths; at least 1.
+    pub weight_permille: u32,
+    /// Tokens a minute, prompt and output; 0 for no limit.
+    pub rate_per_minute: u32,
+    /// Tokens that may be taken at once; 0 for a minute's worth.
+    pub burst: u32,
+}
+
+impl Default for TenantTerms {
+    fn default() -> Self {
+        Self { weight_permille: 1_000, rate_per_minute: 0, burst: 0 }
+    }
+}
 
 /// Fractions of a token that means are kept in.
 const OUTPUT_UNIT: u32 = 256;
@@ -17,6 +31,10 @@ const OUTPUT_MEMORY: u32 = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Tenants {
     rows: BTreeMap<TenantId, u32>,
+    /// Of those for whom something was configured.
+    configured: BTreeMap<TenantId, TenantTerms>,
+    /// By row.
+    terms: Vec<TenantTerms>,
     /// When another tenant's later request was first started before one of this tenant's, and none of
     /// this tenant's since.
     passed: Vec<Option<Mark>>,
@@ -48,6 +66,21 @@ impl Tenants {
         }
     }
 
+    /// What a row's tenant is granted.
+    pub fn terms(&self, row: u32) -> TenantTerms {
+        self.terms[row as usize]
+    }
+
+    /// Replaces what is configured; who isn't named gets the default.
+    pub fn configure(&mut self, columns: &mut TenantColumns, all: &[(TenantId, TenantTerms)]) {
+        self.configured = all.iter().copied().collect();
+        for (&tenant, &row) in &self.rows {
+            let terms = self.configured.get(&tenant).copied().unwrap_or_default();
+            columns.weight_permille[row as usize] = terms.weight_permille.max(1);
+            self.terms[row as usize] = terms;
+        }
+    }
+
     /// See `Tenants::passed`.
     pub fn passed(&mut self, row: u32) -> &mut Option<Mark> {
         &mut self.passed[row as usize]
@@ -61,8 +94,10 @@ impl Tenants {
     /// The row of a tenant, made where there is none.
     pub fn row(&mut self, columns: &mut TenantColumns, tenant: TenantId) -> u32 {
         *self.rows.entry(tenant).or_insert_with(|| {
+            let terms = self.configured.get(&tenant).copied().unwrap_or_default();
             columns.id.push(tenant.0);
-            columns.weight_permille.push(DEFAULT_WEIGHT_PERMILLE);
+            columns.weight_permille.push(terms.weight_permille.max(1));
+            self.terms.push(terms);
             columns.running.push(0);
             columns.waiting.push(0);
             columns.prompt_tokens_served.push(0);
@@ -71,5 +106,24 @@ impl Tenants {
             self.outputs.push(0);
             columns.id.len() as u32 - 1
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn terms_reach_rows_that_are_there_and_rows_that_come() {
+        let (mut tenants, mut columns) = (Tenants::default(), TenantColumns::default());
+        let terms = |weight_permille| TenantTerms { weight_permille, rate_per_minute: 60, burst: 10 };
+        let early = tenants.row(&mut columns, TenantId(3));
+        tenants.configure(&mut columns, &[(TenantId(3), terms(2_500)), (TenantId(4), terms(0))]);
+        let late = tenants.row(&mut columns, TenantId(4));
+        assert_eq!((columns.weight_permille[early as usize], tenants.terms(early)), (2_500, terms(2_500)));
+        assert_eq!(columns.weight_permille[late as usize], 1, "a weight of 0 would starve");
+        tenants.configure(&mut columns, &[]);
+        assert_eq!(tenants.terms(early), TenantTerms::default());
+        assert_eq!(columns.weight_permille, [1_000, 1_000]);
     }
 }

@@ -13,6 +13,7 @@ use crate::engine::{Clock, EngineHandle};
 use crate::http::ApiError;
 use crate::metrics::Recorder;
 use crate::policies::PolicyManager;
+use crate::tenants::Tenants;
 
 /// Text below this length is tokenized where it stands: handing it over would take longer.
 const INLINE_TOKENIZE_BYTES: usize = 1_024;
@@ -23,6 +24,8 @@ pub struct App {
     pub config: Config,
     /// Since start.
     pub clock: Clock,
+    /// Who may ask.
+    pub tenants: Tenants,
     /// Histograms and windows.
     pub recorder: Recorder,
     /// True once connections are to end.
@@ -81,10 +84,17 @@ pub struct Parts {
 
 impl App {
     /// Before the model is loaded.
-    pub fn new(config: Config, clock: Clock, shutdown: watch::Receiver<bool>, data_url: String) -> Self {
+    pub fn new(
+        config: Config,
+        tenants: Tenants,
+        clock: Clock,
+        shutdown: watch::Receiver<bool>,
+        data_url: String,
+    ) -> Self {
         Self {
             config,
             clock,
+            tenants,
             recorder: Recorder::default(),
             shutdown,
             data_url,

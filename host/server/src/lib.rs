@@ -21,3 +21,4 @@ pub mod metrics;
 pub mod policies;
 pub mod serve;
 pub mod sizing;
+pub mod tenants;

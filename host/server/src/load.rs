@@ -34,6 +34,9 @@ pub enum StartError {
         /// Why not.
         error: std::io::Error,
     },
+    /// The engine ended as soon as it began.
+    #[error("{0}")]
+    Stopped(#[from] crate::engine::EngineStopped),
     /// The machine refused something.
     #[error("{0}: {1}")]
     Io(&'static str, std::io::Error),

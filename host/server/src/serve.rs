@@ -11,13 +11,14 @@ use tokio::task::JoinHandle;
 use crate::admin;
 use crate::admin::token::{Token, TokenFile};
 use crate::app::{App, Parts};
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, PolicyChoice};
 use crate::data;
 use crate::engine::{self, ChannelBounds, Clock, EngineHandle, EngineThread};
 use crate::faults::{self, FaultRecorder, Library};
 use crate::http::{Listener, ListenerBounds};
 use crate::load::{Loaded, StartError};
 use crate::policies::{self, PolicyManager};
+use crate::tenants::Tenants;
 
 /// Connections of the admin plane; a handful of consoles and scripts.
 const ADMIN_CONNECTIONS: usize = 64;
@@ -47,13 +48,17 @@ impl Server {
     /// are answered from the beginning.
     pub async fn start(config: Config) -> Result<RunningServer, StartError> {
         let clock = Clock::start();
+        let tenants = Tenants::open(config.api_keys.as_deref())
+            .map_err(|wrong| ConfigError(format!("--api-keys: {wrong}")))?;
+        let config = enforce_rates(config, &tenants);
         let data = bind("--port", &config.host, config.port).await?;
         let control = bind("--admin", &config.admin_host, config.admin_port).await?;
         let (data_addr, admin_addr) = (data.address, control.address);
         let (token, token_file) = admin_token(&config, admin_addr.port())?;
         let (shutdown, stopping) = watch::channel(false);
+        warn_of_open_doors(data_addr, admin_addr, &tenants);
         let data_url = format!("http://{data_addr}");
-        let app = Arc::new(App::new(config, clock, stopping.clone(), data_url));
+        let app = Arc::new(App::new(config, tenants, clock, stopping.clone(), data_url));
         let planes = serve_planes(&app, data, control, token.clone(), &stopping);
         let engine = match start_engine(&app).await {
             Ok(engine) => engine,
@@ -73,6 +78,41 @@ impl Server {
             shutdown,
             _token_file: token_file,
         })
+    }
+}
+
+/// Rates are kept by a policy; where nobody chose one, the one that keeps them is added.
+fn enforce_rates(mut config: Config, tenants: &Tenants) -> Config {
+    const KEEPER: &str = "token-bucket";
+    if !tenants.has_rates() || config.admission.name.contains(KEEPER) {
+        return config;
+    }
+    if config.admission_chosen {
+        tracing::warn!(
+            "tenants have rates, but `{}` may not keep them; `{KEEPER}` does",
+            config.admission.name
+        );
+        return config;
+    }
+    let own: serde_json::Value = serde_json::from_str(&config.admission.config).unwrap_or_default();
+    config.admission = PolicyChoice {
+        config: serde_json::json!({&config.admission.name: own}).to_string(),
+        name: format!("{},{KEEPER}", config.admission.name),
+    };
+    config
+}
+
+fn warn_of_open_doors(data: SocketAddr, control: SocketAddr, tenants: &Tenants) {
+    if !data.ip().is_loopback() && !tenants.need_keys() {
+        tracing::warn!("{data} can be reached from elsewhere and asks for no key; see --api-keys");
+    }
+    if !control.ip().is_loopback() {
+        tracing::warn!(
+            "the admin plane at {control} can be reached from elsewhere, and its token crosses the network in clear"
+        );
+    }
+    if tenants.need_keys() {
+        tracing::info!(keys = tenants.key_count(), "requests need an API key");
     }
 }
 
@@ -129,6 +169,7 @@ async fn start_engine(app: &Arc<App>) -> Result<EngineThread, StartError> {
     let (engine, parts) = tokio::task::spawn_blocking(move || load(&for_loading))
         .await
         .unwrap_or_else(|e| std::panic::resume_unwind(e.into_panic()))?;
+    engine.handle.set_tenants(app.tenants.terms())?;
     app.set_served(parts);
     if app.is_draining() {
         engine.handle.drain();

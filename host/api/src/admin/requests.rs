@@ -12,6 +12,9 @@ pub struct RequestRow {
     /// `x-request-id`.
     pub request_id: String,
     pub tenant: u32,
+    /// The tenant's name; `default` where no keys are configured.
+    #[serde(default)]
+    pub tenant_name: String,
     pub session: String,
     pub user: String,
     pub metadata: BTreeMap<String, String>,

@@ -10,6 +10,7 @@ impl Engine {
         let (prefill, output) = self.rates.per_second(now);
         let tenants = &self.view.tenants;
         let at = tenant_row as usize;
+        let terms = self.tenants.terms(tenant_row);
         let cell = |column: &[u32]| column.get(at).copied().unwrap_or(0);
         let served = |column: &[u64]| column.get(at).copied().unwrap_or(0);
         Load {
@@ -28,8 +29,8 @@ impl Engine {
             tenant_running: cell(&tenants.running),
             tenant_waiting: cell(&tenants.waiting),
             tenant_weight_permille: cell(&tenants.weight_permille),
-            tenant_rate_per_minute: 0,
-            tenant_burst: 0,
+            tenant_rate_per_minute: terms.rate_per_minute,
+            tenant_burst: terms.burst,
             tenant_prompt_tokens_served: served(&tenants.prompt_tokens_served),
             tenant_output_tokens_served: served(&tenants.output_tokens_served),
         }

@@ -28,7 +28,7 @@ use crate::engine::cache::Feed;
 use crate::engine::held::Held;
 use crate::event::Event;
 use crate::guard::{Context, Slot, Strikes};
-use crate::ids::{Micros, SequenceId};
+use crate::ids::{Micros, SequenceId, TenantId};
 use crate::kv::Kv;
 use crate::perf::Recorder;
 use crate::policy::{
@@ -38,7 +38,7 @@ use crate::policy::{
 use crate::rates::Rates;
 use crate::sequence::{SeqIx, Slab};
 use crate::snapshot::Counters;
-use crate::tenants::Tenants;
+use crate::tenants::{TenantTerms, Tenants};
 use crate::verify::{PlannedRow, Verifier};
 use crate::watchdog::{Mark, Watchdog};
 
@@ -244,6 +244,12 @@ impl Engine {
     /// From now on `submit` refuses with `Draining`.
     pub fn drain(&mut self) {
         self.draining = true;
+    }
+
+    /// Replaces what tenants are granted; who isn't named has the default terms.
+    pub fn set_tenants(&mut self, all: &[(TenantId, TenantTerms)]) {
+        self.tenants.configure(&mut self.view.tenants, all);
+        self.load_changed = true;
     }
 
     /// Number of the step that is planned next.

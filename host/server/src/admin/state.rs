@@ -126,6 +126,7 @@ fn request_row(served: &Served, row: &RequestSnapshot, at: Micros) -> RequestRow
         id: row.id.0,
         request_id: meta.request_id,
         tenant: row.tenant.0,
+        tenant_name: meta.tenant,
         session: meta.session,
         user: meta.user,
         metadata: meta.metadata,

@@ -4,6 +4,7 @@ mod author;
 mod bench;
 mod flags;
 mod generate;
+mod keys;
 mod policy;
 mod replay;
 mod serve;
@@ -31,6 +32,9 @@ enum Command {
     /// Makes policies, and lists and swaps those of a running host
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
+    /// Makes API keys and shows whose there are
+    #[command(subcommand)]
+    Keys(keys::KeysCommand),
     /// Tries policies on virtual hardware, in virtual time
     #[command(subcommand)]
     Sim(sim::SimCommand),
@@ -71,6 +75,7 @@ pub fn main() -> ExitCode {
         Command::Serve(args) => serve::run(args),
         Command::Generate(args) => generate::run(args),
         Command::Policy(command) => policy::run(command),
+        Command::Keys(command) => keys::run(command),
         Command::Sim(command) => sim::run(command),
         Command::Bench(command) => bench::run(command),
     };

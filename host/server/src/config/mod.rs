@@ -3,6 +3,7 @@
 //! What depends on the model (the pool's size, the sequence length where none was given) is derived
 //! in `sizing`, which needs the model's shapes.
 
+mod document;
 mod parse;
 mod settings;
 
@@ -13,6 +14,7 @@ use std::time::Duration;
 use infer_core::policy::PolicyKind;
 use infer_model::{DType, KvCacheKind};
 
+pub use document::{Document, Entry, near};
 pub use settings::{Origin, SETTINGS, Setting, Settings, environment_name};
 
 /// A setting that can't be used; names where it stands and what would be right.
@@ -67,6 +69,8 @@ pub struct Config {
     pub scheduler: PolicyChoice,
     /// Who is let in.
     pub admission: PolicyChoice,
+    /// Whether somebody chose it.
+    pub admission_chosen: bool,
     /// Which prefix is kept.
     pub prefix_cache: PolicyChoice,
     /// Where policy faults are written down; `None` takes this user's cache directory.
@@ -75,6 +79,8 @@ pub struct Config {
     pub threads: usize,
     /// Seeds requests that bring no seed.
     pub seed: Option<u64>,
+    /// Tenants and the digests of their keys; `None` lets everybody in.
+    pub api_keys: Option<PathBuf>,
     /// Longest request body.
     pub max_body_bytes: usize,
     /// Dialect of streams.
@@ -189,10 +195,12 @@ impl Config {
             prefix_caching: read(all, "prefix-caching", true, parse::switch)?,
             scheduler: policy(PolicyKind::Scheduler, "scheduler", "continuous")?,
             admission: policy(PolicyKind::Admission, "admission", "memory-aware")?,
+            admission_chosen: all.get("admission").is_some(),
             prefix_cache: policy(PolicyKind::PrefixCache, "prefix-cache", "lru")?,
             fault_dir: read(all, "fault-dir", None, |t| non_empty(t).map(|path| Some(PathBuf::from(path))))?,
             threads: read(all, "threads", cores, |t| parse::number(t, 1, 1_024))?,
             seed: read(all, "seed", None, |t| parse::number(t, 0, u64::MAX).map(Some))?,
+            api_keys: read(all, "api-keys", None, |t| non_empty(t).map(|path| Some(PathBuf::from(path))))?,
             max_body_bytes: read(all, "max-body-bytes", 8 << 20, |t| {
                 let bytes = parse::bytes(t)?;
                 if (1_024..=1 << 30).contains(&bytes) {

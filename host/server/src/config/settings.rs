@@ -8,6 +8,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::ConfigError;
+use super::document::{Document, near};
 
 /// One flag of `infer serve`; also `INFER_<KEY>` and a key of `infer.toml`.
 pub struct Setting {
@@ -106,6 +107,12 @@ pub const SETTINGS: &[Setting] = &[
     model_setting("threads", "N", "all cores", "Threads that compute"),
     setting("seed", "N", "none", "Makes sampling of requests without a seed reproducible"),
     switch("deterministic", "off", "Results that don't depend on the batch (the CPU path always is so)"),
+    setting(
+        "api-keys",
+        "FILE",
+        "none",
+        "TOML file of tenants and the digests of their keys; see `infer keys`",
+    ),
     setting("max-body-bytes", "BYTES", "8MiB", "Longest request body"),
     setting("sse-dialect", "DIALECT", "auto", "`auto`, `named` or `openai`"),
 ];
@@ -117,8 +124,8 @@ pub enum Origin {
     Flag(&'static str),
     /// `INFER_KEY`.
     Environment(String),
-    /// A key of a file.
-    File(PathBuf, String),
+    /// A key of a file, at a line.
+    File(PathBuf, usize, String),
     /// Nowhere.
     Default(&'static str),
 }
@@ -128,7 +135,7 @@ impl fmt::Display for Origin {
         match self {
             Self::Flag(key) | Self::Default(key) => write!(f, "--{key}"),
             Self::Environment(name) => f.write_str(name),
-            Self::File(path, key) => write!(f, "{}: {key}", path.display()),
+            Self::File(path, line, key) => write!(f, "{}:{line}: {key}", path.display()),
         }
     }
 }
@@ -182,27 +189,22 @@ impl Settings {
         let text = std::fs::read_to_string(path).map_err(|e| {
             ConfigError(format!("--config: can't read {shown}: {e}; give the path of a readable TOML file"))
         })?;
-        let table: toml::Table = text
-            .parse()
-            .map_err(|e: toml::de::Error| ConfigError(format!("{shown}: not valid TOML: {}", e.message())))?;
-        for (raw, value) in table {
-            let Some(setting) = SETTINGS.iter().find(|s| s.key == raw.replace('_', "-")) else {
-                let near = nearest(&raw);
-                return Err(ConfigError(format!("{shown}: unknown key `{raw}`{near}")));
+        let shown = shown.to_string();
+        let document = Document::parse(&shown, &text).map_err(ConfigError)?;
+        for entry in document.entries() {
+            let Some(setting) = SETTINGS.iter().find(|s| s.key == entry.key.replace('_', "-")) else {
+                let meant = near(&entry.key, &known_keys()).map_or_else(
+                    || "; `infer config print` lists the keys".to_owned(),
+                    |meant| format!("; did you mean `{meant}`?"),
+                );
+                return Err(ConfigError(document.wrong(&entry, format!("unknown key{meant}"))));
             };
-            let text = match value {
-                toml::Value::String(s) => s,
-                toml::Value::Integer(i) => i.to_string(),
-                toml::Value::Float(x) => x.to_string(),
-                toml::Value::Boolean(b) => if b { "on" } else { "off" }.to_owned(),
-                other => {
-                    return Err(ConfigError(format!(
-                        "{shown}: {raw}: expected a string, a number or a boolean, found {}",
-                        other.type_str()
-                    )));
-                }
+            let Some(text) = entry.text() else {
+                let message = format!("expected a string, a number or a boolean, found {}", entry.kind());
+                return Err(ConfigError(document.wrong(&entry, message)));
             };
-            self.values.insert(setting.key, (Origin::File(path.to_path_buf(), raw), text));
+            let origin = Origin::File(path.to_path_buf(), document.line(&entry), entry.key.clone());
+            self.values.insert(setting.key, (origin, text));
         }
         Ok(())
     }
@@ -213,15 +215,8 @@ pub fn environment_name(key: &str) -> String {
     format!("INFER_{}", key.replace('-', "_").to_uppercase())
 }
 
-/// A hint for a misspelt key: the setting that shares the longest beginning with it.
-fn nearest(raw: &str) -> String {
-    let raw = raw.replace('_', "-");
-    let shared = |key: &str| key.chars().zip(raw.chars()).take_while(|(a, b)| a == b).count();
-    SETTINGS
-        .iter()
-        .max_by_key(|s| shared(s.key))
-        .filter(|s| shared(s.key) >= 3)
-        .map_or_else(|| "; see `infer serve --help`".to_owned(), |s| format!("; did you mean `{}`?", s.key))
+fn known_keys() -> Vec<&'static str> {
+    SETTINGS.iter().map(|setting| setting.key).collect()
 }
 
 #[cfg(test)]
@@ -244,17 +239,17 @@ mod tests {
         assert_eq!(all.get("max-batch-size").unwrap().1, "2");
         assert_eq!(all.get("prefix-caching").unwrap().1, "off");
         assert_eq!(all.origin("seed").to_string(), "INFER_SEED");
-        assert!(all.origin("max-batch-size").to_string().ends_with("infer.toml: max_batch_size"));
+        assert!(all.origin("max-batch-size").to_string().ends_with("infer.toml:2: max_batch_size"));
     }
 
     #[test]
     fn an_unknown_key_of_the_file_is_named_with_a_hint() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.toml");
-        std::fs::write(&path, "max-batch-sise = 2\n").unwrap();
+        std::fs::write(&path, "\nmax-batch-sise = 2\n").unwrap();
         let error = Settings::gather(&flags(&[]), |_| None, Some(&path)).unwrap_err().to_string();
         assert!(
-            error.contains("x.toml: unknown key `max-batch-sise`; did you mean `max-batch-size`?"),
+            error.contains("x.toml:2: max-batch-sise: unknown key; did you mean `max-batch-size`?"),
             "{error}"
         );
     }

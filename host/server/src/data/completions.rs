@@ -9,7 +9,7 @@ use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue
 use hyper::{HeaderMap, Response, StatusCode};
 use infer_api::admin::AdminEvent;
 use infer_api::completions::{Choice, Completion};
-use infer_core::{Request, SamplingParams, SessionId, TenantId};
+use infer_core::{Request, SamplingParams, SessionId};
 
 use super::outcome::{Known, Outcome, openai_reason, reason_name};
 use super::sse::{Dialect, KEEP_ALIVE};
@@ -19,6 +19,7 @@ use crate::app::{App, Served};
 use crate::config::DialectChoice;
 use crate::engine::{End, LiveRequest, NewRequest, RequestMeta, StreamEvent};
 use crate::http::{Answer, ApiError, RequestId, json};
+use crate::tenants::Tenant;
 
 /// Most events that one chunk of a stream carries.
 const EVENTS_PER_CHUNK: usize = 64;
@@ -29,22 +30,27 @@ const GAPS_PER_REPORT: usize = 32;
 pub async fn complete(
     app: &Arc<App>,
     request_id: &RequestId,
+    tenant: &Arc<Tenant>,
     headers: &HeaderMap,
     body: &[u8],
 ) -> Result<Answer, ApiError> {
     let served = app.served()?;
     let parsed = validate::parse(body, &served.model_names)?;
-    app.refuse_if_draining().inspect_err(|_| app.count_turned_away())?;
+    app.refuse_if_draining().inspect_err(|_| {
+        app.count_turned_away();
+        tenant.usage.refused();
+    })?;
     let wants_json = accepts_json(headers);
     let streams = parsed.stream.unwrap_or(!wants_json);
     let dialect =
         dialect(app.config.sse_dialect, served, request_id, &parsed, wants_json, app.clock.unix_s());
     let stops = parsed.stop.clone();
-    let (new, ends) = admit(app, served, request_id, parsed).await?;
+    let (new, ends) = admit(app, served, request_id, tenant, parsed).await?;
     let (prompt_tokens, max_tokens) = (new.request.prompt.len() as u32, new.request.max_new_tokens);
     let live = served.engine.submit(new).await.map_err(|error| {
         let error = ApiError::from(error);
         tell_of_refusal(served, request_id, &error);
+        tenant.usage.refused();
         error
     })?;
     let text = Text::new(served.tokenizer.detokenizer(), stops, ends, max_tokens);
@@ -53,6 +59,7 @@ pub async fn complete(
         live,
         text,
         request_id: request_id.clone(),
+        tenant: Arc::clone(tenant),
         prompt_tokens,
         stopped: false,
         last_at: None,
@@ -74,6 +81,7 @@ async fn admit(
     app: &App,
     served: &Served,
     request_id: &RequestId,
+    tenant: &Tenant,
     parsed: Parsed,
 ) -> Result<(NewRequest, Arc<[u32]>), ApiError> {
     let prompt: Arc<[u32]> = match parsed.prompt {
@@ -108,10 +116,10 @@ async fn admit(
     let ends: Arc<[u32]> = ends.into();
     let now = app.clock.now();
     let request = Request {
-        tenant: TenantId(0),
+        tenant: tenant.id,
         session: SessionId(parsed.session_id.as_deref().map_or(0, |s| served.key_of("session", s))),
         cache_salt: parsed.cache_salt.as_deref().map_or(0, |s| served.key_of("salt", s)),
-        priority: parsed.priority,
+        priority: parsed.priority.min(tenant.max_priority),
         deadline: parsed.ttft_deadline.map_or(infer_core::Micros::NEVER, |after| {
             now.plus(infer_core::Micros(after.as_micros() as u64))
         }),
@@ -129,6 +137,7 @@ async fn admit(
     };
     let meta = RequestMeta {
         request_id: request_id.as_str().to_owned(),
+        tenant: tenant.name.clone(),
         session: parsed.session_id.unwrap_or_default(),
         user: parsed.user.unwrap_or_default(),
         metadata: parsed.metadata,
@@ -180,6 +189,7 @@ struct Run {
     live: LiveRequest,
     text: Text,
     request_id: RequestId,
+    tenant: Arc<Tenant>,
     prompt_tokens: u32,
     /// A stop string was seen; what the engine still sends is not for the client.
     stopped: bool,
@@ -243,6 +253,14 @@ impl Run {
             },
         );
         self.app.recorder.ended(&outcome);
+        if matches!(end, Some(End::Refused(_))) {
+            self.tenant.usage.refused();
+        } else {
+            let usage = &outcome.usage;
+            let cached = usage.prompt_tokens_details.cached_tokens;
+            let failed = outcome.error.is_some();
+            self.tenant.usage.ended(usage.prompt_tokens, cached, usage.completion_tokens, failed);
+        }
         if let (Some(End::Refused(_)), Some(error), Ok(served)) = (end, &outcome.error, self.app.served()) {
             tell_of_refusal(served, &self.request_id, error);
         }
@@ -250,6 +268,7 @@ impl Run {
         tracing::info!(
             request_id = self.request_id.as_str(),
             id = self.live.id().0,
+            tenant = meta.tenant,
             user = meta.user,
             session = meta.session,
             metadata = ?meta.metadata,
@@ -270,6 +289,7 @@ impl Drop for Run {
     fn drop(&mut self) {
         if !self.live.is_ended() {
             let (request_id, id) = (self.request_id.as_str(), self.live.id().0);
+            self.tenant.usage.ended(self.prompt_tokens, 0, self.text.tokens(), false);
             tracing::info!(request_id, id, completion_tokens = self.text.tokens(), "the client went away");
         }
     }

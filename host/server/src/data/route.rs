@@ -11,6 +11,7 @@ use super::{completions, models};
 use crate::app::App;
 use crate::http::{Answer, ApiError, BodyLimits, RequestId, discard, json, read_body, text};
 use crate::metrics;
+use crate::tenants::Tenant;
 
 /// Answers one request; `x-request-id` is echoed whatever happens.
 pub async fn route(app: Arc<App>, request: Request<Incoming>) -> Answer {
@@ -62,19 +63,23 @@ async fn dispatch(
     if !fits {
         return Err(ApiError::method_not_allowed(path, allow));
     }
+    // Probes and scrapers have no key.
+    let open = ["/version", "/health", "/health/ready", "/metrics"].contains(&path);
+    let tenant = if open { None } else { Some(app.tenants.authenticate(&head.headers)?) };
     match path {
         "/v1/models" => models::list(app),
         "/version" => Ok(models::version()),
         "/health" => health(app),
         "/health/ready" => ready(app),
         "/metrics" => Ok(text(metrics::CONTENT_TYPE, metrics::render(app).await)),
-        _ => post(app, request_id, head, body).await,
+        _ => post(app, request_id, &tenant.expect("what reads a body needs a tenant"), head, body).await,
     }
 }
 
 async fn post(
     app: &Arc<App>,
     request_id: &RequestId,
+    tenant: &Arc<Tenant>,
     head: &Parts,
     body: &mut Option<Incoming>,
 ) -> Result<Answer, ApiError> {
@@ -84,7 +89,7 @@ async fn post(
     match head.uri.path() {
         "/tokenize" => models::tokenize(app, &body).await,
         "/detokenize" => models::detokenize(app, &body),
-        _ => completions::complete(app, request_id, &head.headers, &body).await,
+        _ => completions::complete(app, request_id, tenant, &head.headers, &body).await,
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use infer_core::engine::SwapReport;
 use infer_core::policy::{AnyPolicy, CacheEvents, PolicyKind};
 use infer_core::snapshot::{BlockSnapshot, Snapshot};
-use infer_core::{FinishReason, Micros, Refusal, Request, SequenceId};
+use infer_core::{FinishReason, Micros, Refusal, Request, SequenceId, TenantId, TenantTerms};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use super::stream::StreamEvent;
@@ -24,6 +24,8 @@ pub enum Command {
     Blocks(oneshot::Sender<Vec<BlockSnapshot>>),
     /// Fail everything that waits; answers how many.
     ClearQueue(String, oneshot::Sender<usize>),
+    /// What tenants are granted from now on.
+    Tenants(Vec<(TenantId, TenantTerms)>),
     /// Take nothing new from now on.
     Drain,
     /// Everything a new prefix-cache policy must be told.

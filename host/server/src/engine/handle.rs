@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use infer_core::policy::{AnyPolicy, CacheEvents, PolicyKind};
 use infer_core::request::RefusalReason;
 use infer_core::snapshot::BlockSnapshot;
-use infer_core::{FinishReason, Refusal, SequenceId};
+use infer_core::{FinishReason, Refusal, SequenceId, TenantId, TenantTerms};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use super::clock::Clock;
@@ -164,6 +164,11 @@ impl EngineHandle {
     /// Brings the previous policy of a slot back, where there is one.
     pub async fn rollback(&self, kind: PolicyKind) -> Result<Option<Swapped>, EngineStopped> {
         self.ask(|reply| Command::Rollback(kind, reply)).await
+    }
+
+    /// What tenants are granted from now on; who isn't named has the default terms.
+    pub fn set_tenants(&self, terms: Vec<(TenantId, TenantTerms)>) -> Result<(), EngineStopped> {
+        self.send(Command::Tenants(terms))
     }
 
     /// From now on the engine refuses new requests.

@@ -49,6 +49,8 @@ pub enum End {
 pub struct RequestMeta {
     /// `x-request-id`.
     pub request_id: String,
+    /// The tenant's name.
+    pub tenant: String,
     /// The client's conversation id.
     pub session: String,
     /// The client's `user`.

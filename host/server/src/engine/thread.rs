@@ -247,6 +247,7 @@ impl Driver {
             Command::ClearQueue(message, reply) => {
                 let _ = reply.send(self.engine.clear_queue(&message, now));
             }
+            Command::Tenants(terms) => self.engine.set_tenants(&terms),
             Command::Drain => self.engine.drain(),
             Command::Prime(reply) => {
                 let _ = reply.send(self.engine.begin_priming());

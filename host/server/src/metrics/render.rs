@@ -10,6 +10,7 @@ use prometheus_client::registry::Registry;
 
 use crate::admin;
 use crate::app::App;
+use crate::tenants::UsageSnapshot;
 
 /// Content type of the answer.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -30,6 +31,7 @@ pub async fn render(app: &App) -> String {
             prefix_caching: app.config.prefix_caching,
         };
         aliases(&mut families, state, &config);
+        tenants(&mut families, app);
     }
     let mut registry = Registry::default();
     registry.register_collector(Box::new(families));
@@ -152,6 +154,21 @@ fn policies(f: &mut Families, s: &State) {
         (labels, 1.0)
     });
     f.family("infer_policy_info", "Policy in force", Kind::Gauge, info.collect());
+}
+
+/// Usage by tenant; `Tenants::usage` bounds how many rows there are.
+fn tenants(f: &mut Families, app: &App) {
+    let all = app.tenants.usage();
+    let mut family = |name, help, value: fn(&UsageSnapshot) -> u64| {
+        let rows = all.iter().map(|(tenant, usage)| (vec![("tenant", tenant.clone())], value(usage) as f64));
+        f.family(name, help, Kind::Counter, rows.collect());
+    };
+    family("infer_tenant_requests", "Requests of a tenant that were taken and ended", |u| u.requests);
+    family("infer_tenant_requests_refused", "Requests of a tenant turned away", |u| u.refused);
+    family("infer_tenant_requests_failed", "Taken requests that ended by an error", |u| u.failed);
+    family("infer_tenant_prompt_tokens", "Prompt tokens of a tenant's requests", |u| u.prompt_tokens);
+    family("infer_tenant_cached_tokens", "Those of them that were found cached", |u| u.cached_tokens);
+    family("infer_tenant_generated_tokens", "Tokens generated for a tenant", |u| u.generated_tokens);
 }
 
 struct CacheConfig {

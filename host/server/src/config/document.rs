@@ -1,0 +1,165 @@
+//! A TOML file whose every fault is named with file, line and key.
+
+use std::ops::Range;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// A parsed file.
+pub struct Document<'i> {
+    shown: &'i str,
+    text: &'i str,
+    root: DeTable<'i>,
+}
+
+/// A key of a table.
+pub struct Entry<'d> {
+    /// The key itself.
+    pub key: String,
+    /// With the tables that it stands in, `tenants.alice.weight`.
+    pub path: String,
+    at: Range<usize>,
+    value: &'d Spanned<DeValue<'d>>,
+}
+
+impl<'i> Document<'i> {
+    /// Parses `text`; errors call the file `shown`.
+    pub fn parse(shown: &'i str, text: &'i str) -> Result<Self, String> {
+        match DeTable::parse(text) {
+            Ok(root) => Ok(Self { shown, text, root: root.into_inner() }),
+            Err(error) => {
+                let line = line_of(text, error.span().map_or(0, |span| span.start));
+                Err(format!("{shown}:{line}: not valid TOML: {}", error.message()))
+            }
+        }
+    }
+
+    /// The keys of the top level, in the file's order.
+    pub fn entries(&self) -> Vec<Entry<'_>> {
+        entries("", &self.root)
+    }
+
+    /// The keys of a table.
+    pub fn table<'d>(&self, entry: &Entry<'d>) -> Result<Vec<Entry<'d>>, String> {
+        match entry.value.get_ref().as_table() {
+            Some(table) => Ok(entries(&entry.path, table)),
+            None => Err(self.wrong(entry, format!("expected a table, found {}", entry.kind()))),
+        }
+    }
+
+    /// An error about a key.
+    pub fn wrong(&self, entry: &Entry<'_>, message: impl AsRef<str>) -> String {
+        self.wrong_at(entry.at.clone(), &entry.path, message.as_ref())
+    }
+
+    /// An error about a place in a key's value.
+    pub fn wrong_at(&self, at: Range<usize>, path: &str, message: &str) -> String {
+        format!("{}:{}: {path}: {message}", self.shown, line_of(self.text, at.start))
+    }
+
+    /// The line of a key, counted from 1.
+    pub fn line(&self, entry: &Entry<'_>) -> usize {
+        line_of(self.text, entry.at.start)
+    }
+
+    /// What a misspelt key may have been meant to be, as the end of an error.
+    pub fn near(&self, key: &str, known: &[&str]) -> String {
+        near(key, known).map_or_else(
+            || format!("; known are {}", known.join(", ")),
+            |meant| format!("; did you mean `{meant}`?"),
+        )
+    }
+}
+
+impl Entry<'_> {
+    /// The value.
+    pub fn value(&self) -> &DeValue<'_> {
+        self.value.get_ref()
+    }
+
+    /// What kind of value it is.
+    pub fn kind(&self) -> &'static str {
+        self.value().type_str()
+    }
+
+    /// As a whole number.
+    pub fn integer(&self) -> Option<i64> {
+        let number = self.value().as_integer()?;
+        i64::from_str_radix(&number.as_str().replace('_', ""), number.radix()).ok()
+    }
+
+    /// As a number.
+    pub fn number(&self) -> Option<f64> {
+        match self.value() {
+            DeValue::Float(float) => float.as_str().replace('_', "").parse().ok(),
+            _ => self.integer().map(|n| n as f64),
+        }
+    }
+
+    /// A plain value as a flag would say it; `None` for lists, tables and times.
+    pub fn text(&self) -> Option<String> {
+        match self.value() {
+            DeValue::String(text) => Some(text.to_string()),
+            DeValue::Integer(_) => self.integer().map(|n| n.to_string()),
+            DeValue::Float(float) => Some(float.as_str().to_owned()),
+            DeValue::Boolean(b) => Some(if *b { "on" } else { "off" }.to_owned()),
+            _ => None,
+        }
+    }
+}
+
+fn entries<'d>(path: &str, table: &'d DeTable<'d>) -> Vec<Entry<'d>> {
+    let mut all: Vec<Entry<'d>> = table
+        .iter()
+        .map(|(key, value)| {
+            let name = key.get_ref().to_string();
+            let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            Entry { key: name, path, at: key.span(), value }
+        })
+        .collect();
+    all.sort_by_key(|entry| entry.at.start);
+    all
+}
+
+fn line_of(text: &str, at: usize) -> usize {
+    text.as_bytes()[..at.min(text.len())].iter().filter(|&&b| b == b'\n').count() + 1
+}
+
+/// The known name that a misspelt one is nearest to (Damerau and Levenshtein's distance), if it is near.
+pub fn near<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
+    let name = name.replace('_', "-").to_ascii_lowercase();
+    let distance = |key: &str| strsim::damerau_levenshtein(&name, key);
+    let (best, far) = known.iter().map(|&key| (key, distance(key))).min_by_key(|&(_, far)| far)?;
+    let begins = name.len() >= 4 && best.starts_with(&name);
+    (far <= 1 + name.len() / 4 || begins).then_some(best)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_names_are_suggested_and_far_ones_are_not() {
+        let known = ["max-batch-size", "max-batch-tokens", "port", "host"];
+        assert_eq!(near("max_batch_sise", &known), Some("max-batch-size"));
+        assert_eq!(near("prot", &known), Some("port"));
+        assert_eq!(near("hots", &known), Some("host"));
+        assert_eq!(near("colour", &known), None);
+    }
+
+    #[test]
+    fn entries_keep_the_files_order_and_know_their_lines() {
+        let text = "z = 1_000\n\na = 0x10\n[t]\nb = 1.5\n";
+        let document = Document::parse("f", text).unwrap();
+        let all = document.entries();
+        let seen: Vec<_> = all.iter().map(|e| (e.key.as_str(), document.line(e))).collect();
+        assert_eq!(seen, [("z", 1), ("a", 3), ("t", 4)]);
+        assert_eq!((all[0].integer(), all[1].integer()), (Some(1_000), Some(16)));
+        let inner = document.table(&all[2]).unwrap();
+        assert_eq!((inner[0].path.as_str(), inner[0].number()), ("t.b", Some(1.5)));
+        assert_eq!(
+            Document::parse("f", "a = 1\nb =").map(|_| ()).unwrap_err().split(": ").next(),
+            Some("f:2")
+        );
+    }
+}

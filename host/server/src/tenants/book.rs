@@ -1,0 +1,244 @@
+//! Which key is whose, now; and who everybody was since the host started.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use hyper::header::AUTHORIZATION;
+use hyper::{HeaderMap, StatusCode};
+use infer_core::{TenantId, TenantTerms};
+
+use super::file::{self, Grant};
+use super::key::KeyDigest;
+use super::usage::{Usage, UsageSnapshot};
+use crate::http::ApiError;
+
+/// Names since the host started. More can't come by reloading: each has a row in the engine.
+const MAX_NAMES: usize = 4_096;
+/// Tenants that metrics tell apart; the rest are one, called `other`.
+const MAX_LABELS: usize = 128;
+
+/// One tenant.
+#[derive(Debug)]
+pub struct Tenant {
+    /// The engine's name for it.
+    pub id: TenantId,
+    /// The operator's.
+    pub name: String,
+    /// What policies see of it.
+    pub terms: TenantTerms,
+    /// Highest priority that its requests can have.
+    pub max_priority: i32,
+    /// What it used since the host started.
+    pub usage: Arc<Usage>,
+}
+
+/// All tenants. Without a file there is one, and nobody needs a key.
+#[derive(Debug)]
+pub struct Tenants {
+    path: Option<PathBuf>,
+    book: RwLock<Arc<Book>>,
+    names: Mutex<Names>,
+}
+
+/// What a file said last.
+#[derive(Debug, Default)]
+struct Book {
+    keys: Vec<(KeyDigest, Arc<Tenant>)>,
+    /// Who asks without a key, where that is allowed.
+    anonymous: Option<Arc<Tenant>>,
+    tenants: Vec<Arc<Tenant>>,
+}
+
+/// Who has been here since the start: ids are positions, and they stay.
+#[derive(Debug, Default)]
+struct Names {
+    ids: BTreeMap<String, u32>,
+    usage: Vec<(String, Arc<Usage>)>,
+}
+
+impl Tenants {
+    /// The tenants of a file; without one, everybody is `default`.
+    pub fn open(path: Option<&Path>) -> Result<Self, String> {
+        let all =
+            Self { path: path.map(Path::to_path_buf), book: RwLock::default(), names: Mutex::default() };
+        all.note("default");
+        all.reload()?;
+        Ok(all)
+    }
+
+    /// Reads the file again. Where anything is wrong with it, everything stays as it was.
+    pub fn reload(&self) -> Result<(), String> {
+        let book = match &self.path {
+            Some(path) => self.book_of(file::read(path)?)?,
+            None => {
+                let grant = Grant {
+                    name: "default".to_owned(),
+                    keys: Vec::new(),
+                    terms: TenantTerms::default(),
+                    max_priority: i32::MAX,
+                };
+                let default = self.tenant(grant);
+                Book { keys: Vec::new(), anonymous: Some(Arc::clone(&default)), tenants: vec![default] }
+            }
+        };
+        *self.book.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(book);
+        Ok(())
+    }
+
+    /// Whether requests need a key.
+    pub fn need_keys(&self) -> bool {
+        self.now().anonymous.is_none()
+    }
+
+    /// Keys that open the data plane.
+    pub fn key_count(&self) -> usize {
+        self.now().keys.len()
+    }
+
+    /// Whether any tenant has a rate.
+    pub fn has_rates(&self) -> bool {
+        self.now().tenants.iter().any(|tenant| tenant.terms.rate_per_minute > 0)
+    }
+
+    /// What the engine is to know.
+    pub fn terms(&self) -> Vec<(TenantId, TenantTerms)> {
+        self.now().tenants.iter().map(|tenant| (tenant.id, tenant.terms)).collect()
+    }
+
+    /// Who asks, by `Authorization: Bearer`. Every key is compared, in the same time whichever it is.
+    pub fn authenticate(&self, headers: &HeaderMap) -> Result<Arc<Tenant>, ApiError> {
+        let book = self.now();
+        if let Some(anonymous) = &book.anonymous {
+            return Ok(Arc::clone(anonymous));
+        }
+        let Some(given) = headers.get(AUTHORIZATION) else {
+            let message = "no API key: send `Authorization: Bearer KEY`";
+            return Err(ApiError::new(StatusCode::UNAUTHORIZED, "missing_api_key", message));
+        };
+        let bearer = given.to_str().ok().and_then(|v| {
+            let (scheme, key) = v.split_once(' ')?;
+            scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
+        });
+        let digest = KeyDigest::of(bearer.unwrap_or(""));
+        let mut found = None;
+        for (key, tenant) in &book.keys {
+            if key.matches(&digest) {
+                found = Some(tenant);
+            }
+        }
+        found.cloned().ok_or_else(|| {
+            let message = "the API key is not one of this host's; send `Authorization: Bearer KEY`";
+            ApiError::new(StatusCode::UNAUTHORIZED, "invalid_api_key", message)
+        })
+    }
+
+    /// What everybody used, in the order of their numbers; the last may stand for many.
+    pub fn usage(&self) -> Vec<(String, UsageSnapshot)> {
+        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = names.usage.iter().take(MAX_LABELS);
+        let mut all: Vec<_> = own.map(|(name, usage)| (name.clone(), usage.snapshot())).collect();
+        if names.usage.len() > MAX_LABELS {
+            let mut rest = UsageSnapshot::default();
+            names.usage[MAX_LABELS..].iter().for_each(|(_, usage)| rest += usage.snapshot());
+            all.push(("other".to_owned(), rest));
+        }
+        all
+    }
+
+    fn now(&self) -> Arc<Book> {
+        Arc::clone(&self.book.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn book_of(&self, grants: Vec<Grant>) -> Result<Book, String> {
+        let known = self.names.lock().unwrap_or_else(PoisonError::into_inner).ids.clone();
+        let fresh = grants.iter().filter(|grant| !known.contains_key(&grant.name)).count();
+        if known.len() + fresh > MAX_NAMES {
+            return Err(format!(
+                "{MAX_NAMES} tenants have been here since the start; restart the host for more"
+            ));
+        }
+        let mut book = Book::default();
+        for grant in grants {
+            let keys = grant.keys.clone();
+            let tenant = self.tenant(grant);
+            book.keys.extend(keys.into_iter().map(|key| (key, Arc::clone(&tenant))));
+            book.tenants.push(tenant);
+        }
+        Ok(book)
+    }
+
+    fn tenant(&self, grant: Grant) -> Arc<Tenant> {
+        let (id, usage) = self.note(&grant.name);
+        let Grant { name, terms, max_priority, .. } = grant;
+        Arc::new(Tenant { id, name, terms, max_priority, usage })
+    }
+
+    fn note(&self, name: &str) -> (TenantId, Arc<Usage>) {
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = names.usage.len() as u32;
+        let id = *names.ids.entry(name.to_owned()).or_insert(next);
+        if id == next {
+            names.usage.push((name.to_owned(), Arc::default()));
+        }
+        (TenantId(id), Arc::clone(&names.usage[id as usize].1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bearer(value: &str) -> HeaderMap {
+        [(AUTHORIZATION, value.parse().unwrap())].into_iter().collect()
+    }
+
+    #[test]
+    fn a_reload_keeps_numbers_and_counts_and_a_bad_file_changes_nothing() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let write = |text: String| std::fs::write(file.path(), text).unwrap();
+        let key = |name: &str, key: &str| format!("[tenants.{name}]\nkeys = [\"{}\"]\n", KeyDigest::of(key));
+        write(key("bob", "b") + &key("alice", "a"));
+        let tenants = Tenants::open(Some(file.path())).unwrap();
+        let bob = tenants.authenticate(&bearer("Bearer b")).unwrap();
+        bob.usage.ended(3, 1, 2, false);
+        let number = bob.id;
+        assert_ne!(number, TenantId(0), "nobody shares what came without a key");
+
+        write("[tenants.bob]\nkeys = 3\n".to_owned());
+        assert!(tenants.reload().unwrap_err().contains(":2: tenants.bob.keys"));
+        tenants.authenticate(&bearer("bearer a")).unwrap();
+
+        write(key("carol", "c"));
+        tenants.reload().unwrap();
+        assert_eq!(tenants.authenticate(&bearer("Bearer b")).unwrap_err().reason(), "invalid_api_key");
+        write(key("carol", "c") + &key("bob", "b2"));
+        tenants.reload().unwrap();
+        let bob = tenants.authenticate(&bearer("Bearer b2")).unwrap();
+        assert_eq!((bob.id, bob.usage.snapshot().prompt_tokens), (number, 3));
+        assert_eq!(tenants.usage().iter().map(|(_, usage)| usage.requests).sum::<u64>(), 1);
+    }
+
+    #[test]
+    fn without_a_file_nobody_needs_a_key_and_with_one_everybody_does() {
+        let open = Tenants::open(None).unwrap();
+        assert_eq!(open.authenticate(&HeaderMap::new()).unwrap().name, "default");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let closed = Tenants::open(Some(file.path())).unwrap();
+        assert!(closed.need_keys());
+        assert_eq!(closed.authenticate(&HeaderMap::new()).unwrap_err().reason(), "missing_api_key");
+        for odd in ["Bearer", "Bearer ", "Basic x", "Bearer \u{e9}"] {
+            assert_eq!(closed.authenticate(&bearer(odd)).unwrap_err().status(), 401, "{odd}");
+        }
+    }
+
+    #[test]
+    fn metrics_tell_a_bounded_number_of_tenants_apart() {
+        let text: String = (0..200).map(|n| format!("[tenants.t{n}]\n")).collect();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        let tenants = Tenants::open(Some(file.path())).unwrap();
+        let usage = tenants.usage();
+        assert_eq!((usage.len(), usage.last().unwrap().0.as_str()), (MAX_LABELS + 1, "other"));
+    }
+}

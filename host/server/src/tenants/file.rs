@@ -1,0 +1,187 @@
+//! The file of tenants: TOML, one table each.
+//!
+//! ```toml
+//! [tenants.alice]
+//! keys = ["sha256:..."]        # of `infer keys new`; two at a time while one is replaced
+//! weight = 2                   # share beside others; 1 by default
+//! tokens-per-minute = 60000    # prompt and output; no limit by default
+//! burst = 10000                # tokens at once; a minute's worth by default
+//! max-priority = 0             # requests that ask for more get this; no ceiling by default
+//! ```
+//! What is wrong is named with its line. Nothing else is read from it, so that it can belong to whoever
+//! hands out keys.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use infer_core::TenantTerms;
+use toml::de::DeValue;
+
+use super::key::KeyDigest;
+use crate::config::{Document, Entry};
+
+/// Tenants of a file.
+pub const MAX_TENANTS: usize = 1_024;
+/// Keys of a file: each request is compared with all of them.
+pub const MAX_KEYS: usize = 1_024;
+/// Longest name.
+const MAX_NAME_BYTES: usize = 64;
+const KEYS: [&str; 5] = ["keys", "weight", "tokens-per-minute", "burst", "max-priority"];
+
+/// A tenant as the file says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Grant {
+    /// For logs, metrics and the console.
+    pub name: String,
+    /// Digests of its keys.
+    pub keys: Vec<KeyDigest>,
+    /// What policies see of it.
+    pub terms: TenantTerms,
+    /// Highest priority that its requests can have.
+    pub max_priority: i32,
+}
+
+/// Reads a file.
+pub fn read(path: &Path) -> Result<Vec<Grant>, String> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path).map_err(|e| format!("can't read {shown}: {e}"))?;
+    grants(&shown.to_string(), &text)
+}
+
+/// Reads a file's text; `shown` names it in errors.
+pub fn grants(shown: &str, text: &str) -> Result<Vec<Grant>, String> {
+    let document = Document::parse(shown, text)?;
+    let mut all = Vec::new();
+    let mut owners: BTreeMap<String, String> = BTreeMap::new();
+    for top in document.entries() {
+        if top.key != "tenants" {
+            return Err(document.wrong(&top, format!("unknown key{}", document.near(&top.key, &["tenants"]))));
+        }
+        for entry in document.table(&top)? {
+            let grant = grant(&document, &entry)?;
+            for key in &grant.keys {
+                if let Some(other) = owners.insert(key.to_string(), grant.name.clone()) {
+                    let message = format!("the key {key} is already one of `{other}`");
+                    return Err(document.wrong(&entry, message));
+                }
+            }
+            all.push(grant);
+        }
+    }
+    if all.len() > MAX_TENANTS || owners.len() > MAX_KEYS {
+        let (tenants, keys) = (all.len(), owners.len());
+        return Err(format!(
+            "{shown}: {tenants} tenants with {keys} keys; there may be {MAX_TENANTS} and {MAX_KEYS}"
+        ));
+    }
+    Ok(all)
+}
+
+/// What a tenant may be called.
+pub fn check_name(name: &str) -> Result<(), String> {
+    let fits = (1..=MAX_NAME_BYTES).contains(&name.len());
+    if !fits || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b)) {
+        return Err(format!(
+            "a tenant's name has 1 to {MAX_NAME_BYTES} letters, digits, dots, dashes or underscores"
+        ));
+    }
+    if ["default", "other"].contains(&name) {
+        return Err(format!("`{name}` is not free: metrics use it"));
+    }
+    Ok(())
+}
+
+fn grant(document: &Document<'_>, entry: &Entry<'_>) -> Result<Grant, String> {
+    check_name(&entry.key).map_err(|wrong| document.wrong(entry, wrong))?;
+    let mut grant = Grant {
+        name: entry.key.clone(),
+        keys: Vec::new(),
+        terms: TenantTerms::default(),
+        max_priority: i32::MAX,
+    };
+    for field in document.table(entry)? {
+        let wrong = |message: String| document.wrong(&field, message);
+        match field.key.replace('_', "-").as_str() {
+            "keys" => grant.keys = digests(document, &field)?,
+            "weight" => {
+                let weight = field.number().filter(|w| (0.001..=1_000.0).contains(w));
+                let weight =
+                    weight.ok_or_else(|| wrong("expected a number from 0.001 to 1000".to_owned()))?;
+                grant.terms.weight_permille = (weight * 1_000.0).round() as u32;
+            }
+            "tokens-per-minute" => grant.terms.rate_per_minute = whole(&field, 1, u32::MAX).map_err(wrong)?,
+            "burst" => grant.terms.burst = whole(&field, 1, u32::MAX).map_err(wrong)?,
+            "max-priority" => grant.max_priority = whole(&field, i32::MIN, i32::MAX).map_err(wrong)?,
+            other => return Err(wrong(format!("unknown key{}", document.near(other, &KEYS)))),
+        }
+    }
+    if grant.terms.burst > 0 && grant.terms.rate_per_minute == 0 {
+        let message = "`burst` needs `tokens-per-minute`, at which it fills again".to_owned();
+        return Err(document.wrong(entry, message));
+    }
+    Ok(grant)
+}
+
+fn digests(document: &Document<'_>, field: &Entry<'_>) -> Result<Vec<KeyDigest>, String> {
+    let expected = || document.wrong(field, "expected a list of digests, `[\"sha256:...\"]`");
+    let list = field.value().as_array().ok_or_else(expected)?;
+    list.iter()
+        .map(|item| {
+            let DeValue::String(text) = item.get_ref() else { return Err(expected()) };
+            KeyDigest::parse(text).map_err(|wrong| document.wrong_at(item.span(), &field.path, &wrong))
+        })
+        .collect()
+}
+
+fn whole<T>(field: &Entry<'_>, min: T, max: T) -> Result<T, String>
+where
+    T: TryFrom<i64> + PartialOrd + Copy + std::fmt::Display,
+{
+    let value = field.integer().and_then(|n| T::try_from(n).ok()).filter(|n| (min..=max).contains(n));
+    value.ok_or_else(|| format!("expected a whole number from {min} to {max}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_says_who_has_which_keys_and_what_they_are_granted() {
+        let digest = KeyDigest::of("k");
+        let text = format!(
+            "[tenants.alice]\nkeys = [\"{digest}\"]\nweight = 2.5\ntokens_per_minute = 600\nburst = 50\n\
+             max-priority = -1\n\n[tenants.bob]\n"
+        );
+        let all = grants("f", &text).unwrap();
+        assert_eq!((all[0].name.as_str(), &all[0].keys[..]), ("alice", &[digest][..]));
+        let terms = TenantTerms { weight_permille: 2_500, rate_per_minute: 600, burst: 50 };
+        assert_eq!((all[0].terms, all[0].max_priority), (terms, -1));
+        assert_eq!((all[1].terms, all[1].max_priority), (TenantTerms::default(), i32::MAX));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_line_and_key() {
+        let digest = KeyDigest::of("k");
+        let twice = format!("[tenants.a]\nkeys=[\"{digest}\"]\n[tenants.b]\nkeys=[\"{digest}\"]");
+        let cases = [
+            ("[tenants.a]\nwieght = 2", "f:2: tenants.a.wieght: unknown key; did you mean `weight`?"),
+            ("[tenant.a]", "f:1: tenant: unknown key; did you mean `tenants`?"),
+            ("\n[tenants.a]\nweight = -1", "f:3: tenants.a.weight: expected a number"),
+            ("[tenants.a]\nburst = 5", "f:1: tenants.a: `burst` needs `tokens-per-minute`"),
+            (
+                "[tenants.a]\nmax-priority = 5000000000",
+                "f:2: tenants.a.max-priority: expected a whole number",
+            ),
+            ("[tenants.a]\nkeys = [\n  \"hunter2\",\n]", "f:3: tenants.a.keys: expected `sha256:`"),
+            ("[tenants.\"a b\"]", "f:1: tenants.a b: a tenant's name"),
+            ("[tenants.other]", "f:1: tenants.other: `other` is not free"),
+            ("tenants = 3", "f:1: tenants: expected a table"),
+            ("[tenants.a", "f:1: "),
+            (twice.as_str(), "f:3: tenants.b: the key sha256:"),
+        ];
+        for (text, start) in cases {
+            let error = grants("f", text).unwrap_err();
+            assert!(error.starts_with(start), "{text}: {error}");
+        }
+    }
+}

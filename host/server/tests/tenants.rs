@@ -1,0 +1,168 @@
+//! Tenants over HTTP: keys, what they are granted, what they may not see of each other, what they used.
+
+mod common;
+
+use std::path::Path;
+
+use common::{Host, config, events, request};
+use infer_server::config::Config;
+use infer_server::tenants::{KeyDigest, fresh};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+struct Key {
+    text: String,
+    table: String,
+}
+
+fn key(tenant: &str, more: &str) -> Key {
+    let text = fresh().unwrap();
+    let table = format!("[tenants.{tenant}]\nkeys = [\"{}\"]\n{more}\n", KeyDigest::of(&text));
+    Key { text, table }
+}
+
+fn write(path: &Path, keys: &[&Key]) {
+    let text: String = keys.iter().map(|key| key.table.as_str()).collect();
+    std::fs::write(path, text).unwrap();
+}
+
+async fn complete(host: &Host, key: &Key, extra: Value) -> reqwest::Response {
+    host.client
+        .post(host.url("/v1/completions"))
+        .bearer_auth(&key.text)
+        .json(&request(extra))
+        .send()
+        .await
+        .unwrap()
+}
+
+async fn done(host: &Host, key: &Key, extra: Value) -> Value {
+    let answer = complete(host, key, extra).await;
+    assert_eq!(answer.status(), 200);
+    let (name, done) = events(answer).await.pop().unwrap();
+    assert_eq!(name, "done", "{done}");
+    done
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_open_the_data_plane_and_nothing_else() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let alice = key("alice", "max-priority = 1");
+    write(file.path(), &[&alice]);
+    let host = Host::start(Config { api_keys: Some(file.path().to_owned()), ..config() }).await;
+    for (path, code) in [("/health", 200), ("/health/ready", 200), ("/version", 200), ("/v1/models", 401)] {
+        assert_eq!(host.client.get(host.url(path)).send().await.unwrap().status(), code, "{path}");
+    }
+    for path in ["/v1/completions", "/tokenize", "/detokenize"] {
+        let answer = host.post(path, &request(json!({}))).await;
+        assert_eq!(
+            (answer.status().as_u16(), &answer.headers()["www-authenticate"]),
+            (401, &"Bearer".parse().unwrap())
+        );
+        let body: Value = answer.json().await.unwrap();
+        let error = &body["error"];
+        assert_eq!(
+            (&error["type"], &error["code"]),
+            (&json!("authentication_error"), &json!("missing_api_key"))
+        );
+        assert!(error["message"].is_string() && error["param"].is_null(), "{body}");
+    }
+    let stranger = Key { text: fresh().unwrap(), table: String::new() };
+    let body: Value = complete(&host, &stranger, json!({})).await.json().await.unwrap();
+    assert_eq!(body["error"]["code"], "invalid_api_key");
+
+    // A tenant's key is no admin token, and the admin token is no tenant's key.
+    let url = format!("http://{}/admin/state", host.server.admin_addr);
+    assert_eq!(host.client.get(url).bearer_auth(&alice.text).send().await.unwrap().status(), 401);
+    let admin = Key { text: host.server.admin_token.clone(), table: String::new() };
+    assert_eq!(complete(&host, &admin, json!({})).await.status(), 401);
+
+    // The ceiling of priorities, and the name for operators.
+    host.server.engine().hold_steps();
+    let held = complete(&host, &alice, json!({"priority": 9})).await;
+    let state = host.admin_get("/admin/state").await;
+    let row = &state["requests"][0];
+    assert_eq!((&row["tenant_name"], &row["priority"]), (&json!("alice"), &json!(1)));
+    host.server.engine().release_steps();
+    drop(events(held).await);
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn prefixes_are_shared_within_a_tenant_and_a_salt_and_never_beyond() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let (alice, bob) = (key("alice", ""), key("bob", ""));
+    write(file.path(), &[&alice, &bob]);
+    let host = Host::start(Config { api_keys: Some(file.path().to_owned()), ..config() }).await;
+    let prompt: Vec<u32> = (0..100).map(|n| n % 90).collect();
+    let cached = async |key: &Key, salt: Option<&str>| {
+        let done = done(&host, key, json!({"prompt": prompt, "cache_salt": salt, "session_id": "s"})).await;
+        done["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+    };
+    assert_eq!(cached(&alice, None).await, 0);
+    assert_eq!(cached(&bob, None).await, 0, "another tenant finds nothing");
+    assert_eq!(cached(&alice, Some("x")).await, 0, "nor does another salt");
+    assert!(cached(&alice, None).await >= 96);
+    assert!(cached(&alice, Some("x")).await >= 96);
+    assert!(cached(&bob, None).await >= 96);
+    assert_eq!(cached(&bob, Some("x")).await, 0, "a salt is a tenant's own");
+
+    let metrics = host.client.get(host.url("/metrics")).send().await.unwrap().text().await.unwrap();
+    for line in [
+        "infer_tenant_requests_total{tenant=\"alice\"} 4",
+        "infer_tenant_prompt_tokens_total{tenant=\"bob\"} 300",
+        "infer_tenant_generated_tokens_total{tenant=\"default\"} 0",
+    ] {
+        assert!(metrics.contains(line), "{line}\n{metrics}");
+    }
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rate_is_kept_per_tenant_without_further_ado() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let slow = key("slow", "tokens-per-minute = 60\nburst = 40");
+    let quick = key("quick", "");
+    write(file.path(), &[&slow, &quick]);
+    let host = Host::start(Config { api_keys: Some(file.path().to_owned()), ..config() }).await;
+    let tokens = json!({"prompt": [1, 2, 3, 4], "max_tokens": 20, "ignore_eos": true});
+    done(&host, &slow, tokens.clone()).await;
+    let refused = complete(&host, &slow, tokens.clone()).await;
+    assert_eq!(refused.status(), 429);
+    let after: u64 = refused.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!((1..=60).contains(&after), "{after}");
+    for _ in 0..4 {
+        done(&host, &quick, tokens.clone()).await;
+    }
+    let metrics = host.client.get(host.url("/metrics")).send().await.unwrap().text().await.unwrap();
+    assert!(metrics.contains("infer_tenant_requests_refused_total{tenant=\"slow\"} 1"), "{metrics}");
+    let slots = host.admin_get("/admin/policies").await;
+    assert!(slots["slots"][1]["name"].as_str().unwrap().contains("token-bucket"), "{slots}");
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bad_file_ends_the_start_and_names_the_line() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "[tenants.a]\nkees = []\n").unwrap();
+    let started =
+        infer_server::serve::Server::start(Config { api_keys: Some(file.path().to_owned()), ..config() });
+    let error = started.await.map(|_| ()).unwrap_err();
+    assert!(error.is_usage());
+    let text = error.to_string();
+    assert!(
+        text.contains("--api-keys: ")
+            && text.contains(":2: tenants.a.kees: unknown key; did you mean `keys`?")
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_keys_everybody_is_one_tenant() {
+    let host = Host::start(config()).await;
+    drop(host.events(json!({})).await);
+    let models = host.client.get(host.url("/v1/models")).bearer_auth("anything").send().await.unwrap();
+    assert_eq!(models.status(), 200, "a key that nobody asked for is no fault");
+    let row = host.admin(Method::GET, "/admin/state").send().await.unwrap().json::<Value>().await.unwrap();
+    assert_eq!(row["requests_total"], 0);
+    host.server.shutdown().await;
+}
