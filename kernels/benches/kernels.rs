@@ -5,7 +5,9 @@ use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use half::bf16;
-use infer_kernels::{AttentionParams, Cpu, Matrix, Packed, PagedLayer, PagedLayout, PagedQuery, Rows};
+use infer_kernels::{
+    AttentionParams, Cpu, Format, Inputs, Packer, PagedLayer, PagedLayout, PagedQuery, Rows, Then,
+};
 
 fn numbers(count: usize) -> Vec<f32> {
     (0..count).map(|i| ((i * 7919) % 1000) as f32 / 500.0 - 1.0).collect()
@@ -16,17 +18,20 @@ fn products(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("matmul");
     for (m, n, k) in [(1, 576, 1536), (1, 8192, 2048), (16, 8192, 2048), (512, 2048, 2048), (1, 768, 256)] {
         let (x, w) = (numbers(m * k), numbers(n * k));
-        let narrow: Vec<bf16> = w.iter().map(|w| bf16::from_f32(*w)).collect();
         let shape = format!("{m}x{n}x{k}");
         let mut out = vec![0.0; m * n];
         // Two operations per multiply-add: the rate printed as elements is in floating-point operations.
         group.throughput(Throughput::Elements(2 * (m * n * k) as u64));
-        for (name, matrix) in [
-            ("f32", Matrix::F32(Packed::stack(k, &[&w]))),
-            ("bf16", Matrix::Bf16(Packed::stack(k, &[&narrow]))),
-        ] {
+        for (name, format) in [("f32", Format::F32), ("bf16", Format::Bf16), ("int8", Format::Int8)] {
+            let row = |i: usize, out: &mut [f32]| out.copy_from_slice(&w[i * k..(i + 1) * k]);
+            let mut packer = Packer::new(1).expect("no threads are needed");
+            let matrix = packer.matrix(format, n, k, row).expect("small");
+            let mut inputs = Inputs::default();
             group.bench_function(BenchmarkId::new(name, &shape), |b| {
-                b.iter(|| cpu.matmul(Rows::dense(black_box(&x), k), &matrix, &mut out));
+                b.iter(|| {
+                    cpu.load(Rows::dense(black_box(&x), k), m, format, &mut inputs);
+                    cpu.matmul(&inputs, &matrix, None, Then::Store, &mut out);
+                });
             });
         }
         group.bench_function(BenchmarkId::new("gemm-crate-f32", &shape), |b| {

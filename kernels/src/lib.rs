@@ -9,7 +9,9 @@
 mod attention_params;
 pub mod cpu;
 pub mod element;
+pub mod inputs;
 pub mod matrix;
+pub mod memory;
 pub mod paged;
 pub mod reference;
 mod simd;
@@ -19,10 +21,13 @@ pub use cpu::Cpu;
 pub use cpu::activation::Activation;
 pub use cpu::attention::{MAX_HEAD_DIM, PagedQuery};
 pub use cpu::contiguous::{ContiguousLayer, ContiguousQuery};
-pub use cpu::norm::HeadRows;
+pub use cpu::matmul::Then;
+pub use cpu::norm::{HeadRows, Norm};
 pub use cpu::rope::RopeTable;
 pub use element::Element;
-pub use matrix::{Matrix, Packed};
+pub use inputs::Inputs;
+pub use matrix::{Format, Matrix, Packer};
+pub use memory::OutOfMemory;
 pub use paged::{PagedLayer, PagedLayout};
 pub use simd::Isa;
 

@@ -3,10 +3,11 @@
 
 mod common;
 
-use common::{Paged, random, seeds};
+use common::{FORMATS, Paged, loaded, packed, packed_gated, random, seeds, unpacked_inputs};
 use half::bf16;
 use infer_kernels::{
-    AttentionParams, Cpu, Element, Isa, Matrix, Packed, PagedLayer, PagedLayout, PagedQuery, Rows,
+    Activation, AttentionParams, Cpu, Element, Inputs, Isa, Matrix, PagedLayer, PagedLayout, PagedQuery,
+    Rows, Then,
 };
 
 fn bits(numbers: &[f32]) -> Vec<u32> {
@@ -17,51 +18,79 @@ fn cpu(isa: Isa, threads: usize) -> Cpu {
     Cpu::with_isa(isa, threads).expect("two threads can be started")
 }
 
+fn product(cpu: &Cpu, x: &[f32], k: usize, matrix: &Matrix) -> Vec<u32> {
+    let inputs = loaded(cpu, Rows::dense(x, k), x.len() / k, matrix.format());
+    if matrix.is_gated() {
+        let mut out = Inputs::default();
+        cpu.gated(&inputs, matrix, None, Activation::Silu, matrix.format(), &mut out);
+        return bits(&unpacked_inputs(&out));
+    }
+    let mut out = vec![f32::NAN; inputs.rows() * matrix.outputs()];
+    cpu.matmul(&inputs, matrix, None, Then::Store, &mut out);
+    bits(&out)
+}
+
 #[test]
 fn a_product_row_has_the_same_bits_alone_and_in_any_batch() {
     for seed in seeds(8) {
         let mut random = random(seed);
-        let (m, n, k) = (random.size(2, 60), random.size(1, 300), random.size(1, 400));
+        let (m, n, k) = (random.size(2, 110), 2 * random.size(1, 150), random.size(1, 700));
         let (x, w) = (random.numbers(m * k), random.numbers(n * k));
-        let narrow: Vec<bf16> = w.iter().map(|w| bf16::from_f32(*w)).collect();
-        for matrix in [Matrix::F32(Packed::stack(k, &[&w])), Matrix::Bf16(Packed::stack(k, &[&narrow]))] {
-            for isa in Isa::available() {
-                let alone = cpu(isa, 1);
-                let solo: Vec<u32> = x
-                    .chunks(k)
-                    .flat_map(|row| {
-                        let mut out = vec![0.0; n];
-                        alone.matmul(Rows::dense(row, k), &matrix, &mut out);
-                        bits(&out)
-                    })
-                    .collect();
-                for threads in [1, 2, 3] {
-                    let mut out = vec![0.0; m * n];
-                    cpu(isa, threads).matmul(Rows::dense(&x, k), &matrix, &mut out);
-                    assert_eq!(bits(&out), solo, "seed {seed}, {m} x {n} x {k}, {isa:?}, {threads} threads");
+        for format in FORMATS {
+            for matrix in [packed(format, &w, k), packed_gated(format, &w, k)] {
+                for isa in Isa::available() {
+                    let alone = cpu(isa, 1);
+                    let solo: Vec<u32> =
+                        x.chunks(k).flat_map(|row| product(&alone, row, k, &matrix)).collect();
+                    for threads in [1, 2, 3] {
+                        let together = product(&cpu(isa, threads), &x, k, &matrix);
+                        let how =
+                            format!("seed {seed}, {m} x {n} x {k}, {format:?}, {isa:?}, {threads} threads");
+                        assert!(together == solo, "{how}");
+                    }
                 }
             }
         }
     }
 }
 
-/// Large enough that threads are really used.
+/// Every batch size up to where tiles repeat, at a size for which threads are really used.
 #[test]
-fn a_large_product_has_the_same_bits_on_one_and_two_threads() {
+fn a_large_product_has_the_same_bits_at_every_batch_size() {
     let mut random = random(11);
-    let (m, n, k) = (50, 200, 400);
+    let (m, n, k) = (50, 200, 800);
     let (x, w) = (random.numbers(m * k), random.numbers(n * k));
-    let matrix = Matrix::F32(Packed::stack(k, &[&w]));
-    let run = |threads| {
-        let mut out = vec![0.0; m * n];
-        cpu(Isa::detect(), threads).matmul(Rows::dense(&x, k), &matrix, &mut out);
-        bits(&out)
-    };
-    assert_eq!(run(1), run(2));
+    for format in FORMATS {
+        let matrix = packed(format, &w, k);
+        let (one, two) = (cpu(Isa::detect(), 1), cpu(Isa::detect(), 2));
+        let whole = product(&one, &x, k, &matrix);
+        for rows in 1..=m {
+            assert!(
+                product(&two, &x[..rows * k], k, &matrix) == whole[..rows * n],
+                "{rows} rows, {format:?}"
+            );
+        }
+    }
 }
 
 #[test]
-fn wide_instruction_sets_agree_bit_for_bit() {
+fn wide_instruction_sets_agree_on_products_bit_for_bit() {
+    let isas: Vec<Isa> = Isa::available().into_iter().filter(|isa| *isa != Isa::Portable).collect();
+    for seed in seeds(6) {
+        let mut random = random(seed);
+        let (m, n, k) = (random.size(1, 9), 2 * random.size(1, 100), random.size(1, 700));
+        let (x, w) = (random.numbers(m * k), random.numbers(n * k));
+        for format in FORMATS {
+            for matrix in [packed(format, &w, k), packed_gated(format, &w, k)] {
+                let all: Vec<_> = isas.iter().map(|isa| product(&cpu(*isa, 1), &x, k, &matrix)).collect();
+                assert!(all.windows(2).all(|pair| pair[0] == pair[1]), "seed {seed}, {format:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn wide_instruction_sets_agree_on_attention_bit_for_bit() {
     let isas: Vec<Isa> = Isa::available().into_iter().filter(|isa| *isa != Isa::Portable).collect();
     for seed in seeds(6) {
         let mut random = random(seed);

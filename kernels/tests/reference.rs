@@ -2,11 +2,11 @@
 
 mod common;
 
-use common::{Paged, random, seeds};
+use common::{FORMATS, Paged, loaded, packed, packed_gated, random, seeds, unpacked, unpacked_inputs};
 use half::bf16;
 use infer_kernels::{
-    Activation, AttentionParams, ContiguousLayer, ContiguousQuery, Cpu, Element, HeadRows, Isa, Matrix,
-    Packed, PagedQuery, RopeTable, Rows, reference,
+    Activation, AttentionParams, ContiguousLayer, ContiguousQuery, Cpu, Element, Format, HeadRows, Inputs,
+    Isa, Norm, PagedQuery, RopeTable, Rows, Then, reference,
 };
 
 fn cpus() -> impl Iterator<Item = Cpu> {
@@ -22,39 +22,124 @@ fn assert_close(got: &[f32], want: &[f32], tolerance: f32, context: &str) {
 }
 
 #[test]
-fn products_match_for_ragged_shapes_and_both_storage_types() {
+fn products_match_for_ragged_shapes_and_all_formats() {
     for seed in seeds(12) {
         let mut random = random(seed);
-        let (m, n, k) = (random.size(1, 20), random.size(1, 200), random.size(1, 300));
-        let (x, w) = (random.numbers(m * (k + 3)), random.numbers(n * k));
-        let rounded: Vec<bf16> = w.iter().map(|w| bf16::from_f32(*w)).collect();
-        let widened: Vec<f32> = rounded.iter().map(|w| w.to_f32()).collect();
+        let (m, n, k) = (random.size(1, 60), random.size(1, 200), random.size(1, 600));
+        let (x, w, bias) = (random.numbers(m * (k + 3)), random.numbers(n * k), random.numbers(n));
         // Rows lie inside wider ones, as projections do.
         let rows = Rows { data: &x, offset: 2, stride: k + 3, width: k };
-        let dense: Vec<f32> = (0..m).flat_map(|row| rows.row(row).to_vec()).collect();
-        for cpu in cpus() {
-            let context = format!("seed {seed}, {m} x {n} x {k}, {:?}", cpu.isa());
-            let mut out = vec![f32::NAN; m * n];
-            cpu.matmul(rows, &Matrix::F32(Packed::stack(k, &[&w])), &mut out);
-            assert_close(&out, &reference::matmul(&dense, &w, k), 1e-4, &context);
-            cpu.matmul(rows, &Matrix::Bf16(Packed::stack(k, &[&rounded])), &mut out);
-            assert_close(&out, &reference::matmul(&dense, &widened, k), 1e-4, &context);
+        for format in FORMATS {
+            let matrix = packed(format, &w, k);
+            let mut wants = Vec::new();
+            for cpu in cpus() {
+                let context = format!("seed {seed}, {m} x {n} x {k}, {format:?}, {:?}", cpu.isa());
+                let inputs = loaded(&cpu, rows, m, format);
+                if wants.is_empty() {
+                    wants = reference::matmul(&unpacked_inputs(&inputs), &unpacked(&matrix), k);
+                }
+                let mut out = vec![f32::NAN; m * n];
+                cpu.matmul(&inputs, &matrix, None, Then::Store, &mut out);
+                assert_close(&out, &wants, 1e-4, &context);
+                cpu.matmul(&inputs, &matrix, Some(&bias), Then::Add, &mut out);
+                let twice: Vec<f32> = wants.iter().enumerate().map(|(i, x)| 2.0 * x + bias[i % n]).collect();
+                assert_close(&out, &twice, 2e-4, &format!("added, {context}"));
+            }
         }
     }
 }
 
 #[test]
-fn stacked_matrices_give_their_rows_back() {
+fn gated_products_match_for_ragged_widths() {
+    for seed in seeds(8) {
+        let mut random = random(seed);
+        let (m, n, k) = (random.size(1, 9), random.size(1, 150), random.size(1, 200));
+        let (x, w, bias) = (random.numbers(m * k), random.numbers(2 * n * k), random.numbers(2 * n));
+        for format in FORMATS {
+            let rounded = unpacked(&packed(format, &w, k));
+            let matrix = packed_gated(format, &w, k);
+            for (cpu, activation) in cpus().zip([Activation::Silu, Activation::GeluTanh].into_iter().cycle())
+            {
+                let inputs = loaded(&cpu, Rows::dense(&x, k), m, format);
+                let sums = reference::matmul(&unpacked_inputs(&inputs), &rounded, k);
+                for bias in [None, Some(bias.as_slice())] {
+                    let want: Vec<f32> = (0..m * n)
+                        .map(|i| {
+                            let sum = |j: usize| sums[i / n * 2 * n + j] + bias.map_or(0.0, |bias| bias[j]);
+                            reference::gated(activation, sum(i % n), sum(n + i % n))
+                        })
+                        .collect();
+                    let mut out = Inputs::default();
+                    cpu.gated(&inputs, &matrix, bias, activation, Format::F32, &mut out);
+                    let context = format!("seed {seed}, {m} x {n} x {k}, {format:?}, {:?}", cpu.isa());
+                    assert_close(&unpacked_inputs(&out), &want, 2e-4, &context);
+                    let loose = loaded(&cpu, Rows::dense(&unpacked_inputs(&out), n), m, format);
+                    cpu.gated(&inputs, &matrix, bias, activation, format, &mut out);
+                    assert_eq!(unpacked_inputs(&out), unpacked_inputs(&loose), "rounded at once, {context}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn packed_rows_come_back_within_the_rounding_of_their_format() {
     for seed in seeds(6) {
         let mut random = random(seed);
-        let (first, second, k) = (random.size(1, 90), random.size(1, 90), random.size(1, 40));
-        let (a, b) = (random.numbers(first * k), random.numbers(second * k));
-        let packed = Packed::stack(k, &[&a, &b]);
-        let mut row = vec![0.0; k];
-        for (index, want) in a.chunks(k).chain(b.chunks(k)).enumerate() {
-            packed.unpack_row(index, 2.0, &mut row);
-            let doubled: Vec<f32> = want.iter().map(|w| w * 2.0).collect();
-            assert_eq!(row, doubled, "seed {seed}, row {index}");
+        let (n, k) = (random.size(1, 180), random.size(1, 100));
+        let w: Vec<f32> = random.numbers(n * k).iter().map(|w| w * 0.02).collect();
+        for format in FORMATS {
+            let matrix = packed(format, &w, k);
+            let mut row = vec![f32::NAN; k];
+            for (index, want) in w.chunks(k).enumerate() {
+                matrix.unpack_row(index, 2.0, &mut row);
+                for (group, (got, want)) in row.chunks(32).zip(want.chunks(32)).enumerate() {
+                    let largest = want.iter().fold(0.0_f32, |a, b| a.max(b.abs()));
+                    for (got, want) in got.iter().zip(want) {
+                        let tolerance = match format {
+                            Format::F32 => 0.0,
+                            Format::Bf16 => want.abs() / 256.0,
+                            // Half a unit, and the rounding of the unit to f16.
+                            Format::Int8 => largest / 127.0 * 0.51,
+                        };
+                        let context = format!("seed {seed}, {format:?}, row {index}, group {group}");
+                        assert!((got / 2.0 - want).abs() <= tolerance, "{context}: {got} for {want}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A file that already holds 8-bit groups loses nothing.
+#[test]
+fn groups_with_an_f16_scale_are_packed_without_loss() {
+    let mut random = random(5);
+    for scale in [1.0_f32, 0.003_173_828, 6.0e-8, 2.4e-7, 500.0] {
+        let scale = half::f16::from_f32(scale).to_f32();
+        let mut w: Vec<f32> = (0..320).map(|_| random.size(0, 254) as f32 - 127.0).collect();
+        w.chunks_mut(32).for_each(|group| group[7] = -127.0);
+        w.iter_mut().for_each(|w| *w *= scale);
+        assert_eq!(unpacked(&packed(Format::Int8, &w, 64)), w, "scale {scale:e}");
+    }
+}
+
+/// A NaN or an infinity among the inputs is never rounded away.
+#[test]
+fn faulty_inputs_show_in_every_output_of_their_row() {
+    let w: Vec<f32> = random(2).numbers(70 * 40);
+    for format in FORMATS {
+        let matrix = packed(format, &w, 40);
+        for cpu in cpus() {
+            for fault in [f32::NAN, f32::INFINITY] {
+                let mut x = vec![0.5; 3 * 40];
+                x[40 + 33] = fault;
+                let mut out = vec![0.0; 3 * 70];
+                let inputs = loaded(&cpu, Rows::dense(&x, 40), 3, format);
+                cpu.matmul(&inputs, &matrix, None, Then::Store, &mut out);
+                let faulty = |row: usize| out[row * 70..][..70].iter().filter(|x| !x.is_finite()).count();
+                assert_eq!([faulty(0), faulty(1), faulty(2)], [0, 70, 0], "{format:?}, {:?}", cpu.isa());
+            }
         }
     }
 }
@@ -71,6 +156,13 @@ fn norms_match_for_rows_and_for_heads() {
             let mut out = vec![f32::NAN; rows * width];
             cpu.rms_norm(Rows::dense(&x, width), &weight, 1e-5, &mut out);
             assert_close(&out, &want, 1e-5, &context);
+            for format in FORMATS {
+                let mut inputs = Inputs::default();
+                let norm = Norm { weight: &weight, epsilon: 1e-5 };
+                cpu.rms_norm_inputs(Rows::dense(&x, width), rows, norm, format, &mut inputs);
+                let rounded = loaded(&cpu, Rows::dense(&out, width), rows, format);
+                assert_eq!(unpacked_inputs(&inputs), unpacked_inputs(&rounded), "{format:?}, {context}");
+            }
             let mut heads = x.clone();
             let shape = HeadRows { rows: 1, stride: 0, offset: 0, heads: rows };
             cpu.rms_norm_heads(&mut heads, shape, &weight, 1e-5);
@@ -104,14 +196,16 @@ fn rope_turns_each_head_by_its_position() {
 #[test]
 fn activations_match_up_to_large_arguments() {
     let gates: Vec<f32> = (-400..=400).map(|i| i as f32 * 0.25).collect();
-    let ups = vec![1.5; gates.len()];
-    let input = [gates.clone(), ups].concat();
+    let n = gates.len();
+    // Products with one input that is 1: the sums are the weights.
+    let matrix = packed_gated(Format::F32, &[gates.clone(), vec![1.5; n]].concat(), 1);
     for activation in [Activation::Silu, Activation::GeluTanh] {
         let want: Vec<f32> = gates.iter().map(|gate| reference::gated(activation, *gate, 1.5)).collect();
         for cpu in cpus() {
-            let mut out = vec![f32::NAN; gates.len()];
-            cpu.gated(activation, &input, gates.len(), &mut out);
-            assert_close(&out, &want, 1e-6, &format!("{activation:?}, {:?}", cpu.isa()));
+            let one = loaded(&cpu, Rows::dense(&[1.0], 1), 1, Format::F32);
+            let mut out = Inputs::default();
+            cpu.gated(&one, &matrix, None, activation, Format::F32, &mut out);
+            assert_close(&unpacked_inputs(&out), &want, 1e-6, &format!("{activation:?}, {:?}", cpu.isa()));
         }
     }
 }

@@ -5,14 +5,14 @@
 use std::sync::Arc;
 
 use infer_core::Batch;
-use infer_kernels::{Activation, Cpu, HeadRows, RopeTable, Rows};
+use infer_kernels::{Cpu, HeadRows, Inputs, Norm, RopeTable, Rows, Then};
 
 use crate::cache::{KvStore, Projections};
 use crate::config::ModelConfig;
 use crate::weights::{LayerWeights, Linear, Weights};
 
 /// Rows that the feed-forward layer holds at once: its buffers are the widest.
-const MLP_ROWS: usize = 192;
+const MLP_ROWS: usize = 512;
 
 /// Computes hidden states and logits.
 pub(crate) struct Decoder {
@@ -28,15 +28,15 @@ pub(crate) struct Decoder {
 struct Buffers {
     /// Residual stream, `[token][hidden]`.
     residual: Vec<f32>,
-    /// What a norm made of it.
-    normed: Vec<f32>,
+    /// What a product reads.
+    inputs: Inputs,
     /// Queries, keys and values side by side.
     qkv: Vec<f32>,
     attended: Vec<f32>,
-    /// Output of a projection back to the residual's width.
+    /// Output of a projection back to the residual's width, where a norm follows it; chosen rows.
     projected: Vec<f32>,
-    gate_up: Vec<f32>,
-    gated: Vec<f32>,
+    normed: Vec<f32>,
+    gated: Inputs,
     logits: Vec<f32>,
 }
 
@@ -62,17 +62,17 @@ impl Decoder {
     /// Logits of the given tokens of the last batch, `[token][vocab]`.
     pub(crate) fn logits(&mut self, tokens: impl Iterator<Item = usize>) -> &mut [f32] {
         let hidden = self.config.hidden;
-        let Buffers { residual, projected, normed, logits, .. } = &mut self.buffers;
+        let Buffers { residual, projected, inputs, logits, .. } = &mut self.buffers;
         projected.clear();
         for token in tokens {
             projected.extend_from_slice(&residual[token * hidden..(token + 1) * hidden]);
         }
         let count = projected.len() / hidden;
-        let normed = sized(normed, projected.len());
-        let (rows, epsilon) = (Rows::dense(projected, hidden), self.config.norm_epsilon);
-        self.cpu.rms_norm(rows, &self.weights.final_norm, epsilon, normed);
+        let norm = Norm { weight: &self.weights.final_norm, epsilon: self.config.norm_epsilon };
+        let head = self.weights.head();
+        self.cpu.rms_norm_inputs(Rows::dense(projected, hidden), count, norm, head.format(), inputs);
         let logits = sized(logits, count * self.config.vocab);
-        self.cpu.matmul(Rows::dense(normed, hidden), self.weights.head(), logits);
+        self.cpu.matmul(inputs, head, None, Then::Store, logits);
         if let Some(cap) = self.config.logit_soft_cap {
             logits.iter_mut().for_each(|logit| *logit = cap * (*logit / cap).tanh());
         }
@@ -92,13 +92,13 @@ impl Decoder {
         let tokens = batch.tokens.len();
         let (q_width, kv_width) = (config.q_width(), config.kv_width());
         let stride = q_width + 2 * kv_width;
-        let Buffers { residual, normed, qkv, attended, projected, .. } = &mut self.buffers;
+        let Buffers { residual, inputs, qkv, attended, projected, normed, .. } = &mut self.buffers;
 
-        let normed = sized(normed, residual.len());
         let rows = Rows::dense(residual, config.hidden);
-        self.cpu.rms_norm(rows, &layer.input_norm, config.norm_epsilon, normed);
+        let norm = Norm { weight: &layer.input_norm, epsilon: config.norm_epsilon };
+        self.cpu.rms_norm_inputs(rows, tokens, norm, layer.qkv.matrix.format(), inputs);
         let qkv = sized(qkv, tokens * stride);
-        project(&self.cpu, &layer.qkv, normed, qkv);
+        project(&self.cpu, &layer.qkv, inputs, Then::Store, qkv);
 
         let q_heads = HeadRows { rows: tokens, stride, offset: 0, heads: config.heads };
         let k_heads = HeadRows { rows: tokens, stride, offset: q_width, heads: config.kv_heads };
@@ -118,51 +118,56 @@ impl Decoder {
         };
         let attended = sized(attended, tokens * q_width);
         kv.attend(&self.cpu, index, &config.attention(index), batch, projections, attended);
-        let projected = sized(projected, residual.len());
-        project(&self.cpu, &layer.output, attended, projected);
-        if let Some(weight) = &layer.attention_output_norm {
-            let rows = Rows::dense(projected, config.hidden);
-            self.cpu.rms_norm(rows, weight, config.norm_epsilon, normed);
-            self.cpu.add(residual, normed);
-        } else {
-            self.cpu.add(residual, projected);
-        }
+        self.cpu.load(Rows::dense(attended, q_width), tokens, layer.output.matrix.format(), inputs);
+        let back = Back { linear: &layer.output, norm: layer.attention_output_norm.as_deref() };
+        back.add(&self.cpu, inputs, config, residual, projected, normed);
     }
 
     fn mlp(&mut self, layer: &LayerWeights) {
         let config = &self.config;
-        let Buffers { residual, normed, projected, gate_up, gated, .. } = &mut self.buffers;
+        let Buffers { residual, inputs, projected, normed, gated, .. } = &mut self.buffers;
         for residual in residual.chunks_mut(MLP_ROWS * config.hidden) {
-            let tokens = residual.len() / config.hidden;
-            let normed = sized(normed, residual.len());
             let rows = Rows::dense(residual, config.hidden);
-            self.cpu.rms_norm(rows, &layer.mlp_norm, config.norm_epsilon, normed);
-            let gate_up = sized(gate_up, tokens * 2 * config.intermediate);
-            project(&self.cpu, &layer.gate_up, normed, gate_up);
-            let gated = sized(gated, tokens * config.intermediate);
-            let activation: Activation = config.activation;
-            self.cpu.gated(activation, gate_up, config.intermediate, gated);
-            let projected = sized(projected, residual.len());
-            project(&self.cpu, &layer.down, gated, projected);
-            if let Some(weight) = &layer.mlp_output_norm {
-                let rows = Rows::dense(projected, config.hidden);
-                self.cpu.rms_norm(rows, weight, config.norm_epsilon, normed);
-                self.cpu.add(residual, normed);
-            } else {
-                self.cpu.add(residual, projected);
-            }
+            let norm = Norm { weight: &layer.mlp_norm, epsilon: config.norm_epsilon };
+            let Linear { matrix, bias } = &layer.gate_up;
+            self.cpu.rms_norm_inputs(rows, residual.len() / config.hidden, norm, matrix.format(), inputs);
+            let format = layer.down.matrix.format();
+            self.cpu.gated(inputs, matrix, bias.as_deref(), config.activation, format, gated);
+            let back = Back { linear: &layer.down, norm: layer.mlp_output_norm.as_deref() };
+            back.add(&self.cpu, gated, config, residual, projected, normed);
         }
     }
 }
 
-/// `out = x * matrix^T + bias`.
-fn project(cpu: &Cpu, linear: &Linear, x: &[f32], out: &mut [f32]) {
-    cpu.matmul(Rows::dense(x, linear.matrix.inputs()), &linear.matrix, out);
-    if let Some(bias) = &linear.bias {
-        for row in out.chunks_exact_mut(bias.len()) {
-            cpu.add(row, bias);
-        }
+/// The way back to the residual stream: a projection, in some families normed.
+struct Back<'a> {
+    linear: &'a Linear,
+    norm: Option<&'a [f32]>,
+}
+
+impl Back<'_> {
+    fn add(
+        self,
+        cpu: &Cpu,
+        inputs: &Inputs,
+        config: &ModelConfig,
+        residual: &mut [f32],
+        projected: &mut Vec<f32>,
+        normed: &mut Vec<f32>,
+    ) {
+        let Some(weight) = self.norm else {
+            return project(cpu, self.linear, inputs, Then::Add, residual);
+        };
+        let projected = sized(projected, residual.len());
+        project(cpu, self.linear, inputs, Then::Store, projected);
+        let normed = sized(normed, residual.len());
+        cpu.rms_norm(Rows::dense(projected, config.hidden), weight, config.norm_epsilon, normed);
+        cpu.add(residual, normed);
     }
+}
+
+fn project(cpu: &Cpu, linear: &Linear, inputs: &Inputs, then: Then, out: &mut [f32]) {
+    cpu.matmul(inputs, &linear.matrix, linear.bias.as_deref(), then, out);
 }
 
 /// A buffer of `len` numbers that will be overwritten; its memory is kept.

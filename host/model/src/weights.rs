@@ -3,12 +3,12 @@
 //! dropped when loading ends: a file that changes later can't hurt a running model.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZero;
 use std::path::PathBuf;
 
 use candle_core::safetensors::{MmapedSafetensors, SliceSafetensors};
 use candle_core::{Device, Tensor};
-use half::bf16;
-use infer_kernels::{Matrix, Packed};
+use infer_kernels::{Format, Matrix, Packer};
 
 use crate::DType;
 use crate::config::ModelConfig;
@@ -55,7 +55,14 @@ impl Weights {
             Some(dtype) => dtype,
             None => files.stored_dtype("model.embed_tokens.weight")?,
         };
-        let loader = Loader { files, config, dtype };
+        let format = match dtype {
+            DType::F32 => Format::F32,
+            DType::Bf16 => Format::Bf16,
+        };
+        let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let packer = Packer::new(threads)
+            .map_err(|error| ModelError::unsupported(format!("can't start {threads} threads: {error}")))?;
+        let mut loader = Loader { files, config, format, packer };
         let embedding = loader.matrix(&[("model.embed_tokens.weight", config.vocab)], config.hidden)?;
         let head = match config.tied_head {
             true => None,
@@ -86,11 +93,12 @@ impl Weights {
 struct Loader<'a> {
     files: Files<'a>,
     config: &'a ModelConfig,
-    dtype: DType,
+    format: Format,
+    packer: Packer,
 }
 
 impl Loader<'_> {
-    fn layer(&self, index: usize) -> Result<LayerWeights, ModelError> {
+    fn layer(&mut self, index: usize) -> Result<LayerWeights, ModelError> {
         let config = self.config;
         let (hidden, intermediate) = (config.hidden, config.intermediate);
         let (q, kv) = (config.q_width(), config.kv_width());
@@ -99,10 +107,6 @@ impl Loader<'_> {
         let head_norm = |part: &str| match config.qk_norm {
             true => self.norm(&name(&format!("self_attn.{part}.weight")), config.head_dim).map(Some),
             false => Ok(None),
-        };
-        let linear = |parts: &[(&str, usize)], inputs: usize, bias: bool| {
-            let named: Vec<_> = parts.iter().map(|(part, outputs)| (name(part), *outputs)).collect();
-            self.linear(&named, inputs, bias)
         };
         // With norms on outputs, the one called post_attention moves behind the attention.
         let (mlp_norm, attention_output_norm, mlp_output_norm) = match config.output_norms {
@@ -113,32 +117,39 @@ impl Loader<'_> {
             ),
             false => (norm("post_attention_layernorm")?, None, None),
         };
+        let input_norm = norm("input_layernorm")?;
+        let (q_norm, k_norm) = (head_norm("q_norm")?, head_norm("k_norm")?);
+        let named = |parts: &[(&str, usize)]| -> Vec<(String, usize)> {
+            parts.iter().map(|(part, outputs)| (name(part), *outputs)).collect()
+        };
+        let qkv = named(&[("self_attn.q_proj", q), ("self_attn.k_proj", kv), ("self_attn.v_proj", kv)]);
+        let output = named(&[("self_attn.o_proj", hidden)]);
+        let gate_up = named(&[("mlp.gate_proj", intermediate), ("mlp.up_proj", intermediate)]);
+        let down = named(&[("mlp.down_proj", hidden)]);
         Ok(LayerWeights {
-            input_norm: norm("input_layernorm")?,
-            qkv: linear(
-                &[("self_attn.q_proj", q), ("self_attn.k_proj", kv), ("self_attn.v_proj", kv)],
-                hidden,
-                config.qkv_bias,
-            )?,
-            q_norm: head_norm("q_norm")?,
-            k_norm: head_norm("k_norm")?,
-            output: linear(&[("self_attn.o_proj", hidden)], q, config.output_bias)?,
+            input_norm,
+            qkv: self.linear(&qkv, hidden, config.qkv_bias, false)?,
+            q_norm,
+            k_norm,
+            output: self.linear(&output, q, config.output_bias, false)?,
             attention_output_norm,
             mlp_norm,
-            gate_up: linear(
-                &[("mlp.gate_proj", intermediate), ("mlp.up_proj", intermediate)],
-                hidden,
-                config.mlp_bias,
-            )?,
-            down: linear(&[("mlp.down_proj", hidden)], intermediate, config.mlp_bias)?,
+            gate_up: self.linear(&gate_up, hidden, config.mlp_bias, true)?,
+            down: self.linear(&down, intermediate, config.mlp_bias, false)?,
             mlp_output_norm,
         })
     }
 
-    fn linear(&self, parts: &[(String, usize)], inputs: usize, bias: bool) -> Result<Linear, ModelError> {
+    fn linear(
+        &mut self,
+        parts: &[(String, usize)],
+        inputs: usize,
+        bias: bool,
+        gated: bool,
+    ) -> Result<Linear, ModelError> {
         let named: Vec<_> = parts.iter().map(|(part, n)| (format!("{part}.weight"), *n)).collect();
         let borrowed: Vec<_> = named.iter().map(|(name, n)| (name.as_str(), *n)).collect();
-        let matrix = self.matrix(&borrowed, inputs)?;
+        let matrix = self.pack(&borrowed, inputs, gated)?;
         let bias = match bias {
             true => {
                 let biases = parts.iter().map(|(part, n)| self.vector(&format!("{part}.bias"), *n));
@@ -149,23 +160,23 @@ impl Loader<'_> {
         Ok(Linear { matrix, bias })
     }
 
-    /// Matrices of `(name, outputs)`, stacked.
-    fn matrix(&self, parts: &[(&str, usize)], inputs: usize) -> Result<Matrix, ModelError> {
+    fn matrix(&mut self, parts: &[(&str, usize)], inputs: usize) -> Result<Matrix, ModelError> {
+        self.pack(parts, inputs, false)
+    }
+
+    /// Matrices of `(name, outputs)`, stacked; two halves of a gated layer are packed as such.
+    fn pack(&mut self, parts: &[(&str, usize)], inputs: usize, gated: bool) -> Result<Matrix, ModelError> {
         let tensors = parts.iter().map(|(name, outputs)| self.files.tensor(name, &[*outputs, inputs]));
         let tensors = tensors.collect::<Result<Vec<_>, _>>()?;
-        let names = parts.iter().map(|(name, _)| *name);
-        Ok(match self.dtype {
-            DType::F32 => {
-                let rows = names.zip(&tensors).map(|(name, tensor)| numbers::<f32>(name, tensor));
-                let rows = rows.collect::<Result<Vec<_>, _>>()?;
-                Matrix::F32(Packed::stack(inputs, &rows.iter().map(Vec::as_slice).collect::<Vec<_>>()))
-            }
-            DType::Bf16 => {
-                let rows = names.zip(&tensors).map(|(name, tensor)| numbers::<bf16>(name, tensor));
-                let rows = rows.collect::<Result<Vec<_>, _>>()?;
-                Matrix::Bf16(Packed::stack(inputs, &rows.iter().map(Vec::as_slice).collect::<Vec<_>>()))
-            }
-        })
+        let numbers = parts.iter().zip(&tensors).map(|((name, _), tensor)| numbers::<f32>(name, tensor));
+        let numbers = numbers.collect::<Result<Vec<_>, _>>()?.concat();
+        let row = |i: usize, out: &mut [f32]| out.copy_from_slice(&numbers[i * inputs..(i + 1) * inputs]);
+        let outputs = numbers.len() / inputs;
+        let packed = match gated {
+            true => self.packer.gated(self.format, outputs / 2, inputs, row),
+            false => self.packer.matrix(self.format, outputs, inputs, row),
+        };
+        packed.map_err(|error| ModelError::unsupported(format!("the weights don't fit: {error}")))
     }
 
     fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {

@@ -1,12 +1,12 @@
 //! Gated activations and the elementwise sums between layers.
 //!
-//! Both activations are `x * sigmoid(g(x))`; the exponential is a polynomial in registers. Rows are handled
-//! on the calling thread: they are bound by memory and small beside the products around them.
+//! Both activations are `x * sigmoid(g(x))`; the exponential is a polynomial in registers. They follow the
+//! product of a gated layer while its sums are at hand, see `matmul`.
 
+use super::Cpu;
 use super::math::sigmoid;
 use super::matmul::store_some;
-use super::{Cpu, Shared};
-use crate::simd::{Isa, LANES, Simd, on_isa};
+use crate::simd::{LANES, Simd};
 
 /// What the gate goes through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,25 +18,6 @@ pub enum Activation {
 }
 
 impl Cpu {
-    /// `out[i][j] = activation(gate_up[i][j]) * gate_up[i][width + j]`, rows of `2 * width` to rows of `width`.
-    ///
-    /// # Panics
-    /// Where lengths disagree.
-    pub fn gated(&self, activation: Activation, gate_up: &[f32], width: usize, out: &mut [f32]) {
-        assert!(width > 0 && out.len().is_multiple_of(width), "output must be whole rows of {width}");
-        assert_eq!(gate_up.len(), 2 * out.len(), "input rows must be twice as wide as output rows");
-        let rows = out.len() / width;
-        let target = Shared(out.as_mut_ptr());
-        let isa = self.isa;
-        // An exponential costs about as much as this many multiply-adds.
-        self.for_each(rows, 32 * rows * width, |row| {
-            // SAFETY: each row is one item.
-            let out = unsafe { std::slice::from_raw_parts_mut(target.get().add(row * width), width) };
-            let (gate, up) = gate_up[2 * row * width..][..2 * width].split_at(width);
-            gated_row(isa, activation, gate, up, out);
-        });
-    }
-
     /// `x[i] += y[i]`.
     ///
     /// # Panics
@@ -49,12 +30,15 @@ impl Cpu {
     }
 }
 
-fn gated_row(isa: Isa, activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
-    on_isa!(isa, gated_lanes(activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]));
-}
-
+/// `out[i] = activation(gate[i]) * up[i]`.
 #[inline(always)]
-fn gated_lanes<S: Simd>(simd: S, activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
+pub(super) fn gated_lanes<S: Simd>(
+    simd: S,
+    activation: Activation,
+    gate: &[f32],
+    up: &[f32],
+    out: &mut [f32],
+) {
     for ((gate, up), out) in gate.chunks(LANES).zip(up.chunks(LANES)).zip(out.chunks_mut(LANES)) {
         let (x, y) = (load_some(simd, gate), load_some(simd, up));
         let inner = match activation {

@@ -1,164 +1,310 @@
-//! Matrix product `out[m, n] = x[m, k] * w[n, k]^T` over packed weights, f32 or bf16.
+//! Matrix product `x[m, k] * w[n, k]^T` over packed weights, and what follows it in registers: biases, the sum
+//! with the residual stream, the gated activation.
 //!
-//! Version 1: register tiles of up to 6 rows by 64 columns (AVX-512) or 6 by 16 (AVX2). Each output is one
-//! chain of fused multiply-adds over k in order, so tile shape, batch and threads can't change its bits.
-//! Threads share panels of 64 columns and, with many rows, blocks of rows. Rates: see kernels/README.md.
+//! Version 2. Work is panels of 64 columns by up to 48 rows. Few rows read a panel front to back once. More
+//! take it in pieces that stay in the first cache level, sums put down between pieces, while the next piece
+//! is asked for: then a panel comes from memory once, under arithmetic. A row's inputs are rounded by
+//! themselves and each output is one chain of operations over k in order, so batch, tile and threads can't
+//! change its bits. Rates and the machine's limits: see kernels/README.md.
 
+use super::activation::{Activation, gated_lanes};
+use super::product::Tile;
 use super::{Cpu, Shared};
 use crate::Rows;
-use crate::element::Element;
-use crate::matrix::{Matrix, PANEL, Packed};
-use crate::simd::{Isa, LANES, Simd, on_isa};
+use crate::inputs::{Inputs, Writer};
+use crate::matrix::{Format, GATED, Matrix, PANEL};
+use crate::simd::{Isa, LANES, Simd, on_dot_isa, on_isa};
 
-/// Rows of a unit of work: a multiple of the tile's rows, few enough that the inputs stay in cache.
+/// Rows of a unit of work: few enough that inputs and sums stay in cache.
 const ROW_BLOCK: usize = 48;
+/// Columns from one row of sums to the next.
+pub(super) const ACROSS: usize = PANEL;
+/// Bytes of a panel's piece: two thirds of the first cache level.
+const PIECE: usize = 32 << 10;
+/// How far ahead few rows ask for weights: the hardware's own look-ahead ends at each 4 KiB.
+const AHEAD: usize = 3 << 10;
+
+/// What becomes of a product's sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// They replace the output.
+    Store,
+    /// They are added to the output.
+    Add,
+}
 
 impl Cpu {
-    /// `out[i][j] = sum over k of x[i][k] * w[j][k]`; `out` is dense.
+    /// Rounds rows to a product's input format.
     ///
     /// # Panics
-    /// Where shapes disagree.
-    pub fn matmul(&self, x: Rows<'_>, w: &Matrix, out: &mut [f32]) {
-        match w {
-            Matrix::F32(packed) => self.matmul_packed(x, packed, out),
-            Matrix::Bf16(packed) => self.matmul_packed(x, packed, out),
-        }
+    /// Where the rows don't lie in their buffer.
+    pub fn load(&self, rows: Rows<'_>, count: usize, format: Format, inputs: &mut Inputs) {
+        rows.check(count);
+        let (isa, writer) = (self.isa, inputs.reshape(format, count, rows.width));
+        self.for_each(count, count * rows.width, |row| load_row(isa, rows.row(row), row, writer));
     }
 
-    /// [`Cpu::matmul`] for one storage type.
+    /// `out[i][j] = sum over k of x[i][k] * w[j][k] + bias[j]`, or that added to `out`, which is dense.
     ///
     /// # Panics
-    /// Where shapes disagree.
-    pub fn matmul_packed<T: Element>(&self, x: Rows<'_>, w: &Packed<T>, out: &mut [f32]) {
-        let (n, k) = (w.outputs(), w.inputs());
-        assert_eq!(x.width, k, "input rows must have {k} numbers");
-        assert!(n > 0 && out.len().is_multiple_of(n), "output must be whole rows of {n}");
-        let m = out.len() / n;
-        x.check(m);
-        let (panels, row_blocks) = (w.panels(), m.div_ceil(ROW_BLOCK));
+    /// Where shapes or formats disagree.
+    pub fn matmul(&self, x: &Inputs, w: &Matrix, bias: Option<&[f32]>, then: Then, out: &mut [f32]) {
+        let n = w.outputs();
+        assert!(!w.is_gated(), "a gated matrix has a product of its own");
+        assert_eq!(out.len(), x.rows() * n, "output must be {} rows of {n}", x.rows());
+        assert!(bias.is_none_or(|bias| bias.len() == n), "one bias per output");
         let target = Shared(out.as_mut_ptr());
-        self.for_each(panels * row_blocks, m * n * k, |item| {
-            let (panel, row) = (item / row_blocks, item % row_blocks * ROW_BLOCK);
-            let (weights, width) = w.panel(panel);
-            let column = panel * PANEL;
-            let block = Block {
-                x: x.data[x.offset + row * x.stride..].as_ptr(),
-                x_stride: x.stride,
-                rows: (m - row).min(ROW_BLOCK),
-                inputs: k,
-                weights,
-                width,
-                // SAFETY: row < m and column < n, so the place lies in `out`.
-                out: unsafe { target.get().add(row * n + column) },
-                out_stride: n,
-                columns: (n - column).min(width),
+        // Narrow matrices are handed out in halves, so that two threads end together.
+        let halves = if w.shape().panels() < 16 * self.threads() && x.rows() <= ROW_BLOCK { 2 } else { 1 };
+        self.product(x, w, halves, &|part: SumRow<'_>| {
+            let first = part.column;
+            let count = n.saturating_sub(first).min(part.sums.len());
+            // SAFETY: row and columns lie in `out`, and one item alone has them.
+            let out =
+                unsafe { std::slice::from_raw_parts_mut(target.get().add(part.row * n + first), count) };
+            let bias = bias.map(|bias| &bias[first..first + count]);
+            finish(out, part.sums, bias, then);
+        });
+    }
+
+    /// `out[i][j] = activation(g) * u`, where `g` and `u` are outputs `j` and `n + j` of a gated matrix of
+    /// `2n` outputs, biases added; rounded to `format` for the next product.
+    ///
+    /// # Panics
+    /// Where shapes or formats disagree.
+    pub fn gated(
+        &self,
+        x: &Inputs,
+        w: &Matrix,
+        bias: Option<&[f32]>,
+        activation: Activation,
+        format: Format,
+        out: &mut Inputs,
+    ) {
+        assert!(w.is_gated(), "the matrix of a gated layer is packed for it");
+        let n = w.outputs() / 2;
+        assert!(bias.is_none_or(|bias| bias.len() == 2 * n), "one bias per output");
+        let writer = out.reshape(format, x.rows(), n);
+        let isa = self.isa;
+        self.product(x, w, 1, &|row: SumRow<'_>| {
+            let first = row.column / 2;
+            let count = (n - first).min(GATED);
+            let mut biased = [0.0; PANEL];
+            let sums = match bias {
+                None => row.sums,
+                Some(bias) => {
+                    for i in 0..count {
+                        biased[i] = row.sums[i] + bias[first + i];
+                        biased[GATED + i] = row.sums[GATED + i] + bias[n + first + i];
+                    }
+                    &biased
+                }
             };
-            run(self.isa, block);
+            gate(isa, Gate { activation, sums, count, row: row.row, first, writer });
+        });
+    }
+
+    /// Computes all sums, and hands each row's part of a panel to `then`.
+    fn product(&self, x: &Inputs, w: &Matrix, halves: usize, then: &(impl Fn(SumRow<'_>) + Sync)) {
+        let shape = w.shape();
+        assert_eq!(x.width(), shape.inputs, "input rows must have {} numbers", shape.inputs);
+        assert_eq!(x.format(), shape.format, "inputs must be in the format of the weights");
+        let m = x.rows();
+        if m == 0 {
+            return;
+        }
+        let row_blocks = m.div_ceil(ROW_BLOCK);
+        let items = shape.panels() * halves * row_blocks;
+        self.for_each(items, m * shape.outputs * shape.inputs, |item| {
+            let (part, row) = (item / row_blocks, item % row_blocks * ROW_BLOCK);
+            let (panel, half) = (part / halves, part % halves);
+            let (weights, width) = w.panel(panel);
+            let columns = half * (PANEL / halves)..width.min((half + 1) * (PANEL / halves));
+            if columns.is_empty() {
+                return;
+            }
+            let rows = (m - row).min(ROW_BLOCK);
+            let mut sums = Sums(std::mem::MaybeUninit::uninit());
+            let first = sums.0.as_mut_ptr().cast();
+            let format = shape.format;
+            run(
+                self.isa,
+                Block { x, row, rows, weights, width, columns: columns.clone(), format, sums: first },
+            );
+            for i in 0..rows {
+                let column = panel * PANEL + columns.start;
+                // SAFETY: `run` wrote these columns of `rows` rows.
+                let sums = unsafe {
+                    std::slice::from_raw_parts(first.add(i * ACROSS + columns.start), columns.len())
+                };
+                then(SumRow { row: row + i, column, sums });
+            }
         });
     }
 }
 
-/// How far ahead of a single row's product weights are fetched.
-const PREFETCH_BYTES: usize = 2048;
+/// One row's sums of consecutive columns.
+struct SumRow<'a> {
+    row: usize,
+    column: usize,
+    sums: &'a [f32],
+}
 
-/// One panel against some rows.
-struct Block<'a, T> {
-    x: *const f32,
-    x_stride: usize,
+/// Aligned, so that no vector lies on two cache lines.
+#[repr(align(64))]
+struct Sums(std::mem::MaybeUninit<[f32; ROW_BLOCK * ACROSS]>);
+
+/// Columns of one panel against some rows.
+struct Block<'a> {
+    x: &'a Inputs,
+    row: usize,
     rows: usize,
-    inputs: usize,
-    weights: &'a [T],
+    weights: &'a [u8],
     width: usize,
-    out: *mut f32,
-    out_stride: usize,
-    columns: usize,
+    columns: std::ops::Range<usize>,
+    format: Format,
+    /// Room for `ROW_BLOCK` rows of sums.
+    sums: *mut f32,
 }
 
-fn run<T: Element>(isa: Isa, block: Block<'_, T>) {
-    on_isa!(isa, panel[T: Element](block: Block<'_, T>));
-}
-
-#[inline(always)]
-fn panel<S: Simd, T: Element>(simd: S, block: Block<'_, T>) {
-    debug_assert_eq!(block.weights.len(), block.width * block.inputs);
-    let mut row = 0;
-    while row < block.rows {
-        let left = block.rows - row;
-        // One row is bound by memory: take the whole panel in one pass, so that it is read front to back.
-        row += match left {
-            1 => columns::<S, T, 1, 4>(simd, &block, row),
-            2 | 3 if S::TILE_VECTORS == 4 => columns::<S, T, 2, 4>(simd, &block, row),
-            4 | 5 if S::TILE_VECTORS == 4 => columns::<S, T, 4, 4>(simd, &block, row),
-            _ if S::TILE_VECTORS == 4 => columns::<S, T, 6, 4>(simd, &block, row),
-            2 | 3 => columns::<S, T, 2, 1>(simd, &block, row),
-            4 | 5 => columns::<S, T, 4, 1>(simd, &block, row),
-            _ => columns::<S, T, 6, 1>(simd, &block, row),
-        };
+fn finish(out: &mut [f32], sums: &[f32], bias: Option<&[f32]>, then: Then) {
+    match (bias, then) {
+        (None, Then::Store) => out.copy_from_slice(&sums[..out.len()]),
+        (None, Then::Add) => out.iter_mut().zip(sums).for_each(|(out, sum)| *out += sum),
+        (Some(bias), then) => {
+            for ((out, sum), bias) in out.iter_mut().zip(sums).zip(bias) {
+                let sum = sum + bias;
+                *out = if then == Then::Add { *out + sum } else { sum };
+            }
+        }
     }
 }
 
-/// `R` rows against all columns of the panel, `C` vectors at a time. Returns `R`.
+fn load_row(isa: Isa, numbers: &[f32], row: usize, writer: Writer) {
+    on_isa!(isa, load_lanes(numbers: &[f32], row: usize, writer: Writer));
+}
+
 #[inline(always)]
-fn columns<S: Simd, T: Element, const R: usize, const C: usize>(
-    simd: S,
-    block: &Block<'_, T>,
+fn load_lanes<S: Simd>(_: S, numbers: &[f32], row: usize, writer: Writer) {
+    for (i, numbers) in numbers.chunks(GATED).enumerate() {
+        // SAFETY: each row is one item of `Cpu::load`, which made room for it.
+        unsafe { writer.write(row, i * GATED, numbers) };
+    }
+}
+
+/// One row's part of a gated panel.
+struct Gate<'a> {
+    activation: Activation,
+    sums: &'a [f32],
+    count: usize,
     row: usize,
-) -> usize {
-    let mut column = 0;
-    while column < block.width {
-        if block.width - column >= C * LANES {
-            tile::<S, T, R, C>(simd, block, row, column);
-            column += C * LANES;
-        } else {
-            tile::<S, T, R, 1>(simd, block, row, column);
-            column += LANES;
+    first: usize,
+    writer: Writer,
+}
+
+fn gate(isa: Isa, gate: Gate<'_>) {
+    on_isa!(isa, gate_lanes(gate: Gate<'_>));
+}
+
+#[inline(always)]
+fn gate_lanes<S: Simd>(simd: S, gate: Gate<'_>) {
+    let mut out = [0.0; GATED];
+    gated_lanes(simd, gate.activation, &gate.sums[..GATED], &gate.sums[GATED..], &mut out);
+    // SAFETY: the row exists, and these columns are of this panel alone.
+    unsafe { gate.writer.write(gate.row, gate.first, &out[..gate.count]) };
+}
+
+fn run(isa: Isa, block: Block<'_>) {
+    on_dot_isa!(isa, pieces(block: Block<'_>));
+}
+
+#[inline(always)]
+fn pieces<S: Simd>(simd: S, block: Block<'_>) {
+    let most = match block.format {
+        Format::F32 => 6,
+        Format::Bf16 => S::BF16_ROWS,
+        Format::Int8 => S::INT8_ROWS,
+    };
+    let step_bytes = block.width * block.format.step_bytes();
+    let steps = block.weights.len() / step_bytes;
+    let few = block.rows <= most;
+    let piece = if few { steps } else { (PIECE / step_bytes).max(1) };
+    let mut first = 0;
+    while first < steps {
+        let count = (steps - first).min(piece);
+        let (mut row, mut turn) = (0, 0);
+        while row < block.rows {
+            let left = (block.rows - row).min(most);
+            let tile = Tile {
+                weights: block.weights[first * step_bytes..].as_ptr(),
+                width: block.width,
+                column: block.columns.start,
+                x: block.x.row(block.row + row),
+                first,
+                steps: count,
+                sums: block.sums.wrapping_add(row * ACROSS),
+                ahead: if few { AHEAD } else { piece * step_bytes },
+                every: if few { 1 } else { block.rows.div_ceil(most).max(2) },
+                turn: if few { 0 } else { turn },
+            };
+            turn += 1;
+            row += columns(simd, tile, block.format, left, block.columns.end);
+        }
+        first += count;
+    }
+}
+
+/// Up to `left` rows against the block's columns. Returns how many rows.
+#[inline(always)]
+fn columns<S: Simd>(simd: S, tile: Tile, format: Format, left: usize, end: usize) -> usize {
+    match (format, left) {
+        (Format::F32, 0..2) => all::<S, 0, 1>(simd, tile, end),
+        (Format::F32, 2..4) => all::<S, 0, 2>(simd, tile, end),
+        (Format::F32, 4..6) => all::<S, 0, 4>(simd, tile, end),
+        (Format::F32, _) => all::<S, 0, 6>(simd, tile, end),
+        (Format::Bf16, 0..2) => all::<S, 1, 1>(simd, tile, end),
+        (Format::Bf16, 2..4) => all::<S, 1, 2>(simd, tile, end),
+        (Format::Bf16, 4..6) => all::<S, 1, 4>(simd, tile, end),
+        (Format::Bf16, _) => all::<S, 1, 6>(simd, tile, end),
+        (Format::Int8, 0..2) => all::<S, 2, 1>(simd, tile, end),
+        (Format::Int8, 2) => all::<S, 2, 2>(simd, tile, end),
+        (Format::Int8, _) => all::<S, 2, 3>(simd, tile, end),
+    }
+}
+
+/// `R` rows against the columns up to `end`, as many vectors at a time as the registers hold. `FORMAT` is 0 for
+/// f32, 1 for bf16, 2 for int8. Returns `R`.
+#[inline(always)]
+fn all<S: Simd, const FORMAT: usize, const R: usize>(simd: S, mut tile: Tile, end: usize) -> usize {
+    while tile.column < end {
+        let left = (end - tile.column) / LANES;
+        // SAFETY: `product` checked shapes; the columns up to `end` are the panel's, and `pieces` keeps steps
+        // and rows inside panel and inputs.
+        unsafe {
+            tile.column += LANES
+                * match left {
+                    4.. if S::TILE_VECTORS == 4 => one::<S, FORMAT, R, 4>(simd, tile),
+                    2.. if S::TILE_VECTORS == 4 => one::<S, FORMAT, R, 2>(simd, tile),
+                    _ => one::<S, FORMAT, R, 1>(simd, tile),
+                };
         }
     }
     R
 }
 
+/// # Safety
+/// As [`Tile::floats`].
 #[inline(always)]
-fn tile<S: Simd, T: Element, const R: usize, const C: usize>(
-    simd: S,
-    block: &Block<'_, T>,
-    row: usize,
-    column: usize,
-) {
-    debug_assert!(row + R <= block.rows && column + C * LANES <= block.width);
-    let mut sums = [[simd.splat(0.0); C]; R];
-    // SAFETY: `Cpu::matmul_packed` checked that `x` holds `rows` rows of `inputs`; the panel holds `inputs`
-    // rows of `width`, and the tile lies inside both.
+unsafe fn one<S: Simd, const FORMAT: usize, const R: usize, const C: usize>(simd: S, tile: Tile) -> usize {
+    // SAFETY: the caller's promise.
     unsafe {
-        let x = block.x.add(row * block.x_stride);
-        let mut weights = block.weights.as_ptr().add(column);
-        for k in 0..block.inputs {
-            if R == 1 {
-                // One row is bound by memory, and the hardware's own look-ahead ends at each page.
-                let ahead = weights.wrapping_byte_add(PREFETCH_BYTES);
-                let line = 64 / size_of::<T>();
-                (0..C * LANES).step_by(line).for_each(|i| simd.prefetch(ahead.wrapping_add(i)));
-            }
-            let w: [S::V; C] = std::array::from_fn(|c| T::load(simd, weights.add(c * LANES)));
-            for (r, sums) in sums.iter_mut().enumerate() {
-                let x = simd.splat(*x.add(r * block.x_stride + k));
-                for c in 0..C {
-                    sums[c] = simd.fma(x, w[c], sums[c]);
-                }
-            }
-            weights = weights.wrapping_add(block.width);
+        match FORMAT {
+            0 => tile.floats::<S, false, R, C>(simd),
+            1 => tile.floats::<S, true, R, C>(simd),
+            _ => tile.groups::<S, R, C>(simd),
         }
     }
-    for (r, sums) in sums.iter().enumerate() {
-        for (c, sum) in sums.iter().enumerate() {
-            let first = column + c * LANES;
-            let count = block.columns.saturating_sub(first).min(LANES);
-            // SAFETY: `count` columns from `first` on lie in the output row; no other item writes them.
-            unsafe {
-                let out = block.out.add((row + r) * block.out_stride + first);
-                store_some(simd, out, *sum, count);
-            }
-        }
-    }
+    C
 }
 
 /// Stores the first `count` lanes.

@@ -1,13 +1,13 @@
 //! The vectorized implementation: an instruction set, and threads for what is worth waking them.
 //!
-//! Work is handed out through one counter; the calling thread takes its share, so a helper that wakes late
-//! costs nothing but its own help. Which thread computes an element never changes its bits.
+//! The calling thread takes its share of the work, so a helper that wakes late costs nothing but its own help.
+//! Which thread computes an element never changes its bits.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use rayon::{ThreadPool, ThreadPoolBuilder};
+use std::ops::Range;
+use std::sync::{Mutex, TryLockError};
 
 use crate::simd::Isa;
+use pool::Pool;
 
 pub mod activation;
 pub mod attention;
@@ -15,16 +15,19 @@ pub mod contiguous;
 mod math;
 pub mod matmul;
 pub mod norm;
+mod pool;
+mod product;
 pub mod rope;
 mod tile;
 
-/// Multiply-adds below which waking another thread costs more than it brings.
-const PARALLEL_COST: usize = 2 << 20;
+/// Multiply-adds below which handing work to another thread costs more than it brings: about a microsecond.
+const PARALLEL_COST: usize = 1 << 15;
 
 /// Runs kernels. One per executor: it owns its threads.
 pub struct Cpu {
     isa: Isa,
-    helpers: Option<ThreadPool>,
+    threads: usize,
+    pool: Option<Mutex<Pool>>,
 }
 
 impl Cpu {
@@ -32,7 +35,7 @@ impl Cpu {
     ///
     /// # Errors
     /// Where the system gives no threads.
-    pub fn new(threads: usize) -> Result<Self, rayon::ThreadPoolBuildError> {
+    pub fn new(threads: usize) -> std::io::Result<Self> {
         Self::with_isa(Isa::detect(), threads)
     }
 
@@ -43,18 +46,14 @@ impl Cpu {
     ///
     /// # Panics
     /// Where this CPU lacks the instruction set.
-    pub fn with_isa(isa: Isa, threads: usize) -> Result<Self, rayon::ThreadPoolBuildError> {
+    pub fn with_isa(isa: Isa, threads: usize) -> std::io::Result<Self> {
         assert!(Isa::available().contains(&isa), "this CPU has no {isa:?}");
-        let helpers = match threads.saturating_sub(1) {
+        let pool = match threads.saturating_sub(1) {
             0 => None,
-            count => Some(
-                ThreadPoolBuilder::new()
-                    .num_threads(count)
-                    .thread_name(|i| format!("infer-kernel-{i}"))
-                    .build()?,
-            ),
+            helpers => Some(Pool::new(helpers)?),
         };
-        Ok(Self { isa, helpers })
+        let threads = pool.as_ref().map_or(1, Pool::threads);
+        Ok(Self { isa, threads, pool: pool.map(Mutex::new) })
     }
 
     /// The instruction set in use.
@@ -64,46 +63,41 @@ impl Cpu {
 
     /// Threads that work on one operation, the caller's included.
     pub fn threads(&self) -> usize {
-        1 + self.helpers.as_ref().map_or(0, ThreadPool::current_num_threads)
+        self.threads
     }
 
     /// Calls `work` once for each of `0..items`, on several threads where `cost` multiply-adds are worth it.
-    fn for_each(&self, items: usize, cost: usize, work: impl Fn(usize) + Sync) {
-        let helpers = match &self.helpers {
-            Some(helpers) if items > 1 && cost >= PARALLEL_COST => helpers,
-            _ => return (0..items).for_each(work),
-        };
-        let next = AtomicUsize::new(0);
-        let drain = || {
-            loop {
-                let item = next.fetch_add(1, Ordering::Relaxed);
-                if item >= items {
-                    break;
-                }
-                work(item);
-            }
-        };
-        helpers.in_place_scope(|scope| {
-            for _ in 0..helpers.current_num_threads().min(items - 1) {
-                scope.spawn(|_| drain());
-            }
-            drain();
-        });
+    /// A call from within `work`, or while another thread calls, uses the calling thread alone.
+    pub(crate) fn for_each(&self, items: usize, cost: usize, work: impl Fn(usize) + Sync) {
+        let all = |range: Range<usize>| range.for_each(&work);
+        let pool = self.pool.as_ref().filter(|_| items > 1 && cost >= PARALLEL_COST);
+        match pool.map(Mutex::try_lock) {
+            Some(Ok(mut pool)) => pool.run(items, &all),
+            Some(Err(TryLockError::Poisoned(poisoned))) => poisoned.into_inner().run(items, &all),
+            Some(Err(TryLockError::WouldBlock)) | None => all(0..items),
+        }
     }
 }
 
 /// A pointer into a buffer whose parts are written by different threads, never the same part by two.
-#[derive(Clone, Copy)]
-struct Shared(*mut f32);
+pub(crate) struct Shared<T>(pub *mut T);
 
-impl Shared {
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Shared<T> {}
+
+impl<T> Shared<T> {
     /// By value, so that closures capture the wrapper and not the pointer inside.
-    fn get(self) -> *mut f32 {
+    pub(crate) fn get(self) -> *mut T {
         self.0
     }
 }
 
 // SAFETY: users write disjoint parts of a buffer that outlives the scope of the threads.
-unsafe impl Send for Shared {}
+unsafe impl<T: Send> Send for Shared<T> {}
 // SAFETY: as above.
-unsafe impl Sync for Shared {}
+unsafe impl<T: Send> Sync for Shared<T> {}

@@ -8,6 +8,8 @@ use super::activation::load_some;
 use super::attention::MAX_HEAD_DIM;
 use super::matmul::store_some;
 use crate::Rows;
+use crate::inputs::{Inputs, Writer};
+use crate::matrix::{Format, GROUP};
 use crate::simd::{Isa, LANES, Simd, on_isa};
 
 impl Cpu {
@@ -21,6 +23,24 @@ impl Cpu {
         for (row, out) in out.chunks_exact_mut(x.width).enumerate() {
             norm_row(self.isa, x.row(row), weight, epsilon, out);
         }
+    }
+
+    /// Norms the first `count` rows of `x` into the inputs of a product.
+    ///
+    /// # Panics
+    /// Where widths disagree.
+    pub fn rms_norm_inputs(
+        &self,
+        x: Rows<'_>,
+        count: usize,
+        norm: Norm<'_>,
+        format: Format,
+        inputs: &mut Inputs,
+    ) {
+        x.check(count);
+        assert_eq!(x.width, norm.weight.len(), "rows and weight must be equally wide");
+        let (isa, writer) = (self.isa, inputs.reshape(format, count, x.width));
+        self.for_each(count, 4 * count * x.width, |row| norm_inputs(isa, x.row(row), norm, row, writer));
     }
 
     /// Norms each of `heads` consecutive heads of a row in place, for `rows` rows `stride` apart.
@@ -41,6 +61,15 @@ impl Cpu {
     }
 }
 
+/// What a norm multiplies by, and what it adds to the mean square.
+#[derive(Clone, Copy, Debug)]
+pub struct Norm<'a> {
+    /// One per column.
+    pub weight: &'a [f32],
+    /// Added before the root.
+    pub epsilon: f32,
+}
+
 /// Heads inside wider rows.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadRows {
@@ -58,14 +87,41 @@ fn norm_row(isa: Isa, x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) 
     on_isa!(isa, norm_lanes(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]));
 }
 
+fn norm_inputs(isa: Isa, x: &[f32], norm: Norm<'_>, row: usize, writer: Writer) {
+    on_isa!(isa, norm_inputs_lanes(x: &[f32], norm: Norm<'_>, row: usize, writer: Writer));
+}
+
+#[inline(always)]
+fn norm_inputs_lanes<S: Simd>(simd: S, x: &[f32], norm: Norm<'_>, row: usize, writer: Writer) {
+    let scale = scale(simd, x, norm.epsilon);
+    let parts = x.chunks(GROUP).zip(norm.weight.chunks(GROUP));
+    for (i, (x, weight)) in parts.enumerate() {
+        let mut out = [0.0; GROUP];
+        scaled(simd, x, weight, scale, &mut out[..x.len()]);
+        // SAFETY: each row is one item of `rms_norm_inputs`, which made room for it.
+        unsafe { writer.write(row, i * GROUP, &out[..x.len()]) };
+    }
+}
+
 #[inline(always)]
 fn norm_lanes<S: Simd>(simd: S, x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
+    let scale = scale(simd, x, epsilon);
+    scaled(simd, x, weight, scale, out);
+}
+
+/// What a row is multiplied by.
+#[inline(always)]
+fn scale<S: Simd>(simd: S, x: &[f32], epsilon: f32) -> f32 {
     let mut squares = simd.splat(0.0);
     for x in x.chunks(LANES) {
         let x = load_some(simd, x);
         squares = simd.fma(x, x, squares);
     }
-    let scale = 1.0 / (simd.sum(squares) / x.len() as f32 + epsilon).sqrt();
+    1.0 / (simd.sum(squares) / x.len() as f32 + epsilon).sqrt()
+}
+
+#[inline(always)]
+fn scaled<S: Simd>(simd: S, x: &[f32], weight: &[f32], scale: f32, out: &mut [f32]) {
     let scale = simd.splat(scale);
     for ((x, weight), out) in x.chunks(LANES).zip(weight.chunks(LANES)).zip(out.chunks_mut(LANES)) {
         let value = simd.mul(simd.mul(load_some(simd, x), scale), load_some(simd, weight));

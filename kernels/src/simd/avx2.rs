@@ -6,13 +6,13 @@ use half::bf16;
 
 use super::Simd;
 
-/// Exists only where the CPU has AVX2 and FMA.
+/// Exists only where the CPU has AVX2, FMA and F16C.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2(());
 
 impl Avx2 {
     /// # Safety
-    /// The CPU has AVX2 and FMA.
+    /// The CPU has AVX2, FMA and F16C.
     #[inline(always)]
     pub(crate) unsafe fn assume() -> Self {
         Self(())
@@ -22,6 +22,10 @@ impl Avx2 {
 /// Lanes 0..8 and 8..16.
 #[derive(Clone, Copy)]
 pub(crate) struct Pair(__m256, __m256);
+
+/// Lanes 0..8 and 8..16 of integers.
+#[derive(Clone, Copy)]
+pub(crate) struct Words(__m256i, __m256i);
 
 macro_rules! arithmetic {
     ($($name:ident = $intrinsic:ident),*) => {$(
@@ -35,8 +39,11 @@ macro_rules! arithmetic {
 
 impl Simd for Avx2 {
     type V = Pair;
+    type W = Words;
     const TILE_VECTORS: usize = 1;
     const SHARED_QUERIES: usize = 2;
+    const BF16_ROWS: usize = 4;
+    const INT8_ROWS: usize = 2;
 
     #[inline(always)]
     fn splat(self, x: f32) -> Pair {
@@ -111,5 +118,68 @@ impl Simd for Avx2 {
         }
         // SAFETY: `self` proves AVX2.
         unsafe { Pair(half(t.0), half(t.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_words(self, from: *const u32) -> Words {
+        // SAFETY: `self` proves AVX2; the caller promises the memory.
+        unsafe { Words(_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(8).cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(self, from: *const u16) -> Pair {
+        // SAFETY: `self` proves F16C; the caller promises the memory.
+        unsafe {
+            Pair(
+                _mm256_cvtph_ps(_mm_loadu_si128(from.cast())),
+                _mm256_cvtph_ps(_mm_loadu_si128(from.add(8).cast())),
+            )
+        }
+    }
+
+    #[inline(always)]
+    fn splat_word(self, x: u32) -> Words {
+        // SAFETY: `self` proves AVX2.
+        unsafe { Words(_mm256_set1_epi32(x.cast_signed()), _mm256_set1_epi32(x.cast_signed())) }
+    }
+
+    #[inline(always)]
+    fn dot_bf16(self, sum: Pair, w: Words, x: Words) -> Pair {
+        #[inline(always)]
+        unsafe fn half(sum: __m256, w: __m256i, x: __m256i) -> __m256 {
+            // SAFETY: called below only, where AVX2 and FMA are proved.
+            unsafe {
+                let mask = _mm256_set1_epi32(0xffff_0000_u32.cast_signed());
+                let high = |v| _mm256_castsi256_ps(_mm256_and_si256(v, mask));
+                let low = |v| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(v));
+                let sum = _mm256_fmadd_ps(high(w), high(x), sum);
+                _mm256_fmadd_ps(low(w), low(x), sum)
+            }
+        }
+        // SAFETY: `self` proves AVX2 and FMA.
+        unsafe { Pair(half(sum.0, w.0, x.0), half(sum.1, w.1, x.1)) }
+    }
+
+    #[inline(always)]
+    fn dot_int8(self, sum: Words, w: Words, x: Words) -> Words {
+        #[inline(always)]
+        unsafe fn half(sum: __m256i, w: __m256i, x: __m256i) -> __m256i {
+            // SAFETY: called below only, where AVX2 is proved.
+            unsafe {
+                let even_w = _mm256_and_si256(w, _mm256_set1_epi16(0xff));
+                let even_x = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(x));
+                let (odd_w, odd_x) = (_mm256_srli_epi16::<8>(w), _mm256_srai_epi16::<8>(x));
+                let sum = _mm256_add_epi32(sum, _mm256_madd_epi16(even_w, even_x));
+                _mm256_add_epi32(sum, _mm256_madd_epi16(odd_w, odd_x))
+            }
+        }
+        // SAFETY: `self` proves AVX2.
+        unsafe { Words(half(sum.0, w.0, x.0), half(sum.1, w.1, x.1)) }
+    }
+
+    #[inline(always)]
+    fn widen_words(self, w: Words) -> Pair {
+        // SAFETY: `self` proves AVX2.
+        unsafe { Pair(_mm256_cvtepi32_ps(w.0), _mm256_cvtepi32_ps(w.1)) }
     }
 }

@@ -1,4 +1,5 @@
-//! One 512-bit register per vector. Only AVX-512F is used, so every AVX-512 CPU qualifies.
+//! One 512-bit register per vector. AVX-512F and BW are used, so nearly every AVX-512 CPU qualifies; `DOT`
+//! adds the instructions for dot products of bf16 pairs (BF16) and of bytes (VNNI).
 
 use std::arch::x86_64::*;
 
@@ -6,13 +7,13 @@ use half::bf16;
 
 use super::Simd;
 
-/// Exists only where the CPU has AVX-512F.
+/// Exists only where the CPU has AVX-512F and BW, with `DOT` also BF16 and VNNI.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx512(());
+pub(crate) struct Avx512<const DOT: bool>(());
 
-impl Avx512 {
+impl<const DOT: bool> Avx512<DOT> {
     /// # Safety
-    /// The CPU has AVX-512F.
+    /// The CPU has AVX-512F and BW, with `DOT` also BF16 and VNNI.
     #[inline(always)]
     pub(crate) unsafe fn assume() -> Self {
         Self(())
@@ -29,10 +30,13 @@ macro_rules! arithmetic {
     )*};
 }
 
-impl Simd for Avx512 {
+impl<const DOT: bool> Simd for Avx512<DOT> {
     type V = __m512;
+    type W = __m512i;
     const TILE_VECTORS: usize = 4;
     const SHARED_QUERIES: usize = 4;
+    const BF16_ROWS: usize = 6;
+    const INT8_ROWS: usize = 3;
 
     #[inline(always)]
     fn splat(self, x: f32) -> __m512 {
@@ -89,5 +93,64 @@ impl Simd for Avx512 {
             let shifted = _mm512_slli_epi32::<23>(_mm512_castps_si512(t));
             _mm512_castsi512_ps(_mm512_add_epi32(shifted, _mm512_castps_si512(_mm512_set1_ps(1.0))))
         }
+    }
+
+    #[inline(always)]
+    unsafe fn load_words(self, from: *const u32) -> __m512i {
+        // SAFETY: `self` proves AVX-512F; the caller promises the memory.
+        unsafe { _mm512_loadu_si512(from.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(self, from: *const u16) -> __m512 {
+        // SAFETY: `self` proves AVX-512F; the caller promises the memory.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
+    }
+
+    #[inline(always)]
+    fn splat_word(self, x: u32) -> __m512i {
+        // SAFETY: `self` proves AVX-512F.
+        unsafe { _mm512_set1_epi32(x.cast_signed()) }
+    }
+
+    #[inline(always)]
+    fn dot_bf16(self, sum: __m512, w: __m512i, x: __m512i) -> __m512 {
+        // SAFETY: `self` proves AVX-512F, with `DOT` also BF16.
+        unsafe {
+            if DOT {
+                let (w, x) = (
+                    std::mem::transmute::<__m512i, __m512bh>(w),
+                    std::mem::transmute::<__m512i, __m512bh>(x),
+                );
+                return _mm512_dpbf16_ps(sum, w, x);
+            }
+            let high = |v| {
+                _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32(0xffff_0000_u32.cast_signed())))
+            };
+            let low = |v| _mm512_castsi512_ps(_mm512_slli_epi32::<16>(v));
+            let sum = _mm512_fmadd_ps(high(w), high(x), sum);
+            _mm512_fmadd_ps(low(w), low(x), sum)
+        }
+    }
+
+    #[inline(always)]
+    fn dot_int8(self, sum: __m512i, w: __m512i, x: __m512i) -> __m512i {
+        // SAFETY: `self` proves AVX-512F and BW, with `DOT` also VNNI.
+        unsafe {
+            if DOT {
+                return _mm512_dpbusd_epi32(sum, w, x);
+            }
+            let even_w = _mm512_and_si512(w, _mm512_set1_epi16(0xff));
+            let even_x = _mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(x));
+            let (odd_w, odd_x) = (_mm512_srli_epi16::<8>(w), _mm512_srai_epi16::<8>(x));
+            let sum = _mm512_add_epi32(sum, _mm512_madd_epi16(even_w, even_x));
+            _mm512_add_epi32(sum, _mm512_madd_epi16(odd_w, odd_x))
+        }
+    }
+
+    #[inline(always)]
+    fn widen_words(self, w: __m512i) -> __m512 {
+        // SAFETY: `self` proves AVX-512F.
+        unsafe { _mm512_cvtepi32_ps(w) }
     }
 }

@@ -1,7 +1,8 @@
 //! Sixteen-lane vectors behind one trait, so that each kernel is written once and compiled per instruction
 //! set. A value of an implementing type is the proof that the CPU has the instructions: [`on_isa!`] makes
-//! it inside a function compiled for them. AVX2 and AVX-512 give the same bits; the portable form does
-//! not fuse multiply and add on x86, so it may differ from them in the last place.
+//! it inside a function compiled for them. AVX2 and AVX-512 give the same bits, but that the bf16 dot
+//! product instruction takes denormal numbers for zeros; the portable form does not fuse multiply and add
+//! on x86, so it may differ from them in the last place.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -24,10 +25,16 @@ pub(crate) const LANES: usize = 16;
 pub trait Simd: Copy {
     /// Sixteen lanes.
     type V: Copy;
+    /// Sixteen 32-bit words: integers, pairs of bf16, or four bytes each.
+    type W: Copy;
     /// Columns (in vectors) that a matrix tile of several rows covers: as many as the registers hold.
     const TILE_VECTORS: usize;
     /// Query heads that share one pass over keys: as many as the registers hold.
     const SHARED_QUERIES: usize;
+    /// Rows of a tile of a bf16 product.
+    const BF16_ROWS: usize;
+    /// Rows of a tile of an int8 product, which holds integer and float sums.
+    const INT8_ROWS: usize;
 
     fn splat(self, x: f32) -> Self::V;
     /// # Safety
@@ -39,6 +46,31 @@ pub trait Simd: Copy {
     /// # Safety
     /// Sixteen numbers are writable at `to`.
     unsafe fn store(self, to: *mut f32, v: Self::V);
+    /// # Safety
+    /// Sixteen words are readable at `from`, which needs no alignment.
+    unsafe fn load_words(self, from: *const u32) -> Self::W;
+    /// # Safety
+    /// Sixteen IEEE half floats are readable at `from`.
+    unsafe fn load_f16(self, from: *const u16) -> Self::V;
+    fn splat_word(self, x: u32) -> Self::W;
+    /// `sum + w.high * x.high`, rounded, `+ w.low * x.low`, rounded: bf16 pairs, the odd input first.
+    fn dot_bf16(self, sum: Self::V, w: Self::W, x: Self::W) -> Self::V;
+    /// `sum` plus the four products of unsigned bytes of `w` and signed bytes of `x`; exact.
+    fn dot_int8(self, sum: Self::W, w: Self::W, x: Self::W) -> Self::W;
+    /// Signed integers to floats.
+    fn widen_words(self, w: Self::W) -> Self::V;
+    /// Asks for the cache line at `from`, which may lie anywhere, in the second cache level.
+    #[inline(always)]
+    fn prefetch_far<T>(self, from: *const T) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: SSE is part of x86-64; a prefetch of any address is allowed.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T1>(from.cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = from;
+    }
     /// Asks for the cache line at `from`, which may lie anywhere.
     #[inline(always)]
     fn prefetch<T>(self, from: *const T) {
@@ -103,6 +135,8 @@ pub enum Isa {
     Avx2,
     /// 512-bit vectors.
     Avx512,
+    /// 512-bit vectors, and dot products of bf16 pairs and of bytes.
+    Avx512Dot,
 }
 
 impl Isa {
@@ -117,10 +151,16 @@ impl Isa {
         let mut all = vec![Self::Portable];
         #[cfg(target_arch = "x86_64")]
         {
-            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            if is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("fma")
+                && is_x86_feature_detected!("f16c")
+            {
                 all.push(Self::Avx2);
-                if is_x86_feature_detected!("avx512f") {
+                if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
                     all.push(Self::Avx512);
+                    if is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512vnni") {
+                        all.push(Self::Avx512Dot);
+                    }
                 }
             }
         }
@@ -132,21 +172,21 @@ impl Isa {
 macro_rules! on_isa {
     ($isa:expr, $body:ident $([$($generic:ident : $bound:path),*])? ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)?) => {{
         #[cfg(target_arch = "x86_64")]
-        #[target_feature(enable = "avx2,fma")]
+        #[target_feature(enable = "avx2,fma,f16c")]
         fn avx2$(<$($generic: $bound),*>)?($($arg: $ty),*) $(-> $ret)? {
-            // SAFETY: this function runs only where AVX2 and FMA are.
+            // SAFETY: this function runs only where AVX2, FMA and F16C are.
             $body(unsafe { $crate::simd::Avx2::assume() }, $($arg),*)
         }
         #[cfg(target_arch = "x86_64")]
-        #[target_feature(enable = "avx512f,avx2,fma")]
+        #[target_feature(enable = "avx512f,avx512bw,avx2,fma,f16c")]
         fn avx512$(<$($generic: $bound),*>)?($($arg: $ty),*) $(-> $ret)? {
-            // SAFETY: this function runs only where AVX-512F is.
-            $body(unsafe { $crate::simd::Avx512::assume() }, $($arg),*)
+            // SAFETY: this function runs only where AVX-512F and BW are.
+            $body(unsafe { $crate::simd::Avx512::<false>::assume() }, $($arg),*)
         }
         match $isa {
             // SAFETY: `Isa::available` lists it only where the CPU has it.
             #[cfg(target_arch = "x86_64")]
-            $crate::simd::Isa::Avx512 => unsafe { avx512($($arg),*) },
+            $crate::simd::Isa::Avx512 | $crate::simd::Isa::Avx512Dot => unsafe { avx512($($arg),*) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             $crate::simd::Isa::Avx2 => unsafe { avx2($($arg),*) },
@@ -155,3 +195,22 @@ macro_rules! on_isa {
     }};
 }
 pub(crate) use on_isa;
+
+/// [`on_isa!`], with a form of its own for the dot product instructions.
+macro_rules! on_dot_isa {
+    ($isa:expr, $body:ident $([$($generic:ident : $bound:path),*])? ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)?) => {{
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx512f,avx512bw,avx512bf16,avx512vnni,avx2,fma,f16c")]
+        fn avx512_dot$(<$($generic: $bound),*>)?($($arg: $ty),*) $(-> $ret)? {
+            // SAFETY: this function runs only where AVX-512 with BF16 and VNNI is.
+            $body(unsafe { $crate::simd::Avx512::<true>::assume() }, $($arg),*)
+        }
+        match $isa {
+            // SAFETY: `Isa::available` lists it only where the CPU has it.
+            #[cfg(target_arch = "x86_64")]
+            $crate::simd::Isa::Avx512Dot => unsafe { avx512_dot($($arg),*) },
+            isa => $crate::simd::on_isa!(isa, $body $([$($generic : $bound),*])? ($($arg : $ty),*) $(-> $ret)?),
+        }
+    }};
+}
+pub(crate) use on_dot_isa;

@@ -17,8 +17,11 @@ fn map2(a: V, b: V, f: impl Fn(f32, f32) -> f32) -> V {
 
 impl Simd for Portable {
     type V = V;
+    type W = [u32; LANES];
     const TILE_VECTORS: usize = 1;
     const SHARED_QUERIES: usize = 2;
+    const BF16_ROWS: usize = 4;
+    const INT8_ROWS: usize = 2;
 
     #[inline(always)]
     fn splat(self, x: f32) -> V {
@@ -92,5 +95,45 @@ impl Simd for Portable {
     #[inline(always)]
     fn exp2_rounded(self, t: V) -> V {
         std::array::from_fn(|i| f32::from_bits((t[i].to_bits() << 23).wrapping_add(1.0_f32.to_bits())))
+    }
+
+    #[inline(always)]
+    unsafe fn load_words(self, from: *const u32) -> [u32; LANES] {
+        // SAFETY: the caller's promise.
+        unsafe { from.cast::<[u32; LANES]>().read_unaligned() }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(self, from: *const u16) -> V {
+        // SAFETY: the caller's promise.
+        let narrow = unsafe { from.cast::<[u16; LANES]>().read_unaligned() };
+        std::array::from_fn(|i| half::f16::from_bits(narrow[i]).to_f32_const())
+    }
+
+    #[inline(always)]
+    fn splat_word(self, x: u32) -> [u32; LANES] {
+        [x; LANES]
+    }
+
+    #[inline(always)]
+    fn dot_bf16(self, sum: V, w: [u32; LANES], x: [u32; LANES]) -> V {
+        let high = |v: [u32; LANES]| v.map(|v| f32::from_bits(v & 0xffff_0000));
+        let low = |v: [u32; LANES]| v.map(|v| f32::from_bits(v << 16));
+        let sum = self.fma(high(w), high(x), sum);
+        self.fma(low(w), low(x), sum)
+    }
+
+    #[inline(always)]
+    fn dot_int8(self, sum: [u32; LANES], w: [u32; LANES], x: [u32; LANES]) -> [u32; LANES] {
+        std::array::from_fn(|i| {
+            let products = w[i].to_le_bytes().into_iter().zip(x[i].to_le_bytes());
+            let dot: i32 = products.map(|(w, x)| i32::from(w) * i32::from(x.cast_signed())).sum();
+            sum[i].wrapping_add(dot.cast_unsigned())
+        })
+    }
+
+    #[inline(always)]
+    fn widen_words(self, w: [u32; LANES]) -> V {
+        w.map(|w| w.cast_signed() as f32)
     }
 }

@@ -1,7 +1,49 @@
 //! Seeded random inputs, and a paged pool whose unused places hold NaN.
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use infer_kernels::{Element, PagedLayer, PagedLayout, Rows};
+use infer_kernels::{Cpu, Element, Format, Inputs, Matrix, Packer, PagedLayer, PagedLayout, Rows};
+
+/// All storage formats of weights.
+pub const FORMATS: [Format; 3] = [Format::F32, Format::Bf16, Format::Int8];
+
+/// A matrix of row-major numbers.
+pub fn packed(format: Format, numbers: &[f32], inputs: usize) -> Matrix {
+    let row = |i: usize, out: &mut [f32]| out.copy_from_slice(&numbers[i * inputs..(i + 1) * inputs]);
+    Packer::new(1).unwrap().matrix(format, numbers.len() / inputs, inputs, row).unwrap()
+}
+
+/// The same for a gated layer: the gate's rows, then the other half's.
+pub fn packed_gated(format: Format, numbers: &[f32], inputs: usize) -> Matrix {
+    let row = |i: usize, out: &mut [f32]| out.copy_from_slice(&numbers[i * inputs..(i + 1) * inputs]);
+    Packer::new(1).unwrap().gated(format, numbers.len() / inputs / 2, inputs, row).unwrap()
+}
+
+/// Rows in a product's input format. The buffers held another shape before, full of what must not be read.
+pub fn loaded(cpu: &Cpu, rows: Rows<'_>, count: usize, format: Format) -> Inputs {
+    let mut inputs = Inputs::default();
+    let poison = vec![f32::NAN; (count + 1) * (rows.width + 64)];
+    cpu.load(Rows::dense(&poison, rows.width + 64), count + 1, format, &mut inputs);
+    cpu.load(rows, count, format, &mut inputs);
+    inputs
+}
+
+/// A matrix's numbers as they were rounded, row-major.
+pub fn unpacked(matrix: &Matrix) -> Vec<f32> {
+    let mut out = vec![0.0; matrix.outputs() * matrix.inputs()];
+    for (i, row) in out.chunks_exact_mut(matrix.inputs()).enumerate() {
+        matrix.unpack_row(i, 1.0, row);
+    }
+    out
+}
+
+/// Inputs as they were rounded, row-major.
+pub fn unpacked_inputs(inputs: &Inputs) -> Vec<f32> {
+    let mut out = vec![0.0; inputs.rows() * inputs.width()];
+    for (i, row) in out.chunks_exact_mut(inputs.width()).enumerate() {
+        inputs.unpack_row(i, row);
+    }
+    out
+}
 
 /// A small generator (splitmix64), so that a seed means the same everywhere.
 pub struct Random(u64);

@@ -1,0 +1,145 @@
+//! Register tiles of a matrix product: `R` rows against `C` vectors of a panel's columns, from where the sums
+//! were left. Each output is one chain over its inputs in order, whatever `R` and `C` are and however often
+//! the sums were put down in between; so tile shapes can't show.
+
+use super::matmul::ACROSS;
+use crate::inputs::View;
+use crate::matrix::{Format, GROUP};
+use crate::simd::{LANES, Simd};
+
+/// Where a tile reads and writes.
+#[derive(Clone, Copy)]
+pub(super) struct Tile {
+    /// The panel's bytes, at the tile's first step.
+    pub weights: *const u8,
+    /// Columns of the panel.
+    pub width: usize,
+    /// First column of the tile.
+    pub column: usize,
+    /// First row of the tile.
+    pub x: View,
+    /// Step at which the tile begins.
+    pub first: usize,
+    pub steps: usize,
+    /// Sums, `ACROSS` columns from one row to the next; they begin at zero with the first step.
+    pub sums: *mut f32,
+    /// How far ahead weights are asked for, in bytes.
+    pub ahead: usize,
+    /// They are asked for at every `every`-th step, at those that leave `turn`.
+    pub every: usize,
+    pub turn: usize,
+}
+
+impl Tile {
+    #[inline(always)]
+    unsafe fn begin<S: Simd, const R: usize, const C: usize>(&self, simd: S) -> [[S::V; C]; R] {
+        std::array::from_fn(|r| {
+            std::array::from_fn(|c| match self.first {
+                0 => simd.splat(0.0),
+                // SAFETY: the caller's promise: `R` rows of sums.
+                _ => unsafe { simd.load(self.sums.add(r * ACROSS + self.column + c * LANES)) },
+            })
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn end<S: Simd, const R: usize, const C: usize>(&self, simd: S, sums: [[S::V; C]; R]) {
+        for (r, sums) in sums.into_iter().enumerate() {
+            for (c, sum) in sums.into_iter().enumerate() {
+                // SAFETY: the caller's promise: `R` rows of sums.
+                unsafe { simd.store(self.sums.add(r * ACROSS + self.column + c * LANES), sum) };
+            }
+        }
+    }
+
+    /// Asks for what lies `ahead` of `bytes` bytes of weights.
+    #[inline(always)]
+    fn prefetch<S: Simd>(&self, simd: S, step: usize, weights: *const u8, bytes: usize) {
+        if step % self.every == self.turn {
+            for line in (0..bytes).step_by(64) {
+                let line = weights.wrapping_add(self.ahead + line);
+                if self.every == 1 { simd.prefetch(line) } else { simd.prefetch_far(line) }
+            }
+        }
+    }
+
+    /// `R` rows of f32 or bf16.
+    ///
+    /// # Safety
+    /// The panel has the steps, from `weights` on; `x` has `R` rows with them; `sums` has `R` rows.
+    #[inline(always)]
+    pub(super) unsafe fn floats<S: Simd, const BF16: bool, const R: usize, const C: usize>(&self, simd: S) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut sums = self.begin::<S, R, C>(simd);
+            let stride = self.width * Format::F32.step_bytes();
+            let mut weights = self.weights.add(self.column * Format::F32.step_bytes());
+            let x = self.x.words.add(self.first);
+            for step in 0..self.steps {
+                self.prefetch(simd, step, weights, C * LANES * Format::F32.step_bytes());
+                if BF16 {
+                    let w: [S::W; C] = std::array::from_fn(|c| simd.load_words(weights.add(c * 64).cast()));
+                    for (r, sums) in sums.iter_mut().enumerate() {
+                        let x = simd.splat_word(*x.add(r * self.x.stride + step));
+                        for c in 0..C {
+                            sums[c] = simd.dot_bf16(sums[c], w[c], x);
+                        }
+                    }
+                } else {
+                    let w: [S::V; C] = std::array::from_fn(|c| simd.load(weights.add(c * 64).cast()));
+                    for (r, sums) in sums.iter_mut().enumerate() {
+                        let x = simd.splat(f32::from_bits(*x.add(r * self.x.stride + step)));
+                        for c in 0..C {
+                            sums[c] = simd.fma(x, w[c], sums[c]);
+                        }
+                    }
+                }
+                weights = weights.wrapping_add(stride);
+            }
+            self.end(simd, sums);
+        }
+    }
+
+    /// `R` rows of int8 groups.
+    ///
+    /// # Safety
+    /// As [`Tile::floats`].
+    #[inline(always)]
+    pub(super) unsafe fn groups<S: Simd, const R: usize, const C: usize>(&self, simd: S) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut sums = self.begin::<S, R, C>(simd);
+            let stride = self.width * Format::Int8.step_bytes();
+            for step in 0..self.steps {
+                let group = self.weights.add(step * stride);
+                let at = self.first + step;
+                let mut dots: [[S::W; C]; R] = std::array::from_fn(|r| {
+                    let offset = *self.x.offsets.add(r * self.x.groups + at);
+                    [simd.splat_word(offset.cast_unsigned()); C]
+                });
+                let mut weights = group.add(2 * self.width + 4 * self.column);
+                let x = self.x.words.add(at * (GROUP / 4));
+                for four in 0..GROUP / 4 {
+                    self.prefetch(simd, step, weights, C * LANES * 4);
+                    let w: [S::W; C] = std::array::from_fn(|c| simd.load_words(weights.add(c * 64).cast()));
+                    for (r, dots) in dots.iter_mut().enumerate() {
+                        let x = simd.splat_word(*x.add(r * self.x.stride + four));
+                        for c in 0..C {
+                            dots[c] = simd.dot_int8(dots[c], w[c], x);
+                        }
+                    }
+                    weights = weights.add(4 * self.width);
+                }
+                for c in 0..C {
+                    let unit = simd.load_f16(group.add(2 * self.column + 2 * c * LANES).cast());
+                    for r in 0..R {
+                        let scaled = simd.mul(simd.widen_words(dots[r][c]), unit);
+                        let x = simd.splat(*self.x.scales.add(r * self.x.groups + at));
+                        sums[r][c] = simd.fma(scaled, x, sums[r][c]);
+                    }
+                }
+            }
+            self.end(simd, sums);
+        }
+    }
+}
