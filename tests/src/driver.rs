@@ -115,7 +115,7 @@ impl Driver {
         self.engine.drain_events(&mut events);
         for event in events {
             match event {
-                Event::Token { id, token } => self.tokens.entry(id).or_default().push(token),
+                Event::Token { id, token, .. } => self.tokens.entry(id).or_default().push(token),
                 Event::Finished { id, reason, usage } => self.end(id, Ended::Finished(reason), Some(usage)),
                 Event::Failed { id, message, usage } => self.end(id, Ended::Failed(message), Some(usage)),
                 Event::Refused { id, refusal } => self.end(id, Ended::Refused(refusal.message), None),

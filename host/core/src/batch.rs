@@ -21,7 +21,8 @@ pub struct Batch {
     pub rows: Vec<Row>,
     /// Block tables of all rows, one after another.
     pub block_tables: Vec<BlockId>,
-    /// Prompt and output tokens of rows whose sampling needs them (repetition penalty), one after another.
+    /// Prompt and output tokens of rows that need them (penalties, constraints, questions about the
+    /// prompt), one after another.
     pub history: Vec<u32>,
     /// End tokens that rows may not draw yet (`min_new_tokens`), one after another.
     pub forbidden: Vec<u32>,

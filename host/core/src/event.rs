@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::executor::TokenLogprobs;
 use crate::ids::{Micros, SequenceId};
 use crate::policy::{Fault, PolicyInfo, PolicyKind};
 use crate::request::{FinishReason, Refusal, Usage};
@@ -16,6 +17,16 @@ pub enum Event {
         id: SequenceId,
         /// Which.
         token: u32,
+        /// How likely it was, where its request asked.
+        logprobs: Option<Box<TokenLogprobs>>,
+    },
+    /// The model has read a part of a prompt whose request asked how likely its tokens are. Parts
+    /// come in order and end before the first `Token`.
+    Prompt {
+        /// Whose.
+        id: SequenceId,
+        /// Of the prompt's next tokens, from its second on.
+        logprobs: Vec<TokenLogprobs>,
     },
     /// A sequence ended well or was cancelled. Its last.
     Finished {

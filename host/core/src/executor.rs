@@ -13,6 +13,31 @@ pub trait Executor {
 pub struct StepOutput {
     /// One entry per `Batch::rows`: the token drawn, where the row samples.
     pub sampled: Vec<Option<u32>>,
+    /// Of rows that ask for them, by index into `Batch::rows`, ascending.
+    pub logprobs: Vec<(usize, TokenLogprobs)>,
+    /// Of prompt tokens that rows ask about, likewise: for a row that computes positions `from..to`
+    /// those of the prompt's tokens `from + 1 ..= to`.
+    pub prompt_logprobs: Vec<(usize, Vec<TokenLogprobs>)>,
+}
+
+impl StepOutput {
+    /// Empties it for a batch of `rows` rows, keeping the buffers.
+    pub fn reset(&mut self, rows: usize) {
+        self.sampled.clear();
+        self.sampled.resize(rows, None);
+        self.logprobs.clear();
+        self.prompt_logprobs.clear();
+    }
+}
+
+/// How likely the model found a token, and what it found likelier: natural logarithms of the softmax
+/// of the model's logits, before penalties, temperature and the like.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TokenLogprobs {
+    /// Of the token itself.
+    pub logprob: f32,
+    /// The likeliest tokens, in this order; as many as were asked for.
+    pub top: Vec<(u32, f32)>,
 }
 
 /// The device could not compute a step.

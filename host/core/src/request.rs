@@ -1,5 +1,6 @@
 //! What a client asks for, in the engine's terms, and how it ends.
 
+use std::fmt;
 use std::sync::Arc;
 
 use crate::ids::{Micros, SessionId, TenantId};
@@ -13,16 +14,84 @@ pub struct SamplingParams {
     pub top_p: f32,
     /// Only the k likeliest tokens; 0 is no limit.
     pub top_k: u32,
+    /// Only tokens at least this fraction as likely as the likeliest; 0 is no limit.
+    pub min_p: f32,
     /// Divides positive and multiplies negative logits of tokens seen in prompt or output; 1 is off.
     pub repetition_penalty: f32,
+    /// Subtracted from the logits of tokens in the output, once each; 0 is off.
+    pub presence_penalty: f32,
+    /// Subtracted from the logits of tokens in the output, as often as they occur; 0 is off.
+    pub frequency_penalty: f32,
     /// The stream of random numbers is a pure function of this and the token's index.
     pub seed: u64,
+    /// What few requests ask for; apart, because a step copies the rest for each of its rows.
+    pub extras: Option<Arc<SamplingExtras>>,
 }
 
 impl Default for SamplingParams {
     fn default() -> Self {
-        Self { temperature: 1.0, top_p: 1.0, top_k: 0, repetition_penalty: 1.0, seed: 0 }
+        Self {
+            temperature: 1.0,
+            top_p: 1.0,
+            top_k: 0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            seed: 0,
+            extras: None,
+        }
     }
+}
+
+impl SamplingParams {
+    /// Whether a draw looks at what came before it.
+    #[allow(clippy::float_cmp, reason = "these exact values turn the penalties off")]
+    pub fn needs_history(&self) -> bool {
+        self.repetition_penalty != 1.0
+            || self.presence_penalty != 0.0
+            || self.frequency_penalty != 0.0
+            || self.extras.as_ref().is_some_and(|extras| extras.constraint.is_some())
+    }
+
+    /// How many alternatives are reported beside each prompt token; `None` where none is asked about.
+    pub fn prompt_logprobs(&self) -> Option<u32> {
+        self.extras.as_ref()?.prompt_logprobs
+    }
+}
+
+/// What few requests ask of a draw.
+#[derive(Clone, Debug, Default)]
+pub struct SamplingExtras {
+    /// Added to the logits of these tokens.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// Report the drawn token's log-probability and those of so many likeliest tokens.
+    pub logprobs: Option<u32>,
+    /// The same for each token of the prompt but the first. Such a prompt is computed as a whole.
+    pub prompt_logprobs: Option<u32>,
+    /// What the output must be.
+    pub constraint: Option<Arc<dyn Constraint>>,
+}
+
+impl PartialEq for SamplingExtras {
+    fn eq(&self, other: &Self) -> bool {
+        let same = match (&self.constraint, &other.constraint) {
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            (None, None) => true,
+            _ => false,
+        };
+        same && self.logit_bias == other.logit_bias
+            && self.logprobs == other.logprobs
+            && self.prompt_logprobs == other.prompt_logprobs
+    }
+}
+
+/// Narrows which tokens may follow, one sequence's. Called where tokens are drawn; what it allows is a
+/// function of the output alone, so a draw that is made again after a fault sees the same.
+pub trait Constraint: Send + Sync + fmt::Debug {
+    /// Sets the logits of all tokens that may not follow `output` to -infinity. False where it can't
+    /// tell any more, which fails the sequence.
+    fn restrict(&self, output: &[u32], logits: &mut [f32]) -> bool;
 }
 
 /// One validated request; the server has checked shapes and ranges that need no engine state.

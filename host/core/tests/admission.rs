@@ -48,7 +48,7 @@ fn a_full_queue_refuses_exactly_what_is_too_much() {
         assert!(refusal.message.contains("at most 5"), "{}", refusal.message);
         assert!(refusal.retry_after_ms >= 1_000);
     }
-    let output = StepOutput { sampled: vec![Some(1)] };
+    let output = StepOutput { sampled: vec![Some(1)], ..StepOutput::default() };
     bench.engine.finish_step(batch, Ok(&output), bench.now);
     bench.run();
     let finished = bench.events.iter().filter(|e| matches!(e, Event::Finished { .. })).count();

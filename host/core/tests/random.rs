@@ -241,7 +241,7 @@ impl World {
         for event in events {
             self.log.push_str(&format!("{event:?}\n"));
             let (id, end) = match event {
-                Event::Token { id, token } => {
+                Event::Token { id, token, .. } => {
                     let stream = self.streams.get_mut(&id).unwrap();
                     assert!(stream.end.is_none(), "{id:?} goes on after its end");
                     stream.tokens.push(token);

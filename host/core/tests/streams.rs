@@ -33,7 +33,7 @@ fn pair(config: EngineConfig) -> (Engine, ScriptedExecutor) {
 
 fn tokens(events: &[Event], of: SequenceId) -> Vec<u32> {
     let token = |e: &Event| match e {
-        Event::Token { id, token } if *id == of => Some(*token),
+        Event::Token { id, token, .. } if *id == of => Some(*token),
         _ => None,
     };
     events.iter().filter_map(token).collect()

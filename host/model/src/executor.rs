@@ -7,7 +7,7 @@ use infer_core::{Batch, DeviceFault, DeviceFaultKind, Executor, LogitsSlot, Row,
 
 use crate::cache::KvStore;
 use crate::decoder::Decoder;
-use crate::sampler::{Draw, Sampler};
+use crate::sampler::{Draw, Sampler, logprobs};
 
 /// Rows whose logits are held at once.
 const LOGIT_ROWS: usize = 32;
@@ -16,7 +16,7 @@ const LOGIT_ROWS: usize = 32;
 pub struct ModelExecutor {
     decoder: Decoder,
     kv: Box<dyn KvStore>,
-    sampler: Sampler,
+    drawing: Drawing,
     limits: Limits,
     /// Logits of whole prompts, kept by slot; a slot's memory comes with its first use.
     kept: Vec<Option<Box<[f32]>>>,
@@ -37,7 +37,7 @@ impl ModelExecutor {
         Self {
             decoder,
             kv,
-            sampler: Sampler::default(),
+            drawing: Drawing::default(),
             limits,
             kept: vec![None; limits.prompt_cache_entries],
             scratch: Vec::new(),
@@ -56,8 +56,7 @@ impl ModelExecutor {
     }
 
     fn step(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), DeviceFault> {
-        output.sampled.clear();
-        output.sampled.resize(batch.rows.len(), None);
+        output.reset(batch.rows.len());
         self.check(batch)?;
         self.kv.begin(batch)?;
         if !batch.tokens.is_empty() {
@@ -65,8 +64,10 @@ impl ModelExecutor {
             self.decoder.forward(batch, self.kv.as_mut());
         }
         let mut lost = Vec::new();
+        self.judge_prompts(batch, output);
         self.draw_computed(batch, output, &mut lost);
         self.draw_kept(batch, output, &mut lost);
+        output.logprobs.sort_unstable_by_key(|(row, _)| *row);
         match lost.is_empty() {
             true => Ok(()),
             false => Err(DeviceFault {
@@ -113,10 +114,7 @@ impl ModelExecutor {
                     self.kept[slot.0 as usize].get_or_insert_with(|| logits.into()).copy_from_slice(logits);
                 }
                 if row.sample {
-                    output.sampled[*index] = draw(&mut self.sampler, batch, row, logits);
-                    if output.sampled[*index].is_none() {
-                        lost.push(*index);
-                    }
+                    self.drawing.draw(batch, *index, logits, output, lost);
                 }
             }
         }
@@ -126,14 +124,33 @@ impl ModelExecutor {
     fn draw_kept(&mut self, batch: &Batch, output: &mut StepOutput, lost: &mut Vec<usize>) {
         for (index, row) in batch.rows.iter().enumerate() {
             let Some(slot) = row.logits_from else { continue };
-            output.sampled[index] = self.kept[slot.0 as usize].as_deref().and_then(|logits| {
-                self.scratch.clear();
-                self.scratch.extend_from_slice(logits);
-                draw(&mut self.sampler, batch, row, &mut self.scratch)
-            });
-            if output.sampled[index].is_none() {
+            let Some(logits) = self.kept[slot.0 as usize].as_deref() else {
                 lost.push(index);
+                continue;
+            };
+            self.scratch.clear();
+            self.scratch.extend_from_slice(logits);
+            self.drawing.draw(batch, index, &mut self.scratch, output, lost);
+        }
+    }
+
+    /// How likely the prompt's tokens were, of rows that ask: logits at every computed position.
+    fn judge_prompts(&mut self, batch: &Batch, output: &mut StepOutput) {
+        for (index, row) in batch.rows.iter().enumerate() {
+            let Some(count) = row.sampling.prompt_logprobs().filter(|_| row.generated == 0) else { continue };
+            let prompt = batch.row_history(row);
+            let (first, end) = ((row.context_len - row.token_len) as usize, row.context_len as usize);
+            // The prompt's last token is followed by what is drawn.
+            let positions = first..end.min(prompt.len() - 1);
+            let mut judged = Vec::with_capacity(positions.len());
+            for start in positions.clone().step_by(LOGIT_ROWS) {
+                let some = start..positions.end.min(start + LOGIT_ROWS);
+                let offset = row.token_start as usize;
+                let logits = self.decoder.logits(some.clone().map(|at| offset + at - first));
+                let rows = logits.chunks_exact(self.limits.vocab);
+                judged.extend(some.zip(rows).map(|(at, row)| logprobs(row, prompt[at + 1], count as usize)));
             }
+            output.prompt_logprobs.push((index, judged));
         }
     }
 }
@@ -141,8 +158,7 @@ impl ModelExecutor {
 impl Executor for ModelExecutor {
     fn execute(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), DeviceFault> {
         catch_unwind(AssertUnwindSafe(|| self.step(batch, output))).unwrap_or_else(|panic| {
-            output.sampled.clear();
-            output.sampled.resize(batch.rows.len(), None);
+            output.reset(batch.rows.len());
             let reason = panic
                 .downcast_ref::<String>()
                 .map(String::as_str)
@@ -157,14 +173,49 @@ impl Executor for ModelExecutor {
     }
 }
 
-fn draw(sampler: &mut Sampler, batch: &Batch, row: &Row, logits: &mut [f32]) -> Option<u32> {
-    sampler.draw(
-        logits,
-        Draw {
-            params: &row.sampling,
-            index: row.generated,
-            history: batch.row_history(row),
-            forbidden: batch.row_forbidden(row),
-        },
-    )
+/// Draws tokens for rows, with what is kept for that between rows.
+#[derive(Default)]
+struct Drawing {
+    sampler: Sampler,
+    /// What the model said, where a row asks about it: drawing changes logits.
+    raw: Vec<f32>,
+}
+
+impl Drawing {
+    fn draw(
+        &mut self,
+        batch: &Batch,
+        index: usize,
+        logits: &mut [f32],
+        output: &mut StepOutput,
+        lost: &mut Vec<usize>,
+    ) {
+        let row = &batch.rows[index];
+        let history = batch.row_history(row);
+        let extras = row.sampling.extras.as_deref();
+        let asked = extras.and_then(|extras| extras.logprobs);
+        if asked.is_some() {
+            self.raw.clear();
+            self.raw.extend_from_slice(logits);
+        }
+        let constraint = extras.and_then(|extras| extras.constraint.as_ref());
+        if let Some(constraint) = constraint
+            && !constraint.restrict(&history[history.len() - row.generated as usize..], logits)
+        {
+            return;
+        }
+        let forbidden = batch.row_forbidden(row);
+        let draw = Draw { params: &row.sampling, index: row.generated, history, forbidden };
+        match self.sampler.draw(logits, draw) {
+            Some(token) => {
+                output.sampled[index] = Some(token);
+                if let Some(count) = asked {
+                    output.logprobs.push((index, logprobs(&self.raw, token, count as usize)));
+                }
+            }
+            // A constraint that leaves nothing is its request's fault alone: the others keep their step.
+            None if constraint.is_some() => {}
+            None => lost.push(index),
+        }
+    }
 }

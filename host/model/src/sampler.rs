@@ -1,8 +1,8 @@
 //! Draws one token from logits. The random number is a pure function of the request's seed and the token's
-//! index, so neither the batch nor a preemption changes a draw. Order: forbidden tokens, repetition penalty,
-//! temperature, top-k, top-p.
+//! index, so neither the batch nor a preemption changes a draw. Order: logit bias, forbidden tokens, repetition,
+//! frequency and presence penalty, temperature, min-p, top-k, top-p. Constraints come before all of it.
 
-use infer_core::SamplingParams;
+use infer_core::{SamplingParams, TokenLogprobs};
 use rand_chacha::ChaCha12Rng;
 use rand_core::{Rng, SeedableRng};
 
@@ -13,7 +13,7 @@ pub struct Draw<'a> {
     pub params: &'a SamplingParams,
     /// Index of the token: 0 for the first generated one.
     pub index: u32,
-    /// Prompt and output so far, for the repetition penalty.
+    /// Prompt and output so far, for penalties; the output is its last `index` tokens.
     pub history: &'a [u32],
     /// Tokens that can't be drawn.
     pub forbidden: &'a [u32],
@@ -25,6 +25,10 @@ pub struct Sampler {
     /// Whether a token was penalized already; all false between draws.
     seen: Vec<bool>,
     candidates: Vec<(u32, f32)>,
+    /// Logits that were forbidden, to be given back where nothing else is left.
+    withheld: Vec<(u32, f32)>,
+    /// The output, sorted, to be counted.
+    output: Vec<u32>,
 }
 
 /// First guess of how many tokens a nucleus needs.
@@ -33,20 +37,25 @@ const NUCLEUS_GUESS: usize = 64;
 impl Sampler {
     /// Draws a token; `logits` is used up. `None` where they hold a NaN or +infinity, or leave no choice.
     pub fn draw(&mut self, logits: &mut [f32], draw: Draw<'_>) -> Option<u32> {
-        for token in draw.forbidden {
-            if let Some(logit) = logits.get_mut(*token as usize) {
-                *logit = f32::NEG_INFINITY;
+        let params = draw.params;
+        if let Some(extras) = &params.extras {
+            for (token, bias) in &extras.logit_bias {
+                if let Some(logit) = logits.get_mut(*token as usize) {
+                    *logit += bias;
+                }
             }
         }
-        self.penalize(logits, draw.history, draw.params.repetition_penalty);
+        self.forbid(logits, draw);
+        self.penalize(logits, draw.history, params.repetition_penalty);
+        let output = draw.history.len().saturating_sub(draw.index as usize);
+        self.discourage(logits, &draw.history[output..], params);
         let (best, largest) = best(logits)?;
-        let params = draw.params;
         if params.temperature <= 0.0 || params.top_k == 1 {
             return Some(best);
         }
         let uniform = uniform(params.seed, draw.index);
         let weight = |logit: f32| (f64::from(logit - largest) / f64::from(params.temperature)).exp();
-        if params.top_k == 0 && params.top_p >= 1.0 {
+        if params.top_k == 0 && params.top_p >= 1.0 && params.min_p <= 0.0 {
             let total: f64 = logits.iter().map(|logit| weight(*logit)).sum();
             let tokens = logits.iter().enumerate().map(|(token, logit)| (token as u32, weight(*logit)));
             return Some(pick(tokens, uniform * total).unwrap_or(best));
@@ -55,6 +64,38 @@ impl Sampler {
         let chosen = || self.candidates.iter().map(|(token, logit)| (*token, weight(*logit)));
         let total: f64 = chosen().map(|(_, weight)| weight).sum();
         Some(pick(chosen(), uniform * total).unwrap_or(best))
+    }
+
+    /// What may not be drawn yet. Where a constraint leaves nothing else, it may.
+    fn forbid(&mut self, logits: &mut [f32], draw: Draw<'_>) {
+        self.withheld.clear();
+        for token in draw.forbidden {
+            if let Some(logit) = logits.get_mut(*token as usize) {
+                self.withheld.push((*token, std::mem::replace(logit, f32::NEG_INFINITY)));
+            }
+        }
+        let constrained = draw.params.extras.as_ref().is_some_and(|extras| extras.constraint.is_some());
+        if constrained && logits.iter().all(|logit| *logit == f32::NEG_INFINITY) {
+            for (token, logit) in self.withheld.drain(..) {
+                logits[token as usize] = logits[token as usize].max(logit);
+            }
+        }
+    }
+
+    /// Each token of the output is made less likely, by how often it occurred and because it did.
+    #[allow(clippy::float_cmp, reason = "0 is the exact value that turns the penalties off")]
+    fn discourage(&mut self, logits: &mut [f32], output: &[u32], params: &SamplingParams) {
+        if params.frequency_penalty == 0.0 && params.presence_penalty == 0.0 {
+            return;
+        }
+        self.output.clear();
+        self.output.extend_from_slice(output);
+        self.output.sort_unstable();
+        for same in self.output.chunk_by(|a, b| a == b) {
+            if let Some(logit) = logits.get_mut(same[0] as usize) {
+                *logit -= params.frequency_penalty * same.len() as f32 + params.presence_penalty;
+            }
+        }
     }
 
     /// Each token that occurred is made less likely, once.
@@ -77,12 +118,17 @@ impl Sampler {
         }
     }
 
-    /// Leaves in `candidates` the tokens that top-k and top-p allow, likeliest first.
+    /// Leaves in `candidates` the tokens that min-p, top-k and top-p allow, likeliest first.
     fn nucleus(&mut self, logits: &[f32], params: &SamplingParams, weight: impl Fn(f32) -> f64) {
         let likelier = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
         let all = &mut self.candidates;
         all.clear();
-        all.extend(logits.iter().enumerate().map(|(token, logit)| (token as u32, *logit)));
+        let tokens = logits.iter().enumerate().map(|(token, logit)| (token as u32, *logit));
+        if params.min_p > 0.0 {
+            all.extend(tokens.filter(|(_, logit)| weight(*logit) >= f64::from(params.min_p)));
+        } else {
+            all.extend(tokens);
+        }
         let k = match params.top_k as usize {
             0 => all.len(),
             k => k.min(all.len()),
@@ -115,6 +161,26 @@ impl Sampler {
             }
         }
     }
+}
+
+/// How likely `token` is among `logits`, and the `count` likeliest, the lower of equals first.
+pub fn logprobs(logits: &[f32], token: u32, count: usize) -> TokenLogprobs {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let total: f64 = logits.iter().map(|logit| f64::from(logit - largest).exp()).sum();
+    let norm = f64::from(largest) + total.ln();
+    let of = |logit: f32| (f64::from(logit) - norm) as f32;
+    // The few best so far, likeliest first: most logits are below the last of them.
+    let mut top: Vec<(u32, f32)> = Vec::with_capacity(count + 1);
+    for (token, &logit) in logits.iter().enumerate() {
+        if count == 0 || (top.len() == count && logit <= top[count - 1].1) {
+            continue;
+        }
+        let at = top.partition_point(|(_, other)| *other >= logit);
+        top.insert(at, (token as u32, logit));
+        top.truncate(count);
+    }
+    top.iter_mut().for_each(|(_, logit)| *logit = of(*logit));
+    TokenLogprobs { logprob: logits.get(token as usize).map_or(f32::NEG_INFINITY, |&logit| of(logit)), top }
 }
 
 /// The largest logit and its lowest token. `None` where a logit is NaN or +infinity, or all are -infinity.

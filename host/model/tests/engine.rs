@@ -94,7 +94,7 @@ impl Host {
             self.engine.drain_events(&mut events);
             for event in events.drain(..) {
                 match event {
-                    Event::Token { id, token } => tokens.entry(id).or_default().push(token),
+                    Event::Token { id, token, .. } => tokens.entry(id).or_default().push(token),
                     Event::Preempted { .. } => preemptions += 1,
                     Event::Failed { message, .. } => panic!("a request failed: {message}"),
                     _ => {}

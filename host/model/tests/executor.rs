@@ -3,8 +3,13 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::{Chunk, Driver, golden, model};
-use infer_core::{Batch, DeviceFaultKind, Executor, LogitsSlot, SamplingParams, StepOutput};
+use infer_core::{
+    Batch, Constraint, DeviceFaultKind, Executor, LogitsSlot, SamplingExtras, SamplingParams, StepOutput,
+};
+use infer_model::sampler::logprobs;
 use infer_model::{DType, ExecutorOptions, KvCacheKind, Model, ModelErrorKind, Source};
 
 const PROMPT: &[u32] = &[506, 12, 40, 77, 3, 200, 41, 8, 90, 91, 92, 17, 300, 301, 4, 5, 6, 7];
@@ -175,4 +180,72 @@ fn a_model_knows_its_shapes() {
     assert_eq!(model.kv_bytes_per_token(), 4 * 2 * 2 * 16 * 4);
     assert_eq!(model.stop_tokens(), [511, 507, 510]);
     assert_eq!((model.context_length(), model.vocab_size()), (1_024, 512));
+}
+
+fn greedy_with(extras: SamplingExtras) -> SamplingParams {
+    SamplingParams { temperature: 0.0, extras: Some(Arc::new(extras)), ..SamplingParams::default() }
+}
+
+#[test]
+fn each_prompt_token_is_as_likely_as_the_tokens_before_it_make_it() {
+    let mut driver = Driver::new(&llama(), KvCacheKind::Paged, 16, 1);
+    let ask = greedy_with(SamplingExtras { prompt_logprobs: Some(2), ..SamplingExtras::default() });
+    let mut told = Vec::new();
+    for (start, end) in [(0, 7), (7, PROMPT.len())] {
+        let mut batch = driver.batch(&[Chunk { sequence: 1, start, tokens: &PROMPT[start..end] }]);
+        batch.history.extend_from_slice(PROMPT);
+        batch.rows[0].history_len = PROMPT.len() as u32;
+        batch.rows[0].sampling = ask.clone();
+        let (output, result) = driver.try_run(&batch);
+        result.expect("it runs");
+        assert_eq!(output.prompt_logprobs.len(), 1);
+        told.extend(output.prompt_logprobs.into_iter().flat_map(|(_, told)| told));
+    }
+    for at in 1..PROMPT.len() {
+        let (logits, _) = driver.run(&[chunk(100 + at as u64, &PROMPT[..at])]).remove(0);
+        assert_eq!(told[at - 1], logprobs(&logits, PROMPT[at], 2), "token {at}");
+    }
+    assert_eq!(told.len(), PROMPT.len() - 1);
+}
+
+/// Allows one token, or can't tell.
+#[derive(Debug)]
+struct Only(Option<u32>);
+
+impl Constraint for Only {
+    fn restrict(&self, output: &[u32], logits: &mut [f32]) -> bool {
+        assert_eq!(output, [9, 8], "the output alone");
+        let Some(only) = self.0 else { return false };
+        for (token, logit) in logits.iter_mut().enumerate() {
+            if token as u32 != only {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+        true
+    }
+}
+
+#[test]
+fn a_constraint_decides_for_its_row_and_fails_it_alone() {
+    let mut driver = Driver::new(&llama(), KvCacheKind::Paged, 16, 1);
+    let free = driver.run(&[chunk(1, PROMPT)]).remove(0).1;
+    let only = free ^ 1;
+    let mut batch = driver.batch(&[chunk(2, PROMPT), chunk(3, PROMPT), chunk(4, PROMPT)]);
+    batch.history.extend([5, 9, 8]);
+    for (row, constraint) in [(0, Only(Some(only))), (1, Only(None))] {
+        let extras = SamplingExtras {
+            logprobs: Some(1),
+            constraint: Some(Arc::new(constraint)),
+            ..SamplingExtras::default()
+        };
+        batch.rows[row].sampling = greedy_with(extras);
+        (batch.rows[row].history_len, batch.rows[row].generated) = (3, 2);
+    }
+    let (output, result) = driver.try_run(&batch);
+    assert_eq!((output.sampled, result), (vec![Some(only), None, Some(free)], Ok(())));
+    // What is reported is the model's opinion, not the constraint's.
+    assert_eq!(output.logprobs.len(), 1);
+    let (row, told) = &output.logprobs[0];
+    assert_eq!((*row, told.top[0].0), (0, free));
+    assert!(told.logprob < told.top[0].1);
 }

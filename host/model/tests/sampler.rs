@@ -1,7 +1,9 @@
 //! Draws: what is chosen, in what proportion, and what a draw does not depend on.
 
-use infer_core::SamplingParams;
-use infer_model::sampler::{Draw, Sampler};
+use std::sync::Arc;
+
+use infer_core::{Constraint, SamplingExtras, SamplingParams};
+use infer_model::sampler::{Draw, Sampler, logprobs};
 
 fn params(temperature: f32) -> SamplingParams {
     SamplingParams { temperature, ..SamplingParams::default() }
@@ -112,4 +114,78 @@ fn unusable_logits_draw_nothing() {
         assert_eq!(draw(&logits, &params(1.0), 0), None, "{logits:?}");
     }
     assert_eq!(draw(&[f32::NEG_INFINITY, -4.0], &params(1.0), 0), Some(1));
+}
+
+#[test]
+fn min_p_leaves_what_is_likely_enough_beside_the_likeliest() {
+    // Beside the likeliest: 1, 0.37, 0.14, 0.05; a temperature of 2 makes them 1, 0.61, 0.37, 0.22.
+    let logits = [3.0, 2.0, 1.0, 0.0];
+    let only = |min_p, temperature| {
+        let seen = frequencies(&logits, &SamplingParams { min_p, ..params(temperature) }, 2_000);
+        seen.iter().filter(|&&share| share > 0.0).count()
+    };
+    assert_eq!((only(0.2, 1.0), only(0.1, 1.0), only(0.2, 2.0), only(1.0, 1.0)), (2, 3, 4, 1));
+}
+
+#[test]
+fn presence_and_frequency_count_the_output_alone() {
+    let choose = |presence: f32, frequency: f32, history: &[u32], index: u32| {
+        let params =
+            SamplingParams { presence_penalty: presence, frequency_penalty: frequency, ..params(0.0) };
+        let draw = Draw { params: &params, index, history, forbidden: &[] };
+        Sampler::default().draw(&mut [3.0, 2.0, 1.0], draw)
+    };
+    assert_eq!(choose(2.0, 0.0, &[0, 0, 0], 0), Some(0), "a prompt is no output");
+    assert_eq!(choose(1.5, 0.0, &[2, 0, 0, 0], 3), Some(1));
+    assert_eq!(choose(0.9, 0.0, &[0, 0, 0], 3), Some(0), "presence counts once");
+    assert_eq!(choose(0.0, 0.4, &[0, 0, 0], 3), Some(1), "frequency counts each");
+    assert_eq!(choose(0.0, 0.4, &[0, 0, 0], 2), Some(0));
+    assert_eq!(choose(-5.0, 0.0, &[2], 1), Some(2), "below 0 they encourage");
+}
+
+fn with(extras: SamplingExtras) -> SamplingParams {
+    SamplingParams { extras: Some(Arc::new(extras)), ..params(0.0) }
+}
+
+#[test]
+fn logit_bias_is_added() {
+    let biased = with(SamplingExtras { logit_bias: vec![(1, 5.0), (900, 1.0)], ..SamplingExtras::default() });
+    assert_eq!(draw(&[3.0, 0.0], &biased, 0), Some(1));
+}
+
+/// Allows nothing but one token.
+#[derive(Debug)]
+struct Only(u32);
+
+impl Constraint for Only {
+    fn restrict(&self, _output: &[u32], logits: &mut [f32]) -> bool {
+        let kept = logits[self.0 as usize];
+        logits.fill(f32::NEG_INFINITY);
+        logits[self.0 as usize] = kept;
+        true
+    }
+}
+
+#[test]
+fn where_a_constraint_leaves_only_what_is_forbidden_that_is_drawn() {
+    let only = Arc::new(Only(2));
+    let params = with(SamplingExtras { constraint: Some(only.clone()), ..SamplingExtras::default() });
+    let mut logits = [1.0, 2.0, 0.5];
+    assert!(only.restrict(&[], &mut logits));
+    let draw = Draw { params: &params, index: 0, history: &[], forbidden: &[2] };
+    assert_eq!(Sampler::default().draw(&mut logits, draw), Some(2));
+}
+
+#[test]
+fn logprobs_are_the_softmax_of_all_logits_and_the_likeliest_come_first() {
+    let logits = [1.0_f32, 3.0, 2.0, 3.0];
+    let total: f64 = logits.iter().map(|&logit| f64::from(logit).exp()).sum();
+    let of = |logit: f32| f64::from(logit) - total.ln();
+    let told = logprobs(&logits, 2, 3);
+    assert!((f64::from(told.logprob) - of(2.0)).abs() < 1e-6);
+    let tokens: Vec<u32> = told.top.iter().map(|(token, _)| *token).collect();
+    assert_eq!(tokens, [1, 3, 2], "of equals the lower first");
+    assert!((f64::from(told.top[0].1) - of(3.0)).abs() < 1e-6);
+    assert!(logprobs(&logits, 0, 0).top.is_empty());
+    assert_eq!(logprobs(&[f32::NEG_INFINITY, 0.0], 0, 1).logprob, f32::NEG_INFINITY);
 }

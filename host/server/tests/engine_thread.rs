@@ -58,6 +58,7 @@ async fn to_the_end(mut live: LiveRequest) -> (Vec<u32>, Option<End>) {
     loop {
         match live.next().await {
             Some(StreamEvent::Token { token, .. }) => tokens.push(token),
+            Some(StreamEvent::Prompt(_)) => panic!("nobody asked about the prompt"),
             Some(StreamEvent::End(end)) => return (tokens, Some(*end)),
             None => return (tokens, None),
         }

@@ -168,7 +168,7 @@ impl Run {
 
     fn hear(&mut self, event: Event) {
         match event {
-            Event::Token { id, token } => {
+            Event::Token { id, token, .. } => {
                 self.note(id.0 ^ (u64::from(token) << 32));
                 let Some(live) = self.live.get_mut(&id) else { return };
                 let gap = live.last_token.replace(self.now).map(|last| self.now.since(last));

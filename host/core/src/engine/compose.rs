@@ -3,7 +3,6 @@
 use super::Engine;
 use crate::batch::{Batch, Row};
 use crate::ids::Micros;
-use crate::request::SamplingParams;
 use crate::sequence::{SeqIx, Sequence};
 use crate::verify::PlannedRow;
 use crate::watchdog::Mark;
@@ -55,7 +54,8 @@ impl Engine {
             logits_from: sequence.logits_from,
         };
         push_inputs(batch, sequence, tokens, self.config.block_size);
-        if sample && needs_history(&sequence.request.sampling) {
+        let asks_about_prompt = sequence.generated == 0 && row.sampling.prompt_logprobs().is_some();
+        if asks_about_prompt || (sample && row.sampling.needs_history()) {
             batch.history.extend_from_slice(&sequence.tokens);
             row.history_len = sequence.tokens.len() as u32;
         }
@@ -82,9 +82,4 @@ fn push_inputs(batch: &mut Batch, sequence: &Sequence, tokens: u32, block_size: 
         (from..to).map(|at| sequence.table[(at / block_size) as usize].0 * block_size + at % block_size),
     );
     batch.block_tables.extend_from_slice(&sequence.table);
-}
-
-#[allow(clippy::float_cmp, reason = "1 is the exact value that turns the penalty off")]
-fn needs_history(sampling: &SamplingParams) -> bool {
-    sampling.repetition_penalty != 1.0
 }

@@ -3,7 +3,7 @@
 use super::Engine;
 use crate::batch::{Batch, Row};
 use crate::event::Event;
-use crate::executor::{DeviceFault, DeviceFaultKind, StepOutput};
+use crate::executor::{DeviceFault, DeviceFaultKind, StepOutput, TokenLogprobs};
 use crate::ids::Micros;
 use crate::perf::{self, StepLoad};
 use crate::request::{FinishReason, SequenceState};
@@ -54,12 +54,19 @@ impl Engine {
         let (mut prefilled, mut drawn) = (0, 0);
         let mut decodes = 0;
         let computed_before = self.counters.computed_tokens;
+        let mut logprobs = output.logprobs.iter().peekable();
+        let mut prompts = output.prompt_logprobs.iter().peekable();
         for (at, (row, &sampled)) in batch.rows.iter().zip(&output.sampled).enumerate() {
+            let logprobs = logprobs.next_if(|(of, _)| *of == at).map(|(_, of)| of);
+            let prompt = prompts.next_if(|(of, _)| *of == at).map(|(_, of)| of);
             let ix = self.rows[at].ix;
             self.slab[ix].in_flight = false;
             self.counters.computed_tokens += u64::from(row.token_len);
             if self.slab[ix].has_ended() {
                 continue;
+            }
+            if let Some(prompt) = prompt {
+                self.tell_prompt(ix, row, prompt);
             }
             let prefill = self.advance_row(ix, row, now);
             prefilled += u64::from(prefill);
@@ -67,7 +74,7 @@ impl Engine {
             if row.sample {
                 drawn += 1;
                 match sampled {
-                    Some(token) => self.push_token(ix, token, now),
+                    Some(token) => self.push_token(ix, token, logprobs, now),
                     None => self.fail(ix, "the device drew no token where one was due".into(), now),
                 }
             }
@@ -111,7 +118,17 @@ impl Engine {
         prefill
     }
 
-    fn push_token(&mut self, ix: SeqIx, token: u32, now: Micros) {
+    /// After a preemption a prompt is computed again; what was told of it isn't told twice.
+    fn tell_prompt(&mut self, ix: SeqIx, row: &Row, logprobs: &[TokenLogprobs]) {
+        let sequence = &self.slab[ix];
+        let first = row.context_len - row.token_len;
+        let told = sequence.furthest.saturating_sub(first) as usize;
+        if let Some(new) = logprobs.get(told..).filter(|new| !new.is_empty()) {
+            self.events.push(Event::Prompt { id: sequence.id, logprobs: new.to_vec() });
+        }
+    }
+
+    fn push_token(&mut self, ix: SeqIx, token: u32, logprobs: Option<&TokenLogprobs>, now: Micros) {
         let sequence = &mut self.slab[ix];
         sequence.tokens.push(token);
         sequence.generated += 1;
@@ -134,7 +151,8 @@ impl Engine {
         }
         self.view.tenants.output_tokens_served[sequence.tenant_row as usize] += 1;
         self.counters.generated_tokens += 1;
-        self.events.push(Event::Token { id: sequence.id, token });
+        let logprobs = logprobs.map(|of| Box::new(of.clone()));
+        self.events.push(Event::Token { id: sequence.id, token, logprobs });
         let reason = if sequence.request.stop_tokens.contains(&token) {
             FinishReason::Eos
         } else if sequence.generated == sequence.request.max_new_tokens {

@@ -86,6 +86,9 @@ impl Kv {
     /// computed is only ever spared where its logits are kept.
     pub fn cached_tokens(&self, sequence: &Sequence) -> u32 {
         let len = sequence.tokens.len() as u32;
+        if must_compute_all(sequence) {
+            return 0;
+        }
         if sequence.hit.full.is_some() {
             return len;
         }
@@ -106,6 +109,9 @@ impl Kv {
 
     /// Tokens that waiting a little would find, where that is more than it would find now.
     pub fn pending_tokens(&self, sequence: &Sequence) -> u32 {
+        if must_compute_all(sequence) {
+            return 0;
+        }
         if sequence.hit.pending > self.reusable_tokens(sequence) { sequence.hit.pending } else { 0 }
     }
 
@@ -291,6 +297,12 @@ impl Kv {
             self.watches.assert_empty();
         }
     }
+}
+
+/// Whether every token of its prompt is asked about: nothing that was computed before says how likely
+/// they were.
+fn must_compute_all(sequence: &Sequence) -> bool {
+    sequence.generated == 0 && sequence.request.sampling.prompt_logprobs().is_some()
 }
 
 /// Whose conversation it is: ids of different tenants have nothing to do with each other.

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use super::random::mix;
 use crate::batch::{Batch, Row};
-use crate::executor::{DeviceFault, Executor, StepOutput};
+use crate::executor::{DeviceFault, Executor, StepOutput, TokenLogprobs};
 use crate::request::{Request, SamplingParams};
 
 /// See the module's documentation.
@@ -97,7 +97,7 @@ impl ScriptedExecutor {
 
 impl Executor for ScriptedExecutor {
     fn execute(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), DeviceFault> {
-        output.sampled.clear();
+        output.reset(batch.rows.len());
         if let Some(fault) = self.faults.pop_front() {
             self.scribble(batch);
             return Err(fault);
@@ -107,10 +107,12 @@ impl Executor for ScriptedExecutor {
             self.write(batch, row);
             self.computed += u64::from(row.token_len);
         }
-        for row in &batch.rows {
+        for (at, row) in batch.rows.iter().enumerate() {
             assert!(row.token_len > 0 || row.logits_from.is_some(), "a row has something to do: {row:?}");
+            if row.generated == 0 && row.sampling.prompt_logprobs().is_some() {
+                output.prompt_logprobs.push((at, likely(batch, row)));
+            }
             if !row.sample {
-                output.sampled.push(None);
                 continue;
             }
             let state = match row.logits_from {
@@ -123,18 +125,24 @@ impl Executor for ScriptedExecutor {
             if let Some(slot) = row.logits_to {
                 self.logits[slot.0 as usize] = Some(state);
             }
-            let (history, forbidden) = (batch.row_history(row), batch.row_forbidden(row));
-            output.sampled.push(Some(draw(
-                state,
-                &row.sampling,
-                row.generated,
-                history,
-                forbidden,
-                self.vocab,
-            )));
+            let history = if row.sampling.needs_history() { batch.row_history(row) } else { &[] };
+            let forbidden = batch.row_forbidden(row);
+            let token = draw(state, &row.sampling, row.generated, history, forbidden, self.vocab);
+            output.sampled[at] = Some(token);
+            if row.sampling.extras.as_ref().is_some_and(|extras| extras.logprobs.is_some()) {
+                output.logprobs.push((at, TokenLogprobs { logprob: -(token as f32), top: Vec::new() }));
+            }
         }
         Ok(())
     }
+}
+
+/// Says of each prompt token after the computed ones that its log-probability is its negative id.
+fn likely(batch: &Batch, row: &Row) -> Vec<TokenLogprobs> {
+    let prompt = batch.row_history(row);
+    let (to, from) = (row.context_len as usize, (row.context_len - row.token_len) as usize);
+    let told = &prompt[from + 1..prompt.len().min(to + 1)];
+    told.iter().map(|&token| TokenLogprobs { logprob: -(token as f32), top: Vec::new() }).collect()
 }
 
 /// What `ScriptedExecutor` draws for a request that has the machine to itself.
@@ -144,8 +152,7 @@ pub fn solo(request: &Request, vocab: u32) -> Vec<u32> {
     let mut state = tokens.iter().enumerate().fold(0, |state, (at, &token)| absorb(state, at as u32, token));
     while (output.len() as u32) < request.max_new_tokens {
         let generated = output.len() as u32;
-        #[allow(clippy::float_cmp, reason = "1 is the exact value that turns the penalty off")]
-        let history: &[u32] = if request.sampling.repetition_penalty == 1.0 { &[] } else { &tokens };
+        let history: &[u32] = if request.sampling.needs_history() { &tokens } else { &[] };
         let forbidden: &[u32] = if generated < request.min_new_tokens { &request.stop_tokens } else { &[] };
         let token = draw(state, &request.sampling, generated, history, forbidden, vocab);
         state = absorb(state, tokens.len() as u32, token);

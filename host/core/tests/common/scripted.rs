@@ -188,7 +188,7 @@ impl Bench {
 
     pub fn tokens(&self, of: SequenceId) -> Vec<u32> {
         let token = |e: &Event| match e {
-            Event::Token { id, token } if *id == of => Some(*token),
+            Event::Token { id, token, .. } if *id == of => Some(*token),
             _ => None,
         };
         self.events.iter().filter_map(token).collect()

@@ -101,7 +101,7 @@ impl Site {
         let mut finished = 0;
         for event in &self.bench.events {
             match event {
-                Event::Token { id, token } => streams.entry(*id).or_default().push(*token),
+                Event::Token { id, token, .. } => streams.entry(*id).or_default().push(*token),
                 Event::Finished { .. } => finished += 1,
                 Event::Failed { message, .. } => panic!("a request failed: {message}"),
                 Event::Refused { refusal, .. } => panic!("a request was refused: {}", refusal.message),

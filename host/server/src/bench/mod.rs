@@ -169,7 +169,7 @@ async fn generate_all(
 
 /// The likeliest token each time, so that both sides do the same work on the same tokens.
 fn greedy() -> SamplingParams {
-    SamplingParams { temperature: 0.0, top_p: 1.0, top_k: 0, repetition_penalty: 1.0, seed: 0 }
+    SamplingParams { temperature: 0.0, ..SamplingParams::default() }
 }
 
 /// Progress on stderr: a line that rewrites itself on a terminal, else one line per workload.

@@ -79,6 +79,7 @@ pub fn run(args: GenerateArgs) -> Result<(), Failure> {
             top_k: args.top_k,
             repetition_penalty: args.repetition_penalty,
             seed,
+            ..SamplingParams::default()
         },
         ignore_eos: args.ignore_eos,
         stop: args.stop,

@@ -133,6 +133,7 @@ async fn admit(
             top_k: parsed.top_k,
             repetition_penalty: parsed.repetition_penalty,
             seed: parsed.seed.unwrap_or_else(|| served.seeds.next()),
+            ..SamplingParams::default()
         },
     };
     let meta = RequestMeta {
@@ -208,7 +209,8 @@ impl Run {
     fn take(&mut self, event: Option<StreamEvent>) -> Step {
         match event {
             Some(StreamEvent::Token { .. }) if self.stopped => Step::Nothing,
-            Some(StreamEvent::Token { token, at }) => {
+            Some(StreamEvent::Prompt(_)) => Step::Nothing,
+            Some(StreamEvent::Token { token, at, .. }) => {
                 self.note_gap(at);
                 let piece = self.text.push(token);
                 if piece.stopped {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use infer_core::{FinishReason, Micros, Refusal, SequenceId, Usage};
+use infer_core::{FinishReason, Micros, Refusal, SequenceId, TokenLogprobs, Usage};
 use tokio::sync::mpsc;
 
 use super::handle::EngineHandle;
@@ -18,7 +18,11 @@ pub enum StreamEvent {
         token: u32,
         /// When the step was done.
         at: Micros,
+        /// How likely it was, where the request asked.
+        logprobs: Option<Box<TokenLogprobs>>,
     },
+    /// How likely the prompt's next tokens were, from its second on, where the request asked.
+    Prompt(Vec<TokenLogprobs>),
     /// Its last.
     End(Box<End>),
 }

@@ -331,14 +331,10 @@ impl Driver {
 
     fn hand_out(&mut self, event: Event, now: Micros) {
         match event {
-            Event::Token { id, token } => {
-                let Some(live) = self.live.get(&id) else { return };
-                // The last place is kept for the end.
-                let fits = live.events.capacity() > 1;
-                if !fits || live.events.try_send(StreamEvent::Token { token, at: now }).is_err() {
-                    self.lagging.push(id);
-                }
+            Event::Token { id, token, logprobs } => {
+                self.tell(id, StreamEvent::Token { token, at: now, logprobs });
             }
+            Event::Prompt { id, logprobs } => self.tell(id, StreamEvent::Prompt(logprobs)),
             Event::Finished { id, reason, usage } => self.end(id, End::Finished { reason, usage }),
             Event::Failed { id, message, usage } => self.end(id, End::Failed { message, usage }),
             Event::Refused { id, refusal } => self.end(id, End::Refused(refusal)),
@@ -362,6 +358,15 @@ impl Driver {
                 self.shared.observer.shadow(kind, live, &report, self.engine.next_step());
             }
             Event::Canary(report) => self.shared.observer.canary(&report, self.engine.next_step()),
+        }
+    }
+
+    fn tell(&mut self, id: SequenceId, event: StreamEvent) {
+        let Some(live) = self.live.get(&id) else { return };
+        // The last place is kept for the end.
+        let fits = live.events.capacity() > 1;
+        if !fits || live.events.try_send(event).is_err() {
+            self.lagging.push(id);
         }
     }
 

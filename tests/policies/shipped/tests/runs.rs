@@ -81,7 +81,7 @@ fn check(submitted: &[(SequenceId, Request)], events: &[Event]) {
         let tokens: Vec<u32> = events
             .iter()
             .filter_map(|event| match event {
-                Event::Token { id: of, token } if of == id => Some(*token),
+                Event::Token { id: of, token, .. } if of == id => Some(*token),
                 _ => None,
             })
             .collect();
