@@ -1,8 +1,9 @@
-//! From a Hugging Face checkpoint to something that computes batches: configuration, weights, one decoder
+//! From a checkpoint (Hugging Face's layout or GGUF) to something that computes batches: configuration, weights, one decoder
 //! whose differences are data, KV storage (paged and contiguous), the sampler, tokenizer and chat template.
 //! Scheduling, memory policy and HTTP are elsewhere; CUDA is planned and not here.
 #![deny(unsafe_code)]
 
+mod bytes;
 mod cache;
 pub mod chat;
 pub mod config;
@@ -10,6 +11,8 @@ mod decoder;
 pub mod detokenizer;
 pub mod error;
 mod executor;
+pub mod gguf;
+mod load;
 mod model;
 pub mod sampler;
 pub mod source;
@@ -22,6 +25,7 @@ pub use config::ModelConfig;
 pub use detokenizer::Detokenizer;
 pub use error::{ModelError, ModelErrorKind};
 pub use executor::ModelExecutor;
+pub use load::{LoadOptions, LoadProgress, Quantize, WeightType};
 pub use model::{ExecutorOptions, Model};
 pub use source::Source;
 pub use stop::{StopStep, StopStrings};

@@ -11,17 +11,20 @@ use crate::config::ModelConfig;
 use crate::decoder::Decoder;
 use crate::error::ModelError;
 use crate::executor::{Limits, ModelExecutor};
+use crate::load::{LoadOptions, LoadProgress};
 use crate::source::Source;
-use crate::weights::Weights;
-use crate::{DType, KvCacheKind};
+use crate::weights::{Loaded, Weights};
+use crate::{DType, KvCacheKind, WeightType};
 
 /// A checkpoint in memory.
 #[derive(Clone)]
 pub struct Model {
     /// What it is.
     pub config: ModelConfig,
-    /// How its weights and its KV caches are stored.
+    /// How its KV caches are stored, and its weights unless they are quantized.
     pub dtype: DType,
+    /// How its weight matrices are stored.
+    pub weight_type: WeightType,
     weights: Arc<Weights>,
 }
 
@@ -51,9 +54,21 @@ impl Model {
     /// # Errors
     /// Names the file, key or tensor at fault.
     pub fn load(source: &Source<'_>, dtype: Option<DType>) -> Result<Self, ModelError> {
+        Self::load_with(source, &LoadOptions { dtype, ..LoadOptions::default() }, &mut |_| {})
+    }
+
+    /// Loads a checkpoint, saying how far it is after each matrix.
+    ///
+    /// # Errors
+    /// As [`Model::load`].
+    pub fn load_with(
+        source: &Source<'_>,
+        options: &LoadOptions,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<Self, ModelError> {
         let config = ModelConfig::load(source)?;
-        let (weights, dtype) = Weights::load(source, &config, dtype)?;
-        Ok(Self { config, dtype, weights: Arc::new(weights) })
+        let Loaded { weights, dtype, weight_type } = Weights::load(source, &config, options, progress)?;
+        Ok(Self { config, dtype, weight_type, weights: Arc::new(weights) })
     }
 
     /// Bytes that one token's keys and values take, all layers together.

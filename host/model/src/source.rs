@@ -1,22 +1,38 @@
-//! Where a checkpoint's files come from: a directory, or bytes inside the binary. Nothing is downloaded
-//! here, and no file outside the directory is ever opened.
+//! Where a checkpoint's files come from: a directory in Hugging Face's layout, bytes inside the binary, or one
+//! GGUF file, which shows itself as the files that it replaces. Nothing is downloaded here, and no file outside
+//! the directory is ever opened.
 
 use std::borrow::Cow;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use crate::error::ModelError;
+use crate::gguf::Gguf;
 
-/// A checkpoint in Hugging Face's layout.
+/// A checkpoint.
 #[derive(Clone, Debug)]
 pub enum Source<'a> {
     /// A directory that holds `config.json` and the rest.
     Directory(PathBuf),
     /// File names and their bytes.
     Embedded(&'a [(&'a str, &'a [u8])]),
+    /// A GGUF file.
+    Gguf(Arc<Gguf>),
 }
 
 impl<'a> Source<'a> {
+    /// A GGUF file; its header is read and checked.
+    ///
+    /// # Errors
+    /// Names the key or tensor at fault.
+    pub fn gguf(path: &Path) -> Result<Self, ModelError> {
+        Ok(Self::Gguf(Arc::new(Gguf::open(path)?)))
+    }
+
     /// The bytes of file `name`, or `None` where there is no such file.
+    ///
+    /// # Errors
+    /// A name that leaves the directory; a file that can't be read; metadata that makes no such file.
     pub fn read(&self, name: &str) -> Result<Option<Cow<'a, [u8]>>, ModelError> {
         match self {
             Self::Directory(directory) => {
@@ -30,6 +46,7 @@ impl<'a> Source<'a> {
             Self::Embedded(files) => {
                 Ok(files.iter().find(|(file, _)| *file == name).map(|(_, bytes)| Cow::Borrowed(*bytes)))
             }
+            Self::Gguf(file) => Ok(file.read(name)?.map(Cow::Owned)),
         }
     }
 
@@ -38,6 +55,7 @@ impl<'a> Source<'a> {
         match self {
             Self::Directory(directory) => directory.display().to_string(),
             Self::Embedded(_) => "the embedded model".to_owned(),
+            Self::Gguf(file) => file.path().display().to_string(),
         }
     }
 }

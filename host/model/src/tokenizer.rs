@@ -1,4 +1,4 @@
-//! Text to tokens and back, by the checkpoint's own `tokenizer.json`.
+//! Text to tokens and back, by the checkpoint's own `tokenizer.json` (of a GGUF file: what stands for it).
 //!
 //! A thin layer over the `tokenizers` library: it turns off what a server must not do (truncate,
 //! pad) and prepares what incremental decoding needs once, at load. Templates are in `chat`,

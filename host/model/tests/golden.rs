@@ -20,6 +20,9 @@ const CASES: &[(&str, DType)] = &[
     ("gemma3-f32", DType::F32),
     ("gemma3-bf16", DType::F32),
     ("gemma3-bf16", DType::Bf16),
+    ("qwen2-bf16", DType::F32),
+    ("qwen2-bf16", DType::Bf16),
+    ("mistral-bf16", DType::F32),
 ];
 
 const KINDS: [KvCacheKind; 2] = [KvCacheKind::Paged, KvCacheKind::Contiguous];

@@ -59,11 +59,25 @@ impl Family {
     }
 }
 
-pub(super) fn parse(config: &[u8], generation: Option<&[u8]>) -> Result<ModelConfig, ModelError> {
-    let keys = Keys::parse("config.json", config)?;
+/// What transformers assumes of the text part of a multimodal Gemma 3 where its configuration is silent.
+fn gemma_defaults() -> [(&'static str, Value); 6] {
+    [
+        ("model_type", "gemma3_text".into()),
+        ("num_attention_heads", 8.into()),
+        ("num_key_value_heads", 4.into()),
+        ("vocab_size", 262_208.into()),
+        ("max_position_embeddings", 131_072.into()),
+        ("sliding_window", 4_096.into()),
+    ]
+}
+
+pub(super) fn parse(keys: &Keys, stop_tokens: Vec<u32>) -> Result<ModelConfig, ModelError> {
+    if keys.text("model_type")? == Some("gemma3") {
+        return parse(&keys.nested("text_config", &gemma_defaults()), stop_tokens);
+    }
     let model_type = keys.text("model_type")?.ok_or_else(|| keys.missing("model_type"))?.to_owned();
     let family = Family::of(&model_type)?;
-    refuse_unknown_arithmetic(&keys, family)?;
+    refuse_unknown_arithmetic(keys, family)?;
 
     let hidden = keys.size("hidden_size")?;
     let heads = keys.size("num_attention_heads")?;
@@ -71,6 +85,11 @@ pub(super) fn parse(config: &[u8], generation: Option<&[u8]>) -> Result<ModelCon
     let head_dim = match keys.optional_size("head_dim")? {
         Some(head_dim) => head_dim,
         None if family.gemma => 256,
+        None if !hidden.is_multiple_of(heads) => {
+            return Err(
+                keys.wrong("hidden_size", "a multiple of num_attention_heads, as there is no head_dim")
+            );
+        }
         None => hidden / heads,
     };
     if !heads.is_multiple_of(kv_heads) {
@@ -85,7 +104,7 @@ pub(super) fn parse(config: &[u8], generation: Option<&[u8]>) -> Result<ModelCon
         (true, Some(_)) => return Err(keys.wrong("query_pre_attn_scalar", "positive")),
         _ => head_dim as f64,
     };
-    let (ropes, layers) = positions(&keys, family)?;
+    let (ropes, layers) = positions(keys, family)?;
     Ok(ModelConfig {
         hidden,
         intermediate: keys.size("intermediate_size")?,
@@ -107,11 +126,11 @@ pub(super) fn parse(config: &[u8], generation: Option<&[u8]>) -> Result<ModelCon
         query_scale: (1.0 / query_scalar.sqrt()) as f32,
         attention_soft_cap: keys.number("attn_logit_softcapping")?.map(|cap| cap as f32),
         logit_soft_cap: keys.number("final_logit_softcapping")?.map(|cap| cap as f32),
-        activation: activation(&keys, family)?,
+        activation: activation(keys, family)?,
         ropes,
         layers,
-        stop_tokens: stop_tokens(&keys, generation)?,
-        stored_dtype: stored_dtype(&keys)?,
+        stop_tokens,
+        stored_dtype: stored_dtype(keys)?,
         model_type,
     })
 }
@@ -160,8 +179,7 @@ fn positions(keys: &Keys, family: Family) -> Result<(Vec<RopeConfig>, Vec<LayerC
     let count = keys.bounded("num_hidden_layers", MAX_LAYERS)?;
     let sliding = sliding_layers(keys, family, count)?;
     let window = if sliding.contains(&true) {
-        let window = keys.bounded("sliding_window", MAX_SIZE * 16)?;
-        Some(u32::try_from(window).map_err(|_| keys.wrong("sliding_window", "smaller"))?)
+        Some(window_of(keys, family)?.ok_or_else(|| keys.missing("sliding_window"))?)
     } else {
         None
     };
@@ -175,6 +193,17 @@ fn positions(keys: &Keys, family: Family) -> Result<(Vec<RopeConfig>, Vec<LayerC
         })
         .collect();
     Ok((ropes, layers))
+}
+
+/// The window's width. transformers gives Mistral's and Qwen2's a default where the key is absent, not null.
+fn window_of(keys: &Keys, family: Family) -> Result<Option<u32>, ModelError> {
+    const DEFAULT: u32 = 4_096;
+    if keys.get("sliding_window").is_null() {
+        let defaults = matches!(family.windows, Windows::All | Windows::Opted) && !keys.has("sliding_window");
+        return Ok(defaults.then_some(DEFAULT));
+    }
+    let window = keys.bounded("sliding_window", MAX_SIZE * 16)?;
+    u32::try_from(window).map(Some).map_err(|_| keys.wrong("sliding_window", "smaller"))
 }
 
 fn sliding_layers(keys: &Keys, family: Family, count: usize) -> Result<Vec<bool>, ModelError> {
@@ -191,13 +220,13 @@ fn sliding_layers(keys: &Keys, family: Family, count: usize) -> Result<Vec<bool>
             })
             .collect();
     }
-    let windowed = !keys.get("sliding_window").is_null();
+    let windowed = window_of(keys, family)?.is_some();
     Ok(match family.windows {
         Windows::Never => vec![false; count],
         Windows::All => vec![windowed; count],
         Windows::Opted => {
             let opted = windowed && keys.flag("use_sliding_window")?.unwrap_or(false);
-            let first = keys.optional_size("max_window_layers")?.unwrap_or(count);
+            let first = keys.count("max_window_layers")?.unwrap_or(28);
             (0..count).map(|layer| opted && layer >= first).collect()
         }
         Windows::Pattern => {
@@ -266,7 +295,7 @@ fn rope(
 }
 
 /// The list of generation_config.json decides; where it has none, config.json's.
-fn stop_tokens(keys: &Keys, generation: Option<&[u8]>) -> Result<Vec<u32>, ModelError> {
+pub(super) fn stop_tokens(keys: &Keys, generation: Option<&[u8]>) -> Result<Vec<u32>, ModelError> {
     if let Some(bytes) = generation {
         let generation = Keys::parse("generation_config.json", bytes)?;
         if !generation.get("eos_token_id").is_null() {

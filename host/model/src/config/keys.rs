@@ -9,15 +9,21 @@ use crate::error::ModelError;
 pub(super) const MAX_SIZE: usize = 1 << 20;
 
 /// A JSON object and the file that it came from.
-pub(super) struct Keys {
-    file: &'static str,
+pub(crate) struct Keys {
+    file: String,
     map: Map<String, Value>,
+    /// What the file calls a key, where that is something else.
+    names: Vec<(&'static str, String)>,
 }
 
 impl Keys {
-    pub(super) fn parse(file: &'static str, bytes: &[u8]) -> Result<Self, ModelError> {
+    pub(crate) fn of_map(file: String, map: Map<String, Value>, names: Vec<(&'static str, String)>) -> Self {
+        Self { file, map, names }
+    }
+
+    pub(super) fn parse(file: &str, bytes: &[u8]) -> Result<Self, ModelError> {
         match serde_json::from_slice(bytes) {
-            Ok(Value::Object(map)) => Ok(Self { file, map }),
+            Ok(Value::Object(map)) => Ok(Self { file: file.to_owned(), map, names: Vec::new() }),
             Ok(_) => Err(ModelError::config(format!("{file} must hold a JSON object"))),
             Err(error) => Err(ModelError::config(format!("{file} is not JSON: {error}"))),
         }
@@ -52,6 +58,13 @@ impl Keys {
         self.optional(key, "a number", Value::as_f64)
     }
 
+    /// A whole number, 0 included.
+    pub(super) fn count(&self, key: &str) -> Result<Option<usize>, ModelError> {
+        self.optional(key, &format!("a whole number up to {MAX_SIZE}"), |value| {
+            usize::try_from(value.as_u64()?).ok().filter(|count| *count <= MAX_SIZE)
+        })
+    }
+
     pub(super) fn optional_size(&self, key: &str) -> Result<Option<usize>, ModelError> {
         self.optional(key, &format!("a whole number from 1 to {MAX_SIZE}"), |value| {
             let size = usize::try_from(value.as_u64()?).ok()?;
@@ -80,15 +93,39 @@ impl Keys {
         Ok(ids.unwrap_or_default())
     }
 
+    /// The object under `key` in place of this one, with what this one has besides.
+    pub(super) fn nested(&self, key: &str, defaults: &[(&str, Value)]) -> Self {
+        let mut map = self.map.clone();
+        map.extend(defaults.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
+        if let Some(Value::Object(inner)) = self.map.get(key) {
+            map.extend(inner.clone());
+        }
+        Self { file: self.file.clone(), map, names: self.names.clone() }
+    }
+
+    /// Whether the key is there, null or not.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.map.contains_key(key)
+    }
+
+    fn shown<'a>(&'a self, key: &'a str) -> &'a str {
+        self.names.iter().find(|(name, _)| *name == key).map_or(key, |(_, shown)| shown)
+    }
+
     pub(super) fn missing(&self, key: &str) -> ModelError {
-        ModelError::config(format!("{} has no {key}", self.file))
+        ModelError::config(format!("{} has no {}", self.file, self.shown(key)))
     }
 
     pub(super) fn wrong(&self, key: &str, expected: &str) -> ModelError {
-        ModelError::config(format!("{}: {key} must be {expected}, is {}", self.file, self.get(key)))
+        ModelError::config(format!(
+            "{}: {} must be {expected}, is {}",
+            self.file,
+            self.shown(key),
+            self.get(key)
+        ))
     }
 
     pub(super) fn unsupported(&self, key: &str, why: &str) -> ModelError {
-        ModelError::unsupported(format!("{}: {key} {why}", self.file))
+        ModelError::unsupported(format!("{}: {} {why}", self.file, self.shown(key)))
     }
 }

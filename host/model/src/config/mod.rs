@@ -8,6 +8,7 @@ mod rope;
 
 use infer_kernels::{Activation, AttentionParams};
 
+pub(crate) use keys::Keys;
 pub use rope::{RopeConfig, RopeScaling};
 
 use crate::DType;
@@ -79,11 +80,14 @@ pub struct LayerConfig {
 }
 
 impl ModelConfig {
-    /// Reads `config.json` and, where there is one, `generation_config.json`.
+    /// Reads `config.json` and, where there is one, `generation_config.json`; or a GGUF file's metadata.
     ///
     /// # Errors
     /// Names the file and key that is missing, wrong or not supported.
     pub fn load(source: &Source<'_>) -> Result<Self, ModelError> {
+        if let Source::Gguf(file) = source {
+            return file.config();
+        }
         let config = source.read("config.json")?.ok_or_else(|| {
             ModelError::config(format!("{} has no config.json; is it a checkpoint?", source.name()))
         })?;
@@ -96,7 +100,14 @@ impl ModelConfig {
     /// # Errors
     /// As [`ModelConfig::load`].
     pub fn parse(config: &[u8], generation: Option<&[u8]>) -> Result<Self, ModelError> {
-        hugging_face::parse(config, generation)
+        let keys = Keys::parse("config.json", config)?;
+        let stop_tokens = hugging_face::stop_tokens(&keys, generation)?;
+        Self::from_keys(&keys, stop_tokens)
+    }
+
+    /// From keys that mean what those of a config.json do.
+    pub(crate) fn from_keys(keys: &Keys, stop_tokens: Vec<u32>) -> Result<Self, ModelError> {
+        hugging_face::parse(keys, stop_tokens)
     }
 
     /// Numbers of all query heads.

@@ -1,7 +1,7 @@
 //! Inverse frequencies of rotary embeddings under the scaling rules that this host knows.
 
 /// A position embedding.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct RopeConfig {
     /// Base of the frequencies.
     pub theta: f64,
@@ -10,7 +10,7 @@ pub struct RopeConfig {
 }
 
 /// How frequencies are stretched to reach further than the model was trained.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
     /// Not at all.
     None,
@@ -30,6 +30,8 @@ pub enum RopeScaling {
         /// Positions of the original training.
         original: f64,
     },
+    /// Every frequency divided by a factor of its own, one per pair of dimensions.
+    Factors(Vec<f32>),
 }
 
 impl RopeConfig {
@@ -38,17 +40,19 @@ impl RopeConfig {
         (0..head_dim / 2)
             .map(|i| {
                 let plain = self.theta.powf(-((2 * i) as f64) / head_dim as f64) as f32;
-                self.scaling.apply(f64::from(plain)) as f32
+                self.scaling.apply(i, f64::from(plain)) as f32
             })
             .collect()
     }
 }
 
 impl RopeScaling {
-    fn apply(self, frequency: f64) -> f64 {
-        match self {
+    /// What becomes of the frequency of pair `pair`.
+    fn apply(&self, pair: usize, frequency: f64) -> f64 {
+        match *self {
             Self::None => frequency,
             Self::Linear { factor } => frequency / factor,
+            Self::Factors(ref factors) => frequency / f64::from(factors[pair]),
             Self::Llama3 { factor, low, high, original } => {
                 let wave = std::f64::consts::TAU / frequency;
                 if wave < original / high {

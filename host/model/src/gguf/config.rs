@@ -1,0 +1,190 @@
+//! A GGUF file's metadata as the keys of a `config.json`, so that one set of checks serves both.
+
+use candle_core::quantized::GgmlDType;
+use serde_json::{Map, Value as Json, json};
+
+use super::header::Value;
+use super::{Gguf, number};
+use crate::DType;
+use crate::config::{Keys, ModelConfig, RopeScaling};
+use crate::error::{ModelError, ModelErrorKind};
+
+/// Keys that mean the same: Hugging Face's, and GGUF's behind the architecture.
+const KEYS: &[(&str, &str)] = &[
+    ("hidden_size", "embedding_length"),
+    ("intermediate_size", "feed_forward_length"),
+    ("num_hidden_layers", "block_count"),
+    ("num_attention_heads", "attention.head_count"),
+    ("num_key_value_heads", "attention.head_count_kv"),
+    ("head_dim", "attention.key_length"),
+    ("max_position_embeddings", "context_length"),
+    ("rms_norm_eps", "attention.layer_norm_rms_epsilon"),
+    ("rope_theta", "rope.freq_base"),
+    ("rope_local_base_freq", "rope.freq_base_swa"),
+    ("sliding_window", "attention.sliding_window"),
+    ("sliding_window_pattern", "attention.sliding_window_pattern"),
+    ("final_logit_softcapping", "final_logit_softcapping"),
+    ("attn_logit_softcapping", "attn_logit_softcapping"),
+    ("num_experts", "expert_count"),
+];
+
+/// Control tokens that end an answer where the file doesn't say so itself.
+const ENDS: &[&str] =
+    &["<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|im_end|>", "<|endoftext|>", "<end_of_turn>"];
+
+pub(super) fn config(file: &Gguf) -> Result<ModelConfig, ModelError> {
+    let (map, names) = keys(file)?;
+    let layers = map.get("num_hidden_layers").and_then(Json::as_u64).unwrap_or(0);
+    let keys = Keys::of_map(file.path.display().to_string(), map, names);
+    let mut config = ModelConfig::from_keys(&keys, super::tokenizer::ends(file, ENDS)?)?;
+    // The offset was added when the file was written.
+    config.norm_offset = false;
+    let has = |name: &str| file.header.tensors.contains_key(name);
+    config.qkv_bias = has("blk.0.attn_q.bias");
+    config.output_bias = has("blk.0.attn_output.bias");
+    config.mlp_bias = has("blk.0.ffn_gate.bias");
+    if file.architecture == "gemma3" {
+        config.query_scale = gemma_scale(file, &config, layers)?;
+    }
+    if has("rope_freqs.weight") {
+        config.ropes[0].scaling = rope_factors(file, config.head_dim)?;
+    }
+    config.stored_dtype = Some(stored_dtype(file));
+    Ok(config)
+}
+
+/// The keys of a config.json, and what they are called in this file.
+type Translated = (Map<String, Json>, Vec<(&'static str, String)>);
+
+fn keys(file: &Gguf) -> Result<Translated, ModelError> {
+    let architecture = file.architecture.as_str();
+    let key = |part: &str| format!("{architecture}.{part}");
+    let (mut map, mut names) = (Map::new(), Vec::new());
+    for (name, part) in KEYS {
+        let key = key(part);
+        if let Some(value) = scalar(file, &key)? {
+            map.insert((*name).to_owned(), value);
+        }
+        names.push((*name, key));
+    }
+    if map.get("num_experts").and_then(Json::as_f64) == Some(0.0) {
+        map.remove("num_experts");
+    }
+    if let Some(pattern) = file.header.values.get(&key("attention.sliding_window_pattern")) {
+        if let Value::Numbers(..) = pattern {
+            let slides = file.numbers(&key("attention.sliding_window_pattern"))?.unwrap_or_default();
+            let kind = |slides: &f64| if *slides != 0.0 { "sliding_attention" } else { "full_attention" };
+            map.insert("layer_types".to_owned(), slides.iter().map(kind).collect());
+            map.remove("sliding_window_pattern");
+        }
+    }
+    names.push(("layer_types", key("attention.sliding_window_pattern")));
+    map.insert("model_type".to_owned(), json!(model_type(architecture, &map)));
+    map.insert("tie_word_embeddings".to_owned(), json!(!file.header.tensors.contains_key("output.weight")));
+    let embedding = file
+        .header
+        .tensors
+        .get("token_embd.weight")
+        .ok_or_else(|| file.fault(ModelErrorKind::Weights, "tensor token_embd.weight is missing"))?;
+    map.insert("vocab_size".to_owned(), json!(embedding.shape[0]));
+    names.push(("vocab_size", "the rows of tensor token_embd.weight".to_owned()));
+
+    let scaling = key("rope.scaling.type");
+    match file.text(&scaling)?.as_deref() {
+        None | Some("none") => {}
+        Some("linear") => {
+            let factor = scalar(file, &key("rope.scaling.factor"))?.unwrap_or(Json::Null);
+            map.insert("rope_scaling".to_owned(), json!({"rope_type": "linear", "factor": factor}));
+            names.push(("factor", key("rope.scaling.factor")));
+        }
+        Some(_) => {
+            return Err(file.fault(ModelErrorKind::Unsupported, format!("{scaling} must be none or linear")));
+        }
+    }
+    same_width(file, &map)?;
+    Ok((map, names))
+}
+
+fn model_type(architecture: &str, map: &Map<String, Json>) -> &'static str {
+    match architecture {
+        "gemma3" => "gemma3_text",
+        "qwen2" => "qwen2",
+        "qwen3" => "qwen3",
+        // Files of Mistral's models call themselves llama; a window is what tells them apart.
+        _ if map.contains_key("sliding_window") => "mistral",
+        _ => "llama",
+    }
+}
+
+/// Values and partial rotation that the decoder does not know.
+fn same_width(file: &Gguf, map: &Map<String, Json>) -> Result<(), ModelError> {
+    let size = |key: &str| map.get(key).and_then(Json::as_u64);
+    let plain = size("hidden_size").zip(size("num_attention_heads")).and_then(|(h, n)| h.checked_div(n));
+    let head_dim = size("head_dim").or(plain);
+    for part in ["attention.value_length", "rope.dimension_count"] {
+        let key = format!("{}.{part}", file.architecture);
+        if file.integer(&key)?.is_some_and(|width| Some(width) != head_dim) {
+            return Err(file.fault(ModelErrorKind::Unsupported, format!("{key} must be the width of a head")));
+        }
+    }
+    Ok(())
+}
+
+/// A number of the metadata; an array of equal ones counts as one.
+fn scalar(file: &Gguf, key: &str) -> Result<Option<Json>, ModelError> {
+    Ok(match file.header.values.get(key) {
+        None => None,
+        Some(Value::Numbers(..)) if !key.ends_with("pattern") => {
+            let numbers = file.numbers(key)?.unwrap_or_default();
+            match numbers.first() {
+                Some(first) if numbers.iter().all(|number| number == first) => Some(json!(*first as u64)),
+                _ => {
+                    let message = format!("{key} differs from layer to layer");
+                    return Err(file.fault(ModelErrorKind::Unsupported, message));
+                }
+            }
+        }
+        Some(Value::Integer(number)) => Some(json!(i64::try_from(*number).unwrap_or(-1))),
+        Some(Value::Numbers(..)) => None,
+        Some(value) => match number(value) {
+            Some(number) => Some(json!(number)),
+            None => return Err(file.wrong(key, "a number")),
+        },
+    })
+}
+
+/// Files written without the scale are of the published sizes, of which only that with 62 layers divides by
+/// something else than the width of a head.
+fn gemma_scale(file: &Gguf, config: &ModelConfig, layers: u64) -> Result<f32, ModelError> {
+    const LAYERS_OF_27B: u64 = 62;
+    if let Some(scale) = scalar(file, "gemma3.attention.scale")?.as_ref().and_then(Json::as_f64) {
+        return Ok(scale as f32);
+    }
+    let width = if layers == LAYERS_OF_27B { config.hidden / config.heads } else { config.head_dim };
+    Ok((1.0 / (width as f64).sqrt()) as f32)
+}
+
+/// What each frequency is divided by: how these files write the scaling of Llama 3.
+fn rope_factors(file: &Gguf, head_dim: usize) -> Result<RopeScaling, ModelError> {
+    let tensor = &file.header.tensors["rope_freqs.weight"];
+    let wrong = |why: &str| file.fault(ModelErrorKind::Weights, format!("tensor rope_freqs.weight {why}"));
+    if tensor.kind != GgmlDType::F32 || tensor.shape != [head_dim / 2] {
+        return Err(wrong("must hold one F32 for each pair of a head's dimensions"));
+    }
+    let numbers = file.bytes[tensor.bytes.clone()].chunks_exact(4);
+    let factors: Vec<f32> =
+        numbers.map(|bytes| f32::from_le_bytes(bytes.try_into().expect("four bytes"))).collect();
+    match factors.iter().all(|factor| factor.is_finite() && *factor > 0.0) {
+        true => Ok(RopeScaling::Factors(factors)),
+        false => Err(wrong("must hold positive numbers")),
+    }
+}
+
+/// What keeps the digits of most weights.
+fn stored_dtype(file: &Gguf) -> DType {
+    let matrices = file.header.tensors.values().filter(|tensor| tensor.shape.len() == 2);
+    match matrices.max_by_key(|tensor| tensor.bytes.len()).map(|tensor| tensor.kind) {
+        Some(GgmlDType::F32 | GgmlDType::F16) => DType::F32,
+        _ => DType::Bf16,
+    }
+}

@@ -1,0 +1,211 @@
+//! GGUF files: one file with weights, configuration, tokenizer and chat template. Here they turn into what the
+//! rest of this crate reads from a directory: a `ModelConfig`, `tokenizer.json`, `tokenizer_config.json`, and
+//! tensors by their Hugging Face names. Files split into several and architectures beside llama, qwen2, qwen3
+//! and gemma3 are refused by name.
+
+mod config;
+mod header;
+mod names;
+mod pretokenizer;
+mod tokenizer;
+
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+
+use header::{Header, Value};
+
+use crate::bytes::Bytes;
+use crate::config::ModelConfig;
+use crate::error::{ModelError, ModelErrorKind};
+use crate::weights::{RowOrder, Stored, StoredType};
+
+/// An open file with a sound header.
+#[derive(Debug)]
+pub struct Gguf {
+    path: PathBuf,
+    bytes: Bytes<'static>,
+    header: Header,
+    architecture: String,
+}
+
+impl Gguf {
+    /// Maps a file and checks its header.
+    ///
+    /// # Errors
+    /// Names the key or tensor at fault.
+    pub fn open(path: &Path) -> Result<Self, ModelError> {
+        let bytes = Bytes::map(path)?;
+        let named =
+            |error: ModelError| ModelError::new(error.kind, format!("{}: {}", path.display(), error.message));
+        let header = Header::parse(&bytes).map_err(named)?;
+        let file = Self { path: path.to_owned(), bytes, header, architecture: String::new() };
+        let architecture = file.text("general.architecture")?.unwrap_or_default().into_owned();
+        if !["llama", "qwen2", "qwen3", "gemma3"].contains(&architecture.as_str()) {
+            return Err(file.fault(
+                ModelErrorKind::Unsupported,
+                format!(
+                    "general.architecture is {architecture:?}; supported are llama, qwen2, qwen3 and gemma3"
+                ),
+            ));
+        }
+        if file.integer("split.count")?.is_some_and(|count| count > 1) {
+            return Err(file.fault(
+                ModelErrorKind::Unsupported,
+                "split.count: this is one of several files; merge them first (llama-gguf-split --merge)",
+            ));
+        }
+        Ok(Self { architecture, ..file })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// `general.name`, where the file has one.
+    pub fn title(&self) -> Option<String> {
+        self.text("general.name").ok().flatten().map(Cow::into_owned).filter(|name| !name.is_empty())
+    }
+
+    /// The file of Hugging Face's layout that this one stands for.
+    pub(crate) fn read(&self, name: &str) -> Result<Option<Vec<u8>>, ModelError> {
+        let json = match name {
+            "tokenizer.json" => tokenizer::tokenizer(self)?,
+            "tokenizer_config.json" => tokenizer::tokenizer_config(self)?,
+            _ => return Ok(None),
+        };
+        Ok(Some(json.to_string().into_bytes()))
+    }
+
+    /// What the model is.
+    pub(crate) fn config(&self) -> Result<ModelConfig, ModelError> {
+        config::config(self)
+    }
+
+    /// Bytes of all tensors.
+    pub(crate) fn weight_bytes(&self) -> u64 {
+        self.header.tensors.values().map(|tensor| tensor.bytes.len() as u64).sum()
+    }
+
+    fn gguf_name(&self, name: &str) -> Option<String> {
+        names::gguf_name(name, self.architecture == "gemma3")
+    }
+
+    /// How a tensor is stored, by its Hugging Face name.
+    pub(crate) fn stored_type(&self, name: &str) -> Option<StoredType> {
+        let tensor = self.header.tensors.get(&self.gguf_name(name)?)?;
+        Some(StoredType::of_ggml(tensor.kind))
+    }
+
+    /// A tensor of exactly this shape, by its Hugging Face name. `head_dim` tells how llama's rows are ordered.
+    pub(crate) fn tensor(
+        &self,
+        name: &str,
+        shape: &[usize],
+        head_dim: usize,
+    ) -> Result<Stored<'_>, ModelError> {
+        let missing = || self.fault(ModelErrorKind::Weights, format!("there is no tensor for {name}"));
+        let gguf_name = self.gguf_name(name).ok_or_else(missing)?;
+        let tensor =
+            self.header.tensors.get(&gguf_name).ok_or_else(|| {
+                self.fault(ModelErrorKind::Weights, format!("tensor {gguf_name} is missing"))
+            })?;
+        if tensor.shape != shape {
+            return Err(self.fault(
+                ModelErrorKind::Weights,
+                format!("tensor {gguf_name} has shape {:?}, the metadata asks for {shape:?}", tensor.shape),
+            ));
+        }
+        let order = match self.architecture == "llama" && names::is_rotated(&gguf_name) {
+            true => RowOrder::Interleaved { head_dim },
+            false => RowOrder::Plain,
+        };
+        Ok(Stored {
+            name: gguf_name,
+            kind: StoredType::of_ggml(tensor.kind),
+            shape: shape.to_vec(),
+            order,
+            bytes: &self.bytes[tensor.bytes.clone()],
+        })
+    }
+
+    /// Gives the pages of a tensor back that was read.
+    pub(crate) fn release(&self, name: &str) {
+        if let Some(tensor) = self.header.tensors.get(name) {
+            self.bytes.release(tensor.bytes.clone());
+        }
+    }
+
+    fn fault(&self, kind: ModelErrorKind, message: impl std::fmt::Display) -> ModelError {
+        ModelError::new(kind, format!("{}: {message}", self.path.display()))
+    }
+
+    fn wrong(&self, key: &str, expected: &str) -> ModelError {
+        self.fault(ModelErrorKind::Config, format!("{key} must be {expected}"))
+    }
+
+    fn optional<T>(
+        &self,
+        key: &str,
+        expected: &str,
+        read: impl FnOnce(&Value) -> Option<T>,
+    ) -> Result<Option<T>, ModelError> {
+        match self.header.values.get(key) {
+            None => Ok(None),
+            Some(value) => read(value).map(Some).ok_or_else(|| self.wrong(key, expected)),
+        }
+    }
+
+    fn text(&self, key: &str) -> Result<Option<Cow<'_, str>>, ModelError> {
+        self.optional(key, "a text in UTF-8", |value| match value {
+            Value::Text(place) => std::str::from_utf8(&self.bytes[place.clone()]).ok().map(Cow::Borrowed),
+            _ => None,
+        })
+    }
+
+    fn integer(&self, key: &str) -> Result<Option<u64>, ModelError> {
+        self.optional(key, "a whole number", |value| match value {
+            Value::Integer(number) => u64::try_from(*number).ok(),
+            _ => None,
+        })
+    }
+
+    fn flag(&self, key: &str) -> Result<Option<bool>, ModelError> {
+        self.optional(key, "true or false", |value| match value {
+            Value::Flag(flag) => Some(*flag),
+            _ => None,
+        })
+    }
+
+    /// An array of numbers; flags count as 0 and 1.
+    fn numbers(&self, key: &str) -> Result<Option<Vec<f64>>, ModelError> {
+        self.optional(key, "an array of numbers", |value| match value {
+            Value::Numbers(kind, place) => {
+                let elements = self.bytes[place.clone()].chunks_exact(kind.bytes());
+                elements.map(|element| number(&kind.read(element))).collect()
+            }
+            _ => None,
+        })
+    }
+
+    /// An array of texts; one that is no UTF-8 is `None`.
+    fn texts(&self, key: &str) -> Result<Option<Vec<Option<&str>>>, ModelError> {
+        self.optional(key, "an array of texts", |value| match value {
+            Value::Texts(count, place) => Some(
+                header::texts(&self.bytes[place.clone()], *count)
+                    .map(|text| std::str::from_utf8(text).ok())
+                    .collect(),
+            ),
+            _ => None,
+        })
+    }
+}
+
+fn number(value: &Value) -> Option<f64> {
+    match value {
+        Value::Integer(number) => Some(*number as f64),
+        Value::Number(number) => Some(*number),
+        Value::Flag(flag) => Some(f64::from(u8::from(*flag))),
+        _ => None,
+    }
+}

@@ -1,0 +1,41 @@
+//! Tensor names: Hugging Face's, without the prefix `model.`, to GGUF's.
+
+/// The name in a GGUF file, or `None` for what these files don't have. With norms on outputs, the one called
+/// post_attention is behind the attention; without, it is in front of the feed-forward layer.
+pub(super) fn gguf_name(name: &str, output_norms: bool) -> Option<String> {
+    let whole = match name {
+        "embed_tokens.weight" => "token_embd.weight",
+        "norm.weight" => "output_norm.weight",
+        "lm_head.weight" => "output.weight",
+        _ => {
+            let (layer, part) = name.strip_prefix("layers.")?.split_once('.')?;
+            let (part, suffix) = part.rsplit_once('.')?;
+            return Some(format!("blk.{layer}.{}.{suffix}", part_name(part, output_norms)?));
+        }
+    };
+    Some(whole.to_owned())
+}
+
+fn part_name(part: &str, output_norms: bool) -> Option<&'static str> {
+    Some(match part {
+        "input_layernorm" => "attn_norm",
+        "self_attn.q_proj" => "attn_q",
+        "self_attn.k_proj" => "attn_k",
+        "self_attn.v_proj" => "attn_v",
+        "self_attn.o_proj" => "attn_output",
+        "self_attn.q_norm" => "attn_q_norm",
+        "self_attn.k_norm" => "attn_k_norm",
+        "post_attention_layernorm" if output_norms => "post_attention_norm",
+        "post_attention_layernorm" | "pre_feedforward_layernorm" => "ffn_norm",
+        "post_feedforward_layernorm" => "post_ffw_norm",
+        "mlp.gate_proj" => "ffn_gate",
+        "mlp.up_proj" => "ffn_up",
+        "mlp.down_proj" => "ffn_down",
+        _ => return None,
+    })
+}
+
+/// Whether the rows are queries' or keys': the files of llama hold these in another order.
+pub(super) fn is_rotated(gguf_name: &str) -> bool {
+    gguf_name.contains(".attn_q.") || gguf_name.contains(".attn_k.")
+}

@@ -1,0 +1,281 @@
+//! A GGUF file's vocabulary as a `tokenizer.json`: byte-level BPE (`gpt2`) as it stands, SentencePiece (`llama`)
+//! as the BPE that merges in the order of its scores. The `tokenizers` library then reads it like any other.
+//!
+//! Tokens without text (unused, no UTF-8, or a text that an earlier one has) keep their ids and say nothing.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value as Json, json};
+
+use super::Gguf;
+use super::pretokenizer::{KNOWN, PreTokenizer};
+use crate::error::{ModelError, ModelErrorKind};
+
+/// `tokenizer.ggml.token_type`.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Normal,
+    Unknown,
+    Control,
+    UserDefined,
+    Unused,
+    Byte,
+}
+
+struct Vocabulary<'a> {
+    /// Texts by id; `None` says nothing.
+    tokens: Vec<Option<&'a str>>,
+    kinds: Vec<Kind>,
+    ids: HashMap<&'a str, usize>,
+}
+
+pub(super) fn tokenizer(file: &Gguf) -> Result<Json, ModelError> {
+    let vocabulary = Vocabulary::read(file)?;
+    match model_name(file)?.as_str() {
+        "gpt2" => byte_level(file, &vocabulary),
+        "llama" => sentence_piece(file, &vocabulary),
+        other => Err(file.fault(
+            ModelErrorKind::Unsupported,
+            format!("tokenizer.ggml.model is {other:?}; supported are gpt2 and llama"),
+        )),
+    }
+}
+
+/// Chat template and the names of special tokens.
+pub(super) fn tokenizer_config(file: &Gguf) -> Result<Json, ModelError> {
+    let vocabulary = Vocabulary::read(file)?;
+    let mut config = Map::new();
+    if let Some(template) = file.text("tokenizer.chat_template")? {
+        config.insert("chat_template".to_owned(), json!(template));
+    }
+    for (name, key) in [
+        ("bos_token", "tokenizer.ggml.bos_token_id"),
+        ("eos_token", "tokenizer.ggml.eos_token_id"),
+        ("unk_token", "tokenizer.ggml.unknown_token_id"),
+        ("pad_token", "tokenizer.ggml.padding_token_id"),
+    ] {
+        if let Some(token) = vocabulary.named(file, key)? {
+            config.insert(name.to_owned(), json!(vocabulary.tokens[token]));
+        }
+    }
+    Ok(Json::Object(config))
+}
+
+/// Tokens that end a sequence: those that the file names, and control tokens with one of these texts.
+pub(super) fn ends(file: &Gguf, texts: &[&str]) -> Result<Vec<u32>, ModelError> {
+    let vocabulary = Vocabulary::read(file)?;
+    let mut ends = Vec::new();
+    for key in ["eos", "eot", "eom"] {
+        ends.extend(vocabulary.named(file, &format!("tokenizer.ggml.{key}_token_id"))?);
+    }
+    let known = texts.iter().filter_map(|text| vocabulary.ids.get(text).copied());
+    ends.extend(known.filter(|id| vocabulary.kinds[*id] == Kind::Control));
+    ends.sort_unstable();
+    ends.dedup();
+    Ok(ends.into_iter().map(|id| id as u32).collect())
+}
+
+fn model_name(file: &Gguf) -> Result<String, ModelError> {
+    let name = file.text("tokenizer.ggml.model")?;
+    let missing = || file.fault(ModelErrorKind::Tokenizer, "tokenizer.ggml.model is missing");
+    Ok(name.ok_or_else(missing)?.into_owned())
+}
+
+impl<'a> Vocabulary<'a> {
+    fn read(file: &'a Gguf) -> Result<Self, ModelError> {
+        let fault = |message: String| file.fault(ModelErrorKind::Tokenizer, message);
+        let tokens = file.texts("tokenizer.ggml.tokens")?;
+        let mut tokens = tokens.ok_or_else(|| fault("tokenizer.ggml.tokens is missing".to_owned()))?;
+        let rows = file.header.tensors.get("token_embd.weight").map_or(0, |tensor| tensor.shape[0]);
+        if tokens.len() > rows {
+            return Err(fault(format!(
+                "tokenizer.ggml.tokens has {} tokens, but token_embd.weight has {rows} rows",
+                tokens.len()
+            )));
+        }
+        let kinds = match file.numbers("tokenizer.ggml.token_type")? {
+            None => vec![Kind::Normal; tokens.len()],
+            Some(kinds) => kinds.into_iter().map(Kind::of).collect(),
+        };
+        if kinds.len() != tokens.len() {
+            return Err(fault(
+                "tokenizer.ggml.token_type must be as long as tokenizer.ggml.tokens".to_owned(),
+            ));
+        }
+        let mut ids = HashMap::with_capacity(tokens.len());
+        for (id, (token, kind)) in tokens.iter_mut().zip(&kinds).enumerate() {
+            let said = token.filter(|text| *kind != Kind::Unused && !text.is_empty());
+            *token = said.filter(|text| *ids.entry(*text).or_insert(id) == id);
+        }
+        Ok(Self { tokens, kinds, ids })
+    }
+
+    /// The token whose id stands under `key`.
+    fn named(&self, file: &Gguf, key: &str) -> Result<Option<usize>, ModelError> {
+        match file.integer(key)? {
+            None => Ok(None),
+            Some(id) if id < self.tokens.len() as u64 => Ok(Some(id as usize)),
+            Some(_) => Err(file.wrong(key, &format!("below {}, the number of tokens", self.tokens.len()))),
+        }
+    }
+
+    fn said(&self) -> impl Iterator<Item = (usize, &'a str, Kind)> {
+        let tokens = self.tokens.iter().zip(&self.kinds).enumerate();
+        tokens.filter_map(|(id, (token, kind))| token.map(|token| (id, token, *kind)))
+    }
+
+    fn json(&self) -> Json {
+        Json::Object(self.said().map(|(id, token, _)| (token.to_owned(), json!(id))).collect())
+    }
+
+    /// Tokens that are found in text before anything else.
+    fn added(&self) -> Json {
+        let added = self.said().filter_map(|(id, token, kind)| {
+            let special = match kind {
+                Kind::Control | Kind::Unknown => true,
+                Kind::UserDefined => false,
+                Kind::Normal | Kind::Unused | Kind::Byte => return None,
+            };
+            Some(json!({"id": id, "content": token, "single_word": false, "lstrip": false, "rstrip": false,
+                "normalized": false, "special": special}))
+        });
+        added.collect()
+    }
+
+    /// What a bare prompt gets in front and behind.
+    fn template(&self, file: &Gguf, adds_bos: bool) -> Result<Json, ModelError> {
+        let token = |flag: &str, default: bool, key: &str| -> Result<Option<usize>, ModelError> {
+            match file.flag(flag)?.unwrap_or(default) {
+                true => self.named(file, key),
+                false => Ok(None),
+            }
+        };
+        let bos = token("tokenizer.ggml.add_bos_token", adds_bos, "tokenizer.ggml.bos_token_id")?;
+        let eos = token("tokenizer.ggml.add_eos_token", false, "tokenizer.ggml.eos_token_id")?;
+        if bos.is_none() && eos.is_none() {
+            return Ok(Json::Null);
+        }
+        let mut special = Map::new();
+        let mut piece = |id: Option<usize>| {
+            let id = id?;
+            let name = self.tokens[id]?;
+            special.insert(name.to_owned(), json!({"id": name, "ids": [id], "tokens": [name]}));
+            Some(json!({"SpecialToken": {"id": name, "type_id": 0}}))
+        };
+        let (before, after) = (piece(bos), piece(eos));
+        let sequence = |id: &str| {
+            let text = Some(json!({"Sequence": {"id": id, "type_id": 0}}));
+            [before.clone(), text, after.clone()].into_iter().flatten().collect::<Vec<_>>()
+        };
+        let pair: Vec<Json> = sequence("A").into_iter().chain(sequence("B")).collect();
+        Ok(
+            json!({"type": "TemplateProcessing", "single": sequence("A"), "pair": pair, "special_tokens": special}),
+        )
+    }
+}
+
+impl Kind {
+    fn of(number: f64) -> Self {
+        match number as i64 {
+            2 => Self::Unknown,
+            3 => Self::Control,
+            4 => Self::UserDefined,
+            5 => Self::Unused,
+            6 => Self::Byte,
+            _ => Self::Normal,
+        }
+    }
+}
+
+fn byte_level(file: &Gguf, vocabulary: &Vocabulary<'_>) -> Result<Json, ModelError> {
+    let name = file.text("tokenizer.ggml.pre")?;
+    let name = name.as_deref().unwrap_or("default");
+    let pre = PreTokenizer::named(name).ok_or_else(|| {
+        file.fault(
+            ModelErrorKind::Unsupported,
+            format!("tokenizer.ggml.pre is {name:?}; supported are {KNOWN}"),
+        )
+    })?;
+    let merges = file.texts("tokenizer.ggml.merges")?;
+    let merges = merges
+        .ok_or_else(|| file.fault(ModelErrorKind::Tokenizer, "tokenizer.ggml.merges is missing"))?
+        .into_iter()
+        .map(|merge| {
+            // The first letter is never the separator.
+            let merge = merge?;
+            let skip = merge.chars().next()?.len_utf8();
+            let at = skip + merge[skip..].find(' ')?;
+            Some(json!([&merge[..at], &merge[at + 1..]]))
+        })
+        .collect::<Option<Vec<Json>>>()
+        .ok_or_else(|| file.wrong("tokenizer.ggml.merges", "pairs with a space between"))?;
+    Ok(json!({
+        "version": "1.0",
+        "added_tokens": vocabulary.added(),
+        "normalizer": if pre.composes { json!({"type": "NFC"}) } else { Json::Null },
+        "pre_tokenizer": pre.json,
+        "post_processor": vocabulary.template(file, pre.adds_bos)?,
+        "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+        "model": {"type": "BPE", "vocab": vocabulary.json(), "merges": merges, "ignore_merges": pre.ignores_merges},
+    }))
+}
+
+fn sentence_piece(file: &Gguf, vocabulary: &Vocabulary<'_>) -> Result<Json, ModelError> {
+    const SPACE: &str = "\u{2581}";
+    let prefix = file.flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
+    let space = json!({"type": "Replace", "pattern": {"String": " "}, "content": SPACE});
+    let normalizer = match prefix {
+        true => json!({"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": SPACE}, space]}),
+        false => space,
+    };
+    let mut decoders = vec![
+        json!({"type": "Replace", "pattern": {"String": SPACE}, "content": " "}),
+        json!({"type": "ByteFallback"}),
+        json!({"type": "Fuse"}),
+    ];
+    if prefix {
+        decoders.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
+    }
+    let unknown = match vocabulary.named(file, "tokenizer.ggml.unknown_token_id")? {
+        Some(id) => Some(id),
+        None => vocabulary.kinds.iter().position(|kind| *kind == Kind::Unknown),
+    };
+    Ok(json!({
+        "version": "1.0",
+        "added_tokens": vocabulary.added(),
+        "normalizer": normalizer,
+        "pre_tokenizer": null,
+        "post_processor": vocabulary.template(file, true)?,
+        "decoder": {"type": "Sequence", "decoders": decoders},
+        "model": {"type": "BPE", "vocab": vocabulary.json(), "merges": scored_merges(file, vocabulary)?,
+            "unk_token": unknown.and_then(|id| vocabulary.tokens[id]), "fuse_unk": true, "byte_fallback": true},
+    }))
+}
+
+/// SentencePiece joins the two neighbours whose union has the best score: as merges, every way to cut a piece
+/// into two, best pieces first.
+fn scored_merges<'a>(file: &'a Gguf, vocabulary: &Vocabulary<'a>) -> Result<Json, ModelError> {
+    let scores = file.numbers("tokenizer.ggml.scores")?.unwrap_or_default();
+    if scores.len() != vocabulary.tokens.len() {
+        return Err(file.wrong("tokenizer.ggml.scores", "an array as long as tokenizer.ggml.tokens"));
+    }
+    let normal = |piece: &str| {
+        let id = vocabulary.ids.get(piece)?;
+        (vocabulary.kinds[*id] == Kind::Normal).then_some(*id)
+    };
+    let mut pieces: Vec<(usize, &str)> = vocabulary
+        .said()
+        .filter(|(_, _, kind)| *kind == Kind::Normal)
+        .map(|(id, text, _)| (id, text))
+        .collect();
+    pieces.sort_by(|a, b| scores[b.0].total_cmp(&scores[a.0]).then(a.0.cmp(&b.0)));
+    let mut merges = Vec::new();
+    for (_, piece) in pieces {
+        let cuts = piece.char_indices().skip(1).map(|(at, _)| piece.split_at(at));
+        let known = cuts.filter_map(|(left, right)| Some(((normal(left)?, normal(right)?), (left, right))));
+        let mut known: Vec<_> = known.collect();
+        known.sort_unstable_by_key(|(ids, _)| *ids);
+        merges.extend(known.into_iter().map(|(_, (left, right))| json!([left, right])));
+    }
+    Ok(Json::Array(merges))
+}

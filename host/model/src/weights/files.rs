@@ -1,0 +1,174 @@
+//! The tensors of a checkpoint by name, whichever files hold them: one safetensors file, shards, or GGUF. Names
+//! are Hugging Face's without the prefix that differs between checkpoints (`model.` mostly).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, Metadata};
+
+use super::stored::{RowOrder, Stored, StoredType};
+use crate::bytes::Bytes;
+use crate::error::ModelError;
+use crate::gguf::Gguf;
+use crate::source::{Source, plain_name};
+
+/// What may stand before the names of a decoder's tensors: bare decoders, and those inside larger models.
+const PREFIXES: &[&str] = &["model.", "", "language_model.model.", "model.language_model."];
+const HEADS: &[&str] = &["lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight"];
+
+/// Open files.
+pub(crate) enum Files<'a> {
+    Safetensors { shards: Vec<Shard<'a>>, prefix: &'static str },
+    Gguf { file: Arc<Gguf>, head_dim: usize },
+}
+
+/// One safetensors file.
+pub(crate) struct Shard<'a> {
+    bytes: Bytes<'a>,
+    metadata: Metadata,
+    data: usize,
+}
+
+impl<'a> Files<'a> {
+    pub(crate) fn open(source: &Source<'a>, head_dim: usize) -> Result<Self, ModelError> {
+        let shards = match source {
+            Source::Gguf(file) => return Ok(Self::Gguf { file: Arc::clone(file), head_dim }),
+            Source::Directory(directory) => shard_names(source)?
+                .iter()
+                .map(|name| {
+                    Shard::open(
+                        &directory.join(name).display().to_string(),
+                        Bytes::map(&directory.join(name))?,
+                    )
+                })
+                .collect::<Result<Vec<_>, _>>()?,
+            Source::Embedded(files) => shard_names(source)?
+                .iter()
+                .map(|name| {
+                    let found = files.iter().find(|(file, _)| file == name);
+                    let (_, bytes) = found
+                        .ok_or_else(|| ModelError::weights(format!("{} has no {name}", source.name())))?;
+                    Shard::open(name, Bytes::Borrowed(bytes))
+                })
+                .collect::<Result<Vec<_>, _>>()?,
+        };
+        let has = |name: &str| shards.iter().any(|shard: &Shard<'_>| shard.metadata.info(name).is_some());
+        let prefix = PREFIXES.iter().find(|prefix| has(&format!("{prefix}embed_tokens.weight")));
+        let prefix = prefix.copied().unwrap_or(PREFIXES[0]);
+        Ok(Self::Safetensors { shards, prefix })
+    }
+
+    /// Bytes of all weights.
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            Self::Safetensors { shards, .. } => {
+                shards.iter().map(|shard| (shard.bytes.len() - shard.data) as u64).sum()
+            }
+            Self::Gguf { file, .. } => file.weight_bytes(),
+        }
+    }
+
+    /// A tensor of exactly this shape.
+    pub(crate) fn tensor(&self, name: &str, shape: &[usize]) -> Result<Stored<'_>, ModelError> {
+        let (shards, prefix) = match self {
+            Self::Gguf { file, head_dim } => return file.tensor(name, shape, *head_dim),
+            Self::Safetensors { shards, prefix } => (shards, prefix),
+        };
+        let in_file = full_name(shards, prefix, name);
+        let found = shards.iter().find_map(|shard| Some((shard, shard.metadata.info(&in_file)?)));
+        let (shard, info) =
+            found.ok_or_else(|| ModelError::weights(format!("tensor {in_file} is missing")))?;
+        if info.shape != shape {
+            return Err(ModelError::weights(format!(
+                "tensor {in_file} has shape {:?}, config.json asks for {shape:?}",
+                info.shape
+            )));
+        }
+        let kind = stored_type(info.dtype).ok_or_else(|| {
+            ModelError::unsupported(format!(
+                "tensor {in_file} is stored as {:?}; supported are F32, F16 and BF16",
+                info.dtype
+            ))
+        })?;
+        let (start, end) = info.data_offsets;
+        let bytes = &shard.bytes[shard.data + start..shard.data + end];
+        Ok(Stored { name: in_file, kind, shape: shape.to_vec(), order: RowOrder::Plain, bytes })
+    }
+
+    /// How a tensor is stored, for checkpoints that don't say.
+    pub(crate) fn stored_type(&self, name: &str) -> Option<StoredType> {
+        match self {
+            Self::Gguf { file, .. } => file.stored_type(name),
+            Self::Safetensors { shards, prefix } => {
+                let name = full_name(shards, prefix, name);
+                let info = shards.iter().find_map(|shard| shard.metadata.info(&name))?;
+                stored_type(info.dtype)
+            }
+        }
+    }
+
+    /// Gives the memory of a tensor back that was read.
+    pub(crate) fn release(&self, tensor: &Stored<'_>) {
+        match self {
+            Self::Gguf { file, .. } => file.release(&tensor.name),
+            Self::Safetensors { shards, .. } => {
+                let found = shards.iter().find_map(|shard| Some((shard, shard.metadata.info(&tensor.name)?)));
+                if let Some((shard, info)) = found {
+                    let (start, end) = info.data_offsets;
+                    shard.bytes.release(shard.data + start..shard.data + end);
+                }
+            }
+        }
+    }
+}
+
+fn full_name(shards: &[Shard<'_>], prefix: &str, name: &str) -> String {
+    if name == "lm_head.weight" {
+        let has = |name: &&&str| shards.iter().any(|shard| shard.metadata.info(name).is_some());
+        return (*HEADS.iter().find(has).unwrap_or(&HEADS[0])).to_owned();
+    }
+    format!("{prefix}{name}")
+}
+
+fn stored_type(dtype: Dtype) -> Option<StoredType> {
+    match dtype {
+        Dtype::F32 => Some(StoredType::F32),
+        Dtype::F16 => Some(StoredType::F16),
+        Dtype::BF16 => Some(StoredType::Bf16),
+        _ => None,
+    }
+}
+
+impl<'a> Shard<'a> {
+    /// The library checks that the tensors fill the file exactly.
+    fn open(name: &str, bytes: Bytes<'a>) -> Result<Self, ModelError> {
+        const LENGTH: usize = 8;
+        let (header, metadata) = SafeTensors::read_metadata(&bytes).map_err(|error| {
+            ModelError::weights(format!("{name} is not safetensors, or cut off: {error}"))
+        })?;
+        Ok(Self { bytes, metadata, data: LENGTH + header })
+    }
+}
+
+/// `model.safetensors`, or the shards that the index names.
+fn shard_names(source: &Source<'_>) -> Result<Vec<String>, ModelError> {
+    const INDEX: &str = "model.safetensors.index.json";
+    let Some(bytes) = source.read(INDEX)? else {
+        return Ok(vec!["model.safetensors".to_owned()]);
+    };
+    #[derive(serde::Deserialize)]
+    struct Index {
+        weight_map: BTreeMap<String, String>,
+    }
+    let index: Index = serde_json::from_slice(&bytes)
+        .map_err(|error| ModelError::weights(format!("{INDEX} can't be read: {error}")))?;
+    let names: BTreeSet<String> = index.weight_map.into_values().collect();
+    if names.is_empty() {
+        return Err(ModelError::weights(format!("{INDEX} names no file")));
+    }
+    for name in &names {
+        plain_name(name)?;
+    }
+    Ok(names.into_iter().collect())
+}

@@ -1,0 +1,234 @@
+//! Weights of a checkpoint, from its files to packed matrices. Each tensor is converted and packed by itself, and
+//! its pages are given back before the next: a model is never in memory twice. Memory maps are dropped when
+//! loading ends: a file that changes later can't hurt a running model.
+
+mod files;
+mod stored;
+
+use std::num::NonZero;
+use std::sync::OnceLock;
+
+use infer_kernels::{Format, Matrix, Packer};
+
+use self::files::Files;
+pub(crate) use self::stored::{RowOrder, Stored, StoredType};
+use crate::config::ModelConfig;
+use crate::error::ModelError;
+use crate::source::Source;
+use crate::{DType, LoadOptions, LoadProgress, Quantize, WeightType};
+
+/// All weights of a decoder.
+pub(crate) struct Weights {
+    pub embedding: Matrix,
+    /// Absent where the embedding serves.
+    pub head: Option<Matrix>,
+    pub final_norm: Vec<f32>,
+    pub layers: Vec<LayerWeights>,
+}
+
+/// Weights of one layer. Projections that read the same input are one matrix.
+pub(crate) struct LayerWeights {
+    pub input_norm: Vec<f32>,
+    pub qkv: Linear,
+    pub q_norm: Option<Vec<f32>>,
+    pub k_norm: Option<Vec<f32>>,
+    pub output: Linear,
+    pub attention_output_norm: Option<Vec<f32>>,
+    pub mlp_norm: Vec<f32>,
+    pub gate_up: Linear,
+    pub down: Linear,
+    pub mlp_output_norm: Option<Vec<f32>>,
+}
+
+/// A projection.
+pub(crate) struct Linear {
+    pub matrix: Matrix,
+    pub bias: Option<Vec<f32>>,
+}
+
+/// Weights, and what was decided about their types.
+pub(crate) struct Loaded {
+    pub weights: Weights,
+    /// Of norms' products and the KV cache.
+    pub dtype: DType,
+    pub weight_type: WeightType,
+}
+
+impl Weights {
+    pub(crate) fn load(
+        source: &Source<'_>,
+        config: &ModelConfig,
+        options: &LoadOptions,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<Loaded, ModelError> {
+        let files = Files::open(source, config.head_dim)?;
+        let stored = files.stored_type("layers.0.mlp.down_proj.weight");
+        let dtype = options.dtype.or(config.stored_dtype).unwrap_or(match stored {
+            Some(StoredType::Bf16) => DType::Bf16,
+            _ => DType::F32,
+        });
+        // Blocks of few bits lose next to nothing in groups of 8-bit integers, and those of Q8_0 nothing.
+        let quantized = match options.quantize {
+            Quantize::Auto => options.dtype.is_none() && matches!(stored, Some(StoredType::Blocks(_))),
+            Quantize::Off => false,
+            Quantize::Q8 => true,
+        };
+        let (weight_type, format) = match (quantized, dtype) {
+            (true, _) => (WeightType::Q8, Format::Int8),
+            (false, DType::F32) => (WeightType::F32, Format::F32),
+            (false, DType::Bf16) => (WeightType::Bf16, Format::Bf16),
+        };
+        let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let packer = Packer::new(threads)
+            .map_err(|error| ModelError::unsupported(format!("can't start {threads} threads: {error}")))?;
+        let done = LoadProgress { done_bytes: 0, total_bytes: files.bytes() };
+        let mut loader = Loader { files, config, format, packer, progress, done };
+        let (vocab, hidden) = (config.vocab, config.hidden);
+        let embedding = loader.matrix(&[("embed_tokens.weight", vocab)], hidden)?;
+        let head = match config.tied_head {
+            true => None,
+            false => Some(loader.matrix(&[("lm_head.weight", vocab)], hidden)?),
+        };
+        let final_norm = loader.norm("norm.weight", hidden)?;
+        let layers = (0..config.layers.len()).map(|i| loader.layer(i)).collect::<Result<_, _>>()?;
+        Ok(Loaded { weights: Self { embedding, head, final_norm, layers }, dtype, weight_type })
+    }
+
+    /// The matrix from hidden states to logits.
+    pub(crate) fn head(&self) -> &Matrix {
+        self.head.as_ref().unwrap_or(&self.embedding)
+    }
+
+    /// Bytes of all matrices.
+    pub(crate) fn bytes(&self) -> usize {
+        let linear = |linear: &Linear| linear.matrix.bytes();
+        let layer = |layer: &LayerWeights| {
+            [&layer.qkv, &layer.output, &layer.gate_up, &layer.down].map(linear).iter().sum::<usize>()
+        };
+        self.embedding.bytes()
+            + self.head.as_ref().map_or(0, Matrix::bytes)
+            + self.layers.iter().map(layer).sum::<usize>()
+    }
+}
+
+struct Loader<'a> {
+    files: Files<'a>,
+    config: &'a ModelConfig,
+    format: Format,
+    packer: Packer,
+    progress: &'a mut dyn FnMut(LoadProgress),
+    done: LoadProgress,
+}
+
+impl Loader<'_> {
+    fn layer(&mut self, index: usize) -> Result<LayerWeights, ModelError> {
+        let config = self.config;
+        let (hidden, intermediate) = (config.hidden, config.intermediate);
+        let (q, kv) = (config.q_width(), config.kv_width());
+        let name = |part: &str| format!("layers.{index}.{part}");
+        let norm = |part: &str| self.norm(&name(&format!("{part}.weight")), hidden);
+        // With norms on outputs, the one called post_attention moves behind the attention.
+        let (mlp_norm, attention_output_norm, mlp_output_norm) = match config.output_norms {
+            true => (
+                norm("pre_feedforward_layernorm")?,
+                Some(norm("post_attention_layernorm")?),
+                Some(norm("post_feedforward_layernorm")?),
+            ),
+            false => (norm("post_attention_layernorm")?, None, None),
+        };
+        let input_norm = norm("input_layernorm")?;
+        let head_norm = |part: &str| match config.qk_norm {
+            true => self.norm(&name(&format!("self_attn.{part}.weight")), config.head_dim).map(Some),
+            false => Ok(None),
+        };
+        let (q_norm, k_norm) = (head_norm("q_norm")?, head_norm("k_norm")?);
+        let named = |parts: &[(&str, usize)]| -> Vec<(String, usize)> {
+            parts.iter().map(|(part, outputs)| (name(part), *outputs)).collect()
+        };
+        let qkv = named(&[("self_attn.q_proj", q), ("self_attn.k_proj", kv), ("self_attn.v_proj", kv)]);
+        let output = named(&[("self_attn.o_proj", hidden)]);
+        let gate_up = named(&[("mlp.gate_proj", intermediate), ("mlp.up_proj", intermediate)]);
+        let down = named(&[("mlp.down_proj", hidden)]);
+        Ok(LayerWeights {
+            input_norm,
+            qkv: self.linear(&qkv, hidden, config.qkv_bias, false)?,
+            q_norm,
+            k_norm,
+            output: self.linear(&output, q, config.output_bias, false)?,
+            attention_output_norm,
+            mlp_norm,
+            gate_up: self.linear(&gate_up, hidden, config.mlp_bias, true)?,
+            down: self.linear(&down, intermediate, config.mlp_bias, false)?,
+            mlp_output_norm,
+        })
+    }
+
+    fn linear(
+        &mut self,
+        parts: &[(String, usize)],
+        inputs: usize,
+        bias: bool,
+        gated: bool,
+    ) -> Result<Linear, ModelError> {
+        let named: Vec<_> = parts.iter().map(|(part, n)| (format!("{part}.weight"), *n)).collect();
+        let borrowed: Vec<_> = named.iter().map(|(name, n)| (name.as_str(), *n)).collect();
+        let matrix = self.pack(&borrowed, inputs, gated)?;
+        let bias = match bias {
+            true => {
+                let biases = parts.iter().map(|(part, n)| self.vector(&format!("{part}.bias"), *n));
+                Some(biases.collect::<Result<Vec<_>, _>>()?.concat())
+            }
+            false => None,
+        };
+        Ok(Linear { matrix, bias })
+    }
+
+    fn matrix(&mut self, parts: &[(&str, usize)], inputs: usize) -> Result<Matrix, ModelError> {
+        self.pack(parts, inputs, false)
+    }
+
+    /// Matrices of `(name, outputs)`, stacked; two halves of a gated layer are packed as such.
+    fn pack(&mut self, parts: &[(&str, usize)], inputs: usize, gated: bool) -> Result<Matrix, ModelError> {
+        let tensors = parts.iter().map(|(name, outputs)| self.files.tensor(name, &[*outputs, inputs]));
+        let tensors = tensors.collect::<Result<Vec<_>, _>>()?;
+        let unreadable = OnceLock::new();
+        let row = |mut row: usize, out: &mut [f32]| {
+            for tensor in &tensors {
+                if row < tensor.rows() {
+                    if let Err(error) = tensor.row(row, out) {
+                        unreadable.get_or_init(|| error);
+                    }
+                    return;
+                }
+                row -= tensor.rows();
+            }
+        };
+        let outputs = parts.iter().map(|(_, outputs)| outputs).sum::<usize>();
+        let packed = match gated {
+            true => self.packer.gated(self.format, outputs / 2, inputs, row),
+            false => self.packer.matrix(self.format, outputs, inputs, row),
+        };
+        for tensor in &tensors {
+            self.files.release(tensor);
+            self.done.done_bytes += tensor.bytes.len() as u64;
+        }
+        (self.progress)(self.done);
+        match unreadable.into_inner() {
+            Some(error) => Err(error),
+            None => packed.map_err(|error| ModelError::unsupported(format!("the weights don't fit: {error}"))),
+        }
+    }
+
+    fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
+        self.files.tensor(name, &[len])?.numbers()
+    }
+
+    /// A norm's weight, with its offset added once and for all.
+    fn norm(&self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
+        let mut weight = self.vector(name, len)?;
+        if self.config.norm_offset {
+            weight.iter_mut().for_each(|w| *w += 1.0);
+        }
+        Ok(weight)
+    }
+}

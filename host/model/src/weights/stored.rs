@@ -1,0 +1,170 @@
+//! A tensor as a checkpoint stores it: bytes of some type, read row by row as f32. Blocks of GGUF's quantized
+//! types are widened by candle.
+
+use candle_core::Device;
+use candle_core::quantized::{GgmlDType, ggml_file::qtensor_from_ggml};
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
+use half::{bf16, f16};
+
+use crate::error::ModelError;
+
+/// How a tensor is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StoredType {
+    F32,
+    F16,
+    Bf16,
+    /// One of GGUF's types with fewer than 16 bits.
+    Blocks(GgmlDType),
+}
+
+/// The order of a matrix's rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RowOrder {
+    Plain,
+    /// Within each head the two halves that rope turns together alternate, as in GGUF files of llama. Here they
+    /// come one after the other.
+    Interleaved {
+        head_dim: usize,
+    },
+}
+
+/// A tensor in a file, its size checked.
+pub(crate) struct Stored<'a> {
+    pub name: String,
+    pub kind: StoredType,
+    /// `[rows, inputs]`, or `[numbers]`.
+    pub shape: Vec<usize>,
+    pub order: RowOrder,
+    pub bytes: &'a [u8],
+}
+
+impl StoredType {
+    pub(crate) fn of_ggml(kind: GgmlDType) -> Self {
+        match kind {
+            GgmlDType::F32 => Self::F32,
+            GgmlDType::F16 => Self::F16,
+            GgmlDType::BF16 => Self::Bf16,
+            blocks => Self::Blocks(blocks),
+        }
+    }
+
+    /// Bytes of `count` numbers that are whole blocks.
+    fn bytes(self, count: usize) -> usize {
+        match self {
+            Self::F32 => count * 4,
+            Self::F16 | Self::Bf16 => count * 2,
+            Self::Blocks(kind) => count / kind.block_size() * kind.type_size(),
+        }
+    }
+
+    /// Writes the numbers that `bytes` hold to `out`, which is as long.
+    fn widen(self, bytes: &[u8], out: &mut [f32]) -> Result<(), candle_core::Error> {
+        assert_eq!(bytes.len(), self.bytes(out.len()), "as many bytes as numbers");
+        match self {
+            Self::F32 => {
+                for (out, bytes) in out.iter_mut().zip(bytes.chunks_exact(4)) {
+                    *out = f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+                }
+            }
+            Self::F16 => match bytemuck::try_cast_slice::<u8, u16>(bytes) {
+                Ok(bits) if cfg!(target_endian = "little") => {
+                    bits.reinterpret_cast::<f16>().convert_to_f32_slice(out);
+                }
+                _ => halves(bytes, out, |bits| f16::from_bits(bits).to_f32()),
+            },
+            Self::Bf16 => halves(bytes, out, |bits| bf16::from_bits(bits).to_f32()),
+            Self::Blocks(kind) => {
+                // candle takes length and alignment of the bytes on trust.
+                assert!(
+                    bytes.as_ptr().addr().is_multiple_of(2),
+                    "blocks hold 16-bit scales"
+                );
+                let blocks = qtensor_from_ggml(kind, bytes, vec![1, out.len()], &Device::Cpu)?;
+                out.copy_from_slice(&blocks.dequantize(&Device::Cpu)?.flatten_all()?.to_vec1::<f32>()?);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn halves(bytes: &[u8], out: &mut [f32], widen: impl Fn(u16) -> f32) {
+    for (out, bytes) in out.iter_mut().zip(bytes.chunks_exact(2)) {
+        *out = widen(u16::from_le_bytes([bytes[0], bytes[1]]));
+    }
+}
+
+impl Stored<'_> {
+    /// Numbers of a row. A vector is one row; where rows have an order, each number is a row.
+    pub(crate) fn inputs(&self) -> usize {
+        match (self.shape.as_slice(), self.order) {
+            ([_, inputs], _) => *inputs,
+            (_, RowOrder::Interleaved { .. }) => 1,
+            (shape, RowOrder::Plain) => shape.iter().product(),
+        }
+    }
+
+    /// Rows.
+    pub(crate) fn rows(&self) -> usize {
+        self.shape.iter().product::<usize>() / self.inputs()
+    }
+
+    /// Writes row `row` to `out`.
+    pub(crate) fn row(&self, row: usize, out: &mut [f32]) -> Result<(), ModelError> {
+        let stored = match self.order {
+            RowOrder::Plain => row,
+            RowOrder::Interleaved { head_dim } => {
+                let (head, at, half) = (row / head_dim, row % head_dim, head_dim / 2);
+                head * head_dim + 2 * (at % half) + at / half
+            }
+        };
+        let bytes = self.kind.bytes(self.inputs());
+        let widened = self.kind.widen(&self.bytes[stored * bytes..(stored + 1) * bytes], out);
+        widened.map_err(|error| ModelError::weights(format!("tensor {} can't be read: {error}", self.name)))
+    }
+
+    /// All numbers.
+    pub(crate) fn numbers(&self) -> Result<Vec<f32>, ModelError> {
+        let mut numbers = vec![0.0; self.rows() * self.inputs()];
+        for (i, row) in numbers.chunks_exact_mut(self.inputs()).enumerate() {
+            self.row(i, row)?;
+        }
+        Ok(numbers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stored(kind: StoredType, order: RowOrder, shape: &[usize], bytes: &[u8]) -> Vec<f32> {
+        let shape = shape.to_vec();
+        Stored { name: "x".to_owned(), kind, shape, order, bytes }.numbers().unwrap()
+    }
+
+    #[test]
+    fn interleaved_heads_are_put_back_in_order() {
+        // Two heads of four rows; the file alternates the halves.
+        let bytes: Vec<u8> =
+            [0_u8, 2, 1, 3, 4, 6, 5, 7].iter().flat_map(|x| f32::from(*x).to_le_bytes()).collect();
+        let order = RowOrder::Interleaved { head_dim: 4 };
+        assert_eq!(stored(StoredType::F32, order, &[8], &bytes), [0., 1., 2., 3., 4., 5., 6., 7.]);
+        assert_eq!(stored(StoredType::F32, RowOrder::Plain, &[8], &bytes)[1], 2.0);
+        let pairs = stored(StoredType::F32, RowOrder::Interleaved { head_dim: 4 }, &[4, 2], &bytes);
+        assert_eq!(pairs, [0., 2., 4., 6., 1., 3., 5., 7.]);
+    }
+
+    #[test]
+    fn every_float_type_widens_exactly_aligned_or_not() {
+        let numbers = [1.5_f32, -0.25, 384.0];
+        let f32s: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let f16s: Vec<u8> = numbers.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect();
+        let bf16s: Vec<u8> = numbers.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect();
+        for (kind, bytes) in [(StoredType::F32, f32s), (StoredType::F16, f16s), (StoredType::Bf16, bf16s)] {
+            for shift in 0..4 {
+                let shifted = [vec![0; shift], bytes.clone()].concat();
+                assert_eq!(stored(kind, RowOrder::Plain, &[3], &shifted[shift..]), numbers, "{kind:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Writes a golden checkpoint as a GGUF file, as llama.cpp's converter would: other names, llama's rows in another
+//! order, Gemma's norms with their offset, the scaling of Llama 3 as factors, the vocabulary as arrays.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use candle_core::quantized::gguf_file::{Value, write};
+use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::{DType, Device, Tensor};
+use serde_json::Value as Json;
+
+use super::golden;
+
+/// Writes golden checkpoint `name`, its matrices as `kind`.
+pub fn convert(name: &str, kind: GgmlDType, directory: &Path) -> PathBuf {
+    let read = |file: &str| -> Json {
+        let bytes = std::fs::read(golden(name).join(file)).expect("golden files are there");
+        serde_json::from_slice(&bytes).expect("JSON")
+    };
+    let (config, generation) = (read("config.json"), read("generation_config.json"));
+    let architecture = match config["model_type"].as_str().expect("a name") {
+        "gemma3_text" => "gemma3",
+        "mistral" => "llama",
+        other => other,
+    };
+    let mut metadata = shape(architecture, &config);
+    if golden(name).join("tokenizer.json").is_file() {
+        metadata.extend(vocabulary(&config, &generation, &read("tokenizer.json")));
+        metadata.push((
+            "tokenizer.chat_template".to_owned(),
+            text(&read("tokenizer_config.json")["chat_template"]),
+        ));
+    } else {
+        metadata.push(("tokenizer.ggml.model".to_owned(), Value::String("gpt2".to_owned())));
+        let tokens = vec![Value::String("x".to_owned())];
+        metadata.push(("tokenizer.ggml.tokens".to_owned(), Value::Array(tokens)));
+    }
+    let tensors = tensors(name, architecture, &config, kind);
+    let path = directory.join(format!("{name}-{kind:?}.gguf"));
+    let mut file = std::fs::File::create(&path).expect("a file");
+    let metadata: Vec<_> = metadata.iter().map(|(key, value)| (key.as_str(), value)).collect();
+    let tensors: Vec<_> = tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+    write(&mut file, &metadata, &tensors).expect("candle writes GGUF");
+    path
+}
+
+fn text(json: &Json) -> Value {
+    Value::String(json.as_str().expect("a text").to_owned())
+}
+
+fn shape(architecture: &str, config: &Json) -> Vec<(String, Value)> {
+    let number = |key: &str| u32::try_from(config[key].as_u64().expect("a number")).expect("small");
+    let key = |part: &str| format!("{architecture}.{part}");
+    let head_dim = match config["head_dim"].as_u64() {
+        Some(head_dim) => head_dim as u32,
+        None => number("hidden_size") / number("num_attention_heads"),
+    };
+    let rope = &config["rope_parameters"];
+    let global = rope.get("full_attention").unwrap_or(rope);
+    let theta = config["rope_theta"].as_f64().or(global["rope_theta"].as_f64()).expect("a base");
+    let mut metadata = vec![
+        ("general.architecture".to_owned(), Value::String(architecture.to_owned())),
+        (key("block_count"), Value::U32(number("num_hidden_layers"))),
+        (key("context_length"), Value::U32(number("max_position_embeddings"))),
+        (key("embedding_length"), Value::U32(number("hidden_size"))),
+        (key("feed_forward_length"), Value::U32(number("intermediate_size"))),
+        (key("attention.head_count"), Value::U32(number("num_attention_heads"))),
+        (key("attention.head_count_kv"), Value::U32(number("num_key_value_heads"))),
+        (key("attention.key_length"), Value::U32(head_dim)),
+        (key("attention.value_length"), Value::U32(head_dim)),
+        (key("rope.dimension_count"), Value::U32(head_dim)),
+        (key("rope.freq_base"), Value::F32(theta as f32)),
+        (
+            key("attention.layer_norm_rms_epsilon"),
+            Value::F32(config["rms_norm_eps"].as_f64().expect("a number") as f32),
+        ),
+    ];
+    if let Some(window) = config["sliding_window"].as_u64() {
+        metadata.push((key("attention.sliding_window"), Value::U32(window as u32)));
+    }
+    if let Some(types) = config["layer_types"].as_array().filter(|_| architecture == "gemma3") {
+        let slides = types.iter().map(|kind| Value::Bool(kind == "sliding_attention")).collect();
+        metadata.push((key("attention.sliding_window_pattern"), Value::Array(slides)));
+    }
+    if let Some(scalar) = config["query_pre_attn_scalar"].as_f64() {
+        metadata.push((key("attention.scale"), Value::F32((1.0 / scalar.sqrt()) as f32)));
+    }
+    let scaling = if config["rope_scaling"].is_object() { &config["rope_scaling"] } else { global };
+    if scaling["rope_type"] == "linear" {
+        metadata.push((key("rope.scaling.type"), Value::String("linear".to_owned())));
+        let factor = scaling["factor"].as_f64().expect("a factor") as f32;
+        metadata.push((key("rope.scaling.factor"), Value::F32(factor)));
+    }
+    metadata
+}
+
+/// The vocabulary by id, with what kind of token each is.
+fn vocabulary(config: &Json, generation: &Json, tokenizer: &Json) -> Vec<(String, Value)> {
+    let rows = config["vocab_size"].as_u64().expect("a number") as usize;
+    let mut tokens: Vec<String> = (0..rows).map(|id| format!("[PAD{id}]")).collect();
+    let mut kinds = vec![5; rows];
+    let model = &tokenizer["model"];
+    for (token, id) in model["vocab"].as_object().expect("an object") {
+        let id = id.as_u64().expect("an id") as usize;
+        let byte = token.len() == 6 && token.starts_with("<0x");
+        (tokens[id], kinds[id]) = (token.clone(), if byte { 6 } else { 1 });
+    }
+    for added in tokenizer["added_tokens"].as_array().expect("a list") {
+        let id = added["id"].as_u64().expect("an id") as usize;
+        tokens[id] = added["content"].as_str().expect("a text").to_owned();
+        kinds[id] = if added["special"] == true { 3 } else { 4 };
+    }
+    let pairs: Vec<(String, String)> = model["merges"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|merge| match merge {
+            Json::String(pair) => {
+                pair.split_once(' ').map(|(a, b)| (a.to_owned(), b.to_owned())).expect("a pair")
+            }
+            pair => serde_json::from_value(pair.clone()).expect("a pair"),
+        })
+        .collect();
+    let merges = pairs.iter().map(|(a, b)| Value::String(format!("{a} {b}"))).collect();
+    let sentence_piece = model["byte_fallback"] == true;
+    let mut metadata = Vec::new();
+    let mut put = |key: &str, value: Value| metadata.push((format!("tokenizer.ggml.{key}"), value));
+    if sentence_piece {
+        let mut scores: HashMap<String, f32> = HashMap::new();
+        for (rank, (a, b)) in pairs.iter().enumerate() {
+            scores.entry(format!("{a}{b}")).or_insert(-(rank as f32));
+        }
+        let score = |token: &String| Value::F32(scores.get(token).copied().unwrap_or(-1e6));
+        put("model", Value::String("llama".to_owned()));
+        put("scores", Value::Array(tokens.iter().map(score).collect()));
+        put("add_space_prefix", Value::Bool(false));
+    } else {
+        let pre = if model["ignore_merges"] == true { "llama-bpe" } else { "qwen2" };
+        put("model", Value::String("gpt2".to_owned()));
+        put("pre", Value::String(pre.to_owned()));
+        put("merges", Value::Array(merges));
+    }
+    put("add_bos_token", Value::Bool(config["bos_token_id"].is_u64()));
+    if let Some(bos) = config["bos_token_id"].as_u64() {
+        put("bos_token_id", Value::U32(bos as u32));
+    }
+    // The first end is the eos, the last the end of a turn; a third is known by its text.
+    let ends: Vec<u32> = serde_json::from_value(generation["eos_token_id"].clone()).expect("a list");
+    put("eos_token_id", Value::U32(ends[0]));
+    put("eot_token_id", Value::U32(*ends.last().expect("one")));
+    put("tokens", Value::Array(tokens.into_iter().map(Value::String).collect()));
+    put("token_type", Value::Array(kinds.into_iter().map(Value::I32).collect()));
+    metadata
+}
+
+fn tensors(name: &str, architecture: &str, config: &Json, kind: GgmlDType) -> Vec<(String, QTensor)> {
+    let path = golden(name).join("model.safetensors");
+    let mut all: Vec<_> =
+        candle_core::safetensors::load(path, &Device::Cpu).expect("sound").into_iter().collect();
+    all.sort_by(|a, b| a.0.cmp(&b.0));
+    let heads = |part: &str| config[part].as_u64().expect("a number") as usize;
+    let mut tensors: Vec<_> = all
+        .into_iter()
+        .map(|(name, tensor)| {
+            let mut tensor = tensor.to_dtype(DType::F32).expect("numbers");
+            if architecture == "gemma3" && name.contains("norm") {
+                tensor = (tensor + 1.0).expect("numbers");
+            }
+            if architecture == "llama" && name.contains("q_proj") {
+                tensor = interleave(&tensor, heads("num_attention_heads"));
+            }
+            if architecture == "llama" && name.contains("k_proj") {
+                tensor = interleave(&tensor, heads("num_key_value_heads"));
+            }
+            let kind = if tensor.rank() == 2 { kind } else { GgmlDType::F32 };
+            let stored = QTensor::quantize(&tensor, kind).expect("rows are whole blocks");
+            (gguf_name(&name, architecture), stored)
+        })
+        .collect();
+    let scaling =
+        if config["rope_scaling"].is_object() { &config["rope_scaling"] } else { &config["rope_parameters"] };
+    if scaling["rope_type"] == "llama3" {
+        let factors = llama3_factors(config, scaling);
+        let factors = Tensor::new(factors, &Device::Cpu).expect("numbers");
+        let factors = QTensor::quantize(&factors, GgmlDType::F32).expect("numbers");
+        tensors.push(("rope_freqs.weight".to_owned(), factors));
+    }
+    tensors
+}
+
+/// In each head, row `i` of the first half and row `i` of the second become neighbours.
+fn interleave(tensor: &Tensor, heads: usize) -> Tensor {
+    let (rows, inputs) = tensor.dims2().expect("a matrix");
+    let halves = tensor.reshape((heads, 2, rows / heads / 2, inputs)).expect("whole heads");
+    let pairs = halves.transpose(1, 2).and_then(|pairs| pairs.contiguous()).expect("four dimensions");
+    pairs.reshape((rows, inputs)).expect("as many rows")
+}
+
+fn llama3_factors(config: &Json, scaling: &Json) -> Vec<f32> {
+    let number = |key: &str| scaling[key].as_f64().expect("a number");
+    let theta = config["rope_theta"].as_f64().unwrap_or_else(|| number("rope_theta"));
+    let head_dim = config["head_dim"].as_f64().expect("a number");
+    let (factor, low, high) = (number("factor"), number("low_freq_factor"), number("high_freq_factor"));
+    let original = number("original_max_position_embeddings");
+    (0..head_dim as usize / 2)
+        .map(|i| {
+            let wave = std::f64::consts::TAU * theta.powf(2.0 * i as f64 / head_dim);
+            if wave < original / high {
+                1.0
+            } else if wave > original / low {
+                factor as f32
+            } else {
+                let smooth = (original / wave - low) / (high - low);
+                (1.0 / ((1.0 - smooth) / factor + smooth)) as f32
+            }
+        })
+        .collect()
+}
+
+fn gguf_name(name: &str, architecture: &str) -> String {
+    let after_attention = if architecture == "gemma3" { "post_attention_norm" } else { "ffn_norm" };
+    let mut name = name.replace("model.layers.", "blk.");
+    for (from, to) in [
+        ("model.embed_tokens", "token_embd"),
+        ("model.norm", "output_norm"),
+        ("lm_head", "output"),
+        ("self_attn.q_proj", "attn_q"),
+        ("self_attn.k_proj", "attn_k"),
+        ("self_attn.v_proj", "attn_v"),
+        ("self_attn.o_proj", "attn_output"),
+        ("self_attn.q_norm", "attn_q_norm"),
+        ("self_attn.k_norm", "attn_k_norm"),
+        ("input_layernorm", "attn_norm"),
+        ("post_attention_layernorm", after_attention),
+        ("pre_feedforward_layernorm", "ffn_norm"),
+        ("post_feedforward_layernorm", "post_ffw_norm"),
+        ("mlp.gate_proj", "ffn_gate"),
+        ("mlp.up_proj", "ffn_up"),
+        ("mlp.down_proj", "ffn_down"),
+    ] {
+        name = name.replace(from, to);
+    }
+    name
+}

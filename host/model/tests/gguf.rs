@@ -1,0 +1,242 @@
+//! GGUF files: golden checkpoints written as GGUF compute, tokenize and render what their safetensors do; every
+//! type of block is read as another implementation reads it; and a file is never believed.
+
+mod common;
+#[path = "common/gguf.rs"]
+mod convert;
+
+use candle_core::quantized::GgmlDType;
+use common::{Chunk, Driver, golden};
+use infer_model::{ChatTemplate, DType, KvCacheKind, Model, ModelConfig, ModelError, Source, Tokenizer};
+use proptest::prelude::*;
+use serde_json::Value as Json;
+
+fn json(name: &str, file: &str) -> Json {
+    let bytes = std::fs::read(golden(name).join(file)).expect("golden files are there");
+    serde_json::from_slice(&bytes).expect("JSON")
+}
+
+fn ids(json: &Json) -> Vec<u32> {
+    serde_json::from_value(json.clone()).expect("ids are numbers")
+}
+
+/// Logits after every prompt of a golden checkpoint.
+fn logits(model: &Model, prompts: &Json) -> Vec<Vec<f32>> {
+    let mut driver = Driver::new(model, KvCacheKind::Paged, 16, 1);
+    let prompts: Vec<Vec<u32>> =
+        prompts.as_array().expect("a list").iter().map(|prompt| ids(&prompt["ids"])).collect();
+    let chunks: Vec<Chunk<'_>> = prompts
+        .iter()
+        .enumerate()
+        .map(|(i, tokens)| Chunk { sequence: i as u64 + 1, start: 0, tokens })
+        .collect();
+    driver.run(&chunks).into_iter().map(|(logits, _)| logits).collect()
+}
+
+fn distance(got: &[f32], want: &[f32]) -> f64 {
+    let square = |x: f32| f64::from(x).powi(2);
+    let error: f64 = got.iter().zip(want).map(|(a, b)| square(a - b)).sum();
+    (error / want.iter().map(|x| square(*x)).sum::<f64>()).sqrt()
+}
+
+#[test]
+fn a_gguf_file_computes_what_its_safetensors_do() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    for (name, kind, dtype) in [
+        ("llama-f32", GgmlDType::F32, DType::F32),
+        ("llama-bf16", GgmlDType::BF16, DType::Bf16),
+        ("llama-bf16", GgmlDType::F32, DType::F32),
+        ("mistral-bf16", GgmlDType::BF16, DType::Bf16),
+        ("qwen2-bf16", GgmlDType::BF16, DType::F32),
+        ("qwen3-bf16", GgmlDType::BF16, DType::Bf16),
+        ("gemma3-f32", GgmlDType::F32, DType::F32),
+        ("gemma3-bf16", GgmlDType::BF16, DType::Bf16),
+    ] {
+        let source = Source::gguf(&convert::convert(name, kind, directory.path())).expect("a sound file");
+        let plain = Source::Directory(golden(name));
+        let model = Model::load(&source, None).expect("it loads");
+        assert_eq!(model.dtype, if kind == GgmlDType::F32 { DType::F32 } else { DType::Bf16 }, "{name}");
+        let model = Model::load(&source, Some(dtype)).expect("it loads");
+        let mut same = Model::load(&plain, Some(dtype)).expect("it loads");
+        if name == "qwen2-bf16" {
+            // GGUF files of Qwen2 have no window; nor has what they are compared with.
+            let config = std::fs::read_to_string(golden(name).join("config.json")).expect("text");
+            let config = config.replace("sliding_attention", "full_attention");
+            let weights = std::fs::read(golden(name).join("model.safetensors")).expect("bytes");
+            let files = [("config.json", config.as_bytes()), ("model.safetensors", weights.as_slice())];
+            same = Model::load(&Source::Embedded(&files), Some(dtype)).expect("it loads");
+        }
+        let prompts = json(name, "golden.json")["prompts"].clone();
+        for (i, (got, want)) in logits(&model, &prompts).iter().zip(logits(&same, &prompts)).enumerate() {
+            // Factors of Llama 3 are rounded to f32 in the file, and Gemma's norms are where 1 was added before
+            // they were.
+            let exact = name.starts_with("qwen") || name.starts_with("mistral");
+            let most = match (exact, dtype) {
+                (true, _) => 0.0,
+                (false, DType::F32) => 1e-5,
+                (false, DType::Bf16) => 1e-2,
+            };
+            let error = distance(got, &want);
+            assert!(error <= most, "{name} as {kind:?}, prompt {i}: {error:.2e}");
+        }
+    }
+}
+
+#[test]
+fn every_type_of_block_is_read_as_the_reference_reads_it() {
+    // tests/golden/README.md: written by gguf-py, computed by transformers from what gguf-py reads.
+    let source = Source::gguf(&golden("gguf-mixed").join("model.gguf")).expect("a sound file");
+    let model = Model::load(&source, Some(DType::F32)).expect("all types are known");
+    let expected = json("gguf-mixed", "golden.json");
+    let tokens = ids(&expected["ids"]);
+    let mut driver = Driver::new(&model, KvCacheKind::Paged, 16, 1);
+    for (i, position) in ids(&expected["positions"]).into_iter().enumerate() {
+        let chunk = Chunk { sequence: i as u64 + 1, start: 0, tokens: &tokens[..=position as usize] };
+        let want: Vec<f32> = serde_json::from_value(expected["logits"][i].clone()).expect("numbers");
+        let error = distance(&driver.run(&[chunk])[0].0, &want);
+        assert!(error < 1e-4, "position {position}: {error:.2e}");
+    }
+}
+
+#[test]
+fn a_gguf_vocabulary_is_the_same_tokenizer() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    for name in ["llama-f32", "llama-bf16", "qwen3-bf16", "gemma3-f32", "gemma3-bf16"] {
+        let source = Source::gguf(&convert::convert(name, GgmlDType::F32, directory.path())).expect("sound");
+        let tokenizer = Tokenizer::load(&source).expect("the vocabulary is understood");
+        let expected = json(name, "golden.json");
+        for case in expected["tokenizer"]["encode"].as_array().expect("a list") {
+            let text = case["text"].as_str().expect("a text");
+            assert_eq!(tokenizer.encode(text, false).expect("encodes"), ids(&case["ids"]), "{name}: {case}");
+            let special = tokenizer.encode(text, true).expect("encodes");
+            assert_eq!(special, ids(&case["ids_with_special"]), "{name}: {case}");
+        }
+        for case in expected["tokenizer"]["decode"].as_array().expect("a list") {
+            let text = tokenizer.decode(&ids(&case["ids"]), true).expect("decodes");
+            assert_eq!(text, case["decoded_skip_special"], "{name}: {case}");
+        }
+        let template = ChatTemplate::load(&source).expect("loads").expect("has a template");
+        for case in expected["chat"].as_array().expect("a list").iter().filter(|c| c.get("error").is_none()) {
+            let variables = case["kwargs"].as_object().expect("an object");
+            let open = case["add_generation_prompt"].as_bool().expect("a flag");
+            let prompt = template.render_with(&case["messages"], open, variables).expect("renders");
+            assert_eq!(prompt, case["rendered"], "{name}: {case}");
+        }
+        let mut ends = ModelConfig::load(&Source::Directory(golden(name))).expect("sound").stop_tokens;
+        ends.sort_unstable();
+        assert_eq!(ModelConfig::load(&source).expect("sound").stop_tokens, ends, "{name}");
+    }
+}
+
+#[test]
+fn sentence_pieces_merge_in_the_order_of_their_scores() {
+    let source = Source::gguf(&golden("gguf-mixed").join("model.gguf")).expect("sound");
+    let tokenizer = Tokenizer::load(&source).expect("sound");
+    let pieces = |text: &str| -> Vec<String> {
+        let ids = tokenizer.encode(text, true).expect("encodes");
+        ids.into_iter().map(|id| tokenizer.token(id).expect("a token")).collect()
+    };
+    // "ab" scores better than "▁a", so it wins although it comes later; then "▁ab" is there to be made.
+    assert_eq!(pieces("ab abc"), ["<s>", "▁ab", "▁ab", "c"]);
+    assert_eq!(pieces("cab\n"), ["<s>", "▁", "c", "ab", "<0x0A>"]);
+    let ids = tokenizer.encode("cab abba\ncd", true).expect("encodes");
+    assert_eq!(tokenizer.decode(&ids, true).expect("decodes"), "cab abba\ncd");
+    // Rows 38 and 39 of the embedding have no token.
+    assert_eq!((tokenizer.token(37).as_deref(), tokenizer.token(38)), (Some("cd"), None));
+}
+
+fn mixed() -> Vec<u8> {
+    std::fs::read(golden("gguf-mixed").join("model.gguf")).expect("golden files are there")
+}
+
+/// Everything that reads a GGUF file.
+fn load(bytes: &[u8]) -> Result<(), ModelError> {
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    std::fs::write(file.path(), bytes).expect("it can be written");
+    let source = Source::gguf(file.path())?;
+    ModelConfig::load(&source)?;
+    Tokenizer::load(&source)?;
+    ChatTemplate::load(&source)?;
+    Model::load(&source, Some(DType::F32)).map(drop)
+}
+
+/// The file with the bytes at `offset` behind the first `needle` replaced.
+fn with(needle: &str, offset: usize, bytes: &[u8]) -> Vec<u8> {
+    let mut file = mixed();
+    let at = file.windows(needle.len()).position(|part| part == needle.as_bytes()).expect("it is there");
+    let start = at + needle.len() + offset;
+    file[start..start + bytes.len()].copy_from_slice(bytes);
+    file
+}
+
+fn renamed(from: &str, to: &str) -> Vec<u8> {
+    assert_eq!(from.len(), to.len());
+    with(from, 0, &[]);
+    let mut file = mixed();
+    let at = file.windows(from.len()).position(|part| part == from.as_bytes()).expect("it is there");
+    file[at..at + to.len()].copy_from_slice(to.as_bytes());
+    file
+}
+
+#[test]
+fn what_a_file_claims_is_checked_and_the_key_or_tensor_is_named() {
+    load(&mixed()).expect("the file itself is sound");
+    let huge = u64::MAX.to_le_bytes();
+    let mut tensors = mixed();
+    tensors[8..16].copy_from_slice(&huge);
+    let mut keys = mixed();
+    keys[16..24].copy_from_slice(&(1_u64 << 13).to_le_bytes());
+    let cases: Vec<(&str, Vec<u8>)> = vec![
+        ("GGUF", b"GGUX".to_vec()),
+        ("cut off", b"GGUF\x03".to_vec()),
+        ("version 7", [b"GGUF".as_slice(), &7_u32.to_le_bytes(), &[0; 16]].concat()),
+        ("18446744073709551615 tensors", tensors),
+        ("cut off", keys),
+        // A key's value begins with its type; a text and an array follow with their lengths.
+        ("general.architecture", with("general.architecture", 4, &huge)),
+        ("value type 99", with("llama.block_count", 0, &99_u32.to_le_bytes())),
+        ("llama.block_count", with("llama.block_count", 4, &0_u32.to_le_bytes())),
+        ("llama.block_count", with("llama.block_count", 4, &u32::MAX.to_le_bytes())),
+        ("llama.attention.head_count", with("llama.attention.head_count", 4, &0_u32.to_le_bytes())),
+        ("llama.attention.value_length", with("llama.attention.value_length", 4, &16_u32.to_le_bytes())),
+        ("tokenizer.ggml.tokens", with("tokenizer.ggml.tokens", 8, &huge)),
+        ("tokenizer.ggml.tokens", with("tokenizer.ggml.tokens", 8, &(1_u64 << 20).to_le_bytes())),
+        ("tokenizer.ggml.bos_token_id", with("tokenizer.ggml.bos_token_id", 4, &77_u32.to_le_bytes())),
+        ("tokenizer.ggml.scores", renamed("tokenizer.ggml.scores", "tokenizer.ggml.xxxxxx")),
+        // A tensor's name is followed by the number of its dimensions, these, its type and its offset.
+        ("9 dimensions", with("token_embd.weight", 0, &9_u32.to_le_bytes())),
+        ("impossible shape", with("token_embd.weight", 4, &huge)),
+        ("impossible shape", with("token_embd.weight", 4, &0_u64.to_le_bytes())),
+        ("which Q6K can't hold", with("token_embd.weight", 4, &100_u64.to_le_bytes())),
+        ("beyond the end", with("token_embd.weight", 12, &(1_u64 << 30).to_le_bytes())),
+        ("ggml type 77", with("token_embd.weight", 20, &77_u32.to_le_bytes())),
+        ("beyond the end", with("token_embd.weight", 24, &(u64::MAX - 7).to_le_bytes())),
+        ("no multiple of 32", with("token_embd.weight", 24, &8_u64.to_le_bytes())),
+        ("blk.1.ffn_up.weight is missing", renamed("blk.1.ffn_up.weight", "blk.1.ffn_xx.weight")),
+        ("there twice", renamed("blk.1.ffn_up.weight", "blk.0.ffn_up.weight")),
+        ("shape [256, 32]", with("llama.feed_forward_length", 4, &64_u32.to_le_bytes())),
+    ];
+    for (named, bytes) in cases {
+        let error = load(&bytes).err().unwrap_or_else(|| panic!("{named} was taken"));
+        assert!(error.message.contains(named), "{named}: {error}");
+    }
+    let error = load(&mixed()[..100_000]).expect_err("half the file").message;
+    assert!(error.contains("tensor ") && error.contains("cut off"), "{error}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    #[test]
+    fn broken_files_are_refused_or_load_and_never_panic(
+        changes in prop::collection::vec((0_usize..5_000, any::<u8>()), 1..4),
+        cut in prop::option::of(0_usize..171_776),
+    ) {
+        let mut file = mixed();
+        for (at, byte) in changes {
+            file[at] = byte;
+        }
+        file.truncate(cut.unwrap_or(file.len()));
+        let _ = load(&file);
+    }
+}
