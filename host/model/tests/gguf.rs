@@ -191,7 +191,7 @@ fn what_a_file_claims_is_checked_and_the_key_or_tensor_is_named() {
         ("cut off", b"GGUF\x03".to_vec()),
         ("version 7", [b"GGUF".as_slice(), &7_u32.to_le_bytes(), &[0; 16]].concat()),
         ("18446744073709551615 tensors", tensors),
-        ("cut off", keys),
+        ("a name of a metadata key", keys),
         // A key's value begins with its type; a text and an array follow with their lengths.
         ("general.architecture", with("general.architecture", 4, &huge)),
         ("value type 99", with("llama.block_count", 0, &99_u32.to_le_bytes())),
@@ -214,7 +214,7 @@ fn what_a_file_claims_is_checked_and_the_key_or_tensor_is_named() {
         ("no multiple of 32", with("token_embd.weight", 24, &8_u64.to_le_bytes())),
         ("blk.1.ffn_up.weight is missing", renamed("blk.1.ffn_up.weight", "blk.1.ffn_xx.weight")),
         ("there twice", renamed("blk.1.ffn_up.weight", "blk.0.ffn_up.weight")),
-        ("shape [256, 32]", with("llama.feed_forward_length", 4, &64_u32.to_le_bytes())),
+        ("has shape [32, 256]", with("llama.feed_forward_length", 4, &64_u32.to_le_bytes())),
     ];
     for (named, bytes) in cases {
         let error = load(&bytes).err().unwrap_or_else(|| panic!("{named} was taken"));

@@ -47,6 +47,8 @@ pub struct Served {
     pub tokenizer: Tokenizer,
     /// Names that requests may give; the first is shown.
     pub model_names: Vec<String>,
+    /// How its weights are held: `f32`, `bf16` or `q8`.
+    pub weights: String,
     /// The model's end tokens.
     pub stop_tokens: Arc<[u32]>,
     /// Rows of its embedding.
@@ -72,6 +74,7 @@ pub struct Parts {
     pub policies: PolicyManager,
     pub tokenizer: Tokenizer,
     pub model_names: Vec<String>,
+    pub weights: String,
     pub stop_tokens: Arc<[u32]>,
     pub vocab_size: u32,
     pub max_seq_len: u32,
@@ -111,6 +114,7 @@ impl App {
             policies: parts.policies,
             tokenizer: parts.tokenizer,
             model_names: parts.model_names,
+            weights: parts.weights,
             stop_tokens: parts.stop_tokens,
             vocab_size: parts.vocab_size,
             max_seq_len: parts.max_seq_len,

@@ -19,6 +19,7 @@ pub mod load;
 pub mod log;
 pub mod metrics;
 pub mod policies;
+pub mod progress;
 pub mod serve;
 pub mod sizing;
 pub mod tenants;

@@ -1,12 +1,13 @@
 //! From configuration to a model that can run: checkpoint, tokenizer, sizes, executor. Blocks.
 
 use infer_core::{EngineConfig, Limits, Micros};
-use infer_model::{ExecutorOptions, KvCacheKind, Model, ModelError, ModelExecutor, Tokenizer};
+use infer_model::{ExecutorOptions, KvCacheKind, LoadOptions, Model, ModelError, ModelExecutor, Tokenizer};
 use infer_wasm::LoadError;
 
-use crate::checkpoint;
+use crate::checkpoint::{self, Hub};
 use crate::config::{Config, ConfigError};
 use crate::policies::PolicyError;
+use crate::progress::Meter;
 use crate::sizing::{self, Shapes, Sizing};
 
 /// Why a host didn't start.
@@ -71,9 +72,18 @@ pub struct Loaded {
 impl Loaded {
     /// Loads what `--model` names.
     pub fn load(config: &Config) -> Result<Self, StartError> {
-        let checkpoint = checkpoint::find(&config.model).map_err(ConfigError)?;
+        let checkpoint = checkpoint::find(&config.model, &Hub::from_env()).map_err(ConfigError)?;
         let tokenizer = Tokenizer::load(&checkpoint.source)?;
-        let model = Model::load(&checkpoint.source, config.dtype)?;
+        let options = LoadOptions { dtype: config.dtype, quantize: config.quantize };
+        let mut meter = Meter::new("loading weights");
+        let mut begun = false;
+        let model = Model::load_with(&checkpoint.source, &options, &mut |progress| {
+            if !std::mem::replace(&mut begun, true) {
+                meter.start(progress.total_bytes);
+            }
+            meter.set(progress.done_bytes);
+        })?;
+        drop(meter);
         let sizing = sizing::size(config, &shapes(&model), sizing::free_memory())?;
         Ok(Self { model, tokenizer, names: checkpoint.names, sizing })
     }

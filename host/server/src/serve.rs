@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use infer_core::Engine;
 use tokio::sync::watch;
@@ -179,6 +179,7 @@ async fn start_engine(app: &Arc<App>) -> Result<EngineThread, StartError> {
 
 fn load(app: &App) -> Result<(EngineThread, Parts), StartError> {
     let config = &app.config;
+    let loading = Instant::now();
     let loaded = Loaded::load(config)?;
     let loader = policies::loader()?;
     let (slots, library) = policies::load_initial(&loader, config)
@@ -200,6 +201,9 @@ fn load(app: &App) -> Result<(EngineThread, Parts), StartError> {
     write_faults(config, &thread.handle, &library);
     tracing::info!(
         model = loaded.names[0],
+        weights = %loaded.model.weight_type,
+        weight_bytes = loaded.model.weight_bytes(),
+        load_ms = loading.elapsed().as_millis() as u64,
         max_seq_len = loaded.sizing.max_seq_len,
         blocks = loaded.sizing.total_blocks,
         kv_bytes = u64::from(loaded.sizing.total_blocks) * loaded.sizing.block_bytes,
@@ -212,6 +216,7 @@ fn load(app: &App) -> Result<(EngineThread, Parts), StartError> {
         stop_tokens: loaded.model.stop_tokens().into(),
         vocab_size: loaded.model.vocab_size(),
         tokenizer: loaded.tokenizer,
+        weights: loaded.model.weight_type.to_string(),
         model_names: loaded.names,
         max_seq_len: loaded.sizing.max_seq_len,
         block_bytes: loaded.sizing.block_bytes,

@@ -31,6 +31,7 @@ pub fn state(tick: u64) -> State {
         host: HostInfo {
             version: "0.1.0".into(),
             model: "demo".into(),
+            dtype: "bf16".into(),
             device: "cpu".into(),
             kv_cache: "paged".into(),
             data_plane: "http://127.0.0.1:8000".into(),

@@ -47,6 +47,9 @@ pub struct HostInfo {
     pub version: String,
     /// Name under which the model is served.
     pub model: String,
+    /// How weights are held: `f32`, `bf16` or `q8`.
+    #[serde(default)]
+    pub dtype: String,
     /// `cpu`, or the GPU's name.
     pub device: String,
     /// `paged` or `contiguous`.

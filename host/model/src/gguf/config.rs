@@ -70,15 +70,14 @@ fn keys(file: &Gguf) -> Result<Translated, ModelError> {
     if map.get("num_experts").and_then(Json::as_f64) == Some(0.0) {
         map.remove("num_experts");
     }
-    if let Some(pattern) = file.header.values.get(&key("attention.sliding_window_pattern")) {
-        if let Value::Numbers(..) = pattern {
-            let slides = file.numbers(&key("attention.sliding_window_pattern"))?.unwrap_or_default();
-            let kind = |slides: &f64| if *slides != 0.0 { "sliding_attention" } else { "full_attention" };
-            map.insert("layer_types".to_owned(), slides.iter().map(kind).collect());
-            map.remove("sliding_window_pattern");
-        }
+    let pattern = key("attention.sliding_window_pattern");
+    if let Some(Value::Numbers(..)) = file.header.values.get(&pattern) {
+        let slides = file.numbers(&pattern)?.unwrap_or_default();
+        let kind = |slides: &f64| if *slides != 0.0 { "sliding_attention" } else { "full_attention" };
+        map.insert("layer_types".to_owned(), slides.iter().map(kind).collect());
+        map.remove("sliding_window_pattern");
     }
-    names.push(("layer_types", key("attention.sliding_window_pattern")));
+    names.push(("layer_types", pattern));
     map.insert("model_type".to_owned(), json!(model_type(architecture, &map)));
     map.insert("tie_word_embeddings".to_owned(), json!(!file.header.tensors.contains_key("output.weight")));
     let embedding = file

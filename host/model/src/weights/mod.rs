@@ -215,7 +215,9 @@ impl Loader<'_> {
         (self.progress)(self.done);
         match unreadable.into_inner() {
             Some(error) => Err(error),
-            None => packed.map_err(|error| ModelError::unsupported(format!("the weights don't fit: {error}"))),
+            None => {
+                packed.map_err(|error| ModelError::unsupported(format!("the weights don't fit: {error}")))
+            }
         }
     }
 

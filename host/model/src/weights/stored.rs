@@ -76,10 +76,7 @@ impl StoredType {
             Self::Bf16 => halves(bytes, out, |bits| bf16::from_bits(bits).to_f32()),
             Self::Blocks(kind) => {
                 // candle takes length and alignment of the bytes on trust.
-                assert!(
-                    bytes.as_ptr().addr().is_multiple_of(2),
-                    "blocks hold 16-bit scales"
-                );
+                assert!(bytes.as_ptr().addr().is_multiple_of(2), "blocks hold 16-bit scales");
                 let blocks = qtensor_from_ggml(kind, bytes, vec![1, out.len()], &Device::Cpu)?;
                 out.copy_from_slice(&blocks.dequantize(&Device::Cpu)?.flatten_all()?.to_vec1::<f32>()?);
             }

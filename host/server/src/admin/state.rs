@@ -39,6 +39,7 @@ pub async fn state(app: &App) -> Result<State, ApiError> {
         host: HostInfo {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             model: served.model_names[0].clone(),
+            dtype: served.weights.clone(),
             device: "cpu".to_owned(),
             kv_cache: match app.config.kv_cache {
                 KvCacheKind::Paged => "paged",

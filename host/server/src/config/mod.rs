@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use infer_core::policy::PolicyKind;
-use infer_model::{DType, KvCacheKind};
+use infer_model::{DType, KvCacheKind, Quantize};
 
 pub use document::{Document, Entry, near};
 pub use settings::{Origin, SETTINGS, Setting, Settings, environment_name};
@@ -25,7 +25,7 @@ pub struct ConfigError(pub String);
 /// Validated configuration of a host.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// `demo`, a directory, or `ORG/NAME`.
+    /// `demo`, a directory, a `.gguf` file, or `ORG/NAME`.
     pub model: String,
     /// Address of the data plane.
     pub host: String,
@@ -39,6 +39,8 @@ pub struct Config {
     pub admin_token: Option<String>,
     /// Type of weights and KV cache; `None` takes the checkpoint's.
     pub dtype: Option<DType>,
+    /// Whether weights are held as 8-bit integers.
+    pub quantize: Quantize,
     /// Longest prompt plus output; `None` takes the model's, at most 4,096.
     pub max_seq_len: Option<u32>,
     /// Sequences that run at once.
@@ -178,6 +180,9 @@ impl Config {
             admin_port,
             admin_token: None,
             dtype: read(all, "dtype", None, dtype)?,
+            quantize: read(all, "quantize", Quantize::Auto, |t| {
+                parse::choice(t, &[("auto", Quantize::Auto), ("off", Quantize::Off), ("q8", Quantize::Q8)])
+            })?,
             max_seq_len: read(all, "max-seq-len", None, |t| parse::number(t, 2, 1 << 24).map(Some))?,
             max_batch_size: read(all, "max-batch-size", 32, |t| parse::number(t, 1, 4_096))?,
             max_batch_tokens: read(all, "max-batch-tokens", 2_048, |t| parse::number(t, 1, 1 << 20))?,
@@ -341,6 +346,7 @@ mod tests {
             (&[("kv-memory", "lots")], &["--kv-memory", "GiB"]),
             (&[("device", "cuda")], &["--device", "`cpu`"]),
             (&[("dtype", "f16")], &["--dtype", "`bf16`"]),
+            (&[("quantize", "q4")], &["--quantize", "`q8`"]),
             (&[("prefix-caching", "maybe")], &["--prefix-caching", "`on`"]),
             (&[("admin", "8001")], &["--admin", "HOST:PORT"]),
             (&[("port", "5"), ("admin", "127.0.0.1:5")], &["--admin", "own"]),

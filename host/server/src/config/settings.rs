@@ -54,7 +54,8 @@ pub const SETTINGS: &[Setting] = &[
         "model",
         "MODEL",
         "demo",
-        "`demo`, a checkpoint directory, or ORG/NAME from the local Hugging Face cache",
+        "`demo`, a checkpoint directory, a .gguf file, or ORG/NAME on the Hugging Face hub (HF_HUB_CACHE, HF_TOKEN and \
+         HF_HUB_OFFLINE count)",
     ),
     setting("host", "HOST", "127.0.0.1", "Address of the data plane"),
     setting("port", "PORT", "8000", "Port of the data plane; 0 takes any free one"),
@@ -65,6 +66,12 @@ pub const SETTINGS: &[Setting] = &[
         "DTYPE",
         "auto",
         "Type of weights and KV cache: `auto` (as stored), `f32` or `bf16`",
+    ),
+    model_setting(
+        "quantize",
+        "TYPE",
+        "auto",
+        "Weights as 8-bit integers: `q8`, `off`, or `auto` (as a quantized .gguf file, unless --dtype is given)",
     ),
     model_setting("max-seq-len", "TOKENS", "the model's, at most 4096", "Longest prompt plus output"),
     setting("max-batch-size", "N", "32", "Sequences that run at once"),

@@ -20,9 +20,13 @@ pub fn list(app: &App) -> Result<Answer, ApiError> {
     Ok(json(StatusCode::OK, &ModelList { object: "list".to_owned(), data: vec![card] }))
 }
 
-/// Name and version of the host.
-pub fn version() -> Answer {
-    json(StatusCode::OK, &serde_json::json!({"name": "infer", "version": env!("CARGO_PKG_VERSION")}))
+/// Name and version of the host, and how the model's weights are held once it is loaded.
+pub fn version(app: &App) -> Answer {
+    let mut version = serde_json::json!({"name": "infer", "version": env!("CARGO_PKG_VERSION")});
+    if let Ok(served) = app.served() {
+        version["dtype"] = served.weights.as_str().into();
+    }
+    json(StatusCode::OK, &version)
 }
 
 /// Text to tokens.

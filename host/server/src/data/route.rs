@@ -68,7 +68,7 @@ async fn dispatch(
     let tenant = if open { None } else { Some(app.tenants.authenticate(&head.headers)?) };
     match path {
         "/v1/models" => models::list(app),
-        "/version" => Ok(models::version()),
+        "/version" => Ok(models::version(app)),
         "/health" => health(app),
         "/health/ready" => ready(app),
         "/metrics" => Ok(text(metrics::CONTENT_TYPE, metrics::render(app).await)),

@@ -1,0 +1,107 @@
+//! Which checkpoint `--model` means: the embedded demo, a directory, a GGUF file, or a name on the Hugging Face hub,
+//! from its local cache or downloaded into it.
+
+mod download;
+mod hub;
+
+use std::path::{Path, PathBuf};
+
+use infer_model::Source;
+
+pub use self::hub::Hub;
+
+/// A checkpoint that was found.
+#[derive(Debug)]
+pub struct Checkpoint {
+    /// Its files.
+    pub source: Source<'static>,
+    /// Names that requests may give; the first is shown.
+    pub names: Vec<String>,
+}
+
+/// Finds what `--model` means; names of the hub are looked up in `hub`. The error says what would be right.
+pub fn find(model: &str, hub: &Hub) -> Result<Checkpoint, String> {
+    if model == "demo" {
+        return Ok(Checkpoint { source: Source::Embedded(infer_demo::FILES), names: vec![model.to_owned()] });
+    }
+    let path = Path::new(model);
+    if path.is_dir() {
+        return directory(path, model);
+    }
+    if path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf")) {
+        return gguf(path, model);
+    }
+    if let Some((org, name)) = hub_name(model) {
+        let found = directory(&hub.checkpoint(org, name)?, model)?;
+        return Ok(Checkpoint { names: vec![model.to_owned()], ..found });
+    }
+    Err(format!(
+        "--model: {model} is no directory; give `demo`, a checkpoint directory, a .gguf file, or ORG/NAME on the \
+         Hugging Face hub"
+    ))
+}
+
+fn directory(path: &Path, given: &str) -> Result<Checkpoint, String> {
+    if !path.join("config.json").is_file() {
+        let files = std::fs::read_dir(path).into_iter().flatten().flatten();
+        let gguf = files.map(|file| file.path()).find(|file| file.extension().is_some_and(|e| e == "gguf"));
+        let hint = gguf.map_or_else(
+            || "give the directory of a Hugging Face checkpoint".to_owned(),
+            |file| format!("give the GGUF file itself: {}", file.display()),
+        );
+        return Err(format!("--model: {given} has no config.json; {hint}"));
+    }
+    let path = path.canonicalize().map_err(|e| format!("--model: can't open {given}: {e}"))?;
+    Ok(Checkpoint { names: names(path.file_name(), given), source: Source::Directory(path) })
+}
+
+fn gguf(path: &Path, given: &str) -> Result<Checkpoint, String> {
+    let path: PathBuf = path.canonicalize().map_err(|e| format!("--model: can't open {given}: {e}"))?;
+    let source = Source::gguf(&path).map_err(|error| format!("--model: {error}"))?;
+    Ok(Checkpoint { names: names(path.file_stem(), given), source })
+}
+
+/// The short name, and what was given.
+fn names(short: Option<&std::ffi::OsStr>, given: &str) -> Vec<String> {
+    let mut names: Vec<String> = short.map(|name| name.to_string_lossy().into_owned()).into_iter().collect();
+    names.push(given.to_owned());
+    names
+}
+
+/// `ORG/NAME`, both plain.
+fn hub_name(model: &str) -> Option<(&str, &str)> {
+    let (org, name) = model.split_once('/')?;
+    let plain = |part: &str| {
+        !part.is_empty()
+            && !part.starts_with('.')
+            && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+    };
+    (plain(org) && plain(name)).then_some((org, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_model_is_refused_with_what_would_be_right() {
+        let empty = tempfile::tempdir().unwrap();
+        let hub = Hub { cache: Some(empty.path().join("hub")), offline: true, ..Hub::default() };
+        std::fs::write(empty.path().join("junk.gguf"), "junk").unwrap();
+        let junk = empty.path().join("junk.gguf").display().to_string();
+        let cases = [
+            ("x.gguf", "can't open x.gguf"),
+            (junk.as_str(), "begin with GGUF"),
+            ("/nonexistent/dir", "is no directory"),
+            ("no-such-org/no-such-model", "HF_HUB_OFFLINE"),
+            ("../../etc/passwd", "is no directory"),
+            (empty.path().to_str().unwrap(), "give the GGUF file itself"),
+        ];
+        for (model, part) in cases {
+            let error = find(model, &hub).unwrap_err();
+            assert!(error.contains("--model") && error.contains(part), "{model}: {error}");
+        }
+        let homeless = Hub::default();
+        assert!(find("a/b", &homeless).unwrap_err().contains("HF_HUB_CACHE"));
+    }
+}
