@@ -240,6 +240,11 @@ impl<P: Policy + ?Sized> Slot<P> {
         }
     }
 
+    /// What `save_state` kept last.
+    pub fn saved_state(&self) -> &[u8] {
+        self.current.as_ref().map_or(&[], |t| &t.state)
+    }
+
     /// Puts `policy` in force. Returns whether it took the outgoing one's state over, and who is not
     /// needed any more.
     pub fn replace(

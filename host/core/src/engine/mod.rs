@@ -6,6 +6,7 @@
 mod admit;
 mod cache;
 mod compose;
+mod decisions;
 mod end;
 mod finish_step;
 mod held;
@@ -18,6 +19,7 @@ mod snapshot;
 mod step;
 mod swap;
 
+pub use decisions::Decision;
 pub use swap::CANARY_WINDOW;
 
 use crate::batch::Batch;
@@ -148,6 +150,7 @@ pub struct Engine {
     available_before: u32,
     /// The step at which policies are asked for a copy of their state.
     next_export: u64,
+    decisions: decisions::Decisions,
 }
 
 /// How long the head of the held ones waits at most to be asked about again.
@@ -237,6 +240,7 @@ impl Engine {
             last_begun: Mark::default(),
             available_before: 0,
             next_export: step::EXPORT_EVERY,
+            decisions: decisions::Decisions::default(),
             config,
         }
     }

@@ -79,13 +79,18 @@ impl Engine {
             self.next_export = self.view.number + EXPORT_EVERY;
             self.save_states(now);
         }
+        self.note_scheduler_state(now);
         let mut cx = context!(self, now);
-        let (view, verifier) = (&self.view, &mut self.verifier);
+        let (view, verifier, decisions) = (&self.view, &mut self.verifier, &mut self.decisions);
         let (slab, kv) = (&self.slab, &self.kv);
         let running = self.running.ix.len() as u32;
         self.scheduler.ask(
             &mut cx,
-            |p| verifier.verify(&p.schedule(view)?, &view.limits, running, slab, kv),
+            |p| {
+                let plan = p.schedule(view)?;
+                decisions.note(p.info(), view, &plan);
+                verifier.verify(&plan, &view.limits, running, slab, kv)
+            },
             || FaultView::Schedule(Box::new(view.clone())),
         );
         let plan = self.verifier.take();
@@ -95,11 +100,13 @@ impl Engine {
 
     fn ask_builtin_scheduler(&mut self, now: Micros) -> VerifiedPlan {
         self.show(now);
-        let (view, verifier) = (&self.view, &mut self.verifier);
+        let (view, verifier, decisions) = (&self.view, &mut self.verifier, &mut self.decisions);
         let (slab, kv) = (&self.slab, &self.kv);
         let running = self.running.ix.len() as u32;
         let question = |p: &mut (dyn SchedulerPolicy + 'static)| {
-            verifier.verify(&p.schedule(view)?, &view.limits, running, slab, kv)
+            let plan = p.schedule(view)?;
+            decisions.note(p.info(), view, &plan);
+            verifier.verify(&plan, &view.limits, running, slab, kv)
         };
         self.scheduler.ask_builtin(question);
         self.verifier.take()
