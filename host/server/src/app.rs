@@ -5,6 +5,7 @@ use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use infer_api::trace::Settings;
 use infer_model::Tokenizer;
 use tokio::sync::{Semaphore, watch};
 
@@ -61,6 +62,8 @@ pub struct Served {
     pub block_size: u32,
     /// Blocks in the pool.
     pub total_blocks: u32,
+    /// The engine's settings, as a recording tells them.
+    pub settings: Settings,
     /// For requests that bring no seed.
     pub seeds: Seeds,
     keys: RandomState,
@@ -81,6 +84,7 @@ pub struct Parts {
     pub block_bytes: u64,
     pub block_size: u32,
     pub total_blocks: u32,
+    pub settings: Settings,
     pub seed: Option<u64>,
     pub threads: usize,
 }
@@ -121,6 +125,7 @@ impl App {
             block_bytes: parts.block_bytes,
             block_size: parts.block_size,
             total_blocks: parts.total_blocks,
+            settings: parts.settings,
             seeds: Seeds::new(parts.seed),
             keys: RandomState::new(),
             tokenizing: Semaphore::new(parts.threads.max(1)),

@@ -23,3 +23,4 @@ pub mod progress;
 pub mod serve;
 pub mod sizing;
 pub mod tenants;
+pub mod trace;

@@ -336,6 +336,11 @@ impl PolicyManager {
         Ok(())
     }
 
+    /// What a policy that was in force is made of, as recordings tell it.
+    pub fn describe(&self, kind: PolicyKind, policy: &Arc<PolicyInfo>) -> infer_api::trace::Policy {
+        crate::trace::describe(kind, policy, self.library.find(kind, policy).as_ref())
+    }
+
     /// How the policy in force was configured.
     pub fn config_of(&self, kind: PolicyKind, policy: &Arc<PolicyInfo>) -> Value {
         self.library.find(kind, policy).map_or_else(empty, |loaded| loaded.config())

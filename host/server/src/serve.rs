@@ -189,7 +189,9 @@ fn load(app: &App) -> Result<(EngineThread, Parts), StartError> {
     getrandom::fill(&mut key)
         .map_err(|e| StartError::Io("no randomness", std::io::Error::other(e.to_string())))?;
     let key = u128::from_ne_bytes(key);
-    let engine = Engine::new(loaded.engine_config(config, [key as u64, (key >> 64) as u64]), slots);
+    let engine_config = loaded.engine_config(config, [key as u64, (key >> 64) as u64]);
+    let settings = crate::trace::settings(&engine_config);
+    let engine = Engine::new(engine_config, slots);
     let bounds = ChannelBounds {
         max_waiting: config.max_waiting_requests,
         max_running: config.max_batch_size,
@@ -222,6 +224,7 @@ fn load(app: &App) -> Result<(EngineThread, Parts), StartError> {
         block_bytes: loaded.sizing.block_bytes,
         block_size: config.block_size,
         total_blocks: loaded.sizing.total_blocks,
+        settings,
         seed: config.seed,
         threads: config.threads,
     };

@@ -6,6 +6,7 @@ mod route;
 mod state;
 mod stream;
 pub mod token;
+mod trace;
 
 pub use route::route;
-pub use state::{rates, report, state};
+pub use state::{rates, refusal_name, report, state};

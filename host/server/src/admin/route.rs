@@ -9,7 +9,7 @@ use hyper::{HeaderMap, Method, Request, StatusCode};
 use infer_core::policy::PolicyKind;
 
 use super::token::Token;
-use super::{policies, requests, stream};
+use super::{policies, requests, stream, trace};
 use crate::app::App;
 use crate::http::{Answer, ApiError, Query, RequestId, discard, json};
 
@@ -120,6 +120,15 @@ async fn dispatch(app: Arc<App>, head: &Parts, body: &mut Option<Incoming>) -> R
             only(&Method::POST, "POST")?;
             query(&[])?;
             requests::drain(&app)
+        }
+        ["admin", "trace", "start"] => {
+            only(&Method::POST, "POST")?;
+            trace::start(app, &query(&["decisions", "max_mib"])?).await
+        }
+        ["admin", "trace", "stop"] => {
+            only(&Method::POST, "POST")?;
+            query(&[])?;
+            trace::stop(&app)
         }
         _ => {
             let shown: String = path.chars().take(128).collect();

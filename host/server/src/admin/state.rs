@@ -249,6 +249,11 @@ const REFUSALS: [(RefusalReason, &str); 7] = [
     (RefusalReason::Draining, "draining"),
 ];
 
+/// The name of a reason for which requests are turned away.
+pub fn refusal_name(reason: RefusalReason) -> &'static str {
+    REFUSALS.iter().find(|(known, _)| *known == reason).map_or("other", |(_, name)| name)
+}
+
 const FINISHES: [(FinishReason, &str); 4] = [
     (FinishReason::Eos, "eos"),
     (FinishReason::Stop, "stop"),

@@ -9,5 +9,5 @@ mod sse;
 mod text;
 mod validate;
 
-pub use outcome::Outcome;
+pub use outcome::{Outcome, reason_name};
 pub use route::route;

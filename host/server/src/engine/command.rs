@@ -68,6 +68,8 @@ pub struct OtherOnTrial {
 pub struct Submission {
     /// The request; its `deadline` is already on the engine's clock.
     pub request: Request,
+    /// When it was sent; a step may have been running then.
+    pub sent: Micros,
     /// Its place in the waiting queue, given back when it starts or ends.
     pub ticket: OwnedSemaphorePermit,
     /// Where its tokens go.

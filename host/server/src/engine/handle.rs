@@ -19,6 +19,7 @@ use super::command::{Command, EngineReport, OtherOnTrial, Submission, SwapMode, 
 use super::gate::StepGate;
 use super::observer::Observer;
 use super::stream::{LiveRequest, NewRequest, RequestMeta, SubmitError};
+use crate::trace::{Happening, Tap};
 
 /// The engine thread is gone: the host can only be restarted.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
@@ -45,6 +46,7 @@ pub(super) struct Shared {
     pub(super) alive: watch::Sender<bool>,
     pub(super) gate: StepGate,
     pub(super) observer: Observer,
+    pub(super) tap: Tap,
 }
 
 impl EngineHandle {
@@ -56,6 +58,11 @@ impl EngineHandle {
     /// Faults, changes of policy and the like.
     pub fn observer(&self) -> &Observer {
         &self.shared.observer
+    }
+
+    /// Where a recording hears what happens.
+    pub fn tap(&self) -> &Tap {
+        &self.shared.tap
     }
 
     /// Whether the engine thread runs.
@@ -89,12 +96,14 @@ impl EngineHandle {
     pub async fn submit(&self, new: NewRequest) -> Result<LiveRequest, SubmitError> {
         let Ok(ticket) = Arc::clone(&self.shared.tickets).try_acquire_owned() else {
             self.shared.refused_here.fetch_add(1, Ordering::Relaxed);
-            return Err(SubmitError::Refused(queue_full(self.shared.max_waiting)));
+            let refusal = queue_full(self.shared.max_waiting);
+            self.shared.tap.tell(|| Happening::refused(self.shared.clock.now(), &new.request, &refusal));
+            return Err(SubmitError::Refused(refusal));
         };
         let submitted = self.shared.clock.now();
         let (events, receiver) = mpsc::channel(self.shared.stream_events + 1);
         let (reply, answer) = oneshot::channel();
-        let submission = Submission { request: new.request, ticket, events, reply };
+        let submission = Submission { request: new.request, sent: submitted, ticket, events, reply };
         self.send(Command::Submit(Box::new(submission))).map_err(|_| SubmitError::Stopped)?;
         // A client that goes away right here leaves a request that nobody can take back by its id.
         let mut orphan = Orphan { engine: Some(self) };

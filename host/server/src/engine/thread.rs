@@ -11,8 +11,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use infer_api::admin::HistoryEntry;
+use infer_api::trace::Step;
 use infer_core::{
-    Change, DeviceFault, DeviceFaultKind, Engine, Event, Executor, FinishReason, Micros, SequenceId,
+    Batch, Change, DeviceFault, DeviceFaultKind, Engine, Event, Executor, FinishReason, Micros, SequenceId,
     StepOutput,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
@@ -23,6 +24,7 @@ use super::gate::StepGate;
 use super::handle::{EngineHandle, Shared};
 use super::observer::Observer;
 use super::stream::{End, StreamEvent};
+use crate::trace::{Happening, Tap};
 
 /// Commands applied before the next step begins: bounds how long a flood of them can hold up a step.
 const COMMANDS_PER_STEP: usize = 4_096;
@@ -73,6 +75,7 @@ pub fn spawn(
         alive: watch::Sender::new(true),
         gate: StepGate::default(),
         observer: Observer::default(),
+        tap: Tap::default(),
     });
     let mut driver = Driver::new(engine, executor, inbox, Arc::clone(&shared));
     let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(move || {
@@ -114,6 +117,10 @@ struct Driver {
     output: StepOutput,
     step_us: Vec<u32>,
     steps: usize,
+    /// The thread waited for something to do since the last step.
+    waited: bool,
+    /// The engine keeps its decisions for a recording.
+    keeps_decisions: bool,
 }
 
 #[derive(PartialEq, Eq)]
@@ -140,6 +147,8 @@ impl Driver {
             output: StepOutput::default(),
             step_us: Vec::with_capacity(STEP_TIMES),
             steps: 0,
+            waited: true,
+            keeps_decisions: false,
         }
     }
 
@@ -176,14 +185,26 @@ impl Driver {
 
     /// One step, if anything can run.
     fn step(&mut self) -> bool {
-        let batch = self.engine.begin_step(self.now());
+        let wanted = self.shared.tap.wants_decisions();
+        if wanted != self.keeps_decisions {
+            self.engine.record_decisions(wanted);
+            self.keeps_decisions = wanted;
+        }
+        let at = self.now();
+        let batch = self.engine.begin_step(at);
+        if self.keeps_decisions {
+            self.tell_decisions();
+        }
         self.dispatch();
         let Some(batch) = batch else { return false };
+        let record = self.shared.tap.is_on().then(|| self.record(&batch, at));
+        self.waited = false;
         let begun = Instant::now();
         let executor = &mut self.executor;
         let output = &mut self.output;
         let outcome = catch_unwind(AssertUnwindSafe(|| executor.execute(&batch, output)));
-        self.note_step(begun.elapsed());
+        let took = begun.elapsed();
+        self.note_step(took);
         let result = outcome.unwrap_or_else(|panic| {
             Err(DeviceFault {
                 kind: DeviceFaultKind::Failed,
@@ -192,6 +213,10 @@ impl Driver {
             })
         });
         let now = self.now();
+        if let Some(mut step) = record {
+            (step.end, step.device) = (now.0, u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+            self.shared.tap.tell(|| Happening::Step(step));
+        }
         match result {
             Ok(()) => self.engine.finish_step(batch, Ok(&self.output), now),
             Err(fault) => {
@@ -203,8 +228,31 @@ impl Driver {
         true
     }
 
+    /// What a recording says of a step, before it is computed.
+    fn record(&self, batch: &Batch, at: Micros) -> Box<Step> {
+        let rows = || batch.rows.iter();
+        Box::new(Step {
+            step: batch.step,
+            at: at.0,
+            end: 0,
+            device: 0,
+            waited: self.waited,
+            ids: rows().map(|row| row.sequence.0).collect(),
+            tokens: rows().map(|row| row.token_len).collect(),
+            context: rows().map(|row| row.context_len).collect(),
+            drew: rows().map(|row| u8::from(row.sample)).collect(),
+        })
+    }
+
+    fn tell_decisions(&mut self) {
+        for decision in self.engine.take_decisions() {
+            self.shared.tap.tell(|| Happening::Decision(Box::new(decision)));
+        }
+    }
+
     /// Waits for a command or the engine's next wake.
     fn park(&mut self) -> Flow {
+        self.waited = true;
         let wake = if self.shared.gate.is_held() { None } else { self.engine.next_wake() };
         let received = match wake {
             None => self.inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -289,12 +337,19 @@ impl Driver {
     }
 
     fn submit(&mut self, submission: Submission, now: Micros) {
-        let Submission { request, ticket, events, reply } = submission;
+        let Submission { request, sent, ticket, events, reply } = submission;
+        let copy = self.shared.tap.is_on().then(|| Box::new(request.clone()));
         match self.engine.submit(request, now) {
             Err(refusal) => {
+                if let Some(request) = copy {
+                    self.shared.tap.tell(|| Happening::refused(now, &request, &refusal));
+                }
                 let _ = reply.send(Err(refusal));
             }
             Ok(id) => {
+                if let Some(request) = copy {
+                    self.shared.tap.tell(|| Happening::Taken { id, sent, at: now, request });
+                }
                 self.live.insert(id, Live { events, ticket: Some(ticket) });
                 if reply.send(Ok(id)).is_err() {
                     self.live.remove(&id);
@@ -330,6 +385,7 @@ impl Driver {
     }
 
     fn hand_out(&mut self, event: Event, now: Micros) {
+        self.shared.tap.tell(|| Happening::Event { event: Box::new(event.clone()), at: now });
         match event {
             Event::Token { id, token, logprobs } => {
                 self.tell(id, StreamEvent::Token { token, at: now, logprobs });

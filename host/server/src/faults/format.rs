@@ -284,6 +284,17 @@ mirror!(StepView as StepViewJson {
     tenants: TenantColumns,
 });
 
+/// A scheduler's view as JSON.
+pub fn step_view_json(view: &StepView) -> Value {
+    serde_json::to_value(view.to_json()).expect("a view is JSON")
+}
+
+/// A scheduler's view that was written as JSON. Its columns may be uneven.
+pub fn step_view_of_json(view: Value) -> Result<StepView, String> {
+    let view: StepViewJson = serde_json::from_value(view).map_err(|error| format!("no view: {error}"))?;
+    Ok(StepView::of_json(view))
+}
+
 mirror!(AdmissionRequest as AdmissionRequestJson {
     id: SequenceId,
     tenant: TenantId,

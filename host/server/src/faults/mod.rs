@@ -12,6 +12,7 @@ mod recorder;
 mod replay;
 mod storage;
 
+pub use format::{step_view_json, step_view_of_json};
 pub use library::{Component, Library, Loaded, Member};
 pub use recorder::FaultRecorder;
 pub use replay::{ReplayError, ReplayOptions, Replayed, replay};

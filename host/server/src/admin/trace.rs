@@ -1,0 +1,135 @@
+//! `POST /admin/trace/start`: a recording, streamed to whoever started it until somebody stops it.
+
+use std::sync::Arc;
+
+use futures_util::stream;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::Frame;
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::{Response, StatusCode};
+use infer_api::trace::{FORMAT, Head, Line};
+use infer_core::policy::PolicyInfo;
+use tokio::sync::watch;
+
+use crate::app::App;
+use crate::http::{Answer, ApiError, Query, json};
+use crate::trace::{Recording, Writer};
+
+/// Lines end at this size of a recording, unless the caller names another.
+const DEFAULT_MIB: u64 = 1_024;
+const MAX_MIB: u64 = 1 << 20;
+/// Things written at once.
+const BATCH: usize = 512;
+
+struct Stream {
+    app: Arc<App>,
+    recording: Recording,
+    writer: Writer,
+    shutdown: watch::Receiver<bool>,
+    max_bytes: u64,
+    head: Option<Head>,
+}
+
+/// Starts a recording. Its lines are the answer's body.
+pub async fn start(app: Arc<App>, query: &Query) -> Result<Answer, ApiError> {
+    let decisions = match query.get("decisions") {
+        None | Some("off") => false,
+        Some("on") => true,
+        Some(other) => {
+            return Err(ApiError::invalid("decisions", format!("`{other}` is neither `on` nor `off`")));
+        }
+    };
+    let max_mib = match query.get("max_mib") {
+        None => DEFAULT_MIB,
+        Some(text) => text.parse().ok().filter(|mib| (1..=MAX_MIB).contains(mib)).ok_or_else(|| {
+            ApiError::invalid("max_mib", format!("`{text}` is no whole number from 1 to {MAX_MIB}"))
+        })?,
+    };
+    let served = app.served()?;
+    let report = super::report(served).await?;
+    let recording = served.engine.tap().start(decisions).ok_or_else(|| {
+        let message = "a recording is under way; stop it with POST /admin/trace/stop";
+        ApiError::new(StatusCode::CONFLICT, "already_recording", message)
+    })?;
+    tracing::info!(decisions, max_mib, "a recording begins");
+    let policies = report.snapshot.policies.iter();
+    let head = Head {
+        format: FORMAT,
+        host: env!("CARGO_PKG_VERSION").to_owned(),
+        model: served.model_names[0].clone(),
+        device: "cpu".to_owned(),
+        at: app.clock.now().0,
+        engine: served.settings,
+        policies: policies.map(|slot| served.policies.describe(slot.kind, &slot.policy)).collect(),
+        decisions,
+    };
+    let for_names = Arc::clone(&app);
+    let describe = move |kind, policy: &Arc<PolicyInfo>| match for_names.served() {
+        Ok(served) => served.policies.describe(kind, policy),
+        Err(_) => crate::trace::describe(kind, policy, None),
+    };
+    let writer = Writer::new(served.block_size, describe);
+    let (shutdown, max_bytes) = (app.shutdown.clone(), max_mib << 20);
+    let stream = Stream { app, recording, writer, shutdown, max_bytes, head: Some(head) };
+    let frames = stream::unfold(Some(stream), |stream| async move {
+        let (bytes, rest) = stream?.next().await;
+        Some((Ok(Frame::data(bytes.into())), rest))
+    });
+    let mut answer = Response::new(StreamBody::new(frames).boxed_unsync());
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
+    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    Ok(answer)
+}
+
+/// Ends the recording: its reader finds the last line.
+pub fn stop(app: &App) -> Result<Answer, ApiError> {
+    let stopped = app.served()?.engine.tap().stop();
+    let stopped = stopped.ok_or_else(|| {
+        let message = "nothing is being recorded; POST /admin/trace/start begins";
+        ApiError::new(StatusCode::CONFLICT, "not_recording", message)
+    })?;
+    tracing::info!(happenings = stopped.happenings, lost = stopped.lost, "a recording was stopped");
+    Ok(json(StatusCode::OK, &stopped))
+}
+
+impl Stream {
+    /// The next lines; without the stream where they are the last.
+    async fn next(mut self) -> (Vec<u8>, Option<Self>) {
+        let mut out = Vec::with_capacity(4_096);
+        if let Some(head) = self.head.take() {
+            // At once, so that the caller knows that the recording has begun.
+            self.writer.line(&Line::Head(Box::new(head)), &mut out);
+            return (out, Some(self));
+        }
+        // Tokens leave no line of their own.
+        while out.is_empty() {
+            let first = tokio::select! {
+                biased;
+                _ = self.shutdown.wait_for(|stop| *stop) => Err("shutdown"),
+                happening = self.recording.next() => happening.ok_or("stopped"),
+            };
+            let first = match first {
+                Ok(first) => first,
+                Err(reason) => return self.end(reason, out),
+            };
+            let mut next = Some(first);
+            let mut taken = 0;
+            while let Some(happening) = next.take() {
+                self.writer.happened(happening, &mut out);
+                if self.writer.written() >= self.max_bytes {
+                    return self.end("full", out);
+                }
+                taken += 1;
+                if taken < BATCH {
+                    next = self.recording.try_next();
+                }
+            }
+        }
+        (out, Some(self))
+    }
+
+    fn end(mut self, reason: &str, mut out: Vec<u8>) -> (Vec<u8>, Option<Self>) {
+        self.writer.end(reason, self.app.clock.now(), &mut out);
+        (out, None)
+    }
+}

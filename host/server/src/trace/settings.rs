@@ -1,0 +1,45 @@
+//! The engine's settings as a recording tells them. Its hash key is nobody's business.
+
+use infer_api::trace::Settings;
+use infer_core::{EngineConfig, Limits, Micros};
+
+/// As a recording tells them.
+pub fn settings(config: &EngineConfig) -> Settings {
+    let limits = config.limits;
+    Settings {
+        block_size: config.block_size,
+        total_blocks: config.total_blocks,
+        max_seq_len: config.max_seq_len,
+        max_batch_tokens: limits.max_batch_tokens,
+        max_batch_size: limits.max_running,
+        prefill_chunk: limits.prefill_chunk,
+        max_prefill_requests: limits.max_prefill_sequences,
+        max_prefill_tokens: limits.max_prefill_tokens,
+        max_waiting_requests: config.max_waiting,
+        prefix_caching: config.prefix_caching,
+        prompt_cache_entries: config.prompt_cache_entries,
+        prompt_cache_ttl_us: config.prompt_cache_ttl.0,
+    }
+}
+
+/// The same host again.
+pub fn engine_config(settings: &Settings, hash_key: [u64; 2]) -> EngineConfig {
+    EngineConfig {
+        limits: Limits {
+            max_batch_tokens: settings.max_batch_tokens,
+            max_running: settings.max_batch_size,
+            prefill_chunk: settings.prefill_chunk,
+            max_prefill_sequences: settings.max_prefill_requests,
+            max_prefill_tokens: settings.max_prefill_tokens,
+        },
+        block_size: settings.block_size,
+        total_blocks: settings.total_blocks,
+        max_waiting: settings.max_waiting_requests,
+        max_seq_len: settings.max_seq_len,
+        prefix_caching: settings.prefix_caching,
+        prompt_cache_entries: settings.prompt_cache_entries,
+        prompt_cache_ttl: Micros(settings.prompt_cache_ttl_us),
+        hash_key,
+        ..EngineConfig::default()
+    }
+}

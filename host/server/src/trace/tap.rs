@@ -1,0 +1,238 @@
+//! Where the engine thread tells a recording what happens.
+
+use std::mem::size_of;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use infer_api::trace::{Step, Stopped};
+use infer_core::engine::Decision;
+use infer_core::{Event, Micros, Refusal, Request, SequenceId};
+use tokio::sync::mpsc;
+
+/// Things that may wait for the reader.
+const QUEUE: usize = 1 << 16;
+/// Bytes that they may take.
+const QUEUE_BYTES: usize = 64 << 20;
+
+/// One thing that happened.
+pub enum Happening {
+    /// The engine took a request.
+    Taken {
+        /// Its name there.
+        id: SequenceId,
+        /// When the host had read it.
+        sent: Micros,
+        /// When the engine took it.
+        at: Micros,
+        /// Itself.
+        request: Box<Request>,
+    },
+    /// A request was turned away.
+    Refused {
+        /// When.
+        at: Micros,
+        /// Length of its prompt.
+        prompt: u32,
+        /// Most tokens that it might have generated.
+        max: u32,
+        /// Why.
+        refusal: Box<Refusal>,
+    },
+    /// The engine told its driver.
+    Event {
+        /// What.
+        event: Box<Event>,
+        /// When.
+        at: Micros,
+    },
+    /// A step was made.
+    Step(Box<Step>),
+    /// A scheduler was asked.
+    Decision(Box<Decision>),
+    /// So much was lost before this.
+    Lost(u64),
+}
+
+impl Happening {
+    /// A request was turned away at once.
+    pub fn refused(at: Micros, request: &Request, refusal: &Refusal) -> Self {
+        let prompt = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
+        Self::Refused { at, prompt, max: request.max_new_tokens, refusal: Box::new(refusal.clone()) }
+    }
+
+    /// Bytes that it keeps from being freed, about.
+    fn weight(&self) -> usize {
+        let heap = match self {
+            Self::Taken { request, .. } => size_of::<Request>() + 4 * request.prompt.len(),
+            Self::Refused { .. } => size_of::<Refusal>() + 256,
+            Self::Event { .. } => size_of::<Event>(),
+            Self::Step(step) => size_of::<Step>() + 17 * step.ids.len(),
+            Self::Decision(decision) => {
+                let rows = decision.view.running.len() + decision.view.waiting.len();
+                size_of::<Decision>() + 96 * rows + 40 * decision.view.tenants.id.len()
+            }
+            Self::Lost(_) => 0,
+        };
+        size_of::<Self>() + heap
+    }
+}
+
+/// The engine's side of a recording. There is one at a time.
+#[derive(Default)]
+pub struct Tap {
+    on: AtomicBool,
+    decisions: AtomicBool,
+    sink: Mutex<Option<Sink>>,
+}
+
+struct Sink {
+    queue: mpsc::Sender<Happening>,
+    bytes: Arc<AtomicUsize>,
+    happenings: u64,
+    lost: u64,
+    /// Of `lost`, those that the reader was not told about.
+    untold: u64,
+}
+
+/// The reader's side of a recording. Dropping it ends the recording.
+pub struct Recording {
+    queue: mpsc::Receiver<Happening>,
+    bytes: Arc<AtomicUsize>,
+}
+
+impl Tap {
+    /// Whether anybody listens. Cheap: asked several times a step.
+    pub fn is_on(&self) -> bool {
+        self.on.load(Ordering::Relaxed)
+    }
+
+    /// Whether decisions are wanted, too.
+    pub fn wants_decisions(&self) -> bool {
+        self.is_on() && self.decisions.load(Ordering::Relaxed)
+    }
+
+    /// Something happened. Never waits.
+    pub fn tell(&self, happening: impl FnOnce() -> Happening) {
+        if !self.is_on() {
+            return;
+        }
+        let mut slot = self.lock();
+        let Some(sink) = slot.as_mut() else { return };
+        if sink.queue.is_closed() {
+            *slot = None;
+            self.on.store(false, Ordering::Relaxed);
+            return;
+        }
+        sink.tell(happening());
+    }
+
+    /// Begins a recording, unless there is one.
+    pub fn start(&self, decisions: bool) -> Option<Recording> {
+        let mut slot = self.lock();
+        if slot.as_ref().is_some_and(|sink| !sink.queue.is_closed()) {
+            return None;
+        }
+        let (queue, receiver) = mpsc::channel(QUEUE);
+        let bytes = Arc::new(AtomicUsize::new(0));
+        *slot = Some(Sink { queue, bytes: Arc::clone(&bytes), happenings: 0, lost: 0, untold: 0 });
+        self.decisions.store(decisions, Ordering::Relaxed);
+        self.on.store(true, Ordering::Relaxed);
+        Some(Recording { queue: receiver, bytes })
+    }
+
+    /// Ends the recording, if there is one; its reader finds the end once it has read the rest.
+    pub fn stop(&self) -> Option<Stopped> {
+        let sink = self.lock().take()?;
+        self.on.store(false, Ordering::Relaxed);
+        let live = !sink.queue.is_closed();
+        live.then_some(Stopped { happenings: sink.happenings, lost: sink.lost })
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Sink>> {
+        self.sink.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Sink {
+    fn tell(&mut self, happening: Happening) {
+        self.happenings += 1;
+        if self.untold > 0 && self.send(Happening::Lost(self.untold)) {
+            self.untold = 0;
+        }
+        if self.untold > 0 || !self.send(happening) {
+            self.lost += 1;
+            self.untold += 1;
+        }
+    }
+
+    fn send(&mut self, happening: Happening) -> bool {
+        let weight = happening.weight();
+        if self.bytes.load(Ordering::Relaxed) + weight > QUEUE_BYTES {
+            return false;
+        }
+        let Ok(place) = self.queue.try_reserve() else { return false };
+        self.bytes.fetch_add(weight, Ordering::Relaxed);
+        place.send(happening);
+        true
+    }
+}
+
+impl Recording {
+    /// What happened next; `None` once the recording was stopped and everything was read.
+    pub async fn next(&mut self) -> Option<Happening> {
+        let happening = self.queue.recv().await;
+        self.note(happening)
+    }
+
+    /// What has happened already.
+    pub fn try_next(&mut self) -> Option<Happening> {
+        let happening = self.queue.try_recv().ok();
+        self.note(happening)
+    }
+
+    fn note(&self, happening: Option<Happening>) -> Option<Happening> {
+        if let Some(happening) = &happening {
+            self.bytes.fetch_sub(happening.weight(), Ordering::Relaxed);
+        }
+        happening
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn preempted() -> Happening {
+        Happening::Event { event: Box::new(Event::Preempted { id: SequenceId(1) }), at: Micros(1) }
+    }
+
+    #[test]
+    fn a_slow_reader_loses_and_is_told_how_much() {
+        let tap = Tap::default();
+        let mut recording = tap.start(false).unwrap();
+        assert!(tap.start(false).is_none(), "one at a time");
+        for _ in 0..QUEUE + 5 {
+            tap.tell(preempted);
+        }
+        for _ in 0..QUEUE {
+            assert!(matches!(recording.try_next(), Some(Happening::Event { .. })));
+        }
+        assert!(recording.try_next().is_none());
+        tap.tell(preempted);
+        assert!(matches!(recording.try_next(), Some(Happening::Lost(5))));
+        assert!(matches!(recording.try_next(), Some(Happening::Event { .. })));
+        let stopped = tap.stop().unwrap();
+        assert_eq!((stopped.happenings, stopped.lost), (QUEUE as u64 + 6, 5));
+        assert!(tap.stop().is_none() && !tap.is_on());
+    }
+
+    #[test]
+    fn a_reader_that_goes_away_ends_the_recording() {
+        let tap = Tap::default();
+        drop(tap.start(true));
+        assert!(tap.wants_decisions());
+        tap.tell(preempted);
+        assert!(!tap.is_on() && tap.stop().is_none());
+        assert!(tap.start(false).is_some());
+    }
+}
