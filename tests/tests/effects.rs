@@ -4,7 +4,7 @@
 use infer_core::config::{EngineConfig, Limits};
 use infer_core::engine::Policies;
 use infer_core::policy::{AnyPolicy, PolicyKind};
-use infer_sim::{Outcome, Profile, Settings, Workload, simulate};
+use infer_sim::{Outcome, Profile, Settings, Slo, Workload, simulate};
 use infer_tests::bundled;
 
 /// Traffic, and what serves it besides the policy that is looked at.
@@ -35,7 +35,7 @@ impl Run {
         let total_blocks = self.blocks;
         let engine = EngineConfig { limits, total_blocks, max_seq_len: 8_192, ..EngineConfig::default() };
         let profile = Profile::named("h100", "8b").expect("a known profile");
-        let settings = Settings { engine, profile, load: self.load, seed: 1 };
+        let settings = Settings { engine, profile, load: self.load, seed: 1, slo: Slo::default() };
         let workload = Workload::named(self.workload, self.requests).expect("a known workload");
         let outcome = simulate(&settings, policies, &workload, |_| {});
         assert_eq!(outcome.policy_faults, 0, "{name}");

@@ -61,6 +61,7 @@ fn bad_arguments_are_named_with_what_would_be_right() {
         (&["run", "--workload", "silence"][..], "there are chat, instruct"),
         (&["run", "--load", "0"], "--load must be from 0.01 to 100"),
         (&["run", "--hardware", "abacus"], "there are cpu, l4"),
+        (&["run", "--workload", "chat", "--trace", "x"], "cannot be used with"),
         (&["run", "--hardware", "l4", "--model", "70b"], "choose a larger device"),
         (&["run", "--scheduler", "nobody"], "there are continuous"),
         (&["run", "--scheduler", "srpt={"], "no JSON object"),
@@ -69,6 +70,85 @@ fn bad_arguments_are_named_with_what_would_be_right() {
     ] {
         let output = sim(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(text(&output.stderr).contains(says), "{arguments:?}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn traces_of_public_formats_are_played_and_compared() {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../sim/tests/traces/");
+    let [azure, burstgpt, mooncake] =
+        ["azure.csv", "burstgpt.csv", "mooncake.jsonl"].map(|name| format!("{dir}{name}"));
+    let output = sim(&[
+        "compare",
+        "--trace",
+        &azure,
+        "--trace",
+        &burstgpt,
+        "--trace",
+        &mooncake,
+        "--scheduler",
+        "continuous",
+        "--scheduler",
+        "srpt",
+        "--load",
+        "1",
+        "--load",
+        "4",
+        "--format",
+        "csv",
+    ]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let rows = text(&output.stdout);
+    assert_eq!(rows.lines().count(), 1 + 3 * 2 * 2, "{rows}");
+    assert!(rows.contains("\nburstgpt,4,srpt,3,3,0,0,"), "{rows}");
+    let one = text(&sim(&["run", "--trace", &mooncake, "--requests", "2", "--format", "csv"]).stdout);
+    assert!(one.contains("\nmooncake,1,continuous,2,2,0,0,"), "{one}");
+}
+
+#[test]
+fn files_that_are_no_traces_or_profiles_are_named_with_what_is_wrong() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = |name: &str, content: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, content).expect("it can be written");
+        path.to_str().expect("UTF-8").to_owned()
+    };
+    let notes = file("notes.csv", "a,b\n1,2\n");
+    let broken = file("broken.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00,7,nine\n");
+    let old = file("old.jsonl", "{\"head\":{\"format\":9}}\n");
+    let empty = file("empty.csv", "");
+    let profile = file("profile.json", "{\"format\": 1}");
+    let head = "{\"format\":1,\"name\":\"x\",\"block_size\":16,\"total_blocks\":99,\"spread\":[],\"fit\":{\"steps\":1,\
+                \"error_p50_percent\":0,\"error_p95_percent\":0,\"total_percent\":0}";
+    let zero = file(
+        "zero.json",
+        &format!(
+            "{head},\"cost\":{{\"step_us\":0,\"row_us\":1,\"drawn_us\":0,\"decode_context_us\":0,\
+             \"chunk_attended_us\":0,\"tokens\":[]}}}}"
+        ),
+    );
+    for (arguments, code, says) in [
+        (
+            &["run", "--trace", &notes][..],
+            2,
+            "is no trace; it could be a recording of a host, or one of azure",
+        ),
+        (&["run", "--trace", &broken], 1, "broken: line 2, column 23: `nine` is no GeneratedTokens"),
+        (&["run", "--trace", &old], 2, "missing field `host`"),
+        (&["run", "--trace", &empty], 2, "is empty"),
+        (&["run", "--trace", "nowhere.csv"], 2, "nowhere.csv: can't be read"),
+        (&["run", "--device", &profile], 2, "it is no profile: missing field `name`"),
+        (&["run", "--device", &zero], 2, "`step_us` must be more than 0"),
+        (&["run", "--device", &zero, "--model", "8b"], 2, "a profile file has its model in it"),
+        (&["run", "--device", "missing.json"], 2, "--device missing.json: can't be read"),
+        (&["run", "--slo-ttft-ms", "0"], 2, "--slo-ttft-ms must be more than 0"),
+        (&["decisions", &notes], 2, "line 1, column 1: expected value"),
+        (&["judge", "--device", "h100", &broken], 2, "it is no recording: nothing was measured"),
+        (&["calibrate", &notes], 2, "notes.csv: line 1, column 1"),
+    ] {
+        let output = sim(arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output.stderr));
         assert!(text(&output.stderr).contains(says), "{arguments:?}: {}", text(&output.stderr));
     }
 }

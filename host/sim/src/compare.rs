@@ -2,14 +2,18 @@
 //! on who finishes first.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use infer_core::engine::Policies;
 use serde::Serialize;
 
 use crate::metrics::Outcome;
-use crate::run::{Settings, simulate};
+use crate::run::{Settings, replay, simulate};
+use crate::trace::Reader;
 use crate::workload::Workload;
+
+/// Opens a trace from its beginning.
+pub type Open<'a> = Box<dyn Fn() -> Result<Reader<'a>, String> + Sync + 'a>;
 
 /// One set of policies that stands for election.
 pub struct Contender<'a> {
@@ -25,6 +29,45 @@ impl std::fmt::Debug for Contender<'_> {
     }
 }
 
+/// What contenders are given to do.
+pub enum Subject<'a> {
+    /// Traffic that is made up.
+    Made(Workload),
+    /// Traffic that was recorded; its load is how much faster than that it is played.
+    Recorded {
+        /// Shown in reports.
+        name: String,
+        /// At most so many requests.
+        requests: u64,
+        /// Opens it, once for each run.
+        open: Open<'a>,
+    },
+}
+
+impl Subject<'_> {
+    /// Shown in reports.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Made(workload) => &workload.name,
+            Self::Recorded { name, .. } => name,
+        }
+    }
+
+    /// Requests, where they are known beforehand.
+    fn requests(&self) -> Option<u64> {
+        match self {
+            Self::Made(workload) => Some(workload.requests),
+            Self::Recorded { .. } => None,
+        }
+    }
+}
+
+impl std::fmt::Debug for Subject<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Subject").field(&self.name()).finish()
+    }
+}
+
 /// What is to be compared.
 #[derive(Debug)]
 pub struct Sweep<'a> {
@@ -33,12 +76,24 @@ pub struct Sweep<'a> {
     /// Who is compared.
     pub contenders: Vec<Contender<'a>>,
     /// On what.
-    pub workloads: Vec<Workload>,
+    pub subjects: Vec<Subject<'a>>,
     /// At how much of what the device can finish.
     pub loads: Vec<f64>,
     /// Runs at a time.
     pub threads: usize,
 }
+
+/// How far a sweep has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Runs that have ended, and all.
+    pub runs: (usize, usize),
+    /// Requests that have ended, and all of them where that is known.
+    pub requests: (u64, Option<u64>),
+}
+
+/// Requests that end between two tellings of a run.
+const TELL_EVERY: u64 = 64;
 
 /// One run of a sweep.
 #[derive(Clone, Debug, Serialize)]
@@ -54,12 +109,12 @@ pub struct Cell {
     pub outcome: Outcome,
 }
 
-/// A contender that could not run.
+/// A run that could not be made.
 #[derive(Debug, thiserror::Error)]
-#[error("{contender}: {message}")]
+#[error("{what}: {message}")]
 pub struct SweepError {
-    /// Which.
-    pub contender: String,
+    /// The contender, or the trace.
+    pub what: String,
     /// Why.
     pub message: String,
 }
@@ -67,24 +122,42 @@ pub struct SweepError {
 impl Sweep<'_> {
     /// Runs in all.
     pub fn runs(&self) -> usize {
-        self.contenders.len() * self.workloads.len() * self.loads.len()
+        self.contenders.len() * self.subjects.len() * self.loads.len()
     }
 
-    /// Runs everything: by workload, then load, then contender. `progress` hears how many runs have ended.
-    pub fn run(&self, progress: impl Fn(usize) + Sync) -> Result<Vec<Cell>, SweepError> {
+    /// Runs everything: by subject, then load, then contender. `progress` hears how far it is.
+    ///
+    /// # Errors
+    /// Where a contender can't be made or a trace can't be read.
+    pub fn run(&self, progress: impl Fn(Progress) + Sync) -> Result<Vec<Cell>, SweepError> {
         let runs = self.runs();
+        let each = (runs / self.subjects.len().max(1)) as u64;
+        let all: Option<u64> = self.subjects.iter().map(Subject::requests).sum();
+        let all = all.map(|requests| requests * each);
         let cells: Vec<Mutex<Option<Result<Cell, SweepError>>>> =
             (0..runs).map(|_| Mutex::default()).collect();
-        let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let (next, done, ended) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicU64::new(0));
+        let tell = |more: u64, runs_more: usize| {
+            let requests = (ended.fetch_add(more, Ordering::Relaxed) + more, all);
+            let ended_runs = done.fetch_add(runs_more, Ordering::Relaxed) + runs_more;
+            progress(Progress { runs: (ended_runs, runs), requests });
+        };
         std::thread::scope(|scope| {
             for _ in 0..self.threads.clamp(1, runs.max(1)) {
                 scope.spawn(|| {
                     loop {
                         let at = next.fetch_add(1, Ordering::Relaxed);
                         let Some(cell) = cells.get(at) else { return };
-                        let outcome = self.cell(at);
+                        let mut told = 0;
+                        let outcome = self.cell(at, |so_far| {
+                            if so_far >= told + TELL_EVERY {
+                                tell(so_far - told, 0);
+                                told = so_far;
+                            }
+                        });
+                        let in_all = outcome.as_ref().map_or(told, |cell| cell.outcome.requests);
                         *cell.lock().expect("nobody panics while holding it") = Some(outcome);
-                        progress(done.fetch_add(1, Ordering::Relaxed) + 1);
+                        tell(in_all.saturating_sub(told), 1);
                     }
                 });
             }
@@ -95,15 +168,22 @@ impl Sweep<'_> {
             .collect()
     }
 
-    fn cell(&self, at: usize) -> Result<Cell, SweepError> {
+    fn cell(&self, at: usize, progress: impl FnMut(u64)) -> Result<Cell, SweepError> {
         let contender = &self.contenders[at % self.contenders.len()];
         let rest = at / self.contenders.len();
         let load = self.loads[rest % self.loads.len()];
-        let workload = &self.workloads[rest / self.loads.len()];
-        let policies = (contender.make)()
-            .map_err(|message| SweepError { contender: contender.name.clone(), message })?;
+        let subject = &self.subjects[rest / self.loads.len()];
+        let wrong = |what: &str, message: String| SweepError { what: what.to_owned(), message };
+        let policies = (contender.make)().map_err(|message| wrong(&contender.name, message))?;
         let settings = Settings { load, ..self.settings.clone() };
-        let outcome = simulate(&settings, policies, workload, |_| {});
-        Ok(Cell { workload: workload.name.clone(), load, contender: contender.name.clone(), outcome })
+        let outcome = match subject {
+            Subject::Made(workload) => simulate(&settings, policies, workload, progress),
+            Subject::Recorded { name, requests, open } => {
+                let trace = open().map_err(|message| wrong(name, message))?;
+                replay(&settings, policies, trace, *requests, progress)
+                    .map_err(|error| wrong(name, error.to_string()))?
+            }
+        };
+        Ok(Cell { workload: subject.name().to_owned(), load, contender: contender.name.clone(), outcome })
     }
 }

@@ -7,7 +7,8 @@ use infer_core::batch::Batch;
 use infer_core::executor::StepOutput;
 use infer_core::ids::SequenceId;
 
-use crate::hardware::{Profile, Work};
+use crate::cost::{Profile, Work};
+use crate::random::Random;
 
 /// Ends an answer. Prompts never hold it.
 pub const END_TOKEN: u32 = 0;
@@ -16,13 +17,14 @@ pub const END_TOKEN: u32 = 0;
 #[derive(Clone, Debug)]
 pub struct VirtualDevice {
     profile: Profile,
+    random: Random,
     lengths: BTreeMap<SequenceId, u32>,
 }
 
 impl VirtualDevice {
-    /// A device without work.
-    pub fn new(profile: Profile) -> Self {
-        Self { profile, lengths: BTreeMap::new() }
+    /// A device without work. `seed` names how the steps of a measured device vary.
+    pub fn new(profile: Profile, seed: u64) -> Self {
+        Self { profile, random: Random::new(seed, u64::MAX), lengths: BTreeMap::new() }
     }
 
     /// The answer of `sequence` will have so many tokens, the end token included.
@@ -36,7 +38,7 @@ impl VirtualDevice {
     }
 
     /// Computes a batch. Returns the microseconds that it takes, at least one.
-    pub fn execute(&self, batch: &Batch, output: &mut StepOutput) -> u64 {
+    pub fn execute(&mut self, batch: &Batch, output: &mut StepOutput) -> u64 {
         output.sampled.clear();
         output.sampled.extend(batch.rows.iter().map(|row| {
             row.sample.then(|| {
@@ -45,7 +47,7 @@ impl VirtualDevice {
             })
         }));
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive and small")]
-        let us = self.profile.step_us(Work::of(batch)) as u64;
+        let us = self.profile.draw_us(&Work::of(batch), &mut self.random) as u64;
         us.max(1)
     }
 }

@@ -26,6 +26,21 @@ pub struct Durations {
     pub max: f64,
 }
 
+/// What counts as served well: goodput counts requests that kept both.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Slo {
+    /// Milliseconds from arrival to the first token.
+    pub ttft_ms: f64,
+    /// Milliseconds between tokens, on average over an answer.
+    pub itl_ms: f64,
+}
+
+impl Default for Slo {
+    fn default() -> Self {
+        Self { ttft_ms: 2_000.0, itl_ms: 50.0 }
+    }
+}
+
 /// What the prefix cache did, as REQUIREMENTS name it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct CacheOutcome {
@@ -97,6 +112,8 @@ pub struct Outcome {
     pub output_per_second: f64,
     /// Prompt and output tokens a second, cached ones included.
     pub tokens_per_second: f64,
+    /// Requests a second that were served well, see `Slo`.
+    pub goodput_per_second: f64,
     /// Part of the requests with a promise whose first token came in time; refused ones count as late.
     pub in_time: f64,
     /// From arrival to the first token.
@@ -105,8 +122,12 @@ pub struct Outcome {
     pub ttft_quantiles_ms: Vec<f64>,
     /// Between the tokens of one answer.
     pub itl_ms: Durations,
+    /// The same at 0, 1, .. 100 percent of the gaps.
+    pub itl_quantiles_ms: Vec<f64>,
     /// From arrival to the last token.
     pub latency_ms: Durations,
+    /// The same at 0, 1, .. 100 percent of the requests.
+    pub latency_quantiles_ms: Vec<f64>,
     /// From arrival to the start.
     pub queue_ms: Durations,
     /// What the prefix cache did.
@@ -142,6 +163,8 @@ pub(crate) struct Recorder {
     with_block: u64,
     tenants: BTreeMap<u32, Tenant>,
     service: Service,
+    slo: Slo,
+    good: u64,
     promised: u64,
     kept: u64,
     samples: Vec<Sample>,
@@ -176,8 +199,10 @@ pub(crate) struct Start {
 }
 
 impl Recorder {
-    pub fn new() -> Self {
+    pub fn new(slo: Slo) -> Self {
         Self {
+            slo,
+            good: 0,
             itl: histogram(),
             latency: histogram(),
             queue: histogram(),
@@ -246,6 +271,9 @@ impl Recorder {
         record(&mut self.ttft, ttft);
         record(&mut self.latency, usage.ended.since(arrived));
         record(&mut self.queue, usage.started.since(arrived));
+        let gaps = usage.generated_tokens.saturating_sub(1).max(1);
+        let itl_ms = millis(usage.ended.since(usage.first_token)) / f64::from(gaps);
+        self.good += u64::from(millis(ttft) <= self.slo.ttft_ms && itl_ms <= self.slo.itl_ms);
         let by_hit = if usage.cached_tokens > 0 { &mut self.hits } else { &mut self.misses };
         by_hit.add(millis(ttft));
         if deadline != Micros::NEVER {
@@ -280,12 +308,14 @@ impl Recorder {
         let prompt: u64 = self.tenants.values().map(|tenant| tenant.prompt).sum();
         outcome.output_per_second = count(output) / seconds;
         outcome.tokens_per_second = count(output + prompt) / seconds;
+        outcome.goodput_per_second = count(self.good) / seconds;
         outcome.in_time = if self.promised == 0 { 1.0 } else { count(self.kept) / count(self.promised) };
         outcome.ttft_ms = durations(&self.ttft);
-        let quantile = |percent| millis(Micros(self.ttft.value_at_quantile(f64::from(percent) / 100.0)));
-        outcome.ttft_quantiles_ms = (0..=100).map(quantile).collect();
+        outcome.ttft_quantiles_ms = quantiles(&self.ttft);
         outcome.itl_ms = durations(&self.itl);
+        outcome.itl_quantiles_ms = quantiles(&self.itl);
         outcome.latency_ms = durations(&self.latency);
+        outcome.latency_quantiles_ms = quantiles(&self.latency);
         outcome.queue_ms = durations(&self.queue);
         let rate = |kinds: &[PrefixEvent]| {
             let of = PrefixEvent::ALL.iter().zip(self.events).filter(|(event, _)| kinds.contains(event));
@@ -388,6 +418,9 @@ impl Service {
 
     fn serve(&mut self, tenant: u32, amount: f64) {
         self.tenants.entry(tenant).or_default().total += amount;
+        if self.tenants.len() < 2 {
+            return;
+        }
         let totals: Vec<(u32, f64)> = self.tenants.iter().map(|(id, o)| (*id, o.total)).collect();
         let total_of =
             |id: u32| totals.iter().find(|(other, _)| *other == id).map_or(0.0, |(_, total)| *total);
@@ -398,6 +431,28 @@ impl Service {
                 }
             }
         }
+    }
+}
+
+/// Durations as they were measured, summed up as a run's are.
+#[derive(Debug)]
+pub struct Measured(Histogram<u64>);
+
+impl Default for Measured {
+    fn default() -> Self {
+        Self(histogram())
+    }
+}
+
+impl Measured {
+    /// One more.
+    pub fn add(&mut self, duration: Micros) {
+        record(&mut self.0, duration);
+    }
+
+    /// All of them.
+    pub fn durations(&self) -> Durations {
+        durations(&self.0)
     }
 }
 
@@ -422,6 +477,12 @@ fn durations(histogram: &Histogram<u64>) -> Durations {
         p99: at(0.99),
         max: millis(Micros(histogram.max())),
     }
+}
+
+/// At 0, 1, .. 100 percent.
+fn quantiles(histogram: &Histogram<u64>) -> Vec<f64> {
+    let at = |percent| millis(Micros(histogram.value_at_quantile(f64::from(percent) / 100.0)));
+    (0..=100).map(at).collect()
 }
 
 fn millis(duration: Micros) -> f64 {
@@ -455,7 +516,7 @@ mod tests {
 
     #[test]
     fn samples_stay_bounded_and_cover_the_run() {
-        let mut recorder = Recorder::new();
+        let mut recorder = Recorder::new(Slo::default());
         for step in 0..100_000 {
             recorder.sample(step, || Sample {
                 at_s: count(step),

@@ -8,10 +8,11 @@ use infer_core::event::Event;
 use infer_core::executor::StepOutput;
 use infer_core::ids::{Micros, SequenceId};
 
+use crate::cost::Profile;
 use crate::device::VirtualDevice;
-use crate::hardware::Profile;
-use crate::metrics::{Outcome, Recorder, Sample, Start, count};
-use crate::workload::{Arrival, Generator, Workload};
+use crate::metrics::{Outcome, Recorder, Sample, Slo, Start, count};
+use crate::trace::{Reader, Replay, TraceError};
+use crate::workload::{Arrival, Generator, Traffic, Workload};
 
 /// Shortest time that a wake without a date lets pass.
 const TICK: Micros = Micros(1_000);
@@ -23,8 +24,11 @@ pub struct Settings {
     pub engine: EngineConfig,
     /// What it runs on.
     pub profile: Profile,
-    /// Offered work, as a part of what the device can finish.
+    /// Offered work, as a part of what the device can finish; of a trace, how much faster it is played than
+    /// it was recorded.
     pub load: f64,
+    /// What counts as served well.
+    pub slo: Slo,
     /// Names the traffic.
     pub seed: u64,
 }
@@ -37,19 +41,37 @@ pub fn simulate(
     settings: &Settings,
     policies: Policies,
     workload: &Workload,
-    mut progress: impl FnMut(u64),
+    progress: impl FnMut(u64),
 ) -> Outcome {
-    let mut run = Run::new(settings, policies, workload);
-    while run.turn() {
-        progress(run.recorder.outcome.finished + run.recorder.outcome.refused + run.recorder.outcome.failed);
-    }
-    run.finish()
+    let Settings { engine, profile, load, seed, .. } = settings;
+    let running = engine.limits.max_running;
+    let traffic = Generator::new(workload, profile, *load, running, engine.max_seq_len, *seed);
+    Run::new(settings, policies, traffic).complete(progress).0
 }
 
-struct Run {
+/// Plays at most `requests` requests of a trace and says what came of them.
+///
+/// # Errors
+/// Where the trace can't be read to its end.
+///
+/// # Panics
+/// As `simulate`.
+pub fn replay(
+    settings: &Settings,
+    policies: Policies,
+    trace: Reader<'_>,
+    requests: u64,
+    progress: impl FnMut(u64),
+) -> Result<Outcome, TraceError> {
+    let traffic = Replay::new(trace, settings.load, requests, settings.engine.max_seq_len);
+    let (outcome, mut traffic) = Run::new(settings, policies, traffic).complete(progress);
+    traffic.error().map_or(Ok(outcome), Err)
+}
+
+struct Run<T> {
     engine: Engine,
     device: VirtualDevice,
-    traffic: Generator,
+    traffic: T,
     recorder: Recorder,
     live: BTreeMap<SequenceId, Live>,
     events: Vec<Event>,
@@ -73,15 +95,14 @@ struct Live {
     started: bool,
 }
 
-impl Run {
-    fn new(settings: &Settings, policies: Policies, workload: &Workload) -> Self {
-        let Settings { engine, profile, load, seed } = settings;
-        let running = engine.limits.max_running;
+impl<T: Traffic> Run<T> {
+    fn new(settings: &Settings, policies: Policies, traffic: T) -> Self {
+        let Settings { engine, profile, seed, slo, .. } = settings;
         Self {
-            traffic: Generator::new(workload, profile, *load, running, engine.max_seq_len, *seed),
+            traffic,
             engine: Engine::new(engine.clone(), policies),
-            device: VirtualDevice::new(profile.clone()),
-            recorder: Recorder::new(),
+            device: VirtualDevice::new(profile.clone(), *seed),
+            recorder: Recorder::new(*slo),
             live: BTreeMap::new(),
             events: Vec::new(),
             output: StepOutput::default(),
@@ -91,6 +112,14 @@ impl Run {
             fingerprint: 0xCBF2_9CE4_8422_2325,
             steps: 0,
         }
+    }
+
+    fn complete(mut self, mut progress: impl FnMut(u64)) -> (Outcome, T) {
+        while self.turn() {
+            let so_far = &self.recorder.outcome;
+            progress(so_far.finished + so_far.refused + so_far.failed);
+        }
+        self.finish()
     }
 
     /// Lets in who has arrived, then runs a step, or lets time pass until something can happen.
@@ -127,7 +156,7 @@ impl Run {
     }
 
     fn submit(&mut self, arrival: Arrival) {
-        let Arrival { at, conversation, request, output_tokens, .. } = arrival;
+        let Arrival { at, conversation, request, output_tokens } = arrival;
         let (tenant, deadline) = (request.tenant.0, request.deadline);
         self.begun.get_or_insert(at);
         let prompt_tokens = u32::try_from(request.prompt.len()).expect("prompts are bounded");
@@ -219,7 +248,7 @@ impl Run {
         Some(live)
     }
 
-    fn finish(mut self) -> Outcome {
+    fn finish(mut self) -> (Outcome, T) {
         assert!(self.live.is_empty(), "every request ends");
         let snapshot = self.engine.snapshot(self.now);
         let outcome = &mut self.recorder.outcome;
@@ -227,7 +256,7 @@ impl Run {
         outcome.steps = self.steps;
         outcome.seconds = self.begun.map_or(0.0, |begun| count(self.now.since(begun).0) / 1e6);
         outcome.fingerprint = format!("{:016x}", self.fingerprint);
-        self.recorder.finish()
+        (self.recorder.finish(), self.traffic)
     }
 
     /// FNV-1a over words.

@@ -2,12 +2,12 @@
 
 use infer_core::config::EngineConfig;
 use infer_core::engine::Policies;
-use infer_sim::{Outcome, Profile, Settings, Workload, simulate};
+use infer_sim::{Outcome, Profile, Settings, Slo, Workload, simulate};
 
 fn settings(load: f64, seed: u64) -> Settings {
     let profile = Profile::named("h100", "8b").expect("a known profile");
     let engine = EngineConfig { total_blocks: 8_000, max_seq_len: 8_192, ..EngineConfig::default() };
-    Settings { engine, profile, load, seed }
+    Settings { engine, profile, load, seed, slo: Slo::default() }
 }
 
 fn run(workload: &str, load: f64) -> Outcome {

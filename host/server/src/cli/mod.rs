@@ -1,5 +1,6 @@
 //! The command line: raw flags in, exit codes out. 0 fine, 1 failed, 2 bad usage.
 
+mod admin;
 mod author;
 mod bench;
 mod flags;

@@ -2,15 +2,15 @@
 
 use clap::{Args, Subcommand, ValueEnum};
 use infer_api::admin::{
-    AvailablePolicy, CanaryInfo, ErrorBody, HistoryEntry, Policies, PolicySlot, ShadowInfo, SwapAnswer,
+    AvailablePolicy, CanaryInfo, HistoryEntry, Policies, PolicySlot, ShadowInfo, SwapAnswer,
 };
-use reqwest::{Client, Method};
+use reqwest::Method;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::admin::Host;
 use super::replay::{self, ReplayArgs};
 use super::{Failure, author};
-use crate::admin::token::{self, Token};
 use crate::policies::is_component_path;
 
 /// Commands about policies.
@@ -152,23 +152,23 @@ pub fn run(command: PolicyCommand) -> Result<(), Failure> {
             }
             PolicyCommand::Promote { kind, target } => {
                 let path = format!("/admin/policies/{}/promote", kind.name());
-                let answer = Host::of(&target)?.ask(Method::POST, &path, None).await?;
+                let answer = Host::of(&target.admin)?.ask(Method::POST, &path, None).await?;
                 print(&target, answer, show_swap)
             }
             PolicyCommand::Shadow { kind, stop, target } => {
                 let path = format!("/admin/policies/{}/shadow", kind.name());
                 let method = if stop { Method::DELETE } else { Method::GET };
-                let answer = Host::of(&target)?.ask(method, &path, None).await?;
+                let answer = Host::of(&target.admin)?.ask(method, &path, None).await?;
                 print(&target, answer, show_shadow)
             }
             PolicyCommand::Rollback { kind, target } => {
                 let path = format!("/admin/policies/{}/rollback", kind.name());
-                let answer = Host::of(&target)?.ask(Method::POST, &path, None).await?;
+                let answer = Host::of(&target.admin)?.ask(Method::POST, &path, None).await?;
                 print(&target, answer, show_swap)
             }
             PolicyCommand::History { kind, target } => {
                 let path = format!("/admin/policies/{}/history", kind.name());
-                let answer = Host::of(&target)?.ask(Method::GET, &path, None).await?;
+                let answer = Host::of(&target.admin)?.ask(Method::GET, &path, None).await?;
                 print(&target, answer, show_history)
             }
             PolicyCommand::Describe { what, target } => describe(&target, &what).await,
@@ -177,7 +177,7 @@ pub fn run(command: PolicyCommand) -> Result<(), Failure> {
 }
 
 async fn list(target: &Target) -> Result<(), Failure> {
-    let answer = Host::of(target)?.ask(Method::GET, "/admin/policies", None).await?;
+    let answer = Host::of(&target.admin)?.ask(Method::GET, "/admin/policies", None).await?;
     print(target, answer, |all: Policies| {
         println!("in force:");
         for slot in &all.slots {
@@ -268,7 +268,7 @@ async fn swap(
     };
     let query: String = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
     let path = format!("/admin/policies/{}?{query}", kind.name());
-    let answer = Host::of(target)?.ask(Method::PUT, &path, Some(body)).await?;
+    let answer = Host::of(&target.admin)?.ask(Method::PUT, &path, Some(body)).await?;
     print(target, answer, show_swap)
 }
 
@@ -292,7 +292,7 @@ pub(super) fn read_config(text: &str) -> Result<Value, Failure> {
 }
 
 async fn describe(target: &Target, what: &str) -> Result<(), Failure> {
-    let answer = Host::of(target)?.ask(Method::GET, "/admin/policies", None).await?;
+    let answer = Host::of(&target.admin)?.ask(Method::GET, "/admin/policies", None).await?;
     let all: Policies = parse(answer)?;
     let slot = all.slots.iter().find(|s| s.kind == what || s.name == what);
     let available = all.available.iter().find(|p| p.name == what);
@@ -438,50 +438,4 @@ fn print_json<T: serde::Serialize>(value: &T) -> Result<(), Failure> {
 fn parse<T: DeserializeOwned>(answer: Value) -> Result<T, Failure> {
     serde_json::from_value(answer)
         .map_err(|e| Failure::Failed(format!("the host's answer can't be read: {e}")))
-}
-
-/// A host's admin plane.
-struct Host {
-    base: String,
-    token: Token,
-    client: Client,
-}
-
-impl Host {
-    fn of(target: &Target) -> Result<Self, Failure> {
-        let given = target.admin.trim_end_matches('/');
-        let base = if given.contains("://") { given.to_owned() } else { format!("http://{given}") };
-        let wrong = || Failure::Usage(format!("--admin: {given} is no URL like http://127.0.0.1:8001"));
-        let url = reqwest::Url::parse(&base).map_err(|_| wrong())?;
-        if url.scheme() != "http" || url.host_str().is_none() {
-            return Err(wrong());
-        }
-        let token = token::find(url.port_or_known_default().unwrap_or(80)).map_err(Failure::Failed)?;
-        // The token must not go to a proxy that happens to stand in the environment.
-        let client = Client::builder().no_proxy().build().map_err(Failure::failed)?;
-        Ok(Self { base, token, client })
-    }
-
-    async fn ask(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<(&'static str, Vec<u8>)>,
-    ) -> Result<Value, Failure> {
-        let mut request =
-            self.client.request(method, format!("{}{path}", self.base)).bearer_auth(self.token.as_str());
-        if let Some((content_type, bytes)) = body {
-            request = request.header("content-type", content_type).body(bytes);
-        }
-        let unreachable = |e: reqwest::Error| Failure::Failed(format!("{} can't be reached: {e}", self.base));
-        let answer = request.send().await.map_err(unreachable)?;
-        let status = answer.status();
-        let bytes = answer.bytes().await.map_err(unreachable)?;
-        if status.is_success() {
-            return serde_json::from_slice(&bytes)
-                .map_err(|e| Failure::Failed(format!("the host's answer can't be read: {e}")));
-        }
-        let said = serde_json::from_slice::<ErrorBody>(&bytes).map(|b| b.error.message);
-        Err(Failure::Failed(said.unwrap_or_else(|_| format!("the host answered {status}"))))
-    }
 }

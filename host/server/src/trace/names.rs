@@ -94,7 +94,7 @@ impl Names {
         if let Some(shares) = shares {
             // The block in which it leaves the other's answer is like no block made of a name.
             let at = shares.tokens as usize / self.block_size;
-            if shares.tokens as usize % self.block_size > 0
+            if !(shares.tokens as usize).is_multiple_of(self.block_size)
                 && let Some(&name) = blocks.get(at)
             {
                 self.answer(name, id, at, None);

@@ -14,11 +14,13 @@ use crate::admin::refusal_name;
 use crate::data::reason_name;
 use crate::faults::Loaded;
 
+type Describe = Box<dyn Fn(PolicyKind, &Arc<PolicyInfo>) -> Policy + Send>;
+
 /// Writes a recording.
 pub struct Writer {
     names: Names,
     live: HashMap<SequenceId, Live>,
-    describe: Box<dyn Fn(PolicyKind, &Arc<PolicyInfo>) -> Policy + Send>,
+    describe: Describe,
     written: u64,
     foot: Foot,
 }

@@ -19,7 +19,7 @@ enum Better {
     Neither,
 }
 
-pub(super) const COLUMNS: [Column; 12] = [
+pub(super) const COLUMNS: [Column; 13] = [
     column("out tok/s", 0, |c| c.outcome.output_per_second, Better::More),
     column("TTFT mean", 0, |c| c.outcome.ttft_ms.mean, Better::Less),
     column("p50", 0, |c| c.outcome.ttft_ms.p50, Better::Less),
@@ -28,6 +28,7 @@ pub(super) const COLUMNS: [Column; 12] = [
     column("p99", 1, |c| c.outcome.itl_ms.p99, Better::Less),
     column("latency mean", 0, |c| c.outcome.latency_ms.mean, Better::Less),
     column("in time %", 1, |c| 100.0 * c.outcome.in_time, Better::More),
+    column("goodput/s", 2, |c| c.outcome.goodput_per_second, Better::More),
     column("hits %", 1, |c| 100.0 * c.outcome.cache.hit_rate, Better::More),
     column("prefilled %", 1, |c| 100.0 * c.outcome.cache.prefilled_ratio, Better::Less),
     column("refused", 0, |c| crate::metrics::count(c.outcome.refused), Better::Neither),
@@ -108,7 +109,7 @@ pub(super) fn is_best(column: &Column, cell: &Cell, group: &[Cell]) -> bool {
 /// The same columns and what they leave out, for spreadsheets. Durations are milliseconds.
 pub fn csv(cells: &[Cell]) -> String {
     let mut text = String::from(
-        "workload,load,contender,requests,finished,refused,failed,seconds,output_tokens_per_second,\
+        "workload,load,contender,requests,finished,refused,failed,seconds,output_tokens_per_second,goodput_per_second,\
          ttft_mean,ttft_p50,ttft_p95,ttft_p99,itl_p50,itl_p95,itl_p99,latency_mean,latency_p50,latency_p99,\
          in_time,hit_rate,prefilled_ratio,preemptions,service_gap,policy_faults,fingerprint\n",
     );
@@ -116,7 +117,7 @@ pub fn csv(cells: &[Cell]) -> String {
         let o = &cell.outcome;
         let _ = writeln!(
             text,
-            "{},{},{},{},{},{},{},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},\
+            "{},{},{},{},{},{},{},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},\
              {:.5},{:.5},{:.5},{},{:.1},{},{}",
             cell.workload,
             cell.load,
@@ -127,6 +128,7 @@ pub fn csv(cells: &[Cell]) -> String {
             o.failed,
             o.seconds,
             o.output_per_second,
+            o.goodput_per_second,
             o.ttft_ms.mean,
             o.ttft_ms.p50,
             o.ttft_ms.p95,

@@ -7,9 +7,9 @@ use infer_core::ids::{Micros, SessionId, TenantId};
 use infer_core::request::{Request, SamplingParams};
 
 use super::arrivals::Clock;
-use super::{Limit, Stream, Text, Workload};
+use super::{Limit, Stream, Text, Traffic, Workload};
+use crate::cost::Profile;
 use crate::device::END_TOKEN;
-use crate::hardware::Profile;
 use crate::random::Random;
 
 /// A request that arrives.
@@ -17,9 +17,7 @@ use crate::random::Random;
 pub struct Arrival {
     /// When.
     pub at: Micros,
-    /// Of which stream.
-    pub stream: usize,
-    /// The conversation that it continues; the generator wants to hear how it ends.
+    /// Names it to its traffic, which wants to hear how it ends.
     pub conversation: Option<u64>,
     /// What is asked.
     pub request: Request,
@@ -89,46 +87,6 @@ impl Generator {
             generator.begin_later(at);
         }
         generator
-    }
-
-    /// When the next request arrives, as far as is known now.
-    pub fn next_at(&self) -> Option<Micros> {
-        if self.left == 0 { None } else { self.due.keys().next().map(|&(at, _)| Micros(at)) }
-    }
-
-    /// The next request, if it arrives by `now`.
-    pub fn pop(&mut self, now: Micros) -> Option<Arrival> {
-        let at = self.next_at().filter(|&at| at <= now)?;
-        let (_, due) = self.due.pop_first().expect("something is due");
-        self.left -= 1;
-        let conversation = match due {
-            Due::Begin { stream } => {
-                self.begin_later(stream);
-                match self.open_conversation(stream) {
-                    Some(conversation) => conversation,
-                    None => return Some(self.single(stream, at)),
-                }
-            }
-            Due::Turn { conversation } => conversation,
-        };
-        Some(self.turn(conversation, at))
-    }
-
-    /// A turn was answered with these tokens, or refused: what comes next of its conversation.
-    pub fn ended(&mut self, conversation: u64, reply: Option<&[u32]>, now: Micros) {
-        let Some(state) = self.conversations.get_mut(&conversation) else { return };
-        if let (Some(reply), Some(last)) = (reply, state.turns.last_mut()) {
-            last.extend(reply.iter().filter(|&&token| token != END_TOKEN));
-        }
-        if state.turns_left == 0 || reply.is_none() {
-            self.conversations.remove(&conversation);
-            return;
-        }
-        let source = &mut self.streams[state.stream];
-        let Text::Conversation { think_s, .. } = source.stream.text else { return };
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive")]
-        let think = (source.random.exponential(think_s.max(1e-6)) * 1e6) as u64;
-        self.add(now.plus(Micros(think)).0, Due::Turn { conversation });
     }
 
     fn add(&mut self, at: u64, due: Due) {
@@ -209,12 +167,51 @@ impl Generator {
             stop_tokens: Arc::from([END_TOKEN]),
             sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
         };
-        Arrival { at, stream, conversation, request, output_tokens: wanted.min(limit) }
+        Arrival { at, conversation, request, output_tokens: wanted.min(limit) }
+    }
+}
+
+impl Traffic for Generator {
+    fn next_at(&self) -> Option<Micros> {
+        if self.left == 0 { None } else { self.due.keys().next().map(|&(at, _)| Micros(at)) }
+    }
+
+    fn pop(&mut self, now: Micros) -> Option<Arrival> {
+        let at = self.next_at().filter(|&at| at <= now)?;
+        let (_, due) = self.due.pop_first().expect("something is due");
+        self.left -= 1;
+        let conversation = match due {
+            Due::Begin { stream } => {
+                self.begin_later(stream);
+                match self.open_conversation(stream) {
+                    Some(conversation) => conversation,
+                    None => return Some(self.single(stream, at)),
+                }
+            }
+            Due::Turn { conversation } => conversation,
+        };
+        Some(self.turn(conversation, at))
+    }
+
+    fn ended(&mut self, conversation: u64, reply: Option<&[u32]>, now: Micros) {
+        let Some(state) = self.conversations.get_mut(&conversation) else { return };
+        if let (Some(reply), Some(last)) = (reply, state.turns.last_mut()) {
+            last.extend(reply.iter().filter(|&&token| token != END_TOKEN));
+        }
+        if state.turns_left == 0 || reply.is_none() {
+            self.conversations.remove(&conversation);
+            return;
+        }
+        let source = &mut self.streams[state.stream];
+        let Text::Conversation { think_s, .. } = source.stream.text else { return };
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive")]
+        let think = (source.random.exponential(think_s.max(1e-6)) * 1e6) as u64;
+        self.add(now.plus(Micros(think)).0, Due::Turn { conversation });
     }
 }
 
 /// Appends the first `tokens` tokens of the text with this name.
-fn text(to: &mut Vec<u32>, identity: u64, tokens: u32) {
+pub(crate) fn text(to: &mut Vec<u32>, identity: u64, tokens: u32) {
     to.extend((0..u64::from(tokens)).map(|at| {
         let mixed = (identity ^ at.wrapping_mul(0xD6E8_FEB8_6659_FD93)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         1 + ((mixed ^ (mixed >> 29)) >> 33) as u32

@@ -11,10 +11,24 @@ mod lengths;
 mod named;
 
 pub use arrivals::Arrivals;
+pub(crate) use generator::text;
 pub use generator::{Arrival, Generator};
 pub use lengths::Lengths;
 
+use infer_core::ids::Micros;
 use serde::{Deserialize, Serialize};
+
+/// Where requests come from.
+pub(crate) trait Traffic {
+    /// When the next request arrives, as far as is known now; `None` where none comes unless one ends.
+    fn next_at(&self) -> Option<Micros>;
+
+    /// The next request, if it arrives by `now`.
+    fn pop(&mut self, now: Micros) -> Option<Arrival>;
+
+    /// What has an [`Arrival::conversation`] was answered with these tokens; `None` where it ended badly.
+    fn ended(&mut self, conversation: u64, reply: Option<&[u32]>, now: Micros);
+}
 
 /// Named traffic.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -4,10 +4,11 @@
 //! A step reads every weight once, whatever its batch, reads the keys and values of every sequence in it,
 //! and multiplies every token with every weight. It takes as long as the slower of the memory and the
 //! arithmetic, plus what launching it costs. Data-sheet peaks are never reached, so each device has an
-//! efficiency for both; a profile fitted to a measured run replaces them.
+//! efficiency for both; a profile fitted to a measured run needs neither.
 
-use infer_core::batch::Batch;
 use serde::{Deserialize, Serialize};
+
+use super::Work;
 
 /// A device by its peaks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -51,7 +52,7 @@ pub struct ModelShape {
 
 /// A model on a device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Profile {
+pub struct Roofline {
     /// The device.
     pub hardware: Hardware,
     /// The model.
@@ -109,39 +110,9 @@ impl ModelShape {
     }
 }
 
-/// What a step asks of a device.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Work {
-    /// Tokens computed.
-    pub tokens: f64,
-    /// Keys and values read, in tokens, counted once per row.
-    pub context: f64,
-    /// Sum over the computed tokens of what each attends to.
-    pub attended: f64,
-}
-
-impl Work {
-    /// Of a batch.
-    pub fn of(batch: &Batch) -> Self {
-        let mut work = Self::default();
-        for row in batch.rows.iter().filter(|row| row.token_len > 0) {
-            let (new, context) = (f64::from(row.token_len), f64::from(row.context_len));
-            work.tokens += new;
-            work.context += context;
-            work.attended += new * (context - (new - 1.0) / 2.0);
-        }
-        work
-    }
-}
-
-impl Profile {
-    /// A device and a model by name.
-    pub fn named(hardware: &str, model: &str) -> Option<Self> {
-        Some(Self { hardware: Hardware::named(hardware)?, model: ModelShape::named(model)? })
-    }
-
+impl Roofline {
     /// Microseconds that a step takes.
-    pub fn step_us(&self, work: Work) -> f64 {
+    pub fn step_us(&self, work: &Work) -> f64 {
         let (device, model) = (&self.hardware, &self.model);
         let attention = 4.0 * f64::from(model.layers) * f64::from(model.heads) * f64::from(model.head_dim);
         let flops = 2.0 * model.weights * work.tokens + attention * work.attended;
@@ -160,49 +131,35 @@ impl Profile {
         let blocks = (left / block).clamp(0.0, 4_000_000.0) as u32;
         blocks
     }
-
-    /// Requests of these mean lengths that the device can finish a second, `running` of them at once:
-    /// what a load of 1 means.
-    pub fn capacity(&self, prompt: f64, output: f64, running: u32) -> f64 {
-        let running = f64::from(running);
-        let chunk = 512.0_f64.min(prompt.max(1.0));
-        let prefill = Work { tokens: chunk, context: prompt / 2.0, attended: chunk * prompt / 2.0 };
-        // Chunks share steps with decodes, so the weights they would read anyway are not counted twice.
-        let idle = Work { tokens: 1.0, ..Work::default() };
-        let prefill_us = (self.step_us(prefill) - self.step_us(idle)).max(0.0) * prompt / chunk;
-        let context = running * (prompt + output / 2.0);
-        let decode = Work { tokens: running, context, attended: context };
-        let decode_us = self.step_us(decode) * output / running;
-        1e6 / (prefill_us + decode_us)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn decode(rows: f64, context: f64) -> Work {
-        Work { tokens: rows, context: rows * context, attended: rows * context }
+    fn of(hardware: &str, model: &str) -> Roofline {
+        let (hardware, model) = (Hardware::named(hardware).unwrap(), ModelShape::named(model).unwrap());
+        Roofline { hardware, model }
     }
 
     #[test]
     fn decode_is_bound_by_memory_and_prefill_by_arithmetic() {
-        let profile = Profile::named("h100", "8b").unwrap();
-        let one = profile.step_us(decode(1.0, 500.0));
-        let many = profile.step_us(decode(32.0, 500.0));
+        let profile = of("h100", "8b");
+        let one = profile.step_us(&Work::decode(1.0, 500.0));
+        let many = profile.step_us(&Work::decode(32.0, 500.0));
         // 16 GB at 80 % of 3.35 TB/s are 6 ms; 31 more sequences add their caches alone.
         assert!((6_000.0..6_500.0).contains(&one), "{one}");
         assert!(many < 1.2 * one, "{many}");
-        let prompt = Work { tokens: 4_096.0, context: 4_096.0, attended: 4_096.0 * 2_048.0 };
-        assert!(profile.step_us(prompt) > 10.0 * one);
+        let prompt = Work::chunk(4_096.0, 4_096.0);
+        assert!(profile.step_us(&prompt) > 10.0 * one);
     }
 
     #[test]
     fn the_pool_is_what_the_weights_leave() {
         // 72 GB less 16 GB of weights at 128 KiB a token.
-        let blocks = Profile::named("h100", "8b").unwrap().blocks(16);
+        let blocks = of("h100", "8b").blocks(16);
         assert!((26_000..28_000).contains(&blocks), "{blocks}");
-        assert_eq!(Profile::named("l4", "70b").unwrap().blocks(16), 0);
+        assert_eq!(of("l4", "70b").blocks(16), 0);
     }
 
     #[test]

@@ -1,0 +1,107 @@
+//! `infer sim calibrate`: from the steps of recordings to a device profile.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use infer_api::trace::Step;
+use infer_sim::cost::{Fitted, Observation, Work, calibrate};
+
+use super::trace::Recording;
+use super::{Failure, emit};
+
+pub const AFTER_HELP: &str = "\
+Record a run that is busy in many ways, short and long prompts, few and many sequences at once, then fit:
+  infer sim record --out w2.jsonl &
+  infer bench serve --url http://127.0.0.1:8000 --workload w2 --requests 64
+  infer sim calibrate w2.jsonl --out host.json
+  infer sim run --device host.json --workload chat
+The same recordings give the same profile.";
+
+/// Arguments of `infer sim calibrate`.
+#[derive(Args)]
+pub struct CalibrateArgs {
+    /// Recordings of one host
+    #[arg(value_name = "FILE", required = true)]
+    recordings: Vec<PathBuf>,
+    /// Where the profile goes
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// What the profile is called [default: the model and the device of the recording]
+    #[arg(long)]
+    name: Option<String>,
+    /// Leaves out how much steps vary: each takes what such a step takes on average
+    #[arg(long)]
+    steady: bool,
+}
+
+/// Fits and writes.
+pub fn run(args: &CalibrateArgs) -> Result<(), Failure> {
+    let mut observations = Vec::new();
+    let mut first = None;
+    for path in &args.recordings {
+        let wrong = |error: &dyn std::fmt::Display| Failure::Usage(format!("{}: {error}", path.display()));
+        let mut recording = Recording::open(path)?;
+        let head = recording.head().map_err(|error| wrong(&error))?;
+        let known = first.get_or_insert_with(|| head.clone());
+        if (&known.model, &known.device) != (&head.model, &head.device) {
+            let message = format!(
+                "it is of {} on {}, the first of {} on {}; one profile is for one host",
+                head.model, head.device, known.model, known.device
+            );
+            return Err(wrong(&message));
+        }
+        let mut steps = Steps::default();
+        while let Some((_, line)) = recording.next().map_err(|error| wrong(&error))? {
+            observations.extend(steps.take(&line));
+        }
+    }
+    let head = first.expect("there is a recording");
+    let found = calibrate(&observations).map_err(|error| Failure::Failed(error.to_string()))?;
+    let name = args.name.clone().unwrap_or_else(|| format!("{} on {}", head.model, head.device));
+    let spread = if args.steady { Vec::new() } else { found.spread };
+    let pool = (head.engine.block_size, head.engine.total_blocks);
+    let fitted = Fitted::new(name, pool, found.cost, spread, found.fit);
+    eprintln!(
+        "{} steps; a step's computed time is off by {:.1} % (median), {:.1} % (95th percentile); all together \
+         {:+.1} %",
+        found.fit.steps, found.fit.error_p50_percent, found.fit.error_p95_percent, found.fit.total_percent
+    );
+    emit(args.out.as_deref(), &fitted.to_json())
+}
+
+/// Joins steps to what they took.
+#[derive(Default)]
+pub struct Steps {
+    last: Option<(u64, u64)>,
+}
+
+impl Steps {
+    /// The observation that a line makes, if it does. While the host is busy a step takes from the end of the
+    /// one before to its own: planning, tokens on their way to clients and new requests are part of it.
+    pub fn take(&mut self, line: &infer_api::trace::Line) -> Option<Observation> {
+        use infer_api::trace::Line;
+        match line {
+            Line::Step(step) => {
+                let follows = |(number, _): &(u64, u64)| !step.waited && number + 1 == step.step;
+                let begun = self.last.filter(follows).map_or(step.at, |(_, end)| end);
+                self.last = Some((step.step, step.end));
+                #[expect(clippy::cast_precision_loss, reason = "microseconds of a step")]
+                let us = step.end.saturating_sub(begun) as f64;
+                Some(Observation { work: work(step), us })
+            }
+            Line::Lost { .. } => {
+                self.last = None;
+                None
+            }
+            _ => None,
+        }
+    }
+}
+
+fn work(step: &Step) -> Work {
+    let mut work = Work::default();
+    for ((&tokens, &context), &drew) in step.tokens.iter().zip(&step.context).zip(&step.drew) {
+        work.add(tokens, context, drew != 0);
+    }
+    work
+}

@@ -1,0 +1,210 @@
+//! `infer sim judge`: what a profile predicts for recorded traffic, beside what was measured.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use infer_api::trace::Line;
+use infer_core::ids::Micros;
+use infer_core::policy::PolicyKind;
+use infer_sim::metrics::{Durations, Measured};
+use infer_sim::{Outcome, Settings, Slo, replay};
+use serde::Serialize;
+
+use super::policies::{self, Choice, Components};
+use super::settings::{profile, validated};
+use super::trace::{Recording, TraceFile};
+use super::{Failure, emit};
+
+pub const AFTER_HELP: &str = "\
+Each recording is played with the settings and the policies of the recorded host, on the profile's device, and
+what clients got then is compared with what they get here. Times begin when the host had read a request and end
+when a token left the engine. A profile is best judged on other recordings than those it was fitted to.";
+
+/// Arguments of `infer sim judge`.
+#[derive(Args)]
+pub struct JudgeArgs {
+    /// Recordings of the host that the profile is of
+    #[arg(value_name = "FILE", required = true)]
+    recordings: Vec<PathBuf>,
+    /// A profile file that `infer sim calibrate` wrote, or a device by name
+    #[arg(long, visible_alias = "hardware", value_name = "FILE|NAME")]
+    device: String,
+    /// The model's shape, where the device is given by name
+    #[arg(long)]
+    model: Option<String>,
+    /// Names how the steps of the profile vary
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// A component that a recording names and that isn't shipped, repeatable
+    #[arg(long, value_name = "FILE.wasm")]
+    component: Vec<PathBuf>,
+    /// How the result is written
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+    /// A table for a README
+    Markdown,
+}
+
+/// One figure of a recording.
+#[derive(Debug, Serialize)]
+struct Figure {
+    recording: String,
+    what: &'static str,
+    measured: f64,
+    predicted: f64,
+    /// Predicted over measured, in percent less 100.
+    error_percent: f64,
+}
+
+/// Judges.
+pub fn run(args: &JudgeArgs) -> Result<(), Failure> {
+    let profile = profile(&args.device, args.model.as_deref())?;
+    let loader = policies::loader()?;
+    let components = Components::new(&loader, &args.component)?;
+    let mut figures = Vec::new();
+    for path in &args.recordings {
+        let wrong = |error: String| Failure::Usage(format!("{}: {error}", path.display()));
+        let trace = TraceFile::find(path)?;
+        let head =
+            trace.head().ok_or_else(|| wrong("it is no recording: nothing was measured".to_owned()))?;
+        let measured = measure(path)?;
+        let slot = |kind: PolicyKind| -> Result<Choice, Failure> {
+            let policy = head.policies.iter().find(|policy| policy.kind == kind.name());
+            let policy = policy.ok_or_else(|| wrong(format!("it names no {kind}")))?;
+            components.find(policy).map_err(|error| wrong(format!("{error} with --component")))
+        };
+        let [scheduler, admission, cache] = PolicyKind::ALL.map(slot);
+        let (scheduler, admission, cache) = (scheduler?, admission?, cache?);
+        let slots = policies::slots(&loader, [&scheduler, &admission, &cache]).map_err(wrong)?;
+        let settings = Settings {
+            engine: validated(&head.engine, args.seed)?,
+            profile: profile.clone(),
+            load: 1.0,
+            slo: Slo::default(),
+            seed: args.seed,
+        };
+        let requests = trace.read().map_err(wrong)?;
+        let predicted =
+            replay(&settings, slots, requests, u64::MAX, |_| {}).map_err(|error| wrong(error.to_string()))?;
+        figures.extend(compare(&trace.name(), &measured, &predicted));
+    }
+    let text = match args.format {
+        Format::Json => serde_json::to_string_pretty(&figures).map_err(Failure::failed)? + "\n",
+        Format::Text => table(&figures, false),
+        Format::Markdown => table(&figures, true),
+    };
+    emit(None, &text)
+}
+
+/// What clients got.
+#[derive(Default)]
+struct Run {
+    ttft: Measured,
+    itl: Measured,
+    latency: Measured,
+    begun: Option<u64>,
+    ended: u64,
+    tokens: u64,
+}
+
+fn measure(path: &std::path::Path) -> Result<Run, Failure> {
+    let wrong = |error: &dyn std::fmt::Display| Failure::Usage(format!("{}: {error}", path.display()));
+    let mut recording = Recording::open(path)?;
+    let mut run = Run::default();
+    // When each was sent, and when its last token came.
+    let mut live: HashMap<u64, (u64, Option<u64>)> = HashMap::new();
+    while let Some((line, what)) = recording.next().map_err(|error| wrong(&error))? {
+        match what {
+            Line::Request(request) => {
+                run.begun.get_or_insert(request.sent);
+                live.insert(request.id, (request.sent, None));
+            }
+            Line::Step(step) => {
+                for (id, _) in step.ids.iter().zip(&step.drew).filter(|(_, drew)| **drew != 0) {
+                    let Some((sent, last)) = live.get_mut(id) else { continue };
+                    let (since, into) = match last.replace(step.end) {
+                        Some(last) => (last, &mut run.itl),
+                        None => (*sent, &mut run.ttft),
+                    };
+                    into.add(Micros(step.end.saturating_sub(since)));
+                    run.tokens += 1;
+                    run.ended = run.ended.max(step.end);
+                }
+            }
+            Line::End(end) => {
+                if let Some((sent, Some(last))) = live.remove(&end.id) {
+                    run.latency.add(Micros(last.saturating_sub(sent)));
+                }
+            }
+            Line::Lost { happenings } => {
+                let message =
+                    format!("line {line}: {happenings} things that happened are missing; record again");
+                return Err(wrong(&message));
+            }
+            _ => {}
+        }
+    }
+    if run.tokens == 0 {
+        return Err(wrong(&"no request generated anything"));
+    }
+    Ok(run)
+}
+
+fn compare(recording: &str, run: &Run, predicted: &Outcome) -> Vec<Figure> {
+    let seconds = Micros(run.ended - run.begun.unwrap_or(run.ended)).0 as f64 / 1e6;
+    let figure = |what, measured: f64, predicted: f64| Figure {
+        recording: recording.to_owned(),
+        what,
+        measured,
+        predicted,
+        error_percent: if measured > 0.0 { 100.0 * (predicted / measured - 1.0) } else { 0.0 },
+    };
+    let mut figures = Vec::new();
+    let kinds: [(_, Durations, Durations); 3] = [
+        (["TTFT p50 ms", "TTFT p95 ms"], run.ttft.durations(), predicted.ttft_ms),
+        (["ITL p50 ms", "ITL p95 ms"], run.itl.durations(), predicted.itl_ms),
+        (["latency p50 ms", "latency p95 ms"], run.latency.durations(), predicted.latency_ms),
+    ];
+    for ([p50, p95], was, is) in kinds {
+        figures.push(figure(p50, was.p50, is.p50));
+        figures.push(figure(p95, was.p95, is.p95));
+    }
+    figures.push(figure("output tok/s", run.tokens as f64 / seconds.max(1e-9), predicted.output_per_second));
+    figures
+}
+
+fn table(figures: &[Figure], markdown: bool) -> String {
+    let mut text = String::new();
+    let width = figures.iter().map(|figure| figure.recording.chars().count()).max().unwrap_or(0).max(9);
+    if markdown {
+        text.push_str("| recording | | measured | predicted | error |\n|---|---|---|---|---|\n");
+    } else {
+        let _ = writeln!(
+            text,
+            "{:width$}  {:14} {:>10} {:>10} {:>8}",
+            "recording", "", "measured", "predicted", "error"
+        );
+    }
+    for Figure { recording, what, measured, predicted, error_percent } in figures {
+        let _ = if markdown {
+            writeln!(
+                text,
+                "| {recording} | {what} | {measured:.2} | {predicted:.2} | {error_percent:+.1} % |"
+            )
+        } else {
+            writeln!(
+                text,
+                "{recording:width$}  {what:14} {measured:10.2} {predicted:10.2} {error_percent:+7.1}%"
+            )
+        };
+    }
+    text
+}

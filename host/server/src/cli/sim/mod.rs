@@ -1,0 +1,66 @@
+//! `infer sim`: the same engine and the same components on virtual hardware, in virtual time; and what
+//! ties that to a live host: recordings, replays, calibration.
+
+mod calibrate;
+mod decisions;
+mod judge;
+mod policies;
+mod progress;
+mod record;
+mod run;
+mod settings;
+mod trace;
+
+use std::io::Write as _;
+use std::path::Path;
+
+use clap::Subcommand;
+
+use super::Failure;
+
+/// What to simulate, and with what.
+#[derive(Subcommand)]
+pub enum SimCommand {
+    /// Runs one set of policies on one workload or trace
+    #[command(after_help = run::AFTER_HELP)]
+    Run(Box<run::RunArgs>),
+    /// Compares policies on workloads or traces, by default the shipped schedulers on three
+    #[command(after_help = run::AFTER_HELP)]
+    Compare(Box<run::CompareArgs>),
+    /// Records what a running host does, as a trace
+    Record(record::RecordArgs),
+    /// Asks schedulers again what they were asked on a live host, and compares their plans
+    #[command(after_help = decisions::AFTER_HELP)]
+    Decisions(decisions::DecisionsArgs),
+    /// Fits a device profile to recorded traces
+    #[command(after_help = calibrate::AFTER_HELP)]
+    Calibrate(calibrate::CalibrateArgs),
+    /// Compares what a profile predicts for recorded traces with what was measured
+    #[command(after_help = judge::AFTER_HELP)]
+    Judge(judge::JudgeArgs),
+}
+
+/// Simulates.
+pub fn run(command: SimCommand) -> Result<(), Failure> {
+    match command {
+        SimCommand::Run(args) => run::run(*args),
+        SimCommand::Compare(args) => run::compare(*args),
+        SimCommand::Record(args) => record::run(&args),
+        SimCommand::Decisions(args) => decisions::run(&args),
+        SimCommand::Calibrate(args) => calibrate::run(&args),
+        SimCommand::Judge(args) => judge::run(&args),
+    }
+}
+
+/// Writes a result to a file, or to the terminal.
+fn emit(out: Option<&Path>, text: &str) -> Result<(), Failure> {
+    match out {
+        Some(path) => std::fs::write(path, text)
+            .map_err(|error| Failure::Failed(format!("can't write {}: {error}", path.display()))),
+        None => {
+            // A reader that has seen enough, `head` say, is no failure.
+            let _ = std::io::stdout().lock().write_all(text.as_bytes());
+            Ok(())
+        }
+    }
+}

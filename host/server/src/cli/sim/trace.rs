@@ -1,0 +1,261 @@
+//! Trace files: recordings of a host, and the public formats.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+
+use infer_api::trace::{End, FORMAT, Head, Line};
+use infer_sim::Subject;
+use infer_sim::trace::{After, Format, Lines, Reader, Recorded, Shares, Text, TraceError, in_order};
+
+use super::Failure;
+
+/// Longest line of a recording: a view of a full queue.
+const MAX_LINE_BYTES: u64 = 64 << 20;
+/// Requests that may be under way at once in a recording.
+const MAX_PENDING: usize = 1 << 20;
+/// Ends that are remembered for those that follow.
+const ENDS: usize = 1 << 16;
+
+/// A file, and what it turned out to be.
+pub struct TraceFile {
+    path: PathBuf,
+    kind: Kind,
+}
+
+enum Kind {
+    Recording(Box<Head>),
+    Public(Format),
+}
+
+impl TraceFile {
+    /// Looks at the first line.
+    pub fn find(path: &Path) -> Result<Self, Failure> {
+        let wrong = |message: String| Failure::Usage(format!("{}: {message}", path.display()));
+        let mut lines = Lines::up_to(MAX_LINE_BYTES, open(path).map_err(wrong)?);
+        let first = lines.next().map_err(|error| wrong(error.to_string()))?;
+        let (_, text) = first.ok_or_else(|| wrong("is empty".to_owned()))?;
+        let kind = if text.starts_with("{\"head\"") {
+            let mut recording = Recording::open(path)?;
+            let head = recording.head().map_err(|error| wrong(error.to_string()))?;
+            Kind::Recording(Box::new(head))
+        } else {
+            let format = Format::of(text).ok_or_else(|| {
+                let known = Format::ALL.map(Format::name).join(", ");
+                wrong(format!("is no trace; it could be a recording of a host, or one of {known}"))
+            })?;
+            Kind::Public(format)
+        };
+        Ok(Self { path: path.to_owned(), kind })
+    }
+
+    /// The host that was recorded; `None` for a public format.
+    pub fn head(&self) -> Option<&Head> {
+        match &self.kind {
+            Kind::Recording(head) => Some(head),
+            Kind::Public(_) => None,
+        }
+    }
+
+    /// The file's name without its path and ending.
+    pub fn name(&self) -> String {
+        self.path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    /// Its requests.
+    pub fn read(&self) -> Result<Reader<'static>, String> {
+        let file = open(&self.path)?;
+        match &self.kind {
+            Kind::Public(format) => Ok(format.read(file)),
+            Kind::Recording(_) => Ok(in_order(Requests::new(Recording::new(file)))),
+        }
+    }
+
+    /// To be simulated, at most so many requests of it.
+    pub fn subject(&self, requests: u64) -> Subject<'_> {
+        Subject::Recorded { name: self.name(), requests, open: Box::new(|| self.read()) }
+    }
+}
+
+fn open(path: &Path) -> Result<BufReader<File>, String> {
+    File::open(path).map(BufReader::new).map_err(|error| format!("can't be read: {error}"))
+}
+
+/// The lines of a host's recording.
+pub struct Recording {
+    lines: Lines<BufReader<File>>,
+}
+
+impl Recording {
+    fn new(file: BufReader<File>) -> Self {
+        Self { lines: Lines::up_to(MAX_LINE_BYTES, file) }
+    }
+
+    /// A recording from its first line.
+    pub fn open(path: &Path) -> Result<Self, Failure> {
+        open(path).map(Self::new).map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))
+    }
+
+    /// The next line with its number.
+    pub fn next(&mut self) -> Result<Option<(u64, Line)>, TraceError> {
+        let Some((line, text)) = self.lines.next()? else { return Ok(None) };
+        let parsed = serde_json::from_str(text).map_err(|error| {
+            let message = error.to_string();
+            let message = message.split(" at line ").next().unwrap_or_default().to_owned();
+            TraceError::At { line, column: error.column(), message }
+        })?;
+        Ok(Some((line, parsed)))
+    }
+
+    /// The first line.
+    pub fn head(&mut self) -> Result<Head, TraceError> {
+        let wrong = |message: String| TraceError::At { line: 1, column: 1, message };
+        match self.next()? {
+            Some((_, Line::Head(head))) if head.format == FORMAT => Ok(*head),
+            Some((_, Line::Head(head))) => {
+                Err(wrong(format!("it has format {}, this is {FORMAT}", head.format)))
+            }
+            _ => Err(wrong("a recording begins with its head".to_owned())),
+        }
+    }
+}
+
+/// The requests of a recording, in the order in which they came. How much one generated is known once it
+/// has ended, so those that came after it wait until then.
+struct Requests {
+    recording: Option<Recording>,
+    begins: u64,
+    block_tokens: u32,
+    pending: VecDeque<Pending>,
+    /// Where each stands, counted from the first that was ever pending.
+    places: HashMap<u64, u64>,
+    first: u64,
+    ends: HashMap<u64, u64>,
+    ended: VecDeque<u64>,
+    failed: Option<TraceError>,
+}
+
+struct Pending {
+    recorded: Recorded,
+    state: State,
+}
+
+#[derive(PartialEq, Eq)]
+enum State {
+    Open,
+    Ended,
+    /// It was turned away after it had been taken, so nobody knows what it would have been.
+    Refused,
+}
+
+impl Requests {
+    fn new(recording: Recording) -> Self {
+        Self {
+            recording: Some(recording),
+            begins: 0,
+            block_tokens: 1,
+            pending: VecDeque::new(),
+            places: HashMap::new(),
+            first: 0,
+            ends: HashMap::new(),
+            ended: VecDeque::new(),
+            failed: None,
+        }
+    }
+
+    fn take(&mut self, line: u64, what: Line) -> Result<(), TraceError> {
+        match what {
+            Line::Head(head) => (self.begins, self.block_tokens) = (head.at, head.engine.block_size),
+            Line::Request(request) => {
+                if self.pending.len() == MAX_PENDING {
+                    let message = format!("more than {MAX_PENDING} requests are under way at once");
+                    return Err(TraceError::At { line, column: 1, message });
+                }
+                let think = |id: u64| Some(request.sent.saturating_sub(*self.ends.get(&id)?));
+                let after = request.after.and_then(|id| Some(After { id, think_us: think(id)? }));
+                let shares = request.shares.map(|shares| Shares { id: shares.id, tokens: shares.tokens });
+                let recorded = Recorded {
+                    id: request.id,
+                    at_us: request.sent.saturating_sub(self.begins),
+                    tenant: request.tenant,
+                    session: request.session,
+                    priority: request.priority,
+                    ttft_us: request.ttft,
+                    prompt_tokens: request.prompt.max(1),
+                    output_tokens: 1,
+                    max_tokens: request.max.max(1),
+                    text: Text {
+                        block_tokens: self.block_tokens,
+                        blocks: request.blocks,
+                        whole: request.whole,
+                        shares,
+                    },
+                    after,
+                    followed: true,
+                };
+                self.places.insert(request.id, self.first + self.pending.len() as u64);
+                self.pending.push_back(Pending { recorded, state: State::Open });
+            }
+            Line::End(End { id, at, output, .. }) => {
+                self.remember(id, at);
+                self.settle(id, State::Ended, output);
+            }
+            Line::Refused(refused) if refused.id != 0 => self.settle(refused.id, State::Refused, 0),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn remember(&mut self, id: u64, at: u64) {
+        self.ends.insert(id, at);
+        self.ended.push_back(id);
+        if self.ended.len() > ENDS
+            && let Some(oldest) = self.ended.pop_front()
+        {
+            self.ends.remove(&oldest);
+        }
+    }
+
+    fn settle(&mut self, id: u64, state: State, output: u32) {
+        let Some(place) = self.places.remove(&id) else { return };
+        let Some(pending) = self.pending.get_mut((place - self.first) as usize) else { return };
+        pending.state = state;
+        pending.recorded.output_tokens = output.clamp(1, pending.recorded.max_tokens);
+    }
+}
+
+impl Iterator for Requests {
+    type Item = Result<Recorded, TraceError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            // Where the recording broke off, what was under way then is taken as it stood.
+            let settled = |pending: &Pending| pending.state != State::Open || self.recording.is_none();
+            if self.pending.front().is_some_and(settled) {
+                let pending = self.pending.pop_front().expect("there is a first");
+                self.first += 1;
+                if pending.state == State::Refused {
+                    continue;
+                }
+                return Some(Ok(pending.recorded));
+            }
+            let Some(recording) = &mut self.recording else {
+                return self.failed.take().map(Err);
+            };
+            match recording.next() {
+                Ok(Some((line, what))) => {
+                    if let Err(error) = self.take(line, what) {
+                        self.failed = Some(error);
+                        self.recording = None;
+                    }
+                }
+                Ok(None) => self.recording = None,
+                Err(error) => {
+                    self.failed = Some(error);
+                    self.recording = None;
+                }
+            }
+        }
+    }
+}

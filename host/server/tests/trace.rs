@@ -1,0 +1,242 @@
+//! Recordings of a live host: what they say, what they keep to themselves, and that the same components plan
+//! the same when they are asked the same.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use common::{Host, config, token_ids};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+/// A recording of a host under mixed traffic, with what its clients were told.
+struct Recorded {
+    lines: Vec<Value>,
+    path: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+const SHARED: &str = "You are a careful assistant that answers questions about inference servers in one short sentence and \
+     never makes anything up. What you do not know you say that you do not know, and whoever asks for more \
+     than one sentence gets one all the same, since more would only keep the others waiting. ";
+
+async fn record() -> Recorded {
+    let host = Host::start(config()).await;
+    let start = host.admin(Method::POST, "/admin/trace/start?decisions=on").send().await.unwrap();
+    assert_eq!(
+        (start.status().as_u16(), &start.headers()["content-type"]),
+        (200, &"application/x-ndjson".parse().unwrap())
+    );
+    let reading = tokio::spawn(start.text());
+
+    // Prompts with a beginning in common, at once.
+    let questions = ["What is a page?", "What is a batch?", "What is a prefix?", "Why do tokens stream?"];
+    let ask = |text: String| {
+        let host = &host;
+        async move { host.events(json!({"prompt": text, "max_tokens": 24, "ignore_eos": true})).await }
+    };
+    ask(format!("{SHARED}{}", questions[0])).await;
+    futures_util::future::join_all(questions.map(|question| ask(format!("{SHARED}{question}")))).await;
+    // A conversation that sends its history, as tokens: the second turn goes on from the answer.
+    let first: Vec<u64> = (0..70).map(|n| 5 + n * 3 % 200).collect();
+    let turn = |prompt: Vec<u64>| {
+        let host = &host;
+        let body =
+            json!({"prompt": prompt, "max_tokens": 20, "ignore_eos": true, "session_id": "secret session"});
+        async move { token_ids(&host.events(body).await) }
+    };
+    let answer = turn(first.clone()).await;
+    turn([first, answer, (0..30).map(|n| 40 + n).collect()].concat()).await;
+    // Another scheduler while something streams.
+    let swap = host.admin(Method::PUT, "/admin/policies/scheduler").json(&json!({"name": "srpt"})).send();
+    let (_, swapped) = tokio::join!(ask("Tell me a long story about blocks.".repeat(8)), swap);
+    assert_eq!(swapped.unwrap().status(), 200);
+    futures_util::future::join_all(questions.map(|question| ask(question.to_owned()))).await;
+
+    let again = host.admin(Method::POST, "/admin/trace/start").send().await.unwrap();
+    assert_eq!(again.status(), 409, "one recording at a time");
+    let stopped: Value =
+        host.admin(Method::POST, "/admin/trace/stop").send().await.unwrap().json().await.unwrap();
+    assert_eq!(stopped["lost"], 0);
+    let text = reading.await.unwrap().unwrap();
+    host.server.shutdown().await;
+
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("host.jsonl");
+    std::fs::write(&path, &text).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    Recorded { lines, path, _dir: dir }
+}
+
+fn of<'a>(lines: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    lines.iter().filter_map(|line| line.get(kind)).collect()
+}
+
+fn infer(arguments: &[&str], path: &Path) -> Output {
+    let mut infer = Command::new(env!("CARGO_BIN_EXE_infer"));
+    infer.arg("sim").args(arguments).arg(path).output().expect("infer starts")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_recording_keeps_texts_to_itself_and_replays_to_the_same_decisions() {
+    let recorded = record().await;
+    let Recorded { lines, path, .. } = &recorded;
+
+    // What it says.
+    assert!(lines[0].get("head").is_some() && lines.last().unwrap().get("foot").is_some());
+    let (requests, ends) = (of(lines, "request"), of(lines, "end"));
+    assert_eq!((requests.len(), ends.len()), (12, 12));
+    assert!(ends[..5].iter().all(|end| end["output"] == 24 && end["reason"] == "length"));
+    let drawn: u64 = of(lines, "step")
+        .iter()
+        .flat_map(|step| step["drew"].as_array().unwrap())
+        .map(|drew| drew.as_u64().unwrap())
+        .sum();
+    let output: u64 = ends.iter().map(|end| end["output"].as_u64().unwrap()).sum();
+    assert_eq!(drawn, output, "every token is in a step");
+    assert!(of(lines, "step").iter().all(|step| step["at"].as_u64() < step["end"].as_u64()));
+    let blocks = |at: usize| requests[at]["blocks"].as_array().unwrap();
+    assert!(blocks(1).len() > 2 && blocks(1)[..2] == blocks(2)[..2], "a common beginning is seen");
+    assert_eq!(requests[0]["whole"], requests[1]["whole"], "and so is a whole prompt that comes again");
+    assert_ne!(requests[1]["whole"], requests[2]["whole"]);
+    let (first, second) = (requests[5], requests[6]);
+    assert_eq!(second["shares"], json!({"id": first["id"], "tokens": 90}));
+    assert_eq!((&second["after"], &second["session"]), (&first["id"], &first["session"]));
+    assert_eq!(of(lines, "policy")[0]["members"][0]["name"], "srpt");
+
+    // What it doesn't say.
+    let text = std::fs::read_to_string(path).unwrap();
+    for secret in ["secret session", "careful assistant", "page", "[5,8,11,14", "hash_key"] {
+        assert!(!text.contains(secret), "{secret}");
+    }
+
+    // The same components plan the same, the swapped one too.
+    let decisions = of(lines, "decision").len();
+    assert!(decisions > 100, "{decisions}");
+    let again = infer(&["decisions"], path);
+    assert!(again.status.success(), "{}", said(&again));
+    assert!(
+        said(&again).starts_with(&format!("{decisions} of {decisions} plans are equal\n")),
+        "{}",
+        said(&again)
+    );
+    let other = infer(&["decisions", "--scheduler", "static-batch"], path);
+    assert!(other.status.success() && said(&other).contains("now"), "{}", said(&other));
+
+    // A plan that was another is found.
+    let mut tampered = lines.clone();
+    let of_one =
+        |line: &Value| line["decision"]["plan"]["tokens"].as_array().is_some_and(|all| !all.is_empty());
+    let at = tampered.iter().position(of_one).unwrap();
+    let tokens = &mut tampered[at]["decision"]["plan"]["tokens"][0];
+    *tokens = (tokens.as_u64().unwrap() + 1).into();
+    let other = path.with_file_name("tampered.jsonl");
+    std::fs::write(&other, tampered.iter().map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+    let found = infer(&["decisions"], &other);
+    assert_eq!(found.status.code(), Some(1));
+    assert!(
+        said(&found).contains(&format!("{} of {decisions} plans are equal", decisions - 1)),
+        "{}",
+        said(&found)
+    );
+
+    replays_with_the_same_hits(&recorded);
+    calibrates_and_judges(&recorded);
+}
+
+/// In the simulator prompts share with each other what they shared on the host.
+fn replays_with_the_same_hits(Recorded { lines, path, .. }: &Recorded) {
+    let replayed = infer(&["run", "--device", "cpu", "--model", "demo", "--format", "json", "--trace"], path);
+    assert!(replayed.status.success(), "{}", said(&replayed));
+    let cells: Value = serde_json::from_slice(&replayed.stdout).unwrap();
+    let started = of(lines, "started");
+    let names = ["CONVERSATIONAL_HIT", "CROSS_REQUEST_HIT", "MISS_FULL", "FULL_HIT_NO_PREFILL_NEEDED"];
+    let on_the_host = names.map(|name| started.iter().filter(|start| start["event"] == name).count());
+    let in_the_simulator = [0, 1, 2, 3].map(|at| cells[0]["cache"]["events"][at].as_u64().unwrap() as usize);
+    assert_eq!(in_the_simulator, on_the_host);
+    assert!(on_the_host[0] == 1 && on_the_host[1] > 2, "{on_the_host:?}");
+    assert_eq!((&cells[0]["finished"], &cells[0]["requests"]), (&json!(12), &json!(12)));
+    // Played twice as fast it takes half as long, about.
+    let faster = infer(
+        &["run", "--device", "cpu", "--model", "demo", "--load", "2", "--format", "json", "--trace"],
+        path,
+    );
+    let cells_faster: Value = serde_json::from_slice(&faster.stdout).unwrap();
+    assert!(cells_faster[0]["seconds"].as_f64() < cells[0]["seconds"].as_f64());
+}
+
+/// A profile fitted to a recording says how long such traffic takes: how well is for a quiet machine to say.
+fn calibrates_and_judges(Recorded { path, .. }: &Recorded) {
+    let profile = path.with_file_name("profile.json");
+    let fitted = infer(&["calibrate", "--out", profile.to_str().unwrap()], path);
+    assert!(
+        fitted.status.success() && said(&fitted).contains("steps; a step's computed time"),
+        "{}",
+        said(&fitted)
+    );
+    let once = std::fs::read_to_string(&profile).unwrap();
+    infer(&["calibrate", "--out", profile.to_str().unwrap()], path);
+    assert_eq!(std::fs::read_to_string(&profile).unwrap(), once, "the same recording gives the same profile");
+    let judged = infer(&["judge", "--format", "json", "--device", profile.to_str().unwrap()], path);
+    assert!(judged.status.success(), "{}", said(&judged));
+    let figures: Vec<Value> = serde_json::from_slice(&judged.stdout).unwrap();
+    assert_eq!(figures.len(), 7);
+    for figure in &figures {
+        let (was, is) = (figure["measured"].as_f64().unwrap(), figure["predicted"].as_f64().unwrap());
+        assert!(was > 0.0 && is > 0.0, "{figure}");
+    }
+    let throughput = figures.iter().find(|figure| figure["what"] == "output tok/s").unwrap();
+    assert!(throughput["error_percent"].as_f64().unwrap().abs() < 50.0, "{throughput}");
+    let steady = infer(&["calibrate", "--steady"], path);
+    let steady: Value = serde_json::from_slice(&steady.stdout).unwrap();
+    assert_eq!(steady["spread"], json!([]));
+    let generated = infer(&["run", "--requests", "30", "--format", "csv", "--device"], &profile);
+    assert!(
+        generated.status.success() && said(&generated).contains("chat,0.8,continuous,30,30"),
+        "{}",
+        said(&generated)
+    );
+}
+
+#[tokio::test]
+async fn recordings_are_begun_and_ended_by_whoever_has_the_token() {
+    let host = Host::start(config()).await;
+    let post = |path: &'static str| {
+        let request = host.admin(Method::POST, path);
+        async move {
+            let answer = request.send().await.unwrap();
+            (answer.status().as_u16(), answer.text().await.unwrap())
+        }
+    };
+    for (path, status, says) in [
+        ("/admin/trace/stop", 409, "nothing is being recorded"),
+        ("/admin/trace/start?decisions=maybe", 422, "neither `on` nor `off`"),
+        ("/admin/trace/start?max_mib=0", 422, "whole number from 1"),
+        ("/admin/trace/start?file=/etc/passwd", 422, "unknown query parameter `file`"),
+    ] {
+        let (code, text) = post(path).await;
+        assert_eq!(code, status, "{path}");
+        assert!(text.contains(says), "{path}: {text}");
+    }
+    // Whoever goes away ends it.
+    let mut start = host.admin(Method::POST, "/admin/trace/start").send().await.unwrap();
+    assert!(start.chunk().await.unwrap().unwrap().starts_with(b"{\"head\""));
+    drop(start);
+    host.until("the next recording can begin", |_| true).await;
+    host.complete(json!({})).await.text().await.unwrap();
+    let mut second = host.admin(Method::POST, "/admin/trace/start?max_mib=1").send().await.unwrap();
+    assert_eq!(second.status(), 200);
+    assert!(second.chunk().await.unwrap().is_some());
+    assert_eq!(post("/admin/trace/stop").await.0, 200);
+    let mut rest = Vec::new();
+    while let Some(chunk) = second.chunk().await.unwrap() {
+        rest.extend(chunk);
+    }
+    assert!(String::from_utf8(rest).unwrap().contains("\"reason\":\"stopped\""));
+    host.server.shutdown().await;
+}

@@ -1,0 +1,242 @@
+//! Fits what steps cost to what steps took: least squares of relative errors over costs that can't be
+//! negative, by coordinate descent on the normal equations; steps that somebody else's work held up count
+//! less (Huber 1964). The same steps give the same costs.
+
+use super::fitted::{Cost, Fit, Segment};
+use super::{ProfileError, Work};
+
+/// A step and what it took.
+#[derive(Clone, Copy, Debug)]
+pub struct Observation {
+    /// What was in it.
+    pub work: Work,
+    /// Microseconds from the end of the step before, or from its beginning where the host was idle.
+    pub us: f64,
+}
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Calibration {
+    /// What steps cost.
+    pub cost: Cost,
+    /// See `Fitted::spread`.
+    pub spread: Vec<f64>,
+    /// How well that describes them.
+    pub fit: Fit,
+}
+
+/// Tokens in a step at which the cost of a token may change.
+const KNOTS: [f64; 7] = [1.0, 4.0, 16.0, 64.0, 128.0, 256.0, 1_024.0];
+/// Costs that are no cost of tokens: step, row, drawn, decode context, chunk attention.
+const PLAIN: usize = 5;
+const COSTS: usize = PLAIN + KNOTS.len();
+/// Fewer steps than this say too little.
+const MIN_STEPS: usize = 64;
+/// Relative error from which on a step counts less.
+const HUBER: f64 = 0.1;
+const ROUNDS: usize = 12;
+const SWEEPS: usize = 4_000;
+/// Values of a spread: every 2.5 %.
+const SPREAD: usize = 41;
+
+type Row = [f64; COSTS];
+
+/// Fits costs to `steps`.
+///
+/// # Errors
+/// Where there are too few steps to say anything.
+pub fn calibrate(steps: &[Observation]) -> Result<Calibration, ProfileError> {
+    let steps: Vec<Observation> = steps.iter().copied().filter(|step| step.us > 0.0).collect();
+    if steps.len() < MIN_STEPS {
+        let message = format!("{} steps were measured; at least {MIN_STEPS} are needed", steps.len());
+        return Err(ProfileError(message));
+    }
+    let rows: Vec<Row> = steps.iter().map(|step| features(&step.work)).collect();
+    let mut costs = [0.0; COSTS];
+    let mut weights = vec![1.0; steps.len()];
+    for _ in 0..ROUNDS {
+        costs = solve(&rows, &steps, &weights);
+        for ((weight, row), step) in weights.iter_mut().zip(&rows).zip(&steps) {
+            let error = (dot(row, &costs) - step.us).abs() / step.us;
+            *weight = if error > HUBER { HUBER / error } else { 1.0 };
+        }
+    }
+    // All steps together take as long as they took: throughput is their sum.
+    let measured: f64 = steps.iter().map(|step| step.us).sum();
+    let computed: f64 = rows.iter().map(|row| dot(row, &costs)).sum();
+    let scale = if computed > 0.0 { measured / computed } else { 1.0 };
+    let fit_of = |costs: &Row| {
+        let errors = rows.iter().zip(&steps).map(|(row, step)| (dot(row, costs) / step.us - 1.0).abs());
+        let mut errors: Vec<f64> = errors.collect();
+        errors.sort_by(f64::total_cmp);
+        let at = |part: f64| 100.0 * quantile(&errors, part);
+        Fit {
+            steps: steps.len() as u64,
+            error_p50_percent: at(0.5),
+            error_p95_percent: at(0.95),
+            total_percent: 100.0 * (computed / measured - 1.0),
+        }
+    };
+    let fit = fit_of(&costs);
+    let spread = spread(&rows, &steps, &costs, scale);
+    let cost = Cost {
+        step_us: costs[0].max(1.0),
+        row_us: costs[1],
+        drawn_us: costs[2],
+        decode_context_us: costs[3],
+        chunk_attended_us: costs[4],
+        tokens: KNOTS
+            .iter()
+            .zip(&costs[PLAIN..])
+            .map(|(&from, &us)| Segment { from: from - 1.0, us })
+            .collect(),
+    };
+    Ok(Calibration { cost, spread, fit })
+}
+
+fn features(work: &Work) -> Row {
+    let chunk = (work.attended - work.decode_context).max(0.0);
+    let mut row = [0.0; COSTS];
+    row[..PLAIN].copy_from_slice(&[1.0, work.rows, work.drawn, work.decode_context, chunk]);
+    for (at, cell) in row[PLAIN..].iter_mut().enumerate() {
+        let end = KNOTS.get(at + 1).map_or(f64::INFINITY, |next| next - 1.0);
+        *cell = (work.tokens.min(end) - (KNOTS[at] - 1.0)).max(0.0);
+    }
+    row
+}
+
+/// Minimizes the weighted squares of relative errors over costs of at least 0.
+fn solve(rows: &[Row], steps: &[Observation], weights: &[f64]) -> Row {
+    let mut normal = [[0.0; COSTS]; COSTS];
+    let mut target = [0.0; COSTS];
+    for ((row, step), weight) in rows.iter().zip(steps).zip(weights) {
+        let weight = weight / (step.us * step.us);
+        for (i, &a) in row.iter().enumerate() {
+            target[i] += weight * a * step.us;
+            for (j, &b) in row.iter().enumerate() {
+                normal[i][j] += weight * a * b;
+            }
+        }
+    }
+    // Where no step tells, a token costs what its neighbours cost.
+    for at in PLAIN..COSTS - 1 {
+        let pull = 1e-4 * normal[at][at].max(normal[at + 1][at + 1]);
+        normal[at][at] += pull;
+        normal[at + 1][at + 1] += pull;
+        normal[at][at + 1] -= pull;
+        normal[at + 1][at] -= pull;
+    }
+    let mut costs = [0.0; COSTS];
+    for _ in 0..SWEEPS {
+        let mut moved = 0.0_f64;
+        for i in 0..COSTS {
+            if normal[i][i] <= 0.0 {
+                continue;
+            }
+            let others: f64 = (0..COSTS).filter(|&j| j != i).map(|j| normal[i][j] * costs[j]).sum();
+            let next = ((target[i] - others) / normal[i][i]).max(0.0);
+            moved = moved.max((next - costs[i]).abs() * normal[i][i].sqrt());
+            costs[i] = next;
+        }
+        if moved < 1e-9 * (steps.len() as f64).sqrt() {
+            break;
+        }
+    }
+    costs
+}
+
+/// Measured over computed, at equal steps from the quickest to the slowest; `scale` is their mean, each step
+/// by how long it takes.
+fn spread(rows: &[Row], steps: &[Observation], costs: &Row, scale: f64) -> Vec<f64> {
+    let mut ratios: Vec<f64> =
+        rows.iter().zip(steps).map(|(row, step)| step.us / dot(row, costs).max(1e-9)).collect();
+    ratios.sort_by(f64::total_cmp);
+    let at = |nth: usize| quantile(&ratios, nth as f64 / (SPREAD - 1) as f64);
+    let mut spread: Vec<f64> = (0..SPREAD).map(at).collect();
+    // The slowest steps carry what the mean needs: halts are rare, and what is usual stays usual.
+    let last = SPREAD - 1;
+    let others = spread[0] / 2.0 + spread[1..last].iter().sum::<f64>();
+    spread[last] = (2.0 * (scale * last as f64 - others)).max(spread[last - 1]);
+    spread
+}
+
+fn dot(row: &Row, costs: &Row) -> f64 {
+    row.iter().zip(costs).map(|(a, b)| a * b).sum()
+}
+
+fn quantile(sorted: &[f64], part: f64) -> f64 {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within the list")]
+    let at = ((sorted.len() - 1) as f64 * part).round() as usize;
+    sorted[at]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+
+    /// Steps as a host makes them: decodes of 1 to 32 sequences, now and then with a piece of a prompt.
+    fn steps(cost: impl Fn(&Work) -> f64, noise: f64) -> Vec<Observation> {
+        let mut random = Random::new(5, 5);
+        let one = |random: &mut Random| {
+            let mut work = Work::default();
+            for _ in 0..1 + random.below(32) {
+                work.add(1, 40 + random.below(1_200) as u32, true);
+            }
+            if random.below(4) == 0 {
+                let tokens = 2 + random.below(511) as u32;
+                work.add(tokens, tokens + random.below(600) as u32, random.below(2) == 0);
+            }
+            let factor = 1.0 + noise * (random.unit() - 0.5);
+            Observation { work, us: cost(&work) * factor }
+        };
+        (0..4_000).map(|_| one(&mut random)).collect()
+    }
+
+    fn truth(work: &Work) -> f64 {
+        let chunk = work.attended - work.decode_context;
+        150.0 + 20.0 * work.rows + 0.01 * work.decode_context + 0.002 * chunk + 40.0 * work.tokens
+    }
+
+    #[test]
+    fn costs_are_found_again_and_hold_where_nothing_was_measured() {
+        let found = calibrate(&steps(truth, 0.0)).unwrap();
+        assert!(found.fit.error_p95_percent < 1.0, "{found:?}");
+        for unseen in [Work::decode(1.0, 30.0), Work::decode(64.0, 900.0), Work::chunk(512.0, 2_000.0)] {
+            let (says, is) = (found.cost.step_us(&unseen), truth(&unseen));
+            assert!((says / is - 1.0).abs() < 0.03, "{says} {is} {unseen:?}");
+        }
+    }
+
+    #[test]
+    fn noise_becomes_spread_and_a_few_long_halts_change_little() {
+        let mut noisy = steps(truth, 0.2);
+        for halted in noisy.iter_mut().step_by(100) {
+            halted.us += 20_000.0;
+        }
+        let found = calibrate(&noisy).unwrap();
+        let work = Work::decode(16.0, 500.0);
+        let says = found.cost.step_us(&work);
+        assert!((says / truth(&work) - 1.0).abs() < 0.03, "{says} {}", truth(&work));
+        let (low, high) = (found.spread[2], found.spread[SPREAD - 3]);
+        assert!(low < 0.97 && high > 1.06, "{:?}", found.spread);
+        assert_eq!(found, calibrate(&noisy).unwrap(), "the same steps give the same costs");
+    }
+
+    #[test]
+    fn a_device_that_reads_its_weights_once_is_flat_at_first() {
+        let flat = |work: &Work| 6_000.0_f64.max(40.0 * work.tokens);
+        let found = calibrate(&steps(flat, 0.0)).unwrap();
+        let (one, sixteen) = (Work::decode(1.0, 300.0), Work::decode(16.0, 300.0));
+        let ratio = found.cost.step_us(&sixteen) / found.cost.step_us(&one);
+        assert!(ratio < 1.05, "{ratio} {found:?}");
+        let long = Work::chunk(500.0, 500.0);
+        assert!((found.cost.step_us(&long) / flat(&long) - 1.0).abs() < 0.1);
+    }
+
+    #[test]
+    fn too_few_steps_are_refused() {
+        let few = steps(truth, 0.0)[..10].to_vec();
+        assert!(calibrate(&few).unwrap_err().to_string().contains("10 steps were measured"));
+    }
+}

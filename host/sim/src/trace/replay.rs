@@ -1,0 +1,245 @@
+//! Plays a trace: requests come when they came then, but nobody asks further before the answer is there.
+//!
+//! Texts are made of their blocks' names, so prompts that had a beginning in common have one again; what a
+//! request shares with another one's answer is copied from the answer given here. Those are kept up to a
+//! bound, the oldest forgotten first.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use infer_core::ids::{Micros, SessionId, TenantId};
+use infer_core::request::{Request, SamplingParams};
+
+use super::{After, Reader, Recorded, Text, TraceError};
+use crate::device::END_TOKEN;
+use crate::workload::{Arrival, Traffic, text};
+
+/// Requests read ahead of their time: one that waits for another may come earlier than it came then.
+const AHEAD: usize = 1_024;
+/// Tokens of earlier requests that are kept for those that share them.
+const KEPT_TOKENS: usize = 16 << 20;
+
+/// The traffic of a trace.
+pub(crate) struct Replay<'a> {
+    reader: Option<Reader<'a>>,
+    error: Option<TraceError>,
+    /// How much faster it is played.
+    speed: f64,
+    left: u64,
+    due: BTreeMap<(u64, u64), Recorded>,
+    /// Those of them that others may wait for.
+    ahead: BTreeSet<u64>,
+    /// By whom they wait for.
+    waiting: BTreeMap<u64, Vec<Recorded>>,
+    waits: usize,
+    kept: Kept,
+    max_seq_len: u32,
+    serial: u64,
+}
+
+impl<'a> Replay<'a> {
+    /// The first `requests` requests of a trace, played `speed` times as fast.
+    pub fn new(reader: Reader<'a>, speed: f64, requests: u64, max_seq_len: u32) -> Self {
+        let mut replay = Self {
+            reader: Some(reader),
+            error: None,
+            speed,
+            left: requests,
+            due: BTreeMap::new(),
+            ahead: BTreeSet::new(),
+            waiting: BTreeMap::new(),
+            waits: 0,
+            kept: Kept::default(),
+            max_seq_len,
+            serial: 0,
+        };
+        replay.read_ahead();
+        replay
+    }
+
+    /// What ended the trace before its end.
+    pub fn error(&mut self) -> Option<TraceError> {
+        self.error.take()
+    }
+
+    fn read_ahead(&mut self) {
+        while self.due.len() + self.waits < AHEAD
+            && self.left > 0
+            && let Some(reader) = &mut self.reader
+        {
+            match reader.next() {
+                Some(Ok(recorded)) => {
+                    self.left -= 1;
+                    self.place(recorded);
+                }
+                ended => {
+                    self.error = ended.and_then(Result::err);
+                    self.reader = None;
+                }
+            }
+        }
+    }
+
+    /// Who asks after somebody who hasn't ended waits for that.
+    fn place(&mut self, recorded: Recorded) {
+        let at = self.scaled(recorded.at_us);
+        if recorded.followed {
+            self.ahead.insert(recorded.id);
+        }
+        match recorded.after {
+            Some(After { id, think_us }) => match self.kept.state(id) {
+                Some(State::Ended(ended)) => self.add(ended.saturating_add(self.scaled(think_us)), recorded),
+                Some(State::Live) => self.wait(id, recorded),
+                None if self.ahead.contains(&id) => self.wait(id, recorded),
+                None => self.add(at, recorded),
+            },
+            None => self.add(at, recorded),
+        }
+    }
+
+    fn wait(&mut self, id: u64, recorded: Recorded) {
+        self.waits += 1;
+        self.waiting.entry(id).or_default().push(recorded);
+    }
+
+    fn add(&mut self, at: u64, recorded: Recorded) {
+        self.serial += 1;
+        self.due.insert((at, self.serial), recorded);
+    }
+
+    fn scaled(&self, us: u64) -> u64 {
+        #[expect(
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "times far below 2^53"
+        )]
+        let scaled = (us as f64 / self.speed) as u64;
+        scaled
+    }
+
+    fn request(&mut self, recorded: &Recorded, at: Micros) -> Arrival {
+        // What can't be served whole is for the engine to refuse, as it would have been then.
+        let wanted = recorded.output_tokens.min(self.max_seq_len.max(1));
+        let limit = recorded.max_tokens.max(wanted);
+        let prompt: Arc<[u32]> = self.prompt(recorded).into();
+        if recorded.followed {
+            self.ahead.remove(&recorded.id);
+            self.kept.begin(recorded.id, Arc::clone(&prompt));
+        }
+        let deadline = recorded.ttft_us.map_or(Micros::NEVER, |us| at.plus(Micros(us)));
+        let request = Request {
+            tenant: TenantId(recorded.tenant),
+            session: SessionId(recorded.session),
+            cache_salt: 0,
+            priority: recorded.priority,
+            deadline,
+            prompt,
+            max_new_tokens: limit,
+            min_new_tokens: 0,
+            stop_tokens: Arc::from([END_TOKEN]),
+            sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
+        };
+        let key = recorded.followed.then_some(recorded.id);
+        Arrival { at, conversation: key, request, output_tokens: wanted }
+    }
+
+    fn prompt(&self, recorded: &Recorded) -> Vec<u32> {
+        let Text { block_tokens, blocks, whole, shares } = &recorded.text;
+        let length = recorded.prompt_tokens as usize;
+        let mut prompt = Vec::with_capacity(length);
+        if let Some(shares) = shares {
+            self.kept.copy(shares.id, (shares.tokens as usize).min(length), &mut prompt);
+        }
+        let block_tokens = (*block_tokens).max(1);
+        for (name, end) in blocks.iter().zip((1u64..).map(|nth| nth * u64::from(block_tokens))) {
+            let end = (end as usize).min(length);
+            if prompt.len() < end {
+                let from = end.saturating_sub(block_tokens as usize);
+                let mut block = Vec::with_capacity(block_tokens as usize);
+                text(&mut block, *name, block_tokens);
+                prompt.extend(&block[prompt.len() - from..end - from]);
+            }
+        }
+        let rest = (length - prompt.len()) as u32;
+        let own = if *whole == 0 { recorded.id.wrapping_mul(0x9E37_79B9_7F4A_7C15) } else { *whole };
+        text(&mut prompt, own ^ 0x7461_696C, rest);
+        prompt
+    }
+}
+
+impl Traffic for Replay<'_> {
+    fn next_at(&self) -> Option<Micros> {
+        self.due.keys().next().map(|&(at, _)| Micros(at))
+    }
+
+    fn pop(&mut self, now: Micros) -> Option<Arrival> {
+        let at = self.next_at().filter(|&at| at <= now)?;
+        let (_, recorded) = self.due.pop_first().expect("something is due");
+        let arrival = self.request(&recorded, at);
+        self.read_ahead();
+        Some(arrival)
+    }
+
+    fn ended(&mut self, id: u64, reply: Option<&[u32]>, now: Micros) {
+        self.kept.end(id, reply.unwrap_or_default(), now);
+        for recorded in self.waiting.remove(&id).unwrap_or_default() {
+            self.waits -= 1;
+            let think_us = recorded.after.map_or(0, |after| after.think_us);
+            self.add(now.0.saturating_add(self.scaled(think_us)), recorded);
+        }
+        self.read_ahead();
+    }
+}
+
+/// Requests that others may follow.
+#[derive(Default)]
+struct Kept {
+    sequences: BTreeMap<u64, Sequence>,
+    ended: VecDeque<u64>,
+    tokens: usize,
+}
+
+struct Sequence {
+    prompt: Arc<[u32]>,
+    reply: Box<[u32]>,
+    ended: Option<u64>,
+}
+
+enum State {
+    Live,
+    Ended(u64),
+}
+
+impl Kept {
+    fn begin(&mut self, id: u64, prompt: Arc<[u32]>) {
+        self.tokens += prompt.len();
+        self.sequences.insert(id, Sequence { prompt, reply: Box::default(), ended: None });
+    }
+
+    fn end(&mut self, id: u64, reply: &[u32], now: Micros) {
+        let Some(sequence) = self.sequences.get_mut(&id) else { return };
+        sequence.reply = reply.into();
+        sequence.ended = Some(now.0);
+        self.tokens += reply.len();
+        self.ended.push_back(id);
+        while self.tokens > KEPT_TOKENS
+            && let Some(oldest) = self.ended.pop_front()
+            && let Some(sequence) = self.sequences.remove(&oldest)
+        {
+            self.tokens -= sequence.prompt.len() + sequence.reply.len();
+        }
+    }
+
+    fn state(&self, id: u64) -> Option<State> {
+        let sequence = self.sequences.get(&id)?;
+        Some(sequence.ended.map_or(State::Live, State::Ended))
+    }
+
+    /// Appends the first `tokens` tokens of a sequence, or as many as are known.
+    fn copy(&self, id: u64, tokens: usize, to: &mut Vec<u32>) {
+        if let Some(sequence) = self.sequences.get(&id) {
+            to.extend(sequence.prompt.iter().chain(&sequence.reply).take(tokens));
+        }
+    }
+}

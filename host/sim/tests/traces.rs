@@ -1,0 +1,171 @@
+//! Traces: the public formats are read, their faults are named with line and column, and what prompts had
+//! in common they have again.
+
+use std::io::BufReader;
+
+use infer_core::config::EngineConfig;
+use infer_core::engine::Policies;
+use infer_sim::trace::{After, Format, Recorded, Shares, Text, TraceError, in_order};
+use infer_sim::{Outcome, Profile, Settings, Slo, replay};
+
+const AZURE: &str = include_str!("traces/azure.csv");
+const BURSTGPT: &str = include_str!("traces/burstgpt.csv");
+const MOONCAKE: &str = include_str!("traces/mooncake.jsonl");
+
+fn read(format: Format, text: &str) -> Vec<Result<Recorded, TraceError>> {
+    format.read(BufReader::new(text.as_bytes())).collect()
+}
+
+fn settings(load: f64) -> Settings {
+    let profile = Profile::named("h100", "8b").expect("a known profile");
+    let engine = EngineConfig { total_blocks: 8_000, max_seq_len: 8_192, ..EngineConfig::default() };
+    Settings { engine, profile, load, seed: 1, slo: Slo::default() }
+}
+
+fn play(recorded: Vec<Recorded>, load: f64) -> Outcome {
+    let trace = in_order(recorded.into_iter().map(Ok));
+    replay(&settings(load), Policies::builtin(), trace, u64::MAX, |_| {}).expect("the trace is whole")
+}
+
+#[test]
+fn every_format_is_known_by_its_first_line_and_read() {
+    for (text, format, rows) in [
+        (
+            AZURE,
+            Format::Azure,
+            &[(0, 374, 44), (7_405, 396, 109), (1_490_070, 879, 55), (2_240_070, 91, 16)][..],
+        ),
+        (BURSTGPT, Format::BurstGpt, &[(0, 120, 18), (40_000_000, 700, 90), (56_500_000, 417, 76)]),
+        (
+            MOONCAKE,
+            Format::Mooncake,
+            &[(0, 1_500, 50), (3_000_000, 1_400, 30), (6_000_000, 2_048, 10), (6_500_000, 600, 20)],
+        ),
+    ] {
+        assert_eq!(Format::of(text.lines().next().unwrap()), Some(format));
+        let read =
+            read(format, text).into_iter().map(|r| r.map(|r| (r.at_us, r.prompt_tokens, r.output_tokens)));
+        assert_eq!(read.map(Result::unwrap).collect::<Vec<_>>(), rows, "{}", format.name());
+    }
+    let tenants: Vec<u32> = read(Format::BurstGpt, BURSTGPT).into_iter().map(|r| r.unwrap().tenant).collect();
+    assert_eq!(tenants, [0, 0, 1], "a model is a tenant, a failure is left out");
+}
+
+#[test]
+fn faults_of_a_file_are_named_with_line_and_column() {
+    for (format, text, says) in [
+        (
+            Format::Azure,
+            "TIMESTAMP,ContextTokens\n",
+            "line 1, column 24: there is no column `GeneratedTokens`",
+        ),
+        (
+            Format::Azure,
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00,7,9\n\n2024-05-10 00:00:01,x,9\n",
+            "line 4, column 21: `x` is no ContextTokens",
+        ),
+        (
+            Format::Azure,
+            "TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,7,9\n",
+            "line 2, column 1: `yesterday` is no time",
+        ),
+        (
+            Format::BurstGpt,
+            "Timestamp,Model,Request tokens,Response tokens\n5,M,10\n",
+            "line 2, column 7: the line ends before its `Response tokens`",
+        ),
+        (
+            Format::BurstGpt,
+            "Timestamp,Model,Request tokens,Response tokens\nnan,M,10,10\n",
+            "line 2, column 1: `nan` is no number of seconds",
+        ),
+        (
+            Format::Mooncake,
+            "{\"timestamp\": 1, \"input_length\": -4}",
+            "line 1, column 35: invalid value: integer `-4`",
+        ),
+        (
+            Format::Mooncake,
+            "{\"timestamp\": 1, \"input_length\": 512, \"output_length\": 1, \"hash_ids\": [1, 2]}",
+            "line 1, column 59: `hash_ids` names 2 blocks, but 512 tokens fill at most 1",
+        ),
+        (
+            Format::Mooncake,
+            "{\"timestamp\": 1, \"input_length\": 99999999, \"output_length\": 1}",
+            "line 1, column 18: `input_length` is 99999999",
+        ),
+    ] {
+        let error = read(format, text).pop().expect("a fault").expect_err("a fault").to_string();
+        assert!(error.starts_with(says), "{error}");
+    }
+    let mut long = AZURE.to_owned();
+    long.push_str(&"9".repeat(5 << 20));
+    let error = read(Format::Azure, &long).pop().unwrap().unwrap_err().to_string();
+    assert!(error.contains("line 6, column 1: is longer than 4 MiB"), "{error}");
+    assert!(matches!(read(Format::Azure, "\u{feff}").pop(), None | Some(Err(_))));
+}
+
+#[test]
+fn a_fault_in_the_middle_fails_the_replay() {
+    let broken = AZURE.replace(",879,", ",many,");
+    let trace = Format::Azure.read(BufReader::new(broken.as_bytes()));
+    let outcome = replay(&settings(1.0), Policies::builtin(), trace, u64::MAX, |_| {});
+    assert!(outcome.unwrap_err().to_string().contains("`many` is no ContextTokens"));
+}
+
+#[test]
+fn named_blocks_are_shared_and_nothing_else_is() {
+    let recorded: Vec<Recorded> = read(Format::Mooncake, MOONCAKE).into_iter().map(Result::unwrap).collect();
+    let outcome = play(recorded, 1.0);
+    // The second shares two names of 512 with the first, the third one; the fourth shares none.
+    assert_eq!((outcome.cache.events[1], outcome.cache.events[2]), (2, 2), "{:?}", outcome.cache);
+    assert_eq!(outcome.cache.mean_cached, (1_024.0 + 512.0) / 2.0);
+    assert_eq!((outcome.finished, outcome.requests), (4, 4));
+}
+
+/// Two turns of a conversation: the second sends the first, its answer, and 200 tokens more.
+fn conversation(at_us: u64, think_us: u64) -> Vec<Recorded> {
+    let first = Recorded {
+        id: 1,
+        at_us,
+        session: 9,
+        prompt_tokens: 100,
+        output_tokens: 60,
+        max_tokens: 60,
+        followed: true,
+        text: Text { block_tokens: 16, blocks: (1..=6).collect(), whole: 99, shares: None },
+        ..Recorded::default()
+    };
+    let second = Recorded {
+        id: 2,
+        at_us: at_us + 5_000_000,
+        prompt_tokens: 360,
+        text: Text {
+            block_tokens: 16,
+            blocks: (1..=22).map(|name| if name <= 6 { name } else { name + 100 }).collect(),
+            whole: 98,
+            shares: Some(Shares { id: 1, tokens: 160 }),
+        },
+        after: Some(After { id: 1, think_us }),
+        ..first
+    };
+    vec![first, second]
+}
+
+#[test]
+fn a_turn_finds_the_answer_before_it_and_waits_for_it() {
+    let outcome = play(conversation(0, 1_000_000), 1.0);
+    assert_eq!(outcome.cache.events[0], 1, "{:?}", outcome.cache);
+    // Of 160 tokens the last was drawn, but never read: nine full blocks of 16 were kept.
+    assert_eq!(outcome.cache.mean_cached, 144.0);
+    // The answer takes longer than nothing, and then somebody thinks for a second; the recorded
+    // five seconds are not waited for.
+    assert!((1.0..2.5).contains(&outcome.seconds), "{}", outcome.seconds);
+}
+
+#[test]
+fn a_trace_is_played_as_fast_as_it_is_told() {
+    let far: Vec<Recorded> = read(Format::BurstGpt, BURSTGPT).into_iter().map(Result::unwrap).collect();
+    let (slow, fast) = (play(far.clone(), 1.0), play(far, 10.0));
+    assert!((slow.seconds / fast.seconds - 10.0).abs() < 2.0, "{} {}", slow.seconds, fast.seconds);
+}
