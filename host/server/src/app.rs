@@ -2,19 +2,22 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use infer_api::trace::Settings;
 use infer_model::Tokenizer;
 use tokio::sync::{Semaphore, watch};
 
-use crate::config::Config;
+use crate::config::{Config, ConfigError};
+use crate::data::{Outcome, openai_reason};
 use crate::engine::{Clock, EngineHandle};
-use crate::http::ApiError;
+use crate::http::{ApiError, RequestId, Tls};
 use crate::metrics::Recorder;
 use crate::policies::PolicyManager;
-use crate::tenants::Tenants;
+use crate::reload::Reload;
+use crate::tenants::{Tenant, Tenants};
+use crate::otel::{self, Traces};
 
 /// Text below this length is tokenized where it stands: handing it over would take longer.
 const INLINE_TOKENIZE_BYTES: usize = 1_024;
@@ -31,11 +34,29 @@ pub struct App {
     pub recorder: Recorder,
     /// True once connections are to end.
     pub shutdown: watch::Receiver<bool>,
+    /// Encrypts the data plane.
+    pub tls: Option<Arc<Tls>>,
+    /// Connections of the data plane that are open.
+    pub connections: Arc<AtomicUsize>,
+    /// What can be read again while the host runs.
+    pub reload: Reload,
+    /// Where traces of requests go.
+    pub traces: Traces,
     /// Where the data plane listens, `http://HOST:PORT`.
     pub data_url: String,
     draining: AtomicBool,
     turned_away: AtomicU64,
     served: OnceLock<Served>,
+}
+
+/// How the data plane is entered.
+pub struct Doors {
+    /// Who may ask.
+    pub tenants: Tenants,
+    /// Encrypts it.
+    pub tls: Option<Arc<Tls>>,
+    /// Where it listens.
+    pub data_url: String,
 }
 
 /// The loaded model and everything around it.
@@ -93,22 +114,26 @@ impl App {
     /// Before the model is loaded.
     pub fn new(
         config: Config,
-        tenants: Tenants,
+        doors: Doors,
         clock: Clock,
         shutdown: watch::Receiver<bool>,
-        data_url: String,
-    ) -> Self {
-        Self {
+    ) -> Result<Self, ConfigError> {
+        let Doors { tenants, tls, data_url } = doors;
+        Ok(Self {
+            traces: Traces::start(config.otlp.as_deref()).map_err(|e| ConfigError(format!("--otlp: {e}")))?,
+            reload: Reload::new(&config, &tenants),
             config,
             clock,
             tenants,
+            tls,
+            connections: Arc::default(),
             recorder: Recorder::default(),
             shutdown,
             data_url,
             draining: AtomicBool::new(false),
             turned_away: AtomicU64::new(0),
             served: OnceLock::new(),
-        }
+        })
     }
 
     /// The model is there.
@@ -161,6 +186,30 @@ impl App {
     /// How many there were.
     pub fn turned_away(&self) -> u64 {
         self.turned_away.load(Ordering::Relaxed)
+    }
+
+    /// Tells metrics, the tenant's books and traces that a request ended.
+    pub fn note_end(&self, request_id: &RequestId, tenant: &Tenant, outcome: &Outcome, refused: bool) {
+        self.recorder.ended(outcome);
+        let usage = &outcome.usage;
+        let failed = outcome.error.is_some();
+        if refused {
+            tenant.usage.refused();
+        } else {
+            let cached = usage.prompt_tokens_details.cached_tokens;
+            tenant.usage.ended(usage.prompt_tokens, cached, usage.completion_tokens, failed);
+        }
+        self.traces.ended(&otel::Ended {
+            request_id: request_id.as_str(),
+            traceparent: request_id.traceparent(),
+            tenant: &tenant.name,
+            model: self.served().map_or("", |served| &served.model_names[0]),
+            e2e_ms: outcome.e2e_ms,
+            usage,
+            timings: &outcome.timings,
+            finish_reason: outcome.reason.map_or("error", openai_reason),
+            error: outcome.error.as_ref().map(ApiError::message),
+        });
     }
 
     /// The 503 of a host that is going down.

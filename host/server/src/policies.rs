@@ -10,7 +10,7 @@ use infer_core::policy::{AdmissionPolicy, AnyPolicy, Chain, FaultKind, PolicyFau
 use infer_wasm::{LoadError, LoaderConfig, PolicyLoader};
 use serde_json::{Map, Value};
 
-use crate::config::{Config, PolicyChoice};
+use crate::config::PolicyChoice;
 use crate::engine::{EngineHandle, EngineStopped, OtherOnTrial, SwapMode, Swapped};
 use crate::faults::{Component, Library, Loaded, Member};
 
@@ -127,15 +127,18 @@ pub struct PolicyManager {
     available: tokio::sync::OnceCell<Vec<AvailablePolicy>>,
 }
 
+/// What is chosen for each slot, in the order of `PolicyKind::ALL`.
+pub type Choices = [PolicyChoice; 3];
+
 /// The policies that a host starts with. Blocks while it compiles.
 pub fn load_initial(
     loader: &PolicyLoader,
-    config: &Config,
+    choices: &Choices,
 ) -> Result<(Slots, Library), (PolicyKind, PolicyError)> {
     let mut slots = Slots::builtin();
     let library = Library::default();
     for kind in PolicyKind::ALL {
-        let (policy, loaded) = load_choice(loader, kind, config.policy(kind)).map_err(|e| (kind, e))?;
+        let (policy, loaded) = load_choice(loader, kind, &choices[kind as usize]).map_err(|e| (kind, e))?;
         library.remember(kind, loaded);
         match policy {
             AnyPolicy::Scheduler(p) => slots.scheduler = p,
@@ -308,6 +311,38 @@ impl PolicyManager {
         self.library.remember(kind, loaded);
         match self.engine.swap(policy, mode).await? {
             Ok(swapped) => Ok(self.in_force(swapped, mode_name(mode))),
+            Err(OtherOnTrial { kind, policy }) => {
+                drop_elsewhere(policy);
+                Err(PolicyError::OtherOnTrial(kind))
+            }
+        }
+    }
+
+    /// Brings in a slot's policy with another configuration, where the policy in force is the chosen one.
+    /// `None` where somebody swapped another one in: that stays.
+    pub async fn reconfigure(
+        &self,
+        kind: PolicyKind,
+        choice: PolicyChoice,
+        live: &PolicyInfo,
+    ) -> Result<Option<SwapAnswer>, PolicyError> {
+        let _turn = self.one_at_a_time.lock().await;
+        let loader = self.loader.clone();
+        let (mut policy, loaded) = blocking(move || load_choice(&loader, kind, &choice)).await?;
+        let parts = |name: &str| name.split('+').map(str::to_owned).collect::<Vec<_>>();
+        let (here, there) = (parts(&live.name), parts(&loaded.info.name));
+        // Admission lists may grow by the policy that keeps rates.
+        if !there.starts_with(&here) && !here.starts_with(&there) {
+            drop_elsewhere(policy);
+            return Ok(None);
+        }
+        if kind == PolicyKind::PrefixCache {
+            let known = self.engine.prime().await?;
+            policy = blocking(move || prime(policy, &known)).await?;
+        }
+        self.library.remember(kind, loaded);
+        match self.engine.swap(policy, SwapMode::Now).await? {
+            Ok(swapped) => Ok(Some(self.in_force(swapped, "now"))),
             Err(OtherOnTrial { kind, policy }) => {
                 drop_elsewhere(policy);
                 Err(PolicyError::OtherOnTrial(kind))

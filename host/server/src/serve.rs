@@ -4,20 +4,21 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use infer_core::Engine;
+use infer_core::{Engine, Micros};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::admin;
 use crate::admin::token::{Token, TokenFile};
-use crate::app::{App, Parts};
-use crate::config::{Config, ConfigError, PolicyChoice};
+use crate::app::{App, Doors, Parts, Served};
+use crate::config::{Config, ConfigError};
 use crate::data;
-use crate::engine::{self, ChannelBounds, Clock, EngineHandle, EngineThread};
+use crate::engine::{self, ChannelBounds, Clock, EngineHandle, EngineReport, EngineThread};
 use crate::faults::{self, FaultRecorder, Library};
-use crate::http::{Listener, ListenerBounds};
+use crate::http::{Listener, ListenerOptions, Patience, Tls};
 use crate::load::{Loaded, StartError};
 use crate::policies::{self, PolicyManager};
+use crate::reload;
 use crate::tenants::Tenants;
 
 /// Connections of the admin plane; a handful of consoles and scripts.
@@ -50,15 +51,16 @@ impl Server {
         let clock = Clock::start();
         let tenants = Tenants::open(config.api_keys.as_deref())
             .map_err(|wrong| ConfigError(format!("--api-keys: {wrong}")))?;
-        let config = enforce_rates(config, &tenants);
+        let tls = open_tls(&config)?;
         let data = bind("--port", &config.host, config.port).await?;
         let control = bind("--admin", &config.admin_host, config.admin_port).await?;
         let (data_addr, admin_addr) = (data.address, control.address);
         let (token, token_file) = admin_token(&config, admin_addr.port())?;
         let (shutdown, stopping) = watch::channel(false);
         warn_of_open_doors(data_addr, admin_addr, &tenants);
-        let data_url = format!("http://{data_addr}");
-        let app = Arc::new(App::new(config, tenants, clock, stopping.clone(), data_url));
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let doors = Doors { tenants, tls, data_url: format!("{scheme}://{data_addr}") };
+        let app = Arc::new(App::new(config, doors, clock, stopping.clone())?);
         let planes = serve_planes(&app, data, control, token.clone(), &stopping);
         let engine = match start_engine(&app).await {
             Ok(engine) => engine,
@@ -67,7 +69,7 @@ impl Server {
                 return Err(error);
             }
         };
-        tokio::spawn(sample_rates(Arc::clone(&app), stopping));
+        tokio::spawn(watch_over(Arc::clone(&app), stopping));
         Ok(RunningServer {
             data_addr,
             admin_addr,
@@ -81,25 +83,10 @@ impl Server {
     }
 }
 
-/// Rates are kept by a policy; where nobody chose one, the one that keeps them is added.
-fn enforce_rates(mut config: Config, tenants: &Tenants) -> Config {
-    const KEEPER: &str = "token-bucket";
-    if !tenants.has_rates() || config.admission.name.contains(KEEPER) {
-        return config;
-    }
-    if config.admission_chosen {
-        tracing::warn!(
-            "tenants have rates, but `{}` may not keep them; `{KEEPER}` does",
-            config.admission.name
-        );
-        return config;
-    }
-    let own: serde_json::Value = serde_json::from_str(&config.admission.config).unwrap_or_default();
-    config.admission = PolicyChoice {
-        config: serde_json::json!({&config.admission.name: own}).to_string(),
-        name: format!("{},{KEEPER}", config.admission.name),
-    };
-    config
+fn open_tls(config: &Config) -> Result<Option<Arc<Tls>>, ConfigError> {
+    let Some((cert, key)) = &config.tls else { return Ok(None) };
+    let tls = Tls::open(cert, key).map_err(|wrong| ConfigError(format!("--tls-cert: {wrong}")))?;
+    Ok(Some(Arc::new(tls)))
 }
 
 fn warn_of_open_doors(data: SocketAddr, control: SocketAddr, tenants: &Tenants) {
@@ -145,20 +132,24 @@ fn serve_planes(
     stopping: &watch::Receiver<bool>,
 ) -> Vec<JoinHandle<()>> {
     let bounds = &app.config.bounds;
-    let data_bounds = ListenerBounds {
+    let patience =
+        Patience { head: bounds.header_timeout, idle: bounds.idle_timeout, write: bounds.write_timeout };
+    let data_options = ListenerOptions {
         max_connections: bounds.max_connections,
-        header_timeout: bounds.header_timeout,
-        write_timeout: bounds.write_timeout,
+        patience,
+        tls: app.tls.clone(),
+        open: Arc::clone(&app.connections),
     };
-    let admin_bounds = ListenerBounds { max_connections: ADMIN_CONNECTIONS, ..data_bounds };
+    let admin_options =
+        ListenerOptions { max_connections: ADMIN_CONNECTIONS, patience, tls: None, open: Arc::default() };
     let for_data = Arc::clone(app);
     let for_admin = Arc::clone(app);
     let token = Arc::new(token);
     vec![
-        tokio::spawn(data.serve(data_bounds, stopping.clone(), move |request| {
+        tokio::spawn(data.serve(data_options, stopping.clone(), move |request| {
             data::route(Arc::clone(&for_data), request)
         })),
-        tokio::spawn(control.serve(admin_bounds, stopping.clone(), move |request| {
+        tokio::spawn(control.serve(admin_options, stopping.clone(), move |request| {
             admin::route(Arc::clone(&for_admin), Arc::clone(&token), request)
         })),
     ]
@@ -182,7 +173,8 @@ fn load(app: &App) -> Result<(EngineThread, Parts), StartError> {
     let loading = Instant::now();
     let loaded = Loaded::load(config)?;
     let loader = policies::loader()?;
-    let (slots, library) = policies::load_initial(&loader, config)
+    let choices = app.reload.choices();
+    let (slots, library) = policies::load_initial(&loader, &choices)
         .map_err(|(kind, error)| StartError::Policy(kind.name(), error))?;
     let executor = Box::new(loaded.executor(config)?);
     let mut key = [0u8; 16];
@@ -240,8 +232,9 @@ fn write_faults(config: &Config, engine: &EngineHandle, library: &Arc<Library>) 
     }
 }
 
-/// Notes the counters every second, so that rates are there when somebody asks first.
-async fn sample_rates(app: Arc<App>, mut stopping: watch::Receiver<bool>) {
+/// Every second: notes the counters, so that rates are there when somebody asks first, and ends requests
+/// that have lived too long.
+async fn watch_over(app: Arc<App>, mut stopping: watch::Receiver<bool>) {
     let mut ticks = tokio::time::interval(Duration::from_secs(1));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -251,9 +244,22 @@ async fn sample_rates(app: Arc<App>, mut stopping: watch::Receiver<bool>) {
         }
         let Ok(served) = app.served() else { return };
         match admin::report(served).await {
-            Ok(report) => drop(admin::rates(&app, &report.snapshot)),
+            Ok(report) => {
+                admin::rates(&app, &report.snapshot);
+                end_overdue(&app, served, &report).await;
+            }
             Err(_) if !served.engine.is_alive() => return,
             Err(_) => {}
+        }
+    }
+}
+
+async fn end_overdue(app: &App, served: &Served, report: &EngineReport) {
+    let limit = Micros(app.config.bounds.request_timeout.as_micros() as u64);
+    for row in report.snapshot.requests.iter().filter(|row| report.at.since(row.arrived) > limit) {
+        if matches!(served.engine.cancel(row.id).await, Ok(true)) {
+            let seconds = app.config.bounds.request_timeout.as_secs_f32();
+            tracing::info!(id = row.id.0, "ended: it lived longer than {seconds} s (--request-timeout)");
         }
     }
 }
@@ -262,6 +268,16 @@ impl RunningServer {
     /// Reaches the engine: for tests that hold its steps or read its report.
     pub fn engine(&self) -> &EngineHandle {
         &self.engine.handle
+    }
+
+    /// Where the data plane is reached, `http://HOST:PORT` or `https://HOST:PORT`.
+    pub fn data_url(&self) -> &str {
+        &self.app.data_url
+    }
+
+    /// Reads API keys, certificate and policy configurations again, and says what came of each.
+    pub async fn reload(&self) -> Vec<reload::Outcome> {
+        reload::reload(&self.app).await
     }
 
     /// New requests are turned away from now on.
@@ -289,6 +305,8 @@ impl RunningServer {
                 abort.abort();
             }
         }
+        let app = Arc::clone(&self.app);
+        let _ = tokio::task::spawn_blocking(move || app.traces.flush()).await;
         let engine = self.engine;
         let _ = tokio::task::spawn_blocking(move || engine.stop()).await;
         tracing::info!("stopped");

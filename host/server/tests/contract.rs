@@ -267,10 +267,10 @@ async fn models_health_version_and_metrics_answer() {
         "vllm:generation_tokens_total{model_name=\"demo\"} 8",
         "vllm:num_preemptions_total{",
         "vllm:request_success_total{model_name=\"demo\",finished_reason=\"length\"} 1",
-        "vllm:time_to_first_token_seconds_count 1",
-        "vllm:inter_token_latency_seconds_count 7",
-        "vllm:e2e_request_latency_seconds_count 1",
-        "vllm:request_queue_time_seconds_count 1",
+        "vllm:time_to_first_token_seconds_count{model_name=\"demo\"} 1",
+        "vllm:inter_token_latency_seconds_count{model_name=\"demo\"} 7",
+        "vllm:e2e_request_latency_seconds_count{model_name=\"demo\"} 1",
+        "vllm:request_queue_time_seconds_count{model_name=\"demo\"} 1",
         "vllm:cache_config_info{",
     ] {
         assert!(metrics.contains(line), "{line} is missing in:\n{metrics}");

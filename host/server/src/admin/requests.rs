@@ -62,6 +62,14 @@ pub async fn clear_queue(app: &App) -> Result<Answer, ApiError> {
     Ok(json(StatusCode::OK, &value!({"cleared": cleared})))
 }
 
+/// `POST /admin/reload`: what SIGHUP does. 422 where anything stays as it was because it is wrong.
+pub async fn reload(app: &App) -> Answer {
+    let outcomes = crate::reload::reload(app).await;
+    let wrong = outcomes.iter().any(|outcome| outcome.error.is_some());
+    let status = if wrong { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
+    json(status, &value!({"reloaded": outcomes}))
+}
+
 /// `POST /admin/drain`. The host stays up, not ready, until it is told to end.
 pub fn drain(app: &App) -> Result<Answer, ApiError> {
     app.drain();

@@ -116,6 +116,11 @@ async fn dispatch(app: Arc<App>, head: &Parts, body: &mut Option<Incoming>) -> R
             query(&[])?;
             requests::clear_queue(&app).await
         }
+        ["admin", "reload"] => {
+            only(&Method::POST, "POST")?;
+            query(&[])?;
+            Ok(requests::reload(&app).await)
+        }
         ["admin", "drain"] => {
             only(&Method::POST, "POST")?;
             query(&[])?;

@@ -17,18 +17,22 @@ pub struct Flags<const SERVE: bool> {
 impl<const SERVE: bool> Flags<SERVE> {
     /// Together with environment and file, checked.
     pub fn config(&self) -> Result<Config, ConfigError> {
-        let environment = |name: &str| match std::env::var(name) {
-            Ok(value) if !value.is_empty() => Some(value),
-            _ => None,
-        };
-        let settings = Settings::gather(&self.given, environment, self.file.as_deref())?;
         let admin_token = environment(crate::admin::token::VARIABLE);
-        Ok(Config { admin_token, ..Config::from_settings(&settings)? })
+        Ok(Config { admin_token, ..Config::from_settings(&self.settings()?)? })
     }
 
-    fn settings() -> impl Iterator<Item = &'static Setting> {
+    /// Together with environment and file, as text.
+    pub fn settings(&self) -> Result<Settings, ConfigError> {
+        Settings::gather(&self.given, environment, self.file.as_deref())
+    }
+
+    fn table() -> impl Iterator<Item = &'static Setting> {
         SETTINGS.iter().filter(|s| SERVE || s.generate)
     }
+}
+
+fn environment(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 impl<const SERVE: bool> FromArgMatches for Flags<SERVE> {
@@ -39,7 +43,7 @@ impl<const SERVE: bool> FromArgMatches for Flags<SERVE> {
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        for setting in Self::settings() {
+        for setting in Self::table() {
             if let Some(value) = matches.get_one::<String>(setting.key) {
                 self.given.insert(setting.key, value.clone());
             }
@@ -51,7 +55,7 @@ impl<const SERVE: bool> FromArgMatches for Flags<SERVE> {
 
 impl<const SERVE: bool> Args for Flags<SERVE> {
     fn augment_args(mut command: clap::Command) -> clap::Command {
-        for setting in Self::settings() {
+        for setting in Self::table() {
             let help = format!(
                 "{} [default: {}] [env: {}]",
                 setting.help,

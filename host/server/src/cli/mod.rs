@@ -3,8 +3,10 @@
 mod admin;
 mod author;
 mod bench;
+mod config;
 mod flags;
 mod generate;
+mod health;
 mod keys;
 mod policy;
 mod replay;
@@ -28,11 +30,16 @@ enum Command {
     /// Serves a model over HTTP
     #[command(after_help = serve::AFTER_HELP)]
     Serve(serve::ServeArgs),
+    /// Checks and prints settings
+    #[command(subcommand)]
+    Config(config::ConfigCommand),
     /// Generates one completion in this process, without a server
     Generate(generate::GenerateArgs),
     /// Makes policies, and lists and swaps those of a running host
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
+    /// Asks a host whether it takes requests
+    Health(health::HealthArgs),
     /// Makes API keys and shows whose there are
     #[command(subcommand)]
     Keys(keys::KeysCommand),
@@ -74,8 +81,10 @@ impl From<crate::load::StartError> for Failure {
 pub fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Serve(args) => serve::run(args),
+        Command::Config(command) => config::run(command),
         Command::Generate(args) => generate::run(args),
         Command::Policy(command) => policy::run(command),
+        Command::Health(args) => health::run(&args),
         Command::Keys(command) => keys::run(command),
         Command::Sim(command) => sim::run(command),
         Command::Bench(command) => bench::run(command),

@@ -15,7 +15,8 @@ pub const AFTER_HELP: &str = "\
 Flags win over the environment, which wins over infer.toml.
 INFER_ADMIN_TOKEN sets the admin plane's token; without it one is made and kept in a file that
 only this user can read. INFER_LOG filters the log (`info`, `infer_server=debug`),
-INFER_LOG_FORMAT=json writes it as JSON.
+INFER_LOG_FORMAT=json writes it as JSON. SIGHUP reads API keys, TLS certificate and --policy-config again;
+SIGTERM lets streams end first.
 
 Try:  curl -N localhost:8000/v1/completions -d '{\"model\":\"demo\",\"prompt\":\"What is a prefix cache?\"}'";
 
@@ -35,17 +36,22 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
         tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::failed)?;
     runtime.block_on(async {
         let mut signals = Signals::new().map_err(Failure::failed)?;
+        // Asks for keys, certificates and configurations to be read again.
+        let mut hangups = signal(SignalKind::hangup()).map_err(Failure::failed)?;
         let server = tokio::select! {
             started = Server::start(config) => started?,
             () = signals.next() => return Ok(()),
         };
-        let line = format!("listening on http://{} (admin http://{})", server.data_addr, server.admin_addr);
+        let line = format!("listening on {} (admin http://{})", server.data_url(), server.admin_addr);
         // Whoever started it may have closed stdout; that is no reason to stop serving.
         let _ = writeln!(std::io::stdout().lock(), "{line}").and_then(|()| std::io::stdout().flush());
-        tokio::select! {
-            () = signals.next() => {}
-            () = server.engine_stopped() => {
-                return Err(Failure::Failed("the engine failed an internal check; see the log".to_owned()));
+        loop {
+            tokio::select! {
+                () = signals.next() => break,
+                _ = hangups.recv() => drop(server.reload().await),
+                () = server.engine_stopped() => {
+                    return Err(Failure::Failed("the engine failed an internal check; see the log".to_owned()));
+                }
             }
         }
         tracing::info!("ending: streams may finish; a second signal ends at once");

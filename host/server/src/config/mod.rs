@@ -8,7 +8,7 @@ mod parse;
 mod settings;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use infer_core::policy::PolicyKind;
@@ -83,11 +83,17 @@ pub struct Config {
     pub seed: Option<u64>,
     /// Tenants and the digests of their keys; `None` lets everybody in.
     pub api_keys: Option<PathBuf>,
+    /// The policies' configurations, to be read again on SIGHUP.
+    pub policy_config: Option<PathBuf>,
+    /// Certificate and key of the data plane.
+    pub tls: Option<(PathBuf, PathBuf)>,
+    /// Where traces go.
+    pub otlp: Option<String>,
     /// Longest request body.
     pub max_body_bytes: usize,
     /// Dialect of streams.
     pub sse_dialect: DialectChoice,
-    /// Bounds that have no flag.
+    /// Times and sizes that connections and streams are bounded by.
     pub bounds: Bounds,
 }
 
@@ -118,11 +124,15 @@ pub enum DialectChoice {
     OpenAi,
 }
 
-/// Bounds without a flag: nobody needs to turn them, tests shorten them.
+/// Bounds of connections and streams.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// From the connection's readiness to the end of a request's head; also how long it may idle.
+    /// From the first byte of a request's head to its last; on a new connection from its beginning.
     pub header_timeout: Duration,
+    /// How long a connection may stay open between two requests.
+    pub idle_timeout: Duration,
+    /// How long a request may live, whatever it does.
+    pub request_timeout: Duration,
     /// How long a client may take nothing of its answer.
     pub write_timeout: Duration,
     /// For a whole request body.
@@ -141,6 +151,8 @@ impl Default for Bounds {
     fn default() -> Self {
         Self {
             header_timeout: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(120),
+            request_timeout: Duration::from_secs(3_600),
             write_timeout: Duration::from_secs(60),
             body_timeout: Duration::from_secs(30),
             max_connections: 4_096,
@@ -164,7 +176,9 @@ impl Config {
         let (admin_host, admin_port) = read(all, "admin", ("127.0.0.1".to_owned(), 8001), parse::address)?;
         read(all, "device", (), device)?;
         read(all, "deterministic", false, parse::switch)?;
-        let policy_configs = read(all, "policy-config", BTreeMap::new(), policy_configs)?;
+        let policy_config = read(all, "policy-config", None, |t| Ok(Some(PathBuf::from(t))))?;
+        let policy_configs =
+            read(all, "policy-config", BTreeMap::new(), |t| read_policy_configs(Path::new(t)))?;
         let policy =
             |kind: PolicyKind, key: &'static str, default: &str| -> Result<PolicyChoice, ConfigError> {
                 let name = read(all, key, default.to_owned(), non_empty)?;
@@ -205,6 +219,9 @@ impl Config {
             fault_dir: read(all, "fault-dir", None, |t| non_empty(t).map(|path| Some(PathBuf::from(path))))?,
             threads: read(all, "threads", cores, |t| parse::number(t, 1, 1_024))?,
             seed: read(all, "seed", None, |t| parse::number(t, 0, u64::MAX).map(Some))?,
+            policy_config,
+            tls: tls(all)?,
+            otlp: read(all, "otlp", None, otlp)?,
             api_keys: read(all, "api-keys", None, |t| non_empty(t).map(|path| Some(PathBuf::from(path))))?,
             max_body_bytes: read(all, "max-body-bytes", 8 << 20, |t| {
                 let bytes = parse::bytes(t)?;
@@ -222,7 +239,7 @@ impl Config {
                 ];
                 parse::choice(t, &choices)
             })?,
-            bounds: Bounds::default(),
+            bounds: bounds(all)?,
         };
         config.check(all)?;
         Ok(config)
@@ -295,18 +312,68 @@ fn auto_bytes(text: &str) -> Result<Option<u64>, String> {
     if text.trim().eq_ignore_ascii_case("auto") { Ok(None) } else { parse::bytes(text).map(Some) }
 }
 
-fn policy_configs(text: &str) -> Result<BTreeMap<String, serde_json::Value>, String> {
-    let path = PathBuf::from(text);
+/// Times and sizes.
+fn bounds(all: &Settings) -> Result<Bounds, ConfigError> {
+    let default = Bounds::default();
+    let time = |key, default| read(all, key, default, bounded_seconds);
+    Ok(Bounds {
+        header_timeout: time("header-timeout", default.header_timeout)?,
+        body_timeout: time("body-timeout", default.body_timeout)?,
+        idle_timeout: time("idle-timeout", default.idle_timeout)?,
+        write_timeout: time("write-timeout", default.write_timeout)?,
+        request_timeout: time("request-timeout", default.request_timeout)?,
+        drain_timeout: time("drain-timeout", default.drain_timeout)?,
+        max_connections: read(all, "max-connections", default.max_connections, |t| {
+            parse::number(t, 1, 1_000_000)
+        })?,
+        ..default
+    })
+}
+
+/// Nothing waits for ever, and nothing for no time at all.
+fn bounded_seconds(text: &str) -> Result<Duration, String> {
+    let time = parse::seconds(text)?;
+    let range = Duration::from_millis(1)..=Duration::from_secs(7 * 86_400);
+    if range.contains(&time) { Ok(time) } else { Err(format!("`{text}` is not from 1 ms to 7 days")) }
+}
+
+fn tls(all: &Settings) -> Result<Option<(PathBuf, PathBuf)>, ConfigError> {
+    let path = |key| read(all, key, None, |t| non_empty(t).map(|path| Some(PathBuf::from(path))));
+    match (path("tls-cert")?, path("tls-key")?) {
+        (Some(cert), Some(key)) => Ok(Some((cert, key))),
+        (None, None) => Ok(None),
+        (Some(_), None) => Err(ConfigError(format!("{}: needs --tls-key, too", all.origin("tls-cert")))),
+        (None, Some(_)) => Err(ConfigError(format!("{}: needs --tls-cert, too", all.origin("tls-key")))),
+    }
+}
+
+fn otlp(text: &str) -> Result<Option<String>, String> {
+    if !cfg!(feature = "otel") {
+        return Err("this build sends no traces; build it with `--features otel`".to_owned());
+    }
+    if !text.starts_with("http://") {
+        return Err(format!(
+            "`{text}` is not http://HOST:PORT; a collector beside the host takes traces without TLS"
+        ));
+    }
+    Ok(Some(text.trim_end_matches('/').to_owned()))
+}
+
+/// The file of the policies' configurations, by kind.
+pub fn read_policy_configs(path: &Path) -> Result<BTreeMap<String, serde_json::Value>, String> {
     let shown = path.display();
-    let json = std::fs::read_to_string(&path).map_err(|e| format!("can't read {shown}: {e}"))?;
+    let json = std::fs::read_to_string(path).map_err(|e| format!("can't read {shown}: {e}"))?;
     let map: BTreeMap<String, serde_json::Value> = serde_json::from_str(&json).map_err(|e| {
         format!("{shown} is not a JSON object of {{\"scheduler\": {{..}}, \"admission\": {{..}}}}: {e}")
     })?;
     for (key, value) in &map {
-        if !PolicyKind::ALL.iter().any(|kind| kind.name() == key) {
-            return Err(format!(
-                "{shown}: unknown key `{key}`; known are scheduler, admission, prefix-cache"
-            ));
+        let kinds = PolicyKind::ALL.map(PolicyKind::name);
+        if !kinds.contains(&key.as_str()) {
+            let meant = near(key, &kinds).map_or_else(
+                || format!("known are {}", kinds.join(", ")),
+                |meant| format!("did you mean `{meant}`?"),
+            );
+            return Err(format!("{shown}: unknown key `{key}`; {meant}"));
         }
         if !value.is_object() {
             return Err(format!("{shown}: {key}: expected a JSON object"));
@@ -353,6 +420,9 @@ mod tests {
             (&[("max-batch-tokens", "4")], &["--max-batch-tokens", "at least 32"]),
             (&[("policy-config", "/nonexistent.json")], &["--policy-config", "/nonexistent.json"]),
             (&[("sse-dialect", "x")], &["--sse-dialect", "`named`"]),
+            (&[("tls-cert", "c.pem")], &["--tls-cert", "--tls-key"]),
+            (&[("idle-timeout", "0")], &["--idle-timeout", "1 ms"]),
+            (&[("otlp", "collector:4317")], &["--otlp", "http"]),
         ];
         for (pairs, parts) in cases {
             let error = parse(pairs).unwrap_err().to_string();

@@ -121,6 +121,21 @@ pub const SETTINGS: &[Setting] = &[
         "TOML file of tenants and the digests of their keys; see `infer keys`",
     ),
     setting("max-body-bytes", "BYTES", "8MiB", "Longest request body"),
+    setting("max-connections", "N", "4096", "Open connections of the data plane; more wait to be accepted"),
+    setting("header-timeout", "SECONDS", "30", "For the head of a request, from its first byte to its last"),
+    setting("body-timeout", "SECONDS", "30", "For the body of a request"),
+    setting("idle-timeout", "SECONDS", "120", "How long a connection may stay open between two requests"),
+    setting("write-timeout", "SECONDS", "60", "How long a client may take nothing of its answer"),
+    setting("request-timeout", "SECONDS", "3600", "For a whole request; then it ends as `cancelled`"),
+    setting("drain-timeout", "SECONDS", "600", "How long streams may take to end when the host is told to"),
+    setting("tls-cert", "FILE", "none", "PEM certificate with its chain; needs --tls-key"),
+    setting("tls-key", "FILE", "none", "PEM private key; needs --tls-cert"),
+    setting(
+        "otlp",
+        "URL",
+        "none",
+        "OpenTelemetry collector, http://HOST:4318 say (builds with the feature `otel`)",
+    ),
     setting("sse-dialect", "DIALECT", "auto", "`auto`, `named` or `openai`"),
 ];
 

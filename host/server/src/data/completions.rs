@@ -254,15 +254,7 @@ impl Run {
                 engine_alive: self.live.engine_is_alive(),
             },
         );
-        self.app.recorder.ended(&outcome);
-        if matches!(end, Some(End::Refused(_))) {
-            self.tenant.usage.refused();
-        } else {
-            let usage = &outcome.usage;
-            let cached = usage.prompt_tokens_details.cached_tokens;
-            let failed = outcome.error.is_some();
-            self.tenant.usage.ended(usage.prompt_tokens, cached, usage.completion_tokens, failed);
-        }
+        self.app.note_end(&self.request_id, &self.tenant, &outcome, matches!(end, Some(End::Refused(_))));
         if let (Some(End::Refused(_)), Some(error), Ok(served)) = (end, &outcome.error, self.app.served()) {
             tell_of_refusal(served, &self.request_id, error);
         }

@@ -9,5 +9,5 @@ mod sse;
 mod text;
 mod validate;
 
-pub use outcome::{Outcome, reason_name};
+pub use outcome::{Outcome, openai_reason, reason_name};
 pub use route::route;

@@ -34,8 +34,25 @@ pub async fn route(app: Arc<App>, request: Request<Incoming>) -> Answer {
         }
     };
     discard(body, &mut answer);
+    app.recorder.answered(label(path), answer.status().as_u16());
     answer.headers_mut().insert("x-request-id", request_id.header());
     answer
+}
+
+/// A path as metrics know it: there are only so many.
+fn label(path: &str) -> &'static str {
+    const PATHS: [&str; 9] = [
+        "/v1/completions",
+        "/v1/chat/completions",
+        "/v1/models",
+        "/tokenize",
+        "/detokenize",
+        "/health",
+        "/health/ready",
+        "/metrics",
+        "/version",
+    ];
+    PATHS.into_iter().find(|&known| known == path).unwrap_or("other")
 }
 
 async fn dispatch(
@@ -71,7 +88,10 @@ async fn dispatch(
         "/version" => Ok(models::version(app)),
         "/health" => health(app),
         "/health/ready" => ready(app),
-        "/metrics" => Ok(text(metrics::CONTENT_TYPE, metrics::render(app).await)),
+        "/metrics" => {
+            let (content_type, metrics) = metrics::render(app, &head.headers).await;
+            Ok(text(content_type, metrics))
+        }
         _ => post(app, request_id, &tenant.expect("what reads a body needs a tenant"), head, body).await,
     }
 }

@@ -69,6 +69,11 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, code, message).retry_after_ms(1_000)
     }
 
+    /// A head that can't be read.
+    pub(super) fn head(code: &'static str, status: u16, message: &str) -> Self {
+        Self::new(StatusCode::from_u16(status).expect("a status of this file"), code, message).close()
+    }
+
     /// 500.
     pub fn internal(code: &'static str, message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, code, message)
@@ -132,8 +137,7 @@ impl ApiError {
         self.status
     }
 
-    /// The answer.
-    pub fn into_answer(self) -> Answer {
+    fn info(&self) -> ErrorBody {
         let kind = match self.status.as_u16() {
             401 => "authentication_error",
             404 => "not_found_error",
@@ -142,13 +146,23 @@ impl ApiError {
             500.. => "server_error",
             _ => "invalid_request_error",
         };
-        let info = ErrorInfo {
-            message: self.message,
+        let error = ErrorInfo {
+            message: self.message.clone(),
             kind: kind.to_owned(),
-            param: self.param,
+            param: self.param.clone(),
             code: Some(self.code.to_owned()),
         };
-        let mut answer = json(self.status, &ErrorBody { error: info });
+        ErrorBody { error }
+    }
+
+    /// The body alone.
+    pub(super) fn body(&self) -> Vec<u8> {
+        serde_json::to_vec(&self.info()).expect("wire types can be written as JSON")
+    }
+
+    /// The answer.
+    pub fn into_answer(self) -> Answer {
+        let mut answer = json(self.status, &self.info());
         let headers = answer.headers_mut();
         if self.retry_after_ms > 0 {
             headers.insert(RETRY_AFTER, HeaderValue::from(self.retry_after_ms.div_ceil(1_000)));

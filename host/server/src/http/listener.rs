@@ -1,24 +1,25 @@
 //! Accepts connections within a bound, serves each with hyper, ends them gracefully.
-//!
-//! hyper bounds heads and their time but answers a late head with silence; the 408 is written here.
 
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use http_body_util::BodyExt;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::AsyncWriteExt;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, watch};
 
-use super::Answer;
-use super::stall::Stalling;
+use super::guard::{Guarded, Patience, Phase, ServedBody};
+use super::tls::Tls;
+use super::{Answer, ApiError, wire};
 
 /// Bytes that hyper buffers per connection and direction.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -28,16 +29,23 @@ const MAX_HEADERS: usize = 100;
 const MAX_HEAD_BYTES: usize = 32 << 10;
 /// Pause after a failed accept: file descriptors may be short, and come back.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// After a connection was ended on our side, this much of what the peer still sends is thrown away: closing
+/// a socket with unread bytes resets it, and the peer would not see its last answer.
+const LINGER_BYTES: u64 = 1 << 20;
+/// Longest time for that.
+const LINGER_TIME: Duration = Duration::from_millis(500);
 
-/// Bounds of a listener.
-#[derive(Clone, Copy, Debug)]
-pub struct ListenerBounds {
+/// Bounds of a listener, and how it is spoken to.
+#[derive(Clone)]
+pub struct ListenerOptions {
     /// Open connections; more wait in the kernel's backlog.
     pub max_connections: usize,
-    /// For a request's head; also how long a connection may idle.
-    pub header_timeout: Duration,
-    /// How long a peer may take nothing of what is sent to it.
-    pub write_timeout: Duration,
+    /// How long peers may be silent.
+    pub patience: Patience,
+    /// Encrypts, where it is there.
+    pub tls: Option<Arc<Tls>>,
+    /// Connections that are open, for the metrics.
+    pub open: Arc<AtomicUsize>,
 }
 
 /// A bound socket, not yet served.
@@ -59,13 +67,13 @@ impl Listener {
 
     /// Serves until `shutdown` turns true, then lets open requests end. Completes when all connections
     /// are closed.
-    pub async fn serve<H, F>(self, bounds: ListenerBounds, mut shutdown: watch::Receiver<bool>, handler: H)
+    pub async fn serve<H, F>(self, options: ListenerOptions, mut shutdown: watch::Receiver<bool>, handler: H)
     where
         H: Fn(Request<Incoming>) -> F + Clone + Send + Sync + Unpin + 'static,
         F: Future<Output = Answer> + Send + 'static,
     {
-        let permits = Arc::new(Semaphore::new(bounds.max_connections));
-        let (open, mut all_closed) = mpsc::channel::<()>(1);
+        let permits = Arc::new(Semaphore::new(options.max_connections));
+        let (running, mut all_closed) = mpsc::channel::<()>(1);
         loop {
             let next = async {
                 let permit =
@@ -78,10 +86,12 @@ impl Listener {
             };
             match accepted {
                 Ok((stream, _peer)) => {
-                    let (handler, shutdown, open) = (handler.clone(), shutdown.clone(), open.clone());
+                    let (handler, shutdown, running) = (handler.clone(), shutdown.clone(), running.clone());
+                    let options = options.clone();
                     tokio::spawn(async move {
-                        serve_connection(stream, bounds, shutdown, handler).await;
-                        drop((permit, open));
+                        let counted = Counted::new(&options.open);
+                        open(stream, &options, shutdown, handler).await;
+                        drop((counted, permit, running));
                     });
                 }
                 Err(error) => {
@@ -90,32 +100,68 @@ impl Listener {
                 }
             }
         }
-        drop((self.socket, open));
+        drop((self.socket, running));
         let _ = all_closed.recv().await;
     }
 }
 
-async fn serve_connection<H, F>(
-    stream: TcpStream,
-    bounds: ListenerBounds,
-    mut shutdown: watch::Receiver<bool>,
-    handler: H,
-) where
+/// One open connection.
+struct Counted<'a>(&'a AtomicUsize);
+
+impl<'a> Counted<'a> {
+    fn new(open: &'a AtomicUsize) -> Self {
+        open.fetch_add(1, Ordering::Relaxed);
+        Self(open)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+async fn open<H, F>(stream: TcpStream, options: &ListenerOptions, shutdown: watch::Receiver<bool>, handler: H)
+where
     H: Fn(Request<Incoming>) -> F + Unpin,
     F: Future<Output = Answer> + Send + 'static,
 {
     let _ = stream.set_nodelay(true);
+    let Some(tls) = &options.tls else {
+        return serve_connection(stream, options.patience, shutdown, handler).await;
+    };
+    match tokio::time::timeout(options.patience.head, tls.accept(stream)).await {
+        Ok(Ok(stream)) => serve_connection(stream, options.patience, shutdown, handler).await,
+        Ok(Err(error)) => tracing::debug!("a TLS handshake failed: {error}"),
+        Err(_) => tracing::debug!("a TLS handshake took too long"),
+    }
+}
+
+async fn serve_connection<S, H, F>(
+    stream: S,
+    patience: Patience,
+    mut shutdown: watch::Receiver<bool>,
+    handler: H,
+) where
+    S: AsyncRead + AsyncWrite + Unpin,
+    H: Fn(Request<Incoming>) -> F + Unpin,
+    F: Future<Output = Answer> + Send + 'static,
+{
+    let phase = Arc::new(Phase::default());
+    let for_service = Arc::clone(&phase);
     let service = service_fn(move |request| {
-        let answer: HandlerFuture = Box::pin(handler(request));
-        InfallibleFuture(answer)
+        let serving = for_service.begin();
+        let answer = handler(request);
+        let served: HandlerFuture =
+            Box::pin(async move { answer.await.map(|body| ServedBody::new(body, serving).boxed_unsync()) });
+        InfallibleFuture(served)
     });
     let mut connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(bounds.header_timeout)
+        .header_read_timeout(None)
         .max_headers(MAX_HEADERS)
         .max_header_size(MAX_HEAD_BYTES)
         .max_buf_size(BUFFER_BYTES)
-        .serve_connection(Stalling::new(TokioIo::new(stream), bounds.write_timeout), service);
+        .serve_connection(Guarded::new(TokioIo::new(stream), patience, phase), service);
     let mut stopping = pin!(shutdown.wait_for(|stop| *stop));
     let mut told = false;
     let result = poll_fn(|cx| {
@@ -126,21 +172,21 @@ async fn serve_connection<H, F>(
         connection.poll_without_shutdown(cx)
     })
     .await;
-    let parts = connection.into_parts();
-    let mut stream = parts.io.into_inner().into_inner();
+    let guarded = connection.into_parts().io;
     // An idle connection that timed out has asked nothing and is owed nothing.
-    if result.is_err_and(|e| e.is_timeout()) && !parts.read_buf.is_empty() {
-        let _ = tokio::time::timeout(Duration::from_secs(1), stream.write_all(late_head().as_bytes())).await;
-    }
-    let _ = tokio::time::timeout(Duration::from_secs(1), stream.shutdown()).await;
-}
-
-fn late_head() -> String {
-    let body = r#"{"error":{"message":"the request's head did not arrive in time","type":"invalid_request_error","param":null,"code":"header_timeout"}}"#;
-    format!(
-        "HTTP/1.1 408 Request Timeout\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
-        body.len()
-    )
+    let late_head = guarded.ended_in_head();
+    let mut stream = guarded.into_inner().into_inner();
+    let farewell = async {
+        if late_head {
+            let error = ApiError::head("header_timeout", 408, "the request's head did not arrive in time");
+            let _ = stream.write_all(&wire(error)).await;
+        }
+        let _ = stream.shutdown().await;
+        if result.is_err() {
+            let _ = tokio::io::copy(&mut (&mut stream).take(LINGER_BYTES), &mut tokio::io::sink()).await;
+        }
+    };
+    let _ = tokio::time::timeout(LINGER_TIME, farewell).await;
 }
 
 /// A handler never fails: what goes wrong is an answer.

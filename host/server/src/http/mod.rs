@@ -2,10 +2,11 @@
 
 mod body;
 mod error;
+mod guard;
 mod listener;
 mod query;
 mod request_id;
-mod stall;
+mod tls;
 
 use std::convert::Infallible;
 
@@ -18,9 +19,11 @@ use serde::Serialize;
 
 pub use body::{BodyLimits, discard, read_body};
 pub use error::ApiError;
-pub use listener::{Listener, ListenerBounds};
+pub use guard::Patience;
+pub use listener::{Listener, ListenerOptions};
 pub use query::Query;
 pub use request_id::RequestId;
+pub use tls::Tls;
 
 /// Body of every answer.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
@@ -30,6 +33,19 @@ pub type Answer = Response<Body>;
 /// A body that is known as a whole.
 pub fn full(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).boxed_unsync()
+}
+
+/// An error as bytes, for connections on which no request could be read. The connection ends with it.
+fn wire(error: ApiError) -> Vec<u8> {
+    let status = error.status();
+    let (id, body) = (RequestId::of(&hyper::HeaderMap::new()), error.body());
+    let (code, reason, len) = (status.as_u16(), status.canonical_reason().unwrap_or(""), body.len());
+    let head = format!(
+        "HTTP/1.1 {code} {reason}\r\ncontent-type: application/json\r\ncontent-length: {len}\r\n\
+         connection: close\r\nx-request-id: {}\r\n\r\n",
+        id.as_str()
+    );
+    [head.into_bytes(), body].concat()
 }
 
 /// A JSON answer.

@@ -1,4 +1,5 @@
-//! `x-request-id`: taken from the client where it is harmless, else made here.
+//! What ties a request to its caller: `x-request-id`, taken from the client where it is harmless, else made
+//! here; and the `traceparent` of the trace that it is part of.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,39 +11,52 @@ const MAX_LEN: usize = 128;
 /// The header.
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Names a request in answers, logs and the console.
+/// A `traceparent` of the only version there is.
+const TRACEPARENT_LEN: usize = 55;
+
+/// Names a request in answers, logs, traces and the console.
 #[derive(Clone, Debug)]
-pub struct RequestId(String);
+pub struct RequestId {
+    id: String,
+    traceparent: Option<String>,
+}
 
 impl RequestId {
     /// The client's id where it has 1 to 128 visible ASCII characters, else a fresh one.
     pub fn of(headers: &HeaderMap) -> Self {
-        let given = headers.get(X_REQUEST_ID).and_then(|v| v.to_str().ok());
-        match given {
+        let text = |name| headers.get(name).and_then(|v: &HeaderValue| v.to_str().ok());
+        let id = match text(X_REQUEST_ID) {
             Some(id) if (1..=MAX_LEN).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic()) => {
-                Self(id.to_owned())
+                id.to_owned()
             }
-            _ => Self::fresh(),
-        }
+            _ => fresh(),
+        };
+        let traceparent = text(HeaderName::from_static("traceparent"));
+        Self { id, traceparent: traceparent.filter(|t| t.len() == TRACEPARENT_LEN).map(str::to_owned) }
+    }
+
+    /// The caller's trace, as it says.
+    pub fn traceparent(&self) -> Option<&str> {
+        self.traceparent.as_deref()
     }
 
     /// As text.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.id
     }
 
     /// As a header value.
     pub fn header(&self) -> HeaderValue {
-        HeaderValue::from_str(&self.0).expect("ids are visible ASCII")
+        HeaderValue::from_str(&self.id).expect("ids are visible ASCII")
     }
+}
 
-    fn fresh() -> Self {
-        // Unique within this host by the counter, among hosts by the random part.
-        static COUNTER: AtomicU64 = AtomicU64::new(1);
-        static PREFIX: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
-        let prefix = *PREFIX.get_or_init(|| getrandom::u32().unwrap_or_else(|_| std::process::id()));
-        Self(format!("{prefix:08x}{:08x}", COUNTER.fetch_add(1, Ordering::Relaxed)))
-    }
+fn fresh() -> String {
+    // Unique within this host by the counter, among hosts by the random part.
+    static COUNTER: AtomicU64 = AtomicU64::new(1);
+    static PREFIX: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
+    let prefix = *PREFIX.get_or_init(|| getrandom::u32().unwrap_or_else(|_| std::process::id()));
+    format!("{prefix:08x}{:08x}", COUNTER.fetch_add(1, Ordering::Relaxed))
 }
 
 #[cfg(test)]

@@ -1,0 +1,318 @@
+//! The host towards operators and hostile peers: TLS, heads that can't be read, times, reloading, metrics.
+
+mod common;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{Host, config, first_chunk, request};
+use infer_server::config::{Bounds, Config};
+use infer_server::tenants::KeyDigest;
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
+
+/// Sends bytes and reads to the end.
+async fn raw(host: &Host, bytes: &[u8]) -> String {
+    let mut stream = TcpStream::connect(host.server.data_addr).await.unwrap();
+    stream.write_all(bytes).await.unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    String::from_utf8(answer).unwrap()
+}
+
+/// Head and body of an answer.
+fn error_of(answer: &str) -> (u16, Value) {
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {answer:?}"));
+    assert!(head.to_ascii_lowercase().contains("x-request-id: "), "{head}");
+    (head[9..12].parse().unwrap(), serde_json::from_str(body).unwrap_or_else(|e| panic!("{e}: {body:?}")))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn heads_that_cant_be_read_get_an_error_with_a_body() {
+    let host = Host::start(config()).await;
+    let many: String = (0..200).map(|n| format!("x-{n}: y\r\n")).collect();
+    let cases = [
+        ("nonsense\r\n\r\n".to_owned(), 400, "malformed_head"),
+        ("GET /health HTTP/9.9\r\n\r\n".to_owned(), 400, "malformed_head"),
+        (format!("GET /health HTTP/1.1\r\nhost: x\r\n{many}\r\n"), 431, "header_fields_too_large"),
+        (
+            format!("GET /health HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(200_000)),
+            431,
+            "header_fields_too_large",
+        ),
+    ];
+    for (text, status, code) in cases {
+        let (got, body) = error_of(&raw(&host, text.as_bytes()).await);
+        let start: String = text.chars().take(40).collect();
+        assert_eq!((got, &body["error"]["code"]), (status, &json!(code)), "{start}: {body}");
+    }
+    // A good request before a bad one has its answer.
+    let both = raw(&host, b"GET /health HTTP/1.1\r\nhost: x\r\n\r\nnonsense\r\n\r\n").await;
+    assert!(both.starts_with("HTTP/1.1 200 ") && both.contains("HTTP/1.1 400 "), "{both}");
+    // Our own errors without a body stay what they are.
+    let head = raw(&host, b"HEAD /nothing HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+    assert!(head.starts_with("HTTP/1.1 404 "), "{head}");
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn heads_and_idle_connections_have_times_of_their_own() {
+    let bounds = Bounds {
+        header_timeout: Duration::from_millis(150),
+        idle_timeout: Duration::from_secs(600),
+        ..Bounds::default()
+    };
+    let host = Host::start(Config { bounds, ..config() }).await;
+    let get = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n";
+    let mut kept = TcpStream::connect(host.server.data_addr).await.unwrap();
+    kept.write_all(get).await.unwrap();
+    let mut buffer = [0; 4_096];
+    assert!(kept.read(&mut buffer).await.unwrap() > 0);
+    // Meanwhile a head that begins and doesn't end, and a connection that says nothing at all.
+    let (status, body) = error_of(&raw(&host, b"GET /health HTTP/1.1\r\nhos").await);
+    assert_eq!((status, &body["error"]["code"]), (408, &json!("header_timeout")));
+    assert_eq!(raw(&host, b"").await, "", "who asked nothing is owed nothing");
+    // The kept one is still there, and its next head has the head's time, not what is left of it.
+    kept.write_all(get).await.unwrap();
+    assert!(kept.read(&mut buffer).await.unwrap() > 0);
+    kept.write_all(b"GET /hea").await.unwrap();
+    let mut rest = String::new();
+    kept.read_to_string(&mut rest).await.unwrap();
+    assert_eq!(error_of(&rest).0, 408);
+    host.server.shutdown().await;
+
+    let bounds = Bounds { idle_timeout: Duration::from_millis(100), ..Bounds::default() };
+    let host = Host::start(Config { bounds, ..config() }).await;
+    let answer = raw(&host, get).await;
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.matches("HTTP/1.1").count() == 1, "{answer}");
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_lives_too_long_ends_as_cancelled() {
+    let bounds = Bounds { request_timeout: Duration::from_millis(200), ..Bounds::default() };
+    let host = Host::start(Config { bounds, ..config() }).await;
+    host.server.engine().hold_steps();
+    let waiting = host.complete(json!({})).await;
+    let (name, done) = common::events(waiting).await.pop().unwrap();
+    assert_eq!((name.as_str(), &done["finish_reason"]), ("done", &json!("cancelled")));
+    host.server.shutdown().await;
+}
+
+/// A certificate for `localhost` and its key, written where the host reads them.
+fn certify(dir: &Path) -> RootCertStore {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    std::fs::write(dir.join("cert.pem"), made.cert.pem()).unwrap();
+    std::fs::write(dir.join("key.pem"), made.signing_key.serialize_pem()).unwrap();
+    let mut roots = RootCertStore::empty();
+    roots.add(made.cert.der().clone()).unwrap();
+    roots
+}
+
+async fn get_over_tls(host: &Host, roots: RootCertStore) -> std::io::Result<String> {
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let tcp = TcpStream::connect(host.server.data_addr).await?;
+    let name = ServerName::try_from("localhost").unwrap();
+    let mut stream = TlsConnector::from(Arc::new(config)).connect(name, tcp).await?;
+    stream.write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    Ok(answer)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tls_is_spoken_where_there_is_a_certificate_and_a_new_one_is_taken_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = certify(dir.path());
+    let tls = Some((dir.path().join("cert.pem"), dir.path().join("key.pem")));
+    let host = Host::start(Config { tls, ..config() }).await;
+    assert!(host.server.data_url().starts_with("https://"));
+    assert!(get_over_tls(&host, first.clone()).await.unwrap().starts_with("HTTP/1.1 200 "));
+    assert!(host.client.get(host.url("/health")).send().await.is_err(), "no plain HTTP beside it");
+
+    let second = certify(dir.path());
+    assert!(get_over_tls(&host, second.clone()).await.is_err(), "not before it is told");
+    host.server.reload().await;
+    assert!(get_over_tls(&host, second.clone()).await.unwrap().starts_with("HTTP/1.1 200 "));
+    assert!(get_over_tls(&host, first).await.is_err());
+
+    // A key that doesn't belong to the certificate: the one in use stays.
+    let other = tempfile::tempdir().unwrap();
+    certify(other.path());
+    std::fs::copy(other.path().join("key.pem"), dir.path().join("key.pem")).unwrap();
+    let outcomes = host.server.reload().await;
+    assert!(outcomes[0].error.as_ref().unwrap().contains("cert.pem"), "{outcomes:?}");
+    assert!(get_over_tls(&host, second).await.unwrap().starts_with("HTTP/1.1 200 "));
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reload_takes_what_is_right_and_leaves_what_is_wrong() {
+    let dir = tempfile::tempdir().unwrap();
+    let (keys, policies) = (dir.path().join("tenants.toml"), dir.path().join("policies.json"));
+    let table = |key: &str| format!("[tenants.a]\nkeys = [\"{}\"]\n", KeyDigest::of(key));
+    std::fs::write(&keys, table("one")).unwrap();
+    std::fs::write(&policies, "{}").unwrap();
+    let start = Config { api_keys: Some(keys.clone()), policy_config: Some(policies.clone()), ..config() };
+    let host = Host::start(start).await;
+    let status = async |key: &str| {
+        host.client.get(host.url("/v1/models")).bearer_auth(key).send().await.unwrap().status().as_u16()
+    };
+    assert_eq!(status("one").await, 200);
+
+    std::fs::write(&keys, table("two") + "tokens-per-minute = 600\n").unwrap();
+    std::fs::write(&policies, "{\"scheduler\": {\"nonsense\": 1}}").unwrap();
+    let answer = host.admin(Method::POST, "/admin/reload").send().await.unwrap();
+    assert_eq!(answer.status(), 422);
+    let body: Value = answer.json().await.unwrap();
+    let errors = body["reloaded"].as_array().unwrap().iter().filter(|o| o["error"].is_string());
+    assert_eq!(errors.map(|o| &o["what"]).collect::<Vec<_>>(), [&json!("scheduler")], "{body}");
+    assert_eq!((status("one").await, status("two").await), (401, 200));
+    let slots = host.admin_get("/admin/policies").await;
+    assert!(
+        slots["slots"][1]["name"].as_str().unwrap().contains("token-bucket"),
+        "a rate brings its keeper: {slots}"
+    );
+
+    // With streams open: a configuration that is right, and keys that are not.
+    let running = request(json!({"ignore_eos": true, "max_tokens": 300}));
+    let running = host.client.post(host.url("/v1/completions")).bearer_auth("two").json(&running).send();
+    let mut running = first_chunk(running.await.unwrap()).await;
+    std::fs::write(&keys, "[tenants.a]\nkeys = 1\n").unwrap();
+    std::fs::write(&policies, "{\"admission\": {\"max_in_flight\": 7}}").unwrap();
+    let outcomes = host.server.reload().await;
+    let wrong: Vec<_> = outcomes.iter().filter(|o| o.error.is_some()).map(|o| o.what).collect();
+    assert_eq!(wrong, ["api-keys"], "{outcomes:?}");
+    assert_eq!(status("two").await, 200);
+    let slots = host.admin_get("/admin/policies").await;
+    assert!(slots["slots"][1]["config"].to_string().contains("\"max_in_flight\":7"), "{slots}");
+    let mut text = String::new();
+    while let Some(chunk) = futures_util::StreamExt::next(&mut running).await {
+        text.push_str(std::str::from_utf8(chunk.unwrap().as_ref()).unwrap());
+    }
+    assert!(text.contains("\"finish_reason\":\"length\""), "the stream noticed nothing");
+    host.server.shutdown().await;
+}
+
+/// Names of metrics in a text, with their suffixes.
+fn names(text: &str) -> std::collections::BTreeSet<String> {
+    let samples = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+    samples.map(|line| line.split(['{', ' ']).next().unwrap().to_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_metric_of_the_dashboard_and_of_routers_is_there_in_both_formats() {
+    let host = Host::start(config()).await;
+    drop(host.events(json!({})).await);
+    let get = |accept: &'static str| host.client.get(host.url("/metrics")).header("accept", accept).send();
+    let plain = get("text/plain").await.unwrap();
+    assert_eq!(plain.headers()["content-type"], "text/plain; version=0.0.4; charset=utf-8");
+    let plain = plain.text().await.unwrap();
+    let open = get("application/openmetrics-text;version=1.0.0,text/plain;q=0.5").await.unwrap();
+    assert!(open.headers()["content-type"].to_str().unwrap().starts_with("application/openmetrics-text"));
+    let open = open.text().await.unwrap();
+    assert!(open.ends_with("# EOF\n") && !plain.contains("# EOF"));
+    assert!(plain.contains("# TYPE infer_generated_tokens_total counter\n"), "{plain}");
+    let there = names(&plain);
+    assert_eq!(there, names(&open));
+
+    let dashboard = include_str!("../deploy/grafana-dashboard.json");
+    let dashboard: Value = serde_json::from_str(dashboard).unwrap();
+    let targets =
+        dashboard["panels"].as_array().unwrap().iter().filter_map(|panel| panel["targets"].as_array());
+    let mut named = 0;
+    for expr in targets.flatten().map(|target| target["expr"].as_str().unwrap()) {
+        for word in expr.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':') {
+            if ["infer_", "process_", "vllm:"].iter().any(|start| word.starts_with(start)) {
+                assert!(there.contains(word), "the dashboard names {word}, which isn't there");
+                named += 1;
+            }
+        }
+    }
+    assert!(named > 40, "{named}");
+    for alias in [
+        "vllm:num_requests_running",
+        "vllm:num_requests_waiting",
+        "vllm:kv_cache_usage_perc",
+        "vllm:prefix_cache_queries_total",
+        "vllm:prefix_cache_hits_total",
+        "vllm:prompt_tokens_total",
+        "vllm:generation_tokens_total",
+        "vllm:num_preemptions_total",
+        "vllm:request_success_total",
+        "vllm:time_to_first_token_seconds_bucket",
+        "vllm:inter_token_latency_seconds_bucket",
+        "vllm:e2e_request_latency_seconds_bucket",
+        "vllm:request_queue_time_seconds_bucket",
+        "vllm:cache_config_info",
+    ] {
+        assert!(there.contains(alias), "{alias}");
+        let labelled =
+            plain.lines().any(|line| line.starts_with(alias) && line.contains("model_name=\"demo\""));
+        assert!(labelled || alias == "vllm:cache_config_info", "{alias} says whose it is");
+    }
+    host.server.shutdown().await;
+}
+
+#[cfg(feature = "otel")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_is_one_trace_that_belongs_to_its_callers() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    // A collector: takes one export and says that it was fine.
+    let collector = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut got = Vec::new();
+        loop {
+            let mut buffer = [0; 16 << 10];
+            let n = stream.read(&mut buffer).await.unwrap();
+            got.extend_from_slice(&buffer[..n]);
+            let text = String::from_utf8_lossy(&got);
+            let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+            let head = head.to_ascii_lowercase();
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+            if body.len() == length.parse::<usize>().unwrap() {
+                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").await.unwrap();
+                return (head, serde_json::from_str::<Value>(body).unwrap());
+            }
+        }
+    });
+    let host = Host::start(Config { otlp: Some(format!("http://{address}")), ..config() }).await;
+    let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let answer = host
+        .client
+        .post(host.url("/v1/completions"))
+        .header("traceparent", format!("00-{trace}-00f067aa0ba902b7-01"))
+        .header("x-request-id", "traced")
+        .json(&request(json!({})))
+        .send()
+        .await
+        .unwrap();
+    drop(common::events(answer).await);
+    host.server.shutdown().await;
+    let (head, body) = collector.await.unwrap();
+    assert!(head.starts_with("post /v1/traces http/1.1") && head.contains("application/json"), "{head}");
+    let spans = body["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array().unwrap();
+    let named =
+        |name: &str| spans.iter().find(|s| s["name"] == name).unwrap_or_else(|| panic!("{name}: {body:#}"));
+    let request = named("completion");
+    assert_eq!((&request["traceId"], &request["parentSpanId"]), (&json!(trace), &json!("00f067aa0ba902b7")));
+    for part in ["queue", "prefill", "decode"] {
+        assert_eq!(
+            (&named(part)["traceId"], &named(part)["parentSpanId"]),
+            (&json!(trace), &request["spanId"])
+        );
+    }
+    let attributes = request["attributes"].to_string();
+    assert!(attributes.contains("infer.request_id") && attributes.contains("traced"), "{attributes}");
+}
