@@ -4,7 +4,9 @@
 mod common;
 
 use common::{Host, config};
-use infer_server::bench::{self, BenchError, Dialect, Plan, Report, Shape, Target, Workload};
+use infer_server::bench::{
+    self, Api, Arrival, BenchError, Dialect, Plan, Report, Shape, Target, Targets, Workload,
+};
 use infer_server::config::Config;
 use infer_server::generate::Sequential;
 
@@ -14,8 +16,9 @@ fn short(requests: usize, vocab_size: u32) -> Workload {
 }
 
 fn plan(url: String, dialect: Dialect, model: Option<&str>, workloads: Vec<Workload>) -> Plan {
-    let target = Target { url, dialect, api_key: None, model: model.map(str::to_owned) };
-    Plan { target, workloads, seed: 5, subject: "a test".to_owned() }
+    let target = Target { url, dialect, model: model.map(str::to_owned), ..Target::default() };
+    let targets = Targets { ttft_ms: Some(1e6), itl_ms: Some(1e6) };
+    Plan { target, workloads, seed: 5, targets, subject: "a test".to_owned() }
 }
 
 async fn measure(host: &Host, plan: Plan, baseline: Option<Sequential>) -> Result<Report, BenchError> {
@@ -54,6 +57,53 @@ async fn the_openai_dialect_counts_the_same_tokens() {
     let report =
         measure(&host, plan(url, Dialect::Openai, Some("demo"), vec![workload]), None).await.unwrap();
     assert_eq!((report.workloads[0].output_tokens, report.failed()), (wanted, 0), "{}", report.text());
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn conversations_send_all_that_was_said_and_the_page_shows_every_request() {
+    let config = config();
+    let local = config.clone();
+    let baseline = tokio::task::spawn_blocking(move || Sequential::load(&local)).await.unwrap().unwrap();
+    let shape = Shape { prompt_tokens: (20, 30), output_tokens: (4, 9), shared_prefix: 0, vocab_size: 256 };
+    let talk = Workload { turns: 3, ..Workload::make("W4", 5, 6, 2, shape) };
+    let host = Host::start(config).await;
+    let plan = plan(host.url(""), Dialect::Named, None, vec![talk]);
+    let report = measure(&host, plan, Some(baseline)).await.unwrap();
+    let result = &report.workloads[0];
+    assert_eq!((result.completed, report.failed()), (6, 0), "{}", report.text());
+    let local = result.in_process.as_ref().unwrap();
+    assert_eq!(local.identical, Some(6), "the histories are the same on both sides: {}", report.text());
+    assert!(result.cached_tokens >= 4 * 16, "a later turn finds the earlier ones: {}", report.text());
+    assert_eq!(result.goodput.map(|good| (good.good, good.share)), Some((6, 1.0)));
+
+    // What is written can be read again, and drawn beside another.
+    let json = serde_json::to_string(&report).unwrap();
+    let mut other: Report = serde_json::from_str(&json).unwrap();
+    other.subject = "<another>".to_owned();
+    let page = bench::html(&[report, other]);
+    assert!(page.contains("&lt;another&gt;") && !page.contains("<another>"));
+    assert!(
+        !page.contains("http://www") && !page.contains("src=") && !page.contains("<script"),
+        "it needs nothing else"
+    );
+    assert!(page.matches("<svg").count() >= 4, "{page}");
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_loop_sends_at_its_own_moments_and_text_needs_no_token_ids() {
+    let host = Host::start(config()).await;
+    let workload = short(6, 256).arriving(Arrival::Poisson(200.0));
+    let moments = workload.arrivals_ms(5).unwrap();
+    let mut plan = plan(host.url(""), Dialect::Openai, None, vec![workload]);
+    plan.target.api = Api::Text;
+    let report = measure(&host, plan, None).await.unwrap();
+    assert_eq!(report.failed(), 0, "{}", report.text());
+    for (sample, moment) in report.workloads[0].samples.iter().zip(moments) {
+        assert!(sample.sent_ms >= moment, "never before its moment");
+    }
+    assert!(report.workloads[0].prompt_tokens > 0, "the server counts them");
     host.server.shutdown().await;
 }
 

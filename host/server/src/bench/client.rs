@@ -2,17 +2,18 @@
 
 use std::time::{Duration, Instant};
 
-use infer_api::completions::{CompletionRequest, ModelList, Prompt, StreamOptions, Usage};
-use serde::Serialize;
+use infer_api::completions::{CompletionRequest, ModelList, StreamOptions, Usage};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
-use super::Job;
+use super::history::History;
 use super::sse::{Events, Step, read};
 
 /// Longest silence of a stream before it counts as failed.
 const SILENCE: Duration = Duration::from_secs(300);
 
 /// How streams are written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Dialect {
     /// `token` and `done` events.
@@ -22,13 +23,41 @@ pub enum Dialect {
     Openai,
 }
 
+/// What requests are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Api {
+    /// `/v1/completions` with token ids: exact lengths.
+    #[default]
+    Completions,
+    /// `/v1/completions` with text, for servers that take no token ids.
+    Text,
+    /// `/v1/chat/completions`; always in OpenAI's dialect.
+    Chat,
+}
+
+/// How long outputs are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Lengths {
+    /// As asked for: end tokens are ignored, and another length is a failure.
+    #[default]
+    Exact,
+    /// As they come, for servers that don't know `ignore_eos`.
+    Any,
+}
+
 /// Where requests go.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Target {
-    /// `http://HOST:PORT`, or the whole address of a completions endpoint.
+    /// `http://HOST:PORT`, or the whole address of an endpoint.
     pub url: String,
     /// How it streams.
     pub dialect: Dialect,
+    /// What requests are.
+    pub api: Api,
+    /// How long outputs are.
+    pub lengths: Lengths,
     /// Sent as a bearer token.
     pub api_key: Option<String>,
     /// Model that requests name; `None` asks `/v1/models` for its first.
@@ -51,8 +80,12 @@ pub struct Timing {
     pub completion_tokens: u32,
     /// Prompt tokens that the server found in its cache, where it says.
     pub cached_tokens: u32,
+    /// Prompt tokens as the server counts them; 0 where it doesn't say.
+    pub prompt_tokens: u32,
     /// Ids of the tokens, where the dialect tells.
     pub tokens: Vec<u32>,
+    /// Their text.
+    pub text: String,
 }
 
 /// Sends requests. Clones share connections.
@@ -66,7 +99,7 @@ pub struct Client {
 
 impl Client {
     /// Finds the endpoint and the model's name.
-    pub async fn connect(target: Target) -> Result<Self, String> {
+    pub async fn connect(mut target: Target) -> Result<Self, String> {
         let http = reqwest::Client::builder()
             .tcp_nodelay(true)
             .connect_timeout(Duration::from_secs(10))
@@ -74,11 +107,15 @@ impl Client {
             .build()
             .map_err(|error| error.to_string())?;
         let base = target.url.trim_end_matches('/');
+        let path = if target.api == Api::Chat { "chat/completions" } else { "completions" };
         let url = if base.ends_with("/completions") {
             base.to_owned()
         } else {
-            format!("{}/v1/completions", base.trim_end_matches("/v1"))
+            format!("{}/v1/{path}", base.trim_end_matches("/v1"))
         };
+        if target.api == Api::Chat {
+            target.dialect = Dialect::Openai;
+        }
         let mut client = Self { http, url, model: String::new(), target };
         client.model = match client.target.model.clone() {
             Some(model) => model,
@@ -98,7 +135,8 @@ impl Client {
     }
 
     async fn first_model(&self) -> Result<String, String> {
-        let url = format!("{}/models", self.url.trim_end_matches("/completions"));
+        let base = self.url.trim_end_matches("/completions").trim_end_matches("/chat");
+        let url = format!("{base}/models");
         let advice = "name the model with --served-model";
         let response = self.authorized(self.http.get(&url)).send().await.map_err(|e| in_full(&e))?;
         if !response.status().is_success() {
@@ -113,9 +151,9 @@ impl Client {
         first.ok_or_else(|| format!("{url} lists no model; {advice}"))
     }
 
-    /// Sends a job and reads its stream to the end.
-    pub async fn run_one(&self, job: &Job) -> Outcome {
-        let body = serde_json::to_vec(&self.body(job)).expect("a request is JSON");
+    /// Sends what was said so far and reads the answer's stream to its end.
+    pub async fn run_one(&self, history: &History, max_tokens: u32) -> Outcome {
+        let body = self.body(history, max_tokens).to_string();
         let accept = match self.target.dialect {
             Dialect::Named => "text/event-stream",
             Dialect::Openai => "application/json, text/event-stream",
@@ -136,24 +174,36 @@ impl Client {
         let mut stream = Stream::new(self.target.dialect, sent);
         while let Some(chunk) = response.chunk().await.map_err(|error| in_full(&error))? {
             if stream.take(&chunk)? {
-                return stream.finish(job);
+                return stream.finish(max_tokens, self.target.lengths);
             }
         }
         Err("the stream ended without its end event".to_owned())
     }
 
-    fn body(&self, job: &Job) -> CompletionRequest {
+    fn body(&self, history: &History, max_tokens: u32) -> Value {
+        let exact = self.target.lengths == Lengths::Exact;
+        if self.target.api == Api::Chat {
+            let mut body = json!({
+                "model": self.model, "messages": history.messages(), "max_tokens": max_tokens, "temperature": 0,
+                "stream": true, "stream_options": {"include_usage": true},
+            });
+            if exact {
+                body["ignore_eos"] = Value::Bool(true);
+            }
+            return body;
+        }
         let openai = self.target.dialect == Dialect::Openai;
-        CompletionRequest {
+        let request = CompletionRequest {
             model: self.model.clone(),
-            prompt: Prompt::Tokens(job.prompt.clone()),
-            max_tokens: Some(job.max_tokens),
+            prompt: history.prompt(self.target.api == Api::Text),
+            max_tokens: Some(max_tokens),
             temperature: Some(0.0),
             stream: Some(true),
             stream_options: openai.then_some(StreamOptions { include_usage: true }),
-            ignore_eos: Some(true),
+            ignore_eos: exact.then_some(true),
             ..CompletionRequest::default()
-        }
+        };
+        serde_json::to_value(request).expect("a request is JSON")
     }
 
     fn authorized(&self, request: reqwest::RequestBuilder) -> reqwest::RequestBuilder {
@@ -192,7 +242,7 @@ impl Stream {
         self.events.push(chunk)?;
         while let Some((name, data)) = self.events.next() {
             match read(self.dialect, &name, &data)? {
-                Step::Token(id) => self.token(id, now),
+                Step::Token(id, text) => self.token(id, &text, now),
                 Step::Usage(usage) => self.usage = Some(usage),
                 Step::Done(usage) => {
                     self.usage = usage.or(self.usage);
@@ -205,7 +255,7 @@ impl Stream {
         Ok(false)
     }
 
-    fn token(&mut self, id: Option<u32>, now: Instant) {
+    fn token(&mut self, id: Option<u32>, text: &str, now: Instant) {
         match self.last_token {
             None => self.timing.ttft_ms = milliseconds(now - self.sent),
             Some(last) => self.timing.itl_ms.push(milliseconds(now - last)),
@@ -213,10 +263,12 @@ impl Stream {
         self.last_token = Some(now);
         self.timing.completion_tokens += 1;
         self.timing.tokens.extend(id);
+        self.timing.text.push_str(text);
     }
 
-    /// A stream of another length than asked for is a failure: its figures would not be comparable.
-    fn finish(mut self, job: &Job) -> Outcome {
+    /// A stream of another length than asked for is a failure where lengths are exact: its figures would not
+    /// be comparable.
+    fn finish(mut self, max_tokens: u32, lengths: Lengths) -> Outcome {
         if let Some(usage) = self.usage {
             if self.dialect == Dialect::Named && usage.completion_tokens != self.timing.completion_tokens {
                 let events = self.timing.completion_tokens;
@@ -224,13 +276,15 @@ impl Stream {
             }
             // A chunk of the OpenAI dialect may hold several tokens; the usage counts them.
             self.timing.completion_tokens = usage.completion_tokens;
+            self.timing.prompt_tokens = usage.prompt_tokens;
             self.timing.cached_tokens = usage.prompt_tokens_details.cached_tokens;
         }
-        if self.timing.completion_tokens != job.max_tokens {
-            return Err(format!(
-                "{} tokens came where {} were asked for",
-                self.timing.completion_tokens, job.max_tokens
-            ));
+        let came = self.timing.completion_tokens;
+        if lengths == Lengths::Exact && came != max_tokens {
+            return Err(format!("{came} tokens came where {max_tokens} were asked for (see --lengths)"));
+        }
+        if came == 0 || self.last_token.is_none() {
+            return Err("no token came".to_owned());
         }
         Ok(self.timing)
     }
@@ -258,7 +312,7 @@ mod tests {
     fn read_stream(text: &str, max_tokens: u32) -> Outcome {
         let mut stream = Stream::new(Dialect::Named, Instant::now());
         assert_eq!(stream.take(text.as_bytes()), Ok(true));
-        stream.finish(&Job { prompt: vec![1], max_tokens })
+        stream.finish(max_tokens, Lengths::Exact)
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! On what was measured, and how busy it was: a figure without both means little.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The machine that ran the generator.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Machine {
     /// Its processor's name, where the system tells.
     pub cpu: String,

@@ -4,10 +4,13 @@
 //! Rules: one warm-up request on each side, a monotonic clock, exact lengths (token ids in, end tokens
 //! ignored), prompts that share nothing unless asked, every error counted and shown. The generator lives
 //! in the process of the server that it starts, so client work competes with the engine as it would on
-//! one machine; `--url` measures a server elsewhere. Deliberately absent: open-loop arrival processes
-//! and traces, which belong to the simulator.
+//! one machine; `--url` measures a server elsewhere. Deliberately absent: traces, which belong to the
+//! simulator.
 
 mod client;
+mod history;
+mod html;
+mod load;
 mod machine;
 mod report;
 mod sse;
@@ -17,24 +20,20 @@ mod workload;
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
 
 use infer_core::SamplingParams;
 
-pub use client::{Dialect, Target};
+pub use client::{Api, Dialect, Lengths, Target};
+pub use html::html;
 pub use machine::Machine;
-pub use report::{Comparison, Report, WorkloadReport};
+pub use report::{Comparison, Goodput, Report, Sample, Targets, WorkloadReport};
 pub use stats::{Distribution, Summary};
-pub use workload::{Job, Shape, Workload};
+pub use workload::{Arrival, Job, Shape, Workload};
 
 use crate::generate::{Generated, Generation, Sequential};
-use client::{Client, Outcome};
-
-/// Results of a workload's jobs, in the jobs' order.
-struct Served {
-    outcomes: Vec<Outcome>,
-    wall_s: f64,
-}
+use client::Client;
+use history::History;
+use load::Served;
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -45,6 +44,8 @@ pub struct Plan {
     pub workloads: Vec<Workload>,
     /// Seed of the workloads, for the report.
     pub seed: u64,
+    /// What counts as good.
+    pub targets: Targets,
     /// Says what is served and by whom, for the report.
     pub subject: String,
 }
@@ -71,18 +72,21 @@ pub async fn run(plan: Plan, baseline: Option<Sequential>) -> Result<Report, Ben
     let mut workloads = Vec::new();
     for workload in &plan.workloads {
         let progress = Progress::new(workload);
-        client.run_one(&workload.warm_up).await.map_err(|error| {
+        let mut warm_up = History::default();
+        warm_up.ask(&workload.warm_up);
+        client.run_one(&warm_up, workload.warm_up.max_tokens).await.map_err(|error| {
             BenchError::Target(format!("{}: the warm-up request failed: {error}", client.url()))
         })?;
-        let (served, local, returned) = measure(&client, workload, baseline, &progress).await?;
+        let (served, local, returned) = measure(&client, workload, plan.seed, baseline, &progress).await?;
         baseline = returned;
-        workloads.push(WorkloadReport::new(workload, &served.outcomes, served.wall_s, local.as_deref()));
+        workloads.push(WorkloadReport::new(workload, &served, plan.targets, local.as_deref()));
         progress.end();
     }
     Ok(Report {
         subject: plan.subject,
         url: client.url().to_owned(),
         dialect: plan.target.dialect,
+        api: plan.target.api,
         model: client.model().to_owned(),
         seed: plan.seed,
         load_average_after: machine::load_average(),
@@ -96,69 +100,53 @@ pub async fn run(plan: Plan, baseline: Option<Sequential>) -> Result<Report, Ben
 async fn measure(
     client: &Client,
     workload: &Workload,
+    seed: u64,
     baseline: Option<Sequential>,
     progress: &Progress,
 ) -> Result<(Served, Option<Vec<Generated>>, Option<Sequential>), BenchError> {
-    let middle = workload.jobs.len().div_ceil(2);
-    let Some(model) = baseline else {
-        return Ok((serve(client, workload, progress).await, None, None));
+    let serve = async || {
+        let progress = progress.clone();
+        load::serve(client, workload, seed, move |failed| progress.step("served", failed)).await
     };
-    let warm = generate_all(model, vec![workload.warm_up.clone()], None).await?;
-    let first = generate_all(warm.0, workload.jobs[..middle].to_vec(), Some(progress.clone())).await?;
-    let served = serve(client, workload, progress).await;
-    let second = generate_all(first.0, workload.jobs[middle..].to_vec(), Some(progress.clone())).await?;
+    let Some(model) = baseline else { return Ok((serve().await, None, None)) };
+    let mut conversations: Vec<Vec<Job>> = workload.conversations_of().map(<[Job]>::to_vec).collect();
+    let second_half = conversations.split_off(conversations.len().div_ceil(2));
+    let warm = generate_all(model, vec![vec![workload.warm_up.clone()]], None).await?;
+    let first = generate_all(warm.0, conversations, Some(progress.clone())).await?;
+    let served = serve().await;
+    let second = generate_all(first.0, second_half, Some(progress.clone())).await?;
     let mut local = first.1;
     local.extend(second.1);
     Ok((served, Some(local), Some(second.0)))
 }
 
-/// Sends the workload's jobs, as many at a time as it says; each slot sends its next when one ends.
-async fn serve(client: &Client, workload: &Workload, progress: &Progress) -> Served {
-    let next = Arc::new(AtomicUsize::new(0));
-    let jobs = Arc::new(workload.jobs.clone());
-    let begun = Instant::now();
-    let mut slots = tokio::task::JoinSet::new();
-    for _ in 0..workload.concurrency.min(jobs.len()) {
-        let (client, next, jobs, progress) = (client.clone(), next.clone(), jobs.clone(), progress.clone());
-        slots.spawn(async move {
-            let mut done = Vec::new();
-            loop {
-                let index = next.fetch_add(1, Ordering::Relaxed);
-                let Some(job) = jobs.get(index) else { return done };
-                let outcome = client.run_one(job).await;
-                progress.step("served", outcome.is_err());
-                done.push((index, outcome));
-            }
-        });
-    }
-    let mut indexed: Vec<(usize, Outcome)> = slots.join_all().await.into_iter().flatten().collect();
-    let wall_s = begun.elapsed().as_secs_f64();
-    indexed.sort_by_key(|(index, _)| *index);
-    Served { outcomes: indexed.into_iter().map(|(_, outcome)| outcome).collect(), wall_s }
-}
-
-/// One job after the other in this process, on a thread that may compute.
+/// One conversation after the other in this process, on a thread that may compute.
 async fn generate_all(
     mut model: Sequential,
-    jobs: Vec<Job>,
+    conversations: Vec<Vec<Job>>,
     progress: Option<Progress>,
 ) -> Result<(Sequential, Vec<Generated>), BenchError> {
     let work = move || {
-        let mut all = Vec::with_capacity(jobs.len());
-        for job in jobs {
-            let what = Generation {
-                prompt: job.prompt,
-                max_tokens: job.max_tokens,
-                sampling: greedy(),
-                ignore_eos: true,
-                stop: Vec::new(),
-            };
-            let generated =
-                model.generate(&what, |_| {}).map_err(|error| BenchError::Baseline(error.to_string()))?;
-            if let Some(progress) = &progress {
-                progress.step("in process", false);
+        let mut all = Vec::new();
+        for jobs in conversations {
+            let mut history = History::default();
+            for job in jobs {
+                history.ask(&job);
+                let what = Generation {
+                    prompt: history.tokens().to_vec(),
+                    max_tokens: job.max_tokens,
+                    sampling: greedy(),
+                    ignore_eos: true,
+                    stop: Vec::new(),
+                };
+                let generated =
+                    model.generate(&what, |_| {}).map_err(|error| BenchError::Baseline(error.to_string()))?;
+                if let Some(progress) = &progress {
+                    progress.step("in process", false);
+                }
+                history.answered(&generated.tokens, "");
+                all.push(generated);
             }
-            all.push(generated);
         }
         Ok((model, all))
     };

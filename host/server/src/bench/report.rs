@@ -4,14 +4,15 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::client::Outcome;
-use super::{Dialect, Distribution, Machine, Shape, Summary, Workload};
+use super::load::Served;
+use super::{Api, Arrival, Dialect, Distribution, Machine, Shape, Summary, Workload};
 use crate::generate::Generated;
 
 /// A whole run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
     /// What is served and by whom.
     pub subject: String,
@@ -19,6 +20,8 @@ pub struct Report {
     pub url: String,
     /// How it streams.
     pub dialect: Dialect,
+    /// What requests were.
+    pub api: Api,
     /// Model that requests named.
     pub model: String,
     /// Seed of the workloads.
@@ -32,16 +35,18 @@ pub struct Report {
 }
 
 /// One workload over HTTP, and beside it in process.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WorkloadReport {
-    /// `W1`, `W2`.
-    pub name: &'static str,
+    /// `W1` to `W4`.
+    pub name: String,
     /// For people.
     pub description: String,
     /// How its requests were made.
     pub shape: Shape,
-    /// Requests at a time.
-    pub concurrency: usize,
+    /// When requests were sent.
+    pub arrival: Arrival,
+    /// Most that a request of an open loop was sent after its moment, in milliseconds.
+    pub late_ms: f64,
     /// Requests that ended as they should.
     pub completed: usize,
     /// Requests that didn't, by message.
@@ -62,12 +67,94 @@ pub struct WorkloadReport {
     pub itl_ms: Summary,
     /// Milliseconds.
     pub latency_ms: Summary,
+    /// Requests that were as quick as they should be.
+    pub goodput: Option<Goodput>,
     /// The same prompts one after the other in process.
     pub in_process: Option<Comparison>,
+    /// Every request, in the order of the workload.
+    pub samples: Vec<Sample>,
+}
+
+/// What makes a request a good one. A time per token is the mean after the first, as in DistServe (Zhong et
+/// al. 2024, section 2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Targets {
+    /// Its first token came within this.
+    pub ttft_ms: Option<f64>,
+    /// Its other tokens took at most this on average.
+    pub itl_ms: Option<f64>,
+}
+
+/// Requests that met all targets.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Goodput {
+    /// The targets.
+    pub targets: Targets,
+    /// Requests that met them.
+    pub good: usize,
+    /// Their share of all that were to be sent.
+    pub share: f64,
+    /// Of them a second.
+    pub requests_per_s: f64,
+}
+
+/// One request.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// When it was sent, in milliseconds from the workload's beginning.
+    pub sent_ms: f64,
+    /// To its first token.
+    pub ttft_ms: f64,
+    /// Between one token and the next.
+    pub itl_ms: Vec<f64>,
+    /// To its end.
+    pub latency_ms: f64,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+impl Targets {
+    /// Whether there is any.
+    #[must_use]
+    pub fn any(&self) -> bool {
+        self.ttft_ms.is_some() || self.itl_ms.is_some()
+    }
+
+    fn met_by(&self, sample: &Sample) -> bool {
+        let mean = sample.itl_ms.iter().sum::<f64>() / sample.itl_ms.len().max(1) as f64;
+        sample.error.is_none()
+            && self.ttft_ms.is_none_or(|most| sample.ttft_ms <= most)
+            && self.itl_ms.is_none_or(|most| mean <= most)
+    }
+
+    fn judge(self, samples: &[Sample], wall_s: f64) -> Option<Goodput> {
+        let good = samples.iter().filter(|sample| self.met_by(sample)).count();
+        self.any().then(|| Goodput {
+            targets: self,
+            good,
+            share: good as f64 / samples.len().max(1) as f64,
+            requests_per_s: per_second(good as u64, wall_s),
+        })
+    }
+}
+
+fn samples(served: &Served) -> Vec<Sample> {
+    let sample = |(outcome, &sent_ms): (&Outcome, &f64)| match outcome {
+        Ok(timing) => Sample {
+            sent_ms,
+            ttft_ms: timing.ttft_ms,
+            itl_ms: timing.itl_ms.clone(),
+            latency_ms: timing.latency_ms,
+            error: None,
+        },
+        Err(error) => Sample { sent_ms, error: Some(error.clone()), ..Sample::default() },
+    };
+    served.outcomes.iter().zip(&served.sent_ms).map(sample).collect()
 }
 
 /// The sequential baseline and what serving makes of it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Comparison {
     /// Sum of the requests' durations.
     pub wall_s: f64,
@@ -88,30 +175,28 @@ pub struct Comparison {
 impl WorkloadReport {
     pub(super) fn new(
         workload: &Workload,
-        outcomes: &[Outcome],
-        wall_s: f64,
+        served: &Served,
+        targets: Targets,
         local: Option<&[Generated]>,
     ) -> Self {
+        let (outcomes, wall_s) = (&served.outcomes, served.wall_s);
+        let samples = samples(served);
         assert_eq!(outcomes.len(), workload.jobs.len(), "every job has an outcome");
         let mut errors = BTreeMap::new();
         for error in outcomes.iter().filter_map(|outcome| outcome.as_ref().err()) {
             *errors.entry(error.clone()).or_insert(0) += 1;
         }
         let completed: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.as_ref().ok()).collect();
-        let prompt_tokens = workload
-            .jobs
-            .iter()
-            .zip(outcomes)
-            .filter(|(_, outcome)| outcome.is_ok())
-            .map(|(job, _)| job.prompt.len() as u64)
-            .sum();
+        // As the server counts them: what was said before, and templates, count too.
+        let prompt_tokens = completed.iter().map(|timing| u64::from(timing.prompt_tokens)).sum();
         let output_tokens = completed.iter().map(|timing| u64::from(timing.completion_tokens)).sum();
         let latency: Distribution = completed.iter().map(|timing| timing.latency_ms).collect();
         let mut report = Self {
-            name: workload.name,
+            name: workload.name.to_owned(),
             description: workload.describe(),
             shape: workload.shape,
-            concurrency: workload.concurrency,
+            arrival: workload.arrival,
+            late_ms: served.late_ms,
             completed: completed.len(),
             errors,
             wall_s,
@@ -126,7 +211,9 @@ impl WorkloadReport {
                 .collect::<Distribution>()
                 .summary(),
             latency_ms: latency.summary(),
+            goodput: targets.judge(&samples, wall_s),
             in_process: None,
+            samples,
         };
         report.in_process = local.map(|local| report.compare(outcomes, local));
         report
@@ -149,7 +236,7 @@ impl WorkloadReport {
             output_tokens_per_s,
             ttft_ms: summary(|generated| generated.ttft.as_secs_f64()),
             throughput_ratio: ratio(self.output_tokens_per_s, output_tokens_per_s),
-            overhead_percent: (self.concurrency == 1 && self.completed > 0)
+            overhead_percent: (self.arrival == Arrival::Closed(1) && self.completed > 0)
                 .then(|| (ratio(self.latency_ms.mean, latency_ms.mean) - 1.0) * 100.0),
             identical: told.then(|| same.count()),
             latency_ms,
@@ -212,6 +299,26 @@ impl WorkloadReport {
         line(row("TTFT ms", &self.ttft_ms));
         line(row("ITL ms", &self.itl_ms));
         line(row("latency ms", &self.latency_ms));
+        if self.late_ms > 5.0 {
+            line(format!(
+                "    sent late     by {:.1} ms at most: this machine had no more to give",
+                self.late_ms
+            ));
+        }
+        if let Some(good) = &self.goodput {
+            let target = |name: &str, ms: Option<f64>| ms.map(|ms| format!("{name} {ms} ms"));
+            let all: Vec<_> = [target("TTFT", good.targets.ttft_ms), target("ITL", good.targets.itl_ms)]
+                .into_iter()
+                .flatten()
+                .collect();
+            line(format!(
+                "    goodput       {:.2} requests/s: {} ({:.1}%) within {}",
+                good.requests_per_s,
+                good.good,
+                good.share * 100.0,
+                all.join(" and ")
+            ));
+        }
         let Some(local) = &self.in_process else { return };
         line("    in process, one after the other, same prompts:".to_owned());
         line(row("TTFT ms", &local.ttft_ms));
@@ -270,8 +377,8 @@ mod tests {
             itl_ms: vec![4.0; tokens.len().saturating_sub(1)],
             latency_ms,
             completion_tokens: tokens.len() as u32,
-            cached_tokens: 0,
             tokens: tokens.to_vec(),
+            ..Timing::default()
         })
     }
 
@@ -281,9 +388,14 @@ mod tests {
         let failed = || Err("HTTP 503: full".to_owned());
         let outcomes = [timing(&[1, 2], 100.0), failed(), failed(), timing(&[3, 4], 300.0)];
         let local = [&[1u32, 2][..], &[9, 9], &[9, 9], &[3, 5]].map(|tokens| generated(tokens, 100));
-        let report = WorkloadReport::new(&workload, &outcomes, 2.0, Some(&local));
+        let served = Served { outcomes: outcomes.into(), sent_ms: vec![0.0; 4], late_ms: 0.0, wall_s: 2.0 };
+        let targets = Targets { ttft_ms: Some(12.0), itl_ms: Some(3.9) };
+        let report = WorkloadReport::new(&workload, &served, targets, Some(&local));
         assert_eq!((report.completed, report.errors["HTTP 503: full"]), (2, 2));
         assert_eq!((report.latency_ms.count, report.latency_ms.mean), (2, 200.0));
+        assert_eq!(report.goodput.map(|g| g.good), Some(0), "4 ms a token are too many");
+        let lax = WorkloadReport::new(&workload, &served, Targets { itl_ms: None, ..targets }, None);
+        assert_eq!(lax.goodput.map(|g| (g.good, g.share, g.requests_per_s)), Some((2, 0.5, 1.0)));
         assert_eq!((report.output_tokens, report.output_tokens_per_s), (4, 2.0));
         let local = report.in_process.as_ref().unwrap();
         assert_eq!(local.output_tokens_per_s, 20.0);

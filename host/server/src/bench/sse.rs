@@ -1,7 +1,7 @@
 //! Streams of both dialects as one kind of step: tokens came, it ended, it failed. Times are taken where
 //! bytes arrive, before any parsing of JSON.
 
-use infer_api::completions::{Completion, DoneEvent, ErrorEvent, TokenEvent, Usage};
+use infer_api::completions::{DoneEvent, ErrorEvent, PromptTokensDetails, TokenEvent, Usage};
 
 use super::Dialect;
 
@@ -11,8 +11,8 @@ const MAX_EVENT_BYTES: usize = 1 << 20;
 /// What an event meant.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// A token; its id where the dialect tells.
-    Token(Option<u32>),
+    /// A token; its id where the dialect tells, and its text.
+    Token(Option<u32>, String),
     /// The stream ended as it should; usage where it was sent.
     Done(Option<Usage>),
     /// Tokens in and out, before the end.
@@ -79,7 +79,7 @@ pub fn read(dialect: Dialect, name: &str, data: &str) -> Result<Step, String> {
         Dialect::Named => match name {
             "token" => {
                 let token: TokenEvent = serde_json::from_str(data).map_err(malformed)?;
-                Ok(Step::Token(Some(token.token_id)))
+                Ok(Step::Token(Some(token.token_id), token.token))
             }
             "done" => {
                 let done: DoneEvent = serde_json::from_str(data).map_err(malformed)?;
@@ -98,21 +98,36 @@ pub fn read(dialect: Dialect, name: &str, data: &str) -> Result<Step, String> {
             if let Some(error) = value.get("error") {
                 return Err(format!("error chunk: {error}"));
             }
-            if let Ok(chunk) = serde_json::from_value::<Completion>(value.clone())
-                && let Some(usage) = chunk.usage
-                && chunk.choices.is_empty()
-            {
-                return Ok(Step::Usage(usage));
+            let choice = &value["choices"][0];
+            if choice.is_null() && value["usage"].is_object() {
+                return Ok(Step::Usage(usage(&value["usage"])));
             }
-            let text = value["choices"][0]["text"].as_str();
-            let ends = value["choices"][0]["finish_reason"].is_string();
-            match text {
+            let ends = choice["finish_reason"].is_string();
+            // A completion's chunk, a chat's, and a chat's while the model thinks.
+            let delta = &choice["delta"];
+            let thought = delta["reasoning_content"].as_str().or_else(|| delta["reasoning"].as_str());
+            match (choice["text"].as_str(), delta["content"].as_str().or(thought)) {
                 // The last chunk may carry nothing but the reason.
-                Some("") if ends => Ok(Step::Other),
-                Some(_) => Ok(Step::Token(None)),
-                None => Ok(Step::Other),
+                (Some(""), _) if ends => Ok(Step::Other),
+                (Some(text), _) => Ok(Step::Token(None, text.to_owned())),
+                // A chat's first chunk names the role.
+                (None, Some("") | None) => Ok(Step::Other),
+                (None, Some(text)) => Ok(Step::Token(None, text.to_owned())),
             }
         }
+    }
+}
+
+/// Usage as far as a server tells it.
+fn usage(value: &serde_json::Value) -> Usage {
+    let count = |value: &serde_json::Value| value.as_u64().and_then(|n| u32::try_from(n).ok()).unwrap_or(0);
+    Usage {
+        prompt_tokens: count(&value["prompt_tokens"]),
+        completion_tokens: count(&value["completion_tokens"]),
+        total_tokens: count(&value["total_tokens"]),
+        prompt_tokens_details: PromptTokensDetails {
+            cached_tokens: count(&value["prompt_tokens_details"]["cached_tokens"]),
+        },
     }
 }
 
@@ -137,7 +152,7 @@ mod tests {
         let text = "event: token\ndata: {\"token\":\"a\",\"token_id\":5}\n\n: keep-alive\n\n\
                     event: error\ndata: {\"error\":\"out of memory\",\"code\":\"device\"}\n\n";
         let want = vec![
-            Ok(Step::Token(Some(5))),
+            Ok(Step::Token(Some(5), "a".to_owned())),
             Ok(Step::Other),
             Err("error event device: out of memory".to_owned()),
         ];
@@ -151,9 +166,25 @@ mod tests {
                     data: {\"choices\":[{\"index\":0,\"text\":\"\",\"finish_reason\":\"length\"}]}\n\n\
                     data: {\"error\":{\"message\":\"no\"}}\n\ndata: [DONE]\n\n";
         let steps = steps(Dialect::Openai, text, 7);
-        assert_eq!(steps[0], Ok(Step::Token(None)), "an empty text is a token that is not yet a character");
+        assert_eq!(
+            steps[0],
+            Ok(Step::Token(None, String::new())),
+            "an empty text is a token that is not yet a character"
+        );
         assert_eq!(steps[1], Ok(Step::Other));
         assert!(steps[2].as_ref().is_err_and(|error| error.contains("no")), "{steps:?}");
         assert_eq!(steps[3], Ok(Step::Done(None)));
+    }
+
+    #[test]
+    fn chat_chunks_become_steps() {
+        let text = "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n\
+                    data: {\"choices\":[{\"delta\":{\"content\":\"hi\"}}]}\n\n\
+                    data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n\
+                    data: {\"choices\":[],\"usage\":{\"prompt_tokens\":4,\"completion_tokens\":1,\"total_tokens\":5}}\n\n";
+        let steps = steps(Dialect::Openai, text, 11);
+        assert_eq!(steps[..3], [Ok(Step::Other), Ok(Step::Token(None, "hi".to_owned())), Ok(Step::Other)]);
+        let Ok(Step::Usage(usage)) = &steps[3] else { panic!("{steps:?}") };
+        assert_eq!((usage.prompt_tokens, usage.completion_tokens), (4, 1));
     }
 }

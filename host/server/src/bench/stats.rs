@@ -1,7 +1,7 @@
 //! Percentiles by nearest rank: every figure in a report is a value that was measured, never an
 //! interpolation between two.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The values of one metric.
 #[derive(Clone, Debug, Default)]
@@ -16,7 +16,7 @@ impl FromIterator<f64> for Distribution {
 }
 
 /// What is reported of a metric; zeros where nothing was measured, and `count` says so.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the usual names")]
 pub struct Summary {
     pub count: usize,

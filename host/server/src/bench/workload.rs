@@ -3,11 +3,12 @@
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
+use serde::{Deserialize, Serialize};
 
-/// One request.
+/// One request: a turn of a conversation, which mostly has only one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// Token ids, used as given.
+    /// Token ids, used as given; in a later turn those that come after all that was said before.
     pub prompt: Vec<u32>,
     /// Tokens to generate, exactly.
     pub max_tokens: u32,
@@ -16,20 +17,32 @@ pub struct Job {
 /// Requests of one kind.
 #[derive(Clone, Debug)]
 pub struct Workload {
-    /// `W1`, `W2`.
+    /// `W1` to `W4`.
     pub name: &'static str,
-    /// Its requests.
+    /// Its requests; those of one conversation stand together.
     pub jobs: Vec<Job>,
-    /// How many are sent at a time.
-    pub concurrency: usize,
+    /// Requests of a conversation, each sent when the one before has ended.
+    pub turns: usize,
+    /// When they are sent.
+    pub arrival: Arrival,
     /// Sent first and not counted.
     pub warm_up: Job,
     /// What it was made from.
     pub shape: Shape,
 }
 
+/// When conversations begin.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Arrival {
+    /// Closed loop: so many at a time, the next when one ends.
+    Closed(usize),
+    /// Open loop: at random moments, so many a second on average, whatever became of those before.
+    Poisson(f64),
+}
+
 /// How a workload is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {
     /// Shortest and longest prompt.
     pub prompt_tokens: (u32, u32),
@@ -42,10 +55,10 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Prompt plus output of the longest request.
+    /// Prompt plus output of the longest request, which is the last of `turns`.
     #[must_use]
-    pub fn longest(&self) -> u32 {
-        self.prompt_tokens.1 + self.output_tokens.1
+    pub fn longest(&self, turns: usize) -> u32 {
+        (self.prompt_tokens.1 + self.output_tokens.1) * turns as u32
     }
 }
 
@@ -70,7 +83,56 @@ impl Workload {
         Self::make("W2", seed, requests, concurrency, shape)
     }
 
-    /// Requests of a given shape.
+    /// W3: 32 requests, 16 at a time, that share their first 1,024 tokens and have 32 of their own; 32 out.
+    #[must_use]
+    pub fn shared(seed: u64, vocab_size: u32) -> Self {
+        let shape = Shape {
+            prompt_tokens: (1_056, 1_056),
+            output_tokens: (32, 32),
+            shared_prefix: 1_024,
+            vocab_size,
+        };
+        Self::make("W3", seed, 32, 16, shape)
+    }
+
+    /// W4: 8 conversations at a time, of 5 turns; each turn sends everything said before and 32 to 96 tokens
+    /// more, 32 to 96 out.
+    #[must_use]
+    pub fn conversations(seed: u64, vocab_size: u32) -> Self {
+        let shape = Shape { prompt_tokens: (32, 96), output_tokens: (32, 96), shared_prefix: 0, vocab_size };
+        Self { turns: 5, ..Self::make("W4", seed, 40, 8, shape) }
+    }
+
+    /// The same requests at other moments.
+    #[must_use]
+    pub fn arriving(self, arrival: Arrival) -> Self {
+        Self { arrival, ..self }
+    }
+
+    /// Requests by conversation.
+    pub fn conversations_of(&self) -> impl Iterator<Item = &[Job]> {
+        self.jobs.chunks(self.turns)
+    }
+
+    /// Milliseconds from the beginning to each conversation's, where they come by themselves. The gaps are
+    /// drawn from the exponential distribution, by the seed.
+    #[must_use]
+    pub fn arrivals_ms(&self, seed: u64) -> Option<Vec<f64>> {
+        let Arrival::Poisson(per_second) = self.arrival else { return None };
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        random.set_stream(u64::MAX);
+        let mut at = 0.0;
+        let gaps = (0..self.jobs.len().div_ceil(self.turns)).map(|_| {
+            // Above 0, so that the logarithm is finite.
+            let uniform = ((random.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64;
+            let here = at;
+            at += -uniform.ln() / per_second * 1e3;
+            here
+        });
+        Some(gaps.collect())
+    }
+
+    /// Requests of a given shape, `concurrency` at a time.
     ///
     /// # Panics
     /// Where the shape has no tokens to draw from.
@@ -93,7 +155,7 @@ impl Workload {
             })
             .collect();
         let warm_up = Job { prompt: tokens(&mut random, 32, shape.vocab_size), max_tokens: 8 };
-        Self { name, jobs, concurrency, warm_up, shape }
+        Self { name, jobs, turns: 1, arrival: Arrival::Closed(concurrency), warm_up, shape }
     }
 
     /// For people.
@@ -102,16 +164,21 @@ impl Workload {
         let range = |(low, high): (u32, u32)| {
             if low == high { low.to_string() } else { format!("{low} to {high}") }
         };
-        let at_once = match self.concurrency {
-            1 => "one after the other".to_owned(),
-            many => format!("{many} at a time"),
+        let what = match self.turns {
+            1 => "requests".to_owned(),
+            turns => format!("requests in conversations of {turns} turns"),
+        };
+        let when = match self.arrival {
+            Arrival::Closed(1) => "one after the other".to_owned(),
+            Arrival::Closed(many) => format!("{many} at a time"),
+            Arrival::Poisson(rate) => format!("{rate} a second at random"),
         };
         let shared = match self.shape.shared_prefix {
             0 => String::new(),
             tokens => format!(", the first {tokens} shared"),
         };
         format!(
-            "{} requests {at_once}, {} tokens in{shared}, {} out",
+            "{} {what}, {when}, {} tokens in{shared}, {} out",
             self.jobs.len(),
             range(self.shape.prompt_tokens),
             range(self.shape.output_tokens)
@@ -147,7 +214,7 @@ mod tests {
         assert!(lengths.iter().any(|&length| length < 100) && lengths.iter().any(|&length| length > 950));
         assert!(mixed.jobs.iter().all(|job| (64..=256).contains(&job.max_tokens)));
         assert!(mixed.jobs.iter().all(|job| job.prompt.iter().all(|&token| token < 512)));
-        assert_eq!(mixed.shape.longest(), 1_280);
+        assert_eq!(mixed.shape.longest(1), 1_280);
     }
 
     #[test]
@@ -159,6 +226,30 @@ mod tests {
             Workload::single(1, 1, 0, 512).jobs[0].prompt,
             Workload::single(2, 1, 0, 512).jobs[0].prompt
         );
+    }
+
+    #[test]
+    fn w3_shares_its_prefix_and_w4_is_conversations() {
+        let shared = Workload::shared(1, 512);
+        assert_eq!((shared.jobs.len(), shared.arrival), (32, Arrival::Closed(16)));
+        assert!(shared.jobs.iter().all(|job| job.prompt.len() == 1_056 && job.max_tokens == 32));
+        assert!(shared.jobs.iter().all(|job| job.prompt[..1_024] == shared.jobs[0].prompt[..1_024]));
+        let talk = Workload::conversations(1, 512);
+        let turns: Vec<usize> = talk.conversations_of().map(<[Job]>::len).collect();
+        assert_eq!(turns, [5; 8]);
+    }
+
+    #[test]
+    fn poisson_arrivals_have_the_rate_they_are_asked_for() {
+        let many = Workload::mixed(1, 4_000, 16, 0, 64).arriving(Arrival::Poisson(50.0));
+        let at = many.arrivals_ms(9).unwrap();
+        assert_eq!(at, many.arrivals_ms(9).unwrap());
+        assert!(at.windows(2).all(|pair| pair[0] < pair[1]));
+        let gaps: Vec<f64> = at.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+        let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
+        assert!((mean - 20.0).abs() < 1.5 && (variance.sqrt() - 20.0).abs() < 2.0, "{mean} {variance}");
+        assert_eq!(Workload::single(1, 1, 0, 64).arrivals_ms(9), None);
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! `infer bench serve`: measures serving over HTTP, and the in-process baseline beside it.
 
+use std::path::{Path, PathBuf};
+
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::Failure;
 use super::flags::Flags;
-use crate::bench::{self, Dialect, Plan, Report, Target, Workload};
+use crate::bench::{self, Api, Arrival, Dialect, Lengths, Plan, Report, Target, Targets, Workload};
 use crate::config::Config;
 use crate::generate::Sequential;
 use crate::serve::{RunningServer, Server};
@@ -12,9 +14,16 @@ use crate::serve::{RunningServer, Server};
 /// Shown below the flags.
 pub const AFTER_HELP: &str = "\
 W1: requests one after the other, 256 tokens in, 256 out. W2: 16 at a time, 32 to 1,024 tokens in, 64 to
-256 out. Prompts are random token ids that share nothing (see --shared-prefix), end tokens are ignored,
-sampling is greedy. Without --url a server is started in this process on free loopback ports (--host,
---port and --admin don't count) with the model and the policies that the other flags name.
+256 out. W3: 32 requests, 16 at a time, the first 1,024 tokens shared and 32 of their own, 32 out. W4: 8
+conversations of 5 turns, each turn everything said before and 32 to 96 tokens more, 32 to 96 out.
+Prompts are random token ids that share nothing else (see --shared-prefix), end tokens are ignored,
+sampling is greedy. With --rate requests come at random moments instead, whatever became of those before.
+Without --url a server is started in this process on free loopback ports (--host, --port and --admin don't
+count) with the model and the policies that the other flags name.
+
+A peer, and both on one page:
+  infer bench serve --url http://HOST:8080 --dialect openai --baseline off --format json --out peer.json
+  infer bench report peer.json ours.json --out page.html
 
 Exit code 1 if a request failed.";
 
@@ -24,6 +33,19 @@ pub enum BenchCommand {
     /// Generates load over HTTP and compares it with the same prompts in process
     #[command(after_help = AFTER_HELP)]
     Serve(Box<ServeArgs>),
+    /// Draws reports of earlier runs (--format json) side by side on one page
+    Report(ReportArgs),
+}
+
+/// Arguments of `infer bench report`.
+#[derive(Args)]
+pub struct ReportArgs {
+    /// Reports, as `infer bench serve --format json` writes them
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Where the page goes [default: stdout]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
 }
 
 /// Arguments of `infer bench serve`.
@@ -35,9 +57,24 @@ pub struct ServeArgs {
     /// How the server streams
     #[arg(long, value_enum, default_value_t = Dialect::Named)]
     dialect: Dialect,
-    /// Which workloads
-    #[arg(long, value_enum, default_value_t = Which::All)]
-    workload: Which,
+    /// What requests are: token ids or text for completions, or messages for chat completions
+    #[arg(long, value_enum, default_value_t = Api::Completions)]
+    api: Api,
+    /// Whether outputs must have the length that was asked for
+    #[arg(long, value_enum, default_value_t = Lengths::Exact)]
+    lengths: Lengths,
+    /// Which workloads, with commas between; `all` is W1 and W2, which every server takes
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Which::All])]
+    workload: Vec<Which>,
+    /// Open loop: conversations a second at random (Poisson); several rates are measured in turn
+    #[arg(long, value_name = "PER_SECOND", value_delimiter = ',', value_parser = rate)]
+    rate: Vec<f64>,
+    /// A good request has its first token within this
+    #[arg(long, value_name = "MS")]
+    ttft_target_ms: Option<f64>,
+    /// A good request's other tokens take at most this on average
+    #[arg(long, value_name = "MS")]
+    itl_target_ms: Option<f64>,
     /// Requests of W1
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     repeat: u32,
@@ -65,6 +102,12 @@ pub struct ServeArgs {
     /// How the report is printed
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
+    /// Where the report goes [default: stdout]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// What the report calls the server
+    #[arg(long, value_name = "TEXT")]
+    label: Option<String>,
     #[command(flatten)]
     flags: Flags<true>,
 }
@@ -73,6 +116,8 @@ pub struct ServeArgs {
 enum Which {
     W1,
     W2,
+    W3,
+    W4,
     All,
 }
 
@@ -86,11 +131,15 @@ enum Switch {
 enum Format {
     Text,
     Json,
+    Html,
 }
 
 /// Runs a benchmark.
 pub fn run(command: BenchCommand) -> Result<(), Failure> {
-    let BenchCommand::Serve(args) = command;
+    let args = match command {
+        BenchCommand::Serve(args) => args,
+        BenchCommand::Report(args) => return page(&args),
+    };
     let config = Config {
         host: "127.0.0.1".to_owned(),
         port: 0,
@@ -105,14 +154,40 @@ pub fn run(command: BenchCommand) -> Result<(), Failure> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::failed)?;
     let report = runtime.block_on(measure(&args, &config, workloads, baseline))?;
-    match args.format {
-        Format::Text => print!("{}", report.text()),
-        Format::Json => println!("{}", serde_json::to_string_pretty(&report).map_err(Failure::failed)?),
-    }
-    match report.failed() {
+    let failed = report.failed();
+    let text = match args.format {
+        Format::Text => report.text(),
+        Format::Json => serde_json::to_string_pretty(&report).map_err(Failure::failed)? + "\n",
+        Format::Html => bench::html(&[report]),
+    };
+    put(args.out.as_deref(), &text)?;
+    match failed {
         0 => Ok(()),
         failed => Err(Failure::Failed(format!("{failed} requests failed; the report says why"))),
     }
+}
+
+fn page(args: &ReportArgs) -> Result<(), Failure> {
+    let read = |path: &PathBuf| {
+        let wrong = |error: &dyn std::fmt::Display| Failure::Failed(format!("{}: {error}", path.display()));
+        let text = std::fs::read_to_string(path).map_err(|e| wrong(&e))?;
+        serde_json::from_str(&text).map_err(|e| wrong(&e))
+    };
+    let reports: Vec<Report> = args.files.iter().map(read).collect::<Result<_, _>>()?;
+    put(args.out.as_deref(), &bench::html(&reports))
+}
+
+fn put(out: Option<&Path>, text: &str) -> Result<(), Failure> {
+    let Some(path) = out else {
+        print!("{text}");
+        return Ok(());
+    };
+    std::fs::write(path, text).map_err(|e| Failure::Failed(format!("can't write {}: {e}", path.display())))
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|rate| (0.001..=100_000.0).contains(rate));
+    rate.ok_or_else(|| "expected a number a second from 0.001 to 100000".to_owned())
 }
 
 async fn measure(
@@ -130,22 +205,26 @@ async fn measure(
         (None, Some(server)) => format!("http://{}", server.data_addr),
         (None, None) => unreachable!("a server of its own is started where no URL is given"),
     };
-    let subject = match &own {
-        Some(_) => format!(
+    let subject = match (&args.label, &own) {
+        (Some(label), _) => label.clone(),
+        (None, Some(_)) => format!(
             "{} served in this process, {} threads, scheduler {}",
             config.model, config.threads, config.scheduler.name
         ),
-        None => "a server elsewhere".to_owned(),
+        (None, None) => "a server elsewhere".to_owned(),
     };
     let plan = Plan {
         target: Target {
             url,
             dialect: args.dialect,
+            api: args.api,
+            lengths: args.lengths,
             api_key: args.api_key.clone(),
             model: args.served_model.clone(),
         },
         workloads,
         seed: config.seed.unwrap_or(0),
+        targets: Targets { ttft_ms: args.ttft_target_ms, itl_ms: args.itl_target_ms },
         subject,
     };
     let report = bench::run(plan, baseline).await.map_err(Failure::failed);
@@ -169,16 +248,29 @@ impl ServeArgs {
         };
         let seed = config.seed.unwrap_or(0);
         let mut workloads = Vec::new();
-        if self.workload != Which::W2 {
+        let wanted = |which| self.workload.contains(&which);
+        if wanted(Which::W1) || wanted(Which::All) {
             workloads.push(Workload::single(seed, self.repeat as usize, self.shared_prefix, vocab_size));
         }
-        if self.workload != Which::W1 {
+        if wanted(Which::W2) || wanted(Which::All) {
             let (requests, at_once) = (self.requests as usize, self.concurrency as usize);
             workloads.push(Workload::mixed(seed, requests, at_once, self.shared_prefix, vocab_size));
         }
+        if wanted(Which::W3) {
+            workloads.push(Workload::shared(seed, vocab_size));
+        }
+        if wanted(Which::W4) {
+            workloads.push(Workload::conversations(seed, vocab_size));
+        }
+        if !self.rate.is_empty() {
+            let open = |workload: Workload| {
+                self.rate.iter().map(move |&rate| workload.clone().arriving(Arrival::Poisson(rate)))
+            };
+            workloads = workloads.into_iter().flat_map(open).collect();
+        }
         if let Some(model) = baseline {
             for workload in &workloads {
-                let (longest, most) = (workload.shape.longest(), model.max_seq_len());
+                let (longest, most) = (workload.shape.longest(workload.turns), model.max_seq_len());
                 if longest > most {
                     return Err(Failure::Usage(format!(
                         "--max-seq-len: {} needs {longest} tokens a request, this model serves {most}; \

@@ -1,6 +1,6 @@
 //! Sweeps for people and programs: a table, CSV, JSON, and a page with charts.
 
-mod chart;
+pub mod chart;
 mod html;
 mod table;
 

@@ -1,0 +1,289 @@
+//! Reports on one page that needs nothing else: for each workload a table and four charts, the reports in
+//! them side by side, so that peers are seen under the same load.
+
+use std::fmt::Write as _;
+
+use infer_sim::report::chart::{Axis, COLOURS, Chart, Mark, Scale, Series, escape};
+
+use super::report::{Report, Sample, WorkloadReport};
+use super::{Arrival, Summary};
+
+const STYLE: &str = "
+:root { color-scheme: light dark; --ink: #1b1f24; --soft: #5a6472; --grid: #d9dee4; --page: #fff; --card: #f6f8fa; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6e9ee; --soft: #9aa5b1; --grid: #333b45; --page: #14181d; --card: #1c2127; }
+}
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page); margin: 2rem auto;
+  max-width: 76rem; padding: 0 1rem; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; }
+p, li, figcaption { color: var(--soft); }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: .9rem; }
+th, td { text-align: right; padding: .25rem .5rem; border-bottom: 1px solid var(--grid); }
+th:first-child, td:first-child { text-align: left; } th { color: var(--soft); font-weight: 500; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(26rem, 1fr)); gap: 1rem; margin-top: 1rem; }
+figure { background: var(--card); border-radius: .5rem; margin: 0; padding: .8rem; }
+svg { width: 100%; height: auto; } svg text { font-size: 12px; fill: var(--soft); } .grid { stroke: var(--grid); }
+.key { display: inline-block; width: .8rem; height: .8rem; border-radius: .2rem; margin-right: .4rem; vertical-align: -1px; }
+";
+
+/// A report's part of a workload.
+struct Part<'a> {
+    colour: usize,
+    subject: &'a str,
+    report: &'a WorkloadReport,
+}
+
+/// The page.
+#[must_use]
+pub fn html(reports: &[Report]) -> String {
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
+         content=\"width=device-width\"><title>infer bench</title><style>{STYLE}</style></head><body>\
+         <h1>infer bench</h1><ul>"
+    );
+    for (nth, report) in reports.iter().enumerate() {
+        let load = |value: Option<f64>| value.map_or_else(|| "?".to_owned(), |value| format!("{value:.2}"));
+        let _ = write!(
+            page,
+            "<li>{}{}: {} at {}, seed {}; {}, {} cores, load average {} before and {} after</li>",
+            key(nth),
+            escape(&report.subject),
+            escape(&report.model),
+            escape(&report.url),
+            report.seed,
+            escape(&report.machine.cpu),
+            report.machine.cores,
+            load(report.machine.load_average_before),
+            load(report.load_average_after)
+        );
+    }
+    page.push_str("</ul>");
+    for description in descriptions(reports) {
+        let parts: Vec<Part<'_>> = reports
+            .iter()
+            .enumerate()
+            .flat_map(|(colour, report)| {
+                let subject = report.subject.as_str();
+                report.workloads.iter().map(move |report| Part { colour, subject, report })
+            })
+            .filter(|part| heading(part.report) == description)
+            .collect();
+        section(&mut page, &description, &parts);
+    }
+    goodput(&mut page, reports);
+    page.push_str("</body></html>\n");
+    page
+}
+
+fn heading(report: &WorkloadReport) -> String {
+    format!("{}: {}", report.name, report.description)
+}
+
+/// Workloads in the order in which they first occur.
+fn descriptions(reports: &[Report]) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for heading in reports.iter().flat_map(|report| report.workloads.iter().map(heading)) {
+        if !all.contains(&heading) {
+            all.push(heading);
+        }
+    }
+    all
+}
+
+fn key(colour: usize) -> String {
+    format!("<span class=\"key\" style=\"background:{}\"></span>", COLOURS[colour % COLOURS.len()])
+}
+
+fn section(page: &mut String, description: &str, parts: &[Part<'_>]) {
+    let _ = write!(page, "<h2>{}</h2>", escape(description));
+    table(page, parts);
+    for part in parts {
+        for (error, count) in &part.report.errors {
+            let _ = write!(page, "<p>{}{count} failed: {}</p>", key(part.colour), escape(error));
+        }
+    }
+    page.push_str("<div class=\"charts\">");
+    let share = |values: &dyn Fn(&Sample) -> Vec<f64>| -> Vec<Series> {
+        parts.iter().map(|part| line(part, distribution(part, values))).collect()
+    };
+    figure(
+        page,
+        "Share of requests whose first token came within",
+        "ms",
+        Scale::Log,
+        "share",
+        share(&|s| vec![s.ttft_ms]),
+    );
+    figure(
+        page,
+        "Share of gaps between two tokens within",
+        "ms",
+        Scale::Log,
+        "share",
+        share(&|s| s.itl_ms.clone()),
+    );
+    figure(
+        page,
+        "Share of requests that ended within",
+        "ms",
+        Scale::Log,
+        "share",
+        share(&|s| vec![s.latency_ms]),
+    );
+    let flow = parts.iter().map(|part| line(part, throughput(&part.report.samples))).collect();
+    figure(page, "Tokens a second over time", "s", Scale::Linear, "tokens/s", flow);
+    page.push_str("</div>");
+    for part in parts {
+        timeline(page, part);
+    }
+}
+
+fn table(page: &mut String, parts: &[Part<'_>]) {
+    page.push_str(
+        "<table><tr><th>server<th>completed<th>failed<th>output tok/s<th>prompt tok/s<th>cached tokens\
+         <th>TTFT p50<th>p99<th>ITL p50<th>p99<th>latency p50<th>p99<th>good/s<th>in process</tr>",
+    );
+    for Part { colour, subject, report } in parts {
+        let failed: usize = report.errors.values().sum();
+        let good = report.goodput.map_or_else(|| "-".to_owned(), |g| format!("{:.2}", g.requests_per_s));
+        let local = report.in_process.as_ref();
+        let local = local.map_or_else(|| "-".to_owned(), |c| format!("{:.2}x", c.throughput_ratio));
+        let _ = write!(
+            page,
+            "<tr><td>{}{}<td>{}<td>{failed}<td>{:.1}<td>{:.1}<td>{}{}{}{}<td>{good}<td>{local}</tr>",
+            key(*colour),
+            escape(subject),
+            report.completed,
+            report.output_tokens_per_s,
+            report.prompt_tokens as f64 / report.wall_s.max(1e-9),
+            report.cached_tokens,
+            pair(&report.ttft_ms),
+            pair(&report.itl_ms),
+            pair(&report.latency_ms)
+        );
+    }
+    page.push_str("</table><p>Times in milliseconds. `in process`: throughput beside the same prompts one after the other without a server.</p>");
+}
+
+fn pair(summary: &Summary) -> String {
+    format!("<td>{:.2}<td>{:.2}", summary.p50, summary.p99)
+}
+
+fn figure(
+    page: &mut String,
+    title: &str,
+    x: &'static str,
+    scale: Scale,
+    y: &'static str,
+    series: Vec<Series>,
+) {
+    let chart = Chart { x: Axis { label: x, scale }, y: Axis { label: y, scale: Scale::Linear }, series };
+    let _ = write!(page, "<figure><figcaption>{title}</figcaption>{}</figure>", chart.svg());
+}
+
+fn line(part: &Part<'_>, points: Vec<(f64, f64)>) -> Series {
+    Series { name: part.subject.to_owned(), colour: part.colour, mark: Mark::Line, points }
+}
+
+/// Values and the share of values up to each, thinned to what a chart can show.
+fn distribution(part: &Part<'_>, values: &dyn Fn(&Sample) -> Vec<f64>) -> Vec<(f64, f64)> {
+    const POINTS: usize = 400;
+    let completed = part.report.samples.iter().filter(|sample| sample.error.is_none());
+    let mut all: Vec<f64> = completed.flat_map(values).map(|ms| ms.max(0.001)).collect();
+    all.sort_by(f64::total_cmp);
+    let count = all.len();
+    let every = count.div_ceil(POINTS).max(1);
+    let kept = all.into_iter().enumerate().filter(|(at, _)| at % every == 0 || at + 1 == count);
+    kept.map(|(at, value)| (value, (at + 1) as f64 / count as f64)).collect()
+}
+
+/// Tokens a second in slices of the whole.
+fn throughput(samples: &[Sample]) -> Vec<(f64, f64)> {
+    const SLICES: usize = 60;
+    let end = samples.iter().map(|s| s.sent_ms + s.latency_ms).fold(1.0, f64::max);
+    let slice_ms = end / SLICES as f64;
+    let mut counts = [0u32; SLICES];
+    for sample in samples.iter().filter(|sample| sample.error.is_none()) {
+        let mut at = sample.sent_ms + sample.ttft_ms;
+        for gap in std::iter::once(0.0).chain(sample.itl_ms.iter().copied()) {
+            at += gap;
+            counts[((at / slice_ms) as usize).min(SLICES - 1)] += 1;
+        }
+    }
+    let point = |(nth, &count): (usize, &u32)| {
+        ((nth as f64 + 0.5) * slice_ms / 1e3, f64::from(count) / slice_ms * 1e3)
+    };
+    counts.iter().enumerate().map(point).collect()
+}
+
+/// Every request as a bar: light until its first token, dark from there to its end.
+fn timeline(page: &mut String, part: &Part<'_>) {
+    const WIDTH: f64 = 1_120.0;
+    const ROWS: usize = 400;
+    let samples = &part.report.samples;
+    let shown = &samples[..samples.len().min(ROWS)];
+    let row = if shown.len() > 80 { 3.0 } else { 8.0 };
+    let end = shown.iter().map(|s| s.sent_ms + s.latency_ms).fold(1.0, f64::max);
+    let x = |ms: f64| ms / end * WIDTH;
+    let colour = COLOURS[part.colour % COLOURS.len()];
+    let height = shown.len() as f64 * row + 20.0;
+    let _ = write!(
+        page,
+        "<figure><figcaption>{}Requests of {} over {:.1} s: light until the first token, failed ones hollow\
+         </figcaption><svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\">",
+        key(part.colour),
+        escape(part.subject),
+        end / 1e3
+    );
+    for (nth, sample) in shown.iter().enumerate() {
+        let (y, tall) = (nth as f64 * row, row - 1.0);
+        if sample.error.is_some() {
+            let at = x(sample.sent_ms);
+            let _ = write!(
+                page,
+                "<rect x=\"{at:.1}\" y=\"{y}\" width=\"6\" height=\"{tall}\" fill=\"none\" stroke=\"{colour}\"/>"
+            );
+            continue;
+        }
+        let (from, first) = (x(sample.sent_ms), x(sample.sent_ms + sample.ttft_ms));
+        let to = x(sample.sent_ms + sample.latency_ms);
+        let _ = write!(
+            page,
+            "<rect x=\"{from:.1}\" y=\"{y}\" width=\"{:.1}\" height=\"{tall}\" fill=\"{colour}\" opacity=\".35\"/>\
+             <rect x=\"{first:.1}\" y=\"{y}\" width=\"{:.1}\" height=\"{tall}\" fill=\"{colour}\"/>",
+            (first - from).max(0.3),
+            (to - first).max(0.3)
+        );
+    }
+    page.push_str("</svg></figure>");
+}
+
+/// Goodput over the rate that was asked for, where there were several.
+fn goodput(page: &mut String, reports: &[Report]) {
+    let mut series = Vec::new();
+    for (colour, report) in reports.iter().enumerate() {
+        let points: Vec<(f64, f64)> = report
+            .workloads
+            .iter()
+            .filter_map(|workload| match (workload.arrival, workload.goodput) {
+                (Arrival::Poisson(rate), Some(good)) => Some((rate, good.requests_per_s)),
+                _ => None,
+            })
+            .collect();
+        if points.len() > 1 {
+            series.push(Series { name: report.subject.clone(), colour, mark: Mark::Line, points });
+        }
+    }
+    if !series.is_empty() {
+        page.push_str("<h2>Goodput</h2><div class=\"charts\">");
+        figure(
+            page,
+            "Good requests a second, by the rate that was asked for",
+            "conversations/s",
+            Scale::Linear,
+            "good/s",
+            series,
+        );
+        page.push_str("</div>");
+    }
+}

@@ -1,0 +1,112 @@
+//! Sends a workload: closed loop (so many at a time) or open loop (at moments that were drawn before, whatever
+//! became of the requests before them, so that a slow server can't slow its load down).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use super::client::{Client, Outcome};
+use super::history::History;
+use super::workload::{Arrival, Job, Workload};
+
+/// Results of a workload's jobs, in the jobs' order.
+pub struct Served {
+    /// One per job.
+    pub outcomes: Vec<Outcome>,
+    /// When each was sent, in milliseconds from the beginning; of one that never was, 0.
+    pub sent_ms: Vec<f64>,
+    /// Most that a request of an open loop was sent after its moment.
+    pub late_ms: f64,
+    /// From the first request sent to the last one ended.
+    pub wall_s: f64,
+}
+
+/// What became of a job.
+struct Done {
+    index: usize,
+    sent_ms: f64,
+    outcome: Outcome,
+}
+
+/// Sends everything; `step` hears of each job whether it failed.
+pub async fn serve(
+    client: &Client,
+    workload: &Workload,
+    seed: u64,
+    step: impl Fn(bool) + Clone + Send + 'static,
+) -> Served {
+    let jobs: Arc<[Job]> = workload.jobs.clone().into();
+    let turns = workload.turns;
+    let begun = Instant::now();
+    let talk = {
+        let (client, jobs) = (client.clone(), Arc::clone(&jobs));
+        move |conversation: usize| {
+            let (client, jobs, step) = (client.clone(), Arc::clone(&jobs), step.clone());
+            async move { converse(&client, &jobs, conversation * turns, turns, begun, step).await }
+        }
+    };
+    let conversations = jobs.len().div_ceil(turns);
+    let mut tasks = tokio::task::JoinSet::new();
+    let mut late_ms: f64 = 0.0;
+    match workload.arrivals_ms(seed) {
+        Some(moments) => {
+            for (conversation, at) in moments.into_iter().enumerate() {
+                tokio::time::sleep_until((begun + Duration::from_secs_f64(at / 1e3)).into()).await;
+                late_ms = late_ms.max(begun.elapsed().as_secs_f64() * 1e3 - at);
+                tasks.spawn(talk(conversation));
+            }
+        }
+        None => {
+            let Arrival::Closed(at_once) = workload.arrival else { unreachable!("it has no moments") };
+            let next = Arc::new(AtomicUsize::new(0));
+            for _ in 0..at_once.min(conversations) {
+                let (talk, next) = (talk.clone(), Arc::clone(&next));
+                tasks.spawn(async move {
+                    let mut done = Vec::new();
+                    loop {
+                        let conversation = next.fetch_add(1, Ordering::Relaxed);
+                        if conversation >= conversations {
+                            return done;
+                        }
+                        done.extend(talk(conversation).await);
+                    }
+                });
+            }
+        }
+    }
+    let mut all: Vec<Done> = tasks.join_all().await.into_iter().flatten().collect();
+    let wall_s = begun.elapsed().as_secs_f64();
+    all.sort_by_key(|done| done.index);
+    let sent_ms = all.iter().map(|done| done.sent_ms).collect();
+    Served { outcomes: all.into_iter().map(|done| done.outcome).collect(), sent_ms, late_ms, wall_s }
+}
+
+/// One conversation, turn by turn. What follows a turn that failed is not sent.
+async fn converse(
+    client: &Client,
+    jobs: &[Job],
+    first: usize,
+    turns: usize,
+    begun: Instant,
+    step: impl Fn(bool),
+) -> Vec<Done> {
+    let mut history = History::default();
+    let mut done = Vec::new();
+    let mut broken = false;
+    for (index, job) in jobs.iter().enumerate().skip(first).take(turns) {
+        history.ask(job);
+        let sent_ms = begun.elapsed().as_secs_f64() * 1e3;
+        let outcome = if broken {
+            Err("not sent: an earlier turn of its conversation failed".to_owned())
+        } else {
+            client.run_one(&history, job.max_tokens).await
+        };
+        match &outcome {
+            Ok(timing) => history.answered(&timing.tokens, &timing.text),
+            Err(_) => broken = true,
+        }
+        step(outcome.is_err());
+        done.push(Done { index, sent_ms, outcome });
+    }
+    done
+}
