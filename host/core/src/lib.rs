@@ -56,5 +56,6 @@ pub use engine::Engine;
 pub use event::{Change, Event, PrefixEvent};
 pub use executor::{DeviceFault, DeviceFaultKind, Executor, StepOutput, TokenLogprobs};
 pub use ids::{BlockId, LogitsSlot, Micros, SequenceId, SessionId, TenantId};
+pub use kv::feed as kv_events;
 pub use request::{Constraint, FinishReason, Refusal, Request, SamplingExtras, SamplingParams, Usage};
 pub use tenants::TenantTerms;

@@ -14,10 +14,10 @@ use crate::data::{Outcome, openai_reason};
 use crate::engine::{Clock, EngineHandle};
 use crate::http::{ApiError, RequestId, Tls};
 use crate::metrics::Recorder;
+use crate::otel::{self, Traces};
 use crate::policies::PolicyManager;
 use crate::reload::Reload;
 use crate::tenants::{Tenant, Tenants};
-use crate::otel::{self, Traces};
 
 /// Text below this length is tokenized where it stands: handing it over would take longer.
 const INLINE_TOKENIZE_BYTES: usize = 1_024;

@@ -15,6 +15,8 @@ pub mod engine;
 pub mod faults;
 pub mod generate;
 pub mod http;
+#[cfg(feature = "kv-events")]
+pub mod kv_events;
 pub mod load;
 pub mod log;
 pub mod metrics;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use infer_core::{Engine, Micros};
+use infer_core::{Engine, EngineConfig, Executor, Micros};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -16,6 +16,8 @@ use crate::data;
 use crate::engine::{self, ChannelBounds, Clock, EngineHandle, EngineReport, EngineThread};
 use crate::faults::{self, FaultRecorder, Library};
 use crate::http::{Listener, ListenerOptions, Patience, Tls};
+#[cfg(feature = "kv-events")]
+use crate::kv_events;
 use crate::load::{Loaded, StartError};
 use crate::policies::{self, PolicyManager};
 use crate::reload;
@@ -25,6 +27,9 @@ use crate::tenants::Tenants;
 const ADMIN_CONNECTIONS: usize = 64;
 /// How long connections may take to close once every stream has ended.
 const CLOSE_TIME: Duration = Duration::from_secs(5);
+
+/// Makes what computes batches.
+pub type MakeExecutor = Box<dyn FnOnce(&EngineConfig) -> Box<dyn Executor + Send> + Send>;
 
 /// Starts hosts.
 pub struct Server;
@@ -42,12 +47,22 @@ pub struct RunningServer {
     planes: Vec<JoinHandle<()>>,
     shutdown: watch::Sender<bool>,
     _token_file: Option<TokenFile>,
+    #[cfg(feature = "kv-events")]
+    kv_endpoints: Option<kv_events::Endpoints>,
 }
 
 impl Server {
     /// Binds both planes, loads model and policies, and answers once requests are taken. Health checks
     /// are answered from the beginning.
     pub async fn start(config: Config) -> Result<RunningServer, StartError> {
+        Self::start_with(config, None).await
+    }
+
+    /// The same with another executor than the model's, to measure and test the host by itself.
+    pub async fn start_with(
+        config: Config,
+        executor: Option<MakeExecutor>,
+    ) -> Result<RunningServer, StartError> {
         let clock = Clock::start();
         let tenants = Tenants::open(config.api_keys.as_deref())
             .map_err(|wrong| ConfigError(format!("--api-keys: {wrong}")))?;
@@ -62,13 +77,15 @@ impl Server {
         let doors = Doors { tenants, tls, data_url: format!("{scheme}://{data_addr}") };
         let app = Arc::new(App::new(config, doors, clock, stopping.clone())?);
         let planes = serve_planes(&app, data, control, token.clone(), &stopping);
-        let engine = match start_engine(&app).await {
+        let engine = match start_engine(&app, executor).await {
             Ok(engine) => engine,
             Err(error) => {
                 shutdown.send_replace(true);
                 return Err(error);
             }
         };
+        #[cfg(feature = "kv-events")]
+        let kv_endpoints = publish_kv_events(&app, data_addr, &engine.handle, stopping.clone()).await?;
         tokio::spawn(watch_over(Arc::clone(&app), stopping));
         Ok(RunningServer {
             data_addr,
@@ -79,8 +96,35 @@ impl Server {
             planes,
             shutdown,
             _token_file: token_file,
+            #[cfg(feature = "kv-events")]
+            kv_endpoints,
         })
     }
+}
+
+/// Where KV events are to be had, where they are.
+#[cfg(feature = "kv-events")]
+async fn publish_kv_events(
+    app: &App,
+    data_addr: SocketAddr,
+    engine: &EngineHandle,
+    stopping: watch::Receiver<bool>,
+) -> Result<Option<kv_events::Endpoints>, StartError> {
+    let Some((events, replay)) = app.config.kv_events.clone() else { return Ok(None) };
+    let model = app.served().map_or_else(|_| String::new(), |served| served.model_names[0].clone());
+    let topic = app.config.kv_events_topic.clone().unwrap_or_else(|| format!("kv@{data_addr}@{model}"));
+    let wanted = kv_events::Endpoints { events, replay };
+    let publisher = kv_events::Publisher::bind(&wanted, topic).await.map_err(|error| StartError::Bind {
+        flag: "--kv-events",
+        address: wanted.events.clone(),
+        error: std::io::Error::other(error),
+    })?;
+    let bound = publisher.endpoints();
+    tracing::info!(events = bound.events, replay = bound.replay, "KV events are published");
+    let (sender, inbox) = kv_events::channel();
+    engine.watch_kv(Box::new(move |happened| sender.send(happened)))?;
+    tokio::spawn(publisher.run(inbox, engine.clone(), stopping));
+    Ok(Some(bound))
 }
 
 fn open_tls(config: &Config) -> Result<Option<Arc<Tls>>, ConfigError> {
@@ -155,9 +199,9 @@ fn serve_planes(
     ]
 }
 
-async fn start_engine(app: &Arc<App>) -> Result<EngineThread, StartError> {
+async fn start_engine(app: &Arc<App>, executor: Option<MakeExecutor>) -> Result<EngineThread, StartError> {
     let for_loading = Arc::clone(app);
-    let (engine, parts) = tokio::task::spawn_blocking(move || load(&for_loading))
+    let (engine, parts) = tokio::task::spawn_blocking(move || load(&for_loading, executor))
         .await
         .unwrap_or_else(|e| std::panic::resume_unwind(e.into_panic()))?;
     engine.handle.set_tenants(app.tenants.terms())?;
@@ -168,7 +212,7 @@ async fn start_engine(app: &Arc<App>) -> Result<EngineThread, StartError> {
     Ok(engine)
 }
 
-fn load(app: &App) -> Result<(EngineThread, Parts), StartError> {
+fn load(app: &App, executor: Option<MakeExecutor>) -> Result<(EngineThread, Parts), StartError> {
     let config = &app.config;
     let loading = Instant::now();
     let loaded = Loaded::load(config)?;
@@ -176,13 +220,16 @@ fn load(app: &App) -> Result<(EngineThread, Parts), StartError> {
     let choices = app.reload.choices();
     let (slots, library) = policies::load_initial(&loader, &choices)
         .map_err(|(kind, error)| StartError::Policy(kind.name(), error))?;
-    let executor = Box::new(loaded.executor(config)?);
     let mut key = [0u8; 16];
     getrandom::fill(&mut key)
         .map_err(|e| StartError::Io("no randomness", std::io::Error::other(e.to_string())))?;
     let key = u128::from_ne_bytes(key);
     let engine_config = loaded.engine_config(config, [key as u64, (key >> 64) as u64]);
     let settings = crate::trace::settings(&engine_config);
+    let executor = match executor {
+        Some(make) => make(&engine_config),
+        None => Box::new(loaded.executor(config)?),
+    };
     let engine = Engine::new(engine_config, slots);
     let bounds = ChannelBounds {
         max_waiting: config.max_waiting_requests,
@@ -273,6 +320,12 @@ impl RunningServer {
     /// Where the data plane is reached, `http://HOST:PORT` or `https://HOST:PORT`.
     pub fn data_url(&self) -> &str {
         &self.app.data_url
+    }
+
+    /// Where KV events are to be had.
+    #[cfg(feature = "kv-events")]
+    pub fn kv_endpoints(&self) -> Option<&kv_events::Endpoints> {
+        self.kv_endpoints.as_ref()
     }
 
     /// Reads API keys, certificate and policy configurations again, and says what came of each.

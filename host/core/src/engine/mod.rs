@@ -32,6 +32,7 @@ use crate::event::Event;
 use crate::guard::{Context, Slot, Strikes};
 use crate::ids::{Micros, SequenceId, TenantId};
 use crate::kv::Kv;
+use crate::kv::feed::{KvBlock, KvEvent};
 use crate::perf::Recorder;
 use crate::policy::{
     AdmissionPolicy, AnyPolicy, PolicyKind, PrefixCachePolicy, SchedulerPolicy, SequenceColumns, StepView,
@@ -254,6 +255,25 @@ impl Engine {
     pub fn set_tenants(&mut self, all: &[(TenantId, TenantTerms)]) {
         self.tenants.configure(&mut self.view.tenants, all);
         self.load_changed = true;
+    }
+
+    /// From now on `drain_kv_events` tells what can be found in the pool, beginning with nothing: see
+    /// `kv_snapshot` for what is there already.
+    pub fn watch_kv(&mut self) {
+        self.kv.blocks.feed.get_or_insert_default();
+    }
+
+    /// Moves what changed in the content index to `out`, oldest first.
+    pub fn drain_kv_events(&mut self, out: &mut Vec<KvEvent>) {
+        if let Some(feed) = &mut self.kv.blocks.feed {
+            out.append(feed);
+        }
+    }
+
+    /// Every block that can be found by content, parents before children. What `drain_kv_events` has yet
+    /// to tell is in it.
+    pub fn kv_snapshot(&self) -> Vec<KvBlock> {
+        self.kv.indexed()
     }
 
     /// Number of the step that is planned next.

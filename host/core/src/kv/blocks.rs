@@ -8,6 +8,7 @@
 
 use std::collections::BTreeSet;
 
+use super::feed::KvEvent;
 use super::index::{Index, Scope};
 use crate::ids::{BlockId, Micros, SessionId};
 use crate::list::{Links, Lru, NONE};
@@ -85,6 +86,8 @@ pub(crate) struct Blocks {
     pub notes: Notes,
     /// For the prefix-cache policy.
     pub events: CacheEvents,
+    /// For who keeps a copy of the index; `None` while nobody does.
+    pub feed: Option<Vec<KvEvent>>,
 }
 
 impl Blocks {
@@ -104,6 +107,7 @@ impl Blocks {
             sole: Vec::new(),
             notes: Notes::default(),
             events: CacheEvents::default(),
+            feed: None,
         }
     }
 

@@ -5,6 +5,7 @@
 
 mod blocks;
 mod check;
+pub mod feed;
 mod hits;
 mod index;
 mod life;
@@ -55,6 +56,20 @@ impl Kv {
 
     pub fn block_size(&self) -> u32 {
         self.blocks.block_size
+    }
+
+    /// Everything that can be found by content, parents before children.
+    pub fn indexed(&self) -> Vec<feed::KvBlock> {
+        let hash = |parent: u32| (parent != crate::list::NONE).then(|| self.blocks.get(BlockId(parent)).hash);
+        let mut all: Vec<_> = self.blocks.iter().filter(|(_, block)| block.indexed).collect();
+        all.sort_by_key(|(_, block)| block.depth);
+        let told = |(id, block): (BlockId, &Block)| {
+            let parent = (block.parent != crate::list::NONE).then_some(BlockId(block.parent));
+            let tokens = self.blocks.index.tokens(id);
+            let content = Content { hash: block.hash, parent, scope: block.scope, tokens };
+            feed::KvBlock::new(&content, hash(block.parent))
+        };
+        all.into_iter().map(told).collect()
     }
 
     /// Blocks that hold `tokens` tokens.

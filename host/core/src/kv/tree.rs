@@ -2,6 +2,7 @@
 //! first. Below a cached block everything is cached, so dropping one never reaches a used one.
 
 use super::blocks::Blocks;
+use super::feed::{KvBlock, KvEvent};
 use super::index::{Content, Scope};
 use crate::ids::{BlockId, Micros, SessionId};
 use crate::list::NONE;
@@ -39,6 +40,10 @@ impl Blocks {
         block.hash = content.hash;
         self.index.insert(content.hash, id, content.tokens);
         self.notes.changed.push(content.hash);
+        if let Some(feed) = &mut self.feed {
+            let parent = content.parent.map(|parent| self.blocks[parent.0 as usize].hash);
+            feed.push(KvEvent::Stored(KvBlock::new(content, parent)));
+        }
         None
     }
 
@@ -113,7 +118,11 @@ impl Blocks {
         }
         let parent = std::mem::replace(&mut block.parent, NONE);
         if std::mem::take(&mut block.indexed) {
-            self.index.remove(block.hash, id);
+            let hash = block.hash;
+            self.index.remove(hash, id);
+            if let Some(feed) = &mut self.feed {
+                feed.push(KvEvent::Removed { hash });
+            }
         }
         if parent != NONE {
             let mut head = self.blocks[parent as usize].first_child;

@@ -87,6 +87,10 @@ pub struct Config {
     pub policy_config: Option<PathBuf>,
     /// Certificate and key of the data plane.
     pub tls: Option<(PathBuf, PathBuf)>,
+    /// Where KV events are published, and where missed ones are asked for.
+    pub kv_events: Option<(String, Option<String>)>,
+    /// Topic of the KV events; `None` takes address and model.
+    pub kv_events_topic: Option<String>,
     /// Where traces go.
     pub otlp: Option<String>,
     /// Longest request body.
@@ -221,6 +225,8 @@ impl Config {
             seed: read(all, "seed", None, |t| parse::number(t, 0, u64::MAX).map(Some))?,
             policy_config,
             tls: tls(all)?,
+            kv_events: kv_events(all)?,
+            kv_events_topic: read(all, "kv-events-topic", None, |t| non_empty(t).map(Some))?,
             otlp: read(all, "otlp", None, otlp)?,
             api_keys: read(all, "api-keys", None, |t| non_empty(t).map(|path| Some(PathBuf::from(path))))?,
             max_body_bytes: read(all, "max-body-bytes", 8 << 20, |t| {
@@ -347,6 +353,29 @@ fn tls(all: &Settings) -> Result<Option<(PathBuf, PathBuf)>, ConfigError> {
     }
 }
 
+fn kv_events(all: &Settings) -> Result<Option<(String, Option<String>)>, ConfigError> {
+    let endpoint = |key| {
+        read(all, key, None, |text| {
+            if !cfg!(feature = "kv-events") {
+                return Err("this build has no KV events; build it with `--features kv-events`".to_owned());
+            }
+            match text.strip_prefix("tcp://").and_then(|rest| rest.rsplit_once(':')) {
+                Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
+                    Ok(Some(text.to_owned()))
+                }
+                _ => Err(format!("`{text}` is not tcp://HOST:PORT")),
+            }
+        })
+    };
+    match (endpoint("kv-events")?, endpoint("kv-events-replay")?) {
+        (Some(events), replay) => Ok(Some((events, replay))),
+        (None, None) => Ok(None),
+        (None, Some(_)) => {
+            Err(ConfigError(format!("{}: needs --kv-events, too", all.origin("kv-events-replay"))))
+        }
+    }
+}
+
 fn otlp(text: &str) -> Result<Option<String>, String> {
     if !cfg!(feature = "otel") {
         return Err("this build sends no traces; build it with `--features otel`".to_owned());
@@ -423,6 +452,8 @@ mod tests {
             (&[("tls-cert", "c.pem")], &["--tls-cert", "--tls-key"]),
             (&[("idle-timeout", "0")], &["--idle-timeout", "1 ms"]),
             (&[("otlp", "collector:4317")], &["--otlp", "http"]),
+            (&[("kv-events", "5557")], &["--kv-events", "tcp://HOST:PORT"]),
+            (&[("kv-events-replay", "tcp://0.0.0.0:5558")], &["--kv-events-replay", "--kv-events"]),
         ];
         for (pairs, parts) in cases {
             let error = parse(pairs).unwrap_err().to_string();

@@ -131,6 +131,14 @@ pub const SETTINGS: &[Setting] = &[
     setting("tls-cert", "FILE", "none", "PEM certificate with its chain; needs --tls-key"),
     setting("tls-key", "FILE", "none", "PEM private key; needs --tls-cert"),
     setting(
+        "kv-events",
+        "ENDPOINT",
+        "none",
+        "Publishes KV events for routers over ZMQ, tcp://0.0.0.0:5557 say",
+    ),
+    setting("kv-events-replay", "ENDPOINT", "none", "Sends missed KV events again, tcp://0.0.0.0:5558 say"),
+    setting("kv-events-topic", "TEXT", "kv@HOST:PORT@MODEL", "Topic of the KV events"),
+    setting(
         "otlp",
         "URL",
         "none",

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use infer_core::engine::SwapReport;
+use infer_core::kv_events::{KvBlock, KvEvent};
 use infer_core::policy::{AnyPolicy, CacheEvents, PolicyKind};
 use infer_core::snapshot::{BlockSnapshot, Snapshot};
 use infer_core::{FinishReason, Micros, Refusal, Request, SequenceId, TenantId, TenantTerms};
@@ -26,6 +27,10 @@ pub enum Command {
     ClearQueue(String, oneshot::Sender<usize>),
     /// What tenants are granted from now on.
     Tenants(Vec<(TenantId, TenantTerms)>),
+    /// From now on tell what can be found in the pool.
+    WatchKv(KvListener),
+    /// Everything that can be found in the pool.
+    KvSnapshot(oneshot::Sender<Vec<KvBlock>>),
     /// Take nothing new from now on.
     Drain,
     /// Everything a new prefix-cache policy must be told.
@@ -43,6 +48,9 @@ pub enum Command {
     /// End the thread; streams that are still open are cut.
     Stop,
 }
+
+/// Hears of changes in the pool's content index. Must not wait.
+pub type KvListener = Box<dyn Fn(Vec<KvEvent>) + Send>;
 
 /// How a policy comes into a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

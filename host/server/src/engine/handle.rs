@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use infer_core::kv_events::KvBlock;
 use infer_core::policy::{AnyPolicy, CacheEvents, PolicyKind};
 use infer_core::request::RefusalReason;
 use infer_core::snapshot::BlockSnapshot;
@@ -15,7 +16,7 @@ use infer_core::{FinishReason, Refusal, SequenceId, TenantId, TenantTerms};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use super::clock::Clock;
-use super::command::{Command, EngineReport, OtherOnTrial, Submission, SwapMode, Swapped};
+use super::command::{Command, EngineReport, KvListener, OtherOnTrial, Submission, SwapMode, Swapped};
 use super::gate::StepGate;
 use super::observer::Observer;
 use super::stream::{LiveRequest, NewRequest, RequestMeta, SubmitError};
@@ -178,6 +179,16 @@ impl EngineHandle {
     /// What tenants are granted from now on; who isn't named has the default terms.
     pub fn set_tenants(&self, terms: Vec<(TenantId, TenantTerms)>) -> Result<(), EngineStopped> {
         self.send(Command::Tenants(terms))
+    }
+
+    /// From now on `listener` hears of every change in the pool's content index.
+    pub fn watch_kv(&self, listener: KvListener) -> Result<(), EngineStopped> {
+        self.send(Command::WatchKv(listener))
+    }
+
+    /// Every block that can be found by content, parents before children.
+    pub async fn kv_snapshot(&self) -> Result<Vec<KvBlock>, EngineStopped> {
+        self.ask(Command::KvSnapshot).await
     }
 
     /// From now on the engine refuses new requests.

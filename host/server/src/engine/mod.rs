@@ -15,7 +15,7 @@ mod thread;
 mod wire;
 
 pub use clock::Clock;
-pub use command::{EngineReport, OtherOnTrial, Submission, SwapMode, Swapped};
+pub use command::{EngineReport, KvListener, OtherOnTrial, Submission, SwapMode, Swapped};
 pub use gate::StepGate;
 pub use handle::{EngineHandle, EngineStopped};
 pub use observer::Observer;

@@ -19,7 +19,7 @@ use infer_core::{
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 use super::clock::Clock;
-use super::command::{Command, EngineReport, OtherOnTrial, Submission, SwapMode, Swapped};
+use super::command::{Command, EngineReport, KvListener, OtherOnTrial, Submission, SwapMode, Swapped};
 use super::gate::StepGate;
 use super::handle::{EngineHandle, Shared};
 use super::observer::Observer;
@@ -121,6 +121,7 @@ struct Driver {
     waited: bool,
     /// The engine keeps its decisions for a recording.
     keeps_decisions: bool,
+    kv_listener: Option<KvListener>,
 }
 
 #[derive(PartialEq, Eq)]
@@ -149,6 +150,7 @@ impl Driver {
             steps: 0,
             waited: true,
             keeps_decisions: false,
+            kv_listener: None,
         }
     }
 
@@ -296,6 +298,14 @@ impl Driver {
                 let _ = reply.send(self.engine.clear_queue(&message, now));
             }
             Command::Tenants(terms) => self.engine.set_tenants(&terms),
+            Command::WatchKv(listener) => {
+                self.engine.watch_kv();
+                self.kv_listener = Some(listener);
+            }
+            Command::KvSnapshot(reply) => {
+                self.tell_kv();
+                let _ = reply.send(self.engine.kv_snapshot());
+            }
             Command::Drain => self.engine.drain(),
             Command::Prime(reply) => {
                 let _ = reply.send(self.engine.begin_priming());
@@ -359,8 +369,19 @@ impl Driver {
         }
     }
 
+    /// Tells the listener what changed in the content index.
+    fn tell_kv(&mut self) {
+        let Some(listener) = &self.kv_listener else { return };
+        let mut happened = Vec::new();
+        self.engine.drain_kv_events(&mut happened);
+        if !happened.is_empty() {
+            listener(happened);
+        }
+    }
+
     /// Hands out what the engine has to tell, until it has nothing more.
     fn dispatch(&mut self) {
+        self.tell_kv();
         loop {
             let mut events = std::mem::take(&mut self.events);
             self.engine.drain_events(&mut events);

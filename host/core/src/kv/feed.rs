@@ -1,0 +1,41 @@
+//! What the content index holds, told to whoever keeps a copy of it: routers that send a prompt where its
+//! prefix stands.
+//!
+//! Told are exactly the blocks that `Kv::watch` could find. Off unless somebody listens.
+
+use super::index::{Content, Scope};
+use crate::ids::TenantId;
+
+/// A change of the index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KvEvent {
+    /// A full block can be found from now on.
+    Stored(KvBlock),
+    /// It can't be any more.
+    Removed {
+        /// Its name.
+        hash: u64,
+    },
+}
+
+/// A block of the index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvBlock {
+    /// Names its tokens, everything before them, tenant and salt; until this process ends.
+    pub hash: u64,
+    /// The block before it; `None` for a first one.
+    pub parent: Option<u64>,
+    /// What it holds, `block_size` tokens.
+    pub tokens: Box<[u32]>,
+    /// Whose cache it is part of.
+    pub tenant: TenantId,
+    /// Separates caches of one tenant; 0 for none.
+    pub salt: u64,
+}
+
+impl KvBlock {
+    pub(super) fn new(content: &Content<'_>, parent: Option<u64>) -> Self {
+        let Scope { tenant, salt } = content.scope;
+        Self { hash: content.hash, parent, tokens: content.tokens.into(), tenant, salt }
+    }
+}

@@ -1,0 +1,177 @@
+//! From the engine thread to subscribers: a bounded channel that the engine never waits for, a buffer of what
+//! was sent, two sockets.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use infer_core::kv_events::KvEvent;
+use tokio::sync::{mpsc, watch};
+use zeromq::{PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqError, ZmqMessage};
+
+use super::wire::{Batch, encode};
+use crate::engine::EngineHandle;
+
+/// Batches on their way from the engine.
+const CHANNEL: usize = 4_096;
+/// Batches kept for subscribers that missed them.
+const BUFFER: usize = 10_000;
+/// Bytes kept for them.
+const BUFFER_BYTES: usize = 64 << 20;
+/// Ends a replay: no batch has this number.
+const END: [u8; 8] = (-1i64).to_be_bytes();
+
+/// Where it is published.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoints {
+    /// Of the PUB socket, `tcp://HOST:PORT`.
+    pub events: String,
+    /// Of the ROUTER socket.
+    pub replay: Option<String>,
+}
+
+/// The engine thread's end.
+#[derive(Clone)]
+pub struct KvSender {
+    batches: mpsc::Sender<Vec<KvEvent>>,
+    lost: Arc<AtomicBool>,
+}
+
+impl KvSender {
+    /// Sends what happened; where the channel is full it is lost, and everything will be told anew.
+    pub fn send(&self, happened: Vec<KvEvent>) {
+        if self.batches.try_send(happened).is_err() {
+            self.lost.store(true, Ordering::Release);
+        }
+    }
+}
+
+/// The other end.
+pub struct KvReceiver {
+    batches: mpsc::Receiver<Vec<KvEvent>>,
+    lost: Arc<AtomicBool>,
+}
+
+/// Both ends.
+pub fn channel() -> (KvSender, KvReceiver) {
+    let (sender, batches) = mpsc::channel(CHANNEL);
+    // Nobody has been told anything yet.
+    let lost = Arc::new(AtomicBool::new(true));
+    (KvSender { batches: sender, lost: Arc::clone(&lost) }, KvReceiver { batches, lost })
+}
+
+/// Sends batches to subscribers.
+pub struct Publisher {
+    events: PubSocket,
+    replay: Option<RouterSocket>,
+    topic: Vec<u8>,
+    next: u64,
+    sent: VecDeque<(u64, Vec<u8>)>,
+    sent_bytes: usize,
+    bound: Endpoints,
+}
+
+impl Publisher {
+    /// Binds both sockets.
+    pub async fn bind(endpoints: &Endpoints, topic: String) -> Result<Self, ZmqError> {
+        let mut events = PubSocket::new();
+        let events_endpoint = events.bind(&endpoints.events).await?.to_string();
+        let (mut replay, mut replay_endpoint) = (None, None);
+        if let Some(endpoint) = &endpoints.replay {
+            let mut socket = RouterSocket::new();
+            replay_endpoint = Some(socket.bind(endpoint).await?.to_string());
+            replay = Some(socket);
+        }
+        Ok(Self {
+            events,
+            replay,
+            topic: topic.into_bytes(),
+            next: 0,
+            sent: VecDeque::new(),
+            sent_bytes: 0,
+            bound: Endpoints { events: events_endpoint, replay: replay_endpoint },
+        })
+    }
+
+    /// Where the sockets listen.
+    pub fn endpoints(&self) -> Endpoints {
+        self.bound.clone()
+    }
+
+    /// Publishes until `stop` turns true.
+    pub async fn run(mut self, mut inbox: KvReceiver, engine: EngineHandle, mut stop: watch::Receiver<bool>) {
+        loop {
+            // Of what was lost some came after what waits here: that must not be told after the snapshot.
+            if inbox.lost.swap(false, Ordering::AcqRel) {
+                while inbox.batches.try_recv().is_ok() {}
+                let Ok(blocks) = engine.kv_snapshot().await else { return };
+                self.publish(&Batch::anew(now(), blocks)).await;
+            }
+            let replay = async {
+                match &mut self.replay {
+                    Some(socket) => socket.recv().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = async { drop(stop.wait_for(|stop| *stop).await) } => return,
+                happened = inbox.batches.recv() => match happened {
+                    Some(happened) if !inbox.lost.load(Ordering::Acquire) => {
+                        self.publish(&Batch::new(now(), &happened)).await;
+                    }
+                    // A snapshot is on its way that holds it.
+                    Some(_) => {}
+                    None => return,
+                },
+                asked = replay => match asked {
+                    Ok(asked) => self.send_again(asked).await,
+                    Err(error) => tracing::debug!("a replay could not be read: {error}"),
+                },
+            }
+        }
+    }
+
+    async fn publish(&mut self, batch: &Batch) {
+        let payload = encode(batch);
+        let number = self.next;
+        self.next += 1;
+        let frames =
+            vec![self.topic.clone().into(), number.to_be_bytes().to_vec().into(), payload.clone().into()];
+        if let Err(error) = self.events.send(message(frames)).await {
+            tracing::debug!("KV events could not be sent: {error}");
+        }
+        self.sent_bytes += payload.len();
+        self.sent.push_back((number, payload));
+        while self.sent.len() > BUFFER || (self.sent_bytes > BUFFER_BYTES && self.sent.len() > 1) {
+            let oldest = self.sent.pop_front();
+            self.sent_bytes -= oldest.map_or(0, |(_, payload)| payload.len());
+        }
+    }
+
+    /// Answers `[identity, "", number]` with every batch from that number on, then with the end mark.
+    async fn send_again(&mut self, asked: ZmqMessage) {
+        let frames = asked.into_vec();
+        let [identity, _, number] = &frames[..] else { return };
+        let Ok(from) = <[u8; 8]>::try_from(&number[..]) else { return };
+        let from = u64::from_be_bytes(from);
+        let Some(socket) = &mut self.replay else { return };
+        let batches = self.sent.iter().filter(|(number, _)| *number >= from);
+        let answers = batches.map(|(number, payload)| (number.to_be_bytes(), payload.clone()));
+        for (number, payload) in answers.chain([(END, Vec::new())]) {
+            let frames = vec![identity.clone(), Vec::new().into(), number.to_vec().into(), payload.into()];
+            if let Err(error) = socket.send(message(frames)).await {
+                tracing::debug!("a subscriber left during a replay: {error}");
+                return;
+            }
+        }
+    }
+}
+
+fn message(frames: Vec<hyper::body::Bytes>) -> ZmqMessage {
+    ZmqMessage::try_from(frames).expect("a message has frames")
+}
+
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}

@@ -1,0 +1,213 @@
+//! Batches as msgpack arrays, the form that vLLM gives them: `[ts, [event..], dp_rank]`, an event
+//! `["BlockStored", hashes, parent, tokens, block_size, lora_id, medium, lora_name, extra_keys]`,
+//! `["BlockRemoved", hashes, medium]` or `["AllBlocksCleared"]`.
+//!
+//! Blocks that follow each other are one event. `extra_keys` tells caches apart that share nothing: those of
+//! tenants and salts.
+
+use infer_core::TenantId;
+use infer_core::kv_events::{KvBlock, KvEvent};
+use serde::de::{self, SeqAccess, Visitor};
+use serde::ser::SerializeTuple;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// The tier that blocks stand in: the device's own memory, whatever the device is.
+const MEDIUM: &str = "GPU";
+
+/// One message's payload.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Batch {
+    /// Unix time in seconds.
+    pub at: f64,
+    /// In order.
+    pub events: Vec<Event>,
+}
+
+/// An event as routers read it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// Blocks that follow each other.
+    Stored {
+        /// Their names.
+        hashes: Vec<u64>,
+        /// The block before the first of them.
+        parent: Option<u64>,
+        /// What they hold.
+        tokens: Vec<u32>,
+        /// Tokens in each.
+        block_size: u32,
+        /// What tells their cache from others; nothing for the shared one.
+        scope: Option<String>,
+    },
+    /// Blocks that are gone.
+    Removed {
+        /// Their names.
+        hashes: Vec<u64>,
+    },
+    /// Everything is gone.
+    Cleared,
+}
+
+impl Batch {
+    /// What happened, blocks of one chain together.
+    pub fn new(at: f64, happened: &[KvEvent]) -> Self {
+        let mut batch = Self { at, events: Vec::new() };
+        happened.iter().for_each(|event| batch.push(event));
+        batch
+    }
+
+    /// Everything there is, from nothing. `blocks` have parents before children.
+    pub fn anew(at: f64, blocks: Vec<KvBlock>) -> Self {
+        let mut batch = Self { at, events: vec![Event::Cleared] };
+        blocks.into_iter().for_each(|block| batch.push(&KvEvent::Stored(block)));
+        batch
+    }
+
+    fn push(&mut self, event: &KvEvent) {
+        match (event, self.events.last_mut()) {
+            (KvEvent::Removed { hash }, Some(Event::Removed { hashes })) => hashes.push(*hash),
+            (KvEvent::Removed { hash }, _) => self.events.push(Event::Removed { hashes: vec![*hash] }),
+            (KvEvent::Stored(block), Some(Event::Stored { hashes, tokens, scope, .. }))
+                if block.parent.is_some()
+                    && block.parent == hashes.last().copied()
+                    && *scope == scope_of(block) =>
+            {
+                hashes.push(block.hash);
+                tokens.extend(&block.tokens);
+            }
+            (KvEvent::Stored(block), _) => self.events.push(Event::Stored {
+                hashes: vec![block.hash],
+                parent: block.parent,
+                tokens: block.tokens.to_vec(),
+                block_size: block.tokens.len() as u32,
+                scope: scope_of(block),
+            }),
+        }
+    }
+}
+
+fn scope_of(block: &KvBlock) -> Option<String> {
+    let TenantId(tenant) = block.tenant;
+    (tenant != 0 || block.salt != 0).then(|| format!("{tenant}:{:x}", block.salt))
+}
+
+/// As msgpack.
+pub fn encode(batch: &Batch) -> Vec<u8> {
+    rmp_serde::to_vec(&(batch.at, &batch.events, 0)).expect("batches are msgpack")
+}
+
+/// From msgpack, for subscribers.
+pub fn decode(bytes: &[u8]) -> Result<Batch, rmp_serde::decode::Error> {
+    let (at, events, _rank): (f64, Vec<Event>, Option<i64>) = rmp_serde::from_slice(bytes)?;
+    Ok(Batch { at, events })
+}
+
+impl Serialize for Event {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Stored { hashes, parent, tokens, block_size, scope } => {
+                let extra_keys = scope.as_ref().map(|scope| vec![[scope]; hashes.len()]);
+                let mut event = serializer.serialize_tuple(9)?;
+                event.serialize_element("BlockStored")?;
+                event.serialize_element(hashes)?;
+                event.serialize_element(parent)?;
+                event.serialize_element(tokens)?;
+                event.serialize_element(block_size)?;
+                event.serialize_element(&None::<u32>)?;
+                event.serialize_element(MEDIUM)?;
+                event.serialize_element(&None::<&str>)?;
+                event.serialize_element(&extra_keys)?;
+                event.end()
+            }
+            Self::Removed { hashes } => ("BlockRemoved", hashes, MEDIUM).serialize(serializer),
+            Self::Cleared => ("AllBlocksCleared",).serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Event {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(EventVisitor)
+    }
+}
+
+struct EventVisitor;
+
+impl<'de> Visitor<'de> for EventVisitor {
+    type Value = Event;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("an event as an array that begins with its name")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Event, A::Error> {
+        let name: String = need(&mut seq)?;
+        match name.as_str() {
+            "BlockStored" => {
+                let (hashes, parent) = (need(&mut seq)?, need(&mut seq)?);
+                let (tokens, block_size) = (need(&mut seq)?, need(&mut seq)?);
+                let _lora_id: Option<u32> = need(&mut seq)?;
+                let _medium: Option<String> = need(&mut seq)?;
+                let _lora_name: Option<String> = need(&mut seq)?;
+                let extra_keys: Option<Vec<Vec<String>>> = need(&mut seq)?;
+                let scope = extra_keys.and_then(|keys| keys.into_iter().flatten().next());
+                Ok(Event::Stored { hashes, parent, tokens, block_size, scope })
+            }
+            "BlockRemoved" => {
+                let hashes = need(&mut seq)?;
+                let _medium: Option<String> = need(&mut seq)?;
+                Ok(Event::Removed { hashes })
+            }
+            "AllBlocksCleared" => Ok(Event::Cleared),
+            other => Err(de::Error::custom(format!("unknown event `{other}`"))),
+        }
+    }
+}
+
+fn need<'de, A: SeqAccess<'de>, T: Deserialize<'de>>(seq: &mut A) -> Result<T, A::Error> {
+    seq.next_element()?.ok_or_else(|| de::Error::custom("the event is too short"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stored(hash: u64, parent: Option<u64>, salt: u64) -> KvEvent {
+        let tokens = [hash as u32, 7].into();
+        KvEvent::Stored(KvBlock { hash, parent, tokens, tenant: TenantId(0), salt })
+    }
+
+    #[test]
+    fn a_chain_is_one_event_and_everything_survives_the_wire() {
+        let happened = [
+            stored(1, None, 0),
+            stored(2, Some(1), 0),
+            stored(3, Some(1), 0),
+            stored(4, Some(3), 9),
+            KvEvent::Removed { hash: 2 },
+            KvEvent::Removed { hash: u64::MAX },
+        ];
+        let batch = Batch::new(1.5, &happened);
+        assert_eq!(batch.events.len(), 4);
+        let Event::Stored { hashes, tokens, block_size, scope, .. } = &batch.events[0] else { panic!() };
+        assert_eq!(
+            (&hashes[..], &tokens[..], *block_size, scope),
+            (&[1, 2][..], &[1, 7, 2, 7][..], 2, &None)
+        );
+        assert_eq!(decode(&encode(&batch)).unwrap(), batch);
+        let anew = Batch { at: 0.0, events: vec![Event::Cleared] };
+        assert_eq!(decode(&encode(&anew)).unwrap(), anew);
+    }
+
+    #[test]
+    fn the_bytes_are_those_that_routers_read() {
+        let batch = Batch::new(0.0, &[stored(5, None, 0)]);
+        // [0.0, [["BlockStored", [5], nil, [5, 7], 2, nil, "GPU", nil, nil]], 0]
+        let mut want = vec![0x93, 0xcb, 0, 0, 0, 0, 0, 0, 0, 0, 0x91, 0x99, 0xab];
+        want.extend(b"BlockStored");
+        want.extend([0x91, 5, 0xc0, 0x92, 5, 7, 2, 0xc0, 0xa3]);
+        want.extend(b"GPU");
+        want.extend([0xc0, 0xc0, 0]);
+        assert_eq!(encode(&batch), want);
+    }
+}
