@@ -13,6 +13,7 @@ mod html;
 mod load;
 mod machine;
 mod report;
+pub mod robust;
 mod sse;
 mod stats;
 mod workload;

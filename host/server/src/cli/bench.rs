@@ -6,6 +6,8 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use super::Failure;
 use super::flags::Flags;
+use super::serve::raise_open_files;
+use crate::bench::robust::{self, HostOptions};
 use crate::bench::{self, Api, Arrival, Dialect, Lengths, Plan, Report, Target, Targets, Workload};
 use crate::config::Config;
 use crate::generate::Sequential;
@@ -33,8 +35,65 @@ pub enum BenchCommand {
     /// Generates load over HTTP and compares it with the same prompts in process
     #[command(after_help = AFTER_HELP)]
     Serve(Box<ServeArgs>),
+    /// Many streams at once without a model, beside a bare hyper loop: tokens, processor time, memory
+    Streams(StreamsArgs),
+    /// More load than a host without a model can serve: who is turned away, who is served how
+    Overload(OverloadArgs),
+    /// Hostile peers beside an honest one, against a host without a model
+    Abuse(AbuseArgs),
+    /// Is the host under test of the three above
+    #[command(hide = true)]
+    Host(HostOptions),
     /// Draws reports of earlier runs (--format json) side by side on one page
     Report(ReportArgs),
+}
+
+/// Arguments of `infer bench streams`.
+#[derive(Args)]
+pub struct StreamsArgs {
+    /// Streams at once
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=4_000))]
+    streams: u32,
+    /// Tokens of each
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    tokens: u32,
+    /// Rounds of each server, in turn
+    #[arg(long, default_value_t = 5)]
+    rounds: u32,
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Arguments of `infer bench overload`.
+#[derive(Args)]
+pub struct OverloadArgs {
+    /// How many times what the host can serve
+    #[arg(long, default_value_t = 10.0)]
+    times: f64,
+    /// For how long
+    #[arg(long, default_value_t = 60.0)]
+    seconds: f64,
+    /// Requests that may wait
+    #[arg(long, default_value_t = 2)]
+    waiting: u32,
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Arguments of `infer bench abuse`.
+#[derive(Args)]
+pub struct AbuseArgs {
+    /// Peers of each kind
+    #[arg(long, default_value_t = 100)]
+    peers: u32,
+    /// For how long
+    #[arg(long, default_value_t = 30.0)]
+    seconds: f64,
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
 }
 
 /// Arguments of `infer bench report`.
@@ -139,6 +198,7 @@ pub fn run(command: BenchCommand) -> Result<(), Failure> {
     let args = match command {
         BenchCommand::Serve(args) => args,
         BenchCommand::Report(args) => return page(&args),
+        other => return robust(other),
     };
     let config = Config {
         host: "127.0.0.1".to_owned(),
@@ -165,6 +225,48 @@ pub fn run(command: BenchCommand) -> Result<(), Failure> {
         0 => Ok(()),
         failed => Err(Failure::Failed(format!("{failed} requests failed; the report says why"))),
     }
+}
+
+fn robust(command: BenchCommand) -> Result<(), Failure> {
+    let exe = std::env::current_exe().map_err(Failure::failed)?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::failed)?;
+    raise_open_files();
+    runtime.block_on(async {
+        match command {
+            BenchCommand::Streams(a) => {
+                let (streams, rounds) = (a.streams as usize, a.rounds.max(1) as usize);
+                let report =
+                    robust::streams(&exe, streams, a.tokens, rounds).await.map_err(Failure::failed)?;
+                show(a.json, &report, &report.text())?;
+                verdict(report.is_right(), "a stream did not bring the tokens that were due")
+            }
+            BenchCommand::Overload(a) => {
+                let report =
+                    robust::overload(&exe, a.times, a.seconds, a.waiting).await.map_err(Failure::failed)?;
+                show(a.json, &report, &report.text())?;
+                verdict(report.wrong == 0, "an answer was neither whole nor a proper refusal")
+            }
+            BenchCommand::Abuse(a) => {
+                let report =
+                    robust::abuse(&exe, a.peers as usize, a.seconds).await.map_err(Failure::failed)?;
+                show(a.json, &report, &report.text())?;
+                verdict(report.harmed == 0, "an honest request was harmed")
+            }
+            BenchCommand::Host(options) => robust::run_host(options).await.map_err(Failure::failed),
+            BenchCommand::Serve(_) | BenchCommand::Report(_) => unreachable!("carried out above"),
+        }
+    })
+}
+
+fn show(json: bool, report: &impl serde::Serialize, text: &str) -> Result<(), Failure> {
+    let json = if json { Some(serde_json::to_string_pretty(report).map_err(Failure::failed)?) } else { None };
+    println!("{}", json.as_deref().unwrap_or(text.trim_end()));
+    Ok(())
+}
+
+fn verdict(holds: bool, otherwise: &str) -> Result<(), Failure> {
+    if holds { Ok(()) } else { Err(Failure::Failed(otherwise.to_owned())) }
 }
 
 fn page(args: &ReportArgs) -> Result<(), Failure> {

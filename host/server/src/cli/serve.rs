@@ -81,7 +81,7 @@ impl Signals {
 }
 
 /// Every stream is a connection, and the usual soft limit of 1,024 files is below what may wait.
-fn raise_open_files() {
+pub fn raise_open_files() {
     let limit = getrlimit(Resource::Nofile);
     let wanted = limit.maximum.unwrap_or(1 << 16).min(1 << 16);
     if limit.current.is_some_and(|now| now < wanted) {

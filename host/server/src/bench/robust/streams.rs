@@ -1,0 +1,166 @@
+//! Many streams at once, beside a bare hyper loop in the same run: tokens a second, processor time a token,
+//! memory over rounds, and whether every token came in its place.
+
+use std::path::Path;
+use std::time::Instant;
+
+use infer_core::testing::{request, solo};
+use serde::Serialize;
+
+use super::host::{Host, HostKind, HostOptions, VOCAB};
+use super::{RobustError, mib, raw};
+
+/// Streams that are opened at a time: a listener's backlog holds no more.
+const OPENED_AT_ONCE: usize = 200;
+
+/// One server over all rounds.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Side {
+    /// Of each round.
+    pub tokens_per_s: Vec<f64>,
+    /// Processor time of the server, of each round.
+    pub cpu_us_per_token: Vec<f64>,
+    /// Resident memory after each round.
+    pub resident_bytes: Vec<u64>,
+    /// Streams whose tokens were not exactly those that were due, with an example.
+    pub wrong: usize,
+    /// The first of them.
+    pub example: Option<String>,
+}
+
+/// Both.
+#[derive(Clone, Debug, Serialize)]
+pub struct StreamsReport {
+    /// Streams at once.
+    pub streams: usize,
+    /// Tokens of each.
+    pub tokens: u32,
+    /// This host.
+    pub host: Side,
+    /// The bare loop.
+    pub bare: Side,
+}
+
+/// Measures `rounds` rounds of each, in turn. `exe` is the program `infer`.
+pub async fn streams(
+    exe: &Path,
+    streams: usize,
+    tokens: u32,
+    rounds: usize,
+) -> Result<StreamsReport, RobustError> {
+    let options = |kind| HostOptions { kind, running: streams.max(32) as u32, waiting: 10_000, step_us: 0 };
+    let sides = [HostKind::Scripted, HostKind::Bare];
+    let hosts = sides.map(|kind| Host::start(exe, options(kind)));
+    let mut report = StreamsReport { streams, tokens, host: Side::default(), bare: Side::default() };
+    let [host, bare] = hosts;
+    let (host, bare) = (host?, bare?);
+    // The first round of each is a warm-up: pools grow to their size.
+    for round in 0..=rounds {
+        let due = |stream: usize| solo(&request(prompt(stream), tokens), VOCAB);
+        measure(&host, &mut report.host, round > 0, streams, tokens, due).await?;
+        let due = |_| (0..tokens).collect();
+        measure(&bare, &mut report.bare, round > 0, streams, tokens, due).await?;
+    }
+    Ok(report)
+}
+
+/// No two streams share a first block, or any token that is a function of what stands before.
+fn prompt(stream: usize) -> Vec<u32> {
+    vec![1 + stream as u32 % 13, 1 + stream as u32 / 13, 3, 5]
+}
+
+async fn measure(
+    host: &Host,
+    side: &mut Side,
+    counts: bool,
+    streams: usize,
+    tokens: u32,
+    due: impl Fn(usize) -> Vec<u32>,
+) -> Result<(), RobustError> {
+    let requests: Vec<Vec<u8>> = (0..streams).map(|n| raw::request(&prompt(n), tokens)).collect();
+    let before = host.usage()?;
+    let begun = Instant::now();
+    let mut tasks = tokio::task::JoinSet::new();
+    for (n, request) in requests.into_iter().enumerate() {
+        if n % OPENED_AT_ONCE == OPENED_AT_ONCE - 1 {
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
+        let address = host.address;
+        tasks.spawn(async move { (n, raw::complete(address, &request).await) });
+    }
+    let all = tasks.join_all().await;
+    let seconds = begun.elapsed().as_secs_f64();
+    let after = host.usage()?;
+    for (n, outcome) in all {
+        let wrong = match outcome {
+            Ok(stream) if stream.status == 200 && stream.done && stream.tokens == due(n) => continue,
+            Ok(stream) => format!(
+                "stream {n}: status {}, {} of {tokens} tokens, {}",
+                stream.status,
+                stream.tokens.len(),
+                if stream.done { "ended" } else { "cut" }
+            ),
+            Err(error) => format!("stream {n}: {error}"),
+        };
+        side.wrong += 1;
+        side.example.get_or_insert(wrong);
+    }
+    if counts {
+        let count = streams as f64 * f64::from(tokens);
+        side.tokens_per_s.push(count / seconds);
+        side.cpu_us_per_token.push((after.cpu_seconds - before.cpu_seconds) * 1e6 / count);
+        side.resident_bytes.push(after.resident_bytes);
+    }
+    Ok(())
+}
+
+impl StreamsReport {
+    /// Whether every token of every stream came in its place.
+    #[must_use]
+    pub fn is_right(&self) -> bool {
+        self.host.wrong == 0 && self.bare.wrong == 0
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let median = |values: &[f64]| {
+            let mut sorted = values.to_vec();
+            sorted.sort_by(f64::total_cmp);
+            sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
+        };
+        let mut out = format!(
+            "{} streams of {} tokens, {} rounds of each, medians\n{:10} {:>12} {:>14} {:>16} {:>8}\n",
+            self.streams,
+            self.tokens,
+            self.host.tokens_per_s.len(),
+            "",
+            "tokens/s",
+            "CPU us/token",
+            "MiB first..last",
+            "wrong"
+        );
+        for (name, side) in [("host", &self.host), ("bare hyper", &self.bare)] {
+            let first = side.resident_bytes.first().copied().unwrap_or(0);
+            let last = side.resident_bytes.last().copied().unwrap_or(0);
+            let memory = format!("{:.1}..{:.1}", mib(first), mib(last));
+            out += &format!(
+                "{name:10} {:>12.0} {:>14.2} {memory:>16} {:>8}\n",
+                median(&side.tokens_per_s),
+                median(&side.cpu_us_per_token),
+                side.wrong
+            );
+            if let Some(example) = &side.example {
+                out += &format!("           {example}\n");
+            }
+        }
+        let (host, bare) = (median(&self.host.tokens_per_s), median(&self.bare.tokens_per_s));
+        let (host_cpu, bare_cpu) = (median(&self.host.cpu_us_per_token), median(&self.bare.cpu_us_per_token));
+        out += &format!(
+            "the host needs {:.2}x the bare loop's processor time a token and gives {:.2}x its tokens a second\n",
+            host_cpu / bare_cpu.max(1e-9),
+            host / bare.max(1e-9)
+        );
+        out
+    }
+}
