@@ -32,6 +32,7 @@ pub mod engine;
 pub mod event;
 pub mod executor;
 pub mod ids;
+pub mod inspect;
 pub mod policy;
 pub mod request;
 pub mod snapshot;

@@ -135,7 +135,7 @@ pub struct SlotSnapshot {
 }
 
 /// One live sequence.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "named as in `Request` and `Usage`")]
 pub struct RequestSnapshot {
     pub id: SequenceId,

@@ -296,6 +296,7 @@ impl PolicyManager {
     /// Checks a policy off the engine thread and brings it in. Answers once it is there.
     pub async fn swap(&self, kind: PolicyKind, order: SwapOrder) -> Result<SwapAnswer, PolicyError> {
         let SwapOrder { source, config, mode, force } = order;
+        let source = self.known_by_name(kind, source);
         let _turn = self.one_at_a_time.lock().await;
         let loader = self.loader.clone();
         let (mut policy, loaded) = blocking(move || load(&loader, kind, source, config)).await?;
@@ -347,6 +348,16 @@ impl PolicyManager {
                 drop_elsewhere(policy);
                 Err(PolicyError::OtherOnTrial(kind))
             }
+        }
+    }
+
+    /// A component that was given before can be named: to configure it anew nobody needs its file.
+    fn known_by_name(&self, kind: PolicyKind, source: PolicySource) -> PolicySource {
+        match source {
+            PolicySource::Name(name) if infer_bundle::find(kind.name(), &name).is_none() => {
+                self.library.given(kind, &name).map_or(PolicySource::Name(name), PolicySource::Component)
+            }
+            other => other,
         }
     }
 

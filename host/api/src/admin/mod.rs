@@ -1,6 +1,7 @@
 //! The admin plane: state, blocks, requests, policies, swaps, events.
 
 mod blocks;
+mod cache;
 mod error;
 mod events;
 mod policies;
@@ -8,12 +9,13 @@ mod requests;
 mod state;
 mod trial;
 
-pub use blocks::Blocks;
+pub use blocks::{BlockCounts, BlockInfo, BlockMap, Blocks};
+pub use cache::{CacheReport, PrefixInfo, SessionInfo};
 pub use error::{ErrorBody, ErrorInfo};
-pub use events::AdminEvent;
+pub use events::{AdminEvent, Change};
 pub use policies::{
     AvailablePolicy, FaultInfo, HistoryEntry, Policies, PolicySlot, QuarantineEntry, SwapAnswer, SwapRequest,
 };
-pub use requests::RequestRow;
+pub use requests::{Mismatch, RequestDetail, RequestRow, RowChange, RowsChange, TableBlock};
 pub use state::{Counters, HostInfo, Latencies, Memory, Pressure, Queue, Rates, State};
 pub use trial::{CallCost, CanaryInfo, DivergenceInfo, ShadowInfo, WindowInfo};

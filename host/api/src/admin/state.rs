@@ -33,8 +33,8 @@ pub struct State {
     pub cache_events: BTreeMap<String, u64>,
     /// The three slots: scheduler, admission, prefix-cache.
     pub policies: Vec<PolicySlot>,
-    /// Live requests: running ones in the order in which they started, then the queue. At most 1,000;
-    /// `requests_total` says how many there are.
+    /// Live requests: running ones in the order in which they started, then the queue. At most
+    /// 10,000; `requests_total` says how many there are.
     pub requests: Vec<RequestRow>,
     /// How many live requests there are.
     pub requests_total: u32,

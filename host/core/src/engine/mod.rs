@@ -10,6 +10,7 @@ mod decisions;
 mod end;
 mod finish_step;
 mod held;
+mod inspect;
 mod load;
 mod neglect;
 mod reserve;

@@ -52,7 +52,7 @@ impl Engine {
         pressure
     }
 
-    fn request(&self, ix: SeqIx) -> RequestSnapshot {
+    pub(super) fn request(&self, ix: SeqIx) -> RequestSnapshot {
         let sequence = &self.slab[ix];
         let waits = sequence.is_waiting() || sequence.state == SequenceState::Held;
         RequestSnapshot {

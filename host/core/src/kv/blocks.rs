@@ -39,6 +39,8 @@ pub(crate) struct Block {
     pub(super) ttl: Option<Micros>,
     /// When it is forgotten, while it is cached and has a limit.
     pub(super) expires: Micros,
+    /// How often a prompt found it since it was filled, for operators.
+    pub(super) uses: u32,
 }
 
 impl Block {
@@ -161,7 +163,9 @@ impl Blocks {
     /// Lets `owner` share a block of the tree.
     pub fn take(&mut self, id: BlockId, owner: SeqIx, session: SessionId, now: Micros) {
         self.hold(id, owner, now);
-        self.blocks[id.0 as usize].session = session;
+        let block = &mut self.blocks[id.0 as usize];
+        block.session = session;
+        block.uses = block.uses.saturating_add(1);
         self.tell(CacheEventKind::Reused, id, now);
     }
 

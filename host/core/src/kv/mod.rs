@@ -8,6 +8,7 @@ mod check;
 pub mod feed;
 mod hits;
 mod index;
+mod inspect;
 mod life;
 mod prompts;
 mod sessions;

@@ -34,6 +34,11 @@ pub(crate) enum Continuity {
 }
 
 impl Sessions {
+    /// How many are remembered.
+    pub fn len(&self) -> usize {
+        self.turns.len()
+    }
+
     /// Notes what a turn left.
     pub fn note(&mut self, session: Owner, hashes: &[u64]) {
         if session.1 == SessionId(0) {

@@ -1,5 +1,7 @@
 //! The admin plane: what operators, `infer policy` and the console talk to. Every path asks for the token.
 
+mod changes;
+mod inspect;
 mod policies;
 mod requests;
 mod route;

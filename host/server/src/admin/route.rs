@@ -9,7 +9,7 @@ use hyper::{HeaderMap, Method, Request, StatusCode};
 use infer_core::policy::PolicyKind;
 
 use super::token::Token;
-use super::{policies, requests, stream, trace};
+use super::{inspect, policies, requests, stream, trace};
 use crate::app::App;
 use crate::http::{Answer, ApiError, Query, RequestId, discard, json};
 
@@ -59,12 +59,25 @@ async fn dispatch(app: Arc<App>, head: &Parts, body: &mut Option<Incoming>) -> R
         }
         ["admin", "events"] => {
             only(&Method::GET, "GET")?;
-            stream::events(app, &query(&["hz"])?)
+            stream::events(app, &query(&["hz", "changes"])?)
         }
         ["admin", "blocks"] => {
             only(&Method::GET, "GET")?;
             query(&[])?;
             requests::blocks(&app).await
+        }
+        ["admin", "blocks", "map"] => {
+            only(&Method::GET, "GET")?;
+            inspect::map(&app, &query(&["by", "cells", "from", "count"])?).await
+        }
+        ["admin", "blocks", id] => {
+            only(&Method::GET, "GET")?;
+            query(&[])?;
+            inspect::block(&app, id).await
+        }
+        ["admin", "cache"] => {
+            only(&Method::GET, "GET")?;
+            inspect::cache(&app, &query(&["top"])?).await
         }
         ["admin", "policies"] => {
             only(&Method::GET, "GET")?;
@@ -107,9 +120,12 @@ async fn dispatch(app: Arc<App>, head: &Parts, body: &mut Option<Incoming>) -> R
             policies::history(&app, policy_kind(kind)?)
         }
         ["admin", "requests", id] => {
-            only(&Method::DELETE, "DELETE")?;
             query(&[])?;
-            requests::cancel(&app, id).await
+            match method {
+                Method::GET => inspect::request(&app, id).await,
+                Method::DELETE => requests::cancel(&app, id).await,
+                _ => Err(ApiError::method_not_allowed(&path, "GET, DELETE")),
+            }
         }
         ["admin", "queue"] => {
             only(&Method::DELETE, "DELETE")?;

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use infer_api::admin::{
-    Counters, HostInfo, Latencies, Memory, PolicySlot, Pressure, Queue, Rates, RequestRow, ShadowInfo, State,
+    Counters, HostInfo, Latencies, Memory, PolicySlot, Pressure, Queue, Rates, RequestRow, RowChange,
+    ShadowInfo, State,
 };
 use infer_core::request::{RefusalReason, SequenceState};
 use infer_core::snapshot::{self, RequestSnapshot, SlotSnapshot, Snapshot};
@@ -17,8 +18,9 @@ use crate::http::ApiError;
 use crate::metrics::percentile;
 use crate::policies;
 
-/// Live requests that a snapshot lists.
-const MAX_ROWS: usize = 1_000;
+/// Live requests that a snapshot lists; what the queue holds by default and as many sequences as can run
+/// at once, twice over.
+pub const MAX_ROWS: usize = 10_000;
 /// How long an answer waits for the step that runs now.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -33,9 +35,17 @@ pub async fn report(served: &Served) -> Result<Box<EngineReport>, ApiError> {
 /// The whole state.
 pub async fn state(app: &App) -> Result<State, ApiError> {
     let served = app.served()?;
-    let EngineReport { snapshot, step_us, at } = *report(served).await?;
-    let requests = snapshot.requests.iter().take(MAX_ROWS).map(|row| request_row(served, row, at)).collect();
-    Ok(State {
+    let report = report(served).await?;
+    let rows = report.snapshot.requests.iter().take(MAX_ROWS);
+    let requests = rows.map(|row| request_row(served, row, report.at)).collect();
+    Ok(State { requests, ..numbers(app, served, &report) })
+}
+
+/// The state without its requests.
+pub fn numbers(app: &App, served: &Served, report: &EngineReport) -> State {
+    let EngineReport { snapshot, step_us, at } = report;
+    let at = *at;
+    State {
         host: HostInfo {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             model: served.model_names[0].clone(),
@@ -65,15 +75,15 @@ pub async fn state(app: &App) -> Result<State, ApiError> {
             running: snapshot.queue.running,
             preempted: snapshot.queue.preempted,
         },
-        rates: rates(app, &snapshot),
-        latencies: latencies(app, &step_us),
-        pressure: pressure(app, &snapshot),
+        rates: rates(app, snapshot),
+        latencies: latencies(app, step_us),
+        pressure: pressure(app, snapshot),
         counters: counters(app, served, &snapshot.counters),
         cache_events: cache_events(&snapshot.counters),
-        policies: slots(served, &snapshot, at),
+        policies: slots(served, snapshot, at),
         requests_total: snapshot.requests.len() as u32,
-        requests,
-    })
+        requests: Vec::new(),
+    }
 }
 
 /// The three slots.
@@ -118,11 +128,12 @@ pub fn shadow(served: &Served, slot: &SlotSnapshot) -> Option<ShadowInfo> {
     Some(engine::shadow_info(report, fault))
 }
 
-fn request_row(served: &Served, row: &RequestSnapshot, at: Micros) -> RequestRow {
+/// One request as consoles list it.
+pub fn request_row(served: &Served, row: &RequestSnapshot, at: Micros) -> RequestRow {
     let meta = served.engine.request_meta(row.id.0);
     let meta = meta.as_deref().cloned().unwrap_or_default();
     let age_ms = at.since(row.arrived).0 / 1_000;
-    let after_arrival = |then: Micros| (then != Micros::NEVER).then(|| then.since(row.arrived).0 / 1_000);
+    let moving = row_change(row, at);
     RequestRow {
         id: row.id.0,
         request_id: meta.request_id,
@@ -132,7 +143,7 @@ fn request_row(served: &Served, row: &RequestSnapshot, at: Micros) -> RequestRow
         user: meta.user,
         metadata: meta.metadata,
         priority: row.priority,
-        state: state_name(row.state).to_owned(),
+        state: moving.state,
         prompt_tokens: row.prompt_tokens,
         cached_tokens: row.cached_tokens,
         computed_tokens: row.computed_tokens,
@@ -141,8 +152,27 @@ fn request_row(served: &Served, row: &RequestSnapshot, at: Micros) -> RequestRow
         blocks: row.blocks,
         preemptions: row.preemptions,
         age_ms,
-        queue_ms: after_arrival(row.started).unwrap_or(age_ms),
+        queue_ms: moving.queue_ms,
+        ttft_ms: moving.ttft_ms,
+        started: moving.started,
+    }
+}
+
+/// What of a request moves.
+pub fn row_change(row: &RequestSnapshot, at: Micros) -> RowChange {
+    let after_arrival = |then: Micros| (then != Micros::NEVER).then(|| then.since(row.arrived).0 / 1_000);
+    let started = after_arrival(row.started);
+    RowChange {
+        id: row.id.0,
+        state: state_name(row.state).to_owned(),
+        cached_tokens: row.cached_tokens,
+        computed_tokens: row.computed_tokens,
+        generated_tokens: row.generated_tokens,
+        blocks: row.blocks,
+        preemptions: row.preemptions,
+        queue_ms: started.unwrap_or(at.since(row.arrived).0 / 1_000),
         ttft_ms: after_arrival(row.first_token),
+        started: started.is_some(),
     }
 }
 

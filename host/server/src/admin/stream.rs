@@ -1,4 +1,7 @@
-//! `GET /admin/events`: snapshots at a steady rate, and what happens in between as it happens.
+//! `GET /admin/events`: the state at a steady rate, and what happens in between as it happens.
+//!
+//! With `changes=true` only the first snapshot is whole, then come differences: a console that stays
+//! open all day must cost the host next to nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +16,7 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::sync::watch;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
+use super::changes::Changes;
 use crate::app::App;
 use crate::http::{Answer, ApiError, Query};
 
@@ -24,6 +28,8 @@ struct Feed {
     events: broadcast::Receiver<AdminEvent>,
     ticks: Interval,
     shutdown: watch::Receiver<bool>,
+    /// Where only changes are wanted.
+    changes: Option<Changes>,
 }
 
 /// The stream. It ends when the host goes down.
@@ -34,12 +40,19 @@ pub fn events(app: Arc<App>, query: &Query) -> Result<Answer, ApiError> {
             ApiError::invalid("hz", format!("`{text}` is not a number from 0.1 to {MAX_HZ}"))
         })?,
     };
+    let changes = match query.get("changes") {
+        None | Some("false") => None,
+        Some("true" | "") => Some(Changes::default()),
+        Some(other) => {
+            return Err(ApiError::invalid("changes", format!("`{other}` is neither true nor false")));
+        }
+    };
     let events = app.served()?.engine.observer().subscribe();
     let mut ticks = interval(Duration::from_secs_f64(1.0 / hz));
     // A long step delays snapshots; they don't queue up behind it.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let shutdown = app.shutdown.clone();
-    let feed = Feed { app, events, ticks, shutdown };
+    let feed = Feed { app, events, ticks, shutdown, changes };
     let frames = stream::unfold(feed, |mut feed| async move {
         let event = feed.next().await?;
         Some((Ok(Frame::data(frame(&event))), feed))
@@ -56,14 +69,26 @@ impl Feed {
             tokio::select! {
                 biased;
                 () = told_to_stop(&mut self.shutdown) => return None,
-                event = self.events.recv() => match event {
-                    Ok(event) => return Some(event),
-                    Err(RecvError::Lagged(missed)) => return Some(AdminEvent::Lagged { missed }),
-                    Err(RecvError::Closed) => return None,
-                },
+                event = self.events.recv() => {
+                    let event = match event {
+                        Ok(event) => event,
+                        Err(RecvError::Lagged(missed)) => AdminEvent::Lagged { missed },
+                        Err(RecvError::Closed) => return None,
+                    };
+                    match &mut self.changes {
+                        None => return Some(event),
+                        Some(changes) => if let Some(event) = changes.take(event) {
+                            return Some(event);
+                        }
+                    }
+                }
                 _ = self.ticks.tick() => {
-                    if let Ok(state) = super::state(&self.app).await {
-                        return Some(AdminEvent::Snapshot(Box::new(state)));
+                    let state = match &mut self.changes {
+                        None => super::state(&self.app).await.map(|state| AdminEvent::Snapshot(Box::new(state))),
+                        Some(changes) => changes.next(&self.app).await,
+                    };
+                    if let Ok(event) = state {
+                        return Some(event);
                     }
                     if !self.app.served().is_ok_and(|served| served.engine.is_alive()) {
                         return None;
@@ -80,7 +105,16 @@ async fn told_to_stop(shutdown: &mut watch::Receiver<bool>) {
 
 /// The variant's name as the event, its content as the data.
 fn frame(event: &AdminEvent) -> Bytes {
-    let value = serde_json::to_value(event).expect("wire types can be written as JSON");
-    let name = value["event"].as_str().unwrap_or_default();
-    format!("event: {name}\ndata: {}\n\n", value["data"]).into()
+    let mut frame = format!("event: {}\ndata: ", event.name()).into_bytes();
+    // What is large or frequent is written as it is; the rest may take the way over a tree.
+    let written = match event {
+        AdminEvent::Snapshot(state) => serde_json::to_writer(&mut frame, state),
+        AdminEvent::Change(change) => serde_json::to_writer(&mut frame, change),
+        other => {
+            serde_json::to_value(other).and_then(|value| serde_json::to_writer(&mut frame, &value["data"]))
+        }
+    };
+    written.expect("wire types can be written as JSON");
+    frame.extend_from_slice(b"\n\n");
+    frame.into()
 }

@@ -77,6 +77,8 @@ pub struct Config {
     pub prefix_cache: PolicyChoice,
     /// Where policy faults are written down; `None` takes this user's cache directory.
     pub fault_dir: Option<PathBuf>,
+    /// Whether the admin plane shows the text of cached prefixes.
+    pub show_text: bool,
     /// Threads that compute.
     pub threads: usize,
     /// Seeds requests that bring no seed.
@@ -221,6 +223,7 @@ impl Config {
             admission_chosen: all.get("admission").is_some(),
             prefix_cache: policy(PolicyKind::PrefixCache, "prefix-cache", "lru")?,
             fault_dir: read(all, "fault-dir", None, |t| non_empty(t).map(|path| Some(PathBuf::from(path))))?,
+            show_text: read(all, "show-text", false, parse::switch)?,
             threads: read(all, "threads", cores, |t| parse::number(t, 1, 1_024))?,
             seed: read(all, "seed", None, |t| parse::number(t, 0, u64::MAX).map(Some))?,
             policy_config,

@@ -111,6 +111,7 @@ pub const SETTINGS: &[Setting] = &[
         "infer/faults in the user's cache",
         "Where policy faults are written down, for `infer policy replay`",
     ),
+    switch("show-text", "off", "Let the admin plane show the text of cached prefixes"),
     model_setting("threads", "N", "all cores", "Threads that compute"),
     setting("seed", "N", "none", "Makes sampling of requests without a seed reproducible"),
     switch("deterministic", "off", "Results that don't depend on the batch (the CPU path always is so)"),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use infer_core::Engine;
 use infer_core::engine::SwapReport;
 use infer_core::kv_events::{KvBlock, KvEvent};
 use infer_core::policy::{AnyPolicy, CacheEvents, PolicyKind};
@@ -23,6 +24,8 @@ pub enum Command {
     Report(oneshot::Sender<Box<EngineReport>>),
     /// Report on every block.
     Blocks(oneshot::Sender<Vec<BlockSnapshot>>),
+    /// Let somebody look at the engine; the answer goes its own way.
+    Inspect(Look),
     /// Fail everything that waits; answers how many.
     ClearQueue(String, oneshot::Sender<usize>),
     /// What tenants are granted from now on.
@@ -51,6 +54,9 @@ pub enum Command {
 
 /// Hears of changes in the pool's content index. Must not wait.
 pub type KvListener = Box<dyn Fn(Vec<KvEvent>) + Send>;
+
+/// Looks at the engine between two steps. Short: the next step waits for it.
+pub type Look = Box<dyn FnOnce(&Engine, Micros) + Send>;
 
 /// How a policy comes into a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

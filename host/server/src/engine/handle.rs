@@ -3,7 +3,7 @@
 //! Sending never waits: the command channel holds more than all live requests can have under way. What
 //! is kept here besides is what the engine doesn't need: places in the queue, and what operators see.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use infer_core::kv_events::KvBlock;
 use infer_core::policy::{AnyPolicy, CacheEvents, PolicyKind};
 use infer_core::request::RefusalReason;
 use infer_core::snapshot::BlockSnapshot;
-use infer_core::{FinishReason, Refusal, SequenceId, TenantId, TenantTerms};
+use infer_core::{Engine, FinishReason, Micros, Refusal, SequenceId, TenantId, TenantTerms};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use super::clock::Clock;
@@ -121,6 +121,12 @@ impl EngineHandle {
         lock(&self.shared.requests).get(&id).cloned()
     }
 
+    /// Names of the conversations that live requests belong to.
+    pub fn session_names(&self) -> BTreeSet<String> {
+        let all = lock(&self.shared.requests);
+        all.values().filter(|meta| !meta.session.is_empty()).map(|meta| meta.session.clone()).collect()
+    }
+
     /// The live request with this `x-request-id`; any of them where clients gave it twice.
     pub fn find_request(&self, request_id: &str) -> Option<SequenceId> {
         let all = lock(&self.shared.requests);
@@ -135,6 +141,19 @@ impl EngineHandle {
     /// Every block.
     pub async fn blocks(&self) -> Result<Vec<BlockSnapshot>, EngineStopped> {
         self.ask(Command::Blocks).await
+    }
+
+    /// What `look` sees of the engine after the step that runs now.
+    pub async fn inspect<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Engine, Micros) -> T + Send + 'static,
+    ) -> Result<T, EngineStopped> {
+        self.ask(|reply| {
+            Command::Inspect(Box::new(move |engine, now| {
+                let _ = reply.send(look(engine, now));
+            }))
+        })
+        .await
     }
 
     /// Takes a request back on an operator's word; false if it was not alive.

@@ -294,6 +294,7 @@ impl Driver {
             Command::Blocks(reply) => {
                 let _ = reply.send(self.engine.blocks());
             }
+            Command::Inspect(look) => look(&self.engine, now),
             Command::ClearQueue(message, reply) => {
                 let _ = reply.send(self.engine.clear_queue(&message, now));
             }

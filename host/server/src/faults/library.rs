@@ -78,6 +78,16 @@ impl Library {
         slot.push_back(loaded);
     }
 
+    /// The bytes of the policy that somebody gave under this name, the latest of them.
+    pub fn given(&self, kind: PolicyKind, name: &str) -> Option<Arc<[u8]>> {
+        let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let named = |loaded: &&Loaded| loaded.info.name == name;
+        slots[kind as usize].iter().rev().filter(named).find_map(|loaded| match &loaded.members[..] {
+            [Member { component: Component::Given(bytes), .. }] => Some(Arc::clone(bytes)),
+            _ => None,
+        })
+    }
+
     /// What a policy was made of.
     pub fn find(&self, kind: PolicyKind, policy: &Arc<PolicyInfo>) -> Option<Loaded> {
         let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);

@@ -31,7 +31,8 @@ impl Window {
     pub fn p50_p99(&self) -> (f64, f64) {
         let recent: Vec<f32> = {
             let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
-            while samples.front().is_some_and(|(at, _)| at.elapsed() > AGE) {
+            let now = Instant::now();
+            while samples.front().is_some_and(|(at, _)| now.duration_since(*at) > AGE) {
                 samples.pop_front();
             }
             samples.iter().map(|&(_, ms)| ms).collect()
@@ -40,18 +41,24 @@ impl Window {
     }
 }
 
+/// Selects and doesn't sort: consoles ask several times a second.
 fn percentiles(mut samples: Vec<f32>) -> (f64, f64) {
-    samples.sort_by(f32::total_cmp);
-    (percentile(&samples, 0.50), percentile(&samples, 0.99))
+    let mut nearest = |q: f64| {
+        let Some(at) = rank(q, samples.len()) else { return 0.0 };
+        f64::from(*samples.select_nth_unstable_by(at, f32::total_cmp).1)
+    };
+    (nearest(0.50), nearest(0.99))
+}
+
+/// Place of the nearest-rank percentile among `len` sorted samples.
+fn rank(q: f64, len: usize) -> Option<usize> {
+    let rank = (q * len as f64).ceil() as usize;
+    (len > 0).then(|| rank.clamp(1, len) - 1)
 }
 
 /// The nearest-rank percentile of sorted samples; zero of none.
 pub fn percentile(sorted: &[f32], q: f64) -> f64 {
-    if sorted.is_empty() {
-        return 0.0;
-    }
-    let rank = (q * sorted.len() as f64).ceil() as usize;
-    f64::from(sorted[rank.clamp(1, sorted.len()) - 1])
+    rank(q, sorted.len()).map_or(0.0, |at| f64::from(sorted[at]))
 }
 
 /// Counters at recent instants, to see how fast they grow.

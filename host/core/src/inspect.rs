@@ -1,0 +1,133 @@
+//! What operators look at closely: the pool as two columns, one block, one sequence, the cache's tree.
+//! Taken on demand; nothing is kept for it but a count of uses per block.
+
+use crate::ids::{BlockId, Micros, SequenceId, SessionId, TenantId};
+
+/// What a block is to the pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BlockState {
+    /// It holds nothing.
+    #[default]
+    Free,
+    /// Nobody holds it, its prefix can be found.
+    Cached,
+    /// Cached, and the prefix-cache policy has said for how long.
+    Kept,
+    /// One sequence holds it.
+    Used,
+    /// Several hold it.
+    Shared,
+}
+
+/// The number that is wanted of each block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockColumn {
+    /// Zeros.
+    None,
+    /// Tables that hold it.
+    References,
+    /// Whose prefix it is.
+    Tenant,
+    /// Whole seconds since it was last touched; 0 for free ones.
+    AgeSeconds,
+}
+
+/// The pool in order of block ids; columns of equal length.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BlockCells {
+    /// What each is.
+    pub states: Vec<BlockState>,
+    /// The number asked for.
+    pub values: Vec<u32>,
+}
+
+/// One block in full.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BlockDetail {
+    /// Which.
+    pub id: BlockId,
+    /// What it is.
+    pub state: BlockState,
+    /// Tables that hold it.
+    pub references: u32,
+    /// The sequences whose tables they are, in order of their places; at most [`MAX_HOLDERS`].
+    pub holders: Vec<SequenceId>,
+    /// Kept prompts that end in it.
+    pub kept_prompts: u32,
+    /// Position in its prefix.
+    pub depth: u32,
+    /// The block before it.
+    pub parent: Option<BlockId>,
+    /// Names its content and all before it; `None` while others can't find it.
+    pub hash: Option<u64>,
+    /// Whose prefix it is.
+    pub tenant: TenantId,
+    /// The conversation that used it last.
+    pub session: SessionId,
+    /// When it was last touched.
+    pub last_used: Micros,
+    /// When it is forgotten, where it is cached and has a limit.
+    pub expires: Option<Micros>,
+    /// How often a prompt found it since it was filled.
+    pub uses: u32,
+    /// Its tokens after those of at most [`PREFIX_BLOCKS`] blocks before it, where others can find it.
+    pub prefix: Vec<u32>,
+}
+
+/// Holders that a detail names.
+pub const MAX_HOLDERS: usize = 32;
+/// Blocks before a block whose tokens a detail gives.
+pub const PREFIX_BLOCKS: usize = 4;
+
+/// One live sequence in full, beside its `RequestSnapshot`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SequenceDetail {
+    /// Its block table: block, tables that hold it, whether others can find it.
+    pub table: Vec<(BlockId, u32, bool)>,
+    /// Blocks that it holds if it runs to its last token.
+    pub max_blocks: u32,
+    /// How many tokens it will probably generate.
+    pub expected_tokens: u32,
+    /// Tokens taken from the cache when it last started; what it would find, while it waits.
+    pub reusable_tokens: u32,
+    /// Tokens that others are computing for it right now.
+    pub pending_tokens: u32,
+    /// When its first token is due.
+    pub deadline: Micros,
+    /// Whether a later one was started before it.
+    pub overtaken: bool,
+}
+
+/// One block of the cache's tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TreeBlock {
+    /// Which.
+    pub id: BlockId,
+    /// The block before it.
+    pub parent: Option<BlockId>,
+    /// Tables that hold it.
+    pub references: u32,
+    /// How often a prompt found it.
+    pub uses: u32,
+    /// Position in its prefix.
+    pub depth: u32,
+    /// Whose.
+    pub tenant: TenantId,
+    /// The conversation that used it last.
+    pub session: SessionId,
+    /// When it was last touched.
+    pub last_used: Micros,
+}
+
+/// The cache's tree and what hangs on it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CacheTree {
+    /// Whether content is indexed at all.
+    pub enabled: bool,
+    /// Every block that can be found, in order of ids.
+    pub blocks: Vec<TreeBlock>,
+    /// Conversations whose last turn is remembered.
+    pub sessions: u32,
+    /// Whole prompts whose last logits are kept.
+    pub kept_prompts: u32,
+}

@@ -1,0 +1,315 @@
+//! What operators look at closely: the block map, one block, one request, the cache. The engine is held
+//! up for a copy at most; everything else is done here.
+
+use std::collections::HashMap;
+
+use hyper::StatusCode;
+use infer_api::admin::{
+    BlockCounts, BlockInfo, BlockMap, CacheReport, PrefixInfo, RequestDetail, SessionInfo, TableBlock,
+};
+use infer_core::inspect::{BlockCells, BlockColumn, BlockDetail, BlockState, CacheTree, TreeBlock};
+use infer_core::{BlockId, Micros, SequenceId, SessionId, TenantId};
+
+use super::state;
+use crate::app::{App, Served};
+use crate::http::{Answer, ApiError, Query, json};
+
+/// Cells that a map may have.
+const CELLS: std::ops::RangeInclusive<usize> = 1..=65_536;
+/// Prefixes and sessions that a report may list.
+const TOP: std::ops::RangeInclusive<usize> = 1..=200;
+/// Characters of a prefix's text.
+const TEXT: usize = 512;
+
+/// `GET /admin/blocks/map`.
+pub async fn map(app: &App, query: &Query) -> Result<Answer, ApiError> {
+    let served = app.served()?;
+    let by = query.get("by").unwrap_or("state").to_owned();
+    let column = match by.as_str() {
+        "state" => BlockColumn::None,
+        "references" => BlockColumn::References,
+        "tenant" => BlockColumn::Tenant,
+        "age" => BlockColumn::AgeSeconds,
+        other => {
+            let message = format!("`{other}` is none of state, references, tenant, age");
+            return Err(ApiError::invalid("by", message));
+        }
+    };
+    let cells = number(query, "cells", 1_024, CELLS)?;
+    let last = served.total_blocks as usize - 1;
+    let from = number(query, "from", 0, 0..=last)?;
+    let count = number(query, "count", served.total_blocks as usize, 1..=u32::MAX as usize)?;
+    let mut all = served.engine.inspect(move |engine, now| engine.block_cells(column, now)).await?;
+    all.states.drain(..from);
+    all.values.drain(..from);
+    all.states.truncate(count);
+    all.values.truncate(count);
+    let map = fold(&all, column, cells);
+    Ok(json(StatusCode::OK, &BlockMap { block_size: served.block_size, from: from as u32, by, ..map }))
+}
+
+fn fold(all: &BlockCells, column: BlockColumn, cells: usize) -> BlockMap {
+    let total = all.states.len();
+    let per_cell = total.div_ceil(cells).max(1);
+    let mut map = BlockMap { total: total as u32, per_cell: per_cell as u32, ..BlockMap::default() };
+    map.states.reserve(total.div_ceil(per_cell));
+    for (states, values) in all.states.chunks(per_cell).zip(all.values.chunks(per_cell)) {
+        let counts = count(states);
+        map.states.push(majority(&counts));
+        if column != BlockColumn::None {
+            map.values.push(cell_value(column, states, values));
+        }
+        map.counts.free += counts.free;
+        map.counts.cached += counts.cached;
+        map.counts.kept += counts.kept;
+        map.counts.used += counts.used;
+        map.counts.shared += counts.shared;
+    }
+    map
+}
+
+fn count(states: &[BlockState]) -> BlockCounts {
+    let mut counts = BlockCounts::default();
+    for state in states {
+        *match state {
+            BlockState::Free => &mut counts.free,
+            BlockState::Cached => &mut counts.cached,
+            BlockState::Kept => &mut counts.kept,
+            BlockState::Used => &mut counts.used,
+            BlockState::Shared => &mut counts.shared,
+        } += 1;
+    }
+    counts
+}
+
+/// What most of a cell's blocks are; of equals the busier.
+fn majority(c: &BlockCounts) -> char {
+    let all = [(c.free, 'f'), (c.cached, 'c'), (c.kept, 'k'), (c.used, 'u'), (c.shared, 's')];
+    all.into_iter().max_by_key(|&(count, _)| count).map_or('f', |(_, letter)| letter)
+}
+
+fn cell_value(column: BlockColumn, states: &[BlockState], values: &[u32]) -> u32 {
+    let busy = states.iter().zip(values).filter(|&(&state, _)| state != BlockState::Free).map(|(_, &v)| v);
+    match column {
+        BlockColumn::None => 0,
+        BlockColumn::References => busy.max().unwrap_or(0),
+        BlockColumn::AgeSeconds => busy.min().unwrap_or(0),
+        BlockColumn::Tenant => {
+            let mut tenants: Vec<u32> = busy.collect();
+            tenants.sort_unstable();
+            let runs = tenants.chunk_by(|a, b| a == b);
+            runs.max_by_key(|run| run.len()).map_or(0, |run| run[0])
+        }
+    }
+}
+
+/// `GET /admin/blocks/{id}`.
+pub async fn block(app: &App, id: &str) -> Result<Answer, ApiError> {
+    let served = app.served()?;
+    let unknown = || {
+        let shown: String = id.chars().take(32).collect();
+        let last = served.total_blocks - 1;
+        ApiError::not_found(format!("no block `{shown}`; the pool has blocks 0 to {last}"))
+    };
+    let wanted = BlockId(id.parse().map_err(|_| unknown())?);
+    let (detail, now) = served.engine.inspect(move |engine, now| (engine.block_detail(wanted), now)).await?;
+    let detail = detail.ok_or_else(unknown)?;
+    Ok(json(StatusCode::OK, &block_info(app, served, detail, now)))
+}
+
+fn block_info(app: &App, served: &Served, detail: BlockDetail, now: Micros) -> BlockInfo {
+    let free = detail.state == BlockState::Free;
+    BlockInfo {
+        id: detail.id.0,
+        state: match detail.state {
+            BlockState::Free => "free",
+            BlockState::Cached => "cached",
+            BlockState::Kept => "kept",
+            BlockState::Used => "used",
+            BlockState::Shared => "shared",
+        }
+        .to_owned(),
+        references: detail.references,
+        holders: detail.holders.iter().map(|id| id.0).collect(),
+        kept_prompts: detail.kept_prompts,
+        depth: detail.depth,
+        parent: detail.parent.map(|id| id.0),
+        hash: detail.hash.map(hex),
+        tenant: detail.tenant.0,
+        age_ms: if free { 0 } else { ms_since(now, detail.last_used) },
+        expires_ms: detail.expires.map(|at| ms_since(at, now)),
+        uses: detail.uses,
+        text: text(app, served, &detail.prefix, true),
+    }
+}
+
+/// `GET /admin/requests/{id}`: the engine's id.
+pub async fn request(app: &App, id: &str) -> Result<Answer, ApiError> {
+    let served = app.served()?;
+    let unknown = || {
+        let shown: String = id.chars().take(128).collect();
+        ApiError::not_found(format!("no live request `{shown}`; see `requests` of /admin/state"))
+    };
+    let by_name = || served.engine.find_request(id);
+    let wanted = id.parse().ok().map(SequenceId).or_else(by_name).ok_or_else(unknown)?;
+    let found = served.engine.inspect(move |engine, now| (engine.sequence_detail(wanted), now)).await?;
+    let (Some((row, detail)), now) = found else { return Err(unknown()) };
+    let place = |&(block, references, indexed): &(BlockId, u32, bool)| TableBlock {
+        block: block.0,
+        references,
+        indexed,
+    };
+    let due = |at: Micros| (at.0 as i64 - row.arrived.0 as i64) / 1_000;
+    let detail = RequestDetail {
+        table: detail.table.iter().map(place).collect(),
+        max_blocks: detail.max_blocks,
+        expected_tokens: detail.expected_tokens,
+        reusable_tokens: detail.reusable_tokens,
+        pending_tokens: detail.pending_tokens,
+        deadline_ms: (detail.deadline != Micros::NEVER).then(|| due(detail.deadline)),
+        overtaken: detail.overtaken,
+        row: state::request_row(served, &row, now),
+    };
+    Ok(json(StatusCode::OK, &detail))
+}
+
+/// `GET /admin/cache`.
+pub async fn cache(app: &App, query: &Query) -> Result<Answer, ApiError> {
+    let served = app.served()?;
+    let top = number(query, "top", 20, TOP)?;
+    let (tree, now) = served.engine.inspect(|engine, now| (engine.cache_tree(), now)).await?;
+    let mut report = CacheReport {
+        enabled: tree.enabled,
+        blocks: tree.blocks.len() as u32,
+        sessions_remembered: tree.sessions,
+        kept_prompts: tree.kept_prompts,
+        kept_prompts_limit: app.config.prompt_cache_entries,
+        ..CacheReport::default()
+    };
+    sessions(served, &tree, now, top, &mut report);
+    let (roots, total) = prefixes(&tree, now, top);
+    report.prefixes_total = total;
+    report.prefixes = roots;
+    let blocks: Vec<BlockId> = report.prefixes.iter().map(|prefix| BlockId(prefix.block)).collect();
+    let look = move |engine: &infer_core::Engine, _| -> Vec<Option<BlockDetail>> {
+        blocks.into_iter().map(|id| engine.block_detail(id)).collect()
+    };
+    let details = served.engine.inspect(look).await?;
+    for (prefix, detail) in report.prefixes.iter_mut().zip(details) {
+        let Some(detail) = detail else { continue };
+        prefix.shared_tokens *= served.block_size;
+        prefix.hash = detail.hash.map(hex).unwrap_or_default();
+        prefix.text = text(app, served, &detail.prefix, false);
+    }
+    Ok(json(StatusCode::OK, &report))
+}
+
+/// The places where prompts part: each run of blocks that all go on alike is one prefix, named by its first
+/// block, with everything that comes after it. And how many there are.
+fn prefixes(tree: &CacheTree, now: Micros, top: usize) -> (Vec<PrefixInfo>, u32) {
+    let blocks = &tree.blocks;
+    let places: HashMap<BlockId, usize> = blocks.iter().enumerate().map(|(at, b)| (b.id, at)).collect();
+    let parents: Vec<Option<usize>> =
+        blocks.iter().map(|block| block.parent.and_then(|id| places.get(&id).copied())).collect();
+    let mut children = vec![0_u32; blocks.len()];
+    for &parent in parents.iter().flatten() {
+        children[parent] += 1;
+    }
+    // From the leaves up, so that a block is summed when all after it are.
+    let own = |block: &TreeBlock| (1, u32::from(block.references > 0), ms_since(now, block.last_used));
+    let mut sums: Vec<(u32, u32, u64)> = blocks.iter().map(own).collect();
+    let mut open = children.clone();
+    let mut summed: Vec<usize> = (0..blocks.len()).filter(|&at| open[at] == 0).collect();
+    let mut ends: Vec<usize> = (0..blocks.len()).collect();
+    while let Some(at) = summed.pop() {
+        let Some(parent) = parents[at] else { continue };
+        let (count, used, age) = sums[at];
+        let sum = &mut sums[parent];
+        *sum = (sum.0 + count, sum.1 + used, sum.2.min(age));
+        if children[parent] == 1 {
+            ends[parent] = ends[at];
+        }
+        open[parent] -= 1;
+        if open[parent] == 0 {
+            summed.push(parent);
+        }
+    }
+    let begins = |at: &usize| parents[*at].is_none_or(|parent| children[parent] != 1);
+    let mut heads: Vec<usize> = (0..blocks.len()).filter(begins).collect();
+    let total = heads.len() as u32;
+    heads.sort_by_key(|&at| {
+        let block = &blocks[at];
+        (std::cmp::Reverse((block.uses, block.references, sums[at].0)), block.id)
+    });
+    heads.truncate(top);
+    let info = |at: usize| PrefixInfo {
+        block: blocks[at].id.0,
+        tenant: blocks[at].tenant.0,
+        blocks: sums[at].0,
+        used: sums[at].1,
+        shared_tokens: blocks[ends[at]].depth + 1,
+        references: blocks[at].references,
+        uses: blocks[at].uses,
+        age_ms: sums[at].2,
+        ..PrefixInfo::default()
+    };
+    (heads.into_iter().map(info).collect(), total)
+}
+
+fn sessions(served: &Served, tree: &CacheTree, now: Micros, top: usize, report: &mut CacheReport) {
+    let mut all: HashMap<(TenantId, SessionId), SessionInfo> = HashMap::new();
+    for block in tree.blocks.iter().filter(|block| block.session != SessionId(0)) {
+        let session = all.entry((block.tenant, block.session)).or_insert_with(|| SessionInfo {
+            tenant: block.tenant.0,
+            age_ms: u64::MAX,
+            ..SessionInfo::default()
+        });
+        session.blocks += 1;
+        session.used += u32::from(block.references > 0);
+        session.age_ms = session.age_ms.min(ms_since(now, block.last_used));
+    }
+    report.sessions_total = all.len() as u32;
+    let mut all: Vec<_> = all.into_iter().collect();
+    all.sort_by_key(|((tenant, id), session)| {
+        (std::cmp::Reverse(session.blocks), session.age_ms, *tenant, *id)
+    });
+    all.truncate(top);
+    let names = served.engine.session_names().into_iter();
+    let names: HashMap<u64, String> = names.map(|name| (served.key_of("session", &name), name)).collect();
+    let named = |((_, id), session): ((TenantId, SessionId), SessionInfo)| SessionInfo {
+        session: names.get(&id.0).cloned().unwrap_or_else(|| hex(id.0)),
+        ..session
+    };
+    report.sessions = all.into_iter().map(named).collect();
+}
+
+/// Tokens as text where the host shows text; its end or its beginning where it is long.
+fn text(app: &App, served: &Served, tokens: &[u32], end: bool) -> Option<String> {
+    if !app.config.show_text || tokens.is_empty() {
+        return None;
+    }
+    let text = served.tokenizer.decode(tokens, false).ok()?;
+    let skip = if end { text.chars().count().saturating_sub(TEXT) } else { 0 };
+    Some(text.chars().skip(skip).take(TEXT).collect())
+}
+
+fn number(
+    query: &Query,
+    key: &str,
+    default: usize,
+    range: std::ops::RangeInclusive<usize>,
+) -> Result<usize, ApiError> {
+    let Some(text) = query.get(key) else { return Ok(default) };
+    text.parse().ok().filter(|value| range.contains(value)).ok_or_else(|| {
+        let (least, most) = (range.start(), range.end());
+        ApiError::invalid(key, format!("`{text}` is not a number from {least} to {most}"))
+    })
+}
+
+fn ms_since(later: Micros, earlier: Micros) -> u64 {
+    later.since(earlier).0 / 1_000
+}
+
+fn hex(hash: u64) -> String {
+    format!("{hash:016x}")
+}
