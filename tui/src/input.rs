@@ -1,7 +1,7 @@
-//! Terminal events become keys. The state knows `Key` alone, so its tests need no terminal; what a key
+//! Terminal events become inputs. The state knows these alone, so its tests need no terminal; what a key
 //! means on which screen is decided there, not here.
 
-use crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers};
+use crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers, MouseButton, MouseEventKind};
 
 /// A key that the console may react to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,10 @@ pub enum Key {
     BackTab,
     Enter,
     Escape,
+    Backspace,
     Delete,
+    /// Ctrl-U: everything before the cursor goes.
+    Wipe,
     /// Ctrl-C.
     Interrupt,
 }
@@ -36,27 +39,87 @@ impl Key {
             Self::Char('l') => Self::Right,
             Self::Char('g') => Self::Home,
             Self::Char('G') => Self::End,
+            Self::Wipe => Self::PageUp,
             other => other,
         }
     }
+
+    /// The keys that a text names, for scripts: characters stand for themselves, `<enter>`, `<esc>`,
+    /// `<tab>`, `<up>`, `<down>`, `<left>`, `<right>`, `<space>` and `<lt>` for what they say.
+    ///
+    /// # Errors
+    /// The name between the angle brackets that means nothing.
+    pub fn script(text: &str) -> Result<Vec<Self>, String> {
+        let mut keys = Vec::new();
+        let mut rest = text;
+        while let Some(c) = rest.chars().next() {
+            rest = &rest[c.len_utf8()..];
+            if c != '<' {
+                keys.push(Self::Char(c));
+                continue;
+            }
+            let (name, after) = rest.split_once('>').ok_or_else(|| format!("`<{rest}` has no `>`"))?;
+            rest = after;
+            keys.push(match name {
+                "enter" => Self::Enter,
+                "esc" => Self::Escape,
+                "tab" => Self::Tab,
+                "up" => Self::Up,
+                "down" => Self::Down,
+                "left" => Self::Left,
+                "right" => Self::Right,
+                "space" => Self::Char(' '),
+                "lt" => Self::Char('<'),
+                other => return Err(format!("`<{other}>` is no key")),
+            });
+        }
+        Ok(keys)
+    }
 }
 
-/// The key of a terminal event; `None` for releases, the mouse, resizes and keys without a meaning.
+/// What the person did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// Pressed a key.
+    Key(Key),
+    /// Clicked at a column and a row.
+    Click(u16, u16),
+}
+
+/// The input of a terminal event; `None` for releases, resizes and what has no meaning.
 #[must_use]
-pub fn key(event: &Event) -> Option<Key> {
-    let Event::Key(event) = event else { return None };
-    if event.kind == KeyEventKind::Release {
-        return None;
+pub fn input(event: &Event) -> Option<Input> {
+    match event {
+        Event::Key(event) => {
+            if event.kind == KeyEventKind::Release {
+                return None;
+            }
+            key(event.code, event.modifiers).map(Input::Key)
+        }
+        Event::Mouse(event) => match event.kind {
+            MouseEventKind::Down(MouseButton::Left) => Some(Input::Click(event.column, event.row)),
+            MouseEventKind::ScrollUp => Some(Input::Key(Key::Up)),
+            MouseEventKind::ScrollDown => Some(Input::Key(Key::Down)),
+            _ => None,
+        },
+        _ => None,
     }
-    if event.modifiers.contains(KeyModifiers::CONTROL) {
-        return match event.code {
+}
+
+fn key(code: KeyCode, modifiers: KeyModifiers) -> Option<Key> {
+    if modifiers.contains(KeyModifiers::CONTROL) {
+        return match code {
             KeyCode::Char('c') => Some(Key::Interrupt),
             KeyCode::Char('d' | 'f') => Some(Key::PageDown),
-            KeyCode::Char('u' | 'b') => Some(Key::PageUp),
+            KeyCode::Char('b') => Some(Key::PageUp),
+            KeyCode::Char('u') => Some(Key::Wipe),
+            KeyCode::Char('h') => Some(Key::Backspace),
+            KeyCode::Char('n') => Some(Key::Down),
+            KeyCode::Char('p') => Some(Key::Up),
             _ => None,
         };
     }
-    Some(match event.code {
+    Some(match code {
         KeyCode::Char(c) => Key::Char(c),
         KeyCode::Up => Key::Up,
         KeyCode::Down => Key::Down,
@@ -70,6 +133,7 @@ pub fn key(event: &Event) -> Option<Key> {
         KeyCode::BackTab => Key::BackTab,
         KeyCode::Enter => Key::Enter,
         KeyCode::Esc => Key::Escape,
+        KeyCode::Backspace => Key::Backspace,
         KeyCode::Delete => Key::Delete,
         _ => return None,
     })
@@ -78,26 +142,46 @@ pub fn key(event: &Event) -> Option<Key> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crossterm::event::KeyEvent;
+    use crossterm::event::{KeyEvent, MouseEvent};
 
     #[test]
     fn control_c_is_an_interrupt_and_plain_c_is_not() {
-        let press = |modifiers| key(&Event::Key(KeyEvent::new(KeyCode::Char('c'), modifiers)));
-        assert_eq!(press(KeyModifiers::CONTROL), Some(Key::Interrupt));
-        assert_eq!(press(KeyModifiers::NONE), Some(Key::Char('c')));
+        let press = |modifiers| input(&Event::Key(KeyEvent::new(KeyCode::Char('c'), modifiers)));
+        assert_eq!(press(KeyModifiers::CONTROL), Some(Input::Key(Key::Interrupt)));
+        assert_eq!(press(KeyModifiers::NONE), Some(Input::Key(Key::Char('c'))));
     }
 
     #[test]
-    fn releases_and_resizes_are_not_keys() {
+    fn releases_and_resizes_are_no_inputs() {
         let mut release = KeyEvent::new(KeyCode::Enter, KeyModifiers::NONE);
         release.kind = KeyEventKind::Release;
-        assert_eq!(key(&Event::Key(release)), None);
-        assert_eq!(key(&Event::Resize(10, 10)), None);
+        assert_eq!(input(&Event::Key(release)), None);
+        assert_eq!(input(&Event::Resize(10, 10)), None);
+    }
+
+    #[test]
+    fn the_wheel_moves_and_the_left_button_points() {
+        let mouse = |kind| {
+            input(&Event::Mouse(MouseEvent { kind, column: 3, row: 4, modifiers: KeyModifiers::NONE }))
+        };
+        assert_eq!(mouse(MouseEventKind::ScrollDown), Some(Input::Key(Key::Down)));
+        assert_eq!(mouse(MouseEventKind::Down(MouseButton::Left)), Some(Input::Click(3, 4)));
+        assert_eq!(mouse(MouseEventKind::Moved), None);
     }
 
     #[test]
     fn vi_letters_move() {
         assert_eq!(Key::Char('j').motion(), Key::Down);
         assert_eq!(Key::Char('x').motion(), Key::Char('x'));
+    }
+
+    #[test]
+    fn a_script_names_keys() {
+        assert_eq!(
+            Key::script("4s<down><enter>"),
+            Ok(vec![Key::Char('4'), Key::Char('s'), Key::Down, Key::Enter])
+        );
+        assert_eq!(Key::script("<f13>"), Err("`<f13>` is no key".to_owned()));
+        assert!(Key::script("<up").is_err());
     }
 }

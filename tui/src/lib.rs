@@ -10,6 +10,8 @@ pub mod args;
 pub mod conn;
 pub mod input;
 pub mod once;
+pub mod print;
+pub mod record;
 pub mod run;
 pub mod state;
 pub mod view;

@@ -44,6 +44,33 @@ pub fn text(state: &State, address: &str) -> String {
         "requests",
         format!("{} running, {} waiting, {} held, {} preempted", q.running, q.waiting, q.held, q.preempted),
     );
+    let c = &state.counters;
+    let reasons: Vec<String> = c
+        .refused
+        .iter()
+        .filter(|(_, n)| **n > 0)
+        .map(|(reason, n)| format!("{reason} {}", count(*n)))
+        .collect();
+    let refused = count(c.refused.values().sum());
+    let refused = if reasons.is_empty() { refused } else { format!("{refused} ({})", reasons.join(", ")) };
+    line(
+        "ended",
+        format!(
+            "{} finished, {} failed, {refused} refused",
+            count(c.finished.values().sum()),
+            count(c.failed)
+        ),
+    );
+    line(
+        "prefix cache",
+        format!(
+            "{} of {} prompt tokens found ({}), {} blocks evicted",
+            count(c.prefix_hits),
+            count(c.prefix_queries),
+            percent(c.prefix_hits, c.prefix_queries),
+            count(c.evicted_blocks)
+        ),
+    );
     let part = |blocks: u32| format!("{} ({})", count(blocks.into()), percent(blocks.into(), m.total.into()));
     line(
         "kv pool",

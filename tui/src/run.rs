@@ -1,24 +1,32 @@
-//! Ties the parts together: one loop that waits for keys, news, time and signals, asks the state what to
-//! do, and draws. The terminal is given back whatever ends it: a key, a signal, an error or a panic.
+//! Ties the parts together: one loop that waits for inputs, news, time and signals, asks the state what
+//! to do, and draws. The terminal is given back whatever ends it: a key, a signal, an error or a panic.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write as _};
+use std::sync::Arc;
 use std::time::Duration;
 
-use crossterm::event::{Event, EventStream};
+use crossterm::clipboard::CopyToClipboard;
+use crossterm::event::{DisableMouseCapture, EnableMouseCapture, Event, EventStream};
+use crossterm::execute;
 use futures_util::StreamExt;
 use ratatui::DefaultTerminal;
 use ratatui::layout::Rect;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Notify;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
-use tokio::time::{Instant, interval, sleep_until};
+use tokio::time::{Instant, interval, sleep, sleep_until};
 
 use crate::args::Args;
-use crate::conn::{Client, ConnError, feed};
-use crate::state::{App, Effect, Message};
-use crate::view::theme::Theme;
-use crate::{input, once, view};
+use crate::conn::feed::{self, Report};
+use crate::conn::{Client, ConnError};
+use crate::input::{self, Input};
+use crate::record::{Player, RecordError, Recorder};
+use crate::state::blocks::{Under, Wanted};
+use crate::state::{App, Effect, Message, Millis};
+use crate::{once, print, view};
 
-/// Shortest time between two frames: a storm of events must not become a storm of frames.
+/// Shortest time between two frames: a storm of events must not become a storm of frames. A key is drawn
+/// at once.
 const FRAME: Duration = Duration::from_millis(33);
 /// How often time passes for the state: ages, staleness, fetches.
 const TICK: Duration = Duration::from_millis(250);
@@ -31,12 +39,18 @@ pub enum RunError {
     /// The host or the way to it.
     #[error(transparent)]
     Conn(#[from] ConnError),
+    /// A recording.
+    #[error(transparent)]
+    Record(#[from] RecordError),
     /// The terminal.
     #[error("terminal: {0}")]
     Terminal(#[from] std::io::Error),
     /// There is no terminal.
-    #[error("standard output is not a terminal; use --once or --json")]
+    #[error("standard output is not a terminal; use --once, --json or --print")]
     NoTerminal,
+    /// A recording without a snapshot up to the place that was asked for.
+    #[error("nothing to show: the host has sent no snapshot by then")]
+    Nothing,
     /// A part of the console died.
     #[error("the connection task ended unexpectedly; please report this")]
     Feed,
@@ -60,72 +74,116 @@ impl RunError {
 /// [`RunError`], for `main` to print and turn into an exit code.
 pub fn run(args: &Args) -> Result<(), RunError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
+    let outcome = runtime.block_on(async {
+        if let Some(path) = &args.replay {
+            let player = Player::open(path)?;
+            if args.print || args.once {
+                return put(print::recording(args, player)?.trim_end());
+            }
+            return show(args, Source::Recording(player)).await;
+        }
         let client = Client::new(&args.admin, args.token_file.clone())?;
         if args.json {
-            print(client.state_json().await?.trim_end())?;
-            return Ok(());
+            return put(client.state_json().await?.trim_end());
         }
         if args.once {
             let state = client.state().await?;
-            print(once::text(&state, &client.address()).trim_end())?;
-            return Ok(());
+            return put(once::text(&state, &client.address()).trim_end());
         }
-        if !std::io::stdout().is_terminal() {
-            return Err(RunError::NoTerminal);
+        if args.print {
+            let mut console = Console::new(args, Source::Host(client))?;
+            return put(console.watch_and_print(args).await?.trim_end());
         }
-        let mut terminal = ratatui::try_init()?;
-        let result = Console::new(args, client).run(&mut terminal).await;
-        ratatui::try_restore()?;
-        result
-    })
+        show(args, Source::Host(client)).await
+    });
+    // Nobody waits for an answer that no longer matters.
+    runtime.shutdown_background();
+    outcome
+}
+
+async fn show(args: &Args, source: Source) -> Result<(), RunError> {
+    if !std::io::stdout().is_terminal() {
+        return Err(RunError::NoTerminal);
+    }
+    let mut console = Console::new(args, source)?;
+    let mut terminal = ratatui::try_init()?;
+    // A panic gives back what ratatui knows of; the mouse is ours.
+    let restore = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let _ = execute!(std::io::stdout(), DisableMouseCapture);
+        restore(panic);
+    }));
+    let result = console.run(&mut terminal).await;
+    let _ = execute!(std::io::stdout(), DisableMouseCapture);
+    ratatui::try_restore()?;
+    result
 }
 
 /// Prints a line; a reader that has gone away (`| head`) is no error.
-fn print(text: &str) -> std::io::Result<()> {
-    use std::io::Write as _;
+fn put(text: &str) -> Result<(), RunError> {
     match writeln!(std::io::stdout(), "{text}") {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        result => result,
+        result => Ok(result?),
     }
+}
+
+/// Where the news come from.
+enum Source {
+    Host(Client),
+    Recording(Player),
 }
 
 struct Console {
     app: App,
-    theme: Theme,
-    client: Client,
+    client: Option<Client>,
+    recorder: Option<Recorder>,
     start: Instant,
     news: Receiver<Message>,
     to_news: Sender<Message>,
+    again: Arc<Notify>,
 }
 
 impl Console {
-    fn new(args: &Args, client: Client) -> Self {
+    fn new(args: &Args, source: Source) -> Result<Self, RunError> {
         let (to_news, news) = channel(NEWS);
-        tokio::spawn(feed::run(client.clone(), args.hz, to_news.clone()));
-        Self {
-            app: App::new(client.address(), args.read_only),
-            theme: Theme::from_environment(),
-            client,
-            start: Instant::now(),
-            news,
-            to_news,
-        }
+        let again = Arc::new(Notify::new());
+        let (address, client) = match source {
+            Source::Host(client) => {
+                tokio::spawn(feed::run(client.clone(), args.hz, Arc::clone(&again), to_news.clone()));
+                (client.address(), Some(client))
+            }
+            Source::Recording(player) => {
+                let address = player.address().to_owned();
+                tokio::spawn(play(player, args.speed, to_news.clone()));
+                (address, None)
+            }
+        };
+        let recorder = args.record.as_deref().map(|path| Recorder::create(path, &address)).transpose()?;
+        let mut app = App::new(address, args.read_only);
+        app.settings = args.settings();
+        app.recording = recorder.is_some();
+        Ok(Self { app, client, recorder, start: Instant::now(), news, to_news, again })
     }
 
     async fn run(&mut self, terminal: &mut DefaultTerminal) -> Result<(), RunError> {
-        let mut keys = EventStream::new();
+        let mut inputs = EventStream::new();
         let mut signals = Signals::new()?;
         let mut ticks = interval(TICK);
         let mut next_frame = Instant::now();
         let mut dirty = true;
-        loop {
+        if self.app.settings.mouse {
+            execute!(std::io::stdout(), EnableMouseCapture)?;
+        }
+        let ended = loop {
             let effects = tokio::select! {
                 biased;
-                () = signals.any() => return Ok(()),
-                event = keys.next() => match event {
-                    Some(event) => self.on_terminal(&event?),
-                    None => return Ok(()),
+                () = signals.any() => break Ok(()),
+                event = inputs.next() => match event {
+                    Some(event) => {
+                        next_frame = Instant::now();
+                        self.on_terminal(&event?, terminal)?
+                    }
+                    None => break Ok(()),
                 },
                 () = sleep_until(next_frame), if dirty => {
                     self.draw(terminal)?;
@@ -134,28 +192,83 @@ impl Console {
                     continue;
                 }
                 message = self.news.recv() => match message {
-                    Some(message) => { let now = self.now(); self.app.on_message(message, now) }
-                    None => return Err(RunError::Feed),
+                    Some(message) => self.on_news(message)?,
+                    None => break Err(RunError::Feed),
                 },
-                _ = ticks.tick() => { let now = self.now(); self.app.on_tick(now) }
+                _ = ticks.tick() => {
+                    let now = self.now();
+                    self.app.on_tick(now)
+                }
             };
             dirty = true;
-            for effect in effects {
-                if effect == Effect::Quit {
-                    return Ok(());
-                }
-                self.start_effect(effect);
+            if self.start_effects(effects)? {
+                break Ok(());
             }
+        };
+        if let Some(recorder) = &mut self.recorder {
+            recorder.flush()?;
         }
+        ended
     }
 
-    fn now(&self) -> u64 {
+    /// Watches without a terminal, then gives a screen as text.
+    async fn watch_and_print(&mut self, args: &Args) -> Result<String, RunError> {
+        let end = sleep(Duration::from_secs(args.after.unwrap_or(2)));
+        tokio::pin!(end);
+        let mut ticks = interval(TICK);
+        let area = Rect::new(0, 0, args.size.0, args.size.1);
+        let mut keys = args.keys.0.iter();
+        loop {
+            self.app.blocks.room = view::blocks::room(area);
+            // Keys are pressed one a tick, so that what they ask of the host is there for the next.
+            let effects = tokio::select! {
+                message = self.news.recv() => match message {
+                    Some(message) => self.on_news(message)?,
+                    None => return Err(RunError::Feed),
+                },
+                _ = ticks.tick() => {
+                    let now = self.now();
+                    match keys.next().filter(|_| self.app.state().is_some()) {
+                        Some(&key) => self.app.on_key(key, now),
+                        None => self.app.on_tick(now),
+                    }
+                }
+                () = &mut end => break,
+            };
+            if self.start_effects(effects)? {
+                break;
+            }
+        }
+        if self.app.state().is_none() {
+            // The reason is better than an empty screen.
+            self.client.as_ref().ok_or(RunError::Nothing)?.state().await?;
+        }
+        Ok(print::screen(&self.app, self.now(), area))
+    }
+
+    fn now(&self) -> Millis {
         u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    fn on_terminal(&mut self, event: &Event) -> Vec<Effect> {
+    fn on_news(&mut self, message: Message) -> Result<Vec<Effect>, RunError> {
         let now = self.now();
-        input::key(event).map(|key| self.app.on_key(key, now)).unwrap_or_default()
+        if let Some(recorder) = &mut self.recorder {
+            recorder.note(&message, now)?;
+        }
+        Ok(self.app.on_message(message, now))
+    }
+
+    fn on_terminal(&mut self, event: &Event, terminal: &DefaultTerminal) -> Result<Vec<Effect>, RunError> {
+        let now = self.now();
+        Ok(match input::input(event) {
+            None => Vec::new(),
+            Some(Input::Key(key)) => self.app.on_key(key, now),
+            Some(Input::Click(x, y)) => {
+                let size = terminal.size()?;
+                let area = Rect::new(0, 0, size.width, size.height);
+                view::hit::at(&self.app, area, x, y).map(|hit| self.app.on_hit(hit, now)).unwrap_or_default()
+            }
+        })
     }
 
     fn draw(&mut self, terminal: &mut DefaultTerminal) -> std::io::Result<()> {
@@ -164,40 +277,115 @@ impl Console {
         self.app.blocks.room = view::blocks::room(Rect::new(0, 0, size.width, size.height));
         terminal.draw(|frame| {
             let area = frame.area();
-            view::draw(&self.app, now, &self.theme, area, frame.buffer_mut());
+            view::draw(&self.app, now, area, frame.buffer_mut());
         })?;
         Ok(())
     }
 
-    /// Asks the host in the background; the answer comes back as news.
-    fn start_effect(&self, effect: Effect) {
-        let (client, news) = (self.client.clone(), self.to_news.clone());
-        tokio::spawn(async move {
-            let words = |error: ConnError| error.to_string();
-            let message = match effect {
-                Effect::Quit => return,
-                Effect::FetchBlocks => Message::Blocks(client.blocks().await.map_err(words)),
-                Effect::FetchPolicies => Message::Policies(client.policies().await.map_err(words)),
-                Effect::FetchHistory { kind } => {
-                    let result = client.history(&kind).await.map_err(words);
-                    Message::History { kind, result }
+    /// Does what the state wants done; true where that is to end.
+    fn start_effects(&mut self, effects: Vec<Effect>) -> Result<bool, RunError> {
+        for effect in effects {
+            match effect {
+                Effect::Quit => return Ok(true),
+                Effect::Resync => self.again.notify_one(),
+                Effect::Copy(text) => {
+                    execute!(std::io::stdout(), CopyToClipboard::to_clipboard_from(text))?;
                 }
-                Effect::Swap { kind, name } => {
-                    let result = client.swap(&kind, &name).await.map_err(words);
-                    Message::Swapped { kind, rollback: false, result }
+                Effect::Mouse(true) => execute!(std::io::stdout(), EnableMouseCapture)?,
+                Effect::Mouse(false) => execute!(std::io::stdout(), DisableMouseCapture)?,
+                effect => {
+                    // A recording answers nothing; what it knows comes by itself.
+                    if let Some(client) = &self.client {
+                        let (client, news) = (client.clone(), self.to_news.clone());
+                        tokio::spawn(async move {
+                            if let Some(message) = ask(&client, effect).await {
+                                // The console may have ended meanwhile; then nobody wants the answer.
+                                let _ = news.send(message).await;
+                            }
+                        });
+                    }
                 }
-                Effect::Rollback { kind } => {
-                    let result = client.rollback(&kind).await.map_err(words);
-                    Message::Swapped { kind, rollback: true, result }
-                }
-                Effect::Cancel { id } => {
-                    Message::Cancelled { id, result: client.cancel(id).await.map_err(words) }
-                }
-            };
-            // The console may have ended meanwhile; then nobody wants the answer.
-            let _ = news.send(message).await;
-        });
+            }
+        }
+        Ok(false)
     }
+}
+
+/// Asks the host; the answer is news.
+async fn ask(client: &Client, effect: Effect) -> Option<Message> {
+    let words = |error: ConnError| error.to_string();
+    let done = |what: String, result: Result<(), ConnError>| {
+        Message::Done(match result {
+            Ok(()) => Ok(what),
+            Err(error) => Err(format!("not done: {what}: {error}")),
+        })
+    };
+    Some(match effect {
+        Effect::Quit | Effect::Resync | Effect::Copy(_) | Effect::Mouse(_) => return None,
+        Effect::FetchBlocks(Wanted::Map { by, cells }) => {
+            Message::Map(client.map(by.name(), cells, None).await.map_err(words))
+        }
+        Effect::FetchBlocks(Wanted::Block { id }) => {
+            Message::Under(Wanted::Block { id }, client.block(id).await.map(Under::Block).map_err(words))
+        }
+        Effect::FetchBlocks(Wanted::Group { from, count }) => {
+            let group = client.map("state", count as usize, Some((from, count))).await;
+            Message::Under(Wanted::Group { from, count }, group.map(Under::Group).map_err(words))
+        }
+        Effect::FetchCache => Message::Cache(client.cache().await.map_err(words)),
+        Effect::FetchPolicies => Message::Policies(client.policies().await.map_err(words)),
+        Effect::FetchHistory { kind } => {
+            let result = client.history(&kind).await.map_err(words);
+            Message::History { kind, result }
+        }
+        Effect::FetchRequest { id } => {
+            Message::Request { id, result: client.request(id).await.map_err(words) }
+        }
+        Effect::Swap(order) => {
+            let result = client.swap(&order).await.map_err(words);
+            Message::Swapped { kind: order.kind, verb: "swapped", result }
+        }
+        Effect::Rollback { kind } => {
+            let result = client.rollback(&kind).await.map_err(words);
+            Message::Swapped { kind, verb: "rolled back", result }
+        }
+        Effect::Promote { kind } => {
+            let result = client.promote(&kind).await.map_err(words);
+            Message::Swapped { kind, verb: "promoted", result }
+        }
+        Effect::StopShadow { kind } => {
+            done(format!("{kind}: the shadow ended"), client.stop_shadow(&kind).await)
+        }
+        Effect::Cancel { id } => done(format!("request {id} cancelled"), client.cancel(id).await),
+        Effect::ClearQueue => done("the queue is cleared".to_owned(), client.clear_queue().await),
+        Effect::Drain => done("the host drains".to_owned(), client.drain().await),
+    })
+}
+
+/// Plays a recording at its pace.
+async fn play(mut player: Player, speed: f64, out: Sender<Message>) {
+    let start = Instant::now();
+    let mut last = 0;
+    loop {
+        let message = match player.read() {
+            Ok(Some((at, message))) => {
+                last = at;
+                sleep_until(start + Duration::from_millis(at).div_f64(speed)).await;
+                message
+            }
+            Ok(None) => break,
+            Err(error) => {
+                let retry_in = Duration::MAX;
+                let error = ConnError::Protocol(format!("after {last} ms: {error}"));
+                Message::Feed(Report::Lost { error, retry_in })
+            }
+        };
+        let broken = matches!(message, Message::Feed(Report::Lost { retry_in: Duration::MAX, .. }));
+        if out.send(message).await.is_err() || broken {
+            return;
+        }
+    }
+    let _ = out.send(Message::Feed(Report::Ended)).await;
 }
 
 /// The signals that ask a program to end.

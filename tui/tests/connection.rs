@@ -4,14 +4,17 @@
 mod support;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use infer_api::admin::AdminEvent;
 use infer_tui::conn::feed::{self, Report};
 use infer_tui::conn::token::TokenSource;
 use infer_tui::conn::{Client, ConnError};
+use infer_tui::state::swap::{Mode, Order, Source};
 use support::peer::Peer;
 use support::sample;
+use tokio::sync::Notify;
 use tokio::sync::mpsc::{Receiver, channel};
 
 fn client(port: u16, directory: &Path) -> Client {
@@ -55,12 +58,19 @@ fn is_snapshot(report: &Report) -> bool {
 async fn every_endpoint_answers_in_its_type() {
     let (peer, client, _directory) = connected().await;
     assert_eq!(client.state().await.unwrap(), sample::state(60));
-    assert_eq!(client.blocks().await.unwrap(), sample::blocks());
+    assert_eq!(client.map("state", 2_000, None).await.unwrap(), sample::map());
+    assert_eq!(client.block(0).await.unwrap(), sample::block());
+    assert_eq!(client.cache().await.unwrap(), sample::cache());
+    assert_eq!(client.request(1_180).await.unwrap(), sample::request(60));
     assert_eq!(client.policies().await.unwrap(), sample::policies());
     assert_eq!(client.history("scheduler").await.unwrap(), sample::history());
-    let answer = client.swap("scheduler", "static-batch").await.unwrap();
+    let answer = client.swap(&order("static-batch")).await.unwrap();
     assert_eq!((answer.from.as_str(), answer.to.as_str()), ("continuous", "static-batch"));
     assert_eq!(client.rollback("scheduler").await.unwrap().kind, "scheduler");
+    assert_eq!(client.promote("scheduler").await.unwrap().kind, "scheduler");
+    client.stop_shadow("scheduler").await.unwrap();
+    client.clear_queue().await.unwrap();
+    client.drain().await.unwrap();
     client.cancel(7).await.unwrap();
     let asked = peer.asked();
     assert_eq!(asked.last().unwrap(), "DELETE /admin/requests/7");
@@ -69,10 +79,28 @@ async fn every_endpoint_answers_in_its_type() {
     assert_eq!(serde_json::from_str::<infer_api::admin::State>(&text).unwrap(), sample::state(60));
 }
 
+fn order(name: &str) -> Order {
+    let (kind, source) = ("scheduler".into(), Source::of(name));
+    Order { kind, source, mode: Mode::Now, config: None, force: false }
+}
+
+#[tokio::test]
+async fn a_component_is_read_from_its_file_and_a_missing_one_is_named() {
+    let (_peer, client, directory) = connected().await;
+    let path = directory.path().join("mine.wasm");
+    std::fs::write(&path, [0; 77]).unwrap();
+    let config = Some(serde_json::json!({"a": "b c&d"}));
+    let order = Order { config, ..order(path.to_str().unwrap()) };
+    assert_eq!(client.swap(&order).await.unwrap().to, "component of 77 bytes");
+    let missing = Order { source: Source::of("./none.wasm"), ..order };
+    let error = client.swap(&missing).await.unwrap_err().to_string();
+    assert!(error.starts_with("./none.wasm: "), "{error}");
+}
+
 #[tokio::test]
 async fn a_refusal_carries_the_hosts_words() {
     let (_peer, client, _directory) = connected().await;
-    let error = client.swap("scheduler", "broken").await.unwrap_err();
+    let error = client.swap(&order("broken")).await.unwrap_err();
     assert_eq!(error.to_string(), "broken: the self-test trapped (HTTP 422)");
     assert_eq!(client.cancel(999).await.unwrap_err().to_string(), "no request 999 (HTTP 404)");
 }
@@ -108,9 +136,13 @@ async fn the_feed_survives_a_restart_with_a_new_token() {
     let (peer, client, directory) = connected().await;
     let port = peer.address.port();
     let (out, mut reports) = channel(64);
-    let feed = tokio::spawn(feed::run(client, 10, out));
+    let again = Arc::new(Notify::new());
+    let feed = tokio::spawn(feed::run(client, 10, again.clone(), out));
     until(&mut reports, "fault", |r| matches!(r, Report::Event(AdminEvent::Fault(_)))).await;
     until(&mut reports, "first snapshot", is_snapshot).await;
+    again.notify_one();
+    until(&mut reports, "a new stream on the console's word", |r| matches!(r, Report::Connected)).await;
+    until(&mut reports, "its snapshot", is_snapshot).await;
     peer.kill().await;
     until(&mut reports, "loss", |r| matches!(r, Report::Lost { .. })).await;
     write_token(directory.path(), port, "another");

@@ -9,12 +9,14 @@ use infer_api::admin::AdminEvent;
 use infer_tui::conn::ConnError;
 use infer_tui::conn::feed::Report;
 use infer_tui::input::Key;
+use infer_tui::state::blocks::{ColourBy, Under, Wanted};
+use infer_tui::state::settings::{Colours, Settings, ThemeName};
 use infer_tui::state::{App, Message};
-use infer_tui::view;
-use infer_tui::view::theme::Theme;
+use infer_tui::{print, view};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::layout::Rect;
+use ratatui::style::Color;
 use support::sample;
 
 const SIZES: [(u16, u16); 3] = [(40, 12), (80, 24), (200, 60)];
@@ -42,28 +44,23 @@ fn watched() -> (App, u64) {
     for event in [AdminEvent::Fault(fault), refusal.clone(), refusal, AdminEvent::Preemption { id: 1_187 }] {
         app.on_message(Message::Feed(Report::Event(event)), now);
     }
-    app.on_message(Message::Blocks(Ok(sample::blocks())), now);
+    app.on_message(Message::Map(Ok(sample::map())), now);
+    app.on_message(Message::Under(Wanted::Block { id: 0 }, Ok(Under::Block(sample::block()))), now);
+    app.on_message(Message::Cache(Ok(sample::cache())), now);
+    app.on_message(Message::Request { id: 1_180, result: Ok(sample::request(239)) }, now);
     app.on_message(Message::History { kind: "scheduler".into(), result: Ok(sample::history()) }, now);
     (app, now + 100)
 }
 
 fn screen(app: &App, now: u64, (width, height): (u16, u16)) -> String {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a test terminal");
-    terminal
-        .draw(|frame| view::draw(app, now, &Theme::colour(), frame.area(), frame.buffer_mut()))
-        .expect("drawn");
-    let buffer = terminal.backend().buffer();
-    (0..height)
-        .map(|y| {
-            let row: String = (0..width).map(|x| buffer[(x, y)].symbol()).collect();
-            format!("{}\n", row.trim_end())
-        })
-        .collect()
+    terminal.draw(|frame| view::draw(app, now, frame.area(), frame.buffer_mut())).expect("drawn");
+    print::text(terminal.backend().buffer())
 }
 
 #[test]
 fn every_screen_looks_as_it_should_at_every_size() {
-    let names = ["overview", "blocks", "requests", "policies", "log"];
+    let names = ["overview", "blocks", "requests", "policies", "cache", "log"];
     for size in SIZES {
         for (digit, name) in ('1'..).zip(names) {
             let (mut app, now) = watched();
@@ -92,7 +89,23 @@ fn what_lies_over_the_screens_looks_as_it_should() {
         app.on_key(Key::Char('s'), now);
         app.on_message(Message::Policies(Ok(sample::policies())), now);
         app.on_key(Key::Down, now);
+        app.on_key(Key::Down, now);
         support::expect::file(&file("swap"), &screen(&app, now, size));
+        app.on_key(Key::Enter, now);
+        app.on_key(Key::Tab, now);
+        support::expect::file(&file("swap-how"), &screen(&app, now, size));
+        app.on_key(Key::Escape, now);
+        app.on_key(Key::Down, now);
+        support::expect::file(&file("canary"), &screen(&app, now, size));
+        for key in [Key::Char('e'), Key::Char('x'), Key::Down] {
+            app.on_key(key, now);
+        }
+        support::expect::file(&file("configure"), &screen(&app, now, size));
+        app.on_key(Key::Escape, now);
+        for key in ":swap scheduler st".chars().map(Key::Char).chain([Key::Tab]) {
+            app.on_key(key, now);
+        }
+        support::expect::file(&file("command"), &screen(&app, now, size));
     }
 }
 
@@ -119,7 +132,7 @@ fn no_terminal_is_too_small_to_survive() {
         [(1, 1), (20, 5), (5, 60), (200, 1), (32, 9), (33, 10), (60, 19), (76, 22), (77, 21)]
     {
         let (mut app, now) = watched();
-        for key in "12345?".chars() {
+        for key in "123456?".chars() {
             app.on_key(Key::Char(key), now);
             let text = screen(&app, now, (width, height));
             if (width, height) == (20, 5) {
@@ -129,7 +142,8 @@ fn no_terminal_is_too_small_to_survive() {
         app.on_key(Key::Escape, now);
         for keys in [
             &[Key::Char('3'), Key::Enter, Key::Char('c')][..],
-            &[Key::Char('n'), Key::Char('4'), Key::Char('s')],
+            &[Key::Char('n'), Key::Char('4'), Key::Char('f'), Key::Enter, Key::Escape],
+            &[Key::Down, Key::Char('e'), Key::Enter, Key::Escape, Key::Char(':'), Key::Char('x')],
         ] {
             for key in keys {
                 app.on_key(*key, now);
@@ -159,19 +173,91 @@ fn pool_bar_and_block_map_sum_to_the_pool_on_every_tick() {
         let text = screen(&app, now, size);
         assert!(text.contains("= 1,024"), "{text}");
     }
-    assert_eq!(app.blocks.counts().total(), sample::TOTAL_BLOCKS as usize);
+}
+
+fn buffer(app: &App, now: u64) -> ratatui::buffer::Buffer {
+    let mut buffer = ratatui::buffer::Buffer::empty(Rect::new(0, 0, 100, 30));
+    view::draw(app, now, buffer.area, &mut buffer);
+    buffer
 }
 
 #[test]
-fn without_colour_nothing_is_coloured() {
-    let (app, now) = watched();
-    let mut terminal = Terminal::new(TestBackend::new(100, 30)).expect("a test terminal");
-    terminal
-        .draw(|frame| view::draw(&app, now, &Theme::plain(), frame.area(), frame.buffer_mut()))
-        .expect("drawn");
-    for cell in terminal.backend().buffer().content() {
-        assert_eq!((cell.fg, cell.bg), (ratatui::style::Color::Reset, ratatui::style::Color::Reset));
+fn colours_are_those_that_the_terminal_has_and_none_where_none_are_wanted() {
+    let (mut app, now) = watched();
+    for theme in ThemeName::ALL {
+        for colours in [Colours::None, Colours::Sixteen, Colours::Many] {
+            app.settings = Settings { theme, colours, ..Settings::default() };
+            for by in ColourBy::ALL {
+                app.blocks.by = by;
+                for key in "123456".chars() {
+                    app.on_key(Key::Char(key), now);
+                    for cell in buffer(&app, now).content() {
+                        let none = cell.fg == Color::Reset;
+                        let fine = match (theme, colours) {
+                            (ThemeName::Mono, _) | (_, Colours::None) => none,
+                            (_, Colours::Sixteen) => !matches!(cell.fg, Color::Indexed(_) | Color::Rgb(..)),
+                            (_, Colours::Many) => none || matches!(cell.fg, Color::Indexed(_)),
+                        };
+                        assert!(fine && cell.bg == Color::Reset, "{theme:?} {colours:?}: {cell:?}");
+                    }
+                }
+            }
+        }
     }
+}
+
+#[test]
+fn an_ascii_screen_is_ascii_on_every_screen() {
+    let (mut app, now) = watched();
+    app.settings.ascii = true;
+    for key in "123456?".chars() {
+        app.on_key(Key::Char(key), now);
+        let text = print::text(&buffer(&app, now));
+        assert!(text.is_ascii(), "{text}");
+        assert!(!text.contains("??"), "a glyph has no neighbour: {text}");
+    }
+    app.on_key(Key::Escape, now);
+    app.on_key(Key::Char('2'), now);
+    support::expect::file("ascii-80x24.txt", &screen(&app, now, (80, 24)));
+}
+
+#[test]
+fn what_the_mouse_hits_is_what_is_drawn_there() {
+    let (mut app, now) = watched();
+    let area = Rect::new(0, 0, 100, 30);
+    app.blocks.room = view::blocks::room(area);
+    for digit in "3456".chars() {
+        app.on_key(Key::Char(digit), now);
+        let text = screen(&app, now, (100, 30));
+        let needle = match digit {
+            '3' => "1185",
+            '4' => "admission ",
+            '5' => "You are a patient",
+            _ => " Policies ",
+        };
+        let (y, line) = text.lines().enumerate().find(|(_, line)| line.contains(needle)).expect(needle);
+        let x = line[..line.find(needle).unwrap()].chars().count();
+        let hit = view::hit::at(&app, area, x as u16, y as u16).unwrap_or_else(|| panic!("{needle}: {text}"));
+        app.on_hit(hit, now);
+        match digit {
+            '3' => {
+                let rows = &app.state().unwrap().requests;
+                assert_eq!(app.requests.selected(rows).unwrap().id, 1_185);
+            }
+            '4' => assert_eq!(app.policies.kind(), "admission"),
+            '5' => assert_eq!(app.cache.selected, 1),
+            _ => assert_eq!(app.screen, infer_tui::state::Screen::Policies),
+        }
+    }
+}
+
+#[test]
+fn a_wider_window_shows_more_time() {
+    let (mut app, now) = watched();
+    assert!(screen(&app, now, (100, 30)).contains("a column is 1 s"));
+    app.on_key(Key::Char('+'), now);
+    let text = screen(&app, now, (100, 30));
+    assert!(text.contains("a column is 2 s"), "{text}");
 }
 
 #[test]

@@ -2,9 +2,11 @@
 //! pauses. It never gives up, because a host that restarts is the case it is made for; every attempt
 //! looks up the token again, since the new host has a new one.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use infer_api::admin::AdminEvent;
+use tokio::sync::Notify;
 use tokio::sync::mpsc::Sender;
 use tokio::time::{sleep, timeout};
 
@@ -23,6 +25,10 @@ const SILENCE: Duration = Duration::from_secs(30);
 pub enum Report {
     /// The stream is open.
     Connected,
+    /// A recording begins to play.
+    Replaying,
+    /// A recording is over.
+    Ended,
     /// Something happened on the host.
     Event(AdminEvent),
     /// The stream broke or could not be opened.
@@ -34,8 +40,8 @@ pub enum Report {
     },
 }
 
-/// Runs until the receiver is gone.
-pub async fn run<M: From<Report>>(client: Client, hz: u32, out: Sender<M>) {
+/// Runs until the receiver is gone. `again` makes it begin anew, with a whole snapshot.
+pub async fn run<M: From<Report>>(client: Client, hz: u32, again: Arc<Notify>, out: Sender<M>) {
     let mut pause = FIRST_PAUSE;
     loop {
         let error = match client.events(hz).await {
@@ -44,25 +50,30 @@ pub async fn run<M: From<Report>>(client: Client, hz: u32, out: Sender<M>) {
                     return;
                 }
                 loop {
-                    match timeout(SILENCE, events.next()).await {
+                    let next = tokio::select! {
+                        next = timeout(SILENCE, events.next()) => next,
+                        () = again.notified() => break None,
+                    };
+                    match next {
                         Ok(Ok(event)) => {
                             pause = FIRST_PAUSE;
                             if out.send(Report::Event(event).into()).await.is_err() {
                                 return;
                             }
                         }
-                        Ok(Err(error)) => break error,
+                        Ok(Err(error)) => break Some(error),
                         Err(_) => {
-                            break ConnError::Lost(format!(
+                            break Some(ConnError::Lost(format!(
                                 "no word from the host for {} s",
                                 SILENCE.as_secs()
-                            ));
+                            )));
                         }
                     }
                 }
             }
-            Err(error) => error,
+            Err(error) => Some(error),
         };
+        let Some(error) = error else { continue };
         if out.send(Report::Lost { error, retry_in: pause }.into()).await.is_err() {
             return;
         }

@@ -11,19 +11,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use infer_api::admin::{
-    AdminEvent, Blocks, ErrorBody, HistoryEntry, Policies, State, SwapAnswer, SwapRequest,
+    AdminEvent, BlockInfo, BlockMap, CacheReport, ErrorBody, HistoryEntry, Policies, RequestDetail, State,
+    SwapAnswer, SwapRequest,
 };
 use reqwest::{Method, Response, StatusCode, Url};
 use serde::de::DeserializeOwned;
 
+use crate::state::swap::{Order, Source};
 use token::TokenSource;
 
 /// Longest wait for an answer. A swap compiles a component first, which takes a while on a busy machine.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 /// Longest wait for a connection.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
-/// Largest answer: the block map of a million blocks is about half of it.
-const MAX_ANSWER_BYTES: usize = 64 << 20;
+/// Largest answer: the state with all requests that it may list is about half of it.
+const MAX_ANSWER_BYTES: usize = 16 << 20;
+/// Largest component that is sent; the host takes no larger ones.
+const MAX_COMPONENT_BYTES: u64 = 8 << 20;
 
 /// What can go wrong between the console and a host.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +67,14 @@ pub enum ConnError {
         /// Which file.
         path: PathBuf,
         /// The system's words.
+        message: String,
+    },
+    /// A component can't be read.
+    #[error("{path}: {message}")]
+    Component {
+        /// Which file.
+        path: String,
+        /// What is wrong with it.
         message: String,
     },
     /// The host said no.
@@ -147,12 +159,37 @@ impl Client {
         self.json(Method::GET, "admin/state", None).await
     }
 
-    /// `GET /admin/blocks`.
+    /// `GET /admin/blocks/map`; `part` is the first block and how many, where not all are wanted.
     ///
     /// # Errors
     /// Any [`ConnError`].
-    pub async fn blocks(&self) -> Result<Blocks, ConnError> {
-        self.json(Method::GET, "admin/blocks", None).await
+    pub async fn map(&self, by: &str, cells: usize, part: Option<(u32, u32)>) -> Result<BlockMap, ConnError> {
+        let part = part.map_or_else(String::new, |(from, count)| format!("&from={from}&count={count}"));
+        self.json(Method::GET, &format!("admin/blocks/map?by={by}&cells={cells}{part}"), None).await
+    }
+
+    /// `GET /admin/blocks/{id}`.
+    ///
+    /// # Errors
+    /// Any [`ConnError`].
+    pub async fn block(&self, id: u32) -> Result<BlockInfo, ConnError> {
+        self.json(Method::GET, &format!("admin/blocks/{id}"), None).await
+    }
+
+    /// `GET /admin/cache`.
+    ///
+    /// # Errors
+    /// Any [`ConnError`].
+    pub async fn cache(&self) -> Result<CacheReport, ConnError> {
+        self.json(Method::GET, "admin/cache?top=50", None).await
+    }
+
+    /// `GET /admin/requests/{id}`.
+    ///
+    /// # Errors
+    /// Any [`ConnError`].
+    pub async fn request(&self, id: u64) -> Result<RequestDetail, ConnError> {
+        self.json(Method::GET, &format!("admin/requests/{id}"), None).await
     }
 
     /// `GET /admin/policies`.
@@ -171,14 +208,28 @@ impl Client {
         self.json(Method::GET, &format!("admin/policies/{kind}/history"), None).await
     }
 
-    /// `PUT /admin/policies/{kind}` with a bundled policy; answers when it is in force.
+    /// `PUT /admin/policies/{kind}`; answers when it is in force.
     ///
     /// # Errors
     /// Any [`ConnError`]; [`ConnError::Refused`] says which check the component failed.
-    pub async fn swap(&self, kind: &str, name: &str) -> Result<SwapAnswer, ConnError> {
-        let body = SwapRequest { name: name.to_owned(), config: None };
-        let body = serde_json::to_vec(&body).expect("a swap request is JSON");
-        self.json(Method::PUT, &format!("admin/policies/{kind}"), Some(body)).await
+    pub async fn swap(&self, order: &Order) -> Result<SwapAnswer, ConnError> {
+        let mut path =
+            format!("admin/policies/{}?mode={}&force={}", order.kind, order.mode.name(), order.force);
+        let body = match &order.source {
+            Source::Name(name) => {
+                let body = SwapRequest { name: name.clone(), config: order.config.clone() };
+                Body::Json(serde_json::to_vec(&body).expect("a swap request is JSON"))
+            }
+            Source::File(file) => {
+                if let Some(config) = &order.config {
+                    let mut query = Url::parse("http://query").expect("a URL");
+                    query.query_pairs_mut().append_pair("config", &config.to_string());
+                    path = format!("{path}&{}", query.query().unwrap_or_default());
+                }
+                Body::Component(read_component(file).await?)
+            }
+        };
+        self.json(Method::PUT, &path, Some(body)).await
     }
 
     /// `POST /admin/policies/{kind}/rollback`.
@@ -189,6 +240,38 @@ impl Client {
         self.json(Method::POST, &format!("admin/policies/{kind}/rollback"), None).await
     }
 
+    /// `POST /admin/policies/{kind}/promote`.
+    ///
+    /// # Errors
+    /// Any [`ConnError`].
+    pub async fn promote(&self, kind: &str) -> Result<SwapAnswer, ConnError> {
+        self.json(Method::POST, &format!("admin/policies/{kind}/promote"), None).await
+    }
+
+    /// `DELETE /admin/policies/{kind}/shadow`.
+    ///
+    /// # Errors
+    /// Any [`ConnError`].
+    pub async fn stop_shadow(&self, kind: &str) -> Result<(), ConnError> {
+        self.answer(Method::DELETE, &format!("admin/policies/{kind}/shadow"), None).await.map(drop)
+    }
+
+    /// `DELETE /admin/queue`.
+    ///
+    /// # Errors
+    /// Any [`ConnError`].
+    pub async fn clear_queue(&self) -> Result<(), ConnError> {
+        self.answer(Method::DELETE, "admin/queue", None).await.map(drop)
+    }
+
+    /// `POST /admin/drain`.
+    ///
+    /// # Errors
+    /// Any [`ConnError`].
+    pub async fn drain(&self) -> Result<(), ConnError> {
+        self.answer(Method::POST, "admin/drain", None).await.map(drop)
+    }
+
     /// `DELETE /admin/requests/{id}`.
     ///
     /// # Errors
@@ -197,12 +280,12 @@ impl Client {
         self.answer(Method::DELETE, &format!("admin/requests/{id}"), None).await.map(drop)
     }
 
-    /// `GET /admin/events`: snapshots at a rate, and what happens between them.
+    /// `GET /admin/events`: a snapshot, changes of it at a rate, and what happens between them.
     ///
     /// # Errors
     /// Any [`ConnError`].
     pub async fn events(&self, hz: u32) -> Result<Events, ConnError> {
-        let path = format!("admin/events?hz={hz}");
+        let path = format!("admin/events?hz={hz}&changes=true");
         let response = tokio::time::timeout(ANSWER_DEADLINE, self.send(Method::GET, &path, None))
             .await
             .map_err(|_| self.too_slow())??;
@@ -213,14 +296,15 @@ impl Client {
         &self,
         method: Method,
         path: &str,
-        body: Option<Vec<u8>>,
+        body: Option<Body>,
     ) -> Result<T, ConnError> {
         let bytes = self.answer(method, path, body).await?;
-        serde_json::from_slice(&bytes)
-            .map_err(|error| ConnError::Protocol(format!("/{path} has an unexpected answer: {error}")))
+        serde_json::from_slice(&bytes).map_err(|error| {
+            ConnError::Protocol(format!("/{} has an unexpected answer: {error}", plain(path)))
+        })
     }
 
-    async fn answer(&self, method: Method, path: &str, body: Option<Vec<u8>>) -> Result<Vec<u8>, ConnError> {
+    async fn answer(&self, method: Method, path: &str, body: Option<Body>) -> Result<Vec<u8>, ConnError> {
         let answer = async {
             let response = self.send(method, path, body).await?;
             read_bounded(response).await
@@ -229,15 +313,17 @@ impl Client {
     }
 
     /// Sends a request; an answer that isn't a success becomes an error with the host's words.
-    async fn send(&self, method: Method, path: &str, body: Option<Vec<u8>>) -> Result<Response, ConnError> {
+    async fn send(&self, method: Method, path: &str, body: Option<Body>) -> Result<Response, ConnError> {
         let url = self.base.join(path).expect("paths are made of names and numbers");
         let mut request = self.http.request(method, url);
         if let Some(token) = self.token.find()? {
             request = request.bearer_auth(token);
         }
-        if let Some(body) = body {
-            request = request.header("content-type", "application/json").body(body);
-        }
+        request = match body {
+            None => request,
+            Some(Body::Json(body)) => request.header("content-type", "application/json").body(body),
+            Some(Body::Component(body)) => request.header("content-type", "application/wasm").body(body),
+        };
         let response = request.send().await.map_err(|error| self.unreachable(&error))?;
         match response.status() {
             status if status.is_success() => Ok(response),
@@ -248,7 +334,7 @@ impl Client {
                 let bytes = read_bounded(response).await.unwrap_or_default();
                 let message = match serde_json::from_slice::<ErrorBody>(&bytes) {
                     Ok(body) => body.error.message,
-                    Err(_) => format!("/{path}: {}", status.canonical_reason().unwrap_or("refused")),
+                    Err(_) => format!("/{}: {}", plain(path), status.canonical_reason().unwrap_or("refused")),
                 };
                 Err(ConnError::Refused { status: status.as_u16(), message })
             }
@@ -304,6 +390,27 @@ impl Events {
             }
         }
     }
+}
+
+/// What is sent.
+enum Body {
+    Json(Vec<u8>),
+    Component(Vec<u8>),
+}
+
+/// A path without its query, for messages.
+fn plain(path: &str) -> &str {
+    path.split('?').next().unwrap_or(path)
+}
+
+/// A component of this machine.
+async fn read_component(path: &str) -> Result<Vec<u8>, ConnError> {
+    let wrong = |message: String| ConnError::Component { path: path.to_owned(), message };
+    let length = tokio::fs::metadata(path).await.map_err(|error| wrong(error.to_string()))?.len();
+    if length > MAX_COMPONENT_BYTES {
+        return Err(wrong(format!("has {length} bytes, a component has at most {MAX_COMPONENT_BYTES}")));
+    }
+    tokio::fs::read(path).await.map_err(|error| wrong(error.to_string()))
 }
 
 fn parse_address(address: &str) -> Result<Url, ConnError> {

@@ -2,7 +2,7 @@
 //! `event`, `data`, comments, and an empty line that ends a frame. `id` and `retry` are ignored.
 //! A frame has a bound, so a peer that never ends one costs an error and not the memory.
 
-use infer_api::admin::{AdminEvent, State};
+use infer_api::admin::{AdminEvent, Change, State};
 
 use super::ConnError;
 
@@ -81,18 +81,25 @@ impl Parser {
 /// # Errors
 /// [`ConnError::Protocol`] where a known event has another shape than expected.
 pub fn decode(frame: &Frame) -> Result<Option<AdminEvent>, ConnError> {
-    // Snapshots are most of the traffic: parse them straight into their type.
+    // Snapshots and changes are most of the traffic: parse them straight into their type.
     if frame.name == "snapshot"
         && let Ok(state) = serde_json::from_str::<State>(&frame.data)
     {
         return Ok(Some(AdminEvent::Snapshot(Box::new(state))));
+    }
+    if frame.name == "change"
+        && let Ok(change) = serde_json::from_str::<Change>(&frame.data)
+    {
+        return Ok(Some(AdminEvent::Change(Box::new(change))));
     }
     let value: serde_json::Value = serde_json::from_str(&frame.data)
         .map_err(|error| ConnError::Protocol(format!("event `{}` is not JSON: {error}", frame.name)))?;
     let tagged = value.get("event").is_some() && value.get("data").is_some();
     let tagged = if tagged { value } else { serde_json::json!({"event": frame.name, "data": value}) };
     let name = tagged["event"].as_str().unwrap_or_default().to_owned();
-    if !["snapshot", "swap", "fault", "refusal", "preemption", "lagged", "canary"].contains(&name.as_str()) {
+    if !["snapshot", "change", "swap", "fault", "refusal", "preemption", "lagged", "canary"]
+        .contains(&name.as_str())
+    {
         return Ok(None);
     }
     serde_json::from_value(tagged)

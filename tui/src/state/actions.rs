@@ -1,50 +1,18 @@
-//! What changes the host: swap, rollback, cancel. Each passes a confirmation, none is possible with
-//! `--read-only`, and every outcome is shown and logged.
+//! What changes the host: swap, promote, rollback, cancel, clear, drain. Each passes a question, none is
+//! possible with `--read-only`, and every outcome is shown and logged.
 
-use infer_api::admin::{AvailablePolicy, Policies, SwapAnswer};
+use infer_api::admin::{PolicySlot, SwapAnswer};
+use serde_json::Value;
 
+use super::dialog::{Dialog, Notice, Prompt};
+use super::form::Form;
 use super::log::Level;
-use super::{App, Effect, Millis};
+use super::swap::{Editing, Mode, Order, Path, Picked, Picker, Plan, Source};
+use super::text::LineEdit;
+use super::{App, Effect, Link, Millis};
 
 /// How long an outcome stays in the footer.
-const NOTICE_MS: Millis = 6_000;
-
-/// Covers the screen and wants an answer.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Dialog {
-    /// Everything about one request.
-    Details {
-        /// Which.
-        id: u64,
-    },
-    /// The policies that can be swapped in.
-    Pick {
-        /// Into which slot.
-        kind: String,
-        /// What there is; `None` until the host has answered.
-        options: Option<Result<Vec<AvailablePolicy>, String>>,
-        /// Which one is selected.
-        selected: usize,
-    },
-    /// A question.
-    Confirm {
-        /// What is asked.
-        question: String,
-        /// What happens on yes.
-        effect: Effect,
-    },
-}
-
-/// An outcome, shown in the footer for a while.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Notice {
-    /// How it went.
-    pub level: Level,
-    /// What happened.
-    pub text: String,
-    /// When it goes away.
-    pub until: Millis,
-}
+const NOTICE_MS: Millis = 8_000;
 
 impl App {
     /// Shows an outcome.
@@ -53,11 +21,26 @@ impl App {
     }
 
     /// Whether changes are allowed; says so where they are not.
-    fn may_change(&mut self, now: Millis) -> bool {
-        if self.read_only {
-            self.notify(Level::Warning, "started with --read-only: nothing is changed".to_owned(), now);
-        }
-        !self.read_only
+    pub(super) fn may_change(&mut self, now: Millis) -> bool {
+        let why = if matches!(self.link, Link::Replay | Link::Ended) {
+            "this is a recording: there is nothing to change"
+        } else if self.read_only {
+            "started with --read-only: nothing is changed"
+        } else {
+            return true;
+        };
+        self.notify(Level::Warning, why.to_owned(), now);
+        false
+    }
+
+    /// The slot of a kind as the host said last.
+    #[must_use]
+    pub fn slot(&self, kind: &str) -> Option<&PolicySlot> {
+        self.state()?.policies.iter().find(|slot| slot.kind == kind)
+    }
+
+    fn confirm(&mut self, question: String, effect: Effect) {
+        self.dialog = Some(Dialog::Confirm { question, effect });
     }
 
     /// Asks whether a request is to be cancelled.
@@ -66,12 +49,34 @@ impl App {
             return;
         }
         let rows = self.state().map_or(&[][..], |state| &state.requests);
-        let Some(row) = rows.iter().find(|row| row.id == id) else { return };
-        let question = format!(
-            "Cancel request {} ({}, {} of {} tokens)?",
-            row.id, row.state, row.generated_tokens, row.max_tokens
-        );
-        self.dialog = Some(Dialog::Confirm { question, effect: Effect::Cancel { id: row.id } });
+        let question = match rows.iter().find(|row| row.id == id) {
+            Some(row) => format!(
+                "Cancel request {} ({}, {} of {} tokens)?",
+                row.id, row.state, row.generated_tokens, row.max_tokens
+            ),
+            None => format!("Cancel request {id}? It is not in the table."),
+        };
+        self.confirm(question, Effect::Cancel { id });
+    }
+
+    /// Asks whether everything that waits is to fail.
+    pub(super) fn ask_clear_queue(&mut self, now: Millis) {
+        if self.may_change(now) {
+            let queue = self.state().map(|state| state.queue).unwrap_or_default();
+            let waiting = queue.waiting + queue.held;
+            self.confirm(
+                format!("Fail all {waiting} requests that wait? Their clients get an error."),
+                Effect::ClearQueue,
+            );
+        }
+    }
+
+    /// Asks whether the host is to take nothing new.
+    pub(super) fn ask_drain(&mut self, now: Millis) {
+        if self.may_change(now) {
+            let question = "Take no new requests from now on? Only a restart of the host undoes this.";
+            self.confirm(question.to_owned(), Effect::Drain);
+        }
     }
 
     /// Opens the list of what can be swapped into the selected slot.
@@ -79,26 +84,95 @@ impl App {
         if !self.may_change(now) {
             return Vec::new();
         }
-        let kind = self.policies.kind().to_owned();
-        self.dialog = Some(Dialog::Pick { kind, options: None, selected: 0 });
+        self.dialog = Some(Dialog::Pick(Picker::new(self.policies.kind())));
         vec![Effect::FetchPolicies]
     }
 
-    /// Asks whether the selected slot is to be rolled back.
-    pub(super) fn ask_rollback(&mut self, now: Millis) {
+    /// Goes on from the list: to the question, or to the path of a file.
+    pub(super) fn picked(&mut self, picker: Picker) {
+        let kind = picker.kind.clone();
+        match picker.selected() {
+            None => self.dialog = Some(Dialog::Pick(picker)),
+            Some(Picked::File) => self.dialog = Some(Dialog::Path(Path { kind, line: LineEdit::default() })),
+            Some(Picked::Policy(policy)) => {
+                let (name, schema) = (policy.name.clone(), policy.config_schema.clone());
+                let quarantined = !policy.sha256.is_empty();
+                let quarantine =
+                    picker.quarantine.iter().find(|q| quarantined && q.sha256 == policy.sha256).cloned();
+                let order =
+                    Order { kind, source: Source::Name(name), mode: Mode::Now, config: None, force: false };
+                let from = self.slot(&order.kind).map(|slot| slot.name.clone()).unwrap_or_default();
+                self.dialog = Some(Dialog::Swap(Box::new(Plan { order, from, schema, quarantine })));
+            }
+        }
+    }
+
+    /// Asks whether an order is to be given.
+    pub(super) fn ask_swap(&mut self, order: Order, now: Millis) {
         if !self.may_change(now) {
             return;
         }
-        let kind = self.policies.kind();
-        let Some(slot) = self.state().and_then(|state| state.policies.iter().find(|slot| slot.kind == kind))
-        else {
+        let from = self.slot(&order.kind).map(|slot| slot.name.clone()).unwrap_or_default();
+        let known = self.policies.known.iter().flat_map(|known| &known.available);
+        let policy = known.into_iter().find(|p| p.kind == order.kind && *p.name == *order.source.text());
+        let schema = policy.map(|policy| policy.config_schema.clone()).unwrap_or_default();
+        self.dialog = Some(Dialog::Swap(Box::new(Plan { order, from, schema, quarantine: None })));
+    }
+
+    /// Opens the form of a plan's configuration.
+    pub(super) fn edit(&mut self, plan: Plan, now: Millis) {
+        let current = plan.order.config.clone().unwrap_or(Value::Null);
+        match Form::new(&plan.schema, &current) {
+            Some(form) => {
+                self.dialog = Some(Dialog::Edit(Box::new(Editing { plan, form, faults: Vec::new() })));
+            }
+            None => {
+                let text =
+                    format!("{} takes no configuration that could be edited here", plan.order.source.text());
+                self.notify(Level::Warning, text, now);
+                self.dialog = Some(Dialog::Swap(Box::new(plan)));
+            }
+        }
+    }
+
+    /// Opens the form of the policy in force.
+    pub(super) fn configure(&mut self, kind: &str, now: Millis) {
+        if !self.may_change(now) {
+            return;
+        }
+        let Some(slot) = self.slot(kind) else { return };
+        if slot.config.is_array() {
+            let text = format!("{kind} is a list of policies; edit it with `infer policy swap`");
+            self.notify(Level::Warning, text, now);
+            return;
+        }
+        let Some(form) = Form::new(&slot.config_schema, &slot.config) else {
+            let text = format!("{} takes no configuration", slot.name);
+            self.notify(Level::Warning, text, now);
             return;
         };
-        match slot.previous.clone() {
+        let order = Order {
+            kind: kind.to_owned(),
+            source: Source::Name(slot.name.clone()),
+            mode: Mode::Now,
+            config: None,
+            force: false,
+        };
+        let plan =
+            Plan { order, from: slot.name.clone(), schema: slot.config_schema.clone(), quarantine: None };
+        self.dialog = Some(Dialog::Edit(Box::new(Editing { plan, form, faults: Vec::new() })));
+    }
+
+    /// Asks whether a slot is to be rolled back.
+    pub(super) fn ask_rollback(&mut self, kind: &str, now: Millis) {
+        if !self.may_change(now) {
+            return;
+        }
+        let Some(slot) = self.slot(kind) else { return };
+        match &slot.previous {
             Some(previous) => {
                 let question = format!("Roll {kind} back from {} to {previous}?", slot.name);
-                let effect = Effect::Rollback { kind: kind.to_owned() };
-                self.dialog = Some(Dialog::Confirm { question, effect });
+                self.confirm(question, Effect::Rollback { kind: kind.to_owned() });
             }
             None => {
                 let text = format!("{kind}: there is nothing to roll back to");
@@ -107,43 +181,78 @@ impl App {
         }
     }
 
-    /// Asks whether the policy picked from the list is to be swapped in.
-    pub(super) fn ask_swap(&mut self) {
-        let Some(Dialog::Pick { kind, options: Some(Ok(options)), selected }) = &self.dialog else { return };
-        let Some(option) = options.get(*selected) else { return };
-        let current = self
-            .state()
-            .and_then(|state| state.policies.iter().find(|slot| slot.kind == *kind))
-            .map_or("", |slot| slot.name.as_str());
-        let question = format!("Swap {kind} from {current} to {}?", option.name);
-        let effect = Effect::Swap { kind: kind.clone(), name: option.name.clone() };
-        self.dialog = Some(Dialog::Confirm { question, effect });
+    /// Asks whether what is tried in a slot is to become live.
+    pub(super) fn ask_promote(&mut self, kind: &str, now: Millis) {
+        if !self.may_change(now) {
+            return;
+        }
+        let Some(slot) = self.slot(kind) else { return };
+        let shadow = slot.shadow.as_ref().filter(|shadow| shadow.state == "watching");
+        let question = if let Some(shadow) = shadow {
+            format!("Make {} live, in place of {}?", shadow.policy, slot.name)
+        } else if slot.state == "canary" {
+            format!("End the trial of {} well, before its window is over?", slot.name)
+        } else {
+            let text = format!("{kind}: nothing runs in shadow or on trial");
+            self.notify(Level::Warning, text, now);
+            return;
+        };
+        self.confirm(question, Effect::Promote { kind: kind.to_owned() });
     }
 
-    pub(super) fn on_available(&mut self, result: Result<Policies, String>) {
-        if let Some(Dialog::Pick { kind, options, selected }) = &mut self.dialog {
-            let of_kind = |policies: Policies| {
-                policies.available.into_iter().filter(|policy| policy.kind == *kind).collect()
-            };
-            *options = Some(result.map(of_kind));
-            *selected = 0;
+    /// Asks whether a slot's shadow is to end.
+    pub(super) fn ask_stop_shadow(&mut self, kind: &str, now: Millis) {
+        if !self.may_change(now) {
+            return;
+        }
+        let shadow = self.slot(kind).and_then(|slot| slot.shadow.as_ref());
+        match shadow.filter(|shadow| shadow.state == "watching") {
+            Some(shadow) => {
+                let question = format!("End {} in the shadow of {kind}?", shadow.policy);
+                self.confirm(question, Effect::StopShadow { kind: kind.to_owned() });
+            }
+            None => {
+                let text = format!("{kind}: nothing runs in shadow");
+                self.notify(Level::Warning, text, now);
+            }
+        }
+    }
+
+    /// Opens the line for a command; the policies' names are wanted for its completion.
+    pub(super) fn open_command(&mut self) -> Vec<Effect> {
+        self.prompt = Some(Prompt::Command(LineEdit::default(), Vec::new()));
+        if self.policies.known.is_none() && self.link == Link::Live {
+            vec![Effect::FetchPolicies]
+        } else {
+            Vec::new()
         }
     }
 
     pub(super) fn on_swapped(
         &mut self,
         kind: &str,
-        rollback: bool,
+        verb: &str,
         result: Result<SwapAnswer, String>,
         now: Millis,
     ) -> Vec<Effect> {
-        let verb = if rollback { "rolled back" } else { "swapped" };
         match result {
             Ok(answer) => {
-                let text = format!(
-                    "{kind} {verb}: {} -> {} at step {}, pause {:.1} us, state {}",
-                    answer.from, answer.to, answer.at_step, answer.pause_us, answer.state
+                let what = if answer.mode == "shadow" {
+                    format!("{kind}: {} runs in the shadow of {}", answer.to, answer.from)
+                } else {
+                    format!("{kind} {verb}: {} -> {}", answer.from, answer.to)
+                };
+                let mut text = format!(
+                    "{what} at step {}, pause {:.1} us, state {}",
+                    answer.at_step, answer.pause_us, answer.state
                 );
+                if answer.mode == "shadow" {
+                    // The host tells of swaps by itself, but not of shadows.
+                    self.live.log.push(now, Level::Info, "console", text.clone());
+                }
+                if matches!(answer.mode.as_str(), "now" | "canary" | "promote") {
+                    text += "; r goes back";
+                }
                 self.notify(Level::Info, text, now);
             }
             Err(error) => {
@@ -154,20 +263,5 @@ impl App {
         }
         self.policies.forget_history();
         self.on_tick(now)
-    }
-
-    pub(super) fn on_cancelled(&mut self, id: u64, result: Result<(), String>, now: Millis) {
-        match result {
-            Ok(()) => {
-                let text = format!("request {id} cancelled from this console");
-                self.live.log.push(now, Level::Info, "console", text.clone());
-                self.notify(Level::Info, text, now);
-            }
-            Err(error) => {
-                let text = format!("request {id} not cancelled: {error}");
-                self.live.log.push(now, Level::Error, "console", text.clone());
-                self.notify(Level::Error, text, now);
-            }
-        }
     }
 }

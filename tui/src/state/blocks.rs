@@ -1,34 +1,42 @@
-//! The block map: which blocks are free, cached, used, shared, folded into as many cells as the screen
-//! has. The counts come from the very characters that are drawn, so the legend sums up by construction.
+//! The block map: what the pool holds, folded into as many cells as the screen has. The host folds, so
+//! a pool of a hundred thousand blocks costs no more than the screen has room for; the counts in the
+//! legend are the host's and of every block.
 
-use infer_api::admin::Blocks;
+use infer_api::admin::{BlockCounts, BlockInfo, BlockMap};
 
 use super::Millis;
 
-/// Time between two fetches while the map is shown.
-pub const REFRESH_MS: Millis = 500;
+/// Time between two looks at a small pool while the map is shown.
+const REFRESH_MS: Millis = 500;
+/// Blocks from which on the host is asked half as often.
+const LARGE: u32 = 16_384;
+/// Cells that are asked for at least, so that a larger window has something to show at once.
+const MIN_CELLS: usize = 256;
+/// Cells that are asked for at most.
+const MAX_CELLS: usize = 32_768;
 
-/// State of a block.
+/// State of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "named as in the wire format")]
 pub enum BlockState {
     Free,
     Cached,
+    Kept,
     Used,
     Shared,
 }
 
 impl BlockState {
     /// All of them, in the order of the legend.
-    pub const ALL: [Self; 4] = [Self::Used, Self::Shared, Self::Cached, Self::Free];
+    pub const ALL: [Self; 5] = [Self::Used, Self::Shared, Self::Cached, Self::Kept, Self::Free];
 
-    /// From the wire's character; one that this console doesn't know counts as used, so that no block is
-    /// lost from the sum.
+    /// From the wire's letter; one that this console doesn't know counts as used.
     #[must_use]
-    pub fn of(character: char) -> Self {
-        match character {
+    pub fn of(letter: char) -> Self {
+        match letter {
             'f' => Self::Free,
             'c' => Self::Cached,
+            'k' => Self::Kept,
             's' => Self::Shared,
             _ => Self::Used,
         }
@@ -40,70 +48,64 @@ impl BlockState {
         match self {
             Self::Free => "free",
             Self::Cached => "cached",
+            Self::Kept => "kept",
             Self::Used => "used",
             Self::Shared => "shared",
         }
     }
+
+    /// How many blocks are in it.
+    #[must_use]
+    pub fn count(self, counts: &BlockCounts) -> u32 {
+        match self {
+            Self::Free => counts.free,
+            Self::Cached => counts.cached,
+            Self::Kept => counts.kept,
+            Self::Used => counts.used,
+            Self::Shared => counts.shared,
+        }
+    }
 }
 
-/// How many blocks are in each state.
+/// What colours mean on the map.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs, reason = "named by what they count")]
-pub struct Counts {
-    pub free: usize,
-    pub cached: usize,
-    pub used: usize,
-    pub shared: usize,
+#[allow(missing_docs, reason = "named as in the query")]
+pub enum ColourBy {
+    #[default]
+    State,
+    Tenant,
+    Age,
+    References,
 }
 
-impl Counts {
-    /// Counts states.
-    #[must_use]
-    pub fn of(states: impl IntoIterator<Item = BlockState>) -> Self {
-        let mut counts = Self::default();
-        for state in states {
-            *match state {
-                BlockState::Free => &mut counts.free,
-                BlockState::Cached => &mut counts.cached,
-                BlockState::Used => &mut counts.used,
-                BlockState::Shared => &mut counts.shared,
-            } += 1;
-        }
-        counts
-    }
+impl ColourBy {
+    /// All of them, in the order of the key.
+    pub const ALL: [Self; 4] = [Self::State, Self::Tenant, Self::Age, Self::References];
 
-    /// Of one state.
+    /// Its name, as the host knows it.
     #[must_use]
-    pub fn get(&self, state: BlockState) -> usize {
-        match state {
-            BlockState::Free => self.free,
-            BlockState::Cached => self.cached,
-            BlockState::Used => self.used,
-            BlockState::Shared => self.shared,
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::State => "state",
+            Self::Tenant => "tenant",
+            Self::Age => "age",
+            Self::References => "references",
         }
     }
 
-    /// Of all.
+    /// The one after it.
     #[must_use]
-    pub fn total(&self) -> usize {
-        self.free + self.cached + self.used + self.shared
-    }
-
-    /// The state that most of them are in; of equals the busier one.
-    #[must_use]
-    pub fn majority(&self) -> BlockState {
-        [BlockState::Shared, BlockState::Used, BlockState::Cached, BlockState::Free]
-            .into_iter()
-            .rev()
-            .max_by_key(|&state| self.get(state))
-            .expect("four states")
+    pub fn next(self) -> Self {
+        Self::ALL[(self as usize + 1) % Self::ALL.len()]
     }
 }
 
 /// How the pool is laid out on the screen. View and cursor keys both compute it, from the same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
-    /// Blocks in a cell; the last cell may have fewer.
+    /// The host's cells in a cell of the screen; more than one only where the window just shrank.
+    pub fold: usize,
+    /// Blocks in a cell of the screen; the last may have fewer.
     pub per_cell: usize,
     /// Cells that are drawn.
     pub cells: usize,
@@ -114,75 +116,143 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// Fits `blocks` into `width` x `height` screen cells.
+    /// Fits a map into `width` x `height` screen cells.
     #[must_use]
-    pub fn new(blocks: usize, (width, height): (u16, u16)) -> Self {
+    pub fn new(map: &BlockMap, (width, height): (u16, u16)) -> Self {
         let (width, height) = (usize::from(width).max(1), usize::from(height).max(1));
-        let cell_width = if blocks <= (width / 2) * height { 2 } else { 1 };
+        let there = map.states.len();
+        let cell_width = if there <= (width / 2) * height { 2 } else { 1 };
         let columns = (width / cell_width).max(1);
-        let per_cell = blocks.div_ceil(columns * height).max(1);
-        Self { per_cell, cells: blocks.div_ceil(per_cell), columns, cell_width }
+        let fold = there.div_ceil(columns * height).max(1);
+        let per_cell = fold * map.per_cell.max(1) as usize;
+        Self { fold, per_cell, cells: there.div_ceil(fold), columns, cell_width }
     }
+}
+
+/// What is known of the blocks under the cursor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Under {
+    /// One block.
+    Block(BlockInfo),
+    /// A group of them.
+    Group(BlockMap),
+}
+
+/// What the host is to be asked for the screen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "named by what they ask")]
+pub enum Wanted {
+    Map { by: ColourBy, cells: usize },
+    Block { id: u32 },
+    Group { from: u32, count: u32 },
 }
 
 /// The screen's state.
 #[derive(Clone, Debug, Default)]
 pub struct BlocksPane {
     /// The map, once it came.
-    pub blocks: Option<Blocks>,
-    /// State of each block of it.
-    pub states: Vec<BlockState>,
-    /// Why the last fetch failed.
+    pub map: Option<BlockMap>,
+    /// Why the last look failed.
     pub error: Option<String>,
+    /// What colours mean.
+    pub by: ColourBy,
     /// The block under the cursor.
-    pub cursor: usize,
+    pub cursor: u32,
+    /// What stands there, and of which block or group it was asked.
+    pub under: Option<(Wanted, Result<Under, String>)>,
     /// Width and height that the map has on the screen.
     pub room: (u16, u16),
     asked_at: Option<Millis>,
     waiting: bool,
+    under_asked: Option<(Wanted, Millis)>,
+    under_waiting: bool,
 }
 
 impl BlocksPane {
-    /// Whether it is time to fetch; then the fetch counts as begun.
-    pub fn wants_fetch(&mut self, now: Millis) -> bool {
-        let due = self.asked_at.is_none_or(|at| now.saturating_sub(at) >= REFRESH_MS);
-        if self.waiting || !due {
-            return false;
+    /// What is due to be asked; it then counts as begun.
+    pub fn wants(&mut self, now: Millis) -> Vec<Wanted> {
+        let mut wanted = Vec::new();
+        let refresh = match &self.map {
+            Some(map) if map.total > LARGE => 2 * REFRESH_MS,
+            _ => REFRESH_MS,
+        };
+        let due = |at: Millis| now.saturating_sub(at) >= refresh;
+        if !self.waiting && self.asked_at.is_none_or(due) {
+            self.waiting = true;
+            self.asked_at = Some(now);
+            let room = usize::from(self.room.0) * usize::from(self.room.1);
+            wanted.push(Wanted::Map { by: self.by, cells: room.clamp(MIN_CELLS, MAX_CELLS) });
         }
-        self.waiting = true;
-        self.asked_at = Some(now);
-        true
+        if let Some(under) = self.wanted_under() {
+            let fresh = self.under_asked.as_ref().is_some_and(|(asked, at)| *asked == under && !due(*at));
+            if !self.under_waiting && !fresh {
+                self.under_waiting = true;
+                self.under_asked = Some((under.clone(), now));
+                wanted.push(under);
+            }
+        }
+        wanted
     }
 
-    /// Takes the host's answer.
-    pub fn on_answer(&mut self, result: Result<Blocks, String>, _now: Millis) {
+    /// The next look is due at once: what is wanted is another thing now.
+    pub fn forget(&mut self) {
+        self.asked_at = None;
+    }
+
+    fn wanted_under(&self) -> Option<Wanted> {
+        let map = self.map.as_ref()?;
+        let per_cell = Grid::new(map, self.room).per_cell as u32;
+        if per_cell == 1 {
+            return Some(Wanted::Block { id: self.cursor });
+        }
+        let from = self.cursor / per_cell * per_cell;
+        Some(Wanted::Group { from, count: per_cell.min(map.total - from) })
+    }
+
+    /// Takes the host's answer about the pool.
+    pub fn on_map(&mut self, result: Result<BlockMap, String>) {
         self.waiting = false;
         match result {
-            Ok(blocks) => {
-                self.states = blocks.states.chars().map(BlockState::of).collect();
-                self.cursor = self.cursor.min(self.states.len().saturating_sub(1));
-                self.blocks = Some(blocks);
+            Ok(map) => {
+                self.cursor = self.cursor.min(map.total.saturating_sub(1));
+                self.map = Some(map);
                 self.error = None;
             }
             Err(error) => self.error = Some(error),
         }
     }
 
-    /// Totals of the whole map.
+    /// Takes the host's answer about what is under the cursor.
+    pub fn on_under(&mut self, of: Wanted, result: Result<Under, String>) {
+        self.under_waiting = false;
+        self.under = Some((of, result));
+    }
+
+    /// What is under the cursor, where it is known.
     #[must_use]
-    pub fn counts(&self) -> Counts {
-        Counts::of(self.states.iter().copied())
+    pub fn under(&self) -> Option<&Result<Under, String>> {
+        let wanted = self.wanted_under()?;
+        self.under.as_ref().filter(|(of, _)| *of == wanted).map(|(_, result)| result)
     }
 
     /// Moves the cursor by cells and by rows.
     pub fn move_cells(&mut self, cells: isize, rows: isize) {
-        let grid = Grid::new(self.states.len(), self.room);
+        let Some(map) = &self.map else { return };
+        let grid = Grid::new(map, self.room);
         let cells = rows.saturating_mul(grid.columns.cast_signed()).saturating_add(cells);
-        self.move_by(cells.saturating_mul(grid.per_cell.cast_signed()));
+        let blocks = cells.saturating_mul(grid.per_cell.cast_signed());
+        let last = map.total.saturating_sub(1) as usize;
+        self.cursor = (self.cursor as usize).saturating_add_signed(blocks).min(last) as u32;
     }
 
-    fn move_by(&mut self, blocks: isize) {
-        self.cursor = self.cursor.saturating_add_signed(blocks).min(self.states.len().saturating_sub(1));
+    /// Puts the cursor on a cell of the screen, where there is one.
+    pub fn point_at(&mut self, column: usize, row: usize) {
+        let Some(map) = &self.map else { return };
+        let grid = Grid::new(map, self.room);
+        let cell = row * grid.columns + column / grid.cell_width;
+        if column / grid.cell_width < grid.columns && cell < grid.cells {
+            self.cursor = (cell * grid.per_cell) as u32;
+        }
     }
 }
 
@@ -190,39 +260,42 @@ impl BlocksPane {
 mod tests {
     use super::*;
 
-    fn pane(states: &str) -> BlocksPane {
-        let mut pane = BlocksPane::default();
-        pane.on_answer(Ok(Blocks { states: states.into(), ..Blocks::default() }), 0);
+    fn map(cells: usize, per_cell: u32) -> BlockMap {
+        let total = cells as u32 * per_cell;
+        BlockMap {
+            total,
+            per_cell,
+            counts: BlockCounts { free: total, ..BlockCounts::default() },
+            states: "f".repeat(cells),
+            ..BlockMap::default()
+        }
+    }
+
+    fn pane(cells: usize, per_cell: u32, room: (u16, u16)) -> BlocksPane {
+        let mut pane = BlocksPane { room, ..BlocksPane::default() };
+        pane.on_map(Ok(map(cells, per_cell)));
         pane
     }
 
     #[test]
-    fn the_counts_sum_to_the_pool_whatever_the_host_sends() {
-        let counts = pane("ffccuuus?").counts();
-        assert_eq!(counts, Counts { free: 2, cached: 2, used: 4, shared: 1 });
-        assert_eq!(counts.total(), 9);
-    }
-
-    #[test]
-    fn every_block_has_a_cell_and_every_cell_fits() {
-        for blocks in [0, 1, 7, 100, 1_024, 99_999] {
+    fn every_cell_of_the_host_has_a_place_and_every_place_is_on_the_screen() {
+        for cells in [0, 1, 7, 100, 1_024, 9_999] {
             for room in [(0, 0), (1, 1), (3, 1), (80, 20), (200, 50)] {
-                let grid = Grid::new(blocks, room);
+                let grid = Grid::new(&map(cells, 3), room);
                 let area = usize::from(room.0.max(1)) * usize::from(room.1.max(1));
                 assert!(
                     grid.cells * grid.cell_width <= area.max(grid.cell_width),
-                    "{blocks}, {room:?}: {grid:?}"
+                    "{cells}, {room:?}: {grid:?}"
                 );
-                assert!(grid.cells * grid.per_cell >= blocks, "{blocks}, {room:?}: {grid:?}");
-                assert!(grid.cells.saturating_sub(1) * grid.per_cell < blocks.max(1), "{grid:?}");
+                assert!(grid.cells * grid.fold >= cells, "{cells}, {room:?}: {grid:?}");
+                assert_eq!(grid.per_cell, grid.fold * 3);
             }
         }
     }
 
     #[test]
-    fn the_cursor_moves_by_what_a_row_shows() {
-        let mut pane = pane(&"f".repeat(100));
-        pane.room = (20, 10);
+    fn the_cursor_moves_by_what_a_row_shows_and_stays_inside() {
+        let mut pane = pane(100, 1, (20, 10));
         pane.move_cells(1, 2);
         assert_eq!(pane.cursor, 21);
         pane.room = (10, 5);
@@ -232,27 +305,38 @@ mod tests {
         assert_eq!(pane.cursor, 0);
         pane.move_cells(0, isize::MAX);
         assert_eq!(pane.cursor, 99);
+        pane.on_map(Ok(map(5, 1)));
+        assert_eq!(pane.cursor, 4);
     }
 
     #[test]
-    fn a_folded_cell_shows_its_majority_and_of_equals_the_busier() {
-        let majority = |states: &str| Counts::of(states.chars().map(BlockState::of)).majority();
-        assert_eq!(majority("ffu"), BlockState::Free);
-        assert_eq!(majority("fu"), BlockState::Used);
-        assert_eq!(majority("fcus"), BlockState::Shared);
+    fn a_click_points_at_a_cell_and_beside_the_map_at_none() {
+        let mut pane = pane(1_000, 10, (50, 20));
+        pane.point_at(7, 2);
+        assert_eq!(pane.cursor, 1_070);
+        pane.point_at(60, 2);
+        assert_eq!(pane.cursor, 1_070);
     }
 
     #[test]
-    fn one_fetch_at_a_time_and_the_cursor_stays_inside() {
-        let mut pane = pane("ffff");
-        assert!(pane.wants_fetch(0));
-        assert!(!pane.wants_fetch(10_000));
-        pane.move_by(99);
-        assert_eq!(pane.cursor, 3);
-        pane.on_answer(Ok(Blocks { states: "ff".into(), ..Blocks::default() }), 0);
-        assert_eq!(pane.cursor, 1);
-        assert!(pane.wants_fetch(10_000));
-        pane.on_answer(Err("no".into()), 0);
-        assert_eq!((pane.states.len(), pane.error.as_deref()), (2, Some("no")));
+    fn one_look_at_a_time_a_single_block_or_a_group_and_large_pools_less_often() {
+        let mut small = pane(100, 1, (40, 10));
+        assert_eq!(
+            small.wants(0),
+            [Wanted::Map { by: ColourBy::State, cells: 400 }, Wanted::Block { id: 0 }]
+        );
+        assert_eq!(small.wants(9_000), [], "neither is answered yet");
+        small.on_under(Wanted::Block { id: 0 }, Err("no".into()));
+        assert_eq!(small.wants(9_000), [Wanted::Block { id: 0 }]);
+        assert!(small.under().is_some());
+        small.move_cells(1, 0);
+        assert!(small.under().is_none(), "that was another block");
+
+        let mut large = pane(10_000, 10, (200, 50));
+        large.cursor = 99_999;
+        assert_eq!(large.wants(0)[1], Wanted::Group { from: 99_990, count: 10 });
+        large.on_map(Ok(map(10_000, 10)));
+        assert_eq!(large.wants(600), []);
+        assert_eq!(large.wants(1_000).len(), 1);
     }
 }

@@ -7,40 +7,59 @@ use infer_api::admin::State;
 
 use super::Millis;
 
-/// Seconds that are kept.
-pub const CAPACITY: usize = 600;
+/// Seconds that are kept: an hour.
+pub const CAPACITY: usize = 3_600;
+/// Seconds that a column of a graph may stand for, from the closest look to the widest.
+pub const WINDOWS: [usize; 6] = [1, 2, 5, 10, 20, 30];
 
 /// One second's values.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[allow(missing_docs, reason = "named as in the snapshot")]
 pub struct Sample {
-    pub generated: f64,
-    pub prompt: f64,
-    pub ttft_p50_ms: f64,
-    pub ttft_p99_ms: f64,
-    pub itl_p50_ms: f64,
-    pub itl_p99_ms: f64,
-    pub running: f64,
-    pub waiting: f64,
-    pub used_blocks: f64,
+    pub generated: f32,
+    pub ttft_p50_ms: f32,
+    pub ttft_p99_ms: f32,
+    pub itl_p50_ms: f32,
+    pub itl_p99_ms: f32,
+    pub running: f32,
+    pub waiting: f32,
+    pub used_blocks: f32,
+    /// Refused and evicted since the host started: graphs show how much that grew.
+    pub refused: f32,
+    pub evicted: f32,
+    pub prefix_queries: f32,
+    pub prefix_hits: f32,
 }
 
 impl Sample {
     /// What is kept of a snapshot.
     #[must_use]
     pub fn of(state: &State) -> Self {
+        let counters = &state.counters;
         Self {
-            generated: state.rates.generated_tokens,
-            prompt: state.rates.prompt_tokens,
-            ttft_p50_ms: state.latencies.ttft_p50_ms,
-            ttft_p99_ms: state.latencies.ttft_p99_ms,
-            itl_p50_ms: state.latencies.itl_p50_ms,
-            itl_p99_ms: state.latencies.itl_p99_ms,
-            running: f64::from(state.queue.running),
-            waiting: f64::from(state.queue.waiting + state.queue.held + state.queue.preempted),
-            used_blocks: f64::from(state.memory.used),
+            generated: state.rates.generated_tokens as f32,
+            ttft_p50_ms: state.latencies.ttft_p50_ms as f32,
+            ttft_p99_ms: state.latencies.ttft_p99_ms as f32,
+            itl_p50_ms: state.latencies.itl_p50_ms as f32,
+            itl_p99_ms: state.latencies.itl_p99_ms as f32,
+            running: state.queue.running as f32,
+            waiting: (state.queue.waiting + state.queue.held + state.queue.preempted) as f32,
+            used_blocks: state.memory.used as f32,
+            refused: counters.refused.values().sum::<u64>() as f32,
+            evicted: counters.evicted_blocks as f32,
+            prefix_queries: counters.prefix_queries as f32,
+            prefix_hits: counters.prefix_hits as f32,
         }
     }
+}
+
+/// How the values of a column's seconds become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Join {
+    /// Their mean, for rates.
+    Mean,
+    /// The largest, for latencies and queues: a spike must not drown.
+    Most,
 }
 
 /// The last [`CAPACITY`] seconds.
@@ -71,21 +90,53 @@ impl History {
         *self.seconds.back_mut().expect("just filled") = Some(sample);
     }
 
-    /// The last `count` seconds up to `now`, oldest first, gaps included.
+    /// The last `columns` columns of `width` seconds each, up to `now`, oldest first. A column without a
+    /// sample is a gap. Columns end at multiples of `width`, so that the past doesn't flicker.
     #[must_use]
-    pub fn series(&self, now: Millis, count: usize, value: impl Fn(&Sample) -> f64) -> Vec<Option<f64>> {
+    pub fn series(
+        &self,
+        now: Millis,
+        columns: usize,
+        width: usize,
+        join: Join,
+        value: impl Fn(&Sample) -> f32,
+    ) -> Vec<Option<f64>> {
+        let width = width.max(1);
         // A second that has only begun is not yet a gap.
-        let silent = match (now / 1_000).saturating_sub(self.last) {
-            1 => 0,
-            seconds => usize::try_from(seconds).unwrap_or(usize::MAX),
-        };
-        (0..count)
+        let end = match (now / 1_000).saturating_sub(self.last) {
+            0 | 1 => self.last,
+            _ => now / 1_000,
+        } as usize;
+        let last_column = end / width;
+        (0..columns)
             .rev()
             .map(|back| {
-                let index = (self.seconds.len().checked_sub(1)? + silent).checked_sub(back)?;
-                self.seconds.get(index)?.as_ref().map(&value)
+                let first = last_column.checked_sub(back)? * width;
+                let values = (first..first + width).filter_map(|second| {
+                    let back = (self.last as usize).checked_sub(second)?;
+                    let at = self.seconds.len().checked_sub(back + 1)?;
+                    self.seconds[at].as_ref().map(|sample| f64::from(value(sample)))
+                });
+                match join {
+                    Join::Most => values.reduce(f64::max),
+                    Join::Mean => {
+                        let (sum, count) = values.fold((0.0, 0_u32), |(sum, n), value| (sum + value, n + 1));
+                        (count > 0).then(|| sum / f64::from(count))
+                    }
+                }
             })
             .collect()
+    }
+
+    /// How much a counter grew per second over the last `seconds`; `None` where there is too little to say.
+    #[must_use]
+    pub fn growth(&self, seconds: usize, counter: impl Fn(&Sample) -> f32) -> Option<f64> {
+        let last = (*self.seconds.back()?).as_ref()?;
+        let first = self.seconds.len().saturating_sub(seconds + 1);
+        let (at, earlier) =
+            (first..self.seconds.len() - 1).find_map(|at| Some((at, self.seconds[at].as_ref()?)))?;
+        let passed = (self.seconds.len() - 1 - at) as f64;
+        Some(f64::from(counter(last) - counter(earlier)) / passed)
     }
 }
 
@@ -93,7 +144,7 @@ impl History {
 mod tests {
     use super::*;
 
-    fn sample(generated: f64) -> Sample {
+    fn sample(generated: f32) -> Sample {
         Sample { generated, ..Sample::default() }
     }
 
@@ -103,20 +154,44 @@ mod tests {
         for (now, value) in [(1_000, 1.0), (1_900, 2.0), (2_100, 3.0), (5_000, 4.0)] {
             history.push(now, sample(value));
         }
-        let series = |now| history.series(now, 6, |s| s.generated);
+        let series = |now| history.series(now, 6, 1, Join::Mean, |s| s.generated);
         assert_eq!(series(5_500), [None, Some(2.0), Some(3.0), None, None, Some(4.0)]);
         assert_eq!(series(7_000), [Some(3.0), None, None, Some(4.0), None, None]);
-        assert_eq!(History::default().series(0, 2, |s| s.generated), [None, None]);
+        assert_eq!(History::default().series(0, 2, 1, Join::Mean, |s| s.generated), [None, None]);
+    }
+
+    #[test]
+    fn a_wider_window_joins_seconds_and_its_past_stands_still() {
+        let mut history = History::default();
+        for second in 0..10 {
+            history.push(second * 1_000, sample(second as f32));
+        }
+        let series = |join| history.series(9_000, 3, 5, join, |s| s.generated);
+        assert_eq!(series(Join::Mean), [None, Some(2.0), Some(7.0)]);
+        assert_eq!(series(Join::Most), [None, Some(4.0), Some(9.0)]);
+        history.push(11_000, sample(1.0));
+        let later = history.series(11_000, 3, 5, Join::Mean, |s| s.generated);
+        assert_eq!(later, [Some(2.0), Some(7.0), Some(1.0)]);
+    }
+
+    #[test]
+    fn a_counters_growth_needs_two_samples() {
+        let mut history = History::default();
+        let growth = |history: &History| history.growth(10, |s| s.generated);
+        history.push(0, sample(5.0));
+        assert_eq!(growth(&history), None);
+        history.push(4_000, sample(13.0));
+        assert_eq!(growth(&history), Some(2.0));
     }
 
     #[test]
     fn it_is_bounded() {
         let mut history = History::default();
-        for second in 0..2_000 {
+        for second in 0..6_000 {
             history.push(second * 1_000, sample(1.0));
         }
         history.push(90_000_000, sample(2.0));
         assert_eq!(history.seconds.len(), CAPACITY);
-        assert_eq!(history.series(90_000_000, 2, |s| s.generated), [None, Some(2.0)]);
+        assert_eq!(history.series(90_000_000, 2, 1, Join::Mean, |s| s.generated), [None, Some(2.0)]);
     }
 }

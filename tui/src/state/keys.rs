@@ -1,13 +1,38 @@
-//! What each key means where. A dialog takes keys first, then the help, then the screen, then the
-//! keys that work everywhere.
+//! What each key means where. A line that is typed takes keys first, then a dialog, the help, the keys
+//! that work everywhere, and last the screen.
 
 use crate::input::Key;
 
-use super::actions::Dialog;
+use super::blocks::Under;
+use super::command::{self, Command};
+use super::dialog::{Dialog, Prompt};
+use super::log::Level;
+use super::swap::{Mode, Order, Path, Plan, Source};
+use super::text::{Filter, LineEdit};
 use super::{App, Effect, Millis, Screen};
 
 /// Rows that page keys move by.
 const PAGE: isize = 10;
+
+/// What stands where the mouse clicked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hit {
+    /// A screen's title.
+    Tab(Screen),
+    /// A row of the table of requests.
+    Request(usize),
+    /// A policy slot.
+    Slot(usize),
+    /// A prefix of the cache.
+    Prefix(usize),
+    /// A place on the block map, from its upper left corner.
+    Cell {
+        /// Columns of the screen.
+        column: usize,
+        /// Rows.
+        row: usize,
+    },
+}
 
 impl App {
     /// Takes a key.
@@ -15,32 +40,105 @@ impl App {
         if key == Key::Interrupt {
             return vec![Effect::Quit];
         }
-        if self.dialog.is_some() {
-            return self.on_dialog_key(key, now);
+        if let Some(prompt) = self.prompt.take() {
+            return self.on_prompt_key(prompt, key, now);
         }
-        if self.help {
-            self.help = false;
-            if key == Key::Char('q') {
-                return vec![Effect::Quit];
+        if let Some(dialog) = self.dialog.take() {
+            let mut effects = self.on_dialog_key(dialog, key, now);
+            effects.extend(self.on_tick(now));
+            return effects;
+        }
+        if let Some(scroll) = self.help.take() {
+            match key.motion() {
+                Key::Char('q') => return vec![Effect::Quit],
+                Key::Down | Key::PageDown => self.help = Some(scroll + 1),
+                Key::Up | Key::PageUp => self.help = Some(scroll.saturating_sub(1)),
+                _ => {}
             }
             return Vec::new();
         }
-        self.on_global_key(key, now).unwrap_or_else(|| self.on_screen_key(key, now))
+        if let Some(mut effects) = self.on_global_key(key, now) {
+            effects.extend(self.on_tick(now));
+            return effects;
+        }
+        let mut effects = self.on_screen_key(key, now);
+        effects.extend(self.on_tick(now));
+        effects
     }
 
     /// `None` where the key has no meaning everywhere.
     fn on_global_key(&mut self, key: Key, now: Millis) -> Option<Vec<Effect>> {
         match key {
             Key::Char('q') => return Some(vec![Effect::Quit]),
-            Key::Char('?') => self.help = true,
+            Key::Char('?') => self.help = Some(0),
+            Key::Char(':') => return Some(self.open_command()),
+            Key::Char('/') => {
+                let filter = match self.screen {
+                    Screen::Requests => &self.requests.filter,
+                    Screen::Log => &self.log.filter,
+                    _ => {
+                        let text = "there is nothing to filter here; requests and the log have filters";
+                        self.notify(Level::Warning, text.to_owned(), now);
+                        return Some(Vec::new());
+                    }
+                };
+                self.prompt = Some(Prompt::Filter(LineEdit::new(filter.text())));
+            }
             Key::Char(' ') => self.toggle_pause(),
-            Key::Char(digit @ '1'..='5') => self.screen = Screen::ALL[digit as usize - '1' as usize],
+            Key::Char('+' | '=') => self.settings.zoom(1),
+            Key::Char('-') => self.settings.zoom(-1),
+            Key::Char('t') => {
+                self.settings.next_theme();
+                let text = format!("theme {}", self.settings.theme.name());
+                self.notify(Level::Info, text, now);
+            }
+            Key::Char('m') => return Some(self.toggle_mouse(now)),
+            Key::Char('y') => return Some(self.copy(now)),
+            Key::Char(digit @ '1'..='6') => self.screen = Screen::ALL[digit as usize - '1' as usize],
             Key::Tab => self.screen = self.screen.step(1),
             Key::BackTab => self.screen = self.screen.step(Screen::ALL.len() - 1),
-            Key::Escape => self.notice = None,
+            Key::Escape if self.notice.is_some() => self.notice = None,
+            Key::Escape => self.set_filter(""),
             _ => return None,
         }
-        Some(self.on_tick(now))
+        Some(Vec::new())
+    }
+
+    pub(super) fn toggle_mouse(&mut self, now: Millis) -> Vec<Effect> {
+        self.settings.mouse = !self.settings.mouse;
+        let text = if self.settings.mouse {
+            "the mouse points and scrolls; hold shift to select text"
+        } else {
+            "the mouse is the terminal's again"
+        };
+        self.notify(Level::Info, text.to_owned(), now);
+        vec![Effect::Mouse(self.settings.mouse)]
+    }
+
+    /// Takes a click.
+    pub fn on_hit(&mut self, hit: Hit, now: Millis) -> Vec<Effect> {
+        if self.dialog.is_some() || self.prompt.is_some() || self.help.take().is_some() {
+            return Vec::new();
+        }
+        match hit {
+            Hit::Tab(screen) => self.screen = screen,
+            Hit::Request(row) => {
+                let feed = self.frozen.as_deref().unwrap_or(&self.live);
+                let rows = feed.state.as_ref().map_or(&[][..], |state| &state.requests);
+                let again = self.requests.selected_row() == row;
+                self.requests.select(rows, row);
+                if again && let Some(row) = self.requests.selected(rows) {
+                    self.dialog = Some(Dialog::Details { id: row.id });
+                }
+            }
+            Hit::Slot(slot) => self.policies.select(slot),
+            Hit::Prefix(prefix) => {
+                self.cache.selected = 0;
+                self.cache.move_by(prefix.cast_signed());
+            }
+            Hit::Cell { column, row } => self.blocks.point_at(column, row),
+        }
+        self.on_tick(now)
     }
 
     fn on_screen_key(&mut self, key: Key, now: Millis) -> Vec<Effect> {
@@ -49,9 +147,16 @@ impl App {
             Screen::Blocks => self.on_blocks_key(key),
             Screen::Requests => self.on_requests_key(key, now),
             Screen::Policies => return self.on_policies_key(key, now),
+            Screen::Cache => match key.motion() {
+                Key::Up => self.cache.move_by(-1),
+                Key::Down => self.cache.move_by(1),
+                Key::Home | Key::PageUp => self.cache.move_by(isize::MIN),
+                Key::End | Key::PageDown => self.cache.move_by(isize::MAX),
+                _ => {}
+            },
             Screen::Log => self.on_log_key(key),
         }
-        self.on_tick(now)
+        Vec::new()
     }
 
     /// Nothing to select there, so the arrows lead to the neighbours.
@@ -73,6 +178,18 @@ impl App {
             Key::PageDown => self.blocks.move_cells(0, PAGE),
             Key::Home => self.blocks.move_cells(isize::MIN, 0),
             Key::End => self.blocks.move_cells(isize::MAX, 0),
+            Key::Char('c') => {
+                self.blocks.by = self.blocks.by.next();
+                self.blocks.forget();
+            }
+            Key::Enter => {
+                // To the request that holds what is under the cursor.
+                let Some(Ok(Under::Block(block))) = self.blocks.under() else { return };
+                if let Some(&id) = block.holders.first() {
+                    self.screen = Screen::Requests;
+                    self.dialog = Some(Dialog::Details { id });
+                }
+            }
             _ => {}
         }
     }
@@ -105,36 +222,161 @@ impl App {
     }
 
     fn on_policies_key(&mut self, key: Key, now: Millis) -> Vec<Effect> {
+        let kind = self.policies.kind();
         match key.motion() {
             Key::Up | Key::Left => self.policies.move_by(-1),
             Key::Down | Key::Right => self.policies.move_by(1),
+            Key::PageDown => self.policies.scroll += 1,
+            Key::PageUp => self.policies.scroll = self.policies.scroll.saturating_sub(1),
             Key::Char('s') | Key::Enter => return self.open_picker(now),
-            Key::Char('r') => self.ask_rollback(now),
+            Key::Char('f') if self.may_change(now) => {
+                self.dialog = Some(Dialog::Path(Path { kind: kind.to_owned(), line: LineEdit::default() }));
+            }
+            Key::Char('e') => self.configure(kind, now),
+            Key::Char('r') => self.ask_rollback(kind, now),
+            Key::Char('p') => self.ask_promote(kind, now),
+            Key::Char('x') => self.ask_stop_shadow(kind, now),
             _ => {}
         }
-        self.on_tick(now)
+        Vec::new()
     }
 
     fn on_log_key(&mut self, key: Key) {
-        let log = match &mut self.frozen {
-            Some(frozen) => &mut frozen.log,
-            None => &mut self.live.log,
-        };
+        let feed = self.frozen.as_deref().unwrap_or(&self.live);
+        let shown = feed.log.shown(&self.log.filter).count();
         match key.motion() {
-            Key::Up => log.scroll_by(1),
-            Key::Down => log.scroll_by(-1),
-            Key::PageUp => log.scroll_by(PAGE),
-            Key::PageDown => log.scroll_by(-PAGE),
-            Key::Home => log.scroll_by(isize::MAX),
-            Key::End => log.scroll_by(isize::MIN),
+            Key::Up => self.log.scroll_by(1, shown),
+            Key::Down => self.log.scroll_by(-1, shown),
+            Key::PageUp => self.log.scroll_by(PAGE, shown),
+            Key::PageDown => self.log.scroll_by(-PAGE, shown),
+            Key::Home => self.log.scroll_by(isize::MAX, shown),
+            Key::End => self.log.scroll_by(isize::MIN, shown),
             _ => {}
         }
     }
 
-    fn on_dialog_key(&mut self, key: Key, now: Millis) -> Vec<Effect> {
+    /// Copies what the screen is about: an id, a hash, a digest, a line.
+    fn copy(&mut self, now: Millis) -> Vec<Effect> {
+        let feed = self.feed();
+        let text = match self.screen {
+            Screen::Overview => Some(self.address.clone()),
+            Screen::Blocks => match self.blocks.under() {
+                Some(Ok(Under::Block(block))) => block.hash.clone(),
+                _ => None,
+            },
+            Screen::Requests => {
+                let rows = feed.state.as_ref().map_or(&[][..], |state| &state.requests);
+                self.requests.selected(rows).map(|row| match row.request_id.as_str() {
+                    "" => row.id.to_string(),
+                    name => name.to_owned(),
+                })
+            }
+            Screen::Policies => {
+                let slot = self.slot(self.policies.kind());
+                slot.map(|slot| if slot.sha256.is_empty() { &slot.name } else { &slot.sha256 }.clone())
+            }
+            Screen::Cache => {
+                let prefixes = self.cache.report.as_ref().map(|report| &report.prefixes);
+                prefixes.and_then(|all| all.get(self.cache.selected)).map(|prefix| prefix.hash.clone())
+            }
+            Screen::Log => {
+                let shown = feed.log.shown(&self.log.filter).count();
+                let newer = self.log.newer(shown, 1);
+                feed.log.shown(&self.log.filter).rev().nth(newer).map(|entry| entry.text.clone())
+            }
+        };
+        let Some(text) = text else {
+            self.notify(Level::Warning, "there is nothing to copy here".to_owned(), now);
+            return Vec::new();
+        };
+        self.notify(Level::Info, format!("copied {text}"), now);
+        vec![Effect::Copy(text)]
+    }
+
+    pub(super) fn set_filter(&mut self, text: &str) {
+        match self.screen {
+            Screen::Log => self.log.filter = Filter::new(text),
+            _ => {
+                self.requests.filter = Filter::new(text);
+                self.reorder_requests();
+            }
+        }
+    }
+
+    fn on_prompt_key(&mut self, prompt: Prompt, key: Key, now: Millis) -> Vec<Effect> {
+        match prompt {
+            Prompt::Filter(mut line) => match key {
+                Key::Escape => self.set_filter(""),
+                Key::Enter => {}
+                key => {
+                    line.on_key(key);
+                    self.set_filter(&line.text());
+                    self.prompt = Some(Prompt::Filter(line));
+                }
+            },
+            Prompt::Command(mut line, _) => match key {
+                Key::Escape => {}
+                Key::Backspace if line.is_empty() => {}
+                Key::Tab => {
+                    let (text, options) = command::complete(&line.text(), |kind| self.policies.names(kind));
+                    self.prompt = Some(Prompt::Command(LineEdit::new(&text), options));
+                }
+                Key::Enter => match command::parse(&line.text()) {
+                    Ok(command) => {
+                        let mut effects = self.on_command(command, now);
+                        effects.extend(self.on_tick(now));
+                        return effects;
+                    }
+                    Err(wrong) => self.notify(Level::Error, wrong, now),
+                },
+                key => {
+                    line.on_key(key);
+                    self.prompt = Some(Prompt::Command(line, Vec::new()));
+                }
+            },
+        }
+        Vec::new()
+    }
+
+    fn on_command(&mut self, command: Command, now: Millis) -> Vec<Effect> {
+        match command {
+            Command::Quit => return vec![Effect::Quit],
+            Command::Show(screen) => self.screen = screen,
+            Command::Help => self.help = Some(0),
+            Command::Filter(text) => self.set_filter(&text),
+            Command::Sort { by, descending } => {
+                self.requests.sort_by = by;
+                self.requests.descending = descending;
+                self.reorder_requests();
+                self.screen = Screen::Requests;
+            }
+            Command::Colour(by) => {
+                self.blocks.by = by;
+                self.blocks.forget();
+                self.screen = Screen::Blocks;
+            }
+            Command::Theme(theme) => self.settings.theme = theme,
+            Command::Ascii => self.settings.ascii = !self.settings.ascii,
+            Command::Mouse => return self.toggle_mouse(now),
+            Command::Pause => self.toggle_pause(),
+            Command::Swap { kind, source, mode, config, force } => {
+                self.ask_swap(Order { kind: kind.to_owned(), source, mode, config, force }, now);
+            }
+            Command::Promote { kind } => self.ask_promote(kind, now),
+            Command::Rollback { kind } => self.ask_rollback(kind, now),
+            Command::StopShadow { kind } => self.ask_stop_shadow(kind, now),
+            Command::Configure { kind } => self.configure(kind, now),
+            Command::Cancel { id } => self.ask_cancel(id, now),
+            Command::ClearQueue => self.ask_clear_queue(now),
+            Command::Drain => self.ask_drain(now),
+        }
+        Vec::new()
+    }
+
+    fn on_dialog_key(&mut self, dialog: Dialog, key: Key, now: Millis) -> Vec<Effect> {
         let closes = matches!(key, Key::Escape | Key::Char('q' | 'n'));
-        match self.dialog.take() {
-            Some(Dialog::Confirm { effect, question }) => {
+        match dialog {
+            Dialog::Confirm { effect, question } => {
                 if matches!(key, Key::Char('y') | Key::Enter) {
                     return vec![effect];
                 }
@@ -142,29 +384,79 @@ impl App {
                     self.dialog = Some(Dialog::Confirm { effect, question });
                 }
             }
-            Some(Dialog::Pick { kind, options, mut selected }) if !closes => {
-                let last = match &options {
-                    Some(Ok(options)) => options.len().saturating_sub(1),
-                    _ => 0,
-                };
-                match key.motion() {
-                    Key::Up => selected = selected.saturating_sub(1),
-                    Key::Down => selected = (selected + 1).min(last),
-                    Key::Home => selected = 0,
-                    Key::End => selected = last,
-                    _ => {}
-                }
-                self.dialog = Some(Dialog::Pick { kind, options, selected });
-                if key == Key::Enter {
-                    self.ask_swap();
-                }
-            }
-            Some(Dialog::Details { id }) if !closes && key != Key::Enter => match key {
+            Dialog::Details { id } => match key {
                 Key::Char('c' | 'x') | Key::Delete => self.ask_cancel(id, now),
+                Key::Enter => {}
+                _ if closes => {}
                 _ => self.dialog = Some(Dialog::Details { id }),
             },
+            Dialog::Pick(_) if closes => {}
+            Dialog::Pick(mut picker) => {
+                match key.motion() {
+                    Key::Up => picker.move_by(-1),
+                    Key::Down => picker.move_by(1),
+                    Key::Home => picker.move_by(isize::MIN),
+                    Key::End => picker.move_by(isize::MAX),
+                    Key::Enter => {
+                        self.picked(picker);
+                        return Vec::new();
+                    }
+                    _ => {}
+                }
+                self.dialog = Some(Dialog::Pick(picker));
+            }
+            Dialog::Path(mut path) => match key {
+                Key::Escape => {}
+                Key::Enter if path.line.is_empty() => {}
+                Key::Enter => {
+                    let source = Source::File(path.line.text());
+                    let mode = Mode::Now;
+                    self.ask_swap(Order { kind: path.kind, source, mode, config: None, force: false }, now);
+                }
+                key => {
+                    path.line.on_key(key);
+                    self.dialog = Some(Dialog::Path(path));
+                }
+            },
+            Dialog::Swap(plan) if !closes => return self.on_swap_key(*plan, key, now),
+            Dialog::Swap(_) => {}
+            Dialog::Edit(mut editing) => match key {
+                Key::Escape => {}
+                Key::Enter => match editing.form.config() {
+                    Ok(config) => {
+                        let mut plan = editing.plan;
+                        plan.order.config = Some(config);
+                        self.dialog = Some(Dialog::Swap(Box::new(plan)));
+                    }
+                    Err(faults) => {
+                        editing.faults = faults;
+                        self.dialog = Some(Dialog::Edit(editing));
+                    }
+                },
+                key => {
+                    editing.form.on_key(key);
+                    editing.faults.clear();
+                    self.dialog = Some(Dialog::Edit(editing));
+                }
+            },
+        }
+        Vec::new()
+    }
+
+    fn on_swap_key(&mut self, mut plan: Plan, key: Key, now: Millis) -> Vec<Effect> {
+        let order = &mut plan.order;
+        match key.motion() {
+            Key::Char('y') | Key::Enter => return vec![Effect::Swap(plan.order)],
+            Key::Right | Key::Tab | Key::Down => order.mode = order.mode.step(1),
+            Key::Left | Key::BackTab | Key::Up => order.mode = order.mode.step(-1),
+            Key::Char('f') => order.force = !order.force,
+            Key::Char('e') => {
+                self.edit(plan, now);
+                return Vec::new();
+            }
             _ => {}
         }
+        self.dialog = Some(Dialog::Swap(Box::new(plan)));
         Vec::new()
     }
 }

@@ -1,24 +1,36 @@
-//! What the console knows and how it changes. Every function here is pure: news or a key and the clock
+//! What the console knows and how it changes. Every function here is pure: news or an input and the clock
 //! go in, the requests to make come out ([`Effect`]). No terminal, no network, no `Instant::now`; so a
 //! test is a list of messages, and a snapshot test has a frozen clock.
 
 pub mod actions;
 pub mod blocks;
+pub mod cache;
+pub mod command;
+pub mod dialog;
+pub mod form;
 pub mod history;
 pub mod keys;
 pub mod log;
+pub mod news;
 pub mod policies;
 pub mod requests;
+pub mod schema;
+pub mod settings;
+pub mod swap;
+pub mod text;
+pub mod why;
 
-use infer_api::admin::{AdminEvent, Blocks, HistoryEntry, Policies, State, SwapAnswer};
+use infer_api::admin::{BlockMap, CacheReport, HistoryEntry, Policies, RequestDetail, State, SwapAnswer};
 
 use crate::conn::feed::Report;
-use actions::{Dialog, Notice};
-use blocks::BlocksPane;
-use history::{History, Sample};
-use log::{Level, Log};
+use blocks::{BlocksPane, Under, Wanted};
+use cache::CachePane;
+use dialog::{Dialog, Notice, Prompt};
+use history::History;
+use log::{Log, LogPane};
 use policies::PoliciesPane;
 use requests::RequestsPane;
+use settings::Settings;
 
 /// Milliseconds since the console started.
 pub type Millis = u64;
@@ -26,29 +38,69 @@ pub type Millis = u64;
 /// A snapshot older than this is shown as stale.
 pub const STALE_AFTER_MS: Millis = 2_000;
 
-/// What the host is to be asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What is to be done outside: of the host, of the terminal.
+#[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "named by what they ask")]
 pub enum Effect {
     Quit,
-    FetchBlocks,
+    /// The feed lost its thread: it is to begin anew.
+    Resync,
+    /// Put this into the clipboard.
+    Copy(String),
+    /// Take the mouse, or leave it.
+    Mouse(bool),
+    FetchBlocks(Wanted),
+    FetchCache,
     FetchPolicies,
-    FetchHistory { kind: String },
-    Swap { kind: String, name: String },
-    Rollback { kind: String },
-    Cancel { id: u64 },
+    FetchHistory {
+        kind: String,
+    },
+    FetchRequest {
+        id: u64,
+    },
+    Swap(swap::Order),
+    Promote {
+        kind: String,
+    },
+    Rollback {
+        kind: String,
+    },
+    StopShadow {
+        kind: String,
+    },
+    Cancel {
+        id: u64,
+    },
+    ClearQueue,
+    Drain,
 }
 
-/// What reaches the state from outside, besides keys. Every effect but `Quit` is answered by exactly one.
+/// What reaches the state from outside, besides inputs. Every effect that asks the host is answered by
+/// exactly one.
 #[derive(Debug)]
 #[allow(missing_docs, reason = "named by what they answer")]
 pub enum Message {
     Feed(Report),
-    Blocks(Result<Blocks, String>),
+    Map(Result<BlockMap, String>),
+    Under(Wanted, Result<Under, String>),
+    Cache(Result<CacheReport, String>),
     Policies(Result<Policies, String>),
-    History { kind: String, result: Result<Vec<HistoryEntry>, String> },
-    Swapped { kind: String, rollback: bool, result: Result<SwapAnswer, String> },
-    Cancelled { id: u64, result: Result<(), String> },
+    History {
+        kind: String,
+        result: Result<Vec<HistoryEntry>, String>,
+    },
+    Request {
+        id: u64,
+        result: Result<RequestDetail, String>,
+    },
+    /// Of a swap, a promotion or a rollback.
+    Swapped {
+        kind: String,
+        verb: &'static str,
+        result: Result<SwapAnswer, String>,
+    },
+    /// Of anything else that was to be done; what was done, or why not.
+    Done(Result<String, String>),
 }
 
 impl From<Report> for Message {
@@ -66,12 +118,14 @@ pub enum Screen {
     Blocks,
     Requests,
     Policies,
+    Cache,
     Log,
 }
 
 impl Screen {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Overview, Self::Blocks, Self::Requests, Self::Policies, Self::Log];
+    pub const ALL: [Self; 6] =
+        [Self::Overview, Self::Blocks, Self::Requests, Self::Policies, Self::Cache, Self::Log];
 
     /// Its title.
     #[must_use]
@@ -81,6 +135,7 @@ impl Screen {
             Self::Blocks => "Blocks",
             Self::Requests => "Requests",
             Self::Policies => "Policies",
+            Self::Cache => "Cache",
             Self::Log => "Log",
         }
     }
@@ -93,6 +148,7 @@ impl Screen {
             Self::Blocks => "Blk",
             Self::Requests => "Req",
             Self::Policies => "Pol",
+            Self::Cache => "Cac",
             Self::Log => "Log",
         }
     }
@@ -109,6 +165,10 @@ pub enum Link {
     Connecting,
     /// Open.
     Live,
+    /// A recording plays.
+    Replay,
+    /// A recording has been played.
+    Ended,
     /// Broken; tried again at `retry_at`.
     Lost {
         /// Why.
@@ -125,7 +185,7 @@ pub struct Feed {
     pub state: Option<State>,
     /// When it came.
     pub at: Millis,
-    /// Rates and latencies over the last minutes.
+    /// Rates and latencies over the last hour.
     pub history: History,
     /// What happened.
     pub log: Log,
@@ -138,12 +198,18 @@ pub struct App {
     pub address: String,
     /// Whether changes are refused.
     pub read_only: bool,
+    /// Whether everything that a recording shall hold is asked for, shown or not.
+    pub recording: bool,
+    /// How things are shown.
+    pub settings: Settings,
     /// Which screen is shown.
     pub screen: Screen,
-    /// Whether the help covers it.
-    pub help: bool,
+    /// Whether the help covers it, and how far it is scrolled.
+    pub help: Option<usize>,
     /// What covers it and wants an answer.
     pub dialog: Option<Dialog>,
+    /// What is typed in the last line.
+    pub prompt: Option<Prompt>,
     /// The last outcome, shown for a while.
     pub notice: Option<Notice>,
     /// The connection.
@@ -154,6 +220,10 @@ pub struct App {
     pub requests: RequestsPane,
     /// The policy slots.
     pub policies: PoliciesPane,
+    /// The prefix cache.
+    pub cache: CachePane,
+    /// The log's filter and place.
+    pub log: LogPane,
     live: Feed,
     frozen: Option<Box<Feed>>,
 }
@@ -165,14 +235,19 @@ impl App {
         Self {
             address,
             read_only,
+            recording: false,
+            settings: Settings::default(),
             screen: Screen::Overview,
-            help: false,
+            help: None,
             dialog: None,
+            prompt: None,
             notice: None,
             link: Link::Connecting,
             blocks: BlocksPane::default(),
             requests: RequestsPane::default(),
             policies: PoliciesPane::default(),
+            cache: CachePane::default(),
+            log: LogPane::default(),
             live: Feed::default(),
             frozen: None,
         }
@@ -201,130 +276,51 @@ impl App {
     pub fn stale_ms(&self, now: Millis) -> Option<Millis> {
         self.live.state.as_ref()?;
         let age = now.saturating_sub(self.live.at);
-        (age > STALE_AFTER_MS).then_some(age)
+        (age > STALE_AFTER_MS && self.link != Link::Ended).then_some(age)
     }
 
-    /// Takes news.
-    pub fn on_message(&mut self, message: Message, now: Millis) -> Vec<Effect> {
-        match message {
-            Message::Feed(report) => return self.on_report(report, now),
-            Message::Blocks(result) => self.blocks.on_answer(result, now),
-            Message::Policies(result) => self.on_available(result),
-            Message::History { kind, result } => self.policies.on_history(kind, result),
-            Message::Swapped { kind, rollback, result } => {
-                return self.on_swapped(&kind, rollback, result, now);
-            }
-            Message::Cancelled { id, result } => self.on_cancelled(id, result, now),
-        }
-        Vec::new()
-    }
-
-    /// Lets time pass: fetches what the shown screen needs beside the feed.
+    /// Lets time pass: asks for what the shown screen needs beside the feed.
     pub fn on_tick(&mut self, now: Millis) -> Vec<Effect> {
         if self.notice.as_ref().is_some_and(|notice| now >= notice.until) {
             self.notice = None;
         }
+        let mut effects = Vec::new();
         if self.link != Link::Live || self.paused() {
-            return Vec::new();
+            return effects;
         }
-        match self.screen {
-            Screen::Blocks if self.blocks.wants_fetch(now) => vec![Effect::FetchBlocks],
-            Screen::Policies => match self.policies.wants_history() {
-                Some(kind) => vec![Effect::FetchHistory { kind }],
-                None => Vec::new(),
-            },
-            _ => Vec::new(),
+        let shows = |screen| self.screen == screen || self.recording;
+        if shows(Screen::Blocks) {
+            effects.extend(self.blocks.wants(now).into_iter().map(Effect::FetchBlocks));
         }
-    }
-
-    fn on_report(&mut self, report: Report, now: Millis) -> Vec<Effect> {
-        match report {
-            Report::Connected => {
-                if matches!(self.link, Link::Lost { .. }) {
-                    self.live.log.push(now, Level::Info, "console", "connected again".to_owned());
-                }
-                self.link = Link::Live;
-                self.policies.forget_history();
-            }
-            Report::Lost { error, retry_in } => {
-                let why = error.to_string();
-                if self.link == Link::Live {
-                    self.live.log.push(now, Level::Warning, "console", why.clone());
-                }
-                let retry_at = now + u64::try_from(retry_in.as_millis()).unwrap_or(u64::MAX);
-                self.link = Link::Lost { why, retry_at };
-            }
-            Report::Event(event) => self.on_event(event, now),
+        if shows(Screen::Cache) && self.cache.wants(now) {
+            effects.push(Effect::FetchCache);
         }
-        self.on_tick(now)
-    }
-
-    fn on_event(&mut self, event: AdminEvent, now: Millis) {
-        match event {
-            AdminEvent::Snapshot(state) => self.on_snapshot(*state, now),
-            AdminEvent::Swap(answer) => {
-                self.policies.forget_history();
-                let text = format!(
-                    "{}: {} replaced {} at step {}, state {}, pause {:.0} us",
-                    answer.kind, answer.to, answer.from, answer.at_step, answer.state, answer.pause_us
-                );
-                self.live.log.push(now, Level::Info, "swap", text);
-            }
-            AdminEvent::Fault(fault) => {
-                self.policies.forget_history();
-                let end = if fault.removed { "; taken out" } else { "" };
-                let text = format!(
-                    "{}: {} at step {}: {}{end}",
-                    fault.policy, fault.reason, fault.step, fault.message
-                );
-                self.live.log.push(now, Level::Error, "fault", text);
-            }
-            AdminEvent::Canary(canary) => {
-                self.policies.forget_history();
-                let text =
-                    format!("{}: {} is {}: {}", canary.kind, canary.policy, canary.state, canary.reason);
-                self.live.log.push(now, Level::Info, "canary", text);
-            }
-            AdminEvent::Refusal { reason, message, .. } => {
-                self.live.log.push(now, Level::Warning, "refusal", format!("{reason}: {message}"));
-            }
-            AdminEvent::Preemption { id } => {
-                let text = format!("request {id} gave its blocks back");
-                self.live.log.push(now, Level::Info, "preemption", text);
-            }
-            AdminEvent::Lagged { missed } => {
-                let text = format!("this console was too slow and missed {missed} events");
-                self.live.log.push(now, Level::Warning, "console", text);
-            }
+        if shows(Screen::Policies)
+            && let Some(kind) = self.policies.wants_history()
+        {
+            effects.push(Effect::FetchHistory { kind });
         }
-    }
-
-    fn on_snapshot(&mut self, state: State, now: Millis) {
-        let restarted = self.live.state.as_ref().is_some_and(|old| state.uptime_ms < old.uptime_ms);
-        if restarted {
-            self.live.history = History::default();
-            self.live.log.push(now, Level::Warning, "console", "the host was restarted".to_owned());
-            self.policies.forget_history();
+        if let Some(Dialog::Details { id }) = self.dialog
+            && self.requests.wants_detail(id, now)
+        {
+            effects.push(Effect::FetchRequest { id });
         }
-        self.live.history.push(now, Sample::of(&state));
-        self.live.at = now;
-        if !self.paused() {
-            self.requests.reconcile(&state.requests);
-        }
-        self.live.state = Some(state);
+        effects
     }
 
     /// Freezes the screen, or lets it run on.
     fn toggle_pause(&mut self) {
         self.frozen = match self.frozen.take() {
             None => Some(Box::new(self.live.clone())),
-            Some(_) => {
-                if let Some(state) = &self.live.state {
-                    self.requests.reconcile(&state.requests);
-                }
-                None
-            }
+            Some(_) => None,
         };
+        self.reorder_requests();
+    }
+
+    /// Brings the table of requests in line with what is shown.
+    fn reorder_requests(&mut self) {
+        let feed = self.frozen.as_deref().unwrap_or(&self.live);
+        self.requests.reconcile(feed.state.as_ref().map_or(&[][..], |state| &state.requests));
     }
 }
 

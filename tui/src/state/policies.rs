@@ -1,6 +1,6 @@
 //! The three policy slots: which one is selected, what the host offers for it, what happened in it.
 
-use infer_api::admin::HistoryEntry;
+use infer_api::admin::{HistoryEntry, Policies};
 
 /// The screen's state. The slots themselves come with every snapshot.
 #[derive(Clone, Debug, Default)]
@@ -9,6 +9,10 @@ pub struct PoliciesPane {
     pub selected: usize,
     /// History of a kind, and of which.
     pub history: Option<(String, Result<Vec<HistoryEntry>, String>)>,
+    /// What can be swapped in and what was taken out, as the host said last.
+    pub known: Option<Policies>,
+    /// Lines of the slot's details that are scrolled away.
+    pub scroll: usize,
     asked: Option<String>,
 }
 
@@ -24,7 +28,20 @@ impl PoliciesPane {
 
     /// Moves the selection.
     pub fn move_by(&mut self, by: isize) {
-        self.selected = self.selected.saturating_add_signed(by).min(KINDS.len() - 1);
+        self.select(self.selected.saturating_add_signed(by));
+    }
+
+    /// Selects a slot.
+    pub fn select(&mut self, slot: usize) {
+        self.selected = slot.min(KINDS.len() - 1);
+        self.scroll = 0;
+    }
+
+    /// Names that can be swapped into a kind, as far as known.
+    #[must_use]
+    pub fn names(&self, kind: &str) -> Vec<String> {
+        let all = self.known.iter().flat_map(|known| &known.available);
+        all.filter(|policy| policy.kind == kind).map(|policy| policy.name.clone()).collect()
     }
 
     /// The kind whose history has to be fetched; then the fetch counts as begun.

@@ -1,9 +1,18 @@
-//! The table of live requests: its order and its selection. The selection follows a request and not a
-//! row, so nothing else gets cancelled because the table moved under the finger.
+//! The table of live requests: its order, its filter and its selection. The selection follows a request
+//! and not a row, so nothing else gets cancelled because the table moved under the finger.
+//!
+//! The order is worked out when rows or wishes change, not when it is drawn: with thousands of rows a key
+//! must still be answered at once.
 
 use std::cmp::Ordering;
 
-use infer_api::admin::RequestRow;
+use infer_api::admin::{RequestDetail, RequestRow};
+
+use super::Millis;
+use super::text::Filter;
+
+/// Time between two looks at a request that is shown in full.
+pub const DETAIL_MS: Millis = 500;
 
 /// What the table is sorted by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,7 +32,8 @@ pub enum SortBy {
 }
 
 impl SortBy {
-    const ALL: [Self; 9] = [
+    /// All of them, in the order of the keys.
+    pub const ALL: [Self; 9] = [
         Self::Engine,
         Self::Id,
         Self::State,
@@ -39,7 +49,7 @@ impl SortBy {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Self::Engine => "engine order",
+            Self::Engine => "engine",
             Self::Id => "id",
             Self::State => "state",
             Self::Prompt => "prompt",
@@ -73,20 +83,30 @@ pub struct RequestsPane {
     pub sort_by: SortBy,
     /// Whether the largest comes first.
     pub descending: bool,
+    /// What is let through.
+    pub filter: Filter,
+    /// The request that is shown in full, once the host told of it.
+    pub detail: Option<(u64, Result<RequestDetail, String>)>,
+    order: Vec<usize>,
+    /// For each row of the table, how many wait before it in the host's order.
+    ahead: Vec<usize>,
     selected_id: Option<u64>,
     selected_row: usize,
+    detail_asked: Option<(u64, Millis)>,
+    detail_waiting: bool,
 }
 
 impl RequestsPane {
-    /// Indexes into `rows` in the order of the table.
+    /// Indexes into the rows in the order of the table, those that the filter lets through.
     #[must_use]
-    pub fn order(&self, rows: &[RequestRow]) -> Vec<usize> {
-        let mut order: Vec<usize> = (0..rows.len()).collect();
-        order.sort_by(|&a, &b| self.sort_by.compare(&rows[a], &rows[b]));
-        if self.descending {
-            order.reverse();
-        }
-        order
+    pub fn order(&self) -> &[usize] {
+        &self.order
+    }
+
+    /// How many of the requests that wait come before the one at `index` of the rows.
+    #[must_use]
+    pub fn ahead(&self, index: usize) -> usize {
+        self.ahead.get(index).copied().unwrap_or(0)
     }
 
     /// Place of the selection in the table.
@@ -98,22 +118,44 @@ impl RequestsPane {
     /// The selected request.
     #[must_use]
     pub fn selected<'a>(&self, rows: &'a [RequestRow]) -> Option<&'a RequestRow> {
-        rows.iter().find(|row| Some(row.id) == self.selected_id)
+        rows.get(*self.order.get(self.selected_row)?)
     }
 
-    /// Finds the selected request in a new snapshot; where it is gone, the row in its place is selected.
+    /// Takes new rows or wishes: works the order out anew and finds the selected request in it; where it
+    /// is gone, the row in its place is selected.
     pub fn reconcile(&mut self, rows: &[RequestRow]) {
-        let order = self.order(rows);
-        match order.iter().position(|&index| Some(rows[index].id) == self.selected_id) {
+        self.order.clear();
+        let filter = &self.filter;
+        self.order.extend((0..rows.len()).filter(|&at| shows(filter, &rows[at])));
+        if self.sort_by != SortBy::Engine {
+            self.order.sort_by(|&a, &b| self.sort_by.compare(&rows[a], &rows[b]));
+        }
+        if self.descending {
+            self.order.reverse();
+        }
+        let mut waiting = 0;
+        self.ahead.clear();
+        self.ahead.extend(rows.iter().map(|row| {
+            let waits = !matches!(row.state.as_str(), "prefill" | "decode");
+            let before = waiting;
+            waiting += usize::from(waits);
+            before
+        }));
+        match self.order.iter().position(|&index| Some(rows[index].id) == self.selected_id) {
             Some(row) => self.selected_row = row,
-            None => self.select(rows, &order, self.selected_row),
+            None => self.select(rows, self.selected_row),
         }
     }
 
     /// Moves the selection.
     pub fn move_by(&mut self, rows: &[RequestRow], by: isize) {
-        let order = self.order(rows);
-        self.select(rows, &order, self.selected_row.saturating_add_signed(by));
+        self.select(rows, self.selected_row.saturating_add_signed(by));
+    }
+
+    /// Selects a row of the table.
+    pub fn select(&mut self, rows: &[RequestRow], row: usize) {
+        self.selected_row = row.min(self.order.len().saturating_sub(1));
+        self.selected_id = self.selected(rows).map(|row| row.id);
     }
 
     /// Sorts by a column further right or left.
@@ -130,10 +172,43 @@ impl RequestsPane {
         self.reconcile(rows);
     }
 
-    fn select(&mut self, rows: &[RequestRow], order: &[usize], row: usize) {
-        self.selected_row = row.min(order.len().saturating_sub(1));
-        self.selected_id = order.get(self.selected_row).map(|&index| rows[index].id);
+    /// Whether it is time to look at a request again; then the look counts as begun.
+    pub fn wants_detail(&mut self, id: u64, now: Millis) -> bool {
+        let due = match self.detail_asked {
+            Some((asked, at)) if asked == id => !self.detail_waiting && now.saturating_sub(at) >= DETAIL_MS,
+            _ => true,
+        };
+        if due {
+            self.detail_asked = Some((id, now));
+            self.detail_waiting = true;
+        }
+        due
     }
+
+    /// Takes the host's answer.
+    pub fn on_detail(&mut self, id: u64, result: Result<RequestDetail, String>) {
+        self.detail_waiting = false;
+        self.detail = Some((id, result));
+    }
+}
+
+fn shows(filter: &Filter, row: &RequestRow) -> bool {
+    if filter.is_empty() {
+        return true;
+    }
+    let id = row.id.to_string();
+    let tenant = row.tenant.to_string();
+    let named = [
+        ("id", id.as_str()),
+        ("request_id", row.request_id.as_str()),
+        ("state", row.state.as_str()),
+        ("session", row.session.as_str()),
+        ("user", row.user.as_str()),
+        ("tenant", tenant.as_str()),
+        ("tenant", row.tenant_name.as_str()),
+    ];
+    let metadata = row.metadata.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+    filter.matches(named.into_iter().chain(metadata))
 }
 
 #[cfg(test)]
@@ -179,10 +254,34 @@ mod tests {
         while pane.sort_by != SortBy::Blocks {
             pane.next_sort(&rows, 1);
         }
-        assert_eq!(pane.order(&rows), [0, 2, 1]);
+        assert_eq!(pane.order(), [0, 2, 1]);
         assert_eq!(pane.selected_row(), 0);
         pane.reverse(&rows);
-        assert_eq!(pane.order(&rows), [1, 2, 0]);
+        assert_eq!(pane.order(), [1, 2, 0]);
         assert_eq!(pane.selected_row(), 2);
+    }
+
+    #[test]
+    fn a_filter_hides_rows_and_moves_the_selection_to_one_that_is_shown() {
+        let mut pane = RequestsPane::default();
+        let mut rows = rows(&[(1, 0), (2, 0), (3, 0)]);
+        rows[0].state = "decode".into();
+        rows[1].metadata.insert("app".into(), "docs".into());
+        pane.reconcile(&rows);
+        pane.filter = Filter::new("app:doc");
+        pane.reconcile(&rows);
+        assert_eq!(pane.order(), [1]);
+        assert_eq!(pane.selected(&rows).unwrap().id, 2);
+        assert_eq!(pane.ahead(2), 1, "those that wait count whether they are shown or not");
+    }
+
+    #[test]
+    fn a_detail_is_asked_for_again_after_a_while_and_one_at_a_time() {
+        let mut pane = RequestsPane::default();
+        assert!(pane.wants_detail(7, 0));
+        assert!(!pane.wants_detail(7, 9_000), "the first is not answered");
+        pane.on_detail(7, Err("gone".into()));
+        assert!(pane.wants_detail(7, 9_000));
+        assert!(pane.wants_detail(8, 9_001), "another one at once");
     }
 }

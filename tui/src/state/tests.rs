@@ -2,8 +2,15 @@
 
 use std::time::Duration;
 
-use infer_api::admin::{AvailablePolicy, FaultInfo, Memory, PolicySlot, RequestRow};
+use infer_api::admin::{
+    AdminEvent, AvailablePolicy, Change, FaultInfo, Memory, PolicySlot, RequestRow, RowsChange, ShadowInfo,
+};
+use serde_json::json;
 
+use super::blocks::ColourBy;
+use super::keys::Hit;
+use super::log::Level;
+use super::swap::{Mode, Order, Source};
 use super::*;
 use crate::conn::ConnError;
 use crate::input::Key;
@@ -52,7 +59,8 @@ fn digits_and_tabs_change_the_screen() {
     let cases = [
         (Key::Char('3'), Screen::Requests),
         (Key::Tab, Screen::Policies),
-        (Key::Char('5'), Screen::Log),
+        (Key::Char('5'), Screen::Cache),
+        (Key::Char('6'), Screen::Log),
         (Key::Tab, Screen::Overview),
         (Key::BackTab, Screen::Log),
     ];
@@ -79,22 +87,18 @@ fn a_request_is_cancelled_only_after_a_yes() {
     assert_eq!(keys(&mut app, &[Key::Char('3'), Key::Down, Key::Char('c'), Key::Char('n')], 0), []);
     assert_eq!(app.dialog, None);
     assert_eq!(keys(&mut app, &[Key::Char('c'), Key::Char('y')], 0), [Effect::Cancel { id: 9 }]);
-    app.on_message(Message::Cancelled { id: 9, result: Ok(()) }, 5);
+    app.on_message(Message::Done(Ok("request 9 cancelled".into())), 5);
     assert!(app.notice.as_ref().unwrap().text.contains("request 9 cancelled"));
     app.on_tick(60_000);
     assert_eq!(app.notice, None);
 }
 
-#[test]
-fn a_swap_is_picked_from_the_list_and_confirmed_and_reports_its_pause() {
-    let mut app = app();
-    assert_eq!(
-        keys(&mut app, &[Key::Char('4'), Key::Char('s')], 0),
-        [Effect::FetchHistory { kind: "scheduler".into() }, Effect::FetchPolicies]
-    );
+fn known() -> Policies {
+    let schema = json!({"type": "object", "properties": {"batch_size": {"type": "integer", "minimum": 1}}});
     let policy = |kind: &str, name: &str| AvailablePolicy {
         kind: kind.into(),
         name: name.into(),
+        config_schema: schema.clone(),
         ..Default::default()
     };
     let available = vec![
@@ -102,13 +106,187 @@ fn a_swap_is_picked_from_the_list_and_confirmed_and_reports_its_pause() {
         policy("admission", "memory-aware"),
         policy("scheduler", "static-batch"),
     ];
-    app.on_message(Message::Policies(Ok(Policies { available, ..Policies::default() })), 0);
-    let swap = Effect::Swap { kind: "scheduler".into(), name: "static-batch".into() };
-    assert_eq!(keys(&mut app, &[Key::Down, Key::Down, Key::Enter, Key::Char('y')], 0), [swap]);
-    let answer = SwapAnswer { to: "static-batch".into(), pause_us: 41.25, ..SwapAnswer::default() };
-    app.on_message(Message::Swapped { kind: "scheduler".into(), rollback: false, result: Ok(answer) }, 0);
+    Policies { available, ..Policies::default() }
+}
+
+fn typed(text: &str) -> Vec<Key> {
+    text.chars().map(Key::Char).collect()
+}
+
+fn order(name: &str, mode: Mode) -> Order {
+    let (kind, source) = ("scheduler".into(), Source::of(name));
+    Order { kind, source, mode, config: None, force: false }
+}
+
+#[test]
+fn a_swap_is_picked_from_the_list_and_confirmed_and_reports_its_pause() {
+    let mut app = app();
+    let effects = keys(&mut app, &[Key::Char('4'), Key::Char('s')], 0);
+    assert_eq!(effects, [Effect::FetchHistory { kind: "scheduler".into() }, Effect::FetchPolicies]);
+    app.on_message(Message::Policies(Ok(known())), 0);
+    assert_eq!(keys(&mut app, &[Key::Down, Key::Enter], 0), []);
+    assert!(matches!(&app.dialog, Some(Dialog::Swap(plan)) if plan.from == "continuous"));
+    assert_eq!(keys(&mut app, &[Key::Char('y')], 0), [Effect::Swap(order("static-batch", Mode::Now))]);
+    let answer = SwapAnswer {
+        from: "continuous".into(),
+        to: "static-batch".into(),
+        pause_us: 41.25,
+        mode: "now".into(),
+        ..SwapAnswer::default()
+    };
+    app.on_message(Message::Swapped { kind: "scheduler".into(), verb: "swapped", result: Ok(answer) }, 0);
     let notice = &app.notice.as_ref().unwrap().text;
-    assert!(notice.contains("static-batch") && notice.contains("41.2 us"), "{notice}");
+    assert!(notice.contains("continuous -> static-batch") && notice.contains("41.2 us"), "{notice}");
+    assert!(notice.contains("r goes back"), "{notice}");
+}
+
+#[test]
+fn a_policy_comes_in_shadow_or_as_a_canary_and_from_a_file() {
+    let mut app = app();
+    keys(&mut app, &[Key::Char('4'), Key::Char('s')], 0);
+    app.on_message(Message::Policies(Ok(known())), 0);
+    let effects = keys(&mut app, &[Key::Down, Key::Enter, Key::Tab, Key::Tab, Key::Char('y')], 0);
+    assert_eq!(effects, [Effect::Swap(order("static-batch", Mode::Canary))]);
+    keys(&mut app, &[Key::Char('f')], 0);
+    keys(&mut app, &typed("./mine.wasm"), 0);
+    let effects = keys(&mut app, &[Key::Enter, Key::Right, Key::Enter], 0);
+    assert_eq!(effects, [Effect::Swap(order("./mine.wasm", Mode::Shadow))]);
+    let last = [Key::Char('s'), Key::End, Key::Enter];
+    keys(&mut app, &last, 0);
+    app.on_message(Message::Policies(Ok(known())), 0);
+    keys(&mut app, &[Key::End, Key::Enter], 0);
+    assert!(matches!(&app.dialog, Some(Dialog::Path(path)) if path.kind == "scheduler"));
+}
+
+#[test]
+fn a_configuration_is_checked_before_it_is_sent() {
+    let mut app = app();
+    let mut state = app.state().unwrap().clone();
+    state.policies[0].config_schema = known().available[0].config_schema.clone();
+    state.policies[0].config = json!({"batch_size": 8});
+    event(&mut app, AdminEvent::Snapshot(Box::new(state)), 0);
+    keys(&mut app, &[Key::Char('4'), Key::Char('e'), Key::Backspace, Key::Char('0'), Key::Enter], 0);
+    assert!(
+        matches!(&app.dialog, Some(Dialog::Edit(editing)) if editing.faults == ["batch_size: must be at least 1, not 0"]),
+        "{:?}",
+        app.dialog
+    );
+    let effects = keys(&mut app, &[Key::Backspace, Key::Char('3'), Key::Enter, Key::Char('y')], 0);
+    let config = Some(json!({"batch_size": 3}));
+    assert_eq!(effects, [Effect::Swap(Order { config, ..order("continuous", Mode::Now) })]);
+}
+
+#[test]
+fn what_runs_in_shadow_is_promoted_or_ended_after_a_yes() {
+    let mut app = app();
+    keys(&mut app, &[Key::Char('4'), Key::Char('p')], 0);
+    assert!(app.notice.as_ref().unwrap().text.contains("nothing runs in shadow"));
+    let mut state = app.state().unwrap().clone();
+    let watching = ShadowInfo { policy: "fair".into(), state: "watching".into(), ..ShadowInfo::default() };
+    state.policies[0].shadow = Some(watching);
+    event(&mut app, AdminEvent::Snapshot(Box::new(state)), 0);
+    let kind = || "scheduler".to_owned();
+    let promoted = keys(&mut app, &[Key::Char('p'), Key::Char('y')], 0);
+    assert_eq!(promoted, [Effect::Promote { kind: kind() }]);
+    assert_eq!(keys(&mut app, &[Key::Char('x'), Key::Enter], 0), [Effect::StopShadow { kind: kind() }]);
+}
+
+#[test]
+fn commands_do_what_keys_do_and_say_what_is_wrong() {
+    let mut app = app();
+    app.policies.known = Some(known());
+    let run = |app: &mut App, line: &str| {
+        keys(app, &[Key::Char(':')], 0);
+        keys(app, &typed(line), 0);
+        app.on_key(Key::Enter, 0)
+    };
+    run(&mut app, "colour age");
+    assert_eq!((app.screen, app.blocks.by), (Screen::Blocks, ColourBy::Age));
+    run(&mut app, "swap scheduler static-batch shadow");
+    assert_eq!(keys(&mut app, &[Key::Char('y')], 0)[0], Effect::Swap(order("static-batch", Mode::Shadow)));
+    run(&mut app, "drain");
+    assert_eq!(keys(&mut app, &[Key::Char('n')], 0), []);
+    run(&mut app, "clear-queue");
+    assert_eq!(keys(&mut app, &[Key::Char('y')], 0), [Effect::ClearQueue]);
+    run(&mut app, "fly");
+    assert!(app.notice.as_ref().unwrap().text.contains("no command `fly`"));
+    keys(&mut app, &[Key::Char(':')], 0);
+    keys(&mut app, &typed("swap scheduler st"), 0);
+    app.on_key(Key::Tab, 0);
+    assert!(
+        matches!(&app.prompt, Some(Prompt::Command(line, _)) if line.text() == "swap scheduler static-batch ")
+    );
+    app.on_key(Key::Escape, 0);
+    assert_eq!(run(&mut app, "q"), [Effect::Quit]);
+}
+
+#[test]
+fn a_filter_applies_while_it_is_typed_and_escape_clears_it() {
+    let mut app = app();
+    keys(&mut app, &[Key::Char('3'), Key::Char('/')], 0);
+    keys(&mut app, &typed("id:9"), 0);
+    assert_eq!(app.requests.order().len(), 1);
+    keys(&mut app, &[Key::Enter, Key::Char('s')], 0);
+    assert_eq!((app.requests.order().len(), app.prompt.is_none()), (1, true));
+    keys(&mut app, &[Key::Escape], 0);
+    assert_eq!(app.requests.order().len(), 2);
+}
+
+#[test]
+fn copying_takes_what_the_screen_is_about() {
+    let mut app = app();
+    assert_eq!(keys(&mut app, &[Key::Char('3'), Key::Char('y')], 0), [Effect::Copy("4".into())]);
+    keys(&mut app, &[Key::Char('4')], 0);
+    assert_eq!(keys(&mut app, &[Key::Char('y')], 0), [Effect::Copy("continuous".into())]);
+    keys(&mut app, &[Key::Char('2')], 0);
+    assert_eq!(keys(&mut app, &[Key::Char('y')], 0), []);
+    assert!(app.notice.as_ref().unwrap().text.contains("nothing to copy"));
+}
+
+#[test]
+fn a_click_selects_and_a_second_one_opens() {
+    let mut app = app();
+    app.on_hit(Hit::Tab(Screen::Requests), 0);
+    app.on_hit(Hit::Request(1), 0);
+    assert_eq!((app.screen, app.dialog.clone()), (Screen::Requests, None));
+    assert_eq!(app.on_hit(Hit::Request(1), 0), [Effect::FetchRequest { id: 9 }]);
+    assert_eq!(app.dialog, Some(Dialog::Details { id: 9 }));
+    assert_eq!(app.on_key(Key::Char('m'), 0), [], "a dialog is open");
+    app.on_key(Key::Escape, 0);
+    assert_eq!(app.on_key(Key::Char('m'), 0), [Effect::Mouse(true)]);
+}
+
+#[test]
+fn changes_are_applied_and_one_that_does_not_fit_begins_the_feed_anew() {
+    let mut app = app();
+    let mut next = app.state().unwrap().clone();
+    next.uptime_ms = 1_250;
+    next.requests.clear();
+    let rows = RowsChange { gone: vec![4], ..RowsChange::default() };
+    let change = Change { state: next, rows, events_left_out: 3, ..Change::default() };
+    assert_eq!(event(&mut app, AdminEvent::Change(Box::new(change.clone())), 250), []);
+    let ids: Vec<(u64, u64)> = app.state().unwrap().requests.iter().map(|row| (row.id, row.age_ms)).collect();
+    assert_eq!((ids, app.feed().log.dropped()), (vec![(9, 250)], 3));
+    assert_eq!(app.state().unwrap().policies[0].name, "continuous");
+    let order = Some(vec![1, 2]);
+    let change = Change { rows: RowsChange { order, ..RowsChange::default() }, ..change };
+    assert_eq!(event(&mut app, AdminEvent::Change(Box::new(change)), 500), [Effect::Resync]);
+}
+
+#[test]
+fn a_recording_asks_for_everything_and_a_replay_changes_nothing() {
+    let mut app = app();
+    app.recording = true;
+    let effects = app.on_tick(0);
+    assert!(effects.contains(&Effect::FetchCache), "{effects:?}");
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::FetchBlocks(_))), "{effects:?}");
+    let mut app = self::app();
+    app.on_message(Message::Feed(Report::Replaying), 0);
+    assert_eq!(
+        keys(&mut app, &[Key::Char('4'), Key::Char('s'), Key::Char('y')], 0),
+        [Effect::Copy("continuous".into())]
+    );
+    assert_eq!(app.dialog, None);
 }
 
 #[test]
@@ -128,8 +306,18 @@ fn read_only_changes_nothing() {
     let pressed =
         [Key::Char('3'), Key::Char('c'), Key::Char('y'), Key::Char('4'), Key::Char('s'), Key::Char('r')];
     let effects = keys(&mut app, &pressed, 0);
-    assert!(effects.iter().all(|effect| matches!(effect, Effect::FetchHistory { .. })), "{effects:?}");
+    // `y` copies where there is no question to answer.
+    let harmless = |effect: &Effect| matches!(effect, Effect::FetchHistory { .. } | Effect::Copy(_));
+    assert!(effects.iter().all(harmless), "{effects:?}");
     assert_eq!(app.dialog, None);
+    for line in
+        ["swap scheduler lru", "drain", "clear-queue", "cancel 4", "configure scheduler", "promote scheduler"]
+    {
+        keys(&mut app, &[Key::Char(':')], 0);
+        keys(&mut app, &typed(line), 0);
+        keys(&mut app, &[Key::Enter], 0);
+        assert_eq!(app.dialog, None, "{line}");
+    }
 }
 
 #[test]
@@ -154,8 +342,12 @@ fn a_lost_host_shows_as_stale_and_a_restart_starts_the_graphs_anew() {
     app.on_message(Message::Feed(Report::Connected), 13_000);
     event(&mut app, snapshot(50), 13_000);
     assert_eq!((app.stale_ms(13_100), app.link.clone()), (None, Link::Live));
-    assert_eq!(app.feed().history.series(13_000, 3, |_| 1.0), [None, None, Some(1.0)]);
-    let texts: Vec<&str> = app.feed().log.visible(9).map(|entry| entry.text.as_str()).collect();
+    assert_eq!(
+        app.feed().history.series(13_000, 3, 1, history::Join::Mean, |_| 1.0),
+        [None, None, Some(1.0)]
+    );
+    let feed = app.feed();
+    let texts: Vec<&str> = feed.log.shown(&app.log.filter).map(|entry| entry.text.as_str()).collect();
     assert_eq!(texts, ["connection lost: gone", "connected again", "the host was restarted"]);
 }
 
@@ -177,11 +369,15 @@ fn events_reach_the_log_with_their_reason() {
 }
 
 #[test]
-fn the_block_map_is_fetched_only_while_it_is_shown() {
+fn what_a_screen_needs_is_fetched_only_while_it_is_shown() {
     let mut app = app();
+    app.blocks.room = (40, 10);
     assert_eq!(app.on_tick(1_000), []);
-    assert_eq!(app.on_key(Key::Char('2'), 1_000), [Effect::FetchBlocks]);
+    let first = app.on_key(Key::Char('2'), 1_000);
+    assert!(matches!(first.as_slice(), [Effect::FetchBlocks(Wanted::Map { .. })]), "{first:?}");
     assert_eq!(app.on_tick(9_000), [], "one at a time");
-    app.on_message(Message::Blocks(Ok(Blocks::default())), 9_000);
-    assert_eq!(app.on_tick(9_000), [Effect::FetchBlocks]);
+    let map = BlockMap { total: 4, per_cell: 1, states: "fcus".into(), ..BlockMap::default() };
+    let then = app.on_message(Message::Map(Ok(map)), 9_000);
+    assert_eq!(then[1..], [Effect::FetchBlocks(Wanted::Block { id: 0 })]);
+    assert_eq!(app.on_key(Key::Char('5'), 9_000), [Effect::FetchCache]);
 }

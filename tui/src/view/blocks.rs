@@ -1,17 +1,22 @@
-//! The block map: every block of the pool at a glance, and the one under the cursor in words.
+//! The block map: the whole pool at a glance, and what is under the cursor in words. The glyph always
+//! tells the state; what the colour tells can be chosen.
 
+use infer_api::admin::{BlockInfo, BlockMap};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
+use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
 use super::Look;
 use super::format::{age, count, fit, percent};
-use super::parts::{below, framed, inset, put, row, wrapped};
+use super::parts::{below, broken, framed, inset, put, wrapped};
 use super::theme::glyph;
-use crate::state::blocks::{BlockState, Counts, Grid};
+use crate::state::blocks::{BlockState, ColourBy, Grid, Under};
 
-/// Rows of legend under the map.
-const LEGEND_ROWS: u16 = 2;
+/// Rows under the map: the legend, what is under the cursor.
+fn rows_below(body: Rect) -> u16 {
+    if body.height >= 18 { 5 } else { 2 }
+}
 
 /// Room for the map in a terminal of this size; the cursor keys compute with it.
 #[must_use]
@@ -20,100 +25,208 @@ pub fn room(terminal: Rect) -> (u16, u16) {
     (map.width, map.height)
 }
 
-fn map_area(body: Rect) -> Rect {
+/// Where the map is in the body of the screen.
+pub(super) fn map_area(body: Rect) -> Rect {
     let inside = inset(body, 2, 1);
-    Rect { height: inside.height.saturating_sub(LEGEND_ROWS), ..inside }
+    Rect { height: inside.height.saturating_sub(rows_below(body)), ..inside }
 }
 
 pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     let pane = &look.app.blocks;
-    let Some(blocks) = &pane.blocks else {
+    let Some(map) = &pane.map else {
         match &pane.error {
             Some(error) => wrapped(error, look.theme.bad, inset(area, 2, 1), buffer),
-            None => super::draw_waiting(look, area, buffer),
+            None => super::chrome::waiting(look, area, buffer),
         }
         return;
     };
-    let map = map_area(area);
-    let grid = Grid::new(pane.states.len(), (map.width, map.height));
+    let place = map_area(area);
+    let grid = Grid::new(map, (place.width, place.height));
     let mut title = Line::from(Span::styled(" KV blocks ", look.theme.title));
     let scale = if grid.per_cell == 1 {
-        format!("{} of {} tokens ", count(pane.states.len() as u64), blocks.block_size)
+        format!("{} of {} tokens ", count(map.total.into()), map.block_size)
     } else {
-        format!("{}, a cell is {} of them ", count(pane.states.len() as u64), grid.per_cell)
+        format!("{}, a cell is {} of them ", count(map.total.into()), grid.per_cell)
     };
     title.push_span(Span::styled(scale, look.theme.label));
+    if pane.by != ColourBy::State {
+        title.push_span(Span::styled(format!("coloured by {} ", pane.by.name()), look.theme.key));
+    }
     framed(title, look.theme, area, buffer);
-    for (cell, states) in pane.states.chunks(grid.per_cell).enumerate() {
-        let state = Counts::of(states.iter().copied()).majority();
+    draw_cells(look, map, grid, place, buffer);
+    let legend = below(inset(area, 2, 1), place.height);
+    put(legend_line(look, map, legend.width), legend, 0, buffer);
+    let mut rest = below(legend, 1);
+    if rest.height > 1 {
+        put(colour_line(look, map), rest, 0, buffer);
+        rest = below(rest, 1);
+    }
+    let text = under_cursor(look, map, grid);
+    for (index, line) in (0..rest.height).zip(broken(&text, usize::from(rest.width))) {
+        put(Line::styled(line, look.theme.label), rest, index, buffer);
+    }
+}
+
+fn draw_cells(look: Look<'_>, map: &BlockMap, grid: Grid, place: Rect, buffer: &mut Buffer) {
+    let states: Vec<BlockState> = map.states.chars().map(BlockState::of).collect();
+    let oldest = map.values.iter().copied().max().unwrap_or(0);
+    for (cell, group) in states.chunks(grid.fold).enumerate() {
+        // Where the window just shrank the host's cells are folded once more, until the next answer.
+        let state = *group.iter().max_by_key(|&&state| state as u8).expect("a chunk is not empty");
+        let value = map.values.get(cell * grid.fold).copied().unwrap_or(0);
+        let style = match look.app.blocks.by.name() {
+            // The answer to an earlier wish is not coloured by the later one.
+            by if by != map.by || state == BlockState::Free => look.theme.block(state),
+            _ => cell_style(look, state, value, oldest),
+        };
         let (x, y) = (cell % grid.columns * grid.cell_width, cell / grid.columns);
-        let under_cursor = pane.cursor / grid.per_cell == cell;
-        let style = look.theme.block(state);
+        let under_cursor = look.app.blocks.cursor as usize / grid.per_cell == cell;
         let style = if under_cursor { style.patch(look.theme.selected) } else { style };
-        let at = (map.x + x as u16, map.y + y as u16);
-        if let Some(target) = buffer.cell_mut(at) {
+        if let Some(target) = buffer.cell_mut((place.x + x as u16, place.y + y as u16)) {
             target.set_char(glyph(state)).set_style(style);
         }
     }
-    let legend = below(inset(area, 2, 1), map.height);
-    put(legend_line(look, &pane.counts(), legend.width < 70), legend, 0, buffer);
-    put(cursor_line(look, grid, usize::from(legend.width)), legend, 1, buffer);
-    debug_assert_eq!(row(legend, 0).y, map.bottom());
 }
 
-fn legend_line(look: Look<'_>, counts: &Counts, short: bool) -> Line<'static> {
-    let total = counts.total() as u64;
-    let mut line = Line::default();
-    for state in BlockState::ALL {
-        let blocks = counts.get(state) as u64;
-        line.push_span(Span::styled(format!("{} ", glyph(state)), look.theme.block(state)));
-        if short {
-            line.push_span(Span::raw(format!("{}  ", count(blocks))));
-            continue;
-        }
-        line.push_span(Span::styled(format!("{} ", state.name()), look.theme.label));
-        line.push_span(Span::raw(format!("{} ", count(blocks))));
-        line.push_span(Span::styled(format!("{}  ", percent(blocks, total)), look.theme.label));
+fn cell_style(look: Look<'_>, state: BlockState, value: u32, oldest: u32) -> Style {
+    let steps =
+        [look.theme.shared, look.theme.throughput, look.theme.used, look.theme.label, look.theme.free];
+    match look.app.blocks.by {
+        ColourBy::State => look.theme.block(state),
+        ColourBy::Tenant => look.theme.series[value as usize % look.theme.series.len()],
+        // From what was touched just now to the oldest.
+        ColourBy::Age => steps[(u64::from(value) * 4 / u64::from(oldest.max(1))) as usize],
+        ColourBy::References => match value {
+            0 => look.theme.free,
+            1 => look.theme.used,
+            2 => look.theme.good,
+            3..=7 => look.theme.ttft,
+            _ => look.theme.bad,
+        },
     }
-    line.push_span(Span::styled(format!("= {}", count(total)), look.theme.label));
+}
+
+/// The totals in words, or in fewer where they don't fit; they always sum to the pool.
+fn legend_line(look: Look<'_>, map: &BlockMap, width: u16) -> Line<'static> {
+    let line = |names: bool, shares: bool| {
+        let mut line = Line::default();
+        for state in BlockState::ALL {
+            let blocks = u64::from(state.count(&map.counts));
+            if state == BlockState::Kept && blocks == 0 {
+                continue;
+            }
+            line.push_span(Span::styled(format!("{} ", glyph(state)), look.theme.block(state)));
+            if names {
+                line.push_span(Span::styled(format!("{} ", state.name()), look.theme.label));
+            }
+            line.push_span(Span::raw(count(blocks)));
+            if shares {
+                let share = format!(" {}", percent(blocks, map.total.into()));
+                line.push_span(Span::styled(share, look.theme.label));
+            }
+            line.push_span(Span::raw(if names { "  " } else { " " }));
+        }
+        line.push_span(Span::styled(format!("= {}", count(map.total.into())), look.theme.label));
+        line
+    };
+    let forms = [line(true, true), line(true, false), line(false, false)];
+    let fits = forms.iter().position(|form| form.width() <= usize::from(width));
+    forms.into_iter().nth(fits.unwrap_or(2)).expect("three forms")
+}
+
+/// What the colours say.
+fn colour_line(look: Look<'_>, map: &BlockMap) -> Line<'static> {
+    let theme = look.theme;
+    let parts: Vec<(Style, String)> = match look.app.blocks.by {
+        ColourBy::State => {
+            let text = "kept: cached for a time that the policy gave; c: colour by tenant, age, ...";
+            return Line::styled(text, theme.border);
+        }
+        ColourBy::Tenant => {
+            let mut tenants: Vec<u32> = map.values.clone();
+            tenants.sort_unstable();
+            tenants.dedup();
+            let style = |tenant: u32| theme.series[tenant as usize % theme.series.len()];
+            tenants.into_iter().take(12).map(|tenant| (style(tenant), format!("tenant {tenant}"))).collect()
+        }
+        ColourBy::Age => {
+            let oldest = u64::from(map.values.iter().copied().max().unwrap_or(0));
+            let steps = [theme.shared, theme.throughput, theme.used, theme.label, theme.free];
+            let from = |step: u64| age(oldest * step * 1_000 / 4);
+            steps.into_iter().zip(0..).map(|(style, step)| (style, format!("from {}", from(step)))).collect()
+        }
+        ColourBy::References => vec![
+            (theme.used, "held by 1".into()),
+            (theme.good, "by 2".into()),
+            (theme.ttft, "by 3 to 7".into()),
+            (theme.bad, "by more".into()),
+            (theme.free, "by none".into()),
+        ],
+    };
+    let mut line = Line::default();
+    for (style, text) in parts {
+        line.push_span(Span::styled("■ ", style));
+        line.push_span(Span::styled(format!("{text}  "), theme.label));
+    }
     line
 }
 
 /// The block under the cursor, or the group where a cell is one.
-fn cursor_line(look: Look<'_>, grid: Grid, width: usize) -> Line<'static> {
+fn under_cursor(look: Look<'_>, map: &BlockMap, grid: Grid) -> String {
     let pane = &look.app.blocks;
-    let Some(blocks) = &pane.blocks else { return Line::default() };
-    let Some(&state) = pane.states.get(pane.cursor) else { return Line::default() };
-    let text = if grid.per_cell == 1 {
-        let at = pane.cursor;
-        let mut text = format!("block {at}: {}", state.name());
-        let value = |column: &[u64]| column.get(at).copied().unwrap_or_default();
-        if state != BlockState::Free {
-            let references = blocks.references.get(at).copied().unwrap_or_default();
-            let depth = blocks.depths.get(at).copied().unwrap_or_default();
-            let owner = match value(&blocks.owners) {
-                0 => "no request".to_owned(),
-                id => format!("request {id}"),
-            };
-            text += &format!(
-                ", {owner}, {references} tables, depth {depth}, tenant {}, touched {} ago",
-                blocks.tenants.get(at).copied().unwrap_or_default(),
-                age(value(&blocks.ages_ms))
-            );
+    match pane.under() {
+        Some(Ok(Under::Block(block))) => block_text(look, block),
+        Some(Ok(Under::Group(group))) => {
+            let last = group.from + group.total.saturating_sub(1);
+            let c = &group.counts;
+            format!(
+                "blocks {}-{last}: {} used, {} shared, {} cached, {} kept, {} free",
+                group.from, c.used, c.shared, c.cached, c.kept, c.free
+            )
         }
-        text
-    } else {
-        let first = pane.cursor / grid.per_cell * grid.per_cell;
-        let last = (first + grid.per_cell).min(pane.states.len());
-        let counts = Counts::of(pane.states[first..last].iter().copied());
-        format!(
-            "blocks {first}-{}: {} used, {} shared, {} cached, {} free",
-            last - 1,
-            counts.used,
-            counts.shared,
-            counts.cached,
-            counts.free
-        )
+        Some(Err(error)) => error.clone(),
+        None => {
+            let cell = pane.cursor as usize / grid.per_cell * grid.fold;
+            let state = map.states.chars().nth(cell).map_or("", |c| BlockState::of(c).name());
+            if grid.per_cell == 1 {
+                format!("block {}: {state}", pane.cursor)
+            } else {
+                let first = pane.cursor as usize / grid.per_cell * grid.per_cell;
+                let last = (first + grid.per_cell).min(map.total as usize) - 1;
+                format!("blocks {first}-{last}: mostly {state}")
+            }
+        }
+    }
+}
+
+fn block_text(look: Look<'_>, block: &BlockInfo) -> String {
+    let mut text = format!("block {}: {}", block.id, block.state);
+    if block.state == "free" {
+        return text;
+    }
+    let rows = look.app.state().map_or(&[][..], |state| &state.requests);
+    let holder = |id: &u64| match rows.iter().find(|row| row.id == *id) {
+        Some(row) if !row.session.is_empty() => format!("{id} ({})", fit(&row.session, 24)),
+        _ => id.to_string(),
     };
-    Line::styled(fit(&text, width), look.theme.label)
+    if !block.holders.is_empty() {
+        let shown: Vec<String> = block.holders.iter().take(4).map(holder).collect();
+        let more = (block.references as usize).saturating_sub(shown.len());
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        text += &format!(", held by request {}{more}", shown.join(", "));
+    }
+    text += &format!(", depth {}, tenant {}, touched {} ago", block.depth, block.tenant, age(block.age_ms));
+    if let Some(ms) = block.expires_ms {
+        text += &format!(", kept for another {}", age(ms));
+    }
+    if block.kept_prompts > 0 {
+        text += &format!(", {} whole prompts end here", block.kept_prompts);
+    }
+    if let Some(hash) = &block.hash {
+        text += &format!(", found {} times, hash {hash}", count(block.uses.into()));
+    }
+    if let Some(prefix) = &block.text {
+        text += &format!(", text ...{}", fit(&prefix.replace('\n', " "), 512));
+    }
+    text
 }

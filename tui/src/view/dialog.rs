@@ -1,38 +1,22 @@
-//! What lies over a screen: the help, questions, the list of policies, one request in full.
+//! What lies over a screen and wants an answer: questions, the list of policies, a path, a configuration.
 
-use infer_api::admin::{AvailablePolicy, RequestRow};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
+use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Clear, Widget};
+use serde_json::Value;
 
 use super::Look;
-use super::format::{age, count, fit};
-use super::parts::{framed, inset, put, wrapped};
-use crate::state::actions::Dialog;
-
-const HELP: [(&str, &str); 17] = [
-    ("1-5, tab", "overview, blocks, requests, policies, log"),
-    ("hjkl, arrows", "move"),
-    ("g G, PgUp PgDn", "first, last, a page"),
-    ("space", "pause the screen; the host runs on"),
-    ("esc", "close, dismiss"),
-    ("q, ctrl-c", "quit"),
-    ("", ""),
-    ("Requests", ""),
-    ("s, left right", "sort by another column"),
-    ("S", "reverse the order"),
-    ("enter", "everything about a request"),
-    ("c, x, del", "cancel it (asks first)"),
-    ("", ""),
-    ("Policies", ""),
-    ("up down", "select a slot"),
-    ("s, enter", "swap in another policy (asks first)"),
-    ("r", "roll back (asks first)"),
-];
+use super::chrome::edited;
+use super::format::fit;
+use super::parts::{below, broken, first_shown, framed, inset, put, wrapped};
+use crate::state::dialog::Dialog;
+use crate::state::form::Field;
+use crate::state::swap::{Editing, Mode, Path, Picker, Plan, Source};
 
 /// A box in the middle, as large as wanted and possible, emptied.
-fn centred(
+pub(super) fn centred(
     look: Look<'_>,
     title: &str,
     (width, height): (u16, u16),
@@ -47,117 +31,219 @@ fn centred(
     inset(framed(title, look.theme, place, buffer), 1, 0)
 }
 
-pub(super) fn draw_help(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
-    let inside = centred(look, "Keys", (62, HELP.len() as u16), area, buffer);
-    // A small terminal loses the empty lines first.
-    let tight = usize::from(inside.height) < HELP.len();
-    let lines = HELP.iter().filter(|(key, _)| !tight || !key.is_empty());
-    for (index, (key, meaning)) in (0..).zip(lines) {
-        let style = if meaning.is_empty() { look.theme.title } else { look.theme.key };
-        let key_width = if inside.width < 50 { 7 } else { 15 };
-        let key = if meaning.is_empty() { (*key).to_owned() } else { fit(key, key_width) };
-        let line = Line::from(vec![Span::styled(format!("{key:<key_width$} "), style), Span::raw(*meaning)]);
-        put(line, inside, index, buffer);
-    }
-}
-
 pub(super) fn draw(look: Look<'_>, dialog: &Dialog, area: Rect, buffer: &mut Buffer) {
     match dialog {
         Dialog::Confirm { question, .. } => draw_question(look, question, area, buffer),
-        Dialog::Pick { kind, options, selected } => {
-            let title = format!("Swap {kind}");
-            match options {
-                None => {
-                    let inside = centred(look, &title, (30, 1), area, buffer);
-                    put(Line::styled("asking the host ...", look.theme.label), inside, 0, buffer);
-                }
-                Some(Err(error)) => {
-                    let inside = centred(look, &title, (60, 4), area, buffer);
-                    wrapped(error, look.theme.bad, inside, buffer);
-                }
-                Some(Ok(options)) => draw_options(look, &title, options, *selected, area, buffer),
-            }
-        }
-        Dialog::Details { id } => {
-            let row = look.app.state().and_then(|state| state.requests.iter().find(|row| row.id == *id));
-            draw_request(look, *id, row, area, buffer);
-        }
+        Dialog::Pick(picker) => draw_picker(look, picker, area, buffer),
+        Dialog::Path(path) => draw_path(look, path, area, buffer),
+        Dialog::Swap(plan) => draw_plan(look, plan, area, buffer),
+        Dialog::Edit(editing) => draw_form(look, editing, area, buffer),
+        Dialog::Details { id } => super::request::draw(look, *id, area, buffer),
     }
+}
+
+/// Keys and what they do, as many as fit.
+fn hints(look: Look<'_>, keys: &[(&str, &str)], width: usize) -> Line<'static> {
+    let mut line = Line::default();
+    for (key, meaning) in keys {
+        if line.width() + key.chars().count() + meaning.chars().count() + 1 > width {
+            break;
+        }
+        line.push_span(Span::styled((*key).to_owned(), look.theme.key));
+        line.push_span(Span::styled(format!(" {meaning}  "), look.theme.label));
+    }
+    line
 }
 
 fn draw_question(look: Look<'_>, question: &str, area: Rect, buffer: &mut Buffer) {
     let inside = centred(look, "Sure?", (56, 4), area, buffer);
     let text = Rect { height: inside.height.saturating_sub(1), ..inside };
-    wrapped(question, ratatui::style::Style::new(), text, buffer);
-    let answers = Line::from(vec![
-        Span::styled("y", look.theme.key),
-        Span::styled(" yes   ", look.theme.label),
-        Span::styled("n", look.theme.key),
-        Span::styled(" no", look.theme.label),
-    ]);
-    put(answers, inside, inside.height.saturating_sub(1), buffer);
+    wrapped(question, Style::new(), text, buffer);
+    let keys = hints(look, &[("y", "yes"), ("n", "no")], usize::from(inside.width));
+    put(keys, inside, inside.height.saturating_sub(1), buffer);
 }
 
-fn draw_options(
-    look: Look<'_>,
-    title: &str,
-    options: &[AvailablePolicy],
-    selected: usize,
-    area: Rect,
-    buffer: &mut Buffer,
-) {
-    let rows = options.len().clamp(1, 12) as u16;
-    let inside = centred(look, title, (72, rows), area, buffer);
-    if options.is_empty() {
-        put(Line::styled("the host carries no policy of this kind", look.theme.label), inside, 0, buffer);
-        return;
-    }
-    let height = usize::from(inside.height).max(1);
-    let offset = (selected + 1).saturating_sub(height);
-    for (index, option) in options.iter().enumerate().skip(offset).take(height) {
-        let text = format!("{:<16} {:<8} {}", option.name, option.version, option.description);
-        let mut line = Line::raw(format!(
-            "{:<width$}",
-            fit(&text, usize::from(inside.width)),
-            width = usize::from(inside.width)
-        ));
-        if index == selected {
+fn draw_picker(look: Look<'_>, picker: &Picker, area: Rect, buffer: &mut Buffer) {
+    let title = format!("Swap {}", picker.kind);
+    let options = match &picker.options {
+        None => {
+            let inside = centred(look, &title, (30, 1), area, buffer);
+            put(Line::styled("asking the host ...", look.theme.label), inside, 0, buffer);
+            return;
+        }
+        Some(Err(error)) => {
+            let inside = centred(look, &title, (60, 4), area, buffer);
+            wrapped(error, look.theme.bad, inside, buffer);
+            return;
+        }
+        Some(Ok(options)) => options,
+    };
+    let rows = (options.len() as u16 + 4).clamp(5, 18);
+    let inside = centred(look, &title, (88, rows), area, buffer);
+    let width = usize::from(inside.width);
+    let list = Rect { height: inside.height.saturating_sub(if inside.height > 8 { 3 } else { 1 }), ..inside };
+    let live = look.app.slot(&picker.kind).map(|slot| slot.sha256.as_str()).unwrap_or_default();
+    let first = first_shown(picker.selected, options.len() + 1, usize::from(list.height));
+    for (index, at) in (0..list.height).zip(first..=options.len()) {
+        let text = match options.get(at) {
+            Some(option) => {
+                let taken_out = !option.sha256.is_empty()
+                    && picker.quarantine.iter().any(|entry| entry.sha256 == option.sha256);
+                let mark = match (taken_out, !live.is_empty() && option.sha256 == live) {
+                    (true, _) => "▲",
+                    (_, true) => "●",
+                    _ => " ",
+                };
+                format!("{mark} {:<16} {:<7} {}", option.name, option.version, option.description)
+            }
+            None => "  from a .wasm file ...".to_owned(),
+        };
+        let mut line = Line::raw(format!("{:<width$}", fit(&text, width)));
+        if at == picker.selected {
             line = line.style(look.theme.selected);
         }
-        put(line, inside, (index - offset) as u16, buffer);
+        put(line, list, index, buffer);
     }
+    let rest = below(inside, list.height);
+    if rest.height > 1 {
+        let about = match options.get(picker.selected) {
+            Some(option) => option.description.clone(),
+            None => "a component of this machine; it is sent to the host, which checks it".to_owned(),
+        };
+        for (index, line) in (0..rest.height - 1).zip(broken(&about, width)) {
+            put(Line::styled(line, look.theme.label), rest, index, buffer);
+        }
+    }
+    let keys = [("enter", "choose"), ("esc", "leave"), ("●", "in force"), ("▲", "was taken out")];
+    put(hints(look, &keys, width), rest, rest.height.saturating_sub(1), buffer);
 }
 
-fn draw_request(look: Look<'_>, id: u64, row: Option<&RequestRow>, area: Rect, buffer: &mut Buffer) {
-    let Some(row) = row else {
-        let inside = centred(look, &format!("Request {id}"), (40, 1), area, buffer);
-        put(Line::styled("has ended", look.theme.label), inside, 0, buffer);
-        return;
+fn draw_path(look: Look<'_>, path: &Path, area: Rect, buffer: &mut Buffer) {
+    let inside = centred(look, &format!("Swap {} from a file", path.kind), (72, 3), area, buffer);
+    let width = usize::from(inside.width);
+    put(
+        Line::styled(fit("Path of a .wasm component on this machine:", width), look.theme.label),
+        inside,
+        0,
+        buffer,
+    );
+    put(Line::from(edited(look, &path.line, width, true)), inside, 1, buffer);
+    let keys = hints(look, &[("enter", "go on"), ("esc", "leave")], width);
+    put(keys, inside, inside.height.saturating_sub(1), buffer);
+}
+
+fn draw_plan(look: Look<'_>, plan: &Plan, area: Rect, buffer: &mut Buffer) {
+    let order = &plan.order;
+    let mut texts: Vec<(String, Style)> = Vec::new();
+    let what = match &order.source {
+        Source::Name(name) if *name == plan.from => format!("Configure {} of {} anew?", name, order.kind),
+        source => format!("Swap {} from {} to {}?", order.kind, plan.from, source.text()),
     };
-    let mut facts = vec![
-        ("state", row.state.clone()),
-        (
-            "prompt",
-            format!("{} tokens, {} cached", count(row.prompt_tokens.into()), count(row.cached_tokens.into())),
-        ),
-        ("computed", format!("{} tokens", count(row.computed_tokens.into()))),
-        ("generated", format!("{} of at most {}", row.generated_tokens, row.max_tokens)),
-        ("blocks", format!("{}, preempted {} times", row.blocks, row.preemptions)),
-        ("age", format!("{}, {} in the queue", age(row.age_ms), age(row.queue_ms))),
-        ("ttft", row.ttft_ms.map_or_else(|| "-".to_owned(), age)),
-        ("priority", row.priority.to_string()),
-        ("request id", row.request_id.clone()),
-        ("tenant", row.tenant.to_string()),
-        ("session", row.session.clone()),
-        ("user", row.user.clone()),
-    ];
-    let metadata: Vec<String> = row.metadata.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    facts.push(("metadata", metadata.join(" ")));
-    facts.retain(|(_, text)| !text.is_empty());
-    let inside = centred(look, &format!("Request {id}"), (58, facts.len() as u16), area, buffer);
-    for (index, (label, text)) in (0..).zip(facts) {
-        let text = fit(&text, usize::from(inside.width).saturating_sub(12));
-        let line = Line::from(vec![Span::styled(format!("{label:<11} "), look.theme.label), Span::raw(text)]);
-        put(line, inside, index, buffer);
+    texts.push((what, Style::new()));
+    if let Some(entry) = &plan.quarantine {
+        let force = if order.force { "it comes in all the same" } else { "f brings it in all the same" };
+        texts.push((format!("It was taken out: {}; {force}.", entry.reason), look.theme.bad));
+    } else if order.force {
+        texts.push(("Also where it was taken out before.".to_owned(), look.theme.warning));
     }
+    texts.push((
+        match &order.config {
+            Some(config) => format!("configuration {config}"),
+            None => "with its default configuration".to_owned(),
+        },
+        look.theme.label,
+    ));
+    let width = area.width.saturating_sub(8).clamp(30, 72);
+    let lines: Vec<(String, Style)> = texts
+        .into_iter()
+        .flat_map(|(text, style)| {
+            broken(&text, usize::from(width)).into_iter().map(move |line| (line, style))
+        })
+        .collect();
+    let inside = centred(look, "Sure?", (width, lines.len() as u16 + 4), area, buffer);
+    let width = usize::from(inside.width);
+    let text_rows = (lines.len() as u16).min(inside.height.saturating_sub(3));
+    for (index, (text, style)) in (0..text_rows).zip(lines) {
+        put(Line::styled(text, style), inside, index, buffer);
+    }
+    let rest = below(inside, text_rows);
+    let mut modes = Line::from(Span::styled("how ", look.theme.label));
+    for mode in Mode::ALL {
+        let style = if mode == order.mode { look.theme.selected } else { look.theme.label };
+        modes.push_span(Span::styled(format!(" {} ", mode.name()), style));
+        modes.push_span(Span::raw(" "));
+    }
+    put(modes, rest, 0, buffer);
+    put(Line::styled(fit(order.mode.meaning(), width), look.theme.label), rest, 1, buffer);
+    let mut keys = vec![("y", "yes"), ("n", "no"), ("tab", "how")];
+    if !matches!(plan.schema, Value::Null) {
+        keys.push(("e", "configure"));
+    }
+    keys.push(("f", "force"));
+    put(hints(look, &keys, width), inside, inside.height.saturating_sub(1), buffer);
+}
+
+fn draw_form(look: Look<'_>, editing: &Editing, area: Rect, buffer: &mut Buffer) {
+    let form = &editing.form;
+    let name = editing.plan.order.source.text();
+    let rows = (form.fields.len() as u16 + 5).max(6);
+    let inside = centred(look, &format!("Configuration of {name}"), (76, rows), area, buffer);
+    let width = usize::from(inside.width);
+    let below_rows = if inside.height >= 9 { 4 } else { 2 };
+    let list = Rect { height: inside.height.saturating_sub(below_rows), ..inside };
+    let label = form.fields.iter().map(|field| field.name.chars().count()).max().unwrap_or(0).min(24);
+    let first = first_shown(form.at, form.fields.len(), usize::from(list.height));
+    for (index, (at, field)) in (0..list.height).zip(form.fields.iter().enumerate().skip(first)) {
+        let focused = at == form.at;
+        let fault = form.fault(field).is_some();
+        let style = if fault {
+            look.theme.bad
+        } else if focused {
+            look.theme.key
+        } else {
+            look.theme.label
+        };
+        let mut line = Line::from(Span::styled(format!("{:<label$} ", fit(&field.name, label)), style));
+        let room = width.saturating_sub(label + 1);
+        if field.value.is_empty() && !focused {
+            line.push_span(Span::styled(fit(&default_text(field), room), look.theme.border));
+        } else {
+            line.extend(edited(look, &field.value, room, focused));
+            if field.value.is_empty() {
+                line.push_span(Span::styled(format!(" {}", default_text(field)), look.theme.border));
+            }
+        }
+        put(line, list, index, buffer);
+    }
+    let rest = below(inside, list.height);
+    let field = &form.fields[form.at];
+    let (text, style) = match (form.fault(field), editing.faults.first()) {
+        (Some(fault), _) => (format!("{}: {fault}", field.name), look.theme.bad),
+        (None, Some(fault)) => (fault.clone(), look.theme.bad),
+        (None, None) => (about(field), look.theme.label),
+    };
+    for (index, line) in (0..rest.height.saturating_sub(1)).zip(broken(&text, width)) {
+        put(Line::styled(line, style), rest, index, buffer);
+    }
+    let keys = [("enter", "go on"), ("up down", "field"), ("esc", "leave")];
+    put(hints(look, &keys, width), inside, inside.height.saturating_sub(1), buffer);
+}
+
+fn default_text(field: &Field) -> String {
+    field.schema.get("default").map_or_else(|| "not set".to_owned(), |default| format!("{default} (default)"))
+}
+
+/// What the schema says of a field.
+fn about(field: &Field) -> String {
+    let schema = &field.schema;
+    let text = |key: &str| schema.get(key).and_then(Value::as_str);
+    let mut parts = Vec::new();
+    parts.extend(text("description").map(str::to_owned));
+    parts.extend(text("type").map(str::to_owned));
+    for (key, words) in [("minimum", "at least"), ("maximum", "at most"), ("enum", "one of")] {
+        if let Some(value) = schema.get(key) {
+            parts.push(format!("{words} {value}"));
+        }
+    }
+    if parts.is_empty() { "the schema says nothing of it".to_owned() } else { parts.join("; ") }
 }

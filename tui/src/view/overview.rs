@@ -10,14 +10,15 @@ use ratatui::widgets::Widget;
 
 use super::Look;
 use super::format::{age, bytes, count, fit, microseconds, milliseconds, percent, rate};
-use super::parts::{bar, below, fitting, framed, gauge, graph, inset, peak, put};
+use super::parts::{bar, below, fitting, framed, gauge, graph, inset, pair as labelled, peak, put};
 use super::theme::glyph;
+use crate::state::Link;
 use crate::state::blocks::BlockState;
-use crate::state::history::Sample;
+use crate::state::history::{Join, Sample};
 
 pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     let Some(state) = look.app.state() else {
-        super::draw_waiting(look, area, buffer);
+        super::chrome::waiting(look, area, buffer);
         return;
     };
     if area.width < 76 || area.height < 19 {
@@ -56,28 +57,38 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
 }
 
 /// Label and value.
-fn pair(look: Look<'_>, label: &str, value: String) -> [Span<'static>; 2] {
-    [Span::styled(format!("{label} "), look.theme.label), Span::raw(format!("{value}  "))]
+fn pair(look: Look<'_>, label: &str, value: String) -> Vec<Span<'static>> {
+    labelled(look.theme, label, value)
 }
 
-/// The time up to which graphs run: now, or when the screen was paused.
+/// The last columns of a graph, as wide as a person chose.
+fn series(look: Look<'_>, columns: u16, join: Join, value: impl Fn(&Sample) -> f32) -> Vec<Option<f64>> {
+    let seconds = look.app.settings.seconds_per_column();
+    look.app.feed().history.series(graph_end(look), usize::from(columns), seconds, join, value)
+}
+
+/// The time up to which graphs run: now, or when the screen was paused or the recording ended.
 fn graph_end(look: Look<'_>) -> u64 {
-    if look.app.paused() { look.app.feed().at } else { look.now }
+    let stands = look.app.paused() || look.app.link == Link::Ended;
+    if stands { look.app.feed().at } else { look.now }
 }
 
 fn draw_throughput(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
-    let title = Line::from(Span::styled(" Throughput ", look.theme.title));
+    let mut title = Line::from(Span::styled(" Throughput ", look.theme.title));
+    let seconds = look.app.settings.seconds_per_column() as u64;
+    let span = age(u64::from(area.width.saturating_sub(4)) * seconds * 1_000);
+    title.push_span(Span::styled(format!("last {span}, a column is {seconds} s "), look.theme.label));
     let inside = inset(framed(title, look.theme, area, buffer), 1, 0);
     let rates = &state.rates;
-    let values = look.app.feed().history.series(graph_end(look), usize::from(inside.width), |s| s.generated);
+    let values = series(look, inside.width, Join::Mean, |s| s.generated);
     let generated =
         vec![Span::styled(rate(rates.generated_tokens), look.theme.throughput), Span::raw(" tok/s  ")];
     let pieces = [
         generated,
-        pair(look, "prompt", rate(rates.prompt_tokens)).to_vec(),
-        pair(look, "peak", rate(peak(&values))).to_vec(),
-        pair(look, "requests/s", rate(rates.requests)).to_vec(),
-        pair(look, "steps/s", rate(rates.steps)).to_vec(),
+        pair(look, "prompt", rate(rates.prompt_tokens)),
+        pair(look, "peak", rate(peak(&values))),
+        pair(look, "requests/s", rate(rates.requests)),
+        pair(look, "steps/s", rate(rates.steps)),
     ];
     let line = fitting(usize::from(inside.width) + 2, pieces);
     put(line, inside, 0, buffer);
@@ -89,7 +100,7 @@ fn draw_queue(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
     let inside = inset(framed(title, look.theme, area, buffer), 1, 0);
     let queue = &state.queue;
     let waiting = queue.waiting + queue.held + queue.preempted;
-    let mut lines = vec![
+    let lines = vec![
         Line::from(
             [pair(look, "running", queue.running.to_string()), pair(look, "waiting", waiting.to_string())]
                 .concat(),
@@ -101,19 +112,50 @@ fn draw_queue(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
             ]
             .concat(),
         ),
-        Line::from(pair(look, "queued p99", milliseconds(state.latencies.queue_p99_ms)).to_vec()),
-        Line::from(pair(look, "step p50", milliseconds(state.latencies.step_p50_ms)).to_vec()),
-        Line::from(pair(look, "request p50", milliseconds(state.latencies.e2e_p50_ms)).to_vec()),
+        refusals(look, state, usize::from(inside.width)),
+        Line::from(
+            [
+                pair(look, "finished", count(state.counters.finished.values().sum())),
+                pair(look, "failed", count(state.counters.failed)),
+            ]
+            .concat(),
+        ),
+        Line::from(pair(look, "queued p99", milliseconds(state.latencies.queue_p99_ms))),
+        Line::from(pair(look, "step p50", milliseconds(state.latencies.step_p50_ms))),
+        Line::from(pair(look, "request p50", milliseconds(state.latencies.e2e_p50_ms))),
     ];
-    let refused: u64 = state.counters.refused.values().sum();
-    let finished: u64 = state.counters.finished.values().sum();
-    lines.push(Line::from(pair(look, "finished", count(finished)).to_vec()));
-    lines.push(Line::from(
-        [pair(look, "failed", count(state.counters.failed)), pair(look, "refused", count(refused))].concat(),
-    ));
+    let rows = lines.len() as u16;
     for (index, line) in (0..).zip(lines) {
         put(line, inside, index, buffer);
     }
+    // A tall terminal has room for how the queue came to be.
+    let rest = below(inside, rows + 1);
+    if rest.height >= 4 {
+        let half = rest.height / 2;
+        type Value = fn(&Sample) -> f32;
+        let graphs: [(&str, Style, Value); 2] =
+            [("running", look.theme.good, |s| s.running), ("waiting", look.theme.warning, |s| s.waiting)];
+        for (index, (name, style, value)) in (0..).zip(graphs) {
+            let values = series(look, rest.width, Join::Most, value);
+            let part = Rect { y: rest.y + index * half, height: half, ..rest };
+            let label = format!("{name}, peak {}", count(peak(&values) as u64));
+            put(Line::styled(label, look.theme.label), part, 0, buffer);
+            graph(&values, peak(&values), style, look.theme, below(part, 1), buffer);
+        }
+    }
+}
+
+/// How many were refused, and why.
+fn refusals(look: Look<'_>, state: &State, width: usize) -> Line<'static> {
+    let refused = &state.counters.refused;
+    let total: u64 = refused.values().sum();
+    let mut pieces = vec![pair(look, "refused", count(total))];
+    let mut reasons: Vec<(&String, &u64)> = refused.iter().filter(|(_, count)| **count > 0).collect();
+    reasons.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+    for (reason, refusals) in reasons {
+        pieces.push(vec![Span::styled(format!("{reason} {} ", count(*refusals)), look.theme.warning)]);
+    }
+    fitting(width, pieces)
 }
 
 struct Latency {
@@ -121,7 +163,7 @@ struct Latency {
     p50: f64,
     p99: f64,
     style: Style,
-    value: fn(&Sample) -> (f64, f64),
+    value: fn(&Sample) -> (f32, f32),
 }
 
 /// Median above 99th percentile, each with a graph of its own scale where there are rows for two.
@@ -130,12 +172,8 @@ fn draw_latency(look: Look<'_>, latency: Latency, area: Rect, buffer: &mut Buffe
     let inside = inset(framed(title, look.theme, area, buffer), 1, 0);
     let label = 14;
     let width = inside.width.saturating_sub(label);
-    let series = |pick: fn((f64, f64)) -> f64| {
-        let all = look
-            .app
-            .feed()
-            .history
-            .series(graph_end(look), usize::from(width), |sample| pick((latency.value)(sample)));
+    let series = |pick: fn((f32, f32)) -> f32| {
+        let all = series(look, width, Join::Most, |sample| pick((latency.value)(sample)));
         // A latency of zero means that nothing was measured.
         all.into_iter().map(|value| value.filter(|value| *value > 0.0)).collect::<Vec<_>>()
     };
@@ -247,8 +285,7 @@ fn draw_policies(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer)
 
 /// One slot on one line.
 fn health(look: Look<'_>, slot: &PolicySlot, width: usize) -> Line<'static> {
-    let well = slot.state == "live";
-    let (mark, style) = if well { ("●", look.theme.good) } else { ("▲", look.theme.bad) };
+    let (mark, style) = look.theme.slot(&slot.state);
     let mut line = Line::default();
     line.push_span(Span::styled(format!("{mark} "), style));
     line.push_span(Span::styled(format!("{:<13}", slot.kind), look.theme.label));
@@ -257,9 +294,9 @@ fn health(look: Look<'_>, slot: &PolicySlot, width: usize) -> Line<'static> {
     let faults = if slot.faults > 0 { look.theme.warning } else { look.theme.label };
     line.push_span(Span::styled(format!(" faults {:<5}", count(slot.faults)), faults));
     let measured = [
-        pair(look, "p50", format!("{:>7}", microseconds(slot.p50_us))).to_vec(),
-        pair(look, "p99", format!("{:>7}", microseconds(slot.p99_us))).to_vec(),
-        pair(look, "calls", count(slot.calls)).to_vec(),
+        pair(look, "p50", format!("{:>7}", microseconds(slot.p50_us))),
+        pair(look, "p99", format!("{:>7}", microseconds(slot.p99_us))),
+        pair(look, "calls", count(slot.calls)),
     ];
     line.extend(fitting((width + 2).saturating_sub(line.width()), measured));
     line
@@ -271,7 +308,7 @@ fn draw_compact(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) 
     let width = usize::from(area.width);
     let (l, q) = (&state.latencies, &state.queue);
     let parts = pool_parts(look, state);
-    let values = look.app.feed().history.series(graph_end(look), width.saturating_sub(24), |s| s.generated);
+    let values = series(look, area.width.saturating_sub(24), Join::Mean, |s| s.generated);
     let mut first = Line::default();
     first.push_span(Span::styled(rate(state.rates.generated_tokens), look.theme.throughput));
     first.push_span(Span::raw(" tok/s "));
@@ -279,14 +316,16 @@ fn draw_compact(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) 
     let waiting = q.waiting + q.held + q.preempted;
     let mut lines = vec![
         first,
-        Line::from(
-            pair(look, "TTFT", format!("{} / {}", milliseconds(l.ttft_p50_ms), milliseconds(l.ttft_p99_ms)))
-                .to_vec(),
-        ),
-        Line::from(
-            pair(look, "ITL ", format!("{} / {}", milliseconds(l.itl_p50_ms), milliseconds(l.itl_p99_ms)))
-                .to_vec(),
-        ),
+        Line::from(pair(
+            look,
+            "TTFT",
+            format!("{} / {}", milliseconds(l.ttft_p50_ms), milliseconds(l.ttft_p99_ms)),
+        )),
+        Line::from(pair(
+            look,
+            "ITL ",
+            format!("{} / {}", milliseconds(l.itl_p50_ms), milliseconds(l.itl_p99_ms)),
+        )),
         Line::from(
             [pair(look, "running", q.running.to_string()), pair(look, "waiting", waiting.to_string())]
                 .concat(),
@@ -306,9 +345,8 @@ fn draw_compact(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) 
     ];
     let mut policies = Line::default();
     for slot in &state.policies {
-        let well = slot.state == "live";
-        let style = if well { look.theme.good } else { look.theme.bad };
-        policies.push_span(Span::styled(if well { "● " } else { "▲ " }, style));
+        let (mark, style) = look.theme.slot(&slot.state);
+        policies.push_span(Span::styled(format!("{mark} "), style));
         policies.push_span(Span::raw(format!("{} ", slot.name)));
     }
     lines.push(policies);

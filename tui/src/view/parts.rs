@@ -55,7 +55,37 @@ pub fn wrapped(text: &str, style: Style, area: Rect, buffer: &mut Buffer) {
     Paragraph::new(lines).wrap(Wrap { trim: true }).render(area, buffer);
 }
 
-/// A bar per value, the latest on the right, in eighths of a cell; a second without a value is a dot on
+/// A text broken into pieces of at most `width` characters, at spaces where there are some.
+#[must_use]
+pub fn broken(text: &str, width: usize) -> Vec<String> {
+    let width = width.max(1);
+    let mut lines = vec![String::new()];
+    let mut used = 0;
+    for word in text.split_inclusive(' ') {
+        let mut word: Vec<char> = word.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let bare = word.len() - usize::from(word.last() == Some(&' '));
+        if used > 0 && used + bare > width {
+            lines.push(String::new());
+            used = 0;
+        }
+        while word.len() > width {
+            let rest = word.split_off(width);
+            lines.last_mut().expect("there is one").extend(word);
+            word = rest;
+            if word != [' '] {
+                lines.push(String::new());
+            } else {
+                word.clear();
+            }
+            used = 0;
+        }
+        used += word.len();
+        lines.last_mut().expect("there is one").extend(word);
+    }
+    lines.iter().map(|line| line.trim_end().to_owned()).collect()
+}
+
+/// A bar per value, the latest on the right, in eighths of a cell; a column without a value is a dot on
 /// the ground line, and what is not quite nothing is not drawn as nothing. `max` is a full bar's value.
 pub fn graph(values: &[Option<f64>], max: f64, style: Style, theme: &Theme, area: Rect, buffer: &mut Buffer) {
     const EIGHTHS: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
@@ -93,6 +123,12 @@ pub fn fitting(width: usize, pieces: impl IntoIterator<Item = Vec<Span<'static>>
     line
 }
 
+/// Label and value.
+#[must_use]
+pub fn pair(theme: &Theme, label: &str, value: String) -> Vec<Span<'static>> {
+    vec![Span::styled(format!("{label} "), theme.label), Span::raw(format!("{value}  "))]
+}
+
 /// The largest value.
 #[must_use]
 pub fn peak(values: &[Option<f64>]) -> f64 {
@@ -119,4 +155,33 @@ pub fn gauge(width: usize, part: f64, whole: f64, style: Style, theme: &Theme) -
         Span::styled("━".repeat(filled), style),
         Span::styled("─".repeat(width.saturating_sub(filled)), theme.border),
     ])
+}
+
+/// The first of the rows that are shown so that the selected one is in sight, near the middle.
+#[must_use]
+pub fn first_shown(selected: usize, rows: usize, height: usize) -> usize {
+    selected.saturating_sub(height / 2).min(rows.saturating_sub(height))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_broken_at_spaces_and_where_there_are_none() {
+        assert_eq!(broken("one two three", 8), ["one two", "three"]);
+        assert_eq!(broken("0123456789 ab", 4), ["0123", "4567", "89", "ab"]);
+        assert_eq!(broken("", 5), [""]);
+        assert_eq!(broken("12345678", 8), ["12345678"]);
+    }
+
+    #[test]
+    fn the_selected_row_is_always_in_sight() {
+        for rows in 0..30 {
+            for selected in 0..rows {
+                let first = first_shown(selected, rows, 7);
+                assert!(first <= selected && selected < first + 7, "{selected} of {rows}: {first}");
+            }
+        }
+    }
 }

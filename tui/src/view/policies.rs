@@ -1,38 +1,60 @@
-//! The three slots: who decides, how long it takes, what went wrong, what was there before.
+//! The three slots: who decides, how long it takes, what went wrong, what is being tried, what was there
+//! before.
 
 use infer_api::admin::{HistoryEntry, PolicySlot, State};
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
 use super::Look;
 use super::format::{age, count, fit, microseconds};
-use super::parts::{below, framed, inset, put, wrapped};
+use super::parts::{broken, framed, inset, put, wrapped};
+use super::trial;
+
+/// Whether the slots have a frame: a small terminal spends its rows on the facts.
+fn is_framed(body: Rect) -> bool {
+    body.height >= 14
+}
+
+/// The slots above, the rest of the body below.
+fn halves(body: Rect) -> [Rect; 2] {
+    let rows = if is_framed(body) { 6 } else { 4 };
+    Layout::vertical([Constraint::Length(rows), Constraint::Min(0)]).areas(body)
+}
+
+/// Where the slots' rows are in the body of the screen.
+pub(super) fn slot_rows(body: Rect) -> Rect {
+    let [slots, _] = halves(body);
+    let inside = if is_framed(body) { inset(slots, 1, 1) } else { slots };
+    Rect { y: inside.y + 1, height: inside.height.saturating_sub(1).min(3), ..inside }
+}
 
 pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     let Some(state) = look.app.state() else {
-        super::draw_waiting(look, area, buffer);
+        super::chrome::waiting(look, area, buffer);
         return;
     };
-    // A small terminal spends its rows on the facts and not on frames.
-    let framed_slots = area.height >= 14;
-    let rows = if framed_slots { 6 } else { 4 };
-    let [slots, rest] = Layout::vertical([Constraint::Length(rows), Constraint::Min(0)]).areas(area);
-    draw_slots(look, state, framed_slots, slots, buffer);
+    let [slots, rest] = halves(area);
+    draw_slots(look, state, is_framed(area), slots, buffer);
     let slot = state.policies.iter().find(|slot| slot.kind == look.app.policies.kind());
+    let Some(slot) = slot else { return };
     if rest.height < 9 {
-        if let Some(slot) = slot {
-            draw_details(look, state, slot, rest, buffer);
-        }
+        draw_details(look, state, slot, rest, buffer);
         return;
     }
-    let wide = rest.width >= 110;
-    let halves = [Constraint::Fill(1), Constraint::Fill(1)];
-    let [details, history] =
-        if wide { Layout::horizontal(halves).areas(rest) } else { Layout::vertical(halves).areas(rest) };
-    if let Some(slot) = slot {
-        draw_details(look, state, slot, details, buffer);
-    }
+    // Beside each other where there is room; below each other the history gets what it needs, at most.
+    let [details, history] = if rest.width >= 110 {
+        Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).areas(rest)
+    } else {
+        let entries = match look.app.policies.selected_history() {
+            Some(Ok(entries)) => entries.len() as u16,
+            _ => 1,
+        };
+        let rows = (entries + 2).clamp(3, rest.height / 3);
+        Layout::vertical([Constraint::Min(0), Constraint::Length(rows)]).areas(rest)
+    };
+    draw_details(look, state, slot, details, buffer);
     draw_history(look, state, history, buffer);
 }
 
@@ -43,12 +65,14 @@ fn draw_slots(look: Look<'_>, state: &State, with_frame: bool, area: Rect, buffe
     let width = usize::from(table.width);
     put(Line::styled(slot_text(None, width), look.theme.label), table, 0, buffer);
     for (index, slot) in (0u16..).zip(&state.policies) {
-        let style = if slot.state == "live" { look.theme.good } else { look.theme.bad };
+        let (mark, style) = look.theme.slot(&slot.state);
         let mut line = Line::from(vec![
-            Span::styled(if slot.state == "live" { "● " } else { "▲ " }, style),
+            Span::styled(format!("{mark} "), style),
             Span::raw(slot_text(Some(slot), width).chars().skip(2).collect::<String>()),
         ]);
         if usize::from(index) == look.app.policies.selected {
+            let missing = width.saturating_sub(line.width());
+            line.push_span(Span::raw(" ".repeat(missing)));
             line = line.style(look.theme.selected);
         }
         put(line, table, index + 1, buffer);
@@ -58,16 +82,17 @@ fn draw_slots(look: Look<'_>, state: &State, with_frame: bool, area: Rect, buffe
 /// One slot as text, or the titles; the columns that a narrow terminal has no room for are left out.
 fn slot_text(slot: Option<&PolicySlot>, width: usize) -> String {
     let value = |title: &str, text: fn(&PolicySlot) -> String| slot.map_or_else(|| title.to_owned(), text);
-    let columns: [(String, usize, usize); 10] = [
-        (value("KIND", |s| s.kind.clone()), 12, 0),
+    let columns: [(String, usize, usize); 11] = [
+        (value("SLOT", |s| s.kind.clone()), 12, 0),
         (value("POLICY", |s| s.name.clone()), 14, 0),
         (value("VERSION", |s| s.version.clone()), 8, 90),
         (value("DIGEST", |s| digest(&s.sha256)), 10, 104),
-        (value("STATE", |s| s.state.clone()), 8, 40),
+        (value("STATE", slot_state), 8, 40),
         (value("CALLS", |s| count(s.calls)), 10, 70),
         (value("P50", |s| microseconds(s.p50_us)), 8, 56),
-        (value("P99", |s| microseconds(s.p99_us)), 8, 78),
+        (value("P99", |s| microseconds(s.p99_us)), 8, 80),
         (value("FAULTS", |s| count(s.faults)), 6, 48),
+        (value("FALLBACKS", |s| count(s.fallbacks)), 9, 118),
         (value("SINCE", |s| age(s.since_ms)), 8, 64),
     ];
     let mut text = "  ".to_owned();
@@ -79,55 +104,108 @@ fn slot_text(slot: Option<&PolicySlot>, width: usize) -> String {
     text
 }
 
+/// A slot's state in a word; a shadow is worth one where all else is well.
+fn slot_state(slot: &PolicySlot) -> String {
+    let shadowed = slot.shadow.as_ref().is_some_and(|shadow| shadow.state == "watching");
+    if slot.state == "live" && shadowed { "+shadow".to_owned() } else { slot.state.clone() }
+}
+
 /// The first characters of a digest; a native policy has none.
 fn digest(sha256: &str) -> String {
     if sha256.is_empty() { "native".to_owned() } else { sha256.chars().take(10).collect() }
 }
 
+/// A fact of a slot: its label, its text, how it looks.
+pub(super) type Fact = (&'static str, String, Style);
+
 fn draw_details(look: Look<'_>, state: &State, slot: &PolicySlot, area: Rect, buffer: &mut Buffer) {
     let title = Line::from(Span::styled(format!(" {} ", slot.kind), look.theme.title));
     let inside = inset(framed(title, look.theme, area, buffer), 1, 0);
-    let mut facts = vec![
-        ("policy", format!("{} {}", slot.name, slot.version)),
-        ("says", slot.description.clone()),
-        ("before", slot.previous.clone().unwrap_or_else(|| "nothing to roll back to".to_owned())),
-        ("faults", format!("{}, built-in decided {} times", count(slot.faults), count(slot.fallbacks))),
-    ];
+    const LABEL: usize = 10;
+    let width = usize::from(inside.width).saturating_sub(LABEL);
+    let mut lines: Vec<Line<'_>> = Vec::new();
+    for (label, text, style) in facts(look, state, slot) {
+        let mut label = label;
+        for part in broken(&text, width) {
+            lines.push(Line::from(vec![
+                Span::styled(format!("{label:<LABEL$}"), look.theme.label),
+                Span::styled(part, style),
+            ]));
+            label = "";
+        }
+    }
+    let height = usize::from(inside.height);
+    let first = look.app.policies.scroll.min(lines.len().saturating_sub(height));
+    let more = lines.len().saturating_sub(first + height);
+    for (index, line) in (0..inside.height).zip(lines.into_iter().skip(first)) {
+        put(line, inside, index, buffer);
+    }
+    if more > 0 && area.width > 30 {
+        let hint = Line::styled(format!(" {more} more, PgDn "), look.theme.border);
+        let width = hint.width() as u16;
+        let place =
+            Rect { x: area.right().saturating_sub(width + 2), y: area.bottom() - 1, width, height: 1 };
+        put(hint, place, 0, buffer);
+    }
+}
+
+fn facts(look: Look<'_>, state: &State, slot: &PolicySlot) -> Vec<Fact> {
+    let plain = Style::new();
+    let ago = |at_ms: u64| age(state.uptime_ms.saturating_sub(at_ms));
+    let mut facts: Vec<Fact> = vec![("policy", format!("{} {}", slot.name, slot.version), plain)];
     if let Some(fault) = &slot.last_fault {
-        let ago = age(state.uptime_ms.saturating_sub(fault.at_ms));
         let end = if fault.removed { ", taken out" } else { "" };
+        let shadow = if fault.shadow { " in shadow" } else { "" };
         let text = format!(
-            "{} of {}, {ago} ago at step {}{end}: {}",
+            "{} of {}{shadow}, {} ago at step {}{end}: {}",
             fault.reason,
             fault.policy,
+            ago(fault.at_ms),
             count(fault.step),
             fault.message
         );
-        facts.insert(1, ("fault", text));
+        facts.push(("fault", text, look.theme.bad));
+        if let Some(path) = &fault.artifact {
+            facts.push(("replay", format!("infer policy replay {path}"), look.theme.label));
+        }
+    }
+    // What is tried now comes before what was tried.
+    let (canary, shadow) = (trial::canary(look, state, slot), trial::shadow(look, state, slot));
+    let (first, then) = if slot.state == "canary" { (canary, shadow) } else { (shadow, canary) };
+    facts.extend(first.into_iter().chain(then));
+    facts.push(("does", slot.description.clone(), plain));
+    facts.push(match &slot.previous {
+        Some(previous) => ("before", format!("{previous}; r rolls back to it"), plain),
+        None => ("before", "nothing to roll back to".to_owned(), look.theme.label),
+    });
+    let faults = if slot.faults > 0 { look.theme.warning } else { plain };
+    facts.push((
+        "faults",
+        format!("{}, the built-in decided {} times", count(slot.faults), count(slot.fallbacks)),
+        faults,
+    ));
+    if !slot.config.is_null() {
+        facts.push(("config", config_text(slot), plain));
     }
     let native = slot.sha256.is_empty();
-    facts.push(("digest", if native { "none, native code".to_owned() } else { slot.sha256.clone() }));
-    if !slot.config.is_null() {
-        facts.push(("config", slot.config.to_string()));
+    let digest = if native { "none, native code".to_owned() } else { slot.sha256.clone() };
+    facts.push(("digest", digest, look.theme.label));
+    facts
+}
+
+/// The configuration, with the defaults of what isn't set.
+fn config_text(slot: &PolicySlot) -> String {
+    let Some(set) = slot.config.as_object() else { return slot.config.to_string() };
+    let properties = slot.config_schema.get("properties").and_then(|all| all.as_object());
+    let mut parts: Vec<String> = set.iter().map(|(name, value)| format!("{name} {value}")).collect();
+    for (name, schema) in properties.into_iter().flatten() {
+        if !set.contains_key(name)
+            && let Some(default) = schema.get("default")
+        {
+            parts.push(format!("{name} {default} (default)"));
+        }
     }
-    let mut rest = inside;
-    for (label, text) in facts {
-        let width = usize::from(rest.width).saturating_sub(8);
-        // Only the fault may take more than a line: it is what one comes here to read.
-        let lines =
-            if label == "fault" { text.chars().count().div_ceil(width.max(1)).min(4) as u16 } else { 1 };
-        let style = if label == "fault" { look.theme.bad } else { ratatui::style::Style::new() };
-        put(Line::styled(label, look.theme.label), rest, 0, buffer);
-        let column = Rect {
-            x: rest.x + 8.min(rest.width),
-            width: width as u16,
-            height: lines.min(rest.height),
-            ..rest
-        };
-        let text = if lines == 1 { fit(&text, width) } else { text };
-        wrapped(&text, style, column, buffer);
-        rest = below(rest, lines);
-    }
+    if parts.is_empty() { "none; takes none".to_owned() } else { format!("{}; e edits it", parts.join(", ")) }
 }
 
 fn draw_history(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
@@ -138,11 +216,23 @@ fn draw_history(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) 
         None => put(Line::styled("...", look.theme.label), inside, 0, buffer),
         Some(Err(error)) => wrapped(error, look.theme.bad, inside, buffer),
         Some(Ok(entries)) => {
-            for (index, entry) in (0..inside.height).zip(entries.iter().rev()) {
-                let text = fit(&history_text(entry, state.uptime_ms), width);
-                let fault = !matches!(entry.reason.as_str(), "start" | "swap" | "rollback");
-                let style = if fault { look.theme.bad } else { look.theme.label };
-                put(Line::styled(text, style), inside, index, buffer);
+            let mut row = 0;
+            for entry in entries.iter().rev() {
+                let style = match entry.mode.as_str() {
+                    "fault" | "verdict" => look.theme.bad,
+                    "stays" | "promote" => look.theme.good,
+                    "shadow" | "canary" => look.theme.throughput,
+                    _ => look.theme.label,
+                };
+                let parts = broken(&history_text(entry, state.uptime_ms), width.saturating_sub(12));
+                for (index, part) in parts.into_iter().enumerate() {
+                    let indent = if index > 0 { 12 } else { 0 };
+                    put(Line::styled(format!("{:indent$}{part}", ""), style), inside, row, buffer);
+                    row += 1;
+                }
+                if row >= inside.height {
+                    return;
+                }
             }
         }
     }
@@ -150,7 +240,12 @@ fn draw_history(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) 
 
 fn history_text(entry: &HistoryEntry, uptime_ms: u64) -> String {
     let ago = age(uptime_ms.saturating_sub(entry.at_ms));
-    let change =
-        if entry.from.is_empty() { entry.to.clone() } else { format!("{} -> {}", entry.from, entry.to) };
+    let change = if entry.from.is_empty() || entry.from == entry.to {
+        entry.to.clone()
+    } else if entry.mode == "shadow" {
+        format!("{} beside {}", entry.to, entry.from)
+    } else {
+        format!("{} -> {}", entry.from, entry.to)
+    };
     format!("{ago:>7} ago  step {:<9} {change}  ({})", count(entry.step), entry.reason)
 }

@@ -1,5 +1,5 @@
 //! The table of live requests. Columns fall away from the right of importance when the terminal is
-//! narrow; id, state and progress always stay.
+//! narrow; id, state and progress always stay. Only the rows in sight are made.
 
 use infer_api::admin::{RequestRow, State};
 use ratatui::buffer::Buffer;
@@ -8,62 +8,108 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
 use super::Look;
-use super::format::{age, count, fit};
-use super::parts::{below, framed, inset, put};
+use super::format::{age, count, fit, milliseconds};
+use super::parts::{below, first_shown, framed, inset, put};
 use crate::state::requests::SortBy;
+use crate::state::why;
 
 /// Where a column stands: its title, its width, and from which table width on it is shown.
 struct Column {
     title: &'static str,
+    sort: Option<SortBy>,
     width: usize,
     from: usize,
     text: fn(&RequestRow) -> String,
 }
 
-const COLUMNS: [Column; 10] = [
-    Column { title: "ID", width: 7, from: 0, text: |row| row.id.to_string() },
-    Column { title: "STATE", width: 9, from: 0, text: |row| row.state.clone() },
-    Column { title: "PROMPT", width: 7, from: 60, text: |row| count(row.prompt_tokens.into()) },
-    Column { title: "CACHED", width: 7, from: 70, text: |row| count(row.cached_tokens.into()) },
-    Column { title: "BLOCKS", width: 6, from: 52, text: |row| count(row.blocks.into()) },
-    Column { title: "AGE", width: 7, from: 40, text: |row| age(row.age_ms) },
-    Column { title: "TTFT", width: 7, from: 76, text: |row| row.ttft_ms.map_or_else(|| "-".to_owned(), age) },
-    Column { title: "PRIO", width: 4, from: 100, text: |row| row.priority.to_string() },
-    Column { title: "SESSION", width: 12, from: 120, text: |row| row.session.clone() },
-    Column { title: "USER", width: 12, from: 140, text: |row| row.user.clone() },
+const fn column(
+    title: &'static str,
+    sort: Option<SortBy>,
+    width: usize,
+    from: usize,
+    text: fn(&RequestRow) -> String,
+) -> Column {
+    Column { title, sort, width, from, text }
+}
+
+const COLUMNS: [Column; 11] = [
+    column("ID", Some(SortBy::Id), 7, 0, |row| row.id.to_string()),
+    column("STATE", Some(SortBy::State), 9, 0, |row| row.state.clone()),
+    column("PROMPT", Some(SortBy::Prompt), 7, 60, |row| count(row.prompt_tokens.into())),
+    column("CACHED", Some(SortBy::Cached), 7, 70, |row| count(row.cached_tokens.into())),
+    column("BLOCKS", Some(SortBy::Blocks), 6, 52, |row| count(row.blocks.into())),
+    column("AGE", Some(SortBy::Age), 7, 40, |row| age(row.age_ms)),
+    column("TTFT", Some(SortBy::Ttft), 7, 76, |row| milliseconds(row.ttft_ms.unwrap_or(0) as f64)),
+    column("PRIO", None, 4, 104, |row| row.priority.to_string()),
+    column("TENANT", None, 8, 112, tenant),
+    column("SESSION", None, 12, 124, |row| row.session.clone()),
+    column("USER", None, 12, 140, |row| row.user.clone()),
 ];
 
 /// Columns whose numbers stand at the right.
 const RIGHT: [&str; 7] = ["ID", "PROMPT", "CACHED", "BLOCKS", "AGE", "TTFT", "PRIO"];
 
+/// A tenant's name, or its number where the host doesn't name tenants.
+pub(super) fn tenant(row: &RequestRow) -> String {
+    if row.tenant_name.is_empty() { row.tenant.to_string() } else { row.tenant_name.clone() }
+}
+
+/// Where the rows are in the body of the screen.
+pub(super) fn rows_area(body: Rect) -> Rect {
+    let inside = inset(body, 1, 1);
+    below(inset(inside, u16::from(inside.width > 60), 0), 1)
+}
+
 pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     let Some(state) = look.app.state() else {
-        super::draw_waiting(look, area, buffer);
+        super::chrome::waiting(look, area, buffer);
         return;
     };
     let inside = framed(title(look, state, area.width < 60), look.theme, area, buffer);
     let table = inset(inside, u16::from(inside.width > 60), 0);
     let width = usize::from(table.width);
-    if state.requests.is_empty() {
-        put(Line::styled("no live requests", look.theme.label), table, 0, buffer);
+    let pane = &look.app.requests;
+    let order = pane.order();
+    if order.is_empty() {
+        let text = if state.requests.is_empty() { "no live requests" } else { "none passes the filter" };
+        put(Line::styled(text, look.theme.label), table, 0, buffer);
         return;
     }
     let columns: Vec<&Column> = COLUMNS.iter().filter(|column| width >= column.from).collect();
     let fixed: usize = columns.iter().map(|column| column.width + 1).sum();
-    let progress = width.saturating_sub(fixed).min(48);
+    let last = width.saturating_sub(fixed);
     put(header(look, &columns), table, 0, buffer);
-    let body = below(table, 1);
-    let order = look.app.requests.order(&state.requests);
-    let selected = look.app.requests.selected_row();
+    let body = rows_area(area);
+    let selected = pane.selected_row();
     let height = usize::from(body.height);
-    // The selection stays in the middle, so no scroll position has to be kept.
-    let offset = selected.saturating_sub(height / 2).min(order.len().saturating_sub(height));
-    for (index, &at) in order.iter().enumerate().skip(offset).take(height) {
-        let mut line = row(look, &state.requests[at], &columns, progress);
+    let first = first_shown(selected, order.len(), height);
+    for (index, &at) in order.iter().enumerate().skip(first).take(height) {
+        let request = &state.requests[at];
+        let mut line = Line::default();
+        let why = why::waits(request, state, pane.ahead(at));
+        for column in &columns {
+            // A reason is worth more than the time to a token that hasn't come.
+            if why.is_some() && column.title == "TTFT" && width < 104 {
+                continue;
+            }
+            let style =
+                if column.title == "STATE" { state_style(look, &request.state) } else { Style::new() };
+            line.push_span(Span::styled(cell(&(column.text)(request), column), style));
+        }
+        match why {
+            Some(why) => {
+                let room = width.saturating_sub(line.width());
+                line.push_span(Span::styled(fit(&why, room), look.theme.label));
+            }
+            None => line.extend(progress_bar(look, request, last.min(48))),
+        }
         if index == selected {
+            // The whole row, to its last column.
+            let missing = width.saturating_sub(line.width());
+            line.push_span(Span::raw(" ".repeat(missing)));
             line = line.style(look.theme.selected);
         }
-        put(line, body, (index - offset) as u16, buffer);
+        put(line, body, (index - first) as u16, buffer);
     }
 }
 
@@ -79,14 +125,21 @@ fn title(look: Look<'_>, state: &State, short: bool) -> Line<'static> {
         )
     };
     line.push_span(Span::styled(text, look.theme.label));
-    let shown = state.requests.len();
-    if shown < state.requests_total as usize {
-        line.push_span(Span::styled(format!("(first {shown} shown) "), look.theme.warning));
+    let pane = &look.app.requests;
+    if !pane.filter.is_empty() {
+        let text = format!("{} match /{} ", count(pane.order().len() as u64), fit(pane.filter.text(), 30));
+        line.push_span(Span::styled(text, look.theme.key));
     }
-    if look.app.requests.sort_by != SortBy::Engine || look.app.requests.descending {
-        let arrow = if look.app.requests.descending { "▼" } else { "▲" };
-        let by = look.app.requests.sort_by.name();
-        line.push_span(Span::styled(format!("{arrow} by {by} "), look.theme.key));
+    let listed = state.requests.len();
+    if listed < state.requests_total as usize {
+        line.push_span(Span::styled(
+            format!("(first {} of {}) ", count(listed as u64), count(state.requests_total.into())),
+            look.theme.warning,
+        ));
+    }
+    if pane.sort_by != SortBy::Engine || pane.descending {
+        let arrow = if pane.descending { "▼" } else { "▲" };
+        line.push_span(Span::styled(format!("{arrow} by {} ", pane.sort_by.name()), look.theme.key));
     }
     line
 }
@@ -101,18 +154,15 @@ fn cell(text: &str, column: &Column) -> String {
 }
 
 fn header(look: Look<'_>, columns: &[&Column]) -> Line<'static> {
-    let mut text: String = columns.iter().map(|column| cell(column.title, column)).collect();
-    text.push_str("GENERATED");
-    Line::styled(text, look.theme.label)
-}
-
-fn row(look: Look<'_>, row: &RequestRow, columns: &[&Column], progress: usize) -> Line<'static> {
     let mut line = Line::default();
     for column in columns {
-        let style = if column.title == "STATE" { state_style(look, &row.state) } else { Style::new() };
-        line.push_span(Span::styled(cell(&(column.text)(row), column), style));
+        let sorted = column.sort == Some(look.app.requests.sort_by);
+        let style = if sorted { look.theme.key } else { look.theme.label };
+        line.push_span(Span::styled(cell(column.title, column), style));
     }
-    line.extend(progress_bar(look, row, progress));
+    let sorted = look.app.requests.sort_by == SortBy::Generated;
+    let style = if sorted { look.theme.key } else { look.theme.label };
+    line.push_span(Span::styled("PROGRESS, OR WHY IT WAITS", style));
     line
 }
 
@@ -133,7 +183,7 @@ fn progress_bar(look: Look<'_>, row: &RequestRow, width: usize) -> Vec<Span<'sta
     } else {
         (row.generated_tokens, row.max_tokens, look.theme.good)
     };
-    let numbers = format!("{}/{}", row.generated_tokens, row.max_tokens);
+    let numbers = format!("{part}/{whole}");
     let room = width.saturating_sub(numbers.len().max(9) + 1);
     if room < 4 {
         return vec![Span::raw(fit(&numbers, width))];

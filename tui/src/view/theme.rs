@@ -1,19 +1,69 @@
-//! Colours by meaning. The palette is Okabe and Ito's, which people with any colour vision tell apart,
-//! in the 256-colour cube's nearest entries so that it works over ssh and in tmux. Meaning never hangs on
-//! colour alone: states also differ in glyph and word, which is what `NO_COLOR` leaves.
+//! Colours by meaning. The default is Okabe and Ito's palette, which people with any colour vision tell
+//! apart, in the 256-colour cube's nearest entries so that it works over ssh and in tmux. Meaning never
+//! hangs on colour alone: states also differ in glyph and word, which is what `NO_COLOR` leaves.
 
 use ratatui::style::{Color, Modifier, Style};
 
 use crate::state::blocks::BlockState;
 use crate::state::log::Level;
+use crate::state::settings::{Colours, Settings, ThemeName};
 
-const SKY: Color = Color::Indexed(74);
-const BLUE: Color = Color::Indexed(32);
-const GREEN: Color = Color::Indexed(36);
-const ORANGE: Color = Color::Indexed(214);
-const VERMILION: Color = Color::Indexed(202);
-const PURPLE: Color = Color::Indexed(175);
-const GREY: Color = Color::Indexed(244);
+/// The colours that a theme is made of.
+struct Palette {
+    sky: Color,
+    blue: Color,
+    green: Color,
+    orange: Color,
+    vermilion: Color,
+    purple: Color,
+    yellow: Color,
+    grey: Color,
+    frame: Color,
+}
+
+/// From the 256-colour cube, in the order of the fields.
+const fn cube(all: [u8; 9]) -> Palette {
+    let [sky, blue, green, orange, vermilion, purple, yellow, grey, frame] = all;
+    Palette {
+        sky: Color::Indexed(sky),
+        blue: Color::Indexed(blue),
+        green: Color::Indexed(green),
+        orange: Color::Indexed(orange),
+        vermilion: Color::Indexed(vermilion),
+        purple: Color::Indexed(purple),
+        yellow: Color::Indexed(yellow),
+        grey: Color::Indexed(grey),
+        frame: Color::Indexed(frame),
+    }
+}
+
+const OKABE: Palette = cube([74, 32, 36, 214, 202, 175, 227, 246, 240]);
+const CLASSIC: Palette = cube([81, 75, 77, 215, 203, 141, 221, 246, 240]);
+const LIGHT: Palette = cube([25, 26, 29, 130, 160, 90, 136, 240, 248]);
+/// Blue and yellow carry the difference, red and green never stand against each other.
+const OKABE_16: Palette = Palette {
+    sky: Color::LightCyan,
+    blue: Color::LightBlue,
+    green: Color::Cyan,
+    orange: Color::Yellow,
+    vermilion: Color::LightRed,
+    purple: Color::LightMagenta,
+    yellow: Color::LightYellow,
+    grey: Color::Gray,
+    frame: Color::DarkGray,
+};
+const CLASSIC_16: Palette = Palette { green: Color::LightGreen, ..OKABE_16 };
+const LIGHT_16: Palette = Palette {
+    sky: Color::Blue,
+    blue: Color::Blue,
+    green: Color::Cyan,
+    orange: Color::Red,
+    vermilion: Color::Red,
+    purple: Color::Magenta,
+    yellow: Color::Magenta,
+    grey: Color::DarkGray,
+    frame: Color::Gray,
+};
 
 /// Styles by meaning.
 #[derive(Clone, Copy, Debug)]
@@ -33,36 +83,52 @@ pub struct Theme {
     pub used: Style,
     pub shared: Style,
     pub cached: Style,
+    pub kept: Style,
     pub free: Style,
+    /// For what has no meaning of its own, tenants say.
+    pub series: [Style; 7],
 }
 
 impl Theme {
-    /// With colours.
+    /// As a person chose and the terminal can.
     #[must_use]
-    pub fn colour() -> Self {
-        let fg = |colour| Style::new().fg(colour);
-        Self {
-            title: fg(SKY).add_modifier(Modifier::BOLD),
-            label: fg(GREY),
-            border: fg(GREY),
-            key: fg(ORANGE),
-            selected: Style::new().add_modifier(Modifier::REVERSED),
-            good: fg(GREEN),
-            warning: fg(ORANGE).add_modifier(Modifier::BOLD),
-            bad: fg(VERMILION).add_modifier(Modifier::BOLD),
-            throughput: fg(SKY),
-            ttft: fg(ORANGE),
-            itl: fg(PURPLE),
-            used: fg(BLUE),
-            shared: fg(PURPLE),
-            cached: fg(GREEN),
-            free: fg(GREY),
+    pub fn new(settings: &Settings) -> Self {
+        match (settings.theme, settings.colours) {
+            (ThemeName::Mono, _) | (_, Colours::None) => Self::plain(),
+            (ThemeName::Okabe, Colours::Many) => Self::of(&OKABE),
+            (ThemeName::Okabe, Colours::Sixteen) => Self::of(&OKABE_16),
+            (ThemeName::Classic, Colours::Many) => Self::of(&CLASSIC),
+            (ThemeName::Classic, Colours::Sixteen) => Self::of(&CLASSIC_16),
+            (ThemeName::Light, Colours::Many) => Self::of(&LIGHT),
+            (ThemeName::Light, Colours::Sixteen) => Self::of(&LIGHT_16),
         }
     }
 
-    /// Without: weight and inversion only.
-    #[must_use]
-    pub fn plain() -> Self {
+    fn of(p: &Palette) -> Self {
+        let fg = |colour| Style::new().fg(colour);
+        Self {
+            title: fg(p.sky).add_modifier(Modifier::BOLD),
+            label: fg(p.grey),
+            border: fg(p.frame),
+            key: fg(p.orange),
+            selected: Style::new().add_modifier(Modifier::REVERSED),
+            good: fg(p.green),
+            warning: fg(p.orange).add_modifier(Modifier::BOLD),
+            bad: fg(p.vermilion).add_modifier(Modifier::BOLD),
+            throughput: fg(p.sky),
+            ttft: fg(p.orange),
+            itl: fg(p.purple),
+            used: fg(p.blue),
+            shared: fg(p.purple),
+            cached: fg(p.green),
+            kept: fg(p.yellow),
+            free: fg(p.frame),
+            series: [p.blue, p.orange, p.green, p.purple, p.yellow, p.sky, p.vermilion].map(fg),
+        }
+    }
+
+    /// Without colours: weight and inversion only.
+    fn plain() -> Self {
         let none = Style::new();
         let bold = none.add_modifier(Modifier::BOLD);
         Self {
@@ -78,19 +144,11 @@ impl Theme {
             ttft: none,
             itl: none,
             used: none,
-            shared: none,
+            shared: bold,
             cached: none,
+            kept: bold,
             free: none,
-        }
-    }
-
-    /// As the environment asks: `NO_COLOR` set to anything but nothing turns colours off.
-    #[must_use]
-    pub fn from_environment() -> Self {
-        if std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) {
-            Self::plain()
-        } else {
-            Self::colour()
+            series: [none; 7],
         }
     }
 
@@ -100,6 +158,7 @@ impl Theme {
         match state {
             BlockState::Free => self.free,
             BlockState::Cached => self.cached,
+            BlockState::Kept => self.kept,
             BlockState::Used => self.used,
             BlockState::Shared => self.shared,
         }
@@ -114,6 +173,16 @@ impl Theme {
             Level::Error => self.bad,
         }
     }
+
+    /// Of a policy slot in this state, and the mark before it.
+    #[must_use]
+    pub fn slot(&self, state: &str) -> (&'static str, Style) {
+        match state {
+            "live" => ("●", self.good),
+            "canary" => ("◐", self.warning),
+            _ => ("▲", self.bad),
+        }
+    }
 }
 
 /// Glyph of a block.
@@ -122,6 +191,7 @@ pub fn glyph(state: BlockState) -> char {
     match state {
         BlockState::Free => '·',
         BlockState::Cached => '▒',
+        BlockState::Kept => '▓',
         BlockState::Used => '█',
         BlockState::Shared => '◆',
     }

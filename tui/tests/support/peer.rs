@@ -92,9 +92,15 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
     Ok(match (&head.method, parts.as_slice()) {
         (&Method::GET, ["admin", "state"]) => json(&sample::state(60)),
         (&Method::GET, ["admin", "events"]) => events(shared),
-        (&Method::GET, ["admin", "blocks"]) => json(&sample::blocks()),
+        (&Method::GET, ["admin", "blocks", "map"]) => json(&sample::map()),
+        (&Method::GET, ["admin", "blocks", _]) => json(&sample::block()),
+        (&Method::GET, ["admin", "cache"]) => json(&sample::cache()),
+        (&Method::GET, ["admin", "requests", _]) => json(&sample::request(60)),
         (&Method::GET, ["admin", "policies"]) => json(&sample::policies()),
         (&Method::GET, ["admin", "policies", _, "history"]) => json(&sample::history()),
+        (&Method::PUT, ["admin", "policies", kind]) if is_component(&head.headers) => {
+            json(&exchange(&shared, kind, format!("component of {} bytes", body.len())))
+        }
         (&Method::PUT, ["admin", "policies", kind]) => match serde_json::from_slice::<SwapRequest>(&body) {
             Ok(swap) if swap.name == "broken" => {
                 error(StatusCode::UNPROCESSABLE_ENTITY, "broken: the self-test trapped")
@@ -102,13 +108,19 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
             Ok(swap) => json(&exchange(&shared, kind, swap.name)),
             Err(_) => error(StatusCode::BAD_REQUEST, "not a swap request"),
         },
-        (&Method::POST, ["admin", "policies", kind, "rollback"]) => {
+        (&Method::POST, ["admin", "policies", kind, "rollback" | "promote"]) => {
             json(&exchange(&shared, kind, "static-batch".to_owned()))
         }
+        (&Method::DELETE, ["admin", "policies", _, "shadow"] | ["admin", "queue"])
+        | (&Method::POST, ["admin", "drain"]) => json(&serde_json::json!({})),
         (&Method::DELETE, ["admin", "requests", "999"]) => error(StatusCode::NOT_FOUND, "no request 999"),
         (&Method::DELETE, ["admin", "requests", _]) => json(&serde_json::json!({})),
         _ => error(StatusCode::NOT_FOUND, "no such endpoint"),
     })
+}
+
+fn is_component(headers: &hyper::HeaderMap) -> bool {
+    headers.get("content-type").is_some_and(|kind| kind == "application/wasm")
 }
 
 fn exchange(shared: &Shared, kind: &str, to: String) -> SwapAnswer {

@@ -2,8 +2,10 @@
 //! every run. The numbers sum up as a real host's do.
 
 use infer_api::admin::{
-    AvailablePolicy, Blocks, Counters, FaultInfo, HistoryEntry, HostInfo, Latencies, Memory, Policies,
-    PolicySlot, Pressure, Queue, Rates, RequestRow, State,
+    AvailablePolicy, BlockCounts, BlockInfo, BlockMap, CacheReport, CallCost, CanaryInfo, Counters,
+    DivergenceInfo, FaultInfo, HistoryEntry, HostInfo, Latencies, Memory, Policies, PolicySlot, PrefixInfo,
+    Pressure, QuarantineEntry, Queue, Rates, RequestDetail, RequestRow, SessionInfo, ShadowInfo, State,
+    TableBlock, WindowInfo,
 };
 
 /// Blocks of the pool.
@@ -82,9 +84,19 @@ pub fn state(tick: u64) -> State {
             finished: [("eos".to_owned(), 800), ("length".to_owned(), 380)].into(),
             failed: 0,
             preemptions: 5,
+            prefix_queries: 412_000 + tick * 900,
+            prefix_hits: 198_400 + tick * 520,
+            evicted_blocks: 3_017 + tick * 3,
             ..Counters::default()
         },
-        cache_events: [("MISS_FULL".to_owned(), 700), ("CROSS_REQUEST_HIT".to_owned(), 480)].into(),
+        cache_events: [
+            ("MISS_FULL".to_owned(), 300),
+            ("CROSS_REQUEST_HIT".to_owned(), 480),
+            ("CONVERSATIONAL_HIT".to_owned(), 250),
+            ("FULL_HIT_NO_PREFILL_NEEDED".to_owned(), 130),
+            ("CONVERSATIONAL_MISS_UNEXPECTED_PROMPT".to_owned(), 20),
+        ]
+        .into(),
         policies: slots(),
         requests_total: requests.len() as u32,
         requests,
@@ -112,6 +124,7 @@ fn requests(tick: u64, running: u32, waiting: u32) -> Vec<RequestRow> {
             age_ms: u64::from(running + waiting + 2 - index) * 731,
             queue_ms: 12,
             ttft_ms: decoding.then_some(64 + u64::from(index) * 3),
+            started: !matches!(state, "waiting" | "held"),
             ..RequestRow::default()
         }
     };
@@ -152,10 +165,15 @@ fn slots() -> Vec<PolicySlot> {
     vec![
         PolicySlot {
             previous: Some("static-batch".into()),
+            shadow: Some(shadow()),
             ..slot("scheduler", "continuous", "Admits and retires sequences at every step.", 12_345, 8.4)
         },
         PolicySlot {
-            config: serde_json::json!({"reserve": 0.1, "max_in_flight": 100}),
+            config: serde_json::json!({"max_in_flight": 100}),
+            config_schema: admission_schema(),
+            state: "canary".into(),
+            previous: Some("token-bucket".into()),
+            canary: Some(canary()),
             ..slot("admission", "memory-aware", "Admits what fits the memory.", 1_204, 3.1)
         },
         PolicySlot {
@@ -169,6 +187,74 @@ fn slots() -> Vec<PolicySlot> {
     ]
 }
 
+fn admission_schema() -> serde_json::Value {
+    serde_json::json!({
+        "type": "object", "additionalProperties": false,
+        "properties": {
+            "max_in_flight": {
+                "type": "integer", "minimum": 1, "default": 100,
+                "description": "Sequences that may run at once",
+            },
+            "reserve": {
+                "type": "number", "minimum": 0, "maximum": 0.9, "default": 0.1,
+                "description": "Share of the pool that is kept back",
+            },
+        }
+    })
+}
+
+fn shadow() -> ShadowInfo {
+    let example = |step, kind: &str, live: &str, shadow: &str| DivergenceInfo {
+        kind: kind.into(),
+        step,
+        at_ms: 190_000,
+        live: live.into(),
+        shadow: shadow.into(),
+    };
+    ShadowInfo {
+        policy: "fair".into(),
+        version: "0.1.0".into(),
+        sha256: "51".repeat(32),
+        state: "watching".into(),
+        since_ms: 170_000,
+        questions: 1_240,
+        agreements: 1_178,
+        divergences: [("run".to_owned(), 50), ("tokens".to_owned(), 12)].into(),
+        examples: vec![
+            example(12_201, "tokens", "sequence 1183 gets 64", "32"),
+            example(12_310, "run", "runs 13 sequences", "12, not 1191"),
+        ],
+        cost: CallCost { calls: 1_240, p50_us: 9.2, p99_us: 24.0 },
+        live_cost: CallCost { calls: 12_345, p50_us: 8.4, p99_us: 21.0 },
+        ..ShadowInfo::default()
+    }
+}
+
+fn canary() -> CanaryInfo {
+    let before = WindowInfo {
+        busy_s: 30.0,
+        requests_per_second: 2.1,
+        tokens_per_second: 402.0,
+        itl_p50_ms: 23.1,
+        itl_p95_ms: 41.0,
+        ttft_p50_ms: 88.0,
+        refused: 0.02,
+        ..WindowInfo::default()
+    };
+    CanaryInfo {
+        kind: "admission".into(),
+        policy: "memory-aware".into(),
+        previous: "token-bucket".into(),
+        state: "watching".into(),
+        since_ms: 180_000,
+        window_s: 30.0,
+        watched_s: 11.5,
+        after: WindowInfo { tokens_per_second: 431.0, itl_p50_ms: 22.4, refused: 0.0, ..before },
+        before,
+        ..CanaryInfo::default()
+    }
+}
+
 /// What could be swapped in.
 pub fn policies() -> Policies {
     let policy = |kind: &str, name: &str, description: &str| AvailablePolicy {
@@ -176,6 +262,11 @@ pub fn policies() -> Policies {
         name: name.into(),
         version: "0.1.0".into(),
         description: description.into(),
+        sha256: match name {
+            "broken" => "bb".repeat(32),
+            "continuous" => "3f9a0c51d2".repeat(7)[..64].into(),
+            _ => format!("{:064x}", name.len()),
+        },
         ..AvailablePolicy::default()
     };
     Policies {
@@ -187,7 +278,13 @@ pub fn policies() -> Policies {
             policy("admission", "memory-aware", "Admits what fits the memory."),
             policy("prefix-cache", "lru", "Least recently used leaves go first."),
         ],
-        ..Policies::default()
+        quarantine: vec![QuarantineEntry {
+            sha256: "bb".repeat(32),
+            name: "broken".into(),
+            kind: "scheduler".into(),
+            reason: "trap: unreachable executed".into(),
+            at_ms: 131_000,
+        }],
     }
 }
 
@@ -210,24 +307,99 @@ pub fn history() -> Vec<HistoryEntry> {
 }
 
 /// The block map: runs of each state.
-pub fn blocks() -> Blocks {
+pub fn map() -> BlockMap {
     let states: String = (0..TOTAL_BLOCKS)
         .map(|block| match block % 97 {
             0..=50 if block < 700 => 'u',
             51..=60 if block < 700 => 's',
-            61..=96 if block < 820 => 'c',
+            61..=70 if block < 820 => 'k',
+            71..=96 if block < 820 => 'c',
             _ => 'f',
         })
         .collect();
-    let column = |of: fn(u32) -> u32| (0..TOTAL_BLOCKS).map(of).collect::<Vec<u32>>();
-    Blocks {
+    let of = |letter: char| states.chars().filter(|&c| c == letter).count() as u32;
+    BlockMap {
         block_size: 16,
-        references: states.chars().map(|c| if c == 's' { 3 } else { u32::from(c == 'u') }).collect(),
-        owners: states.chars().map(|c| if c == 'u' || c == 's' { 1_183 } else { 0 }).collect(),
-        depths: column(|block| block % 40),
-        tenants: column(|_| 0),
-        ages_ms: (0..TOTAL_BLOCKS).map(|block| u64::from(block) * 37).collect(),
+        from: 0,
+        total: TOTAL_BLOCKS,
+        per_cell: 1,
+        counts: BlockCounts { free: of('f'), cached: of('c'), kept: of('k'), used: of('u'), shared: of('s') },
         states,
+        by: "state".into(),
+        values: Vec::new(),
+    }
+}
+
+/// The block under the cursor at the start.
+pub fn block() -> BlockInfo {
+    BlockInfo {
+        id: 0,
+        state: "shared".into(),
+        references: 3,
+        holders: vec![1_183, 1_184, 1_186],
+        kept_prompts: 1,
+        depth: 4,
+        parent: Some(17),
+        hash: Some("8c0ffee4d15ea5e5".into()),
+        tenant: 0,
+        age_ms: 21,
+        expires_ms: None,
+        uses: 1_204,
+        text: Some("You are a patient teacher of distributed systems. Answer in".into()),
+    }
+}
+
+/// The prefix cache.
+pub fn cache() -> CacheReport {
+    let prefix = |block: u32| PrefixInfo {
+        block,
+        hash: format!("{:016x}", u64::from(block + 3) * 0x1f35_79b9_7f4a),
+        tenant: block % 2,
+        blocks: 180 / (block + 1),
+        used: 40 / (block + 1),
+        shared_tokens: 64 * (1 + block % 3),
+        references: 9 / (block + 1),
+        uses: 1_204 / (block + 1),
+        age_ms: u64::from(block) * 1_700 + 12,
+        text: (block == 1).then(|| "You are a patient teacher\nof distributed systems.".to_owned()),
+    };
+    let session = |index: u32| SessionInfo {
+        session: if index < 2 { format!("chat-{index}") } else { format!("{:016x}", index * 77) },
+        tenant: 0,
+        blocks: 60 / (index + 1),
+        used: 12 / (index + 1),
+        age_ms: u64::from(index) * 900 + 40,
+    };
+    CacheReport {
+        enabled: true,
+        blocks: 422,
+        prefixes_total: 31,
+        prefixes: (0..9).map(prefix).collect(),
+        sessions_remembered: 77,
+        sessions_total: 12,
+        sessions: (0..6).map(session).collect(),
+        kept_prompts: 38,
+        kept_prompts_limit: 100,
+    }
+}
+
+/// The first request in full.
+pub fn request(tick: u64) -> RequestDetail {
+    let row = state(tick).requests.swap_remove(0);
+    let place = |at: u32| TableBlock {
+        block: 40 + at * 7 % 900,
+        references: 1 + u32::from(at < 3) * 2,
+        indexed: at < 6,
+    };
+    RequestDetail {
+        table: (0..row.blocks).map(place).collect(),
+        max_blocks: row.blocks + 9,
+        expected_tokens: 140,
+        reusable_tokens: row.cached_tokens,
+        deadline_ms: Some(500),
+        overtaken: true,
+        row,
+        ..RequestDetail::default()
     }
 }
 

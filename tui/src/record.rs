@@ -1,0 +1,281 @@
+//! Recordings: everything that the host said, line by line, with its time. For demos and bug reports.
+//!
+//! A line is one JSON object, so `jq` reads a recording too. The first names the version and the host;
+//! tokens never come here, because nothing that is sent is recorded.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+use infer_api::admin::{AdminEvent, BlockInfo, BlockMap, CacheReport, HistoryEntry, Policies};
+use serde::{Deserialize, Serialize};
+
+use crate::conn::ConnError;
+use crate::conn::feed::Report;
+use crate::state::blocks::{Under, Wanted};
+use crate::state::{Message, Millis};
+
+/// Longest line: a snapshot with all requests that it may list.
+const MAX_LINE_BYTES: u64 = 16 << 20;
+/// What the first line calls the format.
+const FORMAT: u32 = 1;
+
+/// Why a recording can't be written or played.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// The file.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// The system's words.
+        error: std::io::Error,
+    },
+    /// A line that is none of ours.
+    #[error("{}, line {line}: {message}", path.display())]
+    Line {
+        /// Which file.
+        path: PathBuf,
+        /// Counted from one.
+        line: usize,
+        /// What is wrong with it.
+        message: String,
+    },
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Header {
+    infer_tui_recording: u32,
+    version: String,
+    address: String,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Line<T> {
+    at_ms: Millis,
+    said: T,
+}
+
+/// What is recorded, as it is written.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Said<'a> {
+    Connected,
+    Lost(String),
+    Event(&'a AdminEvent),
+    Map(&'a BlockMap),
+    Block(&'a BlockInfo),
+    Cache(&'a CacheReport),
+    Policies(&'a Policies),
+    History { kind: &'a str, entries: &'a [HistoryEntry] },
+}
+
+/// The same, as it is read.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Heard {
+    Connected,
+    Lost(String),
+    Event(AdminEvent),
+    Map(BlockMap),
+    Block(BlockInfo),
+    Cache(CacheReport),
+    Policies(Policies),
+    History { kind: String, entries: Vec<HistoryEntry> },
+}
+
+/// Writes a recording.
+pub struct Recorder {
+    path: PathBuf,
+    out: BufWriter<File>,
+}
+
+impl Recorder {
+    /// Begins a recording; a file that is there is written over.
+    ///
+    /// # Errors
+    /// [`RecordError::File`].
+    pub fn create(path: &Path, address: &str) -> Result<Self, RecordError> {
+        let file = File::create(path).map_err(|error| RecordError::File { path: path.to_owned(), error })?;
+        let mut recorder = Self { path: path.to_owned(), out: BufWriter::new(file) };
+        recorder.line(&Header {
+            infer_tui_recording: FORMAT,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            address: address.to_owned(),
+        })?;
+        Ok(recorder)
+    }
+
+    /// Writes what the host said, if it is something that is recorded.
+    ///
+    /// # Errors
+    /// [`RecordError::File`].
+    pub fn note(&mut self, message: &Message, at_ms: Millis) -> Result<(), RecordError> {
+        let said = match message {
+            Message::Feed(Report::Connected) => Said::Connected,
+            Message::Feed(Report::Lost { error, .. }) => Said::Lost(error.to_string()),
+            Message::Feed(Report::Event(event)) => Said::Event(event),
+            Message::Map(Ok(map)) => Said::Map(map),
+            Message::Under(_, Ok(Under::Block(block))) => Said::Block(block),
+            Message::Cache(Ok(report)) => Said::Cache(report),
+            Message::Policies(Ok(policies)) => Said::Policies(policies),
+            Message::History { kind, result: Ok(entries) } => Said::History { kind, entries },
+            _ => return Ok(()),
+        };
+        self.line(&Line { at_ms, said })
+    }
+
+    /// Brings everything to the file.
+    ///
+    /// # Errors
+    /// [`RecordError::File`].
+    pub fn flush(&mut self) -> Result<(), RecordError> {
+        self.out.flush().map_err(|error| RecordError::File { path: self.path.clone(), error })
+    }
+
+    fn line(&mut self, line: &impl Serialize) -> Result<(), RecordError> {
+        let file = |error| RecordError::File { path: self.path.clone(), error };
+        serde_json::to_writer(&mut self.out, line).map_err(|error| file(error.into()))?;
+        self.out.write_all(b"\n").map_err(file)
+    }
+}
+
+/// Reads a recording.
+pub struct Player {
+    path: PathBuf,
+    input: BufReader<File>,
+    line: usize,
+    address: String,
+}
+
+impl Player {
+    /// Opens a recording.
+    ///
+    /// # Errors
+    /// [`RecordError`]: no such file, or it is no recording.
+    pub fn open(path: &Path) -> Result<Self, RecordError> {
+        let file = File::open(path).map_err(|error| RecordError::File { path: path.to_owned(), error })?;
+        let mut player =
+            Self { path: path.to_owned(), input: BufReader::new(file), line: 0, address: String::new() };
+        let header = player.text()?.unwrap_or_default();
+        let header: Header = serde_json::from_str(&header)
+            .map_err(|_| player.wrong("this is no recording of infer-tui".to_owned()))?;
+        if header.infer_tui_recording != FORMAT {
+            let format = header.infer_tui_recording;
+            let message = format!(
+                "recorded in format {format} by infer-tui {}, this one reads {FORMAT}",
+                header.version
+            );
+            return Err(player.wrong(message));
+        }
+        player.address = header.address;
+        Ok(player)
+    }
+
+    /// The host that was watched.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// What was said next, and when; `None` at the end. A last line that was cut off is the end, too.
+    ///
+    /// # Errors
+    /// [`RecordError`].
+    pub fn read(&mut self) -> Result<Option<(Millis, Message)>, RecordError> {
+        let Some(text) = self.text()? else { return Ok(None) };
+        let line: Line<Heard> = match serde_json::from_str(&text) {
+            Ok(line) => line,
+            Err(error) if error.is_eof() => return Ok(None),
+            Err(error) => return Err(self.wrong(error.to_string())),
+        };
+        let message = match line.said {
+            Heard::Connected => Message::Feed(Report::Replaying),
+            Heard::Lost(why) => {
+                let retry_in = std::time::Duration::ZERO;
+                Message::Feed(Report::Lost { error: ConnError::Lost(why), retry_in })
+            }
+            Heard::Event(event) => Message::Feed(Report::Event(event)),
+            Heard::Map(map) => Message::Map(Ok(map)),
+            Heard::Block(block) => Message::Under(Wanted::Block { id: block.id }, Ok(Under::Block(block))),
+            Heard::Cache(report) => Message::Cache(Ok(report)),
+            Heard::Policies(policies) => Message::Policies(Ok(policies)),
+            Heard::History { kind, entries } => Message::History { kind, result: Ok(entries) },
+        };
+        Ok(Some((line.at_ms, message)))
+    }
+
+    fn text(&mut self) -> Result<Option<String>, RecordError> {
+        let mut bytes = Vec::new();
+        let mut bounded = (&mut self.input).take(MAX_LINE_BYTES);
+        let read = bounded.read_until(b'\n', &mut bytes);
+        let read = read.map_err(|error| RecordError::File { path: self.path.clone(), error })?;
+        self.line += 1;
+        if read as u64 == MAX_LINE_BYTES {
+            return Err(self.wrong(format!("longer than {MAX_LINE_BYTES} bytes")));
+        }
+        let text = String::from_utf8(bytes).map_err(|_| self.wrong("not UTF-8".to_owned()))?;
+        Ok((read > 0).then_some(text))
+    }
+
+    fn wrong(&self, message: String) -> RecordError {
+        RecordError::Line { path: self.path.clone(), line: self.line, message }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use infer_api::admin::State;
+
+    #[test]
+    fn what_was_said_comes_back_with_its_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("session.jsonl");
+        let mut recorder = Recorder::create(&path, "http://host:1").unwrap();
+        let state = State { step: 7, ..State::default() };
+        let snapshot = AdminEvent::Snapshot(Box::new(state));
+        let messages = [
+            Message::Feed(Report::Connected),
+            Message::Feed(Report::Event(snapshot.clone())),
+            Message::Feed(Report::Event(AdminEvent::Preemption { id: 3 })),
+            Message::Done(Ok("is not recorded".into())),
+            Message::Map(Ok(BlockMap { total: 4, states: "fcus".into(), ..BlockMap::default() })),
+            Message::Cache(Ok(CacheReport::default())),
+            Message::History { kind: "scheduler".into(), result: Ok(vec![HistoryEntry::default()]) },
+        ];
+        for (at, message) in messages.iter().enumerate() {
+            recorder.note(message, at as Millis * 10).unwrap();
+        }
+        recorder.flush().unwrap();
+        let mut player = Player::open(&path).unwrap();
+        assert_eq!(player.address(), "http://host:1");
+        let mut heard = Vec::new();
+        while let Some((at, message)) = player.read().unwrap() {
+            heard.push((at, message));
+        }
+        assert_eq!(heard.iter().map(|(at, _)| *at).collect::<Vec<_>>(), [0, 10, 20, 40, 50, 60]);
+        assert!(matches!(&heard[0].1, Message::Feed(Report::Replaying)));
+        assert!(matches!(&heard[1].1, Message::Feed(Report::Event(event)) if *event == snapshot));
+        assert!(matches!(&heard[3].1, Message::Map(Ok(map)) if map.states == "fcus"));
+    }
+
+    #[test]
+    fn other_files_are_refused_by_line_and_a_cut_end_is_the_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x");
+        std::fs::write(&path, "{\"not\": 1}\n").unwrap();
+        let error = Player::open(&path).err().unwrap().to_string();
+        assert!(error.contains("line 1: this is no recording"), "{error}");
+        let header = "{\"infer_tui_recording\":1,\"version\":\"0\",\"address\":\"a\"}\n";
+        std::fs::write(&path, format!("{header}{{\"at_ms\":1,\"said\":\"connected\"}}\n{{\"at_ms\":2,\"ev"))
+            .unwrap();
+        let mut player = Player::open(&path).unwrap();
+        assert!(player.read().unwrap().is_some());
+        assert!(player.read().unwrap().is_none());
+        std::fs::write(&path, format!("{header}{{\"at_ms\":1,\"said\":\"dance\"}}\n")).unwrap();
+        let error = Player::open(&path).unwrap().read().err().unwrap().to_string();
+        assert!(error.contains("line 2"), "{error}");
+        assert!(Player::open(&directory.path().join("none")).err().unwrap().to_string().contains("none"));
+    }
+}

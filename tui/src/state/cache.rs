@@ -1,0 +1,75 @@
+//! The prefix cache as the host tells of it while its screen is shown.
+
+use infer_api::admin::CacheReport;
+
+use super::Millis;
+
+/// Time between two looks. The host walks its whole tree for one.
+const REFRESH_MS: Millis = 2_000;
+
+/// The screen's state.
+#[derive(Clone, Debug, Default)]
+pub struct CachePane {
+    /// The report, once it came.
+    pub report: Option<CacheReport>,
+    /// Why the last look failed.
+    pub error: Option<String>,
+    /// The selected prefix.
+    pub selected: usize,
+    asked_at: Option<Millis>,
+    waiting: bool,
+}
+
+impl CachePane {
+    /// Whether it is time to look; the look then counts as begun.
+    pub fn wants(&mut self, now: Millis) -> bool {
+        let due = self.asked_at.is_none_or(|at| now.saturating_sub(at) >= REFRESH_MS);
+        if self.waiting || !due {
+            return false;
+        }
+        self.waiting = true;
+        self.asked_at = Some(now);
+        true
+    }
+
+    /// Takes the host's answer.
+    pub fn on_report(&mut self, result: Result<CacheReport, String>) {
+        self.waiting = false;
+        match result {
+            Ok(report) => {
+                self.selected = self.selected.min(report.prefixes.len().saturating_sub(1));
+                self.report = Some(report);
+                self.error = None;
+            }
+            Err(error) => self.error = Some(error),
+        }
+    }
+
+    /// Moves the selection.
+    pub fn move_by(&mut self, by: isize) {
+        let last = self.report.as_ref().map_or(0, |report| report.prefixes.len().saturating_sub(1));
+        self.selected = self.selected.saturating_add_signed(by).min(last);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use infer_api::admin::PrefixInfo;
+
+    #[test]
+    fn one_look_at_a_time_and_the_selection_stays_inside() {
+        let mut pane = CachePane::default();
+        assert!(pane.wants(0));
+        assert!(!pane.wants(60_000));
+        let prefixes = vec![PrefixInfo::default(); 3];
+        pane.on_report(Ok(CacheReport { prefixes, ..CacheReport::default() }));
+        assert!(pane.wants(60_000));
+        pane.move_by(9);
+        assert_eq!(pane.selected, 2);
+        pane.on_report(Ok(CacheReport::default()));
+        assert_eq!(pane.selected, 0);
+        pane.on_report(Err("no".into()));
+        assert!(pane.report.is_some(), "the last picture stays");
+    }
+}

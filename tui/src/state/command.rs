@@ -1,0 +1,277 @@
+//! The command line that `:` opens: words become a [`Command`], and a half-typed word is completed. Pure;
+//! what a command does is decided where keys are.
+
+use serde_json::Value;
+
+use super::Screen;
+use super::blocks::ColourBy;
+use super::policies::KINDS;
+use super::requests::SortBy;
+use super::settings::ThemeName;
+use super::swap::{Mode, Source};
+
+/// What was asked for.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs, reason = "named as the commands")]
+pub enum Command {
+    Show(Screen),
+    Quit,
+    Help,
+    Filter(String),
+    Sort { by: SortBy, descending: bool },
+    Colour(ColourBy),
+    Theme(ThemeName),
+    Ascii,
+    Mouse,
+    Pause,
+    Swap { kind: &'static str, source: Source, mode: Mode, config: Option<Value>, force: bool },
+    Promote { kind: &'static str },
+    Rollback { kind: &'static str },
+    StopShadow { kind: &'static str },
+    Configure { kind: &'static str },
+    Cancel { id: u64 },
+    ClearQueue,
+    Drain,
+}
+
+/// Every command: its name, what follows it, what it does. The help shows them, completion offers them.
+pub const COMMANDS: [(&str, &str, &str); 23] = [
+    ("overview", "", "throughput, latencies, memory, policies"),
+    ("blocks", "", "the KV pool block by block"),
+    ("requests", "", "who runs, who waits and why"),
+    ("policies", "", "the three slots"),
+    ("cache", "", "hit rates, prefixes, sessions"),
+    ("log", "", "what happened"),
+    ("filter", "[WORDS]", "of requests and log; `field:text` looks in one field"),
+    ("sort", "COLUMN [desc]", "the requests"),
+    ("colour", "state|tenant|age|references", "the block map by this"),
+    ("theme", "okabe|classic|light|mono", "other colours"),
+    ("ascii", "", "draw with ASCII alone, or not"),
+    ("mouse", "", "take the mouse, or leave it to the terminal"),
+    ("pause", "", "freeze the screen, or let it run on"),
+    ("swap", "KIND NAME|FILE.wasm [now|shadow|canary] [force] [JSON]", "put a policy in force"),
+    ("promote", "KIND", "what runs in shadow or on trial becomes live"),
+    ("rollback", "KIND", "bring the previous policy back"),
+    ("stop-shadow", "KIND", "end what runs in shadow"),
+    ("configure", "KIND", "edit the configuration of the policy in force"),
+    ("cancel", "ID", "end a request"),
+    ("clear-queue", "", "fail everything that waits"),
+    ("drain", "", "take no new requests from now on"),
+    ("help", "", "all keys and commands"),
+    ("quit", "", "leave"),
+];
+
+/// Reads a command line.
+///
+/// # Errors
+/// What is wrong with it and what would be right.
+pub fn parse(line: &str) -> Result<Command, String> {
+    let mut words = line.split_whitespace();
+    let Some(name) = words.next() else { return Err("nothing was typed; `help` lists the commands".into()) };
+    let rest: Vec<&str> = words.collect();
+    let command = match name {
+        "overview" => Command::Show(Screen::Overview),
+        "blocks" => Command::Show(Screen::Blocks),
+        "requests" => Command::Show(Screen::Requests),
+        "policies" => Command::Show(Screen::Policies),
+        "cache" => Command::Show(Screen::Cache),
+        "log" => Command::Show(Screen::Log),
+        "q" | "quit" => Command::Quit,
+        "help" => Command::Help,
+        "filter" => return Ok(Command::Filter(rest.join(" "))),
+        "sort" => return sort(&rest),
+        "colour" | "color" => Command::Colour(one_of(&rest, name, &ColourBy::ALL, ColourBy::name)?),
+        "theme" => Command::Theme(one_of(&rest, name, &ThemeName::ALL, ThemeName::name)?),
+        "ascii" => Command::Ascii,
+        "mouse" => Command::Mouse,
+        "pause" => Command::Pause,
+        "swap" => return swap(line, &rest),
+        "promote" => Command::Promote { kind: one_of(&rest, name, &KINDS, |kind| kind)? },
+        "rollback" => Command::Rollback { kind: one_of(&rest, name, &KINDS, |kind| kind)? },
+        "stop-shadow" => Command::StopShadow { kind: one_of(&rest, name, &KINDS, |kind| kind)? },
+        "configure" => Command::Configure { kind: one_of(&rest, name, &KINDS, |kind| kind)? },
+        "cancel" => {
+            let id = rest.first().and_then(|id| id.parse().ok());
+            Command::Cancel { id: id.ok_or("cancel wants the number of a request: cancel 1187")? }
+        }
+        "clear-queue" => Command::ClearQueue,
+        "drain" => Command::Drain,
+        other => return Err(format!("no command `{other}`; `help` lists them")),
+    };
+    let takes = usize::from(matches!(
+        command,
+        Command::Colour(_)
+            | Command::Theme(_)
+            | Command::Promote { .. }
+            | Command::Rollback { .. }
+            | Command::StopShadow { .. }
+            | Command::Configure { .. }
+            | Command::Cancel { .. }
+    ));
+    match rest.get(takes) {
+        Some(extra) => Err(format!("{name}: `{extra}` is too much")),
+        None => Ok(command),
+    }
+}
+
+fn one_of<T: Copy>(
+    words: &[&str],
+    command: &str,
+    all: &[T],
+    name: impl Fn(T) -> &'static str,
+) -> Result<T, String> {
+    let names: Vec<&str> = all.iter().map(|&one| name(one)).collect();
+    let Some(word) = words.first() else {
+        return Err(format!("{command} wants one of {}", names.join(", ")));
+    };
+    let found = all.iter().find(|&&one| name(one) == *word);
+    found.copied().ok_or_else(|| format!("{command}: `{word}` is none of {}", names.join(", ")))
+}
+
+fn sort(words: &[&str]) -> Result<Command, String> {
+    let by = one_of(words, "sort", &SortBy::ALL, SortBy::name)?;
+    match words.get(1) {
+        None => Ok(Command::Sort { by, descending: false }),
+        Some(&"desc") => Ok(Command::Sort { by, descending: true }),
+        Some(other) => Err(format!("sort: `{other}` is not `desc`")),
+    }
+}
+
+fn swap(line: &str, words: &[&str]) -> Result<Command, String> {
+    let kind = one_of(words, "swap", &KINDS, |kind| kind)?;
+    let name = *words.get(1).ok_or("swap wants a policy's name or a .wasm file")?;
+    let source = Source::of(name);
+    // The JSON is what is left of the line from its first brace on: it may have spaces.
+    let (head, json) = match line.find('{') {
+        Some(at) => (&line[..at], Some(&line[at..])),
+        None => (line, None),
+    };
+    let config = json.map(serde_json::from_str::<Value>).transpose();
+    let config = config.map_err(|error| format!("swap: the configuration is not JSON: {error}"))?;
+    let (mut mode, mut force) = (Mode::Now, false);
+    for word in head.split_whitespace().skip(3) {
+        match word {
+            "force" => force = true,
+            word => {
+                let found = Mode::ALL.into_iter().find(|mode| mode.name() == word);
+                mode = found
+                    .ok_or_else(|| format!("swap: `{word}` is none of now, shadow, canary, force, {{..}}"))?;
+            }
+        }
+    }
+    Ok(Command::Swap { kind, source, mode, config, force })
+}
+
+/// The line with its last word completed as far as it is unambiguous, and what it could become. `names`
+/// are the policies that can be swapped into a kind.
+#[must_use]
+pub fn complete(line: &str, names: impl Fn(&str) -> Vec<String>) -> (String, Vec<String>) {
+    let before_last = line.rfind(char::is_whitespace).map_or(0, |at| at + 1);
+    let (head, last) = line.split_at(before_last);
+    let words: Vec<&str> = head.split_whitespace().collect();
+    let of = |all: &[&str]| all.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+    let all: Vec<String> = match words.as_slice() {
+        [] => COMMANDS.iter().map(|(name, ..)| (*name).to_owned()).collect(),
+        ["swap" | "promote" | "rollback" | "stop-shadow" | "configure"] => of(&KINDS),
+        ["swap", kind] => names(kind),
+        ["swap", _, _] => of(&["now", "shadow", "canary", "force"]),
+        ["sort"] => SortBy::ALL.iter().map(|by| by.name().to_owned()).collect(),
+        ["sort", _] => of(&["desc"]),
+        ["colour" | "color"] => ColourBy::ALL.iter().map(|by| by.name().to_owned()).collect(),
+        ["theme"] => ThemeName::ALL.iter().map(|theme| theme.name().to_owned()).collect(),
+        _ => Vec::new(),
+    };
+    let fitting: Vec<String> = all.into_iter().filter(|name| name.starts_with(last)).collect();
+    let Some(first) = fitting.first() else { return (line.to_owned(), fitting) };
+    let mut shared = first.len();
+    for other in &fitting {
+        shared = first.bytes().zip(other.bytes()).take(shared).take_while(|(a, b)| a == b).count();
+    }
+    let mut completed = format!("{head}{}", &first[..shared]);
+    if fitting.len() == 1 {
+        completed.push(' ');
+    }
+    (completed, fitting)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_read_with_their_arguments() {
+        for (line, want) in [
+            (" policies ", Command::Show(Screen::Policies)),
+            ("q", Command::Quit),
+            ("filter state:held ada", Command::Filter("state:held ada".into())),
+            ("sort age desc", Command::Sort { by: SortBy::Age, descending: true }),
+            ("color age", Command::Colour(ColourBy::Age)),
+            ("rollback prefix-cache", Command::Rollback { kind: "prefix-cache" }),
+            ("cancel 7", Command::Cancel { id: 7 }),
+        ] {
+            assert_eq!(parse(line), Ok(want), "{line}");
+        }
+        let swap = parse(r#"swap admission ./mine.wasm canary force {"a": 1, "b": "x y"}"#).unwrap();
+        let config = Some(serde_json::json!({"a": 1, "b": "x y"}));
+        let source = Source::File("./mine.wasm".into());
+        assert_eq!(
+            swap,
+            Command::Swap { kind: "admission", source, mode: Mode::Canary, config, force: true }
+        );
+    }
+
+    #[test]
+    fn a_wrong_command_says_what_would_be_right() {
+        for (line, want) in [
+            ("", "nothing was typed"),
+            ("dance", "no command `dance`"),
+            ("sort", "wants one of engine, id"),
+            ("sort colour", "`colour` is none of engine"),
+            ("swap scheduler", "wants a policy's name"),
+            ("swap scheduler fair never", "`never` is none of now, shadow"),
+            ("swap scheduler fair {x", "is not JSON"),
+            ("rollback everything", "none of scheduler, admission, prefix-cache"),
+            ("cancel all", "wants the number"),
+            ("drain now", "`now` is too much"),
+        ] {
+            let error = parse(line).unwrap_err();
+            assert!(error.contains(want), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_word_is_completed_as_far_as_it_is_clear() {
+        let names = |kind: &str| match kind {
+            "scheduler" => vec!["fair".to_owned(), "static-batch".to_owned()],
+            _ => Vec::new(),
+        };
+        let complete = |line: &str| complete(line, names);
+        assert_eq!(complete("swa").0, "swap ");
+        assert_eq!(complete("swap s").0, "swap scheduler ");
+        assert_eq!(complete("swap scheduler st").0, "swap scheduler static-batch ");
+        assert_eq!(
+            complete("c"),
+            (
+                "c".into(),
+                vec![
+                    "cache".into(),
+                    "colour".into(),
+                    "configure".into(),
+                    "cancel".into(),
+                    "clear-queue".into()
+                ]
+            )
+        );
+        assert_eq!(complete("co").0, "co");
+        assert_eq!(complete("zz"), ("zz".into(), vec![]));
+    }
+
+    #[test]
+    fn every_command_that_is_listed_is_understood() {
+        for (name, arguments, _) in COMMANDS {
+            if let Err(error) = parse(name) {
+                assert!(!arguments.is_empty() && !error.contains("no command"), "{name}: {error}");
+            }
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! A configuration as a form: a field per property of the schema, each typed as JSON or as plain text,
+//! checked as it is typed.
+
+use serde_json::{Map, Value};
+
+use super::schema;
+use super::text::LineEdit;
+use crate::input::Key;
+
+/// One property.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Field {
+    /// Its name.
+    pub name: String,
+    /// What the schema says of it.
+    pub schema: Value,
+    /// What is typed; empty leaves it to the policy's default.
+    pub value: LineEdit,
+}
+
+/// A configuration that is being edited.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Form {
+    /// Its fields in the schema's order.
+    pub fields: Vec<Field>,
+    /// The field with the cursor.
+    pub at: usize,
+    schema: Value,
+}
+
+impl Form {
+    /// A form for a schema, filled with what is in force. Values that the schema doesn't name have
+    /// fields, too. `None` where there is nothing to fill in.
+    #[must_use]
+    pub fn new(schema: &Value, current: &Value) -> Option<Self> {
+        let current = match current {
+            Value::Null => Map::new(),
+            other => other.as_object()?.clone(),
+        };
+        let empty = Map::new();
+        let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
+        let others = current.keys().filter(|name| !properties.contains_key(*name));
+        let field = |name: &String| Field {
+            name: name.clone(),
+            schema: properties.get(name).cloned().unwrap_or(Value::Null),
+            value: LineEdit::new(&current.get(name).map_or_else(String::new, shown)),
+        };
+        let fields: Vec<Field> = properties.keys().chain(others).map(field).collect();
+        (!fields.is_empty()).then(|| Self { fields, at: 0, schema: schema.clone() })
+    }
+
+    /// Takes a key; false where it is none of editing.
+    pub fn on_key(&mut self, key: Key) -> bool {
+        let last = self.fields.len() - 1;
+        match key {
+            Key::Up | Key::BackTab => self.at = self.at.saturating_sub(1),
+            Key::Down | Key::Tab => self.at = (self.at + 1).min(last),
+            key => return self.fields[self.at].value.on_key(key),
+        }
+        true
+    }
+
+    /// The configuration, or what is wrong with it.
+    ///
+    /// # Errors
+    /// Every fault, with the field's name.
+    pub fn config(&self) -> Result<Value, Vec<String>> {
+        let typed = self.fields.iter().filter(|field| !field.value.is_empty());
+        let config = typed.map(|field| (field.name.clone(), read(field))).collect();
+        let config = Value::Object(config);
+        let wrong = schema::check(&self.schema, &config);
+        if wrong.is_empty() { Ok(config) } else { Err(wrong) }
+    }
+
+    /// What is wrong with a field as it stands.
+    #[must_use]
+    pub fn fault(&self, field: &Field) -> Option<String> {
+        if field.value.is_empty() {
+            return None;
+        }
+        schema::check(&field.schema, &read(field)).into_iter().next()
+    }
+}
+
+/// A value as it is typed: texts without quotes.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// What was typed: JSON where it is that and the field is no text, else the text.
+fn read(field: &Field) -> Value {
+    let text = field.value.text();
+    let wants_text = field.schema.get("type").and_then(Value::as_str) == Some("string")
+        || field
+            .schema
+            .get("enum")
+            .and_then(Value::as_array)
+            .is_some_and(|all| all.iter().all(Value::is_string));
+    if wants_text {
+        return Value::String(text);
+    }
+    serde_json::from_str(text.trim()).unwrap_or(Value::String(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn form(current: &Value) -> Form {
+        let schema = json!({
+            "type": "object", "additionalProperties": false,
+            "properties": {
+                "max": {"type": "integer", "minimum": 1, "default": 100},
+                "mode": {"type": "string", "enum": ["a", "b"]},
+            }
+        });
+        Form::new(&schema, current).unwrap()
+    }
+
+    #[test]
+    fn what_is_in_force_is_filled_in_and_what_is_empty_is_left_to_the_policy() {
+        let form = form(&json!({"max": 7}));
+        assert_eq!(form.fields.iter().map(|f| f.name.as_str()).collect::<Vec<_>>(), ["max", "mode"]);
+        assert_eq!(form.config(), Ok(json!({"max": 7})));
+    }
+
+    #[test]
+    fn a_wrong_value_is_named_before_the_host_is_asked() {
+        let mut form = form(&Value::Null);
+        for key in [Key::Char('0'), Key::Down, Key::Char('c')] {
+            assert!(form.on_key(key));
+        }
+        assert_eq!(form.fault(&form.fields[0]).unwrap(), "must be at least 1, not 0");
+        assert_eq!(
+            form.config().unwrap_err(),
+            ["max: must be at least 1, not 0", "mode: must be one of \"a\", \"b\", not \"c\""]
+        );
+        form.on_key(Key::Wipe);
+        form.on_key(Key::Char('b'));
+        form.on_key(Key::Up);
+        form.on_key(Key::Home);
+        form.on_key(Key::Char('4'));
+        assert_eq!(form.config(), Ok(json!({"max": 40, "mode": "b"})));
+    }
+
+    #[test]
+    fn without_properties_there_is_no_form() {
+        assert_eq!(Form::new(&json!({"type": "object"}), &Value::Null), None);
+        assert_eq!(Form::new(&Value::Null, &json!([{"a": 1}])), None);
+    }
+}

@@ -1,0 +1,161 @@
+//! What the host says: snapshots, changes, events, answers.
+
+use infer_api::admin::{AdminEvent, Change, State};
+
+use super::dialog::Dialog;
+use super::history::{History, Sample};
+use super::log::Level;
+use super::{App, Effect, Link, Message, Millis};
+use crate::conn::feed::Report;
+
+impl App {
+    /// Takes news.
+    pub fn on_message(&mut self, message: Message, now: Millis) -> Vec<Effect> {
+        match message {
+            Message::Feed(report) => return self.on_report(report, now),
+            Message::Map(result) => self.blocks.on_map(result),
+            Message::Under(of, result) => self.blocks.on_under(of, result),
+            Message::Cache(result) => self.cache.on_report(result),
+            Message::Policies(result) => {
+                if let Some(Dialog::Pick(picker)) = &mut self.dialog {
+                    picker.on_policies(&result);
+                }
+                if let Ok(known) = result {
+                    self.policies.known = Some(known);
+                }
+            }
+            Message::History { kind, result } => self.policies.on_history(kind, result),
+            Message::Request { id, result } => self.requests.on_detail(id, result),
+            Message::Swapped { kind, verb, result } => return self.on_swapped(&kind, verb, result, now),
+            Message::Done(result) => {
+                let (level, text) = match result {
+                    Ok(text) => (Level::Info, text),
+                    Err(text) => (Level::Error, text),
+                };
+                self.live.log.push(now, level, "console", text.clone());
+                self.notify(level, text, now);
+            }
+        }
+        self.on_tick(now)
+    }
+
+    fn on_report(&mut self, report: Report, now: Millis) -> Vec<Effect> {
+        match report {
+            Report::Connected => {
+                if matches!(self.link, Link::Lost { .. }) {
+                    self.live.log.push(now, Level::Info, "console", "connected again".to_owned());
+                }
+                self.link = Link::Live;
+                self.policies.forget_history();
+            }
+            Report::Replaying => self.link = Link::Replay,
+            Report::Ended => self.link = Link::Ended,
+            Report::Lost { error, retry_in } => {
+                let why = error.to_string();
+                if self.link == Link::Live {
+                    self.live.log.push(now, Level::Warning, "console", why.clone());
+                }
+                let retry_at = now + u64::try_from(retry_in.as_millis()).unwrap_or(u64::MAX);
+                self.link = Link::Lost { why, retry_at };
+            }
+            Report::Event(AdminEvent::Change(change)) => {
+                if !self.on_change(*change, now) {
+                    self.live.log.push(
+                        now,
+                        Level::Warning,
+                        "console",
+                        "missed a change; the feed begins anew".to_owned(),
+                    );
+                    return vec![Effect::Resync];
+                }
+            }
+            Report::Event(event) => self.on_event(event, now),
+        }
+        self.on_tick(now)
+    }
+
+    fn on_event(&mut self, event: AdminEvent, now: Millis) {
+        let log = &mut self.live.log;
+        match event {
+            AdminEvent::Snapshot(state) => self.on_snapshot(*state, now),
+            // Handled where the feed can be told to begin anew.
+            AdminEvent::Change(_) => {}
+            AdminEvent::Swap(answer) => {
+                self.policies.forget_history();
+                let text = format!(
+                    "{}: {} replaced {} at step {}, {} start, pause {:.0} us ({})",
+                    answer.kind,
+                    answer.to,
+                    answer.from,
+                    answer.at_step,
+                    if answer.state == "restored" { "warm" } else { "cold" },
+                    answer.pause_us,
+                    answer.mode
+                );
+                log.push(now, Level::Info, "swap", text);
+            }
+            AdminEvent::Fault(fault) => {
+                self.policies.forget_history();
+                let end = match (fault.removed, fault.shadow) {
+                    (_, true) => "; in shadow, no request was touched",
+                    (true, _) => "; taken out",
+                    _ => "",
+                };
+                let text = format!(
+                    "{}: {} at step {}: {}{end}",
+                    fault.policy, fault.reason, fault.step, fault.message
+                );
+                log.push(now, Level::Error, "fault", text);
+            }
+            AdminEvent::Canary(canary) => {
+                self.policies.forget_history();
+                let level = if canary.state == "rolled_back" { Level::Warning } else { Level::Info };
+                let state = canary.state.replace('_', " ");
+                let text = format!("{}: {} is {state}: {}", canary.kind, canary.policy, canary.reason);
+                log.push(now, level, "canary", text);
+            }
+            AdminEvent::Refusal { reason, message, .. } => {
+                log.push(now, Level::Warning, "refusal", format!("{reason}: {message}"));
+            }
+            AdminEvent::Preemption { id } => {
+                log.push(now, Level::Info, "preemption", format!("request {id} gave its blocks back"));
+            }
+            AdminEvent::Lagged { missed } => log.drop_events(missed),
+        }
+    }
+
+    fn on_snapshot(&mut self, state: State, now: Millis) {
+        let restarted = self.live.state.as_ref().is_some_and(|old| state.uptime_ms < old.uptime_ms);
+        if restarted {
+            self.live.history = History::default();
+            self.live.log.push(now, Level::Warning, "console", "the host was restarted".to_owned());
+            self.policies.forget_history();
+        }
+        self.live.state = Some(state);
+        self.after_state(now);
+    }
+
+    /// False where the change is for another state than the one that is here.
+    fn on_change(&mut self, change: Change, now: Millis) -> bool {
+        let (events, left_out) = (change.events.clone(), change.events_left_out);
+        let Some(state) = &mut self.live.state else { return false };
+        if change.apply(state).is_err() {
+            return false;
+        }
+        for event in events {
+            self.on_event(event, now);
+        }
+        self.live.log.drop_events(left_out);
+        self.after_state(now);
+        true
+    }
+
+    fn after_state(&mut self, now: Millis) {
+        let Some(state) = &self.live.state else { return };
+        self.live.history.push(now, Sample::of(state));
+        self.live.at = now;
+        if self.frozen.is_none() {
+            self.requests.reconcile(&state.requests);
+        }
+    }
+}

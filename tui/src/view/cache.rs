@@ -1,0 +1,192 @@
+//! The prefix cache: how often it was of use, what it holds, for whom.
+
+use infer_api::admin::{CacheReport, State};
+use ratatui::buffer::Buffer;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::text::{Line, Span};
+
+use super::Look;
+use super::format::{age, count, fit, percent, rate};
+use super::parts::{below, first_shown, framed, gauge, inset, pair, put, wrapped};
+use crate::state::history::Sample;
+
+/// Seconds over which a rate is taken.
+const RECENT_S: usize = 60;
+/// Columns from which on all sums have one line.
+const WIDE: u16 = 104;
+
+/// Where the prefixes are in the body of the screen.
+pub(super) fn prefixes_area(body: Rect) -> Rect {
+    areas(body)[1]
+}
+
+fn areas(body: Rect) -> [Rect; 3] {
+    if body.height < 14 {
+        let [top, prefixes] = Layout::vertical([Constraint::Length(5), Constraint::Min(0)]).areas(body);
+        return [top, prefixes, Rect::default()];
+    }
+    let [top, rest] =
+        Layout::vertical([Constraint::Length(if body.width >= WIDE { 8 } else { 9 }), Constraint::Min(0)])
+            .areas(body);
+    if body.width >= 110 {
+        let [prefixes, sessions] = Layout::horizontal([Constraint::Fill(3), Constraint::Fill(2)]).areas(rest);
+        return [top, prefixes, sessions];
+    }
+    let [prefixes, sessions] = Layout::vertical([Constraint::Fill(3), Constraint::Fill(2)]).areas(rest);
+    [top, prefixes, sessions]
+}
+
+pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
+    let Some(state) = look.app.state() else {
+        super::chrome::waiting(look, area, buffer);
+        return;
+    };
+    let [top, prefixes, sessions] = areas(area);
+    draw_hits(look, state, top, buffer);
+    match (&look.app.cache.report, &look.app.cache.error) {
+        (Some(report), _) => {
+            draw_prefixes(look, report, prefixes, buffer);
+            if sessions.height > 0 {
+                draw_sessions(look, report, sessions, buffer);
+            }
+        }
+        (None, Some(error)) => wrapped(error, look.theme.bad, inset(prefixes, 2, 1), buffer),
+        (None, None) => put(Line::styled(" asking the host ...", look.theme.label), prefixes, 0, buffer),
+    }
+}
+
+/// The kinds in words, and whether each is a hit.
+const KINDS: [(&str, &str, bool); 5] = [
+    ("FULL_HIT_NO_PREFILL_NEEDED", "whole prompt", true),
+    ("CONVERSATIONAL_HIT", "conversation", true),
+    ("CROSS_REQUEST_HIT", "other request", true),
+    ("CONVERSATIONAL_MISS_UNEXPECTED_PROMPT", "prompt diverged", false),
+    ("MISS_FULL", "nothing found", false),
+];
+
+fn draw_hits(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
+    let title = Line::from(Span::styled(" Prefix cache ", look.theme.title));
+    let inside = inset(framed(title, look.theme, area, buffer), 1, 0);
+    let c = &state.counters;
+    let history = &look.app.feed().history;
+    let recent = |counter: fn(&Sample) -> f32| history.growth(RECENT_S, counter);
+    let mut tokens = vec![Span::styled("prompt tokens found ", look.theme.label)];
+    tokens.push(Span::styled(percent(c.prefix_hits, c.prefix_queries), look.theme.good));
+    tokens.push(Span::styled(
+        format!(" ({} of {})  ", count(c.prefix_hits), count(c.prefix_queries)),
+        look.theme.label,
+    ));
+    if let (Some(hits), Some(queries)) = (recent(|s| s.prefix_hits), recent(|s| s.prefix_queries))
+        && queries > 0.0
+    {
+        tokens.extend(pair(look.theme, "last minute", percent(hits.round() as u64, queries.round() as u64)));
+    }
+    let mut evicted = pair(look.theme, "evicted blocks", count(c.evicted_blocks));
+    if let Some(pace) = recent(|s| s.evicted) {
+        evicted.extend(pair(look.theme, "now", format!("{}/s", rate(pace))));
+    }
+    let all: u64 = state.cache_events.values().sum();
+    let wide = area.width >= WIDE;
+    if wide {
+        tokens.extend(evicted);
+        put(Line::from(tokens), inside, 0, buffer);
+    } else {
+        put(Line::from(tokens), inside, 0, buffer);
+        put(Line::from(evicted), inside, 1, buffer);
+    }
+    let kinds = below(inside, if wide { 1 } else { 2 });
+    let rows =
+        KINDS.map(|(name, words, hit)| (state.cache_events.get(name).copied().unwrap_or(0), words, hit));
+    if usize::from(kinds.height) < rows.len() {
+        // One line with the two sums; the kinds have no room.
+        let hits: u64 = rows.iter().filter(|row| row.2).map(|row| row.0).sum();
+        let text = format!("requests with a hit {} ({} of {})", percent(hits, all), count(hits), count(all));
+        put(Line::styled(text, look.theme.label), kinds, 0, buffer);
+        return;
+    }
+    let room = usize::from(inside.width).saturating_sub(34).min(60);
+    for (index, (events, words, hit)) in (0..).zip(rows) {
+        let style = if hit { look.theme.good } else { look.theme.label };
+        let mut line = Line::from(vec![
+            Span::styled(format!("{words:<16}"), style),
+            Span::raw(format!("{:>9} {:>4}  ", count(events), percent(events, all))),
+        ]);
+        line.extend(gauge(room, events as f64, all as f64, style, look.theme));
+        put(line, kinds, index, buffer);
+    }
+}
+
+fn draw_prefixes(look: Look<'_>, report: &CacheReport, area: Rect, buffer: &mut Buffer) {
+    let mut title = Line::from(Span::styled(" Top prefixes ", look.theme.title));
+    let facts = format!(
+        "{} in {} blocks, {} of {} whole prompts kept ",
+        count(report.prefixes_total.into()),
+        count(report.blocks.into()),
+        report.kept_prompts,
+        report.kept_prompts_limit
+    );
+    if area.width >= 70 {
+        title.push_span(Span::styled(facts, look.theme.label));
+    }
+    let inside = inset(framed(title, look.theme, area, buffer), 1, 0);
+    if report.prefixes.is_empty() {
+        let text = if report.enabled { "nothing is cached yet" } else { "prefix caching is off" };
+        put(Line::styled(text, look.theme.label), inside, 0, buffer);
+        return;
+    }
+    let width = usize::from(inside.width);
+    let head =
+        format!("{:>6} {:>6} {:>6} {:>6} {:>7}  HASH / TEXT", "FOUND", "HELD", "BLOCKS", "SHARED", "AGE");
+    put(Line::styled(fit(&head, width), look.theme.label), inside, 0, buffer);
+    let rows = below(inside, 1);
+    let selected = look.app.cache.selected;
+    let first = first_shown(selected, report.prefixes.len(), usize::from(rows.height));
+    for (index, prefix) in (0..rows.height).zip(report.prefixes.iter().skip(first)) {
+        let name = match &prefix.text {
+            Some(text) => text.replace('\n', " "),
+            None => format!("{} tenant {}", prefix.hash, prefix.tenant),
+        };
+        let text = format!(
+            "{:>6} {:>6} {:>6} {:>6} {:>7}  {name}",
+            count(prefix.uses.into()),
+            count(prefix.references.into()),
+            count(prefix.blocks.into()),
+            count(prefix.shared_tokens.into()),
+            age(prefix.age_ms)
+        );
+        let mut line = Line::raw(format!("{:<width$}", fit(&text, width)));
+        if first + usize::from(index) == selected {
+            line = line.style(look.theme.selected);
+        }
+        put(line, rows, index, buffer);
+    }
+}
+
+fn draw_sessions(look: Look<'_>, report: &CacheReport, area: Rect, buffer: &mut Buffer) {
+    let mut title = Line::from(Span::styled(" Sessions ", look.theme.title));
+    let facts = format!(
+        "{} in the cache, {} remembered ",
+        count(report.sessions_total.into()),
+        count(report.sessions_remembered.into())
+    );
+    title.push_span(Span::styled(facts, look.theme.label));
+    let inside = inset(framed(title, look.theme, area, buffer), 1, 0);
+    let width = usize::from(inside.width);
+    if report.sessions.is_empty() {
+        let text = "no request named a session; clients do with `session_id`";
+        wrapped(text, look.theme.label, inside, buffer);
+        return;
+    }
+    let head = format!("{:>6} {:>6} {:>7}  SESSION", "BLOCKS", "HELD", "AGE");
+    put(Line::styled(fit(&head, width), look.theme.label), inside, 0, buffer);
+    for (index, session) in (1..inside.height).zip(&report.sessions) {
+        let text = format!(
+            "{:>6} {:>6} {:>7}  {}",
+            count(session.blocks.into()),
+            count(session.used.into()),
+            age(session.age_ms),
+            session.session
+        );
+        put(Line::raw(fit(&text, width)), inside, index, buffer);
+    }
+}

@@ -1,0 +1,196 @@
+//! What every screen has around it: who is watched, which screen this is, which keys there are.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::Modifier;
+use ratatui::text::{Line, Span};
+use ratatui::widgets::Widget;
+
+use super::Look;
+use super::format::{age, count, fit};
+use super::parts::{inset, wrapped};
+use crate::state::dialog::Prompt;
+use crate::state::text::LineEdit;
+use crate::state::{Link, Millis, Screen};
+
+/// Who is watched on the left, how the connection is on the right. The right side wins where both
+/// don't fit, because a stale screen that doesn't say so is a lie.
+pub(super) fn header(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
+    let Look { app, now, theme } = look;
+    let status = match (&app.link, app.stale_ms(now)) {
+        (Link::Live | Link::Replay, None) if app.paused() => Span::styled("⏸ PAUSED", theme.warning),
+        (Link::Live, None) => Span::styled("● LIVE", theme.good),
+        (Link::Replay, None) => Span::styled("▶ REPLAY", theme.warning),
+        (Link::Ended, _) => Span::styled("○ END OF REPLAY", theme.warning),
+        (_, Some(stale)) => Span::styled(format!("▲ STALE {}", age(stale)), theme.bad),
+        (Link::Connecting, None) => Span::styled("○ CONNECTING", theme.warning),
+        (Link::Lost { .. }, None) => Span::styled("▲ NO HOST", theme.bad),
+    };
+    let mut right = vec![];
+    let mut left = vec![Span::styled(" infer ", theme.title)];
+    if let Some(state) = app.state() {
+        let host = &state.host;
+        left.push(Span::styled(fit(&host.model, 32), theme.title));
+        left.push(Span::styled(fit(&format!(" on {}, {} KV", host.device, host.kv_cache), 48), theme.label));
+        if state.draining {
+            right.push(Span::styled("DRAINING  ", theme.warning));
+        }
+        if app.recording {
+            right.push(Span::styled("● REC  ", theme.bad));
+        }
+        if app.read_only && area.width >= 60 {
+            right.push(Span::styled("read-only  ", theme.label));
+        }
+        if area.width >= 80 {
+            let up = format!("step {}  up {}  ", count(state.step), age(state.uptime_ms));
+            right.push(Span::styled(up, theme.label));
+        }
+    }
+    if app.state().is_none() || area.width >= 100 {
+        left.push(Span::styled(format!("  {}", app.address), theme.label));
+    }
+    right.insert(0, Span::raw("  "));
+    right.push(status);
+    right.push(Span::raw(" "));
+    let right = Line::from(right);
+    let width = u16::try_from(right.width()).unwrap_or(u16::MAX).min(area.width);
+    let [left_area, right_area] =
+        Layout::horizontal([Constraint::Min(0), Constraint::Length(width)]).areas(area);
+    Line::from(left).render(left_area, buffer);
+    right.render(right_area, buffer);
+}
+
+/// Each screen's title with its first column and its width.
+pub(super) fn tab_places(area: Rect) -> impl Iterator<Item = (Screen, String, Rect)> {
+    let short = area.width < 64;
+    let mut x = area.x;
+    Screen::ALL.into_iter().enumerate().map(move |(index, screen)| {
+        let title = if short { screen.short_title() } else { screen.title() };
+        let text = if short { format!("{} {title} ", index + 1) } else { format!(" {} {title} ", index + 1) };
+        let place = Rect { x, width: text.chars().count() as u16, ..area };
+        x += place.width;
+        (screen, text, place)
+    })
+}
+
+pub(super) fn tabs(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
+    for (screen, text, place) in tab_places(area) {
+        let style = if screen == look.app.screen {
+            look.theme.title.add_modifier(Modifier::REVERSED)
+        } else {
+            look.theme.label
+        };
+        Line::styled(text, style).render(place.intersection(area), buffer);
+    }
+}
+
+/// What is typed, or the last outcome, or why there is no connection, or the keys.
+pub(super) fn footer(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
+    let Look { app, now, theme } = look;
+    let width = usize::from(area.width);
+    match &app.prompt {
+        Some(Prompt::Filter(line)) => {
+            typed(
+                look,
+                "/",
+                line,
+                "enter keeps it, esc clears it; field:text looks in one field",
+                area,
+                buffer,
+            );
+            return;
+        }
+        Some(Prompt::Command(line, options)) => {
+            let hint = match options.as_slice() {
+                [] => "tab completes; help lists all".to_owned(),
+                options => options.join(" "),
+            };
+            typed(look, ":", line, &hint, area, buffer);
+            return;
+        }
+        None => {}
+    }
+    if let Some(notice) = &app.notice {
+        let text = fit(&format!(" {}", notice.text), width);
+        Line::styled(text, theme.level(notice.level)).render(area, buffer);
+        return;
+    }
+    if let Link::Lost { why, retry_at } = &app.link
+        && app.state().is_some()
+    {
+        let text = format!(" {}: {why}", retry(*retry_at, now));
+        Line::styled(fit(&text, width), theme.bad).render(area, buffer);
+        return;
+    }
+    let keys: &[(&str, &str)] = match app.screen {
+        Screen::Overview => &[("2", "memory"), ("3", "who waits"), ("4", "swap policies")],
+        Screen::Blocks => &[("hjkl", "inspect"), ("c", "colour by"), ("enter", "owner")],
+        Screen::Requests => &[("enter", "details"), ("s", "sort"), ("/", "filter"), ("c", "cancel")],
+        Screen::Policies => {
+            &[("s", "swap"), ("r", "roll back"), ("e", "configure"), ("p", "promote"), ("x", "end shadow")]
+        }
+        Screen::Cache => &[("jk", "select")],
+        Screen::Log => &[("/", "filter"), ("jk", "scroll"), ("G", "latest")],
+    };
+    let everywhere =
+        [("?", "help"), ("q", "quit"), ("space", "pause"), (":", "command"), ("y", "copy"), ("+-", "window")];
+    let mut line = Line::default();
+    for (key, meaning) in keys.iter().chain(&everywhere) {
+        let more = format!(" {key} {meaning} ");
+        if line.width() + more.chars().count() > width {
+            break;
+        }
+        line.push_span(Span::styled(format!(" {key}"), theme.key));
+        line.push_span(Span::styled(format!(" {meaning} "), theme.label));
+    }
+    line.render(area, buffer);
+}
+
+/// A line that is typed, with its cursor, and a hint where there is room.
+fn typed(look: Look<'_>, mark: &str, line: &LineEdit, hint: &str, area: Rect, buffer: &mut Buffer) {
+    let mut spans = vec![Span::styled(mark.to_owned(), look.theme.key)];
+    spans.extend(edited(look, line, usize::from(area.width).saturating_sub(2), true));
+    let mut shown = Line::from(spans);
+    let room = usize::from(area.width).saturating_sub(shown.width() + 3);
+    if room > 8 {
+        shown.push_span(Span::styled(format!("  {}", fit(hint, room)), look.theme.label));
+    }
+    shown.render(area, buffer);
+}
+
+/// The part of an edited line that fits, around its cursor.
+pub(super) fn edited(look: Look<'_>, line: &LineEdit, width: usize, focused: bool) -> Vec<Span<'static>> {
+    let text: Vec<char> = line.text().chars().collect();
+    if !focused {
+        return vec![Span::raw(fit(&text.iter().collect::<String>(), width))];
+    }
+    let first = (line.cursor() + 1).saturating_sub(width.max(1));
+    let part =
+        |from: usize, to: usize| text[from.min(text.len())..to.min(text.len())].iter().collect::<String>();
+    let under = part(line.cursor(), line.cursor() + 1);
+    vec![
+        Span::raw(part(first, line.cursor())),
+        Span::styled(if under.is_empty() { " ".to_owned() } else { under }, look.theme.selected),
+        Span::raw(part(line.cursor() + 1, first + width)),
+    ]
+}
+
+/// When the next attempt is made.
+fn retry(retry_at: Millis, now: Millis) -> String {
+    match retry_at.saturating_sub(now).div_ceil(1_000) {
+        0 => "connecting".to_owned(),
+        seconds => format!("trying again in {seconds} s"),
+    }
+}
+
+/// What a screen shows before the first snapshot.
+pub(super) fn waiting(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
+    let text = match &look.app.link {
+        Link::Connecting | Link::Live | Link::Replay => format!("Waiting for {} ...", look.app.address),
+        Link::Ended => "The recording is over and had no snapshot.".to_owned(),
+        Link::Lost { why, retry_at } => {
+            format!("{why}\n\n{}", retry(*retry_at, look.now))
+        }
+    };
+    wrapped(&text, look.theme.label, inset(area, 2, 1), buffer);
+}

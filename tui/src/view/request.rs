@@ -1,0 +1,172 @@
+//! One request in full: its facts, why it waits, its timeline, its block table.
+
+use infer_api::admin::{RequestDetail, RequestRow, TableBlock};
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+use ratatui::text::{Line, Span};
+
+use super::Look;
+use super::dialog::centred;
+use super::format::{age, count, fit, split};
+use super::parts::{below, broken, put};
+use super::theme::glyph;
+use crate::state::blocks::BlockState;
+use crate::state::why;
+
+pub(super) fn draw(look: Look<'_>, id: u64, area: Rect, buffer: &mut Buffer) {
+    let Some(state) = look.app.state() else { return };
+    let detail = match &look.app.requests.detail {
+        Some((of, Ok(detail))) if *of == id => Some(detail),
+        _ => None,
+    };
+    let at = state.requests.iter().position(|row| row.id == id);
+    // One that ended stays as it was last seen.
+    let Some(row) = at.map(|at| &state.requests[at]).or(detail.map(|detail| &detail.row)) else {
+        let inside = centred(look, &format!("Request {id}"), (40, 1), area, buffer);
+        put(Line::styled("has ended", look.theme.label), inside, 0, buffer);
+        return;
+    };
+    let why = at.and_then(|at| why::waits(row, state, look.app.requests.ahead(at)));
+    let facts = facts(row, detail, why);
+    let table = detail.map_or(0, |detail| detail.table.len());
+    let ended = if at.is_none() { ", ended; as it was last seen" } else { "" };
+    let title = format!("Request {id}{ended}");
+    let width = area.width.saturating_sub(8).clamp(36, 100);
+    let table_rows = (table.div_ceil(usize::from(width).saturating_sub(4).max(1))).min(8) as u16;
+    let rows = facts.len() as u16 + 5 + table_rows;
+    let inside = centred(look, &title, (width, rows), area, buffer);
+    let room = usize::from(inside.width);
+    let mut rest = inside;
+    // A small terminal keeps the timeline and loses the facts at the end.
+    let fact_rows = (facts.len() as u16).min(inside.height.saturating_sub(3));
+    for (label, text) in facts.into_iter().take(usize::from(fact_rows)) {
+        let text = fit(&text, room.saturating_sub(12));
+        let style = if label == "waits" { look.theme.warning } else { Style::new() };
+        let line = Line::from(vec![
+            Span::styled(format!("{label:<11} "), look.theme.label),
+            Span::styled(text, style),
+        ]);
+        put(line, rest, 0, buffer);
+        rest = below(rest, 1);
+    }
+    draw_timeline(look, row, rest, buffer);
+    if let Some(detail) = detail {
+        draw_table(look, detail, below(rest, 3), buffer);
+    }
+}
+
+fn facts(
+    row: &RequestRow,
+    detail: Option<&RequestDetail>,
+    why: Option<String>,
+) -> Vec<(&'static str, String)> {
+    let mut facts = vec![("state", row.state.clone())];
+    if let Some(why) = why {
+        facts.push(("waits", why));
+    }
+    let found = if row.started { "found cached" } else { "would be found cached" };
+    facts.push((
+        "prompt",
+        format!(
+            "{} tokens, {} {found}, {} computed",
+            count(row.prompt_tokens.into()),
+            count(row.cached_tokens.into()),
+            count(row.computed_tokens.into())
+        ),
+    ));
+    let expected = detail.map_or_else(String::new, |detail| format!(", {} expected", detail.expected_tokens));
+    facts.push(("generated", format!("{} of at most {}{expected}", row.generated_tokens, row.max_tokens)));
+    let most = detail.map_or_else(String::new, |detail| format!(" of at most {}", detail.max_blocks));
+    facts.push(("blocks", format!("{}{most}, preempted {} times", row.blocks, row.preemptions)));
+    if let Some(detail) = detail {
+        if detail.pending_tokens > 0 {
+            let text = format!("{} tokens that it needs are being computed by others", detail.pending_tokens);
+            facts.push(("pending", text));
+        }
+        if let Some(due) = detail.deadline_ms {
+            let left = due - row.age_ms.cast_signed();
+            let text = if row.ttft_ms.is_some() {
+                format!("first token was due after {}", age(due.unsigned_abs()))
+            } else if left >= 0 {
+                format!("first token is due in {}", age(left.unsigned_abs()))
+            } else {
+                format!("first token was due {} ago", age(left.unsigned_abs()))
+            };
+            facts.push(("deadline", text));
+        }
+        if detail.overtaken {
+            facts.push(("overtaken", "a later request was started before it".to_owned()));
+        }
+    }
+    let metadata: Vec<String> = row.metadata.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    facts.extend([
+        ("priority", row.priority.to_string()),
+        ("request id", row.request_id.clone()),
+        ("tenant", super::requests::tenant(row)),
+        ("session", row.session.clone()),
+        ("user", row.user.clone()),
+        ("metadata", metadata.join(" ")),
+    ]);
+    facts.retain(|(_, text)| !text.is_empty());
+    facts
+}
+
+/// Where its time went: in the queue, until its first token, since then.
+fn draw_timeline(look: Look<'_>, row: &RequestRow, area: Rect, buffer: &mut Buffer) {
+    let queue = row.queue_ms.min(row.age_ms);
+    let first = row.ttft_ms.unwrap_or(row.age_ms).clamp(queue, row.age_ms);
+    let phases = [
+        ("queue", queue, '░', look.theme.label),
+        ("prefill", first - queue, '▒', look.theme.throughput),
+        ("decode", row.age_ms - first, '█', look.theme.good),
+    ];
+    let parts = phases.map(|(_, ms, ..)| ms);
+    let width = usize::from(area.width);
+    let bar: Line<'_> = split(width, &parts)
+        .into_iter()
+        .zip(phases)
+        .map(|(cells, (.., glyph, style))| Span::styled(glyph.to_string().repeat(cells), style))
+        .collect();
+    put(bar, area, 0, buffer);
+    let mut legend = Line::default();
+    for (name, ms, glyph, style) in phases {
+        legend.push_span(Span::styled(format!("{glyph} "), style));
+        legend.push_span(Span::styled(format!("{name} "), look.theme.label));
+        legend.push_span(Span::raw(format!("{}  ", if ms == 0 { "-".to_owned() } else { age(ms) })));
+    }
+    legend.push_span(Span::styled(format!("age {}", age(row.age_ms)), look.theme.label));
+    put(legend, area, 1, buffer);
+}
+
+/// The block table as a strip, and its blocks as numbers as far as they fit.
+fn draw_table(look: Look<'_>, detail: &RequestDetail, area: Rect, buffer: &mut Buffer) {
+    if detail.table.is_empty() || area.height == 0 {
+        return;
+    }
+    let width = usize::from(area.width).max(1);
+    let state = |place: &TableBlock| if place.references > 1 { BlockState::Shared } else { BlockState::Used };
+    let rows = detail.table.len().div_ceil(width).min(usize::from(area.height));
+    for (index, part) in (0..rows as u16).zip(detail.table.chunks(width)) {
+        let line: Line<'_> = part
+            .iter()
+            .map(|place| {
+                let state = state(place);
+                Span::styled(glyph(state).to_string(), look.theme.block(state))
+            })
+            .collect();
+        put(line, area, index, buffer);
+    }
+    let shared = detail.table.iter().filter(|place| place.references > 1).count();
+    let found = detail.table.iter().filter(|place| place.indexed).count();
+    let ids: Vec<String> = detail.table.iter().map(|place| place.block.to_string()).collect();
+    let text = format!(
+        "{} blocks, {shared} shared, {found} that others can find: {}",
+        detail.table.len(),
+        ids.join(" ")
+    );
+    let rest = below(area, rows as u16);
+    for (index, line) in (0..rest.height).zip(broken(&text, width)) {
+        put(Line::styled(line, look.theme.label), rest, index, buffer);
+    }
+}
