@@ -5,5 +5,8 @@
 #![forbid(unsafe_code)]
 
 pub mod admin;
+pub mod chat;
 pub mod completions;
+#[cfg(feature = "schema")]
+mod schema;
 pub mod trace;

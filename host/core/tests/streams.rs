@@ -3,7 +3,8 @@
 use infer_core::engine::Policies;
 use infer_core::testing::{self, ScriptedExecutor, solo};
 use infer_core::{
-    Engine, EngineConfig, Event, FinishReason, Limits, Micros, PrefixEvent, Request, SequenceId,
+    Engine, EngineConfig, Event, FinishReason, Limits, Micros, PrefixEvent, Request, SamplingParams,
+    SequenceId,
 };
 use std::sync::Arc;
 
@@ -81,5 +82,26 @@ fn a_repeated_prompt_runs_no_forward_pass_for_its_first_token() {
             Event::Started { prefix: PrefixEvent::FullHitNoPrefillNeeded, cached_tokens, prefill_tokens: 0, .. }
                 if *cached_tokens == len
         )));
+    }
+}
+
+#[test]
+fn samples_of_one_prompt_compute_it_once_and_copy_its_last_block() {
+    for len in [3, 18, 40] {
+        let (mut engine, mut executor) = pair(config());
+        let samples: Vec<Request> = (0..4)
+            .map(|seed| {
+                let sampling = SamplingParams { temperature: 1.0, seed, ..SamplingParams::default() };
+                Request { sampling, ..testing::request(prompt(3, len), 6) }
+            })
+            .collect();
+        let mut now = Micros(0);
+        let ids = submit_all(&mut engine, &samples, now);
+        let events = testing::run(&mut engine, &mut executor, &mut now, 200);
+        for (id, request) in ids.iter().zip(&samples) {
+            assert_eq!(tokens(&events, *id), solo(request, VOCAB), "{id:?} of {len}");
+        }
+        let computed = (executor.computed, executor.answered);
+        assert_eq!(computed, (u64::from(len) + 4 * 5, 3), "the prompt once, then each its own output");
     }
 }

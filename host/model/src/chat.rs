@@ -31,6 +31,39 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     /// `bos_token` and its like, as the template may write them.
     special: BTreeMap<String, Value>,
+    /// What the template does with tools.
+    tools: Tools,
+    /// Whether it writes `developer` messages itself.
+    knows_developer: bool,
+}
+
+/// What a template does with tools, and so how the model writes calls. Told from the template's text:
+/// nothing else in a checkpoint says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tools {
+    /// It doesn't mention them.
+    None,
+    /// `<tool_call>{"name": .., "arguments": {..}}</tool_call>`: Hermes, Qwen.
+    Hermes,
+    /// `{"name": .., "parameters": {..}}` and nothing else: Llama 3.
+    Llama3,
+    /// It mentions them, and its calls have a form that isn't known here.
+    Other,
+}
+
+impl Tools {
+    fn of(template: &str) -> Self {
+        let has = |part: &str| template.contains(part);
+        if !has("tools") {
+            Self::None
+        } else if has("<tool_call>") && !has("<function=") {
+            Self::Hermes
+        } else if has("\"parameters\"") && (has("ipython") || has("python_tag")) {
+            Self::Llama3
+        } else {
+            Self::Other
+        }
+    }
 }
 
 impl ChatTemplate {
@@ -69,10 +102,21 @@ impl ChatTemplate {
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_function("raise_exception", raise_exception);
         environment.add_filter("tojson", to_json);
+        let (tools, knows_developer) = (Tools::of(&template), template.contains("developer"));
         environment.add_template_owned(NAME, template).map_err(|error| {
             ModelError::template(format!("the chat template has an error: {}", with_causes(&error)))
         })?;
-        Ok(Self { environment, special: special_tokens(config) })
+        Ok(Self { environment, special: special_tokens(config), tools, knows_developer })
+    }
+
+    /// What it does with tools.
+    pub fn tools(&self) -> Tools {
+        self.tools
+    }
+
+    /// Whether it writes `developer` messages itself.
+    pub fn knows_developer(&self) -> bool {
+        self.knows_developer
     }
 
     /// The prompt for a list of messages (`[{"role", "content"}, ..]`), special tokens included;

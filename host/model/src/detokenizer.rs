@@ -128,7 +128,7 @@ impl BytePieces {
         Self { bytes, ends }
     }
 
-    fn of(&self, token: u32) -> &[u8] {
+    pub(crate) fn of(&self, token: u32) -> &[u8] {
         let token = token as usize;
         let Some(&end) = self.ends.get(token) else { return &[] };
         let start = if token == 0 { 0 } else { self.ends[token - 1] };
@@ -223,7 +223,7 @@ impl Window {
 }
 
 /// The byte that a token such as `<0x0A>` stands for.
-fn fallback_byte(token: &str) -> Option<u8> {
+pub(crate) fn fallback_byte(token: &str) -> Option<u8> {
     let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
     if digits.len() == 2 { u8::from_str_radix(digits, 16).ok() } else { None }
 }

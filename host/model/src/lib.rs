@@ -20,7 +20,7 @@ pub mod stop;
 pub mod tokenizer;
 mod weights;
 
-pub use chat::ChatTemplate;
+pub use chat::{ChatTemplate, Tools};
 pub use config::ModelConfig;
 pub use detokenizer::Detokenizer;
 pub use error::{ModelError, ModelErrorKind};

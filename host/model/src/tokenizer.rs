@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::detokenizer::{Detokenizer, Scheme};
+use crate::detokenizer::{Detokenizer, Scheme, fallback_byte};
 use crate::error::ModelError;
 use crate::source::Source;
 
@@ -78,6 +78,29 @@ impl Tokenizer {
     #[must_use]
     pub fn token(&self, id: u32) -> Option<String> {
         self.inner.library.id_to_token(id)
+    }
+
+    /// The bytes that a token stands for by itself: of a special one its name, of none nothing. Texts of
+    /// several tokens can differ from their bytes side by side only in a leading space.
+    #[must_use]
+    pub fn token_bytes(&self, id: u32) -> Vec<u8> {
+        let Some(written) = self.token(id) else { return Vec::new() };
+        match &self.inner.scheme {
+            Scheme::Bytes(pieces) if !self.is_special(&written) => pieces.of(id).to_vec(),
+            Scheme::Window { byte_fallback } if !self.is_special(&written) => {
+                match fallback_byte(&written).filter(|_| *byte_fallback) {
+                    Some(byte) => vec![byte],
+                    None => written.replace('\u{2581}', " ").into_bytes(),
+                }
+            }
+            _ => written.into_bytes(),
+        }
+    }
+
+    /// Whether a token that is written so is a special one, which has no text in an output.
+    #[must_use]
+    pub fn is_special(&self, written: &str) -> bool {
+        self.inner.library.get_added_vocabulary().is_special_token(written)
     }
 
     /// The id of a token that is written exactly so, a special one for instance.

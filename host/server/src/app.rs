@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use infer_api::trace::Settings;
-use infer_model::Tokenizer;
+use infer_model::{ChatTemplate, Tokenizer};
 use tokio::sync::{Semaphore, watch};
 
 use crate::config::{Config, ConfigError};
-use crate::data::{Outcome, openai_reason};
+use crate::data::{Compiler, Outcome, openai_reason};
 use crate::engine::{Clock, EngineHandle};
 use crate::http::{ApiError, RequestId, Tls};
 use crate::metrics::Recorder;
@@ -67,6 +67,8 @@ pub struct Served {
     pub policies: PolicyManager,
     /// Text to tokens and back.
     pub tokenizer: Tokenizer,
+    /// What outputs must be, compiled.
+    pub compiler: Compiler,
     /// Names that requests may give; the first is shown.
     pub model_names: Vec<String>,
     /// How its weights are held: `f32`, `bf16` or `q8`.
@@ -87,6 +89,7 @@ pub struct Served {
     pub settings: Settings,
     /// For requests that bring no seed.
     pub seeds: Seeds,
+    chat: Option<Arc<ChatTemplate>>,
     keys: RandomState,
     tokenizing: Semaphore,
 }
@@ -97,6 +100,7 @@ pub struct Parts {
     pub engine: EngineHandle,
     pub policies: PolicyManager,
     pub tokenizer: Tokenizer,
+    pub chat: Option<ChatTemplate>,
     pub model_names: Vec<String>,
     pub weights: String,
     pub stop_tokens: Arc<[u32]>,
@@ -141,7 +145,13 @@ impl App {
         let served = Served {
             engine: parts.engine,
             policies: parts.policies,
+            compiler: Compiler::new(
+                parts.tokenizer.clone(),
+                parts.vocab_size,
+                Arc::clone(&parts.stop_tokens),
+            ),
             tokenizer: parts.tokenizer,
+            chat: parts.chat.map(Arc::new),
             model_names: parts.model_names,
             weights: parts.weights,
             stop_tokens: parts.stop_tokens,
@@ -227,13 +237,29 @@ impl Served {
         let encoded = if text.len() <= INLINE_TOKENIZE_BYTES {
             self.tokenizer.encode(&text, special)
         } else {
-            let _turn = self.tokenizing.acquire().await.expect("the semaphore is never closed");
             let tokenizer = self.tokenizer.clone();
-            tokio::task::spawn_blocking(move || tokenizer.encode(&text, special))
-                .await
-                .map_err(|_| ApiError::internal("tokenizer", "the tokenizer failed on this text"))?
+            self.off_thread(move || tokenizer.encode(&text, special)).await?
         };
         encoded.map_err(|e| ApiError::invalid("prompt", e))
+    }
+
+    /// Does work with text on a thread that may block; so much of it at once as there are processors.
+    pub async fn off_thread<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let _turn = self.tokenizing.acquire().await.expect("the semaphore is never closed");
+        tokio::task::spawn_blocking(work)
+            .await
+            .map_err(|_| ApiError::internal("tokenizer", "the tokenizer failed on this text"))
+    }
+
+    /// Messages to a prompt.
+    pub fn chat_template(&self) -> Result<&Arc<ChatTemplate>, ApiError> {
+        self.chat.as_ref().ok_or_else(|| {
+            let message = "this model has no chat template; use /v1/completions";
+            ApiError::invalid("messages", message).code("no_chat_template")
+        })
     }
 
     /// A number for a client's text. Keyed per process: nobody can craft two texts that share one.

@@ -1,7 +1,9 @@
 //! From configuration to a model that can run: checkpoint, tokenizer, sizes, executor. Blocks.
 
 use infer_core::{EngineConfig, Limits, Micros};
-use infer_model::{ExecutorOptions, KvCacheKind, LoadOptions, Model, ModelError, ModelExecutor, Tokenizer};
+use infer_model::{
+    ChatTemplate, ExecutorOptions, KvCacheKind, LoadOptions, Model, ModelError, ModelExecutor, Tokenizer,
+};
 use infer_wasm::LoadError;
 
 use crate::checkpoint::{self, Hub};
@@ -63,6 +65,8 @@ pub struct Loaded {
     pub model: Model,
     /// Text to tokens and back.
     pub tokenizer: Tokenizer,
+    /// Messages to a prompt, where the checkpoint says how.
+    pub chat: Option<ChatTemplate>,
     /// Names that requests may give.
     pub names: Vec<String>,
     /// Pool, lengths, limits.
@@ -84,8 +88,13 @@ impl Loaded {
             meter.set(progress.done_bytes);
         })?;
         drop(meter);
+        // Everything else works without it.
+        let chat = ChatTemplate::load(&checkpoint.source).unwrap_or_else(|error| {
+            tracing::warn!("no chat completions: {error}");
+            None
+        });
         let sizing = sizing::size(config, &shapes(&model), sizing::free_memory())?;
-        Ok(Self { model, tokenizer, names: checkpoint.names, sizing })
+        Ok(Self { model, tokenizer, chat, names: checkpoint.names, sizing })
     }
 
     /// What computes its batches.

@@ -258,6 +258,7 @@ fn load(app: &App, executor: Option<MakeExecutor>) -> Result<(EngineThread, Part
         vocab_size: loaded.model.vocab_size(),
         tokenizer: loaded.tokenizer,
         weights: loaded.model.weight_type.to_string(),
+        chat: loaded.chat,
         model_names: loaded.names,
         max_seq_len: loaded.sizing.max_seq_len,
         block_bytes: loaded.sizing.block_bytes,

@@ -1,4 +1,4 @@
-//! Project commands: `cargo xtask demo|test|check|bench|train-demo`.
+//! Project commands: `cargo xtask demo|test|check|bench|clients|train-demo`.
 //!
 //! Depends on nothing but the standard library, so that on a fresh machine the first command answers
 //! within seconds; everything heavy is a child `cargo`. Deliberately absent: logic that a test or the
@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod cargo;
+mod clients;
 mod demo;
 mod test;
 mod zig;
@@ -22,6 +23,7 @@ Commands:
   test             every check: formatting, clippy, tests native and compiled to Wasm; what CI runs
   check            formatting and clippy alone
   bench [ARGS]     build in release mode and run `infer bench serve ARGS`
+  clients [ARGS]   install the world's clients (PyPI, npm) and run them against a host; ARGS go to the tests
   train-demo       train the demo model again (minutes; the same seed gives the same weights)
   help             this text
 ";
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
         "test" => test::test(),
         "check" => test::check(),
         "bench" => demo::bench(&rest),
+        "clients" => clients::clients(&rest),
         "train-demo" => demo::train(&rest),
         "help" | "--help" | "-h" => {
             print!("{HELP}");

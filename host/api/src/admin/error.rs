@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// An error answer of both planes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ErrorBody {
     /// The error.
     pub error: ErrorInfo,
@@ -11,6 +12,7 @@ pub struct ErrorBody {
 
 /// What went wrong.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ErrorInfo {
     /// For a person.
     pub message: String,

@@ -16,6 +16,7 @@ impl Engine {
         self.available_before = self.kv.blocks.available();
         self.rows.clear();
         self.rows.extend_from_slice(plan.rows());
+        self.defer_repeats(now);
         for at in 0..self.rows.len() {
             if self.rows[at].starts {
                 self.kv.take_hit(&mut self.slab, self.rows[at].ix, now);
@@ -30,6 +31,24 @@ impl Engine {
             self.kv.grow(sequence, ix, sequence.computed + tokens, now);
             if !starts && sequence.table.len() != held {
                 self.view.running.blocks[sequence.row as usize] = sequence.table.len() as u32;
+            }
+        }
+    }
+
+    /// Of rows with the same prompt the first computes it; those that would start beside it wait until it
+    /// stands in the pool, and then need nothing but a copy of its last block.
+    fn defer_repeats(&mut self, now: Micros) {
+        let mark = Mark { at: now, step: self.view.number };
+        let mut at = 1;
+        while at < self.rows.len() {
+            let PlannedRow { ix, starts, .. } = self.rows[at];
+            let sequence = &self.slab[ix];
+            let before = &self.rows[..at];
+            if starts && before.iter().any(|row| self.kv.will_answer(&self.slab[row.ix], sequence)) {
+                self.rows.remove(at);
+                self.slab[ix].planned = mark;
+            } else {
+                at += 1;
             }
         }
     }

@@ -131,6 +131,18 @@ impl Kv {
         if sequence.hit.pending > self.reusable_tokens(sequence) { sequence.hit.pending } else { 0 }
     }
 
+    /// Whether a sequence that computes its prompt now will leave a waiting one nothing of its own to compute.
+    pub fn will_answer(&self, computing: &Sequence, waiting: &Sequence) -> bool {
+        let hit = &waiting.hit;
+        waiting.prompt_key != 0
+            && waiting.prompt_key == computing.prompt_key
+            && (waiting.generated, computing.generated) == (0, 0)
+            && computing.logits_from.is_none()
+            && hit.full.is_none()
+            && !hit.no_full
+            && !must_compute_all(waiting)
+    }
+
     /// Reusable blocks that nobody holds: its start takes them out of the cached ones.
     pub fn idle_blocks(&self, sequence: &Sequence) -> u32 {
         let used = (self.reusable_tokens(sequence) / self.block_size()) as usize;

@@ -150,7 +150,7 @@ pub async fn request(app: &App, id: &str) -> Result<Answer, ApiError> {
         let shown: String = id.chars().take(128).collect();
         ApiError::not_found(format!("no live request `{shown}`; see `requests` of /admin/state"))
     };
-    let by_name = || served.engine.find_request(id);
+    let by_name = || served.engine.find_requests(id).first().copied();
     let wanted = id.parse().ok().map(SequenceId).or_else(by_name).ok_or_else(unknown)?;
     let found = served.engine.inspect(move |engine, now| (engine.sequence_detail(wanted), now)).await?;
     let (Some((row, detail)), now) = found else { return Err(unknown()) };

@@ -32,25 +32,30 @@ pub async fn blocks(app: &App) -> Result<Answer, ApiError> {
     Ok(json(StatusCode::OK, &blocks))
 }
 
-/// `DELETE /admin/requests/{id}`: the engine's id, or the `x-request-id`.
+/// `DELETE /admin/requests/{id}`: the engine's id of a sequence, or the `x-request-id` of all its choices.
 pub async fn cancel(app: &App, id: &str) -> Result<Answer, ApiError> {
     let served = app.served()?;
+    let mut cancelled = Vec::new();
     // An `x-request-id` may look like a number, too.
-    let candidates = [id.parse().ok().map(SequenceId), served.engine.find_request(id)];
-    let mut found = None;
-    for sequence in candidates.into_iter().flatten() {
-        if found.is_none() && served.engine.cancel(sequence).await? {
-            found = Some(sequence);
+    if let Ok(number) = id.parse()
+        && served.engine.cancel(SequenceId(number)).await?
+    {
+        cancelled.push(number);
+    } else {
+        for sequence in served.engine.find_requests(id) {
+            if served.engine.cancel(sequence).await? {
+                cancelled.push(sequence.0);
+            }
         }
     }
-    let Some(sequence) = found else {
+    let Some(first) = cancelled.first() else {
         let shown: String = id.chars().take(128).collect();
         return Err(ApiError::not_found(format!(
             "no live request `{shown}`; see `requests` of /admin/state"
         )));
     };
-    tracing::info!(id = sequence.0, "cancelled by an operator");
-    Ok(json(StatusCode::OK, &value!({"id": sequence.0, "cancelled": true})))
+    tracing::info!(ids = ?cancelled, "cancelled by an operator");
+    Ok(json(StatusCode::OK, &value!({"id": first, "ids": cancelled, "cancelled": true})))
 }
 
 /// `DELETE /admin/queue`.

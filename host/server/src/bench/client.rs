@@ -199,7 +199,8 @@ impl Client {
             max_tokens: Some(max_tokens),
             temperature: Some(0.0),
             stream: Some(true),
-            stream_options: openai.then_some(StreamOptions { include_usage: true }),
+            stream_options: openai
+                .then_some(StreamOptions { include_usage: true, ..StreamOptions::default() }),
             ignore_eos: exact.then_some(true),
             ..CompletionRequest::default()
         };

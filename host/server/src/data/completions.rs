@@ -1,352 +1,269 @@
-//! `POST /v1/completions`: checks what needs the model, submits, answers as a stream or as one body.
+//! `POST /v1/completions`: its fields, and which of the three forms its answer takes.
 
 use std::sync::Arc;
 
-use futures_util::stream;
-use http_body_util::{BodyExt, StreamBody};
-use hyper::body::{Bytes, Frame};
-use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
-use hyper::{HeaderMap, Response, StatusCode};
-use infer_api::admin::AdminEvent;
-use infer_api::completions::{Choice, Completion};
-use infer_core::{Request, SamplingParams, SessionId};
+use hyper::{HeaderMap, StatusCode};
+use serde_json::Value;
 
-use super::outcome::{Known, Outcome, openai_reason, reason_name};
-use super::sse::{Dialect, KEEP_ALIVE};
-use super::text::Text;
-use super::validate::{self, Parsed, PromptInput};
-use crate::app::{App, Served};
+use super::answer::{accepts_json, collect, stream_answer};
+use super::common::{self, Common, MAX_LOGPROBS};
+use super::echo::{Echoes, Prompted};
+use super::fields::{self, boolean, check_model, integer, not_supported, refuse_rest, string};
+use super::frames::Head;
+use super::job::{Asked, Job};
+use super::json::{Fields, PromptField};
+use super::named::NamedFrames;
+use super::openai::{CompletionBody, CompletionFrames};
+use crate::app::Served;
 use crate::config::DialectChoice;
-use crate::engine::{End, LiveRequest, NewRequest, RequestMeta, StreamEvent};
-use crate::http::{Answer, ApiError, RequestId, json};
-use crate::tenants::Tenant;
+use crate::http::{Answer, ApiError, json};
 
-/// Most events that one chunk of a stream carries.
-const EVENTS_PER_CHUNK: usize = 64;
-/// Tokens between two reports of a stream's gaps to the metrics.
-const GAPS_PER_REPORT: usize = 32;
+/// `max_tokens` where the request gives none.
+pub const DEFAULT_MAX_TOKENS: u32 = 128;
+
+/// Names of its own fields; `prompt` is read apart.
+const OWN_FIELDS: &[&str] = &["prompt", "max_tokens", "logprobs", "echo", "best_of", "suffix"];
+
+/// Names of all fields of a body.
+pub fn known_fields() -> Vec<&'static str> {
+    [OWN_FIELDS, common::FIELDS].concat()
+}
+
+/// A request whose fields are right by themselves.
+#[derive(Clone, Debug, PartialEq)]
+struct Parsed {
+    prompts: Vec<PromptInput>,
+    max_tokens: u32,
+    logprobs: Option<u32>,
+    echo: bool,
+    common: Common,
+}
+
+/// A prompt that is not empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum PromptInput {
+    /// To be tokenized.
+    Text(String),
+    /// Used as given.
+    Tokens(Vec<u32>),
+}
 
 /// Answers a request whose body has been read.
-pub async fn complete(
-    app: &Arc<App>,
-    request_id: &RequestId,
-    tenant: &Arc<Tenant>,
-    headers: &HeaderMap,
-    body: &[u8],
-) -> Result<Answer, ApiError> {
+pub async fn complete(asked: Asked<'_>, headers: &HeaderMap, body: &[u8]) -> Result<Answer, ApiError> {
+    let app = asked.app;
     let served = app.served()?;
-    let parsed = validate::parse(body, &served.model_names)?;
-    app.refuse_if_draining().inspect_err(|_| {
-        app.count_turned_away();
-        tenant.usage.refused();
-    })?;
+    let parsed = parse(body, &served.model_names)?;
     let wants_json = accepts_json(headers);
-    let streams = parsed.stream.unwrap_or(!wants_json);
-    let dialect =
-        dialect(app.config.sse_dialect, served, request_id, &parsed, wants_json, app.clock.unix_s());
-    let stops = parsed.stop.clone();
-    let (new, ends) = admit(app, served, request_id, tenant, parsed).await?;
-    let (prompt_tokens, max_tokens) = (new.request.prompt.len() as u32, new.request.max_new_tokens);
-    let live = served.engine.submit(new).await.map_err(|error| {
-        let error = ApiError::from(error);
-        tell_of_refusal(served, request_id, &error);
-        tenant.usage.refused();
-        error
-    })?;
-    let text = Text::new(served.tokenizer.detokenizer(), stops, ends, max_tokens);
-    let run = Run {
-        app: Arc::clone(app),
-        live,
-        text,
-        request_id: request_id.clone(),
-        tenant: Arc::clone(tenant),
-        prompt_tokens,
-        stopped: false,
-        last_at: None,
-        gaps_us: Vec::new(),
+    let options = parsed.common.stream_options;
+    // A host that is told to speak OpenAI also streams only where that is asked, as OpenAI does.
+    let (speaks_openai, default) = match app.config.sse_dialect {
+        DialectChoice::Named => (false, !wants_json),
+        DialectChoice::OpenAi => (true, options.is_some()),
+        DialectChoice::Auto => (wants_json || options.is_some(), !wants_json),
     };
-    if streams { Ok(stream_answer(run, dialect)) } else { whole_answer(run).await }
-}
-
-fn tell_of_refusal(served: &Served, request_id: &RequestId, error: &ApiError) {
-    served.engine.observer().publish(AdminEvent::Refusal {
-        request_id: request_id.as_str().to_owned(),
-        reason: error.reason().to_owned(),
-        message: error.message().to_owned(),
-    });
-}
-
-/// Turns what the client said into what the engine takes.
-async fn admit(
-    app: &App,
-    served: &Served,
-    request_id: &RequestId,
-    tenant: &Tenant,
-    parsed: Parsed,
-) -> Result<(NewRequest, Arc<[u32]>), ApiError> {
-    let prompt: Arc<[u32]> = match parsed.prompt {
-        PromptInput::Text(text) => served.encode(text, true).await?.into(),
-        PromptInput::Tokens(tokens) => tokens.into(),
-    };
-    if prompt.is_empty() {
-        return Err(ApiError::bad_request("empty_prompt", "prompt: has no tokens").param("prompt"));
+    let streams = parsed.common.stream.unwrap_or(default);
+    let (job, prompted) = job(served, parsed).await?;
+    let n = job.common.n as usize;
+    let prompt_tokens = job.prompts.iter().map(|prompt| prompt.len() as u32).sum();
+    let (asks_logprobs, echo) = (job.logprobs.is_some(), prompted.is_some());
+    let group = job.start(asked).await?;
+    let echoes =
+        Echoes::new(served.tokenizer.clone(), prompted.unwrap_or_default(), n, asks_logprobs && echo);
+    let head = Head::new("cmpl", "text_completion", asked.request_id, served, app.clock.unix_s());
+    if !streams {
+        let mut body = CompletionBody::new(group.choices(), asks_logprobs, echoes, &served.tokenizer);
+        let totals = collect(group, &mut body).await?;
+        return Ok(json(StatusCode::OK, &body.finish(&head, &totals)));
     }
-    let rows = served.vocab_size;
-    if let Some(at) = prompt.iter().position(|&t| t >= rows) {
-        let (token, last) = (prompt[at], rows - 1);
-        let message = format!("{token} at index {at} is no token of this model; ids go from 0 to {last}");
-        return Err(ApiError::invalid("prompt", message));
-    }
-    if let Some(&token) = parsed.stop_token_ids.iter().find(|&&t| t >= rows) {
-        let message = format!("{token} is no token of this model; ids go from 0 to {}", rows - 1);
-        return Err(ApiError::invalid("stop_token_ids", message));
-    }
-    let total = prompt.len() as u64 + u64::from(parsed.max_tokens);
-    if total > u64::from(served.max_seq_len) {
-        let message = format!(
-            "{} prompt tokens and max_tokens = {} make {total}; this host takes {} in all",
-            prompt.len(),
-            parsed.max_tokens,
-            served.max_seq_len
-        );
-        return Err(ApiError::invalid("max_tokens", message).code("context_length_exceeded"));
-    }
-    let mut ends: Vec<u32> = if parsed.ignore_eos { Vec::new() } else { served.stop_tokens.to_vec() };
-    ends.extend(&parsed.stop_token_ids);
-    let ends: Arc<[u32]> = ends.into();
-    let now = app.clock.now();
-    let request = Request {
-        tenant: tenant.id,
-        session: SessionId(parsed.session_id.as_deref().map_or(0, |s| served.key_of("session", s))),
-        cache_salt: parsed.cache_salt.as_deref().map_or(0, |s| served.key_of("salt", s)),
-        priority: parsed.priority.min(tenant.max_priority),
-        deadline: parsed.ttft_deadline.map_or(infer_core::Micros::NEVER, |after| {
-            now.plus(infer_core::Micros(after.as_micros() as u64))
-        }),
-        prompt,
-        max_new_tokens: parsed.max_tokens,
-        min_new_tokens: parsed.min_tokens,
-        stop_tokens: Arc::clone(&ends),
-        sampling: SamplingParams {
-            temperature: parsed.temperature,
-            top_p: parsed.top_p,
-            top_k: parsed.top_k,
-            repetition_penalty: parsed.repetition_penalty,
-            seed: parsed.seed.unwrap_or_else(|| served.seeds.next()),
-            ..SamplingParams::default()
-        },
-    };
-    let meta = RequestMeta {
-        request_id: request_id.as_str().to_owned(),
-        tenant: tenant.name.clone(),
-        session: parsed.session_id.unwrap_or_default(),
-        user: parsed.user.unwrap_or_default(),
-        metadata: parsed.metadata,
-    };
-    Ok((NewRequest { request, meta }, ends))
-}
-
-/// Whether `Accept` names `application/json`; `*/*` doesn't count.
-fn accepts_json(headers: &HeaderMap) -> bool {
-    headers.get_all(ACCEPT).iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(',')).any(|part| {
-        part.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"))
+    Ok(if speaks_openai {
+        let frames = CompletionFrames::new(head, group.choices(), echoes, options, prompt_tokens);
+        stream_answer(app, group, Box::new(frames.with_logprobs(asks_logprobs, &served.tokenizer)))
+    } else {
+        let frames = NamedFrames::new(group.choices(), echoes, &served.tokenizer);
+        stream_answer(app, group, Box::new(frames))
     })
 }
 
-fn dialect(
-    choice: DialectChoice,
-    served: &Served,
-    request_id: &RequestId,
-    parsed: &Parsed,
-    wants_json: bool,
-    created: u64,
-) -> Dialect {
-    let openai = match choice {
-        DialectChoice::Named => false,
-        DialectChoice::OpenAi => true,
-        DialectChoice::Auto => wants_json || parsed.stream_options.is_some(),
-    };
-    if openai {
-        let include_usage = parsed.stream_options == Some(true);
-        Dialect::OpenAi { head: Box::new(completion_head(served, request_id, created)), include_usage }
-    } else {
-        Dialect::Named
-    }
-}
-
-fn completion_head(served: &Served, request_id: &RequestId, created: u64) -> Completion {
-    Completion {
-        id: format!("cmpl-{}", request_id.as_str()),
-        object: "text_completion".to_owned(),
-        created,
-        model: served.model_names[0].clone(),
-        ..Completion::default()
-    }
-}
-
-/// A taken request and its text so far.
-struct Run {
-    app: Arc<App>,
-    live: LiveRequest,
-    text: Text,
-    request_id: RequestId,
-    tenant: Arc<Tenant>,
-    prompt_tokens: u32,
-    /// A stop string was seen; what the engine still sends is not for the client.
-    stopped: bool,
-    last_at: Option<infer_core::Micros>,
-    gaps_us: Vec<u32>,
-}
-
-/// What an engine event is to the client.
-enum Step {
-    Nothing,
-    Token { text: String, token: u32 },
-    End(Box<Outcome>),
-}
-
-impl Run {
-    fn take(&mut self, event: Option<StreamEvent>) -> Step {
-        match event {
-            Some(StreamEvent::Token { .. }) if self.stopped => Step::Nothing,
-            Some(StreamEvent::Prompt(_)) => Step::Nothing,
-            Some(StreamEvent::Token { token, at, .. }) => {
-                self.note_gap(at);
-                let piece = self.text.push(token);
-                if piece.stopped {
-                    self.stopped = true;
-                    self.live.stop();
-                }
-                Step::Token { text: piece.text, token }
+/// Tokenizes. The prompts' texts come back where they are to be echoed.
+async fn job(served: &Served, parsed: Parsed) -> Result<(Job, Option<Vec<Prompted>>), ApiError> {
+    let Parsed { prompts: inputs, max_tokens, logprobs, echo, mut common } = parsed;
+    let (mut prompts, mut prompted) = (Vec::new(), Vec::new());
+    for input in inputs {
+        let (text, tokens): (Option<String>, Arc<[u32]>) = match input {
+            PromptInput::Text(text) => {
+                let kept = echo.then(|| text.clone());
+                (kept, served.encode(text, true).await?.into())
             }
-            Some(StreamEvent::End(end)) => Step::End(Box::new(self.finish(Some(&end)))),
-            None => Step::End(Box::new(self.finish(None))),
-        }
-    }
-
-    fn note_gap(&mut self, at: infer_core::Micros) {
-        if let Some(last) = self.last_at.replace(at) {
-            self.gaps_us.push(u32::try_from(at.since(last).0).unwrap_or(u32::MAX));
-            if self.gaps_us.len() == GAPS_PER_REPORT {
-                self.app.recorder.gaps(&self.gaps_us);
-                self.gaps_us.clear();
-            }
-        }
-    }
-
-    fn finish(&mut self, end: Option<&End>) -> Outcome {
-        self.app.recorder.gaps(&self.gaps_us);
-        self.gaps_us.clear();
-        let (block_bytes, model_end) = match self.app.served() {
-            Ok(served) => (served.block_bytes, served.stop_tokens.contains(&self.text.last_token())),
-            Err(_) => (0, true),
+            PromptInput::Tokens(tokens) => (None, tokens.into()),
         };
-        let outcome = Outcome::new(
-            end,
-            Known {
-                submitted: self.live.submitted(),
-                now: self.app.clock.now(),
-                prompt_tokens: self.prompt_tokens,
-                sent_tokens: self.text.tokens(),
-                block_bytes,
-                stopped: self.stopped,
-                model_end,
-                engine_alive: self.live.engine_is_alive(),
-            },
-        );
-        self.app.note_end(&self.request_id, &self.tenant, &outcome, matches!(end, Some(End::Refused(_))));
-        if let (Some(End::Refused(_)), Some(error), Ok(served)) = (end, &outcome.error, self.app.served()) {
-            tell_of_refusal(served, &self.request_id, error);
-        }
-        let meta = self.live.meta();
-        tracing::info!(
-            request_id = self.request_id.as_str(),
-            id = self.live.id().0,
-            tenant = meta.tenant,
-            user = meta.user,
-            session = meta.session,
-            metadata = ?meta.metadata,
-            reason = outcome.reason.map_or("failed", reason_name),
-            error = outcome.error.as_ref().map(ApiError::message),
-            prompt_tokens = outcome.usage.prompt_tokens,
-            cached_tokens = outcome.usage.prompt_tokens_details.cached_tokens,
-            completion_tokens = outcome.usage.completion_tokens,
-            ttft_ms = outcome.timings.ttft_ms,
-            e2e_ms = outcome.e2e_ms,
-            "request ended"
-        );
-        outcome
-    }
-}
-
-impl Drop for Run {
-    fn drop(&mut self) {
-        if !self.live.is_ended() {
-            let (request_id, id) = (self.request_id.as_str(), self.live.id().0);
-            self.tenant.usage.ended(self.prompt_tokens, 0, self.text.tokens(), false);
-            tracing::info!(request_id, id, completion_tokens = self.text.tokens(), "the client went away");
-        }
-    }
-}
-
-fn stream_answer(run: Run, dialect: Dialect) -> Answer {
-    let keep_alive = run.app.config.bounds.keep_alive;
-    let frames = stream::unfold(Some((run, dialect)), move |state| async move {
-        let (mut run, dialect) = state?;
-        let mut out = Vec::with_capacity(256);
-        loop {
-            let Ok(event) = tokio::time::timeout(keep_alive, run.live.next()).await else {
-                return Some((Ok(Frame::data(Bytes::from_static(KEEP_ALIVE))), Some((run, dialect))));
+        if echo {
+            let text = match text {
+                Some(text) => text,
+                None => served.tokenizer.decode(&tokens, true).unwrap_or_default(),
             };
-            let mut next = Some(event);
-            let mut taken = 0;
-            while let Some(event) = next.take() {
-                match run.take(event) {
-                    Step::Nothing => {}
-                    Step::Token { text, token } => dialect.token(&mut out, text, token),
-                    Step::End(outcome) => {
-                        dialect.end(&mut out, &outcome);
-                        return Some((Ok(Frame::data(out.into())), None));
-                    }
-                }
-                taken += 1;
-                if taken < EVENTS_PER_CHUNK {
-                    next = run.live.try_next().map(Some);
-                }
-            }
-            if !out.is_empty() {
-                return Some((Ok(Frame::data(out.into())), Some((run, dialect))));
-            }
+            prompted.push(Prompted { text, tokens: Arc::clone(&tokens) });
         }
-    });
-    let mut answer = Response::new(StreamBody::new(frames).boxed_unsync());
-    let headers = answer.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
-    answer
+        prompts.push(tokens);
+    }
+    let shape = common.shape.take();
+    let prompt_logprobs = if echo { logprobs } else { None };
+    let job = Job {
+        source: "prompt",
+        prompts,
+        max_tokens: Some(max_tokens),
+        logprobs,
+        prompt_logprobs,
+        shape,
+        common,
+    };
+    Ok((job, echo.then_some(prompted)))
 }
 
-async fn whole_answer(mut run: Run) -> Result<Answer, ApiError> {
-    let mut text = String::new();
-    let outcome = loop {
-        let event = run.live.next().await;
-        match run.take(event) {
-            Step::Nothing => {}
-            Step::Token { text: more, .. } => text.push_str(&more),
-            Step::End(outcome) => break outcome,
-        }
-    };
-    if let Some(error) = outcome.error {
-        return Err(error);
+/// Reads and checks a body. `models` are the names under which the model is served, the first of
+/// which is shown.
+fn parse(body: &[u8], models: &[String]) -> Result<Parsed, ApiError> {
+    let mut fields = fields::read(body)?;
+    let prompts = prompts(fields.prompt.take())?;
+    let echo = boolean(&mut fields, "echo")?.unwrap_or(false);
+    let max_tokens =
+        integer(&mut fields, "max_tokens", u32::from(!echo), u32::MAX)?.unwrap_or(DEFAULT_MAX_TOKENS);
+    let logprobs = logprobs(&mut fields)?;
+    let model = check_model(&mut fields, models);
+    let common = Common::take(&mut fields)?;
+    if let Some(best) = integer(&mut fields, "best_of", 1, common::MAX_N)?.filter(|&best| best != common.n) {
+        return Err(not_supported("best_of", &Value::from(best), "the value of n"));
     }
-    let served = run.app.served()?;
-    let finish_reason = outcome.reason.map(|r| openai_reason(r).to_owned());
-    let body = Completion {
-        choices: vec![Choice { index: 0, text, logprobs: None, finish_reason }],
-        usage: Some(outcome.usage),
-        timings: Some(outcome.timings),
-        ..completion_head(served, &run.request_id, run.app.clock.unix_s())
+    if let Some(suffix) = string(&mut fields, "suffix")?.filter(|suffix| !suffix.is_empty()) {
+        return Err(not_supported("suffix", &Value::String(suffix), "null"));
+    }
+    refuse_rest(&fields, &known_fields())?;
+    model?;
+    if common.min_tokens > max_tokens {
+        let message = format!("{} is more than max_tokens = {max_tokens}", common.min_tokens);
+        return Err(ApiError::invalid("min_tokens", message));
+    }
+    Ok(Parsed { prompts, max_tokens, logprobs, echo, common })
+}
+
+/// A count, or a switch as some clients write it.
+fn logprobs(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
+    integer(fields, "logprobs", 0, MAX_LOGPROBS)
+}
+
+fn prompts(field: Option<PromptField>) -> Result<Vec<PromptInput>, ApiError> {
+    let prompts = match field {
+        None | Some(PromptField::Null) => {
+            let message = "prompt: missing; give text or a list of token ids";
+            return Err(ApiError::bad_request("missing_field", message).param("prompt"));
+        }
+        Some(PromptField::Text(text)) => vec![PromptInput::Text(text)],
+        Some(PromptField::Tokens(tokens)) => vec![PromptInput::Tokens(tokens)],
+        Some(PromptField::Texts(texts)) => texts.into_iter().map(PromptInput::Text).collect(),
+        Some(PromptField::TokenLists(lists)) => lists.into_iter().map(PromptInput::Tokens).collect(),
+        Some(PromptField::Wrong(expected)) => return Err(ApiError::wrong_type("prompt", expected)),
     };
-    Ok(json(StatusCode::OK, &body))
+    let empty = |prompt: &PromptInput| match prompt {
+        PromptInput::Text(text) => text.is_empty(),
+        PromptInput::Tokens(tokens) => tokens.is_empty(),
+    };
+    match prompts.iter().position(empty) {
+        None => Ok(prompts),
+        Some(at) if prompts.len() > 1 => {
+            let message = format!("prompt: the one at index {at} is empty");
+            Err(ApiError::bad_request("empty_prompt", message).param("prompt"))
+        }
+        Some(_) => Err(ApiError::bad_request("empty_prompt", "prompt: must not be empty").param("prompt")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn with(extra: Value) -> Result<Parsed, ApiError> {
+        let mut body = json!({"model": "demo", "prompt": "x"});
+        for (key, value) in extra.as_object().unwrap() {
+            body[key] = value.clone();
+        }
+        parse(body.to_string().as_bytes(), &["demo".to_owned()])
+    }
+
+    #[test]
+    fn defaults_are_the_documented_ones() {
+        let p = with(json!({})).unwrap();
+        let s = &p.common.sampling;
+        assert_eq!((p.max_tokens, s.temperature, s.top_p, s.top_k, s.min_p), (128, 1.0, 1.0, 0, 0.0));
+        assert_eq!((s.repetition_penalty, s.presence_penalty, s.frequency_penalty), (1.0, 0.0, 0.0));
+        assert_eq!(
+            (p.common.seed, p.common.stream, p.common.n, p.logprobs, p.echo),
+            (None, None, 1, None, false)
+        );
+    }
+
+    #[test]
+    fn null_and_default_values_of_every_optional_field_are_accepted() {
+        for name in known_fields().into_iter().filter(|name| !["model", "prompt"].contains(name)) {
+            with(json!({name: null})).unwrap_or_else(|e| panic!("{name}: {}", e.message()));
+        }
+        with(json!({"n": 1, "echo": false, "presence_penalty": 0, "frequency_penalty": 0.0, "logit_bias": {},
+            "min_p": 0.0, "min_tokens": 0, "ignore_eos": false, "stop": [], "stop_token_ids": [], "metadata": {},
+            "best_of": 1, "suffix": "", "top_k": -1, "priority": 0, "user": "", "response_format": {"type": "text"},
+            "stream_options": {"include_usage": true, "continuous_usage_stats": true, "include_obfuscation": false}}))
+        .unwrap();
+    }
+
+    #[test]
+    fn wrong_types_are_400_and_wrong_values_422_and_both_name_the_field() {
+        let wrong_types = json!({
+            "max_tokens": "5", "temperature": true, "top_p": "x", "top_k": 1.5, "repetition_penalty": [],
+            "stream": 1, "stop": [1], "seed": "a", "n": "x", "logprobs": "x", "echo": 3, "presence_penalty": "x",
+            "logit_bias": [], "min_p": {}, "min_tokens": 0.5, "ignore_eos": "no", "stop_token_ids": "5",
+            "stream_options": true, "user": 5, "priority": "high", "cache_salt": 1, "session_id": {},
+            "ttft_deadline_ms": "soon", "metadata": {"a": 1}, "response_format": "json", "structured_outputs": 1,
+            "suffix": 1, "best_of": "x",
+        });
+        let wrong_values = json!({
+            "max_tokens": 0, "temperature": -1, "top_p": 0, "top_k": -2, "repetition_penalty": 0,
+            "stop": "", "seed": 1e30, "n": 0, "logprobs": 21, "presence_penalty": 2.5,
+            "frequency_penalty": -2.5, "logit_bias": {"5": 101}, "min_p": 1.1, "min_tokens": 129,
+            "stop_token_ids": [-1], "stream_options": {"foo": true}, "priority": 1e12, "ttft_deadline_ms": 0,
+            "user": "x".repeat(513), "metadata": {"a": "x".repeat(513)}, "foo": null, "best_of": 2,
+            "suffix": "x", "model": "other", "cache_salt": "x".repeat(513), "response_format": {"type": "xml"},
+            "structured_outputs": {"regex": "a", "choice": ["b"]},
+        });
+        for (cases, status) in [(wrong_types, 400), (wrong_values, 422)] {
+            for (name, value) in cases.as_object().unwrap() {
+                let error = with(json!({name: value})).expect_err(name);
+                assert_eq!(error.status().as_u16(), status, "{name}: {}", error.message());
+                let answer = format!("{error:?}");
+                assert!(answer.contains(name), "{name}: {answer}");
+            }
+        }
+    }
+
+    #[test]
+    fn prompts_must_be_there() {
+        let wrong = [
+            json!(null),
+            json!(""),
+            json!([]),
+            json!(5),
+            json!(["a", ""]),
+            json!([[1], []]),
+            json!(["a", 1]),
+        ];
+        for prompt in wrong {
+            assert_eq!(with(json!({"prompt": prompt})).unwrap_err().status().as_u16(), 400, "{prompt}");
+        }
+        assert_eq!(parse(b"{\"model\": \"demo\"}", &["demo".to_owned()]).unwrap_err().status().as_u16(), 400);
+        assert_eq!(with(json!({"prompt": ["a", "b"]})).unwrap().prompts.len(), 2);
+    }
+
+    #[test]
+    fn whole_numbers_may_be_written_with_a_point() {
+        assert_eq!(with(json!({"max_tokens": 8.0})).unwrap().max_tokens, 8);
+        assert_eq!(with(json!({"seed": -1})).unwrap().common.seed, Some(u64::MAX));
+        assert_eq!(with(json!({"max_tokens": 0, "echo": true})).unwrap().max_tokens, 0);
+    }
 }

@@ -15,6 +15,8 @@ pub struct Fields {
     pub prompt: Option<PromptField>,
     /// Everything else; names are unique.
     pub rest: Vec<(String, Value)>,
+    /// Names that were asked for, in debug builds: to be compared with the documented ones.
+    asked: Vec<String>,
 }
 
 /// What stood at `prompt`.
@@ -26,6 +28,10 @@ pub enum PromptField {
     Text(String),
     /// Integers; out-of-range ones are `u32::MAX`, which is no token of any model.
     Tokens(Vec<u32>),
+    /// Several texts.
+    Texts(Vec<String>),
+    /// Several lists of integers.
+    TokenLists(Vec<Vec<u32>>),
     /// Something else, and what is wrong with it.
     Wrong(&'static str),
 }
@@ -38,9 +44,17 @@ impl Fields {
 
     /// Takes a field out; `null` counts as absent.
     pub fn take(&mut self, name: &str) -> Option<Value> {
+        if cfg!(debug_assertions) {
+            self.asked.push(name.to_owned());
+        }
         let at = self.rest.iter().position(|(key, _)| key == name)?;
         let (_, value) = self.rest.swap_remove(at);
         (!value.is_null()).then_some(value)
+    }
+
+    /// Names that were asked for; none in release builds.
+    pub fn asked(&self) -> &[String] {
+        &self.asked
     }
 }
 
@@ -87,7 +101,7 @@ fn duplicate<E: de::Error>(key: &str) -> E {
 impl<'de> Deserialize<'de> for PromptField {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Prompt;
-        const NOT_A_PROMPT: &str = "text or a list of token ids";
+        const NOT_A_PROMPT: &str = "text, a list of token ids, or a list of prompts of either kind";
         impl<'de> Visitor<'de> for Prompt {
             type Value = PromptField;
 
@@ -129,17 +143,23 @@ impl<'de> Deserialize<'de> for PromptField {
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<PromptField, A::Error> {
-                let mut tokens = Vec::new();
+                let (mut tokens, mut texts, mut lists) = (Vec::new(), Vec::new(), Vec::new());
                 while let Some(element) = list.next_element::<Element>()? {
                     match element {
-                        Element::Token(token) => tokens.push(token),
-                        Element::Wrong(expected) => {
+                        Element::Token(token) if texts.is_empty() && lists.is_empty() => tokens.push(token),
+                        Element::Text(text) if tokens.is_empty() && lists.is_empty() => texts.push(text),
+                        Element::List(list) if tokens.is_empty() && texts.is_empty() => lists.push(list),
+                        _ => {
                             while list.next_element::<IgnoredAny>()?.is_some() {}
-                            return Ok(PromptField::Wrong(expected));
+                            return Ok(PromptField::Wrong(NOT_A_PROMPT));
                         }
                     }
                 }
-                Ok(PromptField::Tokens(tokens))
+                Ok(match (texts.is_empty(), lists.is_empty()) {
+                    (true, true) => PromptField::Tokens(tokens),
+                    (false, _) => PromptField::Texts(texts),
+                    (_, false) => PromptField::TokenLists(lists),
+                })
             }
         }
         from.deserialize_any(Prompt)
@@ -149,19 +169,19 @@ impl<'de> Deserialize<'de> for PromptField {
 /// One element of a prompt that is a list.
 enum Element {
     Token(u32),
-    Wrong(&'static str),
+    Text(String),
+    List(Vec<u32>),
+    Wrong,
 }
 
 impl<'de> Deserialize<'de> for Element {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct One;
-        const TOKENS: &str = "text, or a list of token ids (whole numbers)";
-        const ONE_PROMPT: &str = "one prompt: text or a list of token ids; send one request per prompt";
         impl<'de> Visitor<'de> for One {
             type Value = Element;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a token id")
+                f.write_str("a token id or a prompt")
             }
 
             fn visit_u64<E>(self, id: u64) -> Result<Element, E> {
@@ -173,29 +193,93 @@ impl<'de> Deserialize<'de> for Element {
             }
 
             fn visit_f64<E>(self, _: f64) -> Result<Element, E> {
-                Ok(Element::Wrong(TOKENS))
+                Ok(Element::Wrong)
             }
 
             fn visit_bool<E>(self, _: bool) -> Result<Element, E> {
-                Ok(Element::Wrong(TOKENS))
+                Ok(Element::Wrong)
             }
 
             fn visit_unit<E>(self) -> Result<Element, E> {
-                Ok(Element::Wrong(TOKENS))
+                Ok(Element::Wrong)
             }
 
-            fn visit_str<E>(self, _: &str) -> Result<Element, E> {
-                Ok(Element::Wrong(ONE_PROMPT))
+            fn visit_str<E>(self, text: &str) -> Result<Element, E> {
+                Ok(Element::Text(text.to_owned()))
+            }
+
+            fn visit_string<E>(self, text: String) -> Result<Element, E> {
+                Ok(Element::Text(text))
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Element, A::Error> {
-                while list.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(Element::Wrong(ONE_PROMPT))
+                let mut tokens = Vec::new();
+                while let Some(element) = list.next_element::<Id>()? {
+                    match element {
+                        Id(Some(token)) => tokens.push(token),
+                        Id(None) => {
+                            while list.next_element::<IgnoredAny>()?.is_some() {}
+                            return Ok(Element::Wrong);
+                        }
+                    }
+                }
+                Ok(Element::List(tokens))
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Element, A::Error> {
                 while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-                Ok(Element::Wrong(TOKENS))
+                Ok(Element::Wrong)
+            }
+        }
+        from.deserialize_any(One)
+    }
+}
+
+/// A token id in a list of lists; none where it is something else, which is read without recursion.
+struct Id(Option<u32>);
+
+impl<'de> Deserialize<'de> for Id {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct One;
+        impl<'de> Visitor<'de> for One {
+            type Value = Id;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a token id")
+            }
+
+            fn visit_u64<E>(self, id: u64) -> Result<Id, E> {
+                Ok(Id(Some(u32::try_from(id).unwrap_or(u32::MAX))))
+            }
+
+            fn visit_i64<E>(self, _: i64) -> Result<Id, E> {
+                Ok(Id(Some(u32::MAX)))
+            }
+
+            fn visit_f64<E>(self, _: f64) -> Result<Id, E> {
+                Ok(Id(None))
+            }
+
+            fn visit_bool<E>(self, _: bool) -> Result<Id, E> {
+                Ok(Id(None))
+            }
+
+            fn visit_unit<E>(self) -> Result<Id, E> {
+                Ok(Id(None))
+            }
+
+            fn visit_str<E>(self, _: &str) -> Result<Id, E> {
+                Ok(Id(None))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Id, A::Error> {
+                while list.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(Id(None))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Id, A::Error> {
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                Ok(Id(None))
             }
         }
         from.deserialize_any(One)
@@ -276,7 +360,14 @@ mod tests {
         assert_eq!(prompt("[1, 2]"), PromptField::Tokens(vec![1, 2]));
         assert_eq!(prompt("[-1, 99999999999]"), PromptField::Tokens(vec![u32::MAX, u32::MAX]));
         assert_eq!(prompt("null"), PromptField::Null);
-        for wrong in ["3", "true", "{\"a\": [1]}", "[1.5, 2]", "[\"a\", \"b\"]", "[[1], [2]]", "[null, 1]"] {
+        assert_eq!(prompt("[\"a\", \"b\"]"), PromptField::Texts(vec!["a".to_owned(), "b".to_owned()]));
+        assert_eq!(
+            prompt("[[1, 2], [-3], []]"),
+            PromptField::TokenLists(vec![vec![1, 2], vec![u32::MAX], vec![]])
+        );
+        let wrong =
+            ["3", "true", "{\"a\": [1]}", "[1.5, 2]", "[\"a\", 1]", "[[1], 2]", "[[1], [[2]]]", "[null, 1]"];
+        for wrong in wrong {
             assert!(matches!(prompt(wrong), PromptField::Wrong(_)), "{wrong}");
         }
     }

@@ -1,13 +1,26 @@
 //! The data plane: what clients of the model talk to.
 
+mod answer;
+mod chat;
+mod common;
 mod completions;
+mod echo;
+mod fields;
+mod frames;
+mod group;
+mod job;
 mod json;
+mod logprobs;
 mod models;
+mod named;
+mod openai;
+mod openapi;
 mod outcome;
 mod route;
-mod sse;
+mod run;
+mod structured;
 mod text;
-mod validate;
 
 pub use outcome::{Outcome, openai_reason, reason_name};
 pub use route::route;
+pub use structured::Compiler;

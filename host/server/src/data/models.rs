@@ -2,22 +2,44 @@
 
 use hyper::StatusCode;
 use infer_api::completions::{DetokenizeAnswer, ModelCard, ModelList, TokenizeAnswer};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use crate::app::App;
+use super::chat::{self, ChatPrompt, messages};
+use super::fields::{self, boolean, object, refuse_rest};
+use super::json::{Fields, PromptField};
+use super::logprobs;
+use crate::app::{App, Served};
 use crate::http::{Answer, ApiError, json};
 
 /// The served model.
 pub fn list(app: &App) -> Result<Answer, ApiError> {
+    let card = card(app, app.served()?);
+    Ok(json(StatusCode::OK, &ModelList { object: "list".to_owned(), data: vec![card] }))
+}
+
+/// The served model by one of its names; names may have slashes, written as they are or as `%2F`.
+pub fn one(app: &App, name: &str) -> Result<Answer, ApiError> {
     let served = app.served()?;
-    let card = ModelCard {
+    // A plus is a plus in a path; in what this decodes it would be a blank.
+    let decoded = form_urlencoded::parse(name.replace('+', "%2B").as_bytes())
+        .next()
+        .map_or(String::new(), |(name, _)| name.into_owned());
+    if !served.model_names.contains(&decoded) {
+        let shown: String = decoded.chars().take(128).collect();
+        let message = format!("this host serves `{}`, not `{shown}`", served.model_names[0]);
+        return Err(ApiError::not_found(message).param("model").code("model_not_found"));
+    }
+    Ok(json(StatusCode::OK, &card(app, served)))
+}
+
+fn card(app: &App, served: &Served) -> ModelCard {
+    ModelCard {
         id: served.model_names[0].clone(),
         object: "model".to_owned(),
         created: app.clock.started_unix_s(),
         owned_by: "infer".to_owned(),
         max_model_len: served.max_seq_len,
-    };
-    Ok(json(StatusCode::OK, &ModelList { object: "list".to_owned(), data: vec![card] }))
+    }
 }
 
 /// Name and version of the host, and how the model's weights are held once it is loaded.
@@ -29,84 +51,84 @@ pub fn version(app: &App) -> Answer {
     json(StatusCode::OK, &version)
 }
 
-/// Text to tokens.
+/// Names of the fields of `/tokenize`.
+pub const TOKENIZE_FIELDS: &[&str] = &[
+    "model",
+    "prompt",
+    "messages",
+    "tools",
+    "add_special_tokens",
+    "add_generation_prompt",
+    "chat_template_kwargs",
+    "return_token_strs",
+];
+/// Names of the fields of `/detokenize`.
+pub const DETOKENIZE_FIELDS: &[&str] = &["model", "tokens"];
+
+/// Text to tokens, or a conversation to those of its prompt.
 pub async fn tokenize(app: &App, body: &[u8]) -> Result<Answer, ApiError> {
     let served = app.served()?;
-    let mut fields = object(body)?;
+    let mut fields = fields::read(body)?;
     check_model(&mut fields, &served.model_names)?;
-    let prompt = match fields.remove("prompt") {
-        Some(Value::String(text)) => text,
-        None | Some(Value::Null) => {
+    let special = boolean(&mut fields, "add_special_tokens")?.unwrap_or(true);
+    let strings = boolean(&mut fields, "return_token_strs")?.unwrap_or(false);
+    let messages = fields::list(&mut fields, "messages", "messages")?;
+    let tools = fields::list(&mut fields, "tools", "functions")?;
+    let add_generation_prompt = boolean(&mut fields, "add_generation_prompt")?.unwrap_or(true);
+    let mut variables = object(&mut fields, "chat_template_kwargs")?.unwrap_or_default();
+    let prompt = fields.prompt.take().filter(|prompt| *prompt != PromptField::Null);
+    refuse_rest(&fields, TOKENIZE_FIELDS)?;
+    let tokens = match (prompt, messages) {
+        (Some(PromptField::Text(text)), None) if text.is_empty() => Vec::new(),
+        (Some(PromptField::Text(text)), None) => served.encode(text, special).await?,
+        (Some(_), None) => return Err(ApiError::wrong_type("prompt", "text")),
+        (None, Some(messages)) => {
+            let knows_developer = served.chat_template()?.knows_developer();
+            let messages = messages::normalize(Some(messages), knows_developer)?;
+            variables.extend(tools.map(|tools| ("tools".to_owned(), Value::Array(tools))));
+            chat::render(served, ChatPrompt { messages, add_generation_prompt, variables }).await?
+        }
+        (Some(_), Some(_)) => {
+            return Err(ApiError::invalid("messages", "give either messages or a prompt"));
+        }
+        (None, None) => {
             return Err(ApiError::bad_request("missing_field", "prompt: missing; give text").param("prompt"));
         }
-        Some(_) => return Err(ApiError::wrong_type("prompt", "text")),
     };
-    let special = match fields.remove("add_special_tokens") {
-        None | Some(Value::Null) => true,
-        Some(Value::Bool(b)) => b,
-        Some(_) => return Err(ApiError::wrong_type("add_special_tokens", "true or false")),
-    };
-    refuse_unknown(&fields)?;
-    let tokens = if prompt.is_empty() { Vec::new() } else { served.encode(prompt, special).await? };
-    Ok(json(
-        StatusCode::OK,
-        &TokenizeAnswer { count: tokens.len(), max_model_len: served.max_seq_len, tokens },
-    ))
+    let token_strs = strings.then(|| tokens.iter().map(|&t| logprobs::spell(&served.tokenizer, t)).collect());
+    let (count, max_model_len) = (tokens.len(), served.max_seq_len);
+    Ok(json(StatusCode::OK, &TokenizeAnswer { count, max_model_len, tokens, token_strs }))
 }
 
 /// Tokens to text.
 pub fn detokenize(app: &App, body: &[u8]) -> Result<Answer, ApiError> {
     let served = app.served()?;
-    let mut fields = object(body)?;
+    let mut fields = fields::read(body)?;
     check_model(&mut fields, &served.model_names)?;
-    let wrong = || ApiError::wrong_type("tokens", "a list of token ids");
-    let list = match fields.remove("tokens") {
-        Some(Value::Array(list)) => list,
-        None | Some(Value::Null) => {
-            return Err(ApiError::bad_request("missing_field", "tokens: missing; give a list of token ids")
-                .param("tokens"));
-        }
-        Some(_) => return Err(wrong()),
+    let Some(list) = fields::list(&mut fields, "tokens", "token ids")? else {
+        let message = "tokens: missing; give a list of token ids";
+        return Err(ApiError::bad_request("missing_field", message).param("tokens"));
     };
-    refuse_unknown(&fields)?;
-    let mut tokens = Vec::with_capacity(list.len());
-    for value in list {
-        let id = value.as_u64().or_else(|| value.as_i64().map(|_| u64::MAX)).ok_or_else(wrong)?;
-        let known = u32::try_from(id).ok().filter(|&id| id < served.vocab_size);
-        tokens.push(known.ok_or_else(|| {
-            let message =
-                format!("{value} is no token of this model; ids go from 0 to {}", served.vocab_size - 1);
-            ApiError::invalid("tokens", message)
-        })?);
+    if fields.prompt.is_some() {
+        return Err(fields::unknown_field("prompt", DETOKENIZE_FIELDS));
     }
+    refuse_rest(&fields, DETOKENIZE_FIELDS)?;
+    let token = |value: &Value| {
+        let known = fields::token_id("tokens", value)?;
+        (known < served.vocab_size).then_some(known).ok_or_else(|| {
+            let last = served.vocab_size - 1;
+            ApiError::invalid("tokens", format!("{value} is no token of this model; ids go from 0 to {last}"))
+        })
+    };
+    let tokens: Vec<u32> = list.iter().map(token).collect::<Result<_, _>>()?;
     let prompt = served.tokenizer.decode(&tokens, false).map_err(|e| ApiError::invalid("tokens", e))?;
     Ok(json(StatusCode::OK, &DetokenizeAnswer { prompt }))
 }
 
-fn object(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
-    serde_json::from_slice(body)
-        .map_err(|e| ApiError::bad_request("invalid_json", format!("the body is not a valid request: {e}")))
-}
-
-fn check_model(fields: &mut Map<String, Value>, names: &[String]) -> Result<(), ApiError> {
-    match fields.remove("model") {
-        None | Some(Value::Null) => Ok(()),
-        Some(Value::String(model)) if names.contains(&model) => Ok(()),
-        Some(Value::String(_)) => {
-            Err(ApiError::invalid("model", format!("this host serves `{}`", names[0]))
-                .code("model_not_found"))
-        }
-        Some(_) => Err(ApiError::wrong_type("model", "a string")),
-    }
-}
-
-fn refuse_unknown(fields: &Map<String, Value>) -> Result<(), ApiError> {
-    match fields.keys().next() {
-        None => Ok(()),
-        Some(name) => {
-            let shown: String = name.chars().take(64).collect();
-            let message = format!("unknown field `{shown}`");
-            Err(ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "unknown_field", message).param(&shown))
-        }
+/// A model that is named must be served; it need not be named.
+fn check_model(fields: &mut Fields, names: &[String]) -> Result<(), ApiError> {
+    match fields::string(fields, "model")? {
+        Some(model) if !names.contains(&model) => Err(fields::wrong_model(&model, names)),
+        _ => Ok(()),
     }
 }

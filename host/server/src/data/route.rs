@@ -7,11 +7,11 @@ use hyper::header::CONTENT_TYPE;
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, StatusCode};
 
-use super::{completions, models};
+use super::job::Asked;
+use super::{chat, completions, models, openapi};
 use crate::app::App;
 use crate::http::{Answer, ApiError, BodyLimits, RequestId, discard, json, read_body, text};
 use crate::metrics;
-use crate::tenants::Tenant;
 
 /// Answers one request; `x-request-id` is echoed whatever happens.
 pub async fn route(app: Arc<App>, request: Request<Incoming>) -> Answer {
@@ -41,18 +41,7 @@ pub async fn route(app: Arc<App>, request: Request<Incoming>) -> Answer {
 
 /// A path as metrics know it: there are only so many.
 fn label(path: &str) -> &'static str {
-    const PATHS: [&str; 9] = [
-        "/v1/completions",
-        "/v1/chat/completions",
-        "/v1/models",
-        "/tokenize",
-        "/detokenize",
-        "/health",
-        "/health/ready",
-        "/metrics",
-        "/version",
-    ];
-    PATHS.into_iter().find(|&known| known == path).unwrap_or("other")
+    ROUTES.iter().find(|route| route.matches(path)).map_or("other", |route| route.path)
 }
 
 async fn dispatch(
@@ -62,29 +51,22 @@ async fn dispatch(
     body: &mut Option<Incoming>,
 ) -> Result<Answer, ApiError> {
     let path = head.uri.path();
-    let allow = match path {
-        "/v1/completions" | "/tokenize" | "/detokenize" => "POST",
-        "/v1/models" | "/health" | "/health/ready" | "/metrics" | "/version" => "GET",
-        _ => {
-            let shown: String = path.chars().take(128).collect();
-            return Err(ApiError::not_found(format!(
-                "no such path: {shown}; there are /v1/completions, /v1/models, /tokenize, /detokenize, /health, \
-                 /health/ready, /metrics and /version"
-            )));
-        }
+    let Some(route) = ROUTES.iter().find(|route| route.matches(path)) else {
+        let shown: String = path.chars().take(128).collect();
+        let known: Vec<&str> = ROUTES.iter().map(|route| route.path).collect();
+        return Err(ApiError::not_found(format!("no such path: {shown}; there are {}", known.join(", "))));
     };
-    let fits = match allow {
+    let fits = match route.method {
         "POST" => head.method == Method::POST,
         _ => [Method::GET, Method::HEAD].contains(&head.method),
     };
     if !fits {
-        return Err(ApiError::method_not_allowed(path, allow));
+        return Err(ApiError::method_not_allowed(path, route.method));
     }
-    // Probes and scrapers have no key.
-    let open = ["/version", "/health", "/health/ready", "/metrics"].contains(&path);
-    let tenant = if open { None } else { Some(app.tenants.authenticate(&head.headers)?) };
-    match path {
+    let tenant = if route.open { None } else { Some(app.tenants.authenticate(&head.headers)?) };
+    match route.path {
         "/v1/models" => models::list(app),
+        "/v1/models/{model}" => models::one(app, route.rest(path)),
         "/version" => Ok(models::version(app)),
         "/health" => health(app),
         "/health/ready" => ready(app),
@@ -92,24 +74,80 @@ async fn dispatch(
             let (content_type, metrics) = metrics::render(app, &head.headers).await;
             Ok(text(content_type, metrics))
         }
-        _ => post(app, request_id, &tenant.expect("what reads a body needs a tenant"), head, body).await,
+        "/openapi.json" => Ok(openapi::answer(app)),
+        _ => {
+            let tenant = tenant.expect("what reads a body needs a tenant");
+            post(Asked { app, request_id, tenant: &tenant }, head, body).await
+        }
     }
 }
 
-async fn post(
-    app: &Arc<App>,
-    request_id: &RequestId,
-    tenant: &Arc<Tenant>,
-    head: &Parts,
-    body: &mut Option<Incoming>,
-) -> Result<Answer, ApiError> {
+/// One path of the data plane.
+#[derive(Debug)]
+pub struct Route {
+    /// As OpenAPI writes it; what is in braces at its end stands for all that follows.
+    pub path: &'static str,
+    /// Besides `HEAD`, where it is `GET`.
+    pub method: &'static str,
+    /// Probes, scrapers and tools have no key.
+    pub open: bool,
+}
+
+/// All there are.
+pub const ROUTES: &[Route] = &[
+    Route::post("/v1/completions"),
+    Route::post("/v1/chat/completions"),
+    Route { path: "/v1/models", method: "GET", open: false },
+    Route { path: "/v1/models/{model}", method: "GET", open: false },
+    Route::post("/tokenize"),
+    Route::post("/detokenize"),
+    Route::open("/health"),
+    Route::open("/health/ready"),
+    Route::open("/metrics"),
+    Route::open("/version"),
+    Route::open("/openapi.json"),
+];
+
+impl Route {
+    const fn post(path: &'static str) -> Self {
+        Self { path, method: "POST", open: false }
+    }
+
+    const fn open(path: &'static str) -> Self {
+        Self { path, method: "GET", open: true }
+    }
+
+    /// What of the path is fixed, and whether something follows.
+    fn fixed(&self) -> (&'static str, bool) {
+        match self.path.split_once('{') {
+            Some((fixed, _)) => (fixed, true),
+            None => (self.path, false),
+        }
+    }
+
+    fn matches(&self, path: &str) -> bool {
+        match self.fixed() {
+            (fixed, true) => path.len() > fixed.len() && path.starts_with(fixed),
+            (fixed, false) => path == fixed,
+        }
+    }
+
+    /// What stands in place of the braces.
+    fn rest<'a>(&self, path: &'a str) -> &'a str {
+        &path[self.fixed().0.len()..]
+    }
+}
+
+async fn post(asked: Asked<'_>, head: &Parts, body: &mut Option<Incoming>) -> Result<Answer, ApiError> {
+    let app = asked.app;
     let limits = BodyLimits { max_bytes: app.config.max_body_bytes, timeout: app.config.bounds.body_timeout };
     let body = read_body(&head.headers, body.take().expect("the body is read once"), limits).await?;
     check_content_type(&head.headers)?;
     match head.uri.path() {
         "/tokenize" => models::tokenize(app, &body).await,
         "/detokenize" => models::detokenize(app, &body),
-        _ => completions::complete(app, request_id, tenant, &head.headers, &body).await,
+        "/v1/chat/completions" => chat::chat(asked, &body).await,
+        _ => completions::complete(asked, &head.headers, &body).await,
     }
 }
 

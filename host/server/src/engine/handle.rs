@@ -127,10 +127,13 @@ impl EngineHandle {
         all.values().filter(|meta| !meta.session.is_empty()).map(|meta| meta.session.clone()).collect()
     }
 
-    /// The live request with this `x-request-id`; any of them where clients gave it twice.
-    pub fn find_request(&self, request_id: &str) -> Option<SequenceId> {
+    /// The live sequences with this `x-request-id`: all choices of a request, oldest first.
+    pub fn find_requests(&self, request_id: &str) -> Vec<SequenceId> {
         let all = lock(&self.shared.requests);
-        all.iter().find(|(_, meta)| meta.request_id == request_id).map(|(&id, _)| SequenceId(id))
+        let own = all.iter().filter(|(_, meta)| meta.request_id == request_id);
+        let mut ids: Vec<_> = own.map(|(&id, _)| SequenceId(id)).collect();
+        ids.sort_unstable();
+        ids
     }
 
     /// The engine and its thread as they are after the step that runs now.

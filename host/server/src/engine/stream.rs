@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use infer_core::{FinishReason, Micros, Refusal, SequenceId, TokenLogprobs, Usage};
 use tokio::sync::mpsc;
@@ -121,6 +122,11 @@ impl LiveRequest {
     pub async fn next(&mut self) -> Option<StreamEvent> {
         let event = self.events.recv().await;
         self.note(event)
+    }
+
+    /// As `next`, to be waited for together with others.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<StreamEvent>> {
+        self.events.poll_recv(cx).map(|event| self.note(event))
     }
 
     /// What has happened already, without waiting.

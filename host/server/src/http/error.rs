@@ -104,6 +104,13 @@ impl ApiError {
         self
     }
 
+    /// The same about a part of a field: `place` says where.
+    pub fn within(mut self, place: &str, param: &str) -> Self {
+        self.message = format!("{place}: {}", self.message);
+        self.param = Some(param.to_owned());
+        self
+    }
+
     /// Another code.
     pub fn code(mut self, code: &'static str) -> Self {
         self.code = code;
@@ -132,23 +139,27 @@ impl ApiError {
         self.code
     }
 
-    /// Its status.
-    pub fn status(&self) -> StatusCode {
-        self.status
-    }
-
-    fn info(&self) -> ErrorBody {
-        let kind = match self.status.as_u16() {
+    /// OpenAI's name for errors of its kind.
+    pub fn kind(&self) -> &'static str {
+        match self.status.as_u16() {
             401 => "authentication_error",
             404 => "not_found_error",
             429 => "rate_limit_error",
             503 => "overloaded_error",
             500.. => "server_error",
             _ => "invalid_request_error",
-        };
+        }
+    }
+
+    /// Its status.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    fn info(&self) -> ErrorBody {
         let error = ErrorInfo {
             message: self.message.clone(),
-            kind: kind.to_owned(),
+            kind: self.kind().to_owned(),
             param: self.param.clone(),
             code: Some(self.code.to_owned()),
         };

@@ -143,3 +143,21 @@ pub async fn first_chunk(
     stream.next().await.expect("a chunk").expect("readable");
     stream
 }
+
+/// The demo model behind a template that has tools, as Qwen and Hermes write calls.
+pub fn model_with_tools(style: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, bytes) in infer_demo::FILES {
+        std::fs::write(folder.path().join(name), bytes).unwrap();
+    }
+    let end =
+        if style == "hermes" { "<tool_call></tool_call>" } else { "Environment: ipython \"parameters\"" };
+    let template = format!(
+        "{{{{ bos_token }}}}{{% if tools %}}<|system|>{{{{ tools | tojson }}}} {end}<|end|>{{% endif %}}\
+         {{% for m in messages %}}<|{{{{ 'user' if m.role == 'tool' else m.role }}}}|>{{{{ m.content }}}}\
+         {{% for c in m.tool_calls or [] %}}{{{{ c.function.arguments | tojson }}}}{{% endfor %}}<|end|>{{% endfor %}}\
+         <|assistant|>"
+    );
+    std::fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
+    folder
+}

@@ -1,0 +1,272 @@
+//! Finds the calls in what a model writes, while it writes: text goes on as text, a call's name as soon as it
+//! is known, its arguments as they come. What looks like a call and turns out not to be one is text.
+
+use infer_model::Tools;
+
+use super::call_json::{CallJson, Found};
+
+const OPEN: &str = "<tool_call>";
+const CLOSE: &str = "</tool_call>";
+
+/// Something that became certain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Text for the reader.
+    Text(String),
+    /// A call begins.
+    Call {
+        /// Of which function.
+        name: String,
+    },
+    /// More of the arguments of the call that began last: JSON text.
+    Arguments(String),
+    /// The call that began last is complete.
+    Done,
+}
+
+/// One choice's text, in which calls are looked for.
+pub struct Calls {
+    style: Tools,
+    /// Functions that there are.
+    names: Vec<String>,
+    state: State,
+    /// Text that may still turn out to be something else.
+    held: String,
+    /// A call was found: blanks between calls are not text.
+    any: bool,
+}
+
+enum State {
+    Text,
+    Call(CallJson),
+    /// Behind a call, in front of what ends it.
+    Behind,
+}
+
+impl Calls {
+    /// Looks for calls of `names` as models with this kind of template write them.
+    pub fn new(style: Tools, names: Vec<String>) -> Self {
+        Self { style, names, state: State::Text, held: String::new(), any: false }
+    }
+
+    /// Takes more text.
+    pub fn push(&mut self, text: &str) -> Vec<Part> {
+        let mut parts = Vec::new();
+        self.held.push_str(text);
+        while self.advance(&mut parts) {}
+        parts
+    }
+
+    /// No more text follows.
+    pub fn finish(&mut self) -> Vec<Part> {
+        let mut parts = Vec::new();
+        let rest = std::mem::take(&mut self.held);
+        match std::mem::replace(&mut self.state, State::Text) {
+            State::Text => self.text(&mut parts, rest),
+            State::Call(mut call) if !call.has_begun() => {
+                let seen = call.take_seen();
+                self.text(&mut parts, self.opening() + &seen + &rest);
+            }
+            State::Call(_) | State::Behind => {}
+        }
+        parts
+    }
+
+    fn opening(&self) -> String {
+        if self.style == Tools::Hermes { OPEN.to_owned() } else { String::new() }
+    }
+
+    /// One move; false where more text is needed.
+    fn advance(&mut self, parts: &mut Vec<Part>) -> bool {
+        match &mut self.state {
+            State::Text if self.style == Tools::Hermes => self.look_for_tag(parts),
+            State::Text => self.look_for_object(parts),
+            State::Call(call) => {
+                let text = std::mem::take(&mut self.held);
+                let mut found = Vec::new();
+                self.held = call.push(&text, &mut found);
+                let (done, broken, begun) = (call.is_done(), call.is_broken(), call.has_begun());
+                parts.extend(found.into_iter().map(|found| match found {
+                    Found::Name(name) => Part::Call { name },
+                    Found::Arguments(text) => Part::Arguments(text),
+                }));
+                self.any |= begun;
+                if broken && !begun {
+                    let seen = call.take_seen();
+                    self.state = State::Text;
+                    self.text(parts, self.opening() + &seen);
+                    // What isn't a call of Llama's isn't followed by one either.
+                    if self.style == Tools::Llama3 {
+                        self.style = Tools::None;
+                    }
+                } else if done || broken {
+                    self.state = State::Behind;
+                    if done {
+                        parts.push(Part::Done);
+                    }
+                }
+                (done || broken) && !self.held.is_empty()
+            }
+            State::Behind => self.pass_end(),
+        }
+    }
+
+    /// Text up to a tag, or up to what may become one.
+    fn look_for_tag(&mut self, parts: &mut Vec<Part>) -> bool {
+        if let Some(at) = self.held.find(OPEN) {
+            let rest = self.held.split_off(at + OPEN.len());
+            let mut before = std::mem::replace(&mut self.held, rest);
+            before.truncate(at);
+            before.truncate(before.trim_end().len());
+            self.text(parts, before);
+            self.state = State::Call(CallJson::new("arguments", None));
+            return true;
+        }
+        let mut keep = longest_overlap(&self.held, OPEN);
+        // Blanks in front of a call belong to it.
+        let settled = self.held[..self.held.len() - keep].trim_end().len();
+        keep = self.held.len() - settled;
+        let rest = self.held.split_off(self.held.len() - keep);
+        let before = std::mem::replace(&mut self.held, rest);
+        self.text(parts, before);
+        false
+    }
+
+    /// Llama's calls stand alone: the text begins with one, or there is none.
+    fn look_for_object(&mut self, parts: &mut Vec<Part>) -> bool {
+        if self.style == Tools::Llama3 {
+            match self.held.trim_start().chars().next() {
+                None => return false,
+                Some('{') => {
+                    self.state = State::Call(CallJson::new("parameters", Some(self.names.clone())));
+                    return true;
+                }
+                Some(_) => {}
+            }
+        }
+        self.style = Tools::None;
+        let all = std::mem::take(&mut self.held);
+        self.text(parts, all);
+        false
+    }
+
+    /// Passes over what stands between a call and what follows it.
+    fn pass_end(&mut self) -> bool {
+        if self.style == Tools::Hermes {
+            if let Some(at) = self.held.find(CLOSE) {
+                self.held.drain(..at + CLOSE.len());
+                self.state = State::Text;
+                return true;
+            }
+            let keep = longest_overlap(&self.held, CLOSE);
+            self.held.drain(..self.held.len() - keep);
+            return false;
+        }
+        let rest = self.held.trim_start_matches([';', ' ', '\n', '\t', ',']);
+        if rest.is_empty() {
+            self.held.clear();
+            return false;
+        }
+        self.held = rest.to_owned();
+        self.state = State::Text;
+        true
+    }
+
+    fn text(&self, parts: &mut Vec<Part>, text: String) {
+        let text = if self.any && text.trim().is_empty() { String::new() } else { text };
+        if !text.is_empty() {
+            parts.push(Part::Text(text));
+        }
+    }
+}
+
+/// How much of the end of `text` may be the beginning of `mark`, in bytes.
+fn longest_overlap(text: &str, mark: &str) -> usize {
+    (1..=mark.len().min(text.len()))
+        .rev()
+        .find(|&n| text.is_char_boundary(text.len() - n) && mark.starts_with(&text[text.len() - n..]))
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What came out, with neighbouring texts and arguments joined.
+    fn read(style: Tools, text: &str, width: usize) -> Vec<Part> {
+        let mut calls = Calls::new(style, vec!["weather".to_owned(), "time".to_owned()]);
+        let letters: Vec<char> = text.chars().collect();
+        let mut parts = Vec::new();
+        for piece in letters.chunks(width) {
+            parts.extend(calls.push(&piece.iter().collect::<String>()));
+        }
+        parts.extend(calls.finish());
+        let mut joined: Vec<Part> = Vec::new();
+        for part in parts {
+            match (joined.last_mut(), part) {
+                (Some(Part::Text(a)), Part::Text(b)) | (Some(Part::Arguments(a)), Part::Arguments(b)) => {
+                    a.push_str(&b);
+                }
+                (_, part) => joined.push(part),
+            }
+        }
+        joined
+    }
+
+    fn text(text: &str) -> Part {
+        Part::Text(text.to_owned())
+    }
+
+    fn call(name: &str, arguments: &str) -> Vec<Part> {
+        vec![Part::Call { name: name.to_owned() }, Part::Arguments(arguments.to_owned()), Part::Done]
+    }
+
+    #[test]
+    fn calls_are_found_however_the_text_is_cut() {
+        let tagged = |json: &str| format!("<tool_call>\n{json}\n</tool_call>");
+        let weather = r#"{"name": "weather", "arguments": {"city": "Köln \"}]", "n": [1, {"x": null}]}}"#;
+        let weather_arguments = r#"{"city": "Köln \"}]", "n": [1, {"x": null}]}"#;
+        let late = r#"{"arguments": {"a": 1}, "id": 7, "name": "time"}"#;
+        let bare = r#"{"name": "time"}"#;
+        let as_text = r#"{"name": "time", "arguments": "{\"a\": 2}"}"#;
+        let hermes = [
+            ("just < text <tool".to_owned(), vec![text("just < text <tool")]),
+            (tagged(weather), call("weather", weather_arguments)),
+            (
+                format!("Let me see.\n{}\n{}\n", tagged(weather), tagged(late)),
+                [vec![text("Let me see.")], call("weather", weather_arguments), call("time", r#"{"a": 1}"#)]
+                    .concat(),
+            ),
+            (tagged(bare), call("time", "{}")),
+            (tagged(as_text), call("time", r#"{"a": 2}"#)),
+            (format!("{} done", tagged(bare)), [call("time", "{}"), vec![text(" done")]].concat()),
+            (tagged("no json"), vec![text("<tool_call>\nno json\n</tool_call>")]),
+            (tagged(r#"{"x": 1}"#), vec![text("<tool_call>\n{\"x\": 1}\n</tool_call>")]),
+            ("<tool_call>\n{\"na".to_owned(), vec![text("<tool_call>\n{\"na")]),
+            (
+                "<tool_call>{\"name\": \"time\", \"arguments\": {\"a\":".to_owned(),
+                vec![Part::Call { name: "time".to_owned() }, Part::Arguments("{\"a\":".to_owned())],
+            ),
+        ];
+        for (written, parts) in hermes {
+            for width in [1, 2, 5, 1_000] {
+                assert_eq!(read(Tools::Hermes, &written, width), parts, "{written:?} by {width}");
+            }
+        }
+        let llama = [
+            (r#"{"name": "time", "parameters": {"a": 1}}"#, call("time", r#"{"a": 1}"#)),
+            (
+                r#" {"name": "time", "parameters": {}}; {"name": "weather", "parameters": {"b": 2}}"#,
+                [call("time", "{}"), call("weather", r#"{"b": 2}"#)].concat(),
+            ),
+            (r#"{"name": "Bob", "parameters": 3}"#, vec![text(r#"{"name": "Bob", "parameters": 3}"#)]),
+            (r#"{"answer": [1, 2]} and more"#, vec![text(r#"{"answer": [1, 2]} and more"#)]),
+            ("Hello {", vec![text("Hello {")]),
+        ];
+        for (written, parts) in llama {
+            for width in [1, 3, 1_000] {
+                assert_eq!(read(Tools::Llama3, written, width), parts, "{written:?} by {width}");
+            }
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The conversation: what clients write becomes what templates expect.
+//!
+//! Fields that templates don't know are dropped, not refused: clients send an answer's message back as it was,
+//! with whatever its library keeps in it.
+
+use serde_json::{Map, Value, json};
+
+use crate::http::ApiError;
+
+const NAME: &str = "messages";
+const MAX_MESSAGES: usize = 4_096;
+const ROLES: &[&str] = &["system", "developer", "user", "assistant", "tool"];
+
+/// Checked messages, as a template takes them. Where it doesn't know `developer`, that is `system`.
+pub fn normalize(messages: Option<Vec<Value>>, knows_developer: bool) -> Result<Value, ApiError> {
+    let Some(messages) = messages else {
+        let error = ApiError::bad_request("missing_field", "messages: missing; give a list of messages");
+        return Err(error.param(NAME));
+    };
+    if messages.is_empty() {
+        return Err(ApiError::bad_request("empty_prompt", "messages: must not be empty").param(NAME));
+    }
+    if messages.len() > MAX_MESSAGES {
+        let message = format!("at most {MAX_MESSAGES}, got {}", messages.len());
+        return Err(ApiError::invalid(NAME, message));
+    }
+    let one = |(at, message): (usize, Value)| {
+        let Value::Object(message) = message else {
+            return Err(ApiError::wrong_type(NAME, "a list of objects"));
+        };
+        normal(message, knows_developer).map_err(|error| error.within(&format!("{NAME}[{at}]"), NAME))
+    };
+    messages.into_iter().enumerate().map(one).collect::<Result<Vec<_>, _>>().map(Value::Array)
+}
+
+fn normal(mut message: Map<String, Value>, knows_developer: bool) -> Result<Value, ApiError> {
+    let role = match message.remove("role") {
+        Some(Value::String(role)) => role,
+        None | Some(Value::Null) => {
+            return Err(ApiError::bad_request("missing_field", "role is missing"));
+        }
+        Some(_) => return Err(ApiError::bad_request("wrong_type", "role must be a string")),
+    };
+    if !ROLES.contains(&role.as_str()) {
+        let shown: String = role.chars().take(32).collect();
+        let message = format!("role `{shown}` is none of {}", ROLES.join(", "));
+        return Err(ApiError::invalid("role", message));
+    }
+    let role = if role == "developer" && !knows_developer { "system".to_owned() } else { role };
+    let calls = match message.remove("tool_calls") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::Array(calls)) => calls,
+        Some(_) => return Err(ApiError::bad_request("wrong_type", "tool_calls must be a list")),
+    };
+    let content = content(message.remove("content"))?;
+    if content.is_none() && calls.is_empty() && role != "assistant" {
+        return Err(ApiError::bad_request("missing_field", "content is missing"));
+    }
+    let mut normal = Map::new();
+    normal.insert("role".to_owned(), Value::String(role));
+    normal.insert("content".to_owned(), Value::String(content.unwrap_or_default()));
+    if !calls.is_empty() {
+        let calls = calls.into_iter().map(call).collect::<Result<Vec<_>, _>>()?;
+        normal.insert("tool_calls".to_owned(), Value::Array(calls));
+    }
+    for name in ["name", "tool_call_id", "reasoning_content"] {
+        match message.remove(name) {
+            None | Some(Value::Null) => {}
+            Some(Value::String(text)) => {
+                normal.insert(name.to_owned(), Value::String(text));
+            }
+            Some(_) => return Err(ApiError::bad_request("wrong_type", format!("{name} must be a string"))),
+        }
+    }
+    Ok(Value::Object(normal))
+}
+
+/// Text, or parts that are text, one line each.
+fn content(value: Option<Value>) -> Result<Option<String>, ApiError> {
+    let parts = match value {
+        None | Some(Value::Null) => return Ok(None),
+        Some(Value::String(text)) => return Ok(Some(text)),
+        Some(Value::Array(parts)) => parts,
+        Some(_) => {
+            let message = "content must be text or a list of parts";
+            return Err(ApiError::bad_request("wrong_type", message));
+        }
+    };
+    let text = |part: Value| match (part["type"].as_str(), part["text"].as_str(), part["refusal"].as_str()) {
+        (Some("text"), Some(text), _) | (Some("refusal"), _, Some(text)) => Ok(text.to_owned()),
+        (Some(kind), _, _) if kind != "text" => {
+            let shown: String = kind.chars().take(32).collect();
+            let message = format!("a part of type `{shown}` can't be read by this model; only text can");
+            Err(ApiError::invalid("content", message).code("not_supported"))
+        }
+        _ => Err(ApiError::bad_request("wrong_type", "each part of content needs a type and its text")),
+    };
+    let texts = parts.into_iter().map(text).collect::<Result<Vec<_>, _>>()?;
+    Ok(Some(texts.join("\n")))
+}
+
+/// Templates expect arguments as an object; clients have them as its text.
+fn call(mut call: Value) -> Result<Value, ApiError> {
+    let wrong =
+        || ApiError::bad_request("wrong_type", "a tool call needs a function with name and arguments");
+    let function = call.get_mut("function").and_then(Value::as_object_mut).ok_or_else(wrong)?;
+    let name = function.get("name").and_then(Value::as_str).ok_or_else(wrong)?.to_owned();
+    let arguments = match function.remove("arguments") {
+        None | Some(Value::Null) => json!({}),
+        Some(Value::String(text)) if text.trim().is_empty() => json!({}),
+        Some(Value::String(text)) => serde_json::from_str(&text).map_err(|e| {
+            ApiError::invalid("tool_calls", format!("the arguments of `{name:.64}` are no JSON: {e}"))
+        })?,
+        Some(object @ Value::Object(_)) => object,
+        Some(_) => return Err(wrong()),
+    };
+    let mut normal = json!({"type": "function", "function": {"name": name, "arguments": arguments}});
+    if let Some(id) = call.get("id").and_then(Value::as_str) {
+        normal["id"] = Value::from(id);
+    }
+    Ok(normal)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn normalized(messages: Value) -> Result<Value, ApiError> {
+        let Value::Array(messages) = messages else { panic!("a list") };
+        normalize(Some(messages), false)
+    }
+
+    #[test]
+    fn messages_become_what_templates_expect() {
+        let messages = json!([
+            {"role": "developer", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            {"role": "user", "content": "c", "annotations": [], "refusal": null, "name": "me"},
+            {"role": "assistant", "content": null, "tool_calls": [
+                {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"x\": 1}"}},
+                {"id": "2", "type": "function", "function": {"name": "g", "arguments": ""}}]},
+            {"role": "tool", "tool_call_id": "1", "content": "d"},
+        ]);
+        let normal = json!([
+            {"role": "system", "content": "a\nb"},
+            {"role": "user", "content": "c", "name": "me"},
+            {"role": "assistant", "content": "", "tool_calls": [
+                {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}},
+                {"id": "2", "type": "function", "function": {"name": "g", "arguments": {}}}]},
+            {"role": "tool", "tool_call_id": "1", "content": "d"},
+        ]);
+        assert_eq!(normalized(messages).unwrap(), normal);
+    }
+
+    #[test]
+    fn what_is_no_message_names_its_place() {
+        let cases = [
+            (json!([{"role": "user", "content": "x"}, 5]), 400, "objects"),
+            (json!([{"content": "x"}]), 400, "messages[0]: role is missing"),
+            (json!([{"role": "robot", "content": "x"}]), 422, "messages[0]: role: role `robot`"),
+            (json!([{"role": "user"}]), 400, "content is missing"),
+            (json!([{"role": "user", "content": 5}]), 400, "content must be"),
+            (
+                json!([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]),
+                422,
+                "image_url",
+            ),
+            (json!([{"role": "user", "content": [{"type": "text"}]}]), 400, "each part"),
+            (
+                json!([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]),
+                422,
+                "no JSON",
+            ),
+            (json!([]), 400, "must not be empty"),
+        ];
+        for (messages, status, part) in cases {
+            let error = normalized(messages.clone()).unwrap_err();
+            assert_eq!(error.status().as_u16(), status, "{messages}: {}", error.message());
+            assert!(error.message().contains(part), "{messages}: {}", error.message());
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! `POST /v1/chat/completions`, always as OpenAI writes it: messages become a prompt by the checkpoint's own
+//! template, and calls of functions are found in what the model writes.
+
+mod call_json;
+mod calls;
+pub mod messages;
+mod prompt;
+pub mod request;
+mod sink;
+mod tools;
+
+pub use prompt::{ChatPrompt, render};
+
+use std::sync::Arc;
+
+use hyper::StatusCode;
+
+use self::request::Parsed;
+use self::sink::{ChatBody, ChatFrames, Replies};
+use super::answer::{collect, stream_answer};
+use super::frames::Head;
+use super::job::{Asked, Job};
+use crate::http::{Answer, ApiError, json};
+
+/// Answers a request whose body has been read.
+pub async fn chat(asked: Asked<'_>, body: &[u8]) -> Result<Answer, ApiError> {
+    let app = asked.app;
+    let served = app.served()?;
+    let template = served.chat_template()?;
+    let Parsed { prompt, offer, max_tokens, logprobs, mut common } =
+        request::parse(body, &served.model_names, template)?;
+    let (streams, options) = (common.stream.unwrap_or(false), common.stream_options);
+    let replies = Replies {
+        style: template.tools(),
+        names: if offer.is_shown() { offer.names().map(str::to_owned).collect() } else { Vec::new() },
+        parallel: offer.parallel,
+        logprobs: logprobs.is_some().then(|| served.tokenizer.clone()),
+    };
+    let shape = common.shape.take();
+    let shape = offer.shape(template.tools()).or(shape);
+    let tokens: Arc<[u32]> = render(served, prompt).await?.into();
+    let prompt_tokens = tokens.len() as u32;
+    let prompts = vec![tokens];
+    let job = Job { source: "messages", prompts, max_tokens, logprobs, prompt_logprobs: None, shape, common };
+    let group = job.start(asked).await?;
+    let created = app.clock.unix_s();
+    let head = |object| Head::new("chatcmpl", object, asked.request_id, served, created);
+    if streams {
+        let frames =
+            ChatFrames::new(head("chat.completion.chunk"), group.choices(), replies, options, prompt_tokens);
+        return Ok(stream_answer(app, group, Box::new(frames)));
+    }
+    let mut body = ChatBody::new(group.choices(), replies);
+    let totals = collect(group, &mut body).await?;
+    Ok(json(StatusCode::OK, &body.finish(&head("chat.completion"), &totals)))
+}

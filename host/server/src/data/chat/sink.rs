@@ -1,0 +1,300 @@
+//! A chat's choices on their way to the client: text, calls, log-probabilities.
+
+use infer_api::chat::{
+    CalledFunction, ChatChoice, ChatChunkChoice, ChatCompletion, ChatLogprobs, Delta, Reply, ToolCall,
+};
+use infer_api::completions::Usage;
+use infer_core::{FinishReason, TokenLogprobs};
+use infer_model::{Tokenizer, Tools};
+
+use super::calls::{Calls, Part};
+use crate::data::answer::{Frames, Go, Sink};
+use crate::data::common::StreamOptions;
+use crate::data::frames::{Head, openai_done, openai_error};
+use crate::data::group::Totals;
+use crate::data::logprobs::push_chat;
+use crate::data::outcome::{Outcome, openai_reason};
+use crate::data::run::Piece;
+use crate::http::ApiError;
+
+/// What all replies of a request have in common.
+pub struct Replies {
+    /// How the model writes calls.
+    pub style: Tools,
+    /// Functions that it may call; none where it was told of none.
+    pub names: Vec<String>,
+    /// Whether several at once.
+    pub parallel: bool,
+    /// Where log-probabilities are asked for.
+    pub logprobs: Option<Tokenizer>,
+}
+
+/// One choice's reply, part by part.
+struct Speaker {
+    calls: Option<Calls>,
+    parallel: bool,
+    /// Calls that have begun.
+    begun: u32,
+    /// The one call that was allowed is complete.
+    satisfied: bool,
+}
+
+impl Replies {
+    fn speaker(&self) -> Speaker {
+        let calls = (!self.names.is_empty()).then(|| Calls::new(self.style, self.names.clone()));
+        Speaker { calls, parallel: self.parallel, begun: 0, satisfied: false }
+    }
+
+    fn logprobs(&self, piece: &Piece) -> Option<ChatLogprobs> {
+        let (tokenizer, of) = (self.logprobs.as_ref()?, piece.logprobs.as_deref()?);
+        let mut list = ChatLogprobs::default();
+        push_chat(&mut list, tokenizer, piece.token, of);
+        Some(list)
+    }
+}
+
+impl Speaker {
+    fn push(&mut self, text: String) -> Vec<Part> {
+        let parts = match &mut self.calls {
+            Some(calls) => calls.push(&text),
+            None if text.is_empty() => Vec::new(),
+            None => vec![Part::Text(text)],
+        };
+        self.allowed(parts)
+    }
+
+    fn finish(&mut self) -> Vec<Part> {
+        let parts = self.calls.as_mut().map(Calls::finish).unwrap_or_default();
+        self.allowed(parts)
+    }
+
+    /// Where one call is allowed, nothing follows it.
+    fn allowed(&mut self, parts: Vec<Part>) -> Vec<Part> {
+        let mut allowed = Vec::with_capacity(parts.len());
+        for part in parts {
+            if self.satisfied {
+                break;
+            }
+            match part {
+                Part::Call { .. } => self.begun += 1,
+                Part::Done => self.satisfied = !self.parallel,
+                _ => {}
+            }
+            allowed.push(part);
+        }
+        allowed
+    }
+
+    fn go(&self) -> Go {
+        if self.satisfied { Go::Stop } else { Go::On }
+    }
+
+    fn reason(&self, outcome: &Outcome) -> Option<String> {
+        let reason = outcome.reason?;
+        let called = self.begun > 0 && matches!(reason, FinishReason::Eos | FinishReason::Stop);
+        Some(if called { "tool_calls" } else { openai_reason(reason) }.to_owned())
+    }
+}
+
+/// A name for a call, by which its answer refers to it.
+fn call_id() -> String {
+    let random = || getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()));
+    format!("call_{:016x}{:08x}", random(), random() >> 32)
+}
+
+fn begin_call(index: Option<u32>, name: String) -> ToolCall {
+    let function = CalledFunction { name: Some(name), arguments: String::new() };
+    ToolCall { index, id: Some(call_id()), kind: Some("function".to_owned()), function }
+}
+
+/// Gathers choices for one body.
+pub struct ChatBody {
+    replies: Replies,
+    speakers: Vec<Speaker>,
+    choices: Vec<ChatChoice>,
+}
+
+impl ChatBody {
+    /// For so many choices.
+    pub fn new(choices: usize, replies: Replies) -> Self {
+        let choice = |index| {
+            let message = Reply { role: "assistant".to_owned(), ..Reply::default() };
+            let logprobs = replies.logprobs.as_ref().map(|_| ChatLogprobs::default());
+            ChatChoice { index: index as u32, message, logprobs, finish_reason: None }
+        };
+        Self {
+            speakers: (0..choices).map(|_| replies.speaker()).collect(),
+            choices: (0..choices).map(choice).collect(),
+            replies,
+        }
+    }
+
+    /// The body.
+    pub fn finish(self, head: &Head, totals: &Totals) -> ChatCompletion {
+        ChatCompletion {
+            id: head.id.clone(),
+            object: head.object.to_owned(),
+            created: head.created,
+            model: head.model.clone(),
+            choices: self.choices,
+            usage: totals.usage,
+            timings: totals.timings,
+        }
+    }
+
+    fn add(&mut self, choice: usize, parts: Vec<Part>) {
+        let message = &mut self.choices[choice].message;
+        for part in parts {
+            match part {
+                Part::Text(text) => message.content.get_or_insert_default().push_str(&text),
+                Part::Call { name } => message.tool_calls.push(begin_call(None, name)),
+                Part::Arguments(text) => {
+                    if let Some(call) = message.tool_calls.last_mut() {
+                        call.function.arguments.push_str(&text);
+                    }
+                }
+                Part::Done => {}
+            }
+        }
+    }
+}
+
+impl Sink for ChatBody {
+    fn prompt(&mut self, _choice: usize, _logprobs: Vec<TokenLogprobs>) {}
+
+    fn token(&mut self, at: usize, piece: Piece) -> Go {
+        if let (Some(all), Some(new)) = (&mut self.choices[at].logprobs, self.replies.logprobs(&piece)) {
+            all.content.extend(new.content);
+        }
+        let parts = self.speakers[at].push(piece.text);
+        self.add(at, parts);
+        self.speakers[at].go()
+    }
+
+    fn end(&mut self, at: usize, outcome: &Outcome) {
+        let parts = self.speakers[at].finish();
+        self.add(at, parts);
+        let choice = &mut self.choices[at];
+        choice.finish_reason = self.speakers[at].reason(outcome);
+        if choice.message.tool_calls.is_empty() {
+            choice.message.content.get_or_insert_default();
+        }
+    }
+}
+
+/// Writes chunks.
+pub struct ChatFrames {
+    out: Vec<u8>,
+    head: Head,
+    options: StreamOptions,
+    replies: Replies,
+    speakers: Vec<Speaker>,
+    /// Choices whose first chunk is written.
+    opened: Vec<bool>,
+    usage: Usage,
+}
+
+impl ChatFrames {
+    /// For so many choices of a prompt of so many tokens.
+    pub fn new(
+        head: Head,
+        choices: usize,
+        replies: Replies,
+        options: Option<StreamOptions>,
+        prompt_tokens: u32,
+    ) -> Self {
+        let usage = Usage { prompt_tokens, total_tokens: prompt_tokens, ..Usage::default() };
+        Self {
+            out: Vec::new(),
+            head,
+            options: options.unwrap_or_default(),
+            speakers: (0..choices).map(|_| replies.speaker()).collect(),
+            opened: vec![false; choices],
+            replies,
+            usage,
+        }
+    }
+
+    fn chunk(&mut self, at: usize, delta: Delta, logprobs: Option<ChatLogprobs>, reason: Option<String>) {
+        let choice = ChatChunkChoice { index: at as u32, delta, logprobs, finish_reason: reason };
+        let usage = self.options.continuous_usage.then_some(&self.usage);
+        self.head.chunk(&mut self.out, &[choice], usage);
+    }
+
+    /// The first chunk says who speaks.
+    fn open(&mut self, at: usize) {
+        if !std::mem::replace(&mut self.opened[at], true) {
+            let delta = Delta {
+                role: Some("assistant".to_owned()),
+                content: Some(String::new()),
+                tool_calls: Vec::new(),
+            };
+            self.chunk(at, delta, None, None);
+        }
+    }
+
+    fn write(&mut self, at: usize, parts: Vec<Part>, mut logprobs: Option<ChatLogprobs>) {
+        // Calls that had begun before these parts.
+        let starting = parts.iter().filter(|part| matches!(part, Part::Call { .. })).count() as u32;
+        let mut begun = self.speakers[at].begun - starting;
+        for part in parts {
+            let mut delta = Delta::default();
+            match part {
+                Part::Text(text) => delta.content = Some(text),
+                Part::Call { name } => {
+                    delta.tool_calls.push(begin_call(Some(begun), name));
+                    begun += 1;
+                }
+                Part::Arguments(arguments) => {
+                    let index = Some(begun.saturating_sub(1));
+                    let function = CalledFunction { name: None, arguments };
+                    delta.tool_calls.push(ToolCall { index, function, ..ToolCall::default() });
+                }
+                Part::Done => continue,
+            }
+            self.chunk(at, delta, logprobs.take(), None);
+        }
+        if logprobs.is_some() {
+            self.chunk(at, Delta { content: Some(String::new()), ..Delta::default() }, logprobs, None);
+        }
+    }
+}
+
+impl Sink for ChatFrames {
+    fn prompt(&mut self, _choice: usize, _logprobs: Vec<TokenLogprobs>) {}
+
+    fn token(&mut self, at: usize, piece: Piece) -> Go {
+        self.open(at);
+        self.usage.completion_tokens += 1;
+        self.usage.total_tokens += 1;
+        let logprobs = self.replies.logprobs(&piece);
+        let parts = self.speakers[at].push(piece.text);
+        self.write(at, parts, logprobs);
+        self.speakers[at].go()
+    }
+
+    fn end(&mut self, at: usize, outcome: &Outcome) {
+        self.open(at);
+        let parts = self.speakers[at].finish();
+        self.write(at, parts, None);
+        let reason = self.speakers[at].reason(outcome);
+        self.chunk(at, Delta::default(), None, reason);
+    }
+}
+
+impl Frames for ChatFrames {
+    fn buffer(&mut self) -> &mut Vec<u8> {
+        &mut self.out
+    }
+
+    fn done(&mut self, totals: &Totals) {
+        if self.options.include_usage {
+            self.head.chunk::<ChatChunkChoice>(&mut self.out, &[], Some(&totals.usage));
+        }
+        openai_done(&mut self.out);
+    }
+
+    fn failed(&mut self, error: &ApiError) {
+        openai_error(&mut self.out, error);
+    }
+}

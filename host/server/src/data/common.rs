@@ -1,0 +1,268 @@
+//! The fields that completions and chats share: how tokens are drawn, when a choice ends, who asks how urgently.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use infer_core::SamplingParams;
+use serde_json::Value;
+
+use super::fields::{boolean, float, integer, label, list, metadata, not_supported, token_id, whole};
+use super::json::Fields;
+use super::structured::Shape;
+use crate::http::ApiError;
+
+/// Below this a temperature is 0: dividing logits by it would overflow.
+const GREEDY_BELOW: f32 = 1e-4;
+const MAX_STOPS: usize = 16;
+const MAX_STOP_BYTES: usize = 1_024;
+const MAX_STOP_TOKENS: usize = 64;
+const MAX_BIASES: usize = 1_024;
+/// Most choices of one prompt.
+pub const MAX_N: u32 = 128;
+/// Most alternatives reported beside a token.
+pub const MAX_LOGPROBS: u32 = 20;
+
+/// Names of the fields that `Common::take` reads, and those of `n` and its kin.
+pub const FIELDS: &[&str] = &[
+    "model",
+    "n",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "seed",
+    "min_tokens",
+    "ignore_eos",
+    "stop",
+    "stop_token_ids",
+    "stream",
+    "stream_options",
+    "response_format",
+    "structured_outputs",
+    "session_id",
+    "cache_salt",
+    "priority",
+    "ttft_deadline_ms",
+    "user",
+    "metadata",
+];
+
+/// What completions and chats both ask.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Common {
+    /// Choices for each prompt.
+    pub n: u32,
+    /// How tokens are drawn; its seed and extras are filled in later.
+    pub sampling: SamplingParams,
+    /// Added to logits.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// The client's seed.
+    pub seed: Option<u64>,
+    /// Before this many no end token is drawn.
+    pub min_tokens: u32,
+    /// The model's end tokens don't end it.
+    pub ignore_eos: bool,
+    /// Texts that end it.
+    pub stop: Vec<String>,
+    /// Tokens that end it besides the model's own.
+    pub stop_token_ids: Vec<u32>,
+    /// Whether to stream, where the request says so.
+    pub stream: Option<bool>,
+    /// Where the request has them.
+    pub stream_options: Option<StreamOptions>,
+    /// What the output must be.
+    pub shape: Option<Shape>,
+    /// Conversation.
+    pub session_id: Option<String>,
+    /// Separates prefix caches.
+    pub cache_salt: Option<String>,
+    /// Larger is more urgent.
+    pub priority: i32,
+    /// When the first token is due.
+    pub ttft_deadline: Option<Duration>,
+    /// For operators.
+    pub user: Option<String>,
+    /// For operators.
+    pub metadata: BTreeMap<String, String>,
+}
+
+/// What a stream tells besides its text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StreamOptions {
+    /// A last chunk with the usage.
+    pub include_usage: bool,
+    /// The usage so far in every chunk.
+    pub continuous_usage: bool,
+}
+
+impl Common {
+    /// Takes its fields out of a body.
+    pub fn take(fields: &mut Fields) -> Result<Self, ApiError> {
+        let common = Self {
+            n: integer(fields, "n", 1, MAX_N)?.unwrap_or(1),
+            sampling: sampling(fields)?,
+            logit_bias: logit_bias(fields)?,
+            seed: seed(fields)?,
+            min_tokens: integer(fields, "min_tokens", 0, u32::MAX)?.unwrap_or(0),
+            ignore_eos: boolean(fields, "ignore_eos")?.unwrap_or(false),
+            stop: stop(fields)?,
+            stop_token_ids: stop_token_ids(fields)?,
+            stream: boolean(fields, "stream")?,
+            stream_options: stream_options(fields)?,
+            shape: Shape::take(fields)?,
+            session_id: label(fields, "session_id")?,
+            cache_salt: label(fields, "cache_salt")?,
+            priority: priority(fields)?,
+            ttft_deadline: integer(fields, "ttft_deadline_ms", 1, u32::MAX)?
+                .map(|ms| Duration::from_millis(ms.into())),
+            user: label(fields, "user")?,
+            metadata: metadata(fields)?,
+        };
+        if common.stream == Some(false) && common.stream_options.is_some() {
+            return Err(ApiError::invalid("stream_options", "only allowed where `stream` is true"));
+        }
+        if common.shape.is_some() && common.ignore_eos {
+            let message = "structured output ends with the model's end token; it can't be ignored";
+            return Err(ApiError::invalid("ignore_eos", message));
+        }
+        Ok(common)
+    }
+}
+
+fn sampling(fields: &mut Fields) -> Result<SamplingParams, ApiError> {
+    let temperature = float(fields, "temperature", "0 or more, at most 100", |x| (0.0..=100.0).contains(&x))?;
+    let repetition =
+        float(fields, "repetition_penalty", "from 0.01 to 100", |x| (0.01..=100.0).contains(&x))?;
+    let mut penalty = |name| float(fields, name, "from -2 to 2", |x| (-2.0..=2.0).contains(&x));
+    let (presence, frequency) = (penalty("presence_penalty")?, penalty("frequency_penalty")?);
+    Ok(SamplingParams {
+        temperature: temperature.map_or(1.0, |t| if t < GREEDY_BELOW { 0.0 } else { t }),
+        top_p: float(fields, "top_p", "above 0 and at most 1", |x| x > 0.0 && x <= 1.0)?.unwrap_or(1.0),
+        top_k: top_k(fields)?,
+        min_p: float(fields, "min_p", "from 0 to 1", |x| (0.0..=1.0).contains(&x))?.unwrap_or(0.0),
+        repetition_penalty: repetition.unwrap_or(1.0),
+        presence_penalty: presence.unwrap_or(0.0),
+        frequency_penalty: frequency.unwrap_or(0.0),
+        ..SamplingParams::default()
+    })
+}
+
+fn top_k(fields: &mut Fields) -> Result<u32, ApiError> {
+    let Some(value) = fields.take("top_k") else { return Ok(0) };
+    match whole("top_k", &value)? {
+        -1 => Ok(0),
+        n => u32::try_from(n).map_err(|_| {
+            ApiError::invalid("top_k", format!("must be at least 1, or -1 or 0 for no limit, got {value}"))
+        }),
+    }
+}
+
+fn logit_bias(fields: &mut Fields) -> Result<Vec<(u32, f32)>, ApiError> {
+    const NAME: &str = "logit_bias";
+    let object = match fields.take(NAME) {
+        None => return Ok(Vec::new()),
+        Some(Value::Object(object)) => object,
+        Some(_) => return Err(ApiError::wrong_type(NAME, "an object of token ids and numbers")),
+    };
+    if object.len() > MAX_BIASES {
+        return Err(ApiError::invalid(NAME, format!("at most {MAX_BIASES} tokens, got {}", object.len())));
+    }
+    let bias = |(key, value): (String, Value)| {
+        let shown: String = key.chars().take(32).collect();
+        let token = key
+            .parse::<u32>()
+            .map_err(|_| ApiError::invalid(NAME, format!("`{shown}` is no token id; keys are ids")))?;
+        let bias = value.as_f64().ok_or_else(|| ApiError::wrong_type(NAME, "numbers as values"))? as f32;
+        if (-100.0..=100.0).contains(&bias) {
+            Ok((token, bias))
+        } else {
+            Err(ApiError::invalid(NAME, format!("a bias is from -100 to 100, got {value} for {token}")))
+        }
+    };
+    object.into_iter().map(bias).collect()
+}
+
+fn seed(fields: &mut Fields) -> Result<Option<u64>, ApiError> {
+    let Some(value) = fields.take("seed") else { return Ok(None) };
+    let n = whole("seed", &value)?;
+    let signed = i64::try_from(n).map(i64::cast_unsigned);
+    signed
+        .or_else(|_| u64::try_from(n))
+        .map(Some)
+        .map_err(|_| ApiError::invalid("seed", format!("must fit in 64 bits, got {value}")))
+}
+
+fn priority(fields: &mut Fields) -> Result<i32, ApiError> {
+    let Some(value) = fields.take("priority") else { return Ok(0) };
+    i32::try_from(whole("priority", &value)?)
+        .map_err(|_| ApiError::invalid("priority", format!("must fit in 32 bits, got {value}")))
+}
+
+fn stream_options(fields: &mut Fields) -> Result<Option<StreamOptions>, ApiError> {
+    const NAME: &str = "stream_options";
+    let object = match fields.take(NAME) {
+        None => return Ok(None),
+        Some(Value::Object(object)) => object,
+        Some(_) => return Err(ApiError::wrong_type(NAME, "an object")),
+    };
+    let mut options = StreamOptions::default();
+    for (key, value) in object {
+        let on = match value {
+            Value::Null => false,
+            Value::Bool(on) => on,
+            _ => return Err(ApiError::wrong_type(&format!("{NAME}.{key}"), "true or false")),
+        };
+        match key.as_str() {
+            "include_usage" => options.include_usage = on,
+            "continuous_usage_stats" => options.continuous_usage = on,
+            "include_obfuscation" if !on => {}
+            "include_obfuscation" => {
+                return Err(not_supported("stream_options.include_obfuscation", &Value::Bool(on), "false"));
+            }
+            _ => {
+                let shown: String = key.chars().take(64).collect();
+                let message =
+                    format!("unknown option `{shown}`; there are include_usage and continuous_usage_stats");
+                return Err(ApiError::invalid(NAME, message));
+            }
+        }
+    }
+    Ok(Some(options))
+}
+
+fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
+    const NAME: &str = "stop";
+    let wrong = || ApiError::wrong_type(NAME, "text or a list of texts");
+    let stops = match fields.take(NAME) {
+        None => return Ok(Vec::new()),
+        Some(Value::String(text)) => vec![text],
+        Some(Value::Array(list)) => list
+            .into_iter()
+            .map(|v| if let Value::String(text) = v { Ok(text) } else { Err(wrong()) })
+            .collect::<Result<_, _>>()?,
+        Some(_) => return Err(wrong()),
+    };
+    if stops.len() > MAX_STOPS {
+        return Err(ApiError::invalid(NAME, format!("at most {MAX_STOPS} strings, got {}", stops.len())));
+    }
+    if stops.iter().any(String::is_empty) {
+        return Err(ApiError::invalid(NAME, "a string must not be empty"));
+    }
+    if stops.iter().any(|text| text.len() > MAX_STOP_BYTES) {
+        return Err(ApiError::invalid(NAME, format!("a string is longer than {MAX_STOP_BYTES} bytes")));
+    }
+    Ok(stops)
+}
+
+fn stop_token_ids(fields: &mut Fields) -> Result<Vec<u32>, ApiError> {
+    const NAME: &str = "stop_token_ids";
+    let list = list(fields, NAME, "token ids")?.unwrap_or_default();
+    if list.len() > MAX_STOP_TOKENS {
+        return Err(ApiError::invalid(NAME, format!("at most {MAX_STOP_TOKENS} tokens, got {}", list.len())));
+    }
+    list.iter().map(|value| token_id(NAME, value)).collect()
+}

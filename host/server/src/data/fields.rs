@@ -1,0 +1,195 @@
+//! Typed readers of a request's fields: a wrong type is a 400, a value that can't be used a 422, a field that
+//! nobody knows a 422 too; all of them name the field.
+
+use std::collections::BTreeMap;
+
+use hyper::StatusCode;
+use serde_json::{Map, Value};
+
+use super::json::Fields;
+use crate::http::ApiError;
+
+/// Longest label: strings that go to logs and consoles.
+pub const MAX_TEXT_BYTES: usize = 512;
+const MAX_METADATA: usize = 16;
+
+/// A body's fields, or the 400 of one that can't be read.
+pub fn read(body: &[u8]) -> Result<Fields, ApiError> {
+    Fields::parse(body)
+        .map_err(|e| ApiError::bad_request("invalid_json", format!("the body is not a valid request: {e}")))
+}
+
+pub fn string(fields: &mut Fields, name: &str) -> Result<Option<String>, ApiError> {
+    match fields.take(name) {
+        None => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(_) => Err(ApiError::wrong_type(name, "a string")),
+    }
+}
+
+/// A short string that goes to logs and consoles.
+pub fn label(fields: &mut Fields, name: &str) -> Result<Option<String>, ApiError> {
+    let text = string(fields, name)?;
+    match &text {
+        Some(text) if text.len() > MAX_TEXT_BYTES => {
+            Err(ApiError::invalid(name, format!("longer than {MAX_TEXT_BYTES} bytes")))
+        }
+        _ => Ok(text.filter(|t| !t.is_empty())),
+    }
+}
+
+pub fn boolean(fields: &mut Fields, name: &str) -> Result<Option<bool>, ApiError> {
+    match fields.take(name) {
+        None => Ok(None),
+        Some(Value::Bool(b)) => Ok(Some(b)),
+        Some(_) => Err(ApiError::wrong_type(name, "true or false")),
+    }
+}
+
+pub fn object(fields: &mut Fields, name: &str) -> Result<Option<Map<String, Value>>, ApiError> {
+    match fields.take(name) {
+        None => Ok(None),
+        Some(Value::Object(object)) => Ok(Some(object)),
+        Some(_) => Err(ApiError::wrong_type(name, "an object")),
+    }
+}
+
+pub fn list(fields: &mut Fields, name: &str, of: &str) -> Result<Option<Vec<Value>>, ApiError> {
+    match fields.take(name) {
+        None => Ok(None),
+        Some(Value::Array(list)) => Ok(Some(list)),
+        Some(_) => Err(ApiError::wrong_type(name, &format!("a list of {of}"))),
+    }
+}
+
+/// A whole number, `8.0` too.
+pub fn whole(name: &str, value: &Value) -> Result<i128, ApiError> {
+    let wrong = || ApiError::wrong_type(name, "a whole number");
+    let Value::Number(number) = value else { return Err(wrong()) };
+    if let Some(n) = number.as_i64() {
+        return Ok(n.into());
+    }
+    if let Some(n) = number.as_u64() {
+        return Ok(n.into());
+    }
+    let x = number.as_f64().ok_or_else(wrong)?;
+    // Saturates, which is out of every range below.
+    if x.fract() == 0.0 { Ok(x as i128) } else { Err(wrong()) }
+}
+
+pub fn integer(fields: &mut Fields, name: &str, min: u32, max: u32) -> Result<Option<u32>, ApiError> {
+    let Some(value) = fields.take(name) else { return Ok(None) };
+    let n = whole(name, &value)?;
+    match u32::try_from(n) {
+        Ok(n) if (min..=max).contains(&n) => Ok(Some(n)),
+        _ if n < i128::from(min) => {
+            Err(ApiError::invalid(name, format!("must be at least {min}, got {value}")))
+        }
+        _ => Err(ApiError::invalid(name, format!("must be at most {max}, got {value}"))),
+    }
+}
+
+pub fn float(
+    fields: &mut Fields,
+    name: &str,
+    range: &str,
+    within: impl Fn(f32) -> bool,
+) -> Result<Option<f32>, ApiError> {
+    let Some(value) = fields.take(name) else { return Ok(None) };
+    let Some(x) = value.as_f64() else { return Err(ApiError::wrong_type(name, "a number")) };
+    let x = x as f32;
+    if x.is_finite() && within(x) {
+        Ok(Some(x))
+    } else {
+        Err(ApiError::invalid(name, format!("must be {range}, got {value}")))
+    }
+}
+
+/// A token id as JSON writes it. Whether the model has it is asked later.
+pub fn token_id(name: &str, value: &Value) -> Result<u32, ApiError> {
+    u32::try_from(whole(name, value)?).map_err(|_| ApiError::invalid(name, format!("{value} is no token id")))
+}
+
+pub fn metadata(fields: &mut Fields) -> Result<BTreeMap<String, String>, ApiError> {
+    const NAME: &str = "metadata";
+    let wrong = || ApiError::wrong_type(NAME, "an object whose values are strings");
+    let object = match fields.take(NAME) {
+        None => return Ok(BTreeMap::new()),
+        Some(Value::Object(object)) => object,
+        Some(_) => return Err(wrong()),
+    };
+    if object.len() > MAX_METADATA {
+        return Err(ApiError::invalid(NAME, format!("at most {MAX_METADATA} entries, got {}", object.len())));
+    }
+    let mut map = BTreeMap::new();
+    for (key, value) in object {
+        let Value::String(value) = value else { return Err(wrong()) };
+        if key.len() > MAX_TEXT_BYTES || value.len() > MAX_TEXT_BYTES {
+            let message = format!("keys and values may have {MAX_TEXT_BYTES} bytes");
+            return Err(ApiError::invalid(NAME, message));
+        }
+        map.insert(key, value);
+    }
+    Ok(map)
+}
+
+/// The model that a body names, which must be one that is served.
+pub fn check_model(fields: &mut Fields, models: &[String]) -> Result<(), ApiError> {
+    let model = string(fields, "model")?.ok_or_else(|| {
+        ApiError::bad_request("missing_field", "model: missing; give the model's name").param("model")
+    })?;
+    if models.contains(&model) { Ok(()) } else { Err(wrong_model(&model, models)) }
+}
+
+/// The refusal of a model that is not served; the first name is shown.
+pub fn wrong_model(model: &str, models: &[String]) -> ApiError {
+    let shown: String = model.chars().take(128).collect();
+    let message = format!("this host serves `{}`, not `{shown}`", models[0]);
+    ApiError::invalid("model", message).code("model_not_found")
+}
+
+/// A value of a known field that this host can't serve.
+pub fn not_supported(name: &str, value: &Value, only: &str) -> ApiError {
+    let shown: String = value.to_string().chars().take(64).collect();
+    ApiError::invalid(name, format!("{shown} is not supported; only {only} is")).code("not_supported")
+}
+
+/// Refuses what nobody took. `known` are the fields that there are.
+pub fn refuse_rest(fields: &Fields, known: &[&str]) -> Result<(), ApiError> {
+    debug_assert!(
+        fields.asked().iter().all(|name| known.contains(&name.as_str())),
+        "every field that is read is listed: {:?}",
+        fields.asked()
+    );
+    let Some((name, _)) = fields.rest.first() else { return Ok(()) };
+    Err(unknown_field(name, known))
+}
+
+/// The refusal of a field that nobody knows, with the one that was perhaps meant.
+pub fn unknown_field(name: &str, known: &[&str]) -> ApiError {
+    let shown: String = name.chars().take(64).collect();
+    let likeliest = known.iter().map(|known| (strsim::levenshtein(&shown, known), known)).min();
+    let message = match likeliest {
+        Some((distance, meant)) if distance <= 2 && distance < meant.len() / 2 => {
+            format!("unknown field `{shown}`; did you mean `{meant}`?")
+        }
+        _ => format!("unknown field `{shown}`"),
+    };
+    ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "unknown_field", message).param(&shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_was_mistyped_finds_the_one_that_was_meant() {
+        let known = ["max_tokens", "n", "stop"];
+        for (name, meant) in [("max_token", "max_tokens"), ("max_tokns", "max_tokens"), ("stops", "stop")] {
+            assert!(unknown_field(name, &known).message().contains(&format!("`{meant}`?")), "{name}");
+        }
+        for name in ["m", "foo", "maximum", &"x".repeat(1 << 20)] {
+            assert!(!unknown_field(name, &known).message().contains("mean"), "{name:.20}");
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! From a checked request to sequences that the engine has taken: tokens and lengths are looked at, what the
+//! output must be is compiled, and all choices are handed over at once. Those of one prompt share its blocks:
+//! the first computes them, the others find them and copy the last, half-full one when they write to it.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use infer_core::{Constraint, Micros, Request, SamplingExtras, SamplingParams, SessionId};
+
+use super::common::Common;
+use super::group::Group;
+use super::run::{Beginning, Run, tell_of_refusal};
+use super::structured::{Mask, Shape};
+use super::text::Text;
+use crate::app::{App, Served};
+use crate::engine::{NewRequest, RequestMeta};
+use crate::http::{ApiError, RequestId};
+use crate::tenants::Tenant;
+
+/// Most sequences of one request.
+const MAX_SEQUENCES: usize = 1_024;
+
+/// Who asks what.
+#[derive(Clone, Copy)]
+pub struct Asked<'a> {
+    pub app: &'a Arc<App>,
+    pub request_id: &'a RequestId,
+    pub tenant: &'a Arc<Tenant>,
+}
+
+/// A request whose fields are right by themselves.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Field that the prompts came from, to be named in errors.
+    pub source: &'static str,
+    /// At least one.
+    pub prompts: Vec<Arc<[u32]>>,
+    /// Most tokens of a choice; `None` for all that the context has room for. 0 asks about the prompt alone.
+    pub max_tokens: Option<u32>,
+    /// Alternatives beside each drawn token.
+    pub logprobs: Option<u32>,
+    /// And beside each token of the prompt.
+    pub prompt_logprobs: Option<u32>,
+    /// What the output must be.
+    pub shape: Option<Shape>,
+    /// The rest.
+    pub common: Common,
+}
+
+impl Job {
+    /// Hands all its sequences to the engine, or none.
+    pub async fn start(self, asked: Asked<'_>) -> Result<Group, ApiError> {
+        let Asked { app, request_id, tenant } = asked;
+        let served = app.served()?;
+        app.refuse_if_draining().inspect_err(|_| {
+            app.count_turned_away();
+            tenant.usage.refused();
+        })?;
+        let (n, sequences) = (self.common.n as usize, self.common.n as usize * self.prompts.len());
+        let most = MAX_SEQUENCES.min(app.config.max_waiting_requests as usize);
+        if sequences > most {
+            let message = format!("{sequences} choices of all prompts; one request may have {most}");
+            return Err(ApiError::invalid("n", message));
+        }
+        self.check_tokens(served)?;
+        let lengths = self.prompts.iter().map(|p| self.length(served, p)).collect::<Result<Vec<_>, _>>()?;
+        let masks = match &self.shape {
+            Some(shape) => served.compiler.masks(shape, sequences).await?.into_iter().map(Some).collect(),
+            None => vec![None; sequences],
+        };
+        let ends = self.ends(served);
+        let seed = self.common.seed.unwrap_or_else(|| served.seeds.next());
+        let requests: Vec<Request> = (0..sequences)
+            .map(|at| {
+                let sampling = self.sampling(sampling_seed(seed, (at % n) as u64), masks[at].clone());
+                self.request(asked, served, &self.prompts[at / n], lengths[at / n], &ends, sampling)
+            })
+            .collect();
+        let submitted = requests
+            .into_iter()
+            .map(|request| served.engine.submit(NewRequest { request, meta: self.meta(request_id, tenant) }));
+        let taken: Result<Vec<_>, _> = join_all(submitted).await.into_iter().collect();
+        let live = taken.map_err(|error| {
+            let error = ApiError::from(error);
+            tell_of_refusal(served, request_id, &error);
+            tenant.usage.refused();
+            error
+        })?;
+        let runs = live.into_iter().zip(masks).enumerate().map(|(at, (live, shape))| {
+            let detokenizer = served.tokenizer.detokenizer();
+            let text =
+                Text::new(detokenizer, self.common.stop.clone(), Arc::clone(&ends), lengths[at / n].max(1));
+            Run::new(Beginning {
+                app: Arc::clone(app),
+                live,
+                text,
+                request_id: request_id.clone(),
+                tenant: Arc::clone(tenant),
+                prompt_tokens: self.prompts[at / n].len() as u32,
+                mute: self.max_tokens == Some(0),
+                shape,
+            })
+        });
+        Ok(Group::new(runs.collect(), n))
+    }
+
+    fn check_tokens(&self, served: &Served) -> Result<(), ApiError> {
+        let rows = served.vocab_size;
+        for prompt in &self.prompts {
+            if prompt.is_empty() {
+                let message = format!("{}: has no tokens", self.source);
+                return Err(ApiError::bad_request("empty_prompt", message).param(self.source));
+            }
+            if let Some(at) = prompt.iter().position(|&t| t >= rows) {
+                let (token, last) = (prompt[at], rows - 1);
+                let message =
+                    format!("{token} at index {at} is no token of this model; ids go from 0 to {last}");
+                return Err(ApiError::invalid(self.source, message));
+            }
+        }
+        let biased = self.common.logit_bias.iter().map(|(token, _)| ("logit_bias", *token));
+        let stops = self.common.stop_token_ids.iter().map(|token| ("stop_token_ids", *token));
+        if let Some((name, token)) = biased.chain(stops).find(|&(_, token)| token >= rows) {
+            let message = format!("{token} is no token of this model; ids go from 0 to {}", rows - 1);
+            return Err(ApiError::invalid(name, message));
+        }
+        Ok(())
+    }
+
+    /// Most tokens that the choices of a prompt generate.
+    fn length(&self, served: &Served, prompt: &[u32]) -> Result<u32, ApiError> {
+        let (limit, prompt) = (u64::from(served.max_seq_len), prompt.len() as u64);
+        let Some(wanted) = self.max_tokens else {
+            if prompt >= limit {
+                let message =
+                    format!("{prompt} prompt tokens; this host takes {limit} in all, output included");
+                return Err(ApiError::invalid(self.source, message).code("context_length_exceeded"));
+            }
+            return Ok((limit - prompt) as u32);
+        };
+        let total = prompt + u64::from(wanted);
+        if total > limit {
+            let message = format!(
+                "{prompt} prompt tokens and max_tokens = {wanted} make {total}; this host takes {limit} in all"
+            );
+            return Err(ApiError::invalid("max_tokens", message).code("context_length_exceeded"));
+        }
+        if self.common.min_tokens > wanted {
+            let message = format!("{} is more than max_tokens = {wanted}", self.common.min_tokens);
+            return Err(ApiError::invalid("min_tokens", message));
+        }
+        Ok(wanted)
+    }
+
+    fn ends(&self, served: &Served) -> Arc<[u32]> {
+        let own: &[u32] = if self.common.ignore_eos { &[] } else { &served.stop_tokens };
+        own.iter().chain(&self.common.stop_token_ids).copied().collect()
+    }
+
+    fn sampling(&self, seed: u64, mask: Option<Arc<Mask>>) -> SamplingParams {
+        let extras = SamplingExtras {
+            logit_bias: self.common.logit_bias.clone(),
+            logprobs: self.logprobs,
+            prompt_logprobs: self.prompt_logprobs,
+            constraint: mask.map(|mask| mask as Arc<dyn Constraint>),
+        };
+        let asked = extras != SamplingExtras::default();
+        SamplingParams { seed, extras: asked.then(|| Arc::new(extras)), ..self.common.sampling.clone() }
+    }
+
+    fn request(
+        &self,
+        asked: Asked<'_>,
+        served: &Served,
+        prompt: &Arc<[u32]>,
+        length: u32,
+        ends: &Arc<[u32]>,
+        sampling: SamplingParams,
+    ) -> Request {
+        let common = &self.common;
+        let now = asked.app.clock.now();
+        Request {
+            tenant: asked.tenant.id,
+            session: SessionId(common.session_id.as_deref().map_or(0, |s| served.key_of("session", s))),
+            cache_salt: common.cache_salt.as_deref().map_or(0, |s| served.key_of("salt", s)),
+            priority: common.priority.min(asked.tenant.max_priority),
+            deadline: common
+                .ttft_deadline
+                .map_or(Micros::NEVER, |after| now.plus(Micros(after.as_micros() as u64))),
+            prompt: Arc::clone(prompt),
+            max_new_tokens: length.max(1),
+            min_new_tokens: common.min_tokens,
+            stop_tokens: Arc::clone(ends),
+            sampling,
+        }
+    }
+
+    fn meta(&self, request_id: &RequestId, tenant: &Tenant) -> RequestMeta {
+        RequestMeta {
+            request_id: request_id.as_str().to_owned(),
+            tenant: tenant.name.clone(),
+            session: self.common.session_id.clone().unwrap_or_default(),
+            user: self.common.user.clone().unwrap_or_default(),
+            metadata: self.common.metadata.clone(),
+        }
+    }
+}
+
+/// The first choice draws with the request's seed, so that it is the same whatever `n` is.
+fn sampling_seed(seed: u64, choice: u64) -> u64 {
+    seed.wrapping_add(choice.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}

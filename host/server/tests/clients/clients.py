@@ -1,0 +1,176 @@
+"""What Python clients do with a host: complete, stream, cancel, report errors, chat, call tools, structure.
+
+Called by `tests/clients.rs` with a client's name; needs BASE_URL and MODEL. Ends with 0 where all was right.
+"""
+
+import asyncio
+import json
+import os
+import sys
+
+BASE_URL = os.environ["BASE_URL"]
+MODEL = os.environ["MODEL"]
+KEY = "not-needed"
+QUESTION = "What is a prefix cache?"
+MESSAGES = [{"role": "user", "content": QUESTION}]
+ENDLESS = {"max_tokens": 1500, "extra_body": {"ignore_eos": True}}
+SCHEMA = {
+    "type": "object",
+    "properties": {"answer": {"type": "integer", "minimum": 0, "maximum": 9}},
+    "required": ["answer"],
+    "additionalProperties": False,
+}
+TOOL = {"type": "function", "function": {"name": "lookup", "description": "Looks up.", "parameters": SCHEMA}}
+
+
+def check(truth, what):
+    if not truth:
+        raise AssertionError(what)
+
+
+def check_call(name, arguments):
+    check(name == "lookup", name)
+    check(0 <= json.loads(arguments)["answer"] <= 9, arguments)
+
+
+def openai_python():
+    import openai
+
+    client = openai.OpenAI(base_url=f"{BASE_URL}/v1", api_key=KEY, max_retries=0)
+    check(client.models.list().data[0].id == MODEL, "models.list")
+    check(client.models.retrieve(MODEL).id == MODEL, "models.retrieve")
+
+    whole = client.completions.create(model=MODEL, prompt=QUESTION, temperature=0, max_tokens=24, logprobs=2, n=2)
+    check(len(whole.choices) == 2 and whole.choices[0].text == whole.choices[1].text, whole)
+    check(len(whole.choices[0].logprobs.token_logprobs) == whole.usage.completion_tokens // 2, whole)
+    stream = client.completions.create(model=MODEL, prompt=QUESTION, temperature=0, max_tokens=24, stream=True,
+                                       stream_options={"include_usage": True})
+    chunks = list(stream)
+    check("".join(c.choices[0].text for c in chunks if c.choices) == whole.choices[0].text, chunks)
+    check(chunks[-1].usage.prompt_tokens == whole.usage.prompt_tokens, chunks[-1])
+
+    chat = client.chat.completions.create(model=MODEL, messages=MESSAGES, temperature=0, max_completion_tokens=24,
+                                          logprobs=True, top_logprobs=2)
+    check(chat.choices[0].message.role == "assistant" and chat.choices[0].message.content, chat)
+    check(len(chat.choices[0].logprobs.content) == chat.usage.completion_tokens, chat)
+    stream = client.chat.completions.create(model=MODEL, messages=MESSAGES, temperature=0, max_tokens=24, stream=True)
+    text = "".join(c.choices[0].delta.content or "" for c in stream)
+    check(text == chat.choices[0].message.content, text)
+
+    stream = client.chat.completions.create(model=MODEL, messages=MESSAGES, stream=True, **ENDLESS)
+    next(iter(stream))
+    stream.close()
+
+    for fields, kind in [
+        ({"temperature": -1}, openai.UnprocessableEntityError),
+        ({"messages": []}, openai.BadRequestError),
+        ({"model": "other"}, openai.UnprocessableEntityError),
+        ({"extra_body": {"temprature": 1}}, openai.UnprocessableEntityError),
+    ]:
+        try:
+            client.chat.completions.create(**{"model": MODEL, "messages": MESSAGES, **fields})
+            raise AssertionError(f"{fields} was taken")
+        except kind as error:
+            check(error.body["param"] and error.body["message"] and error.request_id, error)
+
+    choice = {"type": "function", "function": {"name": "lookup"}}
+    called = client.chat.completions.create(model=MODEL, messages=MESSAGES, tools=[TOOL], tool_choice=choice)
+    call = called.choices[0].message.tool_calls[0]
+    check_call(call.function.name, call.function.arguments)
+    answer = {"role": "tool", "tool_call_id": call.id, "content": "9"}
+    client.chat.completions.create(model=MODEL, messages=[*MESSAGES, called.choices[0].message, answer], tools=[TOOL],
+                                   max_tokens=8)
+    with client.chat.completions.stream(model=MODEL, messages=MESSAGES, tools=[TOOL], tool_choice=choice) as stream:
+        final = stream.get_final_completion()
+    call = final.choices[0].message.tool_calls[0]
+    check_call(call.function.name, call.function.arguments)
+
+    from pydantic import BaseModel, Field
+
+    class Answer(BaseModel, extra="forbid"):
+        answer: int = Field(ge=0, le=9)
+
+    parsed = client.chat.completions.parse(model=MODEL, messages=MESSAGES, response_format=Answer)
+    check(0 <= parsed.choices[0].message.parsed.answer <= 9, parsed)
+    asyncio.run(openai_async(openai))
+
+
+async def openai_async(openai):
+    async with openai.AsyncOpenAI(base_url=f"{BASE_URL}/v1", api_key=KEY) as client:
+        one = client.completions.create(model=MODEL, prompt=[QUESTION, "Hello"], temperature=0, max_tokens=8)
+        endless = asyncio.create_task(client.completions.create(model=MODEL, prompt=QUESTION, n=3, **ENDLESS))
+        check(len((await one).choices) == 2, "a batch of two")
+        endless.cancel()
+        try:
+            await endless
+        except asyncio.CancelledError:
+            pass
+
+
+def langchain():
+    from langchain_openai import ChatOpenAI, OpenAI
+    from pydantic import BaseModel, Field
+
+    class Answer(BaseModel, extra="forbid"):
+        """An answer."""
+
+        answer: int = Field(ge=0, le=9)
+
+    chat = ChatOpenAI(base_url=f"{BASE_URL}/v1", api_key=KEY, model=MODEL, temperature=0, max_tokens=24, max_retries=0)
+    whole = chat.invoke(QUESTION)
+    check(whole.content and whole.usage_metadata["output_tokens"] > 0, whole)
+    check("".join(chunk.content for chunk in chat.stream(QUESTION)) == whole.content, "the stream")
+    check(len(chat.batch([QUESTION, "Hello"])) == 2, "a batch")
+    chat = chat.model_copy(update={"max_tokens": 200})
+    structured = chat.with_structured_output(Answer, method="json_schema")
+    check(0 <= structured.invoke(QUESTION).answer <= 9, "structured")
+    tools = chat.bind_tools([TOOL], tool_choice="lookup")
+    call = tools.invoke(QUESTION).tool_calls[0]
+    check(call["name"] == "lookup" and 0 <= call["args"]["answer"] <= 9, call)
+    called = chat.with_structured_output(Answer, method="function_calling").invoke(QUESTION)
+    check(0 <= called.answer <= 9, "structured by a call")
+    endless = chat.bind(max_tokens=1500, extra_body={"ignore_eos": True}).stream(QUESTION)
+    next(endless)
+    endless.close()
+    llm = OpenAI(base_url=f"{BASE_URL}/v1", api_key=KEY, model=MODEL, temperature=0, max_tokens=8)
+    check("".join(llm.stream(QUESTION)) == llm.invoke(QUESTION), "completions")
+    try:
+        chat.bind(temperature=-1).invoke(QUESTION)
+        raise AssertionError("a negative temperature was taken")
+    except Exception as error:
+        check("temperature" in str(error), error)
+
+
+def litellm():
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+    import litellm
+
+    common = {"model": f"openai/{MODEL}", "api_base": f"{BASE_URL}/v1", "api_key": KEY, "temperature": 0}
+    whole = litellm.completion(messages=MESSAGES, max_tokens=24, **common)
+    check(whole.choices[0].message.content and whole.usage.completion_tokens > 0, whole)
+    stream = litellm.completion(messages=MESSAGES, max_tokens=24, stream=True, **common)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+    check(text == whole.choices[0].message.content, text)
+    text = {**common, "model": f"text-completion-openai/{MODEL}"}
+    check(litellm.text_completion(prompt=QUESTION, max_tokens=8, **text).choices[0].text, "text_completion")
+    forced = {"type": "function", "function": {"name": "lookup"}}
+    called = litellm.completion(messages=MESSAGES, tools=[TOOL], tool_choice=forced, **common)
+    call = called.choices[0].message.tool_calls[0]
+    check_call(call.function.name, call.function.arguments)
+    schema = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA, "strict": True}}
+    body = litellm.completion(messages=MESSAGES, response_format=schema, **common).choices[0].message.content
+    check(0 <= json.loads(body)["answer"] <= 9, body)
+    endless = litellm.completion(messages=MESSAGES, max_tokens=1500, stream=True,
+                                 extra_body={"ignore_eos": True}, **common)
+    next(iter(endless))
+    endless.completion_stream.close()
+    try:
+        litellm.completion(messages=MESSAGES, max_tokens=1_000_000, **common)
+        raise AssertionError("a million tokens were promised")
+    except (litellm.exceptions.APIError, litellm.exceptions.BadRequestError,
+            litellm.exceptions.UnprocessableEntityError) as error:
+        check("max_tokens" in str(error), error)
+
+
+{"openai-python": openai_python, "langchain": langchain, "litellm": litellm}[sys.argv[1]]()
+print("ok")

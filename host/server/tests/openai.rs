@@ -1,0 +1,365 @@
+//! What OpenAI's clients ask for: choices, batches, log-probabilities, chats.
+
+mod common;
+
+use common::{Host, config, parse_events, text_of, token_ids};
+use infer_server::config::{Bounds, Config};
+use serde_json::{Value, json};
+
+/// A completion as one body.
+async fn whole(host: &Host, extra: Value) -> Value {
+    let mut body = json!({"stream": false});
+    for (key, value) in extra.as_object().unwrap() {
+        body[key] = value.clone();
+    }
+    let answer = host.complete(body).await;
+    let status = answer.status();
+    let body: Value = answer.json().await.unwrap();
+    assert_eq!(status, 200, "{body}");
+    body
+}
+
+/// A chat's answer.
+async fn chat(host: &Host, extra: Value) -> reqwest::Response {
+    let mut body = json!({"model": "demo", "temperature": 0, "max_tokens": 24,
+        "messages": [{"role": "user", "content": "What is a prefix cache?"}]});
+    for (key, value) in extra.as_object().unwrap() {
+        body[key] = value.clone();
+    }
+    host.post("/v1/chat/completions", &body).await
+}
+
+/// Chunks of an OpenAI stream, without `[DONE]`, which must be its end.
+async fn chunks(answer: reqwest::Response) -> Vec<Value> {
+    assert_eq!(answer.status(), 200);
+    assert_eq!(answer.headers()["content-type"], "text/event-stream");
+    let mut events = parse_events(&answer.text().await.unwrap());
+    assert_eq!(events.pop().unwrap().1, "[DONE]");
+    assert!(events.iter().all(|(name, _)| name.is_empty()), "{events:?}");
+    events.into_iter().map(|(_, data)| data).collect()
+}
+
+fn texts(body: &Value) -> Vec<&str> {
+    body["choices"].as_array().unwrap().iter().map(|c| c["text"].as_str().unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn choices_of_a_prompt_compute_it_once_and_differ() {
+    let host = Host::start(config()).await;
+    // Longer than a block, and it ends within one.
+    let prompt = "What is a prefix cache? ".repeat(6);
+    let asked = json!({"prompt": prompt, "n": 5, "temperature": 1.5, "seed": 3, "max_tokens": 12, "ignore_eos": true});
+    let body = whole(&host, asked.clone()).await;
+    let several = texts(&body);
+    assert_eq!(several.len(), 5);
+    assert!(several.iter().any(|text| text != &several[0]), "{several:?}");
+    let prompt = body["usage"]["prompt_tokens"].as_u64().unwrap();
+    assert_eq!(body["usage"]["completion_tokens"], 60);
+    assert_eq!(body["usage"]["total_tokens"], prompt + 60);
+    assert_eq!(body["usage"]["prompt_tokens_details"]["cached_tokens"], 0, "nothing was there before");
+    assert_eq!(body["timings"]["prefilled_tokens"], prompt, "the first computes it, the others find it");
+    // The first choice doesn't depend on how many there are.
+    let mut one = asked;
+    one["n"] = json!(1);
+    assert_eq!(texts(&whole(&host, one.clone()).await), [several[0]]);
+    // Streamed, in both dialects.
+    one["n"] = json!(5);
+    let events = host.events(one.clone()).await;
+    let (last, tokens) = events.split_last().unwrap();
+    assert_eq!((last.0.as_str(), last.1["finish_reasons"].as_array().unwrap().len()), ("done", 5));
+    one["stream_options"] = json!({"include_usage": true, "continuous_usage_stats": true});
+    let chunks = chunks(host.complete(one).await).await;
+    for (choice, text) in several.iter().enumerate() {
+        let own = tokens.iter().filter(|(_, d)| d["index"] == choice);
+        assert_eq!(own.map(|(_, d)| d["token"].as_str().unwrap()).collect::<String>(), *text);
+        let own =
+            chunks.iter().flat_map(|c| c["choices"].as_array().unwrap()).filter(|c| c["index"] == choice);
+        assert_eq!(own.map(|c| c["text"].as_str().unwrap()).collect::<String>(), *text);
+    }
+    let usage = &chunks.last().unwrap()["usage"];
+    assert_eq!((&usage["prompt_tokens"], &usage["completion_tokens"]), (&json!(prompt), &json!(60)));
+    let counted: Vec<u64> =
+        chunks.iter().map(|c| c["usage"]["completion_tokens"].as_u64().unwrap()).collect();
+    assert!(counted.is_sorted() && counted[0] == 1, "{counted:?}");
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_of_prompts_is_answered_like_each_of_them() {
+    let host = Host::start(config()).await;
+    let prompts = ["What is a prefix cache?", "What is a block table?", "Hello"];
+    let mut alone = Vec::new();
+    for prompt in prompts {
+        alone.push(texts(&whole(&host, json!({"prompt": prompt})).await)[0].to_owned());
+    }
+    let body = whole(&host, json!({"prompt": prompts, "n": 2})).await;
+    let twice: Vec<&str> = alone.iter().flat_map(|text| [text.as_str(); 2]).collect();
+    assert_eq!(texts(&body), twice);
+    let indexes: Vec<u64> =
+        body["choices"].as_array().unwrap().iter().map(|c| c["index"].as_u64().unwrap()).collect();
+    assert_eq!(indexes, [0, 1, 2, 3, 4, 5]);
+    let mut lists = Vec::new();
+    for prompt in prompts {
+        let tokens: Value = host.post("/tokenize", &json!({"prompt": prompt})).await.json().await.unwrap();
+        lists.push(tokens["tokens"].clone());
+    }
+    let by_ids = whole(&host, json!({"prompt": lists})).await;
+    assert_eq!(texts(&by_ids), alone.iter().map(String::as_str).collect::<Vec<_>>());
+    let answer = host.complete(json!({"prompt": prompts, "n": 100, "stream": false})).await;
+    assert_eq!(answer.status(), 200, "300 sequences fit into the queue");
+    let answer = host.complete(json!({"prompt": vec!["x"; 20], "n": 128, "stream": false})).await;
+    assert_eq!(answer.status(), 422);
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn logprobs_and_echo_tell_how_likely_prompt_and_output_were() {
+    let host = Host::start(config()).await;
+    // The prompt stands in the cache as a whole when it is asked about.
+    let plain = whole(&host, json!({})).await;
+    let asked = json!({"logprobs": 3, "echo": true, "max_tokens": 8});
+    let body = whole(&host, asked.clone()).await;
+    let text = texts(&body)[0];
+    assert_eq!(text, format!("What is a prefix cache?{}", texts(&plain)[0]));
+    let lists = &body["choices"][0]["logprobs"];
+    let (prompt, output) = (body["usage"]["prompt_tokens"].as_u64().unwrap(), 8);
+    for name in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
+        assert_eq!(lists[name].as_array().unwrap().len() as u64, prompt + output, "{name}");
+    }
+    assert_eq!((&lists["token_logprobs"][0], &lists["top_logprobs"][0]), (&Value::Null, &Value::Null));
+    for at in 1..(prompt + output) as usize {
+        let own = lists["token_logprobs"][at].as_f64().unwrap();
+        let top = lists["top_logprobs"][at].as_object().unwrap();
+        assert!(own <= 0.0 && (3..=4).contains(&top.len()), "{at}: {own} {top:?}");
+        let best = top.values().map(|v| v.as_f64().unwrap()).fold(f64::NEG_INFINITY, f64::max);
+        if at as u64 >= prompt {
+            assert!((best - own).abs() < 1e-6, "greedy draws the likeliest");
+        }
+    }
+    // The model's own text, scored as a prompt, is as likely as when it was drawn.
+    let tokens: Value = host.post("/tokenize", &json!({"prompt": text})).await.json().await.unwrap();
+    let drawn = host.events(json!({"logprobs": 0, "max_tokens": 8})).await;
+    let mut all = tokens["tokens"].as_array().unwrap()[..prompt as usize].to_vec();
+    all.extend(token_ids(&drawn).into_iter().map(Value::from));
+    let scored = whole(&host, json!({"prompt": all, "echo": true, "logprobs": 0, "max_tokens": 0})).await;
+    let scores = scored["choices"][0]["logprobs"]["token_logprobs"].as_array().unwrap();
+    assert_eq!(scores.len() as u64, prompt + output, "max_tokens 0 adds nothing");
+    assert_eq!(scored["usage"]["completion_tokens"], 0);
+    for (at, (_, event)) in drawn[..8].iter().enumerate() {
+        let (drawn, scored) =
+            (event["logprob"].as_f64().unwrap(), scores[prompt as usize + at].as_f64().unwrap());
+        assert!((drawn - scored).abs() < 1e-5, "token {at}: {drawn} and {scored}");
+        assert!(event["top_logprobs"].as_array().unwrap().is_empty());
+    }
+    // Streamed, the echo comes first.
+    let named = host.events(asked.clone()).await;
+    assert_eq!((named[0].0.as_str(), &named[0].1["prompt"]), ("prompt", &json!("What is a prefix cache?")));
+    assert_eq!(format!("What is a prefix cache?{}", text_of(&named)), text);
+    let mut openai = asked;
+    openai["stream_options"] = json!({});
+    let chunks = chunks(host.complete(openai).await).await;
+    let streamed: Vec<f64> = chunks
+        .iter()
+        .filter_map(|c| c["choices"][0]["logprobs"]["token_logprobs"].as_array())
+        .flatten()
+        .filter_map(Value::as_f64)
+        .collect();
+    let listed: Vec<f64> =
+        lists["token_logprobs"].as_array().unwrap().iter().filter_map(Value::as_f64).collect();
+    assert_eq!(streamed, listed);
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn biases_penalties_and_stop_tokens_change_what_is_drawn() {
+    let host = Host::start(config()).await;
+    let free = token_ids(&host.events(json!({"ignore_eos": true})).await);
+    let other = if free[0] == 300 { 301 } else { 300 };
+    let forced = host.events(json!({"logit_bias": {other.to_string(): 100}, "max_tokens": 4})).await;
+    assert_eq!(token_ids(&forced), [other; 4]);
+    // A bias that forces one token meets a penalty that grows with each.
+    let fields = json!({"logit_bias": {"300": 60, "301": 59}, "frequency_penalty": 2, "max_tokens": 6});
+    let penalized = token_ids(&host.events(fields).await);
+    assert_eq!((penalized[0], penalized.contains(&301)), (300, true), "{penalized:?}");
+    let banned = host.events(json!({"logit_bias": {free[0].to_string(): -100}})).await;
+    assert_ne!(token_ids(&banned)[0], free[0]);
+    let stopped = host.events(json!({"stop_token_ids": [free[3]], "ignore_eos": true})).await;
+    assert_eq!(token_ids(&stopped), free[..4]);
+    assert_eq!(stopped.last().unwrap().1["finish_reason"], "stop");
+    let likely = host.events(json!({"min_p": 1.0, "temperature": 2.0, "ignore_eos": true})).await;
+    assert_eq!(token_ids(&likely), free, "nothing is as likely as the likeliest");
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_chat_continues_what_the_template_makes_of_it() {
+    let host = Host::start(config()).await;
+    let messages = json!([{"role": "system", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "What is a prefix cache?"}]}]);
+    let tokens: Value = host.post("/tokenize", &json!({"messages": messages})).await.json().await.unwrap();
+    let plain = whole(&host, json!({"prompt": tokens["tokens"], "max_tokens": 48})).await;
+
+    let fields = json!({"messages": messages, "max_tokens": 48});
+    let answer = chat(&host, fields.clone()).await;
+    assert_eq!(answer.headers()["content-type"], "application/json", "chats stream only where asked");
+    let body: Value = answer.json().await.unwrap();
+    assert_eq!(body["object"], "chat.completion");
+    let message = &body["choices"][0]["message"];
+    assert_eq!(
+        (&message["role"], message["content"].as_str()),
+        (&json!("assistant"), Some(texts(&plain)[0]))
+    );
+    assert!(message["content"].as_str().unwrap().contains("cache"), "{message}");
+    assert_eq!(body["choices"][0]["finish_reason"], "stop", "{body}");
+    assert_eq!(body["usage"]["prompt_tokens"], tokens["count"]);
+
+    let mut streamed = fields;
+    streamed["stream"] = json!(true);
+    streamed["stream_options"] = json!({"include_usage": true});
+    streamed["logprobs"] = json!(true);
+    streamed["top_logprobs"] = json!(2);
+    let chunks = chunks(chat(&host, streamed).await).await;
+    let (usage, rest) = chunks.split_last().unwrap();
+    assert_eq!((&usage["choices"], &usage["usage"]), (&json!([]), &body["usage"]));
+    assert!(rest.iter().all(|c| c["object"] == "chat.completion.chunk" && c["id"] == rest[0]["id"]));
+    assert_eq!(rest[0]["choices"][0]["delta"]["role"], "assistant");
+    assert!(rest[1..].iter().all(|c| c["choices"][0]["delta"].get("role").is_none()));
+    let text: String = rest.iter().filter_map(|c| c["choices"][0]["delta"]["content"].as_str()).collect();
+    assert_eq!(text, message["content"]);
+    let reasons: Vec<&Value> = rest.iter().map(|c| &c["choices"][0]["finish_reason"]).collect();
+    assert_eq!(reasons.iter().filter(|r| !r.is_null()).count(), 1);
+    assert_eq!(*reasons[reasons.len() - 1], "stop");
+    let told: Vec<&Value> =
+        rest.iter().filter_map(|c| c["choices"][0]["logprobs"]["content"].as_array()).flatten().collect();
+    assert_eq!(told.len() as u64, body["usage"]["completion_tokens"].as_u64().unwrap());
+    assert!(told.iter().all(|t| t["top_logprobs"].as_array().unwrap().len() == 2 && t["bytes"].is_array()));
+
+    // A conversation goes on: its second turn finds the first in the cache.
+    let longer =
+        json!([messages[0], messages[1], message, {"role": "user", "content": "And a block table?"}]);
+    let body: Value = chat(&host, json!({"messages": longer, "n": 2, "max_completion_tokens": 4}))
+        .await
+        .json()
+        .await
+        .unwrap();
+    assert_eq!(body["choices"].as_array().unwrap().len(), 2, "{body}");
+    assert!(body["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap() >= 32, "{body}");
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_chat_that_can_t_be_says_why() {
+    let host = Host::start(config()).await;
+    let tool = json!([{"type": "function", "function": {"name": "f"}}]);
+    let cases = [
+        (json!({"messages": null}), 400, "messages"),
+        (json!({"messages": []}), 400, "messages"),
+        (json!({"messages": [{"role": "user"}]}), 400, "messages"),
+        (json!({"messages": [{"role": "tool", "content": "x"}]}), 422, "messages"),
+        (json!({"prompt": "x"}), 422, "prompt"),
+        (json!({"max_completion_tokens": 0}), 422, "max_completion_tokens"),
+        (json!({"max_tokens": 100_000}), 422, "max_tokens"),
+        (json!({"top_logprobs": 2}), 422, "top_logprobs"),
+        (json!({"tools": tool}), 422, "tools"),
+        (json!({"tool_choice": "required"}), 422, "tool_choice"),
+        (json!({"store": true}), 422, "store"),
+        (json!({"reasoning_effort": "high"}), 422, "reasoning_effort"),
+        (json!({"max_completion_token": 5}), 422, "max_completion_token"),
+        (json!({"model": "other"}), 422, "model"),
+    ];
+    for (extra, status, param) in cases {
+        let answer = chat(&host, extra.clone()).await;
+        assert_eq!(answer.status(), status, "{extra}");
+        let body: Value = answer.json().await.unwrap();
+        assert_eq!(body["error"]["param"], param, "{extra}: {body}");
+    }
+    // Tools that are not to be used need no template that knows them.
+    assert_eq!(chat(&host, json!({"tools": tool, "tool_choice": "none"})).await.status(), 200);
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_leaves_frees_all_of_its_choices() {
+    let host = Host::start(Config { prefix_caching: false, ..config() }).await;
+    let endless = json!({"prompt": ["one", "two"], "n": 6, "ignore_eos": true, "max_tokens": 1_500});
+    let stream = common::first_chunk(host.complete(endless.clone()).await).await;
+    host.until("all twelve run", |s| s["queue"]["running"] == 12).await;
+    drop(stream);
+    let state = host.until("none is left", |s| s["queue"]["running"] == 0).await;
+    assert_eq!(state["memory"]["free"], state["memory"]["total"]);
+    assert_eq!(state["counters"]["finished"]["cancelled"], 12);
+    // The same where it waits for one body, and where some of them still wait.
+    host.server.engine().hold_steps();
+    let mut body = common::request(endless);
+    body["stream"] = json!(false);
+    let send = host.client.post(host.url("/v1/completions")).json(&body).send();
+    let waiting = tokio::spawn(async move { drop(send.await) });
+    host.until("all twelve wait", |s| s["counters"]["submitted"] == 24).await;
+    waiting.abort();
+    host.server.engine().release_steps();
+    host.until("none is left", |s| s["counters"]["finished"]["cancelled"] == 24).await;
+    // An operator ends all choices of a request by its id.
+    let fields = common::request(json!({"n": 3, "ignore_eos": true, "max_tokens": 1_500}));
+    let named = host.client.post(host.url("/v1/completions")).header("x-request-id", "three").json(&fields);
+    let stream = named.send().await.unwrap();
+    let ended: Value = host
+        .admin(reqwest::Method::DELETE, "/admin/requests/three")
+        .send()
+        .await
+        .unwrap()
+        .json()
+        .await
+        .unwrap();
+    assert_eq!(ended["ids"].as_array().unwrap().len(), 3, "{ended}");
+    let events = common::events(stream).await;
+    assert_eq!(events.last().unwrap().1["finish_reasons"], json!(["cancelled", "cancelled", "cancelled"]));
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_reader_of_several_choices_loses_all_of_them_and_nobody_else_any() {
+    let bounds = Bounds { stream_events: 32, ..Bounds::default() };
+    let host = Host::start(Config { bounds, ..config() }).await;
+    // Far more than sockets hold: each token comes with twenty alternatives.
+    let fields =
+        json!({"n": 4, "ignore_eos": true, "max_tokens": 2_000, "logprobs": 20, "stream_options": {}});
+    let slow = host.complete(fields).await;
+    let state = host.until("it is given up", |s| s["counters"]["finished"]["cancelled"] == 4).await;
+    assert_eq!(state["queue"]["running"], 0);
+    let text = slow.text().await.unwrap();
+    assert!(
+        text.contains("slow_reader") && text.ends_with("data: [DONE]\n\n"),
+        "{}",
+        &text[text.len() - 300..]
+    );
+    assert_eq!(token_ids(&host.events(json!({"ignore_eos": true})).await).len(), 8, "it serves on");
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn models_tools_and_documents_are_found() {
+    let host = Host::start(config()).await;
+    let get = async |path: &str| {
+        let answer = host.client.get(host.url(path)).send().await.unwrap();
+        (answer.status().as_u16(), answer.json::<Value>().await.unwrap())
+    };
+    assert_eq!(get("/v1/models/demo").await.1["id"], "demo");
+    let (status, body) = get("/v1/models/no%2Fsuch").await;
+    assert_eq!((status, &body["error"]["code"]), (404, &json!("model_not_found")));
+    assert!(body["error"]["message"].as_str().unwrap().contains("no/such"), "{body}");
+    let (status, document) = get("/openapi.json").await;
+    assert_eq!((status, &document["openapi"]), (200, &json!("3.1.0")));
+    let body: Value = host
+        .post(
+            "/tokenize",
+            &json!({"prompt": "Hello", "return_token_strs": true, "add_special_tokens": false}),
+        )
+        .await
+        .json()
+        .await
+        .unwrap();
+    let strings: String =
+        body["token_strs"].as_array().unwrap().iter().map(|s| s.as_str().unwrap()).collect();
+    assert_eq!(strings, "Hello");
+    host.server.shutdown().await;
+}

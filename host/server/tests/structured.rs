@@ -1,0 +1,203 @@
+//! Output that must be something, and calls of functions: valid however unwilling the model, and nothing that
+//! a client asks for ends the engine.
+
+mod common;
+
+use common::{Host, config, model_with_tools, parse_events, request};
+use infer_server::config::Config;
+use serde_json::{Value, json};
+
+/// One choice's text.
+async fn complete(host: &Host, extra: Value) -> (String, Value) {
+    let mut body = request(json!({"stream": false, "max_tokens": 400, "temperature": 1.0, "seed": 7}));
+    for (key, value) in extra.as_object().unwrap() {
+        body[key] = value.clone();
+    }
+    let answer = host.post("/v1/completions", &body).await;
+    let (status, body) = (answer.status(), answer.json::<Value>().await.unwrap());
+    assert_eq!(status, 200, "{extra}: {body}");
+    (body["choices"][0]["text"].as_str().unwrap().to_owned(), body)
+}
+
+fn person() -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 12},
+            "age": {"type": "integer", "minimum": 1, "maximum": 99},
+            "role": {"enum": ["scheduler", "cache"]},
+            "tags": {"type": "array", "items": {"type": "boolean"}, "maxItems": 3}
+        },
+        "required": ["name", "age", "role", "tags"],
+        "additionalProperties": false
+    })
+}
+
+fn assert_person(text: &str) {
+    let value: Value = serde_json::from_str(text).unwrap_or_else(|e| panic!("{text:?}: {e}"));
+    assert_eq!(value.as_object().unwrap().len(), 4, "{text}");
+    assert!((1..=99).contains(&value["age"].as_u64().unwrap()), "{text}");
+    assert!(["scheduler", "cache"].contains(&value["role"].as_str().unwrap()), "{text}");
+    assert!(value["name"].as_str().unwrap().chars().count() <= 12, "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_form_is_kept_to_by_a_model_that_knows_none() {
+    let host = Host::start(config()).await;
+    let schema = json!({"type": "json_schema", "json_schema": {"name": "person", "schema": person()}});
+    for seed in 0..3 {
+        let (text, body) = complete(&host, json!({"response_format": schema, "seed": seed})).await;
+        assert_person(&text);
+        assert_eq!(body["choices"][0]["finish_reason"], "stop");
+    }
+    let (text, _) = complete(&host, json!({"structured_outputs": {"json": person()}})).await;
+    assert_person(&text);
+    let (text, _) = complete(&host, json!({"structured_outputs": {"regex": "[a-f]{3}-[0-9]{2}"}})).await;
+    assert!(text.len() == 6 && text.as_bytes()[3] == b'-', "{text:?}");
+    let (text, _) = complete(&host, json!({"structured_outputs": {"choice": ["yes \"so\"", "nö"]}})).await;
+    assert!(["yes \"so\"", "nö"].contains(&text.as_str()), "{text:?}");
+    let grammar = "start: sum\nsum: NUMBER (\"+\" NUMBER)~1..2\nNUMBER: /[1-9][0-9]?/\n";
+    let (text, _) = complete(&host, json!({"structured_outputs": {"grammar": grammar}})).await;
+    assert!(text.split('+').all(|n| n.parse::<u32>().is_ok()) && text.contains('+'), "{text:?}");
+    // An object of any kind may be longer than there is room for, but begins as one.
+    let format = json!({"type": "json_object"});
+    let (text, _) = complete(&host, json!({"response_format": format})).await;
+    assert!(text.starts_with('{'), "{text:?}");
+
+    // With choices, log-probabilities, an end that is held back, in a chat, streamed.
+    let fields =
+        json!({"response_format": schema, "n": 3, "logprobs": 1, "min_tokens": 390, "temperature": 1.0});
+    let (_, body) = complete(&host, fields).await;
+    for choice in body["choices"].as_array().unwrap() {
+        assert_person(choice["text"].as_str().unwrap());
+    }
+    let chat = json!({"model": "demo", "messages": [{"role": "user", "content": "Who are you?"}],
+        "response_format": schema, "stream": true, "seed": 1});
+    let answer = host.post("/v1/chat/completions", &chat).await;
+    let chunks = parse_events(&answer.text().await.unwrap());
+    let text: String =
+        chunks.iter().filter_map(|(_, c)| c["choices"][0]["delta"]["content"].as_str()).collect();
+    assert_person(&text);
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shapes_that_can_t_be_are_422_and_the_engine_lives_on() {
+    let host = Host::start(config()).await;
+    let nested = |open: &str, inner: &str, close: &str, n: usize| open.repeat(n) + inner + &close.repeat(n);
+    let mut deep = json!({"type": "object"});
+    for _ in 0..60 {
+        deep = json!({"type": "object", "properties": {"a": deep}, "required": ["a"]});
+    }
+    let many: serde_json::Map<String, Value> = (0..5_000)
+        .map(|n| (format!("key_{n}"), json!({"type": "string", "pattern": "^(a|b)*c{3,900}$"})))
+        .collect();
+    let cases = [
+        json!({"response_format": {"type": "json_schema"}}),
+        json!({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "nothing"}}}}),
+        json!({"response_format": {"type": "json_schema", "json_schema": {"schema": {"$ref": "#/nowhere"}}}}),
+        json!({"structured_outputs": {"json": {"allOf": [{"type": "string"}, {"type": "number"}]}}}),
+        json!({"structured_outputs": {"json": deep}}),
+        json!({"structured_outputs": {"json": "{"}}),
+        json!({"structured_outputs": {"json": {"$ref": "https://example.com/schema.json"}}}),
+        json!({"structured_outputs": {"json": {"type": "object", "properties": many}}}),
+        json!({"structured_outputs": {"regex": "a("}}),
+        json!({"structured_outputs": {"regex": nested("(", "a", ")", 2_000)}}),
+        json!({"structured_outputs": {"regex": "(?=look)ahead"}}),
+        json!({"structured_outputs": {"grammar": "start: nothing"}}),
+        json!({"structured_outputs": {"grammar": nested("start: (", "\"a\"", ")", 500)}}),
+        json!({"structured_outputs": {"grammar": "start: /a/ start:"}}),
+        json!({"structured_outputs": {"choice": []}}),
+        json!({"structured_outputs": {}}),
+        json!({"structured_outputs": {"regex": "a", "json_object": true}}),
+        json!({"structured_outputs": {"regx": "a"}}),
+        json!({"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}}),
+        json!({"structured_outputs": {"regex": "a"}, "ignore_eos": true}),
+    ];
+    for fields in cases {
+        let shown: String = fields.to_string().chars().take(120).collect();
+        let answer = host.complete(fields).await;
+        let (status, body) = (answer.status().as_u16(), answer.text().await.unwrap());
+        assert!([400, 422].contains(&status), "{shown}: {status} {body}");
+        assert!(body.len() < 1_500 && !body.contains("backtrace"), "{shown}: {body}");
+    }
+    // These may be taken or not; what counts is that they end.
+    let heavy = [
+        json!({"structured_outputs": {"regex": "(a{1,1000}){1,1000}{1,1000}"}}),
+        json!({"structured_outputs": {"regex": "(a|b|ab)*(c|d|cd)*[a-z]{0,300}.*x.{100}y"}}),
+        json!({"structured_outputs": {"grammar": "start: a\na: a a | \"x\" | \"y\" | \"\""}}),
+        json!({"structured_outputs": {"json": {"$defs": {"n": {"type": "object",
+            "properties": {"l": {"$ref": "#/$defs/n"}, "r": {"$ref": "#/$defs/n"}}}}, "$ref": "#/$defs/n"}}}),
+    ];
+    for fields in heavy {
+        let answer = host.complete(fields).await;
+        answer.text().await.unwrap();
+    }
+    assert_eq!(complete(&host, json!({"structured_outputs": {"choice": ["on"]}})).await.0, "on");
+    host.server.shutdown().await;
+}
+
+fn tools() -> Value {
+    let coordinates = json!({"type": "object", "properties": {"x": {"type": "integer", "minimum": 0, "maximum": 9}},
+        "required": ["x"], "additionalProperties": false});
+    json!([
+        {"type": "function", "function": {"name": "move_to", "description": "Moves.", "parameters": coordinates}},
+        {"type": "function", "function": {"name": "stop", "parameters": {"type": "object", "additionalProperties": false}}},
+    ])
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_that_have_to_come_come_whole_and_streamed() {
+    for style in ["hermes", "llama"] {
+        let folder = model_with_tools(style);
+        let host = Host::start(Config { model: folder.path().display().to_string(), ..config() }).await;
+        let name = folder.path().file_name().unwrap().to_string_lossy().into_owned();
+        let mut body = json!({"model": name, "messages": [{"role": "user", "content": "Go."}], "tools": tools(),
+            "tool_choice": {"type": "function", "function": {"name": "move_to"}}, "max_tokens": 120, "seed": 5});
+        let answer = host.post("/v1/chat/completions", &body).await;
+        let (status, whole) = (answer.status(), answer.json::<Value>().await.unwrap());
+        assert_eq!(status, 200, "{whole}");
+        let choice = &whole["choices"][0];
+        assert_eq!(
+            (&choice["finish_reason"], &choice["message"]["content"]),
+            (&json!("tool_calls"), &Value::Null)
+        );
+        let call = &choice["message"]["tool_calls"][0];
+        assert_eq!((&call["type"], &call["function"]["name"]), (&json!("function"), &json!("move_to")));
+        let arguments: Value = serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
+        assert!((0..=9).contains(&arguments["x"].as_u64().unwrap()), "{call}");
+
+        body["stream"] = json!(true);
+        let answer = host.post("/v1/chat/completions", &body).await;
+        let chunks = parse_events(&answer.text().await.unwrap());
+        let parts: Vec<&Value> = chunks
+            .iter()
+            .filter_map(|(_, c)| c["choices"][0]["delta"]["tool_calls"].as_array())
+            .flatten()
+            .collect();
+        assert!(parts.iter().all(|part| part["index"] == 0), "{parts:?}");
+        assert_eq!(parts[0]["function"]["name"], "move_to");
+        assert!(parts[0]["id"].as_str().unwrap().starts_with("call_"));
+        assert!(parts[1..].iter().all(|part| part.get("id").is_none()));
+        let streamed: String =
+            parts.iter().filter_map(|part| part["function"]["arguments"].as_str()).collect();
+        assert_eq!(serde_json::from_str::<Value>(&streamed).unwrap(), arguments);
+        assert_eq!(chunks[chunks.len() - 2].1["choices"][0]["finish_reason"], "tool_calls");
+
+        // Any of them, one at most; then its answer goes back.
+        body["stream"] = json!(false);
+        body["tool_choice"] = json!("required");
+        body["parallel_tool_calls"] = json!(false);
+        let whole: Value = host.post("/v1/chat/completions", &body).await.json().await.unwrap();
+        let message = whole["choices"][0]["message"].clone();
+        assert_eq!(message["tool_calls"].as_array().unwrap().len(), 1, "{whole}");
+        body["messages"].as_array_mut().unwrap().extend([
+            message.clone(),
+            json!({"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "done"}),
+        ]);
+        body["tool_choice"] = json!("auto");
+        let answer = host.post("/v1/chat/completions", &body).await;
+        assert_eq!(answer.status(), 200, "{:?}", answer.text().await);
+        host.server.shutdown().await;
+    }
+}

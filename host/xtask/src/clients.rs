@@ -1,0 +1,49 @@
+//! The world's clients: installed from their registries, then run against a host by `tests/clients.rs`.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::cargo::{cargo, run, target_dir};
+
+const PYTHON: &[&str] =
+    &["openai>=2,<3", "langchain-openai>=1,<2", "litellm>=1.80,<2", "mcp", "schemathesis>=4,<5"];
+const NODE: &[&str] =
+    &["openai@7", "openai4@npm:openai@4.104.0", "ai@7", "@ai-sdk/openai-compatible@3", "zod@4"];
+
+/// Installs what can be had, says what can't, runs all that is there.
+pub fn clients(args: &[String]) -> Result<(), String> {
+    let folder = target_dir().join("clients");
+    std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    for (name, installed) in [("Python", python(&folder)), ("JavaScript", node(&folder))] {
+        if let Err(why) = installed {
+            eprintln!("{name} clients that are not there yet are skipped: {why}");
+        }
+    }
+    let mut tests = cargo(&["test", "--workspace", "--all-features", "--test", "clients", "--"]);
+    tests.args(["--include-ignored", "--nocapture", "--test-threads", "1"]).args(args);
+    run(tests.env("INFER_CLIENTS", &folder))
+}
+
+fn python(folder: &Path) -> Result<(), String> {
+    let venv = folder.join("venv");
+    if !venv.join("bin").join("python").exists() {
+        run(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
+    }
+    // Its resolver needs seconds where pip's needs minutes.
+    let bin = venv.join("bin");
+    run(Command::new(bin.join("python")).args(["-m", "pip", "install", "--quiet", "uv"]))?;
+    let mut install = Command::new(bin.join("uv"));
+    run(install.args(["pip", "install", "--quiet", "--python"]).arg(bin.join("python")).args(PYTHON))
+}
+
+fn node(folder: &Path) -> Result<(), String> {
+    let folder = folder.join("node");
+    std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let manifest = folder.join("package.json");
+    if !manifest.exists() {
+        std::fs::write(&manifest, "{\"private\": true}\n")
+            .map_err(|e| format!("{}: {e}", manifest.display()))?;
+    }
+    let mut install = Command::new("npm");
+    run(install.current_dir(&folder).args(["install", "--silent", "--no-audit", "--no-fund"]).args(NODE))
+}
