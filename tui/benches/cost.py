@@ -62,7 +62,7 @@ def measure(pid, seconds):
     after = times(pid)
     spent = {key: after[key] - before.get(key, 0.0) for key in after}
     everything = sum(spent.values()) / passed * 100
-    compute = ("engine", "infer-compute", "infer-worker")
+    compute = ("engine", "infer-kernel")
     around = sum(s for (_, name), s in spent.items() if not name.startswith(compute)) / passed * 100
     return everything, around
 
