@@ -6,7 +6,8 @@ use std::hint::black_box;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use half::bf16;
 use infer_kernels::{
-    AttentionParams, Cpu, Format, Inputs, Packer, PagedLayer, PagedLayout, PagedQuery, Rows, Then,
+    Arena, AttentionParams, Cpu, Format, Inputs, Packer, PagedLayer, PagedLayout, PagedQuery, QueryRun, Rows,
+    Then,
 };
 
 fn numbers(count: usize) -> Vec<f32> {
@@ -81,14 +82,16 @@ fn attention(criterion: &mut Criterion) {
         [("decode", 512_usize, 1_usize), ("decode", 4_096, 1), ("prefill", 512, 128)]
     {
         let blocks = context.div_ceil(layout.block_size);
-        let mut layer = PagedLayer::<bf16>::try_new(layout, blocks).expect("small");
+        let mut layer = PagedLayer::<bf16>::new(layout, blocks, &mut Arena::default()).expect("small");
         let slots: Vec<u32> = (0..context as u32).collect();
         let kv = numbers(context * width);
         layer.write(&slots, Rows::dense(&kv, width), Rows::dense(&kv, width));
         // Every other block first, so that the table is no identity.
         let tables: Vec<u32> = (0..blocks as u32).step_by(2).chain((1..blocks as u32).step_by(2)).collect();
         let positions: Vec<u32> = (context - tokens..context).map(|p| p as u32).collect();
-        let spans = vec![(0, blocks as u32); tokens];
+        let mut runs = Vec::new();
+        QueryRun { first: 0, count: tokens as u32, table_start: 0, table_len: blocks as u32 }
+            .split(&mut runs);
         let q = numbers(tokens * params.heads * layout.head_dim);
         let mut out = vec![0.0; q.len()];
         let seen: usize = positions.iter().map(|p| *p as usize + 1).sum();
@@ -98,7 +101,7 @@ fn attention(criterion: &mut Criterion) {
                 let query = PagedQuery {
                     q: Rows::dense(black_box(&q), params.heads * layout.head_dim),
                     positions: &positions,
-                    spans: &spans,
+                    runs: &runs,
                     tables: &tables,
                 };
                 cpu.paged_attention(&layer, &params, query, &mut out);

@@ -6,33 +6,35 @@ use half::bf16;
 use crate::simd::Simd;
 
 use crate::cpu::attention::{Context, attend};
+use crate::cpu::block::Queries;
+use crate::memory::Plain;
 use crate::simd::Isa;
 
 mod sealed {
-    use super::{Context, Isa};
+    use super::{Context, Isa, Queries};
 
     /// Closes [`super::Element`], and has the hot loops compiled in this crate, with its own settings.
     pub trait Sealed: Sized {
-        fn attend(isa: Isa, context: Context<'_, Self>, q: &[f32], out: &mut [f32]);
+        fn attend(isa: Isa, context: Context<'_, Self>, queries: Queries);
     }
 }
 
 pub(crate) use sealed::Sealed;
 
 impl Sealed for f32 {
-    fn attend(isa: Isa, context: Context<'_, Self>, q: &[f32], out: &mut [f32]) {
-        attend(isa, context, q, out);
+    fn attend(isa: Isa, context: Context<'_, Self>, queries: Queries) {
+        attend(isa, context, queries);
     }
 }
 
 impl Sealed for bf16 {
-    fn attend(isa: Isa, context: Context<'_, Self>, q: &[f32], out: &mut [f32]) {
-        attend(isa, context, q, out);
+    fn attend(isa: Isa, context: Context<'_, Self>, queries: Queries) {
+        attend(isa, context, queries);
     }
 }
 
 /// A storage type.
-pub trait Element: Sealed + Copy + Send + Sync + 'static {
+pub trait Element: Sealed + Plain {
     /// Zero.
     const ZERO: Self;
 
@@ -75,7 +77,7 @@ impl Element for bf16 {
 
     #[inline(always)]
     fn from_f32(value: f32) -> Self {
-        bf16::from_f32(value)
+        bf16::from_bits(nearest_bf16(value))
     }
 
     #[inline(always)]
@@ -88,6 +90,14 @@ impl Element for bf16 {
         // SAFETY: the caller's promise.
         unsafe { simd.load_bf16(from) }
     }
+}
+
+/// The bits of the nearest bf16, ties to even; a NaN stays one. Without a branch, so that loops become lanes.
+#[inline(always)]
+pub(crate) fn nearest_bf16(x: f32) -> u16 {
+    let bits = x.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+    (if x.is_nan() { 0x7fc0 } else { rounded }) as u16
 }
 
 /// Zeros, or an error where memory for them can't be had.

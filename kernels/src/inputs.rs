@@ -3,15 +3,19 @@
 //! even; int8 by groups of 32 with an f32 scale each. The buffers are reused.
 
 use crate::cpu::Shared;
+use crate::element::nearest_bf16;
 use crate::matrix::{Format, GROUP};
+use crate::simd::Isa;
 
 /// Inputs of a product.
 #[derive(Debug)]
 pub struct Inputs {
     format: Format,
+    /// Numbers in bf16 lie in pairs; otherwise each is widened, for instruction sets that multiply so.
+    pairs: bool,
     rows: usize,
     width: usize,
-    /// An f32, two bf16 or four bytes each.
+    /// An f32, one bf16 or two, or four bytes each.
     words: Vec<u32>,
     /// One per row and group (int8).
     scales: Vec<f32>,
@@ -22,7 +26,7 @@ pub struct Inputs {
 impl Default for Inputs {
     fn default() -> Self {
         let (words, scales, offsets) = Default::default();
-        Self { format: Format::F32, rows: 0, width: 0, words, scales, offsets }
+        Self { format: Format::F32, pairs: false, rows: 0, width: 0, words, scales, offsets }
     }
 }
 
@@ -52,7 +56,8 @@ impl Inputs {
         for (i, out) in out.iter_mut().enumerate() {
             *out = match self.format {
                 Format::F32 => f32::from_bits(words[i]),
-                Format::Bf16 => f32::from_bits(words[i / 2] >> (i % 2 * 16) << 16),
+                Format::Bf16 if self.pairs => f32::from_bits(words[i / 2] >> (i % 2 * 16) << 16),
+                Format::Bf16 => f32::from_bits(words[i]),
                 Format::Int8 => {
                     let integer = (words[i / 4] >> (i % 4 * 8)) as u8 as i8;
                     f32::from(integer) * self.scales[row * self.groups() + i / GROUP]
@@ -63,7 +68,7 @@ impl Inputs {
 
     /// Words from one row to the next.
     pub(crate) fn stride(&self) -> usize {
-        stride(self.format, self.width)
+        stride(self.format, self.pairs, self.width)
     }
 
     /// Where row `row` starts.
@@ -81,14 +86,15 @@ impl Inputs {
     }
 
     /// Takes up another shape. What it holds is then arbitrary: each row must be written.
-    pub(crate) fn reshape(&mut self, format: Format, rows: usize, width: usize) -> Writer {
-        (self.format, self.rows, self.width) = (format, rows, width);
+    pub(crate) fn reshape(&mut self, isa: Isa, format: Format, rows: usize, width: usize) -> Writer {
+        (self.format, self.pairs, self.rows, self.width) = (format, isa.takes_pairs(), rows, width);
         let groups = if format == Format::Int8 { rows * self.groups() } else { 0 };
         self.words.resize(rows * self.stride(), 0);
         self.scales.resize(groups, 0.0);
         self.offsets.resize(groups, 0);
         Writer {
             format,
+            pairs: self.pairs,
             width,
             words: Shared(self.words.as_mut_ptr()),
             scales: Shared(self.scales.as_mut_ptr()),
@@ -96,15 +102,21 @@ impl Inputs {
         }
     }
 
+    /// Whether numbers lie as an instruction set reads them.
+    pub(crate) fn suit(&self, isa: Isa) -> bool {
+        self.format != Format::Bf16 || self.pairs == isa.takes_pairs()
+    }
+
     fn groups(&self) -> usize {
         self.width.div_ceil(GROUP)
     }
 }
 
-fn stride(format: Format, width: usize) -> usize {
+fn stride(format: Format, pairs: bool, width: usize) -> usize {
     match format {
         Format::F32 => width,
-        Format::Bf16 => width.div_ceil(2),
+        Format::Bf16 if pairs => width.div_ceil(2),
+        Format::Bf16 => width.next_multiple_of(2),
         Format::Int8 => width.div_ceil(GROUP) * (GROUP / 4),
     }
 }
@@ -123,6 +135,7 @@ pub(crate) struct View {
 #[derive(Clone, Copy)]
 pub(crate) struct Writer {
     format: Format,
+    pairs: bool,
     width: usize,
     words: Shared<u32>,
     scales: Shared<f32>,
@@ -139,13 +152,28 @@ impl Writer {
     #[inline(always)]
     pub(crate) unsafe fn write(self, row: usize, start: usize, numbers: &[f32]) {
         debug_assert!(start.is_multiple_of(GROUP) && start + numbers.len() <= self.width);
-        let words = stride(self.format, self.width) * row;
+        let words = stride(self.format, self.pairs, self.width) * row;
         // SAFETY: the caller's promise; the padding of the last group or pair belongs to the row.
         unsafe {
             match self.format {
                 Format::F32 => {
                     let to = self.words.get().add(words + start).cast::<f32>();
                     std::ptr::copy_nonoverlapping(numbers.as_ptr(), to, numbers.len());
+                }
+                Format::Bf16 if !self.pairs => {
+                    let to = self.words.get().add(words + start);
+                    let wide = |x: f32| u32::from(nearest_bf16(x)) << 16;
+                    match numbers.as_array::<GROUP>() {
+                        Some(numbers) => to.cast::<[u32; GROUP]>().write(numbers.map(wide)),
+                        None => {
+                            for (i, x) in numbers.iter().enumerate() {
+                                to.add(i).write(wide(*x));
+                            }
+                            if !numbers.len().is_multiple_of(2) {
+                                to.add(numbers.len()).write(0);
+                            }
+                        }
+                    }
                 }
                 Format::Bf16 => {
                     let to = self.words.get().add(words + start / 2).cast::<u16>();
@@ -173,14 +201,6 @@ impl Writer {
             }
         }
     }
-}
-
-/// Rounds to nearest, ties to even; a NaN stays one.
-#[inline(always)]
-fn nearest_bf16(x: f32) -> u16 {
-    let bits = x.to_bits();
-    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
-    (if x.is_nan() { 0x7fc0 } else { rounded }) as u16
 }
 
 /// Integers in -127..=127, their unit, and their sum. A group with a NaN or an infinity gets a NaN as unit, so

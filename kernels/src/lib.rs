@@ -19,15 +19,15 @@ mod simd;
 pub use attention_params::AttentionParams;
 pub use cpu::Cpu;
 pub use cpu::activation::Activation;
-pub use cpu::attention::{MAX_HEAD_DIM, PagedQuery};
+pub use cpu::attention::{MAX_HEAD_DIM, PagedQuery, QueryRun};
 pub use cpu::contiguous::{ContiguousLayer, ContiguousQuery};
 pub use cpu::matmul::Then;
 pub use cpu::norm::{HeadRows, Norm};
-pub use cpu::rope::RopeTable;
+pub use cpu::rope::{Qkv, RopeTable};
 pub use element::Element;
 pub use inputs::Inputs;
 pub use matrix::{Format, Matrix, Packer};
-pub use memory::OutOfMemory;
+pub use memory::{Arena, OutOfMemory, Pages};
 pub use paged::{PagedLayer, PagedLayout};
 pub use simd::Isa;
 

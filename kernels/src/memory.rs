@@ -46,14 +46,30 @@ unsafe impl Plain for f32 {}
 // SAFETY: as above.
 unsafe impl Plain for half::bf16 {}
 
+/// What is asked of the system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pages {
+    /// Huge pages, where it has them.
+    #[default]
+    Huge,
+    /// Small ones, for comparison.
+    Small,
+}
+
 /// Hands out buffers of shared maps, one after another. Memory goes back when a map's last buffer is dropped.
 #[derive(Debug, Default)]
 pub struct Arena {
     current: Option<Arc<Map>>,
     used: usize,
+    pages: Pages,
 }
 
 impl Arena {
+    /// One that asks for pages of this kind.
+    pub fn with_pages(pages: Pages) -> Self {
+        Self { pages, ..Self::default() }
+    }
+
     /// A zeroed buffer of `len` numbers.
     ///
     /// # Errors
@@ -66,7 +82,7 @@ impl Arena {
         let map = match &self.current {
             Some(map) if map.len - self.used >= bytes => Arc::clone(map),
             _ => {
-                let map = Arc::new(Map::new(bytes.max(MAP).next_multiple_of(HUGE))?);
+                let map = Arc::new(Map::new(bytes.max(MAP).next_multiple_of(HUGE), self.pages)?);
                 self.used = 0;
                 Arc::clone(self.current.insert(map))
             }
@@ -141,12 +157,17 @@ unsafe impl Send for Map {}
 unsafe impl Sync for Map {}
 
 impl Map {
-    fn new(len: usize) -> Result<Self, OutOfMemory> {
+    fn new(len: usize, pages: Pages) -> Result<Self, OutOfMemory> {
         let failed = |error: std::io::Error| OutOfMemory { bytes: len, reason: error.to_string() };
         let mut owner = MmapMut::map_anon(len + HUGE).map_err(failed)?;
         #[cfg(target_os = "linux")]
         // A kernel without huge pages refuses; its small ones serve.
-        let _ = owner.advise(memmap2::Advice::HugePage);
+        let _ = owner.advise(match pages {
+            Pages::Huge => memmap2::Advice::HugePage,
+            Pages::Small => memmap2::Advice::NoHugePage,
+        });
+        #[cfg(not(target_os = "linux"))]
+        let _ = pages;
         let skip = owner.as_ptr().align_offset(HUGE);
         // SAFETY: `skip` is below HUGE, by which the map is longer.
         let first = unsafe { owner.as_mut_ptr().add(skip) };

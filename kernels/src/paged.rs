@@ -3,7 +3,9 @@
 //! rows (`[position][dimension]`). Who owns which block is not known here.
 
 use crate::Rows;
-use crate::element::{Element, try_zeros};
+use crate::cpu::Shared;
+use crate::element::Element;
+use crate::memory::{Arena, Numbers, OutOfMemory};
 use crate::simd::LANES;
 
 /// Shape of a block.
@@ -30,20 +32,24 @@ impl PagedLayout {
 }
 
 /// Keys and values of one layer, for all blocks.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct PagedLayer<T> {
     layout: PagedLayout,
     blocks: usize,
     /// Padded, so that a vector load at the last position stays inside.
-    pub(crate) keys: Vec<T>,
-    pub(crate) values: Vec<T>,
+    pub(crate) keys: Numbers<T>,
+    pub(crate) values: Numbers<T>,
 }
 
 impl<T: Element> PagedLayer<T> {
-    /// A pool of `blocks` blocks, or an error where memory for it can't be had.
-    pub fn try_new(layout: PagedLayout, blocks: usize) -> Result<Self, std::collections::TryReserveError> {
+    /// A pool of `blocks` blocks in memory of `arena`, which layers share; pages are taken when they are first
+    /// written.
+    ///
+    /// # Errors
+    /// Where memory can't be had.
+    pub fn new(layout: PagedLayout, blocks: usize, arena: &mut Arena) -> Result<Self, OutOfMemory> {
         let len = blocks.saturating_mul(layout.block_len()).saturating_add(LANES);
-        Ok(Self { layout, blocks, keys: try_zeros(len)?, values: try_zeros(len)? })
+        Ok(Self { layout, blocks, keys: arena.numbers(len)?, values: arena.numbers(len)? })
     }
 
     /// Its shape.
@@ -64,25 +70,36 @@ impl<T: Element> PagedLayer<T> {
 
     /// Stores token `i`'s keys and values (rows of `kv_heads * head_dim`) at `slots[i] = block * block_size +
     /// offset`.
+    ///
+    /// # Panics
+    /// Where a slot is beyond the pool or rows are too narrow.
     pub fn write(&mut self, slots: &[u32], keys: Rows<'_>, values: Rows<'_>) {
-        let PagedLayout { block_size, kv_heads, head_dim } = self.layout;
-        for (token, slot) in slots.iter().enumerate() {
-            let (block, offset) = (*slot as usize / block_size, *slot as usize % block_size);
-            assert!(block < self.blocks, "slot {slot} is beyond the pool of {} blocks", self.blocks);
-            let (key, value) = (keys.row(token), values.row(token));
-            for head in 0..kv_heads {
-                let start = self.layout.head_start(block, head);
-                let from = head * head_dim..(head + 1) * head_dim;
-                let column = self.keys[start + offset..].iter_mut().step_by(block_size);
-                for (to, from) in column.zip(&key[from.clone()]) {
-                    *to = T::from_f32(*from);
-                }
-                let row = &mut self.values[start + offset * head_dim..][..head_dim];
-                for (to, from) in row.iter_mut().zip(&value[from]) {
-                    *to = T::from_f32(*from);
-                }
+        let (layout, heads) = (self.layout, self.heads(slots));
+        for head in 0..layout.kv_heads {
+            let part = head * layout.head_dim..(head + 1) * layout.head_dim;
+            for (token, slot) in slots.iter().enumerate() {
+                let (key, value) = (&keys.row(token)[part.clone()], &values.row(token)[part.clone()]);
+                // SAFETY: the slot was checked, and nobody else has the layer.
+                unsafe { heads.store(*slot, head, key, value) };
             }
         }
+    }
+
+    /// The pool for writers of different heads, at these slots.
+    ///
+    /// # Panics
+    /// Where a slot is beyond the pool.
+    pub(crate) fn heads(&mut self, slots: &[u32]) -> Heads<T> {
+        let slots_in_all = self.blocks * self.layout.block_size;
+        for slot in slots {
+            assert!(
+                (*slot as usize) < slots_in_all,
+                "slot {slot} is beyond the pool of {} blocks",
+                self.blocks
+            );
+        }
+        let (keys, values) = (Shared(self.keys.as_mut_ptr()), Shared(self.values.as_mut_ptr()));
+        Heads { layout: self.layout, keys, values }
     }
 
     /// Copies the first `tokens` keys and values of a block to another.
@@ -98,6 +115,41 @@ impl<T: Element> PagedLayer<T> {
                 self.keys.copy_within(row..row + tokens, target + dimension * block_size);
             }
             self.values.copy_within(source..source + tokens * head_dim, target);
+        }
+    }
+}
+
+/// Where keys and values are written, each head by one thread.
+#[derive(Clone, Copy)]
+pub(crate) struct Heads<T> {
+    layout: PagedLayout,
+    keys: Shared<T>,
+    values: Shared<T>,
+}
+
+impl<T: Element> Heads<T> {
+    /// Stores one head's key and value of a token.
+    ///
+    /// # Safety
+    /// The slot was given to [`PagedLayer::heads`], the layer lives, and nobody else uses this head.
+    #[inline(always)]
+    pub(crate) unsafe fn store(self, slot: u32, head: usize, key: &[f32], value: &[f32]) {
+        let PagedLayout { block_size, kv_heads, head_dim } = self.layout;
+        assert!(
+            head < kv_heads && key.len() == head_dim && value.len() == head_dim,
+            "a head is {head_dim} wide"
+        );
+        let (block, offset) = (slot as usize / block_size, slot as usize % block_size);
+        let start = self.layout.head_start(block, head);
+        // SAFETY: the head lies in the pool; a key is a column of it and a value a row.
+        unsafe {
+            let (keys, values) = (self.keys.get().add(start + offset), self.values.get().add(start));
+            for (d, key) in key.iter().enumerate() {
+                keys.add(d * block_size).write(T::from_f32(*key));
+            }
+            for (d, value) in value.iter().enumerate() {
+                values.add(offset * head_dim + d).write(T::from_f32(*value));
+            }
         }
     }
 }

@@ -6,8 +6,8 @@ mod common;
 use common::{FORMATS, Paged, loaded, packed, packed_gated, random, seeds, unpacked_inputs};
 use half::bf16;
 use infer_kernels::{
-    Activation, AttentionParams, Cpu, Element, Inputs, Isa, Matrix, PagedLayer, PagedLayout, PagedQuery,
-    Rows, Then,
+    Activation, Arena, AttentionParams, Cpu, Element, Inputs, Isa, Matrix, PagedLayer, PagedLayout,
+    PagedQuery, Rows, Then,
 };
 
 fn bits(numbers: &[f32]) -> Vec<u32> {
@@ -120,7 +120,7 @@ fn attend<T: Element>(
     let query = PagedQuery {
         q: Rows::dense(&q[first * width..], width),
         positions: &paged.positions[first..],
-        spans: &paged.spans[first..],
+        runs: &paged.runs(first),
         tables: &paged.tables,
     };
     cpu.paged_attention(&paged.layer, params, query, &mut out);
@@ -154,7 +154,7 @@ fn reblocked<T: Element>(paged: &Paged<T>, block_size: usize) -> Paged<T> {
     let layout = PagedLayout { block_size, ..paged.layout };
     let width = layout.kv_heads * layout.head_dim;
     let blocks: usize = paged.contexts.iter().map(|context| context.len.div_ceil(block_size)).sum();
-    let mut layer = PagedLayer::try_new(layout, blocks).expect("small");
+    let mut layer = PagedLayer::new(layout, blocks, &mut Arena::default()).expect("small");
     layer.fill(f32::NAN);
     let (mut tables, mut of_sequence) = (Vec::new(), Vec::new());
     let mut contexts = Vec::new();

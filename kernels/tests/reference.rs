@@ -5,8 +5,8 @@ mod common;
 use common::{FORMATS, Paged, loaded, packed, packed_gated, random, seeds, unpacked, unpacked_inputs};
 use half::bf16;
 use infer_kernels::{
-    Activation, AttentionParams, ContiguousLayer, ContiguousQuery, Cpu, Element, Format, HeadRows, Inputs,
-    Isa, Norm, PagedQuery, RopeTable, Rows, Then, reference,
+    Activation, Arena, AttentionParams, ContiguousLayer, ContiguousQuery, Cpu, Element, Format, HeadRows,
+    Inputs, Isa, Norm, PagedLayer, PagedLayout, PagedQuery, Qkv, QueryRun, RopeTable, Rows, Then, reference,
 };
 
 fn cpus() -> impl Iterator<Item = Cpu> {
@@ -172,23 +172,51 @@ fn norms_match_for_rows_and_for_heads() {
 }
 
 #[test]
-fn rope_turns_each_head_by_its_position() {
+fn rope_turns_queries_and_keys_by_their_position_and_stores_what_was_turned() {
     let mut random = random(1);
     let frequencies: Vec<f32> = (0..12).map(|i| 10_000_f32.powf(-i as f32 / 12.0)).collect();
     let table = RopeTable::new(&frequencies, 900, 1.0);
-    let positions = [0, 899, 17];
-    let data = random.numbers(3 * 100);
-    for cpu in cpus() {
+    let (positions, slots, heads, kv_heads, width) = ([0, 899, 17], [7, 12, 9], 4, 2, 24);
+    let stride = (heads + 2 * kv_heads) * width;
+    let data = random.numbers(3 * stride);
+    for cpu in cpus().chain([Cpu::new(3).unwrap()]) {
         let mut turned = data.clone();
-        let heads = HeadRows { rows: 3, stride: 100, offset: 24, heads: 3 };
-        cpu.rope(&mut turned, heads, &positions, &table);
+        let mut qkv = Qkv { data: &mut turned, heads, kv_heads, positions: &positions, rope: &table };
+        let layout = PagedLayout { block_size: 4, kv_heads, head_dim: width };
+        let mut layer = PagedLayer::<f32>::new(layout, 4, &mut Arena::default()).unwrap();
+        layer.fill(f32::NAN);
+        cpu.rope_and_store(&mut qkv, &slots, &mut layer);
         for (row, position) in positions.iter().enumerate() {
-            for head in 0..3 {
-                let at = row * 100 + 24 + head * 24..row * 100 + 48 + head * 24;
+            for head in 0..heads + kv_heads {
+                let at = row * stride + head * width..row * stride + (head + 1) * width;
                 let want = reference::rope(&data[at.clone()], &frequencies, *position);
                 assert_close(&turned[at], &want, 1e-5, &format!("position {position}"));
             }
-            assert_eq!(turned[row * 100..row * 100 + 24], data[row * 100..row * 100 + 24]);
+            let values = row * stride + (heads + kv_heads) * width..(row + 1) * stride;
+            assert_eq!(turned[values.clone()], data[values], "values are left alone");
+        }
+        let mut only_turned = data.clone();
+        cpu.rope(&mut Qkv { data: &mut only_turned, heads, kv_heads, positions: &positions, rope: &table });
+        assert_eq!(only_turned, turned);
+        // What was stored is what a plain write stores: both pools answer alike.
+        let mut plain = PagedLayer::<f32>::new(layout, 4, &mut Arena::default()).unwrap();
+        plain.fill(f32::NAN);
+        let rows =
+            |first: usize| Rows { data: &turned, offset: first * width, stride, width: kv_heads * width };
+        plain.write(&slots, rows(heads), rows(heads + kv_heads));
+        for slot in slots {
+            let params = AttentionParams { heads: kv_heads, scale: 1.0, soft_cap: None, window: Some(1) };
+            let q = vec![1.0; kv_heads * width];
+            let [ours, theirs] = [&layer, &plain].map(|layer| {
+                let mut out = vec![f32::NAN; q.len()];
+                let run = QueryRun { first: 0, count: 1, table_start: 0, table_len: 1 };
+                let (positions, tables) = ([slot % 4], [slot / 4]);
+                let q = Rows::dense(&q, q.len());
+                let query = PagedQuery { q, positions: &positions, runs: &[run], tables: &tables };
+                cpu.paged_attention(layer, &params, query, &mut out);
+                out
+            });
+            assert!(ours == theirs && ours.iter().all(|x| x.is_finite()), "slot {slot}");
         }
     }
 }
@@ -234,7 +262,8 @@ fn attention_matches<T: Element>(seed: u64, tolerance: f32) {
     for cpu in cpus() {
         let context = format!("seed {seed}, {:?}, {params:?}, {:?}", cpu.isa(), paged.layout);
         let mut out = vec![f32::NAN; want.len()];
-        let query = PagedQuery { q, positions: &paged.positions, spans: &paged.spans, tables: &paged.tables };
+        let query =
+            PagedQuery { q, positions: &paged.positions, runs: &paged.runs(0), tables: &paged.tables };
         cpu.paged_attention(&paged.layer, &params, query, &mut out);
         assert_close(&out, &want, tolerance, &context);
 
@@ -279,7 +308,7 @@ fn a_copied_block_answers_like_its_source() {
         let query = PagedQuery {
             q: Rows::dense(&q, q.len()),
             positions: &[tokens - 1],
-            spans: &[(0, 1)],
+            runs: &[QueryRun { first: 0, count: 1, table_start: 0, table_len: 1 }],
             tables: table,
         };
         cpu.paged_attention(&paged.layer, &params, query, &mut out);

@@ -5,9 +5,9 @@
 use std::sync::Arc;
 
 use infer_core::Batch;
-use infer_kernels::{Cpu, HeadRows, Inputs, Norm, RopeTable, Rows, Then};
+use infer_kernels::{Cpu, HeadRows, Inputs, Norm, Qkv, RopeTable, Rows, Then};
 
-use crate::cache::{KvStore, Projections};
+use crate::cache::KvStore;
 use crate::config::ModelConfig;
 use crate::weights::{LayerWeights, Linear, Weights};
 
@@ -107,17 +107,12 @@ impl Decoder {
             if let Some(weight) = norm {
                 self.cpu.rms_norm_heads(qkv, heads, weight, config.norm_epsilon);
             }
-            self.cpu.rope(qkv, heads, &batch.positions, rope);
         }
 
-        let part = |offset, width| Rows { data: qkv, offset, stride, width };
-        let projections = Projections {
-            q: part(0, q_width),
-            k: part(q_width, kv_width),
-            v: part(q_width + kv_width, kv_width),
-        };
+        let (heads, kv_heads) = (config.heads, config.kv_heads);
+        let qkv = Qkv { data: qkv, heads, kv_heads, positions: &batch.positions, rope };
         let attended = sized(attended, tokens * q_width);
-        kv.attend(&self.cpu, index, &config.attention(index), batch, projections, attended);
+        kv.attend(&self.cpu, index, &config.attention(index), batch, qkv, attended);
         self.cpu.load(Rows::dense(attended, q_width), tokens, layer.output.matrix.format(), inputs);
         let back = Back { linear: &layer.output, norm: layer.attention_output_norm.as_deref() };
         back.add(&self.cpu, inputs, config, residual, projected, normed);

@@ -21,6 +21,8 @@ pub struct ModelExecutor {
     /// Logits of whole prompts, kept by slot; a slot's memory comes with its first use.
     kept: Vec<Option<Box<[f32]>>>,
     scratch: Vec<f32>,
+    /// Rows of the batch that draw from what was computed.
+    drawing_rows: Vec<usize>,
     forward_passes: u64,
 }
 
@@ -41,6 +43,7 @@ impl ModelExecutor {
             limits,
             kept: vec![None; limits.prompt_cache_entries],
             scratch: Vec::new(),
+            drawing_rows: Vec::new(),
             forward_passes: 0,
         }
     }
@@ -104,8 +107,9 @@ impl ModelExecutor {
     /// Logits of the rows that need them, a few rows at a time.
     fn draw_computed(&mut self, batch: &Batch, output: &mut StepOutput, lost: &mut Vec<usize>) {
         let wanted = |row: &Row| row.token_len > 0 && (row.sample || row.logits_to.is_some());
-        let rows: Vec<usize> = (0..batch.rows.len()).filter(|i| wanted(&batch.rows[*i])).collect();
-        for rows in rows.chunks(LOGIT_ROWS) {
+        self.drawing_rows.clear();
+        self.drawing_rows.extend((0..batch.rows.len()).filter(|i| wanted(&batch.rows[*i])));
+        for rows in self.drawing_rows.chunks(LOGIT_ROWS) {
             let last = |i: &usize| (batch.rows[*i].token_start + batch.rows[*i].token_len) as usize - 1;
             let logits = self.decoder.logits(rows.iter().map(last));
             for (index, logits) in rows.iter().zip(logits.chunks_exact_mut(self.limits.vocab)) {

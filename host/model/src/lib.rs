@@ -14,6 +14,7 @@ mod executor;
 pub mod gguf;
 mod load;
 mod model;
+mod random;
 pub mod sampler;
 pub mod source;
 pub mod stop;

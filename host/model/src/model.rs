@@ -25,7 +25,7 @@ pub struct Model {
     pub dtype: DType,
     /// How its weight matrices are stored.
     pub weight_type: WeightType,
-    weights: Arc<Weights>,
+    pub(crate) weights: Arc<Weights>,
 }
 
 /// How an executor is set up.

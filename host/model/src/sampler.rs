@@ -185,15 +185,23 @@ pub fn logprobs(logits: &[f32], token: u32, count: usize) -> TokenLogprobs {
 
 /// The largest logit and its lowest token. `None` where a logit is NaN or +infinity, or all are -infinity.
 fn best(logits: &[f32]) -> Option<(u32, f32)> {
-    let mut best = (0, f32::NEG_INFINITY);
-    let mut sound = true;
-    for (token, logit) in logits.iter().enumerate() {
-        sound &= *logit < f32::INFINITY;
-        if *logit > best.1 {
-            best = (token, *logit);
+    // Sixteen running maxima are what the compiler makes vectors of; a NaN is lost among them, so it is looked
+    // for by itself.
+    let (mut largest, mut sound) = ([f32::NEG_INFINITY; 16], true);
+    let (parts, rest) = logits.as_chunks::<16>();
+    for part in parts {
+        for (largest, logit) in largest.iter_mut().zip(part) {
+            *largest = if *logit > *largest { *logit } else { *largest };
+            sound &= *logit < f32::INFINITY;
         }
     }
-    (sound && best.1 > f32::NEG_INFINITY).then_some((best.0 as u32, best.1))
+    sound &= rest.iter().all(|logit| *logit < f32::INFINITY);
+    let largest = largest.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max);
+    if !sound || largest == f32::NEG_INFINITY {
+        return None;
+    }
+    let token = logits.iter().position(|logit| *logit == largest)?;
+    Some((token as u32, largest))
 }
 
 /// The token in whose share of the total `at` falls; the last possible one if rounding left it beyond.

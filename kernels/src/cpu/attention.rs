@@ -1,12 +1,15 @@
-//! Paged attention for a flattened batch: decodes and prefill chunks alike, one token and one key head at a time.
+//! Paged attention for a flattened batch: decodes and prefill chunks alike.
 //!
-//! Version 1. The context is cut into tiles of 64 absolute positions. In a tile, the scores of sixteen
+//! Version 2. The context is cut into tiles of 64 absolute positions. In a tile, the scores of sixteen
 //! positions are one vector (keys are stored transposed) and the query heads of a group share each key and
-//! value load; then online softmax (Milakov and Gimelshein 2018) folds the tile in. A token's tiles depend
-//! on its own position and window only, so chunking and batching leave its bits alone, and so does the
-//! block size. Scratch is on the stack and independent of the context. Positions that a token may not see
-//! are never used in arithmetic: a stale NaN there is harmless. Rates: see kernels/README.md.
+//! value load; then online softmax (Milakov and Gimelshein 2018) folds the tile in. A single token reads the
+//! pool directly, several of one sequence go through `block` together. A token's tiles depend on its own
+//! position and window only and either way does the same operations in order, so chunking and batching
+//! leave its bits alone, and so does the block size. Scratch is on the stack and independent of the context.
+//! Positions that a token may not see are never used in arithmetic: a stale NaN there is harmless. Rates:
+//! see kernels/README.md.
 
+use super::block::{self, Queries};
 use super::math::{exp, tanh};
 use super::tile::{accumulate, scores};
 use super::{Cpu, Shared};
@@ -24,18 +27,42 @@ pub(super) const TILE: usize = 64;
 /// Most query heads in one pass over keys.
 const MAX_SHARED: usize = 4;
 
-/// What attends: token `i` is a row of `q`, at `positions[i]`, and finds its context in blocks
-/// `tables[spans[i].0..][..spans[i].1]`.
+/// What attends: tokens are rows of `q`, at `positions`, and find their context through `runs`.
 #[derive(Clone, Copy, Debug)]
 pub struct PagedQuery<'a> {
     /// Rows of `heads * head_dim`.
     pub q: Rows<'a>,
     /// Each token's position; it attends to `0..=position`.
     pub positions: &'a [u32],
-    /// Each token's block table: start and length in `tables`.
-    pub spans: &'a [(u32, u32)],
+    /// All tokens, in order.
+    pub runs: &'a [QueryRun],
     /// Block tables of all sequences.
     pub tables: &'a [u32],
+}
+
+/// Consecutive tokens of one sequence, whose context is in the blocks `tables[table_start..][..table_len]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueryRun {
+    /// First token.
+    pub first: u32,
+    /// How many, at most [`QueryRun::MOST`].
+    pub count: u32,
+    /// Where its block table starts.
+    pub table_start: u32,
+    /// Blocks in it.
+    pub table_len: u32,
+}
+
+impl QueryRun {
+    /// Tokens of a run: what a thread takes at a time.
+    pub const MOST: u32 = block::TOKENS as u32;
+
+    /// Appends the runs of a sequence's `self.count` tokens, which may be more than [`QueryRun::MOST`].
+    pub fn split(self, runs: &mut Vec<Self>) {
+        for at in (0..self.count).step_by(block::TOKENS) {
+            runs.push(Self { first: self.first + at, count: Self::MOST.min(self.count - at), ..self });
+        }
+    }
 }
 
 impl Cpu {
@@ -51,29 +78,34 @@ impl Cpu {
         out: &mut [f32],
     ) {
         let layout = *layer.layout();
-        let tokens = query.positions.len();
         check(layer, params, &query, out.len());
         let group = params.heads / layout.kv_heads;
         let cost = query.positions.iter().map(|p| *p as usize + 1).sum::<usize>();
         let target = Shared(out.as_mut_ptr());
         let isa = self.isa;
-        self.for_each(tokens * layout.kv_heads, 2 * cost * query.q.width, |item| {
-            let (token, head) = (item / layout.kv_heads, item % layout.kv_heads);
-            let (start, len) = query.spans[token];
-            let first = head * group * layout.head_dim;
-            let len_out = group * layout.head_dim;
-            // SAFETY: each token and head is one item, and `out` has a row for each token.
-            let out = unsafe {
-                std::slice::from_raw_parts_mut(target.get().add(token * query.q.width + first), len_out)
-            };
-            let context = Context {
-                layer,
-                params,
-                table: &query.tables[start as usize..(start + len) as usize],
-                head,
-                position: query.positions[token],
-            };
-            T::attend(isa, context, &query.q.row(token)[first..first + len_out], out);
+        self.for_each(query.runs.len() * layout.kv_heads, 2 * cost * query.q.width, |item| {
+            let (run, head) = (&query.runs[item / layout.kv_heads], item % layout.kv_heads);
+            let most = (block::ROWS / group).max(1) as u32;
+            for token in (run.first..run.first + run.count).step_by(most as usize) {
+                let at = head * group * layout.head_dim;
+                let queries = Queries {
+                    q: query.q.row(token as usize)[at..].as_ptr(),
+                    q_stride: query.q.stride,
+                    // SAFETY: each token and head is of one item, and `out` has a row for each token.
+                    out: unsafe { target.get().add(token as usize * query.q.width + at) },
+                    out_stride: query.q.width,
+                    tokens: most.min(run.first + run.count - token) as usize,
+                    group,
+                };
+                let context = Context {
+                    layer,
+                    params,
+                    table: &query.tables[run.table_start as usize..][..run.table_len as usize],
+                    head,
+                    position: query.positions[token as usize],
+                };
+                T::attend(isa, context, queries);
+            }
         });
     }
 }
@@ -90,15 +122,24 @@ fn check<T: Element>(
     assert!(params.heads.is_multiple_of(layout.kv_heads), "query heads must be a multiple of key heads");
     assert_eq!(query.q.width, params.heads * layout.head_dim, "query rows must hold all heads");
     assert_eq!(out_len, tokens * query.q.width, "one output row per token");
-    assert_eq!(query.spans.len(), tokens, "one block table per token");
     query.q.check(tokens);
     let blocks = layer.blocks();
     assert!(query.tables.iter().all(|block| (*block as usize) < blocks), "a table leaves the pool");
-    for (position, (start, len)) in query.positions.iter().zip(query.spans) {
-        assert!((start + len) as usize <= query.tables.len(), "a table leaves the tables");
-        let room = *len as usize * layout.block_size;
-        assert!((*position as usize) < room, "position {position} is beyond its {len} blocks");
+    let mut next = 0;
+    for run in query.runs {
+        assert!(run.first == next && run.count <= QueryRun::MOST, "runs must name all tokens in order");
+        next += run.count;
+        assert!(
+            (run.table_start + run.table_len) as usize <= query.tables.len(),
+            "a table leaves the tables"
+        );
+        let positions = &query.positions[run.first as usize..][..run.count as usize];
+        assert!(positions.windows(2).all(|pair| pair[1] == pair[0] + 1), "positions of a run must follow");
+        let room = run.table_len as usize * layout.block_size;
+        let last = positions.last().map_or(0, |last| *last as usize);
+        assert!(last < room, "position {last} is beyond its {} blocks", run.table_len);
     }
+    assert_eq!(next as usize, tokens, "runs must name all tokens in order");
 }
 
 /// One token's view of one key head. Public only inside a sealed trait.
@@ -110,13 +151,31 @@ pub struct Context<'a, T> {
     pub(super) position: u32,
 }
 
-pub(crate) fn attend<T: Element>(isa: Isa, context: Context<'_, T>, q: &[f32], out: &mut [f32]) {
-    on_isa!(isa, attend_lanes[T: Element](context: Context<'_, T>, q: &[f32], out: &mut [f32]));
+pub(crate) fn attend<T: Element>(isa: Isa, context: Context<'_, T>, queries: Queries) {
+    on_isa!(isa, attend_lanes[T: Element](context: Context<'_, T>, queries: Queries));
+}
+
+#[inline(always)]
+fn attend_lanes<S: Simd, T: Element>(simd: S, context: Context<'_, T>, queries: Queries) {
+    if queries.tokens > 1 {
+        // SAFETY: `paged_attention` checked that queries and results exist; this item alone has them.
+        unsafe { block::attend(simd, &context, queries) };
+    } else {
+        let numbers = queries.group * context.layer.layout().head_dim;
+        // SAFETY: as above.
+        let (q, out) = unsafe {
+            (
+                std::slice::from_raw_parts(queries.q, numbers),
+                std::slice::from_raw_parts_mut(queries.out, numbers),
+            )
+        };
+        one_token(simd, &context, q, out);
+    }
 }
 
 /// Splits a group of query heads into passes that fit the registers.
 #[inline(always)]
-fn attend_lanes<S: Simd, T: Element>(simd: S, context: Context<'_, T>, q: &[f32], out: &mut [f32]) {
+fn one_token<S: Simd, T: Element>(simd: S, context: &Context<'_, T>, q: &[f32], out: &mut [f32]) {
     let width = context.layer.layout().head_dim;
     let mut done = 0;
     while done < q.len() {
@@ -124,11 +183,11 @@ fn attend_lanes<S: Simd, T: Element>(simd: S, context: Context<'_, T>, q: &[f32]
         let (q, out) = (&q[done..], &mut out[done..]);
         done += width
             * match left {
-                1 => pass::<S, T, 1>(simd, &context, q, out),
-                2 => pass::<S, T, 2>(simd, &context, q, out),
-                _ if S::SHARED_QUERIES < 3 => pass::<S, T, 2>(simd, &context, q, out),
-                3 => pass::<S, T, 3>(simd, &context, q, out),
-                _ => pass::<S, T, 4>(simd, &context, q, out),
+                1 => pass::<S, T, 1>(simd, context, q, out),
+                2 => pass::<S, T, 2>(simd, context, q, out),
+                _ if S::SHARED_QUERIES < 3 => pass::<S, T, 2>(simd, context, q, out),
+                3 => pass::<S, T, 3>(simd, context, q, out),
+                _ => pass::<S, T, 4>(simd, context, q, out),
             };
     }
 }
@@ -170,7 +229,7 @@ fn pass<S: Simd, T: Element, const Q: usize>(
 /// Turns raw products into weights relative to the largest score so far, adds them to `total`, and returns
 /// the factor by which everything before this tile shrinks.
 #[inline(always)]
-fn soften<S: Simd>(
+pub(super) fn soften<S: Simd>(
     simd: S,
     params: &AttentionParams,
     weights: &mut [f32; TILE + LANES],

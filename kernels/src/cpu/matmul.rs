@@ -40,7 +40,7 @@ impl Cpu {
     /// Where the rows don't lie in their buffer.
     pub fn load(&self, rows: Rows<'_>, count: usize, format: Format, inputs: &mut Inputs) {
         rows.check(count);
-        let (isa, writer) = (self.isa, inputs.reshape(format, count, rows.width));
+        let (isa, writer) = (self.isa, inputs.reshape(self.isa, format, count, rows.width));
         self.for_each(count, count * rows.width, |row| load_row(isa, rows.row(row), row, writer));
     }
 
@@ -84,7 +84,7 @@ impl Cpu {
         assert!(w.is_gated(), "the matrix of a gated layer is packed for it");
         let n = w.outputs() / 2;
         assert!(bias.is_none_or(|bias| bias.len() == 2 * n), "one bias per output");
-        let writer = out.reshape(format, x.rows(), n);
+        let writer = out.reshape(self.isa, format, x.rows(), n);
         let isa = self.isa;
         self.product(x, w, 1, &|row: SumRow<'_>| {
             let first = row.column / 2;
@@ -109,6 +109,7 @@ impl Cpu {
         let shape = w.shape();
         assert_eq!(x.width(), shape.inputs, "input rows must have {} numbers", shape.inputs);
         assert_eq!(x.format(), shape.format, "inputs must be in the format of the weights");
+        assert!(x.suit(self.isa), "inputs must be made for the same instruction set");
         let m = x.rows();
         if m == 0 {
             return;
@@ -220,62 +221,88 @@ fn run(isa: Isa, block: Block<'_>) {
 
 #[inline(always)]
 fn pieces<S: Simd>(simd: S, block: Block<'_>) {
+    let step_bytes = block.width * block.format.step_bytes();
+    let steps = block.weights.len() / step_bytes;
     let most = match block.format {
         Format::F32 => 6,
         Format::Bf16 => S::BF16_ROWS,
         Format::Int8 => S::INT8_ROWS,
     };
-    let step_bytes = block.width * block.format.step_bytes();
-    let steps = block.weights.len() / step_bytes;
-    let few = block.rows <= most;
+    let tiles = Tiles { left: block.rows, most };
+    let count = tiles.clone().count();
+    let few = count == 1;
     let piece = if few { steps } else { (PIECE / step_bytes).max(1) };
     let mut first = 0;
     while first < steps {
-        let count = (steps - first).min(piece);
-        let (mut row, mut turn) = (0, 0);
-        while row < block.rows {
-            let left = (block.rows - row).min(most);
+        let some = (steps - first).min(piece);
+        let mut row = 0;
+        for (turn, rows) in tiles.clone().enumerate() {
             let tile = Tile {
                 weights: block.weights[first * step_bytes..].as_ptr(),
                 width: block.width,
                 column: block.columns.start,
                 x: block.x.row(block.row + row),
                 first,
-                steps: count,
+                steps: some,
                 sums: block.sums.wrapping_add(row * ACROSS),
                 ahead: if few { AHEAD } else { piece * step_bytes },
-                every: if few { 1 } else { block.rows.div_ceil(most).max(2) },
-                turn: if few { 0 } else { turn },
+                every: count,
+                turn,
             };
-            turn += 1;
-            row += columns(simd, tile, block.format, left, block.columns.end);
+            columns(simd, tile, block.format, rows, block.columns.end);
+            row += rows;
         }
-        first += count;
+        first += some;
     }
 }
 
-/// Up to `left` rows against the block's columns. Returns how many rows.
+/// The tiles that rows are cut into: each item is a tile's rows.
+#[derive(Clone)]
+struct Tiles {
+    left: usize,
+    /// Most rows of a tile.
+    most: usize,
+}
+
+impl Iterator for Tiles {
+    type Item = usize;
+
+    fn next(&mut self) -> Option<usize> {
+        let rows = [12, 8, 6, 4, 3, 2, 1].into_iter().find(|rows| *rows <= self.left.min(self.most))?;
+        self.left -= rows;
+        Some(rows)
+    }
+}
+
+/// `rows` rows against the block's columns.
 #[inline(always)]
-fn columns<S: Simd>(simd: S, tile: Tile, format: Format, left: usize, end: usize) -> usize {
-    match (format, left) {
-        (Format::F32, 0..2) => all::<S, 0, 1>(simd, tile, end),
-        (Format::F32, 2..4) => all::<S, 0, 2>(simd, tile, end),
-        (Format::F32, 4..6) => all::<S, 0, 4>(simd, tile, end),
-        (Format::F32, _) => all::<S, 0, 6>(simd, tile, end),
-        (Format::Bf16, 0..2) => all::<S, 1, 1>(simd, tile, end),
-        (Format::Bf16, 2..4) => all::<S, 1, 2>(simd, tile, end),
-        (Format::Bf16, 4..6) => all::<S, 1, 4>(simd, tile, end),
-        (Format::Bf16, _) => all::<S, 1, 6>(simd, tile, end),
-        (Format::Int8, 0..2) => all::<S, 2, 1>(simd, tile, end),
+fn columns<S: Simd>(simd: S, tile: Tile, format: Format, rows: usize, end: usize) {
+    match (format, rows) {
+        (Format::F32, 1) => all::<S, 0, 1>(simd, tile, end),
+        (Format::F32, 2) => all::<S, 0, 2>(simd, tile, end),
+        (Format::F32, 3) => all::<S, 0, 3>(simd, tile, end),
+        (Format::F32, 4) => all::<S, 0, 4>(simd, tile, end),
+        (Format::F32, 6) => all::<S, 0, 6>(simd, tile, end),
+        (Format::Bf16, 1) => all::<S, 1, 1>(simd, tile, end),
+        (Format::Bf16, 2) => all::<S, 1, 2>(simd, tile, end),
+        (Format::Bf16, 3) => all::<S, 1, 3>(simd, tile, end),
+        (Format::Bf16, 4) => all::<S, 1, 4>(simd, tile, end),
+        (Format::Bf16, 6) if S::PAIRS => all::<S, 1, 6>(simd, tile, end),
+        (Format::Bf16, 6) => all::<S, 3, 6>(simd, tile, end),
+        (Format::Bf16, 8) if !S::PAIRS => all::<S, 3, 8>(simd, tile, end),
+        (Format::Bf16, 12) if !S::PAIRS => all::<S, 3, 12>(simd, tile, end),
+        (Format::Int8, 1) => all::<S, 2, 1>(simd, tile, end),
         (Format::Int8, 2) => all::<S, 2, 2>(simd, tile, end),
-        (Format::Int8, _) => all::<S, 2, 3>(simd, tile, end),
+        (Format::Int8, 3) => all::<S, 2, 3>(simd, tile, end),
+        _ => unreachable!("no tile has {rows} rows of {format:?}"),
     }
 }
 
 /// `R` rows against the columns up to `end`, as many vectors at a time as the registers hold. `FORMAT` is 0 for
-/// f32, 1 for bf16, 2 for int8. Returns `R`.
+/// f32, 1 for bf16, 2 for int8, 3 for bf16 with more rows and half the vectors, so that a widened weight serves
+/// more rows.
 #[inline(always)]
-fn all<S: Simd, const FORMAT: usize, const R: usize>(simd: S, mut tile: Tile, end: usize) -> usize {
+fn all<S: Simd, const FORMAT: usize, const R: usize>(simd: S, mut tile: Tile, end: usize) {
     while tile.column < end {
         let left = (end - tile.column) / LANES;
         // SAFETY: `product` checked shapes; the columns up to `end` are the panel's, and `pieces` keeps steps
@@ -283,13 +310,12 @@ fn all<S: Simd, const FORMAT: usize, const R: usize>(simd: S, mut tile: Tile, en
         unsafe {
             tile.column += LANES
                 * match left {
-                    4.. if S::TILE_VECTORS == 4 => one::<S, FORMAT, R, 4>(simd, tile),
+                    4.. if S::TILE_VECTORS == 4 && FORMAT != 3 => one::<S, FORMAT, R, 4>(simd, tile),
                     2.. if S::TILE_VECTORS == 4 => one::<S, FORMAT, R, 2>(simd, tile),
                     _ => one::<S, FORMAT, R, 1>(simd, tile),
                 };
         }
     }
-    R
 }
 
 /// # Safety
@@ -300,7 +326,7 @@ unsafe fn one<S: Simd, const FORMAT: usize, const R: usize, const C: usize>(simd
     unsafe {
         match FORMAT {
             0 => tile.floats::<S, false, R, C>(simd),
-            1 => tile.floats::<S, true, R, C>(simd),
+            1 | 3 => tile.floats::<S, true, R, C>(simd),
             _ => tile.groups::<S, R, C>(simd),
         }
     }

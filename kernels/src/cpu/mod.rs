@@ -11,11 +11,13 @@ use pool::Pool;
 
 pub mod activation;
 pub mod attention;
+pub(crate) mod block;
 pub mod contiguous;
 mod math;
 pub mod matmul;
 pub mod norm;
 mod pool;
+mod probe;
 mod product;
 pub mod rope;
 mod tile;

@@ -3,10 +3,10 @@
 //! Sixteen partial sums, folded in a fixed order. Models that multiply by `1 + weight` add the one when
 //! weights are loaded.
 
-use super::Cpu;
 use super::activation::load_some;
 use super::attention::MAX_HEAD_DIM;
 use super::matmul::store_some;
+use super::{Cpu, Shared};
 use crate::Rows;
 use crate::inputs::{Inputs, Writer};
 use crate::matrix::{Format, GROUP};
@@ -20,9 +20,14 @@ impl Cpu {
     pub fn rms_norm(&self, x: Rows<'_>, weight: &[f32], epsilon: f32, out: &mut [f32]) {
         assert_eq!(x.width, weight.len(), "rows and weight must be equally wide");
         assert!(out.len().is_multiple_of(x.width), "output must be whole rows");
-        for (row, out) in out.chunks_exact_mut(x.width).enumerate() {
-            norm_row(self.isa, x.row(row), weight, epsilon, out);
-        }
+        let (count, width, isa) = (out.len() / x.width, x.width, self.isa);
+        x.check(count);
+        let target = Shared(out.as_mut_ptr());
+        self.for_each(count, 4 * count * width, |row| {
+            // SAFETY: each row is one item, and `out` has it.
+            let out = unsafe { std::slice::from_raw_parts_mut(target.get().add(row * width), width) };
+            norm_row(isa, x.row(row), weight, epsilon, out);
+        });
     }
 
     /// Norms the first `count` rows of `x` into the inputs of a product.
@@ -39,7 +44,7 @@ impl Cpu {
     ) {
         x.check(count);
         assert_eq!(x.width, norm.weight.len(), "rows and weight must be equally wide");
-        let (isa, writer) = (self.isa, inputs.reshape(format, count, x.width));
+        let (isa, writer) = (self.isa, inputs.reshape(self.isa, format, count, x.width));
         self.for_each(count, 4 * count * x.width, |row| norm_inputs(isa, x.row(row), norm, row, writer));
     }
 
@@ -48,16 +53,21 @@ impl Cpu {
     /// # Panics
     /// Where the heads don't lie in the buffer.
     pub fn rms_norm_heads(&self, data: &mut [f32], heads: HeadRows, weight: &[f32], epsilon: f32) {
-        let mut scratch = [0.0; MAX_HEAD_DIM];
-        let scratch = &mut scratch[..weight.len()];
-        for row in 0..heads.rows {
+        let width = weight.len();
+        let rows = Rows { data, offset: heads.offset, stride: heads.stride, width: heads.heads * width };
+        rows.check(heads.rows);
+        let (isa, data) = (self.isa, Shared(data.as_mut_ptr()));
+        self.for_each(heads.rows, 8 * heads.rows * heads.heads * width, |row| {
+            let mut scratch = [0.0; MAX_HEAD_DIM];
+            let scratch = &mut scratch[..width];
             for head in 0..heads.heads {
-                let start = heads.offset + row * heads.stride + head * weight.len();
-                let values = &mut data[start..start + weight.len()];
+                let start = heads.offset + row * heads.stride + head * width;
+                // SAFETY: rows were checked, and each is one item.
+                let values = unsafe { std::slice::from_raw_parts_mut(data.get().add(start), width) };
                 scratch.copy_from_slice(values);
-                norm_row(self.isa, scratch, weight, epsilon, values);
+                norm_row(isa, scratch, weight, epsilon, values);
             }
-        }
+        });
     }
 }
 

@@ -54,13 +54,19 @@ impl Tile {
 
     /// Asks for what lies `ahead` of `bytes` bytes of weights.
     #[inline(always)]
-    fn prefetch<S: Simd>(&self, simd: S, step: usize, weights: *const u8, bytes: usize) {
-        if step % self.every == self.turn {
-            for line in (0..bytes).step_by(64) {
-                let line = weights.wrapping_add(self.ahead + line);
-                if self.every == 1 { simd.prefetch(line) } else { simd.prefetch_far(line) }
-            }
+    fn prefetch<S: Simd>(&self, simd: S, weights: *const u8, bytes: usize) {
+        for line in (0..bytes).step_by(64) {
+            let line = weights.wrapping_add(self.ahead + line);
+            if self.every == 1 { simd.prefetch(line) } else { simd.prefetch_far(line) }
         }
+    }
+
+    /// Whether weights are asked for at this step; `until` counts the steps down to the next such one.
+    #[inline(always)]
+    fn asks(&self, until: &mut usize) -> bool {
+        let now = *until == 0;
+        *until = if now { self.every } else { *until } - 1;
+        now
     }
 
     /// `R` rows of f32 or bf16.
@@ -74,13 +80,30 @@ impl Tile {
             let mut sums = self.begin::<S, R, C>(simd);
             let stride = self.width * Format::F32.step_bytes();
             let mut weights = self.weights.add(self.column * Format::F32.step_bytes());
-            let x = self.x.words.add(self.first);
+            // Words of a step: a widened pair takes two.
+            let per_step = if BF16 && !S::PAIRS { 2 } else { 1 };
+            let x = self.x.words.add(self.first * per_step);
+            let mut until = self.turn;
             for step in 0..self.steps {
-                self.prefetch(simd, step, weights, C * LANES * Format::F32.step_bytes());
-                if BF16 {
+                if self.asks(&mut until) {
+                    self.prefetch(simd, weights, C * LANES * Format::F32.step_bytes());
+                }
+                let x = x.add(step * per_step);
+                if BF16 && !S::PAIRS {
+                    let w: [S::W; C] = std::array::from_fn(|c| simd.load_words(weights.add(c * 64).cast()));
+                    let (high, low) = (w.map(|w| simd.high(w)), w.map(|w| simd.low(w)));
+                    for (r, sums) in sums.iter_mut().enumerate() {
+                        let x = x.add(r * self.x.stride);
+                        let (even, odd) =
+                            (simd.splat(f32::from_bits(*x)), simd.splat(f32::from_bits(*x.add(1))));
+                        for c in 0..C {
+                            sums[c] = simd.fma(low[c], even, simd.fma(high[c], odd, sums[c]));
+                        }
+                    }
+                } else if BF16 {
                     let w: [S::W; C] = std::array::from_fn(|c| simd.load_words(weights.add(c * 64).cast()));
                     for (r, sums) in sums.iter_mut().enumerate() {
-                        let x = simd.splat_word(*x.add(r * self.x.stride + step));
+                        let x = simd.splat_word(*x.add(r * self.x.stride));
                         for c in 0..C {
                             sums[c] = simd.dot_bf16(sums[c], w[c], x);
                         }
@@ -88,7 +111,7 @@ impl Tile {
                 } else {
                     let w: [S::V; C] = std::array::from_fn(|c| simd.load(weights.add(c * 64).cast()));
                     for (r, sums) in sums.iter_mut().enumerate() {
-                        let x = simd.splat(f32::from_bits(*x.add(r * self.x.stride + step)));
+                        let x = simd.splat(f32::from_bits(*x.add(r * self.x.stride)));
                         for c in 0..C {
                             sums[c] = simd.fma(x, w[c], sums[c]);
                         }
@@ -110,7 +133,9 @@ impl Tile {
         unsafe {
             let mut sums = self.begin::<S, R, C>(simd);
             let stride = self.width * Format::Int8.step_bytes();
+            let mut until = self.turn;
             for step in 0..self.steps {
+                let asks = self.asks(&mut until);
                 let group = self.weights.add(step * stride);
                 let at = self.first + step;
                 let mut dots: [[S::W; C]; R] = std::array::from_fn(|r| {
@@ -120,7 +145,9 @@ impl Tile {
                 let mut weights = group.add(2 * self.width + 4 * self.column);
                 let x = self.x.words.add(at * (GROUP / 4));
                 for four in 0..GROUP / 4 {
-                    self.prefetch(simd, step, weights, C * LANES * 4);
+                    if asks {
+                        self.prefetch(simd, weights, C * LANES * 4);
+                    }
                     let w: [S::W; C] = std::array::from_fn(|c| simd.load_words(weights.add(c * 64).cast()));
                     for (r, dots) in dots.iter_mut().enumerate() {
                         let x = simd.splat_word(*x.add(r * self.x.stride + four));

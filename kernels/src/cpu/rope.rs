@@ -1,8 +1,11 @@
 //! Rotary position embedding (Su et al. 2021), in the half-split layout of Hugging Face checkpoints: dimension `i` turns
 //! together with `i + head_dim / 2`. Angles come as tables; scaling rules are the model's business.
 
-use super::Cpu;
-use super::norm::HeadRows;
+use super::{Cpu, Shared};
+use crate::Rows;
+use crate::element::Element;
+use crate::paged::PagedLayer;
+use crate::simd::{Isa, Simd, on_isa};
 
 /// Cosines and sines of every position, in f32 whatever the weights are.
 #[derive(Clone, Debug)]
@@ -40,25 +43,117 @@ impl RopeTable {
     }
 }
 
+/// Queries, keys and values of tokens, side by side in dense rows, and where the tokens are.
+#[derive(Debug)]
+pub struct Qkv<'a> {
+    /// Rows of `(heads + 2 * kv_heads) * head_dim`.
+    pub data: &'a mut [f32],
+    /// Query heads.
+    pub heads: usize,
+    /// Key heads, and as many value heads.
+    pub kv_heads: usize,
+    /// Each token's position.
+    pub positions: &'a [u32],
+    /// What turns queries and keys; knows the width of a head.
+    pub rope: &'a RopeTable,
+}
+
+impl Qkv<'_> {
+    /// Queries of all tokens.
+    pub fn q(&self) -> Rows<'_> {
+        self.part(0, self.heads)
+    }
+
+    /// Keys of all tokens.
+    pub fn k(&self) -> Rows<'_> {
+        self.part(self.heads, self.kv_heads)
+    }
+
+    /// Values of all tokens.
+    pub fn v(&self) -> Rows<'_> {
+        self.part(self.heads + self.kv_heads, self.kv_heads)
+    }
+
+    fn part(&self, first: usize, heads: usize) -> Rows<'_> {
+        let width = self.rope.head_dim();
+        Rows { data: self.data, offset: first * width, stride: self.stride(), width: heads * width }
+    }
+
+    fn stride(&self) -> usize {
+        (self.heads + 2 * self.kv_heads) * self.rope.head_dim()
+    }
+
+    fn check(&self) {
+        assert_eq!(self.data.len(), self.positions.len() * self.stride(), "one row per position");
+    }
+}
+
 impl Cpu {
-    /// Turns each head of each row in place; row `i` is at `positions[i]`.
+    /// Turns queries and keys in place.
     ///
     /// # Panics
-    /// Where a position is beyond the table or the heads don't lie in the buffer.
-    pub fn rope(&self, data: &mut [f32], heads: HeadRows, positions: &[u32], table: &RopeTable) {
-        assert_eq!(positions.len(), heads.rows, "one position per row");
-        let width = table.head_dim();
-        for (row, position) in positions.iter().enumerate() {
-            let (cos, sin) = table.at(*position);
-            let start = heads.offset + row * heads.stride;
-            for head in data[start..start + heads.heads * width].chunks_exact_mut(width) {
-                let (low, high) = head.split_at_mut(width / 2);
-                for i in 0..low.len() {
-                    let (x, y) = (low[i], high[i]);
-                    low[i] = x * cos[i] - y * sin[i];
-                    high[i] = y * cos[i] + x * sin[i];
+    /// Where a position is beyond the table or lengths disagree.
+    pub fn rope(&self, qkv: &mut Qkv<'_>) {
+        self.turn_heads(qkv, |_, _| {});
+    }
+
+    /// Turns queries and keys in place, and stores keys and values at `slots` as [`PagedLayer::write`] does.
+    ///
+    /// # Panics
+    /// Where a position is beyond the table, a slot beyond the pool, or shapes disagree.
+    pub fn rope_and_store<T: Element>(&self, qkv: &mut Qkv<'_>, slots: &[u32], layer: &mut PagedLayer<T>) {
+        let (width, layout) = (qkv.rope.head_dim(), *layer.layout());
+        assert!(
+            layout.head_dim == width && layout.kv_heads == qkv.kv_heads,
+            "heads must be those of the pool"
+        );
+        assert_eq!(slots.len(), qkv.positions.len(), "one slot per token");
+        let pool = layer.heads(slots);
+        let (stride, values) = (qkv.stride(), qkv.kv_heads * width);
+        self.turn_heads(qkv, |head, keys| {
+            for (token, slot) in slots.iter().enumerate() {
+                // SAFETY: rows were checked and the value is as far behind the key; this head is one item.
+                unsafe {
+                    let key = keys.add(token * stride).cast_const();
+                    let value = std::slice::from_raw_parts(key.add(values), width);
+                    pool.store(*slot, head, std::slice::from_raw_parts(key, width), value);
                 }
             }
+        });
+    }
+
+    /// Turns all heads, each on one thread, and hands key heads to `then` with their first row.
+    fn turn_heads(&self, qkv: &mut Qkv<'_>, then: impl Fn(usize, *mut f32) + Sync) {
+        qkv.check();
+        let (heads, stride, width) = (qkv.heads, qkv.stride(), qkv.rope.head_dim());
+        let (positions, rope, isa) = (qkv.positions, qkv.rope, self.isa);
+        let data = Shared(qkv.data.as_mut_ptr());
+        self.for_each(heads + qkv.kv_heads, 4 * positions.len() * stride, |head| {
+            // SAFETY: a row has this head; its numbers are of this item alone.
+            let first = unsafe { data.get().add(head * width) };
+            turn_rows(isa, first, stride, positions, rope);
+            if head >= heads {
+                then(head - heads, first);
+            }
+        });
+    }
+}
+
+fn turn_rows(isa: Isa, first: *mut f32, stride: usize, positions: &[u32], rope: &RopeTable) {
+    on_isa!(isa, turn_lanes(first: *mut f32, stride: usize, positions: &[u32], rope: &RopeTable));
+}
+
+#[inline(always)]
+fn turn_lanes<S: Simd>(_: S, first: *mut f32, stride: usize, positions: &[u32], rope: &RopeTable) {
+    for (row, position) in positions.iter().enumerate() {
+        // SAFETY: `turn_heads` checked that each row has the head, which this call alone uses.
+        let head = unsafe { std::slice::from_raw_parts_mut(first.add(row * stride), rope.head_dim()) };
+        let (cos, sin) = rope.at(*position);
+        let (low, high) = head.split_at_mut(cos.len());
+        for (((low, high), cos), sin) in low.iter_mut().zip(high).zip(cos).zip(sin) {
+            let (x, y) = (*low, *high);
+            *low = x * cos - y * sin;
+            *high = y * cos + x * sin;
         }
     }
 }

@@ -1,20 +1,20 @@
-//! One tile of the context: raw products of queries and keys, and the values folded in. All reads of the pool
-//! are here. `attention` decides which positions a tile has and what becomes of the products.
+//! One tile of the context: raw products of queries and keys, and the values folded in, read straight from the
+//! pool. `attention` decides which positions a tile has and what becomes of the products.
 
 use super::attention::{Context, MAX_HEAD_DIM, TILE};
 use crate::element::Element;
 use crate::simd::{LANES, Simd};
 
 /// Consecutive positions of one block, from `start` on: at most `limit` of them.
-struct Run {
+pub(super) struct Run {
     block: usize,
     offset: usize,
-    count: usize,
+    pub(super) count: usize,
 }
 
 impl<T: Element> Context<'_, T> {
     #[inline(always)]
-    fn run(&self, position: usize, limit: usize) -> Run {
+    pub(super) fn run(&self, position: usize, limit: usize) -> Run {
         let size = self.layer.layout().block_size;
         let offset = position % size;
         Run { block: self.table[position / size] as usize, offset, count: (size - offset).min(limit) }
@@ -22,14 +22,14 @@ impl<T: Element> Context<'_, T> {
 
     /// The keys of one position and those that follow it in the block, first dimension.
     #[inline(always)]
-    fn keys(&self, run: &Run) -> *const T {
+    pub(super) fn keys(&self, run: &Run) -> *const T {
         let layout = self.layer.layout();
         self.layer.keys[layout.head_start(run.block, self.head) + run.offset..].as_ptr()
     }
 
     /// The values of a run.
     #[inline(always)]
-    fn values(&self, run: &Run) -> *const T {
+    pub(super) fn values(&self, run: &Run) -> *const T {
         let layout = self.layer.layout();
         let start = layout.head_start(run.block, self.head) + run.offset * layout.head_dim;
         self.layer.values[start..].as_ptr()

@@ -42,6 +42,7 @@ impl Simd for Avx2 {
     type W = Words;
     const TILE_VECTORS: usize = 1;
     const SHARED_QUERIES: usize = 2;
+    const PAIRS: bool = false;
     const BF16_ROWS: usize = 4;
     const INT8_ROWS: usize = 2;
 
@@ -144,20 +145,34 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    fn dot_bf16(self, sum: Pair, w: Words, x: Words) -> Pair {
-        #[inline(always)]
-        unsafe fn half(sum: __m256, w: __m256i, x: __m256i) -> __m256 {
-            // SAFETY: called below only, where AVX2 and FMA are proved.
-            unsafe {
-                let mask = _mm256_set1_epi32(0xffff_0000_u32.cast_signed());
-                let high = |v| _mm256_castsi256_ps(_mm256_and_si256(v, mask));
-                let low = |v| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(v));
-                let sum = _mm256_fmadd_ps(high(w), high(x), sum);
-                _mm256_fmadd_ps(low(w), low(x), sum)
-            }
+    fn high(self, w: Words) -> Pair {
+        // SAFETY: `self` proves AVX2.
+        unsafe {
+            let mask = _mm256_set1_epi32(0xffff_0000_u32.cast_signed());
+            let high = |v| _mm256_castsi256_ps(_mm256_and_si256(v, mask));
+            Pair(high(w.0), high(w.1))
         }
-        // SAFETY: `self` proves AVX2 and FMA.
-        unsafe { Pair(half(sum.0, w.0, x.0), half(sum.1, w.1, x.1)) }
+    }
+
+    #[inline(always)]
+    fn low(self, w: Words) -> Pair {
+        // SAFETY: `self` proves AVX2.
+        unsafe {
+            let low = |v| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(v));
+            Pair(low(w.0), low(w.1))
+        }
+    }
+
+    #[inline(always)]
+    fn sum(self, v: Pair) -> f32 {
+        // SAFETY: `self` proves AVX2.
+        unsafe { sum(_mm256_add_ps(v.0, v.1)) }
+    }
+
+    #[inline(always)]
+    fn largest(self, v: Pair) -> f32 {
+        // SAFETY: `self` proves AVX2.
+        unsafe { largest(_mm256_max_ps(v.0, v.1)) }
     }
 
     #[inline(always)]
@@ -181,5 +196,33 @@ impl Simd for Avx2 {
     fn widen_words(self, w: Words) -> Pair {
         // SAFETY: `self` proves AVX2.
         unsafe { Pair(_mm256_cvtepi32_ps(w.0), _mm256_cvtepi32_ps(w.1)) }
+    }
+}
+
+/// Eight lanes, halves added to halves.
+///
+/// # Safety
+/// The CPU has AVX.
+#[inline(always)]
+pub(super) unsafe fn sum(v: __m256) -> f32 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let v = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+        let v = _mm_add_ps(v, _mm_movehl_ps(v, v));
+        _mm_cvtss_f32(_mm_add_ss(v, _mm_movehdup_ps(v)))
+    }
+}
+
+/// The largest of eight lanes.
+///
+/// # Safety
+/// The CPU has AVX.
+#[inline(always)]
+pub(super) unsafe fn largest(v: __m256) -> f32 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let v = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+        let v = _mm_max_ps(v, _mm_movehl_ps(v, v));
+        _mm_cvtss_f32(_mm_max_ss(v, _mm_movehdup_ps(v)))
     }
 }

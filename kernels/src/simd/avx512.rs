@@ -1,5 +1,5 @@
-//! One 512-bit register per vector. AVX-512F and BW are used, so nearly every AVX-512 CPU qualifies; `DOT`
-//! adds the instructions for dot products of bf16 pairs (BF16) and of bytes (VNNI).
+//! One 512-bit register per vector. AVX-512F and BW are used, so nearly every AVX-512 CPU qualifies; `VNNI` and
+//! `BF16` add the instructions for dot products of bytes and of bf16 pairs.
 
 use std::arch::x86_64::*;
 
@@ -7,13 +7,13 @@ use half::bf16;
 
 use super::Simd;
 
-/// Exists only where the CPU has AVX-512F and BW, with `DOT` also BF16 and VNNI.
+/// Exists only where the CPU has AVX-512F and BW, and what the constants say.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx512<const DOT: bool>(());
+pub(crate) struct Avx512<const VNNI: bool, const BF16: bool>(());
 
-impl<const DOT: bool> Avx512<DOT> {
+impl<const VNNI: bool, const BF16: bool> Avx512<VNNI, BF16> {
     /// # Safety
-    /// The CPU has AVX-512F and BW, with `DOT` also BF16 and VNNI.
+    /// The CPU has AVX-512F and BW, and what the constants say.
     #[inline(always)]
     pub(crate) unsafe fn assume() -> Self {
         Self(())
@@ -30,12 +30,13 @@ macro_rules! arithmetic {
     )*};
 }
 
-impl<const DOT: bool> Simd for Avx512<DOT> {
+impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
     type V = __m512;
     type W = __m512i;
     const TILE_VECTORS: usize = 4;
     const SHARED_QUERIES: usize = 4;
-    const BF16_ROWS: usize = 6;
+    const PAIRS: bool = BF16;
+    const BF16_ROWS: usize = if BF16 { 6 } else { 12 };
     const INT8_ROWS: usize = 3;
 
     #[inline(always)]
@@ -114,30 +115,56 @@ impl<const DOT: bool> Simd for Avx512<DOT> {
     }
 
     #[inline(always)]
-    fn dot_bf16(self, sum: __m512, w: __m512i, x: __m512i) -> __m512 {
-        // SAFETY: `self` proves AVX-512F, with `DOT` also BF16.
+    fn high(self, w: __m512i) -> __m512 {
+        // SAFETY: `self` proves AVX-512F.
         unsafe {
-            if DOT {
-                let (w, x) = (
-                    std::mem::transmute::<__m512i, __m512bh>(w),
-                    std::mem::transmute::<__m512i, __m512bh>(x),
-                );
-                return _mm512_dpbf16_ps(sum, w, x);
-            }
-            let high = |v| {
-                _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32(0xffff_0000_u32.cast_signed())))
-            };
-            let low = |v| _mm512_castsi512_ps(_mm512_slli_epi32::<16>(v));
-            let sum = _mm512_fmadd_ps(high(w), high(x), sum);
-            _mm512_fmadd_ps(low(w), low(x), sum)
+            let mask = _mm512_set1_epi32(0xffff_0000_u32.cast_signed());
+            _mm512_castsi512_ps(_mm512_and_si512(w, mask))
+        }
+    }
+
+    #[inline(always)]
+    fn low(self, w: __m512i) -> __m512 {
+        // SAFETY: `self` proves AVX-512F.
+        unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(w)) }
+    }
+
+    #[inline(always)]
+    fn dot_bf16(self, sum: __m512, w: __m512i, x: __m512i) -> __m512 {
+        if !BF16 {
+            let sum = self.fma(self.high(w), self.high(x), sum);
+            return self.fma(self.low(w), self.low(x), sum);
+        }
+        // SAFETY: `self` proves BF16; both types are 64 bytes of any bits.
+        unsafe {
+            let (w, x) = std::mem::transmute::<(__m512i, __m512i), (__m512bh, __m512bh)>((w, x));
+            _mm512_dpbf16_ps(sum, w, x)
+        }
+    }
+
+    #[inline(always)]
+    fn sum(self, v: __m512) -> f32 {
+        // SAFETY: `self` proves AVX-512F, and with it AVX.
+        unsafe {
+            let high = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(v)));
+            super::avx2::sum(_mm256_add_ps(_mm512_castps512_ps256(v), high))
+        }
+    }
+
+    #[inline(always)]
+    fn largest(self, v: __m512) -> f32 {
+        // SAFETY: `self` proves AVX-512F, and with it AVX.
+        unsafe {
+            let high = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(v)));
+            super::avx2::largest(_mm256_max_ps(_mm512_castps512_ps256(v), high))
         }
     }
 
     #[inline(always)]
     fn dot_int8(self, sum: __m512i, w: __m512i, x: __m512i) -> __m512i {
-        // SAFETY: `self` proves AVX-512F and BW, with `DOT` also VNNI.
+        // SAFETY: `self` proves AVX-512F and BW, with `VNNI` that too.
         unsafe {
-            if DOT {
+            if VNNI {
                 return _mm512_dpbusd_epi32(sum, w, x);
             }
             let even_w = _mm512_and_si512(w, _mm512_set1_epi16(0xff));

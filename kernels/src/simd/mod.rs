@@ -31,7 +31,9 @@ pub trait Simd: Copy {
     const TILE_VECTORS: usize;
     /// Query heads that share one pass over keys: as many as the registers hold.
     const SHARED_QUERIES: usize;
-    /// Rows of a tile of a bf16 product.
+    /// Whether [`Simd::dot_bf16`] is an instruction.
+    const PAIRS: bool;
+    /// Most rows of a tile of a bf16 product, by as many vectors as `bf16_columns` says.
     const BF16_ROWS: usize;
     /// Rows of a tile of an int8 product, which holds integer and float sums.
     const INT8_ROWS: usize;
@@ -53,8 +55,16 @@ pub trait Simd: Copy {
     /// Sixteen IEEE half floats are readable at `from`.
     unsafe fn load_f16(self, from: *const u16) -> Self::V;
     fn splat_word(self, x: u32) -> Self::W;
+    /// The odd inputs of bf16 pairs, widened.
+    fn high(self, w: Self::W) -> Self::V;
+    /// The even ones.
+    fn low(self, w: Self::W) -> Self::V;
     /// `sum + w.high * x.high`, rounded, `+ w.low * x.low`, rounded: bf16 pairs, the odd input first.
-    fn dot_bf16(self, sum: Self::V, w: Self::W, x: Self::W) -> Self::V;
+    #[inline(always)]
+    fn dot_bf16(self, sum: Self::V, w: Self::W, x: Self::W) -> Self::V {
+        let sum = self.fma(self.high(w), self.high(x), sum);
+        self.fma(self.low(w), self.low(x), sum)
+    }
     /// `sum` plus the four products of unsigned bytes of `w` and signed bytes of `x`; exact.
     fn dot_int8(self, sum: Self::W, w: Self::W, x: Self::W) -> Self::W;
     /// Signed integers to floats.
@@ -135,14 +145,23 @@ pub enum Isa {
     Avx2,
     /// 512-bit vectors.
     Avx512,
-    /// 512-bit vectors, and dot products of bf16 pairs and of bytes.
-    Avx512Dot,
+    /// 512-bit vectors, and dot products of bytes.
+    Avx512Vnni,
+    /// 512-bit vectors, and dot products of bytes and of bf16 pairs.
+    Avx512Bf16,
 }
 
 impl Isa {
-    /// The widest that this CPU has.
+    /// The fastest that this CPU has. Intel's cores that have the bf16 instruction run it at half the rate of
+    /// f32 multiply-adds, AMD's at twice: there widening weights is slower, here it is faster.
     pub fn detect() -> Self {
-        Self::available().last().copied().unwrap_or(Self::Portable)
+        let quick = |isa: &Self| *isa != Self::Avx512Bf16 || !made_by_intel();
+        Self::available().into_iter().rfind(quick).unwrap_or(Self::Portable)
+    }
+
+    /// Whether products take bf16 inputs in pairs; otherwise each is widened.
+    pub(crate) fn takes_pairs(self) -> bool {
+        self == Self::Avx512Bf16
     }
 
     /// All that this CPU has, narrowest first.
@@ -158,14 +177,27 @@ impl Isa {
                 all.push(Self::Avx2);
                 if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
                     all.push(Self::Avx512);
-                    if is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512vnni") {
-                        all.push(Self::Avx512Dot);
+                    if is_x86_feature_detected!("avx512vnni") {
+                        all.push(Self::Avx512Vnni);
+                        if is_x86_feature_detected!("avx512bf16") {
+                            all.push(Self::Avx512Bf16);
+                        }
                     }
                 }
             }
         }
         all
     }
+}
+
+fn made_by_intel() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let answer = std::arch::x86_64::__cpuid(0);
+        [answer.ebx, answer.edx, answer.ecx].map(u32::to_le_bytes).as_flattened() == b"GenuineIntel"
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
 }
 
 /// Calls `body(token, args...)` compiled for `isa`. `isa` must come from [`Isa::available`]; `Cpu` sees to it.
@@ -181,12 +213,14 @@ macro_rules! on_isa {
         #[target_feature(enable = "avx512f,avx512bw,avx2,fma,f16c")]
         fn avx512$(<$($generic: $bound),*>)?($($arg: $ty),*) $(-> $ret)? {
             // SAFETY: this function runs only where AVX-512F and BW are.
-            $body(unsafe { $crate::simd::Avx512::<false>::assume() }, $($arg),*)
+            $body(unsafe { $crate::simd::Avx512::<false, false>::assume() }, $($arg),*)
         }
         match $isa {
             // SAFETY: `Isa::available` lists it only where the CPU has it.
             #[cfg(target_arch = "x86_64")]
-            $crate::simd::Isa::Avx512 | $crate::simd::Isa::Avx512Dot => unsafe { avx512($($arg),*) },
+            $crate::simd::Isa::Avx512 | $crate::simd::Isa::Avx512Vnni | $crate::simd::Isa::Avx512Bf16 => unsafe {
+                avx512($($arg),*)
+            },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             $crate::simd::Isa::Avx2 => unsafe { avx2($($arg),*) },
@@ -200,15 +234,24 @@ pub(crate) use on_isa;
 macro_rules! on_dot_isa {
     ($isa:expr, $body:ident $([$($generic:ident : $bound:path),*])? ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)?) => {{
         #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma,f16c")]
+        fn avx512_vnni$(<$($generic: $bound),*>)?($($arg: $ty),*) $(-> $ret)? {
+            // SAFETY: this function runs only where AVX-512 with VNNI is.
+            $body(unsafe { $crate::simd::Avx512::<true, false>::assume() }, $($arg),*)
+        }
+        #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = "avx512f,avx512bw,avx512bf16,avx512vnni,avx2,fma,f16c")]
-        fn avx512_dot$(<$($generic: $bound),*>)?($($arg: $ty),*) $(-> $ret)? {
-            // SAFETY: this function runs only where AVX-512 with BF16 and VNNI is.
-            $body(unsafe { $crate::simd::Avx512::<true>::assume() }, $($arg),*)
+        fn avx512_bf16$(<$($generic: $bound),*>)?($($arg: $ty),*) $(-> $ret)? {
+            // SAFETY: this function runs only where AVX-512 with VNNI and BF16 is.
+            $body(unsafe { $crate::simd::Avx512::<true, true>::assume() }, $($arg),*)
         }
         match $isa {
             // SAFETY: `Isa::available` lists it only where the CPU has it.
             #[cfg(target_arch = "x86_64")]
-            $crate::simd::Isa::Avx512Dot => unsafe { avx512_dot($($arg),*) },
+            $crate::simd::Isa::Avx512Vnni => unsafe { avx512_vnni($($arg),*) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            $crate::simd::Isa::Avx512Bf16 => unsafe { avx512_bf16($($arg),*) },
             isa => $crate::simd::on_isa!(isa, $body $([$($generic : $bound),*])? ($($arg : $ty),*) $(-> $ret)?),
         }
     }};

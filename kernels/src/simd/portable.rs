@@ -20,6 +20,7 @@ impl Simd for Portable {
     type W = [u32; LANES];
     const TILE_VECTORS: usize = 1;
     const SHARED_QUERIES: usize = 2;
+    const PAIRS: bool = false;
     const BF16_ROWS: usize = 4;
     const INT8_ROWS: usize = 2;
 
@@ -116,11 +117,13 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    fn dot_bf16(self, sum: V, w: [u32; LANES], x: [u32; LANES]) -> V {
-        let high = |v: [u32; LANES]| v.map(|v| f32::from_bits(v & 0xffff_0000));
-        let low = |v: [u32; LANES]| v.map(|v| f32::from_bits(v << 16));
-        let sum = self.fma(high(w), high(x), sum);
-        self.fma(low(w), low(x), sum)
+    fn high(self, w: [u32; LANES]) -> V {
+        w.map(|w| f32::from_bits(w & 0xffff_0000))
+    }
+
+    #[inline(always)]
+    fn low(self, w: [u32; LANES]) -> V {
+        w.map(|w| f32::from_bits(w << 16))
     }
 
     #[inline(always)]

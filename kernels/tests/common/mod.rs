@@ -1,7 +1,9 @@
 //! Seeded random inputs, and a paged pool whose unused places hold NaN.
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use infer_kernels::{Cpu, Element, Format, Inputs, Matrix, Packer, PagedLayer, PagedLayout, Rows};
+use infer_kernels::{
+    Arena, Cpu, Element, Format, Inputs, Matrix, Packer, PagedLayer, PagedLayout, QueryRun, Rows,
+};
 
 /// All storage formats of weights.
 pub const FORMATS: [Format; 3] = [Format::F32, Format::Bf16, Format::Int8];
@@ -107,7 +109,7 @@ impl<T: Element> Paged<T> {
         let lens: Vec<usize> = (0..random.size(1, 4)).map(|_| random.size(1, 300)).collect();
         let needed: usize = lens.iter().map(|len| len.div_ceil(layout.block_size)).sum();
         let blocks = needed + 3;
-        let mut layer = PagedLayer::try_new(layout, blocks).expect("small");
+        let mut layer = PagedLayer::new(layout, blocks, &mut Arena::default()).expect("small");
         layer.fill(f32::NAN);
         let mut free: Vec<u32> = (0..blocks as u32 - 1).collect();
         let mut paged = Self {
@@ -132,7 +134,8 @@ impl<T: Element> Paged<T> {
             let round = |numbers: Vec<f32>| numbers.into_iter().map(|x| T::from_f32(x).to_f32()).collect();
             paged.contexts.push(Context { len, keys: round(keys), values: round(values) });
             // The last tokens of the sequence: one is a decode, more are a chunk.
-            for position in len - random.size(1, len.min(9))..len {
+            let most = [1, 9, 70][random.size(0, 2)];
+            for position in len - random.size(1, len.min(most))..len {
                 paged.sequences.push(sequence as u32);
                 paged.positions.push(position as u32);
                 paged.spans.push((paged.tables.len() as u32, table_len as u32));
@@ -140,6 +143,20 @@ impl<T: Element> Paged<T> {
             paged.tables.extend(table);
         }
         paged
+    }
+
+    /// The tokens from `first` on as runs of consecutive tokens.
+    pub fn runs(&self, first: usize) -> Vec<QueryRun> {
+        let mut runs = Vec::new();
+        let mut token = first;
+        while token < self.sequences.len() {
+            let same = self.sequences[token..].iter().take_while(|s| **s == self.sequences[token]).count();
+            let (table_start, table_len) = self.spans[token];
+            let run = QueryRun { first: (token - first) as u32, count: same as u32, table_start, table_len };
+            run.split(&mut runs);
+            token += same;
+        }
+        runs
     }
 
     /// Keys and values of one head of a token's sequence, `[position][dimension]`.

@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 
 use infer_core::{Batch, DeviceFault, DeviceFaultKind, SequenceId};
-use infer_kernels::{AttentionParams, ContiguousLayer, ContiguousQuery, Cpu, Element};
+use infer_kernels::{AttentionParams, ContiguousLayer, ContiguousQuery, Cpu, Element, Qkv};
 
-use super::{KvStore, Projections};
+use super::KvStore;
 use crate::error::ModelError;
 
 /// Shape of the storage.
@@ -114,15 +114,17 @@ impl<T: Element> KvStore for ContiguousCache<T> {
         layer: usize,
         params: &AttentionParams,
         batch: &Batch,
-        projections: Projections<'_>,
+        mut qkv: Qkv<'_>,
         out: &mut [f32],
     ) {
         let layer = &mut self.layers[layer];
+        cpu.rope(&mut qkv);
+        let (keys, values) = (qkv.k(), qkv.v());
         for (token, slot) in self.slots.iter().enumerate() {
             let position = batch.positions[token];
-            layer.write(*slot, position, projections.k.row(token), projections.v.row(token));
+            layer.write(*slot, position, keys.row(token), values.row(token));
         }
-        let query = ContiguousQuery { q: projections.q, positions: &batch.positions, slots: &self.slots };
+        let query = ContiguousQuery { q: qkv.q(), positions: &batch.positions, slots: &self.slots };
         cpu.contiguous_attention(layer, params, query, &mut self.scores, out);
     }
 }

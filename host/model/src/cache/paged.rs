@@ -2,9 +2,11 @@
 //! sequence, so releases mean nothing to it.
 
 use infer_core::{Batch, DeviceFault};
-use infer_kernels::{AttentionParams, Cpu, Element, PagedLayer, PagedLayout, PagedQuery};
+use infer_kernels::{
+    Arena, AttentionParams, Cpu, Element, PagedLayer, PagedLayout, PagedQuery, Qkv, QueryRun,
+};
 
-use super::{KvStore, Projections};
+use super::KvStore;
 use crate::error::ModelError;
 
 /// Keys and values in blocks.
@@ -12,17 +14,19 @@ pub(crate) struct PagedCache<T> {
     layers: Vec<PagedLayer<T>>,
     /// Block tables of the batch, as plain numbers.
     tables: Vec<u32>,
-    /// Each token's table.
-    spans: Vec<(u32, u32)>,
+    /// The batch's rows, in pieces that threads share.
+    runs: Vec<QueryRun>,
 }
 
 impl<T: Element> PagedCache<T> {
     pub(crate) fn new(layout: PagedLayout, blocks: usize, layers: usize) -> Result<Self, ModelError> {
-        let layers = (0..layers).map(|_| PagedLayer::try_new(layout, blocks)).collect::<Result<_, _>>();
+        let mut arena = Arena::default();
+        let layers =
+            (0..layers).map(|_| PagedLayer::new(layout, blocks, &mut arena)).collect::<Result<_, _>>();
         let layers = layers.map_err(|error| {
             ModelError::unsupported(format!("no memory for {blocks} KV blocks ({error}); use fewer"))
         })?;
-        Ok(Self { layers, tables: Vec::new(), spans: Vec::new() })
+        Ok(Self { layers, tables: Vec::new(), runs: Vec::new() })
     }
 }
 
@@ -35,10 +39,15 @@ impl<T: Element> KvStore for PagedCache<T> {
         }
         self.tables.clear();
         self.tables.extend(batch.block_tables.iter().map(|block| block.0));
-        self.spans.clear();
+        self.runs.clear();
         for row in &batch.rows {
-            let span = (row.table_start, row.table_len);
-            self.spans.extend(std::iter::repeat_n(span, row.token_len as usize));
+            let run = QueryRun {
+                first: row.token_start,
+                count: row.token_len,
+                table_start: row.table_start,
+                table_len: row.table_len,
+            };
+            run.split(&mut self.runs);
         }
         Ok(())
     }
@@ -49,17 +58,13 @@ impl<T: Element> KvStore for PagedCache<T> {
         layer: usize,
         params: &AttentionParams,
         batch: &Batch,
-        projections: Projections<'_>,
+        mut qkv: Qkv<'_>,
         out: &mut [f32],
     ) {
         let layer = &mut self.layers[layer];
-        layer.write(&batch.slots, projections.k, projections.v);
-        let query = PagedQuery {
-            q: projections.q,
-            positions: &batch.positions,
-            spans: &self.spans,
-            tables: &self.tables,
-        };
+        cpu.rope_and_store(&mut qkv, &batch.slots, layer);
+        let query =
+            PagedQuery { q: qkv.q(), positions: &batch.positions, runs: &self.runs, tables: &self.tables };
         cpu.paged_attention(layer, params, query, out);
     }
 }

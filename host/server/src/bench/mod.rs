@@ -8,6 +8,7 @@
 //! simulator.
 
 mod client;
+pub mod engine;
 mod history;
 mod html;
 mod load;

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::Failure;
 use super::flags::Flags;
 use super::serve::raise_open_files;
+use super::{Failure, bench_engine};
 use crate::bench::robust::{self, HostOptions};
 use crate::bench::{self, Api, Arrival, Dialect, Lengths, Plan, Report, Target, Targets, Workload};
 use crate::config::Config;
@@ -44,6 +44,9 @@ pub enum BenchCommand {
     /// Is the host under test of the three above
     #[command(hide = true)]
     Host(HostOptions),
+    /// Measures steps of models with arbitrary weights, and the machine's limits beside them
+    #[command(after_help = bench_engine::AFTER_HELP)]
+    Engine(bench_engine::EngineArgs),
     /// Draws reports of earlier runs (--format json) side by side on one page
     Report(ReportArgs),
 }
@@ -197,6 +200,7 @@ enum Format {
 pub fn run(command: BenchCommand) -> Result<(), Failure> {
     let args = match command {
         BenchCommand::Serve(args) => args,
+        BenchCommand::Engine(args) => return bench_engine::run(&args),
         BenchCommand::Report(args) => return page(&args),
         other => return robust(other),
     };
@@ -254,7 +258,9 @@ fn robust(command: BenchCommand) -> Result<(), Failure> {
                 verdict(report.harmed == 0, "an honest request was harmed")
             }
             BenchCommand::Host(options) => robust::run_host(options).await.map_err(Failure::failed),
-            BenchCommand::Serve(_) | BenchCommand::Report(_) => unreachable!("carried out above"),
+            BenchCommand::Serve(_) | BenchCommand::Engine(_) | BenchCommand::Report(_) => {
+                unreachable!("carried out above")
+            }
         }
     })
 }

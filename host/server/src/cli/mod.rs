@@ -3,6 +3,7 @@
 mod admin;
 mod author;
 mod bench;
+mod bench_engine;
 mod config;
 mod flags;
 mod generate;

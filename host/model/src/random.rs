@@ -1,0 +1,99 @@
+//! Models with arbitrary weights, made in memory: what speed is measured on. Their texts mean nothing.
+
+use std::num::NonZero;
+use std::sync::Arc;
+
+use infer_kernels::{Format, Matrix, Packer};
+
+use crate::config::ModelConfig;
+use crate::error::ModelError;
+use crate::model::Model;
+use crate::weights::{LayerWeights, Linear, Weights};
+use crate::{DType, WeightType};
+
+impl Model {
+    /// A model of the given shape; the same seed gives the same weights. Keys and values are f32 where weights
+    /// are, bf16 otherwise.
+    ///
+    /// # Errors
+    /// Where memory or threads can't be had.
+    pub fn random(config: ModelConfig, weight_type: WeightType, seed: u64) -> Result<Self, ModelError> {
+        let (format, dtype) = match weight_type {
+            WeightType::F32 => (Format::F32, DType::F32),
+            WeightType::Bf16 => (Format::Bf16, DType::Bf16),
+            WeightType::Q8 => (Format::Int8, DType::Bf16),
+        };
+        let weights = Arc::new(Weights::random(&config, format, seed)?);
+        Ok(Self { config, dtype, weight_type, weights })
+    }
+}
+
+impl Weights {
+    fn random(config: &ModelConfig, format: Format, seed: u64) -> Result<Self, ModelError> {
+        let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let packer = Packer::new(threads)
+            .map_err(|error| ModelError::unsupported(format!("can't start {threads} threads: {error}")))?;
+        let mut source = Random { packer, format, seed };
+        let (hidden, intermediate) = (config.hidden, config.intermediate);
+        let ones = |width: usize| vec![1.0; width];
+        let mut layers = Vec::with_capacity(config.layers.len());
+        for _ in &config.layers {
+            layers.push(LayerWeights {
+                input_norm: ones(hidden),
+                qkv: source.linear(config.q_width() + 2 * config.kv_width(), hidden, config.qkv_bias)?,
+                q_norm: config.qk_norm.then(|| ones(config.head_dim)),
+                k_norm: config.qk_norm.then(|| ones(config.head_dim)),
+                output: source.linear(hidden, config.q_width(), config.output_bias)?,
+                attention_output_norm: config.output_norms.then(|| ones(hidden)),
+                mlp_norm: ones(hidden),
+                gate_up: Linear {
+                    matrix: source.matrix(intermediate, hidden, true)?,
+                    bias: config.mlp_bias.then(|| vec![0.0; 2 * intermediate]),
+                },
+                down: source.linear(hidden, intermediate, config.mlp_bias)?,
+                mlp_output_norm: config.output_norms.then(|| ones(hidden)),
+            });
+        }
+        let head = match config.tied_head {
+            true => None,
+            false => Some(source.matrix(config.vocab, hidden, false)?),
+        };
+        let embedding = source.matrix(config.vocab, hidden, false)?;
+        Ok(Self { embedding, head, final_norm: ones(hidden), layers })
+    }
+}
+
+struct Random {
+    packer: Packer,
+    format: Format,
+    /// Of the next matrix.
+    seed: u64,
+}
+
+impl Random {
+    fn linear(&mut self, outputs: usize, inputs: usize, bias: bool) -> Result<Linear, ModelError> {
+        Ok(Linear { matrix: self.matrix(outputs, inputs, false)?, bias: bias.then(|| vec![0.0; outputs]) })
+    }
+
+    /// Uniform numbers that keep the size of what goes through. `outputs` are those of one half where the
+    /// layer is gated.
+    fn matrix(&mut self, outputs: usize, inputs: usize, gated: bool) -> Result<Matrix, ModelError> {
+        self.seed = self.seed.wrapping_add(1);
+        let (seed, size) = (self.seed, (12.0 / inputs as f32).sqrt());
+        let row = |index: usize, out: &mut [f32]| {
+            let mut state = (seed << 32 ^ index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+            for out in out {
+                // Xorshift (Marsaglia 2003).
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                *out = ((state >> 40) as f32 / (1 << 24) as f32 - 0.5) * size;
+            }
+        };
+        let packed = match gated {
+            true => self.packer.gated(self.format, outputs, inputs, row),
+            false => self.packer.matrix(self.format, outputs, inputs, row),
+        };
+        packed.map_err(|error| ModelError::unsupported(error.to_string()))
+    }
+}

@@ -1,0 +1,58 @@
+//! A step allocates nothing once buffers have grown: what a step asks of the allocator it would ask for
+//! every token.
+#![allow(unsafe_code, reason = "an allocator that counts")]
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use common::{Chunk, Driver, model};
+use infer_core::{Executor, StepOutput};
+use infer_model::{DType, KvCacheKind};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: everything is handed on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn a_step_like_one_before_allocates_nothing() {
+    for (name, dtype) in
+        [("llama-f32", DType::F32), ("qwen3-bf16", DType::Bf16), ("gemma3-bf16", DType::Bf16)]
+    {
+        let model = model(name, dtype);
+        let mut driver = Driver::new(&model, KvCacheKind::Paged, 16, 2);
+        let prompt: Vec<u32> = (0..40).collect();
+        driver.run(&[
+            Chunk { sequence: 1, start: 0, tokens: &prompt },
+            Chunk { sequence: 2, start: 0, tokens: &prompt[..7] },
+        ]);
+        // A decode beside a chunk of a prompt.
+        let batch = driver.batch(&[
+            Chunk { sequence: 1, start: 40, tokens: &[3] },
+            Chunk { sequence: 2, start: 7, tokens: &prompt[7..30] },
+        ]);
+        let mut output = StepOutput::default();
+        driver.executor.execute(&batch, &mut output).expect("sound batches run");
+        let before = ALLOCATIONS.load(Ordering::SeqCst);
+        driver.executor.execute(&batch, &mut output).expect("sound batches run");
+        assert_eq!(ALLOCATIONS.load(Ordering::SeqCst) - before, 0, "{name}");
+    }
+}

@@ -1,0 +1,82 @@
+//! `infer bench engine`: measures steps of the model alone, beside the machine's limits.
+
+use clap::{Args, ValueEnum};
+use infer_model::WeightType;
+
+use super::Failure;
+use crate::bench::Machine;
+use crate::bench::engine::{self, EnginePlan, EngineShape, SHAPES};
+
+/// Shown below the flags.
+pub const AFTER_HELP: &str = "\
+Weights are random, in the shapes of SmolLM-135M and Llama 3.2 1B. A prefill of 512 tokens, and decodes at
+batch 1 and 16; each step includes drawing its tokens. The quickest of all steps counts: other processes
+can only make a step slower. Reading bandwidth and instruction rates are measured in the same run; the last
+column says which share of its limit a step reaches. Needs up to 6 GB of memory.";
+
+/// Arguments of `infer bench engine`.
+#[derive(Args)]
+pub struct EngineArgs {
+    /// Shapes to measure [default: all]
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(SHAPES.map(|shape| shape.name)))]
+    shape: Vec<String>,
+    /// How weights are stored; q8 is 8 bits with a scale per 32 [default: bf16 and q8]
+    #[arg(long, value_enum, value_name = "TYPE")]
+    weights: Vec<Weights>,
+    /// Threads that compute [default: all cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1_024))]
+    threads: Option<u16>,
+    /// Tokens that sequences hold when decoding begins
+    #[arg(long, value_name = "TOKENS", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=8_000))]
+    context: u32,
+    /// Decode steps of a pass
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=100))]
+    steps: u32,
+    /// How often everything is measured
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    passes: u32,
+    /// How the report is printed
+    #[arg(long, value_enum, default_value_t = Output::Text)]
+    format: Output,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    Text,
+    Json,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Weights {
+    F32,
+    Bf16,
+    Q8,
+}
+
+/// Runs the benchmark.
+pub fn run(args: &EngineArgs) -> Result<(), Failure> {
+    let wanted =
+        |shape: &EngineShape| args.shape.is_empty() || args.shape.iter().any(|name| name == shape.name);
+    let weights = args.weights.iter().map(|weights| match weights {
+        Weights::F32 => WeightType::F32,
+        Weights::Bf16 => WeightType::Bf16,
+        Weights::Q8 => WeightType::Q8,
+    });
+    let plan = EnginePlan {
+        shapes: SHAPES.into_iter().filter(wanted).collect(),
+        weights: match args.weights.is_empty() {
+            true => vec![WeightType::Bf16, WeightType::Q8],
+            false => weights.collect(),
+        },
+        threads: args.threads.map_or_else(|| Machine::here().cores, usize::from),
+        context: args.context as usize,
+        steps: args.steps as usize,
+        passes: args.passes as usize,
+    };
+    let report = engine::run(&plan, |what| eprintln!("measuring {what}")).map_err(Failure::Failed)?;
+    match args.format {
+        Output::Text => print!("{}", report.text()),
+        Output::Json => println!("{}", serde_json::to_string_pretty(&report).map_err(Failure::failed)?),
+    }
+    Ok(())
+}

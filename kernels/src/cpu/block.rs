@@ -1,0 +1,299 @@
+//! Attention of several consecutive tokens of one sequence: a chunk of a prompt. Each tile of the context is
+//! widened once into scratch that stays in the first cache levels, where all tokens and all query heads of
+//! the group read it; the work is then two small dense products and the softmax between them.
+//!
+//! A row goes through the same operations in the same order as in `attention`, which reads the pool directly
+//! for single tokens, so its bits are the same. Tiles that a window cuts at their start are left to it.
+
+use std::mem::MaybeUninit;
+
+use super::attention::{Context, MAX_HEAD_DIM, TILE, soften};
+use super::tile::{accumulate, scores};
+use crate::element::Element;
+use crate::simd::{LANES, Simd};
+
+/// Rows (tokens times query heads of a group) that share a tile.
+pub(super) const ROWS: usize = 64;
+/// Tokens that do.
+pub(super) const TOKENS: usize = 16;
+/// A dimension's keys of a tile; a vector at the last position stays inside.
+const KEY_STRIDE: usize = TILE + LANES;
+
+/// Query heads of a group, of consecutive tokens. Public only inside a sealed trait.
+#[derive(Clone, Copy)]
+pub struct Queries {
+    /// First query of the first token; its group's others follow.
+    pub(super) q: *const f32,
+    /// From one token to the next.
+    pub(super) q_stride: usize,
+    /// Where results go, likewise.
+    pub(super) out: *mut f32,
+    pub(super) out_stride: usize,
+    pub(super) tokens: usize,
+    /// Query heads of the group.
+    pub(super) group: usize,
+}
+
+/// What a block of rows has while it goes through the tiles. Nothing is read before it was written.
+struct State {
+    keys: [MaybeUninit<f32>; MAX_HEAD_DIM * KEY_STRIDE],
+    values: [MaybeUninit<f32>; TILE * MAX_HEAD_DIM],
+    weights: [[MaybeUninit<f32>; TILE + LANES]; ROWS],
+    sums: [MaybeUninit<f32>; ROWS * MAX_HEAD_DIM],
+    largest: [f32; ROWS],
+    total: [f32; ROWS],
+    decay: [f32; ROWS],
+}
+
+/// Attends the tokens; the first is at `context.position`.
+///
+/// # Safety
+/// The queries and results exist, and nobody else writes those.
+#[inline(always)]
+pub(super) unsafe fn attend<S: Simd, T: Element>(simd: S, context: &Context<'_, T>, queries: Queries) {
+    let Queries { tokens, group, .. } = queries;
+    assert!(tokens * group <= ROWS, "a block has at most {ROWS} rows");
+    let width = context.layer.layout().head_dim;
+    let mut state = State {
+        keys: [const { MaybeUninit::uninit() }; MAX_HEAD_DIM * KEY_STRIDE],
+        values: [const { MaybeUninit::uninit() }; TILE * MAX_HEAD_DIM],
+        weights: [const { [const { MaybeUninit::uninit() }; TILE + LANES] }; ROWS],
+        sums: [const { MaybeUninit::uninit() }; ROWS * MAX_HEAD_DIM],
+        largest: [f32::NEG_INFINITY; ROWS],
+        total: [0.0; ROWS],
+        decay: [0.0; ROWS],
+    };
+    let stride = width.next_multiple_of(LANES);
+    state.sums[..tokens * group * stride].fill(MaybeUninit::new(0.0));
+    let mut block = Block { simd, context, queries, width, stride, state: &mut state };
+    let position = |token: usize| context.position as usize + token;
+    let first = |token: usize| context.params.first_position(position(token) as u32) as usize;
+    for start in (first(0) / TILE * TILE..=position(tokens - 1)).step_by(TILE) {
+        // Those who see the tile from its start follow each other; after them, those who see its end only.
+        let from = start.saturating_sub(context.position as usize).min(tokens);
+        let whole = (from..tokens).take_while(|token| first(*token) <= start).count();
+        let cut = (from + whole..tokens).take_while(|token| first(*token) < start + TILE).count();
+        // SAFETY: the caller's promise.
+        unsafe {
+            if whole > 0 {
+                let last = position(from + whole - 1);
+                block.gather(start, (last + 1 - start).min(TILE));
+                block.tile(start, from, from + whole);
+            }
+            (from + whole..from + whole + cut).for_each(|token| block.direct(token, start));
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { block.finish() };
+}
+
+struct Block<'a, S, T> {
+    simd: S,
+    context: &'a Context<'a, T>,
+    queries: Queries,
+    width: usize,
+    /// Of values and sums: `width` in whole vectors.
+    stride: usize,
+    state: &'a mut State,
+}
+
+impl<S: Simd, T: Element> Block<'_, S, T> {
+    /// Widens keys and values of `count` positions from `start` on. Lanes beyond are arbitrary.
+    #[inline(always)]
+    unsafe fn gather(&mut self, start: usize, count: usize) {
+        let (simd, size) = (self.simd, self.context.layer.layout().block_size);
+        let (keys, values) = (self.state.keys.as_mut_ptr(), self.state.values.as_mut_ptr());
+        let mut done = 0;
+        while done < count {
+            let run = self.context.run(start + done, (count - done).min(LANES));
+            let (key, value) = (self.context.keys(&run), self.context.values(&run));
+            // SAFETY: a run lies in its block, and sixteen numbers follow the pool's last one; in the scratch
+            // a vector from any position or dimension stays inside, and overruns are overwritten or unused.
+            unsafe {
+                for d in 0..self.width {
+                    simd.store(keys.add(d * KEY_STRIDE + done).cast(), T::load(simd, key.add(d * size)));
+                }
+                for p in 0..run.count {
+                    for d in (0..self.width).step_by(LANES) {
+                        let v = T::load(simd, value.add(p * self.width + d));
+                        simd.store(values.add((done + p) * self.stride + d).cast(), v);
+                    }
+                }
+            }
+            done += run.count;
+        }
+    }
+
+    /// Folds the gathered tile into the rows of tokens `from..to`.
+    #[inline(always)]
+    unsafe fn tile(&mut self, start: usize, from: usize, to: usize) {
+        let group = self.queries.group;
+        // SAFETY: the caller's promise; all rows exist.
+        unsafe {
+            let mut row = from * group;
+            while row < to * group {
+                row += match to * group - row {
+                    6.. if S::TILE_VECTORS == 4 => self.scores::<6, 4>(row),
+                    3.. if S::TILE_VECTORS == 4 => self.scores::<3, 4>(row),
+                    _ if S::TILE_VECTORS == 4 => self.scores::<1, 4>(row),
+                    4.. => self.scores::<4, 1>(row),
+                    _ => self.scores::<1, 1>(row),
+                };
+            }
+            let count = |token: usize| (self.context.position as usize + token + 1 - start).min(TILE);
+            let mut token = from;
+            while token < to {
+                let seen = count(token);
+                let same = (token..to).take_while(|other| count(*other) == seen).count();
+                let end = (token + same) * group;
+                let mut row = token * group;
+                (row..end).for_each(|row| self.soften(row, seen));
+                while row < end {
+                    row += match end - row {
+                        6.. if S::TILE_VECTORS == 4 => self.accumulate::<6>(row, seen),
+                        3.. => self.accumulate::<3>(row, seen),
+                        _ => self.accumulate::<1>(row, seen),
+                    };
+                }
+                token += same;
+            }
+        }
+    }
+
+    /// Raw products of `R` rows with the tile, `C` vectors of positions at a time. Returns `R`.
+    #[inline(always)]
+    unsafe fn scores<const R: usize, const C: usize>(&mut self, row: usize) -> usize {
+        let simd = self.simd;
+        let q: [*const f32; R] = std::array::from_fn(|r| self.query(row + r));
+        for first in (0..TILE).step_by(C * LANES) {
+            let mut sums = [[simd.splat(0.0); C]; R];
+            // SAFETY: the tile has `width` rows of keys; lanes that were never written are cut off by `soften`,
+            // and reading scratch through a pointer needs no value of its own there.
+            unsafe {
+                let mut keys = self.state.keys.as_ptr().add(first).cast::<f32>();
+                for d in 0..self.width {
+                    let k: [S::V; C] = std::array::from_fn(|c| simd.load(keys.add(c * LANES)));
+                    for r in 0..R {
+                        let q = simd.splat(*q[r].add(d));
+                        for c in 0..C {
+                            sums[r][c] = simd.fma(q, k[c], sums[r][c]);
+                        }
+                    }
+                    keys = keys.add(KEY_STRIDE);
+                }
+                for (r, sums) in sums.into_iter().enumerate() {
+                    let out = self.state.weights[row + r].as_mut_ptr().add(first).cast::<f32>();
+                    (0..C).for_each(|c| simd.store(out.add(c * LANES), sums[c]));
+                }
+            }
+        }
+        R
+    }
+
+    #[inline(always)]
+    fn soften(&mut self, row: usize, count: usize) {
+        // SAFETY: `scores` wrote all lanes that are read; floats have no invalid bits.
+        let weights = unsafe { &mut *self.state.weights[row].as_mut_ptr().cast::<[f32; TILE + LANES]>() };
+        let (largest, total) = (&mut self.state.largest[row], &mut self.state.total[row]);
+        self.state.decay[row] = soften(self.simd, self.context.params, weights, count, largest, total);
+    }
+
+    /// Folds `count` positions' values into the sums of `R` rows. Returns `R`.
+    #[inline(always)]
+    unsafe fn accumulate<const R: usize>(&mut self, row: usize, count: usize) -> usize {
+        let mut d = 0;
+        while d < self.stride {
+            // SAFETY: the caller's promise.
+            unsafe {
+                d += LANES
+                    * match (self.stride - d) / LANES {
+                        4.. if S::TILE_VECTORS == 4 => self.columns::<R, 4>(row, count, d),
+                        2.. if S::TILE_VECTORS == 4 => self.columns::<R, 2>(row, count, d),
+                        _ => self.columns::<R, 1>(row, count, d),
+                    };
+            }
+        }
+        R
+    }
+
+    #[inline(always)]
+    unsafe fn columns<const R: usize, const C: usize>(
+        &mut self,
+        row: usize,
+        count: usize,
+        d: usize,
+    ) -> usize {
+        let simd = self.simd;
+        // SAFETY: rows of sums and values are whole vectors; `count` weights of each row were written.
+        unsafe {
+            let sums: [*mut f32; R] =
+                std::array::from_fn(|r| self.state.sums.as_mut_ptr().add((row + r) * self.stride + d).cast());
+            let weights: [*const f32; R] =
+                std::array::from_fn(|r| self.state.weights[row + r].as_ptr().cast());
+            let mut registers: [[S::V; C]; R] = std::array::from_fn(|r| {
+                let decay = simd.splat(self.state.decay[row + r]);
+                std::array::from_fn(|c| simd.mul(simd.load(sums[r].add(c * LANES)), decay))
+            });
+            let mut values = self.state.values.as_ptr().add(d).cast::<f32>();
+            for p in 0..count {
+                let v: [S::V; C] = std::array::from_fn(|c| simd.load(values.add(c * LANES)));
+                for r in 0..R {
+                    let weight = simd.splat(*weights[r].add(p));
+                    for c in 0..C {
+                        registers[r][c] = simd.fma(weight, v[c], registers[r][c]);
+                    }
+                }
+                values = values.add(self.stride);
+            }
+            for r in 0..R {
+                (0..C).for_each(|c| simd.store(sums[r].add(c * LANES), registers[r][c]));
+            }
+        }
+        C
+    }
+
+    /// A token whose window begins inside the tile, straight from the pool.
+    #[inline(always)]
+    unsafe fn direct(&mut self, token: usize, start: usize) {
+        let position = self.context.position + token as u32;
+        let begin = self.context.params.first_position(position) as usize;
+        let count = (position as usize + 1).min(start + TILE) - begin;
+        for row in token * self.queries.group..(token + 1) * self.queries.group {
+            // SAFETY: a query has `width` numbers.
+            let q = unsafe { std::slice::from_raw_parts(self.query(row), self.width) };
+            let mut weights = [[0.0; TILE + LANES]; 1];
+            scores::<S, T, 1>(self.simd, self.context, q, begin, count, &mut weights);
+            let (largest, total) = (&mut self.state.largest[row], &mut self.state.total[row]);
+            let decay = soften(self.simd, self.context.params, &mut weights[0], count, largest, total);
+            let mut sums = [[0.0; MAX_HEAD_DIM]; 1];
+            let own = &mut self.state.sums[row * self.stride..][..self.stride];
+            // SAFETY: sums were filled at the start.
+            let own = unsafe { &mut *(std::ptr::from_mut(own) as *mut [f32]) };
+            sums[0][..self.stride].copy_from_slice(own);
+            accumulate::<S, T, 1>(self.simd, self.context, begin, count, &weights, &[decay], &mut sums);
+            own.copy_from_slice(&sums[0][..self.stride]);
+        }
+    }
+
+    /// A row's query.
+    #[inline(always)]
+    fn query(&self, row: usize) -> *const f32 {
+        let Queries { q, q_stride, group, .. } = self.queries;
+        q.wrapping_add(row / group * q_stride + row % group * self.width)
+    }
+
+    #[inline(always)]
+    unsafe fn finish(&mut self) {
+        let Queries { out, out_stride, group, tokens, .. } = self.queries;
+        for row in 0..tokens * group {
+            // SAFETY: the caller's promise; sums were filled at the start.
+            unsafe {
+                let out = out.add(row / group * out_stride + row % group * self.width);
+                let sums = self.state.sums.as_ptr().add(row * self.stride).cast::<f32>();
+                for d in 0..self.width {
+                    *out.add(d) = *sums.add(d) / self.state.total[row];
+                }
+            }
+        }
+    }
+}

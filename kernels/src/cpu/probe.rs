@@ -1,0 +1,122 @@
+//! What the machine can do at most, measured: how fast memory is read, and the rate of the instructions that
+//! products are made of. Benchmarks print their results beside it.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use super::{Cpu, Shared};
+use crate::matrix::Format;
+use crate::memory::{Arena, OutOfMemory, Pages};
+use crate::simd::{Isa, LANES, Simd, on_dot_isa};
+
+/// Bytes that a thread reads at a time.
+const PART: usize = 256 << 10;
+/// Independent sums, more than the latency of an instruction times its rate.
+const CHAINS: usize = 12;
+
+impl Cpu {
+    /// Bytes per second at which all threads together read `bytes` bytes of memory: the best of `passes`.
+    ///
+    /// # Errors
+    /// Where memory can't be had.
+    pub fn read_bandwidth(&self, pages: Pages, bytes: usize, passes: usize) -> Result<f64, OutOfMemory> {
+        let mut words = Arena::with_pages(pages).numbers::<u32>(bytes / PART * (PART / 4))?;
+        words.fill(1);
+        let parts = words.chunks_exact(PART / 4);
+        let count = parts.len();
+        let mut sums = vec![0.0_f32; count];
+        let out = Shared(sums.as_mut_ptr());
+        let isa = self.isa;
+        let seconds = best(passes, || {
+            self.for_each(count, usize::MAX, |i| {
+                let sum = read(isa, &words[i * (PART / 4)..][..PART / 4]);
+                // SAFETY: one place per item.
+                unsafe { out.get().add(i).write(sum) };
+            });
+        });
+        black_box(&sums);
+        Ok((count * PART) as f64 / seconds)
+    }
+
+    /// Operations per second (two per multiply-add) of all threads together, in registers, in the instructions
+    /// of a format's products: the best of `passes`.
+    pub fn peak_rate(&self, format: Format, passes: usize) -> f64 {
+        const STEPS: usize = 1 << 16;
+        let per_step = match format {
+            Format::Bf16 if self.isa.takes_pairs() => 2,
+            Format::F32 | Format::Bf16 => 1,
+            Format::Int8 => 4,
+        };
+        let items = 8 * self.threads();
+        let isa = self.isa;
+        let seconds = best(passes, || {
+            self.for_each(items, usize::MAX, |_| _ = black_box(multiply(isa, format, STEPS)));
+        });
+        (2 * items * STEPS * CHAINS * LANES * per_step) as f64 / seconds
+    }
+}
+
+fn best(passes: usize, mut run: impl FnMut()) -> f64 {
+    let seconds = (0..passes.max(1)).map(|_| {
+        let begin = Instant::now();
+        run();
+        begin.elapsed().as_secs_f64()
+    });
+    seconds.fold(f64::INFINITY, f64::min)
+}
+
+fn read(isa: Isa, words: &[u32]) -> f32 {
+    on_dot_isa!(isa, read_lanes(words: &[u32]) -> f32)
+}
+
+#[inline(always)]
+fn read_lanes<S: Simd>(simd: S, words: &[u32]) -> f32 {
+    let mut sums = [simd.splat(0.0); 4];
+    for part in words.as_chunks::<{ 4 * LANES }>().0 {
+        for (i, sum) in sums.iter_mut().enumerate() {
+            // SAFETY: the part has four vectors; a prefetch may go anywhere.
+            unsafe {
+                let from = part.as_ptr().add(i * LANES);
+                simd.prefetch(from.wrapping_add(1 << 10));
+                *sum = simd.add(*sum, simd.load(from.cast()));
+            }
+        }
+    }
+    simd.sum(simd.add(simd.add(sums[0], sums[1]), simd.add(sums[2], sums[3])))
+}
+
+fn multiply(isa: Isa, format: Format, steps: usize) -> f32 {
+    on_dot_isa!(isa, multiply_lanes(format: Format, steps: usize) -> f32)
+}
+
+#[inline(always)]
+fn multiply_lanes<S: Simd>(simd: S, format: Format, steps: usize) -> f32 {
+    // Values that the compiler can't know.
+    let (x, y) = (simd.splat(black_box(1e-9)), simd.splat_word(black_box(0x0001_0001)));
+    match format {
+        Format::Bf16 if S::PAIRS => sum(simd, chain(simd.splat(0.0), steps, |sum| simd.dot_bf16(sum, y, y))),
+        // Without the instruction the arithmetic is that of f32.
+        Format::F32 | Format::Bf16 => sum(simd, chain(simd.splat(0.0), steps, |sum| simd.fma(x, x, sum))),
+        Format::Int8 => {
+            let integers = chain(simd.splat_word(0), steps, |sum| simd.dot_int8(sum, y, y));
+            sum(simd, integers.map(|sum| simd.widen_words(sum)))
+        }
+    }
+}
+
+/// Each sum goes through `steps` operations.
+#[inline(always)]
+fn chain<V: Copy>(zero: V, steps: usize, step: impl Fn(V) -> V) -> [V; CHAINS] {
+    let [mut a, mut b, mut c, mut d, mut e, mut f] = [zero; CHAINS / 2];
+    let [mut g, mut h, mut i, mut j, mut k, mut l] = [zero; CHAINS / 2];
+    for _ in 0..steps {
+        (a, b, c, d, e, f) = (step(a), step(b), step(c), step(d), step(e), step(f));
+        (g, h, i, j, k, l) = (step(g), step(h), step(i), step(j), step(k), step(l));
+    }
+    [a, b, c, d, e, f, g, h, i, j, k, l]
+}
+
+#[inline(always)]
+fn sum<S: Simd>(simd: S, sums: [S::V; CHAINS]) -> f32 {
+    sums.into_iter().map(|sum| simd.sum(sum)).sum()
+}
