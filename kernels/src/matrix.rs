@@ -140,8 +140,9 @@ fn write_column(format: Format, numbers: &[f32], column: usize, width: usize, ou
             let inverse = if scale == f16::ZERO { 0.0 } else { 1.0 / scale.to_f32() };
             for (words, x) in words.chunks_exact_mut(4 * width).zip(x.chunks_exact(4)) {
                 for (to, x) in words[4 * column..].iter_mut().zip(x) {
-                    // At most 127.5 in size, so within 1..=255.
-                    *to = ((x * inverse).round_ties_even().clamp(-127.0, 127.0) + 128.0) as u8;
+                    // Within 1..=255. Adding 1.5 * 2^23 rounds, ties to even, and leaves the integer in the
+                    // lowest bits.
+                    *to = ((x * inverse).clamp(-127.0, 127.0) + (12_582_912.0 + 128.0)).to_bits() as u8;
                 }
             }
         }),

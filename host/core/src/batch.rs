@@ -50,7 +50,10 @@ pub struct Row {
     pub table_len: u32,
     /// Whether a token is drawn after its last computed token (the whole input is then computed).
     pub sample: bool,
-    /// Index of the token drawn: 0 for the first generated one. Seeds the draw.
+    /// How many of its last tokens are guesses at what will be drawn; only with `sample`. A token is then drawn
+    /// after each of its last `guesses + 1` tokens, as if the guesses before it were right.
+    pub guesses: u32,
+    /// Index of the (first) token drawn: 0 for the first generated one. Seeds the draw.
     pub generated: u32,
     /// How it is drawn.
     pub sampling: SamplingParams,

@@ -43,6 +43,8 @@ pub struct EngineConfig {
     pub max_strikes: u32,
     /// See `max_strikes`.
     pub strike_window: Micros,
+    /// Most tokens that are guessed ahead for a sequence in one step; 0 turns it off.
+    pub speculate: u32,
     /// How long a runnable sequence may be ignored before the scheduler is taken out.
     pub starvation_bound: Micros,
 }
@@ -67,6 +69,7 @@ impl Default for EngineConfig {
             hash_key: [0, 0],
             max_strikes: 3,
             strike_window: Micros(10_000_000),
+            speculate: 0,
             starvation_bound: Micros(5_000_000),
         }
     }

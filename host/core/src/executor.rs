@@ -13,6 +13,9 @@ pub trait Executor {
 pub struct StepOutput {
     /// One entry per `Batch::rows`: the token drawn, where the row samples.
     pub sampled: Vec<Option<u32>>,
+    /// Of rows with guesses, by index into `Batch::rows`, ascending: the token drawn after each guess,
+    /// none where there was no drawing one.
+    pub after_guesses: Vec<(usize, Option<u32>)>,
     /// Of rows that ask for them, by index into `Batch::rows`, ascending.
     pub logprobs: Vec<(usize, TokenLogprobs)>,
     /// Of prompt tokens that rows ask about, likewise: for a row that computes positions `from..to`
@@ -25,6 +28,7 @@ impl StepOutput {
     pub fn reset(&mut self, rows: usize) {
         self.sampled.clear();
         self.sampled.resize(rows, None);
+        self.after_guesses.clear();
         self.logprobs.clear();
         self.prompt_logprobs.clear();
     }

@@ -36,6 +36,8 @@ pub(crate) struct Sequence {
     pub logits_to: Option<LogitsSlot>,
     /// Whose kept logits answer it, while the batch that reads them is out.
     pub logits_from: Option<LogitsSlot>,
+    /// How many tokens may be guessed for it next: more while guesses are right.
+    pub guesses: u32,
     /// When it last drew a token, as `perf::Recorder` counts.
     pub drawn_at: u32,
     pub id: SequenceId,

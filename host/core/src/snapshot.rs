@@ -64,6 +64,9 @@ pub struct Counters {
     pub generated_tokens: u64,
     /// Tokens that the executor computed.
     pub computed_tokens: u64,
+    /// Tokens that were guessed ahead, and those of them that were right.
+    pub drafted_tokens: u64,
+    pub accepted_tokens: u64,
     /// Prompt tokens looked up in the prefix cache, and those found.
     pub prefix_queries: u64,
     pub prefix_hits: u64,

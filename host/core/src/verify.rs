@@ -28,6 +28,8 @@ pub(crate) struct PlannedRow {
     pub tokens: u32,
     /// Whether it waits now.
     pub starts: bool,
+    /// Guessed tokens that the engine adds.
+    pub guesses: u32,
 }
 
 impl VerifiedPlan {
@@ -105,7 +107,7 @@ impl Verifier {
             check_tokens(id, tokens, remaining)?;
             let prefill = tokens > 0 && (remaining > 1 || sequence.generated == 0);
             sums.add(id, tokens, prefill, starts, limits)?;
-            self.plan.rows.push(PlannedRow { ix, tokens, starts });
+            self.plan.rows.push(PlannedRow { ix, tokens, starts, guesses: 0 });
         }
         sums.check(limits, running - self.plan.preempt.len() as u32)
     }

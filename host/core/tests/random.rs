@@ -45,6 +45,8 @@ struct World {
     submitted: u64,
     refused_at_once: u64,
     max_seq_len: u32,
+    /// Few tokens make guesses that are right often enough.
+    vocab: u32,
     log: String,
 }
 
@@ -72,8 +74,10 @@ impl World {
             max_strikes: rng.between(1, 5) as u32,
             strike_window: Micros(rng.between(1_000, 100_000)),
             starvation_bound: Micros(rng.between(5_000, 100_000)),
+            speculate: if rng.chance(60) { rng.between(1, 6) as u32 } else { 0 },
         };
-        let executor = ScriptedExecutor::new(block_size, total_blocks, config.prompt_cache_entries, VOCAB);
+        let vocab = if rng.chance(40) { 2 } else { VOCAB };
+        let executor = ScriptedExecutor::new(block_size, total_blocks, config.prompt_cache_entries, vocab);
         let max_seq_len = config.max_seq_len;
         let evil = if rng.chance(50) { rng.below(15) } else { 0 };
         let policies = Policies {
@@ -91,6 +95,7 @@ impl World {
             submitted: 0,
             refused_at_once: 0,
             max_seq_len,
+            vocab,
             log: String::new(),
         }
     }
@@ -296,7 +301,7 @@ impl World {
         assert!(!self.engine.has_work(), "something hangs: {:?}", self.engine.snapshot(self.now).requests);
         let mut ends = [0; 3];
         for (id, stream) in &self.streams {
-            let alone = solo(&self.requests[id], VOCAB);
+            let alone = solo(&self.requests[id], self.vocab);
             match stream.end.as_ref().expect("every request ends") {
                 End::Finished(FinishReason::Length | FinishReason::Eos) => {
                     assert_eq!(stream.tokens, alone, "{id:?}");
@@ -332,7 +337,7 @@ struct Reached {
     events: [u64; 5],
     refused: [u64; 7],
     finished: [u64; 4],
-    others: [u64; 6],
+    others: [u64; 8],
 }
 
 impl Reached {
@@ -341,7 +346,17 @@ impl Reached {
         add(&mut self.events, &c.prefix_events);
         add(&mut self.refused, &c.refused);
         add(&mut self.finished, &c.finished);
-        let others = [c.failed, c.preemptions, c.evicted_blocks, c.cut_rows, c.device_faults, c.prefix_hits];
+        assert!(c.accepted_tokens <= c.drafted_tokens);
+        let others = [
+            c.failed,
+            c.preemptions,
+            c.evicted_blocks,
+            c.cut_rows,
+            c.device_faults,
+            c.prefix_hits,
+            c.drafted_tokens - c.accepted_tokens,
+            c.accepted_tokens,
+        ];
         add(&mut self.others, &others);
     }
 

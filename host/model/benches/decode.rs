@@ -53,6 +53,7 @@ fn batch(rows: usize, context: usize, tokens: usize) -> Batch {
             table_start: batch.block_tables.len() as u32,
             table_len: blocks as u32,
             sample: true,
+            guesses: 0,
             generated: 0,
             sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
             history_start: 0,

@@ -29,6 +29,14 @@ impl Bytes<'_> {
         Ok(Self::Mapped(map))
     }
 
+    /// Brings a range into memory in one go: a fault for each page costs as much as the copying.
+    pub(crate) fn prefetch(&self, range: Range<usize>) {
+        if let Self::Mapped(map) = self {
+            // Systems that don't know the advice read page by page.
+            let _ = map.advise_range(Advice::PopulateRead, range.start, range.len());
+        }
+    }
+
     /// Takes pages that were read out of this process's memory; they stay in the page cache.
     #[allow(unsafe_code, reason = "advice about a memory map; see SAFETY")]
     pub(crate) fn release(&self, range: Range<usize>) {

@@ -21,8 +21,8 @@ pub struct ModelExecutor {
     /// Logits of whole prompts, kept by slot; a slot's memory comes with its first use.
     kept: Vec<Option<Box<[f32]>>>,
     scratch: Vec<f32>,
-    /// Rows of the batch that draw from what was computed.
-    drawing_rows: Vec<usize>,
+    /// Draws from what was computed: a row of the batch, and after which of its guesses (0 for the due one).
+    draws: Vec<(usize, u32)>,
     forward_passes: u64,
 }
 
@@ -43,7 +43,7 @@ impl ModelExecutor {
             limits,
             kept: vec![None; limits.prompt_cache_entries],
             scratch: Vec::new(),
-            drawing_rows: Vec::new(),
+            draws: Vec::new(),
             forward_passes: 0,
         }
     }
@@ -107,18 +107,23 @@ impl ModelExecutor {
     /// Logits of the rows that need them, a few rows at a time.
     fn draw_computed(&mut self, batch: &Batch, output: &mut StepOutput, lost: &mut Vec<usize>) {
         let wanted = |row: &Row| row.token_len > 0 && (row.sample || row.logits_to.is_some());
-        self.drawing_rows.clear();
-        self.drawing_rows.extend((0..batch.rows.len()).filter(|i| wanted(&batch.rows[*i])));
-        for rows in self.drawing_rows.chunks(LOGIT_ROWS) {
-            let last = |i: &usize| (batch.rows[*i].token_start + batch.rows[*i].token_len) as usize - 1;
-            let logits = self.decoder.logits(rows.iter().map(last));
-            for (index, logits) in rows.iter().zip(logits.chunks_exact_mut(self.limits.vocab)) {
+        self.draws.clear();
+        for index in (0..batch.rows.len()).filter(|i| wanted(&batch.rows[*i])) {
+            self.draws.extend((0..=batch.rows[index].guesses).map(|nth| (index, nth)));
+        }
+        for draws in self.draws.chunks(LOGIT_ROWS) {
+            let token = |(i, nth): &(usize, u32)| {
+                let row = &batch.rows[*i];
+                (row.token_start + row.token_len - 1 - row.guesses + nth) as usize
+            };
+            let logits = self.decoder.logits(draws.iter().map(token));
+            for ((index, nth), logits) in draws.iter().zip(logits.chunks_exact_mut(self.limits.vocab)) {
                 let row = &batch.rows[*index];
                 if let Some(slot) = row.logits_to {
                     self.kept[slot.0 as usize].get_or_insert_with(|| logits.into()).copy_from_slice(logits);
                 }
                 if row.sample {
-                    self.drawing.draw(batch, *index, logits, output, lost);
+                    self.drawing.draw(batch, (*index, *nth), logits, output, lost);
                 }
             }
         }
@@ -134,7 +139,7 @@ impl ModelExecutor {
             };
             self.scratch.clear();
             self.scratch.extend_from_slice(logits);
-            self.drawing.draw(batch, index, &mut self.scratch, output, lost);
+            self.drawing.draw(batch, (index, 0), &mut self.scratch, output, lost);
         }
     }
 
@@ -186,10 +191,11 @@ struct Drawing {
 }
 
 impl Drawing {
+    /// Draws a row's token: the due one, or the one after its `nth` guess.
     fn draw(
         &mut self,
         batch: &Batch,
-        index: usize,
+        (index, nth): (usize, u32),
         logits: &mut [f32],
         output: &mut StepOutput,
         lost: &mut Vec<usize>,
@@ -209,8 +215,10 @@ impl Drawing {
             return;
         }
         let forbidden = batch.row_forbidden(row);
-        let draw = Draw { params: &row.sampling, index: row.generated, history, forbidden };
+        let draw = Draw { params: &row.sampling, index: row.generated + nth, history, forbidden };
         match self.sampler.draw(logits, draw) {
+            // A guess that spoils the logits is as good as a wrong one.
+            token if nth > 0 => output.after_guesses.push((index, token)),
             Some(token) => {
                 output.sampled[index] = Some(token);
                 if let Some(count) = asked {

@@ -37,6 +37,10 @@ struct Host {
 
 impl Host {
     fn new(model: &Model, kind: KvCacheKind, total_blocks: u32, caching: bool) -> Self {
+        Self::guessing(model, kind, total_blocks, caching, 0)
+    }
+
+    fn guessing(model: &Model, kind: KvCacheKind, total_blocks: u32, caching: bool, speculate: u32) -> Self {
         let block_size = 16;
         let prompt_cache_entries = if caching { 8 } else { 0 };
         let config = EngineConfig {
@@ -51,6 +55,7 @@ impl Host {
             max_seq_len: 256,
             prefix_caching: caching,
             prompt_cache_entries,
+            speculate,
             ..EngineConfig::default()
         };
         let executor = model.executor(ExecutorOptions {
@@ -67,6 +72,10 @@ impl Host {
     }
 
     fn submit(&mut self, prompt: &[u32]) -> SequenceId {
+        self.submit_drawing(prompt, 0.0)
+    }
+
+    fn submit_drawing(&mut self, prompt: &[u32], temperature: f32) -> SequenceId {
         let request = Request {
             tenant: TenantId::default(),
             session: SessionId::default(),
@@ -77,7 +86,7 @@ impl Host {
             max_new_tokens: NEW_TOKENS,
             min_new_tokens: 0,
             stop_tokens: Arc::from([]),
-            sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
+            sampling: SamplingParams { temperature, seed: 7, ..SamplingParams::default() },
         };
         self.engine.submit(request, self.now).expect("room for all")
     }
@@ -152,4 +161,40 @@ fn an_exactly_repeated_prompt_needs_no_forward_pass_for_its_first_token() {
     assert_eq!(first.into_values().next(), second.into_values().next());
     // The first token costs nothing; each of the others is one decode.
     assert_eq!(host.executor.forward_passes() - before, u64::from(NEW_TOKENS) - 1);
+}
+
+#[test]
+fn guessing_ahead_changes_no_token_greedy_or_sampled() {
+    // Prompts that repeat themselves, so that there is something to guess from.
+    let prompts: Vec<Vec<u32>> = prompts()
+        .into_iter()
+        .map(|prompt| prompt.iter().chain(&prompt[..prompt.len().min(60)]).copied().collect())
+        .collect();
+    for (name, dtype) in
+        [("llama-f32", DType::F32), ("llama-bf16", DType::Bf16), ("gemma3-bf16", DType::Bf16)]
+    {
+        let model = model(name, dtype);
+        for temperature in [0.0, 0.3] {
+            let play = |kind, blocks, caching, speculate| {
+                let mut host = Host::guessing(&model, kind, blocks, caching, speculate);
+                let ids: Vec<_> =
+                    prompts.iter().map(|prompt| host.submit_drawing(prompt, temperature)).collect();
+                let (mut tokens, _) = host.finish();
+                let tokens: Vec<_> = ids.iter().map(|id| tokens.remove(id).expect("its tokens")).collect();
+                (tokens, host.engine.snapshot(host.now).counters)
+            };
+            for (kind, blocks, caching) in [
+                (KvCacheKind::Paged, 256, true),
+                (KvCacheKind::Paged, 20, true),
+                (KvCacheKind::Contiguous, 256, false),
+            ] {
+                // Near ties may fall apart between the two caches, but not within one.
+                let (want, _) = play(kind, 256, false, 0);
+                let (got, counters) = play(kind, blocks, caching, 5);
+                assert_eq!(got, want, "{name}, {kind:?}, {blocks} blocks, temperature {temperature}");
+                assert!(counters.accepted_tokens > 0, "{name}, temperature {temperature}: {counters:?}");
+                assert!(counters.drafted_tokens > counters.accepted_tokens, "{counters:?}");
+            }
+        }
+    }
 }

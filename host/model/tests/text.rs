@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use infer_model::{ChatTemplate, Source, Tokenizer};
+use infer_model::{ChatTemplate, Source, StopStrings, Tokenizer};
 use proptest::prelude::*;
 use serde_json::Value as Json;
 
@@ -150,6 +150,9 @@ fn all_kinds() -> Vec<(&'static str, Tokenizer)> {
     all.push(("llama 2", llama_2()));
     all.push(("metaspace", made(&metaspace, PIECES)));
     all.push(("word pieces", made(&word_piece, &words)));
+    let gguf = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/gguf-mixed/model.gguf");
+    let gguf = Source::gguf(&gguf).expect("a sound file");
+    all.push(("scored pieces", Tokenizer::load(&gguf).expect("it loads")));
     all
 }
 
@@ -193,6 +196,56 @@ proptest! {
                 let ids: Vec<u32> = random.iter().map(|id| id % (tokenizer.vocab_size() + 2)).collect();
                 let whole = tokenizer.decode(&ids, true).expect("decodes");
                 prop_assert_eq!(stream(tokenizer, &ids), whole, "{} {:?}", name, ids);
+            }
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn what_is_shown_is_never_taken_back(random in prop::collection::vec(0_u32..70_000, 0..30)) {
+        KINDS.with(|kinds| {
+            for (name, tokenizer) in kinds {
+                let ids: Vec<u32> = random.iter().map(|id| id % (tokenizer.vocab_size() + 2)).collect();
+                let whole = tokenizer.decode(&ids, true).expect("decodes");
+                let (mut detokenizer, mut shown) = (tokenizer.detokenizer(), String::new());
+                for id in &ids {
+                    shown.push_str(&detokenizer.push(*id));
+                    // Half a character would show as U+FFFD where the whole has a letter.
+                    prop_assert!(whole.starts_with(&shown), "{} {:?}: {:?}", name, ids, shown);
+                }
+            }
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn a_stop_string_ends_the_text_wherever_tokens_cut_it(
+        random in prop::collection::vec(0_u32..70_000, 1..40),
+        (from, len) in (0_usize..60, 1_usize..6),
+    ) {
+        KINDS.with(|kinds| {
+            for (name, tokenizer) in kinds {
+                let ids: Vec<u32> = random.iter().map(|id| id % tokenizer.vocab_size()).collect();
+                let whole = tokenizer.decode(&ids, true).expect("decodes");
+                let stop: String = whole.chars().skip(from).take(len).collect();
+                if stop.is_empty() {
+                    continue;
+                }
+                let mut stops = StopStrings::new(vec![stop.clone()]);
+                let (mut detokenizer, mut shown, mut stopped) = (tokenizer.detokenizer(), String::new(), false);
+                let last = ids.len();
+                for at in 0..=last {
+                    let text = if at < last { detokenizer.push(ids[at]) } else { detokenizer.finish() };
+                    let step = stops.push(&text);
+                    shown.push_str(&step.text);
+                    stopped = step.stopped;
+                    if stopped {
+                        break;
+                    }
+                }
+                let end = whole.find(&stop).expect("it is part of the text");
+                prop_assert!(stopped, "{} {:?} {:?}", name, ids, stop);
+                prop_assert_eq!(&shown, &whole[..end], "{} {:?} {:?}", name, ids, stop);
             }
             Ok(())
         })?;

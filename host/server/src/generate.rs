@@ -146,6 +146,7 @@ impl Sequential {
         };
         let mut output = StepOutput::default();
         let mut events = Vec::new();
+        let mut stopped = false;
         loop {
             if let Some(batch) = self.engine.begin_step(self.clock.now()) {
                 let result = self.executor.execute(&batch, &mut output);
@@ -155,6 +156,8 @@ impl Sequential {
             self.engine.drain_events(&mut events);
             for event in events.drain(..) {
                 match event {
+                    // A step may draw several; those behind a stop string are nobody's.
+                    Event::Token { .. } if stopped => {}
                     Event::Token { token, .. } => {
                         out.total = begun.elapsed();
                         if out.tokens.is_empty() {
@@ -162,10 +165,12 @@ impl Sequential {
                         }
                         out.tokens.push(token);
                         if !ends.contains(&token) && text.push(token, &mut each) {
+                            stopped = true;
                             self.engine.finish(id, FinishReason::Stop, self.clock.now());
                         }
                     }
                     Event::Finished { reason, .. } => {
+                        let reason = if stopped { FinishReason::Stop } else { reason };
                         out.text = text.finish(reason, &mut each);
                         out.reason = reason;
                         // The engine may hold more to say, about policies say; it is nothing to us.

@@ -128,6 +128,7 @@ impl Loaded {
             prompt_cache_entries: self.prompt_cache_entries(config),
             prompt_cache_ttl: Micros(config.prompt_cache_ttl.as_micros() as u64),
             hash_key,
+            speculate: config.speculate,
             ..EngineConfig::default()
         }
     }

@@ -137,6 +137,11 @@ pub struct Counters {
     pub prompt_tokens: u64,
     pub generated_tokens: u64,
     pub computed_tokens: u64,
+    /// Tokens that were guessed ahead, and those of them that were right.
+    #[serde(default)]
+    pub drafted_tokens: u64,
+    #[serde(default)]
+    pub accepted_tokens: u64,
     pub prefix_queries: u64,
     pub prefix_hits: u64,
     pub evicted_blocks: u64,

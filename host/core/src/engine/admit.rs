@@ -145,6 +145,7 @@ impl Engine {
             pending_prompt: false,
             logits_to: None,
             logits_from: None,
+            guesses: self.config.speculate,
             drawn_at: 0,
             reused: 0,
             in_flight: false,

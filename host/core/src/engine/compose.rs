@@ -14,9 +14,14 @@ impl Engine {
         batch.step = self.view.number;
         self.last_begun = Mark { at: now, step: batch.step };
         batch.released.append(&mut self.released);
+        let mut guessed = 0;
         for at in 0..self.rows.len() {
-            let PlannedRow { ix, tokens, .. } = self.rows[at];
+            let PlannedRow { ix, tokens, guesses, .. } = self.rows[at];
             self.compose_row(&mut batch, ix, tokens, now);
+            if guesses > 0 {
+                self.compose_guesses(&mut batch, ix, guessed..guessed + guesses as usize);
+                guessed += guesses as usize;
+            }
         }
         batch
     }
@@ -44,6 +49,7 @@ impl Engine {
             table_start: batch.block_tables.len() as u32,
             table_len: sequence.table.len() as u32,
             sample,
+            guesses: 0,
             generated: sequence.generated,
             sampling: sequence.request.sampling.clone(),
             history_start: batch.history.len() as u32,
@@ -64,6 +70,23 @@ impl Engine {
             row.forbidden_len = sequence.request.stop_tokens.len() as u32;
         }
         batch.rows.push(row);
+    }
+}
+
+impl Engine {
+    /// Puts guesses behind the last row's only token.
+    fn compose_guesses(&self, batch: &mut Batch, ix: SeqIx, guesses: std::ops::Range<usize>) {
+        let (sequence, block_size) = (&self.slab[ix], self.config.block_size);
+        for (at, &guess) in (sequence.computed + 1..).zip(&self.guesses[guesses.clone()]) {
+            batch.tokens.push(guess);
+            batch.positions.push(at);
+            batch.slots.push(sequence.table[(at / block_size) as usize].0 * block_size + at % block_size);
+        }
+        let row = batch.rows.last_mut().expect("it was just made");
+        debug_assert!(row.sample && row.token_len == 1);
+        row.guesses = guesses.len() as u32;
+        row.token_len += row.guesses;
+        row.context_len += row.guesses;
     }
 }
 

@@ -55,10 +55,15 @@ impl Engine {
         let mut decodes = 0;
         let computed_before = self.counters.computed_tokens;
         let mut logprobs = output.logprobs.iter().peekable();
+        let mut after_guesses = output.after_guesses.iter().peekable();
         let mut prompts = output.prompt_logprobs.iter().peekable();
         for (at, (row, &sampled)) in batch.rows.iter().zip(&output.sampled).enumerate() {
             let logprobs = logprobs.next_if(|(of, _)| *of == at).map(|(_, of)| of);
             let prompt = prompts.next_if(|(of, _)| *of == at).map(|(_, of)| of);
+            let drawn_after: Vec<Option<u32>> =
+                std::iter::from_fn(|| after_guesses.next_if(|(of, _)| *of == at))
+                    .map(|&(_, token)| token)
+                    .collect();
             let ix = self.rows[at].ix;
             self.slab[ix].in_flight = false;
             self.counters.computed_tokens += u64::from(row.token_len);
@@ -74,7 +79,13 @@ impl Engine {
             if row.sample {
                 drawn += 1;
                 match sampled {
-                    Some(token) => self.push_token(ix, token, logprobs, now),
+                    Some(token) => {
+                        self.push_token(ix, token, logprobs, now);
+                        if row.guesses > 0 {
+                            let guesses = &batch.row_tokens(row)[1..];
+                            drawn += self.accept(ix, row, guesses, drawn_after.into_iter(), now);
+                        }
+                    }
                     None => self.fail(ix, "the device drew no token where one was due".into(), now),
                 }
             }
@@ -92,11 +103,13 @@ impl Engine {
         self.perf.step(now, load);
     }
 
-    /// The row's keys and values stand in the pool. Returns how many of them were prefill.
+    /// The row's keys and values stand in the pool, those of its guesses aside. Returns how many of them were prefill.
     fn advance_row(&mut self, ix: SeqIx, row: &Row, now: Micros) -> u32 {
         let sequence = &mut self.slab[ix];
-        let prefill = if sequence.state == SequenceState::Prefill { row.token_len } else { 0 };
-        sequence.computed += row.token_len;
+        // Whether guesses were right is seen when tokens are drawn.
+        let tokens = row.token_len - row.guesses;
+        let prefill = if sequence.state == SequenceState::Prefill { tokens } else { 0 };
+        sequence.computed += tokens;
         if sequence.computed > sequence.furthest || row.sample {
             sequence.furthest = sequence.furthest.max(sequence.computed);
             self.watchdog.advanced(self.last_begun);
@@ -128,7 +141,13 @@ impl Engine {
         }
     }
 
-    fn push_token(&mut self, ix: SeqIx, token: u32, logprobs: Option<&TokenLogprobs>, now: Micros) {
+    pub(super) fn push_token(
+        &mut self,
+        ix: SeqIx,
+        token: u32,
+        logprobs: Option<&TokenLogprobs>,
+        now: Micros,
+    ) {
         let sequence = &mut self.slab[ix];
         sequence.tokens.push(token);
         sequence.generated += 1;
@@ -167,7 +186,7 @@ impl Engine {
     fn lose(&mut self, fault: &DeviceFault, now: Micros) {
         self.counters.device_faults += 1;
         for at in 0..self.rows.len() {
-            let PlannedRow { ix, .. } = self.rows[at];
+            let PlannedRow { ix, guesses, .. } = self.rows[at];
             let sequence = &mut self.slab[ix];
             sequence.in_flight = false;
             if let Some(slot) = sequence.logits_to.take() {
@@ -181,6 +200,8 @@ impl Engine {
             } else if self.slab[ix].logits_from.is_some() {
                 // Its copy wasn't made, and what it was to copy from may be gone by the next step.
                 self.back_to_queue(ix, now);
+            } else if guesses > 0 {
+                self.return_guessed(ix, now);
             }
         }
     }

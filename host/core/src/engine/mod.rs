@@ -17,6 +17,7 @@ mod reserve;
 mod rows;
 mod shadow;
 mod snapshot;
+mod speculate;
 mod step;
 mod swap;
 
@@ -123,6 +124,8 @@ pub struct Engine {
     feed: Feed,
     /// Rows of the step being made, then of the batch that is out.
     rows: Vec<PlannedRow>,
+    /// Guessed tokens of those rows, one row's after another's.
+    guesses: Vec<u32>,
     in_flight: Option<InFlight>,
     /// Ended while the batch was out: their blocks return with it.
     lingering: Vec<SeqIx>,
@@ -224,6 +227,7 @@ impl Engine {
             watchdog: Watchdog::new(config.starvation_bound),
             feed: Feed::default(),
             rows: Vec::new(),
+            guesses: Vec::new(),
             in_flight: None,
             lingering: Vec::new(),
             released: Vec::new(),

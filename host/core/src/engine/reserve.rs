@@ -25,7 +25,7 @@ impl Engine {
         let blocks = self.cut_to_memory(now);
         self.make_room(blocks, now);
         for at in 0..self.rows.len() {
-            let PlannedRow { ix, tokens, starts } = self.rows[at];
+            let PlannedRow { ix, tokens, starts, .. } = self.rows[at];
             let sequence = &mut self.slab[ix];
             let held = sequence.table.len();
             self.kv.grow(sequence, ix, sequence.computed + tokens, now);

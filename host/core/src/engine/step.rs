@@ -37,6 +37,7 @@ impl Engine {
         }
         self.watchdog.progressed();
         self.start_planned(now);
+        self.guess(now);
         let batch = self.compose(now);
         self.in_flight = Some(InFlight { step: batch.step, since: now });
         self.view.number += 1;

@@ -44,7 +44,7 @@ impl Engine {
     pub fn swap(&mut self, policy: AnyPolicy, now: Micros) -> SwapReport {
         let now = self.tick(now);
         self.withdraw(policy.kind(), "another policy comes into the slot", now);
-        self.put_in_force(policy, Change::Swap, now)
+        self.put_in_force(policy, Change::Swap, None, now)
     }
 
     /// Puts a policy in force and watches it for `window` of time with work in it. It goes out, and the
@@ -69,11 +69,8 @@ impl Engine {
         self.perf.cut(now);
         let (since, previous) = slot!(self, kind, slot => (slot.since(), slot.info()));
         let before = self.perf.before(since, window);
-        let report = self.put_in_force(policy, Change::Canary, now);
         let trial = Trial { previous, window, before, seen: self.perf.closed() };
-        let mut cx = context!(self, now);
-        slot!(self, kind, slot => slot.watch(&mut cx, trial));
-        Ok(report)
+        Ok(self.put_in_force(policy, Change::Canary, Some(trial), now))
     }
 
     /// Lets a policy answer beside the live one, without effect. A shadow that was there ends.
@@ -196,7 +193,13 @@ impl Engine {
         }
     }
 
-    fn put_in_force(&mut self, policy: AnyPolicy, change: Change, now: Micros) -> SwapReport {
+    fn put_in_force(
+        &mut self,
+        policy: AnyPolicy,
+        change: Change,
+        trial: Option<Trial>,
+        now: Micros,
+    ) -> SwapReport {
         let (kind, from, to) = (policy.kind(), self.name_of(policy.kind()), policy.info().name.clone());
         if kind == PolicyKind::PrefixCache {
             // Whoever leaves knows everything up to here.
@@ -208,6 +211,11 @@ impl Engine {
             AnyPolicy::Admission(p) => self.admission.replace(&mut cx, p, change),
             AnyPolicy::PrefixCache(p) => self.prefix.replace(&mut cx, p, change),
         };
+        // Before it is told anything: a fault over that is a fault on trial.
+        if let Some(trial) = trial {
+            let mut cx = context!(self, now);
+            slot!(self, kind, slot => slot.watch(&mut cx, trial));
+        }
         if kind == PolicyKind::PrefixCache {
             self.restart_feed();
             self.prefix.renewed = Some(if self.is_primed() { Renewal::Primed } else { Renewal::Blank });

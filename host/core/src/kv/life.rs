@@ -91,6 +91,14 @@ impl Kv {
         sequence.usage.peak_blocks = sequence.usage.peak_blocks.max(sequence.table.len() as u32);
     }
 
+    /// Frees the blocks behind those that hold what is computed.
+    pub fn shrink(&mut self, sequence: &mut Sequence, ix: SeqIx, now: Micros) {
+        while sequence.table.len() > self.blocks_for(sequence.computed) as usize {
+            let block = sequence.table.pop().expect("it holds more than nothing");
+            self.blocks.release(block, ix, now);
+        }
+    }
+
     /// Lets others know what this sequence is going to compute.
     pub fn announce(&mut self, slab: &mut Slab, ix: SeqIx) {
         let sequence = &mut slab[ix];

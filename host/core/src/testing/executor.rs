@@ -71,10 +71,10 @@ impl ScriptedExecutor {
         }
     }
 
-    /// The state after a row's context, as it stands in memory.
-    fn read(&self, batch: &Batch, row: &Row) -> u64 {
+    /// The state after the first `len` tokens of a row's context, as it stands in memory.
+    fn read(&self, batch: &Batch, row: &Row, len: u32) -> u64 {
         let table = batch.table(row);
-        (0..row.context_len).fold(0, |state, position| {
+        (0..len).fold(0, |state, position| {
             let block = table[(position / self.block_size) as usize];
             match self.cells[(block.0 * self.block_size + position % self.block_size) as usize] {
                 Some((at, token)) => absorb(state, at, token),
@@ -120,7 +120,7 @@ impl Executor for ScriptedExecutor {
                     self.answered += 1;
                     self.logits[slot.0 as usize].expect("logits were kept there")
                 }
-                None => self.read(batch, row),
+                None => self.read(batch, row, row.context_len - row.guesses),
             };
             if let Some(slot) = row.logits_to {
                 self.logits[slot.0 as usize] = Some(state);
@@ -129,6 +129,11 @@ impl Executor for ScriptedExecutor {
             let forbidden = batch.row_forbidden(row);
             let token = draw(state, &row.sampling, row.generated, history, forbidden, self.vocab);
             output.sampled[at] = Some(token);
+            for nth in 1..=row.guesses {
+                let state = self.read(batch, row, row.context_len - row.guesses + nth);
+                let token = draw(state, &row.sampling, row.generated + nth, history, forbidden, self.vocab);
+                output.after_guesses.push((at, Some(token)));
+            }
             if row.sampling.extras.as_ref().is_some_and(|extras| extras.logprobs.is_some()) {
                 output.logprobs.push((at, TokenLogprobs { logprob: -(token as f32), top: Vec::new() }));
             }

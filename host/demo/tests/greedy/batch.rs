@@ -21,6 +21,7 @@ pub fn single_row(input: &[u32], computed: u32, logits_to: Option<LogitsSlot>) -
         table_start: 0,
         table_len: blocks,
         sample: true,
+        guesses: 0,
         generated: 0,
         sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
         history_start: 0,

@@ -10,6 +10,7 @@ mod pretokenizer;
 mod tokenizer;
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use header::{Header, Value};
@@ -129,11 +130,9 @@ impl Gguf {
         })
     }
 
-    /// Gives the pages of a tensor back that was read.
-    pub(crate) fn release(&self, name: &str) {
-        if let Some(tensor) = self.header.tensors.get(name) {
-            self.bytes.release(tensor.bytes.clone());
-        }
+    /// Where a tensor is, by its name in the file.
+    pub(crate) fn place(&self, gguf_name: &str) -> Option<(&Bytes<'static>, Range<usize>)> {
+        Some((&self.bytes, self.header.tensors.get(gguf_name)?.bytes.clone()))
     }
 
     fn fault(&self, kind: ModelErrorKind, message: impl std::fmt::Display) -> ModelError {

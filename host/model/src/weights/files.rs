@@ -2,6 +2,7 @@
 //! are Hugging Face's without the prefix that differs between checkpoints (`model.` mostly).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use safetensors::SafeTensors;
@@ -108,16 +109,28 @@ impl<'a> Files<'a> {
         }
     }
 
+    /// Brings a tensor that will be read into memory.
+    pub(crate) fn prefetch(&self, tensor: &Stored<'_>) {
+        if let Some((bytes, place)) = self.place(tensor) {
+            bytes.prefetch(place);
+        }
+    }
+
     /// Gives the memory of a tensor back that was read.
     pub(crate) fn release(&self, tensor: &Stored<'_>) {
+        if let Some((bytes, place)) = self.place(tensor) {
+            bytes.release(place);
+        }
+    }
+
+    fn place(&self, tensor: &Stored<'_>) -> Option<(&Bytes<'a>, Range<usize>)> {
         match self {
-            Self::Gguf { file, .. } => file.release(&tensor.name),
+            Self::Gguf { file, .. } => file.place(&tensor.name),
             Self::Safetensors { shards, .. } => {
-                let found = shards.iter().find_map(|shard| Some((shard, shard.metadata.info(&tensor.name)?)));
-                if let Some((shard, info)) = found {
-                    let (start, end) = info.data_offsets;
-                    shard.bytes.release(shard.data + start..shard.data + end);
-                }
+                let (shard, info) =
+                    shards.iter().find_map(|shard| Some((shard, shard.metadata.info(&tensor.name)?)))?;
+                let (start, end) = info.data_offsets;
+                Some((&shard.bytes, shard.data + start..shard.data + end))
             }
         }
     }

@@ -191,6 +191,7 @@ impl Loader<'_> {
     fn pack(&mut self, parts: &[(&str, usize)], inputs: usize, gated: bool) -> Result<Matrix, ModelError> {
         let tensors = parts.iter().map(|(name, outputs)| self.files.tensor(name, &[*outputs, inputs]));
         let tensors = tensors.collect::<Result<Vec<_>, _>>()?;
+        tensors.iter().for_each(|tensor| self.files.prefetch(tensor));
         let unreadable = OnceLock::new();
         let row = |mut row: usize, out: &mut [f32]| {
             for tensor in &tensors {

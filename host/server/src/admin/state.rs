@@ -261,6 +261,8 @@ fn counters(app: &App, served: &Served, c: &snapshot::Counters) -> Counters {
         prompt_tokens: c.prompt_tokens,
         generated_tokens: c.generated_tokens,
         computed_tokens: c.computed_tokens,
+        drafted_tokens: c.drafted_tokens,
+        accepted_tokens: c.accepted_tokens,
         prefix_queries: c.prefix_queries,
         prefix_hits: c.prefix_hits,
         evicted_blocks: c.evicted_blocks,

@@ -308,6 +308,7 @@ impl Steps {
                 table_start: batch.block_tables.len() as u32,
                 table_len: self.blocks as u32,
                 sample: true,
+                guesses: 0,
                 generated: 0,
                 sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
                 history_start: 0,

@@ -75,6 +75,8 @@ pub struct Config {
     pub admission_chosen: bool,
     /// Which prefix is kept.
     pub prefix_cache: PolicyChoice,
+    /// Tokens guessed ahead for a sequence in one step; 0 is off.
+    pub speculate: u32,
     /// Where policy faults are written down; `None` takes this user's cache directory.
     pub fault_dir: Option<PathBuf>,
     /// Whether the admin plane shows the text of cached prefixes.
@@ -222,6 +224,7 @@ impl Config {
             admission: policy(PolicyKind::Admission, "admission", "memory-aware")?,
             admission_chosen: all.get("admission").is_some(),
             prefix_cache: policy(PolicyKind::PrefixCache, "prefix-cache", "lru")?,
+            speculate: read(all, "speculate", 0, |t| parse::number(t, 0, 32))?,
             fault_dir: read(all, "fault-dir", None, |t| non_empty(t).map(|path| Some(PathBuf::from(path))))?,
             show_text: read(all, "show-text", false, parse::switch)?,
             threads: read(all, "threads", cores, |t| parse::number(t, 1, 1_024))?,
@@ -445,6 +448,7 @@ mod tests {
             (&[("kv-memory", "lots")], &["--kv-memory", "GiB"]),
             (&[("device", "cuda")], &["--device", "`cpu`"]),
             (&[("dtype", "f16")], &["--dtype", "`bf16`"]),
+            (&[("speculate", "99")], &["--speculate", "0 to 32"]),
             (&[("quantize", "q4")], &["--quantize", "`q8`"]),
             (&[("prefix-caching", "maybe")], &["--prefix-caching", "`on`"]),
             (&[("admin", "8001")], &["--admin", "HOST:PORT"]),

@@ -74,6 +74,12 @@ pub const SETTINGS: &[Setting] = &[
         "Weights as 8-bit integers: `q8`, `off`, or `auto` (as a quantized .gguf file, unless --dtype is given)",
     ),
     model_setting("max-seq-len", "TOKENS", "the model's, at most 4096", "Longest prompt plus output"),
+    model_setting(
+        "speculate",
+        "N",
+        "0",
+        "Tokens guessed ahead per sequence and step from what repeats itself; 0 is off. Answers stay the same",
+    ),
     setting("max-batch-size", "N", "32", "Sequences that run at once"),
     setting("max-batch-tokens", "TOKENS", "2048", "Tokens that one step computes"),
     setting("prefill-chunk", "TOKENS", "512", "Prompt tokens of one sequence in one step"),

@@ -175,6 +175,8 @@ fn own(f: &mut Families, s: &State) {
     f.counter("infer_prompt_tokens", "Prompt tokens of requests that started", c.prompt_tokens);
     f.counter("infer_generated_tokens", "Tokens generated", c.generated_tokens);
     f.counter("infer_computed_tokens", "Tokens that the device computed", c.computed_tokens);
+    f.counter("infer_drafted_tokens", "Tokens guessed ahead (--speculate)", c.drafted_tokens);
+    f.counter("infer_accepted_tokens", "Guessed tokens that were right", c.accepted_tokens);
     f.counter("infer_prefix_cache_queries", "Prompt tokens looked up in the prefix cache", c.prefix_queries);
     f.counter("infer_prefix_cache_hits", "Prompt tokens found there", c.prefix_hits);
     f.counter("infer_evicted_blocks", "Cached blocks that were dropped", c.evicted_blocks);
@@ -269,6 +271,8 @@ fn aliases(f: &mut Families, s: &State, config: &CacheConfig) {
         ("vllm:prefix_cache_hits", "Prompt tokens found there", c.prefix_hits),
         ("vllm:prompt_tokens", "Prompt tokens of requests that started", c.prompt_tokens),
         ("vllm:generation_tokens", "Tokens generated", c.generated_tokens),
+        ("vllm:spec_decode_num_draft_tokens", "Tokens guessed ahead", c.drafted_tokens),
+        ("vllm:spec_decode_num_accepted_tokens", "Guessed tokens that were right", c.accepted_tokens),
         ("vllm:num_preemptions", "Times that a sequence gave its blocks back", c.preemptions),
     ];
     for (name, help, value) in counters {

@@ -1,0 +1,133 @@
+//! Weights as 8-bit integers: how far the logits are from the reference, and that blocks of Q8_0 lose nothing.
+
+mod common;
+#[path = "common/gguf.rs"]
+mod convert;
+
+use candle_core::quantized::GgmlDType;
+use candle_core::{Device, Tensor};
+use common::{Chunk, Driver, golden};
+use infer_model::{DType, KvCacheKind, LoadOptions, Model, Quantize, Source, WeightType};
+use serde_json::Value;
+
+/// Most that any stored logits of a golden checkpoint may be off (relative, L2), of weights *and* the inputs of
+/// products rounded to 8 bits in groups of 32. Real checkpoints, whose layers are a hundred times as wide, are off by less:
+/// the rounding of many inputs averages out.
+const BOUND: f64 = 8e-2;
+/// Most that they may be off on average.
+const MEAN_BOUND: f64 = 4e-2;
+
+fn load(source: &Source<'_>, dtype: Option<DType>, quantize: Quantize) -> Model {
+    let options = LoadOptions { dtype, quantize };
+    Model::load_with(source, &options, &mut |_| {}).expect("it loads")
+}
+
+fn distance(got: &[f32], want: &[f32]) -> f64 {
+    let square = |x: f32| f64::from(x).powi(2);
+    let error: f64 = got.iter().zip(want).map(|(a, b)| square(a - b)).sum();
+    (error / want.iter().map(|x| square(*x)).sum::<f64>()).sqrt()
+}
+
+fn largest(logits: &[f32]) -> usize {
+    let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
+    best.expect("a vocabulary").0
+}
+
+/// Each prompt's tokens up to a stored position, the logits there and the margin of the likeliest token.
+fn expected(name: &str) -> Vec<(Vec<u32>, Vec<f32>, f64)> {
+    let read = |file: &str| std::fs::read(golden(name).join(file)).expect("golden files are there");
+    let json: Value = serde_json::from_slice(&read("golden.json")).expect("JSON");
+    let arrays = candle_core::safetensors::load_buffer(&read("golden.safetensors"), &Device::Cpu);
+    let arrays = arrays.expect("safetensors");
+    let mut all = Vec::new();
+    for prompt in json["prompts"].as_array().expect("a list") {
+        let tensor: &Tensor = &arrays[&format!("{}.logits", prompt["name"].as_str().expect("a name"))];
+        let rows = tensor.to_vec2::<f32>().expect("rows");
+        let ids: Vec<u32> = serde_json::from_value(prompt["ids"].clone()).expect("ids");
+        let positions: Vec<usize> = serde_json::from_value(prompt["positions"].clone()).expect("positions");
+        let margins: Vec<f64> = serde_json::from_value(prompt["margins"].clone()).expect("margins");
+        for ((at, row), margin) in positions.into_iter().zip(rows).zip(margins) {
+            all.push((ids[..=at].to_vec(), row, margin));
+        }
+    }
+    all
+}
+
+fn logits(model: &Model, prompts: &[Vec<u32>]) -> Vec<Vec<f32>> {
+    let mut driver = Driver::new(model, KvCacheKind::Paged, 16, 2);
+    let mut all = Vec::new();
+    for (round, prompts) in prompts.chunks(32).enumerate() {
+        let chunks: Vec<Chunk<'_>> = prompts
+            .iter()
+            .enumerate()
+            .map(|(i, tokens)| Chunk { sequence: (round * 32 + i) as u64 + 1, start: 0, tokens })
+            .collect();
+        all.extend(driver.run(&chunks).into_iter().map(|(logits, _)| logits));
+        chunks.iter().for_each(|chunk| driver.release(chunk.sequence));
+    }
+    all
+}
+
+#[test]
+fn eight_bit_weights_stay_within_the_stated_bound_of_the_reference() {
+    for name in ["llama-bf16", "qwen2-bf16", "qwen3-bf16", "gemma3-bf16", "mistral-bf16", "llama-f32"] {
+        let model = load(&Source::Directory(golden(name)), None, Quantize::Q8);
+        assert_eq!(model.weight_type, WeightType::Q8);
+        let expected = expected(name);
+        let prompts: Vec<Vec<u32>> = expected.iter().map(|(ids, ..)| ids.clone()).collect();
+        let (mut sum, mut worst) = (0.0, 0.0_f64);
+        for (got, (_, want, margin)) in logits(&model, &prompts).iter().zip(&expected) {
+            let error = distance(got, want);
+            (sum, worst) = (sum + error, worst.max(error));
+            // Far from a tie the likeliest token stays the likeliest.
+            if *margin > 1.5 {
+                assert_eq!(largest(got), largest(want), "{name}: margin {margin}");
+            }
+        }
+        let mean = sum / expected.len() as f64;
+        println!("{name}: worst {worst:.3}, mean {mean:.3}");
+        assert!(worst < BOUND && mean < MEAN_BOUND, "{name}: worst {worst:.3}, mean {mean:.3}");
+        assert!(worst > 1e-3, "{name}: these weights are not 8-bit integers");
+    }
+}
+
+#[test]
+fn blocks_of_q8_0_are_held_as_they_are() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let name = "qwen3-bf16";
+    let source = Source::gguf(&convert::convert(name, GgmlDType::Q8_0, directory.path())).expect("sound");
+    let quantized = load(&source, None, Quantize::Auto);
+    assert_eq!((quantized.weight_type, quantized.dtype), (WeightType::Q8, DType::Bf16));
+    let plain = load(&source, Some(DType::F32), Quantize::Auto);
+    assert_eq!(plain.weight_type, WeightType::F32);
+    // The same numbers written as floats and made into integers again are the same integers.
+    let again = rewritten(&directory, name);
+    let again = load(&again, Some(DType::Bf16), Quantize::Q8);
+    let prompts: Vec<Vec<u32>> = expected(name).into_iter().map(|(ids, ..)| ids).take(40).collect();
+    let [quantized, plain, again] = [quantized, plain, again].map(|model| logits(&model, &prompts));
+    assert_eq!(quantized, again);
+    for (got, want) in quantized.iter().zip(&plain) {
+        assert!(distance(got, want) < BOUND);
+    }
+}
+
+/// The checkpoint with its matrices rounded to Q8_0 and widened again.
+fn rewritten(directory: &tempfile::TempDir, name: &str) -> Source<'static> {
+    let tensors = candle_core::safetensors::load(golden(name).join("model.safetensors"), &Device::Cpu);
+    let tensors = tensors.expect("sound").into_iter().map(|(name, tensor)| {
+        let wide = tensor.to_dtype(candle_core::DType::F32).expect("numbers");
+        let rounded = match wide.rank() {
+            2 => candle_core::quantized::QTensor::quantize(&wide, GgmlDType::Q8_0)
+                .and_then(|blocks| blocks.dequantize(&Device::Cpu))
+                .expect("rows are whole blocks"),
+            _ => wide,
+        };
+        (name, rounded)
+    });
+    let tensors: std::collections::HashMap<String, Tensor> = tensors.collect();
+    let path = directory.path().join("rewritten");
+    std::fs::create_dir(&path).expect("a directory");
+    candle_core::safetensors::save(&tensors, path.join("model.safetensors")).expect("it can be written");
+    std::fs::copy(golden(name).join("config.json"), path.join("config.json")).expect("it can be copied");
+    Source::Directory(path)
+}
