@@ -46,7 +46,7 @@ pub struct PrefixInfo {
     pub uses: u32,
     /// Milliseconds since any of it was touched.
     pub age_ms: u64,
-    /// Its first block and a little before it as text; none where the host doesn't show text.
+    /// Its first block as text; none where the host doesn't show text.
     pub text: Option<String>,
 }
 

@@ -139,7 +139,7 @@ fn block_info(app: &App, served: &Served, detail: BlockDetail, now: Micros) -> B
         age_ms: if free { 0 } else { ms_since(now, detail.last_used) },
         expires_ms: detail.expires.map(|at| ms_since(at, now)),
         uses: detail.uses,
-        text: text(app, served, &detail.prefix, true),
+        text: text(app, served, &detail.prefix),
     }
 }
 
@@ -199,7 +199,9 @@ pub async fn cache(app: &App, query: &Query) -> Result<Answer, ApiError> {
         let Some(detail) = detail else { continue };
         prefix.shared_tokens *= served.block_size;
         prefix.hash = detail.hash.map(hex).unwrap_or_default();
-        prefix.text = text(app, served, &detail.prefix, false);
+        // What is before it stands with an earlier prefix.
+        let own = detail.prefix.len().saturating_sub(served.block_size as usize);
+        prefix.text = text(app, served, &detail.prefix[own..]);
     }
     Ok(json(StatusCode::OK, &report))
 }
@@ -283,14 +285,14 @@ fn sessions(served: &Served, tree: &CacheTree, now: Micros, top: usize, report: 
     report.sessions = all.into_iter().map(named).collect();
 }
 
-/// Tokens as text where the host shows text; its end or its beginning where it is long.
-fn text(app: &App, served: &Served, tokens: &[u32], end: bool) -> Option<String> {
+/// Tokens as text where the host shows text; its end where it is long.
+fn text(app: &App, served: &Served, tokens: &[u32]) -> Option<String> {
     if !app.config.show_text || tokens.is_empty() {
         return None;
     }
     let text = served.tokenizer.decode(tokens, false).ok()?;
-    let skip = if end { text.chars().count().saturating_sub(TEXT) } else { 0 };
-    Some(text.chars().skip(skip).take(TEXT).collect())
+    let skip = text.chars().count().saturating_sub(TEXT);
+    Some(text.chars().skip(skip).collect())
 }
 
 fn number(
