@@ -51,7 +51,7 @@ fn a_scheduler_that_misbehaves_fails_with_what_it_does() {
         ("unequal-columns", "views", "token counts"),
         ("starve", "progress", "for too long"),
         ("stall", "idling", "no wake is promised"),
-        ("stall", "progress", "though something would fit"),
+        ("stall", "progress", "though something could"),
     ];
     for (fault, check, part) in cases {
         fails(FAULTY_SCHEDULER, &format!(r#"{{"fault": "{fault}"}}"#), check, part);

@@ -300,7 +300,8 @@ impl<P: Policy + ?Sized> Slot<P> {
     fn outgoing_state(&mut self, successor: &P) -> Option<Vec<u8>> {
         let tenure = self.current.as_mut().filter(|t| successor.takes_state_of(&t.policy.info().name))?;
         let fresh = if tenure.broken { None } else { tenure.policy.export_state().ok() };
-        Some(fresh.unwrap_or_else(|| std::mem::take(&mut tenure.state)))
+        // Kept too: should it come back, it begins from there. Empty is what was never exported.
+        fresh.or_else(|| (!tenure.state.is_empty()).then(|| tenure.state.clone()))
     }
 
     /// Takes a watched canary out because something else is to come.

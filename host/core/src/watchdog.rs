@@ -1,5 +1,5 @@
 //! Judges a scheduler by what comes of its plans, whatever it answers: out it goes when nothing
-//! progresses though something would fit, when a running sequence is left idle, or when a waiting
+//! progresses though something could, when a running sequence is left idle, or when a waiting
 //! one is overtaken for too long.
 //!
 //! Waiting for others (static batching) and plain overload are neither: then nobody that arrived
@@ -27,7 +27,7 @@ pub(crate) struct Mark {
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     bound: Micros,
-    /// Since when nothing progressed though something would fit, and when the first of those plans
+    /// Since when nothing progressed though something could, and when the first of those plans
     /// wanted to be asked again.
     stall: Option<(Micros, Micros)>,
     /// When a sequence last got further than it ever was.
@@ -66,7 +66,7 @@ impl Watchdog {
         self.too_long(self.advanced, now) && now.step >= self.advanced.step + FEWEST_IDLE_STEPS
     }
 
-    /// A plan ran nothing though something would fit. Returns for how long that has been so, where
+    /// A plan ran nothing though something could. Returns for how long that has been so, where
     /// that is too long.
     pub fn stalled(&mut self, now: Micros, wake: Micros) -> Option<Micros> {
         let promised = if wake == Micros::NEVER { now } else { wake };

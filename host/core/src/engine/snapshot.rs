@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use super::{Context, Engine, context};
 use crate::guard::Compared;
-use crate::ids::{Micros, SequenceId};
+use crate::ids::{BlockId, Micros, SequenceId};
 use crate::policy::{AdmissionPolicy, FaultView, Pressure};
 use crate::request::SequenceState;
 use crate::sequence::SeqIx;
@@ -15,7 +15,7 @@ impl Engine {
     pub fn snapshot(&mut self, now: Micros) -> Snapshot {
         let now = self.tick(now);
         let pressure = self.measure(now);
-        let memory = self.kv.blocks.memory();
+        let memory = self.memory();
         let queue = QueueCounts {
             waiting: (self.waiting.ix.len() - self.preempted) as u32,
             held: self.held.len() as u32,
@@ -28,19 +28,32 @@ impl Engine {
         Snapshot {
             now,
             step: self.view.number - 1,
-            memory: MemoryCounts {
-                block_size: memory.block_size,
-                total: memory.total_blocks,
-                free: memory.free_blocks,
-                cached: memory.cached_blocks,
-                used: memory.total_blocks - memory.free_blocks - memory.cached_blocks,
-            },
+            memory,
             queue,
             pressure,
             counters: self.counters.clone(),
             policies: [self.scheduler.snapshot(), self.admission.snapshot(), self.prefix.snapshot()],
             requests: places.map(|&ix| self.request(ix)).collect(),
         }
+    }
+
+    /// The pool in blocks.
+    pub fn memory(&self) -> MemoryCounts {
+        let memory = self.kv.blocks.memory();
+        MemoryCounts {
+            block_size: memory.block_size,
+            total: memory.total_blocks,
+            free: memory.free_blocks,
+            cached: memory.cached_blocks,
+            used: memory.total_blocks - memory.free_blocks - memory.cached_blocks,
+        }
+    }
+
+    /// Who holds which blocks, in the order of their positions. Also of sequences that have ended, while a
+    /// batch that may still write to their blocks is out.
+    pub fn tables(&self) -> impl Iterator<Item = (SequenceId, &[BlockId])> {
+        let holders = self.slab.iter().filter(|(_, sequence)| !sequence.table.is_empty());
+        holders.map(|(_, sequence)| (sequence.id, &sequence.table[..]))
     }
 
     fn measure(&mut self, now: Micros) -> Pressure {
@@ -82,7 +95,7 @@ impl Engine {
                 owners[block.0 as usize].get_or_insert(sequence.id);
             }
         }
-        let snapshot = |(id, block): (crate::ids::BlockId, &crate::kv::Block)| BlockSnapshot {
+        let snapshot = |(id, block): (BlockId, &crate::kv::Block)| BlockSnapshot {
             id,
             references: block.refs,
             indexed: block.in_tree(),

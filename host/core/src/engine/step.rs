@@ -48,9 +48,8 @@ impl Engine {
     /// leads nowhere.
     fn plan_and_reserve(&mut self, now: Micros) {
         let plan = self.ask_scheduler(now);
-        self.wake = plan.wake();
         let wanted = !plan.rows().is_empty();
-        self.apply(plan, now);
+        let preempted = self.carry_out(plan, now);
         if !self.rows.is_empty() {
             return;
         }
@@ -58,10 +57,30 @@ impl Engine {
         if stuck {
             // Memory holds nothing of the plan, or the scheduler was just taken out for doing
             // nothing: the built-in counts blocks, preempts, and gets something going.
-            let plan = self.ask_builtin_scheduler(now);
-            self.wake = plan.wake();
-            self.apply(plan, now);
+            self.ask_builtin_until_it_runs(now);
             self.unblock(now);
+        } else if preempted {
+            // There is more room than the plan could know of.
+            self.wake = now;
+        }
+    }
+
+    /// Carries a plan out and notes when it wants to be asked again. True where it preempts.
+    fn carry_out(&mut self, plan: VerifiedPlan, now: Micros) -> bool {
+        self.wake = plan.wake();
+        let preempts = !plan.preempt().is_empty();
+        self.apply(plan, now);
+        preempts
+    }
+
+    /// Blocks that several sequences shared are free once all of them were preempted, which no view tells
+    /// beforehand: where a plan only preempts, the next one finds room.
+    fn ask_builtin_until_it_runs(&mut self, now: Micros) {
+        loop {
+            let plan = self.ask_builtin_scheduler(now);
+            if !self.carry_out(plan, now) || !self.rows.is_empty() {
+                return;
+            }
         }
     }
 
@@ -142,8 +161,7 @@ impl Engine {
             let last = *self.running.ix.last().expect("more than one runs");
             self.preempt(last, now);
             self.remove_running(now);
-            let plan = self.ask_builtin_scheduler(now);
-            self.apply(plan, now);
+            self.ask_builtin_until_it_runs(now);
         }
         if let [alone] = self.running.ix[..]
             && self.rows.is_empty()
@@ -155,16 +173,12 @@ impl Engine {
         }
     }
 
-    /// A plan that runs nothing although something would fit: `true` where that was so for too long
-    /// and the scheduler was taken out for it.
+    /// A plan that runs nothing: `true` where that was so for too long and the scheduler was taken out
+    /// for it. That memory is full excuses nobody: a running sequence can give its blocks back.
     fn judge_stall(&mut self, now: Micros) -> bool {
-        if !self.would_fit_any() {
-            self.watchdog.progressed();
-            return false;
-        }
         let Some(stalled) = self.watchdog.stalled(now, self.wake) else { return false };
         self.watchdog.progressed();
-        let message = format!("nothing ran for {} ms though something would fit", stalled.0 / 1_000);
+        let message = format!("nothing ran for {} ms though something could", stalled.0 / 1_000);
         self.starvation(message, now);
         true
     }

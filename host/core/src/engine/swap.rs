@@ -66,11 +66,7 @@ impl Engine {
             return Err((policy, other));
         }
         self.withdraw(kind, "another policy comes into the slot on trial", now);
-        self.perf.cut(now);
-        let (since, previous) = slot!(self, kind, slot => (slot.since(), slot.info()));
-        let before = self.perf.before(since, window);
-        let trial = Trial { previous, window, before, seen: self.perf.closed() };
-        Ok(self.put_in_force(policy, Change::Canary, Some(trial), now))
+        Ok(self.put_in_force(policy, Change::Canary, Some(window), now))
     }
 
     /// Lets a policy answer beside the live one, without effect. A shadow that was there ends.
@@ -193,27 +189,28 @@ impl Engine {
         }
     }
 
+    /// With a `window` it is on trial from the first thing that it is asked or told.
     fn put_in_force(
         &mut self,
         policy: AnyPolicy,
         change: Change,
-        trial: Option<Trial>,
+        window: Option<Micros>,
         now: Micros,
     ) -> SwapReport {
-        let (kind, from, to) = (policy.kind(), self.name_of(policy.kind()), policy.info().name.clone());
+        let (kind, to) = (policy.kind(), policy.info().name.clone());
         if kind == PolicyKind::PrefixCache {
             // Whoever leaves knows everything up to here.
             self.flush_all(now);
         }
+        let from = self.name_of(kind);
+        let trial = window.map(|window| self.trial(kind, window, now));
         let mut cx = context!(self, now);
         let (restored, retired) = match policy {
             AnyPolicy::Scheduler(p) => self.scheduler.replace(&mut cx, p, change),
             AnyPolicy::Admission(p) => self.admission.replace(&mut cx, p, change),
             AnyPolicy::PrefixCache(p) => self.prefix.replace(&mut cx, p, change),
         };
-        // Before it is told anything: a fault over that is a fault on trial.
         if let Some(trial) = trial {
-            let mut cx = context!(self, now);
             slot!(self, kind, slot => slot.watch(&mut cx, trial));
         }
         if kind == PolicyKind::PrefixCache {
@@ -222,6 +219,13 @@ impl Engine {
         }
         self.settle_in(kind, now);
         SwapReport { kind, from, to, at_step: self.view.number, restored, retired }
+    }
+
+    /// What a policy that comes into the slot now is compared with.
+    fn trial(&mut self, kind: PolicyKind, window: Micros, now: Micros) -> Trial {
+        self.perf.cut(now);
+        let (since, previous) = slot!(self, kind, slot => (slot.since(), slot.info()));
+        Trial { previous, window, before: self.perf.before(since, window), seen: self.perf.closed() }
     }
 
     /// Another policy is in force.
