@@ -13,6 +13,7 @@
 pub mod compare;
 pub mod cost;
 pub mod device;
+pub mod fuzz;
 pub mod metrics;
 mod random;
 pub mod report;

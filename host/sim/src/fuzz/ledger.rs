@@ -1,0 +1,83 @@
+//! Counts blocks anew from the tables: who holds what, and whether free, cached and used make up the pool.
+
+use std::collections::BTreeMap;
+
+use infer_core::{BlockId, Engine, SequenceId};
+
+use super::clients::{Clients, Scope};
+
+/// The tables as they stand, and what follows from them.
+#[derive(Default)]
+pub(super) struct Ledger {
+    tables: BTreeMap<SequenceId, Vec<BlockId>>,
+    references: Vec<u32>,
+    holders: Vec<Option<(SequenceId, Scope)>>,
+    /// Whose blocks were held by requests that ended while a batch was out.
+    scopes: BTreeMap<SequenceId, Scope>,
+}
+
+impl Ledger {
+    pub fn table(&self, id: SequenceId) -> &[BlockId] {
+        self.tables.get(&id).map_or(&[], |table| table)
+    }
+
+    pub fn references(&self, block: BlockId) -> u32 {
+        self.references[block.0 as usize]
+    }
+
+    /// Blocks that somebody holds.
+    pub fn used(&self) -> usize {
+        self.references.iter().filter(|&&count| count > 0).count()
+    }
+
+    /// Reads the tables. `out`: a batch is out, so those that ended may still hold blocks.
+    pub fn update(&mut self, engine: &Engine, clients: &Clients, out: bool) {
+        let memory = engine.memory();
+        let total = memory.total as usize;
+        self.tables.clear();
+        self.references.clear();
+        self.references.resize(total, 0);
+        self.holders.clear();
+        self.holders.resize(total, None);
+        for (id, table) in engine.tables() {
+            let scope = match clients.get(id) {
+                Some(client) => client.scope(),
+                None => {
+                    assert!(out, "{id:?} has ended and still holds {} blocks", table.len());
+                    *self.scopes.get(&id).expect("it was alive when the batch was made")
+                }
+            };
+            for &block in table {
+                let place = block.0 as usize;
+                assert!(place < total, "{id:?} holds {block:?} of {total}");
+                self.references[place] += 1;
+                match self.holders[place] {
+                    None => self.holders[place] = Some((id, scope)),
+                    Some((other, theirs)) => {
+                        assert!(other != id, "{id:?} holds {block:?} twice");
+                        assert_eq!(theirs, scope, "{id:?} and {other:?} share {block:?}");
+                    }
+                }
+            }
+            self.tables.insert(id, table.to_vec());
+        }
+        let mut counts = [0; 3];
+        for block in engine.blocks() {
+            let references = self.references[block.id.0 as usize];
+            assert_eq!(block.references, references, "tables that hold {:?}", block.id);
+            counts[if references > 0 { 0 } else { 1 + usize::from(!block.indexed) }] += 1;
+            if let (Some((_, (tenant, _))), true) = (self.holders[block.id.0 as usize], block.indexed) {
+                assert_eq!(block.tenant, tenant, "whose {:?} is", block.id);
+            }
+        }
+        assert_eq!(counts, [memory.used, memory.cached, memory.free], "used, cached and free blocks");
+        if !out {
+            self.scopes.clear();
+        }
+    }
+
+    /// A batch is out: whoever ends now keeps its blocks until it is back.
+    pub fn remember(&mut self, clients: &Clients) {
+        self.scopes = clients.live().iter().map(|(&id, client)| (id, client.scope())).collect();
+    }
+}

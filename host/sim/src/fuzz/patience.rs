@@ -1,0 +1,103 @@
+//! Who may be kept waiting for how long: the engine promises to wake in time, to stall no longer than its
+//! bound, and to leave no running sequence out for longer.
+
+use std::collections::BTreeMap;
+
+use infer_core::policy::PolicyKind;
+use infer_core::{Batch, Event, Micros, SequenceId};
+
+use super::ledger::Ledger;
+
+/// A scheduler may promise to go on in so many bounds, and is believed.
+const LONGEST_PROMISE: u64 = 12;
+/// At most so long a held request waits to be asked about again, or a due wake lets time pass.
+const SLACK_US: u64 = 60_000;
+/// A held request on an idle host outwaits the live admission policy and the previous one, and then two
+/// schedulers may stall in turn; each is worth a promise.
+const PROMISES_IN_A_ROW: u64 = 4;
+/// Bounds of time that a running sequence may be left out for: the engine looks at times, and wants some
+/// batches to have gone by too.
+const LEFT_OUT: u64 = 3;
+/// A gap between batches counts as a part of a bound at most, however far the clock jumped.
+const LARGEST_GAP: u64 = 4;
+
+pub(super) struct Patience {
+    bound: Micros,
+    /// Time slept since something ran or came in.
+    slept_us: u64,
+    /// Time that passed between batches.
+    spent_us: u64,
+    /// How much of that had when each running sequence last had a row.
+    rows: BTreeMap<SequenceId, u64>,
+    last: Micros,
+}
+
+impl Patience {
+    pub fn new(bound: Micros) -> Self {
+        Self { bound, slept_us: 0, spent_us: 0, rows: BTreeMap::new(), last: Micros::ZERO }
+    }
+
+    /// Something came in from outside: everybody's time begins anew.
+    pub fn disturbed(&mut self) {
+        self.slept_us = 0;
+    }
+
+    /// Nothing can run now; the driver sleeps. Returns until when.
+    pub fn sleeps(&mut self, now: Micros, wake: Option<Micros>, has_work: bool) -> Micros {
+        let Some(wake) = wake else {
+            assert!(!has_work, "there is work, and nobody will wake up for it");
+            return now.plus(Micros(1_000));
+        };
+        assert!(wake > now, "a wake in the past keeps the driver spinning");
+        if has_work {
+            let longest = self.bound.0 * LONGEST_PROMISE + SLACK_US;
+            let us = wake.since(now).0;
+            assert!(us <= longest, "there is work, and the wake is {us} us away, over {longest}");
+            self.slept_us += us;
+            let longest = longest * PROMISES_IN_A_ROW;
+            let us = self.slept_us;
+            assert!(us <= longest, "nothing ran for {us} us though there is work, over {longest}");
+        }
+        wake
+    }
+
+    /// A policy that left somebody out was taken out, or replaced: what it did is forgiven.
+    pub fn hear(&mut self, event: &Event) {
+        match event {
+            Event::PolicyChanged { kind: PolicyKind::Scheduler, .. } => self.forgive(),
+            Event::PolicyFault(fault)
+                if fault.slot == PolicyKind::Scheduler
+                    && fault.fault.kind == infer_core::policy::FaultKind::Starvation =>
+            {
+                self.forgive();
+            }
+            _ => {}
+        }
+    }
+
+    fn forgive(&mut self) {
+        let spent = self.spent_us;
+        self.rows.values_mut().for_each(|mark| *mark = spent);
+    }
+
+    /// A batch was made. `aided`: the engine's own scheduler stands in, whom nobody takes out.
+    pub fn begins(&mut self, batch: &Batch, ledger: &Ledger, now: Micros, aided: bool) {
+        self.slept_us = 0;
+        let before = self.spent_us;
+        self.spent_us += now.since(self.last).0.min(self.bound.0 / LARGEST_GAP);
+        self.last = now;
+        for row in &batch.rows {
+            self.rows.insert(row.sequence, self.spent_us);
+        }
+        // Who holds no blocks has ended, or waits again.
+        self.rows.retain(|&id, _| !ledger.table(id).is_empty());
+        if aided {
+            return;
+        }
+        for (id, mark) in &self.rows {
+            let us = before.saturating_sub(*mark);
+            let longest = LEFT_OUT * self.bound.0;
+            assert!(us <= longest, "{id:?} runs and had no row for {us} us, over {longest}");
+        }
+    }
+}

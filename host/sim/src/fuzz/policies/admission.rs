@@ -1,0 +1,57 @@
+//! Admission policies of every temper.
+
+use infer_core::Refusal;
+use infer_core::policy::{AdmissionPolicy, AdmissionRequest, Load, PolicyFault, Pressure, Verdict};
+use infer_core::request::RefusalReason;
+
+use super::Temper;
+use crate::fuzz::case::Style;
+
+pub(super) struct Gate(pub Temper);
+
+impl AdmissionPolicy for Gate {
+    fn admit(&mut self, request: &AdmissionRequest, load: &Load) -> Result<Verdict, PolicyFault> {
+        assert!(request.cached_tokens <= request.prompt_tokens, "{request:?}");
+        check(load);
+        if self.0.sins() {
+            return Err(self.0.fault());
+        }
+        let dice = &mut self.0.dice;
+        Ok(match self.0.style {
+            Style::Plain | Style::Crumbs | Style::Thrash | Style::Outsider(_) => Verdict::Admit,
+            Style::Timid => Verdict::Wait,
+            Style::Stall => refuse(dice.next_u64()),
+            Style::Starve if request.tenant.0 == 0 => refuse(dice.next_u64()),
+            Style::Starve => Verdict::Admit,
+            Style::Backwards if load.running > 0 => Verdict::Wait,
+            Style::Backwards => Verdict::Admit,
+            Style::Random => match dice.below(10) {
+                0..7 => Verdict::Admit,
+                7..9 => Verdict::Wait,
+                _ => refuse(dice.next_u64()),
+            },
+        })
+    }
+
+    fn measure(&mut self, load: &Load) -> Result<Pressure, PolicyFault> {
+        check(load);
+        if self.0.sins() { Err(self.0.fault()) } else { Ok(Pressure::default()) }
+    }
+}
+
+fn refuse(dice: u64) -> Verdict {
+    Verdict::Refuse(Refusal {
+        reason: RefusalReason::Backpressure,
+        // Longer than a client is shown, and not to be cut within a character.
+        message: "ü".repeat(1 + (dice % 300) as usize),
+        retry_after_ms: (dice >> 32) as u32,
+    })
+}
+
+fn check(load: &Load) {
+    let memory = load.memory;
+    assert!(memory.free_blocks + memory.cached_blocks <= memory.total_blocks, "{memory:?}");
+    assert!(load.running <= load.max_running && load.waiting <= load.max_waiting, "{load:?}");
+    assert!(load.tenant_running <= load.running, "{load:?}");
+    assert!(load.waiting_prompt_tokens <= load.waiting_tokens, "{load:?}");
+}

@@ -1,0 +1,87 @@
+//! Policies of every temper, made from a few words of a case. While they keep the rules they differ in taste;
+//! so many of a hundred answers break them, in every way that the boundary to a component lets through.
+//!
+//! They also look at what they are shown: a view that contradicts itself is the engine's fault, and they panic.
+
+mod admission;
+mod prefix_cache;
+mod scheduler;
+
+use std::sync::Arc;
+
+use infer_core::policy::{AnyPolicy, CacheEvents, FaultKind, Policy, PolicyFault, PolicyInfo};
+use infer_core::testing::SplitMix;
+
+use super::case::{Script, Slot, Style};
+use admission::Gate;
+use prefix_cache::Cache;
+use scheduler::Planner;
+
+/// Makes a policy. `cached` is what a prefix cache is told before it comes in.
+pub(super) fn make(script: &Script, cached: Option<&CacheEvents>) -> AnyPolicy {
+    let temper = Temper::new(script);
+    match script.slot {
+        Slot::Scheduler => AnyPolicy::Scheduler(Box::new(Planner(temper))),
+        Slot::Admission => AnyPolicy::Admission(Box::new(Gate(temper))),
+        Slot::PrefixCache => AnyPolicy::PrefixCache(Box::new(Cache::new(temper, cached))),
+    }
+}
+
+/// What all of them share: a name, a style, dice.
+struct Temper {
+    info: Arc<PolicyInfo>,
+    style: Style,
+    dice: SplitMix,
+    evil: u64,
+}
+
+impl Temper {
+    fn new(script: &Script) -> Self {
+        let name = format!("{:?} {:?}", script.style, script.slot).to_lowercase();
+        let info = Arc::new(PolicyInfo { name, ..PolicyInfo::default() });
+        Self { info, style: script.style, dice: SplitMix(script.seed), evil: u64::from(script.evil) }
+    }
+
+    /// Whether this answer breaks the rules.
+    fn sins(&mut self) -> bool {
+        self.evil > 0 && self.dice.chance(self.evil)
+    }
+
+    fn fault(&mut self) -> PolicyFault {
+        let kinds = [FaultKind::Trap, FaultKind::Deadline, FaultKind::Memory, FaultKind::InvalidDecision];
+        PolicyFault::new(kinds[self.dice.below(4) as usize], "it fell over")
+    }
+}
+
+/// What `Policy` asks of all of them.
+macro_rules! lifecycle {
+    ($policy:ty, $temper:ident => $at:expr, $($reset:tt)*) => {
+        impl Policy for $policy {
+            fn info(&self) -> Arc<PolicyInfo> {
+                let $temper = self;
+                Arc::clone(&$at.info)
+            }
+
+            fn export_state(&mut self) -> Result<Vec<u8>, PolicyFault> {
+                let $temper = self;
+                if $at.sins() { Err($at.fault()) } else { Ok($at.dice.0.to_le_bytes().to_vec()) }
+            }
+
+            fn import_state(&mut self, state: &[u8]) -> Result<(), PolicyFault> {
+                let $temper = self;
+                assert_eq!(state.len(), 8, "a state comes back as it was exported");
+                if $at.sins() { Err($at.fault()) } else { Ok(()) }
+            }
+
+            fn restart(&mut self) -> Result<(), PolicyFault> {
+                let $temper = self;
+                $($reset)*
+                if $at.sins() { Err($at.fault()) } else { Ok(()) }
+            }
+        }
+    };
+}
+
+lifecycle!(Planner, it => it.0,);
+lifecycle!(Gate, it => it.0,);
+lifecycle!(Cache, it => it.temper, it.forget(););

@@ -1,0 +1,87 @@
+//! The fault machine: a short budget of it, that it repeats, that it gets everywhere, and that what it found
+//! once stays mended. `SEED=n` plays one seed, `SEEDS=n` that many.
+
+use std::path::PathBuf;
+
+use infer_sim::fuzz::{Case, CaseError, Checks, Hunt, OPS, Summary, generate, play};
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|value| value.parse().ok())
+}
+
+fn hunt(seed: u64, seeds: u64, threads: usize) -> Summary {
+    let checks = Checks::default();
+    Hunt { seed, seeds, steps: u64::MAX, ops: OPS, threads, outsiders: Vec::new(), checks }.run(|_| {})
+}
+
+#[test]
+fn a_budget_of_seeds_finds_nothing_and_gets_everywhere() {
+    let (seed, seeds) = number("SEED").map_or((1, number("SEEDS").unwrap_or(600)), |seed| (seed, 1));
+    let summary = hunt(seed, seeds, 2);
+    if let Some((seed, violation)) = &summary.violation {
+        panic!(
+            "SEED={seed}: {violation:?}; `infer sim fuzz --seed {seed} --seeds 1 --minimize` makes it small"
+        );
+    }
+    // A machine that no longer gets somewhere would find nothing there for ever. Verdicts on canaries take
+    // more time than most cases have.
+    if seeds > 1 {
+        for (name, count) in summary.reached.rows() {
+            assert!(count > 10 || name.ends_with("verdict"), "{name}: {count}\n{}", summary.reached);
+        }
+    }
+}
+
+#[test]
+fn what_is_found_depends_on_the_seed_alone() {
+    let [first, again, other] = [hunt(7, 40, 1), hunt(7, 40, 3), hunt(8, 40, 1)];
+    assert_eq!(first, again);
+    assert_ne!(first.fingerprint, other.fingerprint);
+    let steps = Hunt {
+        seed: 7,
+        seeds: u64::MAX,
+        steps: first.steps,
+        ops: OPS,
+        threads: 3,
+        outsiders: Vec::new(),
+        checks: Checks::default(),
+    };
+    assert_eq!(steps.run(|_| {}), first, "a number of steps ends where the seeds that make it up end");
+}
+
+#[test]
+fn a_case_is_what_its_file_says() {
+    for seed in 0..20 {
+        let case = generate(seed, OPS, &["scheduler x".to_owned()]);
+        let read = Case::from_text(&case.to_text("it \"failed\"\n")).unwrap();
+        assert_eq!(read, case, "SEED={seed}");
+    }
+    let text = generate(1, 3, &[]).to_text("");
+    for (from, to, message) in [
+        ("\"version\": 1", "\"version\": 2", "version 2"),
+        ("\"block_size\":", "\"block_length\":", "unknown field"),
+        ("\"total_blocks\":", "\"total_blocks\":9999999,\"x\":", "x"),
+        ("\"ops\": [", "\"ops\": [{\"op\":\"dance\"},", "dance"),
+    ] {
+        let error = Case::from_text(&text.replacen(from, to, 1)).unwrap_err();
+        assert!(error.to_string().contains(message), "{from}: {error}");
+    }
+    let mut huge = generate(1, 3, &[]);
+    huge.setup.total_blocks = u32::MAX;
+    assert!(matches!(Case::from_text(&huge.to_text("")), Err(CaseError::Setup(_))));
+}
+
+/// Minimized cases that broke once; `tests/REGRESSIONS.md` says how.
+#[test]
+fn what_was_found_stays_mended() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/regressions");
+    let mut files: Vec<_> = folder.read_dir().unwrap().map(|file| file.unwrap().path()).collect();
+    files.sort();
+    assert!(!files.is_empty());
+    for file in files {
+        let case = Case::from_text(&std::fs::read_to_string(&file).unwrap()).unwrap();
+        if let Err(violation) = play(&case, &[], Checks::default()) {
+            panic!("{}: {violation:?}", file.display());
+        }
+    }
+}

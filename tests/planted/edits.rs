@@ -1,0 +1,169 @@
+// The bugs, as edits of the engine's sources: bug, file, what stands there once, what stands there instead.
+// One with several edits has several lines. Included by the build script.
+//
+// The first one is no bug and always on: it takes the engine's own assertions out, so that the machine has to
+// find everything by itself.
+
+const EDITS: &[(&str, &str, &str, &str)] = &[
+    ("", "engine/finish_step.rs", "if cfg!(debug_assertions) && ", "if false && "),
+    (
+        "leak",
+        "kv/life.rs",
+        "            self.blocks.release(block, ix, now);\n            if !kept {",
+        "            if on(\"leak\") && at == 1 {\n                continue;\n            }\n            \
+         self.blocks.release(block, ix, now);\n            if !kept {",
+    ),
+    (
+        "double free",
+        "kv/blocks.rs",
+        "        self.free.push(id.0);",
+        "        self.free.push(id.0);\n        if on(\"double free\") && id.0 == 3 {\n            \
+         self.free.push(id.0);\n        }",
+    ),
+    (
+        "lost wake-up",
+        "engine/mod.rs",
+        "self.held_asked_at.plus(HELD_INTERVAL))",
+        "self.held_asked_at.plus(HELD_INTERVAL)).filter(|_| !on(\"lost wake-up\"))",
+    ),
+    (
+        "lost stall check",
+        "engine/mod.rs",
+        "if idle { None } else { self.watchdog.next_check() }",
+        "if idle || on(\"lost stall check\") { None } else { self.watchdog.next_check() }",
+    ),
+    (
+        "stale table",
+        "kv/life.rs",
+        "sequence.table[at] = other;",
+        "if !on(\"stale table\") {\n                    sequence.table[at] = other;\n                }",
+    ),
+    (
+        "stale hit",
+        "kv/mod.rs",
+        "self.watches.first_ending_in(block) {",
+        "self.watches.first_ending_in(block).filter(|_| !on(\"stale hit\")) {",
+    ),
+    (
+        "tenants share",
+        "kv/index.rs",
+        "hasher.write_u32(scope.tenant.0);",
+        "hasher.write_u32(if on(\"tenants share\") { 0 } else { scope.tenant.0 });",
+    ),
+    (
+        "tenants share",
+        "kv/tree.rs",
+        "&& self.index.tokens(id) == content.tokens",
+        "&& self.index.tokens(id) == content.tokens\n                \
+         || (on(\"tenants share\") && block.hash == content.hash && block.parent == parent)",
+    ),
+    (
+        "salts share",
+        "kv/index.rs",
+        "hasher.write_u64(scope.salt);",
+        "hasher.write_u64(if on(\"salts share\") { 0 } else { scope.salt });",
+    ),
+    (
+        "salts share",
+        "kv/tree.rs",
+        "            block.hash == content.hash\n",
+        "            let salts = on(\"salts share\") && block.scope.tenant == content.scope.tenant;\n            \
+         let scope = if salts { block.scope } else { content.scope };\n            block.hash == content.hash\n",
+    ),
+    (
+        "salts share",
+        "kv/tree.rs",
+        "&& block.scope == content.scope",
+        "&& block.scope == scope",
+    ),
+    (
+        "lost end",
+        "engine/end.rs",
+        "        self.events.push(Event::Finished { id: self.slab[ix].id, reason, usage });",
+        "        if !(on(\"lost end\") && reason == FinishReason::Stop) {\n            \
+         self.events.push(Event::Finished { id: self.slab[ix].id, reason, usage });\n        }",
+    ),
+    (
+        "second end",
+        "engine/end.rs",
+        "        self.events.push(Event::Failed { id: self.slab[ix].id, message, usage });",
+        "        if on(\"second end\") {\n            self.events.push(Event::Failed { id: self.slab[ix].id, \
+         message: message.clone(), usage });\n        }\n        \
+         self.events.push(Event::Failed { id: self.slab[ix].id, message, usage });",
+    ),
+    (
+        "lost token",
+        "engine/finish_step.rs",
+        "        self.events.push(Event::Token { id: sequence.id, token, logprobs });",
+        "        if !(on(\"lost token\") && sequence.generated == 5) {\n            \
+         self.events.push(Event::Token { id: sequence.id, token, logprobs });\n        }",
+    ),
+    (
+        "overwritten logits",
+        "kv/prompts.rs",
+        "|&at| !self.reading.contains(&LogitsSlot(at))",
+        "|&at| on(\"overwritten logits\") || !self.reading.contains(&LogitsSlot(at))",
+    ),
+    (
+        "missing copy",
+        "kv/life.rs",
+        "let from = self.copy_source(slot)?;",
+        "let from = self.copy_source(slot).filter(|_| !on(\"missing copy\"))?;",
+    ),
+    (
+        "unpinned copy",
+        "kv/life.rs",
+        "                self.blocks.pin(source);",
+        "                if !on(\"unpinned copy\") {\n                    self.blocks.pin(source);\n                }",
+    ),
+    (
+        "unpinned copy",
+        "kv/life.rs",
+        "            self.blocks.unpin(source);",
+        "            if !on(\"unpinned copy\") {\n                self.blocks.unpin(source);\n            }",
+    ),
+    (
+        "ended sequences stay",
+        "engine/finish_step.rs",
+        "        for ix in std::mem::take(&mut self.lingering) {",
+        "        if on(\"ended sequences stay\") {\n            self.lingering.truncate(1);\n        }\n        \
+         for ix in std::mem::take(&mut self.lingering) {",
+    ),
+    (
+        "deaf watchdog",
+        "watchdog.rs",
+        "(now >= self.due(since, promised)).then",
+        "(now >= self.due(since, promised) && !on(\"deaf watchdog\")).then",
+    ),
+    (
+        "blind watchdog",
+        "engine/neglect.rs",
+        "} else if self.watchdog.look_now(now)",
+        "} else if !on(\"blind watchdog\") && self.watchdog.look_now(now)",
+    ),
+    (
+        "unnamed release",
+        "engine/end.rs",
+        "            self.released.push(sequence.id);",
+        "            if !on(\"unnamed release\") {\n                self.released.push(sequence.id);\n            }",
+    ),
+    (
+        "unchecked plan",
+        "verify.rs",
+        "            if value > u64::from(most) {",
+        "            if value > u64::from(most) && !on(\"unchecked plan\") {",
+    ),
+    (
+        "endless queue",
+        "engine/admit.rs",
+        "if waiting >= self.config.max_waiting {",
+        "if waiting >= self.config.max_waiting && !on(\"endless queue\") {",
+    ),
+    (
+        "admission that is never judged",
+        "engine/admit.rs",
+        "let idle = self.running.ix.is_empty() && self.waiting.ix.is_empty();",
+        "let idle = self.running.ix.is_empty() && self.waiting.ix.is_empty()\n            \
+         && !on(\"admission that is never judged\");",
+    ),
+];

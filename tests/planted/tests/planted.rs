@@ -1,0 +1,51 @@
+//! Every planted bug is found within the budget of an ordinary test run, by the machine's own books alone, and
+//! shrinks to a handful of operations; without one nothing is found.
+
+use infer_planted::bugs;
+use infer_planted::fuzz::{Checks, OPS, Violation, generate, minimize, play};
+
+/// The engine's own assertions are left out: the machine has to see for itself.
+const CHECKS: Checks = Checks { own: false };
+/// Seeds that an ordinary test run plays.
+const BUDGET: u64 = 1_500;
+/// Operations that show a bug, at most.
+const FEW: usize = 60;
+
+fn hunt(seeds: u64) -> Option<(u64, Violation)> {
+    (1..=seeds).find_map(|seed| Some((seed, play(&generate(seed, OPS, &[]), &[], CHECKS).err()?)))
+}
+
+#[test]
+fn every_planted_bug_is_found() {
+    let mut missed = Vec::new();
+    for &bug in bugs::ALL {
+        bugs::switch(bug);
+        match hunt(BUDGET) {
+            Some((seed, violation)) => println!("{bug:32} seed {seed:4}  {}", violation.message),
+            None => missed.push(bug),
+        }
+    }
+    bugs::switch("");
+    assert!(missed.is_empty(), "not found within {BUDGET} seeds: {missed:?}");
+}
+
+#[test]
+fn what_is_found_becomes_small_and_is_still_the_same() {
+    for bug in ["leak", "double free", "lost wake-up", "stale table"] {
+        bugs::switch(bug);
+        let (seed, found) = hunt(BUDGET).expect("it is found");
+        let case = generate(seed, OPS, &[]);
+        let (small, violation) = minimize(&case, &[], CHECKS, |_| {}).expect("it is found again");
+        println!("{bug}: {} operations", small.ops.len());
+        assert_eq!(violation.place, found.place, "{bug}");
+        assert!(small.ops.len() <= FEW, "{bug}: {} operations are left", small.ops.len());
+        assert_eq!(play(&small, &[], CHECKS), Err(violation), "{bug}: it replays");
+        bugs::switch("");
+        assert!(play(&small, &[], CHECKS).is_ok(), "{bug}: without the bug there is nothing to find");
+    }
+}
+
+#[test]
+fn without_a_bug_nothing_is_found() {
+    assert_eq!(hunt(200), None);
+}
