@@ -3,6 +3,7 @@
 
 mod calibrate;
 mod decisions;
+mod fuzz;
 mod judge;
 mod policies;
 mod progress;
@@ -38,6 +39,9 @@ pub enum SimCommand {
     /// Compares what a profile predicts for recorded traces with what was measured
     #[command(after_help = judge::AFTER_HELP)]
     Judge(judge::JudgeArgs),
+    /// Hunts for what must never happen, with everything going wrong that can
+    #[command(after_help = fuzz::AFTER_HELP)]
+    Fuzz(fuzz::FuzzArgs),
 }
 
 /// Simulates.
@@ -49,6 +53,7 @@ pub fn run(command: SimCommand) -> Result<(), Failure> {
         SimCommand::Decisions(args) => decisions::run(&args),
         SimCommand::Calibrate(args) => calibrate::run(&args),
         SimCommand::Judge(args) => judge::run(&args),
+        SimCommand::Fuzz(args) => fuzz::run(&args),
     }
 }
 

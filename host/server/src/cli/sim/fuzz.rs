@@ -1,0 +1,199 @@
+//! `infer sim fuzz`: the fault machine from the command line. What goes to standard output depends on the
+//! arguments and the seed alone; how it goes on is told on standard error.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use infer_core::policy::PolicyKind;
+use infer_sim::fuzz::{Case, Checks, Hunt, OPS, Outsider, Summary, Violation, generate, minimize, play};
+use infer_wasm::PolicyLoader;
+
+use super::policies::{Choice, choice, loader};
+use super::{Failure, emit};
+
+pub const AFTER_HELP: &str = "\
+A seed makes a host, its policies, its traffic and everything that goes wrong; after each step everything that must
+hold is checked. A step is one operation, or one turn of the engine until nothing is alive. Exit code 1: something
+was found.
+  infer sim fuzz --steps 10000000                       # as long as it takes
+  infer sim fuzz --seed 17 --seeds 1 --minimize         # the smallest case that breaks like seed 17
+  infer sim fuzz --replay fuzz-17.json                  # that case again
+  infer sim fuzz --scheduler fair --prefix-cache my.wasm --steps 200000";
+
+/// Arguments of `infer sim fuzz`.
+#[derive(Args)]
+pub struct FuzzArgs {
+    /// The first seed
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Ends after so many seeds [default: no limit]
+    #[arg(long)]
+    seeds: Option<u64>,
+    /// Ends after so many steps [default: 1000000, or no limit where --seeds is given]
+    #[arg(long)]
+    steps: Option<u64>,
+    /// Seeds at a time [default: the machine's cores]
+    #[arg(long)]
+    threads: Option<usize>,
+    /// Makes what is found as small as possible and writes it to fuzz-SEED.json
+    #[arg(long)]
+    minimize: bool,
+    /// Where that is written
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    out: PathBuf,
+    /// Plays a file that --minimize wrote, instead of seeds; repeatable
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "seeds", "steps", "minimize"])]
+    replay: Vec<PathBuf>,
+    /// A scheduler that takes part besides the machine's own, repeatable: NAME or FILE.wasm[={..}]
+    #[arg(long)]
+    scheduler: Vec<String>,
+    /// Likewise an admission policy
+    #[arg(long)]
+    admission: Vec<String>,
+    /// Likewise a prefix cache
+    #[arg(long)]
+    prefix_cache: Vec<String>,
+}
+
+/// Hunts, or replays.
+pub fn run(args: &FuzzArgs) -> Result<(), Failure> {
+    if args.replay.is_empty() { hunt(args) } else { args.replay.iter().try_for_each(|file| replay(file)) }
+}
+
+fn hunt(args: &FuzzArgs) -> Result<(), Failure> {
+    if args.threads == Some(0) {
+        return Err(Failure::Usage("--threads must be at least 1".to_owned()));
+    }
+    let given = [
+        (PolicyKind::Scheduler, &args.scheduler),
+        (PolicyKind::Admission, &args.admission),
+        (PolicyKind::PrefixCache, &args.prefix_cache),
+    ];
+    let all = given.iter().flat_map(|(kind, specs)| specs.iter().map(|spec| format!("{kind} {spec}")));
+    let guests = Guests::load(&all.collect::<Vec<_>>()).map_err(Failure::Usage)?;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let hunt = Hunt {
+        seed: args.seed,
+        seeds: args.seeds.unwrap_or(u64::MAX),
+        steps: args.steps.unwrap_or(if args.seeds.is_some() { u64::MAX } else { 1_000_000 }),
+        ops: OPS,
+        threads: args.threads.unwrap_or(cores),
+        outsiders: guests.outsiders(),
+        checks: Checks::default(),
+    };
+    let clock = Mutex::new((Instant::now(), Instant::now()));
+    let summary = hunt.run(|summary| tell(&clock, summary));
+    let mut text = format!(
+        "seeds from {}: {} without a violation, {} steps, {} batches, fingerprint {:016x}\n{}",
+        args.seed, summary.seeds, summary.steps, summary.batches, summary.fingerprint, summary.reached
+    );
+    let Some((seed, violation)) = &summary.violation else {
+        emit(None, &text)?;
+        return Ok(());
+    };
+    text += &describe(&format!("seed {seed}"), violation);
+    emit(None, &text)?;
+    if args.minimize {
+        let case = generate(*seed, OPS, &guests.names());
+        let file = args.out.join(format!("fuzz-{seed}.json"));
+        shrink(&case, &guests, &file)?;
+    } else {
+        emit(None, &format!("infer sim fuzz --seed {seed} --seeds 1 --minimize makes it small\n"))?;
+    }
+    Err(Failure::Failed(format!("seed {seed} breaks something")))
+}
+
+fn shrink(case: &Case, guests: &Guests, file: &Path) -> Result<(), Failure> {
+    let outsiders = guests.outsiders();
+    let small = minimize(case, &outsiders, Checks::default(), |left| {
+        let _ = writeln!(std::io::stderr(), "{left} operations are left");
+    });
+    let Some((case, violation)) = small else {
+        return Err(Failure::Failed("the seed doesn't break anything when it is played again".to_owned()));
+    };
+    std::fs::write(file, case.to_text(&violation.message))
+        .map_err(|error| Failure::Failed(format!("can't write {}: {error}", file.display())))?;
+    emit(None, &describe(&format!("{} operations are enough", case.ops.len()), &violation))?;
+    emit(None, &format!("infer sim fuzz --replay {}\n", file.display()))?;
+    Ok(())
+}
+
+fn replay(file: &Path) -> Result<(), Failure> {
+    let usage = |error: String| Failure::Usage(format!("--replay {}: {error}", file.display()));
+    let text = std::fs::read_to_string(file).map_err(|error| usage(error.to_string()))?;
+    let case = Case::from_text(&text).map_err(|error| usage(error.to_string()))?;
+    let guests = Guests::load(&case.setup.outsiders).map_err(usage)?;
+    match play(&case, &guests.outsiders(), Checks::default()) {
+        Ok(outcome) => {
+            let (steps, print) = (outcome.steps, outcome.fingerprint);
+            emit(
+                None,
+                &format!("{}: no violation in {steps} steps, fingerprint {print:016x}\n", file.display()),
+            )?;
+            Ok(())
+        }
+        Err(violation) => {
+            emit(None, &describe(&file.display().to_string(), &violation))?;
+            Err(Failure::Failed(format!("{} breaks something", file.display())))
+        }
+    }
+}
+
+/// Components that take part.
+struct Guests {
+    loader: PolicyLoader,
+    choices: Vec<(String, Choice)>,
+}
+
+impl Guests {
+    /// `kind spec` each, as files name them.
+    fn load(names: &[String]) -> Result<Self, String> {
+        let message = |failure| match failure {
+            Failure::Usage(message) | Failure::Failed(message) => message,
+        };
+        let loader = loader().map_err(message)?;
+        let mut choices = Vec::new();
+        for name in names {
+            let (kind, spec) = name.split_once(' ').unwrap_or((name, ""));
+            let kind = PolicyKind::ALL.into_iter().find(|known| known.name() == kind);
+            let kind = kind.ok_or_else(|| format!("`{name}` names no kind of policy"))?;
+            let choice = choice(kind, spec).map_err(message)?;
+            // What can't be loaded is better known before than in the middle of a hunt.
+            choice.load(&loader).map_err(|error| format!("{name}: {error}"))?;
+            choices.push((name.clone(), choice));
+        }
+        Ok(Self { loader, choices })
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.choices.iter().map(|(name, _)| name.clone()).collect()
+    }
+
+    fn outsiders(&self) -> Vec<Outsider<'_>> {
+        let loader = &self.loader;
+        let each = self.choices.iter().map(|(name, choice)| Outsider {
+            name: name.clone(),
+            make: Box::new(move || choice.load(loader).expect("it could be loaded before")),
+        });
+        each.collect()
+    }
+}
+
+fn describe(who: &str, violation: &Violation) -> String {
+    format!("{who}: after step {}: {} ({})\n", violation.step, violation.message, violation.place)
+}
+
+/// A line of progress every few seconds.
+fn tell(clock: &Mutex<(Instant, Instant)>, summary: &Summary) {
+    let Ok(mut clock) = clock.try_lock() else { return };
+    let (begun, told) = *clock;
+    if told.elapsed() >= Duration::from_secs(5) {
+        clock.1 = Instant::now();
+        let (seeds, steps) = (summary.seeds, summary.steps);
+        let pace = u128::from(steps) * 1_000 / begun.elapsed().as_millis().max(1);
+        let _ = writeln!(std::io::stderr(), "{seeds} seeds, {steps} steps, {pace} steps/s");
+    }
+}
