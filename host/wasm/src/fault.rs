@@ -35,11 +35,20 @@ fn classify(error: &Error, state: &mut HostState) -> (FaultKind, String) {
     }
     match trap {
         Some(trap) => (FaultKind::Trap, format!("trapped: {trap}")),
+        None if is_of_the_machine(error) => (
+            FaultKind::Memory,
+            format!("could not have the memory that an instance needs from this machine: {error:#}"),
+        ),
         // Whatever else ends a call comes from reading its answer: bounds, UTF-8, unknown cases, size.
         None => {
             (FaultKind::InvalidDecision, format!("gave an answer that can't be read: {}", error.root_cause()))
         }
     }
+}
+
+/// Whether the operating system refused something, which says nothing about the component.
+fn is_of_the_machine(error: &Error) -> bool {
+    error.chain().any(|cause| cause.is::<std::io::Error>() || cause.is::<rustix::io::Errno>())
 }
 
 /// The guest function that failed: the innermost that is not the panic machinery.

@@ -74,8 +74,10 @@ impl TokenFile {
             _ => {}
         }
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        // Should the disk be full, nothing is left of it.
+        let kept = Self(path);
         file.write_all(token.0.as_bytes())?;
-        Ok(Self(path))
+        Ok(kept)
     }
 }
 

@@ -235,6 +235,8 @@ impl EngineHandle {
         // the engine looks for requests without a reader by itself.
         if self.shared.commands.try_send(Command::Finish(id, reason)).is_err() {
             self.shared.lost_command.store(true, Ordering::Release);
+            // It may have emptied the channel and gone to sleep since; where this is lost too, it hasn't.
+            let _ = self.shared.commands.try_send(Command::Wake);
         }
     }
 

@@ -37,13 +37,19 @@ impl Storage {
         let temporary = self.dir.join(format!("{name}.{}.tmp", std::process::id()));
         let mut file =
             OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-        file.write_all(content).and_then(|()| fs::rename(&temporary, path))
+        let written = file.write_all(content).and_then(|()| fs::rename(&temporary, path));
+        if written.is_err() {
+            let _ = fs::remove_file(&temporary);
+        }
+        written
     }
 
-    /// Drops the oldest fault files beyond the bound, and components that no fault file names.
+    /// Drops the oldest fault files beyond the bound, components that no fault file names, and what a host
+    /// that was killed left half written.
     pub fn tidy(&self) -> io::Result<()> {
         let mut faults = Vec::new();
         let mut components = Vec::new();
+        let own = format!(".{}.tmp", std::process::id());
         for entry in fs::read_dir(&self.dir)? {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
@@ -52,6 +58,8 @@ impl Storage {
                 faults.push((modified, name));
             } else if name.ends_with(".wasm") {
                 components.push(name);
+            } else if name.ends_with(".tmp") && !name.ends_with(&own) {
+                fs::remove_file(self.dir.join(name))?;
             }
         }
         faults.sort();
@@ -93,6 +101,19 @@ mod tests {
         let names: Vec<_> = fs::read_dir(&storage.dir).unwrap().map(|e| e.unwrap()).collect();
         assert_eq!(names.len(), 2 * MAX_FILES);
         assert!(names.iter().all(|e| e.metadata().unwrap().mode() & 0o777 == 0o600));
+    }
+
+    #[test]
+    fn what_was_left_half_written_goes_and_what_is_being_written_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let storage = Storage::open(&dir.path().join("faults")).unwrap();
+        let own = format!("b.json.{}.tmp", std::process::id());
+        for name in ["a.json.1.tmp", &own] {
+            fs::write(storage.dir.join(name), b"{").unwrap();
+        }
+        storage.tidy().unwrap();
+        let names: Vec<_> = fs::read_dir(&storage.dir).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(names, [&*own]);
     }
 
     #[test]
