@@ -29,6 +29,7 @@ pub use client::{Api, Dialect, Lengths, Target};
 pub use html::html;
 pub use machine::Machine;
 pub use report::{Comparison, Goodput, Report, Sample, Targets, WorkloadReport};
+pub(crate) use sse::{Events, read};
 pub use stats::{Distribution, Summary};
 pub use workload::{Arrival, Job, Shape, Workload};
 

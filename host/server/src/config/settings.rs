@@ -226,8 +226,19 @@ impl Settings {
         let text = std::fs::read_to_string(path).map_err(|e| {
             ConfigError(format!("--config: can't read {shown}: {e}; give the path of a readable TOML file"))
         })?;
-        let shown = shown.to_string();
-        let document = Document::parse(&shown, &text).map_err(ConfigError)?;
+        self.take_text(path, &text)
+    }
+
+    /// Those of a file's text alone; `path` names it in errors.
+    pub fn of_text(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let mut all = Self::default();
+        all.take_text(path, text)?;
+        Ok(all)
+    }
+
+    fn take_text(&mut self, path: &Path, text: &str) -> Result<(), ConfigError> {
+        let shown = path.display().to_string();
+        let document = Document::parse(&shown, text).map_err(ConfigError)?;
         for entry in document.entries() {
             let Some(setting) = SETTINGS.iter().find(|s| s.key == entry.key.replace('_', "-")) else {
                 let meant = near(&entry.key, &known_keys()).map_or_else(

@@ -119,6 +119,11 @@ async fn job(served: &Served, parsed: Parsed) -> Result<(Job, Option<Vec<Prompte
     Ok((job, echo.then_some(prompted)))
 }
 
+/// Reads a body, as far as that takes no model.
+pub fn check(body: &[u8], models: &[String]) -> Result<(), ApiError> {
+    parse(body, models).map(drop)
+}
+
 /// Reads and checks a body. `models` are the names under which the model is served, the first of
 /// which is shown.
 fn parse(body: &[u8], models: &[String]) -> Result<Parsed, ApiError> {

@@ -1,0 +1,183 @@
+//! The places where a stranger's bytes come in, one function each. What fuzzing calls (`tests/fuzz`), and an
+//! ordinary test with the same corpus (`host/server/tests/strangers.rs`); no interface for anybody else.
+//!
+//! None of them may panic, hang, or take memory beyond its bounds, whatever the bytes are. Where more can be
+//! said of an answer, it is said here.
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use infer_model::{ChatTemplate, Model, ModelConfig, Source, Tokenizer};
+use infer_sim::trace::Format;
+use infer_wasm::{LoaderConfig, PolicyLoader};
+use serde_json::json;
+
+use crate::bench::{Dialect, Events, read};
+use crate::config::{Config, Settings};
+use crate::data::check_completion;
+
+/// An edge.
+pub type Edge = fn(&[u8]);
+
+/// All edges, by the names of their corpora.
+pub const ALL: [(&str, Edge); 12] = [
+    ("request", request),
+    ("events", events),
+    ("config", config),
+    ("tenants", tenants),
+    ("model_config", model_config),
+    ("safetensors", safetensors),
+    ("gguf", gguf),
+    ("tokenizer", tokenizer),
+    ("template", template),
+    ("component", component),
+    ("trace", trace),
+    ("fuzz_case", fuzz_case),
+];
+
+/// The body of a completion request.
+pub fn request(bytes: &[u8]) {
+    let _ = check_completion(bytes, &["demo".to_owned()]);
+}
+
+/// A stream of events, as the load generator reads it. What is in it doesn't depend on how it was cut.
+pub fn events(bytes: &[u8]) {
+    let all = |chunks: &mut dyn Iterator<Item = &[u8]>| {
+        let mut events = Events::default();
+        let mut found = Vec::new();
+        for chunk in chunks {
+            events.push(chunk)?;
+            while let Some(event) = events.next() {
+                found.push(event);
+            }
+        }
+        Ok::<_, String>(found)
+    };
+    let whole = all(&mut std::iter::once(bytes));
+    let cut = all(&mut bytes.chunks(1 + bytes.first().map_or(0, |&b| usize::from(b % 7))));
+    if let (Ok(whole), Ok(cut)) = (&whole, &cut) {
+        assert_eq!(whole, cut, "events don't depend on how the bytes arrive");
+    }
+    for (name, data) in whole.unwrap_or_default() {
+        for dialect in [Dialect::Named, Dialect::Openai] {
+            let _ = read(dialect, &name, &data);
+        }
+    }
+}
+
+/// The host's configuration file.
+pub fn config(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    if let Ok(settings) = Settings::of_text(Path::new("infer.toml"), text) {
+        let _ = Config::from_settings(&settings);
+    }
+}
+
+/// The file of tenants and keys.
+pub fn tenants(bytes: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        let _ = crate::tenants::grants("tenants.toml", text);
+    }
+}
+
+/// A checkpoint's `config.json`.
+pub fn model_config(bytes: &[u8]) {
+    let _ = ModelConfig::parse(bytes, Some(bytes));
+}
+
+/// A checkpoint's weights. The model that they should be is the demo's.
+pub fn safetensors(bytes: &[u8]) {
+    let mut files: Vec<(&str, &[u8])> = demo();
+    files.push(("model.safetensors", bytes));
+    let _ = Model::load(&Source::Embedded(&files), None);
+}
+
+/// A model in one file: header, configuration, tokenizer, template, tensors.
+pub fn gguf(bytes: &[u8]) {
+    thread_local! {
+        static FILE: RefCell<Option<PathBuf>> = const { RefCell::new(None) };
+    }
+    FILE.with_borrow_mut(|file| {
+        let path = file.get_or_insert_with(|| {
+            let thread = format!("{:?}", std::thread::current().id());
+            std::env::temp_dir().join(format!("infer-edge-{}-{thread}.gguf", std::process::id()))
+        });
+        if std::fs::write(&*path, bytes).is_ok() {
+            if let Ok(source) = Source::gguf(path) {
+                let _ = ModelConfig::load(&source);
+                let _ = Tokenizer::load(&source);
+                let _ = ChatTemplate::load(&source);
+                let _ = Model::load(&source, None);
+            }
+            let _ = std::fs::remove_file(path);
+        }
+    });
+}
+
+/// A checkpoint's `tokenizer.json`.
+pub fn tokenizer(bytes: &[u8]) {
+    let files = [("tokenizer.json", bytes)];
+    let Ok(tokenizer) = Tokenizer::load(&Source::Embedded(&files)) else { return };
+    if let Ok(tokens) = tokenizer.encode("What is a prefix cache? \u{fc}\u{1f600} 12", true) {
+        let _ = tokenizer.decode(&tokens, true);
+        let mut detokenizer = tokenizer.detokenizer();
+        for token in tokens {
+            let _ = detokenizer.push(token);
+        }
+    }
+}
+
+/// A checkpoint's chat template.
+pub fn template(bytes: &[u8]) {
+    let files = [("chat_template.jinja", bytes)];
+    let Ok(Some(template)) = ChatTemplate::load(&Source::Embedded(&files)) else { return };
+    let messages = json!([
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "What is a {{ block }}?"},
+        {"role": "assistant", "content": null},
+    ]);
+    let _ = template.render(&messages, true);
+}
+
+/// An uploaded policy.
+pub fn component(bytes: &[u8]) {
+    static LOADER: OnceLock<PolicyLoader> = OnceLock::new();
+    let loader = LOADER.get_or_init(|| {
+        let config = LoaderConfig { fuel: Some(10_000_000), ..LoaderConfig::default() };
+        PolicyLoader::new(config).expect("a loader with limits")
+    });
+    if let Ok((kind, _)) = loader.describe(bytes) {
+        let _ = loader.load(kind, bytes, "{}");
+    }
+}
+
+/// A public trace. Requests come in the order of their times, and each asks for something.
+pub fn trace(bytes: &[u8]) {
+    for format in Format::ALL {
+        let mut last = 0;
+        for recorded in format.read(bytes).take(10_000) {
+            let Ok(recorded) = recorded else { break };
+            assert!(recorded.at_us >= last, "{format:?}: {} after {last}", recorded.at_us);
+            assert!(recorded.prompt_tokens > 0 && recorded.output_tokens > 0, "{format:?}: {recorded:?}");
+            last = recorded.at_us;
+        }
+    }
+    let _ = Format::of(&String::from_utf8_lossy(bytes));
+}
+
+/// A case of the fault machine. One that can be read is played: whatever is in it, it ends.
+pub fn fuzz_case(bytes: &[u8]) {
+    use infer_sim::fuzz::{Case, Checks, play};
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    if let Ok(case) = Case::from_text(text) {
+        assert_eq!(Case::from_text(&case.to_text("")).ok().as_ref(), Some(&case), "what is written is read");
+        let _ = play(&case, &[], Checks::default());
+    }
+}
+
+/// The demo's files but for its weights.
+fn demo() -> Vec<(&'static str, &'static [u8])> {
+    let all = infer_demo::FILES.iter().copied();
+    all.filter(|(name, _)| !name.ends_with(".safetensors")).collect()
+}
