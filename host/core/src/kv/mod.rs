@@ -10,6 +10,8 @@ mod hits;
 mod index;
 mod inspect;
 mod life;
+#[cfg(test)]
+mod model;
 mod prompts;
 mod sessions;
 mod tree;
