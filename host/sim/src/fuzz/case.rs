@@ -357,6 +357,7 @@ impl Setup {
             max_strikes: self.max_strikes,
             strike_window: Micros(self.strike_window_us),
             starvation_bound: Micros(self.starvation_bound_us),
+            speculate: 0,
         }
     }
 }
