@@ -47,7 +47,7 @@ fn results_are_csv_and_json_too() {
     let json = text(&sim(&["run", "--requests", "50", "--format", "json"]).stdout);
     let cells: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     let page = text(&sim(&["run", "--requests", "50", "--format", "html"]).stdout);
-    assert!(page.starts_with("<!doctype html>") && page.matches("<svg").count() == 4, "{page}");
+    assert!(page.starts_with("<!doctype html>") && page.matches("<figure>").count() == 8, "{page}");
     assert!(
         !page.contains("http") && !page.contains("NaN") && !page.contains("inf "),
         "it needs nothing else"

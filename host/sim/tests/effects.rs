@@ -2,6 +2,7 @@
 
 use infer_core::config::EngineConfig;
 use infer_core::engine::Policies;
+use infer_sim::workload::{Lengths, Text};
 use infer_sim::{Outcome, Profile, Settings, Slo, Workload, simulate};
 
 fn settings(load: f64, seed: u64) -> Settings {
@@ -13,6 +14,14 @@ fn settings(load: f64, seed: u64) -> Settings {
 fn run(workload: &str, load: f64) -> Outcome {
     let workload = Workload::named(workload, 600).expect("a known workload");
     simulate(&settings(load, 1), Policies::builtin(), &workload, |_| {})
+}
+
+fn run_without_cache(workload: &str, load: f64) -> Outcome {
+    let workload = Workload::named(workload, 600).expect("a known workload");
+    let mut settings = settings(load, 1);
+    settings.engine.prefix_caching = false;
+    settings.engine.prompt_cache_entries = 0;
+    simulate(&settings, Policies::builtin(), &workload, |_| {})
 }
 
 #[test]
@@ -37,28 +46,63 @@ fn every_request_ends_on_every_workload() {
 
 #[test]
 fn conversations_find_what_their_turns_left_and_answer_sooner() {
-    let chat = run("chat", 0.5).cache;
-    assert!(chat.conversational_rate > 0.6, "{chat:?}");
-    assert!(chat.prefilled_ratio < 0.4, "{chat:?}");
-    assert!(chat.mean_cached > 5.0 * chat.mean_prefilled, "{chat:?}");
-    let long = Workload::named("instruct", 600).expect("a known workload");
-    let cached = simulate(&settings(0.3, 1), Policies::builtin(), &long, |_| {}).cache;
-    assert!(cached.hit_ttft_ms < cached.miss_ttft_ms, "{cached:?}");
+    let chat = run("chat", 0.5);
+    let cache = chat.cache;
+    assert!(cache.conversational_rate > 0.6, "{cache:?}");
+    assert!(cache.prefilled_ratio < 0.4, "{cache:?}");
+    assert!(cache.mean_cached > 5.0 * cache.mean_prefilled, "{cache:?}");
+    let without = run_without_cache("chat", 0.5);
+    assert_eq!(without.cache.prefilled_ratio, 1.0);
+    assert!(chat.ttft_ms.mean < 0.8 * without.ttft_ms.mean, "{:?} {:?}", chat.ttft_ms, without.ttft_ms);
 }
 
 #[test]
-fn shared_instructions_hit_after_their_first_use() {
+fn the_longer_the_new_question_the_less_the_history_saves() {
+    let prefilled = |question| {
+        let mut chat = Workload::named("chat", 600).expect("a known workload");
+        chat.streams[0].prompt = Lengths::Fixed(question);
+        simulate(&settings(0.5, 1), Policies::builtin(), &chat, |_| {}).cache.prefilled_ratio
+    };
+    let (short, middle, long) = (prefilled(20), prefilled(100), prefilled(400));
+    assert!(short < middle && middle < long, "{short} {middle} {long}");
+}
+
+#[test]
+fn every_use_of_a_shared_instruction_but_the_first_hits() {
+    // So little load that nobody arrives while another one is computed.
+    for prefixes in [1, 4, 16] {
+        let mut instruct = Workload::named("instruct", 300).expect("a known workload");
+        instruct.streams[0].text = Text::Shared { prefixes, tokens: 800 };
+        let outcome = simulate(&settings(0.02, 1), Policies::builtin(), &instruct, |_| {});
+        let [_, cross, miss, ..] = outcome.cache.events;
+        assert_eq!((cross, miss), (300 - u64::from(prefixes), u64::from(prefixes)), "{prefixes}");
+        assert!(outcome.cache.hit_ttft_ms < 0.7 * outcome.cache.miss_ttft_ms, "{:?}", outcome.cache);
+    }
+}
+
+#[test]
+fn shared_instructions_and_examples_hit_under_load() {
     let instruct = run("instruct", 0.5);
     // Four instructions; who arrives while one is computed for the first time may miss it too.
     assert!(instruct.cache.cross_request_rate > 0.95, "{:?}", instruct.cache);
     let few_shot = run("few-shot", 0.5);
     assert!((0.8..0.97).contains(&few_shot.cache.cross_request_rate), "{:?}", few_shot.cache);
+    // The more there is of a prompt's own, the less a shared beginning saves.
+    let saved = |own| {
+        let mut workload = Workload::named("instruct", 300).expect("a known workload");
+        workload.streams[0].prompt = Lengths::Fixed(own);
+        simulate(&settings(0.3, 1), Policies::builtin(), &workload, |_| {}).cache.prefilled_ratio
+    };
+    let (short, long) = (saved(40), saved(800));
+    assert!(short < 0.15 && (0.45..0.6).contains(&long), "{short} {long}");
 }
 
 #[test]
-fn diverse_prompts_gain_nothing() {
-    let diverse = run("diverse", 0.5).cache;
-    assert!(diverse.hit_rate == 0.0 && diverse.prefilled_ratio == 1.0, "{diverse:?}");
+fn diverse_prompts_gain_nothing_and_lose_nothing() {
+    let (diverse, without) = (run("diverse", 0.5), run_without_cache("diverse", 0.5));
+    assert!(diverse.cache.hit_rate == 0.0 && diverse.cache.prefilled_ratio == 1.0, "{:?}", diverse.cache);
+    assert_eq!(diverse.cache.events[2], diverse.requests, "each is a full miss");
+    assert_eq!((diverse.ttft_ms, diverse.itl_ms), (without.ttft_ms, without.itl_ms));
 }
 
 #[test]
@@ -67,6 +111,8 @@ fn a_window_that_slides_loses_what_was_cached() {
     assert!(window.prefilled_ratio > 1.5 * chat.prefilled_ratio, "{window:?} {chat:?}");
     // Whose first turn is gone shares no prefix with what its session left.
     assert!(window.events[4] > 20, "{window:?}");
+    // As long as nothing is cut, nothing of the kind happens.
+    assert_eq!(chat.events[4], 0, "{chat:?}");
 }
 
 #[test]

@@ -2,8 +2,13 @@
 
 use std::fmt::Write as _;
 
-/// Okabe and Ito's palette (2008), without its black and its yellow.
-pub const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"];
+/// Okabe and Ito's palette (2008), grey in place of its black and without its yellow.
+pub const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#808891"];
+
+/// Dots nearer than this are one to the eye and get one label.
+const NEAR: f64 = 7.0;
+/// Names that a label holds.
+const NAMES: usize = 3;
 
 const WIDTH: f64 = 560.0;
 const HEIGHT: f64 = 300.0;
@@ -39,6 +44,8 @@ pub enum Mark {
     Dashed,
     /// One dot each, with the series' name.
     Dots,
+    /// Joined by a thin grey line: the border of what can be had.
+    Front,
 }
 
 /// Points of one colour.
@@ -103,42 +110,64 @@ impl Chart {
             r#"<text transform="translate(14 {centre}) rotate(-90)" text-anchor="middle">{}</text>"#,
             self.y.label
         );
-        let mut named: Vec<(f64, f64)> = Vec::new();
+        let mut labels: Vec<Label> = Vec::new();
         for series in &self.series {
             let colour = COLOURS[series.colour % COLOURS.len()];
             let name = escape(&series.name);
+            let places = series.points.iter().map(|&(x, y)| (place_x(x), place_y(y)));
             if series.mark == Mark::Dots {
-                for &(at_x, at_y) in &series.points {
-                    let (cx, cy) = (place_x(at_x), place_y(at_y));
-                    let _ = write!(svg, r#"<circle cx="{cx:.1}" cy="{cy:.1}" r="5" fill="{colour}"/>"#);
-                    // Where several stand together the legend tells them apart.
-                    if named.iter().any(|(x, y)| (x - cx).abs() < 90.0 && (y - cy).abs() < 12.0) {
-                        continue;
-                    }
-                    named.push((cx, cy));
-                    let right = cx > WIDTH * 0.7;
-                    let (beside, anchor) = if right { (cx - 9.0, "end") } else { (cx + 9.0, "start") };
-                    let base = cy + 4.0;
+                for (cx, cy) in places {
                     let _ = write!(
                         svg,
-                        r#"<text x="{beside:.1}" y="{base:.1}" text-anchor="{anchor}">{name}</text>"#
+                        r#"<circle cx="{cx:.1}" cy="{cy:.1}" r="5" fill="{colour}"><title>{name}</title></circle>"#
                     );
+                    Label::put(&mut labels, (cx, cy), &name);
                 }
                 continue;
             }
             let mut path = String::new();
-            for (nth, &(at_x, at_y)) in series.points.iter().enumerate() {
+            for (nth, (x, y)) in places.enumerate() {
                 let letter = if nth == 0 { 'M' } else { 'L' };
-                let _ = write!(path, "{letter}{:.1} {:.1}", place_x(at_x), place_y(at_y));
+                let _ = write!(path, "{letter}{x:.1} {y:.1}");
             }
-            let dash = if series.mark == Mark::Dashed { r#" stroke-dasharray="5 4""# } else { "" };
-            let _ = write!(
-                svg,
-                r#"<path d="{path}" fill="none" stroke="{colour}" stroke-width="2"{dash}><title>{name}</title></path>"#
-            );
+            let style = match series.mark {
+                Mark::Front => r#"class="front""#.to_owned(),
+                Mark::Dashed => format!(r#"stroke="{colour}" stroke-width="2" stroke-dasharray="5 4""#),
+                Mark::Line | Mark::Dots => format!(r#"stroke="{colour}" stroke-width="2""#),
+            };
+            let _ = write!(svg, r#"<path d="{path}" fill="none" {style}><title>{name}</title></path>"#);
+        }
+        for label in &labels {
+            label.write(&mut svg);
         }
         svg.push_str("</svg>");
         svg
+    }
+}
+
+/// What stands beside a dot, or beside several in one place.
+struct Label {
+    at: (f64, f64),
+    names: Vec<String>,
+}
+
+impl Label {
+    fn put(labels: &mut Vec<Self>, at: (f64, f64), name: &str) {
+        let near = |label: &&mut Self| (label.at.0 - at.0).abs() < NEAR && (label.at.1 - at.1).abs() < NEAR;
+        match labels.iter_mut().find(near) {
+            Some(label) => label.names.push(name.to_owned()),
+            None => labels.push(Self { at, names: vec![name.to_owned()] }),
+        }
+    }
+
+    fn write(&self, svg: &mut String) {
+        let (cx, cy) = self.at;
+        let (beside, anchor) = if cx > WIDTH * 0.6 { (cx - 9.0, "end") } else { (cx + 9.0, "start") };
+        let more = self.names.len().saturating_sub(NAMES);
+        let shown = self.names.iter().take(NAMES).cloned().collect::<Vec<_>>().join(", ");
+        let shown = if more > 0 { format!("{shown} and {more} more") } else { shown };
+        let base = cy + 4.0;
+        let _ = write!(svg, r#"<text x="{beside:.1}" y="{base:.1}" text-anchor="{anchor}">{shown}</text>"#);
     }
 }
 
@@ -153,12 +182,8 @@ impl Span {
             _ if low > high => Self { scale, low: if scale == Scale::Log { 1.0 } else { 0.0 }, high: 10.0 },
             Scale::Linear => Self { scale, low: 0.0, high: if high > 0.0 { high * 1.05 } else { 1.0 } },
             Scale::Log => {
-                let (from, to) = (libm::floor(libm::log10(low)), libm::ceil(libm::log10(high)));
-                Self {
-                    scale,
-                    low: libm::exp10(from),
-                    high: libm::exp10(if to > from { to } else { from + 1.0 }),
-                }
+                let (low, high) = (round_down(low), round_step(high));
+                Self { scale, low, high: if high > low { high } else { 10.0 * low } }
             }
         }
     }
@@ -173,20 +198,39 @@ impl Span {
     }
 
     fn ticks(&self) -> Vec<f64> {
-        let step = match self.scale {
-            Scale::Log => 10.0,
-            Scale::Linear => round_step((self.high - self.low) / 5.0),
-        };
+        if self.scale == Scale::Log {
+            return self.log_ticks();
+        }
+        let step = round_step((self.high - self.low) / 5.0);
         let mut ticks = vec![self.low];
-        while let Some(&last) = ticks.last() {
-            let next = if self.scale == Scale::Log { last * step } else { last + step };
-            if next > self.high * 1.000_001 {
-                break;
-            }
-            ticks.push(next);
+        while let Some(&last) = ticks.last()
+            && last + step <= self.high * 1.000_001
+        {
+            ticks.push(last + step);
         }
         ticks
     }
+
+    /// Powers of ten; where there are few of them also twice and five times those.
+    fn log_ticks(&self) -> Vec<f64> {
+        let decades = libm::log10(self.high / self.low);
+        let rounds: &[f64] = if decades <= 2.5 { &[1.0, 2.0, 5.0] } else { &[1.0] };
+        let mut ticks = Vec::new();
+        let mut decade = libm::exp10(libm::floor(libm::log10(self.low) + 1e-9));
+        while decade <= self.high * 1.000_001 {
+            let within = |tick: &f64| (self.low * 0.999_999..=self.high * 1.000_001).contains(tick);
+            ticks.extend(rounds.iter().map(|round| round * decade).filter(within));
+            decade *= 10.0;
+        }
+        ticks
+    }
+}
+
+/// The last of 1, 2, 5, 10, 20, .. up to `value`.
+fn round_down(value: f64) -> f64 {
+    let decade = libm::exp10(libm::floor(libm::log10(value) + 1e-9));
+    let rounds = [5.0, 2.0, 1.0].map(|times| times * decade);
+    rounds.into_iter().find(|round| *round <= value * 1.000_001).unwrap_or(decade)
 }
 
 /// The next of 1, 2, 5, 10, 20, .. from `step` on.
@@ -219,11 +263,12 @@ mod tests {
     fn axes_have_round_numbers_and_hold_their_values() {
         let linear = Span::of(Scale::Linear, [3.0, 87.0].into_iter());
         assert_eq!(linear.ticks(), [0.0, 20.0, 40.0, 60.0, 80.0]);
-        let log = Span::of(Scale::Log, [12.0, 4_000.0].into_iter());
-        assert_eq!(
-            log.ticks().iter().map(|tick| short(*tick)).collect::<Vec<_>>(),
-            ["10", "100", "1000", "10k"]
-        );
+        let shown = |span: &Span| span.ticks().iter().map(|tick| short(*tick)).collect::<Vec<_>>().join(" ");
+        let log = Span::of(Scale::Log, [12.0, 40_000.0].into_iter());
+        assert_eq!((shown(&log), log.high), ("10 100 1000 10k".to_owned(), 50_000.0));
+        let narrow = Span::of(Scale::Log, [6.2, 16.0].into_iter());
+        assert_eq!(shown(&narrow), "5 10 20");
+        assert_eq!(shown(&Span::of(Scale::Log, [7.0].into_iter())), "5 10");
         for span in [
             linear,
             log,
@@ -232,6 +277,21 @@ mod tests {
         ] {
             assert!(span.ticks().len() < 12 && (0.0..=1.0).contains(&span.part(50.0)));
         }
+    }
+
+    #[test]
+    fn dots_in_one_place_share_a_label() {
+        let dot = |name: &str, x| Series {
+            name: name.to_owned(),
+            colour: 0,
+            mark: Mark::Dots,
+            points: vec![(x, 50.0)],
+        };
+        let axis = || Axis { label: "ms", scale: Scale::Linear };
+        let series = vec![dot("a", 10.0), dot("b", 10.1), dot("c", 90.0)];
+        let svg = Chart { x: axis(), y: axis(), series }.svg();
+        assert!(svg.contains(">a, b</text>") && svg.contains(">c</text>"), "{svg}");
+        assert_eq!(svg.matches("<circle").count(), 3);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! One page that needs nothing else: a section for each workload and load, with the table and four charts.
+//! One page that needs nothing else: a section for each workload and load with a table and charts, and one
+//! for each workload that was run at several loads.
 
 use std::fmt::Write as _;
 
@@ -12,17 +13,21 @@ const STYLE: &str = "
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e6e9ee; --soft: #9aa5b1; --grid: #333b45; --page: #14181d; --card: #1c2127; }
 }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page); margin: 2rem auto; max-width: 76rem; padding: 0 1rem; }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page); margin: 2rem auto; max-width: 82rem; padding: 0 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; } h3 { font-size: .95rem; margin: 0 0 .3rem; }
 p, .legend { color: var(--soft); }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: .9rem; }
 th, td { text-align: right; padding: .25rem .5rem; border-bottom: 1px solid var(--grid); } th:first-child, td:first-child { text-align: left; }
 th { color: var(--soft); font-weight: 500; } td.best { font-weight: 700; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(26rem, 1fr)); gap: 1rem; margin-top: 1rem; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(30rem, 1fr)); gap: 1rem; margin-top: 1rem; }
 figure { background: var(--card); border-radius: .5rem; margin: 0; padding: .8rem; }
 svg { width: 100%; height: auto; } svg text { font-size: 12px; fill: var(--soft); } .grid { stroke: var(--grid); stroke-width: 1; }
-.key { display: inline-block; width: .8rem; height: .8rem; border-radius: .2rem; margin: 0 .3rem 0 .9rem; vertical-align: -1px; }
+svg.key { width: 1.5rem; height: .7rem; margin: 0 .3rem 0 .9rem; vertical-align: -1px; }
+.front { stroke: var(--soft); stroke-width: 1; stroke-dasharray: 2 3; }
 ";
+
+/// What a chart over time shows of a sample.
+type Read = fn(&Sample) -> f64;
 
 /// The whole sweep. `about` says what was simulated and how, for the head of the page.
 pub fn html(cells: &[Cell], about: &str) -> String {
@@ -32,11 +37,51 @@ pub fn html(cells: &[Cell], about: &str) -> String {
         "<meta name=\"viewport\" content=\"width=device-width\"><title>infer sim</title><style>{STYLE}</style></head><body>"
     );
     let _ = write!(page, "<h1>infer sim</h1><p>{}</p>", escape(about));
-    for group in cells.chunk_by(|a, b| a.workload == b.workload && a.load == b.load) {
-        section(&mut page, group);
+    for workload in cells.chunk_by(|a, b| a.workload == b.workload) {
+        let groups = || workload.chunk_by(|a, b| a.load == b.load);
+        if groups().count() > 1 {
+            loads(&mut page, workload);
+        }
+        for group in groups() {
+            section(&mut page, group);
+        }
     }
     page.push_str("</body></html>\n");
     page
+}
+
+/// How each contender fares as the load grows.
+fn loads(page: &mut String, workload: &[Cell]) {
+    let _ = write!(page, "<h2>{} as the load grows</h2>", escape(&workload[0].workload));
+    let contenders = workload.chunk_by(|a, b| a.load == b.load).next().expect("there is a load");
+    legend(page, contenders);
+    page.push_str("<div class=\"charts\">");
+    let over = |y: Axis, read: fn(&Cell) -> (f64, f64), x: Axis| {
+        let of = |cell: &Cell| {
+            workload.iter().filter(|other| other.contender == cell.contender).map(read).collect()
+        };
+        Chart { x, y, series: series(contenders, Mark::Line, of) }
+    };
+    let load = || Axis { label: "load", scale: Scale::Linear };
+    let ms = |label| Axis { label, scale: Scale::Log };
+    let rate = |label| Axis { label, scale: Scale::Linear };
+    figure(
+        page,
+        "Throughput against the first token of the slowest hundredth",
+        &over(
+            rate("output tokens/s"),
+            |c| (c.outcome.ttft_ms.p99, c.outcome.output_per_second),
+            ms("TTFT p99, ms"),
+        ),
+    );
+    figure(
+        page,
+        "Requests served well",
+        &over(rate("goodput, requests/s"), |c| (c.load, c.outcome.goodput_per_second), load()),
+    );
+    figure(page, "First token", &over(ms("TTFT p99, ms"), |c| (c.load, c.outcome.ttft_ms.p99), load()));
+    figure(page, "Between tokens", &over(ms("ITL p99, ms"), |c| (c.load, c.outcome.itl_ms.p99), load()));
+    page.push_str("</div>");
 }
 
 fn section(page: &mut String, group: &[Cell]) {
@@ -48,25 +93,43 @@ fn section(page: &mut String, group: &[Cell]) {
         first.outcome.requests, first.outcome.seconds
     );
     table(page, group);
+    legend(page, group);
+    page.push_str("<div class=\"charts\">");
+    let part = |read: fn(&Cell) -> &[f64]| distribution(group, read);
+    figure(page, "Time to the first token: part of the requests", &part(|c| &c.outcome.ttft_quantiles_ms));
+    figure(page, "Time between tokens: part of the gaps", &part(|c| &c.outcome.itl_quantiles_ms));
+    figure(page, "Time to the last token: part of the requests", &part(|c| &c.outcome.latency_quantiles_ms));
+    figure(
+        page,
+        "What can be had: throughput against the first token of the slowest hundredth",
+        &trade_off(group),
+    );
+    let cut_s = cut(group);
+    let times: [(&str, &'static str, Read); 4] = [
+        ("Blocks in use", "blocks", |sample| f64::from(sample.used)),
+        ("Blocks that hold prefixes nobody uses now", "blocks", |sample| f64::from(sample.cached)),
+        ("Requests that run", "requests", |sample| f64::from(sample.running)),
+        ("Requests that wait", "requests", |sample| f64::from(sample.waiting)),
+    ];
+    for (title, label, read) in times {
+        let note = if cut_s.is_finite() { format!(", the first {cut_s:.0} s") } else { String::new() };
+        figure(page, &format!("{title}{note}"), &over_time(group, cut_s, label, read));
+    }
+    page.push_str("</div>");
+}
+
+fn legend(page: &mut String, group: &[Cell]) {
     page.push_str("<p class=\"legend\">");
     for (nth, cell) in group.iter().enumerate() {
         let colour = COLOURS[nth % COLOURS.len()];
+        let dash = if nth < COLOURS.len() { "" } else { " stroke-dasharray=\"5 4\"" };
         let _ = write!(
             page,
-            "<span class=\"key\" style=\"background:{colour}\"></span>{}",
+            "<svg class=\"key\" viewBox=\"0 0 24 10\"><path d=\"M0 5H24\" stroke=\"{colour}\" stroke-width=\"5\"{dash}/></svg>{}",
             escape(&cell.contender)
         );
     }
-    page.push_str("</p><div class=\"charts\">");
-    figure(
-        page,
-        "Time to the first token: part of the requests that had theirs by then",
-        &distribution(group),
-    );
-    figure(page, "Throughput against the time that the slowest hundredth waited", &trade_off(group));
-    figure(page, "Blocks in use", &over_time(group, "blocks", |sample| f64::from(sample.used)));
-    figure(page, "Requests that wait", &over_time(group, "requests", |sample| f64::from(sample.waiting)));
-    page.push_str("</div>");
+    page.push_str("</p>");
 }
 
 fn table(page: &mut String, group: &[Cell]) {
@@ -87,38 +150,57 @@ fn table(page: &mut String, group: &[Cell]) {
 }
 
 fn figure(page: &mut String, title: &str, chart: &Chart) {
-    let _ = write!(page, "<figure><h3>{title}</h3>{}</figure>", chart.svg());
+    let _ = write!(page, "<figure><h3>{}</h3>{}</figure>", escape(title), chart.svg());
 }
 
-fn distribution(group: &[Cell]) -> Chart {
-    let points = |cell: &Cell| {
-        let quantiles = cell.outcome.ttft_quantiles_ms.iter();
-        quantiles.zip(0..).map(|(&ms, percent)| (ms, f64::from(percent))).collect()
-    };
+fn distribution(group: &[Cell], read: fn(&Cell) -> &[f64]) -> Chart {
+    let points =
+        |cell: &Cell| read(cell).iter().zip(0..).map(|(&ms, percent)| (ms, f64::from(percent))).collect();
     Chart {
         x: Axis { label: "ms", scale: Scale::Log },
-        y: Axis { label: "% of requests", scale: Scale::Linear },
+        y: Axis { label: "% done by then", scale: Scale::Linear },
         series: series(group, Mark::Line, points),
     }
 }
 
+/// Each contender's dot, and the line through those that no other beats in both.
 fn trade_off(group: &[Cell]) -> Chart {
+    let at = |cell: &Cell| (cell.outcome.ttft_ms.p99, cell.outcome.output_per_second);
+    let all: Vec<(f64, f64)> = group.iter().map(at).collect();
+    let beaten = |(x, y): (f64, f64)| {
+        all.iter().any(|&(other_x, other_y)| (other_x < x && other_y >= y) || (other_x <= x && other_y > y))
+    };
+    let mut front: Vec<(f64, f64)> = all.iter().copied().filter(|&point| !beaten(point)).collect();
+    front.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let name = "not beaten in both".to_owned();
+    let mut series = series(group, Mark::Dots, |cell| vec![at(cell)]);
+    series.insert(0, Series { name, colour: 0, mark: Mark::Front, points: front });
     Chart {
         x: Axis { label: "TTFT p99, ms", scale: Scale::Log },
         y: Axis { label: "output tokens/s", scale: Scale::Linear },
-        series: series(group, Mark::Dots, |cell| {
-            vec![(cell.outcome.ttft_ms.p99, cell.outcome.output_per_second)]
-        }),
+        series,
     }
 }
 
-fn over_time(group: &[Cell], label: &'static str, read: fn(&Sample) -> f64) -> Chart {
+/// Seconds after which charts over time end: where one contender takes far longer than most, the others
+/// would be a stroke at the left. Infinite where none does.
+fn cut(group: &[Cell]) -> f64 {
+    let end = |cell: &Cell| cell.outcome.samples.last().map_or(0.0, |sample| sample.at_s);
+    let mut ends: Vec<f64> = group.iter().map(end).collect();
+    ends.sort_by(f64::total_cmp);
+    let (usual, last) = (ends[ends.len() / 2], ends[ends.len() - 1]);
+    if last > 2.5 * usual && usual > 0.0 { 1.5 * usual } else { f64::INFINITY }
+}
+
+fn over_time(group: &[Cell], cut_s: f64, label: &'static str, read: Read) -> Chart {
+    let points = |cell: &Cell| {
+        let shown = cell.outcome.samples.iter().take_while(|sample| sample.at_s <= cut_s);
+        shown.map(|sample| (sample.at_s, read(sample))).collect()
+    };
     Chart {
         x: Axis { label: "s", scale: Scale::Linear },
         y: Axis { label, scale: Scale::Linear },
-        series: series(group, Mark::Line, |cell| {
-            cell.outcome.samples.iter().map(|sample| (sample.at_s, read(sample))).collect()
-        }),
+        series: series(group, Mark::Line, points),
     }
 }
 

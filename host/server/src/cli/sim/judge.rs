@@ -34,6 +34,10 @@ pub struct JudgeArgs {
     /// The model's shape, where the device is given by name
     #[arg(long)]
     model: Option<String>,
+    /// Requests that came right after another one's end wait for that end, as a client's do that keeps a fixed
+    /// number under way
+    #[arg(long)]
+    closed_loop: bool,
     /// Names how the steps of the profile vary
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -72,7 +76,7 @@ pub fn run(args: &JudgeArgs) -> Result<(), Failure> {
     let mut figures = Vec::new();
     for path in &args.recordings {
         let wrong = |error: String| Failure::Usage(format!("{}: {error}", path.display()));
-        let trace = TraceFile::find(path)?;
+        let trace = TraceFile::find(path)?.closed_loop(args.closed_loop);
         let head =
             trace.head().ok_or_else(|| wrong("it is no recording: nothing was measured".to_owned()))?;
         let measured = measure(path)?;

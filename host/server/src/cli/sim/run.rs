@@ -1,6 +1,6 @@
 //! `infer sim run` and `infer sim compare`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use infer_core::policy::PolicyKind;
@@ -84,6 +84,10 @@ struct Common {
     /// Requests of a run [default: 2000; of a trace, all]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
+    /// Requests of a recording that came right after another one's end wait for that end, as a client's do that
+    /// keeps a fixed number under way
+    #[arg(long)]
+    closed_loop: bool,
     #[command(flatten)]
     host: HostArgs,
     /// How the result is written
@@ -95,6 +99,12 @@ struct Common {
     /// Lists the known workloads and ends
     #[arg(long)]
     list: bool,
+}
+
+impl Common {
+    fn open(&self, path: &Path) -> Result<TraceFile, Failure> {
+        Ok(TraceFile::find(path)?.closed_loop(self.closed_loop))
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -112,7 +122,7 @@ pub fn run(args: RunArgs) -> Result<(), Failure> {
         return list();
     }
     let traces: Vec<TraceFile> =
-        args.trace.iter().map(|path| TraceFile::find(path)).collect::<Result<_, _>>()?;
+        args.trace.iter().map(|path| args.common.open(path)).collect::<Result<_, _>>()?;
     let head = traces.first().and_then(TraceFile::head);
     let loader = policies::loader()?;
     let components = Components::new(&loader, &args.component)?;
@@ -143,7 +153,7 @@ pub fn compare(args: CompareArgs) -> Result<(), Failure> {
         return list();
     }
     let traces: Vec<TraceFile> =
-        args.trace.iter().map(|path| TraceFile::find(path)).collect::<Result<_, _>>()?;
+        args.trace.iter().map(|path| args.common.open(path)).collect::<Result<_, _>>()?;
     let loader = policies::loader()?;
     let shipped: Vec<&str> =
         infer_bundle::POLICIES.iter().filter(|p| p.kind == "scheduler").map(|p| p.name).collect();

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
-use infer_api::trace::{End, FORMAT, Head, Line};
+use infer_api::trace::{End, FORMAT, Head, Line, Request};
 use infer_sim::Subject;
 use infer_sim::trace::{After, Format, Lines, Reader, Recorded, Shares, Text, TraceError, in_order};
 
@@ -17,11 +17,14 @@ const MAX_LINE_BYTES: u64 = 64 << 20;
 const MAX_PENDING: usize = 1 << 20;
 /// Ends that are remembered for those that follow.
 const ENDS: usize = 1 << 16;
+/// Who sends its next request when one ends does so within this time.
+const AT_ONCE_US: u64 = 20_000;
 
 /// A file, and what it turned out to be.
 pub struct TraceFile {
     path: PathBuf,
     kind: Kind,
+    closed_loop: bool,
 }
 
 enum Kind {
@@ -47,7 +50,13 @@ impl TraceFile {
             })?;
             Kind::Public(format)
         };
-        Ok(Self { path: path.to_owned(), kind })
+        Ok(Self { path: path.to_owned(), kind, closed_loop: false })
+    }
+
+    /// Requests of a recording that came right after another one's end wait for that end when they are
+    /// played, as those of a client that keeps a fixed number under way do.
+    pub fn closed_loop(self, closed_loop: bool) -> Self {
+        Self { closed_loop, ..self }
     }
 
     /// The host that was recorded; `None` for a public format.
@@ -68,7 +77,7 @@ impl TraceFile {
         let file = open(&self.path)?;
         match &self.kind {
             Kind::Public(format) => Ok(format.read(file)),
-            Kind::Recording(_) => Ok(in_order(Requests::new(Recording::new(file)))),
+            Kind::Recording(_) => Ok(in_order(Requests::new(Recording::new(file), self.closed_loop))),
         }
     }
 
@@ -133,6 +142,9 @@ struct Requests {
     first: u64,
     ends: HashMap<u64, u64>,
     ended: VecDeque<u64>,
+    closed_loop: bool,
+    /// Ends that nobody followed yet, oldest first.
+    unfollowed: VecDeque<(u64, u64)>,
     failed: Option<TraceError>,
 }
 
@@ -150,7 +162,7 @@ enum State {
 }
 
 impl Requests {
-    fn new(recording: Recording) -> Self {
+    fn new(recording: Recording, closed_loop: bool) -> Self {
         Self {
             recording: Some(recording),
             begins: 0,
@@ -160,6 +172,8 @@ impl Requests {
             first: 0,
             ends: HashMap::new(),
             ended: VecDeque::new(),
+            closed_loop,
+            unfollowed: VecDeque::new(),
             failed: None,
         }
     }
@@ -172,8 +186,7 @@ impl Requests {
                     let message = format!("more than {MAX_PENDING} requests are under way at once");
                     return Err(TraceError::At { line, column: 1, message });
                 }
-                let think = |id: u64| Some(request.sent.saturating_sub(*self.ends.get(&id)?));
-                let after = request.after.and_then(|id| Some(After { id, think_us: think(id)? }));
+                let after = self.follows(&request);
                 let shares = request.shares.map(|shares| Shares { id: shares.id, tokens: shares.tokens });
                 let recorded = Recorded {
                     id: request.id,
@@ -207,7 +220,27 @@ impl Requests {
         Ok(())
     }
 
+    /// Whose end it was sent after.
+    fn follows(&mut self, request: &Request) -> Option<After> {
+        let think = |ended: u64| request.sent.saturating_sub(ended);
+        while self.unfollowed.front().is_some_and(|&(_, ended)| think(ended) > AT_ONCE_US) {
+            self.unfollowed.pop_front();
+        }
+        let turn = request.after.and_then(|id| Some((id, *self.ends.get(&id)?)));
+        let slot = || {
+            let ended_before = |&(_, ended): &(u64, u64)| ended <= request.sent;
+            self.closed_loop.then(|| self.unfollowed.front().copied().filter(ended_before)).flatten()
+        };
+        let (id, ended) = turn.or_else(slot)?;
+        self.unfollowed.retain(|(other, _)| *other != id);
+        Some(After { id, think_us: think(ended) })
+    }
+
     fn remember(&mut self, id: u64, at: u64) {
+        self.unfollowed.push_back((id, at));
+        if self.unfollowed.len() > ENDS {
+            self.unfollowed.pop_front();
+        }
         self.ends.insert(id, at);
         self.ended.push_back(id);
         if self.ended.len() > ENDS
