@@ -72,7 +72,7 @@ fn hunt(args: &FuzzArgs) -> Result<(), Failure> {
         (PolicyKind::Admission, &args.admission),
         (PolicyKind::PrefixCache, &args.prefix_cache),
     ];
-    let all = given.iter().flat_map(|(kind, specs)| specs.iter().map(|spec| format!("{kind} {spec}")));
+    let all = given.iter().flat_map(|(kind, specs)| specs.iter().map(move |spec| format!("{kind} {spec}")));
     let guests = Guests::load(&all.collect::<Vec<_>>()).map_err(Failure::Usage)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let hunt = Hunt {
