@@ -102,8 +102,9 @@ async fn a_recording_keeps_texts_to_itself_and_replays_to_the_same_decisions() {
     assert!(of(lines, "step").iter().all(|step| step["at"].as_u64() < step["end"].as_u64()));
     let blocks = |at: usize| requests[at]["blocks"].as_array().unwrap();
     assert!(blocks(1).len() > 2 && blocks(1)[..2] == blocks(2)[..2], "a common beginning is seen");
-    assert_eq!(requests[0]["whole"], requests[1]["whole"], "and so is a whole prompt that comes again");
-    assert_ne!(requests[1]["whole"], requests[2]["whole"]);
+    // Four came at once, in any order; one of them was the first prompt again.
+    let again = requests[1..5].iter().filter(|request| request["whole"] == requests[0]["whole"]);
+    assert_eq!(again.count(), 1, "a whole prompt that comes again is seen");
     let (first, second) = (requests[5], requests[6]);
     assert_eq!(second["shares"], json!({"id": first["id"], "tokens": 90}));
     assert_eq!((&second["after"], &second["session"]), (&first["id"], &first["session"]));
