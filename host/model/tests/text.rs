@@ -233,9 +233,11 @@ proptest! {
                 }
                 let mut stops = StopStrings::new(vec![stop.clone()]);
                 let (mut detokenizer, mut shown, mut stopped) = (tokenizer.detokenizer(), String::new(), false);
-                let last = ids.len();
-                for at in 0..=last {
-                    let text = if at < last { detokenizer.push(ids[at]) } else { detokenizer.finish() };
+                for id in ids.iter().map(Some).chain([None]) {
+                    let text = match id {
+                        Some(&id) => detokenizer.push(id),
+                        None => detokenizer.finish(),
+                    };
                     let step = stops.push(&text);
                     shown.push_str(&step.text);
                     stopped = step.stopped;

@@ -418,7 +418,7 @@ mod tests {
         }
         // What a token multiplies: queries, output, keys, values and the three of the feed-forward layer.
         let products = 2 * 64 * (2 * 64 * 2 + 64 * 2 + 3 * 96);
-        let decode = 2.0 * (products + 300 * 64) as f64;
+        let decode = 2.0 * f64::from(products + 300 * 64);
         assert!((runs[1].gflop_per_s * runs[1].best_ms * 1e6 / decode - 1.0).abs() < 1e-9);
     }
 }
