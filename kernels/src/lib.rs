@@ -3,11 +3,13 @@
 //! Two implementations: [`reference`] (scalar, f64 sums, the oracle) and [`Cpu`] (vectorized, threaded).
 //! One law holds for all of [`Cpu`]: **a row's bits depend on that row's inputs alone**, never on the rows
 //! beside it, on how a prompt was cut, or on the number of threads. Every output element is one fixed
-//! chain of operations, so tile shapes and work splitting can't show. CUDA is planned and not here; nor
-//! are allocation policy, block tables' ownership and sampling.
+//! chain of operations, so tile shapes and work splitting can't show. With the feature `cuda` there is a third,
+//! [`cuda`], on devices and with fewer promises. Not here: allocation policy, block tables' ownership, the CPU's sampling.
 
 mod attention_params;
 pub mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 pub mod element;
 pub mod inputs;
 pub mod matrix;

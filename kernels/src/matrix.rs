@@ -204,15 +204,17 @@ impl Matrix {
         &self.shape
     }
 
-    /// Writes row `row`, times `scale`, to `out`: the embedding lookup of a tied matrix.
+    /// Writes row `row`, times `scale`, to `out`: the embedding lookup of a tied matrix. Of a gated matrix, the
+    /// gate's rows come first.
     ///
     /// # Panics
-    /// Where there is no such row, it has another width, or the matrix is gated.
+    /// Where there is no such row, or it has another width.
     pub fn unpack_row(&self, row: usize, scale: f32, out: &mut [f32]) {
-        let Shape { format, outputs, inputs, gated } = self.shape;
-        assert!(row < outputs && !gated, "row {row} of {outputs}");
+        let Shape { format, outputs, inputs, .. } = self.shape;
+        assert!(row < outputs, "row {row} of {outputs}");
         assert_eq!(out.len(), inputs, "output must be one row");
-        let (panel, column) = (row / PANEL, row % PANEL);
+        let column = self.shape.column_of(row);
+        let (panel, column) = (column / PANEL, column % PANEL);
         let (data, width) = self.panel(panel);
         let steps = data.chunks_exact(width * format.step_bytes());
         let number = |bytes: &[u8], at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
@@ -284,5 +286,14 @@ impl Shape {
         let (half, width) = (column % PANEL / GATED, self.outputs / 2);
         let at = column / PANEL * GATED + column % GATED;
         (at < width).then_some(half * width + at)
+    }
+
+    /// The column of a row.
+    fn column_of(&self, row: usize) -> usize {
+        if !self.gated {
+            return row;
+        }
+        let (half, at) = (row / (self.outputs / 2), row % (self.outputs / 2));
+        at / GATED * PANEL + half * GATED + at % GATED
     }
 }

@@ -1,0 +1,51 @@
+//! Compiles `cuda/*.cu` into one image, where the feature `cuda` is on and a toolkit is there. Without one the image is
+//! empty: the program builds all the same and says so when a GPU is asked for.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Machine code for these; PTX of the last one for what is newer.
+const ARCHITECTURES: [&str; 3] = ["80", "89", "90"];
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=cuda");
+    for variable in ["INFER_NVCC", "CUDA_HOME", "CUDA_PATH"] {
+        println!("cargo::rerun-if-env-changed={variable}");
+    }
+    if std::env::var_os("CARGO_FEATURE_CUDA").is_none() {
+        return;
+    }
+    let image = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it")).join("kernels.fatbin");
+    match find_nvcc() {
+        Some(nvcc) => compile(&nvcc, &image),
+        None => std::fs::write(&image, []).expect("the output directory can be written"),
+    }
+}
+
+/// `INFER_NVCC` (a path, or `none`), else what the usual variables name, else the usual place.
+fn find_nvcc() -> Option<PathBuf> {
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    if let Some(nvcc) = variable("INFER_NVCC") {
+        return (nvcc != "none").then(|| PathBuf::from(nvcc));
+    }
+    let roots = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(variable).map(PathBuf::from);
+    let mut places = roots.chain([PathBuf::from("/usr/local/cuda")]).map(|root| root.join("bin/nvcc"));
+    places.find(|path| path.exists())
+}
+
+fn compile(nvcc: &Path, image: &Path) {
+    let mut command = Command::new(nvcc);
+    command.args(["-std=c++17", "-O3", "-Werror", "all-warnings", "-t", "0", "-fatbin", "cuda/all.cu", "-o"]);
+    command.arg(image);
+    for architecture in ARCHITECTURES {
+        command.arg(format!("-gencode=arch=compute_{architecture},code=sm_{architecture}"));
+    }
+    let newest = ARCHITECTURES[ARCHITECTURES.len() - 1];
+    command.arg(format!("-gencode=arch=compute_{newest},code=compute_{newest}"));
+    let outcome = command.output();
+    let output = outcome.unwrap_or_else(|error| panic!("{} can't be run: {error}", nvcc.display()));
+    if !output.status.success() {
+        panic!("{} failed:\n{}", nvcc.display(), String::from_utf8_lossy(&output.stderr));
+    }
+}

@@ -1,0 +1,218 @@
+// What both tensor-core attention kernels share: how 16 rows of queries meet 16 (or more) keys and values.
+//
+// A warp owns 16 rows: query heads of one key head, and in prefill several tokens of them. Products use
+// mma.m16n8k16 with two liberties that make every load 16 bytes wide and need neither ldmatrix nor transposes:
+//   scores   the sum over dimensions may run in any order, so lane t of a quad takes 8 dimensions in a row
+//            (t * 8 of 32) of queries and keys alike, and its four words serve two products;
+//   values   a product's eight columns may be any dimensions, so lane group g takes 8 in a row (g * 8 of 64) of two
+//            neighbouring tokens, and interleaves their halves.
+// Softmax is online (Milakov and Gimelshein 2018) in powers of two. A position that a row does not see has weight 0,
+// and one that nobody in the tile sees is never read: its value is taken as 0, so a stale NaN there is harmless.
+#pragma once
+
+#include "device.cuh"
+
+struct AttentionParams {
+    const void* q;         // Token i's queries at i * q_stride, `heads * head_dim` of them.
+    const void* keys;      // One layer: [block][kv head][position in block][dimension].
+    const void* values;    // The same.
+    void* out;             // [token][heads * head_dim].
+    float* partial;        // Decode with several parts: [item][head][part][head_dim + 2].
+    const u32* positions;  // Of each token.
+    const u32* tables;     // Where each token's block table starts in `blocks`.
+    const u32* blocks;
+    const u32* items;      // Decode: tokens. Prefill: pairs of first token and count. NONE is padding.
+    u32 q_stride;
+    u32 heads;
+    u32 kv_heads;
+    u32 block_size;
+    u32 window;            // 0: none.
+    u32 parts;             // Decode: parts of the context, gridDim.x.
+    u32 part_tokens;       // Tokens of a part, counted from position 0; 0: the context is cut evenly.
+    u32 head_dim;
+    float scale;
+    float soft_cap;        // 0: none.
+};
+
+// Numbers of a row in shared memory, padded so that the loads below meet no bank twice.
+DEVICE constexpr u32 key_stride(u32 head_dim) { return head_dim + ((192 - 2 * head_dim % 128) % 128) / 2; }
+DEVICE constexpr u32 value_stride(u32 head_dim) { return head_dim + ((80 - 2 * head_dim % 64) % 64) / 2; }
+
+// Scores in units of log2, capped where the model says so.
+DEVICE float score(const AttentionParams& p, float product) {
+    const float scaled = product * p.scale;
+    return (p.soft_cap > 0.0f ? p.soft_cap * tanhf(scaled / p.soft_cap) : scaled) * LOG2_E;
+}
+
+DEVICE u32 first_seen(const AttentionParams& p, u32 position) {
+    return p.window > 0 && position + 1 > p.window ? position + 1 - p.window : 0;
+}
+
+// Where one head's numbers of a position are in the pool.
+DEVICE u64 pool_index(const AttentionParams& p, const u32* table, u32 kv_head, u32 position, u32 head_dim) {
+    const u64 block = table[position / p.block_size];
+    return ((block * p.kv_heads + kv_head) * p.block_size + position % p.block_size) * head_dim;
+}
+
+// Sixteen rows' running softmax and sums. Lane (g, t) holds rows g and g + 8; of a chunk of 8 * W dimensions starting
+// at `base`, sums[...][0] is dimension base + 2 * t * W + i and sums[...][1] is base + (2 * t + 1) * W + i.
+template <class T, u32 D>
+struct Rows16 {
+    float sums[D / 8][4];
+    float largest[2];
+    float total[2];
+
+    DEVICE void clear() {
+#pragma unroll
+        for (u32 i = 0; i < D / 8; i++)
+            for (u32 j = 0; j < 4; j++) sums[i][j] = 0.0f;
+        for (u32 row = 0; row < 2; row++) {
+            largest[row] = negative_infinity();
+            total[row] = 0.0f;
+        }
+    }
+
+    // Turns scores of N * 8 positions into weights (in place) and makes room for them.
+    template <u32 N>
+    DEVICE void soften(float (&scores)[N][4]) {
+#pragma unroll
+        for (u32 row = 0; row < 2; row++) {
+            float most = largest[row];
+#pragma unroll
+            for (u32 n = 0; n < N; n++) most = larger(most, larger(scores[n][2 * row], scores[n][2 * row + 1]));
+            most = larger(most, shuffle_xor(most, 1));
+            most = larger(most, shuffle_xor(most, 2));
+            // Rows that have seen nothing yet: any finite number serves.
+            const float from = most == negative_infinity() ? 0.0f : most;
+            const float decay = exp2_fast(largest[row] - from);
+            float sum = 0.0f;
+#pragma unroll
+            for (u32 n = 0; n < N; n++)
+#pragma unroll
+                for (u32 j = 2 * row; j < 2 * row + 2; j++) {
+                    scores[n][j] = exp2_fast(scores[n][j] - from);
+                    sum += scores[n][j];
+                }
+            sum += shuffle_xor(sum, 1);
+            sum += shuffle_xor(sum, 2);
+            largest[row] = most;
+            total[row] = total[row] * decay + sum;
+#pragma unroll
+            for (u32 i = 0; i < D / 8; i++) {
+                sums[i][2 * row] *= decay;
+                sums[i][2 * row + 1] *= decay;
+            }
+        }
+    }
+
+    // Adds 16 positions' values, weighted. `words` gives the words of two (or four, eight) dimensions of a position:
+    // words(token, dimension, W) with W dimensions in W / 2 words.
+    template <class Load>
+    DEVICE void add_values(const float (&first)[4], const float (&second)[4], u32 lane, Load load) {
+        Fragment weights;
+        weights.a[0] = pack<T>(first[0], first[1]);
+        weights.a[1] = pack<T>(first[2], first[3]);
+        weights.a[2] = pack<T>(second[0], second[1]);
+        weights.a[3] = pack<T>(second[2], second[3]);
+#pragma unroll
+        for (u32 base = 0; base + 64 <= D; base += 64) columns<8>(weights, base, lane, load);
+        if constexpr (D % 64 >= 32) columns<4>(weights, D / 64 * 64, lane, load);
+        if constexpr (D % 32 >= 16) columns<2>(weights, D / 32 * 32, lane, load);
+    }
+
+    // Rows of 8 * W dimensions from `base` on.
+    template <u32 W, class Load>
+    DEVICE void columns(const Fragment& weights, u32 base, u32 lane, Load load) {
+        const u32 token = lane % 4 * 2;
+        const u32 dimension = base + lane / 4 * W;
+        u32 low[2][W / 2], high[2][W / 2];
+#pragma unroll
+        for (u32 i = 0; i < 2; i++) {
+            load(token + i, dimension, low[i]);
+            load(token + 8 + i, dimension, high[i]);
+        }
+#pragma unroll
+        for (u32 word = 0; word < W / 2; word++) {
+            const u32 at = base / 8 + 2 * word;
+            Number<T>::multiply(sums[at], weights, low_halves(low[0][word], low[1][word]),
+                                low_halves(high[0][word], high[1][word]));
+            Number<T>::multiply(sums[at + 1], weights, high_halves(low[0][word], low[1][word]),
+                                high_halves(high[0][word], high[1][word]));
+        }
+    }
+
+    // Calls give(row half, dimension, sum) for each sum of this lane.
+    template <class Give>
+    DEVICE void each(u32 lane, Give give) const {
+#pragma unroll
+        for (u32 i = 0; i < D / 8; i++) {
+            const u32 dimension = i * 8;
+            u32 width = 8, base = dimension / 64 * 64;
+            if (base + 64 > D) {
+                width = 4;
+                base = dimension / 32 * 32;
+            }
+            if (base + 8 * width > D) {
+                width = 2;
+                base = dimension / 16 * 16;
+            }
+            const u32 column = i - base / 8;
+#pragma unroll
+            for (u32 j = 0; j < 4; j++)
+                give(j / 2, base + (lane % 4 * 2 + j % 2) * width + column, sums[i][j]);
+        }
+    }
+};
+
+// Products of 16 rows of queries (in shared memory, rows of key_stride) with 8 * N keys. `load(key, dimension, words)`
+// gives 8 (or 4) dimensions of a key.
+template <class T, u32 D, u32 N, class Load>
+DEVICE void products(const T* q, u32 lane, float (&scores)[N][4], Load load) {
+    constexpr u32 STRIDE = key_stride(D);
+    const T* low = q + lane / 4 * STRIDE;
+    const T* high = low + 8 * STRIDE;
+#pragma unroll
+    for (u32 n = 0; n < N; n++)
+        for (u32 j = 0; j < 4; j++) scores[n][j] = 0.0f;
+#pragma unroll
+    for (u32 chunk = 0; chunk < D / 32; chunk++) {
+        const u32 dimension = chunk * 32 + lane % 4 * 8;
+        const Words4 a = *reinterpret_cast<const Words4*>(low + dimension);
+        const Words4 b = *reinterpret_cast<const Words4*>(high + dimension);
+        const Fragment first = {{a.w[0], b.w[0], a.w[1], b.w[1]}};
+        const Fragment second = {{a.w[2], b.w[2], a.w[3], b.w[3]}};
+#pragma unroll
+        for (u32 n = 0; n < N; n++) {
+            u32 key[4];
+            load(n * 8 + lane / 4, dimension, key);
+            Number<T>::multiply(scores[n], first, key[0], key[1]);
+            Number<T>::multiply(scores[n], second, key[2], key[3]);
+        }
+    }
+    if constexpr (D % 32 == 16) {
+        const u32 dimension = D / 32 * 32 + lane % 4 * 4;
+        const Words2 a = *reinterpret_cast<const Words2*>(low + dimension);
+        const Words2 b = *reinterpret_cast<const Words2*>(high + dimension);
+        const Fragment only = {{a.w[0], b.w[0], a.w[1], b.w[1]}};
+#pragma unroll
+        for (u32 n = 0; n < N; n++) {
+            u32 key[2];
+            load(n * 8 + lane / 4, dimension, key);
+            Number<T>::multiply(scores[n], only, key[0], key[1]);
+        }
+    }
+}
+
+// Reads WORDS words at once.
+template <u32 WORDS, class T>
+DEVICE void read_words(const T* from, u32 (&words)[WORDS]) {
+    if constexpr (WORDS == 4) {
+        const Words4 wide = *reinterpret_cast<const Words4*>(from);
+        for (u32 i = 0; i < 4; i++) words[i] = wide.w[i];
+    } else if constexpr (WORDS == 2) {
+        const Words2 wide = *reinterpret_cast<const Words2*>(from);
+        for (u32 i = 0; i < 2; i++) words[i] = wide.w[i];
+    } else {
+        words[0] = *reinterpret_cast<const u32*>(from);
+    }
+}

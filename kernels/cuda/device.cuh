@@ -1,0 +1,182 @@
+// What every kernel file stands on: 16-bit number types, warp reductions, matrix fragments, asynchronous copies.
+//
+// The same source has two readers: nvcc, and with INFER_EMULATE a host C++ compiler (../emulator). So everything
+// that is not plain C++ is behind a name of this file: a kernel uses no intrinsic, no inline PTX and no static
+// shared memory by itself. No CUDA header is needed, so a compiler of any 12.x or 13.x toolkit will do.
+#pragma once
+
+#ifdef INFER_EMULATE
+#include "emulate.h"
+#else
+// A kernel takes one plain struct, so that Rust mirrors structs and not argument lists.
+#define KERNEL(NAME, PARAMS, THREADS) \
+    extern "C" __global__ void __launch_bounds__(THREADS) NAME(const __grid_constant__ PARAMS p)
+#define SHARED_MEMORY(NAME) extern __shared__ __align__(16) unsigned char NAME[]
+#define DEVICE __device__ __forceinline__
+#endif
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+// "No token", "no slot", "no row": padding that every kernel skips.
+constexpr u32 NONE = 0xffffffffu;
+constexpr float LOG2_E = 1.4426950408889634f;
+constexpr u32 WARP = 32;
+
+struct alignas(8) Words2 {
+    u32 w[2];
+};
+struct alignas(16) Words4 {
+    u32 w[4];
+};
+struct bf16 {
+    u16 bits;
+};
+struct f16 {
+    u16 bits;
+};
+
+#ifdef INFER_EMULATE
+DEVICE float bits_to_float(u32 bits) { return emulate::from_bits(bits); }
+DEVICE u32 float_to_bits(float value) { return emulate::to_bits(value); }
+DEVICE u16 round_bf16(float value) { return emulate::round_bf16(value); }
+DEVICE u16 round_f16(float value) { return emulate::round_f16(value); }
+DEVICE float widen_f16(u16 bits) { return emulate::widen_f16(bits); }
+DEVICE float negative_infinity() { return -__builtin_inff(); }
+DEVICE float exp2_fast(float x) { return __builtin_exp2f(x); }
+DEVICE u32 low_halves(u32 a, u32 b) { return (a & 0xffffu) | (b << 16); }
+DEVICE u32 high_halves(u32 a, u32 b) { return (a >> 16) | (b & 0xffff0000u); }
+DEVICE float shuffle_xor(float value, u32 lanes) { return emulate::shuffle_xor(value, lanes); }
+DEVICE void sync_block() { emulate::sync_block(); }
+DEVICE u32 atomic_add(u32* at, u32 value) { u32 old = *at; *at += value; return old; }
+DEVICE u64 atomic_add(u64* at, u64 value) { u64 old = *at; *at += value; return old; }
+DEVICE u64 atomic_max(u64* at, u64 value) { u64 old = *at; if (value > old) *at = value; return old; }
+DEVICE u32 atomic_or(u32* at, u32 value) { u32 old = *at; *at |= value; return old; }
+DEVICE void copy_async16(void* to, const void* from, bool there) { emulate::copy_async16(to, from, there); }
+DEVICE void commit_copies() { emulate::commit_copies(); }
+template <int LEFT>
+DEVICE void wait_copies() { emulate::wait_copies(LEFT); }
+#else
+DEVICE float bits_to_float(u32 bits) { return __uint_as_float(bits); }
+DEVICE u32 float_to_bits(float value) { return __float_as_uint(value); }
+DEVICE u16 round_bf16(float value) {
+    u16 bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
+DEVICE u16 round_f16(float value) {
+    u16 bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
+DEVICE float widen_f16(u16 bits) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+}
+DEVICE float negative_infinity() { return __int_as_float(0xff800000); }
+DEVICE float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+// The low (or high) halves of two words, the first word's half low.
+DEVICE u32 low_halves(u32 a, u32 b) { return __byte_perm(a, b, 0x5410); }
+DEVICE u32 high_halves(u32 a, u32 b) { return __byte_perm(a, b, 0x7632); }
+DEVICE float shuffle_xor(float value, u32 lanes) { return __shfl_xor_sync(0xffffffffu, value, lanes); }
+DEVICE void sync_block() { __syncthreads(); }
+DEVICE u32 atomic_add(u32* at, u32 value) { return atomicAdd(at, value); }
+DEVICE u64 atomic_add(u64* at, u64 value) { return atomicAdd(at, value); }
+DEVICE u64 atomic_max(u64* at, u64 value) { return atomicMax(at, value); }
+DEVICE u32 atomic_or(u32* at, u32 value) { return atomicOr(at, value); }
+// Copies 16 bytes to shared memory in the background; writes zeros where `there` is false and reads nothing.
+DEVICE void copy_async16(void* to, const void* from, bool there) {
+    const u32 target = static_cast<u32>(__cvta_generic_to_shared(to));
+    const u32 bytes = there ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(from), "r"(bytes) : "memory");
+}
+DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits until at most LEFT groups of this thread's copies are under way.
+template <int LEFT>
+DEVICE void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
+#endif
+
+// Storage types: widened to f32 in registers, rounded to nearest even on the way back.
+template <class T>
+struct Number;
+
+template <>
+struct Number<float> {
+    static DEVICE float widen(float x) { return x; }
+    static DEVICE float round(float x) { return x; }
+};
+
+// `d += a * b` of one warp: a 16x16 by rows, b 16x8 by columns, d 16x8 in f32 (PTX ISA, mma.m16n8k16). Lane l has
+// g = l / 4 and t = l % 4. a: words of row g and row g + 8 at columns 2t, then the same at columns 2t + 8.
+// b: column g, rows 2t and 2t + 8. d: row g, columns 2t and 2t + 1; then row g + 8.
+struct Fragment {
+    u32 a[4];
+};
+
+template <>
+struct Number<bf16> {
+    static DEVICE float widen(bf16 x) { return bits_to_float(static_cast<u32>(x.bits) << 16); }
+    static DEVICE bf16 round(float x) { return bf16{round_bf16(x)}; }
+    static DEVICE void multiply(float (&d)[4], const Fragment& a, u32 b0, u32 b1) {
+#ifdef INFER_EMULATE
+        emulate::multiply_16x8x16(d, a.a, b0, b1, true);
+#else
+        asm(
+            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+            "{%0,%1,%2,%3};"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a.a[0]), "r"(a.a[1]), "r"(a.a[2]), "r"(a.a[3]), "r"(b0), "r"(b1));
+#endif
+    }
+};
+
+template <>
+struct Number<f16> {
+    static DEVICE float widen(f16 x) { return widen_f16(x.bits); }
+    static DEVICE f16 round(float x) { return f16{round_f16(x)}; }
+    static DEVICE void multiply(float (&d)[4], const Fragment& a, u32 b0, u32 b1) {
+#ifdef INFER_EMULATE
+        emulate::multiply_16x8x16(d, a.a, b0, b1, false);
+#else
+        asm(
+            "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+            "{%0,%1,%2,%3};"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a.a[0]), "r"(a.a[1]), "r"(a.a[2]), "r"(a.a[3]), "r"(b0), "r"(b1));
+#endif
+    }
+};
+
+// Two numbers in a word, the first one low.
+template <class T>
+DEVICE u32 pack(float first, float second) {
+    return static_cast<u32>(Number<T>::round(first).bits) | (static_cast<u32>(Number<T>::round(second).bits) << 16);
+}
+
+DEVICE u32 lane_of(u32 thread) { return thread % WARP; }
+DEVICE u32 warp_of(u32 thread) { return thread / WARP; }
+DEVICE float larger(float a, float b) { return a > b ? a : b; }
+
+// Sum over a warp; every lane has it. The order is fixed.
+DEVICE float warp_sum(float x) {
+    for (u32 lanes = WARP / 2; lanes > 0; lanes /= 2) x += shuffle_xor(x, lanes);
+    return x;
+}
+
+// Sum over a block of whole warps; every thread has it. `scratch`: one float per warp, free again afterwards.
+DEVICE float block_sum(float x, float* scratch) {
+    x = warp_sum(x);
+    if (lane_of(threadIdx.x) == 0) scratch[warp_of(threadIdx.x)] = x;
+    sync_block();
+    float total = 0.0f;
+    for (u32 warp = 0; warp < blockDim.x / WARP; warp++) total += scratch[warp];
+    sync_block();
+    return total;
+}

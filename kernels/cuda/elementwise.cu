@@ -1,0 +1,111 @@
+// The small ones: gated activations, embedding gather, block copies, random fill.
+//
+// Versions. 1 (this one): a thread per number, four numbers in turn; block copies move 16 bytes a thread.
+// Measurements: not yet measured on a device. The limit: memory bandwidth; at decode, launch latency.
+#include "device.cuh"
+
+struct GatedParams {
+    const void* gate_up;    // [row][2 * width]
+    void* out;              // [row][width]
+    const float* bias;      // [2 * width], or null.
+    u32 width;
+    u32 rows;
+    u32 gelu;               // 0: SiLU; 1: GELU by its tanh approximation.
+};
+
+struct EmbedParams {
+    const void* table;      // [vocabulary][width]
+    float* out;             // [token][width]
+    const u32* tokens;      // NONE leaves its row zero.
+    u32 width;
+    float scale;
+};
+
+// Copies blocks of every layer: of its `chunks` chunks of 16 bytes per block, keys and values alike. `from` and `to` may
+// be the same pool (copy-on-write) or one of them host memory that the device can see (offload).
+struct CopyParams {
+    const void* from;
+    void* to;
+    const u32* pairs;       // Block to read, block to write.
+    u64 from_stride;        // Bytes from one layer's keys to its values, and on to the next layer's keys.
+    u64 to_stride;
+    u32 block_bytes;
+    u32 parts;              // Layers times two.
+};
+
+struct FillParams {
+    void* out;
+    u64 count;
+    u64 seed;
+    float scale;
+};
+
+namespace elementwise {
+
+constexpr u32 THREADS = 256;
+constexpr u32 NUMBERS = 4;
+
+template <class T>
+DEVICE void gated(const GatedParams& p) {
+    const u32 row = blockIdx.y;
+    const T* gate = static_cast<const T*>(p.gate_up) + static_cast<u64>(row) * 2 * p.width;
+    T* out = static_cast<T*>(p.out) + static_cast<u64>(row) * p.width;
+#pragma unroll
+    for (u32 n = 0; n < NUMBERS; n++) {
+        const u32 i = (blockIdx.x * NUMBERS + n) * THREADS + threadIdx.x;
+        if (i >= p.width) return;
+        float x = Number<T>::widen(gate[i]), y = Number<T>::widen(gate[p.width + i]);
+        if (p.bias != nullptr) {
+            x += p.bias[i];
+            y += p.bias[p.width + i];
+        }
+        // Both are x * sigmoid(g(x)).
+        const float inner = p.gelu != 0 ? 1.5957691216f * (x + 0.044715f * x * x * x) : x;
+        out[i] = Number<T>::round(x / (1.0f + exp2_fast(-inner * LOG2_E)) * y);
+    }
+}
+
+template <class T>
+DEVICE void embed(const EmbedParams& p) {
+    const u32 token = p.tokens[blockIdx.x];
+    float* out = p.out + static_cast<u64>(blockIdx.x) * p.width;
+    for (u32 i = threadIdx.x; i < p.width; i += blockDim.x)
+        out[i] = token == NONE
+                     ? 0.0f
+                     : Number<T>::widen(static_cast<const T*>(p.table)[static_cast<u64>(token) * p.width + i]) * p.scale;
+}
+
+// A number in [-scale, scale) that depends on seed and place alone (splitmix64).
+template <class T>
+DEVICE void fill(const FillParams& p) {
+    const u64 step = static_cast<u64>(gridDim.x) * blockDim.x;
+    for (u64 i = static_cast<u64>(blockIdx.x) * blockDim.x + threadIdx.x; i < p.count; i += step) {
+        u64 z = p.seed + (i + 1) * 0x9e3779b97f4a7c15ull;
+        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+        z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+        z ^= z >> 31;
+        const float unit = static_cast<float>(z >> 40) / 8388608.0f - 1.0f;
+        static_cast<T*>(p.out)[i] = Number<T>::round(unit * p.scale);
+    }
+}
+
+}  // namespace elementwise
+
+#define ELEMENTWISE(T)                                                                       \
+    KERNEL(gated_##T, GatedParams, elementwise::THREADS) { elementwise::gated<T>(p); }       \
+    KERNEL(embed_##T, EmbedParams, elementwise::THREADS) { elementwise::embed<T>(p); }       \
+    KERNEL(fill_##T, FillParams, elementwise::THREADS) { elementwise::fill<T>(p); }
+ELEMENTWISE(float)
+ELEMENTWISE(bf16)
+ELEMENTWISE(f16)
+
+KERNEL(copy_blocks, CopyParams, elementwise::THREADS) {
+    const u64 from = p.pairs[2 * blockIdx.x], to = p.pairs[2 * blockIdx.x + 1];
+    const u64 part = blockIdx.y;
+    const u8* source = static_cast<const u8*>(p.from) + part * p.from_stride + from * p.block_bytes;
+    u8* target = static_cast<u8*>(p.to) + part * p.to_stride + to * p.block_bytes;
+    const u32 wide = p.block_bytes / 16;
+    for (u32 i = threadIdx.x; i < wide; i += blockDim.x)
+        reinterpret_cast<Words4*>(target)[i] = reinterpret_cast<const Words4*>(source)[i];
+    for (u32 i = wide * 16 + threadIdx.x; i < p.block_bytes; i += blockDim.x) target[i] = source[i];
+}

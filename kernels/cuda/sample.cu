@@ -1,0 +1,311 @@
+// Draws one token per row on the device: soft cap, biases, forbidden tokens, penalties, then greedy, or temperature with
+// min-p, top-k and top-p. Logits never leave; a token id does. The random number comes with the row: the host makes it from
+// (seed, index of the token), the same rule as on the CPU.
+//
+// Instead of sorting, the token is found by descent: candidates are ordered by a 64-bit key (logit, then lower token
+// first, so no two are equal), and digit by digit a histogram of counts and weights says in which bin the wanted place
+// lies. Weights are integers (exp(x) * 2^44), so sums are exact in any order and the draw is the same on every run.
+//
+// Versions. 1 (this one): a block of 1,024 threads per row; each digit reads the row again, from L2.
+// Measurements: not yet measured on a device. The limit: L2 bandwidth of one multiprocessor per row; small batches of
+// large vocabularies leave the device idle (a cluster per row would not).
+#include "device.cuh"
+
+struct SampleRow {
+    u32 row;               // Row of `logits`; NONE draws nothing.
+    u32 history_start;     // Tokens seen so far, in `tokens`; penalized once each.
+    u32 history_len;
+    u32 forbidden_start;   // In `tokens`.
+    u32 forbidden_len;
+    u32 bias_start;        // Pairs of token and what is added to its logit, in `tokens`; no token twice.
+    u32 bias_len;
+    u32 less_start;        // Pairs of token and what is taken from its logit, after the repetition penalty.
+    u32 less_len;
+    u32 top_k;             // 0: no limit.
+    float temperature;     // 0: greedy.
+    float top_p;           // 1: no limit.
+    float min_p;           // 0: no limit.
+    float penalty;         // For repetition; 1: none.
+    float uniform;         // In [0, 1).
+};
+
+struct SampleParams {
+    float* logits;             // [row][vocab]; used up.
+    const SampleRow* rows;     // One a block.
+    const u32* tokens;
+    u32* seen;                 // [block][(vocab + 31) / 32], all zero before and after.
+    u32* out;                  // A token a block; NONE where there is none to draw.
+    u32 vocab;
+    float soft_cap;            // 0: none.
+};
+
+namespace sample {
+
+constexpr u32 THREADS = 1024;
+constexpr u32 BINS = 256;
+// Tokens fit into this many bits of a key.
+constexpr u32 TOKEN_BITS = 24;
+constexpr u32 KEY_BITS = 32 + TOKEN_BITS;
+
+struct Shared {
+    u64 weights[BINS];
+    u32 counts[BINS];
+    u64 best;
+    u64 prefix;        // Digits found so far.
+    u64 before;        // What lies before them: a count or a weight.
+    u64 total;
+    u32 left;          // Candidates with this prefix.
+    u32 broken;        // A logit was NaN or +infinity.
+};
+
+// Larger keys are likelier; of equal logits the lower token has the larger key.
+DEVICE u64 key_of(float logit, u32 token) {
+    const u32 bits = float_to_bits(logit + 0.0f);
+    const u32 ordered = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+    return static_cast<u64>(ordered) << TOKEN_BITS | ((1u << TOKEN_BITS) - 1 - token);
+}
+
+DEVICE u32 token_of(u64 key) { return (1u << TOKEN_BITS) - 1 - static_cast<u32>(key & ((1u << TOKEN_BITS) - 1)); }
+
+struct Row {
+    float* logits;
+    u32 vocab;
+    float largest;
+    float rate;        // log2(e) / temperature
+    u64 least;         // Tokens of less weight don't count (min-p).
+
+    // Weight of a token relative to the likeliest, in units of 2^-44: sums of fewer than 2^20 tokens fit.
+    DEVICE u64 weight(float logit) const {
+        return static_cast<u64>(exp2_fast((logit - largest) * rate) * 17592186044416.0f);
+    }
+
+    template <class Visit>
+    DEVICE void each(Visit visit) const {
+        for (u32 i = threadIdx.x; i < vocab; i += THREADS) {
+            const float logit = logits[i];
+            if (logit > negative_infinity() && (least == 0 || weight(logit) >= least)) visit(logit, i);
+        }
+    }
+};
+
+// The key, among those not below `floor`, at place `target` counted from the largest: by count, or by weight. Everybody
+// gets it. `target` must be below the total.
+template <bool BY_WEIGHT>
+DEVICE u64 descend(const Row& row, u64 floor, u64 target, Shared& s) {
+    const u32 thread = threadIdx.x;
+    if (thread == 0) {
+        s.prefix = 0;
+        s.before = 0;
+    }
+    for (int shift = KEY_BITS - 8; shift >= 0; shift -= 8) {
+        for (u32 i = thread; i < BINS; i += THREADS) {
+            s.counts[i] = 0;
+            s.weights[i] = 0;
+        }
+        sync_block();
+        const u64 prefix = s.prefix;
+        row.each([&](float logit, u32 token) {
+            const u64 key = key_of(logit, token);
+            if (key < floor || (key >> shift) >> 8 != prefix) return;
+            const u32 bin = static_cast<u32>(key >> shift) % BINS;
+            atomic_add(&s.counts[bin], 1u);
+            if (BY_WEIGHT) atomic_add(&s.weights[bin], row.weight(logit));
+        });
+        sync_block();
+        if (thread == 0) {
+            u64 before = s.before;
+            u32 chosen = BINS;
+            for (u32 bin = BINS; bin-- > 0;) {
+                if (s.counts[bin] == 0) continue;
+                const u64 here = BY_WEIGHT ? s.weights[bin] : s.counts[bin];
+                chosen = bin;
+                if (before + here > target) break;
+                before += here;
+            }
+            s.before = before;
+            s.prefix = s.prefix << 8 | chosen;
+            s.left = s.counts[chosen];
+        }
+        sync_block();
+        if (s.left == 1 && shift > 0) {
+            // Only one has these digits: the rest of them needn't be searched.
+            const u64 alone = s.prefix;
+            row.each([&](float logit, u32 token) {
+                const u64 key = key_of(logit, token);
+                if (key >= floor && key >> shift == alone) s.best = key;
+            });
+            sync_block();
+            const u64 found = s.best;
+            sync_block();
+            return found;
+        }
+    }
+    const u64 found = s.prefix;
+    sync_block();
+    return found;
+}
+
+// Weight of everything not below `floor`.
+DEVICE u64 total_weight(const Row& row, u64 floor, Shared& s) {
+    if (threadIdx.x == 0) s.total = 0;
+    sync_block();
+    u64 mine = 0;
+    row.each([&](float logit, u32 token) {
+        if (key_of(logit, token) >= floor) mine += row.weight(logit);
+    });
+    atomic_add(&s.total, mine);
+    sync_block();
+    const u64 total = s.total;
+    sync_block();
+    return total;
+}
+
+// A share of a weight, below it.
+DEVICE u64 share(u64 total, float part) {
+    const u64 at = static_cast<u64>(static_cast<double>(total) * part);
+    return at < total ? at : total - 1;
+}
+
+// Without limits the order of tokens decides, as on the CPU: the token in whose share of the total the number falls.
+DEVICE u32 draw_by_token(const Row& row, float uniform, Shared& s) {
+    constexpr u32 TOGETHER = THREADS / BINS;
+    const u32 thread = threadIdx.x;
+    const u64 total = total_weight(row, 0, s);
+    const auto weigh = [&](u32 token) {
+        if (token >= row.vocab || !(row.logits[token] > negative_infinity())) return static_cast<u64>(0);
+        return row.weight(row.logits[token]);
+    };
+    const auto clear = [&] {
+        for (u32 i = thread; i < BINS; i += THREADS) s.weights[i] = 0;
+        sync_block();
+    };
+    // The bin in which the target lies: its first token, and what lies before it.
+    const auto find = [&](u32 first, u64 target, u32 width) {
+        sync_block();
+        if (thread == 0) {
+            u32 bin = 0;
+            while (bin < BINS - 1 && s.before + s.weights[bin] <= target) s.before += s.weights[bin++];
+            s.left = first + bin * width;
+        }
+        sync_block();
+    };
+    if (thread == 0) s.before = 0;
+    clear();
+    const u64 target = share(total, uniform);
+    const u32 span = (row.vocab + THREADS - 1) / THREADS;
+    u64 mine = 0;
+    for (u32 i = 0; i < span; i++) mine += weigh(thread * span + i);
+    atomic_add(&s.weights[thread / TOGETHER], mine);
+    find(0, target, TOGETHER * span);
+    const u32 first = s.left, width = (TOGETHER * span + BINS - 1) / BINS;
+    clear();
+    for (u32 i = thread; i < TOGETHER * span; i += THREADS) atomic_add(&s.weights[i / width], weigh(first + i));
+    find(first, target, width);
+    if (thread == 0)
+        for (s.before += weigh(s.left); s.before <= target; s.before += weigh(s.left)) s.left++;
+    sync_block();
+    return s.left;
+}
+
+DEVICE void draw(const SampleParams& p, unsigned char* shared) {
+    Shared& s = *reinterpret_cast<Shared*>(shared);
+    const SampleRow& wish = p.rows[blockIdx.x];
+    const u32 thread = threadIdx.x;
+    if (wish.row == NONE) return;
+    float* logits = p.logits + static_cast<u64>(wish.row) * p.vocab;
+    u32* seen = p.seen + static_cast<u64>(blockIdx.x) * ((p.vocab + 31) / 32);
+
+    if (p.soft_cap > 0.0f) {
+        for (u32 i = thread; i < p.vocab; i += THREADS) logits[i] = p.soft_cap * tanhf(logits[i] / p.soft_cap);
+        sync_block();
+    }
+    const auto adjust = [&](u32 start, u32 count, float sign) {
+        for (u32 i = thread; i < count; i += THREADS) {
+            const u32 token = p.tokens[start + 2 * i];
+            if (token < p.vocab) logits[token] += sign * bits_to_float(p.tokens[start + 2 * i + 1]);
+        }
+        sync_block();
+    };
+    if (wish.bias_len > 0) adjust(wish.bias_start, wish.bias_len, 1.0f);
+    for (u32 i = thread; i < wish.forbidden_len; i += THREADS) {
+        const u32 token = p.tokens[wish.forbidden_start + i];
+        if (token < p.vocab) logits[token] = negative_infinity();
+    }
+    sync_block();
+    if (wish.penalty != 1.0f) {
+        for (u32 i = thread; i < wish.history_len; i += THREADS) {
+            const u32 token = p.tokens[wish.history_start + i];
+            if (token >= p.vocab || atomic_or(&seen[token / 32], 1u << token % 32) >> token % 32 & 1u) continue;
+            logits[token] = logits[token] > 0.0f ? logits[token] / wish.penalty : logits[token] * wish.penalty;
+        }
+        sync_block();
+        for (u32 i = thread; i < wish.history_len; i += THREADS) {
+            const u32 token = p.tokens[wish.history_start + i];
+            if (token < p.vocab) seen[token / 32] = 0;
+        }
+    }
+    if (wish.less_len > 0) adjust(wish.less_start, wish.less_len, -1.0f);
+
+    if (thread == 0) {
+        s.best = 0;
+        s.broken = 0;
+    }
+    sync_block();
+    u64 best = 0;
+    for (u32 i = thread; i < p.vocab; i += THREADS) {
+        const float logit = logits[i];
+        if (!(logit < -negative_infinity())) {
+            atomic_or(&s.broken, 1u);
+        } else if (logit > negative_infinity()) {
+            const u64 key = key_of(logit, i);
+            best = key > best ? key : best;
+        }
+    }
+    atomic_max(&s.best, best);
+    sync_block();
+    best = s.best;
+    if (s.broken != 0 || best == 0) {
+        if (thread == 0) p.out[blockIdx.x] = NONE;
+        return;
+    }
+    if (!(wish.temperature > 0.0f) || wish.top_k == 1) {
+        if (thread == 0) p.out[blockIdx.x] = token_of(best);
+        return;
+    }
+    const u64 least = wish.min_p > 0.0f ? static_cast<u64>(wish.min_p * 17592186044416.0f) : 0;
+    const Row row = {logits, p.vocab, logits[token_of(best)], LOG2_E / wish.temperature, least};
+    u32 token;
+    const bool limited = wish.top_k != 0 && wish.top_k < p.vocab;
+    if (!limited && wish.top_p >= 1.0f && least == 0) {
+        token = draw_by_token(row, wish.uniform, s);
+    } else {
+        u64 floor = 0;
+        if (limited) {
+            if (thread == 0) s.left = 0;
+            sync_block();
+            u32 mine = 0;
+            row.each([&](float, u32) { mine++; });
+            atomic_add(&s.left, mine);
+            sync_block();
+            const u32 candidates = s.left;
+            sync_block();
+            floor = descend<false>(row, 0, (wish.top_k < candidates ? wish.top_k : candidates) - 1, s);
+        }
+        u64 total = total_weight(row, floor, s);
+        if (wish.top_p < 1.0f) {
+            // The first place where the weights up to it, its own included, reach the goal.
+            const u64 goal = static_cast<u64>(static_cast<double>(total) * wish.top_p);
+            floor = descend<true>(row, floor, goal > 0 ? goal - 1 : 0, s);
+            total = total_weight(row, floor, s);
+        }
+        token = token_of(descend<true>(row, floor, share(total, wish.uniform), s));
+    }
+    if (thread == 0) p.out[blockIdx.x] = token;
+}
+
+}  // namespace sample
+
+KERNEL(sample_token, SampleParams, sample::THREADS) {
+    SHARED_MEMORY(shared);
+    sample::draw(p, shared);
+}

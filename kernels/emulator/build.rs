@@ -1,0 +1,21 @@
+//! Compiles the kernels' sources with the host's C++ compiler. Without one the crate is there and says that it can't run.
+
+fn main() {
+    println!("cargo::rustc-check-cfg=cfg(compiled)");
+    println!("cargo::rerun-if-changed=cpp");
+    println!("cargo::rerun-if-changed=../cuda");
+    let mut build = cc::Build::new();
+    build.cpp(true).std("c++17").opt_level(2).cpp_link_stdlib(None).cargo_warnings(true);
+    build.flag("-fno-exceptions").flag("-fno-rtti").flag("-fno-strict-aliasing").flag("-Wno-unknown-pragmas");
+    build.warnings(true).extra_warnings(true).warnings_into_errors(true);
+    // Products and sums are rounded one by one, as written.
+    build.flag("-ffp-contract=off");
+    build.include("cpp").include("../cuda").file("cpp/kernels.cpp");
+    if let Err(error) = build.try_get_compiler() {
+        println!("cargo::warning=no C++ compiler, so tests of CUDA kernels are skipped: {error}");
+        return;
+    }
+    build.compile("infer_cuda_emulator");
+    println!("cargo::rustc-link-lib=m");
+    println!("cargo::rustc-cfg=compiled");
+}

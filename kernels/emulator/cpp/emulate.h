@@ -1,0 +1,54 @@
+// Just enough of a GPU for one block at a time: threads are fibers, and a fiber runs until it meets a barrier, a warp
+// operation or its end. Which ready fiber goes next is drawn from a seed, so code that needs a barrier and lacks it fails
+// under some seed. Asynchronous copies happen when they are waited for, not when they are started. Shared memory begins
+// as NaN. It is for being right, not for speed; memory ordering within a block is all there is.
+#pragma once
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define __global__
+#define DEVICE inline __attribute__((unused))
+#define SHARED_MEMORY(NAME) unsigned char* NAME = emulate::shared_memory()
+#define KERNEL(NAME, PARAMS, THREADS)                                                         \
+    static void NAME(const PARAMS& p);                                                        \
+    static emulate::Entry NAME##_entry(#NAME, sizeof(PARAMS), THREADS,                        \
+                                       [](const void* params) { NAME(*static_cast<const PARAMS*>(params)); }); \
+    static void NAME(const PARAMS& p)
+
+struct Index3 {
+    unsigned int x, y, z;
+};
+extern thread_local Index3 threadIdx, blockIdx, blockDim, gridDim;
+
+namespace emulate {
+
+// A kernel that can be launched by name.
+struct Entry {
+    const char* name;
+    size_t params_bytes;
+    unsigned threads;
+    void (*run)(const void* params);
+    Entry* next;
+    Entry(const char* name, size_t params_bytes, unsigned threads, void (*run)(const void*));
+};
+
+unsigned char* shared_memory();
+void sync_block();
+// Calls `together` once with what each lane of the warp gave; all lanes must come.
+void warp_operation(void (*together)(void** lanes), void* mine);
+void copy_async16(void* to, const void* from, bool there);
+void commit_copies();
+void wait_copies(int left);
+
+float from_bits(uint32_t bits);
+uint32_t to_bits(float value);
+uint16_t round_bf16(float value);
+uint16_t round_f16(float value);
+float widen_f16(uint16_t bits);
+float shuffle_xor(float value, unsigned lanes);
+// mma.m16n8k16 with the fragment layout of the PTX ISA.
+void multiply_16x8x16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, bool is_bf16);
+
+}  // namespace emulate

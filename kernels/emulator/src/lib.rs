@@ -1,0 +1,256 @@
+//! A [`Device`] without a GPU: the `.cu` sources, compiled by the host's C++ compiler, a fiber per thread. For tests: that
+//! kernels, launch shapes, parameters and everything above them are right can be shown on any machine, speed can't.
+//!
+//! Device memory is host memory with guards at both ends and NaN inside; each launch draws another order of threads. What
+//! a GPU does differently (rounding of `ex2.approx`, races that need two multiprocessors) is left to `gpu-check`.
+
+mod memory;
+
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use infer_kernels::cuda::{CudaError, Device, Graph, Launch, Memory, ProductParams, Properties, Type};
+
+use memory::Memories;
+
+#[cfg(compiled)]
+unsafe extern "C" {
+    fn infer_emulate_launch(
+        name: *const c_char,
+        params: *const c_void,
+        params_bytes: usize,
+        grid: *const u32,
+        threads: u32,
+        shared_bytes: usize,
+        seed: u64,
+    ) -> *const c_char;
+}
+
+/// The host as a device.
+pub struct Emulator {
+    state: Arc<Mutex<State>>,
+    seed: AtomicU64,
+    properties: Properties,
+}
+
+struct State {
+    memories: Memories,
+    recording: Option<Vec<Step>>,
+}
+
+/// Something done in the device's order.
+#[derive(Clone)]
+enum Step {
+    Launch { kernel: &'static str, grid: [u32; 3], threads: u32, shared_bytes: u32, params: Vec<u8> },
+    Copy { to: u64, from: u64, bytes: usize },
+    Fill { at: u64, byte: u8, bytes: usize },
+}
+
+impl Emulator {
+    /// A device whose order of threads follows a seed; `None` where no C++ compiler was there.
+    pub fn new(seed: u64) -> Option<Self> {
+        let properties = Properties {
+            name: "emulated device".to_owned(),
+            capability: (9, 0),
+            multiprocessors: 4,
+            vendor_products: false,
+        };
+        let state = State { memories: Memories::default(), recording: None };
+        cfg!(compiled).then(|| Self {
+            state: Arc::new(Mutex::new(state)),
+            seed: AtomicU64::new(seed),
+            properties,
+        })
+    }
+
+    /// From now on allocations beyond this many bytes in all fail.
+    pub fn limit_memory(&self, bytes: usize) {
+        self.lock().memories.limit = bytes;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self, step: Step) -> Result<(), CudaError> {
+        let mut state = self.lock();
+        match &mut state.recording {
+            Some(steps) => {
+                steps.push(step);
+                Ok(())
+            }
+            None => run(&mut state, &step, self.seed.fetch_add(1, Ordering::Relaxed)),
+        }
+    }
+}
+
+/// Does one step now.
+fn run(state: &mut State, step: &Step, seed: u64) -> Result<(), CudaError> {
+    match step {
+        Step::Copy { to, from, bytes } => {
+            state.memories.check(*from, *bytes)?;
+            state.memories.check(*to, *bytes)?;
+            // SAFETY: both lie in live allocations, as just checked; the caller of the device promised no overlap.
+            unsafe { std::ptr::copy_nonoverlapping(*from as *const u8, *to as *mut u8, *bytes) };
+        }
+        Step::Fill { at, byte, bytes } => {
+            state.memories.check(*at, *bytes)?;
+            // SAFETY: in a live allocation, as just checked.
+            unsafe { std::ptr::write_bytes(*at as *mut u8, *byte, *bytes) };
+        }
+        Step::Launch { kernel, grid, threads, shared_bytes, params } => {
+            launch(kernel, *grid, *threads, *shared_bytes as usize, params, seed)?;
+            state.memories.check_guards(kernel)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(compiled)]
+fn launch(
+    kernel: &str,
+    grid: [u32; 3],
+    threads: u32,
+    shared_bytes: usize,
+    params: &[u8],
+    seed: u64,
+) -> Result<(), CudaError> {
+    let name = CString::new(kernel).expect("kernel names hold no zero");
+    // Structs hold addresses, so their bytes must lie as those do.
+    let mut aligned = vec![0_u64; params.len().div_ceil(8)];
+    // SAFETY: as many bytes are there; the kernels' memory is the caller of the device's promise.
+    let fault = unsafe {
+        std::ptr::copy_nonoverlapping(params.as_ptr(), aligned.as_mut_ptr().cast(), params.len());
+        let params_at = aligned.as_ptr().cast();
+        infer_emulate_launch(
+            name.as_ptr(),
+            params_at,
+            params.len(),
+            grid.as_ptr(),
+            threads,
+            shared_bytes,
+            seed,
+        )
+    };
+    if fault.is_null() {
+        return Ok(());
+    }
+    // SAFETY: a literal.
+    let fault = unsafe { CStr::from_ptr(fault) }.to_string_lossy();
+    Err(CudaError::failed(format!("{kernel} (order of threads {seed}): {fault}")))
+}
+
+#[cfg(not(compiled))]
+fn launch(_: &str, _: [u32; 3], _: u32, _: usize, _: &[u8], _: u64) -> Result<(), CudaError> {
+    Err(CudaError::failed("built without a C++ compiler"))
+}
+
+impl Device for Emulator {
+    fn properties(&self) -> &Properties {
+        &self.properties
+    }
+
+    fn memory(&self) -> Result<Memory, CudaError> {
+        let memories = &self.lock().memories;
+        let total = memories.limit as u64;
+        Ok(Memory { free: total - memories.used as u64, total })
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<u64, CudaError> {
+        let mut state = self.lock();
+        if state.recording.is_some() {
+            return Err(CudaError::failed("an allocation within a recording"));
+        }
+        state.memories.allocate(bytes)
+    }
+
+    unsafe fn free(&self, at: u64, _bytes: usize) {
+        self.lock().memories.free(at);
+    }
+
+    fn allocate_host(&self, bytes: usize) -> Result<*mut u8, CudaError> {
+        Ok(self.lock().memories.allocate(bytes)? as *mut u8)
+    }
+
+    unsafe fn free_host(&self, at: *mut u8, _bytes: usize) {
+        self.lock().memories.free(at as u64);
+    }
+
+    unsafe fn copy_in(&self, to: u64, from: &[u8]) -> Result<(), CudaError> {
+        let state = self.lock();
+        if state.recording.is_some() {
+            return Err(CudaError::failed("a copy from the host within a recording"));
+        }
+        state.memories.check(to, from.len())?;
+        // SAFETY: in a live allocation, as just checked.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };
+        Ok(())
+    }
+
+    unsafe fn copy_out(&self, from: u64, to: &mut [u8]) -> Result<(), CudaError> {
+        let state = self.lock();
+        if state.recording.is_some() {
+            return Err(CudaError::failed("a copy to the host within a recording"));
+        }
+        state.memories.check(from, to.len())?;
+        // SAFETY: in a live allocation, as just checked.
+        to.copy_from_slice(unsafe { std::slice::from_raw_parts(from as *const u8, to.len()) });
+        Ok(())
+    }
+
+    unsafe fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<(), CudaError> {
+        self.take(Step::Copy { to, from, bytes })
+    }
+
+    unsafe fn fill(&self, at: u64, byte: u8, bytes: usize) -> Result<(), CudaError> {
+        self.take(Step::Fill { at, byte, bytes })
+    }
+
+    unsafe fn launch(&self, launch: Launch<'_>) -> Result<(), CudaError> {
+        let Launch { kernel, grid, threads, shared_bytes, params } = launch;
+        self.take(Step::Launch { kernel, grid, threads, shared_bytes, params: params.to_vec() })
+    }
+
+    unsafe fn vendor_product(&self, _: Type, _: &ProductParams) -> Result<bool, CudaError> {
+        Ok(false)
+    }
+
+    fn begin_recording(&self) -> Result<(), CudaError> {
+        self.lock().recording = Some(Vec::new());
+        Ok(())
+    }
+
+    fn end_recording(&self) -> Result<Box<dyn Graph>, CudaError> {
+        let steps = self.lock().recording.take().ok_or_else(|| CudaError::failed("no recording"))?;
+        Ok(Box::new(Recorded {
+            state: Arc::clone(&self.state),
+            steps,
+            seed: self.seed.fetch_add(1, Ordering::Relaxed),
+        }))
+    }
+
+    fn wait(&self) -> Result<(), CudaError> {
+        Ok(())
+    }
+
+    fn time_us(&self, work: &mut dyn FnMut() -> Result<(), CudaError>) -> Result<f64, CudaError> {
+        let begun = Instant::now();
+        work()?;
+        Ok(begun.elapsed().as_secs_f64() * 1e6)
+    }
+}
+
+struct Recorded {
+    state: Arc<Mutex<State>>,
+    steps: Vec<Step>,
+    seed: u64,
+}
+
+impl Graph for Recorded {
+    unsafe fn launch(&self) -> Result<(), CudaError> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.steps.iter().enumerate().try_for_each(|(i, step)| run(&mut state, step, self.seed + i as u64))
+    }
+}

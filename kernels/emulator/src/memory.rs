@@ -1,0 +1,86 @@
+//! Allocations with guards: what a kernel writes beside them is seen after the launch, what it reads there is NaN.
+
+use std::alloc::{Layout, alloc, dealloc};
+use std::collections::BTreeMap;
+
+use infer_kernels::cuda::CudaError;
+
+const GUARD: usize = 4_096;
+/// Both as bf16, f16 and f32 a number that poisons whatever it touches.
+const POISON: u8 = 0xff;
+
+pub(crate) struct Memories {
+    /// By address.
+    live: BTreeMap<u64, usize>,
+    pub(crate) used: usize,
+    pub(crate) limit: usize,
+}
+
+impl Default for Memories {
+    fn default() -> Self {
+        Self { live: BTreeMap::new(), used: 0, limit: 8 << 30 }
+    }
+}
+
+impl Memories {
+    pub(crate) fn allocate(&mut self, bytes: usize) -> Result<u64, CudaError> {
+        if self.used + bytes > self.limit {
+            return Err(CudaError::out_of_memory(format!("{bytes} bytes of emulated memory")));
+        }
+        // SAFETY: the layout has a size; all of it is written.
+        let start = unsafe {
+            let start = alloc(layout(bytes));
+            assert!(!start.is_null(), "the host is out of memory");
+            std::ptr::write_bytes(start, POISON, bytes + 2 * GUARD);
+            start
+        };
+        let at = start as u64 + GUARD as u64;
+        self.live.insert(at, bytes);
+        self.used += bytes;
+        Ok(at)
+    }
+
+    pub(crate) fn free(&mut self, at: u64) {
+        let bytes = self.live.remove(&at).expect("memory is freed once");
+        self.used -= bytes;
+        // SAFETY: allocated above with this layout.
+        unsafe { dealloc((at - GUARD as u64) as *mut u8, layout(bytes)) };
+    }
+
+    /// Whether these bytes lie in one allocation.
+    pub(crate) fn check(&self, at: u64, bytes: usize) -> Result<(), CudaError> {
+        let inside = self
+            .live
+            .range(..=at)
+            .next_back()
+            .is_some_and(|(start, len)| at + bytes as u64 <= start + *len as u64);
+        if inside {
+            Ok(())
+        } else {
+            Err(CudaError::failed(format!("{bytes} bytes at {at:#x} are in no allocation")))
+        }
+    }
+
+    /// Whether nobody wrote beside an allocation. Looks at the bytes next to it, which a stray write meets first.
+    pub(crate) fn check_guards(&self, kernel: &str) -> Result<(), CudaError> {
+        const NEAR: usize = 64;
+        for (at, bytes) in &self.live {
+            // SAFETY: the guards are part of the allocation.
+            let (before, after) = unsafe {
+                let before = std::slice::from_raw_parts((at - NEAR as u64) as *const u8, NEAR);
+                let after = std::slice::from_raw_parts((at + *bytes as u64) as *const u8, NEAR);
+                (before, after)
+            };
+            if before.iter().chain(after).any(|byte| *byte != POISON) {
+                return Err(CudaError::failed(format!(
+                    "{kernel} wrote beside an allocation of {bytes} bytes"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn layout(bytes: usize) -> Layout {
+    Layout::from_size_align(bytes + 2 * GUARD, 256).expect("a size that exists")
+}

@@ -1,0 +1,286 @@
+//! How fast kernels are, beside what the same device reaches at copying and at products: a line per shape. Decode attention
+//! and products of few rows are judged by bytes, prefill by operations. Data of less than the second-level cache (50 MB on
+//! large devices) is read from there when it is repeated, so short contexts of few rows look better than they are.
+
+use std::sync::Arc;
+
+use super::checks::Random;
+use super::{
+    AttentionParams, AttentionShape, Buffer, CudaError, Device, Partition, ProductKind, ProductParams,
+    SampleParams, SampleRow, Type, decode, decode_parts, fill_random, partial_numbers, prefill, prefill_rows,
+    product, sample,
+};
+
+/// Shapes of attention in known models: name, query heads, key heads, width.
+const SHAPES: [(&str, u32, u32, u32); 4] = [
+    ("Llama 3.2 1B", 32, 8, 64),
+    ("Qwen3 1.7B", 16, 8, 128),
+    ("Gemma 3 1B", 4, 1, 256),
+    ("Llama 3.1 8B", 32, 8, 128),
+];
+/// Products of Llama 3.1 8B: outputs, inputs.
+const PRODUCTS: [(u32, u32); 4] = [(6_144, 4_096), (4_096, 4_096), (28_672, 4_096), (4_096, 14_336)];
+/// Largest pool of keys, and of values.
+const MOST_POOL_BYTES: usize = 8 << 30;
+const BLOCK_SIZE: u32 = 16;
+
+/// Microseconds of one run of `work`, the median of several after a warm-up.
+///
+/// # Errors
+/// Where the work fails.
+pub fn time_us(
+    device: &dyn Device,
+    work: &mut dyn FnMut() -> Result<(), CudaError>,
+) -> Result<f64, CudaError> {
+    work()?;
+    let once = device.time_us(work)?;
+    let repeats = (2_000.0 / once.max(1.0)).clamp(1.0, 200.0) as usize;
+    let mut times = Vec::new();
+    for _ in 0..9 {
+        let mut many = || (0..repeats).try_for_each(|_| work());
+        times.push(device.time_us(&mut many)? / repeats as f64);
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times[times.len() / 2])
+}
+
+/// Bytes per second that the device copies, read and written bytes counted.
+///
+/// # Errors
+/// Where the device fails.
+pub fn copy_rate(device: &Arc<dyn Device>, bytes: usize) -> Result<f64, CudaError> {
+    let (from, to) = (Buffer::new(device, bytes)?, Buffer::new(device, bytes)?);
+    from.fill(1)?;
+    // SAFETY: both are as large.
+    let us = time_us(device.as_ref(), &mut || unsafe { device.copy(to.at(), from.at(), bytes) })?;
+    Ok(2.0 * bytes as f64 / us * 1e6)
+}
+
+/// Operations per second of a bf16 product of square matrices.
+///
+/// # Errors
+/// Where the device fails.
+pub fn product_rate(device: &Arc<dyn Device>, width: u32) -> Result<f64, CudaError> {
+    let us = product_us(device, ProductKind::Vendor, [width; 3])?;
+    Ok(2.0 * f64::from(width).powi(3) / us * 1e6)
+}
+
+/// Measures everything; each line goes to `say`. `quick` takes few shapes, small ones.
+///
+/// # Errors
+/// Where the device fails.
+pub fn run(device: &Arc<dyn Device>, quick: bool, say: &mut dyn FnMut(String)) -> Result<(), CudaError> {
+    let bytes_per_s = copy_rate(device, if quick { 1 << 20 } else { 2 << 30 })?;
+    let operations_per_s = product_rate(device, if quick { 256 } else { 8_192 })?;
+    say(format!(
+        "copies {:.0} GB/s (read and written), bf16 products {:.0} TFLOP/s",
+        bytes_per_s / 1e9,
+        operations_per_s / 1e12
+    ));
+    say("decode attention: model, batch, context, us, GB/s, of the copy rate".to_owned());
+    for (name, heads, kv_heads, head_dim) in SHAPES {
+        let shape = AttentionShape { ty: Type::Bf16, heads, kv_heads, head_dim };
+        for batch in if quick { vec![2] } else { vec![1, 8, 32, 128, 256] } {
+            for context in if quick { vec![40] } else { vec![256, 1_024, 4_096, 16_384] } {
+                let Some((us, bytes)) = decode_us(device, shape, batch, context)? else { continue };
+                let rate = bytes / us * 1e6;
+                let part = 100.0 * rate / bytes_per_s;
+                say(format!("{name}\t{batch}\t{context}\t{us:.1}\t{:.0}\t{part:.0} %", rate / 1e9));
+            }
+        }
+    }
+    say("prefill attention: model, tokens, us, TFLOP/s, of the product rate".to_owned());
+    for (name, heads, kv_heads, head_dim) in SHAPES {
+        let shape = AttentionShape { ty: Type::Bf16, heads, kv_heads, head_dim };
+        for tokens in if quick { vec![70] } else { vec![512, 2_048, 8_192, 16_384] } {
+            let us = prefill_us(device, shape, tokens)?;
+            let t = f64::from(tokens);
+            let rate = 4.0 * f64::from(heads * head_dim) * t * (t + 1.0) / 2.0 / us * 1e6;
+            let part = 100.0 * rate / operations_per_s;
+            say(format!("{name}\t{tokens}\t{us:.1}\t{:.0}\t{part:.0} %", rate / 1e12));
+        }
+    }
+    say("products: rows x outputs x inputs, who, us, GB/s of weights, of the copy rate, TFLOP/s".to_owned());
+    for (outputs, inputs) in PRODUCTS {
+        let (outputs, inputs) = if quick { (outputs / 64, inputs / 64) } else { (outputs, inputs) };
+        for rows in if quick { vec![1, 40] } else { vec![1, 4, 8, 16, 32, 64, 128, 512, 2_048] } {
+            for kind in [ProductKind::Own, ProductKind::RowByRow, ProductKind::Vendor] {
+                let us = product_us(device, kind, [rows, inputs, outputs])?;
+                let bytes = 2.0 * f64::from(outputs) * f64::from(inputs) / us * 1e6;
+                let operations = f64::from(rows) * bytes;
+                say(format!(
+                    "{rows} x {outputs} x {inputs}\t{kind:?}\t{us:.1}\t{:.0}\t{:.0} %\t{:.1}",
+                    bytes / 1e9,
+                    100.0 * bytes / bytes_per_s,
+                    operations / 1e12
+                ));
+            }
+        }
+    }
+    say("sampling: rows, vocabulary, how, us".to_owned());
+    let vocab = if quick { 500 } else { 128_256 };
+    for rows in if quick { vec![2] } else { vec![1, 32, 256] } {
+        for (how, temperature, top_p) in
+            [("greedy", 0.0, 1.0), ("temperature", 1.0, 1.0), ("top-p 0.9", 1.0, 0.9)]
+        {
+            let us = sample_us(device, rows, vocab, temperature, top_p)?;
+            say(format!("{rows}\t{vocab}\t{how}\t{us:.1}"));
+        }
+    }
+    Ok(())
+}
+
+fn random(device: &Arc<dyn Device>, ty: Type, numbers: usize) -> Result<Buffer, CudaError> {
+    let buffer = Buffer::new(device, numbers * ty.bytes())?;
+    // SAFETY: as large.
+    unsafe { fill_random(device.as_ref(), ty, buffer.at(), numbers, numbers as u64, 1.0) }?;
+    Ok(buffer)
+}
+
+/// Buffers of an attention whose blocks lie in random order.
+struct Scene {
+    buffers: [Buffer; 8],
+    q_stride: u32,
+}
+
+impl Scene {
+    /// `rows` sequences of `context` tokens, of which the last `tail` attend.
+    fn new(
+        device: &Arc<dyn Device>,
+        shape: AttentionShape,
+        rows: u32,
+        context: u32,
+        tail: u32,
+        items: &[u32],
+    ) -> Result<Self, CudaError> {
+        let table = context.div_ceil(BLOCK_SIZE);
+        let mut blocks: Vec<u32> = (0..rows * table).collect();
+        let mut chance = Random::new(1);
+        for i in (1..blocks.len()).rev() {
+            blocks.swap(i, chance.size(0, i));
+        }
+        let pool = (rows * table * BLOCK_SIZE) as usize * (shape.kv_heads * shape.head_dim) as usize;
+        let q_stride = (shape.heads + 2 * shape.kv_heads) * shape.head_dim;
+        let tokens = (rows * tail) as usize;
+        let positions: Vec<u32> = (0..rows).flat_map(|_| context - tail..context).collect();
+        let tables: Vec<u32> =
+            (0..rows).flat_map(|row| std::iter::repeat_n(row * table, tail as usize)).collect();
+        let out = tokens * (shape.heads * shape.head_dim) as usize * 2;
+        let buffers = [
+            random(device, shape.ty, tokens * q_stride as usize)?,
+            random(device, shape.ty, pool)?,
+            random(device, shape.ty, pool)?,
+            Buffer::new(device, out)?,
+            Buffer::from_indexes(device, &positions)?,
+            Buffer::from_indexes(device, &tables)?,
+            Buffer::from_indexes(device, &blocks)?,
+            Buffer::from_indexes(device, items)?,
+        ];
+        Ok(Self { buffers, q_stride })
+    }
+
+    fn params(&self, shape: AttentionShape, partial: u64) -> AttentionParams {
+        let [q, keys, values, out, positions, tables, blocks, items] =
+            self.buffers.each_ref().map(Buffer::at);
+        AttentionParams {
+            q,
+            keys,
+            values,
+            out,
+            partial,
+            positions,
+            tables,
+            blocks,
+            items,
+            q_stride: self.q_stride,
+            block_size: BLOCK_SIZE,
+            scale: (shape.head_dim as f32).powf(-0.5),
+            ..AttentionParams::default()
+        }
+    }
+}
+
+/// Time and bytes of a decode; `None` where its pool would be too large.
+fn decode_us(
+    device: &Arc<dyn Device>,
+    shape: AttentionShape,
+    batch: u32,
+    context: u32,
+) -> Result<Option<(f64, f64)>, CudaError> {
+    let bytes = (batch * context) as usize * (shape.kv_heads * shape.head_dim) as usize * 2;
+    if bytes > MOST_POOL_BYTES {
+        return Ok(None);
+    }
+    let items: Vec<u32> = (0..batch).collect();
+    let scene = Scene::new(device, shape, batch, context, 1, &items)?;
+    let partition =
+        Partition::Even(decode_parts(&shape, device.properties().multiprocessors, batch, context));
+    let partial = Buffer::new(device, 4 * partial_numbers(&shape, batch, partition))?;
+    let params = scene.params(shape, partial.at());
+    // SAFETY: shapes as allocated.
+    let us = time_us(device.as_ref(), &mut || unsafe {
+        decode(device.as_ref(), &shape, partition, params, batch)
+    })?;
+    Ok(Some((us, 2.0 * bytes as f64)))
+}
+
+fn prefill_us(device: &Arc<dyn Device>, shape: AttentionShape, tokens: u32) -> Result<f64, CudaError> {
+    let rows = prefill_rows(&shape).expect("a shape with a kernel");
+    // The longest tiles first, so that none is left over at the end.
+    let starts = (0..tokens).step_by(rows as usize).rev();
+    let items: Vec<u32> = starts.flat_map(|start| [start, rows.min(tokens - start)]).collect();
+    let scene = Scene::new(device, shape, 1, tokens, tokens, &items)?;
+    let (params, tiles) = (scene.params(shape, 0), items.len() as u32 / 2);
+    // SAFETY: shapes as allocated.
+    time_us(device.as_ref(), &mut || unsafe { prefill(device.as_ref(), &shape, params, tiles) })
+}
+
+fn product_us(
+    device: &Arc<dyn Device>,
+    kind: ProductKind,
+    [rows, inputs, outputs]: [u32; 3],
+) -> Result<f64, CudaError> {
+    let ty = Type::Bf16;
+    let (x, w) = (
+        random(device, ty, (rows * inputs) as usize)?,
+        random(device, ty, outputs as usize * inputs as usize)?,
+    );
+    let y = Buffer::new(device, rows as usize * outputs as usize * 2)?;
+    let params = ProductParams { x: x.at(), w: w.at(), y: y.at(), rows, inputs, outputs, out_f32: 0 };
+    // SAFETY: shapes as allocated.
+    time_us(device.as_ref(), &mut || unsafe { product(device.as_ref(), ty, kind, &params) })
+}
+
+fn sample_us(
+    device: &Arc<dyn Device>,
+    rows: u32,
+    vocab: u32,
+    temperature: f32,
+    top_p: f32,
+) -> Result<f64, CudaError> {
+    let logits = random(device, Type::F32, (rows * vocab) as usize)?;
+    let draws: Vec<u8> = (0..rows)
+        .flat_map(|row| {
+            let draw = SampleRow { row, temperature, top_p, uniform: 0.5, ..SampleRow::NOTHING };
+            draw.as_bytes().to_vec()
+        })
+        .collect();
+    let draws = Buffer::from_bytes(device, &draws)?;
+    let (lists, seen) = (
+        Buffer::from_indexes(device, &[0])?,
+        Buffer::new(device, rows as usize * vocab.div_ceil(32) as usize * 4)?,
+    );
+    seen.fill(0)?;
+    let out = Buffer::new(device, rows as usize * 4)?;
+    let params = SampleParams {
+        logits: logits.at(),
+        rows: draws.at(),
+        tokens: lists.at(),
+        seen: seen.at(),
+        out: out.at(),
+        vocab,
+        soft_cap: 0.0,
+    };
+    // SAFETY: shapes as allocated.
+    time_us(device.as_ref(), &mut || unsafe { sample(device.as_ref(), &params, rows) })
+}

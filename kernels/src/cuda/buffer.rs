@@ -1,0 +1,161 @@
+//! Memory with an owner: on the device, and pinned memory of the host.
+
+use std::sync::Arc;
+
+use super::device::{Device, Type};
+use super::error::CudaError;
+
+/// Memory on a device; given back when dropped.
+pub struct Buffer {
+    device: Arc<dyn Device>,
+    at: u64,
+    bytes: usize,
+}
+
+impl Buffer {
+    /// Memory with undefined content.
+    ///
+    /// # Errors
+    /// Where there is not enough.
+    pub fn new(device: &Arc<dyn Device>, bytes: usize) -> Result<Self, CudaError> {
+        let bytes = bytes.max(16);
+        let at = device.allocate(bytes)?;
+        Ok(Self { device: Arc::clone(device), at, bytes })
+    }
+
+    /// Memory with these bytes.
+    ///
+    /// # Errors
+    /// Where there is not enough, or the copy fails.
+    pub fn from_bytes(device: &Arc<dyn Device>, bytes: &[u8]) -> Result<Self, CudaError> {
+        let buffer = Self::new(device, bytes.len())?;
+        buffer.write(0, bytes)?;
+        Ok(buffer)
+    }
+
+    /// Memory with these numbers, rounded to a type.
+    ///
+    /// # Errors
+    /// As [`Buffer::from_bytes`].
+    pub fn from_numbers(device: &Arc<dyn Device>, ty: Type, numbers: &[f32]) -> Result<Self, CudaError> {
+        let mut bytes = Vec::with_capacity(numbers.len() * ty.bytes());
+        numbers.iter().for_each(|number| ty.write(*number, &mut bytes));
+        Self::from_bytes(device, &bytes)
+    }
+
+    /// Memory with these indexes.
+    ///
+    /// # Errors
+    /// As [`Buffer::from_bytes`].
+    pub fn from_indexes(device: &Arc<dyn Device>, indexes: &[u32]) -> Result<Self, CudaError> {
+        let bytes: Vec<u8> = indexes.iter().flat_map(|index| index.to_ne_bytes()).collect();
+        Self::from_bytes(device, &bytes)
+    }
+
+    /// Its address on the device.
+    pub fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// How large it is.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Overwrites a part.
+    ///
+    /// # Errors
+    /// Where the copy fails.
+    ///
+    /// # Panics
+    /// Where the part doesn't lie inside.
+    pub fn write(&self, start: usize, bytes: &[u8]) -> Result<(), CudaError> {
+        assert!(start + bytes.len() <= self.bytes, "{} bytes at {start} of {}", bytes.len(), self.bytes);
+        // SAFETY: inside this allocation.
+        unsafe { self.device.copy_in(self.at + start as u64, bytes) }
+    }
+
+    /// The first bytes, after everything before is done.
+    ///
+    /// # Errors
+    /// Where something before, or the copy, failed.
+    ///
+    /// # Panics
+    /// Where it isn't that large.
+    pub fn read(&self, bytes: usize) -> Result<Vec<u8>, CudaError> {
+        assert!(bytes <= self.bytes, "{bytes} bytes of {}", self.bytes);
+        let mut data = vec![0; bytes];
+        // SAFETY: inside this allocation; `data` lives until the wait is over.
+        unsafe { self.device.copy_out(self.at, &mut data) }?;
+        self.device.wait()?;
+        Ok(data)
+    }
+
+    /// The first numbers.
+    ///
+    /// # Errors
+    /// As [`Buffer::read`].
+    pub fn read_numbers(&self, ty: Type, count: usize) -> Result<Vec<f32>, CudaError> {
+        Ok(ty.read(&self.read(count * ty.bytes())?))
+    }
+
+    /// Sets all bytes.
+    ///
+    /// # Errors
+    /// Where the device refuses.
+    pub fn fill(&self, byte: u8) -> Result<(), CudaError> {
+        // SAFETY: inside this allocation.
+        unsafe { self.device.fill(self.at, byte, self.bytes) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: allocated by this device. Launches that use it come before, in the device's order.
+        unsafe { self.device.free(self.at, self.bytes) };
+    }
+}
+
+/// Pinned memory of the host; given back when dropped.
+pub struct HostBuffer {
+    device: Arc<dyn Device>,
+    at: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: plain memory with one owner.
+unsafe impl Send for HostBuffer {}
+
+impl HostBuffer {
+    /// Zeroed memory.
+    ///
+    /// # Errors
+    /// Where there is not enough.
+    pub fn new(device: &Arc<dyn Device>, bytes: usize) -> Result<Self, CudaError> {
+        let bytes = bytes.max(16);
+        let at = device.allocate_host(bytes)?;
+        // SAFETY: just allocated with this size.
+        unsafe { std::ptr::write_bytes(at, 0, bytes) };
+        Ok(Self { device: Arc::clone(device), at, bytes })
+    }
+
+    /// The memory. A copy that is under way must not be disturbed: `wait` first.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: allocated with this size and initialized.
+        unsafe { std::slice::from_raw_parts(self.at, self.bytes) }
+    }
+
+    /// The memory, to write. As for [`HostBuffer::bytes`].
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: allocated with this size and initialized; borrowed alone.
+        unsafe { std::slice::from_raw_parts_mut(self.at, self.bytes) }
+    }
+}
+
+impl Drop for HostBuffer {
+    fn drop(&mut self) {
+        let _ = self.device.wait();
+        // SAFETY: allocated by this device; no copy is under way after the wait.
+        unsafe { self.device.free_host(self.at, self.bytes) };
+    }
+}

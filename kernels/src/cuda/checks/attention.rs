@@ -1,0 +1,261 @@
+//! Attention through block tables.
+
+use std::sync::Arc;
+
+use super::support::{Effort, Random, close, indexes, numbers, poisoned, said, tolerance};
+use crate::AttentionParams as Rules;
+use crate::cuda::{self, AttentionParams, AttentionShape, Buffer, Device, NONE, Partition, Type};
+use crate::reference;
+
+const TYPES: [Type; 3] = [Type::F32, Type::Bf16, Type::F16];
+const WIDTHS: [usize; 9] = [16, 20, 32, 64, 80, 96, 128, 192, 256];
+
+/// Sequences in a scattered pool, and tokens of theirs that attend.
+struct Scene {
+    shape: AttentionShape,
+    rules: Rules,
+    block_size: usize,
+    /// Of each sequence: keys and values, `[head][position][dimension]`.
+    contexts: Vec<[Vec<f32>; 2]>,
+    lens: Vec<usize>,
+    /// Of each token: its sequence and position, sequence by sequence in order.
+    tokens: Vec<(usize, usize)>,
+    q: Vec<f32>,
+    q_stride: usize,
+    on_device: [Buffer; 6],
+}
+
+impl Scene {
+    /// `tails[i]` tokens at the end of sequence `i` of `lens[i]` attend.
+    fn new(
+        device: &Arc<dyn Device>,
+        random: &mut Random,
+        shape: AttentionShape,
+        lens: Vec<usize>,
+        tails: &[usize],
+    ) -> Result<Self, String> {
+        let AttentionShape { ty, heads, kv_heads, head_dim } = shape;
+        let (heads, kv_heads, width) = (heads as usize, kv_heads as usize, head_dim as usize);
+        let block_size = random.one_of(&[1, 5, 16, 16, 32, 48]);
+        let window = random.one_of(&[0, 0, 1, 7, 16, 40]);
+        let soft_cap = random.one_of(&[0.0, 0.0, 2.0]);
+        let rules = Rules {
+            heads,
+            scale: 1.5 / (width as f32).sqrt(),
+            soft_cap: (soft_cap > 0.0).then_some(soft_cap),
+            window: (window > 0).then_some(window),
+        };
+        let blocks: usize = lens.iter().map(|len| len.div_ceil(block_size)).sum::<usize>() + 2;
+        let mut free: Vec<u32> = (0..blocks as u32).collect();
+        for i in (1..free.len()).rev() {
+            free.swap(i, random.size(0, i));
+        }
+        let pool = blocks * block_size * kv_heads * width;
+        let mut pools = [vec![f32::NAN; pool], vec![f32::NAN; pool]];
+        let (mut contexts, mut tables, mut starts) = (Vec::new(), Vec::new(), Vec::new());
+        for len in &lens {
+            let table: Vec<u32> =
+                (0..len.div_ceil(block_size)).map(|_| free.pop().expect("enough blocks")).collect();
+            let context = [0, 1].map(|_| random.numbers(ty, kv_heads * len * width));
+            for (pool, numbers) in pools.iter_mut().zip(&context) {
+                for (place, row) in numbers.chunks(width).enumerate() {
+                    let (head, position) = (place / len, place % len);
+                    let block = table[position / block_size] as usize;
+                    let start = ((block * kv_heads + head) * block_size + position % block_size) * width;
+                    pool[start..start + width].copy_from_slice(row);
+                }
+            }
+            contexts.push(context);
+            starts.push(tables.len() as u32);
+            tables.extend(table);
+        }
+        let tokens: Vec<(usize, usize)> = (lens.iter().zip(tails).enumerate())
+            .flat_map(|(sequence, (len, tail))| (len - tail..*len).map(move |position| (sequence, position)))
+            .collect();
+        // Queries are a part of wider rows, as after a projection.
+        let q_stride = heads * width + 8 * random.size(0, 2);
+        let q = random.numbers(ty, tokens.len() * q_stride);
+        let positions: Vec<u32> = tokens.iter().map(|(_, position)| *position as u32).collect();
+        let spans: Vec<u32> = tokens.iter().map(|(sequence, _)| starts[*sequence]).collect();
+        let on_device = [
+            numbers(device, ty, &q)?,
+            numbers(device, ty, &pools[0])?,
+            numbers(device, ty, &pools[1])?,
+            indexes(device, &positions)?,
+            indexes(device, &spans)?,
+            indexes(device, &tables)?,
+        ];
+        Ok(Self { shape, rules, block_size, contexts, lens, tokens, q, q_stride, on_device })
+    }
+
+    fn params(&self, items: &Buffer, out: &Buffer, partial: &Buffer) -> AttentionParams {
+        let [q, keys, values, positions, tables, blocks] = self.on_device.each_ref().map(Buffer::at);
+        AttentionParams {
+            q,
+            keys,
+            values,
+            out: out.at(),
+            partial: partial.at(),
+            positions,
+            tables,
+            blocks,
+            items: items.at(),
+            q_stride: self.q_stride as u32,
+            block_size: self.block_size as u32,
+            window: self.rules.window.unwrap_or(0),
+            scale: self.rules.scale,
+            soft_cap: self.rules.soft_cap.unwrap_or(0.0),
+            ..AttentionParams::default()
+        }
+    }
+
+    fn out_numbers(&self) -> usize {
+        self.tokens.len() * (self.shape.heads * self.shape.head_dim) as usize
+    }
+
+    fn want(&self) -> Vec<f32> {
+        let (heads, width) = (self.shape.heads as usize, self.shape.head_dim as usize);
+        let group = heads / self.shape.kv_heads as usize;
+        let mut want = Vec::with_capacity(self.out_numbers());
+        for (token, (sequence, position)) in self.tokens.iter().enumerate() {
+            let len = self.lens[*sequence];
+            let [keys, values] = &self.contexts[*sequence];
+            for head in 0..heads {
+                let q = &self.q[token * self.q_stride + head * width..][..width];
+                let part = head / group * len * width..(head / group + 1) * len * width;
+                let (keys, values) = (&keys[part.clone()], &values[part]);
+                want.extend(reference::attention(q, keys, values, *position as u32, &self.rules));
+            }
+        }
+        want
+    }
+
+    fn decode(
+        &self,
+        device: &Arc<dyn Device>,
+        partition: Partition,
+        items: &[u32],
+    ) -> Result<Vec<f32>, String> {
+        let (ty, out) = (self.shape.ty, poisoned(device, self.shape.ty, self.out_numbers())?);
+        let numbers = cuda::partial_numbers(&self.shape, items.len() as u32, partition);
+        let partial = poisoned(device, Type::F32, numbers)?;
+        let list = indexes(device, items)?;
+        let params = self.params(&list, &out, &partial);
+        // SAFETY: shapes as allocated.
+        unsafe { cuda::decode(device.as_ref(), &self.shape, partition, params, items.len() as u32) }
+            .map_err(said)?;
+        out.read_numbers(ty, self.out_numbers()).map_err(said)
+    }
+
+    /// Prefills in tiles of at most `most` tokens.
+    fn prefill(
+        &self,
+        device: &Arc<dyn Device>,
+        most: usize,
+        random: &mut Random,
+    ) -> Result<Vec<f32>, String> {
+        let rows = cuda::prefill_rows(&self.shape).expect("a shape with a kernel") as usize;
+        let (mut tiles, mut token) = (vec![NONE, 0], 0);
+        while token < self.tokens.len() {
+            let sequence = self.tokens[token].0;
+            let left = self.tokens[token..].iter().take_while(|(s, _)| *s == sequence).count();
+            let count = left.min(rows).min(random.size(1, most));
+            tiles.extend([token as u32, count as u32]);
+            token += count;
+        }
+        let (ty, out) = (self.shape.ty, poisoned(device, self.shape.ty, self.out_numbers())?);
+        let list = indexes(device, &tiles)?;
+        let params = self.params(&list, &out, &list);
+        // SAFETY: shapes as allocated.
+        unsafe { cuda::prefill(device.as_ref(), &self.shape, params, tiles.len() as u32 / 2) }
+            .map_err(said)?;
+        out.read_numbers(ty, self.out_numbers()).map_err(said)
+    }
+
+    fn check(&self, got: &[f32], want: &[f32], how: &str) -> Result<(), String> {
+        let what = format!(
+            "{:?}, blocks of {}, {:?}, {how}, contexts {:?}",
+            self.shape, self.block_size, self.rules, self.lens
+        );
+        close(got, want, self.shape.head_dim as usize, tolerance(self.shape.ty), &what)
+    }
+}
+
+fn shape(random: &mut Random, ty: Type, width: usize, most_group: usize) -> AttentionShape {
+    let kv_heads = random.size(1, 3) as u32;
+    let group = random.size(1, most_group) as u32;
+    AttentionShape { ty, heads: kv_heads * group, kv_heads, head_dim: width as u32 }
+}
+
+pub(super) fn decode(
+    device: &Arc<dyn Device>,
+    effort: Effort,
+    random: &mut Random,
+) -> Result<String, String> {
+    for ty in TYPES {
+        for width in WIDTHS {
+            let most_group = random.one_of(&[8, 8, 8, 20]);
+            let shape = shape(random, ty, width, most_group);
+            let most = effort.pick(130, 3_000);
+            let lens = vec![1, random.size(1, 17), random.size(1, most)];
+            let scene = Scene::new(device, random, shape, lens, &[1, 1, 1])?;
+            let want = scene.want();
+            // Padding at the end, and in an order of its own.
+            let items = [2, 0, 1, NONE];
+            for parts in [1, random.size(2, 5) as u32, 40] {
+                let got = scene.decode(device, Partition::Even(parts), &items)?;
+                scene.check(&got, &want, &format!("{parts} parts"))?;
+            }
+        }
+    }
+    Ok("three types, nine widths, 1 to 40 parts, windows, soft caps, contexts from 1 on".to_owned())
+}
+
+/// In fixed parts, a token's bits don't depend on who else is there.
+pub(super) fn fixed_parts(
+    device: &Arc<dyn Device>,
+    effort: Effort,
+    random: &mut Random,
+) -> Result<String, String> {
+    for ty in [Type::Bf16, Type::F16] {
+        let width = random.one_of(&WIDTHS);
+        let shape = shape(random, ty, width, 8);
+        let most = effort.pick(150, 2_000);
+        let lens = vec![random.size(1, most), random.size(1, most)];
+        let scene = Scene::new(device, random, shape, lens, &[1, 1])?;
+        let fixed = Partition::Fixed { tokens: 64, longest: most as u32 };
+        let (together, alone) = (scene.decode(device, fixed, &[0, 1])?, scene.decode(device, fixed, &[1])?);
+        scene.check(&together, &scene.want(), "fixed parts")?;
+        let half = together.len() / 2;
+        if together[half..] != alone[half..] {
+            return Err(format!("{shape:?}: a token's bits differ alone"));
+        }
+    }
+    Ok("two types; bits of a token alone and beside another".to_owned())
+}
+
+pub(super) fn prefill(
+    device: &Arc<dyn Device>,
+    effort: Effort,
+    random: &mut Random,
+) -> Result<String, String> {
+    for ty in [Type::Bf16, Type::F16] {
+        for width in [32, 64, 80, 96, 128, 256] {
+            let most_group = random.one_of(&[8, 8, 8, 40]);
+            let shape = shape(random, ty, width, most_group);
+            let most = effort.pick(100, 1_500);
+            let lens = vec![1, random.size(1, 20), random.size(1, most)];
+            let tails: Vec<usize> =
+                lens.iter().map(|len| random.size(1, (*len).min(effort.pick(40, 600)))).collect();
+            let scene = Scene::new(device, random, shape, lens, &tails)?;
+            let want = scene.want();
+            let whole = scene.prefill(device, 64, random)?;
+            scene.check(&whole, &want, "prefill")?;
+            if scene.prefill(device, 3, random)? != whole {
+                return Err(format!("{shape:?}: bits depend on how the prompt was cut"));
+            }
+        }
+    }
+    Ok("two types, six widths, up to 40 queries a key, windows, soft caps; two ways of cutting bit by bit"
+        .to_owned())
+}

@@ -1,0 +1,51 @@
+//! Every kernel against [`crate::reference`], on random shapes with ragged edges: outputs and unused places of the pool
+//! hold NaN beforehand. The same checks run on the emulator in the test suite and on a GPU in `infer gpu-check`.
+
+mod attention;
+mod product;
+mod sample;
+mod small;
+mod support;
+
+use std::sync::Arc;
+
+use super::device::Device;
+
+pub use support::{Effort, Random};
+
+type Run = fn(&Arc<dyn Device>, Effort, &mut Random) -> Result<String, String>;
+
+/// One check. It answers with what it covered, or with what was wrong, its seed included.
+pub struct Check {
+    /// What is checked.
+    pub name: &'static str,
+    run: Run,
+}
+
+impl Check {
+    /// Runs it with one seed.
+    ///
+    /// # Errors
+    /// Names the seed, the shape and the first difference.
+    pub fn run(&self, device: &Arc<dyn Device>, effort: Effort, seed: u64) -> Result<String, String> {
+        (self.run)(device, effort, &mut Random::new(seed)).map_err(|wrong| format!("seed {seed}: {wrong}"))
+    }
+}
+
+/// All checks, cheapest first.
+pub fn all() -> &'static [Check] {
+    &[
+        Check { name: "embedding gather", run: small::embed },
+        Check { name: "gated activations", run: small::gated },
+        Check { name: "residual and norm", run: small::add_norm },
+        Check { name: "block copies", run: small::copy_blocks },
+        Check { name: "rope, head norms and KV writes", run: small::kv_write },
+        Check { name: "products", run: product::products },
+        Check { name: "products row by row", run: product::rows_alone },
+        Check { name: "decode attention", run: attention::decode },
+        Check { name: "decode attention in fixed parts", run: attention::fixed_parts },
+        Check { name: "prefill attention", run: attention::prefill },
+        Check { name: "sampling", run: sample::draws },
+        Check { name: "sampling of broken logits", run: sample::broken },
+    ]
+}

@@ -1,0 +1,98 @@
+//! Matrix products.
+
+use std::sync::Arc;
+
+use super::support::{Effort, Random, close, numbers, poisoned, rounded, said, tolerance};
+use crate::cuda::{Device, ProductKind, ProductParams, Type, product};
+use crate::reference;
+
+pub(super) fn products(
+    device: &Arc<dyn Device>,
+    effort: Effort,
+    random: &mut Random,
+) -> Result<String, String> {
+    let kinds = [ProductKind::Fastest, ProductKind::RowByRow, ProductKind::Own, ProductKind::Vendor];
+    for ty in [Type::F32, Type::Bf16, Type::F16] {
+        for kind in kinds {
+            for rows in [1, random.size(2, 8), random.size(9, 16), random.size(17, 32), random.size(33, 140)]
+            {
+                let most = effort.pick(200, 3_000);
+                let outputs = random.size(1, most);
+                // Every third is a width that fragments can't take.
+                let inputs =
+                    if random.size(0, 2) == 0 { random.size(1, most) } else { 8 * random.size(1, most / 8) };
+                let out_f32 = random.size(0, 1) == 1;
+                let what = format!("{ty:?} {kind:?} {rows} x {outputs} x {inputs}, out in f32: {out_f32}");
+                let (x, w) = (random.numbers(ty, rows * inputs), random.numbers(ty, outputs * inputs));
+                let out_ty = if out_f32 { Type::F32 } else { ty };
+                let got = run(device, ty, kind, [&x, &w], [rows, inputs, outputs], out_f32)
+                    .map_err(|wrong| format!("{what}: {wrong}"))?;
+                // Single sums may cancel, so a row's error is measured against the size that its sums have.
+                let want = reference::matmul(&x, &w, inputs);
+                let want: Vec<f32> = want.iter().map(|x| rounded(out_ty, *x)).collect();
+                let size = (inputs as f64 / 9.0).sqrt() * (outputs as f64).sqrt();
+                for (row, (got, want)) in got.chunks(outputs).zip(want.chunks(outputs)).enumerate() {
+                    let error: f64 =
+                        got.iter().zip(want).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>().sqrt()
+                            / size;
+                    if error.is_nan() || error > tolerance(ty) {
+                        close(got, want, outputs, tolerance(ty), &format!("{what}, row {row}"))?;
+                        return Err(format!("{what}, row {row}: error {error:.2e}"));
+                    }
+                }
+            }
+        }
+    }
+    Ok("three types, four ways, 1 to 140 rows, widths that are no multiple of anything".to_owned())
+}
+
+/// A row's bits don't depend on how many rows there are, where that is promised.
+pub(super) fn rows_alone(
+    device: &Arc<dyn Device>,
+    effort: Effort,
+    random: &mut Random,
+) -> Result<String, String> {
+    for ty in [Type::Bf16, Type::F16] {
+        for (kind, most) in [(ProductKind::RowByRow, 150), (ProductKind::Own, 32)] {
+            let (inputs, outputs) =
+                (8 * random.size(1, effort.pick(40, 500)), random.size(1, effort.pick(150, 2_000)));
+            let rows = random.size(2, most);
+            let (x, w) = (random.numbers(ty, rows * inputs), random.numbers(ty, outputs * inputs));
+            let together = run(device, ty, kind, [&x, &w], [rows, inputs, outputs], true)?;
+            let row = random.size(0, rows - 1);
+            let alone = &x[row * inputs..(row + 1) * inputs];
+            let alone = run(device, ty, kind, [alone, &w], [1, inputs, outputs], true)?;
+            if alone[..] != together[row * outputs..(row + 1) * outputs] {
+                return Err(format!(
+                    "{ty:?} {kind:?} {rows} x {outputs} x {inputs}: row {row} differs alone"
+                ));
+            }
+        }
+    }
+    Ok("bits of a row alone and among others".to_owned())
+}
+
+fn run(
+    device: &Arc<dyn Device>,
+    ty: Type,
+    kind: ProductKind,
+    [x, w]: [&[f32]; 2],
+    [rows, inputs, outputs]: [usize; 3],
+    out_f32: bool,
+) -> Result<Vec<f32>, String> {
+    let out_ty = if out_f32 { Type::F32 } else { ty };
+    let (x, w) = (numbers(device, ty, x)?, numbers(device, ty, w)?);
+    let y = poisoned(device, out_ty, rows * outputs)?;
+    let params = ProductParams {
+        x: x.at(),
+        w: w.at(),
+        y: y.at(),
+        rows: rows as u32,
+        inputs: inputs as u32,
+        outputs: outputs as u32,
+        out_f32: u32::from(out_f32),
+    };
+    // SAFETY: shapes as allocated.
+    unsafe { product(device.as_ref(), ty, kind, &params) }.map_err(said)?;
+    y.read_numbers(out_ty, rows * outputs).map_err(said)
+}

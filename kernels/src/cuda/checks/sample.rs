@@ -1,0 +1,236 @@
+//! Drawing tokens: the answer must be one that the rules allow, at the place where the random number points.
+
+use std::sync::Arc;
+
+use super::support::{Effort, Random, indexes, numbers, said};
+use crate::cuda::{Buffer, Device, NONE, SampleParams, SampleRow, Type, sample};
+
+/// What f32 exponentials and shares leave of a place between 0 and 1.
+const ROOM: f64 = 2e-5;
+
+/// A row to draw, and its lists.
+struct Wish {
+    logits: Vec<f32>,
+    row: SampleRow,
+    history: Vec<u32>,
+    forbidden: Vec<u32>,
+    /// Added before the repetition penalty; taken after it.
+    bias: Vec<(u32, f32)>,
+    less: Vec<(u32, f32)>,
+}
+
+pub(super) fn draws(device: &Arc<dyn Device>, effort: Effort, random: &mut Random) -> Result<String, String> {
+    for vocab in [1, random.size(2, 40), random.size(300, effort.pick(3_000, 160_000))] {
+        let mut wishes = Vec::new();
+        for case in 0..effort.pick(12, 60) {
+            let steps = random.one_of(&[3.0, 1_000_000.0]);
+            let logits = random.numbers(Type::F32, vocab);
+            // Few steps make many equal logits.
+            let mut logits: Vec<f32> = logits.iter().map(|x| (x * steps).round() / steps * 12.0).collect();
+            if case % 3 == 1 {
+                let at = random.size(0, vocab - 1);
+                logits
+                    .iter_mut()
+                    .enumerate()
+                    .filter(|(i, _)| i % 3 == 0 && *i != at)
+                    .for_each(|(_, x)| *x = f32::NEG_INFINITY);
+            }
+            let list = |random: &mut Random, most: usize| -> Vec<u32> {
+                (0..random.size(0, most)).map(|_| random.size(0, vocab + 2) as u32).collect()
+            };
+            let (history, forbidden) =
+                (list(random, 30), if vocab > 10 { list(random, 3) } else { Vec::new() });
+            let row = SampleRow {
+                row: 0,
+                top_k: random.one_of(&[0, 0, 1, 2, 7, 50, 1 << 20]),
+                temperature: random.one_of(&[0.0, 0.3, 1.0, 1.0, 4.0]),
+                top_p: random.one_of(&[1.0, 1.0, 0.95, 0.5, 1e-6]),
+                min_p: random.one_of(&[0.0, 0.0, 0.0, 0.05, 0.9]),
+                penalty: random.one_of(&[1.0, 1.3, 0.8]),
+                uniform: random.unit(),
+                ..SampleRow::NOTHING
+            };
+            let pairs = |random: &mut Random| -> Vec<(u32, f32)> {
+                let step = random.size(1, vocab);
+                let tokens = (0..vocab as u32 + 2).step_by(step).take(random.size(0, 5));
+                tokens.map(|token| (token, 4.0 * random.unit() - 2.0)).collect()
+            };
+            let (bias, less) = (pairs(random), pairs(random));
+            wishes.push(Wish { logits, row, history, forbidden, bias, less });
+        }
+        let soft_cap = random.one_of(&[0.0, 5.0]);
+        for (index, (wish, token)) in wishes.iter().zip(run(device, &wishes, vocab, soft_cap)?).enumerate() {
+            allowed(wish, token, soft_cap)
+                .map_err(|wrong| format!("vocabulary {vocab}, row {index}, {:?}: {wrong}", wish.row))?;
+        }
+    }
+    Ok("greedy, temperatures, top-k, top-p, penalties, forbidden tokens, equal logits".to_owned())
+}
+
+pub(super) fn broken(device: &Arc<dyn Device>, _: Effort, random: &mut Random) -> Result<String, String> {
+    let vocab = random.size(2, 2_000);
+    let wish = |logits| Wish {
+        logits,
+        row: SampleRow { row: 0, temperature: 1.0, uniform: 0.5, ..SampleRow::NOTHING },
+        history: Vec::new(),
+        forbidden: Vec::new(),
+        bias: Vec::new(),
+        less: Vec::new(),
+    };
+    let mut wishes = vec![wish(vec![f32::NEG_INFINITY; vocab])];
+    for bad in [f32::NAN, f32::INFINITY] {
+        let mut logits = random.numbers(Type::F32, vocab);
+        logits[random.size(0, vocab - 1)] = bad;
+        wishes.push(wish(logits));
+    }
+    match run(device, &wishes, vocab, 0.0)?.iter().position(|token| *token != NONE) {
+        Some(row) => Err(format!("row {row} drew a token")),
+        None => Ok("nothing is drawn from NaN, infinity or nothing".to_owned()),
+    }
+}
+
+fn run(device: &Arc<dyn Device>, wishes: &[Wish], vocab: usize, soft_cap: f32) -> Result<Vec<u32>, String> {
+    let (mut tokens, mut rows, mut logits) = (vec![0], Vec::new(), Vec::new());
+    for (index, wish) in wishes.iter().enumerate() {
+        logits.extend_from_slice(&wish.logits);
+        let row = SampleRow {
+            row: index as u32,
+            history_start: tokens.len() as u32,
+            history_len: wish.history.len() as u32,
+            forbidden_start: (tokens.len() + wish.history.len()) as u32,
+            forbidden_len: wish.forbidden.len() as u32,
+            bias_start: (tokens.len() + wish.history.len() + wish.forbidden.len()) as u32,
+            bias_len: wish.bias.len() as u32,
+            less_start: (tokens.len() + wish.history.len() + wish.forbidden.len() + 2 * wish.bias.len())
+                as u32,
+            less_len: wish.less.len() as u32,
+            ..wish.row
+        };
+        tokens.extend(wish.history.iter().chain(&wish.forbidden));
+        tokens.extend(
+            wish.bias.iter().chain(&wish.less).flat_map(|(token, number)| [*token, number.to_bits()]),
+        );
+        rows.extend_from_slice(row.as_bytes());
+    }
+    rows.extend_from_slice(SampleRow::NOTHING.as_bytes());
+    let count = wishes.len() + 1;
+    let seen_words = vocab.div_ceil(32) * count;
+    let (logits, rows) =
+        (numbers(device, Type::F32, &logits)?, Buffer::from_bytes(device, &rows).map_err(said)?);
+    let (tokens, seen) = (indexes(device, &tokens)?, indexes(device, &vec![0; seen_words])?);
+    let out = indexes(device, &vec![7_777_777; count])?;
+    let params = SampleParams {
+        logits: logits.at(),
+        rows: rows.at(),
+        tokens: tokens.at(),
+        seen: seen.at(),
+        out: out.at(),
+        vocab: vocab as u32,
+        soft_cap,
+    };
+    // SAFETY: shapes as allocated.
+    unsafe { sample(device.as_ref(), &params, count as u32) }.map_err(said)?;
+    let words = |buffer: &Buffer, count: usize| -> Result<Vec<u32>, String> {
+        let bytes = buffer.read(4 * count).map_err(said)?;
+        Ok(bytes.chunks_exact(4).map(|b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]])).collect())
+    };
+    if words(&seen, seen_words)?.iter().any(|word| *word != 0) {
+        return Err("marks of seen tokens were left behind".to_owned());
+    }
+    let mut drawn = words(&out, count)?;
+    match drawn.pop() {
+        Some(7_777_777) => Ok(drawn),
+        _ => Err("padding was written".to_owned()),
+    }
+}
+
+/// Whether a token may be the answer.
+fn allowed(wish: &Wish, token: u32, soft_cap: f32) -> Result<(), String> {
+    let mut logits = wish.logits.clone();
+    if soft_cap > 0.0 {
+        logits.iter_mut().for_each(|x| *x = soft_cap * (*x / soft_cap).tanh());
+    }
+    for (token, bias) in &wish.bias {
+        if let Some(logit) = logits.get_mut(*token as usize) {
+            *logit += bias;
+        }
+    }
+    for token in &wish.forbidden {
+        if let Some(logit) = logits.get_mut(*token as usize) {
+            *logit = f32::NEG_INFINITY;
+        }
+    }
+    let mut seen: Vec<u32> = wish.history.clone();
+    seen.sort_unstable();
+    seen.dedup();
+    for token in seen {
+        if let Some(x) = logits.get_mut(token as usize) {
+            *x = if *x > 0.0 { *x / wish.row.penalty } else { *x * wish.row.penalty };
+        }
+    }
+    for (token, less) in &wish.less {
+        if let Some(logit) = logits.get_mut(*token as usize) {
+            *logit -= less;
+        }
+    }
+    let mut order: Vec<u32> =
+        (0..logits.len() as u32).filter(|t| logits[*t as usize] > f32::NEG_INFINITY).collect();
+    let limited = wish.row.top_k != 0 && (wish.row.top_k as usize) < logits.len()
+        || wish.row.top_p < 1.0
+        || wish.row.min_p > 0.0;
+    let likelier = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
+    let best = order.iter().copied().min_by(|a, b| likelier(a, b));
+    let greedy = wish.row.temperature <= 0.0 || wish.row.top_k == 1;
+    let Some(best) = best else {
+        return if token == NONE { Ok(()) } else { Err(format!("token {token} where there is none")) };
+    };
+    if greedy {
+        // tanh of the device may order near-equal logits otherwise.
+        let near = logits.get(token as usize).is_some_and(|x| logits[best as usize] - x <= 1e-5 * soft_cap);
+        return if token == best || (soft_cap > 0.0 && near) {
+            Ok(())
+        } else {
+            Err(format!("{token} instead of {best}"))
+        };
+    }
+    let largest = f64::from(logits[best as usize]);
+    let weight =
+        |t: &u32| ((f64::from(logits[*t as usize]) - largest) / f64::from(wish.row.temperature)).exp();
+    if wish.row.min_p > 0.0 {
+        order.retain(|t| weight(t) >= f64::from(wish.row.min_p));
+    }
+    if limited {
+        order.sort_unstable_by(likelier);
+    }
+    if wish.row.top_k > 0 {
+        order.truncate(wish.row.top_k as usize);
+    }
+    let largest = f64::from(logits[best as usize]);
+    let weight =
+        |t: &u32| ((f64::from(logits[*t as usize]) - largest) / f64::from(wish.row.temperature)).exp();
+    let mut total: f64 = order.iter().map(weight).sum();
+    if wish.row.top_p < 1.0 {
+        let goal = f64::from(wish.row.top_p) * total;
+        let mut reached = 0.0;
+        let last = order.iter().position(|t| {
+            reached += weight(t);
+            reached >= goal * (1.0 - ROOM)
+        });
+        order.truncate(last.map_or(order.len(), |last| last + 1));
+        total = order.iter().map(weight).sum();
+    }
+    let place = order
+        .iter()
+        .position(|t| *t == token)
+        .ok_or_else(|| format!("token {token} is not among the {} allowed", order.len()))?;
+    let before: f64 = order[..place].iter().map(weight).sum::<f64>() / total;
+    let after = before + weight(&token) / total;
+    let at = f64::from(wish.row.uniform);
+    // With equal logits and a soft cap, the device's order may differ from this one: the share must be there all the same.
+    let room = if soft_cap > 0.0 { 1.0 } else { ROOM + if wish.row.top_p < 1.0 { 1e-3 } else { 0.0 } };
+    if before - room <= at && at <= after + room {
+        Ok(())
+    } else {
+        Err(format!("token {token} has {before} to {after}, the number is {at}"))
+    }
+}

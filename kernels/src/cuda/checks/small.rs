@@ -1,0 +1,279 @@
+//! Embedding, activations, norms, block copies, KV writes.
+
+use std::sync::Arc;
+
+use super::support::{Effort, Random, close, indexes, numbers, poisoned, rounded, said, tolerance};
+use crate::Activation;
+use crate::cuda::{Buffer, Device, KvWriteParams, NONE, Norm, Pools, Type};
+use crate::cuda::{add_norm as launch_norm, copy_blocks as launch_copy, embed as launch_embed};
+use crate::cuda::{gated as launch_gated, kv_write as launch_kv_write};
+use crate::reference;
+
+const TYPES: [Type; 3] = [Type::F32, Type::Bf16, Type::F16];
+
+pub(super) fn embed(device: &Arc<dyn Device>, effort: Effort, random: &mut Random) -> Result<String, String> {
+    for ty in TYPES {
+        let (width, vocab) = (random.size(1, effort.pick(300, 4_096)), random.size(1, 500));
+        let count = random.size(1, effort.pick(9, 300));
+        let table = random.numbers(ty, vocab * width);
+        let mut tokens: Vec<u32> = (0..count).map(|_| random.size(0, vocab - 1) as u32).collect();
+        tokens[0] = NONE;
+        let scale = 3.5;
+        let (on_device, given) = (numbers(device, ty, &table)?, indexes(device, &tokens)?);
+        let out = poisoned(device, Type::F32, count * width)?;
+        let places = [on_device.at(), given.at(), out.at()];
+        // SAFETY: shapes as allocated.
+        unsafe { launch_embed(device.as_ref(), ty, places, width as u32, scale, count as u32) }
+            .map_err(said)?;
+        let want: Vec<f32> = tokens
+            .iter()
+            .flat_map(|token| {
+                (0..width)
+                    .map(|i| if *token == NONE { 0.0 } else { table[*token as usize * width + i] * scale })
+            })
+            .collect();
+        let got = out.read_numbers(Type::F32, count * width).map_err(said)?;
+        if got != want {
+            return Err(format!("{ty:?}, {count} rows of {width}: the rows differ"));
+        }
+    }
+    Ok("three types, padding".to_owned())
+}
+
+pub(super) fn gated(device: &Arc<dyn Device>, effort: Effort, random: &mut Random) -> Result<String, String> {
+    for ty in TYPES {
+        for activation in [Activation::Silu, Activation::GeluTanh] {
+            for biased in [false, true] {
+                let (width, rows) =
+                    (random.size(1, effort.pick(1_100, 14_336)), random.size(1, effort.pick(3, 60)));
+                let wide = |x: &mut f32| *x = rounded(ty, *x * 6.0);
+                let mut gate_up = random.numbers(ty, 2 * width * rows);
+                gate_up.iter_mut().for_each(wide);
+                let bias = random.numbers(Type::F32, 2 * width);
+                let (given, biases) = (numbers(device, ty, &gate_up)?, numbers(device, Type::F32, &bias)?);
+                let out = poisoned(device, ty, width * rows)?;
+                let places = [given.at(), if biased { biases.at() } else { 0 }, out.at()];
+                // SAFETY: shapes as allocated.
+                unsafe { launch_gated(device.as_ref(), ty, activation, places, width as u32, rows as u32) }
+                    .map_err(said)?;
+                let plus = |i: usize| if biased { bias[i] } else { 0.0 };
+                let want: Vec<f32> = (0..rows * width)
+                    .map(|at| {
+                        let (row, i) = (at / width, at % width);
+                        let row = &gate_up[2 * row * width..];
+                        reference::gated(activation, row[i] + plus(i), row[width + i] + plus(width + i))
+                    })
+                    .collect();
+                let got = out.read_numbers(ty, width * rows).map_err(said)?;
+                close(&got, &want, width, tolerance(ty), &format!("{ty:?} {activation:?} {rows} x {width}"))?;
+            }
+        }
+    }
+    Ok("three types, two activations, with and without bias".to_owned())
+}
+
+pub(super) fn add_norm(
+    device: &Arc<dyn Device>,
+    effort: Effort,
+    random: &mut Random,
+) -> Result<String, String> {
+    let epsilon = 1e-5;
+    for ty in TYPES {
+        for case in 0..8 {
+            let (with_delta, with_bias, with_norm) = (case & 1 > 0, case & 2 > 0, case & 4 > 0);
+            let (width, tokens) =
+                (random.size(1, effort.pick(700, 8_192)), random.size(1, effort.pick(4, 200)));
+            let residual = random.numbers(Type::F32, width * tokens);
+            let delta = random.numbers(ty, width * tokens);
+            let [bias, delta_weight, weight] = [0; 3].map(|_| random.numbers(Type::F32, width));
+            let select: Vec<u32> = (0..tokens as u32).rev().map(|t| if t == 1 { NONE } else { t }).collect();
+            let selected = random.size(0, 1) == 1;
+            let on_device = |x: &[f32]| numbers(device, Type::F32, x);
+            let (stream, deltas) = (on_device(&residual)?, numbers(device, ty, &delta)?);
+            let (biases, delta_weights, weights) =
+                (on_device(&bias)?, on_device(&delta_weight)?, on_device(&weight)?);
+            let chosen = indexes(device, &select)?;
+            let out = poisoned(device, ty, width * tokens)?;
+            let or_absent = |there: bool, buffer: &Buffer| if there { buffer.at() } else { 0 };
+            let norm = Norm {
+                residual: stream.at(),
+                delta: or_absent(with_delta, &deltas),
+                delta_bias: or_absent(with_bias, &biases),
+                delta_norm: or_absent(with_norm, &delta_weights),
+                weight: weights.at(),
+                out: out.at(),
+                select: or_absent(selected, &chosen),
+                width: width as u32,
+                epsilon,
+            };
+            // SAFETY: shapes as allocated.
+            unsafe { launch_norm(device.as_ref(), ty, norm, tokens as u32) }.map_err(said)?;
+            let what = format!("{ty:?} {tokens} x {width}, case {case}, selected {selected}");
+            let got = out.read_numbers(ty, width * tokens).map_err(said)?;
+            let stream = stream.read_numbers(Type::F32, width * tokens).map_err(said)?;
+            for row in 0..tokens {
+                let token = if selected { select[row] } else { row as u32 };
+                let got = &got[row * width..(row + 1) * width];
+                if token == NONE {
+                    if got.iter().any(|x| !x.is_nan()) {
+                        return Err(format!("{what}: padding was written"));
+                    }
+                    continue;
+                }
+                let span = token as usize * width..(token as usize + 1) * width;
+                let mut x = residual[span.clone()].to_vec();
+                if with_delta {
+                    let mut added: Vec<f32> = delta[span.clone()].to_vec();
+                    if with_bias {
+                        added.iter_mut().zip(&bias).for_each(|(x, b)| *x += b);
+                    }
+                    if with_norm {
+                        added = reference::rms_norm(&added, &delta_weight, epsilon);
+                    }
+                    x.iter_mut().zip(&added).for_each(|(x, d)| *x += d);
+                }
+                close(&stream[span], &x, width, 1e-5, &format!("{what}, residual"))?;
+                close(got, &reference::rms_norm(&x, &weight, epsilon), width, tolerance(ty), &what)?;
+            }
+        }
+    }
+    Ok("three types, all combinations of delta, bias, own norm and selection".to_owned())
+}
+
+pub(super) fn copy_blocks(
+    device: &Arc<dyn Device>,
+    effort: Effort,
+    random: &mut Random,
+) -> Result<String, String> {
+    let (blocks, parts) = (random.size(4, 12), 2 * random.size(1, 4));
+    let block_bytes = 2 * random.size(1, effort.pick(600, 20_000));
+    let stride = blocks * block_bytes + random.size(0, 5) * 16;
+    // Blocks begin where words of 16 bytes do only if their size says so.
+    let (block_bytes, stride) = (block_bytes.next_multiple_of(16), stride.next_multiple_of(16));
+    let stride = stride.max(blocks * block_bytes);
+    let before: Vec<u8> = (0..stride * parts).map(|_| random.bits() as u8).collect();
+    let pool = Buffer::from_bytes(device, &before).map_err(said)?;
+    let pairs = [0_u32, blocks as u32 - 1, 1, blocks as u32 - 2];
+    let list = indexes(device, &pairs)?;
+    let pools = Pools {
+        from: pool.at(),
+        to: pool.at(),
+        from_stride: stride as u64,
+        to_stride: stride as u64,
+        block_bytes: block_bytes as u32,
+        parts: parts as u32,
+    };
+    // SAFETY: the pool as allocated.
+    unsafe { launch_copy(device.as_ref(), pools, list.at(), 2) }.map_err(said)?;
+    let mut want = before;
+    for part in 0..parts {
+        for pair in pairs.chunks(2) {
+            let at = |block: u32| part * stride + block as usize * block_bytes;
+            want.copy_within(at(pair[0])..at(pair[0]) + block_bytes, at(pair[1]));
+        }
+    }
+    let got = pool.read(stride * parts).map_err(said)?;
+    if got != want {
+        return Err(format!("{blocks} blocks of {block_bytes} bytes, {parts} parts: the bytes differ"));
+    }
+    Ok("all layers, keys and values".to_owned())
+}
+
+pub(super) fn kv_write(
+    device: &Arc<dyn Device>,
+    effort: Effort,
+    random: &mut Random,
+) -> Result<String, String> {
+    for ty in TYPES {
+        for case in 0..4 {
+            let (with_bias, with_norm) = (case & 1 > 0, case & 2 > 0);
+            let kv_heads = random.size(1, 3);
+            let heads = kv_heads * random.size(1, 5);
+            let width = random.one_of(&[16, 64, 80, 96, 128, 256]);
+            let block_size = random.one_of(&[1, 5, 16, 32]);
+            let tokens = random.size(1, effort.pick(5, 300));
+            let blocks = (2 * tokens).div_ceil(block_size) + 1;
+            let all = heads + 2 * kv_heads;
+            let qkv = random.numbers(ty, tokens * all * width);
+            let bias = random.numbers(Type::F32, all * width);
+            let (q_norm, k_norm) = (random.numbers(Type::F32, width), random.numbers(Type::F32, width));
+            let frequencies: Vec<f32> = (0..width / 2).map(|i| 1.0 / (1.0 + i as f32 * 3.0)).collect();
+            let rope = crate::RopeTable::new(&frequencies, 600, 1.0);
+            let positions: Vec<u32> = (0..tokens).map(|_| random.size(0, 599) as u32).collect();
+            let mut slots: Vec<u32> = (0..tokens).map(|t| 2 * t as u32 + (t as u32 & 1)).collect();
+            if tokens > 2 {
+                slots[1] = NONE;
+            }
+            let table: Vec<f32> = (0..600).flat_map(|at| [rope.at(at).0, rope.at(at).1].concat()).collect();
+            let pool = blocks * block_size * kv_heads * width;
+            let (on_device, tables) = (numbers(device, ty, &qkv)?, numbers(device, Type::F32, &table)?);
+            let biases = numbers(device, Type::F32, &bias)?;
+            let norms = [numbers(device, Type::F32, &q_norm)?, numbers(device, Type::F32, &k_norm)?];
+            let (at, to) = (indexes(device, &positions)?, indexes(device, &slots)?);
+            let (keys, values) = (poisoned(device, ty, pool)?, poisoned(device, ty, pool)?);
+            let epsilon = 1e-6;
+            let params = KvWriteParams {
+                qkv: on_device.at(),
+                keys: keys.at(),
+                values: values.at(),
+                bias: if with_bias { biases.at() } else { 0 },
+                q_norm: if with_norm { norms[0].at() } else { 0 },
+                k_norm: if with_norm { norms[1].at() } else { 0 },
+                rope: tables.at(),
+                positions: at.at(),
+                slots: to.at(),
+                heads: heads as u32,
+                kv_heads: kv_heads as u32,
+                head_dim: width as u32,
+                block_size: block_size as u32,
+                epsilon,
+                tokens: tokens as u32,
+            };
+            // SAFETY: shapes as allocated.
+            unsafe { launch_kv_write(device.as_ref(), ty, &params) }.map_err(said)?;
+            let mut want_qkv = qkv.clone();
+            let (mut want_keys, mut want_values) = (vec![f32::NAN; pool], vec![f32::NAN; pool]);
+            for token in (0..tokens).filter(|t| slots[*t] != NONE) {
+                for head in 0..all {
+                    let start = (token * all + head) * width;
+                    let mut x = qkv[start..start + width].to_vec();
+                    if with_bias {
+                        x.iter_mut().zip(&bias[head * width..]).for_each(|(x, b)| *x += b);
+                    }
+                    let is_value = head >= heads + kv_heads;
+                    if with_norm && !is_value {
+                        x = reference::rms_norm(&x, if head < heads { &q_norm } else { &k_norm }, epsilon);
+                    }
+                    if !is_value {
+                        x = reference::rope(&x, &frequencies, positions[token]);
+                    }
+                    if head < heads {
+                        want_qkv[start..start + width].copy_from_slice(&x);
+                    } else {
+                        let (slot, kv_head) = (slots[token] as usize, (head - heads) % kv_heads);
+                        let (block, offset) = (slot / block_size, slot % block_size);
+                        let place = ((block * kv_heads + kv_head) * block_size + offset) * width;
+                        let pool = if is_value { &mut want_values } else { &mut want_keys };
+                        pool[place..place + width].copy_from_slice(&x);
+                    }
+                }
+            }
+            let what = format!("{ty:?} {tokens} tokens, {heads}/{kv_heads} heads of {width}, case {case}");
+            let got = on_device.read_numbers(ty, qkv.len()).map_err(said)?;
+            close(&got, &want_qkv, width, tolerance(ty), &format!("{what}, queries"))?;
+            for (name, pool, want) in [("keys", &keys, &want_keys), ("values", &values, &want_values)] {
+                let got = pool.read_numbers(ty, want.len()).map_err(said)?;
+                for (place, (got, want)) in got.chunks(width).zip(want.chunks(width)).enumerate() {
+                    if want[0].is_nan() {
+                        if got.iter().any(|x| !x.is_nan()) {
+                            return Err(format!("{what}: {name} of nobody at {place} were written"));
+                        }
+                    } else {
+                        close(got, want, width, tolerance(ty), &format!("{what}, {name} at {place}"))?;
+                    }
+                }
+            }
+        }
+    }
+    Ok("three types, six widths, bias, head norms, padding; nothing else written".to_owned())
+}

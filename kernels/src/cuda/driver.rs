@@ -1,0 +1,367 @@
+//! An NVIDIA GPU behind [`Device`], through the driver API. One stream, kernels from the image that the build embedded.
+//!
+//! Driver calls go to the context of the calling thread, so every method binds it first: the engine thread and the one
+//! that loads may differ.
+
+use std::collections::HashMap;
+use std::ffi::{CString, c_void};
+use std::sync::Mutex;
+
+use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::sys;
+
+use super::blas::Blas;
+use super::device::{Device, Graph, Launch, Memory, Properties, Type};
+use super::error::{CudaError, CudaErrorKind};
+use super::library;
+use super::params::ProductParams;
+
+/// Every kernel for sm_80, sm_89 and sm_90, and PTX for what is newer; empty where no toolkit was there.
+static KERNELS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernels.fatbin"));
+
+/// Shared memory of a block that needs no permission.
+const COMMON_SHARED: u32 = 48 << 10;
+
+/// Whether this program was built with a toolkit and holds kernels.
+pub fn kernels_embedded() -> bool {
+    !KERNELS.is_empty()
+}
+
+/// A GPU.
+pub struct Driver {
+    device: sys::CUdevice,
+    context: sys::CUcontext,
+    stream: sys::CUstream,
+    module: sys::CUmodule,
+    functions: Mutex<HashMap<&'static str, Function>>,
+    blas: Option<Blas>,
+    properties: Properties,
+}
+
+/// A kernel and how much shared memory it was allowed.
+#[derive(Clone, Copy)]
+struct Function {
+    handle: sys::CUfunction,
+    shared_bytes: u32,
+}
+
+// SAFETY: handles may be used from any thread that binds the context; what changes is behind a mutex, and the driver
+// orders calls on a stream.
+unsafe impl Send for Driver {}
+// SAFETY: as above.
+unsafe impl Sync for Driver {}
+
+impl Driver {
+    /// Opens the `index`-th GPU.
+    ///
+    /// # Errors
+    /// Says whether the kernels, the driver or the device are missing.
+    pub fn open(index: u32) -> Result<Self, CudaError> {
+        let refuse = |kind, message: String| Err(CudaError { kind, message });
+        if !library::open(&["libcuda.so.1", "libcuda.so"]) {
+            return refuse(CudaErrorKind::NoDevice, "no NVIDIA driver (libcuda.so.1) was found".to_owned());
+        }
+        if !kernels_embedded() {
+            let message = "this program was built without a CUDA toolkit and holds no GPU kernels; see \
+                           `cargo xtask cuda-toolkit`";
+            return refuse(CudaErrorKind::NoKernels, message.to_owned());
+        }
+        let count = result::init().and_then(|()| result::device::get_count());
+        let count = match count {
+            Ok(count) if count > 0 => count,
+            Ok(_) => return refuse(CudaErrorKind::NoDevice, "the NVIDIA driver shows no GPU".to_owned()),
+            Err(error) => {
+                return refuse(
+                    CudaErrorKind::NoDevice,
+                    format!("the NVIDIA driver shows no GPU ({error:?})"),
+                );
+            }
+        };
+        if i64::from(index) >= i64::from(count) {
+            let message = format!("there is no GPU {index}: the driver shows {count}, counted from 0");
+            return refuse(CudaErrorKind::NoDevice, message);
+        }
+        Self::start(index as i32)
+    }
+
+    fn start(index: i32) -> Result<Self, CudaError> {
+        let wrong = |what: &'static str| move |error| fault(what, error);
+        let device = result::device::get(index).map_err(wrong("no such device"))?;
+        let attribute = |attribute| {
+            // SAFETY: the device was just got.
+            let value = unsafe { result::device::get_attribute(device, attribute) };
+            value.map(|value| value as u32).map_err(wrong("the device doesn't say what it is"))
+        };
+        let capability = (
+            attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        );
+        let name = result::device::get_name(device).map_err(wrong("the device has no name"))?;
+        if capability.0 < 8 {
+            let (major, minor) = capability;
+            return Err(CudaError::failed(format!(
+                "{name} has compute capability {major}.{minor}; 8.0 or newer is needed"
+            )));
+        }
+        let multiprocessors = attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        // SAFETY: the device was just got.
+        let context = unsafe { result::primary_ctx::retain(device) }.map_err(wrong("no context"))?;
+        // SAFETY: the context was just retained.
+        unsafe { result::ctx::set_current(context) }.map_err(wrong("no context"))?;
+        let stream =
+            result::stream::create(result::stream::StreamKind::NonBlocking).map_err(wrong("no stream"))?;
+        // Embedded bytes may lie anywhere; the driver reads words.
+        let mut image = vec![0_u64; KERNELS.len().div_ceil(8)];
+        // SAFETY: as many bytes are there. The image knows its own length, and the driver copies it.
+        let module = unsafe {
+            std::ptr::copy_nonoverlapping(KERNELS.as_ptr(), image.as_mut_ptr().cast(), KERNELS.len());
+            result::module::load_data(image.as_ptr().cast())
+        }
+        .map_err(wrong("the kernels can't be loaded"))?;
+        let mut driver = Self {
+            device,
+            context,
+            stream,
+            module,
+            functions: Mutex::default(),
+            blas: None,
+            properties: Properties { name, capability, multiprocessors, vendor_products: false },
+        };
+        if library::open(&["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"]) {
+            let workspace_bytes = if capability.0 >= 9 { 32 << 20 } else { 4 << 20 };
+            let workspace = driver.allocate(workspace_bytes)?;
+            driver.blas = Some(Blas::new(workspace, workspace_bytes)?);
+            driver.properties.vendor_products = true;
+        }
+        Ok(driver)
+    }
+
+    fn bind(&self) -> Result<(), CudaError> {
+        // SAFETY: the context lives as long as this.
+        unsafe { result::ctx::set_current(self.context) }.map_err(|error| fault("no context", error))
+    }
+
+    fn function(&self, launch: &Launch<'_>) -> Result<sys::CUfunction, CudaError> {
+        let mut functions = self.functions.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let known = functions.get(launch.kernel).copied();
+        let mut function = match known {
+            Some(function) => function,
+            None => {
+                let name = CString::new(launch.kernel).expect("kernel names hold no zero");
+                // SAFETY: the module lives as long as this.
+                let handle = unsafe { result::module::get_function(self.module, name) }
+                    .map_err(|error| fault(&format!("no kernel {}", launch.kernel), error))?;
+                Function { handle, shared_bytes: COMMON_SHARED }
+            }
+        };
+        if launch.shared_bytes > function.shared_bytes {
+            let kind = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: a function of the module.
+            unsafe {
+                result::function::set_function_attribute(function.handle, kind, launch.shared_bytes as i32)
+            }
+            .map_err(|error| fault(&format!("{} and its shared memory", launch.kernel), error))?;
+            function.shared_bytes = launch.shared_bytes;
+        }
+        functions.insert(launch.kernel, function);
+        Ok(function.handle)
+    }
+}
+
+impl Device for Driver {
+    fn properties(&self) -> &Properties {
+        &self.properties
+    }
+
+    fn memory(&self) -> Result<Memory, CudaError> {
+        self.bind()?;
+        let (free, total) = result::mem_get_info().map_err(|error| fault("memory", error))?;
+        Ok(Memory { free: free as u64, total: total as u64 })
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<u64, CudaError> {
+        self.bind()?;
+        // SAFETY: a plain allocation.
+        unsafe { result::malloc_sync(bytes) }
+            .map_err(|error| fault(&format!("{bytes} bytes of device memory"), error))
+    }
+
+    unsafe fn free(&self, at: u64, _bytes: usize) {
+        if self.bind().is_ok() {
+            // SAFETY: the caller's promise. The call waits for the device, so launches before it are over.
+            let _ = unsafe { result::free_sync(at) };
+        }
+    }
+
+    fn allocate_host(&self, bytes: usize) -> Result<*mut u8, CudaError> {
+        self.bind()?;
+        // SAFETY: a plain allocation.
+        unsafe { result::malloc_host(bytes, 0) }
+            .map(<*mut c_void>::cast)
+            .map_err(|error| fault(&format!("{bytes} bytes of pinned memory"), error))
+    }
+
+    unsafe fn free_host(&self, at: *mut u8, _bytes: usize) {
+        if self.bind().is_ok() {
+            // SAFETY: the caller's promise.
+            let _ = unsafe { result::free_host(at.cast()) };
+        }
+    }
+
+    unsafe fn copy_in(&self, to: u64, from: &[u8]) -> Result<(), CudaError> {
+        self.bind()?;
+        // SAFETY: the caller's promise.
+        unsafe { result::memcpy_htod_async(to, from, self.stream) }
+            .map_err(|error| fault("copy to the device", error))
+    }
+
+    unsafe fn copy_out(&self, from: u64, to: &mut [u8]) -> Result<(), CudaError> {
+        self.bind()?;
+        // SAFETY: the caller's promise.
+        unsafe { result::memcpy_dtoh_async(to, from, self.stream) }
+            .map_err(|error| fault("copy from the device", error))
+    }
+
+    unsafe fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<(), CudaError> {
+        self.bind()?;
+        // SAFETY: the caller's promise.
+        unsafe { result::memcpy_dtod_async(to, from, bytes, self.stream) }
+            .map_err(|error| fault("copy within the device", error))
+    }
+
+    unsafe fn fill(&self, at: u64, byte: u8, bytes: usize) -> Result<(), CudaError> {
+        self.bind()?;
+        // SAFETY: the caller's promise.
+        unsafe { result::memset_d8_async(at, byte, bytes, self.stream) }.map_err(|error| fault("fill", error))
+    }
+
+    unsafe fn launch(&self, launch: Launch<'_>) -> Result<(), CudaError> {
+        self.bind()?;
+        let function = self.function(&launch)?;
+        let [x, y, z] = launch.grid;
+        let mut params = [launch.params.as_ptr().cast_mut().cast::<c_void>()];
+        // SAFETY: the caller's promise; the driver copies the parameters during the call.
+        unsafe {
+            let threads = (launch.threads, 1, 1);
+            result::launch_kernel(function, (x, y, z), threads, launch.shared_bytes, self.stream, &mut params)
+        }
+        .map_err(|error| fault(launch.kernel, error))
+    }
+
+    unsafe fn vendor_product(&self, ty: Type, params: &ProductParams) -> Result<bool, CudaError> {
+        let Some(blas) = &self.blas else { return Ok(false) };
+        self.bind()?;
+        // SAFETY: the caller's promise.
+        unsafe { blas.product(ty, params, self.stream) }
+    }
+
+    fn begin_recording(&self) -> Result<(), CudaError> {
+        self.bind()?;
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream lives as long as this.
+        unsafe { result::stream::begin_capture(self.stream, mode) }.map_err(|error| fault("recording", error))
+    }
+
+    fn end_recording(&self) -> Result<Box<dyn Graph>, CudaError> {
+        self.bind()?;
+        // SAFETY: the stream lives as long as this.
+        let graph =
+            unsafe { result::stream::end_capture(self.stream) }.map_err(|error| fault("recording", error))?;
+        if graph.is_null() {
+            return Err(CudaError::failed("the recording broke off"));
+        }
+        // SAFETY: the graph was just made, and the executable one doesn't need it.
+        let executable = unsafe {
+            let executable = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0));
+            let _ = result::graph::destroy(graph);
+            executable
+        };
+        let executable = executable.map_err(|error| fault("a graph of launches", error))?;
+        Ok(Box::new(DriverGraph { executable, stream: self.stream, context: self.context }))
+    }
+
+    fn wait(&self) -> Result<(), CudaError> {
+        self.bind()?;
+        // SAFETY: the stream lives as long as this.
+        unsafe { result::stream::synchronize(self.stream) }.map_err(|error| fault("the device", error))
+    }
+
+    fn time_us(&self, work: &mut dyn FnMut() -> Result<(), CudaError>) -> Result<f64, CudaError> {
+        self.bind()?;
+        let event = || {
+            let flags = sys::CUevent_flags::CU_EVENT_DEFAULT;
+            result::event::create(flags).map_err(|error| fault("no event", error))
+        };
+        let (begin, end) = (event()?, event()?);
+        // SAFETY: events and stream are alive; the elapsed time is asked for once both were reached.
+        let elapsed = unsafe {
+            let wrong = |error| fault("timing", error);
+            let begun = result::event::record(begin, self.stream).map_err(wrong);
+            let outcome = begun.and_then(|()| work()).and_then(|()| {
+                result::event::record(end, self.stream).map_err(wrong)?;
+                self.wait()?;
+                result::event::elapsed(begin, end).map_err(wrong)
+            });
+            let _ = (result::event::destroy(begin), result::event::destroy(end));
+            outcome
+        };
+        elapsed.map(|ms| f64::from(ms) * 1e3)
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        if self.bind().is_err() {
+            return;
+        }
+        // SAFETY: nobody else has these handles; what was allocated belongs to buffers that hold this device.
+        unsafe {
+            let _ = result::stream::synchronize(self.stream);
+            if let Some(blas) = self.blas.take() {
+                let _ = result::free_sync(blas.close());
+            }
+            let _ = result::module::unload(self.module);
+            let _ = result::stream::destroy(self.stream);
+            let _ = result::primary_ctx::release(self.device);
+        }
+    }
+}
+
+struct DriverGraph {
+    executable: sys::CUgraphExec,
+    stream: sys::CUstream,
+    context: sys::CUcontext,
+}
+
+// SAFETY: used by one owner at a time, which binds the context.
+unsafe impl Send for DriverGraph {}
+
+impl Graph for DriverGraph {
+    unsafe fn launch(&self) -> Result<(), CudaError> {
+        // SAFETY: the caller's promise; handles are alive as long as their device, which the owner holds.
+        unsafe {
+            result::ctx::set_current(self.context)
+                .and_then(|()| result::graph::launch(self.executable, self.stream))
+                .map_err(|error| fault("a graph of launches", error))
+        }
+    }
+}
+
+impl Drop for DriverGraph {
+    fn drop(&mut self) {
+        // SAFETY: made by `end_recording`, used by nobody else.
+        unsafe {
+            let _ = result::ctx::set_current(self.context);
+            let _ = result::graph::exec_destroy(self.executable);
+        }
+    }
+}
+
+fn fault(what: &str, error: DriverError) -> CudaError {
+    let kind = match error.0 {
+        sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => CudaErrorKind::OutOfMemory,
+        sys::CUresult::CUDA_ERROR_NO_DEVICE => CudaErrorKind::NoDevice,
+        _ => CudaErrorKind::Failed,
+    };
+    CudaError { kind, message: format!("{what}: {error:?}") }
+}

@@ -1,0 +1,30 @@
+//! The GPU: kernels of our own (`cuda/*.cu`), what launches them, and checks of every one against [`crate::reference`].
+//!
+//! [`Device`] is what a kernel runs on. There are two: [`Driver`], an NVIDIA GPU, whose libraries are opened at run time
+//! so that this builds, links and starts without any of them; and the emulator crate, which runs the same `.cu` sources
+//! on the host for tests. Everything above the trait (launch shapes, parameters, the decoder) is the same for both.
+//! Memory is asked for once, at start; nothing here allocates within a step.
+
+mod attention;
+pub mod bench;
+mod blas;
+mod buffer;
+pub mod checks;
+mod device;
+mod driver;
+mod error;
+mod library;
+mod ops;
+mod params;
+mod product;
+
+pub use attention::{
+    AttentionShape, Partition, decode, decode_parts, partial_numbers, prefill, prefill_rows,
+};
+pub use buffer::{Buffer, HostBuffer};
+pub use device::{Device, Graph, Launch, Memory, Properties, Type};
+pub use driver::{Driver, kernels_embedded};
+pub use error::{CudaError, CudaErrorKind};
+pub use ops::{Norm, Pools, add_norm, copy_blocks, embed, fill_random, gated, kv_write, sample};
+pub use params::{AttentionParams, KvWriteParams, NONE, ProductParams, SampleParams, SampleRow};
+pub use product::{ProductKind, product};

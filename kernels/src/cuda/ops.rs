@@ -1,0 +1,194 @@
+//! Launches of everything but attention and products.
+
+use super::device::{Device, Launch, Type};
+use super::error::CudaError;
+use super::params::{
+    CopyParams, EmbedParams, FillParams, GatedParams, KvWriteParams, NormParams, Params, SampleParams,
+};
+use crate::Activation;
+
+/// A norm and what is added to the residual stream before it. Addresses; 0 is absent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Norm {
+    /// `[token][width]` in f32, updated.
+    pub residual: u64,
+    /// `[token][width]`, added.
+    pub delta: u64,
+    /// Added to each row of the delta.
+    pub delta_bias: u64,
+    /// Weights of the delta's own norm.
+    pub delta_norm: u64,
+    /// The norm's weights.
+    pub weight: u64,
+    /// `[row][width]`.
+    pub out: u64,
+    /// Which tokens; absent: all.
+    pub select: u64,
+    /// Numbers of a row.
+    pub width: u32,
+    /// Added to the mean square.
+    pub epsilon: f32,
+}
+
+/// `out[i] = norm(residual[i] += delta[i])` for `rows` rows.
+///
+/// # Errors
+/// Where the device refuses.
+///
+/// # Safety
+/// The addresses have the shapes that [`Norm`] says.
+pub unsafe fn add_norm(device: &dyn Device, ty: Type, norm: Norm, rows: u32) -> Result<(), CudaError> {
+    let Norm { residual, delta, delta_bias, delta_norm, weight, out, select, width, epsilon } = norm;
+    let params = NormParams { residual, delta, delta_bias, delta_norm, weight, out, select, width, epsilon };
+    let kernel = ty.pick("add_norm_float", "add_norm_bf16", "add_norm_f16");
+    let launch =
+        Launch { kernel, grid: [rows, 1, 1], threads: 512, shared_bytes: 64, params: params.bytes() };
+    // SAFETY: the caller's promise.
+    unsafe { device.launch(launch) }
+}
+
+/// Bias, norm of heads, rope; queries stay, keys and values go to their slots. See `KvWriteParams`.
+///
+/// # Errors
+/// Where the device refuses.
+///
+/// # Safety
+/// The parameters describe memory on the device; slots lie in the pool.
+pub unsafe fn kv_write(device: &dyn Device, ty: Type, params: &KvWriteParams) -> Result<(), CudaError> {
+    assert!(params.head_dim <= 256 && params.head_dim.is_multiple_of(2), "heads of {}", params.head_dim);
+    let kernel = ty.pick("kv_write_float", "kv_write_bf16", "kv_write_f16");
+    let grid = [(params.heads + 2 * params.kv_heads).div_ceil(4), params.tokens, 1];
+    let launch = Launch { kernel, grid, threads: 128, shared_bytes: 0, params: params.bytes() };
+    // SAFETY: the caller's promise.
+    unsafe { device.launch(launch) }
+}
+
+/// `out[row][i] = activation(gate_up[row][i] + bias[i]) * (gate_up[row][width + i] + bias[width + i])`.
+///
+/// # Errors
+/// Where the device refuses.
+///
+/// # Safety
+/// `gate_up` has `rows` rows of `2 * width`, `out` of `width`; `bias` has `2 * width` numbers or is 0.
+pub unsafe fn gated(
+    device: &dyn Device,
+    ty: Type,
+    activation: Activation,
+    [gate_up, bias, out]: [u64; 3],
+    width: u32,
+    rows: u32,
+) -> Result<(), CudaError> {
+    let gelu = u32::from(activation == Activation::GeluTanh);
+    let params = GatedParams { gate_up, out, bias, width, rows, gelu, unused: 0 };
+    let kernel = ty.pick("gated_float", "gated_bf16", "gated_f16");
+    let grid = [width.div_ceil(1_024), rows, 1];
+    let launch = Launch { kernel, grid, threads: 256, shared_bytes: 0, params: params.bytes() };
+    // SAFETY: the caller's promise.
+    unsafe { device.launch(launch) }
+}
+
+/// `out[i] = table[tokens[i]] * scale`, in f32.
+///
+/// # Errors
+/// Where the device refuses.
+///
+/// # Safety
+/// Tokens are rows of the table (or `NONE`), `out` has `count` rows of `width`.
+pub unsafe fn embed(
+    device: &dyn Device,
+    ty: Type,
+    [table, tokens, out]: [u64; 3],
+    width: u32,
+    scale: f32,
+    count: u32,
+) -> Result<(), CudaError> {
+    let params = EmbedParams { table, out, tokens, width, scale };
+    let kernel = ty.pick("embed_float", "embed_bf16", "embed_f16");
+    let launch =
+        Launch { kernel, grid: [count, 1, 1], threads: 256, shared_bytes: 0, params: params.bytes() };
+    // SAFETY: the caller's promise.
+    unsafe { device.launch(launch) }
+}
+
+/// Two pools between which blocks are copied; they may be one.
+#[derive(Clone, Copy, Debug)]
+pub struct Pools {
+    /// Read.
+    pub from: u64,
+    /// Written.
+    pub to: u64,
+    /// Bytes from one layer's keys to its values and on to the next layer's keys, in `from`.
+    pub from_stride: u64,
+    /// The same in `to`.
+    pub to_stride: u64,
+    /// Bytes of a block's keys.
+    pub block_bytes: u32,
+    /// Layers times two.
+    pub parts: u32,
+}
+
+/// Copies whole blocks of all layers: `pairs` holds `count` pairs of block to read and block to write. The copies have no
+/// order among them.
+///
+/// # Errors
+/// Where the device refuses.
+///
+/// # Safety
+/// The blocks lie in their pools, and none is both read and written.
+pub unsafe fn copy_blocks(
+    device: &dyn Device,
+    pools: Pools,
+    pairs: u64,
+    count: u32,
+) -> Result<(), CudaError> {
+    let Pools { from, to, from_stride, to_stride, block_bytes, parts } = pools;
+    let params = CopyParams { from, to, pairs, from_stride, to_stride, block_bytes, parts };
+    let grid = [count, parts, 1];
+    let launch =
+        Launch { kernel: "copy_blocks", grid, threads: 256, shared_bytes: 0, params: params.bytes() };
+    // SAFETY: the caller's promise.
+    unsafe { device.launch(launch) }
+}
+
+/// Random numbers between `-scale` and `scale` that depend on the seed and their place.
+///
+/// # Errors
+/// Where the device refuses.
+///
+/// # Safety
+/// `out` has room for `count` numbers.
+pub unsafe fn fill_random(
+    device: &dyn Device,
+    ty: Type,
+    out: u64,
+    count: usize,
+    seed: u64,
+    scale: f32,
+) -> Result<(), CudaError> {
+    let params = FillParams { out, count: count as u64, seed, scale, unused: 0 };
+    let kernel = ty.pick("fill_float", "fill_bf16", "fill_f16");
+    let grid = [count.div_ceil(256).clamp(1, 4_096) as u32, 1, 1];
+    let launch = Launch { kernel, grid, threads: 256, shared_bytes: 0, params: params.bytes() };
+    // SAFETY: the caller's promise.
+    unsafe { device.launch(launch) }
+}
+
+/// Draws a token for each of `rows` rows. See `SampleParams`.
+///
+/// # Errors
+/// Where the device refuses.
+///
+/// # Safety
+/// The parameters describe memory on the device.
+pub unsafe fn sample(device: &dyn Device, params: &SampleParams, rows: u32) -> Result<(), CudaError> {
+    assert!(params.vocab < 1 << 20, "a vocabulary of {} is more than the sampler's sums hold", params.vocab);
+    let launch = Launch {
+        kernel: "sample_token",
+        grid: [rows, 1, 1],
+        threads: 1_024,
+        shared_bytes: 256 * 12 + 4 * 8 + 2 * 4,
+        params: params.bytes(),
+    };
+    // SAFETY: the caller's promise.
+    unsafe { device.launch(launch) }
+}
