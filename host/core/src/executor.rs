@@ -6,6 +6,18 @@ use crate::batch::Batch;
 pub trait Executor {
     /// Computes `batch` and fills `output` (cleared first). An error fails the requests it names.
     fn execute(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), DeviceFault>;
+
+    /// Starts `batch` and returns while it is computed: `collect` then takes what came of it. `false` from an
+    /// executor that computes in the caller's time; `execute` is called instead.
+    fn submit(&mut self, batch: &Batch) -> Result<bool, DeviceFault> {
+        let _ = batch;
+        Ok(false)
+    }
+
+    /// Waits for the batch that was submitted, and otherwise does as `execute`.
+    fn collect(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), DeviceFault> {
+        self.execute(batch, output)
+    }
 }
 
 /// What a step produced.

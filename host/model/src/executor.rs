@@ -184,7 +184,7 @@ impl Executor for ModelExecutor {
 
 /// Draws tokens for rows, with what is kept for that between rows.
 #[derive(Default)]
-struct Drawing {
+pub(crate) struct Drawing {
     sampler: Sampler,
     /// What the model said, where a row asks about it: drawing changes logits.
     raw: Vec<f32>,
@@ -192,7 +192,7 @@ struct Drawing {
 
 impl Drawing {
     /// Draws a row's token: the due one, or the one after its `nth` guess.
-    fn draw(
+    pub(crate) fn draw(
         &mut self,
         batch: &Batch,
         (index, nth): (usize, u32),

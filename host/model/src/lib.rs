@@ -1,12 +1,14 @@
 //! From a checkpoint (Hugging Face's layout or GGUF) to something that computes batches: configuration, weights, one decoder
 //! whose differences are data, KV storage (paged and contiguous), the sampler, tokenizer and chat template.
-//! Scheduling, memory policy and HTTP are elsewhere; CUDA is planned and not here.
+//! Scheduling, memory policy and HTTP are elsewhere. With the feature `cuda` the same decoder runs on a device.
 #![deny(unsafe_code)]
 
 mod bytes;
 mod cache;
 pub mod chat;
 pub mod config;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod decoder;
 pub mod detokenizer;
 pub mod error;

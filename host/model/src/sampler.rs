@@ -220,7 +220,7 @@ fn pick(tokens: impl Iterator<Item = (u32, f64)>, at: f64) -> Option<u32> {
 }
 
 /// A number in `[0, 1)` for the `index`-th token of a seed: its own ChaCha stream.
-fn uniform(seed: u64, index: u32) -> f64 {
+pub(crate) fn uniform(seed: u64, index: u32) -> f64 {
     let mut random = ChaCha12Rng::seed_from_u64(seed);
     random.set_stream(u64::from(index));
     (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64

@@ -1,0 +1,86 @@
+//! The second half of a step: drawn tokens, rows that the host draws, what was asked about a prompt.
+#![allow(unsafe_code, reason = "copies; see the SAFETY lines")]
+
+use infer_core::{Batch, StepOutput};
+use infer_kernels::cuda::CudaError;
+
+use super::drawing;
+use super::executor::{DeviceExecutor, Pending, words, words_mut};
+use crate::sampler::logprobs;
+
+impl DeviceExecutor {
+    pub(super) fn finish(
+        &mut self,
+        batch: &Batch,
+        pending: &Pending,
+        output: &mut StepOutput,
+    ) -> Result<Vec<usize>, CudaError> {
+        self.decoder.device.wait()?;
+        let mut lost = pending.lost.clone();
+        let drawn = words(self.decoder.buffers.host_drawn.bytes());
+        for (index, token) in pending.draws.iter().zip(drawn) {
+            output.sampled[*index] = drawing::drawn(*token);
+            if output.sampled[*index].is_none() {
+                lost.push(*index);
+            }
+        }
+        for (index, logits_row) in &pending.host_rows {
+            self.fetch(self.logits_at(*logits_row))?;
+            self.drawing.draw(batch, (*index, 0), &mut self.scratch, output, &mut lost);
+        }
+        // The device draws the due token alone: every guess counts as a wrong one.
+        for (index, row) in batch.rows.iter().enumerate() {
+            output.after_guesses.extend((0..row.guesses).map(|_| (index, None)));
+        }
+        self.judge_prompts(batch, pending, output)?;
+        Ok(lost)
+    }
+
+    /// How likely the prompt's tokens were, of rows that ask. Their hidden states are still there.
+    fn judge_prompts(
+        &mut self,
+        batch: &Batch,
+        pending: &Pending,
+        output: &mut StepOutput,
+    ) -> Result<(), CudaError> {
+        for (index, row) in batch.rows.iter().enumerate() {
+            let Some(count) = row.sampling.prompt_logprobs().filter(|_| row.generated == 0) else { continue };
+            let prompt = batch.row_history(row);
+            let (first, end) = ((row.context_len - row.token_len) as usize, row.context_len as usize);
+            let positions = first..end.min(prompt.len() - 1);
+            let mut judged = Vec::with_capacity(positions.len());
+            for start in positions.clone().step_by(self.options.max_rows as usize) {
+                let some = start..positions.end.min(start + self.options.max_rows as usize);
+                let layout = self.decoder.buffers.layout;
+                let words = words_mut(self.decoder.buffers.host_step.bytes_mut());
+                for (to, at) in words[layout.select..].iter_mut().zip(some.clone()) {
+                    *to = row.token_start + (at - first) as u32;
+                }
+                self.send(layout.select..layout.select + some.len())?;
+                self.decoder.logits(some.len() as u32, pending.plan.tokens > 0)?;
+                for (i, at) in some.enumerate() {
+                    self.fetch(self.decoder.buffers.logits.at() + (i * self.row_bytes()) as u64)?;
+                    judged.push(logprobs(&self.scratch, prompt[at + 1], count as usize));
+                }
+            }
+            output.prompt_logprobs.push((index, judged));
+        }
+        Ok(())
+    }
+
+    /// Brings a row of logits to `scratch`, capped where the model says so.
+    pub(super) fn fetch(&mut self, from: u64) -> Result<(), CudaError> {
+        let host = self.decoder.buffers.host_logits.bytes_mut();
+        let bytes = 4 * self.decoder.config.vocab;
+        // SAFETY: `from` is a row of logits; the pinned memory lives as long as the executor, and the wait follows.
+        unsafe { self.decoder.device.copy_out(from, &mut host[..bytes]) }?;
+        self.decoder.device.wait()?;
+        let numbers = words(self.decoder.buffers.host_logits.bytes()).iter().take(bytes / 4);
+        self.scratch.clear();
+        self.scratch.extend(numbers.map(|bits| f32::from_bits(*bits)));
+        if let Some(cap) = self.decoder.config.logit_soft_cap {
+            self.scratch.iter_mut().for_each(|logit| *logit = cap * (*logit / cap).tanh());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,116 @@
+//! All memory of an executor, asked for at once.
+
+use std::sync::Arc;
+
+use infer_kernels::RopeTable;
+use infer_kernels::cuda::{Buffer, CudaError, Device, HostBuffer, Type};
+
+use super::layout::{StepLayout, activation_bytes};
+use super::{DeviceModel, DeviceOptions, shape};
+use crate::config::ModelConfig;
+
+/// Device memory, and the host's end of a step.
+pub(super) struct Buffers {
+    pub layout: StepLayout,
+    /// What the host wrote for the step.
+    pub step: Buffer,
+    pub host_step: HostBuffer,
+    /// Drawn tokens.
+    pub drawn: Buffer,
+    pub host_drawn: HostBuffer,
+    /// Logits of a row that is drawn on the host.
+    pub host_logits: HostBuffer,
+    pub residual: Buffer,
+    pub normed: Buffer,
+    pub qkv: Buffer,
+    pub attended: Buffer,
+    pub projected: Buffer,
+    pub gate_up: Buffer,
+    pub gated: Buffer,
+    pub logits: Buffer,
+    pub partial: Buffer,
+    /// Marks of seen tokens; all zero between draws.
+    pub seen: Buffer,
+    /// Logits of whole prompts, by slot.
+    pub kept: Buffer,
+    /// By `ModelConfig::ropes`.
+    pub ropes: Vec<Buffer>,
+    pub pool: Pool,
+}
+
+/// Keys and values of all layers: `[layer][keys, values][block][kv head][position][dimension]`.
+pub(super) struct Pool {
+    pub data: Buffer,
+    pub block_bytes: usize,
+    /// From a layer's keys to its values, and on to the next layer's keys.
+    pub stride: usize,
+}
+
+impl Pool {
+    /// Where a layer's keys are, and its values.
+    pub(super) fn layer(&self, index: usize) -> (u64, u64) {
+        let keys = self.data.at() + (2 * index * self.stride) as u64;
+        (keys, keys + self.stride as u64)
+    }
+}
+
+impl Buffers {
+    pub(super) fn new(model: &DeviceModel, options: &DeviceOptions) -> Result<Self, CudaError> {
+        let DeviceModel { config, ty, device, .. } = model;
+        let layout = StepLayout::new(&shape(config, *ty), options);
+        let multiprocessors = device.properties().multiprocessors;
+        let [residual, normed, qkv, attended, projected, gate_up, gated, logits, partial] =
+            activation_bytes(config, *ty, multiprocessors, options);
+        let rows = options.max_rows as usize;
+        let seen = Buffer::new(device, rows * config.vocab.div_ceil(32) * 4)?;
+        seen.fill(0)?;
+        let buffer = |bytes| Buffer::new(device, bytes);
+        Ok(Self {
+            layout,
+            step: buffer(layout.end * 4)?,
+            host_step: HostBuffer::new(device, layout.end * 4)?,
+            drawn: buffer(rows * 4)?,
+            host_drawn: HostBuffer::new(device, rows * 4)?,
+            host_logits: HostBuffer::new(device, config.vocab * 4)?,
+            residual: buffer(residual)?,
+            normed: buffer(normed)?,
+            qkv: buffer(qkv)?,
+            attended: buffer(attended)?,
+            projected: buffer(projected)?,
+            gate_up: buffer(gate_up)?,
+            gated: buffer(gated)?,
+            logits: buffer(logits)?,
+            partial: buffer(partial)?,
+            seen,
+            kept: buffer(options.prompt_cache_entries as usize * config.vocab * 4)?,
+            ropes: ropes(device, config, options.max_seq_len)?,
+            pool: pool(device, config, *ty, options)?,
+        })
+    }
+}
+
+fn pool(
+    device: &Arc<dyn Device>,
+    config: &ModelConfig,
+    ty: Type,
+    options: &DeviceOptions,
+) -> Result<Pool, CudaError> {
+    let block_bytes = options.block_size as usize * config.kv_width() * ty.bytes();
+    let stride = (options.total_blocks as usize * block_bytes).next_multiple_of(256);
+    Ok(Pool { data: Buffer::new(device, 2 * config.layers.len() * stride)?, block_bytes, stride })
+}
+
+/// Cosines and sines of every position, a table per kind of position embedding.
+fn ropes(device: &Arc<dyn Device>, config: &ModelConfig, positions: u32) -> Result<Vec<Buffer>, CudaError> {
+    let table = |rope: &crate::config::RopeConfig| {
+        let table = RopeTable::new(&rope.inverse_frequencies(config.head_dim), positions as usize, 1.0);
+        let mut numbers = Vec::with_capacity(positions as usize * config.head_dim);
+        for position in 0..positions {
+            let (cosines, sines) = table.at(position);
+            numbers.extend_from_slice(cosines);
+            numbers.extend_from_slice(sines);
+        }
+        Buffer::from_numbers(device, Type::F32, &numbers)
+    };
+    config.ropes.iter().map(table).collect()
+}

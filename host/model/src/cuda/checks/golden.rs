@@ -1,0 +1,213 @@
+//! Logits and greedy tokens of the golden checkpoints, against what Hugging Face transformers computed.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use infer_kernels::cuda::Device;
+use serde_json::Value;
+
+use super::walk::{Chunk, Draws, Walk};
+use crate::cuda::DeviceModel;
+use crate::{DType, Model, Source};
+
+/// How much of the golden data is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// A few prompts of up to this many tokens, and as many greedy steps: for the emulated device.
+    UpTo(usize),
+    /// Everything.
+    All,
+}
+
+/// Prompts of a part.
+const FEW: usize = 3;
+/// Longest sequence of the golden data.
+const MAX_SEQ_LEN: u32 = 400;
+
+struct Prompt {
+    name: String,
+    ids: Vec<u32>,
+    /// Stored positions, their logits and margins.
+    logits: BTreeMap<usize, (Vec<f32>, f64)>,
+    /// Tokens and margins.
+    greedy: Vec<(u32, f64)>,
+}
+
+struct Case {
+    name: String,
+    prompts: Vec<Prompt>,
+    tolerance: f64,
+    safe_margin: f64,
+}
+
+/// Checks a golden checkpoint, or every one under `directory`: prompts in chunks of mixed lengths, then decodes that join
+/// one by one.
+///
+/// # Errors
+/// Names the checkpoint, the prompt and the position that differ, or the file that can't be read.
+pub fn golden(device: &Arc<dyn Device>, directory: &Path, extent: Extent) -> Result<String, String> {
+    let is_golden = |path: &Path| path.join("golden.safetensors").exists();
+    let entries =
+        std::fs::read_dir(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    let mut paths: Vec<_> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
+    if is_golden(directory) {
+        paths = vec![directory.to_owned()];
+    }
+    paths.retain(|path| is_golden(path));
+    paths.sort();
+    if paths.is_empty() {
+        return Err(format!("{} holds no golden checkpoints", directory.display()));
+    }
+    let mut done = Vec::new();
+    for path in paths {
+        let (case, model) = read(&path, device, extent)?;
+        case.prompts_in_chunks(&model)?;
+        case.greedy(&model, extent)?;
+        done.push(case.name);
+    }
+    Ok(done.join(", "))
+}
+
+fn read(path: &Path, device: &Arc<dyn Device>, extent: Extent) -> Result<(Case, DeviceModel), String> {
+    let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    let wrong = |error: String| format!("{name}: {error}");
+    let file = |file: &str| std::fs::read(path.join(file)).map_err(|error| wrong(format!("{file}: {error}")));
+    let golden: Value = serde_json::from_slice(&file("golden.json")?).map_err(|e| wrong(e.to_string()))?;
+    let arrays =
+        candle_core::safetensors::load_buffer(&file("golden.safetensors")?, &candle_core::Device::Cpu)
+            .map_err(|error| wrong(error.to_string()))?;
+    let model = Model::load(&Source::Directory(path.to_owned()), None).map_err(|e| wrong(e.to_string()))?;
+    let (tolerance, margin) = match model.dtype {
+        DType::F32 => (1e-4, "float32_compute"),
+        DType::Bf16 => (2e-2, "bfloat16_compute"),
+    };
+    let safe_margin =
+        golden["safe_margin"][margin].as_f64().ok_or_else(|| wrong("no safe margin".to_owned()))?;
+    let prompts = golden["prompts"].as_array().ok_or_else(|| wrong("no prompts".to_owned()))?;
+    let mut prompts: Vec<Prompt> = prompts.iter().filter_map(|prompt| read_prompt(prompt, &arrays)).collect();
+    if let Extent::UpTo(most) = extent {
+        prompts.retain(|prompt| prompt.ids.len() <= most);
+        prompts.truncate(FEW);
+    }
+    let on_device = model.to_device(device).map_err(|error| wrong(error.to_string()))?;
+    Ok((Case { name, prompts, tolerance, safe_margin }, on_device))
+}
+
+fn read_prompt(prompt: &Value, arrays: &HashMap<String, Tensor>) -> Option<Prompt> {
+    let name = prompt["name"].as_str()?.to_owned();
+    let rows: Vec<Vec<f32>> = arrays.get(&format!("{name}.logits"))?.to_vec2().ok()?;
+    let positions = numbers(&prompt["positions"])?.into_iter().map(|at| at as usize);
+    let stored = rows.into_iter().zip(numbers(&prompt["margins"])?);
+    let greedy = &prompt["greedy"];
+    Some(Prompt {
+        ids: ids(&prompt["ids"])?,
+        logits: positions.zip(stored).collect(),
+        greedy: ids(&greedy["ids"])?.into_iter().zip(numbers(&greedy["margins"])?).collect(),
+        name,
+    })
+}
+
+fn ids(value: &Value) -> Option<Vec<u32>> {
+    Some(numbers(value)?.into_iter().map(|id| id as u32).collect())
+}
+
+fn numbers(value: &Value) -> Option<Vec<f64>> {
+    value.as_array()?.iter().map(Value::as_f64).collect()
+}
+
+impl Case {
+    /// Rounds of one chunk of every unfinished prompt; chunks end where logits are stored.
+    fn prompts_in_chunks(&self, model: &DeviceModel) -> Result<(), String> {
+        for (size, block_size) in [(7, 16), (400, 5)] {
+            let mut walk = Walk::new(model, block_size, MAX_SEQ_LEN, false)?;
+            let mut done = vec![0; self.prompts.len()];
+            loop {
+                let (mut chunks, mut ends) = (Vec::new(), Vec::new());
+                for (i, prompt) in self.prompts.iter().enumerate() {
+                    let start = done[i];
+                    let Some((stored, _)) = prompt.logits.range(start..).next() else { continue };
+                    done[i] = (start + size).min(stored + 1);
+                    chunks.push(Chunk { sequence: i as u64, start, tokens: &prompt.ids[start..done[i]] });
+                    ends.push((prompt, done[i] - 1));
+                }
+                if chunks.is_empty() {
+                    break;
+                }
+                walk.run(&chunks, Draws::GREEDY).map_err(|wrong| format!("{}: {wrong}", self.name))?;
+                for (row, (prompt, position)) in ends.into_iter().enumerate() {
+                    let Some((wanted, margin)) = prompt.logits.get(&position) else { continue };
+                    let what = format!("{} {} position {position}, chunks of {size}", self.name, prompt.name);
+                    self.compare(&walk.kept(row)?, wanted, *margin, &what)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Prompts join one after another, so that prefills and decodes share batches, and in the end decodes are alone.
+    fn greedy(&self, model: &DeviceModel, extent: Extent) -> Result<(), String> {
+        let mut walk = Walk::new(model, 16, MAX_SEQ_LEN, true)?;
+        let most = match extent {
+            Extent::UpTo(most) => most,
+            Extent::All => usize::MAX,
+        };
+        let steps = |prompt: &Prompt| {
+            prompt.greedy.len().min(most).min((MAX_SEQ_LEN as usize).saturating_sub(prompt.ids.len() + 1))
+        };
+        let mut drawn = vec![0; self.prompts.len()];
+        let mut round = 0;
+        loop {
+            round += 1;
+            let alive: Vec<usize> =
+                (0..self.prompts.len().min(round)).filter(|i| drawn[*i] < steps(&self.prompts[*i])).collect();
+            if alive.is_empty() && round > self.prompts.len() {
+                return Ok(());
+            }
+            let inputs: Vec<(usize, Vec<u32>)> = alive
+                .iter()
+                .map(|i| match drawn[*i] {
+                    0 => (0, self.prompts[*i].ids.clone()),
+                    step => {
+                        (self.prompts[*i].ids.len() + step - 1, vec![self.prompts[*i].greedy[step - 1].0])
+                    }
+                })
+                .collect();
+            let chunks: Vec<Chunk<'_>> = (alive.iter().zip(&inputs))
+                .map(|(i, (start, tokens))| Chunk { sequence: *i as u64, start: *start, tokens })
+                .collect();
+            let greedy = Draws { keep: false, ..Draws::GREEDY };
+            let tokens = walk.run(&chunks, greedy).map_err(|wrong| format!("{}: {wrong}", self.name))?;
+            for (i, token) in alive.into_iter().zip(tokens) {
+                let (wanted, margin) = self.prompts[i].greedy[drawn[i]];
+                if token != wanted && margin > self.safe_margin {
+                    let name = &self.prompts[i].name;
+                    return Err(format!(
+                        "{} {name} step {}: {token} instead of {wanted}",
+                        self.name, drawn[i]
+                    ));
+                }
+                drawn[i] += 1;
+            }
+        }
+    }
+
+    fn compare(&self, logits: &[f32], wanted: &[f32], margin: f64, what: &str) -> Result<(), String> {
+        let square = |x: f32| f64::from(x).powi(2);
+        let error: f64 = logits.iter().zip(wanted).map(|(a, b)| square(a - b)).sum();
+        let error = (error / wanted.iter().map(|x| square(*x)).sum::<f64>()).sqrt();
+        if error.is_nan() || error >= self.tolerance {
+            return Err(format!("{what}: relative error {error:.2e}"));
+        }
+        if margin > self.safe_margin && largest(logits) != largest(wanted) {
+            return Err(format!("{what}: another token is likeliest"));
+        }
+        Ok(())
+    }
+}
+
+fn largest(logits: &[f32]) -> Option<usize> {
+    let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0)));
+    best.map(|(token, _)| token)
+}

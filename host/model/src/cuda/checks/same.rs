@@ -1,0 +1,116 @@
+//! Two ways to the same bits, and a device that runs out of memory.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use infer_kernels::cuda::Device;
+
+use super::walk::{Chunk, Draws, Walk};
+use crate::cuda::{DeviceModel, DeviceOptions};
+use crate::{Model, Source};
+
+const MAX_SEQ_LEN: u32 = 200;
+
+/// Prompts that share nothing, and the tokens drawn after them at temperature 1: any difference in the logits shows.
+fn sampled(
+    model: &DeviceModel,
+    block_size: u32,
+    graphs: bool,
+    steps: usize,
+) -> Result<(Vec<Vec<u32>>, u64), String> {
+    let mut walk = Walk::new(model, block_size, MAX_SEQ_LEN, graphs)?;
+    let vocab = model.config().vocab as u32;
+    let mut streams: Vec<Vec<u32>> = [1_u32, 5, 17, 40, 90]
+        .iter()
+        .map(|len| (0..*len).map(|i| (i * 31 + len * 7) % vocab).collect())
+        .collect();
+    for step in 0..steps {
+        // One leaves half-way, so that batches of several sizes are recorded.
+        if step == steps / 2 {
+            walk.release(4);
+            streams.truncate(4);
+        }
+        let start = |stream: &[u32]| if step == 0 { 0 } else { stream.len() - 1 };
+        let chunks: Vec<Chunk<'_>> = (streams.iter().enumerate())
+            .map(|(i, stream)| Chunk {
+                sequence: i as u64,
+                start: start(stream),
+                tokens: &stream[start(stream)..],
+            })
+            .collect();
+        let draws = Draws { temperature: 1.0, keep: false, index: step as u32 };
+        let tokens = walk.run(&chunks, draws)?;
+        streams.iter_mut().zip(tokens).for_each(|(stream, token)| stream.push(token));
+    }
+    Ok((streams, walk.executor.graph_launches()))
+}
+
+fn load(device: &Arc<dyn Device>, checkpoint: &Path) -> Result<DeviceModel, String> {
+    let model =
+        Model::load(&Source::Directory(checkpoint.to_owned()), None).map_err(|error| error.to_string())?;
+    model.to_device(device).map_err(|error| error.to_string())
+}
+
+/// Recorded decodes draw the same tokens as launched ones.
+///
+/// # Errors
+/// Says what differs.
+pub fn graphs_are_eager(device: &Arc<dyn Device>, checkpoint: &Path) -> Result<String, String> {
+    let model = load(device, checkpoint)?;
+    let (eager, none) = sampled(&model, 16, false, 12)?;
+    let (recorded, launches) = sampled(&model, 16, true, 12)?;
+    if none != 0 || launches < 6 {
+        return Err(format!("{launches} recorded decodes were launched, {none} where there should be none"));
+    }
+    if eager != recorded {
+        return Err(format!("drew {recorded:?} with graphs and {eager:?} without"));
+    }
+    Ok(format!("{launches} graph launches"))
+}
+
+/// Scattered blocks of 16 hold the same as one block per sequence.
+///
+/// # Errors
+/// Says what differs.
+pub fn contiguous_is_paged(device: &Arc<dyn Device>, checkpoint: &Path) -> Result<String, String> {
+    let model = load(device, checkpoint)?;
+    let (paged, _) = sampled(&model, 16, false, 8)?;
+    let (contiguous, _) = sampled(&model, MAX_SEQ_LEN.next_multiple_of(16), false, 8)?;
+    match paged == contiguous {
+        true => Ok("five sequences, eight tokens each".to_owned()),
+        false => Err(format!("drew {paged:?} in blocks and {contiguous:?} in one piece")),
+    }
+}
+
+/// A pool larger than the device is refused with advice, and leaves the device as it was.
+///
+/// # Errors
+/// Says what was missing.
+pub fn memory_runs_out(device: &Arc<dyn Device>, checkpoint: &Path) -> Result<String, String> {
+    let model = load(device, checkpoint)?;
+    let before = device.memory().map_err(|error| error.message)?.free;
+    let token_bytes = 2 * model.config().layers.len() * model.config().kv_width() * 2;
+    let options = DeviceOptions {
+        block_size: 16,
+        total_blocks: (before / (16 * token_bytes as u64)).saturating_add(1_000).min(1 << 27) as u32,
+        max_rows: 4,
+        max_tokens: 64,
+        max_seq_len: 64,
+        prompt_cache_entries: 0,
+        deterministic: false,
+        graphs: false,
+    };
+    match model.executor(options) {
+        Ok(_) => return Err("a pool beyond the device's memory was made".to_owned()),
+        Err(error) if !error.to_string().contains("kv-memory") => {
+            return Err(format!("no advice in: {error}"));
+        }
+        Err(_) => {}
+    }
+    let after = device.memory().map_err(|error| error.message)?.free;
+    // Drivers keep a little for themselves.
+    if after + (64 << 20) < before {
+        return Err(format!("{} bytes are gone after the refusal", before - after));
+    }
+    sampled(&model, 16, false, 2).map(|_| "refused with advice, and works on".to_owned())
+}

@@ -1,0 +1,234 @@
+//! One forward pass as launches: the same operations as the CPU's decoder, in an order that lets neighbours be one kernel.
+//! A layer's last projection is added to the residual stream by the next layer's norm.
+#![allow(unsafe_code, reason = "kernel launches; see the SAFETY lines")]
+
+use std::sync::Arc;
+
+use infer_kernels::cuda::{
+    AttentionParams, AttentionShape, CudaError, Device, KvWriteParams, Norm, Pools, ProductKind,
+    ProductParams, Type, add_norm, copy_blocks, decode, embed, gated, kv_write, prefill, product,
+};
+
+use super::buffers::Buffers;
+use super::layout::partition;
+use super::plan::Plan;
+use super::weights::{DeviceLayer, DeviceLinear, DeviceMatrix, DeviceWeights, address};
+use super::{DeviceModel, DeviceOptions, shape};
+use crate::config::ModelConfig;
+
+/// Launches.
+pub(super) struct DeviceDecoder {
+    pub config: ModelConfig,
+    pub device: Arc<dyn Device>,
+    pub buffers: Buffers,
+    ty: Type,
+    weights: Arc<DeviceWeights>,
+    shape: AttentionShape,
+    options: DeviceOptions,
+}
+
+impl DeviceDecoder {
+    pub(super) fn new(model: &DeviceModel, options: DeviceOptions) -> Result<Self, CudaError> {
+        Ok(Self {
+            config: model.config.clone(),
+            device: Arc::clone(&model.device),
+            buffers: Buffers::new(model, &options)?,
+            ty: model.ty,
+            weights: Arc::clone(&model.weights),
+            shape: shape(&model.config, model.ty),
+            options,
+        })
+    }
+
+    pub(super) fn shape(&self) -> &AttentionShape {
+        &self.shape
+    }
+
+    /// Copies blocks in all layers; the pairs are words of the step.
+    pub(super) fn copy(&self, count: u32) -> Result<(), CudaError> {
+        let pool = &self.buffers.pool;
+        let pools = Pools {
+            from: pool.data.at(),
+            to: pool.data.at(),
+            from_stride: pool.stride as u64,
+            to_stride: pool.stride as u64,
+            block_bytes: pool.block_bytes as u32,
+            parts: 2 * self.config.layers.len() as u32,
+        };
+        // SAFETY: the engine names blocks of the pool; the plan keeps copies that depend on each other apart.
+        unsafe { copy_blocks(self.device.as_ref(), pools, self.word(self.buffers.layout.copies), count) }
+    }
+
+    /// Computes all tokens up to the last layer's projection, which [`DeviceDecoder::logits`] or
+    /// [`DeviceDecoder::settle`] adds.
+    pub(super) fn forward(&self, plan: &Plan) -> Result<(), CudaError> {
+        let (config, buffers) = (&self.config, &self.buffers);
+        let tokens = self.word(buffers.layout.tokens);
+        let places = [self.weights.embedding.data.at(), tokens, buffers.residual.at()];
+        let (width, scale) = (config.hidden as u32, config.embedding_scale);
+        // SAFETY: tokens were checked against the vocabulary; the residual has room for `max_tokens`.
+        unsafe { embed(self.device.as_ref(), self.ty, places, width, scale, plan.tokens) }?;
+        let mut before: Option<&DeviceLayer> = None;
+        for (index, layer) in self.weights.layers.iter().enumerate() {
+            let norm = self.after(before, layer.input_norm.at());
+            self.norm(norm, plan.tokens)?;
+            self.attention(index, layer, plan)?;
+            let delta_norm = address(&layer.attention_output_norm);
+            let delta_bias = address(&layer.output.bias);
+            let delta = buffers.projected.at();
+            self.norm(
+                Norm { delta, delta_bias, delta_norm, ..self.plain_norm(layer.mlp_norm.at()) },
+                plan.tokens,
+            )?;
+            self.mlp(layer, plan.tokens)?;
+            before = Some(layer);
+        }
+        Ok(())
+    }
+
+    /// Adds the last layer's projection for all tokens, so that logits can be asked for in parts.
+    pub(super) fn settle(&self, plan: &Plan) -> Result<(), CudaError> {
+        self.norm(self.after(self.weights.layers.last(), self.weights.final_norm.at()), plan.tokens)
+    }
+
+    /// Logits of the tokens that the step's words select, `count` of them, to the first rows of `logits`. `settled` says
+    /// that the last projection was added already.
+    pub(super) fn logits(&self, count: u32, settled: bool) -> Result<(), CudaError> {
+        let final_norm = self.weights.final_norm.at();
+        let norm = match settled {
+            true => self.plain_norm(final_norm),
+            false => self.after(self.weights.layers.last(), final_norm),
+        };
+        self.norm(Norm { select: self.word(self.buffers.layout.select), ..norm }, count)?;
+        let head = self.weights.head();
+        self.product(head, [self.buffers.normed.at(), self.buffers.logits.at()], count, true)
+    }
+
+    /// The address of a word of the step.
+    pub(super) fn word(&self, at: usize) -> u64 {
+        self.buffers.step.at() + 4 * at as u64
+    }
+
+    fn attention(&self, index: usize, layer: &DeviceLayer, plan: &Plan) -> Result<(), CudaError> {
+        let (config, buffers) = (&self.config, &self.buffers);
+        let device = self.device.as_ref();
+        self.linear(&layer.qkv, [buffers.normed.at(), buffers.qkv.at()], plan.tokens)?;
+        let (keys, values) = buffers.pool.layer(index);
+        let positions = self.word(buffers.layout.positions);
+        let write = KvWriteParams {
+            qkv: buffers.qkv.at(),
+            keys,
+            values,
+            bias: address(&layer.qkv.bias),
+            q_norm: address(&layer.q_norm),
+            k_norm: address(&layer.k_norm),
+            rope: buffers.ropes[config.layers[index].rope].at(),
+            positions,
+            slots: self.word(buffers.layout.slots),
+            heads: config.heads as u32,
+            kv_heads: config.kv_heads as u32,
+            head_dim: config.head_dim as u32,
+            block_size: self.options.block_size,
+            epsilon: config.norm_epsilon,
+            tokens: plan.tokens,
+        };
+        // SAFETY: slots and positions come from the engine and were checked; buffers have room for `max_tokens`.
+        unsafe { kv_write(device, self.ty, &write) }?;
+        let rules = config.attention(index);
+        let params = AttentionParams {
+            q: buffers.qkv.at(),
+            keys,
+            values,
+            out: buffers.attended.at(),
+            partial: buffers.partial.at(),
+            positions,
+            tables: self.word(buffers.layout.tables),
+            blocks: self.word(buffers.layout.blocks),
+            q_stride: (config.q_width() + 2 * config.kv_width()) as u32,
+            block_size: self.options.block_size,
+            window: rules.window.unwrap_or(0),
+            scale: rules.scale,
+            soft_cap: rules.soft_cap.unwrap_or(0.0),
+            ..AttentionParams::default()
+        };
+        if plan.tiles > 0 {
+            let params = AttentionParams { items: self.word(buffers.layout.tiles), ..params };
+            // SAFETY: block tables cover the positions of their tokens, as the engine guarantees.
+            unsafe { prefill(device, &self.shape, params, plan.tiles) }?;
+        }
+        if plan.items > 0 {
+            let multiprocessors = device.properties().multiprocessors;
+            let partition = partition(&self.shape, multiprocessors, &self.options, plan.items);
+            let params = AttentionParams { items: self.word(buffers.layout.items), ..params };
+            // SAFETY: as above; `partial` was sized for every number of items.
+            unsafe { decode(device, &self.shape, partition, params, plan.items) }?;
+        }
+        let back = [buffers.attended.at(), buffers.projected.at()];
+        self.product(&layer.output.matrix, back, plan.tokens, false)
+    }
+
+    fn mlp(&self, layer: &DeviceLayer, tokens: u32) -> Result<(), CudaError> {
+        let (config, buffers) = (&self.config, &self.buffers);
+        self.linear(&layer.gate_up, [buffers.normed.at(), buffers.gate_up.at()], tokens)?;
+        let places = [buffers.gate_up.at(), address(&layer.gate_up.bias), buffers.gated.at()];
+        let width = config.intermediate as u32;
+        // SAFETY: both buffers have room for `max_tokens`.
+        unsafe { gated(self.device.as_ref(), self.ty, config.activation, places, width, tokens) }?;
+        self.product(&layer.down.matrix, [buffers.gated.at(), buffers.projected.at()], tokens, false)
+    }
+
+    /// A norm of the residual stream alone.
+    fn plain_norm(&self, weight: u64) -> Norm {
+        Norm {
+            residual: self.buffers.residual.at(),
+            weight,
+            out: self.buffers.normed.at(),
+            width: self.config.hidden as u32,
+            epsilon: self.config.norm_epsilon,
+            ..Norm::default()
+        }
+    }
+
+    /// A norm that adds a layer's last projection first.
+    fn after(&self, layer: Option<&DeviceLayer>, weight: u64) -> Norm {
+        let norm = self.plain_norm(weight);
+        let Some(layer) = layer else { return norm };
+        Norm {
+            delta: self.buffers.projected.at(),
+            delta_bias: address(&layer.down.bias),
+            delta_norm: address(&layer.mlp_output_norm),
+            ..norm
+        }
+    }
+
+    fn norm(&self, norm: Norm, rows: u32) -> Result<(), CudaError> {
+        // SAFETY: addresses are of buffers with room for `max_tokens` rows; selected tokens are of the batch.
+        unsafe { add_norm(self.device.as_ref(), self.ty, norm, rows) }
+    }
+
+    /// The product alone: who reads the result adds the bias.
+    fn linear(&self, linear: &DeviceLinear, places: [u64; 2], rows: u32) -> Result<(), CudaError> {
+        self.product(&linear.matrix, places, rows, false)
+    }
+
+    fn product(
+        &self,
+        matrix: &DeviceMatrix,
+        [x, y]: [u64; 2],
+        rows: u32,
+        out_f32: bool,
+    ) -> Result<(), CudaError> {
+        let kind = if self.options.deterministic { ProductKind::RowByRow } else { ProductKind::Fastest };
+        let params = ProductParams {
+            x,
+            w: matrix.data.at(),
+            y,
+            rows,
+            inputs: matrix.inputs as u32,
+            outputs: matrix.outputs as u32,
+            out_f32: u32::from(out_f32),
+        };
+        // SAFETY: `x` and `y` are activation buffers of these widths with room for the rows.
+        unsafe { product(self.device.as_ref(), self.ty, kind, &params) }
+    }
+}

@@ -1,0 +1,218 @@
+//! The device as the engine sees it: a batch in, drawn tokens out. A step is submitted (`step`) and, later, collected
+//! (`answer`); what goes wrong becomes a `DeviceFault`, and the next step finds everything in place.
+#![allow(unsafe_code, reason = "pinned memory as words; see the SAFETY lines")]
+
+use std::collections::HashMap;
+
+use infer_core::{Batch, DeviceFault, DeviceFaultKind, Executor, LogitsSlot, Row, StepOutput};
+use infer_kernels::cuda::{CudaError, Graph};
+
+use super::decoder::DeviceDecoder;
+use super::plan::Plan;
+use super::{DeviceModel, DeviceOptions, fault, unfit};
+use crate::error::ModelError;
+use crate::executor::Drawing;
+
+/// Most tokens of a step: a grid's second and third dimension reach no further.
+const MAX_TOKENS: u32 = 65_535;
+
+/// Runs batches of one model on a device.
+pub struct DeviceExecutor {
+    pub(super) decoder: DeviceDecoder,
+    pub(super) options: DeviceOptions,
+    /// Recorded decodes, by their padded size.
+    pub(super) graphs: HashMap<u32, Recorded>,
+    /// Which slots of kept logits hold something.
+    pub(super) kept: Vec<bool>,
+    pub(super) drawing: Drawing,
+    pub(super) scratch: Vec<f32>,
+    /// The step that was submitted.
+    pending: Option<Pending>,
+    pub(super) forward_passes: u64,
+    pub(super) graph_launches: u64,
+}
+
+/// A decode of one size.
+pub(super) enum Recorded {
+    /// Ran once, so that everything it needs is loaded.
+    Warm,
+    Graph(Box<dyn Graph>),
+    /// Can't be recorded here: it is launched kernel by kernel.
+    Refused,
+}
+
+/// A submitted step.
+#[derive(Default)]
+pub(super) struct Pending {
+    pub(super) plan: Plan,
+    /// Per draw of the step: its row in the batch.
+    pub(super) draws: Vec<usize>,
+    /// Rows that are drawn on the host, with their row of logits.
+    pub(super) host_rows: Vec<(usize, usize)>,
+    /// Kept logits that go to these rows of logits.
+    pub(super) from_kept: Vec<(LogitsSlot, usize)>,
+    /// Rows whose kept logits are not there.
+    pub(super) lost: Vec<usize>,
+}
+
+impl DeviceExecutor {
+    pub(super) fn new(model: &DeviceModel, options: DeviceOptions) -> Result<Self, ModelError> {
+        let refuse = |message: String| Err(ModelError::unsupported(message));
+        let longest = model.config.max_positions as u64;
+        if options.max_seq_len == 0 || u64::from(options.max_seq_len) > longest {
+            return refuse(format!("max-seq-len {} must be from 1 to {longest}", options.max_seq_len));
+        }
+        if options.block_size == 0 || options.total_blocks == 0 || options.max_rows == 0 {
+            return refuse("block-size, the number of KV blocks and max-batch-size must not be 0".to_owned());
+        }
+        if options.max_tokens > MAX_TOKENS {
+            let most = MAX_TOKENS;
+            return refuse(format!(
+                "max-batch-tokens {} is more than the {most} of a device",
+                options.max_tokens
+            ));
+        }
+        let slots = u64::from(options.block_size) * u64::from(options.total_blocks);
+        if slots >= u64::from(u32::MAX) || options.max_tokens < options.max_rows {
+            return refuse(format!(
+                "a pool of {slots} tokens, or steps of {} tokens for {} sequences, are beyond what can be numbered",
+                options.max_tokens, options.max_rows
+            ));
+        }
+        let decoder = DeviceDecoder::new(model, options).map_err(unfit)?;
+        Ok(Self {
+            decoder,
+            options,
+            graphs: HashMap::new(),
+            kept: vec![false; options.prompt_cache_entries as usize],
+            drawing: Drawing::default(),
+            scratch: Vec::new(),
+            pending: None,
+            forward_passes: 0,
+            graph_launches: 0,
+        })
+    }
+
+    /// How many batches were run through the model.
+    pub fn forward_passes(&self) -> u64 {
+        self.forward_passes
+    }
+
+    /// How many of them were recorded ones.
+    pub fn graph_launches(&self) -> u64 {
+        self.graph_launches
+    }
+
+    /// Logits that a row kept with `logits_to`.
+    ///
+    /// # Errors
+    /// Where the device doesn't give them.
+    pub fn kept_logits(&mut self, slot: LogitsSlot) -> Result<Option<Vec<f32>>, DeviceFault> {
+        if self.kept.get(slot.0 as usize).is_none_or(|kept| !kept) {
+            return Ok(None);
+        }
+        self.fetch(self.kept_at(slot)).map_err(fault)?;
+        Ok(Some(self.scratch.clone()))
+    }
+
+    /// Overwrites the pool with zeros: for benchmarks, which read what nobody wrote.
+    ///
+    /// # Errors
+    /// Where the device refuses.
+    pub fn clear_pool(&mut self) -> Result<(), DeviceFault> {
+        self.decoder.buffers.pool.data.fill(0).map_err(fault)
+    }
+
+    /// Finds rows that would read beyond the tables: a request's fault, not the device's.
+    fn check(&self, batch: &Batch) -> Result<(), DeviceFault> {
+        let refuse = |message: &str, rows| {
+            Err(DeviceFault { kind: DeviceFaultKind::Failed, message: message.to_owned(), rows })
+        };
+        let layout = &self.decoder.buffers.layout;
+        if batch.tokens.len() > self.options.max_tokens as usize
+            || batch.rows.len() > self.options.max_rows as usize
+            || batch.block_tables.len() > layout.lists - layout.blocks
+        {
+            return refuse("the batch is larger than the device's buffers", None);
+        }
+        let (vocab, positions) = (self.decoder.config.vocab, self.options.max_seq_len as usize);
+        let sound = |row: &Row| {
+            let span = row.token_start as usize..(row.token_start + row.token_len) as usize;
+            let slot = |slot: Option<LogitsSlot>| slot.is_none_or(|slot| (slot.0 as usize) < self.kept.len());
+            let room = u64::from(row.table_len) * u64::from(self.options.block_size);
+            batch.tokens[span.clone()].iter().all(|token| (*token as usize) < vocab)
+                && batch.positions[span].iter().all(|at| (*at as usize) < positions && u64::from(*at) < room)
+                && slot(row.logits_to)
+                && slot(row.logits_from)
+                && (row.token_len > 0 || row.logits_from.is_some())
+        };
+        let bad: Vec<usize> = (0..batch.rows.len()).filter(|index| !sound(&batch.rows[*index])).collect();
+        match bad.is_empty() {
+            true => Ok(()),
+            false => refuse(
+                "a token is beyond the vocabulary or a position beyond the longest sequence",
+                Some(bad),
+            ),
+        }
+    }
+
+    /// Lets what is under way end, and forgets recordings: they may hold what is missing.
+    fn recover(&mut self, error: CudaError) -> DeviceFault {
+        let _ = self.decoder.device.wait();
+        let _ = self.decoder.buffers.seen.fill(0);
+        self.graphs.clear();
+        fault(error)
+    }
+}
+
+impl Executor for DeviceExecutor {
+    fn execute(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), DeviceFault> {
+        output.reset(batch.rows.len());
+        self.submit(batch)?;
+        self.collect(batch, output)
+    }
+
+    fn submit(&mut self, batch: &Batch) -> Result<bool, DeviceFault> {
+        if self.pending.take().is_some() {
+            self.decoder.device.wait().map_err(|error| self.recover(error))?;
+        }
+        self.check(batch)?;
+        let pending = self.start(batch).map_err(|error| self.recover(error))?;
+        self.pending = Some(pending);
+        Ok(true)
+    }
+
+    fn collect(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), DeviceFault> {
+        output.reset(batch.rows.len());
+        let pending = self.pending.take().expect("a submitted step");
+        let lost = self.finish(batch, &pending, output).map_err(|error| {
+            output.reset(batch.rows.len());
+            self.recover(error)
+        })?;
+        output.logprobs.sort_unstable_by_key(|(row, _)| *row);
+        match lost.is_empty() {
+            true => Ok(()),
+            false => Err(DeviceFault {
+                kind: DeviceFaultKind::Failed,
+                message: "the model produced no usable logits (not a number, or every token forbidden)"
+                    .to_owned(),
+                rows: Some(lost),
+            }),
+        }
+    }
+}
+
+/// Pinned memory as words. It is aligned as memory of its own.
+pub(super) fn words(bytes: &[u8]) -> &[u32] {
+    // SAFETY: any bits are a word; what doesn't fit is left out.
+    let (before, words, _) = unsafe { bytes.align_to() };
+    debug_assert!(before.is_empty());
+    words
+}
+
+pub(super) fn words_mut(bytes: &mut [u8]) -> &mut [u32] {
+    // SAFETY: as above.
+    let (before, words, _) = unsafe { bytes.align_to_mut() };
+    debug_assert!(before.is_empty());
+    words
+}

@@ -1,0 +1,134 @@
+//! Where things are in the memory of a step: what the host writes for it, and what kernels hand to each other. Offsets
+//! follow from the options alone, so addresses never change.
+
+use infer_kernels::cuda::{
+    AttentionShape, Partition, SampleRow, Type, decode_parts, partial_numbers, prefill_rows,
+};
+
+use super::{DeviceOptions, shape};
+use crate::config::ModelConfig;
+
+/// Most words of histories and lists that a step's draws may bring; beyond, rows are drawn on the host.
+const MAX_LIST_WORDS: usize = 4 << 20;
+/// Tokens of a part of the context where parts must not depend on the batch.
+const FIXED_PART: u32 = 512;
+
+/// Words of `SampleRow`.
+pub(super) const ROW_WORDS: usize = size_of::<SampleRow>() / 4;
+
+/// Starts of the host's arrays, in words of 32 bits. The first ones are copied as one, the last two as far as they are
+/// used.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StepLayout {
+    pub tokens: usize,
+    pub positions: usize,
+    pub slots: usize,
+    pub tables: usize,
+    pub items: usize,
+    pub tiles: usize,
+    pub select: usize,
+    pub rows: usize,
+    pub copies: usize,
+    pub blocks: usize,
+    pub lists: usize,
+    pub end: usize,
+    pub max_copies: usize,
+}
+
+impl StepLayout {
+    pub(super) fn new(shape: &AttentionShape, options: &DeviceOptions) -> Self {
+        let (tokens, rows) = (options.max_tokens as usize, options.max_rows as usize);
+        let max_tiles = prefill_rows(shape).map_or(0, |tile| tokens / tile as usize + rows);
+        let table = options.max_seq_len.div_ceil(options.block_size) as usize;
+        let lists = (rows * 2 * options.max_seq_len as usize).min(MAX_LIST_WORDS);
+        let mut end = 0;
+        let mut take = |words: usize| {
+            let start = end;
+            end += words.next_multiple_of(64);
+            start
+        };
+        Self {
+            tokens: take(tokens),
+            positions: take(tokens),
+            slots: take(tokens),
+            tables: take(tokens),
+            items: take(tokens),
+            tiles: take(2 * max_tiles),
+            select: take(rows),
+            rows: take(rows * ROW_WORDS),
+            copies: take(2 * rows),
+            blocks: take(rows * table),
+            lists: take(lists),
+            end,
+            max_copies: rows,
+        }
+    }
+
+    /// Words of lists.
+    pub(super) fn list_words(&self) -> usize {
+        self.end - self.lists
+    }
+}
+
+/// How a decode of `items` tokens cuts contexts.
+pub(super) fn partition(
+    shape: &AttentionShape,
+    multiprocessors: u32,
+    options: &DeviceOptions,
+    items: u32,
+) -> Partition {
+    let longest = options.max_seq_len;
+    match options.deterministic {
+        true => Partition::Fixed { tokens: FIXED_PART.min(longest.next_multiple_of(16)), longest },
+        false => Partition::Even(decode_parts(shape, multiprocessors, items, longest)),
+    }
+}
+
+/// Numbers of attention's parts that any step may need.
+pub(super) fn most_partial_numbers(
+    shape: &AttentionShape,
+    multiprocessors: u32,
+    options: &DeviceOptions,
+) -> usize {
+    let most = if prefill_rows(shape).is_some() { options.max_rows.max(1) } else { options.max_tokens };
+    let sizes = (1..=most)
+        .map(|items| partial_numbers(shape, items, partition(shape, multiprocessors, options, items)));
+    sizes.max().unwrap_or(0)
+}
+
+/// Bytes of each activation buffer: residual, normed, qkv, attended, projected, gate and up, gated, logits, partial sums.
+pub(super) fn activation_bytes(
+    config: &ModelConfig,
+    ty: Type,
+    multiprocessors: u32,
+    options: &DeviceOptions,
+) -> [usize; 9] {
+    let (tokens, rows) = (options.max_tokens as usize, options.max_rows as usize);
+    let (number, q, kv) = (ty.bytes(), config.q_width(), config.kv_width());
+    [
+        tokens * config.hidden * 4,
+        tokens.max(rows) * config.hidden * number,
+        tokens * (q + 2 * kv) * number,
+        tokens * q * number,
+        tokens * config.hidden * number,
+        tokens * 2 * config.intermediate * number,
+        tokens * config.intermediate * number,
+        rows * config.vocab * 4,
+        most_partial_numbers(&shape(config, ty), multiprocessors, options) * 4,
+    ]
+}
+
+/// See `DeviceModel::working_bytes`.
+pub(super) fn working_bytes(
+    config: &ModelConfig,
+    ty: Type,
+    multiprocessors: u32,
+    options: &DeviceOptions,
+) -> u64 {
+    let step = StepLayout::new(&shape(config, ty), options).end * 4;
+    let activations: usize = activation_bytes(config, ty, multiprocessors, options).iter().sum();
+    let rope = config.ropes.len() * options.max_seq_len as usize * config.head_dim * 4;
+    let kept = options.prompt_cache_entries as usize * config.vocab * 4;
+    let seen = options.max_rows as usize * config.vocab.div_ceil(32) * 4;
+    (step + activations + rope + kept + seen) as u64
+}

@@ -1,0 +1,163 @@
+//! The decoder on a device: the same configuration, weights from the same loading, kernels of `infer_kernels::cuda`.
+//!
+//! A step is one upload of everything that differs from step to step, launches, and one answer of a token per row. Memory
+//! is asked for when an executor is made, never within a step; so every address is the same in each step, and a decode can
+//! be recorded once per size of batch and repeated (a CUDA graph). Knows nothing of which device it is: tests run it on
+//! the emulated one.
+
+mod answer;
+pub mod bench;
+mod buffers;
+pub mod checks;
+mod decoder;
+mod drawing;
+mod executor;
+mod layout;
+mod plan;
+mod step;
+mod weights;
+
+use std::sync::Arc;
+
+use infer_core::{DeviceFault, DeviceFaultKind};
+use infer_kernels::cuda::{AttentionShape, CudaError, CudaErrorKind, Device, Type};
+
+use crate::config::ModelConfig;
+use crate::error::ModelError;
+use crate::{DType, Model};
+
+pub use executor::DeviceExecutor;
+use weights::DeviceWeights;
+
+/// A model whose weights are on a device.
+pub struct DeviceModel {
+    config: ModelConfig,
+    ty: Type,
+    device: Arc<dyn Device>,
+    weights: Arc<DeviceWeights>,
+}
+
+/// How an executor on a device is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceOptions {
+    /// Tokens in a block.
+    pub block_size: u32,
+    /// Blocks in the pool.
+    pub total_blocks: u32,
+    /// Rows of a batch.
+    pub max_rows: u32,
+    /// Tokens of a batch.
+    pub max_tokens: u32,
+    /// Prompt plus output tokens of a sequence.
+    pub max_seq_len: u32,
+    /// Prompts whose last logits can be kept.
+    pub prompt_cache_entries: u32,
+    /// A row's bits depend on that row alone: one kernel for all products, the context cut at fixed places.
+    pub deterministic: bool,
+    /// Whether decodes are recorded and repeated.
+    pub graphs: bool,
+}
+
+impl Model {
+    /// Copies the weights to a device. The model itself may then go.
+    ///
+    /// # Errors
+    /// Where a part of the model has no kernel, or the device no memory.
+    pub fn to_device(&self, device: &Arc<dyn Device>) -> Result<DeviceModel, ModelError> {
+        check(&self.config)?;
+        let ty = device_type(self.dtype);
+        let weights = DeviceWeights::upload(device, ty, &self.weights).map_err(unfit)?;
+        Ok(DeviceModel {
+            config: self.config.clone(),
+            ty,
+            device: Arc::clone(device),
+            weights: Arc::new(weights),
+        })
+    }
+}
+
+impl DeviceModel {
+    /// A model of this configuration with random weights, made on the device: for benchmarks of shapes.
+    ///
+    /// # Errors
+    /// As [`Model::to_device`].
+    pub fn random(
+        config: &ModelConfig,
+        dtype: DType,
+        device: &Arc<dyn Device>,
+        seed: u64,
+    ) -> Result<Self, ModelError> {
+        check(config)?;
+        let ty = device_type(dtype);
+        let weights = DeviceWeights::random(device, ty, config, seed).map_err(unfit)?;
+        Ok(Self { config: config.clone(), ty, device: Arc::clone(device), weights: Arc::new(weights) })
+    }
+
+    /// An executor with its own KV pool.
+    ///
+    /// # Errors
+    /// Where an option is impossible or the device has no memory for it.
+    pub fn executor(&self, options: DeviceOptions) -> Result<DeviceExecutor, ModelError> {
+        DeviceExecutor::new(self, options)
+    }
+
+    /// Bytes that an executor takes besides its pool.
+    pub fn working_bytes(&self, options: &DeviceOptions) -> u64 {
+        layout::working_bytes(&self.config, self.ty, self.device.properties().multiprocessors, options)
+    }
+
+    /// Bytes of all weights.
+    pub fn weight_bytes(&self) -> u64 {
+        self.weights.bytes()
+    }
+
+    /// Where it is.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    /// What it is.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+}
+
+fn device_type(dtype: DType) -> Type {
+    match dtype {
+        DType::F32 => Type::F32,
+        DType::Bf16 => Type::Bf16,
+    }
+}
+
+fn shape(config: &ModelConfig, ty: Type) -> AttentionShape {
+    let (heads, kv_heads) = (config.heads as u32, config.kv_heads as u32);
+    AttentionShape { ty, heads, kv_heads, head_dim: config.head_dim as u32 }
+}
+
+fn check(config: &ModelConfig) -> Result<(), ModelError> {
+    if config.head_dim > 256 || !config.head_dim.is_multiple_of(2) || config.vocab >= 1 << 20 {
+        let (head_dim, vocab) = (config.head_dim, config.vocab);
+        return Err(ModelError::unsupported(format!(
+            "heads of {head_dim} with a vocabulary of {vocab} have no kernels; use --device cpu"
+        )));
+    }
+    Ok(())
+}
+
+/// Why a model can't be set up on a device.
+fn unfit(error: CudaError) -> ModelError {
+    let advice = match error.kind {
+        CudaErrorKind::OutOfMemory => "; lower kv-memory, max-batch-tokens or max-batch-size",
+        _ => "",
+    };
+    ModelError::unsupported(format!("the device: {error}{advice}"))
+}
+
+/// Why a step was lost.
+fn fault(error: CudaError) -> DeviceFault {
+    let kind = match error.kind {
+        CudaErrorKind::OutOfMemory => DeviceFaultKind::OutOfMemory,
+        _ => DeviceFaultKind::Failed,
+    };
+    DeviceFault { kind, message: format!("the device: {error}"), rows: None }
+}

@@ -1,0 +1,155 @@
+//! From a batch to the words that kernels read: which token goes where, who attends how, who draws.
+
+use infer_core::{Batch, Row};
+use infer_kernels::cuda::NONE;
+
+use super::layout::StepLayout;
+
+/// What a step launches; the rest is in its words.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// Rows of every product, padding included.
+    pub tokens: u32,
+    /// Tokens that attend one by one, padding included.
+    pub items: u32,
+    /// Tiles of neighbouring tokens that attend together.
+    pub tiles: u32,
+    /// Tokens whose logits are wanted, padding included.
+    pub logits: u32,
+    /// Block tables' words.
+    pub blocks: usize,
+}
+
+/// Sizes of decode batches: a batch is padded to the next one, so that few of them need to be recorded.
+pub(super) fn bucket(rows: u32, most: u32) -> u32 {
+    let size = match rows {
+        0..=2 => rows,
+        3..=4 => 4,
+        5..=64 => rows.next_multiple_of(8),
+        65..=128 => rows.next_multiple_of(16),
+        _ => rows.next_multiple_of(32),
+    };
+    size.min(most)
+}
+
+/// Whether a row computes logits.
+pub(super) fn wants_logits(row: &Row) -> bool {
+    row.token_len > 0 && (row.sample || row.logits_to.is_some())
+}
+
+/// Writes everything but draws. `tile` is how many tokens of a sequence attend together, where they can; `padded` is the
+/// number of tokens to fill up to.
+pub(super) fn write(
+    words: &mut [u32],
+    layout: &StepLayout,
+    batch: &Batch,
+    tile: Option<u32>,
+    padded: Option<u32>,
+) -> Plan {
+    let count = batch.tokens.len();
+    let tokens = padded.unwrap_or(count as u32);
+    words[layout.tokens..][..count].copy_from_slice(&batch.tokens);
+    words[layout.positions..][..count].copy_from_slice(&batch.positions);
+    words[layout.slots..][..count].copy_from_slice(&batch.slots);
+    for (to, block) in words[layout.blocks..].iter_mut().zip(&batch.block_tables) {
+        *to = block.0;
+    }
+    let (mut items, mut tiles, mut logits) = (0, 0, 0);
+    for row in batch.rows.iter().filter(|row| row.token_len > 0) {
+        let (first, len) = (row.token_start as usize, row.token_len as usize);
+        words[layout.tables + first..][..len].fill(row.table_start);
+        match tile {
+            Some(tile) if len > 1 => {
+                for start in (0..len).step_by(tile as usize) {
+                    let at = layout.tiles + 2 * tiles;
+                    words[at] = (first + start) as u32;
+                    words[at + 1] = (len - start).min(tile as usize) as u32;
+                    tiles += 1;
+                }
+            }
+            _ => {
+                for token in first..first + len {
+                    words[layout.items + items] = token as u32;
+                    items += 1;
+                }
+            }
+        }
+        if wants_logits(row) {
+            // The due token is drawn before the guesses at what follows it.
+            words[layout.select + logits] = (first + len - 1 - row.guesses as usize) as u32;
+            logits += 1;
+        }
+    }
+    let mut plan = Plan {
+        tokens,
+        items: items as u32,
+        tiles: tiles as u32,
+        logits: logits as u32,
+        blocks: batch.block_tables.len(),
+    };
+    if padded.is_some() {
+        let missing = count..tokens as usize;
+        for array in [layout.tokens, layout.slots, layout.items, layout.select] {
+            words[array..][missing.clone()].fill(NONE);
+        }
+        words[layout.positions..][missing.clone()].fill(0);
+        words[layout.tables..][missing].fill(0);
+        (plan.items, plan.logits) = (tokens, tokens);
+    }
+    plan
+}
+
+/// Cuts copies into runs that need no order among them: a block that is written is neither read nor written again in its
+/// run. Calls `each` with the pairs of a run.
+pub(super) fn copy_runs<E>(
+    batch: &Batch,
+    most: usize,
+    mut each: impl FnMut(&[[u32; 2]]) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut run: Vec<[u32; 2]> = Vec::new();
+    for copy in &batch.copies {
+        let (from, to) = (copy.from.0, copy.to.0);
+        let clash = run.iter().any(|[read, written]| *written == from || *written == to || *read == to);
+        if clash || run.len() == most {
+            each(&run)?;
+            run.clear();
+        }
+        run.push([from, to]);
+    }
+    if run.is_empty() { Ok(()) } else { each(&run) }
+}
+
+#[cfg(test)]
+mod tests {
+    use infer_core::{BlockCopy, BlockId};
+
+    use super::*;
+
+    #[test]
+    fn buckets_hold_their_batches_and_are_few() {
+        let sizes: std::collections::BTreeSet<u32> = (1..=256).map(|rows| bucket(rows, 256)).collect();
+        assert!((1..=256).all(|rows| bucket(rows, 256) >= rows));
+        assert!(sizes.len() < 24, "{sizes:?}");
+        assert_eq!(bucket(30, 31), 31);
+    }
+
+    #[test]
+    fn copies_that_depend_on_each_other_are_kept_apart() {
+        let copy = |from, to| BlockCopy { from: BlockId(from), to: BlockId(to), tokens: 1 };
+        let copies = vec![copy(1, 2), copy(1, 3), copy(2, 4), copy(5, 1), copy(6, 7)];
+        let batch = Batch { copies, ..Batch::default() };
+        let mut runs = Vec::new();
+        let done: Result<(), ()> = copy_runs(&batch, 8, |run| {
+            runs.push(run.to_vec());
+            Ok(())
+        });
+        assert_eq!(done, Ok(()));
+        assert_eq!(runs, [vec![[1, 2], [1, 3]], vec![[2, 4], [5, 1], [6, 7]]]);
+        let mut most = 0;
+        let _ = copy_runs(&batch, 1, |run| {
+            most = most.max(run.len());
+            Ok::<(), ()>(())
+        });
+        assert_eq!(most, 1);
+    }
+}

@@ -1,0 +1,194 @@
+//! The first half of a step: words for the device, launches, recordings.
+#![allow(unsafe_code, reason = "launches and copies; see the SAFETY lines")]
+
+use std::sync::Arc;
+
+use infer_core::{Batch, LogitsSlot, Row};
+use infer_kernels::cuda::{CudaError, SampleParams, prefill_rows, sample};
+
+use super::drawing::{self, Lists};
+use super::executor::{DeviceExecutor, Pending, Recorded, words_mut};
+use super::plan::{self, Plan};
+
+impl DeviceExecutor {
+    pub(super) fn start(&mut self, batch: &Batch) -> Result<Pending, CudaError> {
+        let layout = self.decoder.buffers.layout;
+        plan::copy_runs(batch, layout.max_copies, |pairs| {
+            let words = words_mut(self.decoder.buffers.host_step.bytes_mut());
+            words[layout.copies..].iter_mut().zip(pairs.as_flattened()).for_each(|(to, block)| *to = *block);
+            self.send(layout.copies..layout.copies + 2 * pairs.len())?;
+            self.decoder.copy(pairs.len() as u32)?;
+            // The host's words are written again for the next run, and for the step.
+            self.decoder.device.wait()
+        })?;
+        let recordable = !batch.rows.is_empty() && batch.rows.iter().all(|row| self.is_plain_decode(row));
+        let padded = recordable.then(|| plan::bucket(batch.rows.len() as u32, self.options.max_rows));
+        let tile = prefill_rows(self.decoder.shape());
+        let words = words_mut(self.decoder.buffers.host_step.bytes_mut());
+        let plan = plan::write(words, &layout, batch, tile, padded);
+        let mut pending = Pending { plan, ..Pending::default() };
+        let mut lists = Lists::new(&layout);
+        let (mut computed_row, mut kept_row) = (0, plan.logits as usize);
+        for (index, row) in batch.rows.iter().enumerate() {
+            let from_kept = row.logits_from.is_some();
+            if !(from_kept || plan::wants_logits(row)) {
+                continue;
+            }
+            // Kept logits come after the computed ones.
+            let logits = if from_kept { &mut kept_row } else { &mut computed_row };
+            let at = [pending.draws.len(), *logits];
+            *logits += 1;
+            match row.logits_from {
+                Some(slot) if !self.kept[slot.0 as usize] => {
+                    pending.lost.push(index);
+                    continue;
+                }
+                Some(slot) => pending.from_kept.push((slot, at[1])),
+                None if !row.sample => continue,
+                None => {}
+            }
+            if drawing::on_device(row) && drawing::write(words, &layout, &mut lists, batch, row, at) {
+                pending.draws.push(index);
+            } else {
+                pending.host_rows.push((index, at[1]));
+            }
+        }
+        let draws = padded.map_or(pending.draws.len(), |padded| padded as usize);
+        (pending.draws.len()..draws).for_each(|index| drawing::write_nothing(words, &layout, index));
+        self.send(0..layout.copies)?;
+        self.send(layout.blocks..layout.blocks + plan.blocks)?;
+        self.send(layout.lists..layout.lists + lists.used())?;
+        if !batch.tokens.is_empty() {
+            self.forward_passes += 1;
+        }
+        // Every row of a plain decode draws on the device, unless its lists did not fit.
+        match padded {
+            Some(size) if pending.host_rows.is_empty() => self.decode(size, &plan)?,
+            _ => self.launch(batch, &pending, draws as u32)?,
+        }
+        let buffers = &mut self.decoder.buffers;
+        // SAFETY: the pinned memory lives as long as the executor and is read after a wait.
+        unsafe { self.decoder.device.copy_out(buffers.drawn.at(), buffers.host_drawn.bytes_mut()) }?;
+        Ok(pending)
+    }
+
+    /// Whether a row is a token and its draw, and nothing else.
+    fn is_plain_decode(&self, row: &Row) -> bool {
+        let no_slots = row.logits_to.is_none() && row.logits_from.is_none();
+        let no_questions = row.generated > 0 || row.sampling.prompt_logprobs().is_none();
+        row.token_len == 1 && row.sample && no_slots && no_questions && drawing::on_device(row)
+    }
+
+    /// A decode of a recorded size: the first time kernel by kernel, then recorded, then repeated.
+    fn decode(&mut self, size: u32, plan: &Plan) -> Result<(), CudaError> {
+        let run = |this: &Self| {
+            this.decoder.forward(plan)?;
+            this.decoder.logits(plan.logits, false)?;
+            this.draw(size)
+        };
+        if !self.options.graphs {
+            return run(self);
+        }
+        match self.graphs.get(&size) {
+            None => {
+                run(self)?;
+                self.graphs.insert(size, Recorded::Warm);
+                return Ok(());
+            }
+            Some(Recorded::Refused) => return run(self),
+            Some(Recorded::Graph(_)) => {}
+            Some(Recorded::Warm) => {
+                let device = Arc::clone(&self.decoder.device);
+                let recorded = device.begin_recording().and_then(|()| {
+                    let launched = run(self);
+                    // Also after a failure, or the device stays in the recording.
+                    let graph = device.end_recording();
+                    launched.and(graph)
+                });
+                match recorded {
+                    Ok(graph) => self.graphs.insert(size, Recorded::Graph(graph)),
+                    Err(_) => {
+                        self.graphs.insert(size, Recorded::Refused);
+                        return run(self);
+                    }
+                };
+            }
+        }
+        if let Some(Recorded::Graph(graph)) = self.graphs.get(&size) {
+            self.graph_launches += 1;
+            // SAFETY: it names the executor's own memory, which outlives it.
+            unsafe { graph.launch() }?;
+        }
+        Ok(())
+    }
+
+    /// Any other step.
+    fn launch(&mut self, batch: &Batch, pending: &Pending, draws: u32) -> Result<(), CudaError> {
+        let plan = &pending.plan;
+        if !batch.tokens.is_empty() {
+            self.decoder.forward(plan)?;
+            let asked =
+                batch.rows.iter().any(|row| row.generated == 0 && row.sampling.prompt_logprobs().is_some());
+            if asked {
+                self.decoder.settle(plan)?;
+            }
+            if plan.logits > 0 {
+                self.decoder.logits(plan.logits, asked)?;
+            }
+        }
+        let wanting = batch.rows.iter().filter(|row| plan::wants_logits(row)).enumerate();
+        for (slot, index) in wanting.filter_map(|(index, row)| Some((row.logits_to?, index))) {
+            self.copy_logits(self.kept_at(slot), self.logits_at(index))?;
+            self.kept[slot.0 as usize] = true;
+        }
+        for (slot, index) in &pending.from_kept {
+            self.copy_logits(self.logits_at(*index), self.kept_at(*slot))?;
+        }
+        self.draw(draws)
+    }
+
+    fn copy_logits(&self, to: u64, from: u64) -> Result<(), CudaError> {
+        // SAFETY: slots were checked, and there is a row of logits for each row of the batch.
+        unsafe { self.decoder.device.copy(to, from, self.row_bytes()) }
+    }
+
+    pub(super) fn logits_at(&self, row: usize) -> u64 {
+        self.decoder.buffers.logits.at() + (row * self.row_bytes()) as u64
+    }
+
+    pub(super) fn kept_at(&self, slot: LogitsSlot) -> u64 {
+        self.decoder.buffers.kept.at() + (slot.0 as usize * self.row_bytes()) as u64
+    }
+
+    fn draw(&self, count: u32) -> Result<(), CudaError> {
+        if count == 0 {
+            return Ok(());
+        }
+        let buffers = &self.decoder.buffers;
+        let params = SampleParams {
+            logits: buffers.logits.at(),
+            rows: self.decoder.word(buffers.layout.rows),
+            tokens: self.decoder.word(buffers.layout.lists),
+            seen: buffers.seen.at(),
+            out: buffers.drawn.at(),
+            vocab: self.decoder.config.vocab as u32,
+            soft_cap: self.decoder.config.logit_soft_cap.unwrap_or(0.0),
+        };
+        // SAFETY: buffers have room for `max_rows` draws, and lists lie in the step's words.
+        unsafe { sample(self.decoder.device.as_ref(), &params, count) }
+    }
+
+    /// Copies words of the step to the device.
+    pub(super) fn send(&self, span: std::ops::Range<usize>) -> Result<(), CudaError> {
+        if span.is_empty() {
+            return Ok(());
+        }
+        let buffers = &self.decoder.buffers;
+        let bytes = &buffers.host_step.bytes()[4 * span.start..4 * span.end];
+        buffers.step.write(4 * span.start, bytes)
+    }
+
+    pub(super) fn row_bytes(&self) -> usize {
+        4 * self.decoder.config.vocab
+    }
+}

@@ -1,0 +1,200 @@
+//! Weights on a device: rows as the kernels read them, numbers of the device's type; norms and biases in f32.
+
+use std::sync::Arc;
+
+use infer_kernels::Matrix;
+use infer_kernels::cuda::{Buffer, CudaError, Device, Type, fill_random};
+
+use crate::config::ModelConfig;
+use crate::weights::{LayerWeights, Linear, Weights};
+
+/// Bytes that are converted before they are copied.
+const CHUNK_BYTES: usize = 32 << 20;
+
+/// All weights of a decoder.
+pub(super) struct DeviceWeights {
+    pub embedding: DeviceMatrix,
+    pub head: Option<DeviceMatrix>,
+    pub final_norm: Buffer,
+    pub layers: Vec<DeviceLayer>,
+}
+
+/// Weights of one layer.
+pub(super) struct DeviceLayer {
+    pub input_norm: Buffer,
+    pub qkv: DeviceLinear,
+    pub q_norm: Option<Buffer>,
+    pub k_norm: Option<Buffer>,
+    pub output: DeviceLinear,
+    pub attention_output_norm: Option<Buffer>,
+    pub mlp_norm: Buffer,
+    pub gate_up: DeviceLinear,
+    pub down: DeviceLinear,
+    pub mlp_output_norm: Option<Buffer>,
+}
+
+/// A projection.
+pub(super) struct DeviceLinear {
+    pub matrix: DeviceMatrix,
+    pub bias: Option<Buffer>,
+}
+
+/// Rows of `inputs` numbers.
+pub(super) struct DeviceMatrix {
+    pub data: Buffer,
+    pub outputs: usize,
+    pub inputs: usize,
+}
+
+/// The address of something that may be absent.
+pub(super) fn address(buffer: &Option<Buffer>) -> u64 {
+    buffer.as_ref().map_or(0, Buffer::at)
+}
+
+impl DeviceWeights {
+    pub(super) fn upload(device: &Arc<dyn Device>, ty: Type, weights: &Weights) -> Result<Self, CudaError> {
+        let upload = Upload { device, ty };
+        Ok(Self {
+            embedding: upload.matrix(&weights.embedding)?,
+            head: weights.head.as_ref().map(|head| upload.matrix(head)).transpose()?,
+            final_norm: upload.vector(&weights.final_norm)?,
+            layers: weights.layers.iter().map(|layer| upload.layer(layer)).collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Weights that keep activations near 1, so that no type overflows.
+    pub(super) fn random(
+        device: &Arc<dyn Device>,
+        ty: Type,
+        config: &ModelConfig,
+        seed: u64,
+    ) -> Result<Self, CudaError> {
+        let mut chance = Chance { device, ty, seed };
+        let (hidden, intermediate) = (config.hidden, config.intermediate);
+        let (q, kv) = (config.q_width(), config.kv_width());
+        let ones = |len: usize| Buffer::from_numbers(device, Type::F32, &vec![1.0; len]);
+        let head_norm = || config.qk_norm.then(|| ones(config.head_dim)).transpose();
+        let output_norm = || config.output_norms.then(|| ones(hidden)).transpose();
+        let mut layer = || -> Result<DeviceLayer, CudaError> {
+            Ok(DeviceLayer {
+                input_norm: ones(hidden)?,
+                qkv: chance.linear(q + 2 * kv, hidden)?,
+                q_norm: head_norm()?,
+                k_norm: head_norm()?,
+                output: chance.linear(hidden, q)?,
+                attention_output_norm: output_norm()?,
+                mlp_norm: ones(hidden)?,
+                gate_up: chance.linear(2 * intermediate, hidden)?,
+                down: chance.linear(hidden, intermediate)?,
+                mlp_output_norm: output_norm()?,
+            })
+        };
+        let layers = config.layers.iter().map(|_| layer()).collect::<Result<_, _>>()?;
+        let embedding = chance.matrix(config.vocab, hidden)?;
+        let head = (!config.tied_head).then(|| chance.matrix(config.vocab, hidden)).transpose()?;
+        Ok(Self { embedding, head, final_norm: ones(hidden)?, layers })
+    }
+
+    /// The matrix from hidden states to logits.
+    pub(super) fn head(&self) -> &DeviceMatrix {
+        self.head.as_ref().unwrap_or(&self.embedding)
+    }
+
+    /// Bytes of all matrices.
+    pub(super) fn bytes(&self) -> u64 {
+        let layer = |layer: &DeviceLayer| {
+            let linears = [&layer.qkv, &layer.output, &layer.gate_up, &layer.down];
+            linears.iter().map(|linear| linear.matrix.data.bytes()).sum::<usize>()
+        };
+        let head = self.head.as_ref().map_or(0, |head| head.data.bytes());
+        (self.embedding.data.bytes() + head + self.layers.iter().map(layer).sum::<usize>()) as u64
+    }
+}
+
+/// Converts and copies.
+struct Upload<'a> {
+    device: &'a Arc<dyn Device>,
+    ty: Type,
+}
+
+impl Upload<'_> {
+    fn layer(&self, layer: &LayerWeights) -> Result<DeviceLayer, CudaError> {
+        let maybe =
+            |numbers: &Option<Vec<f32>>| numbers.as_ref().map(|numbers| self.vector(numbers)).transpose();
+        Ok(DeviceLayer {
+            input_norm: self.vector(&layer.input_norm)?,
+            qkv: self.linear(&layer.qkv)?,
+            q_norm: maybe(&layer.q_norm)?,
+            k_norm: maybe(&layer.k_norm)?,
+            output: self.linear(&layer.output)?,
+            attention_output_norm: maybe(&layer.attention_output_norm)?,
+            mlp_norm: self.vector(&layer.mlp_norm)?,
+            gate_up: self.linear(&layer.gate_up)?,
+            down: self.linear(&layer.down)?,
+            mlp_output_norm: maybe(&layer.mlp_output_norm)?,
+        })
+    }
+
+    fn linear(&self, linear: &Linear) -> Result<DeviceLinear, CudaError> {
+        let bias = linear.bias.as_ref().map(|bias| self.vector(bias)).transpose()?;
+        Ok(DeviceLinear { matrix: self.matrix(&linear.matrix)?, bias })
+    }
+
+    fn vector(&self, numbers: &[f32]) -> Result<Buffer, CudaError> {
+        Buffer::from_numbers(self.device, Type::F32, numbers)
+    }
+
+    /// Rows are unpacked and converted by several threads, and copied in between.
+    fn matrix(&self, matrix: &Matrix) -> Result<DeviceMatrix, CudaError> {
+        let (outputs, inputs) = (matrix.outputs(), matrix.inputs());
+        let row_bytes = inputs * self.ty.bytes();
+        let data = Buffer::new(self.device, outputs * row_bytes)?;
+        let rows = (CHUNK_BYTES / row_bytes).clamp(1, outputs.max(1));
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut bytes = vec![0; rows * row_bytes];
+        for first in (0..outputs).step_by(rows) {
+            let count = rows.min(outputs - first);
+            let share = count.div_ceil(threads);
+            std::thread::scope(|scope| {
+                for (part, bytes) in bytes[..count * row_bytes].chunks_mut(share * row_bytes).enumerate() {
+                    scope.spawn(move || {
+                        let (mut row, mut converted) = (vec![0.0; inputs], Vec::with_capacity(row_bytes));
+                        for (i, bytes) in bytes.chunks_exact_mut(row_bytes).enumerate() {
+                            matrix.unpack_row(first + part * share + i, 1.0, &mut row);
+                            converted.clear();
+                            row.iter().for_each(|number| self.ty.write(*number, &mut converted));
+                            bytes.copy_from_slice(&converted);
+                        }
+                    });
+                }
+            });
+            data.write(first * row_bytes, &bytes[..count * row_bytes])?;
+        }
+        Ok(DeviceMatrix { data, outputs, inputs })
+    }
+}
+
+/// Makes random matrices on the device.
+struct Chance<'a> {
+    device: &'a Arc<dyn Device>,
+    ty: Type,
+    seed: u64,
+}
+
+impl Chance<'_> {
+    fn matrix(&mut self, outputs: usize, inputs: usize) -> Result<DeviceMatrix, CudaError> {
+        let data = Buffer::new(self.device, outputs * inputs * self.ty.bytes())?;
+        self.seed = self.seed.wrapping_add(0x9e37_79b9);
+        let scale = (3.0 / inputs as f32).sqrt();
+        #[allow(unsafe_code, reason = "a kernel launch; see SAFETY")]
+        // SAFETY: the buffer was just allocated for as many numbers.
+        unsafe {
+            fill_random(self.device.as_ref(), self.ty, data.at(), outputs * inputs, self.seed, scale)?;
+        }
+        Ok(DeviceMatrix { data, outputs, inputs })
+    }
+
+    fn linear(&mut self, outputs: usize, inputs: usize) -> Result<DeviceLinear, CudaError> {
+        Ok(DeviceLinear { matrix: self.matrix(outputs, inputs)?, bias: None })
+    }
+}
