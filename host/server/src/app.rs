@@ -87,6 +87,8 @@ pub struct Served {
     pub total_blocks: u32,
     /// The engine's settings, as a recording tells them.
     pub settings: Settings,
+    /// Where it computes.
+    pub device: String,
     /// For requests that bring no seed.
     pub seeds: Seeds,
     chat: Option<Arc<ChatTemplate>>,
@@ -112,6 +114,8 @@ pub struct Parts {
     pub settings: Settings,
     pub seed: Option<u64>,
     pub threads: usize,
+    /// Where it computes.
+    pub device: String,
 }
 
 impl App {
@@ -164,6 +168,7 @@ impl App {
             seeds: Seeds::new(parts.seed),
             keys: RandomState::new(),
             tokenizing: Semaphore::new(parts.threads.max(1)),
+            device: parts.device,
         };
         assert!(self.served.set(served).is_ok(), "the model is loaded once");
     }

@@ -8,7 +8,7 @@ use infer_core::engine::Policies;
 use infer_core::{
     Engine, Event, Executor, FinishReason, Micros, Request, SamplingParams, SessionId, StepOutput, TenantId,
 };
-use infer_model::{KvCacheKind, ModelExecutor, StopStrings, Tokenizer};
+use infer_model::{KvCacheKind, StopStrings, Tokenizer};
 
 use crate::config::Config;
 use crate::engine::Clock;
@@ -17,7 +17,7 @@ use crate::load::{Loaded, StartError};
 /// Generates, one request at a time.
 pub struct Sequential {
     engine: Engine,
-    executor: ModelExecutor,
+    executor: Box<dyn Executor + Send>,
     tokenizer: Tokenizer,
     stop_tokens: Arc<[u32]>,
     max_seq_len: u32,

@@ -11,6 +11,7 @@ pub mod checkpoint;
 pub mod cli;
 pub mod config;
 pub mod data;
+pub mod device;
 pub mod edges;
 pub mod engine;
 pub mod faults;

@@ -1,13 +1,12 @@
 //! From configuration to a model that can run: checkpoint, tokenizer, sizes, executor. Blocks.
 
-use infer_core::{EngineConfig, Limits, Micros};
-use infer_model::{
-    ChatTemplate, ExecutorOptions, KvCacheKind, LoadOptions, Model, ModelError, ModelExecutor, Tokenizer,
-};
+use infer_core::{EngineConfig, Executor, Limits, Micros};
+use infer_model::{ChatTemplate, ExecutorOptions, KvCacheKind, LoadOptions, Model, ModelError, Tokenizer};
 use infer_wasm::LoadError;
 
 use crate::checkpoint::{self, Hub};
 use crate::config::{Config, ConfigError};
+use crate::device::{self, Placed};
 use crate::policies::PolicyError;
 use crate::progress::Meter;
 use crate::sizing::{self, Shapes, Sizing};
@@ -63,6 +62,8 @@ impl StartError {
 pub struct Loaded {
     /// Weights.
     pub model: Model,
+    /// Its weights on a GPU, where one is used.
+    placed: Option<Placed>,
     /// Text to tokens and back.
     pub tokenizer: Tokenizer,
     /// Messages to a prompt, where the checkpoint says how.
@@ -76,6 +77,7 @@ pub struct Loaded {
 impl Loaded {
     /// Loads what `--model` names.
     pub fn load(config: &Config) -> Result<Self, StartError> {
+        let gpu = device::choose(config)?;
         let checkpoint = checkpoint::find(&config.model, &Hub::from_env()).map_err(ConfigError)?;
         let tokenizer = Tokenizer::load(&checkpoint.source)?;
         let options = LoadOptions { dtype: config.dtype, quantize: config.quantize };
@@ -93,21 +95,38 @@ impl Loaded {
             tracing::warn!("no chat completions: {error}");
             None
         });
-        let sizing = sizing::size(config, &shapes(&model), sizing::free_memory())?;
-        Ok(Self { model, tokenizer, chat, names: checkpoint.names, sizing })
+        let shapes = shapes(&model);
+        let mut sizing = sizing::size(config, &shapes, sizing::free_memory())?;
+        let placed = gpu.map(|gpu| gpu.place(&model)).transpose()?;
+        if let (Some(placed), None) = (&placed, config.kv_memory_bytes) {
+            // On a device the pool takes what is left: nobody else wants it.
+            let bytes = placed.pool_bytes(config, sizing.max_seq_len, entries(config))?;
+            let config = Config { kv_memory_bytes: Some(bytes), ..config.clone() };
+            sizing = sizing::size(&config, &shapes, 0)?;
+        }
+        Ok(Self { model, placed, tokenizer, chat, names: checkpoint.names, sizing })
     }
 
     /// What computes its batches.
-    pub fn executor(&self, config: &Config) -> Result<ModelExecutor, StartError> {
-        Ok(self.model.executor(ExecutorOptions {
+    pub fn executor(&self, config: &Config) -> Result<Box<dyn Executor + Send>, StartError> {
+        let Sizing { total_blocks, max_seq_len, .. } = self.sizing;
+        if let Some(placed) = &self.placed {
+            return Ok(placed.executor(config, total_blocks, max_seq_len, entries(config))?);
+        }
+        Ok(Box::new(self.model.executor(ExecutorOptions {
             kv_cache: config.kv_cache,
             block_size: config.block_size,
-            total_blocks: self.sizing.total_blocks,
+            total_blocks,
             max_running: config.max_batch_size,
-            max_seq_len: self.sizing.max_seq_len,
-            prompt_cache_entries: self.prompt_cache_entries(config),
+            max_seq_len,
+            prompt_cache_entries: entries(config),
             threads: config.threads,
-        })?)
+        })?))
+    }
+
+    /// Where it computes.
+    pub fn device(&self) -> &str {
+        self.placed.as_ref().map_or("cpu", Placed::name)
     }
 
     /// The engine's settings. Contiguous storage has no blocks that could be shared.
@@ -125,17 +144,18 @@ impl Loaded {
             max_waiting: config.max_waiting_requests,
             max_seq_len: self.sizing.max_seq_len,
             prefix_caching: shares_blocks(config),
-            prompt_cache_entries: self.prompt_cache_entries(config),
+            prompt_cache_entries: entries(config),
             prompt_cache_ttl: Micros(config.prompt_cache_ttl.as_micros() as u64),
             hash_key,
-            speculate: config.speculate,
+            // A device answers no guesses yet, so there they would only cost.
+            speculate: if self.placed.is_some() { 0 } else { config.speculate },
             ..EngineConfig::default()
         }
     }
+}
 
-    fn prompt_cache_entries(&self, config: &Config) -> u32 {
-        if shares_blocks(config) { config.prompt_cache_entries } else { 0 }
-    }
+fn entries(config: &Config) -> u32 {
+    if shares_blocks(config) { config.prompt_cache_entries } else { 0 }
 }
 
 /// Whether equal prefixes share blocks.

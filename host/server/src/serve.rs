@@ -228,7 +228,7 @@ fn load(app: &App, executor: Option<MakeExecutor>) -> Result<(EngineThread, Part
     let settings = crate::trace::settings(&engine_config);
     let executor = match executor {
         Some(make) => make(&engine_config),
-        None => Box::new(loaded.executor(config)?),
+        None => loaded.executor(config)?,
     };
     let engine = Engine::new(engine_config, slots);
     let bounds = ChannelBounds {
@@ -251,6 +251,7 @@ fn load(app: &App, executor: Option<MakeExecutor>) -> Result<(EngineThread, Part
         threads = config.threads,
         "model loaded"
     );
+    let device = loaded.device().to_owned();
     let parts = Parts {
         engine: thread.handle.clone(),
         policies: PolicyManager::new(loader, thread.handle.clone(), library),
@@ -267,6 +268,7 @@ fn load(app: &App, executor: Option<MakeExecutor>) -> Result<(EngineThread, Part
         settings,
         seed: config.seed,
         threads: config.threads,
+        device,
     };
     Ok((thread, parts))
 }

@@ -9,14 +9,36 @@ use infer_server::engine::{
     ChannelBounds, Clock, End, EngineThread, LiveRequest, NewRequest, RequestMeta, StreamEvent, spawn,
 };
 
-/// Draws token 7 for every row; misbehaves where a prompt asks it to.
-struct Scripted;
+/// Draws token 7 for every row; misbehaves where a prompt asks it to. May start batches and be asked for them later, as
+/// a device is.
+struct Scripted {
+    ahead: bool,
+    started: bool,
+}
 
 const FAULTS: u32 = 100;
 const PANICS: u32 = 101;
 
 impl Executor for Scripted {
     fn execute(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), DeviceFault> {
+        assert!(!self.ahead, "a batch that was started is collected");
+        self.compute(batch, output)
+    }
+
+    fn submit(&mut self, batch: &Batch) -> Result<bool, DeviceFault> {
+        let _ = batch;
+        assert!(!std::mem::replace(&mut self.started, self.ahead), "one batch at a time");
+        Ok(self.ahead)
+    }
+
+    fn collect(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), DeviceFault> {
+        assert!(std::mem::take(&mut self.started), "nothing was started");
+        self.compute(batch, output)
+    }
+}
+
+impl Scripted {
+    fn compute(&self, batch: &Batch, output: &mut StepOutput) -> Result<(), DeviceFault> {
         if let Some(row) = batch.rows.iter().position(|row| batch.row_tokens(row).contains(&FAULTS)) {
             return Err(DeviceFault {
                 kind: DeviceFaultKind::OutOfMemory,
@@ -32,9 +54,19 @@ impl Executor for Scripted {
 }
 
 fn start() -> EngineThread {
+    start_with(false)
+}
+
+fn start_with(ahead: bool) -> EngineThread {
     let config = EngineConfig { total_blocks: 64, max_waiting: 4, ..EngineConfig::default() };
     let bounds = ChannelBounds { max_waiting: 4, max_running: 32, stream_events: 64 };
-    spawn(Engine::new(config, Policies::builtin()), Box::new(Scripted), Clock::start(), bounds).unwrap()
+    spawn(
+        Engine::new(config, Policies::builtin()),
+        Box::new(Scripted { ahead, started: false }),
+        Clock::start(),
+        bounds,
+    )
+    .unwrap()
 }
 
 fn request(prompt: &[u32]) -> NewRequest {
@@ -74,35 +106,53 @@ async fn works(engine: &EngineThread) {
 
 #[tokio::test]
 async fn a_device_fault_fails_the_requests_it_names_and_the_engine_goes_on() {
-    let engine = start();
-    works(&engine).await;
-    engine.handle.hold_steps();
-    let bad = engine.handle.submit(request(&[FAULTS])).await.unwrap();
-    let good = engine.handle.submit(request(&[4, 5])).await.unwrap();
-    engine.handle.release_steps();
-    let (_, end) = to_the_end(bad).await;
-    assert!(
-        matches!(&end, Some(End::Failed { message, .. }) if message.contains("scripted fault")),
-        "{end:?}"
-    );
-    let (tokens, end) = to_the_end(good).await;
-    assert_eq!(tokens.len(), 5, "{end:?}");
-    works(&engine).await;
-    engine.stop();
+    for ahead in [false, true] {
+        let engine = start_with(ahead);
+        works(&engine).await;
+        engine.handle.hold_steps();
+        let bad = engine.handle.submit(request(&[FAULTS])).await.unwrap();
+        let good = engine.handle.submit(request(&[4, 5])).await.unwrap();
+        engine.handle.release_steps();
+        let (_, end) = to_the_end(bad).await;
+        assert!(
+            matches!(&end, Some(End::Failed { message, .. }) if message.contains("scripted fault")),
+            "{end:?}"
+        );
+        let (tokens, end) = to_the_end(good).await;
+        assert_eq!(tokens.len(), 5, "{end:?}");
+        works(&engine).await;
+        engine.stop();
+    }
 }
 
 #[tokio::test]
 async fn a_panic_of_the_executor_fails_its_step_and_the_engine_goes_on() {
-    let engine = start();
-    let live = engine.handle.submit(request(&[PANICS])).await.unwrap();
-    let (_, end) = to_the_end(live).await;
-    assert!(
-        matches!(&end, Some(End::Failed { message, .. }) if message.contains("scripted panic")),
-        "{end:?}"
-    );
-    works(&engine).await;
-    let report = engine.handle.report().await.unwrap();
-    assert_eq!((report.snapshot.memory.used, report.snapshot.counters.device_faults), (0, 1));
+    for ahead in [false, true] {
+        let engine = start_with(ahead);
+        let live = engine.handle.submit(request(&[PANICS])).await.unwrap();
+        let (_, end) = to_the_end(live).await;
+        assert!(
+            matches!(&end, Some(End::Failed { message, .. }) if message.contains("scripted panic")),
+            "{end:?}"
+        );
+        works(&engine).await;
+        let report = engine.handle.report().await.unwrap();
+        assert_eq!((report.snapshot.memory.used, report.snapshot.counters.device_faults), (0, 1));
+        engine.stop();
+    }
+}
+
+/// Where no further step comes, the last one's tokens go out all the same.
+#[tokio::test]
+async fn tokens_of_a_step_that_was_started_ahead_reach_their_reader_while_steps_are_held() {
+    let engine = start_with(true);
+    engine.handle.hold_steps();
+    let mut live = engine.handle.submit(request(&[1, 2])).await.unwrap();
+    engine.handle.release_steps();
+    let first = live.next().await;
+    assert!(matches!(first, Some(StreamEvent::Token { token: 7, .. })), "{first:?}");
+    let (tokens, end) = to_the_end(live).await;
+    assert_eq!(tokens.len(), 4, "{end:?}");
     engine.stop();
 }
 

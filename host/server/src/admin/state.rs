@@ -50,7 +50,7 @@ pub fn numbers(app: &App, served: &Served, report: &EngineReport) -> State {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             model: served.model_names[0].clone(),
             dtype: served.weights.clone(),
-            device: "cpu".to_owned(),
+            device: served.device.clone(),
             kv_cache: match app.config.kv_cache {
                 KvCacheKind::Paged => "paged",
                 KvCacheKind::Contiguous => "contiguous",

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::flags::Flags;
+use super::gpu;
 use super::serve::raise_open_files;
 use super::{Failure, bench_engine};
 use crate::bench::robust::{self, HostOptions};
@@ -35,6 +36,8 @@ pub enum BenchCommand {
     /// Generates load over HTTP and compares it with the same prompts in process
     #[command(after_help = AFTER_HELP)]
     Serve(Box<ServeArgs>),
+    /// Measures a GPU's kernels beside its own limits
+    Kernels(gpu::BenchArgs),
     /// Many streams at once without a model, beside a bare hyper loop: tokens, processor time, memory
     Streams(StreamsArgs),
     /// More load than a host without a model can serve: who is turned away, who is served how
@@ -202,6 +205,7 @@ pub fn run(command: BenchCommand) -> Result<(), Failure> {
         BenchCommand::Serve(args) => args,
         BenchCommand::Engine(args) => return bench_engine::run(&args),
         BenchCommand::Report(args) => return page(&args),
+        BenchCommand::Kernels(args) => return gpu::kernels(args),
         other => return robust(other),
     };
     let config = Config {
@@ -258,7 +262,10 @@ fn robust(command: BenchCommand) -> Result<(), Failure> {
                 verdict(report.harmed == 0, "an honest request was harmed")
             }
             BenchCommand::Host(options) => robust::run_host(options).await.map_err(Failure::failed),
-            BenchCommand::Serve(_) | BenchCommand::Engine(_) | BenchCommand::Report(_) => {
+            BenchCommand::Serve(_)
+            | BenchCommand::Report(_)
+            | BenchCommand::Kernels(_)
+            | BenchCommand::Engine(_) => {
                 unreachable!("carried out above")
             }
         }

@@ -6,6 +6,7 @@ use infer_model::WeightType;
 use super::Failure;
 use crate::bench::Machine;
 use crate::bench::engine::{self, EnginePlan, EngineShape, SHAPES};
+use crate::device::{DeviceChoice, measure_engine};
 
 /// Shown below the flags.
 pub const AFTER_HELP: &str = "\
@@ -38,6 +39,12 @@ pub struct EngineArgs {
     /// How the report is printed
     #[arg(long, value_enum, default_value_t = Output::Text)]
     format: Output,
+    /// `cpu`, or a GPU (`cuda`, `cuda:N`): its shapes, batches and contexts are its own, and the other flags don't count
+    #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = DeviceChoice::parse)]
+    device: DeviceChoice,
+    /// On a GPU, fewer batches, contexts and lengths
+    #[arg(long)]
+    quick: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -55,6 +62,10 @@ enum Weights {
 
 /// Runs the benchmark.
 pub fn run(args: &EngineArgs) -> Result<(), Failure> {
+    if let DeviceChoice::Cuda(index) = args.device {
+        crate::log::start();
+        return measure_engine(index, args.quick).map_err(Failure::Failed);
+    }
     let wanted =
         |shape: &EngineShape| args.shape.is_empty() || args.shape.iter().any(|name| name == shape.name);
     let weights = args.weights.iter().map(|weights| match weights {

@@ -7,6 +7,7 @@ mod bench_engine;
 mod config;
 mod flags;
 mod generate;
+mod gpu;
 mod health;
 mod keys;
 mod policy;
@@ -47,6 +48,9 @@ enum Command {
     /// Tries policies on virtual hardware, in virtual time
     #[command(subcommand)]
     Sim(sim::SimCommand),
+    /// Compares what a GPU computes with references
+    #[command(name = "gpu-check", after_help = gpu::AFTER_HELP)]
+    GpuCheck(gpu::CheckArgs),
     /// Measures serving, and the in-process baseline beside it
     #[command(subcommand)]
     Bench(bench::BenchCommand),
@@ -88,6 +92,7 @@ pub fn main() -> ExitCode {
         Command::Health(args) => health::run(&args),
         Command::Keys(command) => keys::run(command),
         Command::Sim(command) => sim::run(command),
+        Command::GpuCheck(args) => gpu::check(args),
         Command::Bench(command) => bench::run(command),
     };
     match outcome {

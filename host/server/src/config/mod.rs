@@ -14,7 +14,9 @@ use std::time::Duration;
 use infer_core::policy::PolicyKind;
 use infer_model::{DType, KvCacheKind, Quantize};
 
+use crate::device::DeviceChoice;
 pub use document::{Document, Entry, near};
+
 pub use settings::{Origin, SETTINGS, Setting, Settings, environment_name};
 
 /// A setting that can't be used; names where it stands and what would be right.
@@ -37,6 +39,12 @@ pub struct Config {
     pub admin_port: u16,
     /// Bearer token of the admin plane; `None` makes one and keeps it in the runtime directory.
     pub admin_token: Option<String>,
+    /// Where it computes.
+    pub device: DeviceChoice,
+    /// Part of a GPU's memory that may be taken.
+    pub gpu_memory_utilization: f32,
+    /// Results that don't depend on the batch, on GPUs too.
+    pub deterministic: bool,
     /// Type of weights and KV cache; `None` takes the checkpoint's.
     pub dtype: Option<DType>,
     /// Whether weights are held as 8-bit integers.
@@ -182,8 +190,6 @@ impl Config {
     pub fn from_settings(all: &Settings) -> Result<Self, ConfigError> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let (admin_host, admin_port) = read(all, "admin", ("127.0.0.1".to_owned(), 8001), parse::address)?;
-        read(all, "device", (), device)?;
-        read(all, "deterministic", false, parse::switch)?;
         let policy_config = read(all, "policy-config", None, |t| Ok(Some(PathBuf::from(t))))?;
         let policy_configs =
             read(all, "policy-config", BTreeMap::new(), |t| read_policy_configs(Path::new(t)))?;
@@ -201,6 +207,9 @@ impl Config {
             admin_host,
             admin_port,
             admin_token: None,
+            device: read(all, "device", DeviceChoice::Auto, DeviceChoice::parse)?,
+            gpu_memory_utilization: read(all, "gpu-memory-utilization", 0.9, share)?,
+            deterministic: read(all, "deterministic", false, parse::switch)?,
             dtype: read(all, "dtype", None, dtype)?,
             quantize: read(all, "quantize", Quantize::Auto, |t| {
                 parse::choice(t, &[("auto", Quantize::Auto), ("off", Quantize::Off), ("q8", Quantize::Q8)])
@@ -306,10 +315,10 @@ fn non_empty(text: &str) -> Result<String, String> {
     if text.is_empty() { Err("must not be empty".to_owned()) } else { Ok(text.to_owned()) }
 }
 
-fn device(text: &str) -> Result<(), String> {
-    match parse::choice(text, &[("auto", true), ("cpu", true), ("cuda", false)])? {
-        true => Ok(()),
-        false => Err("this build has no CUDA support; use `cpu` or `auto`".to_owned()),
+fn share(text: &str) -> Result<f32, String> {
+    match text.trim().parse() {
+        Ok(share) if share > 0.0 && share <= 1.0 => Ok(share),
+        _ => Err(format!("`{text}` is not a number above 0 and at most 1")),
     }
 }
 
@@ -446,7 +455,8 @@ mod tests {
             (&[("max-batch-size", "0")], &["--max-batch-size", "1 to 4096"]),
             (&[("kv-cache", "ring")], &["--kv-cache", "`paged`", "`contiguous`"]),
             (&[("kv-memory", "lots")], &["--kv-memory", "GiB"]),
-            (&[("device", "cuda")], &["--device", "`cpu`"]),
+            (&[("device", "tpu")], &["--device", "`cpu`"]),
+            (&[("gpu-memory-utilization", "1.5")], &["--gpu-memory-utilization", "at most 1"]),
             (&[("dtype", "f16")], &["--dtype", "`bf16`"]),
             (&[("speculate", "99")], &["--speculate", "0 to 32"]),
             (&[("quantize", "q4")], &["--quantize", "`q8`"]),

@@ -60,7 +60,7 @@ pub const SETTINGS: &[Setting] = &[
     setting("host", "HOST", "127.0.0.1", "Address of the data plane"),
     setting("port", "PORT", "8000", "Port of the data plane; 0 takes any free one"),
     setting("admin", "HOST:PORT", "127.0.0.1:8001", "Address of the admin plane; port 0 takes any free one"),
-    model_setting("device", "DEVICE", "auto", "`auto`, `cpu` or `cuda`"),
+    model_setting("device", "DEVICE", "auto", "`auto` (a GPU if there is one), `cpu`, `cuda` or `cuda:N`"),
     model_setting(
         "dtype",
         "DTYPE",
@@ -94,6 +94,12 @@ pub const SETTINGS: &[Setting] = &[
         "auto",
         "Memory of the KV pool, `2GiB` say; `auto` takes a share of what is free",
     ),
+    setting(
+        "gpu-memory-utilization",
+        "SHARE",
+        "0.9",
+        "Part of a GPU's memory that weights, working memory and an `auto` KV pool may take",
+    ),
     setting("prompt-cache-entries", "N", "100", "Whole prompts whose last logits are kept; 0 turns it off"),
     setting("prompt-cache-ttl", "SECONDS", "300", "How long after its last use such an entry is kept"),
     switch("prefix-caching", "on", "Share KV blocks of equal prefixes"),
@@ -120,7 +126,11 @@ pub const SETTINGS: &[Setting] = &[
     switch("show-text", "off", "Let the admin plane show the text of cached prefixes"),
     model_setting("threads", "N", "all cores", "Threads that compute"),
     setting("seed", "N", "none", "Makes sampling of requests without a seed reproducible"),
-    switch("deterministic", "off", "Results that don't depend on the batch (the CPU path always is so)"),
+    switch(
+        "deterministic",
+        "off",
+        "Results that don't depend on the batch, on GPUs at a cost (the CPU path always is so)",
+    ),
     setting(
         "api-keys",
         "FILE",

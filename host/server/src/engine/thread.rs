@@ -197,14 +197,25 @@ impl Driver {
         if self.keeps_decisions {
             self.tell_decisions();
         }
-        self.dispatch();
-        let Some(batch) = batch else { return false };
+        let Some(batch) = batch else {
+            self.dispatch();
+            return false;
+        };
         let record = self.shared.tap.is_on().then(|| self.record(&batch, at));
         self.waited = false;
         let begun = Instant::now();
+        let submitted = catch_unwind(AssertUnwindSafe(|| self.executor.submit(&batch)));
+        // While a device works on this step, the tokens of the last one go out.
+        self.dispatch();
         let executor = &mut self.executor;
         let output = &mut self.output;
-        let outcome = catch_unwind(AssertUnwindSafe(|| executor.execute(&batch, output)));
+        let on_device = matches!(submitted, Ok(Ok(true)));
+        let outcome = submitted.and_then(|submitted| {
+            catch_unwind(AssertUnwindSafe(|| match submitted? {
+                true => executor.collect(&batch, output),
+                false => executor.execute(&batch, output),
+            }))
+        });
         let took = begun.elapsed();
         self.note_step(took);
         let result = outcome.unwrap_or_else(|panic| {
@@ -226,7 +237,9 @@ impl Driver {
                 self.engine.finish_step(batch, Err(fault), now);
             }
         }
-        self.dispatch();
+        if !on_device {
+            self.dispatch();
+        }
         true
     }
 
@@ -254,6 +267,7 @@ impl Driver {
 
     /// Waits for a command or the engine's next wake.
     fn park(&mut self) -> Flow {
+        self.dispatch();
         self.waited = true;
         let wake = if self.shared.gate.is_held() { None } else { self.engine.next_wake() };
         let received = match wake {

@@ -1,0 +1,57 @@
+//! `infer gpu-check` and `infer bench kernels`: what a GPU computes, and how fast.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::Failure;
+use crate::device::{DeviceChoice, gpu_check, measure_kernels};
+
+/// Shown below the flags.
+pub const AFTER_HELP: &str = "\
+Compares every GPU kernel with a plain reference on random shapes, and with --golden whole models with what
+another implementation computed (the repository's tests/golden). Exit code 1 if anything differs.";
+
+/// Arguments of `infer gpu-check`.
+#[derive(Args)]
+pub struct CheckArgs {
+    /// The GPU: `cuda` or `cuda:N`
+    #[arg(long, value_name = "DEVICE", default_value = "cuda", value_parser = cuda)]
+    device: u32,
+    /// Random shapes per kernel
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    seeds: u64,
+    /// Directory of golden checkpoints
+    #[arg(long, value_name = "DIR")]
+    golden: Option<PathBuf>,
+}
+
+/// Arguments of `infer bench kernels`.
+#[derive(Args)]
+pub struct BenchArgs {
+    /// The GPU: `cuda` or `cuda:N`
+    #[arg(long, value_name = "DEVICE", default_value = "cuda", value_parser = cuda)]
+    device: u32,
+    /// Fewer shapes, each once
+    #[arg(long)]
+    quick: bool,
+}
+
+/// Checks the GPU.
+pub fn check(args: CheckArgs) -> Result<(), Failure> {
+    crate::log::start();
+    gpu_check(args.device, args.seeds, args.golden.as_deref()).map_err(Failure::Failed)
+}
+
+/// Measures kernels.
+pub fn kernels(args: BenchArgs) -> Result<(), Failure> {
+    crate::log::start();
+    measure_kernels(args.device, args.quick).map_err(Failure::Failed)
+}
+
+fn cuda(text: &str) -> Result<u32, String> {
+    match DeviceChoice::parse(text)? {
+        DeviceChoice::Cuda(index) => Ok(index),
+        DeviceChoice::Auto | DeviceChoice::Cpu => Err("a GPU is needed: `cuda` or `cuda:N`".to_owned()),
+    }
+}

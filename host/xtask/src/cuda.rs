@@ -1,0 +1,70 @@
+//! The GPU: a CUDA toolkit from PyPI where there is none, and the checks that want a device.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::cargo::{cargo, root, run, target_dir};
+
+/// What nvcc needs to compile kernels; 13.0 runs on every driver of CUDA 13.
+const PACKAGES: [&str; 6] = [
+    "nvidia-cuda-nvcc==13.0.88",
+    "nvidia-nvvm==13.0.88",
+    "nvidia-cuda-crt==13.0.88",
+    "nvidia-cuda-cccl==13.0.85",
+    "nvidia-cuda-runtime==13.0.96",
+    "nvidia-cuda-nvrtc==13.0.88",
+];
+
+/// Finds a toolkit or installs one, and says how builds find it.
+pub fn toolkit() -> Result<(), String> {
+    let home = ensure()?;
+    println!("{}", home.display());
+    eprintln!(
+        "Build with it:  CUDA_HOME={} cargo build --release --features cuda --bin infer",
+        home.display()
+    );
+    Ok(())
+}
+
+/// Builds `infer` with kernels and runs every check that wants a GPU.
+pub fn gpu_check() -> Result<(), String> {
+    let home = ensure()?;
+    crate::cargo::ensure_wasm_targets()?;
+    let build = ["build", "--release", "--features", "cuda", "--bin", "infer"];
+    run(cargo(&build).env("CUDA_HOME", &home))?;
+    let infer = target_dir().join("release").join("infer");
+    let golden = root().join("tests").join("golden");
+    let out = target_dir().join("gpu-check");
+    run(Command::new("sh").arg(root().join("kernels/cuda/gpu-check.sh")).arg(infer).arg(golden).arg(out))
+}
+
+/// `CUDA_HOME`, `CUDA_PATH`, the usual place, or a folder of ours.
+fn ensure() -> Result<PathBuf, String> {
+    let named = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
+    let usual = named.chain([PathBuf::from("/usr/local/cuda")]).find(|home| home.join("bin/nvcc").exists());
+    if let Some(home) = usual {
+        return Ok(home);
+    }
+    let environment = target_dir().join("tools").join("cuda");
+    if let Some(home) = installed(&environment) {
+        return Ok(home);
+    }
+    eprintln!("No CUDA toolkit found; installing nvcc from PyPI into {}.", environment.display());
+    let failed = |error: String| {
+        format!(
+            "{error}\nThere is no CUDA toolkit, and none can be had from PyPI. Install one and name it in CUDA_HOME."
+        )
+    };
+    run(Command::new("python3").args(["-m", "venv"]).arg(&environment)).map_err(failed)?;
+    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+    run(Command::new(environment.join("bin/python")).args(pip).args(PACKAGES)).map_err(failed)?;
+    installed(&environment).ok_or_else(|| failed(format!("{} holds no nvcc", environment.display())))
+}
+
+/// The toolkit in a Python environment.
+fn installed(environment: &std::path::Path) -> Option<PathBuf> {
+    let libraries = std::fs::read_dir(environment.join("lib")).ok()?;
+    let homes =
+        libraries.filter_map(Result::ok).map(|python| python.path().join("site-packages/nvidia/cu13"));
+    homes.into_iter().find(|home| home.join("bin/nvcc").exists())
+}
