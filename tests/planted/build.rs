@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-include!("edits.rs");
+mod edits;
+
+use edits::EDITS;
 
 fn main() -> Result<()> {
     println!("cargo::rerun-if-changed=edits.rs");

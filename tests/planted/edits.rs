@@ -1,10 +1,11 @@
-// The bugs, as edits of the engine's sources: bug, file, what stands there once, what stands there instead.
-// One with several edits has several lines. Included by the build script.
-//
-// The first one is no bug and always on: it takes the engine's own assertions out, so that the machine has to
-// find everything by itself.
+//! The bugs, as edits of the engine's sources: bug, file, what stands there once, what stands there instead.
+//! One with several edits has several lines.
+//!
+//! The first one is no bug and always on: it takes the engine's own assertions out, so that the machine has to
+//! find everything by itself.
 
-const EDITS: &[(&str, &str, &str, &str)] = &[
+/// All edits.
+pub const EDITS: &[(&str, &str, &str, &str)] = &[
     ("", "engine/finish_step.rs", "if cfg!(debug_assertions) && ", "if false && "),
     (
         "leak",

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use infer_core::engine::Policies;
 use infer_core::{
     Engine, EngineConfig, Event, Executor, FinishReason, Micros, Refusal, Request, SamplingParams,
-    SequenceId, SessionId, StepOutput, TenantId, Usage,
+    SequenceId, SessionId, StepOutput, TenantId, TokenLogprobs, Usage,
 };
 use infer_model::{KvCacheKind, ModelExecutor};
 
@@ -33,6 +33,8 @@ pub struct Driver {
     pub now: Micros,
     /// Tokens of each sequence.
     pub tokens: BTreeMap<SequenceId, Vec<u32>>,
+    /// How likely these were, where a request asked.
+    pub logprobs: BTreeMap<SequenceId, Vec<TokenLogprobs>>,
     /// Ends of sequences.
     pub ended: BTreeMap<SequenceId, (Ended, Option<Usage>)>,
     /// Everything else, oldest first.
@@ -54,6 +56,7 @@ impl Driver {
             executor,
             now: Micros(1),
             tokens: BTreeMap::new(),
+            logprobs: BTreeMap::new(),
             ended: BTreeMap::new(),
             events: Vec::new(),
             output: StepOutput::default(),
@@ -115,7 +118,10 @@ impl Driver {
         self.engine.drain_events(&mut events);
         for event in events {
             match event {
-                Event::Token { id, token, .. } => self.tokens.entry(id).or_default().push(token),
+                Event::Token { id, token, logprobs } => {
+                    self.tokens.entry(id).or_default().push(token);
+                    self.logprobs.entry(id).or_default().extend(logprobs.map(|all| *all));
+                }
                 Event::Finished { id, reason, usage } => self.end(id, Ended::Finished(reason), Some(usage)),
                 Event::Failed { id, message, usage } => self.end(id, Ended::Failed(message), Some(usage)),
                 Event::Refused { id, refusal } => self.end(id, Ended::Refused(refusal.message), None),

@@ -1,7 +1,9 @@
 //! Prefix hits, full hits, preemption and the contiguous backend: all give the same tokens.
 
+use std::sync::Arc;
+
 use infer_core::engine::Policies;
-use infer_core::{EngineConfig, Event, PrefixEvent, SessionId};
+use infer_core::{EngineConfig, Event, PrefixEvent, SamplingExtras, SessionId};
 use infer_model::KvCacheKind;
 use infer_tests::{Driver, request, tokenizer};
 
@@ -109,9 +111,25 @@ fn preemption_by_recompute_changes_no_token() {
     }
 }
 
+/// How much likelier the likeliest next token is than `token`, after `context`.
+fn margin(context: Vec<u32>, token: u32) -> f32 {
+    let mut driver = Driver::new(EngineConfig::default(), Policies::builtin());
+    let mut request = request(context, 1);
+    let asked = SamplingExtras { logprobs: Some(5), ..SamplingExtras::default() };
+    request.sampling.extras = Some(Arc::new(asked));
+    let id = driver.submit(request).expect("admitted");
+    driver.run();
+    let top = &driver.logprobs[&id][0].top;
+    let (_, likely) = *top.iter().find(|(id, _)| *id == token).expect("among the five likeliest");
+    top[0].1 - likely
+}
+
+/// The two backends share no line of attention code and add in another order, which products in bf16 round to
+/// other values now and then. So they may part where two tokens are as good as equally likely, and nowhere else.
 #[test]
-fn contiguous_and_paged_caches_agree() {
-    let streams = [KvCacheKind::Paged, KvCacheKind::Contiguous].map(|kind| {
+fn contiguous_and_paged_caches_agree_but_for_ties() {
+    let prompts: Vec<_> = (1..=8).map(|i| prompt(&"Explain paged attention. ".repeat(i))).collect();
+    let [paged, contiguous] = [KvCacheKind::Paged, KvCacheKind::Contiguous].map(|kind| {
         let config = EngineConfig {
             prefix_caching: false,
             prompt_cache_entries: 0,
@@ -120,11 +138,21 @@ fn contiguous_and_paged_caches_agree() {
             ..EngineConfig::default()
         };
         let mut driver = Driver::with_cache(config, Policies::builtin(), kind);
-        for i in 1..=8 {
-            driver.submit(request(prompt(&"Explain paged attention. ".repeat(i)), 60)).expect("admitted");
+        for prompt in &prompts {
+            driver.submit(request(prompt.clone(), 60)).expect("admitted");
         }
         driver.run();
         driver.streams()
     });
-    assert_eq!(streams[0], streams[1]);
+    let mut equal = 0;
+    for ((prompt, paged), contiguous) in prompts.into_iter().zip(&paged).zip(&contiguous) {
+        let Some(at) = (0..60).find(|&at| paged[at] != contiguous[at]) else {
+            equal += 1;
+            continue;
+        };
+        let context = [&prompt[..], &paged[..at]].concat();
+        let margin = margin(context, contiguous[at]);
+        assert!(margin < 0.05, "token {at}: {} is {margin} nat likelier than {}", paged[at], contiguous[at]);
+    }
+    assert!(equal >= 6, "{equal} of 8 streams are equal to their end");
 }

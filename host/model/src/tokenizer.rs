@@ -22,6 +22,14 @@ pub(crate) struct Inner {
     pub(crate) scheme: Scheme,
 }
 
+/// The library panics over some malformed files where it should answer.
+fn parse(bytes: &[u8]) -> Result<tokenizers::Tokenizer, String> {
+    match std::panic::catch_unwind(|| tokenizers::Tokenizer::from_bytes(bytes)) {
+        Ok(read) => read.map_err(|error| error.to_string()),
+        Err(_) => Err("one of its parts is of no known form".to_owned()),
+    }
+}
+
 impl Tokenizer {
     /// Reads `tokenizer.json`.
     ///
@@ -34,7 +42,7 @@ impl Tokenizer {
                 source.name()
             ))
         })?;
-        let mut library = tokenizers::Tokenizer::from_bytes(&bytes)
+        let mut library = parse(&bytes)
             .map_err(|error| ModelError::tokenizer(format!("tokenizer.json can't be understood: {error}")))?;
         library
             .with_truncation(None)

@@ -183,8 +183,11 @@ async fn curl() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a minute or more; `cargo xtask clients` runs it"]
 async fn schemathesis() {
+    if std::env::var_os("INFER_CLIENTS_ALL").is_none() {
+        eprintln!("skipped: schemathesis takes a minute or more; run `cargo xtask clients`");
+        return;
+    }
     let Some(python) = python("schemathesis") else { return skip("schemathesis") };
     let (host, _, _folder) = host().await;
     let mut command = Command::new(python.with_file_name("schemathesis"));
