@@ -71,12 +71,7 @@ pub const EDITS: &[(&str, &str, &str, &str)] = &[
         "            let salts = on(\"salts share\") && block.scope.tenant == content.scope.tenant;\n            \
          let scope = if salts { block.scope } else { content.scope };\n            block.hash == content.hash\n",
     ),
-    (
-        "salts share",
-        "kv/tree.rs",
-        "&& block.scope == content.scope",
-        "&& block.scope == scope",
-    ),
+    ("salts share", "kv/tree.rs", "&& block.scope == content.scope", "&& block.scope == scope"),
     (
         "lost end",
         "engine/end.rs",
