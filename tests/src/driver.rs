@@ -8,7 +8,7 @@ use infer_core::{
     Engine, EngineConfig, Event, Executor, FinishReason, Micros, Refusal, Request, SamplingParams,
     SequenceId, SessionId, StepOutput, TenantId, TokenLogprobs, Usage,
 };
-use infer_model::{KvCacheKind, ModelExecutor};
+use infer_model::{KvCacheKind, Model, ModelExecutor};
 
 const STEP_US: u64 = 5_000;
 
@@ -45,12 +45,17 @@ pub struct Driver {
 impl Driver {
     /// A driver over the paged cache.
     pub fn new(config: EngineConfig, policies: Policies) -> Self {
-        Self::with_cache(config, policies, KvCacheKind::Paged)
+        Self::with_cache(config, policies, crate::model(), KvCacheKind::Paged)
     }
 
-    /// A driver over either cache.
-    pub fn with_cache(config: EngineConfig, policies: Policies, kv_cache: KvCacheKind) -> Self {
-        let executor = crate::executor(&config, kv_cache);
+    /// A driver of a model over either cache.
+    pub fn with_cache(
+        config: EngineConfig,
+        policies: Policies,
+        model: &Model,
+        kv_cache: KvCacheKind,
+    ) -> Self {
+        let executor = crate::executor(model, &config, kv_cache);
         Self {
             engine: Engine::new(config, policies),
             executor,

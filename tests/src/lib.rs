@@ -16,12 +16,18 @@ pub use policies::{
 
 use std::sync::OnceLock;
 
-use infer_model::{ExecutorOptions, KvCacheKind, Model, ModelExecutor, Source, Tokenizer};
+use infer_model::{DType, ExecutorOptions, KvCacheKind, Model, ModelExecutor, Source, Tokenizer};
 
 /// The demo model, loaded once.
 pub fn model() -> &'static Model {
     static MODEL: OnceLock<Model> = OnceLock::new();
     MODEL.get_or_init(|| Model::load(&source(), None).expect("the demo checkpoint loads"))
+}
+
+/// The demo model with its weights and caches widened to f32, loaded once.
+pub fn model_f32() -> &'static Model {
+    static MODEL: OnceLock<Model> = OnceLock::new();
+    MODEL.get_or_init(|| Model::load(&source(), Some(DType::F32)).expect("the demo checkpoint loads"))
 }
 
 /// The demo model's tokenizer.
@@ -33,8 +39,8 @@ fn source() -> Source<'static> {
     Source::Embedded(infer_demo::FILES)
 }
 
-/// An executor over the demo model whose pool fits `config`.
-pub fn executor(config: &infer_core::EngineConfig, kv_cache: KvCacheKind) -> ModelExecutor {
+/// An executor over `model` whose pool fits `config`.
+pub fn executor(model: &Model, config: &infer_core::EngineConfig, kv_cache: KvCacheKind) -> ModelExecutor {
     let options = ExecutorOptions {
         kv_cache,
         block_size: config.block_size,
@@ -44,5 +50,5 @@ pub fn executor(config: &infer_core::EngineConfig, kv_cache: KvCacheKind) -> Mod
         prompt_cache_entries: config.prompt_cache_entries,
         threads: 2,
     };
-    model().executor(options).expect("the executor fits this machine")
+    model.executor(options).expect("the executor fits this machine")
 }
