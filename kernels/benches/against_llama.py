@@ -9,11 +9,13 @@
 
 `make` writes a GGUF of a shape of `infer bench engine` (weights bf16 or q8_0, norms f32, no tokenizer).
 `run` measures a prefill of 512 tokens and decodes at batch 1 and 16, and prints JSON. `compare` makes the
-files that it misses, runs both engines in turn, and prints the best of each with their ratio.
+files that it misses, runs both engines in turn, llama.cpp with and without flash attention and with a cache
+for all sequences or one for each, in huge pages, and prints the best of each engine with their ratio.
 """
 
 import argparse
 import ctypes
+import itertools
 import json
 import os
 import subprocess
@@ -80,7 +82,7 @@ def make(shape, weights, path):
 class Llama:
     """A model and a context through llama.cpp's C interface."""
 
-    def __init__(self, path, threads, context, flash, huge_pages):
+    def __init__(self, path, threads, room, flash, unified, huge_pages):
         import llama_cpp.llama_cpp as c
 
         self.c = c
@@ -96,13 +98,13 @@ class Llama:
             sys.exit(f"llama.cpp does not load {path}")
         self.vocab = c.llama_vocab_n_tokens(c.llama_model_get_vocab(self.model))
         params = c.llama_context_default_params()
-        params.n_ctx = context
+        params.n_ctx = 16 * room
         params.n_batch = 512
         params.n_ubatch = 512
         params.n_seq_max = 16
         params.n_threads = threads
         params.n_threads_batch = threads
-        params.kv_unified = True
+        params.kv_unified = unified
         if hasattr(params, "flash_attn_type"):
             params.flash_attn_type = 1 if flash else 0
         else:
@@ -140,8 +142,10 @@ class Llama:
         return int(logits.argmax())
 
 
-def run(path, threads, context, steps, passes, flash, huge_pages):
-    model = Llama(path, threads, 16 * (context + steps + 1) + 600, flash, huge_pages)
+def run(path, threads, context, steps, passes, flash, unified, huge_pages):
+    # Without a cache for all, a sequence has a sixteenth of it, and the prefill is one sequence.
+    room = context + steps + 1 + (600 + 15) // 16 if unified else max(context + steps + 1, 600)
+    model = Llama(path, threads, room, flash, unified, huge_pages)
     token = lambda i: (i * 7919 + 13) % min(model.vocab, 32000)
     best = {"prefill_512": 0.0, "decode_1": 0.0, "decode_16": 0.0}
     for _ in range(passes):
@@ -165,8 +169,15 @@ def run(path, threads, context, steps, passes, flash, huge_pages):
     return best
 
 
-def compare(infer, directory, shapes, threads, rounds, context, steps, settings):
+def note_best(best, now):
+    for key, value in now.items():
+        best[key] = max(best.get(key, 0.0), value)
+
+
+def compare(infer, directory, shapes, threads, rounds, context, steps):
     os.makedirs(directory, exist_ok=True)
+    # glibc asks for huge pages only when told to, before the process begins.
+    environment = {**os.environ, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
     for shape in shapes:
         for ours, theirs in (("bf16", "bf16"), ("q8", "q8_0")):
             path = os.path.join(directory, f"{shape}-{theirs}.gguf")
@@ -178,14 +189,10 @@ def compare(infer, directory, shapes, threads, rounds, context, steps, settings)
                 common = ["--threads", str(threads), "--context", str(context), "--steps", str(steps), "--passes", "1"]
                 command = [infer, "bench", "engine", "--shape", shape, "--weights", ours, "--format", "json"]
                 report = json.loads(subprocess.check_output(command + common))
-                runs = {row["run"]: row["best_tokens_per_s"] for row in report["runs"]}
-                command = [sys.executable, __file__, "run", path] + common + settings
-                # glibc asks for huge pages only when told to, before the process begins.
-                tunables = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"} if "--huge-pages" in settings else {}
-                theirs_now = json.loads(subprocess.check_output(command, env={**os.environ, **tunables}))
-                for mine, now in zip(best, (runs, theirs_now)):
-                    for key, value in now.items():
-                        mine[key] = max(mine.get(key, 0.0), value)
+                note_best(best[0], {row["run"]: row["best_tokens_per_s"] for row in report["runs"]})
+                for flash, cache in itertools.product(("on", "off"), ("unified", "split")):
+                    command = [sys.executable, __file__, "run", path, "--huge-pages", "--flash", flash, "--cache", cache]
+                    note_best(best[1], json.loads(subprocess.check_output(command + common, env=environment)))
             for key in ("prefill_512", "decode_1", "decode_16"):
                 a, b = best[0][key], best[1][key]
                 print(f"{shape:12} {ours:5} {key:12} infer {a:8.1f}  llama.cpp {b:8.1f} tok/s  {a / b:5.2f}x", flush=True)
@@ -209,20 +216,19 @@ def main():
         command.add_argument("--threads", type=int, default=os.cpu_count())
         command.add_argument("--context", type=int, default=128)
         command.add_argument("--steps", type=int, default=16)
-        command.add_argument("--flash", choices=["on", "off"], default="on")
-        command.add_argument("--huge-pages", action="store_true", help="for llama.cpp's weights: anonymous memory instead of a map (with `run`, set GLIBC_TUNABLES=glibc.malloc.hugetlb=1)")
     two.add_argument("--passes", type=int, default=1)
+    two.add_argument("--flash", choices=["on", "off"], default="on")
+    two.add_argument("--cache", choices=["unified", "split"], default="unified", help="one for all sequences, or one for each")
+    two.add_argument("--huge-pages", action="store_true", help="anonymous memory instead of a map; set GLIBC_TUNABLES=glibc.malloc.hugetlb=1 too")
     args = parser.parse_args()
     if args.command == "make":
         make(args.shape, args.weights, args.path)
     elif args.command == "run":
-        flash = args.flash == "on"
-        result = run(args.path, args.threads, args.context, args.steps, args.passes, flash, args.huge_pages)
-        print(json.dumps(result))
+        flags = args.flash == "on", args.cache == "unified", args.huge_pages
+        print(json.dumps(run(args.path, args.threads, args.context, args.steps, args.passes, *flags)))
     else:
-        settings = ["--flash", args.flash] + (["--huge-pages"] if args.huge_pages else [])
         shapes = args.shape or list(SHAPES)
-        compare(args.infer, args.directory, shapes, args.threads, args.rounds, args.context, args.steps, settings)
+        compare(args.infer, args.directory, shapes, args.threads, args.rounds, args.context, args.steps)
 
 
 if __name__ == "__main__":
