@@ -29,7 +29,24 @@ SHAPES = {
 }
 
 
-def make(shape, weights, path):
+def vocabulary(size):
+    """Tokens and merges of a byte-level BPE: bytes, pairs and triples of letters, with and without a space."""
+    byte = [chr(b) if chr(b).isprintable() and b not in (0x20, 0xA0, 0xAD) else None for b in range(256)]
+    unseen = iter(range(256, 512))
+    tokens = [c or chr(next(unseen)) for c in byte]
+    letters, merges = [chr(c) for c in range(ord("a"), ord("z") + 1)], []
+    starts = letters + [tokens[0x20] + c for c in letters]
+    merges += [(tokens[0x20], c) for c in letters]
+    for _ in range(2):
+        merges += [(start, c) for start in starts for c in letters]
+        starts = [start + c for start in starts for c in letters]
+    tokens += [a + b for a, b in merges]
+    assert len(tokens) < size
+    filler = [f"<|unused_{i}|>" for i in range(size - len(tokens) - 1)]
+    return tokens, filler + ["<|end|>"], [f"{a} {b}" for a, b in merges]
+
+
+def make(shape, weights, path, with_tokenizer=False):
     import gguf
     import numpy as np
 
@@ -49,7 +66,16 @@ def make(shape, weights, path):
     writer.add_rope_freq_base(theta)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(vocab)
-    writer.add_tokenizer_model("none")
+    if with_tokenizer:
+        tokens, special, merges = vocabulary(vocab)
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre("gpt-2")
+        writer.add_token_list(tokens + special)
+        writer.add_token_types([gguf.TokenType.NORMAL] * len(tokens) + [gguf.TokenType.CONTROL] * len(special))
+        writer.add_token_merges(merges)
+        writer.add_eos_token_id(vocab - 1)
+    else:
+        writer.add_tokenizer_model("none")
     ftype = {"bf16": gguf.LlamaFileType.MOSTLY_BF16, "q8_0": gguf.LlamaFileType.MOSTLY_Q8_0}
     writer.add_file_type(ftype[weights])
 

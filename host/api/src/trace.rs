@@ -208,6 +208,9 @@ pub struct Step {
     pub context: Vec<u32>,
     /// Whether each drew a token: 1 or 0.
     pub drew: Vec<u8>,
+    /// Tokens of context that those who computed one token had in common with another, counted from the second on.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub repeated: u64,
 }
 
 /// A question to the scheduler and its answer.

@@ -34,7 +34,7 @@ pub struct Batch {
 }
 
 /// One sequence's part of a batch. Every `*_start`/`*_len` pair is a slice of a `Batch` array.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Row {
     /// Whose it is.
     pub sequence: SequenceId,

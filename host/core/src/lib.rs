@@ -35,6 +35,7 @@ pub mod ids;
 pub mod inspect;
 pub mod policy;
 pub mod request;
+pub mod sharing;
 pub mod snapshot;
 pub mod testing;
 pub mod trial;

@@ -119,13 +119,13 @@ fn files_that_are_no_traces_or_profiles_are_named_with_what_is_wrong() {
     let old = file("old.jsonl", "{\"head\":{\"format\":9}}\n");
     let empty = file("empty.csv", "");
     let profile = file("profile.json", "{\"format\": 1}");
-    let head = "{\"format\":1,\"name\":\"x\",\"block_size\":16,\"total_blocks\":99,\"spread\":[],\"fit\":{\"steps\":1,\
+    let head = "{\"format\":2,\"name\":\"x\",\"block_size\":16,\"total_blocks\":99,\"spread\":[],\"fit\":{\"steps\":1,\
                 \"error_p50_percent\":0,\"error_p95_percent\":0,\"total_percent\":0}";
     let zero = file(
         "zero.json",
         &format!(
             "{head},\"cost\":{{\"step_us\":0,\"row_us\":1,\"drawn_us\":0,\"decode_context_us\":0,\
-             \"chunk_attended_us\":0,\"tokens\":[]}}}}"
+             \"repeated_context_us\":0,\"chunk_attended_us\":0,\"tokens\":[]}}}}"
         ),
     );
     for (arguments, code, says) in [

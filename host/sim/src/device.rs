@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use infer_core::batch::Batch;
 use infer_core::executor::StepOutput;
 use infer_core::ids::SequenceId;
+use infer_core::sharing::SharedContext;
 
 use crate::cost::{Profile, Work};
 use crate::random::Random;
@@ -18,13 +19,14 @@ pub const END_TOKEN: u32 = 0;
 pub struct VirtualDevice {
     profile: Profile,
     random: Random,
+    sharing: SharedContext,
     lengths: BTreeMap<SequenceId, u32>,
 }
 
 impl VirtualDevice {
     /// A device without work. `seed` names how the steps of a measured device vary.
     pub fn new(profile: Profile, seed: u64) -> Self {
-        Self { profile, random: Random::new(seed, u64::MAX), lengths: BTreeMap::new() }
+        Self { profile, random: Random::new(seed, u64::MAX), sharing: SharedContext::default(), lengths: BTreeMap::new() }
     }
 
     /// The answer of `sequence` will have so many tokens, the end token included.
@@ -46,9 +48,19 @@ impl VirtualDevice {
                 if last { END_TOKEN } else { token(row.sequence.0, row.generated) }
             })
         }));
+        let work = self.work(batch);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive and small")]
-        let us = self.profile.draw_us(&Work::of(batch), &mut self.random) as u64;
+        let us = self.profile.draw_us(&work, &mut self.random) as u64;
         us.max(1)
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "tokens of a step")]
+    fn work(&mut self, batch: &Batch) -> Work {
+        let work = Work::of(batch);
+        match self.profile.knows_sharing() {
+            true => Work { repeated: self.sharing.repeated(batch) as f64, ..work },
+            false => work,
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use infer_api::admin::HistoryEntry;
 use infer_api::trace::Step;
+use infer_core::sharing::SharedContext;
 use infer_core::{
     Batch, Change, DeviceFault, DeviceFaultKind, Engine, Event, Executor, FinishReason, Micros, SequenceId,
     StepOutput,
@@ -119,6 +120,8 @@ struct Driver {
     steps: usize,
     /// The thread waited for something to do since the last step.
     waited: bool,
+    /// For recordings.
+    sharing: SharedContext,
     /// The engine keeps its decisions for a recording.
     keeps_decisions: bool,
     kv_listener: Option<KvListener>,
@@ -149,6 +152,7 @@ impl Driver {
             step_us: Vec::with_capacity(STEP_TIMES),
             steps: 0,
             waited: true,
+            sharing: SharedContext::default(),
             keeps_decisions: false,
             kv_listener: None,
         }
@@ -244,7 +248,7 @@ impl Driver {
     }
 
     /// What a recording says of a step, before it is computed.
-    fn record(&self, batch: &Batch, at: Micros) -> Box<Step> {
+    fn record(&mut self, batch: &Batch, at: Micros) -> Box<Step> {
         let rows = || batch.rows.iter();
         Box::new(Step {
             step: batch.step,
@@ -256,6 +260,7 @@ impl Driver {
             tokens: rows().map(|row| row.token_len).collect(),
             context: rows().map(|row| row.context_len).collect(),
             drew: rows().map(|row| u8::from(row.sample)).collect(),
+            repeated: self.sharing.repeated(batch),
         })
     }
 

@@ -27,8 +27,8 @@ pub struct Calibration {
 
 /// Tokens in a step at which the cost of a token may change.
 const KNOTS: [f64; 7] = [1.0, 4.0, 16.0, 64.0, 128.0, 256.0, 1_024.0];
-/// Costs that are no cost of tokens: step, row, drawn, decode context, chunk attention.
-const PLAIN: usize = 5;
+/// Costs that are no cost of tokens: step, row, drawn, decode context, repeated context, chunk attention.
+const PLAIN: usize = 6;
 const COSTS: usize = PLAIN + KNOTS.len();
 /// Fewer steps than this say too little.
 const MIN_STEPS: usize = 64;
@@ -84,7 +84,9 @@ pub fn calibrate(steps: &[Observation]) -> Result<Calibration, ProfileError> {
         row_us: costs[1],
         drawn_us: costs[2],
         decode_context_us: costs[3],
-        chunk_attended_us: costs[4],
+        // Where nothing was shared, nothing is known of what sharing saves.
+        repeated_context_us: if steps.iter().any(|step| step.work.repeated > 0.0) { costs[4] } else { costs[3] },
+        chunk_attended_us: costs[5],
         tokens: KNOTS
             .iter()
             .zip(&costs[PLAIN..])
@@ -97,7 +99,8 @@ pub fn calibrate(steps: &[Observation]) -> Result<Calibration, ProfileError> {
 fn features(work: &Work) -> Row {
     let chunk = (work.attended - work.decode_context).max(0.0);
     let mut row = [0.0; COSTS];
-    row[..PLAIN].copy_from_slice(&[1.0, work.rows, work.drawn, work.decode_context, chunk]);
+    let once = (work.decode_context - work.repeated).max(0.0);
+    row[..PLAIN].copy_from_slice(&[1.0, work.rows, work.drawn, once, work.repeated, chunk]);
     for (at, cell) in row[PLAIN..].iter_mut().enumerate() {
         let end = KNOTS.get(at + 1).map_or(f64::INFINITY, |next| next - 1.0);
         *cell = (work.tokens.min(end) - (KNOTS[at] - 1.0)).max(0.0);
@@ -232,6 +235,20 @@ mod tests {
         assert!(ratio < 1.05, "{ratio} {found:?}");
         let long = Work::chunk(500.0, 500.0);
         assert!((found.cost.step_us(&long) / flat(&long) - 1.0).abs() < 0.1);
+    }
+
+    #[test]
+    fn shared_context_has_a_cost_of_its_own_where_it_was_measured() {
+        let plain = calibrate(&steps(truth, 0.0)).unwrap().cost;
+        assert_eq!(plain.repeated_context_us, plain.decode_context_us, "nothing was shared");
+        let mut sharing = steps(truth, 0.0);
+        for step in sharing.iter_mut().step_by(2) {
+            step.work.repeated = 0.8 * step.work.decode_context;
+            step.us -= 0.75 * 0.01 * step.work.repeated;
+        }
+        let found = calibrate(&sharing).unwrap().cost;
+        let ratio = found.repeated_context_us / found.decode_context_us;
+        assert!((ratio - 0.25).abs() < 0.03, "{found:?}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::Work;
 use crate::random::Random;
 
 /// Of the file's layout.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// A model on a device, measured. This is what a profile file holds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -41,6 +41,8 @@ pub struct Cost {
     pub drawn_us: f64,
     /// For each token of context that a sequence reads to compute one token.
     pub decode_context_us: f64,
+    /// The same where another sequence of the step reads that token, too: caches hold it.
+    pub repeated_context_us: f64,
     /// For each token that a token of a longer piece attends to.
     pub chunk_attended_us: f64,
     /// For computing tokens: from so many tokens in the step on, each costs so much.
@@ -82,7 +84,8 @@ impl Cost {
         let mut us = self.step_us
             + self.row_us * work.rows
             + self.drawn_us * work.drawn
-            + self.decode_context_us * work.decode_context
+            + self.decode_context_us * (work.decode_context - work.repeated).max(0.0)
+            + self.repeated_context_us * work.repeated
             + self.chunk_attended_us * (work.attended - work.decode_context).max(0.0);
         for (at, segment) in self.tokens.iter().enumerate() {
             let end = self.tokens.get(at + 1).map_or(f64::INFINITY, |next| next.from);
@@ -104,8 +107,14 @@ impl Fitted {
         let fitted: Self =
             serde_json::from_str(text).map_err(|error| ProfileError(format!("it is no profile: {error}")))?;
         let cost = &fitted.cost;
-        let costs =
-            [cost.step_us, cost.row_us, cost.drawn_us, cost.decode_context_us, cost.chunk_attended_us];
+        let costs = [
+            cost.step_us,
+            cost.row_us,
+            cost.drawn_us,
+            cost.decode_context_us,
+            cost.repeated_context_us,
+            cost.chunk_attended_us,
+        ];
         let segments = cost.tokens.iter().flat_map(|segment| [segment.from, segment.us]);
         let numbers = costs.into_iter().chain(segments).chain(fitted.spread.iter().copied());
         let faults = [

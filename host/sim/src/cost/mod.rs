@@ -25,12 +25,14 @@ pub struct Work {
     pub context: f64,
     /// The part of `context` that sequences read which compute one token.
     pub decode_context: f64,
+    /// The part of `decode_context` that another of these sequences reads, too, from the second on.
+    pub repeated: f64,
     /// Sum over the computed tokens of what each attends to.
     pub attended: f64,
 }
 
 impl Work {
-    /// Of a batch.
+    /// Of a batch, of which nothing is known to be read twice.
     pub fn of(batch: &Batch) -> Self {
         let mut work = Self::default();
         for row in &batch.rows {
@@ -56,13 +58,21 @@ impl Work {
     /// So many sequences that draw their next token, with so long a context each.
     pub fn decode(rows: f64, context: f64) -> Self {
         let context = rows * context;
-        Self { rows, drawn: rows, tokens: rows, context, decode_context: context, attended: context }
+        Self {
+            rows,
+            drawn: rows,
+            tokens: rows,
+            context,
+            decode_context: context,
+            repeated: 0.0,
+            attended: context,
+        }
     }
 
     /// A piece of one prompt, after which its context is so long.
     pub fn chunk(tokens: f64, context: f64) -> Self {
         let attended = tokens * (context - (tokens - 1.0) / 2.0);
-        Self { rows: 1.0, drawn: 0.0, tokens, context, decode_context: 0.0, attended }
+        Self { rows: 1.0, drawn: 0.0, tokens, context, attended, ..Self::default() }
     }
 }
 
@@ -88,6 +98,11 @@ impl Profile {
             Self::Roofline(r) => format!("{} with a model of shape {}", r.hardware.name, r.model.name),
             Self::Fitted(fitted) => format!("{} (measured)", fitted.name),
         }
+    }
+
+    /// Whether context that several sequences read costs other than as much again for each.
+    pub fn knows_sharing(&self) -> bool {
+        matches!(self, Self::Fitted(fitted) if fitted.cost.repeated_context_us != fitted.cost.decode_context_us)
     }
 
     /// Microseconds that a step takes.

@@ -99,7 +99,8 @@ impl Steps {
 }
 
 fn work(step: &Step) -> Work {
-    let mut work = Work::default();
+    #[expect(clippy::cast_precision_loss, reason = "tokens of a step")]
+    let mut work = Work { repeated: step.repeated as f64, ..Work::default() };
     for ((&tokens, &context), &drew) in step.tokens.iter().zip(&step.context).zip(&step.drew) {
         work.add(tokens, context, drew != 0);
     }
