@@ -82,10 +82,10 @@ pub const EDITS: &[(&str, &str, &str, &str)] = &[
     (
         "second end",
         "engine/end.rs",
-        "        self.events.push(Event::Failed { id: self.slab[ix].id, message, usage });",
-        "        if on(\"second end\") {\n            self.events.push(Event::Failed { id: self.slab[ix].id, \
-         message: message.clone(), usage });\n        }\n        \
-         self.events.push(Event::Failed { id: self.slab[ix].id, message, usage });",
+        "cause, message, usage });\n        self.leave_running(",
+        "cause, message: message.clone(), usage });\n        if on(\"second end\") {\n            \
+         self.events.push(Event::Failed { id: self.slab[ix].id, cause, message, usage });\n        }\n        \
+         self.leave_running(",
     ),
     (
         "lost token",

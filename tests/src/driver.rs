@@ -128,7 +128,7 @@ impl Driver {
                     self.logprobs.entry(id).or_default().extend(logprobs.map(|all| *all));
                 }
                 Event::Finished { id, reason, usage } => self.end(id, Ended::Finished(reason), Some(usage)),
-                Event::Failed { id, message, usage } => self.end(id, Ended::Failed(message), Some(usage)),
+                Event::Failed { id, message, usage, .. } => self.end(id, Ended::Failed(message), Some(usage)),
                 Event::Refused { id, refusal } => self.end(id, Ended::Refused(refusal.message), None),
                 other => self.events.push(other),
             }

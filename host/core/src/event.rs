@@ -37,10 +37,12 @@ pub enum Event {
         /// What it cost.
         usage: Usage,
     },
-    /// A sequence failed by a device fault or was cleared from the queue. Its last.
+    /// A sequence failed. Its last.
     Failed {
         /// Whose.
         id: SequenceId,
+        /// What ended it.
+        cause: FailureCause,
         /// Shown to the client.
         message: String,
         /// What it had cost.
@@ -103,6 +105,19 @@ pub enum Event {
     },
     /// A canary's trial began or ended.
     Canary(Box<CanaryReport>),
+}
+
+/// What ended a sequence that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureCause {
+    /// The device, or what was to be computed there.
+    Device,
+    /// It was alone and the pool could not hold it.
+    Memory,
+    /// The queue was cleared.
+    Cleared,
+    /// The driver's time for it was over.
+    Overdue,
 }
 
 /// How a policy came into force.

@@ -55,7 +55,7 @@ mod watchdog;
 pub use batch::{Batch, BlockCopy, Row};
 pub use config::{EngineConfig, Limits};
 pub use engine::Engine;
-pub use event::{Change, Event, PrefixEvent};
+pub use event::{Change, Event, FailureCause, PrefixEvent};
 pub use executor::{DeviceFault, DeviceFaultKind, Executor, StepOutput, TokenLogprobs};
 pub use ids::{BlockId, LogitsSlot, Micros, SequenceId, SessionId, TenantId};
 pub use kv::feed as kv_events;

@@ -8,7 +8,7 @@ use common::scripted::{Admission, Bench, fcfs, prompt, request, small};
 use infer_core::engine::Policies;
 use infer_core::policy::Verdict;
 use infer_core::request::RefusalReason;
-use infer_core::{EngineConfig, Event, FinishReason, Refusal, StepOutput};
+use infer_core::{EngineConfig, Event, FailureCause, FinishReason, Refusal, StepOutput};
 
 #[test]
 fn requests_over_a_limit_are_refused_with_what_is_missing() {
@@ -190,8 +190,9 @@ fn the_queue_can_be_cleared_and_preempted_ones_do_not_fill_it() {
     assert!(bench.engine.submit(request(prompt(5, 4), 9), bench.now).is_err());
     assert_eq!(bench.engine.clear_queue("cleared", bench.now), 4);
     bench.engine.drain_events(&mut bench.events);
-    let failed =
-        bench.events.iter().filter(|e| matches!(e, Event::Failed { message, .. } if message == "cleared"));
+    let failed = bench.events.iter().filter(
+        |e| matches!(e, Event::Failed { cause: FailureCause::Cleared, message, .. } if message == "cleared"),
+    );
     assert_eq!(failed.count(), 4);
     assert!(!bench.engine.has_work());
     bench.engine.check_invariants();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use common::scripted::{Bench, VOCAB, fcfs, prompt, request, small, trap};
 use infer_core::policy::{FaultKind, FaultView, Plan, PolicyFault, StepView};
 use infer_core::testing::solo;
-use infer_core::{EngineConfig, Event, FinishReason, Limits, Micros, Request, SequenceId};
+use infer_core::{EngineConfig, Event, FailureCause, FinishReason, Limits, Micros, Request, SequenceId};
 
 type Spoil = fn(&StepView, &mut Plan) -> Result<(), PolicyFault>;
 
@@ -181,6 +181,30 @@ fn a_sequence_that_ends_while_the_batch_is_out_keeps_its_blocks_until_it_is_back
         assert_eq!(bench.tokens(id).len(), 1, "the token that was out is dropped");
         assert!(bench.events.iter().any(|e| matches!(e, Event::Finished { reason: r, .. } if *r == reason)));
     }
+}
+
+#[test]
+fn a_sequence_that_is_overdue_fails_wherever_it_stands() {
+    let limits = Limits { max_running: 1, ..small().limits };
+    let mut bench = Bench::new(EngineConfig { limits, ..small() });
+    let running = bench.submit(request(prompt(1, 6), 9));
+    let waiting = bench.submit(request(prompt(2, 6), 9));
+    bench.step();
+    for id in [waiting, running] {
+        assert!(bench.engine.expire(id, format!("{id:?} is late"), bench.now));
+        assert!(!bench.engine.expire(id, String::new(), bench.now), "it has ended");
+    }
+    bench.step();
+    for id in [waiting, running] {
+        let ends = bench.events.iter().filter(|event| {
+            matches!(event, Event::Failed { id: of, cause: FailureCause::Overdue, message, .. }
+                if *of == id && *message == format!("{id:?} is late"))
+        });
+        assert_eq!(ends.count(), 1, "{id:?}");
+    }
+    let snapshot = bench.engine.snapshot(bench.now);
+    assert_eq!((snapshot.memory.used, snapshot.counters.failed), (0, 2));
+    assert!(!bench.engine.has_work());
 }
 
 #[test]

@@ -164,7 +164,11 @@ impl World {
             self.streams.iter().filter(|(_, s)| s.end.is_none()).map(|(&id, _)| id).collect();
         if !alive.is_empty() {
             let id = alive[self.rng.below(alive.len() as u64) as usize];
-            assert!(self.engine.finish(id, FinishReason::Cancelled, self.now));
+            if id.0.is_multiple_of(3) {
+                assert!(self.engine.expire(id, "overdue".to_owned(), self.now));
+            } else {
+                assert!(self.engine.finish(id, FinishReason::Cancelled, self.now));
+            }
             assert!(!self.engine.finish(id, FinishReason::Cancelled, self.now), "it has ended");
         }
     }

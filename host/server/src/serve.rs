@@ -306,11 +306,16 @@ async fn watch_over(app: Arc<App>, mut stopping: watch::Receiver<bool>) {
 
 async fn end_overdue(app: &App, served: &Served, report: &EngineReport) {
     let limit = Micros(app.config.bounds.request_timeout.as_micros() as u64);
+    let seconds = app.config.bounds.request_timeout.as_secs_f32();
     for row in report.snapshot.requests.iter().filter(|row| report.at.since(row.arrived) > limit) {
-        if matches!(served.engine.cancel(row.id).await, Ok(true)) {
-            let seconds = app.config.bounds.request_timeout.as_secs_f32();
-            tracing::info!(id = row.id.0, "ended: it lived longer than {seconds} s (--request-timeout)");
-        }
+        let so_far = match row.started {
+            Micros::NEVER => "it had not started yet".to_owned(),
+            _ => format!("{} tokens had been generated", row.generated_tokens),
+        };
+        let message = format!(
+            "the request took longer than this host allows, {seconds} s (--request-timeout); {so_far}"
+        );
+        let _ = served.engine.expire(row.id, message).await;
     }
 }
 

@@ -141,6 +141,87 @@ async fn a_rate_is_kept_per_tenant_without_further_ado() {
     host.server.shutdown().await;
 }
 
+/// A chat, asked for with a key or none.
+async fn chat(host: &Host, key: Option<&Key>, extra: Value) -> reqwest::Response {
+    let mut body = json!({"model": "demo", "messages": [{"role": "user", "content": "Hello"}]});
+    body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+    let request = host.client.post(host.url("/v1/chat/completions")).json(&body);
+    match key {
+        Some(key) => request.bearer_auth(&key.text),
+        None => request,
+    }
+    .send()
+    .await
+    .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn chats_need_a_key_too_and_are_held_to_what_it_grants() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let alice = key("alice", "max-priority = 1");
+    let slow = key("slow", "tokens-per-minute = 60\nburst = 40");
+    write(file.path(), &[&alice, &slow]);
+    let host = Host::start(Config { api_keys: Some(file.path().to_owned()), ..config() }).await;
+
+    let stranger = Key { text: fresh().unwrap(), table: String::new() };
+    for (key, code) in [(None, "missing_api_key"), (Some(&stranger), "invalid_api_key")] {
+        for stream in [false, true] {
+            let answer = chat(&host, key, json!({"stream": stream})).await;
+            assert_eq!(answer.status(), 401);
+            assert_eq!(answer.headers()["www-authenticate"], "Bearer");
+            let body: Value = answer.json().await.unwrap();
+            assert_eq!(body["error"]["type"], "authentication_error");
+            assert_eq!(
+                body["error"]["code"], code,
+                "the answer is one body, also where a stream was asked for"
+            );
+        }
+    }
+
+    // The ceiling of priorities; a request below it keeps its own.
+    host.server.engine().hold_steps();
+    let asked = |priority: i32| {
+        chat(&host, Some(&alice), json!({"priority": priority, "max_tokens": 9, "stream": true}))
+    };
+    let (above, below) = (asked(9).await, asked(-3).await);
+    let state = host.admin_get("/admin/state").await;
+    let mut rows: Vec<_> =
+        state["requests"].as_array().unwrap().iter().map(|row| row["priority"].as_i64().unwrap()).collect();
+    rows.sort_unstable();
+    assert_eq!(rows, [-3, 1], "{state}");
+    assert!(state["requests"].as_array().unwrap().iter().all(|row| row["tenant_name"] == "alice"));
+    host.server.engine().release_steps();
+    for answer in [above, below] {
+        assert!(answer.text().await.unwrap().ends_with("data: [DONE]\n\n"));
+    }
+
+    // The rate, and what was used by whom.
+    let fields = json!({"max_tokens": 20, "ignore_eos": true});
+    let taken: Value = chat(&host, Some(&slow), fields.clone()).await.json().await.unwrap();
+    assert_eq!(taken["usage"]["completion_tokens"], 20, "{taken}");
+    let refused = chat(&host, Some(&slow), fields).await;
+    assert_eq!(refused.status(), 429);
+    assert!(refused.headers().contains_key("retry-after"));
+    let body: Value = refused.json().await.unwrap();
+    assert_eq!(
+        (&body["error"]["type"], &body["error"]["code"]),
+        (&json!("rate_limit_error"), &json!("rate_limited"))
+    );
+    let metrics = host.client.get(host.url("/metrics")).send().await.unwrap().text().await.unwrap();
+    let prompt = &taken["usage"]["prompt_tokens"];
+    for line in [
+        "infer_tenant_requests_total{tenant=\"alice\"} 2".to_owned(),
+        "infer_tenant_requests_total{tenant=\"slow\"} 1".to_owned(),
+        "infer_tenant_requests_refused_total{tenant=\"slow\"} 1".to_owned(),
+        format!("infer_tenant_prompt_tokens_total{{tenant=\"slow\"}} {prompt}"),
+        "infer_tenant_generated_tokens_total{tenant=\"slow\"} 20".to_owned(),
+        "infer_tenant_requests_failed_total{tenant=\"slow\"} 0".to_owned(),
+    ] {
+        assert!(metrics.contains(&line), "{line}\n{metrics}");
+    }
+    host.server.shutdown().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bad_file_ends_the_start_and_names_the_line() {
     let file = tempfile::NamedTempFile::new().unwrap();

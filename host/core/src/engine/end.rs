@@ -1,7 +1,7 @@
-//! How sequences end: done, stopped, cancelled, failed, cleared.
+//! How sequences end: done, stopped, cancelled, failed, cleared, overdue.
 
 use super::Engine;
-use crate::event::Event;
+use crate::event::{Event, FailureCause};
 use crate::ids::{Micros, SequenceId};
 use crate::kv::Keep;
 use crate::request::{FinishReason, SequenceState, Usage};
@@ -31,13 +31,30 @@ impl Engine {
         let now = self.tick(now);
         let queued: Vec<SeqIx> = self.waiting.ix.iter().copied().chain(self.held.values()).collect();
         for &ix in &queued {
-            let usage = self.close(ix, now);
-            self.counters.failed += 1;
-            self.events.push(Event::Failed { id: self.slab[ix].id, message: message.into(), usage });
-            self.release_name(ix);
-            self.forget_queued(ix);
+            self.fail_queued(ix, FailureCause::Cleared, message.into(), now);
         }
         queued.len()
+    }
+
+    /// Fails a sequence from outside because the driver's time for it is over. False if it is unknown.
+    pub fn expire(&mut self, id: SequenceId, message: String, now: Micros) -> bool {
+        let now = self.tick(now);
+        let Some(ix) = self.slab.find(id).filter(|&ix| !self.slab[ix].has_ended()) else { return false };
+        if self.slab[ix].is_running() {
+            self.fail(ix, FailureCause::Overdue, message, now);
+            self.remove_running(now);
+        } else {
+            self.fail_queued(ix, FailureCause::Overdue, message, now);
+        }
+        true
+    }
+
+    fn fail_queued(&mut self, ix: SeqIx, cause: FailureCause, message: String, now: Micros) {
+        let usage = self.close(ix, now);
+        self.counters.failed += 1;
+        self.events.push(Event::Failed { id: self.slab[ix].id, cause, message, usage });
+        self.release_name(ix);
+        self.forget_queued(ix);
     }
 
     /// A sequence that was taken out of the queue for good.
@@ -78,10 +95,10 @@ impl Engine {
     }
 
     /// A running sequence fails. Its row is removed by `remove_running`.
-    pub(super) fn fail(&mut self, ix: SeqIx, message: String, now: Micros) {
+    pub(super) fn fail(&mut self, ix: SeqIx, cause: FailureCause, message: String, now: Micros) {
         let usage = self.close(ix, now);
         self.counters.failed += 1;
-        self.events.push(Event::Failed { id: self.slab[ix].id, message, usage });
+        self.events.push(Event::Failed { id: self.slab[ix].id, cause, message, usage });
         self.leave_running(ix, SequenceState::Failed, now);
     }
 

@@ -2,7 +2,7 @@
 
 use super::Engine;
 use crate::batch::{Batch, Row};
-use crate::event::Event;
+use crate::event::{Event, FailureCause};
 use crate::executor::{DeviceFault, DeviceFaultKind, StepOutput, TokenLogprobs};
 use crate::ids::Micros;
 use crate::perf::{self, StepLoad};
@@ -86,7 +86,12 @@ impl Engine {
                             drawn += self.accept(ix, row, guesses, drawn_after.into_iter(), now);
                         }
                     }
-                    None => self.fail(ix, "the device drew no token where one was due".into(), now),
+                    None => self.fail(
+                        ix,
+                        FailureCause::Device,
+                        "the device drew no token where one was due".into(),
+                        now,
+                    ),
                 }
             }
         }
@@ -196,7 +201,7 @@ impl Engine {
                 continue;
             }
             if fault.rows.as_ref().is_none_or(|rows| rows.contains(&at)) {
-                self.fail(ix, fault.message.clone(), now);
+                self.fail(ix, FailureCause::Device, fault.message.clone(), now);
             } else if self.slab[ix].logits_from.is_some() {
                 // Its copy wasn't made, and what it was to copy from may be gone by the next step.
                 self.back_to_queue(ix, now);

@@ -2,6 +2,7 @@
 
 use super::{Context, Engine, InFlight, context};
 use crate::batch::Batch;
+use crate::event::FailureCause;
 use crate::ids::Micros;
 use crate::policy::{FaultKind, FaultView, PolicyFault, SchedulerPolicy};
 use crate::sequence::SeqIx;
@@ -168,7 +169,7 @@ impl Engine {
             && !self.would_fit_any()
         {
             let message = "the sequence needs more KV blocks than the pool has".to_owned();
-            self.fail(alone, message, now);
+            self.fail(alone, FailureCause::Memory, message, now);
             self.remove_running(now);
         }
     }

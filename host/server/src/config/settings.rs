@@ -143,7 +143,12 @@ pub const SETTINGS: &[Setting] = &[
     setting("body-timeout", "SECONDS", "30", "For the body of a request"),
     setting("idle-timeout", "SECONDS", "120", "How long a connection may stay open between two requests"),
     setting("write-timeout", "SECONDS", "60", "How long a client may take nothing of its answer"),
-    setting("request-timeout", "SECONDS", "3600", "For a whole request; then it ends as `cancelled`"),
+    setting(
+        "request-timeout",
+        "SECONDS",
+        "3600",
+        "For a whole request; then it ends with an error (504, `request_timeout`)",
+    ),
     setting("drain-timeout", "SECONDS", "600", "How long streams may take to end when the host is told to"),
     setting("tls-cert", "FILE", "none", "PEM certificate with its chain; needs --tls-key"),
     setting("tls-key", "FILE", "none", "PEM private key; needs --tls-cert"),

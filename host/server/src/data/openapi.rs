@@ -181,7 +181,11 @@ fn errors(route: &Route) -> Vec<(&'static str, &'static str)> {
         ]);
     }
     if route.path.ends_with("/completions") {
-        errors.extend([("429", "Refused for this tenant"), ("500", "The device or the host failed")]);
+        errors.extend([
+            ("429", "Refused for this tenant"),
+            ("500", "The device or the host failed"),
+            ("504", "It took longer than this host allows (--request-timeout)"),
+        ]);
     }
     if !route.open {
         errors.push(("401", "No key, or an unknown one"));

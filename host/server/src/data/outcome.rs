@@ -1,7 +1,7 @@
 //! How a request ended, in the words of the wire: reason, usage, timings.
 
 use infer_api::completions::{PromptTokensDetails, Timings, Usage};
-use infer_core::{FinishReason, Micros};
+use infer_core::{FailureCause, FinishReason, Micros};
 
 use crate::engine::End;
 use crate::http::ApiError;
@@ -47,11 +47,14 @@ impl Outcome {
     pub fn new(end: Option<&End>, known: Known) -> Self {
         let (reason, engine, error) = match end {
             Some(End::Finished { reason, usage }) => (Some(*reason), Some(*usage), None),
-            Some(End::Failed { message, usage }) if usage.started == Micros::NEVER => {
-                (None, Some(*usage), Some(ApiError::unavailable("queue_cleared", message)))
-            }
-            Some(End::Failed { message, usage }) => {
-                (None, Some(*usage), Some(ApiError::internal("device_fault", message)))
+            Some(End::Failed { cause, message, usage }) => {
+                let error = match cause {
+                    FailureCause::Device => ApiError::internal("device_fault", message),
+                    FailureCause::Memory => ApiError::internal("memory", message),
+                    FailureCause::Cleared => ApiError::unavailable("queue_cleared", message),
+                    FailureCause::Overdue => ApiError::too_late(message),
+                };
+                (None, Some(*usage), Some(error))
             }
             Some(End::Refused(refusal)) => (None, None, Some(ApiError::refused(refusal))),
             None if known.engine_alive => {

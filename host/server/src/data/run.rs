@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use infer_api::admin::AdminEvent;
-use infer_core::{FinishReason, Micros, TokenLogprobs};
+use infer_core::{FailureCause, FinishReason, Micros, TokenLogprobs};
 
 use super::outcome::{Known, Outcome, reason_name};
 use super::structured::Mask;
@@ -153,7 +153,7 @@ impl Run {
         if self.mute {
             outcome.reason = outcome.reason.map(|_| FinishReason::Length);
         }
-        if let (Some(End::Failed { .. }), Some(why)) =
+        if let (Some(End::Failed { cause: FailureCause::Device, .. }), Some(why)) =
             (end, self.shape.as_ref().and_then(|mask| mask.fault()))
         {
             outcome.error = Some(ApiError::internal("structured_output_failed", why));

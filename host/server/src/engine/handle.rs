@@ -164,6 +164,11 @@ impl EngineHandle {
         self.ask(|reply| Command::Cancel(id, reply)).await
     }
 
+    /// Fails a request whose time is over; false if it was not alive.
+    pub async fn expire(&self, id: SequenceId, message: String) -> Result<bool, EngineStopped> {
+        self.ask(|reply| Command::Expire(id, message, reply)).await
+    }
+
     /// Fails everything that waits; returns how many.
     pub async fn clear_queue(&self, message: String) -> Result<usize, EngineStopped> {
         self.ask(|reply| Command::ClearQueue(message, reply)).await

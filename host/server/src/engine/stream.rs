@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use infer_core::{FinishReason, Micros, Refusal, SequenceId, TokenLogprobs, Usage};
+use infer_core::{FailureCause, FinishReason, Micros, Refusal, SequenceId, TokenLogprobs, Usage};
 use tokio::sync::mpsc;
 
 use super::handle::EngineHandle;
@@ -38,8 +38,10 @@ pub enum End {
         /// What it cost.
         usage: Usage,
     },
-    /// By a device fault, or it was cleared from the queue.
+    /// By an error.
     Failed {
+        /// Which kind.
+        cause: FailureCause,
         /// For the client.
         message: String,
         /// What it had cost.

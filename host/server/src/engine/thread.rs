@@ -302,6 +302,9 @@ impl Driver {
             Command::Cancel(id, reply) => {
                 let _ = reply.send(self.engine.finish(id, FinishReason::Cancelled, now));
             }
+            Command::Expire(id, message, reply) => {
+                let _ = reply.send(self.engine.expire(id, message, now));
+            }
             Command::Report(reply) => {
                 let report = EngineReport {
                     snapshot: self.engine.snapshot(now),
@@ -433,7 +436,9 @@ impl Driver {
             }
             Event::Prompt { id, logprobs } => self.tell(id, StreamEvent::Prompt(logprobs)),
             Event::Finished { id, reason, usage } => self.end(id, End::Finished { reason, usage }),
-            Event::Failed { id, message, usage } => self.end(id, End::Failed { message, usage }),
+            Event::Failed { id, cause, message, usage } => {
+                self.end(id, End::Failed { cause, message, usage });
+            }
             Event::Refused { id, refusal } => self.end(id, End::Refused(refusal)),
             Event::Started { id, .. } => {
                 if let Some(live) = self.live.get_mut(&id) {

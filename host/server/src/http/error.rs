@@ -79,6 +79,11 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, code, message)
     }
 
+    /// 504: the host's time for a whole request was over.
+    pub fn too_late(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::GATEWAY_TIMEOUT, "request_timeout", message)
+    }
+
     /// What a refusal by the engine is to a client.
     pub fn refused(refusal: &Refusal) -> Self {
         let (status, code) = match refusal.reason {
@@ -146,6 +151,7 @@ impl ApiError {
             404 => "not_found_error",
             429 => "rate_limit_error",
             503 => "overloaded_error",
+            504 => "timeout_error",
             500.. => "server_error",
             _ => "invalid_request_error",
         }

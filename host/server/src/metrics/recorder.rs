@@ -27,6 +27,8 @@ pub struct Recorder {
     pub decode: Histogram,
     /// Answers by path and status.
     pub answers: Family<Vec<(&'static str, String)>, Counter>,
+    /// Requests that were taken and ended by an error, by its code.
+    pub errors: Family<Vec<(&'static str, String)>, Counter>,
     /// The same times, for percentiles of the last minute.
     pub windows: Windows,
     /// Growth of the engine's counters.
@@ -61,6 +63,7 @@ impl Default for Recorder {
             prefill: Histogram::new(TTFT_S),
             decode: Histogram::new(E2E_S),
             answers: Family::default(),
+            errors: Family::default(),
             prompt_tokens: Histogram::new(TOKENS),
             generated_tokens: Histogram::new(TOKENS),
             windows: Windows::default(),
@@ -99,9 +102,13 @@ impl Recorder {
         if let Some(ms) = outcome.timings.decode_ms {
             self.decode.observe(ms / 1e3);
         }
-        if outcome.error.is_none() {
-            self.e2e.observe(outcome.e2e_ms / 1e3);
-            self.windows.e2e.add(outcome.e2e_ms);
+        match &outcome.error {
+            // Codes are constants of this program.
+            Some(error) => _ = self.errors.get_or_create(&vec![("code", error.reason().to_owned())]).inc(),
+            None => {
+                self.e2e.observe(outcome.e2e_ms / 1e3);
+                self.windows.e2e.add(outcome.e2e_ms);
+            }
         }
         self.prompt_tokens.observe(f64::from(outcome.usage.prompt_tokens));
         self.generated_tokens.observe(f64::from(outcome.usage.completion_tokens));

@@ -84,6 +84,7 @@ fn histograms(registry: &mut Registry, app: &App) {
     let r = &app.recorder;
     let model = app.served().map_or_else(|_| String::new(), |served| served.model_names[0].clone());
     registry.register("infer_http_answers", "Answers of the data plane", r.answers.clone());
+    registry.register("infer_request_errors", "Taken requests that ended by an error", r.errors.clone());
     let all = [
         ("time_to_first_token_seconds", "Submission to first token", &r.ttft),
         ("inter_token_latency_seconds", "Gap between two tokens of a stream", &r.itl),

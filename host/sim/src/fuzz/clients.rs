@@ -237,7 +237,7 @@ impl Clients {
                 self.reached.preempted += 1;
             }
             Event::Finished { id, reason, usage } => self.finished(*id, *reason, usage),
-            Event::Failed { id, message, usage } => {
+            Event::Failed { id, message, usage, .. } => {
                 let client = self.end(*id, "fails", usage);
                 assert!(client.doomed, "{id:?} fails though nothing happened to it: {message}");
                 assert!(!message.is_empty());
