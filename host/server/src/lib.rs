@@ -30,3 +30,4 @@ pub mod serve;
 pub mod sizing;
 pub mod tenants;
 pub mod trace;
+pub mod web;

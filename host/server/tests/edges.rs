@@ -95,13 +95,110 @@ async fn heads_and_idle_connections_have_times_of_their_own() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_that_lives_too_long_ends_as_cancelled() {
+async fn a_request_that_lives_too_long_ends_with_an_error_that_says_so() {
     let bounds = Bounds { request_timeout: Duration::from_millis(200), ..Bounds::default() };
     let host = Host::start(Config { bounds, ..config() }).await;
     host.server.engine().hold_steps();
-    let waiting = host.complete(json!({})).await;
-    let (name, done) = common::events(waiting).await.pop().unwrap();
-    assert_eq!((name.as_str(), &done["finish_reason"]), ("done", &json!("cancelled")));
+    let chat = json!({"model": "demo", "messages": [{"role": "user", "content": "Hi"}]});
+    let whole = json!({"stream": false});
+    let (named, openai, whole, chat) = tokio::join!(
+        host.complete(json!({})),
+        host.complete(json!({"stream_options": {"include_usage": true}})),
+        host.complete(whole),
+        host.post("/v1/chat/completions", &chat),
+    );
+    let says_so = |error: &Value| {
+        let text = error.as_str().unwrap_or_else(|| panic!("{error}"));
+        assert!(text.contains("0.2 s (--request-timeout); it had not started yet"), "{text}");
+    };
+    let (name, error) = common::events(named).await.pop().unwrap();
+    assert_eq!((name.as_str(), &error["code"]), ("error", &json!("request_timeout")));
+    says_so(&error["error"]);
+    let frames = common::events(openai).await;
+    let [(_, body), (_, end)] = &frames[..] else { panic!("{frames:?}") };
+    assert_eq!((&body["error"]["code"], end), (&json!("request_timeout"), &json!("[DONE]")));
+    for answer in [whole, chat] {
+        assert_eq!(answer.status(), 504);
+        let body: Value = answer.json().await.unwrap();
+        let error = &body["error"];
+        assert_eq!(
+            (&error["type"], &error["code"]),
+            (&json!("timeout_error"), &json!("request_timeout")),
+            "{body}"
+        );
+        says_so(&error["message"]);
+    }
+    let idle = host.until("nothing waits", |state| state["requests"] == json!([])).await;
+    assert_eq!(
+        (&idle["counters"]["failed"], &idle["counters"]["finished"]["cancelled"]),
+        (&json!(4), &json!(0))
+    );
+    let metrics = host.client.get(host.url("/metrics")).send().await.unwrap().text().await.unwrap();
+    let counted = "infer_request_errors_total{code=\"request_timeout\"} 4";
+    assert!(metrics.contains(counted), "{metrics}");
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_has_begun_says_in_its_last_event_that_its_time_is_over() {
+    let host = Host::start(config()).await;
+    for (extra, last) in [(json!({}), 1), (json!({"stream_options": {}}), 2)] {
+        let mut fields = json!({"max_tokens": 1_500, "ignore_eos": true});
+        fields.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        let answer = host.complete(fields).await;
+        let state = host.until("it decodes", |s| s["requests"][0]["state"] == "decode").await;
+        let id = infer_core::SequenceId(state["requests"][0]["id"].as_u64().unwrap());
+        assert!(host.server.engine().expire(id, "too late".to_owned()).await.unwrap());
+        let frames = common::events(answer).await;
+        assert!(frames.len() > last, "tokens came before");
+        let (name, end) = &frames[frames.len() - last];
+        let error = if name == "error" { end } else { &end["error"] };
+        assert_eq!(error["code"], "request_timeout", "{frames:?}");
+    }
+    host.server.shutdown().await;
+}
+
+/// The command line, as a user has it.
+async fn infer(arguments: &[&str]) -> std::process::Output {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_infer"));
+    command.args(arguments).env("SSL_CERT_FILE", "/nowhere").env_remove("SSL_CERT_DIR");
+    tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_reach_a_host_over_tls_where_they_trust_its_certificate() {
+    let dir = tempfile::tempdir().unwrap();
+    certify(dir.path());
+    let cert = dir.path().join("cert.pem");
+    let tls = Some((cert.clone(), dir.path().join("key.pem")));
+    let host = Host::start(Config { tls, ..config() }).await;
+    let url = format!("https://localhost:{}", host.server.data_addr.port());
+    let cert = cert.to_str().unwrap();
+    let other = tempfile::tempdir().unwrap();
+    certify(other.path());
+    let other = other.path().join("cert.pem");
+    let by_number = format!("https://127.0.0.1:{}", host.server.data_addr.port());
+    for (url, trust, says) in [
+        (&url, &["--cacert", cert][..], None),
+        (&url, &["--insecure"], None),
+        (&by_number, &["-k"], None),
+        (&url, &["--cacert", other.to_str().unwrap()], Some("(see --cacert and --insecure)")),
+        (&by_number, &["--cacert", cert], Some("certificate")),
+        (&url, &[], Some("--cacert")),
+    ] {
+        let output = infer(&[&["health", "--url", url], trust].concat()).await;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        match says {
+            None => assert!(output.status.success(), "{trust:?}: {stderr}"),
+            Some(text) => {
+                assert!(!output.status.success() && stderr.contains(text), "{trust:?}: {stderr}");
+            }
+        }
+    }
+    let once = ["bench", "serve", "--url", &url, "--workload", "w1", "--repeat", "1"];
+    let output = infer(&[&once[..], &["--cacert", cert]].concat()).await;
+    let (report, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && report.contains("W1"), "{report}{stderr}");
     host.server.shutdown().await;
 }
 

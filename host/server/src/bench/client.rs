@@ -2,12 +2,16 @@
 
 use std::time::{Duration, Instant};
 
+use http_body_util::Full;
+use hyper::Request;
+use hyper::body::Bytes;
 use infer_api::completions::{CompletionRequest, ModelList, StreamOptions, Usage};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::history::History;
 use super::sse::{Events, Step, read};
+use crate::web::{Trust, Web};
 
 /// Longest silence of a stream before it counts as failed.
 const SILENCE: Duration = Duration::from_secs(300);
@@ -50,8 +54,10 @@ pub enum Lengths {
 /// Where requests go.
 #[derive(Clone, Debug, Default)]
 pub struct Target {
-    /// `http://HOST:PORT`, or the whole address of an endpoint.
+    /// `http://HOST:PORT` or `https://HOST:PORT`, or the whole address of an endpoint.
     pub url: String,
+    /// Which certificates it may have.
+    pub trust: Trust,
     /// How it streams.
     pub dialect: Dialect,
     /// What requests are.
@@ -91,7 +97,7 @@ pub struct Timing {
 /// Sends requests. Clones share connections.
 #[derive(Clone)]
 pub struct Client {
-    http: reqwest::Client,
+    web: Web,
     url: String,
     model: String,
     target: Target,
@@ -100,12 +106,6 @@ pub struct Client {
 impl Client {
     /// Finds the endpoint and the model's name.
     pub async fn connect(mut target: Target) -> Result<Self, String> {
-        let http = reqwest::Client::builder()
-            .tcp_nodelay(true)
-            .connect_timeout(Duration::from_secs(10))
-            .read_timeout(SILENCE)
-            .build()
-            .map_err(|error| error.to_string())?;
         let base = target.url.trim_end_matches('/');
         let path = if target.api == Api::Chat { "chat/completions" } else { "completions" };
         let url = if base.ends_with("/completions") {
@@ -116,7 +116,8 @@ impl Client {
         if target.api == Api::Chat {
             target.dialect = Dialect::Openai;
         }
-        let mut client = Self { http, url, model: String::new(), target };
+        let web = Web::new(&url, &target.trust, SILENCE)?;
+        let mut client = Self { web, url, model: String::new(), target };
         client.model = match client.target.model.clone() {
             Some(model) => model,
             None => client.first_model().await?,
@@ -138,11 +139,14 @@ impl Client {
         let base = self.url.trim_end_matches("/completions").trim_end_matches("/chat");
         let url = format!("{base}/models");
         let advice = "name the model with --served-model";
-        let response = self.authorized(self.http.get(&url)).send().await.map_err(|e| in_full(&e))?;
-        if !response.status().is_success() {
-            return Err(format!("{url} answers {}; {advice}", response.status()));
+        let wrong = |error: &dyn std::fmt::Display| format!("{url}: {error}; {advice}");
+        let request = self.request("GET", &url).body(Full::default()).map_err(|e| wrong(&e))?;
+        let reply = self.web.send(request).await.map_err(|e| format!("{url}: {e}"))?;
+        if !reply.status().is_success() {
+            return Err(format!("{url} answers {}; {advice}", reply.status()));
         }
-        let value: serde_json::Value = response.json().await.map_err(|e| format!("{url}: {e}; {advice}"))?;
+        let text = reply.text().await.map_err(|e| wrong(&e))?;
+        let value: Value = serde_json::from_str(&text).map_err(|e| wrong(&e))?;
         let first = match serde_json::from_value::<ModelList>(value.clone()) {
             Ok(list) => list.data.first().map(|card| card.id.clone()),
             // Other servers' cards lack fields of ours; the id is what all have.
@@ -159,20 +163,21 @@ impl Client {
             Dialect::Openai => "application/json, text/event-stream",
         };
         let request = self
-            .authorized(self.http.post(&self.url))
+            .request("POST", &self.url)
             .header("content-type", "application/json")
             .header("accept", accept)
-            .body(body);
+            .body(Full::new(Bytes::from(body)))
+            .map_err(|error| error.to_string())?;
         let sent = Instant::now();
-        let mut response = request.send().await.map_err(|error| in_full(&error))?;
-        if !response.status().is_success() {
-            let status = response.status();
-            let text = response.text().await.unwrap_or_default();
+        let mut reply = self.web.send(request).await?;
+        if !reply.status().is_success() {
+            let status = reply.status();
+            let text = reply.text().await.unwrap_or_default();
             let text: String = text.chars().take(300).collect();
             return Err(format!("HTTP {status}: {text}"));
         }
         let mut stream = Stream::new(self.target.dialect, sent);
-        while let Some(chunk) = response.chunk().await.map_err(|error| in_full(&error))? {
+        while let Some(chunk) = reply.chunk().await? {
             if stream.take(&chunk)? {
                 return stream.finish(max_tokens, self.target.lengths);
             }
@@ -207,9 +212,10 @@ impl Client {
         serde_json::to_value(request).expect("a request is JSON")
     }
 
-    fn authorized(&self, request: reqwest::RequestBuilder) -> reqwest::RequestBuilder {
+    fn request(&self, method: &str, url: &str) -> hyper::http::request::Builder {
+        let request = Request::builder().method(method).uri(url);
         match &self.target.api_key {
-            Some(key) => request.bearer_auth(key),
+            Some(key) => request.header("authorization", format!("Bearer {key}")),
             None => request,
         }
     }
@@ -293,17 +299,6 @@ impl Stream {
 
 fn milliseconds(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
-}
-
-/// An error with its causes: the outermost alone says only that a request failed.
-fn in_full(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
-        cause = inner.source();
-    }
-    text
 }
 
 #[cfg(test)]

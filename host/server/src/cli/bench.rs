@@ -13,6 +13,7 @@ use crate::bench::{self, Api, Arrival, Dialect, Lengths, Plan, Report, Target, T
 use crate::config::Config;
 use crate::generate::Sequential;
 use crate::serve::{RunningServer, Server};
+use crate::web::Trust;
 
 /// Shown below the flags.
 pub const AFTER_HELP: &str = "\
@@ -80,6 +81,9 @@ pub struct OverloadArgs {
     /// For how long
     #[arg(long, default_value_t = 60.0)]
     seconds: f64,
+    /// Storms, one after the other
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    rounds: u32,
     /// Requests that may wait
     #[arg(long, default_value_t = 2)]
     waiting: u32,
@@ -116,9 +120,11 @@ pub struct ReportArgs {
 /// Arguments of `infer bench serve`.
 #[derive(Args)]
 pub struct ServeArgs {
-    /// Server to measure, http://HOST:PORT or a whole completions address [default: one of its own]
+    /// Server to measure, http(s)://HOST:PORT or a whole completions address [default: one of its own]
     #[arg(long, value_name = "URL")]
     url: Option<String>,
+    #[command(flatten)]
+    trust: Trust,
     /// How the server streams
     #[arg(long, value_enum, default_value_t = Dialect::Named)]
     dialect: Dialect,
@@ -250,8 +256,13 @@ fn robust(command: BenchCommand) -> Result<(), Failure> {
                 verdict(report.is_right(), "a stream did not bring the tokens that were due")
             }
             BenchCommand::Overload(a) => {
-                let report =
-                    robust::overload(&exe, a.times, a.seconds, a.waiting).await.map_err(Failure::failed)?;
+                let storm = robust::Storm {
+                    times: a.times,
+                    seconds: a.seconds,
+                    rounds: a.rounds,
+                    waiting: a.waiting,
+                };
+                let report = robust::overload(&exe, storm).await.map_err(Failure::failed)?;
                 show(a.json, &report, &report.text())?;
                 verdict(report.wrong == 0, "an answer was neither whole nor a proper refusal")
             }
@@ -331,6 +342,7 @@ async fn measure(
     let plan = Plan {
         target: Target {
             url,
+            trust: args.trust.clone(),
             dialect: args.dialect,
             api: args.api,
             lengths: args.lengths,

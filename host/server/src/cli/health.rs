@@ -3,8 +3,13 @@
 use std::time::Duration;
 
 use clap::Args;
+use hyper::Request;
 
 use super::Failure;
+use crate::web::{Trust, Web};
+
+/// For an answer to begin, and then for each part of it.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Arguments of `infer health`.
 #[derive(Args)]
@@ -12,22 +17,22 @@ pub struct HealthArgs {
     /// Data plane of the host
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8000")]
     url: String,
+    #[command(flatten)]
+    trust: Trust,
 }
 
 /// Exit code 0 where the host is ready.
 pub fn run(args: &HealthArgs) -> Result<(), Failure> {
+    let url = format!("{}/health/ready", args.url.trim_end_matches('/'));
+    let web = Web::new(&url, &args.trust, PATIENCE).map_err(Failure::Usage)?;
+    let request = Request::get(&url).body(hyper::body::Bytes::new().into()).map_err(Failure::failed)?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
     runtime.block_on(async {
-        let client = reqwest::Client::builder()
-            .no_proxy()
-            .timeout(Duration::from_secs(5))
-            .build()
-            .map_err(Failure::failed)?;
-        let url = format!("{}/health/ready", args.url.trim_end_matches('/'));
-        let answer = client.get(&url).send().await.map_err(|e| Failure::Failed(format!("{url}: {e}")))?;
-        let (status, text) = (answer.status(), answer.text().await.unwrap_or_default());
-        println!("{text}");
+        let failed = |error: String| Failure::Failed(format!("{url}: {error}"));
+        let reply = web.send(request).await.map_err(failed)?;
+        let status = reply.status();
+        println!("{}", reply.text().await.map_err(failed)?);
         if status.is_success() { Ok(()) } else { Err(Failure::Failed(format!("{url} answers {status}"))) }
     })
 }

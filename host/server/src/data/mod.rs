@@ -24,7 +24,7 @@ mod text;
 
 pub use outcome::{Outcome, openai_reason, reason_name};
 pub use route::route;
-pub use structured::Compiler;
+pub use structured::{Compiler, Shape};
 
 /// Reads the body of a completion request, as far as that takes no model.
 pub(crate) fn check_completion(body: &[u8], models: &[String]) -> Result<(), crate::http::ApiError> {

@@ -57,8 +57,10 @@ pub fn kinds() -> Vec<&'static str> {
 /// Lets `peers` of each kind loose for `seconds`. `exe` is the program `infer`.
 pub async fn abuse(exe: &Path, peers: usize, seconds: f64) -> Result<AbuseReport, RobustError> {
     let running = (peers + 32) as u32;
-    let host =
-        Host::start(exe, HostOptions { kind: HostKind::Scripted, running, waiting: 10_000, step_us: 500 })?;
+    let host = Host::start(
+        exe,
+        HostOptions { kind: HostKind::Scripted, running, waiting: 10_000, step_us: 500, pool_mib: 4_096 },
+    )?;
     let honest_request = raw::request(&[1, 2, 3], 8);
     // Once alone, so that what grows only once has grown.
     let _ = raw::complete(host.address, &honest_request).await;

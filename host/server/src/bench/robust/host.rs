@@ -41,6 +41,9 @@ pub struct HostOptions {
     /// Microseconds that a step takes
     #[arg(long, default_value_t = 0)]
     pub step_us: u64,
+    /// Size of the KV pool in MiB. What is cached there is remembered, so memory grows until it is full
+    #[arg(long, default_value_t = 4_096)]
+    pub pool_mib: u64,
 }
 
 /// A child that listens. Killed when dropped.
@@ -58,7 +61,7 @@ impl Host {
             HostKind::Bare => "bare",
         };
         let (running, waiting) = (options.running.to_string(), options.waiting.to_string());
-        let step_us = options.step_us.to_string();
+        let (step_us, pool_mib) = (options.step_us.to_string(), options.pool_mib.to_string());
         let mut child = Command::new(exe)
             .args([
                 "bench",
@@ -70,6 +73,8 @@ impl Host {
                 &waiting,
                 "--step-us",
                 &step_us,
+                "--pool-mib",
+                &pool_mib,
             ])
             .env("INFER_LOG", "error")
             .stdin(Stdio::piped())
@@ -138,8 +143,8 @@ fn config(options: HostOptions) -> Config {
         port: 0,
         admin_port: 0,
         admin_token: Some("the-host-under-test".to_owned()),
-        // A pool that never is the bound: nothing is computed in it.
-        kv_memory_bytes: Some(4 << 30),
+        // Nothing is computed in it.
+        kv_memory_bytes: Some(options.pool_mib << 20),
         max_batch_size: options.running,
         max_batch_tokens: (options.running * 8).max(2_048),
         max_prefill_requests: options.running,

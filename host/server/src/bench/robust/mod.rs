@@ -16,7 +16,7 @@ mod streams;
 pub use abuse::{AbuseReport, abuse};
 pub use bare::serve_bare;
 pub use host::{HostKind, HostOptions, run_host};
-pub use overload::{OverloadReport, overload};
+pub use overload::{OverloadReport, Storm, overload};
 pub use streams::{Side, StreamsReport, streams};
 
 /// Why nothing could be measured.

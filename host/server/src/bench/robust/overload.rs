@@ -15,6 +15,9 @@ use super::{RobustError, mib, raw};
 const RUNNING: u32 = 32;
 const STEP_US: u64 = 20_000;
 const TOKENS: u32 = 16;
+/// The KV pool: several times what runs, and full of what is cached within seconds, so that what is remembered of
+/// cached blocks doesn't grow for as long as the storm lasts.
+const POOL_MIB: u64 = 64;
 /// Prompt of a request: some steps' worth, so that a first token is not just a step.
 const PROMPT: u32 = 64;
 /// Requests before and after the storm, one after the other.
@@ -41,20 +44,30 @@ pub struct OverloadReport {
     pub ttft_storm_ms: Summary,
     /// Requests one at a time after the storm.
     pub ttft_after_ms: Summary,
-    /// Resident memory before, in the middle, after.
-    pub resident_bytes: [u64; 3],
+    /// Resident memory before, and after each storm.
+    pub resident_bytes: Vec<u64>,
     /// Connections left when all is over.
     pub open_files: [u64; 2],
 }
 
-/// Offers `times` the capacity for `seconds`. `exe` is the program `infer`; `waiting` bounds its queue.
-pub async fn overload(
-    exe: &Path,
-    times: f64,
-    seconds: f64,
-    waiting: u32,
-) -> Result<OverloadReport, RobustError> {
-    let options = HostOptions { kind: HostKind::Scripted, running: RUNNING, waiting, step_us: STEP_US };
+/// How much, how long.
+#[derive(Clone, Copy, Debug)]
+pub struct Storm {
+    /// How many times the capacity.
+    pub times: f64,
+    /// For how long.
+    pub seconds: f64,
+    /// Storms, one after the other.
+    pub rounds: u32,
+    /// Requests that may wait.
+    pub waiting: u32,
+}
+
+/// Offers more than a host can serve. `exe` is the program `infer`.
+pub async fn overload(exe: &Path, storm: Storm) -> Result<OverloadReport, RobustError> {
+    let Storm { times, seconds, rounds, waiting } = storm;
+    let (running, step_us, pool_mib) = (RUNNING, STEP_US, POOL_MIB);
+    let options = HostOptions { kind: HostKind::Scripted, running, waiting, step_us, pool_mib };
     let host = Host::start(exe, options)?;
     let capacity_per_s = f64::from(RUNNING) / (f64::from(TOKENS) * STEP_US as f64 / 1e6);
     let mut report = OverloadReport {
@@ -67,42 +80,41 @@ pub async fn overload(
         ttft_alone_ms: Summary::default(),
         ttft_storm_ms: Summary::default(),
         ttft_after_ms: Summary::default(),
-        resident_bytes: [0; 3],
+        resident_bytes: Vec::new(),
         open_files: [0; 2],
     };
     let mut number = 0u32;
     report.ttft_alone_ms = alone(&host, &mut report, &mut number).await;
     let before = host.usage()?;
-    let begun = Instant::now();
+    report.resident_bytes.push(before.resident_bytes);
     let gap = Duration::from_secs_f64(1.0 / report.offered_per_s);
     let count = (report.offered_per_s * seconds) as u32;
-    let mut tasks = tokio::task::JoinSet::new();
-    let mut middle = before.resident_bytes;
-    for n in 0..count {
-        tokio::time::sleep_until((begun + gap * n).into()).await;
-        number += 1;
-        let (address, request) = (host.address, raw::request(&prompt(number), TOKENS));
-        tasks.spawn(async move { raw::complete(address, &request).await });
-        if n == count / 2 {
-            middle = host.usage()?.resident_bytes;
-        }
-    }
-    report.offered_per_s = f64::from(count) / begun.elapsed().as_secs_f64();
     let mut first_tokens = Vec::new();
-    for outcome in tasks.join_all().await {
-        first_tokens.extend(report.take(outcome));
+    for _ in 0..rounds.max(1) {
+        let begun = Instant::now();
+        let mut tasks = tokio::task::JoinSet::new();
+        for n in 0..count {
+            tokio::time::sleep_until((begun + gap * n).into()).await;
+            number += 1;
+            let (address, request) = (host.address, raw::request(&prompt(number), TOKENS));
+            tasks.spawn(async move { raw::complete(address, &request).await });
+        }
+        report.offered_per_s = f64::from(count) / begun.elapsed().as_secs_f64();
+        for outcome in tasks.join_all().await {
+            first_tokens.extend(report.take(outcome));
+        }
+        report.resident_bytes.push(host.usage()?.resident_bytes);
     }
     report.ttft_storm_ms = first_tokens.into_iter().collect::<Distribution>().summary();
     report.ttft_after_ms = alone(&host, &mut report, &mut number).await;
     let after = host.usage()?;
-    report.resident_bytes = [before.resident_bytes, middle, after.resident_bytes];
     report.open_files = [before.open_files, after.open_files];
     Ok(report)
 }
 
 /// No two are alike: nothing is to be found cached.
 fn prompt(number: u32) -> Vec<u32> {
-    (0..PROMPT).map(|at| 1 + (number >> (at % 16)) % 2 + 2 * (at % 7)).collect()
+    (0..PROMPT).map(|at| 1 + (number >> (at % 32)) % 2 + 2 * (at % 7)).collect()
 }
 
 async fn alone(host: &Host, report: &mut OverloadReport, number: &mut u32) -> Summary {
@@ -154,10 +166,13 @@ impl OverloadReport {
         out += &row("admitted in the storm", &self.ttft_storm_ms);
         out += &row("alone, after", &self.ttft_after_ms);
         let ratio = self.ttft_storm_ms.p99 / self.ttft_alone_ms.p99.max(1e-9);
-        let [before, middle, after] = self.resident_bytes.map(mib);
+        let (before, after) = self.resident_bytes.split_first().expect("it was asked before the storm");
+        let after: Vec<String> = after.iter().map(|&bytes| format!("{:.1}", mib(bytes))).collect();
         out += &format!(
-            "p99 in the storm is {ratio:.2}x that of a request alone\nmemory                 {before:.1} MiB before, \
-             {middle:.1} in the middle, {after:.1} after; files {:?}\n",
+            "p99 in the storm is {ratio:.2}x that of a request alone\nmemory                 {:.1} MiB before, {} \
+             after; files {:?}\n",
+            mib(*before),
+            after.join(" "),
             self.open_files
         );
         out

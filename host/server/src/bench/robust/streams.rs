@@ -48,7 +48,13 @@ pub async fn streams(
     tokens: u32,
     rounds: usize,
 ) -> Result<StreamsReport, RobustError> {
-    let options = |kind| HostOptions { kind, running: streams.max(32) as u32, waiting: 10_000, step_us: 0 };
+    let options = |kind| HostOptions {
+        kind,
+        running: streams.max(32) as u32,
+        waiting: 10_000,
+        step_us: 0,
+        pool_mib: 4_096,
+    };
     let sides = [HostKind::Scripted, HostKind::Bare];
     let hosts = sides.map(|kind| Host::start(exe, options(kind)));
     let mut report = StreamsReport { streams, tokens, host: Side::default(), bare: Side::default() };

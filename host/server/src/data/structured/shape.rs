@@ -43,12 +43,17 @@ impl Shape {
     /// Takes both fields out of a body; at most one of them may say something.
     pub fn take(fields: &mut Fields) -> Result<Option<Self>, ApiError> {
         let format = object(fields, FORMAT)?.map(response_format).transpose()?.flatten();
-        let outputs = object(fields, OUTPUTS)?.map(structured_outputs).transpose()?;
+        let outputs = object(fields, OUTPUTS)?.map(Self::of_outputs).transpose()?;
         if format.is_some() && outputs.is_some() {
             let message = "can't be used together with response_format";
             return Err(ApiError::invalid(OUTPUTS, message));
         }
         Ok(format.or(outputs))
+    }
+
+    /// What `structured_outputs` says: one of its ways.
+    pub fn of_outputs(object: Map<String, Value>) -> Result<Self, ApiError> {
+        structured_outputs(object)
     }
 
     /// A grammar made here.
