@@ -357,7 +357,11 @@ impl PolicyManager {
             PolicySource::Name(name) if infer_bundle::find(kind.name(), &name).is_none() => {
                 self.library.given(kind, &name).map_or(PolicySource::Name(name), PolicySource::Component)
             }
-            other => other,
+            PolicySource::List(all) => {
+                let known = |(source, config)| (self.known_by_name(kind, source), config);
+                PolicySource::List(all.into_iter().map(known).collect())
+            }
+            other @ PolicySource::Component(_) | other @ PolicySource::Name(_) => other,
         }
     }
 
@@ -390,6 +394,17 @@ impl PolicyManager {
     /// How the policy in force was configured.
     pub fn config_of(&self, kind: PolicyKind, policy: &Arc<PolicyInfo>) -> Value {
         self.library.find(kind, policy).map_or_else(empty, |loaded| loaded.config())
+    }
+
+    /// What the policy in force can be told: its JSON Schema, for a list those of its members as `prefixItems`.
+    pub fn schema_of(&self, kind: PolicyKind, policy: &Arc<PolicyInfo>) -> Value {
+        match self.library.find(kind, policy) {
+            Some(Loaded { members, .. }) if members.len() > 1 => {
+                let schemas: Vec<Value> = members.iter().map(|member| schema(&member.info)).collect();
+                serde_json::json!({"type": "array", "prefixItems": schemas})
+            }
+            _ => schema(policy),
+        }
     }
 
     /// What can be swapped in by name. Compiles every bundled policy when it is first asked.

@@ -177,5 +177,30 @@ async fn admission_takes_a_list_at_start_and_while_it_runs() {
     let policies = host.admin_get("/admin/policies").await;
     assert_eq!(slot(&policies, "admission")["config"][1]["config"]["max_in_flight"], 7);
     assert_eq!(slot(&policies, "admission")["faults"], 0);
+
+    // What consoles edit: a schema for each member, and the configuration as a swap takes it back.
+    let schema = &slot(&policies, "admission")["config_schema"];
+    assert_eq!(schema["prefixItems"].as_array().unwrap().len(), 2, "{schema}");
+    assert_eq!(schema["prefixItems"][1]["properties"]["max_in_flight"]["type"], "integer", "{schema}");
+    let mut config = slot(&policies, "admission")["config"].clone();
+    config[1]["config"]["max_in_flight"] = json!(9);
+    let put = async |body: &Value| {
+        let answer = host.admin(Method::PUT, "/admin/policies/admission").json(body).send().await.unwrap();
+        (answer.status().as_u16(), answer.json::<Value>().await.unwrap())
+    };
+    assert_eq!(put(&config).await.0, 200);
+    let policies = host.admin_get("/admin/policies").await;
+    assert_eq!(slot(&policies, "admission")["config"], config);
+
+    // As `--admission` and `--policy-config` have it.
+    let names = "memory-aware, token-bucket";
+    let config = json!({"memory-aware": {"max_in_flight": 8}});
+    let (status, answer) = put(&json!({"name": names, "config": config})).await;
+    assert_eq!((status, &answer["to"]), (200, &json!("memory-aware+token-bucket")), "{answer}");
+    let policies = host.admin_get("/admin/policies").await;
+    assert_eq!(slot(&policies, "admission")["config"][0]["config"], config["memory-aware"]);
+    let (status, answer) = put(&json!({"name": names, "config": {"reserve": 0.5}})).await;
+    assert_eq!((status, &answer["error"]["param"]), (422, &json!("config")), "{answer}");
+    assert!(answer["error"]["message"].as_str().unwrap().contains("`reserve` is none of memory-aware"));
     host.server.shutdown().await;
 }

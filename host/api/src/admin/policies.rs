@@ -36,9 +36,9 @@ pub struct PolicySlot {
     pub previous: Option<String>,
     /// The last fault of this slot.
     pub last_fault: Option<FaultInfo>,
-    /// JSON Schema of its configuration.
+    /// JSON Schema of its configuration; for a list of policies an array's, with theirs as `prefixItems`.
     pub config_schema: serde_json::Value,
-    /// Its configuration; for a list of policies, theirs.
+    /// Its configuration; for a list of policies `[{"name", "config"}, ..]`.
     pub config: serde_json::Value,
     /// The policy that runs in shadow, or the last one that did.
     #[serde(default)]
@@ -107,9 +107,9 @@ pub struct AvailablePolicy {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SwapRequest {
-    /// A bundled policy's name.
+    /// A bundled policy's name; for admission also several, with commas between.
     pub name: String,
-    /// Its configuration.
+    /// Its configuration; of several policies, theirs under their names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<serde_json::Value>,
 }

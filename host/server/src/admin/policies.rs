@@ -115,8 +115,28 @@ fn by_name(body: &[u8], query: &Query) -> Result<(PolicySource, Value), ApiError
             let members = members.into_iter().map(by_name_one).collect::<Result<Vec<_>, _>>()?;
             Ok((PolicySource::List(members), Value::Null))
         }
-        one => by_name_one(one),
+        one => match by_name_one(one)? {
+            (PolicySource::Name(names), config) if names.contains(',') => by_names(&names, &config),
+            one => Ok(one),
+        },
     }
+}
+
+/// A list as `--admission` takes it, `a,b`, with the configurations under the names.
+fn by_names(names: &str, config: &Value) -> Result<(PolicySource, Value), ApiError> {
+    let names: Vec<&str> = names.split(',').map(str::trim).collect();
+    let mut given = config.as_object().into_iter().flatten().map(|(name, _)| name);
+    if let Some(other) = given.find(|name| !names.contains(&name.as_str())) {
+        let message =
+            format!("`{other}` is none of {}; each has its configuration under its name", names.join(", "));
+        return Err(ApiError::invalid("config", message));
+    }
+    let member = |name: &&str| {
+        let config = config_object(config.get(*name).cloned().unwrap_or(Value::Null))?;
+        Ok((PolicySource::Name((*name).to_owned()), config))
+    };
+    let members = names.iter().map(member).collect::<Result<_, ApiError>>()?;
+    Ok((PolicySource::List(members), Value::Null))
 }
 
 fn by_name_one(value: Value) -> Result<(PolicySource, Value), ApiError> {

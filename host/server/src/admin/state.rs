@@ -16,7 +16,6 @@ use crate::app::{App, Served};
 use crate::engine::{self, EngineReport};
 use crate::http::ApiError;
 use crate::metrics::percentile;
-use crate::policies;
 
 /// Live requests that a snapshot lists; what the queue holds by default and as many sequences as can run
 /// at once, twice over.
@@ -114,7 +113,7 @@ fn policy_slot(served: &Served, slot: &SlotSnapshot, at: Micros) -> PolicySlot {
         since_ms: at.since(slot.since).0 / 1_000,
         previous: slot.previous.as_ref().map(|p| p.name.clone()),
         last_fault: slot.last_fault.as_ref().map(|fault| observer.fault_info(fault)),
-        config_schema: policies::schema(info),
+        config_schema: served.policies.schema_of(slot.kind, info),
         config: served.policies.config_of(slot.kind, info),
         shadow: shadow(served, slot),
         canary: slot.canary.as_ref().map(engine::canary_info),

@@ -81,9 +81,9 @@ impl Library {
     /// The bytes of the policy that somebody gave under this name, the latest of them.
     pub fn given(&self, kind: PolicyKind, name: &str) -> Option<Arc<[u8]>> {
         let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        let named = |loaded: &&Loaded| loaded.info.name == name;
-        slots[kind as usize].iter().rev().filter(named).find_map(|loaded| match &loaded.members[..] {
-            [Member { component: Component::Given(bytes), .. }] => Some(Arc::clone(bytes)),
+        let mut members = slots[kind as usize].iter().rev().flat_map(|loaded| &loaded.members);
+        members.find_map(|member| match &member.component {
+            Component::Given(bytes) if member.info.name == name => Some(Arc::clone(bytes)),
             _ => None,
         })
     }
