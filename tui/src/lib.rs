@@ -8,10 +8,12 @@
 
 pub mod args;
 pub mod conn;
+pub mod files;
 pub mod input;
 pub mod once;
 pub mod print;
 pub mod record;
 pub mod run;
 pub mod state;
+pub mod terminal;
 pub mod view;

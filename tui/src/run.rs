@@ -23,7 +23,8 @@ use crate::input::{self, Input};
 use crate::record::{Player, RecordError, Recorder};
 use crate::state::blocks::{Under, Wanted};
 use crate::state::{App, Effect, Message, Millis};
-use crate::{once, print, view};
+use crate::terminal::Taken;
+use crate::{files, once, print, view};
 
 /// Shortest time between two frames: a storm of events must not become a storm of frames. A key is drawn
 /// at once.
@@ -52,8 +53,8 @@ pub enum RunError {
     #[error("nothing to show: the host has sent no snapshot by then")]
     Nothing,
     /// A part of the console died.
-    #[error("the connection task ended unexpectedly; please report this")]
-    Feed,
+    #[error("a part of the console ended unexpectedly; please report this")]
+    Died,
 }
 
 impl RunError {
@@ -106,17 +107,7 @@ async fn show(args: &Args, source: Source) -> Result<(), RunError> {
         return Err(RunError::NoTerminal);
     }
     let mut console = Console::new(args, source)?;
-    let mut terminal = ratatui::try_init()?;
-    // A panic gives back what ratatui knows of; the mouse is ours.
-    let restore = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        let _ = execute!(std::io::stdout(), DisableMouseCapture);
-        restore(panic);
-    }));
-    let result = console.run(&mut terminal).await;
-    let _ = execute!(std::io::stdout(), DisableMouseCapture);
-    ratatui::try_restore()?;
-    result
+    console.run(&mut Taken::take()?).await
 }
 
 /// Prints a line; a reader that has gone away (`| head`) is no error.
@@ -165,7 +156,7 @@ impl Console {
         Ok(Self { app, client, recorder, start: Instant::now(), news, to_news, again })
     }
 
-    async fn run(&mut self, terminal: &mut DefaultTerminal) -> Result<(), RunError> {
+    async fn run(&mut self, taken: &mut Taken) -> Result<(), RunError> {
         let mut inputs = EventStream::new();
         let mut signals = Signals::new()?;
         let mut ticks = interval(TICK);
@@ -178,22 +169,23 @@ impl Console {
             let effects = tokio::select! {
                 biased;
                 () = signals.any() => break Ok(()),
+                () = taken.panicked() => break Err(RunError::Died),
                 event = inputs.next() => match event {
                     Some(event) => {
                         next_frame = Instant::now();
-                        self.on_terminal(&event?, terminal)?
+                        self.on_terminal(&event?, &taken.terminal)?
                     }
                     None => break Ok(()),
                 },
                 () = sleep_until(next_frame), if dirty => {
-                    self.draw(terminal)?;
+                    self.draw(&mut taken.terminal)?;
                     dirty = false;
                     next_frame = Instant::now() + FRAME;
                     continue;
                 }
                 message = self.news.recv() => match message {
                     Some(message) => self.on_news(message)?,
-                    None => break Err(RunError::Feed),
+                    None => break Err(RunError::Died),
                 },
                 _ = ticks.tick() => {
                     let now = self.now();
@@ -224,7 +216,7 @@ impl Console {
             let effects = tokio::select! {
                 message = self.news.recv() => match message {
                     Some(message) => self.on_news(message)?,
-                    None => return Err(RunError::Feed),
+                    None => return Err(RunError::Died),
                 },
                 _ = ticks.tick() => {
                     let now = self.now();
@@ -322,6 +314,10 @@ async fn ask(client: &Client, effect: Effect) -> Option<Message> {
     };
     Some(match effect {
         Effect::Quit | Effect::Resync | Effect::Copy(_) | Effect::Mouse(_) => return None,
+        Effect::ListFolder(folder) => {
+            let result = files::list(&folder).await;
+            Message::Folder { folder, result }
+        }
         Effect::FetchBlocks(Wanted::Map { by, cells }) => {
             Message::Map(client.map(by.name(), cells, None).await.map_err(words))
         }

@@ -102,6 +102,14 @@ fn what_lies_over_the_screens_looks_as_it_should() {
         }
         support::expect::file(&file("configure"), &screen(&app, now, size));
         app.on_key(Key::Escape, now);
+        for key in [Key::Char('f'), Key::Char('~'), Key::Char('/'), Key::Tab] {
+            app.on_key(key, now);
+        }
+        let names = ["policies/", "priority.wasm", "projects/", "prudent.wasm", "targets/"];
+        let result = Ok(names.map(str::to_owned).to_vec());
+        app.on_message(Message::Folder { folder: "~/".into(), result }, now);
+        support::expect::file(&file("path"), &screen(&app, now, size));
+        app.on_key(Key::Escape, now);
         for key in ":swap scheduler st".chars().map(Key::Char).chain([Key::Tab]) {
             app.on_key(key, now);
         }

@@ -3,173 +3,12 @@
 //!
 //! Where tmux or the host's binary is missing there is nothing to run; the reason is printed.
 
-use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+#[path = "support/tmux.rs"]
+mod tmux;
 
-/// How long anything may take on a machine that is busy; nothing waits so long otherwise.
-const PATIENCE: Duration = Duration::from_secs(60);
+use std::process::Command;
 
-fn infer() -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_BIN_EXE_infer-tui")).with_file_name("infer");
-    std::env::var_os("INFER_BIN").map(PathBuf::from).or_else(|| beside.exists().then_some(beside))
-}
-
-fn missing() -> Option<String> {
-    if Command::new("tmux").arg("-V").stdout(Stdio::null()).status().is_err() {
-        return Some("tmux is not installed".to_owned());
-    }
-    infer()
-        .is_none()
-        .then(|| "there is no `infer` beside `infer-tui`; build it with `cargo build --bin infer`".to_owned())
-}
-
-/// A host as a process of its own.
-struct Host {
-    child: Child,
-    data: String,
-    admin: String,
-}
-
-impl Host {
-    fn start(runtime: &Path, data_port: &str, admin: &str) -> Self {
-        let mut child = Command::new(infer().expect("looked for before"))
-            .args(["serve", "--port", data_port, "--admin", admin, "--kv-memory", "32MiB", "--threads", "2"])
-            .args(["--max-batch-size", "4"])
-            .env("XDG_RUNTIME_DIR", runtime)
-            .env_remove("INFER_ADMIN_TOKEN")
-            .current_dir(runtime)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the host starts");
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("a ready line");
-        let address = |after: &str| {
-            let rest = line.split(after).nth(1).unwrap_or_else(|| panic!("no ready line: {line}"));
-            rest.split([' ', ')', '\n']).next().unwrap_or_default().to_owned()
-        };
-        Self { data: address("listening on "), admin: address("(admin "), child }
-    }
-
-    fn port(url: &str) -> String {
-        url.rsplit(':').next().expect("a port").to_owned()
-    }
-
-    fn kill(mut self) -> (String, String) {
-        let ports = (Self::port(&self.data), Self::port(&self.admin));
-        self.child.kill().expect("it lives");
-        self.child.wait().expect("it ends");
-        ports
-    }
-
-    /// Clients that ask one long question after the other until the test ends them, as many as asked for.
-    fn load(&self, clients: usize) -> Vec<Child> {
-        let body = r#"{"model":"demo","prompt":"What does a scheduler do?","max_tokens":3000,"temperature":0,
-                       "ignore_eos":true,"session_id":"terminal-test"}"#;
-        let url = format!("{}/v1/completions", self.data);
-        let curl = |_| {
-            let mut curl = Command::new("curl");
-            curl.args(["-sN", "-d", body]).args(vec![url.as_str(); 200]).stdout(Stdio::null());
-            curl.spawn().expect("curl")
-        };
-        (0..clients).map(curl).collect()
-    }
-
-    fn metric(&self, name: &str) -> u64 {
-        let url = format!("{}/metrics", self.data);
-        let output = Command::new("curl").args(["-s", &url]).output().expect("curl");
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let line = text.lines().find(|line| line.starts_with(&format!("{name} ")));
-        let line = line.unwrap_or_else(|| panic!("no {name} in {text}"));
-        line.rsplit(' ').next().unwrap().parse::<f64>().expect("a number") as u64
-    }
-}
-
-/// A terminal with a console in it. The server of tmux is this one's own.
-struct Terminal {
-    socket: String,
-}
-
-impl Terminal {
-    fn open(name: &str, size: (u16, u16), runtime: &Path, command: &str) -> Self {
-        let terminal = Self { socket: format!("infer-{}-{name}", std::process::id()) };
-        let (width, height) = (size.0.to_string(), size.1.to_string());
-        let runtime = runtime.display();
-        // What is left on the screen when the console has gone shows how it went.
-        let script = format!(
-            "export XDG_RUNTIME_DIR='{runtime}' LANG=C.UTF-8; unset INFER_ADMIN_TOKEN NO_COLOR; {command}; echo ended with $?; exec cat"
-        );
-        terminal.tmux(&[
-            "-f",
-            "/dev/null",
-            "new-session",
-            "-d",
-            "-x",
-            &width,
-            "-y",
-            &height,
-            "sh",
-            "-c",
-            &script,
-        ]);
-        terminal
-    }
-
-    fn tmux(&self, arguments: &[&str]) -> String {
-        let output =
-            Command::new("tmux").args(["-u", "-L", &self.socket]).args(arguments).output().expect("tmux");
-        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    }
-
-    fn press(&self, keys: &[&str]) {
-        self.tmux(&[&["send-keys"], keys].concat());
-    }
-
-    fn screen(&self) -> String {
-        self.tmux(&["capture-pane", "-p"])
-    }
-
-    /// Waits for a screen, and shows the last one where it never comes.
-    fn until(&self, what: &str, fits: impl Fn(&str) -> bool) -> String {
-        let begun = Instant::now();
-        loop {
-            let screen = self.screen();
-            if fits(&screen) {
-                return screen;
-            }
-            assert!(begun.elapsed() < PATIENCE, "never: {what}\n{screen}");
-            std::thread::sleep(Duration::from_millis(30));
-        }
-    }
-
-    fn shows(&self, text: &str) -> String {
-        self.until(text, |screen| screen.contains(text))
-    }
-}
-
-impl Drop for Terminal {
-    fn drop(&mut self) {
-        let _ = Command::new("tmux").args(["-L", &self.socket, "kill-server"]).output();
-    }
-}
-
-/// The number after a word on the screen, `1,024` say.
-fn number(screen: &str, after: &str) -> u64 {
-    let at = screen.find(after).unwrap_or_else(|| panic!("no `{after}` in\n{screen}")) + after.len();
-    let digits: String = screen[at..]
-        .chars()
-        .skip_while(|c| *c == ' ')
-        .take_while(|c| c.is_ascii_digit() || *c == ',')
-        .collect();
-    digits.replace(',', "").parse().unwrap_or_else(|_| panic!("no number after `{after}` in\n{screen}"))
-}
-
-fn console(host: &Host) -> String {
-    format!("{} --admin {}", env!("CARGO_BIN_EXE_infer-tui"), host.admin)
-}
+use tmux::{Host, Terminal, console, missing, number};
 
 #[test]
 fn an_operator_watches_swaps_goes_back_and_survives_a_restart() {
@@ -259,11 +98,125 @@ fn an_operator_watches_swaps_goes_back_and_survives_a_restart() {
         let coloured = codes.split(';').filter_map(|code| code.parse().ok()).any(colour);
         assert!(!coloured, "{codes}: {styled:?}");
     }
-    let pid = plain.tmux(&["display-message", "-p", "#{pane_pid}"]);
-    let console = Command::new("pgrep").args(["-P", pid.trim()]).output().expect("pgrep");
-    let console = String::from_utf8_lossy(&console.stdout).trim().to_owned();
-    assert!(Command::new("kill").args(["-TERM", &console]).status().expect("kill").success());
-    let after = plain.shows("ended with 0");
-    assert!(!after.contains("Help"), "the terminal is given back: {after}");
-    host.kill();
+    plain.press(&["Escape"]);
+    plain.press(&["q"]);
+    plain.shows("ended with 0");
+    plain.is_given_back();
+}
+
+#[test]
+fn the_mouse_points_a_copy_reaches_the_clipboard_and_tab_finds_files() {
+    if let Some(reason) = missing() {
+        println!("skipped: {reason}");
+        return;
+    }
+    let runtime = tempfile::tempdir().expect("writable");
+    std::fs::create_dir(runtime.path().join("mine")).expect("writable");
+    std::fs::write(runtime.path().join("mine").join("broken.wasm"), "no component").expect("writable");
+    let host = Host::start(runtime.path(), "0", "127.0.0.1:0");
+    let terminal = Terminal::open("hands", (110, 32), runtime.path(), &console(&host));
+    terminal.shows("● LIVE");
+
+    assert_eq!(terminal.knows("#{mouse_any_flag}"), "0", "it is the terminal's until it is asked for");
+    terminal.press(&["m"]);
+    terminal.shows("the mouse points and scrolls");
+    assert_eq!(terminal.knows("#{mouse_any_flag}"), "1");
+    let tabs = terminal.screen();
+    let column = tabs.lines().nth(1).and_then(|line| line.find("4 Policies")).expect("the tabs") + 2;
+    terminal.press(&["-l", &format!("\u{1b}[<0;{column};2M\u{1b}[<0;{column};2m")]);
+    terminal.shows("● scheduler    continuous");
+    terminal.press(&["-l", "\u{1b}[<65;20;10M"]);
+    terminal.shows("memory-aware 0.1.0");
+    terminal.press(&["m"]);
+    terminal.until("the mouse is let go", |_| terminal.knows("#{mouse_any_flag}") == "0");
+
+    terminal.tmux(&["set-option", "-s", "set-clipboard", "on"]);
+    terminal.press(&["y"]);
+    terminal.shows("copied ");
+    terminal.until("it is in the clipboard", |_| {
+        let copied = terminal.tmux(&["list-buffers", "-F", "#{buffer_size}"]);
+        copied.trim() == "64"
+    });
+    let digest = terminal.tmux(&["show-buffer"]);
+    let own = Command::new(env!("CARGO_BIN_EXE_infer-tui"))
+        .args(["--admin", &host.admin, "--json"])
+        .env("XDG_RUNTIME_DIR", runtime.path())
+        .env_remove("INFER_ADMIN_TOKEN")
+        .output()
+        .expect("the console");
+    let state: serde_json::Value = serde_json::from_slice(&own.stdout).expect("a snapshot");
+    assert_eq!(state["policies"][1]["sha256"], digest.trim(), "that of the selected slot, admission");
+
+    terminal.press(&["f"]);
+    terminal.shows("Path of a .wasm component");
+    terminal.press(&["-l", &format!("{}/m", runtime.path().display())]);
+    terminal.press(&["Tab"]);
+    terminal.shows("/mine/");
+    terminal.press(&["Tab"]);
+    terminal.shows("broken.wasm");
+    terminal.press(&["Enter"]);
+    terminal.shows("Swap admission from memory-aware to");
+    terminal.press(&["y"]);
+    terminal.shows("admission not swapped");
+    terminal.press(&["q"]);
+    terminal.shows("ended with 0");
+    terminal.is_given_back();
+}
+
+#[test]
+fn the_terminal_is_given_back_on_signals() {
+    if let Some(reason) = missing() {
+        println!("skipped: {reason}");
+        return;
+    }
+    let runtime = tempfile::tempdir().expect("writable");
+    let host = Host::start(runtime.path(), "0", "127.0.0.1:0");
+    for signal in ["TERM", "HUP", "INT"] {
+        let terminal =
+            Terminal::open(signal, (100, 30), runtime.path(), &format!("{} --mouse", console(&host)));
+        terminal.shows("● LIVE");
+        assert_eq!(terminal.knows("#{alternate_on}#{mouse_any_flag}#{cursor_flag}"), "110");
+        let sent = Command::new("kill").args([format!("-{signal}"), terminal.program()]).status();
+        assert!(sent.expect("kill").success());
+        let after = terminal.shows("ended with 0");
+        assert!(!after.contains("LIVE"), "{signal}: {after}");
+        terminal.is_given_back();
+    }
+}
+
+/// Set where a test of this file runs again in a terminal of its own.
+const IN_TERMINAL: &str = "INFER_TUI_TEST_IN_TERMINAL";
+
+#[test]
+fn the_terminal_is_given_back_when_a_part_of_the_console_panics() {
+    if std::env::var_os(IN_TERMINAL).is_some() {
+        return panic_in_a_task();
+    }
+    if let Some(reason) = missing() {
+        println!("skipped: {reason}");
+        return;
+    }
+    let runtime = tempfile::tempdir().expect("writable");
+    let own = std::env::current_exe().expect("this test");
+    let name = "the_terminal_is_given_back_when_a_part_of_the_console_panics";
+    let command = format!("RUST_BACKTRACE=0 {IN_TERMINAL}=1 '{}' --exact {name} --nocapture", own.display());
+    let terminal = Terminal::open("panic", (100, 30), runtime.path(), &command);
+    let after = terminal.shows("ended with 0");
+    assert!(after.contains("panicked at") && after.contains("on purpose"), "what happened is told: {after}");
+    assert!(!after.contains("covered"), "{after}");
+    terminal.is_given_back();
+}
+
+/// What `run` does with the terminal, and a panic where nobody waits for it.
+fn panic_in_a_task() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    runtime.block_on(async {
+        let mut taken = infer_tui::terminal::Taken::take().expect("a terminal");
+        crossterm::execute!(std::io::stdout(), crossterm::event::EnableMouseCapture).expect("written");
+        let covered = |frame: &mut ratatui::Frame<'_>| frame.render_widget("covered", frame.area());
+        taken.terminal.draw(covered).expect("drawn");
+        let task = tokio::spawn(async { panic!("on purpose") });
+        taken.panicked().await;
+        assert!(task.await.is_err());
+    });
 }

@@ -16,7 +16,9 @@ use infer_api::admin::{
 };
 use reqwest::{Method, Response, StatusCode, Url};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
+use crate::files;
 use crate::state::swap::{Order, Source};
 use token::TokenSource;
 
@@ -216,6 +218,10 @@ impl Client {
         let mut path =
             format!("admin/policies/{}?mode={}&force={}", order.kind, order.mode.name(), order.force);
         let body = match &order.source {
+            Source::Name(_) if order.config.as_ref().is_some_and(Value::is_array) => {
+                // A list, and each of its members with its own.
+                Body::Json(serde_json::to_vec(&order.config).expect("a configuration is JSON"))
+            }
             Source::Name(name) => {
                 let body = SwapRequest { name: name.clone(), config: order.config.clone() };
                 Body::Json(serde_json::to_vec(&body).expect("a swap request is JSON"))
@@ -406,11 +412,12 @@ fn plain(path: &str) -> &str {
 /// A component of this machine.
 async fn read_component(path: &str) -> Result<Vec<u8>, ConnError> {
     let wrong = |message: String| ConnError::Component { path: path.to_owned(), message };
-    let length = tokio::fs::metadata(path).await.map_err(|error| wrong(error.to_string()))?.len();
+    let file = files::expanded(path);
+    let length = tokio::fs::metadata(&file).await.map_err(|error| wrong(error.to_string()))?.len();
     if length > MAX_COMPONENT_BYTES {
         return Err(wrong(format!("has {length} bytes, a component has at most {MAX_COMPONENT_BYTES}")));
     }
-    tokio::fs::read(path).await.map_err(|error| wrong(error.to_string()))
+    tokio::fs::read(&file).await.map_err(|error| wrong(error.to_string()))
 }
 
 fn parse_address(address: &str) -> Result<Url, ConnError> {

@@ -93,7 +93,7 @@ impl App {
         let kind = picker.kind.clone();
         match picker.selected() {
             None => self.dialog = Some(Dialog::Pick(picker)),
-            Some(Picked::File) => self.dialog = Some(Dialog::Path(Path { kind, line: LineEdit::default() })),
+            Some(Picked::File) => self.dialog = Some(Dialog::Path(Path::new(&kind))),
             Some(Picked::Policy(policy)) => {
                 let (name, schema) = (policy.name.clone(), policy.config_schema.clone());
                 let quarantined = !policy.sha256.is_empty();
@@ -141,11 +141,6 @@ impl App {
             return;
         }
         let Some(slot) = self.slot(kind) else { return };
-        if slot.config.is_array() {
-            let text = format!("{kind} is a list of policies; edit it with `infer policy swap`");
-            self.notify(Level::Warning, text, now);
-            return;
-        }
         let Some(form) = Form::new(&slot.config_schema, &slot.config) else {
             let text = format!("{} takes no configuration", slot.name);
             self.notify(Level::Warning, text, now);

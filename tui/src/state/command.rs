@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::Screen;
 use super::blocks::ColourBy;
+use super::paths;
 use super::policies::KINDS;
 use super::requests::SortBy;
 use super::settings::ThemeName;
@@ -182,16 +183,39 @@ pub fn complete(line: &str, names: impl Fn(&str) -> Vec<String>) -> (String, Vec
         _ => Vec::new(),
     };
     let fitting: Vec<String> = all.into_iter().filter(|name| name.starts_with(last)).collect();
-    let Some(first) = fitting.first() else { return (line.to_owned(), fitting) };
-    let mut shared = first.len();
-    for other in &fitting {
-        shared = first.bytes().zip(other.bytes()).take(shared).take_while(|(a, b)| a == b).count();
-    }
-    let mut completed = format!("{head}{}", &first[..shared]);
-    if fitting.len() == 1 {
-        completed.push(' ');
-    }
-    (completed, fitting)
+    let Some(shared) = shared_beginning(&fitting) else { return (line.to_owned(), fitting) };
+    let end = if fitting.len() == 1 { " " } else { "" };
+    (format!("{head}{shared}{end}"), fitting)
+}
+
+/// What all of some names begin with; `None` where there are none.
+pub(super) fn shared_beginning(names: &[String]) -> Option<&str> {
+    let first = names.first()?;
+    let alike = |(a, b): &(char, char)| a == b;
+    let shared = names.iter().map(|other| {
+        first.chars().zip(other.chars()).take_while(alike).map(|(c, _)| c.len_utf8()).sum::<usize>()
+    });
+    Some(&first[..shared.min().unwrap_or(0)])
+}
+
+/// The path that the line's last word is, where a path can stand there.
+#[must_use]
+pub fn path(line: &str) -> Option<&str> {
+    let before_last = line.rfind(char::is_whitespace).map_or(0, |at| at + 1);
+    let (head, last) = line.split_at(before_last);
+    let words: Vec<&str> = head.split_whitespace().collect();
+    (matches!(words[..], ["swap", _]) && paths::is_path(last)).then_some(last)
+}
+
+/// The line with that path completed. Names with blanks in them can't stand on a command line.
+#[must_use]
+pub fn complete_path(line: &str, names: &[String]) -> (String, Vec<String>) {
+    let Some(typed) = path(line) else { return (line.to_owned(), Vec::new()) };
+    let names: Vec<String> =
+        names.iter().filter(|name| !name.contains(char::is_whitespace)).cloned().collect();
+    let (completed, fitting) = paths::complete(typed, &names);
+    let end = if fitting.len() == 1 && !completed.ends_with('/') { " " } else { "" };
+    (format!("{}{completed}{end}", &line[..line.len() - typed.len()]), fitting)
 }
 
 #[cfg(test)]
@@ -263,6 +287,11 @@ mod tests {
             )
         );
         assert_eq!(complete("co").0, "co");
+        let files = ["mine.wasm", "my own.wasm", "out/"].map(str::to_owned);
+        assert_eq!(path("swap scheduler ./m"), Some("./m"));
+        assert_eq!(complete_path("swap scheduler ./m", &files).0, "swap scheduler ./mine.wasm ");
+        assert_eq!(complete_path("swap scheduler a/o", &files).0, "swap scheduler a/out/");
+        assert_eq!(path("swap scheduler st").or(path("./m")), None);
         assert_eq!(complete("zz"), ("zz".into(), vec![]));
     }
 

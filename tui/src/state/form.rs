@@ -1,7 +1,7 @@
 //! A configuration as a form: a field per property of the schema, each typed as JSON or as plain text,
-//! checked as it is typed.
+//! checked as it is typed. A list of policies is one form with the fields of each.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::schema;
 use super::text::LineEdit;
@@ -12,6 +12,8 @@ use crate::input::Key;
 pub struct Field {
     /// Its name.
     pub name: String,
+    /// Index of the policy that it configures.
+    member: usize,
     /// What the schema says of it.
     pub schema: Value,
     /// What is typed; empty leaves it to the policy's default.
@@ -25,28 +27,45 @@ pub struct Form {
     pub fields: Vec<Field>,
     /// The field with the cursor.
     pub at: usize,
+    /// Whose configurations these are: one's, or those of a list.
+    members: Vec<Member>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Member {
+    /// Within a list, its name.
+    name: Option<String>,
     schema: Value,
 }
 
 impl Form {
     /// A form for a schema, filled with what is in force. Values that the schema doesn't name have
-    /// fields, too. `None` where there is nothing to fill in.
+    /// fields, too. `None` where there is nothing to fill in. A list is `[{"name", "config"}, ..]`, and its
+    /// schema has each member's among its `prefixItems`.
     #[must_use]
     pub fn new(schema: &Value, current: &Value) -> Option<Self> {
-        let current = match current {
-            Value::Null => Map::new(),
-            other => other.as_object()?.clone(),
+        let Value::Array(list) = current else {
+            let fields = fields(0, schema, current)?;
+            let members = vec![Member { name: None, schema: schema.clone() }];
+            return (!fields.is_empty()).then_some(Self { fields, at: 0, members });
         };
-        let empty = Map::new();
-        let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
-        let others = current.keys().filter(|name| !properties.contains_key(*name));
-        let field = |name: &String| Field {
-            name: name.clone(),
-            schema: properties.get(name).cloned().unwrap_or(Value::Null),
-            value: LineEdit::new(&current.get(name).map_or_else(String::new, shown)),
-        };
-        let fields: Vec<Field> = properties.keys().chain(others).map(field).collect();
-        (!fields.is_empty()).then(|| Self { fields, at: 0, schema: schema.clone() })
+        let schemas = schema.get("prefixItems")?.as_array().filter(|all| all.len() == list.len())?;
+        let mut form = Self { fields: Vec::new(), at: 0, members: Vec::new() };
+        for (at, (entry, schema)) in list.iter().zip(schemas).enumerate() {
+            form.fields.extend(fields(at, schema, entry.get("config").unwrap_or(&Value::Null))?);
+            let name = Some(entry.get("name")?.as_str()?.to_owned());
+            form.members.push(Member { name, schema: schema.clone() });
+        }
+        (!form.fields.is_empty()).then_some(form)
+    }
+
+    /// A field's name, in a list with its policy's in front.
+    #[must_use]
+    pub fn label(&self, field: &Field) -> String {
+        match &self.members[field.member].name {
+            Some(policy) => format!("{policy} {}", field.name),
+            None => field.name.clone(),
+        }
     }
 
     /// Takes a key; false where it is none of editing.
@@ -65,11 +84,29 @@ impl Form {
     /// # Errors
     /// Every fault, with the field's name.
     pub fn config(&self) -> Result<Value, Vec<String>> {
-        let typed = self.fields.iter().filter(|field| !field.value.is_empty());
-        let config = typed.map(|field| (field.name.clone(), read(field))).collect();
-        let config = Value::Object(config);
-        let wrong = schema::check(&self.schema, &config);
-        if wrong.is_empty() { Ok(config) } else { Err(wrong) }
+        let mut wrong = Vec::new();
+        let mut all = Vec::new();
+        for (at, member) in self.members.iter().enumerate() {
+            let typed = self.fields.iter().filter(|field| field.member == at && !field.value.is_empty());
+            let config = Value::Object(typed.map(|field| (field.name.clone(), read(field))).collect());
+            let faults = schema::check(&member.schema, &config).into_iter();
+            match &member.name {
+                None => {
+                    wrong.extend(faults);
+                    all.push(config);
+                }
+                Some(name) => {
+                    wrong.extend(faults.map(|fault| format!("{name} {fault}")));
+                    all.push(json!({"name": name, "config": config}));
+                }
+            }
+        }
+        let single = self.members.first().is_some_and(|member| member.name.is_none());
+        match wrong.is_empty() {
+            true if single => Ok(all.remove(0)),
+            true => Ok(Value::Array(all)),
+            false => Err(wrong),
+        }
     }
 
     /// What is wrong with a field as it stands.
@@ -80,6 +117,24 @@ impl Form {
         }
         schema::check(&field.schema, &read(field)).into_iter().next()
     }
+}
+
+/// A field per property of a policy's schema, and per value that it doesn't name.
+fn fields(member: usize, schema: &Value, current: &Value) -> Option<Vec<Field>> {
+    let current = match current {
+        Value::Null => Map::new(),
+        other => other.as_object()?.clone(),
+    };
+    let empty = Map::new();
+    let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
+    let others = current.keys().filter(|name| !properties.contains_key(*name));
+    let field = |name: &String| Field {
+        name: name.clone(),
+        member,
+        schema: properties.get(name).cloned().unwrap_or(Value::Null),
+        value: LineEdit::new(&current.get(name).map_or_else(String::new, shown)),
+    };
+    Some(properties.keys().chain(others).map(field).collect())
 }
 
 /// A value as it is typed: texts without quotes.
@@ -108,7 +163,6 @@ fn read(field: &Field) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn form(current: &Value) -> Form {
         let schema = json!({
@@ -145,6 +199,24 @@ mod tests {
         form.on_key(Key::Home);
         form.on_key(Key::Char('4'));
         assert_eq!(form.config(), Ok(json!({"max": 40, "mode": "b"})));
+    }
+
+    #[test]
+    fn a_list_is_one_form_with_the_fields_of_each() {
+        let part = |least: u32| json!({"properties": {"max": {"type": "integer", "minimum": least}}});
+        let schema = json!({"type": "array", "prefixItems": [part(1), {}, part(5)]});
+        let entry = |name: &str, config: Value| json!({"name": name, "config": config});
+        let list = json!([entry("a", json!({"max": 2})), entry("b", json!({})), entry("c", json!({}))]);
+        let mut form = Form::new(&schema, &list).unwrap();
+        let labels: Vec<String> = form.fields.iter().map(|field| form.label(field)).collect();
+        assert_eq!(labels, ["a max", "c max"]);
+        assert_eq!(form.config().as_ref(), Ok(&list), "what isn't changed stays, in its order");
+        form.on_key(Key::Down);
+        form.on_key(Key::Char('3'));
+        assert_eq!(form.config().unwrap_err(), ["c max: must be at least 5, not 3"]);
+        form.on_key(Key::Char('0'));
+        assert_eq!(form.config().unwrap()[2], entry("c", json!({"max": 30})));
+        assert_eq!(Form::new(&json!({}), &list), None, "nobody knows what it may be");
     }
 
     #[test]

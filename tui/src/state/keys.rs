@@ -7,6 +7,7 @@ use super::blocks::Under;
 use super::command::{self, Command};
 use super::dialog::{Dialog, Prompt};
 use super::log::Level;
+use super::paths;
 use super::swap::{Mode, Order, Path, Plan, Source};
 use super::text::{Filter, LineEdit};
 use super::{App, Effect, Millis, Screen};
@@ -230,7 +231,7 @@ impl App {
             Key::PageUp => self.policies.scroll = self.policies.scroll.saturating_sub(1),
             Key::Char('s') | Key::Enter => return self.open_picker(now),
             Key::Char('f') if self.may_change(now) => {
-                self.dialog = Some(Dialog::Path(Path { kind: kind.to_owned(), line: LineEdit::default() }));
+                self.dialog = Some(Dialog::Path(Path::new(kind)));
             }
             Key::Char('e') => self.configure(kind, now),
             Key::Char('r') => self.ask_rollback(kind, now),
@@ -317,6 +318,11 @@ impl App {
             Prompt::Command(mut line, _) => match key {
                 Key::Escape => {}
                 Key::Backspace if line.is_empty() => {}
+                Key::Tab if command::path(&line.text()).is_some() => {
+                    let folder = command::path(&line.text()).map(|path| paths::folder(path).to_owned());
+                    self.prompt = Some(Prompt::Command(line, Vec::new()));
+                    return folder.map(Effect::ListFolder).into_iter().collect();
+                }
                 Key::Tab => {
                     let (text, options) = command::complete(&line.text(), |kind| self.policies.names(kind));
                     self.prompt = Some(Prompt::Command(LineEdit::new(&text), options));
@@ -408,6 +414,11 @@ impl App {
             Dialog::Path(mut path) => match key {
                 Key::Escape => {}
                 Key::Enter if path.line.is_empty() => {}
+                Key::Tab => {
+                    let folder = paths::folder(&path.line.text()).to_owned();
+                    self.dialog = Some(Dialog::Path(path));
+                    return vec![Effect::ListFolder(folder)];
+                }
                 Key::Enter => {
                     let source = Source::File(path.line.text());
                     let mode = Mode::Now;
@@ -415,6 +426,7 @@ impl App {
                 }
                 key => {
                     path.line.on_key(key);
+                    path.options = None;
                     self.dialog = Some(Dialog::Path(path));
                 }
             },

@@ -12,6 +12,7 @@ pub mod history;
 pub mod keys;
 pub mod log;
 pub mod news;
+pub mod paths;
 pub mod policies;
 pub mod requests;
 pub mod schema;
@@ -49,6 +50,8 @@ pub enum Effect {
     Copy(String),
     /// Take the mouse, or leave it.
     Mouse(bool),
+    /// Look into a folder of this machine, as it was typed.
+    ListFolder(String),
     FetchBlocks(Wanted),
     FetchCache,
     FetchPolicies,
@@ -81,6 +84,11 @@ pub enum Effect {
 #[allow(missing_docs, reason = "named by what they answer")]
 pub enum Message {
     Feed(Report),
+    /// What a folder holds that a path may go on with.
+    Folder {
+        folder: String,
+        result: Result<Vec<String>, String>,
+    },
     Map(Result<BlockMap, String>),
     Under(Wanted, Result<Under, String>),
     Cache(Result<CacheReport, String>),

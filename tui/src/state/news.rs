@@ -2,9 +2,12 @@
 
 use infer_api::admin::{AdminEvent, Change, State};
 
-use super::dialog::Dialog;
+use super::command;
+use super::dialog::{Dialog, Prompt};
 use super::history::{History, Sample};
 use super::log::Level;
+use super::paths;
+use super::text::LineEdit;
 use super::{App, Effect, Link, Message, Millis};
 use crate::conn::feed::Report;
 
@@ -13,6 +16,7 @@ impl App {
     pub fn on_message(&mut self, message: Message, now: Millis) -> Vec<Effect> {
         match message {
             Message::Feed(report) => return self.on_report(report, now),
+            Message::Folder { folder, result } => self.on_folder(&folder, result, now),
             Message::Map(result) => self.blocks.on_map(result),
             Message::Under(of, result) => self.blocks.on_under(of, result),
             Message::Cache(result) => self.cache.on_report(result),
@@ -37,6 +41,27 @@ impl App {
             }
         }
         self.on_tick(now)
+    }
+
+    /// What is typed may have changed since the folder was asked for; then its names are for nobody.
+    fn on_folder(&mut self, folder: &str, result: Result<Vec<String>, String>, now: Millis) {
+        let names = match result {
+            Ok(names) => names,
+            Err(error) => return self.notify(Level::Warning, error, now),
+        };
+        match (&mut self.dialog, &mut self.prompt) {
+            (_, Some(Prompt::Command(line, options)))
+                if command::path(&line.text()).is_some_and(|typed| paths::folder(typed) == folder) =>
+            {
+                let (text, fitting) = command::complete_path(&line.text(), &names);
+                (*line, *options) = (LineEdit::new(&text), fitting);
+            }
+            (Some(Dialog::Path(path)), _) if paths::folder(&path.line.text()) == folder => {
+                let (text, fitting) = paths::complete(&path.line.text(), &names);
+                (path.line, path.options) = (LineEdit::new(&text), Some(fitting));
+            }
+            _ => {}
+        }
     }
 
     fn on_report(&mut self, report: Report, now: Millis) -> Vec<Effect> {

@@ -183,4 +183,14 @@ pub struct Path {
     pub kind: String,
     /// What is typed.
     pub line: LineEdit,
+    /// What its last part could become; `None` where nobody asked.
+    pub options: Option<Vec<String>>,
+}
+
+impl Path {
+    /// For a slot, with nothing typed yet.
+    #[must_use]
+    pub fn new(kind: &str) -> Self {
+        Self { kind: kind.to_owned(), line: LineEdit::default(), options: None }
+    }
 }

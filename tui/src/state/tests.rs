@@ -159,6 +159,62 @@ fn a_policy_comes_in_shadow_or_as_a_canary_and_from_a_file() {
 }
 
 #[test]
+fn a_path_is_completed_in_its_dialog_and_on_the_command_line() {
+    let mut app = app();
+    let folder = |folder: &str, names: &[&str]| Message::Folder {
+        folder: folder.into(),
+        result: Ok(names.iter().map(|name| (*name).to_owned()).collect()),
+    };
+    keys(&mut app, &[Key::Char('4'), Key::Char('f')], 0);
+    keys(&mut app, &typed("./t"), 0);
+    assert_eq!(keys(&mut app, &[Key::Tab], 0), [Effect::ListFolder("./".into())]);
+    app.on_message(folder("elsewhere/", &["tools/"]), 0);
+    app.on_message(folder("./", &["mine.wasm", "target/"]), 0);
+    let path = |app: &App| match &app.dialog {
+        Some(Dialog::Path(path)) => (path.line.text(), path.options.clone()),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(path(&app), ("./target/".to_owned(), Some(vec!["target/".to_owned()])));
+    assert_eq!(keys(&mut app, &[Key::Tab], 0), [Effect::ListFolder("./target/".into())]);
+    app.on_message(folder("./target/", &["a.wasm", "ab.wasm"]), 0);
+    assert_eq!(path(&app).0, "./target/a");
+    keys(&mut app, &typed("b"), 0);
+    assert_eq!(path(&app).1, None, "what is typed anew has no options yet");
+    app.on_message(Message::Folder { folder: "./target/".into(), result: Err("it is gone".into()) }, 0);
+    assert!(app.notice.as_ref().unwrap().text.contains("it is gone"));
+    keys(&mut app, &[Key::Escape], 0);
+
+    keys(&mut app, &typed(":swap scheduler ~/m"), 0);
+    assert_eq!(keys(&mut app, &[Key::Tab], 0), [Effect::ListFolder("~/".into())]);
+    app.on_message(folder("~/", &["mine.wasm", "music/"]), 0);
+    assert!(matches!(&app.prompt, Some(Prompt::Command(line, options))
+        if line.text() == "swap scheduler ~/m" && options.len() == 2));
+    keys(&mut app, &typed("i"), 0);
+    keys(&mut app, &[Key::Tab], 0);
+    app.on_message(folder("~/", &["mine.wasm", "music/"]), 0);
+    let effects = keys(&mut app, &[Key::Enter, Key::Char('y')], 0);
+    assert_eq!(effects, [Effect::Swap(order("~/mine.wasm", Mode::Now))]);
+}
+
+#[test]
+fn the_configurations_of_a_list_are_edited_together() {
+    let mut app = app();
+    let mut state = app.state().unwrap().clone();
+    let schema = known().available[0].config_schema.clone();
+    let list = json!([{"name": "a", "config": {"batch_size": 8}}, {"name": "b", "config": {}}]);
+    state.policies[1].name = "a+b".into();
+    state.policies[1].config_schema = json!({"type": "array", "prefixItems": [schema, schema]});
+    state.policies[1].config = list;
+    event(&mut app, AdminEvent::Snapshot(Box::new(state)), 0);
+    keys(&mut app, &[Key::Char('4'), Key::Down, Key::Char('e'), Key::Down, Key::Char('5')], 0);
+    let effects = keys(&mut app, &[Key::Enter, Key::Enter], 0);
+    let config =
+        json!([{"name": "a", "config": {"batch_size": 8}}, {"name": "b", "config": {"batch_size": 5}}]);
+    let [Effect::Swap(given)] = &effects[..] else { panic!("{effects:?}") };
+    assert_eq!((given.kind.as_str(), given.config.as_ref()), ("admission", Some(&config)));
+}
+
+#[test]
 fn a_configuration_is_checked_before_it_is_sent() {
     let mut app = app();
     let mut state = app.state().unwrap().clone();

@@ -119,8 +119,14 @@ fn draw_picker(look: Look<'_>, picker: &Picker, area: Rect, buffer: &mut Buffer)
 }
 
 fn draw_path(look: Look<'_>, path: &Path, area: Rect, buffer: &mut Buffer) {
-    let inside = centred(look, &format!("Swap {} from a file", path.kind), (72, 3), area, buffer);
-    let width = usize::from(inside.width);
+    let width = 72.min(usize::from(area.width.saturating_sub(4)));
+    let below = match path.options.as_deref() {
+        None => Vec::new(),
+        Some([]) => vec!["no folder and no .wasm file begins like that".to_owned()],
+        Some(options) => broken(&options.join("  "), width),
+    };
+    let rows = 3 + (below.len() as u16).min(8);
+    let inside = centred(look, &format!("Swap {} from a file", path.kind), (72, rows), area, buffer);
     put(
         Line::styled(fit("Path of a .wasm component on this machine:", width), look.theme.label),
         inside,
@@ -128,7 +134,10 @@ fn draw_path(look: Look<'_>, path: &Path, area: Rect, buffer: &mut Buffer) {
         buffer,
     );
     put(Line::from(edited(look, &path.line, width, true)), inside, 1, buffer);
-    let keys = hints(look, &[("enter", "go on"), ("esc", "leave")], width);
+    for (row, line) in (2..inside.height.saturating_sub(1)).zip(below) {
+        put(Line::styled(line, look.theme.label), inside, row, buffer);
+    }
+    let keys = hints(look, &[("tab", "complete"), ("enter", "go on"), ("esc", "leave")], width);
     put(keys, inside, inside.height.saturating_sub(1), buffer);
 }
 
@@ -191,7 +200,8 @@ fn draw_form(look: Look<'_>, editing: &Editing, area: Rect, buffer: &mut Buffer)
     let width = usize::from(inside.width);
     let below_rows = if inside.height >= 9 { 4 } else { 2 };
     let list = Rect { height: inside.height.saturating_sub(below_rows), ..inside };
-    let label = form.fields.iter().map(|field| field.name.chars().count()).max().unwrap_or(0).min(24);
+    let labels: Vec<String> = form.fields.iter().map(|field| form.label(field)).collect();
+    let label = labels.iter().map(|label| label.chars().count()).max().unwrap_or(0).min(width / 2);
     let first = first_shown(form.at, form.fields.len(), usize::from(list.height));
     for (index, (at, field)) in (0..list.height).zip(form.fields.iter().enumerate().skip(first)) {
         let focused = at == form.at;
@@ -203,7 +213,7 @@ fn draw_form(look: Look<'_>, editing: &Editing, area: Rect, buffer: &mut Buffer)
         } else {
             look.theme.label
         };
-        let mut line = Line::from(Span::styled(format!("{:<label$} ", fit(&field.name, label)), style));
+        let mut line = Line::from(Span::styled(format!("{:<label$} ", fit(&labels[at], label)), style));
         let room = width.saturating_sub(label + 1);
         if field.value.is_empty() && !focused {
             line.push_span(Span::styled(fit(&default_text(field), room), look.theme.border));
@@ -218,7 +228,7 @@ fn draw_form(look: Look<'_>, editing: &Editing, area: Rect, buffer: &mut Buffer)
     let rest = below(inside, list.height);
     let field = &form.fields[form.at];
     let (text, style) = match (form.fault(field), editing.faults.first()) {
-        (Some(fault), _) => (format!("{}: {fault}", field.name), look.theme.bad),
+        (Some(fault), _) => (format!("{}: {fault}", labels[form.at]), look.theme.bad),
         (None, Some(fault)) => (fault.clone(), look.theme.bad),
         (None, None) => (about(field), look.theme.label),
     };

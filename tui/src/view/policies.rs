@@ -6,9 +6,10 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
+use serde_json::{Map, Value};
 
 use super::Look;
-use super::format::{age, count, fit, microseconds};
+use super::format::{age, count, fit, microseconds, rate};
 use super::parts::{broken, framed, inset, put, wrapped};
 use super::trial;
 
@@ -84,7 +85,8 @@ fn slot_text(slot: Option<&PolicySlot>, width: usize) -> String {
     let value = |title: &str, text: fn(&PolicySlot) -> String| slot.map_or_else(|| title.to_owned(), text);
     let columns: [(String, usize, usize); 11] = [
         (value("SLOT", |s| s.kind.clone()), 12, 0),
-        (value("POLICY", |s| s.name.clone()), 14, 0),
+        // Lists of policies have long names.
+        (value("POLICY", |s| s.name.clone()), if width >= 140 { 30 } else { 14 }, 0),
         (value("VERSION", |s| s.version.clone()), 8, 90),
         (value("DIGEST", |s| digest(&s.sha256)), 10, 104),
         (value("STATE", slot_state), 8, 40),
@@ -173,11 +175,12 @@ fn facts(look: Look<'_>, state: &State, slot: &PolicySlot) -> Vec<Fact> {
     let (canary, shadow) = (trial::canary(look, state, slot), trial::shadow(look, state, slot));
     let (first, then) = if slot.state == "canary" { (canary, shadow) } else { (shadow, canary) };
     facts.extend(first.into_iter().chain(then));
-    facts.push(("does", slot.description.clone(), plain));
     facts.push(match &slot.previous {
         Some(previous) => ("before", format!("{previous}; r rolls back to it"), plain),
         None => ("before", "nothing to roll back to".to_owned(), look.theme.label),
     });
+    facts.push(("does", slot.description.clone(), plain));
+    facts.push(("now", at_work(state, &slot.kind), plain));
     let faults = if slot.faults > 0 { look.theme.warning } else { plain };
     facts.push((
         "faults",
@@ -193,10 +196,64 @@ fn facts(look: Look<'_>, state: &State, slot: &PolicySlot) -> Vec<Fact> {
     facts
 }
 
-/// The configuration, with the defaults of what isn't set.
+/// What a slot's decisions come to at the moment, in the host's numbers.
+fn at_work(state: &State, kind: &str) -> String {
+    let (queue, rates) = (&state.queue, &state.rates);
+    match kind {
+        "scheduler" => {
+            let reading = state.requests.iter().filter(|row| row.state == "prefill").count() as u32;
+            let out = if rates.steps > 0.0 { rates.generated_tokens / rates.steps } else { 0.0 };
+            format!(
+                "{} generate, {} read their prompts, {} wait; {} steps/s with {} tokens out each; {} preempted so far",
+                count(queue.running.saturating_sub(reading).into()),
+                count(reading.into()),
+                count((queue.waiting + queue.preempted).into()),
+                rate(rates.steps),
+                rate(out),
+                count(state.counters.preemptions)
+            )
+        }
+        "admission" => format!(
+            "takes requests of up to {} tokens; {} held back, {} refused so far; pressure {:.2}{}",
+            count(state.pressure.max_sequence_tokens.into()),
+            count(queue.held.into()),
+            count(state.counters.refused.values().sum()),
+            state.pressure.level,
+            if state.pressure.backpressure { ", backpressure" } else { "" }
+        ),
+        _ => {
+            let (asked, found) = (state.counters.prefix_queries, state.counters.prefix_hits);
+            format!(
+                "keeps {} blocks that nobody holds; {} of {} prompt tokens found, {} blocks evicted so far",
+                count(state.memory.cached.into()),
+                count(found),
+                count(asked),
+                count(state.counters.evicted_blocks)
+            )
+        }
+    }
+}
+
+/// The configuration, with the defaults of what isn't set; of a list, each policy's.
 fn config_text(slot: &PolicySlot) -> String {
-    let Some(set) = slot.config.as_object() else { return slot.config.to_string() };
-    let properties = slot.config_schema.get("properties").and_then(|all| all.as_object());
+    let Some(list) = slot.config.as_array() else {
+        let parts = settings(&slot.config, &slot.config_schema);
+        return if parts.is_empty() { "none; takes none".to_owned() } else { format!("{parts}; e edits it") };
+    };
+    let mut all = Vec::new();
+    for (at, entry) in list.iter().enumerate() {
+        let parts = settings(&entry["config"], &slot.config_schema["prefixItems"][at]);
+        let name = entry["name"].as_str().unwrap_or_default();
+        all.push(format!("{name}: {}", if parts.is_empty() { "nothing set" } else { &parts }));
+    }
+    format!("{}; e edits it", all.join("; "))
+}
+
+/// What one policy is told, and what it takes for what it isn't told.
+fn settings(config: &Value, schema: &Value) -> String {
+    let empty = Map::new();
+    let set = config.as_object().unwrap_or(&empty);
+    let properties = schema.get("properties").and_then(|all| all.as_object());
     let mut parts: Vec<String> = set.iter().map(|(name, value)| format!("{name} {value}")).collect();
     for (name, schema) in properties.into_iter().flatten() {
         if !set.contains_key(name)
@@ -205,7 +262,7 @@ fn config_text(slot: &PolicySlot) -> String {
             parts.push(format!("{name} {default} (default)"));
         }
     }
-    if parts.is_empty() { "none; takes none".to_owned() } else { format!("{}; e edits it", parts.join(", ")) }
+    parts.join(", ")
 }
 
 fn draw_history(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {

@@ -1,0 +1,74 @@
+//! Files of this machine: what a folder holds that a component's path may lead through, and `~`.
+
+use std::path::{Path, PathBuf};
+
+/// Entries of a folder that are looked at, and names that are given.
+const LOOKED_AT: usize = 20_000;
+const GIVEN: usize = 2_000;
+
+/// A path as it was typed, with `~` for the home directory.
+#[must_use]
+pub fn expanded(typed: &str) -> PathBuf {
+    let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
+    match (typed.strip_prefix('~'), home) {
+        (Some(rest), Some(home)) if rest.is_empty() || rest.starts_with('/') => {
+            Path::new(&home).join(rest.trim_start_matches('/'))
+        }
+        _ => typed.into(),
+    }
+}
+
+/// Folders, with a `/` at their end, and components in a folder, sorted. Waits for no network and asks nobody
+/// but the file system, on a thread that may block.
+///
+/// # Errors
+/// Why the folder can't be read, for a person.
+pub async fn list(folder: &str) -> Result<Vec<String>, String> {
+    let path = if folder.is_empty() { ".".into() } else { expanded(folder) };
+    let failed = format!("can't look into {}", path.display());
+    let read = tokio::task::spawn_blocking(move || read(&path)).await;
+    match read {
+        Ok(Ok(names)) => Ok(names),
+        Ok(Err(error)) => Err(format!("{failed}: {error}")),
+        Err(_) => Err(failed),
+    }
+}
+
+fn read(folder: &Path) -> std::io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder)?.take(LOOKED_AT) {
+        let entry = entry?;
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        // Through links, too.
+        let is_folder = entry.path().is_dir();
+        let is_component = Path::new(&name).extension().is_some_and(|e| e.eq_ignore_ascii_case("wasm"));
+        if is_folder {
+            names.push(format!("{name}/"));
+        } else if is_component {
+            names.push(name);
+        }
+    }
+    names.sort_unstable();
+    names.truncate(GIVEN);
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_folder_gives_folders_and_components_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("target")).unwrap();
+        for name in ["b.wasm", "a.WASM", "notes.txt"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        let path = folder.path().to_str().unwrap();
+        assert_eq!(list(path).await.unwrap(), ["a.WASM", "b.wasm", "target/"]);
+        let missing = format!("{path}/nothing/");
+        assert!(list(&missing).await.unwrap_err().starts_with(&format!("can't look into {missing}: ")));
+        assert_eq!(expanded("a/~/b"), Path::new("a/~/b"));
+        assert_ne!(expanded("~/b"), Path::new("~/b"));
+    }
+}
