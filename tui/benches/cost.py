@@ -76,6 +76,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=20)
     arguments = parser.parse_args()
+    if not os.access(arguments.console, os.X_OK):
+        parser.error(f"--console {arguments.console} is no program")
     sums = {False: [0.0, 0.0], True: [0.0, 0.0]}
     for _ in range(arguments.rounds):
         for connected in (False, True):

@@ -27,6 +27,8 @@ def main():
     parser.add_argument("--rows", type=int, default=60)
     parser.add_argument("--columns", type=int, default=200)
     arguments = parser.parse_args()
+    if not os.access(arguments.console, os.X_OK):
+        parser.error(f"--console {arguments.console} is no program")
     child, master = pty.fork()
     if child == 0:
         os.environ["TERM"] = "xterm-256color"

@@ -5,8 +5,8 @@
     venv/bin/python against_llama_server.py target/release/infer LLAMA_SERVER DIR --shape smollm-135m --rounds 3
 
 Needs llama.cpp's llama-server, built with -DGGML_NATIVE=ON. Writes a bf16 GGUF into DIR unless it is there, then
-runs both servers in turn, each with W1 to W4, and prints for every workload the median of the rounds and the
-ratio. The reports stay in DIR, and `compare.html` shows the last of each.
+runs both servers in turn, llama-server with a cache for all slots and with one for each, under W1 to W4, and
+prints for every workload the median of the rounds and the ratio to the better one. The reports stay in DIR, and `compare.html` shows the last of each.
 """
 
 import argparse
@@ -43,7 +43,7 @@ class Server:
         deadline = time.monotonic() + 120
         while True:
             try:
-                with urllib.request.urlopen(url + "/health", timeout=2) as answer:
+                with urllib.request.urlopen(url + "/v1/models", timeout=2) as answer:
                     if answer.status == 200:
                         return
             except OSError:
@@ -63,8 +63,8 @@ class Server:
         self.log.close()
 
 
-def measure(args, name, command, port, round_number, environment):
-    url = f"http://127.0.0.1:{port}"
+def measure(args, name, command, round_number, environment):
+    url = "http://127.0.0.1:" + command[command.index("--port") + 1]
     server = Server(command, url, args.directory / f"{name}.log", environment)
     out = args.directory / f"{name}-{round_number}.json"
     vocab = against_llama.SHAPES[args.shape][6]
@@ -109,27 +109,29 @@ def main():
         part.rename(model)
     room = 2048
     threads = str(args.threads)
+    theirs = [args.llama_server, "-m", str(model), "--port", "8080", "-t", threads, "-tb", threads,
+              "-np", str(args.parallel), "-c", str(room * args.parallel), "-lm", "none"]
     servers = {
         "infer": [args.infer, "serve", "--model", str(model), "--port", "8000", "--admin", "127.0.0.1:8001",
                   "--threads", threads, "--max-seq-len", str(room)],
-        # A cache for all slots that holds as much, flash attention as it chooses, and huge pages for its weights.
-        "llama-server": [args.llama_server, "-m", str(model), "--port", "8080", "-t", threads, "-tb", threads,
-                         "-np", str(args.parallel), "-c", str(room * args.parallel), "--no-mmap", "-kvu"],
+        # A cache that all slots share or one for each, and huge pages for its weights.
+        "llama-server": [*theirs, "-kvu"],
+        "llama-server-split": [*theirs, "-no-kvu"],
     }
-    ports = {"infer": 8000, "llama-server": 8080}
     environment = {**os.environ, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
     results, last = {}, {}
     for number in range(args.rounds):
         for name, command in servers.items():
-            last[name] = measure(args, name, command, ports[name], number, environment)
+            last[name] = measure(args, name, command, number, environment)
             for workload, row in figures(last[name]):
                 for figure, value in row.items():
                     results.setdefault((workload, figure), {}).setdefault(name, []).append(value)
     for (workload, figure), by_server in results.items():
-        ours, theirs = (statistics.median(by_server[name]) for name in servers)
         more = next(better for name, _, better in FIGURES if name == figure)
-        ratio = ours / theirs if more else theirs / ours
-        print(f"{workload}  {figure:12} infer {ours:10.1f}  llama-server {theirs:10.1f}  {ratio:6.2f}x better")
+        ours, *theirs = (statistics.median(by_server[name]) for name in servers)
+        ratio = min(ours / other if more else other / ours for other in theirs)
+        line = "  ".join(f"{name} {statistics.median(values):9.1f}" for name, values in by_server.items())
+        print(f"{workload}  {figure:12} {line}  {ratio:6.2f}x better than the best")
     page = args.directory / "compare.html"
     subprocess.run([args.infer, "bench", "report", *map(str, last.values()), "--out", str(page)], check=True)
     print(page)
