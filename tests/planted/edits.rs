@@ -126,6 +126,24 @@ pub const EDITS: &[(&str, &str, &str, &str)] = &[
          for ix in std::mem::take(&mut self.lingering) {",
     ),
     (
+        "wrong guess",
+        "engine/speculate.rs",
+        "s.is_running() && s.tokens.last() == Some(&guess)",
+        "s.is_running() && (on(\"wrong guess\") || s.tokens.last() == Some(&guess))",
+    ),
+    (
+        "guessed blocks stay",
+        "engine/speculate.rs",
+        "        self.kv.shrink(sequence, ix, now);",
+        "        if !on(\"guessed blocks stay\") {\n            self.kv.shrink(sequence, ix, now);\n        }",
+    ),
+    (
+        "greedy guesses",
+        "engine/speculate.rs",
+        "saturating_sub(planned);",
+        "saturating_sub(if on(\"greedy guesses\") { 0 } else { planned });",
+    ),
+    (
         "deaf watchdog",
         "watchdog.rs",
         "(now >= self.due(since, promised)).then",

@@ -107,6 +107,11 @@ impl Batch {
         slice(&self.tokens, row.token_start, row.token_len)
     }
 
+    /// What a row guesses will be drawn after its other tokens.
+    pub fn row_guesses(&self, row: &Row) -> &[u32] {
+        slice(&self.tokens, row.token_start + row.token_len - row.guesses, row.guesses)
+    }
+
     /// Prompt and output tokens of a row, where its sampling needs them.
     pub fn row_history(&self, row: &Row) -> &[u32] {
         slice(&self.history, row.history_start, row.history_len)

@@ -82,7 +82,7 @@ impl Engine {
                     Some(token) => {
                         self.push_token(ix, token, logprobs, now);
                         if row.guesses > 0 {
-                            let guesses = &batch.row_tokens(row)[1..];
+                            let guesses = batch.row_guesses(row);
                             drawn += self.accept(ix, row, guesses, drawn_after.into_iter(), now);
                         }
                     }

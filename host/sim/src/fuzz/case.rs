@@ -47,6 +47,9 @@ pub struct Setup {
     pub starvation_bound_us: u64,
     /// Tokens that a client may lag behind before it is cut off.
     pub stream_events: u32,
+    /// Most tokens guessed ahead for a request in a step; 0 for none.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub speculate: u32,
     /// Whether the policies that are in force at the end must bring it to its end by themselves.
     pub unaided: bool,
     /// The first policies.
@@ -175,6 +178,8 @@ pub enum Trouble {
     Short { missing: usize },
     /// It draws no token for this row.
     Silent { row: usize },
+    /// It draws nothing after guesses.
+    Unsure,
 }
 
 /// A slot.
@@ -323,7 +328,7 @@ impl Setup {
         if positive.contains(&0) {
             return Err(CaseError::Setup("a limit is 0"));
         }
-        let sizes = [self.max_seq_len, self.max_running, self.block_size, self.max_waiting];
+        let sizes = [self.max_seq_len, self.max_running, self.block_size, self.max_waiting, self.speculate];
         let times = [self.prompt_cache_ttl_us, self.strike_window_us, self.starvation_bound_us];
         if self.total_blocks > MOST_BLOCKS
             || u64::from(self.total_blocks) * u64::from(self.block_size) > MOST_SLOTS
@@ -334,6 +339,11 @@ impl Setup {
             return Err(CaseError::Setup("a size is too large"));
         }
         Ok(())
+    }
+
+    /// Tokens that the device draws from: few where guesses are made, so that many of them are right.
+    pub fn vocab(&self) -> u32 {
+        if self.speculate > 0 { 4 } else { 11 }
     }
 
     /// What the engine is made with.
@@ -357,7 +367,7 @@ impl Setup {
             max_strikes: self.max_strikes,
             strike_window: Micros(self.strike_window_us),
             starvation_bound: Micros(self.starvation_bound_us),
-            speculate: 0,
+            speculate: self.speculate,
         }
     }
 }

@@ -16,8 +16,6 @@ use infer_core::{
 use super::case::{Ask, Setup};
 use super::report::Reached;
 
-/// Tokens that the device draws from.
-pub(super) const VOCAB: u32 = 11;
 /// Ended requests that later ones may go on from.
 const REMEMBERED: usize = 8;
 
@@ -69,6 +67,7 @@ pub(super) struct Clients {
     pub reached: Reached,
     max_seq_len: usize,
     stream_events: usize,
+    vocab: u32,
     last_id: SequenceId,
     /// What happened, in a number.
     pub fingerprint: u64,
@@ -84,6 +83,7 @@ impl Clients {
             reached: Reached::default(),
             max_seq_len: setup.max_seq_len as usize,
             stream_events: setup.stream_events as usize,
+            vocab: setup.vocab(),
             last_id: SequenceId(0),
             fingerprint: 0xCBF2_9CE4_8422_2325,
         }
@@ -129,13 +129,13 @@ impl Clients {
                 prompt.extend_from_slice(turn);
             } else {
                 let family = u32::from(ask.family) * 5;
-                prompt.extend((0..u32::from(ask.shared)).map(|at| (family + at * 3) % VOCAB));
+                prompt.extend((0..u32::from(ask.shared)).map(|at| (family + at * 3) % self.vocab));
             }
             let seed = ask.seed | 1;
             prompt.extend(
                 (1..=u32::from(ask.own))
                     .map(|at| seed.wrapping_mul(at * 0x9E37 + 1) >> 20)
-                    .map(|t| t % VOCAB),
+                    .map(|t| t % self.vocab),
             );
         }
         let allowed = self.max_seq_len.saturating_sub(ask.max_new.into()).max(1);
@@ -171,7 +171,7 @@ impl Clients {
         assert!(id > self.last_id, "{id:?} was given after {:?}", self.last_id);
         self.last_id = id;
         let mut truth = request.prompt.to_vec();
-        truth.extend(solo(&request, VOCAB));
+        truth.extend(solo(&request, self.vocab));
         if self.recent.len() == REMEMBERED {
             self.recent.remove(0);
         }

@@ -60,6 +60,7 @@ fn setup(rng: &mut SplitMix, taste: &Taste, seed: u64, outsiders: &[String]) -> 
         strike_window_us: rng.between(1_000, 200_000),
         starvation_bound_us: rng.between(2_000, 100_000) * if rng.chance(30) { 20 } else { 1 },
         stream_events: rng.between(1, 12) as u32,
+        speculate: if rng.chance(40) { rng.between(1, 6) as u32 } else { 0 },
         unaided: rng.chance(50),
         policies: Slot::ALL.map(|slot| taste.script(rng, slot)),
         outsiders: outsiders.to_vec(),
@@ -172,7 +173,8 @@ impl Taste {
 }
 
 fn trouble(rng: &mut SplitMix) -> Trouble {
-    match rng.below(6) {
+    match rng.below(7) {
+        6 => Trouble::Unsure,
         0 => Trouble::All { memory: rng.chance(50) },
         1 => Trouble::Short { missing: rng.between(1, 3) as usize },
         2 => Trouble::Silent { row: rng.below(3) as usize },

@@ -6,7 +6,7 @@ use infer_core::testing::ScriptedExecutor;
 use infer_core::{Batch, BlockId, Limits, LogitsSlot, SequenceId};
 
 use super::case::Setup;
-use super::clients::{Client, Clients, Scope, VOCAB};
+use super::clients::{Client, Clients, Scope};
 use super::ledger::Ledger;
 
 use std::collections::BTreeSet;
@@ -16,6 +16,7 @@ use std::sync::Arc;
 pub(super) struct Inspector {
     pub device: ScriptedExecutor,
     limits: Limits,
+    speculate: u32,
     block_size: u32,
     /// Who wrote to a block last.
     writers: Vec<Option<Scope>>,
@@ -29,8 +30,9 @@ impl Inspector {
     pub fn new(setup: &Setup) -> Self {
         let (size, total) = (setup.block_size, setup.total_blocks);
         Self {
-            device: ScriptedExecutor::new(size, total, setup.prompt_cache_entries, VOCAB),
+            device: ScriptedExecutor::new(size, total, setup.prompt_cache_entries, setup.vocab()),
             limits: setup.engine().limits,
+            speculate: setup.speculate,
             block_size: size,
             writers: vec![None; total as usize],
             logits: vec![None; setup.prompt_cache_entries as usize],
@@ -80,9 +82,14 @@ impl Inspector {
 
     fn check_row(&self, batch: &Batch, row: &Row, client: &Client) {
         let id = row.sequence;
-        let (from, to) = ((row.context_len - row.token_len) as usize, row.context_len as usize);
+        let guesses = batch.row_guesses(row);
+        let to = row.context_len as usize - guesses.len();
+        let from = (row.context_len - row.token_len) as usize;
         assert!(to <= client.len(), "{id:?} computes beyond its end");
-        assert_eq!(batch.row_tokens(row), &client.truth[from..to], "input of {id:?}");
+        assert_eq!(batch.row_tokens(row)[..to - from], client.truth[from..to], "input of {id:?}");
+        if !guesses.is_empty() {
+            self.check_guesses(row, guesses, client);
+        }
         assert_eq!(row.sample, to == client.len(), "whether {id:?} draws");
         assert_eq!(row.generated as usize, client.got, "tokens drawn of {id:?}");
         assert_eq!(row.sampling, client.request.sampling, "sampling of {id:?}");
@@ -96,6 +103,20 @@ impl Inspector {
         if row.logits_from.is_some() {
             assert!(row.token_len == 0 && client.got == 0 && row.sample, "{id:?} is answered by logits");
         }
+    }
+
+    /// What is guessed stood there before, isn't too much, and can be told from what is drawn.
+    fn check_guesses(&self, row: &Row, guesses: &[u32], client: &Client) {
+        let id = row.sequence;
+        assert!(row.sample && row.token_len == row.guesses + 1, "{id:?} guesses where it doesn't decode");
+        let left = client.request.max_new_tokens - client.got as u32;
+        assert!(row.guesses <= self.speculate && row.guesses < left, "{id:?}: {} guesses", row.guesses);
+        let known = &client.truth[..client.len()];
+        assert!(guesses.iter().all(|guess| known.contains(guess)), "{id:?} guesses what never stood there");
+        let sampling = &client.request.sampling;
+        let looks_back = sampling.needs_history() || sampling.extras.is_some();
+        assert!(!looks_back, "{id:?} guesses, but its draws depend on more than what precedes them");
+        assert!(client.got as u32 >= client.request.min_new_tokens, "{id:?} guesses, but may not end yet");
     }
 
     fn check_memory(&mut self, batch: &Batch, row: &Row, client: &Client, ledger: &Ledger) {

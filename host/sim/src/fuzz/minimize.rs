@@ -86,8 +86,12 @@ impl Search<'_> {
                 self.take(best, candidate);
             }
         }
-        let settings: [fn(&mut Setup); 3] =
-            [|s| s.unaided = false, |s| s.prefix_caching = false, |s| s.prompt_cache_entries = 0];
+        let settings: [fn(&mut Setup); 4] = [
+            |s| s.unaided = false,
+            |s| s.prefix_caching = false,
+            |s| s.prompt_cache_entries = 0,
+            |s| s.speculate = 0,
+        ];
         for setting in settings {
             let mut candidate = best.0.clone();
             setting(&mut candidate.setup);

@@ -20,6 +20,7 @@ mod minimize;
 mod patience;
 mod policies;
 mod report;
+mod watch;
 
 pub use case::{Ask, Case, CaseError, Mode, Op, Script, Setup, Slot, Style, Trouble};
 pub use generate::{OPS, generate};

@@ -26,6 +26,9 @@ pub struct Reached {
     pub answered: u64,
     pub cut_rows: u64,
     pub evicted_blocks: u64,
+    /// Tokens guessed ahead, and those that were right.
+    pub guessed: u64,
+    pub guessed_right: u64,
     pub slept: u64,
     pub policy_faults: u64,
     pub starvation_faults: u64,
@@ -62,6 +65,8 @@ impl Reached {
         row("answered from logits", self.answered);
         row("rows cut", self.cut_rows);
         row("blocks evicted", self.evicted_blocks);
+        row("tokens guessed", self.guessed);
+        row("tokens guessed right", self.guessed_right);
         row("sleeps", self.slept);
         row("policy faults", self.policy_faults);
         row("starvation faults", self.starvation_faults);
@@ -89,6 +94,8 @@ impl Reached {
             (&mut self.answered, other.answered),
             (&mut self.cut_rows, other.cut_rows),
             (&mut self.evicted_blocks, other.evicted_blocks),
+            (&mut self.guessed, other.guessed),
+            (&mut self.guessed_right, other.guessed_right),
             (&mut self.slept, other.slept),
             (&mut self.policy_faults, other.policy_faults),
             (&mut self.starvation_faults, other.starvation_faults),

@@ -1,0 +1,105 @@
+//! Requests come in and end, and the engine tells what became of them.
+
+use infer_core::policy::{FaultKind, PolicyKind};
+use infer_core::request::RefusalReason;
+use infer_core::{Change, Event, FinishReason, SequenceId};
+
+use super::Machine;
+use crate::fuzz::case::Ask;
+
+impl Machine<'_> {
+    pub(super) fn submit(&mut self, ask: &Ask) {
+        let request = self.clients.request(ask, self.now);
+        let due = self.refusal_due(request.prompt.len(), request.max_new_tokens as usize);
+        let now = self.tell();
+        match self.engine.submit(request.clone(), now) {
+            Ok(id) => {
+                assert_eq!(due, None, "a request was taken that can't be");
+                self.clients.taken(id, ask, request);
+            }
+            Err(refusal) => {
+                assert!(due.is_none_or(|due| due == refusal.reason), "{refusal:?}, not {due:?}");
+                self.clients.refused(&refusal);
+            }
+        }
+        self.drain();
+    }
+
+    /// Why the engine must refuse, whatever admission says.
+    fn refusal_due(&self, prompt: usize, output: usize) -> Option<RefusalReason> {
+        let blocks = (prompt + output).saturating_sub(1).div_ceil(self.setup.block_size as usize);
+        if self.draining {
+            Some(RefusalReason::Draining)
+        } else if prompt == 0 || output == 0 {
+            Some(RefusalReason::Other)
+        } else if prompt + output > self.setup.max_seq_len as usize {
+            Some(RefusalReason::TooLong)
+        } else if blocks > self.setup.total_blocks as usize {
+            Some(RefusalReason::Memory)
+        } else if self.clients.queued() >= self.setup.max_waiting {
+            Some(RefusalReason::QueueFull)
+        } else {
+            None
+        }
+    }
+
+    pub(super) fn finish(&mut self, pick: u32, reason: FinishReason) {
+        let Some(id) = self.clients.pick(pick) else { return };
+        self.end_request(id, reason);
+        self.drain();
+        assert!(self.clients.get(id).is_none(), "{id:?} was to end and hasn't");
+    }
+
+    fn end_request(&mut self, id: SequenceId, reason: FinishReason) {
+        self.clients.get_mut(id).expect("it is alive").asked = Some(reason);
+        let now = self.tell();
+        assert!(self.engine.finish(id, reason, now), "{id:?} is alive");
+        assert!(!self.engine.finish(id, reason, now), "{id:?} has ended");
+        self.clients.reached.ended_in_flight += u64::from(self.out.is_some());
+    }
+
+    /// Hands out what the engine has to tell, as the host's thread does.
+    pub(super) fn drain(&mut self) {
+        loop {
+            let mut events = std::mem::take(&mut self.events);
+            self.engine.drain_events(&mut events);
+            let none = events.is_empty();
+            for event in events.drain(..) {
+                self.hear(&event);
+            }
+            self.events = events;
+            drop(self.engine.take_retired());
+            let lagging = std::mem::take(&mut self.clients.lagging);
+            if none && lagging.is_empty() {
+                return;
+            }
+            for id in lagging {
+                if self.clients.get(id).is_some() {
+                    self.end_request(id, FinishReason::Cancelled);
+                }
+            }
+        }
+    }
+
+    fn hear(&mut self, event: &Event) {
+        self.clients.hear(event);
+        self.patience.hear(event);
+        let reached = &mut self.clients.reached;
+        match event {
+            Event::PolicyFault(fault) => {
+                reached.policy_faults += 1;
+                reached.starvation_faults += u64::from(fault.fault.kind == FaultKind::Starvation);
+                self.clients.note(fault.step ^ (fault.fault.kind as u64) << 60);
+            }
+            Event::PolicyChanged { kind, to, change, step, .. } => {
+                reached.changes[*change as usize] += 1;
+                if *kind == PolicyKind::Scheduler {
+                    self.aided = *to == "builtin-fcfs" && matches!(change, Change::Fault | Change::Verdict);
+                }
+                self.clients.note(*step ^ (*change as u64) << 58);
+            }
+            Event::Shadow { .. } => reached.shadows += 1,
+            _ => {}
+        }
+    }
+}
