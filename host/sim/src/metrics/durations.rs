@@ -1,0 +1,73 @@
+//! Distributions of durations: histograms with three digits, so that they take the same memory whatever there is.
+
+use hdrhistogram::Histogram;
+use infer_core::ids::Micros;
+use serde::Serialize;
+
+use super::count;
+
+/// A distribution of durations in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[allow(missing_docs, reason = "named by what they are")]
+pub struct Durations {
+    pub mean: f64,
+    pub p50: f64,
+    pub p95: f64,
+    pub p99: f64,
+    pub max: f64,
+}
+
+/// Durations as they were measured, summed up as a run's are.
+#[derive(Debug)]
+pub struct Measured(Histogram<u64>);
+
+impl Default for Measured {
+    fn default() -> Self {
+        Self(histogram())
+    }
+}
+
+impl Measured {
+    /// One more.
+    pub fn add(&mut self, duration: Micros) {
+        record(&mut self.0, duration);
+    }
+
+    /// All of them.
+    pub fn durations(&self) -> Durations {
+        durations(&self.0)
+    }
+}
+
+pub(super) fn histogram() -> Histogram<u64> {
+    // Up to a day of microseconds.
+    Histogram::new_with_bounds(1, 86_400_000_000, 3).expect("the bounds are valid")
+}
+
+pub(super) fn record(histogram: &mut Histogram<u64>, duration: Micros) {
+    histogram.saturating_record(duration.0.max(1));
+}
+
+pub(super) fn durations(histogram: &Histogram<u64>) -> Durations {
+    if histogram.is_empty() {
+        return Durations::default();
+    }
+    let at = |quantile| millis(Micros(histogram.value_at_quantile(quantile)));
+    Durations {
+        mean: histogram.mean() / 1_000.0,
+        p50: at(0.5),
+        p95: at(0.95),
+        p99: at(0.99),
+        max: millis(Micros(histogram.max())),
+    }
+}
+
+/// At 0, 1, .. 100 percent.
+pub(super) fn quantiles(histogram: &Histogram<u64>) -> Vec<f64> {
+    let at = |percent| millis(Micros(histogram.value_at_quantile(f64::from(percent) / 100.0)));
+    (0..=100).map(at).collect()
+}
+
+pub(super) fn millis(duration: Micros) -> f64 {
+    count(duration.0) / 1_000.0
+}
