@@ -30,6 +30,7 @@ mod runtime;
 mod self_test;
 mod stats;
 mod text;
+mod ticker;
 mod usage;
 mod world;
 

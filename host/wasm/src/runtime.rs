@@ -14,11 +14,12 @@ use wasmtime::component::{HasSelf, InstancePre, Linker};
 use wasmtime::{Config, Engine, Store};
 
 use crate::bindings::scheduler::infer::policy::{host, types};
-use crate::deadline::{Deadline, Running, Ticker};
+use crate::deadline::Deadline;
 use crate::error::LoadError;
 use crate::limits::Limits;
 use crate::loader::LoaderConfig;
 use crate::log::GuestLog;
+use crate::ticker::{Running, Ticker};
 use crate::usage::{Peaks, Usage};
 
 /// Bytes that one answer or one log line may hold once it is lifted: a plan of a million rows.

@@ -19,9 +19,17 @@ pub fn test() -> Result<(), String> {
         tests.env("INFER_ZIG", zig);
     }
     run(&mut tests)?;
+    interleave()?;
     wasm_tests()?;
     eprintln!("All checks passed.");
     Ok(())
+}
+
+/// How threads meet, in every order: a workspace of its own.
+fn interleave() -> Result<(), String> {
+    let manifest = root().join("tests").join("interleave").join("Cargo.toml");
+    let mut tests = cargo(&["test", "--manifest-path"]);
+    run(tests.arg(manifest).arg("--target-dir").arg(target_dir().join("interleave")))
 }
 
 /// The policies' own unit tests, compiled to wasm32-wasip2 and run under wasmtime. Comes after the

@@ -4,8 +4,7 @@
 //! is kept here besides is what the engine doesn't need: places in the queue, and what operators see.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::SyncSender;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use infer_core::kv_events::KvBlock;
@@ -18,6 +17,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use super::clock::Clock;
 use super::command::{Command, EngineReport, KvListener, OtherOnTrial, Submission, SwapMode, Swapped};
 use super::gate::StepGate;
+use super::mailbox::Mail;
 use super::observer::Observer;
 use super::stream::{LiveRequest, NewRequest, RequestMeta, SubmitError};
 use crate::trace::{Happening, Tap};
@@ -35,7 +35,7 @@ pub struct EngineHandle {
 
 /// What handles and the engine thread share.
 pub(super) struct Shared {
-    pub(super) commands: SyncSender<Command>,
+    pub(super) mail: Mail<Command>,
     pub(super) clock: Clock,
     pub(super) tickets: Arc<Semaphore>,
     pub(super) max_waiting: u32,
@@ -43,7 +43,6 @@ pub(super) struct Shared {
     pub(super) refused_here: AtomicU64,
     pub(super) requests: Mutex<HashMap<u64, Arc<RequestMeta>>>,
     pub(super) live: watch::Sender<usize>,
-    pub(super) lost_command: AtomicBool,
     pub(super) alive: watch::Sender<bool>,
     pub(super) gate: StepGate,
     pub(super) observer: Observer,
@@ -102,14 +101,17 @@ impl EngineHandle {
             return Err(SubmitError::Refused(refusal));
         };
         let submitted = self.shared.clock.now();
+        // A client that goes away while it waits for the answer leaves a request that nobody can take back by its
+        // id. What is declared first is dropped last: the engine is told to look when the reader has gone.
+        let mut orphan = Orphan { engine: None };
         let (events, receiver) = mpsc::channel(self.shared.stream_events + 1);
         let (reply, answer) = oneshot::channel();
         let submission = Submission { request: new.request, sent: submitted, ticket, events, reply };
         self.send(Command::Submit(Box::new(submission))).map_err(|_| SubmitError::Stopped)?;
-        // A client that goes away right here leaves a request that nobody can take back by its id.
-        let mut orphan = Orphan { engine: Some(self) };
-        let id = answer.await.map_err(|_| SubmitError::Stopped)?.map_err(SubmitError::Refused)?;
+        orphan.engine = Some(self);
+        let answer = answer.await;
         orphan.engine = None;
+        let id = answer.map_err(|_| SubmitError::Stopped)?.map_err(SubmitError::Refused)?;
         self.shared.live.send_modify(|live| *live += 1);
         let meta = Arc::new(new.meta);
         lock(&self.shared.requests).insert(id.0, Arc::clone(&meta));
@@ -238,10 +240,8 @@ impl EngineHandle {
     pub(super) fn finish(&self, id: SequenceId, reason: FinishReason) {
         // The channel holds more than all live requests can send. Should it be full all the same,
         // the engine looks for requests without a reader by itself.
-        if self.shared.commands.try_send(Command::Finish(id, reason)).is_err() {
-            self.shared.lost_command.store(true, Ordering::Release);
-            // It may have emptied the channel and gone to sleep since; where this is lost too, it hasn't.
-            let _ = self.shared.commands.try_send(Command::Wake);
+        if self.shared.mail.say(Command::Finish(id, reason)).is_err() {
+            self.shared.mail.look_around(Command::Wake);
         }
     }
 
@@ -257,7 +257,7 @@ impl EngineHandle {
     }
 
     fn send(&self, command: Command) -> Result<(), EngineStopped> {
-        self.shared.commands.try_send(command).map_err(|_| EngineStopped)
+        self.shared.mail.say(command).map_err(|_| EngineStopped)
     }
 }
 
@@ -269,8 +269,7 @@ struct Orphan<'a> {
 impl Drop for Orphan<'_> {
     fn drop(&mut self) {
         if let Some(engine) = self.engine {
-            engine.shared.lost_command.store(true, Ordering::Release);
-            let _ = engine.send(Command::Wake);
+            engine.shared.mail.look_around(Command::Wake);
         }
     }
 }

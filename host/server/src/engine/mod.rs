@@ -8,6 +8,7 @@ mod clock;
 mod command;
 mod gate;
 mod handle;
+mod mailbox;
 mod observer;
 mod quarantine;
 mod stream;

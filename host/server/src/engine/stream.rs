@@ -162,6 +162,8 @@ impl LiveRequest {
 
 impl Drop for LiveRequest {
     fn drop(&mut self) {
+        // Before the engine may look whether it has gone.
+        self.events.close();
         if !self.ended {
             self.engine.finish(self.id, FinishReason::Cancelled);
         }

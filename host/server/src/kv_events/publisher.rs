@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use infer_core::kv_events::KvEvent;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use zeromq::{PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqError, ZmqMessage};
 
 use super::wire::{Batch, encode};
@@ -36,6 +36,8 @@ pub struct Endpoints {
 pub struct KvSender {
     batches: mpsc::Sender<Vec<KvEvent>>,
     lost: Arc<AtomicBool>,
+    /// Wakes the publisher for what was lost: by then it may have read everything else.
+    wake: Arc<Notify>,
 }
 
 impl KvSender {
@@ -43,6 +45,7 @@ impl KvSender {
     pub fn send(&self, happened: Vec<KvEvent>) {
         if self.batches.try_send(happened).is_err() {
             self.lost.store(true, Ordering::Release);
+            self.wake.notify_one();
         }
     }
 }
@@ -51,6 +54,7 @@ impl KvSender {
 pub struct KvReceiver {
     batches: mpsc::Receiver<Vec<KvEvent>>,
     lost: Arc<AtomicBool>,
+    wake: Arc<Notify>,
 }
 
 /// Both ends.
@@ -58,7 +62,9 @@ pub fn channel() -> (KvSender, KvReceiver) {
     let (sender, batches) = mpsc::channel(CHANNEL);
     // Nobody has been told anything yet.
     let lost = Arc::new(AtomicBool::new(true));
-    (KvSender { batches: sender, lost: Arc::clone(&lost) }, KvReceiver { batches, lost })
+    let wake = Arc::new(Notify::new());
+    let sender = KvSender { batches: sender, lost: Arc::clone(&lost), wake: Arc::clone(&wake) };
+    (sender, KvReceiver { batches, lost, wake })
 }
 
 /// Sends batches to subscribers.
@@ -124,6 +130,7 @@ impl Publisher {
                     Some(_) => {}
                     None => return,
                 },
+                () = inbox.wake.notified() => {}
                 asked = replay => match asked {
                     Ok(asked) => self.send_again(asked).await,
                     Err(error) => tracing::debug!("a replay could not be read: {error}"),

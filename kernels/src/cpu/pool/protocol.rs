@@ -1,17 +1,20 @@
-//! Threads for the operations of a step. A step has hundreds of operations of a few microseconds, so waking a
-//! thread for each would eat what it brings: helpers look for the next job for a while before they sleep.
+//! Who does which piece of a job, and who wakes whom. Threads, atomics and waiting come from the parent module.
 //!
-//! Work is claimed in pieces, by whoever is there. A helper that another process keeps from running holds up
-//! only the piece that it claimed; the caller does the rest, then waits a bounded time and sleeps, which gives
-//! the helper this core. Nothing spins without a bound, between requests everybody sleeps.
+//! Where one thread writes `a` and reads `b` while another writes `b` and reads `a` (a job and who sleeps; the
+//! last piece and whether the caller sleeps), a sequentially consistent fence stands between the two on either
+//! side, so that at least one sees what the other wrote. Fences rather than sequentially consistent accesses,
+//! because the model checker (`tests/interleave`) knows these exactly.
 
 use std::any::Any;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{JoinHandle, Thread};
-use std::time::{Duration, Instant};
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use super::world::{
+    Arc, AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Builder, JoinHandle, Mutex, Ordering, Thread,
+    current, fence, park, spin,
+};
 
 /// How long a helper looks for the next job before it sleeps: longer than what lies between two operations
 /// of a step and between the steps of one request.
@@ -20,7 +23,7 @@ const HELPER_SPIN: Duration = Duration::from_micros(60);
 const CALLER_SPIN: Duration = Duration::from_micros(30);
 
 /// Helper threads. One caller at a time; a caller's job ends before the next begins.
-pub(super) struct Pool {
+pub(in super::super) struct Pool {
     shared: Arc<Shared>,
     helpers: Vec<JoinHandle<()>>,
 }
@@ -52,7 +55,7 @@ type Run = unsafe fn(*const (), Range<usize>);
 
 impl Pool {
     /// With `helpers` threads beside the caller's.
-    pub(super) fn new(helpers: usize) -> std::io::Result<Self> {
+    pub(in super::super) fn new(helpers: usize) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             ticket: Line(AtomicU64::new(0)),
             done: Line(AtomicUsize::new(0)),
@@ -69,20 +72,26 @@ impl Pool {
         let mut pool = Self { shared, helpers: Vec::with_capacity(helpers) };
         for i in 0..helpers {
             let shared = Arc::clone(&pool.shared);
-            let thread = std::thread::Builder::new().name(format!("infer-kernel-{i}"));
+            let thread = Builder::new().name(format!("infer-kernel-{i}"));
             pool.helpers.push(thread.spawn(move || shared.help())?);
         }
         Ok(pool)
     }
 
     /// Threads, the caller's included.
-    pub(super) fn threads(&self) -> usize {
+    pub(in super::super) fn threads(&self) -> usize {
         self.shared.threads
+    }
+
+    /// Helpers that sleep, or are about to.
+    #[cfg(test)]
+    pub(in super::super) fn sleepers(&self) -> usize {
+        self.shared.asleep.load(Ordering::Relaxed)
     }
 
     /// Calls `work` with ranges that together are `0..items`, and returns when all are done. A panic of any
     /// range goes on here, after the others. Must not be called by two threads at once, nor from `work`.
-    pub(super) fn run<F: Fn(Range<usize>) + Sync>(&mut self, items: usize, work: &F) {
+    pub(in super::super) fn run<F: Fn(Range<usize>) + Sync>(&mut self, items: usize, work: &F) {
         unsafe fn call<F: Fn(Range<usize>)>(work: *const (), range: Range<usize>) {
             // SAFETY: `data` is the `work` of `run`, which outlives the job.
             unsafe { (*work.cast::<F>())(range) }
@@ -97,8 +106,10 @@ impl Pool {
         shared.data.store(std::ptr::from_ref(work).cast_mut().cast(), Ordering::Relaxed);
         shared.done.0.store(0, Ordering::Relaxed);
         let job = (shared.ticket.0.load(Ordering::Relaxed) >> 32).wrapping_add(1);
-        shared.ticket.0.store(job << 32 | items as u64, Ordering::SeqCst);
-        if shared.asleep.load(Ordering::SeqCst) > 0 {
+        shared.ticket.0.store(job << 32 | items as u64, Ordering::Release);
+        // Who isn't seen to sleep sees the job.
+        fence(Ordering::SeqCst);
+        if shared.asleep.load(Ordering::Relaxed) > 0 {
             self.helpers.iter().for_each(|helper| helper.thread().unpark());
         }
         shared.drain();
@@ -112,7 +123,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::SeqCst);
+        self.shared.stop.store(true, Ordering::Release);
         for helper in self.helpers.drain(..) {
             helper.thread().unpark();
             // A helper catches what its work throws; it has nothing to say.
@@ -126,20 +137,21 @@ impl Shared {
         loop {
             self.drain();
             if !spin(HELPER_SPIN, || self.wanted()) {
-                self.asleep.fetch_add(1, Ordering::SeqCst);
+                self.asleep.fetch_add(1, Ordering::Relaxed);
+                fence(Ordering::SeqCst);
                 while !self.wanted() {
-                    std::thread::park();
+                    park();
                 }
-                self.asleep.fetch_sub(1, Ordering::SeqCst);
+                self.asleep.fetch_sub(1, Ordering::Relaxed);
             }
-            if self.stop.load(Ordering::SeqCst) {
+            if self.stop.load(Ordering::Acquire) {
                 return;
             }
         }
     }
 
     fn wanted(&self) -> bool {
-        self.ticket.0.load(Ordering::SeqCst) as u32 > 0 || self.stop.load(Ordering::SeqCst)
+        self.ticket.0.load(Ordering::Relaxed) as u32 > 0 || self.stop.load(Ordering::Relaxed)
     }
 
     /// Claims and runs pieces until none are left.
@@ -176,8 +188,13 @@ impl Shared {
             if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
                 self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
             }
-            let done = self.done.0.fetch_add(piece, Ordering::SeqCst) + piece;
-            if done == items && self.caller_asleep.load(Ordering::SeqCst) {
+            let done = self.done.0.fetch_add(piece, Ordering::AcqRel) + piece;
+            if done < items {
+                continue;
+            }
+            // A caller that isn't seen to sleep sees that all is done.
+            fence(Ordering::SeqCst);
+            if self.caller_asleep.load(Ordering::Relaxed) {
                 let caller = self.caller.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some(caller) = &*caller {
                     caller.unpark();
@@ -187,83 +204,16 @@ impl Shared {
     }
 
     fn wait(&self, items: usize) {
-        let done = || self.done.0.load(Ordering::SeqCst) == items;
+        let done = || self.done.0.load(Ordering::Acquire) == items;
         if spin(CALLER_SPIN, done) {
             return;
         }
-        let me = std::thread::current();
-        *self.caller.lock().unwrap_or_else(PoisonError::into_inner) = Some(me);
-        self.caller_asleep.store(true, Ordering::SeqCst);
+        *self.caller.lock().unwrap_or_else(PoisonError::into_inner) = Some(current());
+        self.caller_asleep.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
         while !done() {
-            std::thread::park();
+            park();
         }
-        self.caller_asleep.store(false, Ordering::SeqCst);
-    }
-}
-
-/// Looks until `found`, but not much longer than `limit`. Returns whether it was found.
-fn spin(limit: Duration, found: impl Fn() -> bool) -> bool {
-    let mut end = None;
-    loop {
-        for _ in 0..32 {
-            if found() {
-                return true;
-            }
-            std::hint::spin_loop();
-        }
-        let now = Instant::now();
-        if now > *end.get_or_insert(now + limit) {
-            return found();
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_item_is_done_exactly_once_in_job_after_job() {
-        for helpers in [0, 1, 3] {
-            let mut pool = Pool::new(helpers).unwrap();
-            for items in (0..200).chain([5_000, 1]) {
-                let counts: Vec<AtomicUsize> = (0..items).map(|_| AtomicUsize::new(0)).collect();
-                pool.run(items, &|range: Range<usize>| {
-                    range.for_each(|i| _ = counts[i].fetch_add(1, Ordering::Relaxed));
-                });
-                assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1), "{items} items");
-            }
-        }
-    }
-
-    #[test]
-    fn helpers_that_slept_and_callers_that_wait_are_woken() {
-        let mut pool = Pool::new(1).unwrap();
-        let barrier = std::sync::Barrier::new(2);
-        for _ in 0..20 {
-            while pool.shared.asleep.load(Ordering::SeqCst) == 0 {
-                std::thread::yield_now();
-            }
-            // Two items that only two threads can finish.
-            pool.run(2, &|range: Range<usize>| range.for_each(|_| _ = barrier.wait()));
-        }
-    }
-
-    #[test]
-    fn a_panic_reaches_the_caller_after_all_other_items_and_the_pool_lives_on() {
-        let mut pool = Pool::new(2).unwrap();
-        let done = AtomicUsize::new(0);
-        let outcome = catch_unwind(AssertUnwindSafe(|| {
-            pool.run(100, &|range: Range<usize>| {
-                for i in range {
-                    assert_ne!(i, 99, "the last item");
-                    done.fetch_add(1, Ordering::Relaxed);
-                }
-            });
-        }));
-        assert!(outcome.is_err());
-        assert_eq!(done.load(Ordering::Relaxed), 99);
-        pool.run(1, &|_: Range<usize>| _ = done.fetch_add(1, Ordering::Relaxed));
-        assert_eq!(done.load(Ordering::Relaxed), 100);
+        self.caller_asleep.store(false, Ordering::Relaxed);
     }
 }

@@ -1,0 +1,26 @@
+//! The thread that advances an engine's epoch. One per loader: it ticks every millisecond while some call is
+//! running and sleeps otherwise.
+
+mod protocol;
+
+pub(crate) use protocol::{Running, Ticker};
+
+/// What the protocol is made of. `tests/interleave` gives it another one.
+mod world {
+    pub use std::sync::Arc;
+    pub use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+    pub use std::thread::{Builder, JoinHandle, park};
+    use std::time::Duration;
+
+    /// What ticks.
+    pub type Epoch = wasmtime::Engine;
+
+    /// Ticks without a call after which the thread sleeps until the next one.
+    pub const IDLE_TICKS: u32 = 100;
+
+    /// Waits for the next tick.
+    pub fn tick(epoch: &Epoch) {
+        std::thread::sleep(Duration::from_millis(1));
+        epoch.increment_epoch();
+    }
+}

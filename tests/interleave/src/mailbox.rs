@@ -1,0 +1,62 @@
+//! Words for the engine thread, in a box that may be full.
+
+use protocol::{Mail, mailbox};
+use world::{Arc, AtomicBool, Ordering};
+
+#[path = "../../../host/server/src/engine/mailbox/protocol.rs"]
+#[allow(dead_code, unreachable_pub, reason = "its own crate uses more of it, and in other places")]
+mod protocol;
+
+use crate::world;
+
+/// What clients say.
+enum Word {
+    Gone(usize),
+    Wake,
+}
+
+/// Goes away, and says so.
+fn leave(gone: &AtomicBool, mail: &Mail<Word>, who: usize) {
+    gone.store(true, Ordering::Release);
+    if mail.say(Word::Gone(who)).is_err() {
+        mail.look_around(Word::Wake);
+    }
+}
+
+/// Two clients go away, and there is room for one word: the thread finds out about both and doesn't sleep for ever.
+#[test]
+fn nobody_goes_away_unnoticed() {
+    world::check(3, || {
+        let clients = Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
+        let (mail, inbox) = mailbox(1);
+        let mail = Arc::new(mail);
+        let (theirs, their_mail) = (Arc::clone(&clients), Arc::clone(&mail));
+        let thread = world::spawn(move || leave(&theirs[0], &their_mail, 0));
+        let (theirs, their_mail) = (Arc::clone(&clients), Arc::clone(&mail));
+        let other = world::spawn(move || leave(&theirs[1], &their_mail, 1));
+        // As the engine's thread does.
+        let mut noticed = [false; 2];
+        let hear = |word: Word, noticed: &mut [bool; 2]| {
+            if let Word::Gone(who) = word {
+                noticed[who] = true;
+            }
+        };
+        loop {
+            while let Ok(word) = inbox.try_next() {
+                hear(word, &mut noticed);
+            }
+            if inbox.must_look() {
+                for (noticed, gone) in noticed.iter_mut().zip(clients.iter()) {
+                    *noticed |= gone.load(Ordering::Acquire);
+                }
+            }
+            if noticed == [true; 2] {
+                break;
+            }
+            let word = inbox.sleep(None).expect("nobody hangs up");
+            hear(word, &mut noticed);
+        }
+        thread.join().unwrap();
+        other.join().unwrap();
+    });
+}

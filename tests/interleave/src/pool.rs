@@ -1,0 +1,54 @@
+//! The kernels' pool: a job, the helpers that sleep, the caller that waits.
+
+use std::ops::Range;
+
+use crate::world;
+use world::{AtomicUsize, Condvar, Mutex, Ordering, check};
+
+use protocol::Pool;
+
+#[path = "../../../kernels/src/cpu/pool/protocol.rs"]
+#[allow(dead_code, unreachable_pub, reason = "its own crate uses more of it, and in other places")]
+mod protocol;
+
+fn counted(pool: &mut Pool, items: usize) {
+    let counts: Vec<AtomicUsize> = (0..items).map(|_| AtomicUsize::new(0)).collect();
+    // Relaxed: that the caller sees them is for the pool to bring about.
+    pool.run(items, &|range: Range<usize>| range.for_each(|i| _ = counts[i].fetch_add(1, Ordering::Relaxed)));
+    assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1), "each item is done once");
+}
+
+#[test]
+fn the_caller_is_woken_and_sees_what_was_done() {
+    check(3, || {
+        let mut pool = Pool::new(1).unwrap();
+        counted(&mut pool, 2);
+        counted(&mut pool, 1);
+    });
+}
+
+#[test]
+fn three_threads_share_a_job() {
+    check(1, || counted(&mut Pool::new(2).unwrap(), 3));
+}
+
+#[test]
+fn a_helper_that_sleeps_is_woken() {
+    check(3, || {
+        let mut pool = Pool::new(1).unwrap();
+        for _ in 0..2 {
+            let (arrived, all) = (Mutex::new(0), Condvar::new());
+            // Two items that only two threads can finish.
+            pool.run(2, &|range: Range<usize>| {
+                range.for_each(|_| {
+                    let mut arrived = arrived.lock().unwrap();
+                    *arrived += 1;
+                    all.notify_all();
+                    while *arrived < 2 {
+                        arrived = all.wait(arrived).unwrap();
+                    }
+                });
+            });
+        }
+    });
+}

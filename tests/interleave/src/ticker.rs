@@ -1,0 +1,40 @@
+//! The thread that ticks while policies are called.
+
+use protocol::Ticker;
+use world::{Arc, AtomicUsize, Ordering};
+
+#[path = "../../../host/wasm/src/ticker/protocol.rs"]
+#[allow(dead_code, unreachable_pub, reason = "its own crate uses more of it, and in other places")]
+mod protocol;
+
+mod world {
+    pub use crate::world::{
+        Arc, AtomicBool, AtomicUsize, Builder, JoinHandle, Ordering, check, fence, park, yield_now,
+    };
+
+    /// Counts ticks.
+    pub type Epoch = Arc<AtomicUsize>;
+
+    /// As few as there can be.
+    pub const IDLE_TICKS: u32 = 1;
+
+    pub fn tick(epoch: &Epoch) {
+        epoch.fetch_add(1, Ordering::Relaxed);
+        yield_now();
+    }
+}
+
+#[test]
+fn a_call_is_ticked_for_though_the_thread_was_going_to_sleep() {
+    world::check(2, || {
+        let epoch = Arc::new(AtomicUsize::new(0));
+        let ticker = Ticker::start(Arc::clone(&epoch)).unwrap();
+        for _ in 0..2 {
+            let _running = ticker.enter();
+            let before = epoch.load(Ordering::Relaxed);
+            while epoch.load(Ordering::Relaxed) == before {
+                world::yield_now();
+            }
+        }
+    });
+}
