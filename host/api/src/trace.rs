@@ -32,6 +32,8 @@ pub enum Line {
     Step(Step),
     /// The scheduler was asked.
     Decision(Box<Decision>),
+    /// The admission or the prefix-cache policy was asked.
+    Asked(Box<Asked>),
     /// A policy came into force.
     Policy(Policy),
     /// Lines are missing here: the recording's reader was too slow.
@@ -225,6 +227,25 @@ pub struct Decision {
     pub view: serde_json::Value,
     /// What it planned.
     pub plan: Plan,
+}
+
+/// A question to the admission or the prefix-cache policy and its answer. Layouts are those of fault files.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Asked {
+    /// `admission` or `prefix-cache`.
+    pub kind: String,
+    /// As in `Decision`; of a list of admission policies all of them, joined by `+`.
+    pub sha256: String,
+    /// As in `Decision`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+    /// Blocks that a prefix cache knew besides, where its state is given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub knew: Option<serde_json::Value>,
+    /// The function, and what it was shown.
+    pub question: serde_json::Value,
+    /// What it answered.
+    pub answer: serde_json::Value,
 }
 
 /// A plan as it was given.

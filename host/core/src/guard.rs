@@ -240,9 +240,10 @@ impl<P: Policy + ?Sized> Slot<P> {
         }
     }
 
-    /// What `save_state` kept last.
-    pub fn saved_state(&self) -> &[u8] {
-        self.current.as_ref().map_or(&[], |t| &t.state)
+    /// The state of the policy in force; empty where it has none, or can't export it.
+    pub fn state_now(&mut self, cx: &mut Context<'_>) -> Vec<u8> {
+        self.save_state(cx);
+        self.current.as_ref().map_or_else(Vec::new, |t| t.state.clone())
     }
 
     /// Puts `policy` in force. Returns whether it took the outgoing one's state over, and who is not

@@ -6,7 +6,9 @@ use super::{Context, Engine, HELD_INTERVAL, context};
 use crate::event::Event;
 use crate::ids::{Micros, SequenceId};
 use crate::kv::HitState;
-use crate::policy::{AdmissionRequest, FaultKind, FaultView, Load, PolicyFault, Verdict};
+use crate::policy::{
+    AdmissionPolicy, AdmissionRequest, Answer, FaultKind, FaultView, Load, PolicyFault, PolicyKind, Verdict,
+};
 use crate::request::{Refusal, RefusalReason, Request, SequenceState, Usage};
 use crate::sequence::{SeqIx, Sequence};
 use crate::snapshot::Counters;
@@ -180,9 +182,16 @@ impl Engine {
 
     fn ask_admission(&mut self, ix: SeqIx, now: Micros) -> Verdict {
         let (request, load) = self.show_admission(ix, now);
+        self.note_state(PolicyKind::Admission, now);
         let mut cx = context!(self, now);
-        let verdict =
-            self.admission.ask(&mut cx, |p| p.admit(&request, &load), || FaultView::Admit(request, load));
+        let decisions = &mut self.decisions;
+        let view = || FaultView::Admit(request, load);
+        let question = |p: &mut (dyn AdmissionPolicy + 'static)| {
+            let verdict = p.admit(&request, &load)?;
+            decisions.note(PolicyKind::Admission, p.info(), view, || Answer::Verdict(verdict.clone()));
+            Ok(verdict)
+        };
+        let verdict = self.admission.ask(&mut cx, question, view);
         self.shadow_admit(&request, &load, &verdict, now);
         match verdict {
             Verdict::Refuse(mut refusal) => {

@@ -5,7 +5,9 @@ use super::{Context, Engine, context};
 use crate::guard::{Compared, Renewal};
 use crate::ids::{BlockId, Micros};
 use crate::kv::{Blocks, Continuity, Keep};
-use crate::policy::{CacheEvents, Ended, FaultKind, FaultView, Hit, PolicyFault, PrefixCachePolicy};
+use crate::policy::{
+    Answer, CacheEvents, Ended, FaultKind, FaultView, Hit, PolicyFault, PolicyKind, PrefixCachePolicy,
+};
 use crate::sequence::SeqIx;
 use crate::trial::DivergenceKind;
 
@@ -63,18 +65,25 @@ impl Engine {
             cached_tokens: cached,
             same_session: matches!(self.kv.continuity(sequence), Continuity::Shares(_)),
         };
+        self.note_state(PolicyKind::PrefixCache, now);
         let mut cx = context!(self, now);
-        let question = |p: &mut (dyn PrefixCachePolicy + 'static)| {
-            let reuse = p.reuse(&hit)?;
+        let decisions = &mut self.decisions;
+        let allowed = |reuse: u32| {
             if reuse > cached {
                 let message = format!("it reuses {reuse} tokens of {cached} that are cached");
                 return Err(PolicyFault::new(FaultKind::InvalidDecision, message));
             }
             Ok(reuse)
         };
+        let question = |p: &mut (dyn PrefixCachePolicy + 'static)| {
+            let reuse = p.reuse(&hit)?;
+            let view = || FaultView::Reuse(hit);
+            decisions.note(PolicyKind::PrefixCache, p.info(), view, || Answer::Reuse(reuse));
+            allowed(reuse)
+        };
         let answer = self.prefix.ask(&mut cx, question, || FaultView::Reuse(hit));
         let compared = |p: &mut (dyn PrefixCachePolicy + 'static)| {
-            let shadow = question(p)?;
+            let shadow = p.reuse(&hit).and_then(allowed)?;
             Ok(Compared::of(DivergenceKind::Reuse, &answer, &shadow, |tokens| {
                 format!("reuses {tokens} of {cached} cached tokens for sequence {}", hit.id.0)
             }))
@@ -101,8 +110,16 @@ impl Engine {
             reused_tokens: sequence.reused,
             memory: self.kv.blocks.memory(),
         };
+        self.note_state(PolicyKind::PrefixCache, now);
         let mut cx = context!(self, now);
-        let retention = self.prefix.ask(&mut cx, |p| p.retain(&ended), || FaultView::Retain(ended));
+        let decisions = &mut self.decisions;
+        let view = || FaultView::Retain(ended);
+        let question = |p: &mut (dyn PrefixCachePolicy + 'static)| {
+            let retention = p.retain(&ended)?;
+            decisions.note(PolicyKind::PrefixCache, p.info(), view, || Answer::Retention(retention));
+            Ok(retention)
+        };
+        let retention = self.prefix.ask(&mut cx, question, view);
         let compared = |p: &mut (dyn PrefixCachePolicy + 'static)| {
             let shadow = p.retain(&ended)?;
             // Keeping more than there is keeps everything.
@@ -121,6 +138,7 @@ impl Engine {
     pub(super) fn flush_cache_events(&mut self, now: Micros) {
         let mut cx = context!(self, now);
         self.prefix.mend(&mut cx);
+        self.note_state(PolicyKind::PrefixCache, now);
         let mut events = std::mem::take(&mut self.kv.blocks.events);
         self.feed_others(&events, now);
         let for_shadow = self.events_for_shadow(&events, now);
@@ -135,12 +153,14 @@ impl Engine {
         if !events.is_empty() {
             events.memory = self.kv.blocks.memory();
             let mut cx = context!(self, now);
-            let blocks = &self.kv.blocks;
-            names = self.prefix.ask(
-                &mut cx,
-                |p| p.observe_all(&events).and_then(|names| only_idle(blocks, names)),
-                || FaultView::Observe(Box::new(events.clone())),
-            );
+            let (blocks, decisions) = (&self.kv.blocks, &mut self.decisions);
+            let view = || FaultView::Observe(Box::new(events.clone()));
+            let question = |p: &mut (dyn PrefixCachePolicy + 'static)| {
+                let names = p.observe_all(&events)?;
+                decisions.note(PolicyKind::PrefixCache, p.info(), view, || Answer::Blocks(names.clone()));
+                only_idle(blocks, names)
+            };
+            names = self.prefix.ask(&mut cx, question, view);
         }
         if self.prefix.has_shadow() {
             let same = !renewed && for_shadow.is_none();
@@ -230,7 +250,9 @@ impl Engine {
         self.feed.priming = Some(CacheEvents::default());
         self.feed.priming_from = self.kv.blocks.events.len();
         self.feed.priming_overflowed = false;
-        CacheEvents { memory: self.kv.blocks.memory(), ..self.kv.blocks.idle_events(now) }
+        let cached = CacheEvents { memory: self.kv.blocks.memory(), ..self.kv.blocks.idle_events(now) };
+        self.decisions.note_priming(&cached);
+        cached
     }
 
     /// Drops cached blocks until `want` are free: those the policy names first, then the least
@@ -249,13 +271,16 @@ impl Engine {
         let before = self.kv.blocks.free();
         if before < want {
             let need = want - before;
+            self.note_state(PolicyKind::PrefixCache, now);
             let mut cx = context!(self, now);
-            let blocks = &self.kv.blocks;
-            let names = self.prefix.ask(
-                &mut cx,
-                |p| p.evict(now, need).and_then(|names| only_idle(blocks, names)),
-                || FaultView::Evict { now, need },
-            );
+            let (blocks, decisions) = (&self.kv.blocks, &mut self.decisions);
+            let view = || FaultView::Evict { now, need };
+            let question = |p: &mut (dyn PrefixCachePolicy + 'static)| {
+                let names = p.evict(now, need)?;
+                decisions.note(PolicyKind::PrefixCache, p.info(), view, || Answer::Blocks(names.clone()));
+                only_idle(blocks, names)
+            };
+            let names = self.prefix.ask(&mut cx, question, view);
             let compared = |p: &mut (dyn PrefixCachePolicy + 'static)| {
                 let shadow = p.evict(now, need).and_then(|names| only_idle(blocks, names))?;
                 let [live, shadow] = [&names, &shadow].map(|names| first(names, need));

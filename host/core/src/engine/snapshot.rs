@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use super::{Context, Engine, context};
 use crate::guard::Compared;
 use crate::ids::{BlockId, Micros, SequenceId};
-use crate::policy::{AdmissionPolicy, FaultView, Pressure};
+use crate::policy::{AdmissionPolicy, Answer, FaultView, PolicyKind, Pressure};
 use crate::request::SequenceState;
 use crate::sequence::SeqIx;
 use crate::snapshot::{BlockSnapshot, MemoryCounts, QueueCounts, RequestSnapshot, Snapshot};
@@ -58,8 +58,16 @@ impl Engine {
 
     fn measure(&mut self, now: Micros) -> Pressure {
         let load = self.total_load(now);
+        self.note_state(PolicyKind::Admission, now);
         let mut cx = context!(self, now);
-        let pressure = self.admission.ask(&mut cx, |p| p.measure(&load), || FaultView::Measure(load));
+        let decisions = &mut self.decisions;
+        let view = || FaultView::Measure(load);
+        let question = |p: &mut (dyn AdmissionPolicy + 'static)| {
+            let pressure = p.measure(&load)?;
+            decisions.note(PolicyKind::Admission, p.info(), view, || Answer::Pressure(pressure));
+            Ok(pressure)
+        };
+        let pressure = self.admission.ask(&mut cx, question, view);
         let told = |p: &mut (dyn AdmissionPolicy + 'static)| p.measure(&load).map(|_| Compared::Told);
         self.admission.ask_shadow(&mut cx, told, || FaultView::Measure(load));
         pressure

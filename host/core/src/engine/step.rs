@@ -1,10 +1,15 @@
 //! `begin_step`: view, plan, verification, reservation, batch.
 
+use std::sync::Arc;
+
+use super::decisions::Decisions;
 use super::{Context, Engine, InFlight, context};
 use crate::batch::Batch;
 use crate::event::FailureCause;
 use crate::ids::Micros;
-use crate::policy::{FaultKind, FaultView, PolicyFault, SchedulerPolicy};
+use crate::policy::{
+    Answer, FaultKind, FaultView, Plan, PolicyFault, PolicyInfo, PolicyKind, SchedulerPolicy, StepView,
+};
 use crate::sequence::SeqIx;
 use crate::verify::VerifiedPlan;
 use crate::watchdog::Mark;
@@ -100,7 +105,7 @@ impl Engine {
             self.next_export = self.view.number + EXPORT_EVERY;
             self.save_states(now);
         }
-        self.note_scheduler_state(now);
+        self.note_state(PolicyKind::Scheduler, now);
         let mut cx = context!(self, now);
         let (view, verifier, decisions) = (&self.view, &mut self.verifier, &mut self.decisions);
         let (slab, kv) = (&self.slab, &self.kv);
@@ -109,7 +114,7 @@ impl Engine {
             &mut cx,
             |p| {
                 let plan = p.schedule(view)?;
-                decisions.note(p.info(), view, &plan);
+                note_plan(decisions, p.info(), view, &plan);
                 verifier.verify(&plan, &view.limits, running, slab, kv)
             },
             || FaultView::Schedule(Box::new(view.clone())),
@@ -126,7 +131,7 @@ impl Engine {
         let running = self.running.ix.len() as u32;
         let question = |p: &mut (dyn SchedulerPolicy + 'static)| {
             let plan = p.schedule(view)?;
-            decisions.note(p.info(), view, &plan);
+            note_plan(decisions, p.info(), view, &plan);
             verifier.verify(&plan, &view.limits, running, slab, kv)
         };
         self.scheduler.ask_builtin(question);
@@ -214,4 +219,9 @@ impl Engine {
         let need = self.kv.blocks_for(sequence.tokens.len() as u32) - reused + self.kv.idle_blocks(sequence);
         need <= available
     }
+}
+
+fn note_plan(decisions: &mut Decisions, policy: Arc<PolicyInfo>, view: &StepView, plan: &Plan) {
+    let question = || FaultView::Schedule(Box::new(view.clone()));
+    decisions.note(PolicyKind::Scheduler, policy, question, || Answer::Plan(plan.clone()));
 }

@@ -1,6 +1,7 @@
 //! The policy boundary: one trait per kind. The engine can't tell a native policy from a Wasm one.
 
 pub mod admission;
+mod answer;
 mod chain;
 pub mod prefix_cache;
 pub mod scheduler;
@@ -9,6 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use admission::{AdmissionPolicy, AdmissionRequest, Load, Pressure, Verdict};
+pub use answer::Answer;
 pub use chain::Chain;
 pub use prefix_cache::{CacheEventKind, CacheEvents, Ended, Hit, PrefixCachePolicy, Retention};
 pub use scheduler::{Plan, SchedulerPolicy, SequenceColumns, StepView, TenantColumns};
@@ -232,7 +234,7 @@ pub struct Fault {
     pub removed: bool,
 }
 
-/// What a policy was shown when it failed.
+/// What a policy was asked, and shown.
 #[derive(Clone, Debug)]
 pub enum FaultView {
     /// `schedule`.

@@ -129,7 +129,7 @@ pub(super) enum Question {
 }
 
 impl Question {
-    fn of(view: &FaultView) -> Self {
+    pub fn of(view: &FaultView) -> Self {
         match view {
             FaultView::Schedule(step) => Self::Schedule(Box::new(step.to_json())),
             FaultView::Admit(request, load) => {
@@ -293,6 +293,30 @@ pub fn step_view_json(view: &StepView) -> Value {
 pub fn step_view_of_json(view: Value) -> Result<StepView, String> {
     let view: StepViewJson = serde_json::from_value(view).map_err(|error| format!("no view: {error}"))?;
     Ok(StepView::of_json(view))
+}
+
+/// A question as JSON.
+pub fn question_json(view: &FaultView) -> Value {
+    serde_json::to_value(Question::of(view)).expect("a question is JSON")
+}
+
+/// A question that was written as JSON. The columns of a view may be uneven.
+pub fn question_of_json(question: Value) -> Result<FaultView, String> {
+    let question: Question =
+        serde_json::from_value(question).map_err(|error| format!("no question: {error}"))?;
+    Ok(question.view())
+}
+
+/// What happened to cached blocks, as JSON.
+pub fn cache_events_json(events: &CacheEvents) -> Value {
+    serde_json::to_value(events.to_json()).expect("events are JSON")
+}
+
+/// What happened to cached blocks, from JSON.
+pub fn cache_events_of_json(events: Value) -> Result<CacheEvents, String> {
+    let events: CacheEventsJson =
+        serde_json::from_value(events).map_err(|error| format!("no events: {error}"))?;
+    Ok(CacheEvents::of_json(events))
 }
 
 mirror!(AdmissionRequest as AdmissionRequestJson {

@@ -12,7 +12,10 @@ mod recorder;
 mod replay;
 mod storage;
 
-pub use format::{step_view_json, step_view_of_json};
+pub use format::{
+    cache_events_json, cache_events_of_json, question_json, question_of_json, step_view_json,
+    step_view_of_json,
+};
 pub use library::{Component, Library, Loaded, Member};
 pub use recorder::FaultRecorder;
 pub use replay::{ReplayError, ReplayOptions, Replayed, replay};

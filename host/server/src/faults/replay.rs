@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use infer_core::policy::{AnyPolicy, FaultKind, FaultView, Policy, PolicyFault, PolicyKind, Verdict};
+use infer_core::policy::{Answer, AnyPolicy, FaultKind, FaultView, Policy, PolicyFault, PolicyKind, Verdict};
 use infer_wasm::{LoadError, PolicyLoader};
 use serde_json::Value;
 
@@ -180,47 +180,42 @@ fn cannot_show(fault: FaultKind, view: &FaultView) -> bool {
 
 /// The answer in short.
 fn ask(policy: &mut AnyPolicy, view: &FaultView) -> Result<String, PolicyFault> {
+    if let FaultView::Lifecycle = view {
+        let state = lifecycle(policy).export_state()?;
+        lifecycle(policy).restart()?;
+        return Ok(format!("exports {} bytes of state and restarts", state.len()));
+    }
     let mismatch = || PolicyFault::new(FaultKind::Setup, "the question is not one for this kind of policy");
-    match (policy, view) {
-        (AnyPolicy::Scheduler(p), FaultView::Schedule(step)) => {
-            let plan = p.schedule(step)?;
-            plan::check(step, &plan)?;
+    let answer = view.put_to(policy).ok_or_else(mismatch)??;
+    let invalid = |message: String| PolicyFault::new(FaultKind::InvalidDecision, message);
+    match (view, &answer) {
+        (FaultView::Schedule(step), Answer::Plan(plan)) => plan::check(step, plan)?,
+        (FaultView::Reuse(hit), &Answer::Reuse(reuse)) if reuse > hit.cached_tokens => {
+            let cached = hit.cached_tokens;
+            return Err(invalid(format!("it reuses {reuse} tokens of {cached} that are cached")));
+        }
+        _ => {}
+    }
+    Ok(in_short(&answer, view))
+}
+
+/// An answer in a few words.
+pub fn in_short(answer: &Answer, view: &FaultView) -> String {
+    match answer {
+        Answer::Plan(plan) => {
             let tokens: u64 = plan.tokens.iter().map(|&t| u64::from(t)).sum();
             let (run, preempt) = (plan.run.len(), plan.preempt.len());
-            Ok(format!("a plan of {run} sequences with {tokens} tokens, preempting {preempt}"))
+            format!("a plan of {run} sequences with {tokens} tokens, preempting {preempt}")
         }
-        (AnyPolicy::Admission(p), FaultView::Admit(request, load)) => Ok(match p.admit(request, load)? {
-            Verdict::Admit => "admits".to_owned(),
-            Verdict::Wait => "holds".to_owned(),
-            Verdict::Refuse(refusal) => format!("refuses: {}", refusal.message),
-        }),
-        (AnyPolicy::Admission(p), FaultView::Measure(load)) => {
-            let pressure = p.measure(load)?;
-            Ok(format!("pressure {:.3}", f64::from(pressure.level_permille) / 1e3))
+        Answer::Verdict(Verdict::Admit) => "admits".to_owned(),
+        Answer::Verdict(Verdict::Wait) => "holds".to_owned(),
+        Answer::Verdict(Verdict::Refuse(refusal)) => format!("refuses: {}", refusal.message),
+        Answer::Pressure(pressure) => format!("pressure {:.3}", f64::from(pressure.level_permille) / 1e3),
+        Answer::Reuse(tokens) => format!("reuses {tokens} cached tokens"),
+        Answer::Retention(kept) => format!("keeps {} tokens for {} ms", kept.keep_tokens, kept.ttl.0 / 1_000),
+        Answer::Blocks(blocks) => {
+            let why = if let FaultView::Evict { .. } = view { "evict" } else { "drop" };
+            format!("names {} blocks to {why}", blocks.len())
         }
-        (AnyPolicy::PrefixCache(p), FaultView::Reuse(hit)) => {
-            let (reuse, cached) = (p.reuse(hit)?, hit.cached_tokens);
-            if reuse > cached {
-                let message = format!("it reuses {reuse} tokens of {cached} that are cached");
-                return Err(PolicyFault::new(FaultKind::InvalidDecision, message));
-            }
-            Ok(format!("reuses {reuse} of {cached} cached tokens"))
-        }
-        (AnyPolicy::PrefixCache(p), FaultView::Retain(ended)) => {
-            let retention = p.retain(ended)?;
-            Ok(format!("keeps {} tokens for {} ms", retention.keep_tokens, retention.ttl.0 / 1_000))
-        }
-        (AnyPolicy::PrefixCache(p), FaultView::Observe(events)) => {
-            Ok(format!("names {} blocks to drop", p.observe_all(events)?.len()))
-        }
-        (AnyPolicy::PrefixCache(p), FaultView::Evict { now, need }) => {
-            Ok(format!("names {} blocks to evict", p.evict(*now, *need)?.len()))
-        }
-        (any, FaultView::Lifecycle) => {
-            let state = lifecycle(any).export_state()?;
-            lifecycle(any).restart()?;
-            Ok(format!("exports {} bytes of state and restarts", state.len()))
-        }
-        _ => Err(mismatch()),
     }
 }

@@ -1,37 +1,142 @@
-//! A scheduler's decisions as lines, and back.
+//! Policies' decisions as lines, and back.
 
-use infer_api::trace::{Decision, Plan};
-use infer_core::policy::{self, StepView};
-use infer_core::{Micros, SequenceId, engine};
+use infer_api::trace::{Asked, Decision, Line, Plan};
+use infer_core::policy::{self, Answer, CacheEvents, FaultView, PolicyKind, StepView, Verdict};
+use infer_core::{BlockId, Micros, SequenceId, engine};
+use serde_json::{Value, json};
 
-use crate::faults::{step_view_json, step_view_of_json};
+use crate::admin::refusal_name;
+use crate::faults::{
+    cache_events_json, cache_events_of_json, question_json, question_of_json, step_view_json,
+    step_view_of_json,
+};
 
 /// A decision as a line.
-pub(super) fn line(decision: &engine::Decision) -> Decision {
-    let hex = |state: &Vec<u8>| state.iter().map(|byte| format!("{byte:02x}")).collect();
-    Decision {
-        sha256: decision.policy.digest.clone(),
-        state: decision.state.as_ref().map(hex),
-        view: step_view_json(&decision.view),
-        plan: plan_of(&decision.plan),
+pub(super) fn line(decision: &engine::Decision) -> Line {
+    let sha256 = decision.policy.digest.clone();
+    let state = decision.state.as_ref().map(|state| state.iter().map(|byte| format!("{byte:02x}")).collect());
+    if let (FaultView::Schedule(view), Answer::Plan(plan)) = (&decision.question, &decision.answer) {
+        let (view, plan) = (step_view_json(view), plan_of(plan));
+        return Line::Decision(Box::new(Decision { sha256, state, view, plan }));
+    }
+    Line::Asked(Box::new(Asked {
+        kind: decision.kind.name().to_owned(),
+        sha256,
+        state,
+        knew: decision.knew.as_ref().map(cache_events_json),
+        question: question_json(&decision.question),
+        answer: answer_json(&decision.answer),
+    }))
+}
+
+/// A decision as it stood in a line.
+pub struct Question {
+    /// Which slot.
+    pub kind: PolicyKind,
+    /// Who was asked: SHA-256 of the component, or several joined by `+`; empty for a native policy.
+    pub sha256: String,
+    /// The state that it is to begin from, where it begins anew.
+    pub state: Option<Vec<u8>>,
+    /// Cached blocks that it knew then.
+    pub knew: Option<CacheEvents>,
+    /// What it was asked.
+    pub view: FaultView,
+    /// What it answered, as `answer_json` says it.
+    pub answer: Value,
+}
+
+impl Question {
+    /// From a scheduler's line.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn of_decision(line: Decision) -> Result<Self, String> {
+        Ok(Self {
+            kind: PolicyKind::Scheduler,
+            sha256: line.sha256,
+            state: line.state.as_deref().map(from_hex).transpose()?,
+            knew: None,
+            view: FaultView::Schedule(Box::new(even_view(step_view_of_json(line.view)?)?)),
+            answer: json!(line.plan),
+        })
+    }
+
+    /// From another policy's line.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn of_asked(line: Asked) -> Result<Self, String> {
+        let kind = PolicyKind::ALL.into_iter().find(|kind| kind.name() == line.kind);
+        let view = match question_of_json(line.question)? {
+            FaultView::Schedule(view) => FaultView::Schedule(Box::new(even_view(*view)?)),
+            FaultView::Observe(events) => FaultView::Observe(Box::new(even_events(*events)?)),
+            view => view,
+        };
+        Ok(Self {
+            kind: kind.ok_or_else(|| format!("there is no policy slot `{}`", line.kind))?,
+            sha256: line.sha256,
+            state: line.state.as_deref().map(from_hex).transpose()?,
+            knew: line.knew.map(|knew| cache_events_of_json(knew).and_then(even_events)).transpose()?,
+            view,
+            answer: line.answer,
+        })
     }
 }
 
-/// A plan as it stands in a line.
-pub fn plan_of(plan: &policy::Plan) -> Plan {
+/// An answer as it stands in a line.
+pub fn answer_json(answer: &Answer) -> Value {
+    match answer {
+        Answer::Plan(plan) => json!(plan_of(plan)),
+        Answer::Verdict(Verdict::Admit) => json!("admit"),
+        Answer::Verdict(Verdict::Wait) => json!("wait"),
+        Answer::Verdict(Verdict::Refuse(refusal)) => json!({"refuse": {
+            "reason": refusal_name(refusal.reason),
+            "message": refusal.message,
+            "retry_after_ms": refusal.retry_after_ms,
+        }}),
+        Answer::Pressure(pressure) => json!({
+            "level_permille": pressure.level_permille,
+            "backpressure": pressure.backpressure,
+            "reserved_blocks": pressure.reserved_blocks,
+            "available_blocks": pressure.available_blocks,
+            "max_sequence_tokens": pressure.max_sequence_tokens,
+        }),
+        Answer::Reuse(tokens) => json!({"reuse": tokens}),
+        Answer::Retention(kept) => json!({"keep_tokens": kept.keep_tokens, "ttl": kept.ttl.0}),
+        Answer::Blocks(blocks) => json!(blocks.iter().map(|&BlockId(id)| id).collect::<Vec<_>>()),
+    }
+}
+
+fn plan_of(plan: &policy::Plan) -> Plan {
     let ids = |ids: &[SequenceId]| ids.iter().map(|id| id.0).collect();
     let Micros(wake) = plan.wake;
     Plan { run: ids(&plan.run), tokens: plan.tokens.clone(), preempt: ids(&plan.preempt), wake }
 }
 
-/// A view as it stood in a line.
-///
-/// # Errors
-/// What is wrong with it.
-pub fn parse_view(view: serde_json::Value) -> Result<StepView, String> {
-    let view = step_view_of_json(view)?;
+fn even_view(view: StepView) -> Result<StepView, String> {
     if view.running.is_even() && view.waiting.is_even() {
         return Ok(view);
     }
     Err("the view's columns are not equally long".to_owned())
+}
+
+fn even_events(events: CacheEvents) -> Result<CacheEvents, String> {
+    let columns = [
+        events.kind.len(),
+        events.block.len(),
+        events.parent.len(),
+        events.depth.len(),
+        events.tenant.len(),
+        events.session.len(),
+    ];
+    if columns.iter().all(|&len| len == events.len()) {
+        return Ok(events);
+    }
+    Err("the events' columns are not equally long".to_owned())
+}
+
+fn from_hex(text: &str) -> Result<Vec<u8>, String> {
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    let bytes = text.len().is_multiple_of(2).then(|| text.as_bytes().chunks(2).map(byte).collect());
+    bytes.flatten().ok_or_else(|| "its state is no hex".to_owned())
 }

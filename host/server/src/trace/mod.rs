@@ -10,7 +10,7 @@ mod settings;
 mod tap;
 mod writer;
 
-pub use decision::{parse_view, plan_of};
+pub use decision::{Question, answer_json};
 pub use settings::{engine_config, settings};
 pub use tap::{Happening, Recording, Tap};
 pub use writer::{Writer, describe};

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use infer_api::trace::{Step, Stopped};
 use infer_core::engine::Decision;
+use infer_core::policy::{CacheEvents, FaultView, StepView};
 use infer_core::{Event, Micros, Refusal, Request, SequenceId};
 use tokio::sync::mpsc;
 
@@ -47,7 +48,7 @@ pub enum Happening {
     },
     /// A step was made.
     Step(Box<Step>),
-    /// A scheduler was asked.
+    /// A policy was asked.
     Decision(Box<Decision>),
     /// So much was lost before this.
     Lost(u64),
@@ -68,8 +69,17 @@ impl Happening {
             Self::Event { .. } => size_of::<Event>(),
             Self::Step(step) => size_of::<Step>() + 17 * step.ids.len(),
             Self::Decision(decision) => {
-                let rows = decision.view.running.len() + decision.view.waiting.len();
-                size_of::<Decision>() + 96 * rows + 40 * decision.view.tenants.id.len()
+                let state = decision.state.as_ref().map_or(0, Vec::len);
+                let events = |events: &CacheEvents| size_of::<CacheEvents>() + 33 * events.len();
+                let shown = match &decision.question {
+                    FaultView::Schedule(view) => {
+                        let rows = view.running.len() + view.waiting.len();
+                        size_of::<StepView>() + 96 * rows + 40 * view.tenants.id.len()
+                    }
+                    FaultView::Observe(observed) => events(observed),
+                    _ => 0,
+                };
+                size_of::<Decision>() + state + shown + decision.knew.as_ref().map_or(0, events)
             }
             Self::Lost(_) => 0,
         };

@@ -67,7 +67,7 @@ impl Writer {
                 self.foot.steps += 1;
                 Line::Step(*step)
             }
-            Happening::Decision(decision) => Line::Decision(Box::new(decision::line(&decision))),
+            Happening::Decision(decision) => decision::line(&decision),
             Happening::Lost(happenings) => {
                 self.foot.lost += happenings;
                 Line::Lost { happenings }

@@ -1,24 +1,30 @@
-//! `infer sim decisions`: the same views to the same component, and what it plans now.
+//! `infer sim decisions`: the same questions to the same components, and what they answer now.
 
 use std::path::PathBuf;
 
 use clap::Args;
-use infer_api::trace::{Decision, Head, Line, Policy};
-use infer_core::policy::{AnyPolicy, PolicyKind, SchedulerPolicy, StepView};
+use infer_api::trace::{Head, Line, Member, Policy};
+use infer_core::policy::{AnyPolicy, FaultView, Policy as _, PolicyKind};
 use infer_wasm::PolicyLoader;
+use serde_json::Value;
 
 use super::policies::{self, Choice, Components, choice};
 use super::trace::Recording;
 use super::{Failure, emit};
-use crate::trace::{parse_view, plan_of};
+use crate::trace::{Question, answer_json};
 
 pub const AFTER_HELP: &str = "\
-The recording must hold decisions: infer sim record --decisions --out FILE. Without --scheduler each component is
-asked again what it was asked, from the state that it had: a scheduler is a pure function of what it is shown, so
-all plans must be equal, bit by bit. Exit code 1 if one isn't. With --scheduler another one is asked instead.";
+The recording must hold decisions: infer sim record --decisions --out FILE. Each component is asked again what it was
+asked, from the state that it had: a policy is a function of that and of what it is shown, so all answers must be
+equal, bit by bit. Exit code 1 if one isn't. A prefix cache may know more of the blocks than its state and the pool
+tell: where a recording began in the midst of its life, its answers may differ in the order of blocks. With
+--scheduler, --admission or --prefix-cache another policy is asked instead, and what it answers otherwise is no
+failure.";
 
-/// Differences that are spelled out.
+/// Differences that are spelled out, of each slot.
 const SHOWN: usize = 3;
+/// Characters of an answer that are shown.
+const ANSWER_SHOWN: usize = 160;
 
 /// Arguments of `infer sim decisions`.
 #[derive(Args)]
@@ -26,12 +32,107 @@ pub struct DecisionsArgs {
     /// A recording
     #[arg(value_name = "FILE")]
     recording: PathBuf,
-    /// Asks this policy instead: a name or a .wasm file, with an optional configuration
+    /// Asks this scheduler instead: a name or a .wasm file, with an optional configuration
     #[arg(long, value_name = "NAME|FILE.wasm")]
     scheduler: Option<String>,
+    /// Likewise an admission policy
+    #[arg(long, value_name = "NAME|FILE.wasm")]
+    admission: Option<String>,
+    /// Likewise a prefix cache
+    #[arg(long, value_name = "NAME|FILE.wasm")]
+    prefix_cache: Option<String>,
     /// A component that the recording names and that isn't shipped, repeatable
     #[arg(long, value_name = "FILE.wasm")]
     component: Vec<PathBuf>,
+}
+
+/// Asks all questions of a recording again.
+pub fn run(args: &DecisionsArgs) -> Result<(), Failure> {
+    let loader = policies::loader()?;
+    let components = Components::new(&loader, &args.component)?;
+    let given = [&args.scheduler, &args.admission, &args.prefix_cache];
+    let mut slots = Vec::new();
+    for (kind, given) in PolicyKind::ALL.into_iter().zip(given) {
+        let other = given.as_deref().map(|text| choice(kind, text)).transpose()?;
+        slots.push(Slot { kind, other, known: Vec::new(), asked: None, tally: Tally::default() });
+    }
+    let shown = args.recording.display();
+    let wrong = |error: &dyn std::fmt::Display| Failure::Usage(format!("{shown}: {error}"));
+    let mut recording = Recording::open(&args.recording)?;
+    let head = recording.head().map_err(|error| wrong(&error))?;
+    if !head.decisions {
+        return Err(Failure::Usage(format!("{shown}: it holds no decisions; record them with --decisions")));
+    }
+    let mut replay = Replay::new(&loader, &components, slots, &head);
+    let mut lost = 0;
+    while let Some((line, what)) = recording.next().map_err(|error| wrong(&error))? {
+        let question = match what {
+            Line::Decision(decision) => Question::of_decision(*decision),
+            Line::Asked(asked) => Question::of_asked(*asked),
+            Line::Policy(policy) => {
+                replay.came(policy);
+                continue;
+            }
+            Line::Lost { happenings } => {
+                lost += happenings;
+                continue;
+            }
+            _ => continue,
+        };
+        let asked = question.and_then(|question| replay.ask(question));
+        asked.map_err(|error| wrong(&format!("line {line}: {error}")))?;
+    }
+    report(&replay.slots, lost)
+}
+
+fn report(slots: &[Slot], lost: u64) -> Result<(), Failure> {
+    let mut text = String::new();
+    let mut differ = 0;
+    for Slot { kind, other, tally, .. } in slots {
+        let Tally { asked, equal, examples } = tally;
+        let what = match kind {
+            PolicyKind::Scheduler => "plans",
+            PolicyKind::Admission => "answers of admission policies",
+            PolicyKind::PrefixCache => "answers of prefix caches",
+        };
+        if *asked > 0 || other.is_some() {
+            text += &format!("{equal} of {asked} {what} are equal\n");
+        }
+        for example in examples {
+            text += &format!("  {example}\n");
+        }
+        // Another policy may well answer otherwise.
+        differ += if other.is_none() { asked - equal } else { 0 };
+    }
+    if lost > 0 {
+        text += &format!("  {lost} things that happened are not in the recording\n");
+    }
+    emit(None, &text)?;
+    if slots.iter().all(|slot| slot.tally.asked == 0) {
+        return Err(Failure::Failed("the recording holds no decision".to_owned()));
+    }
+    if differ > 0 {
+        return Err(Failure::Failed(format!("{differ} decisions are not what they were")));
+    }
+    Ok(())
+}
+
+struct Replay<'a> {
+    loader: &'a PolicyLoader,
+    components: &'a Components,
+    slots: Vec<Slot>,
+}
+
+/// Of one kind of policy.
+struct Slot {
+    kind: PolicyKind,
+    /// Asked instead of those that were.
+    other: Option<Choice>,
+    /// Those that came into force so far.
+    known: Vec<Policy>,
+    /// Who is asked now, by the digest of who was asked then.
+    asked: Option<(String, AnyPolicy)>,
+    tally: Tally,
 }
 
 /// What came of it.
@@ -42,141 +143,109 @@ struct Tally {
     examples: Vec<String>,
 }
 
-/// Asks all questions of a recording again.
-pub fn run(args: &DecisionsArgs) -> Result<(), Failure> {
-    let loader = policies::loader()?;
-    let components = Components::new(&loader, &args.component)?;
-    let other = args.scheduler.as_deref().map(|text| choice(PolicyKind::Scheduler, text)).transpose()?;
-    let shown = args.recording.display();
-    let wrong = |error: &dyn std::fmt::Display| Failure::Usage(format!("{shown}: {error}"));
-    let mut recording = Recording::open(&args.recording)?;
-    let head = recording.head().map_err(|error| wrong(&error))?;
-    if !head.decisions {
-        return Err(Failure::Usage(format!("{shown}: it holds no decisions; record them with --decisions")));
-    }
-    let mut replay = Replay::new(&loader, &components, other, &head);
-    let mut lost = 0;
-    while let Some((line, what)) = recording.next().map_err(|error| wrong(&error))? {
-        match what {
-            Line::Decision(decision) => {
-                let step = replay.ask(*decision);
-                step.map_err(|error| wrong(&format!("line {line}: {error}")))?;
-            }
-            Line::Policy(policy) => replay.came(policy),
-            Line::Lost { happenings } => lost += happenings,
-            _ => {}
-        }
-    }
-    let Tally { asked, equal, examples } = replay.tally;
-    let mut text = format!("{equal} of {asked} plans are equal\n");
-    for example in &examples {
-        text += &format!("  {example}\n");
-    }
-    if lost > 0 {
-        text += &format!("  {lost} things that happened are not in the recording\n");
-    }
-    emit(None, &text)?;
-    if asked == 0 {
-        return Err(Failure::Failed("the recording holds no decision".to_owned()));
-    }
-    // Another policy may well plan otherwise.
-    if args.scheduler.is_none() && equal < asked {
-        return Err(Failure::Failed(format!("{} plans are not what they were", asked - equal)));
-    }
-    Ok(())
-}
-
-struct Replay<'a> {
-    loader: &'a PolicyLoader,
-    components: &'a Components,
-    other: Option<Choice>,
-    /// Schedulers that came into force so far.
-    known: Vec<Policy>,
-    asked: Option<(String, Box<dyn SchedulerPolicy>)>,
-    tally: Tally,
-}
-
 impl<'a> Replay<'a> {
-    fn new(loader: &'a PolicyLoader, components: &'a Components, other: Option<Choice>, head: &Head) -> Self {
-        let schedulers = head.policies.iter().filter(|policy| policy.kind == PolicyKind::Scheduler.name());
-        let known = schedulers.cloned().collect();
-        Self { loader, components, other, known, asked: None, tally: Tally::default() }
+    fn new(loader: &'a PolicyLoader, components: &'a Components, slots: Vec<Slot>, head: &Head) -> Self {
+        let mut replay = Self { loader, components, slots };
+        head.policies.iter().for_each(|policy| replay.came(policy.clone()));
+        replay
     }
 
     fn came(&mut self, policy: Policy) {
-        if policy.kind == PolicyKind::Scheduler.name() {
-            self.known.push(policy);
+        if let Some(slot) = self.slots.iter_mut().find(|slot| slot.kind.name() == policy.kind) {
+            slot.known.push(policy);
         }
     }
 
-    fn ask(&mut self, decision: Decision) -> Result<(), String> {
-        self.prepare(&decision)?;
-        let view = parse_view(decision.view)?;
-        let (_, policy) = self.asked.as_mut().expect("it was just prepared");
-        let plan = policy.schedule(&view).map(|plan| plan_of(&plan)).map_err(|fault| fault.to_string());
-        self.tally.asked += 1;
-        if plan.as_ref() == Ok(&decision.plan) {
-            self.tally.equal += 1;
-        } else if self.tally.examples.len() < SHOWN {
-            let now = match plan {
-                Ok(plan) => in_short(&plan),
-                Err(fault) => fault,
-            };
-            let then = in_short(&decision.plan);
-            self.tally.examples.push(format!("step {}: then {then}; now {now}", number(&view)));
+    fn ask(&mut self, question: Question) -> Result<(), String> {
+        let slot = &mut self.slots[question.kind as usize];
+        slot.prepare(&question, self.loader, self.components)?;
+        let (_, policy) = slot.asked.as_mut().expect("it was just prepared");
+        let answer = question.view.put_to(policy).ok_or("it is no question for this kind of policy")?;
+        let now = answer.map(|answer| answer_json(&answer)).map_err(|fault| fault.to_string());
+        slot.tally.asked += 1;
+        if now.as_ref() == Ok(&question.answer) {
+            slot.tally.equal += 1;
+        } else if slot.tally.examples.len() < SHOWN {
+            let (then, now) = (in_short(&question.answer), now.as_ref().map_or_else(Clone::clone, in_short));
+            slot.tally.examples.push(format!("{}: then {then}; now {now}", when(&question.view)));
         }
         Ok(())
     }
+}
 
-    /// The policy that is to be asked, in the state that it had.
-    fn prepare(&mut self, decision: &Decision) -> Result<(), String> {
-        let same = self.asked.as_ref().is_some_and(|(sha256, _)| *sha256 == decision.sha256);
+impl Slot {
+    /// Has the policy ready that is to be asked, in the state that it had.
+    fn prepare(
+        &mut self,
+        question: &Question,
+        loader: &PolicyLoader,
+        components: &Components,
+    ) -> Result<(), String> {
+        let same = self.asked.as_ref().is_some_and(|(sha256, _)| *sha256 == question.sha256);
         let is_other = self.other.is_some() && self.asked.is_some();
-        if is_other || (same && decision.state.is_none()) {
+        if is_other || (same && question.state.is_none()) {
             return Ok(());
         }
         let choice = match &self.other {
             Some(other) => other.clone(),
-            None => self.components.find(&self.named(&decision.sha256)?)?,
+            None => components.find(&self.named(&question.sha256)?)?,
         };
-        let AnyPolicy::Scheduler(mut policy) = choice.load(self.loader)? else {
-            return Err("the policy is no scheduler".to_owned());
-        };
-        if let (None, Some(state)) = (&self.other, &decision.state) {
-            let state = from_hex(state).ok_or("its state is no hex")?;
-            if !state.is_empty() {
-                policy.import_state(&state).map_err(|fault| fault.to_string())?;
-            }
+        let mut policy = choice.load(loader)?;
+        if policy.kind() != self.kind {
+            return Err(format!("the policy is for the {} slot", policy.kind()));
         }
-        self.asked = Some((decision.sha256.clone(), policy));
+        if let (AnyPolicy::PrefixCache(policy), Some(knew)) = (&mut policy, &question.knew) {
+            policy.observe_all(knew).map_err(|fault| fault.to_string())?;
+        }
+        if let (None, Some(state)) = (&self.other, question.state.as_deref())
+            && !state.is_empty()
+        {
+            let taken = match &mut policy {
+                AnyPolicy::Scheduler(policy) => policy.import_state(state),
+                AnyPolicy::Admission(policy) => policy.import_state(state),
+                AnyPolicy::PrefixCache(policy) => policy.import_state(state),
+            };
+            taken.map_err(|fault| fault.to_string())?;
+        }
+        self.asked = Some((question.sha256.clone(), policy));
         Ok(())
     }
 
     /// With its configuration, the latest that came with this digest.
     fn named(&self, sha256: &str) -> Result<Policy, String> {
-        let known = self.known.iter().rev().find(|policy| policy.members.iter().any(|m| m.sha256 == sha256));
-        match known {
+        let digest = |policy: &Policy| {
+            let members: Vec<&str> = policy.members.iter().map(|member| member.sha256.as_str()).collect();
+            members.join("+")
+        };
+        match self.known.iter().rev().find(|policy| digest(policy) == sha256) {
             Some(policy) => Ok(policy.clone()),
             // The built-in answers where a policy failed, whoever is in force.
-            None if sha256.is_empty() => Ok(Policy {
-                kind: PolicyKind::Scheduler.name().to_owned(),
-                members: vec![infer_api::trace::Member::default()],
-            }),
+            None if sha256.is_empty() => {
+                Ok(Policy { kind: self.kind.name().to_owned(), members: vec![Member::default()] })
+            }
             None => Err(format!("no policy with SHA-256 {sha256} came into force before")),
         }
     }
 }
 
-fn number(view: &StepView) -> u64 {
-    view.number
+fn when(view: &FaultView) -> String {
+    match view {
+        FaultView::Schedule(view) => format!("step {}", view.number),
+        FaultView::Admit(request, load) => format!("admit {} at {} us", request.id.0, load.now.0),
+        FaultView::Measure(load) => format!("measure at {} us", load.now.0),
+        FaultView::Reuse(hit) => format!("reuse for {} at {} us", hit.id.0, hit.now.0),
+        FaultView::Retain(ended) => format!("retain of {} at {} us", ended.id.0, ended.now.0),
+        FaultView::Observe(events) => format!("observe of {} events", events.len()),
+        FaultView::Evict { now, need } => format!("evict {need} at {} us", now.0),
+        FaultView::Lifecycle => "lifecycle".to_owned(),
+    }
 }
 
-fn in_short(plan: &infer_api::trace::Plan) -> String {
-    let tokens: u64 = plan.tokens.iter().map(|&tokens| u64::from(tokens)).sum();
-    format!("{} sequences with {tokens} tokens, {} preempted", plan.run.len(), plan.preempt.len())
-}
-
-fn from_hex(text: &str) -> Option<Vec<u8>> {
-    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-    text.len().is_multiple_of(2).then(|| text.as_bytes().chunks(2).map(byte).collect())?
+/// An answer's JSON as far as it is short.
+fn in_short(answer: &Value) -> String {
+    let text = answer.to_string();
+    match text.char_indices().nth(ANSWER_SHOWN) {
+        Some((end, _)) => format!("{}..", &text[..end]),
+        None => text,
+    }
 }

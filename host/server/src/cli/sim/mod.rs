@@ -30,7 +30,7 @@ pub enum SimCommand {
     Compare(Box<run::CompareArgs>),
     /// Records what a running host does, as a trace
     Record(record::RecordArgs),
-    /// Asks schedulers again what they were asked on a live host, and compares their plans
+    /// Asks policies again what they were asked on a live host, and compares their answers
     #[command(after_help = decisions::AFTER_HELP)]
     Decisions(decisions::DecisionsArgs),
     /// Fits a device profile to recorded traces

@@ -16,7 +16,7 @@ pub struct RecordArgs {
     /// Where the recording goes
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// Also records what the scheduler is shown and plans at each step, for `infer sim decisions`
+    /// Also records what policies are shown and answer, for `infer sim decisions`
     #[arg(long)]
     decisions: bool,
     /// Ends after so many seconds [default: by Ctrl-C, or POST /admin/trace/stop]

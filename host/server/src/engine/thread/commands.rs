@@ -1,0 +1,119 @@
+//! What the thread is asked to do, between two steps.
+
+use std::time::{Duration, Instant};
+
+use infer_core::{Engine, FinishReason, Micros};
+
+use super::events::drop_elsewhere;
+use super::{Driver, Live};
+use crate::engine::command::{Command, EngineReport, OtherOnTrial, Submission, SwapMode, Swapped};
+use crate::trace::Happening;
+
+impl Driver {
+    pub(super) fn apply(&mut self, command: Command) {
+        let now = self.now();
+        match command {
+            Command::Submit(submission) => self.submit(*submission, now),
+            Command::Finish(id, reason) => {
+                self.engine.finish(id, reason, now);
+            }
+            Command::Cancel(id, reply) => {
+                let _ = reply.send(self.engine.finish(id, FinishReason::Cancelled, now));
+            }
+            Command::Expire(id, message, reply) => {
+                let _ = reply.send(self.engine.expire(id, message, now));
+            }
+            Command::Report(reply) => {
+                let report = EngineReport {
+                    snapshot: self.engine.snapshot(now),
+                    step_us: self.step_us.clone(),
+                    at: now,
+                };
+                let _ = reply.send(Box::new(report));
+            }
+            Command::Blocks(reply) => {
+                let _ = reply.send(self.engine.blocks());
+            }
+            Command::Inspect(look) => look(&self.engine, now),
+            Command::ClearQueue(message, reply) => {
+                let _ = reply.send(self.engine.clear_queue(&message, now));
+            }
+            Command::Tenants(terms) => self.engine.set_tenants(&terms),
+            Command::WatchKv(listener) => {
+                self.engine.watch_kv();
+                self.kv_listener = Some(listener);
+            }
+            Command::KvSnapshot(reply) => {
+                self.tell_kv();
+                let _ = reply.send(self.engine.kv_snapshot());
+            }
+            Command::Drain => self.engine.drain(),
+            Command::Prime(reply) => {
+                let _ = reply.send(self.engine.begin_priming());
+            }
+            Command::Swap(policy, mode, reply) => {
+                let swapped = self.timed(|engine| match mode {
+                    SwapMode::Now => Ok(engine.swap(policy, now)),
+                    SwapMode::Shadow => Ok(engine.shadow(policy, now)),
+                    SwapMode::Canary(window) => engine.canary(policy, window, now),
+                });
+                let (report, pause) = swapped;
+                let answer = report.map(|report| Swapped { report, pause });
+                retire(reply.send(answer.map_err(|(policy, kind)| OtherOnTrial { kind, policy })));
+            }
+            Command::Promote(kind, reply) => {
+                let (report, pause) = self.timed(|engine| engine.promote(kind, now));
+                retire(reply.send(report.map(|report| Swapped { report, pause })));
+            }
+            Command::Rollback(kind, reply) => {
+                let (report, pause) = self.timed(|engine| engine.rollback(kind, now));
+                retire(reply.send(report.map(|report| Swapped { report, pause })));
+            }
+            Command::StopShadow(kind, reply) => {
+                let (stopped, _) = self.timed(|engine| engine.stop_shadow(kind, now));
+                retire(reply.send(stopped));
+            }
+            Command::Wake | Command::Stop => {}
+        }
+        self.dispatch();
+    }
+
+    /// Changes a slot. Who hears of it finds it in the history.
+    fn timed<T>(&mut self, change: impl FnOnce(&mut Engine) -> T) -> (T, Duration) {
+        let begun = Instant::now();
+        let outcome = change(&mut self.engine);
+        let pause = begun.elapsed();
+        self.dispatch();
+        (outcome, pause)
+    }
+
+    fn submit(&mut self, submission: Submission, now: Micros) {
+        let Submission { request, sent, ticket, events, reply } = submission;
+        let copy = self.shared.tap.is_on().then(|| Box::new(request.clone()));
+        match self.engine.submit(request, now) {
+            Err(refusal) => {
+                if let Some(request) = copy {
+                    self.shared.tap.tell(|| Happening::refused(now, &request, &refusal));
+                }
+                let _ = reply.send(Err(refusal));
+            }
+            Ok(id) => {
+                if let Some(request) = copy {
+                    self.shared.tap.tell(|| Happening::Taken { id, sent, at: now, request });
+                }
+                self.live.insert(id, Live { events, ticket: Some(ticket) });
+                if reply.send(Ok(id)).is_err() {
+                    self.live.remove(&id);
+                    self.engine.finish(id, FinishReason::Cancelled, now);
+                }
+            }
+        }
+    }
+}
+
+/// An answer that nobody waits for any more may hold a policy.
+fn retire<T: Send + 'static>(unsent: Result<(), T>) {
+    if let Err(unsent) = unsent {
+        drop_elsewhere(unsent);
+    }
+}

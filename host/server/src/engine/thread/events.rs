@@ -1,0 +1,123 @@
+//! What the engine has to tell goes out: to streams, operators, recordings. Nobody is waited for.
+
+use infer_api::admin::HistoryEntry;
+use infer_core::{Change, Event, FinishReason, Micros, SequenceId};
+
+use super::Driver;
+use crate::engine::stream::{End, StreamEvent};
+use crate::trace::Happening;
+
+impl Driver {
+    /// Tells the listener what changed in the content index.
+    pub(super) fn tell_kv(&mut self) {
+        let Some(listener) = &self.kv_listener else { return };
+        let mut happened = Vec::new();
+        self.engine.drain_kv_events(&mut happened);
+        if !happened.is_empty() {
+            listener(happened);
+        }
+    }
+
+    /// Hands out what the engine has to tell, until it has nothing more.
+    pub(super) fn dispatch(&mut self) {
+        self.tell_kv();
+        loop {
+            let mut events = std::mem::take(&mut self.events);
+            self.engine.drain_events(&mut events);
+            if events.is_empty() {
+                self.events = events;
+                // After the news of who came into force.
+                self.tell_decisions();
+                return;
+            }
+            let now = self.now();
+            for event in events.drain(..) {
+                self.hand_out(event, now);
+            }
+            self.events = events;
+            let retired = self.engine.take_retired();
+            if !retired.is_empty() {
+                drop_elsewhere(retired);
+            }
+            while let Some(id) = self.lagging.pop() {
+                self.live.remove(&id);
+                self.engine.finish(id, FinishReason::Cancelled, now);
+            }
+        }
+    }
+
+    fn hand_out(&mut self, event: Event, now: Micros) {
+        self.shared.tap.tell(|| Happening::Event { event: Box::new(event.clone()), at: now });
+        match event {
+            Event::Token { id, token, logprobs } => {
+                self.tell(id, StreamEvent::Token { token, at: now, logprobs });
+            }
+            Event::Prompt { id, logprobs } => self.tell(id, StreamEvent::Prompt(logprobs)),
+            Event::Finished { id, reason, usage } => self.end(id, End::Finished { reason, usage }),
+            Event::Failed { id, cause, message, usage } => {
+                self.end(id, End::Failed { cause, message, usage });
+            }
+            Event::Refused { id, refusal } => self.end(id, End::Refused(refusal)),
+            Event::Started { id, .. } => {
+                if let Some(live) = self.live.get_mut(&id) {
+                    live.ticket = None;
+                }
+            }
+            Event::Preempted { id } => self.shared.observer.preempted(id),
+            Event::PolicyFault(fault) => self.shared.observer.fault(&fault),
+            Event::PolicyChanged { kind, from, to, left, policy, at, step, change, reason } => {
+                let observer = &self.shared.observer;
+                if matches!(change, Change::Fault | Change::Verdict) {
+                    observer.quarantine().add(kind, &left, &reason, at);
+                }
+                let (sha256, mode) = (policy.digest.clone(), change.name().to_owned());
+                observer
+                    .note(kind, HistoryEntry { at_ms: at.0 / 1_000, step, from, to, sha256, reason, mode });
+            }
+            Event::Shadow { kind, live, report } => {
+                self.shared.observer.shadow(kind, live, &report, self.engine.next_step());
+            }
+            Event::Canary(report) => self.shared.observer.canary(&report, self.engine.next_step()),
+        }
+    }
+
+    fn tell(&mut self, id: SequenceId, event: StreamEvent) {
+        let Some(live) = self.live.get(&id) else { return };
+        // The last place is kept for the end.
+        let fits = live.events.capacity() > 1;
+        if !fits || live.events.try_send(event).is_err() {
+            self.lagging.push(id);
+        }
+    }
+
+    fn end(&mut self, id: SequenceId, end: End) {
+        if let Some(live) = self.live.remove(&id) {
+            let _ = live.events.try_send(StreamEvent::End(Box::new(end)));
+        }
+    }
+
+    pub(super) fn drop_readerless(&mut self) {
+        let gone: Vec<_> =
+            self.live.iter().filter(|(_, l)| l.events.is_closed()).map(|(&id, _)| id).collect();
+        let now = self.now();
+        for id in gone {
+            self.live.remove(&id);
+            self.engine.finish(id, FinishReason::Cancelled, now);
+        }
+        self.dispatch();
+    }
+
+    fn tell_decisions(&mut self) {
+        if !self.keeps_decisions {
+            return;
+        }
+        for decision in self.engine.take_decisions() {
+            self.shared.tap.tell(|| Happening::Decision(Box::new(decision)));
+        }
+    }
+}
+
+/// Tearing a policy down unmaps its memory, which must not hold up the engine.
+pub(super) fn drop_elsewhere<T: Send + 'static>(what: T) {
+    let _ = std::thread::Builder::new().name("retire".to_owned()).spawn(move || drop(what));
+}
