@@ -6,23 +6,32 @@
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
-use infer_model::{ChatTemplate, Model, ModelConfig, Source, Tokenizer};
+use infer_api::trace::Line;
+use infer_core::request::Constraint as _;
+use infer_model::{ChatTemplate, Model, ModelConfig, Source, Tokenizer, Tools};
 use infer_sim::trace::Format;
 use infer_wasm::{LoaderConfig, PolicyLoader};
 use serde_json::json;
 
 use crate::bench::{Dialect, Events, read};
 use crate::config::{Config, Settings};
-use crate::data::check_completion;
+use crate::data::{Calls, Compiler, Part, check_chat, check_completion};
+use crate::trace::Question;
+
+/// Tokens of the demo's vocabulary.
+const DEMO_VOCAB: u32 = 1_792;
 
 /// An edge.
 pub type Edge = fn(&[u8]);
 
 /// All edges, by the names of their corpora.
-pub const ALL: [(&str, Edge); 12] = [
+pub const ALL: [(&str, Edge); 16] = [
     ("request", request),
+    ("chat", chat),
+    ("grammar", grammar),
+    ("calls", calls),
     ("events", events),
     ("config", config),
     ("tenants", tenants),
@@ -33,12 +42,85 @@ pub const ALL: [(&str, Edge); 12] = [
     ("template", template),
     ("component", component),
     ("trace", trace),
+    ("recording", recording),
     ("fuzz_case", fuzz_case),
 ];
 
 /// The body of a completion request.
 pub fn request(bytes: &[u8]) {
     let _ = check_completion(bytes, &["demo".to_owned()]);
+}
+
+/// The body of a chat, up to the prompt's text.
+pub fn chat(bytes: &[u8]) {
+    let _ = check_chat(bytes, &["demo".to_owned()], template_with_tools());
+}
+
+/// What an output must be: a body's schema, grammar or expression becomes an automaton, which is followed.
+pub fn grammar(bytes: &[u8]) {
+    const TOKENS: usize = 24;
+    thread_local! {
+        static HOST: (tokio::runtime::Runtime, Compiler) = {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+            let tokenizer = Tokenizer::load(&Source::Embedded(infer_demo::FILES)).expect("the demo's");
+            (runtime.expect("a runtime"), Compiler::new(tokenizer, DEMO_VOCAB, Arc::from([1])))
+        };
+    }
+    let models = ["demo".to_owned()];
+    let shape = match check_completion(bytes, &models) {
+        Ok(shape) => shape,
+        Err(_) => check_chat(bytes, &models, template_with_tools()).ok().and_then(|(_, shape)| shape),
+    };
+    let Some(shape) = shape else { return };
+    HOST.with(|(runtime, compiler)| {
+        let Ok(masks) = runtime.block_on(compiler.masks(&shape, 1)) else { return };
+        let mut output = Vec::new();
+        while output.len() < TOKENS {
+            let mut logits = vec![0.0; DEMO_VOCAB as usize];
+            if !masks[0].restrict(&output, &mut logits) {
+                return;
+            }
+            // Not always the first, so that outputs get longer.
+            let allowed: Vec<usize> = (0..logits.len()).filter(|&token| logits[token] == 0.0).collect();
+            let Some(&token) = allowed.get(output.len() * 7 % allowed.len().max(1)) else { return };
+            if token == 1 {
+                return;
+            }
+            output.push(token as u32);
+        }
+    });
+}
+
+/// A model's text, in which calls of functions are looked for. What is found doesn't depend on how it was cut.
+pub fn calls(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    for style in [Tools::Hermes, Tools::Llama3] {
+        let all = |step: usize| {
+            let mut calls = Calls::new(style, vec!["weather".to_owned(), "time".to_owned()]);
+            let letters: Vec<char> = text.chars().collect();
+            let mut parts: Vec<Part> = Vec::new();
+            for piece in letters.chunks(step) {
+                parts.extend(calls.push(&piece.iter().collect::<String>()));
+            }
+            parts.extend(calls.finish());
+            joined(parts)
+        };
+        assert_eq!(all(usize::MAX >> 1), all(1), "{style:?}: parts don't depend on how the text arrives");
+    }
+}
+
+/// Text and arguments as they are however they were cut.
+fn joined(parts: Vec<Part>) -> Vec<Part> {
+    let mut whole: Vec<Part> = Vec::new();
+    for part in parts {
+        match (whole.last_mut(), part) {
+            (Some(Part::Text(before)), Part::Text(more)) => before.push_str(&more),
+            (Some(Part::Arguments(before)), Part::Arguments(more)) => before.push_str(&more),
+            (_, Part::Text(text) | Part::Arguments(text)) if text.is_empty() => {}
+            (_, part) => whole.push(part),
+        }
+    }
+    whole
 }
 
 /// A stream of events, as the load generator reads it. What is in it doesn't depend on how it was cut.
@@ -166,6 +248,17 @@ pub fn trace(bytes: &[u8]) {
     let _ = Format::of(&String::from_utf8_lossy(bytes));
 }
 
+/// A host's recording, and the questions to policies in it.
+pub fn recording(bytes: &[u8]) {
+    for line in bytes.split(|&byte| byte == b'\n') {
+        match serde_json::from_slice::<Line>(line) {
+            Ok(Line::Decision(decision)) => drop(Question::of_decision(*decision)),
+            Ok(Line::Asked(asked)) => drop(Question::of_asked(*asked)),
+            Ok(_) | Err(_) => {}
+        }
+    }
+}
+
 /// A case of the fault machine. One that can be read is played: whatever is in it, it ends.
 pub fn fuzz_case(bytes: &[u8]) {
     use infer_sim::fuzz::{Case, Checks, play};
@@ -174,6 +267,18 @@ pub fn fuzz_case(bytes: &[u8]) {
         assert_eq!(Case::from_text(&case.to_text("")).ok().as_ref(), Some(&case), "what is written is read");
         let _ = play(&case, &[], Checks::default());
     }
+}
+
+/// A template that offers functions, as Hermes' do.
+fn template_with_tools() -> &'static ChatTemplate {
+    static TEMPLATE: OnceLock<ChatTemplate> = OnceLock::new();
+    TEMPLATE.get_or_init(|| {
+        let text: &[u8] = b"{% if tools %}{{ tools | tojson }}<tool_call></tool_call>{% endif %}\
+            {% for m in messages %}<|{{ m.role }}|>{{ m.content }}{{ m.tool_calls }}{% endfor %}";
+        let files = [("chat_template.jinja", text)];
+        let template = ChatTemplate::load(&Source::Embedded(&files)).expect("it can be read");
+        template.expect("there is one")
+    })
 }
 
 /// The demo's files but for its weights.

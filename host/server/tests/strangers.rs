@@ -138,6 +138,17 @@ fn every_corpus_has_files_that_are_read_to_their_end() {
     some("tenants", &|bytes| infer_server::tenants::grants("tenants.toml", &text(bytes)).is_ok());
     some("fuzz_case", &|bytes| infer_sim::fuzz::Case::from_text(&text(bytes)).is_ok());
     some("model_config", &|bytes| infer_model::ModelConfig::parse(bytes, None).is_ok());
+    some("recording", &|bytes| {
+        use infer_api::trace::Line;
+        use infer_server::trace::Question;
+        let text = text(bytes);
+        text.lines().count() > 1
+            && text.lines().all(|line| match serde_json::from_str(line) {
+                Ok(Line::Decision(decision)) => Question::of_decision(*decision).is_ok(),
+                Ok(Line::Asked(asked)) => Question::of_asked(*asked).is_ok(),
+                _ => false,
+            })
+    });
     some("tokenizer", &|bytes| Tokenizer::load(&Source::Embedded(&[("tokenizer.json", bytes)])).is_ok());
     some("template", &|bytes| {
         matches!(ChatTemplate::load(&Source::Embedded(&[("chat_template.jinja", bytes)])), Ok(Some(_)))

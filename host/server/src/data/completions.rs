@@ -14,6 +14,7 @@ use super::job::{Asked, Job};
 use super::json::{Fields, PromptField};
 use super::named::NamedFrames;
 use super::openai::{CompletionBody, CompletionFrames};
+use super::structured::Shape;
 use crate::app::Served;
 use crate::config::DialectChoice;
 use crate::http::{Answer, ApiError, json};
@@ -119,9 +120,9 @@ async fn job(served: &Served, parsed: Parsed) -> Result<(Job, Option<Vec<Prompte
     Ok((job, echo.then_some(prompted)))
 }
 
-/// Reads a body, as far as that takes no model.
-pub fn check(body: &[u8], models: &[String]) -> Result<(), ApiError> {
-    parse(body, models).map(drop)
+/// Reads a body, as far as that takes no model. What its output must be, if anything.
+pub fn check(body: &[u8], models: &[String]) -> Result<Option<Shape>, ApiError> {
+    Ok(parse(body, models)?.common.shape)
 }
 
 /// Reads and checks a body. `models` are the names under which the model is served, the first of

@@ -26,7 +26,6 @@ pub use outcome::{Outcome, openai_reason, reason_name};
 pub use route::route;
 pub use structured::{Compiler, Shape};
 
-/// Reads the body of a completion request, as far as that takes no model.
-pub(crate) fn check_completion(body: &[u8], models: &[String]) -> Result<(), crate::http::ApiError> {
-    completions::check(body, models)
-}
+pub(crate) use chat::{Calls, Part, check as check_chat};
+pub(crate) use completions::check as check_completion;
+pub(crate) use structured::Shape;

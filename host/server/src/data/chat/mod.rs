@@ -9,17 +9,20 @@ pub mod request;
 mod sink;
 mod tools;
 
+pub use calls::{Calls, Part};
 pub use prompt::{ChatPrompt, render};
 
 use std::sync::Arc;
 
 use hyper::StatusCode;
+use infer_model::ChatTemplate;
 
 use self::request::Parsed;
 use self::sink::{ChatBody, ChatFrames, Replies};
 use super::answer::{collect, stream_answer};
 use super::frames::Head;
 use super::job::{Asked, Job};
+use super::structured::Shape;
 use crate::http::{Answer, ApiError, json};
 
 /// Answers a request whose body has been read.
@@ -53,4 +56,16 @@ pub async fn chat(asked: Asked<'_>, body: &[u8]) -> Result<Answer, ApiError> {
     let mut body = ChatBody::new(group.choices(), replies);
     let totals = collect(group, &mut body).await?;
     Ok(json(StatusCode::OK, &body.finish(&head("chat.completion"), &totals)))
+}
+
+/// Reads a body, as far as that takes no model: its prompt's text, and what its output must be, if anything.
+pub fn check(
+    body: &[u8],
+    models: &[String],
+    template: &ChatTemplate,
+) -> Result<(String, Option<Shape>), ApiError> {
+    let Parsed { prompt, offer, common, .. } = request::parse(body, models, template)?;
+    let text = template.render_with(&prompt.messages, prompt.add_generation_prompt, &prompt.variables);
+    let text = text.map_err(|error| ApiError::invalid("messages", error.message))?;
+    Ok((text, offer.shape(template.tools()).or(common.shape)))
 }
