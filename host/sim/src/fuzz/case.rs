@@ -70,6 +70,8 @@ pub enum Op {
     Cancel { pick: u32 },
     /// A stop string was seen.
     Stop { pick: u32 },
+    /// The host's time for a request is over.
+    Expire { pick: u32 },
     /// A batch is made and stays out.
     Begin,
     /// The batch that is out, or the next one, is computed in so much time. Where there is none the driver sleeps

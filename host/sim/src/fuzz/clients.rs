@@ -9,8 +9,8 @@ use infer_core::request::Usage;
 use infer_core::snapshot::Counters;
 use infer_core::testing::{self, solo};
 use infer_core::{
-    FinishReason, Micros, Refusal, Request, SamplingExtras, SamplingParams, SequenceId, SessionId, TenantId,
-    TokenLogprobs,
+    FailureCause, FinishReason, Micros, Refusal, Request, SamplingExtras, SamplingParams, SequenceId,
+    SessionId, TenantId, TokenLogprobs,
 };
 
 use super::case::{Ask, Setup};
@@ -32,8 +32,8 @@ pub(super) struct Client {
     pub started: bool,
     /// The driver was asked to end it so.
     pub asked: Option<FinishReason>,
-    /// A device failed its row, or an operator cleared the queue.
-    pub doomed: bool,
+    /// It is to fail, and why.
+    pub doomed: Option<FailureCause>,
     /// Tokens of its prompt of which it was told how likely they are.
     told: usize,
     /// Tokens that it hasn't read, and how it reads.
@@ -182,7 +182,7 @@ impl Clients {
             got: 0,
             started: false,
             asked: None,
-            doomed: false,
+            doomed: None,
             told: 0,
             unread: 0,
             lag: ask.lag,
@@ -237,9 +237,9 @@ impl Clients {
                 self.reached.preempted += 1;
             }
             Event::Finished { id, reason, usage } => self.finished(*id, *reason, usage),
-            Event::Failed { id, message, usage, .. } => {
+            Event::Failed { id, cause, message, usage } => {
                 let client = self.end(*id, "fails", usage);
-                assert!(client.doomed, "{id:?} fails though nothing happened to it: {message}");
+                assert_eq!(client.doomed, Some(*cause), "why {id:?} fails: {message}");
                 assert!(!message.is_empty());
                 self.reached.failed += 1;
             }

@@ -8,9 +8,9 @@ use super::case::{Ask, Case, Mode, Op, Script, Setup, Slot, Style, Trouble};
 /// Operations of a case where nobody wants another number: enough for a queue to build up and drain.
 pub const OPS: usize = 400;
 /// Kinds of operations that a case draws from.
-const KINDS: usize = 16;
+const KINDS: usize = 17;
 /// How often each happens in a case of no particular taste. In the order of `Taste::op`.
-const USUAL: [u64; KINDS] = [26, 4, 2, 4, 74, 4, 1, 1, 3, 4, 1, 1, 2, 1, 2, 1];
+const USUAL: [u64; KINDS] = [26, 4, 2, 4, 74, 4, 1, 1, 3, 4, 1, 1, 2, 1, 2, 1, 2];
 
 struct Taste {
     weights: [u64; KINDS],
@@ -116,7 +116,8 @@ impl Taste {
             12 => Op::Rollback { slot },
             13 => Op::ClearQueue,
             14 => Op::Report,
-            _ => Op::Terms { seed: rng.next_u64() },
+            15 => Op::Terms { seed: rng.next_u64() },
+            _ => Op::Expire { pick },
         }
     }
 

@@ -1,6 +1,6 @@
 //! The device: computes what it is given, and fails as a case says.
 
-use infer_core::{Batch, DeviceFault, DeviceFaultKind, Executor as _};
+use infer_core::{Batch, DeviceFault, DeviceFaultKind, Executor as _, FailureCause};
 
 use super::Machine;
 use crate::fuzz::case::Trouble;
@@ -49,7 +49,7 @@ impl Machine<'_> {
         }
         for row in lost.iter().filter_map(|&at| batch.rows.get(at)) {
             if let Some(client) = self.clients.get_mut(row.sequence) {
-                client.doomed = true;
+                client.doomed = Some(FailureCause::Device);
             }
         }
         fault

@@ -143,6 +143,7 @@ impl<'a> Machine<'a> {
             Op::Submit(ask) => self.submit(ask),
             Op::Cancel { pick } => self.finish(*pick, FinishReason::Cancelled),
             Op::Stop { pick } => self.finish(*pick, FinishReason::Stop),
+            Op::Expire { pick } => self.expire(*pick),
             Op::Begin => {
                 self.begin();
             }

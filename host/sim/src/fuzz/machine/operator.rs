@@ -2,7 +2,7 @@
 
 use infer_core::snapshot::Counters;
 use infer_core::testing::SplitMix;
-use infer_core::{Engine, Micros, TenantId, TenantTerms};
+use infer_core::{Engine, FailureCause, Micros, TenantId, TenantTerms};
 
 use super::{Machine, make};
 use crate::fuzz::case::{Mode, Script, Slot};
@@ -15,7 +15,7 @@ impl Machine<'_> {
         // Those that were preempted wait too; which these are is the engine's knowledge.
         for id in self.clients.live().keys().copied().collect::<Vec<_>>() {
             if self.ledger.table(id).is_empty() {
-                self.clients.get_mut(id).expect("it is alive").doomed = true;
+                self.clients.get_mut(id).expect("it is alive").doomed = Some(FailureCause::Cleared);
             }
         }
         let before = self.clients.live().len();
@@ -23,7 +23,10 @@ impl Machine<'_> {
         let cleared = self.engine.clear_queue("the operator cleared the queue", now);
         self.drain();
         assert_eq!(before - self.clients.live().len(), cleared, "requests that were cleared");
-        assert!(self.clients.live().values().all(|client| !client.doomed), "one that waits was spared");
+        assert!(
+            self.clients.live().values().all(|client| client.doomed.is_none()),
+            "one that waits was spared"
+        );
     }
 
     pub(super) fn grant(&mut self, mut dice: SplitMix) {

@@ -2,7 +2,7 @@
 
 use infer_core::policy::{FaultKind, PolicyKind};
 use infer_core::request::RefusalReason;
-use infer_core::{Change, Event, FinishReason, SequenceId};
+use infer_core::{Change, Event, FailureCause, FinishReason, SequenceId};
 
 use super::Machine;
 use crate::fuzz::case::Ask;
@@ -48,6 +48,17 @@ impl Machine<'_> {
         self.end_request(id, reason);
         self.drain();
         assert!(self.clients.get(id).is_none(), "{id:?} was to end and hasn't");
+    }
+
+    pub(super) fn expire(&mut self, pick: u32) {
+        let Some(id) = self.clients.pick(pick) else { return };
+        self.clients.get_mut(id).expect("it is alive").doomed = Some(FailureCause::Overdue);
+        let now = self.tell();
+        assert!(self.engine.expire(id, "too late".to_owned(), now), "{id:?} is alive");
+        assert!(!self.engine.expire(id, "again".to_owned(), now), "{id:?} has ended");
+        self.clients.reached.ended_in_flight += u64::from(self.out.is_some());
+        self.drain();
+        assert!(self.clients.get(id).is_none(), "{id:?} was to fail and hasn't");
     }
 
     fn end_request(&mut self, id: SequenceId, reason: FinishReason) {
