@@ -126,6 +126,14 @@ async fn a_recording_keeps_texts_to_itself_and_replays_to_the_same_decisions() {
         "{}",
         said(&again)
     );
+    // So do admission policies and prefix caches.
+    let asked = |kind: &str| of(lines, "asked").iter().filter(|asked| asked["kind"] == kind).count();
+    for (kind, what) in [("admission", "admission policies"), ("prefix-cache", "prefix caches")] {
+        let count = asked(kind);
+        assert!(count >= 12, "{kind}: {count}");
+        let equal = format!("{count} of {count} answers of {what} are equal\n");
+        assert!(said(&again).contains(&equal), "{}", said(&again));
+    }
     let other = infer(&["decisions", "--scheduler", "static-batch"], path);
     assert!(other.status.success() && said(&other).contains("now"), "{}", said(&other));
 
@@ -145,6 +153,14 @@ async fn a_recording_keeps_texts_to_itself_and_replays_to_the_same_decisions() {
         "{}",
         said(&found)
     );
+
+    let mut tampered = lines.clone();
+    let at = tampered.iter().position(|line| line["asked"]["question"].get("admit").is_some()).unwrap();
+    tampered[at]["asked"]["answer"] = "wait".into();
+    std::fs::write(&other, tampered.iter().map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+    let found = infer(&["decisions"], &other);
+    assert_eq!(found.status.code(), Some(1));
+    assert!(said(&found).contains("then \"wait\"; now \"admit\""), "{}", said(&found));
 
     replays_with_the_same_hits(&recorded);
     calibrates_and_judges(&recorded);
