@@ -68,6 +68,9 @@ pub struct CompletionRequest {
     /// The text begins with the prompt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub echo: Option<bool>,
+    /// Whether a text gets what a bare prompt gets, a token that begins it for instance; on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub add_special_tokens: Option<bool>,
     /// Not supported; only null or empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(length(max = 0)))]

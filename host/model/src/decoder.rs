@@ -42,10 +42,7 @@ struct Buffers {
 
 impl Decoder {
     pub(crate) fn new(config: ModelConfig, weights: Arc<Weights>, cpu: Cpu, positions: usize) -> Self {
-        let table = |rope: &crate::config::RopeConfig| {
-            RopeTable::new(&rope.inverse_frequencies(config.head_dim), positions, 1.0)
-        };
-        let ropes = config.ropes.iter().map(table).collect();
+        let ropes = config.ropes.iter().map(|rope| rope.table(config.head_dim, positions)).collect();
         Self { config, weights, ropes, cpu, buffers: Buffers::default() }
     }
 

@@ -179,6 +179,34 @@ fn renamed(from: &str, to: &str) -> Vec<u8> {
 }
 
 #[test]
+fn parts_are_one_model_and_a_wrong_one_is_named() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = convert::convert_in(&golden("mistral-bf16"), "m", GgmlDType::F32, 3, directory.path());
+    let part = |number: usize| directory.path().join(format!("m-F32-{number:05}-of-00003.gguf"));
+    assert_eq!(path, part(1));
+    let whole = Source::gguf(&convert::convert("mistral-bf16", GgmlDType::F32, directory.path()));
+    let prompts = json("mistral-bf16", "golden.json")["prompts"].clone();
+    let of = |source: &Source<'_>| logits(&Model::load(source, None).expect("it loads"), &prompts);
+    assert_eq!(of(&Source::gguf(&path).expect("all parts are there")), of(&whole.expect("a sound file")));
+
+    let refused = |path: &std::path::Path| Source::gguf(path).expect_err("it is wrong").message;
+    let error = refused(&part(2));
+    assert!(error.contains("part 2 of 3; give") && error.contains("m-F32-00001-of-00003.gguf"), "{error}");
+    let third = std::fs::read(part(3)).expect("it is there");
+    std::fs::copy(part(2), part(3)).expect("it can be written");
+    let error = refused(&path);
+    assert!(error.contains("00003-of-00003.gguf: split.no"), "{error}");
+    std::fs::remove_file(part(3)).expect("it can be removed");
+    let error = refused(&path);
+    assert!(error.contains("can't read") && error.contains("00003-of-00003.gguf"), "{error}");
+    std::fs::write(part(3), third).expect("it can be written");
+    let renamed = directory.path().join("renamed.gguf");
+    std::fs::copy(&path, &renamed).expect("it can be written");
+    let error = refused(&renamed);
+    assert!(error.contains("must end in -00001-of-00003.gguf"), "{error}");
+}
+
+#[test]
 fn what_a_file_claims_is_checked_and_the_key_or_tensor_is_named() {
     load(&mixed()).expect("the file itself is sound");
     let huge = u64::MAX.to_le_bytes();

@@ -23,6 +23,7 @@ const CASES: &[(&str, DType)] = &[
     ("qwen2-bf16", DType::F32),
     ("qwen2-bf16", DType::Bf16),
     ("mistral-bf16", DType::F32),
+    ("qwen3-yarn-f16", DType::F32),
 ];
 
 const KINDS: [KvCacheKind; 2] = [KvCacheKind::Paged, KvCacheKind::Contiguous];

@@ -71,6 +71,67 @@ fn both_generations_of_keys_mean_the_same() {
 }
 
 #[test]
+fn a_position_embedding_that_is_stretched_reaches_as_far() {
+    let scaled = |settings: Value| parse(llama_config(), json!({"rope_scaling": settings})).expect("sound");
+    let yarn = json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024});
+    assert_eq!(scaled(yarn).max_positions, 4_096);
+    let shrinks = json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128});
+    assert_eq!(scaled(shrinks).max_positions, 1_024);
+    // Beyond what it was made for a dynamic base would grow; there this host refuses.
+    let dynamic = scaled(json!({"type": "dynamic", "factor": 4.0}));
+    assert_eq!((&dynamic.ropes[0].scaling, dynamic.max_positions), (&RopeScaling::None, 1_024));
+    // From the frequency that turns 32 times within the training on all are kept, from once on all stretched.
+    let yarn = json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024});
+    let (plain, stretched) = (scaled(json!({"type": "default"})), scaled(yarn));
+    let frequencies = |config: &ModelConfig| config.ropes[0].inverse_frequencies(16);
+    let ratios: Vec<f32> =
+        frequencies(&plain).iter().zip(frequencies(&stretched)).map(|(plain, now)| plain / now).collect();
+    assert_eq!((ratios[0], ratios[7]), (1.0, 4.0), "{ratios:?}");
+    assert!(ratios.windows(2).all(|pair| pair[0] <= pair[1]), "{ratios:?}");
+}
+
+/// Frequencies of four pairs of a head of 32, and the factor of queries and keys, as transformers 5.23.0 computes them.
+#[test]
+fn yarn_stretches_as_transformers_does() {
+    let cases = [
+        (
+            json!({"factor": 2.5, "original_max_position_embeddings": 512}),
+            [0.289_122_52, 0.074_285_716, 0.018_070_158, 0.002_249_365_2],
+            1.091_629,
+        ),
+        (
+            json!({"factor": 8.0, "original_max_position_embeddings": 256, "beta_fast": 16.0, "beta_slow": 2.0,
+            "truncate": false}),
+            [0.287_408_6, 0.042_441_797, 0.003_952_847_3, 0.000_702_926_66],
+            1.207_944_2,
+        ),
+        (
+            json!({"factor": 4.0, "original_max_position_embeddings": 64, "attention_factor": 1.3}),
+            [0.221_359_43, 0.039_999_999, 0.007_905_694_7, 0.001_405_853_3],
+            1.3,
+        ),
+        (
+            json!({"factor": 4.0, "original_max_position_embeddings": 64, "mscale": 0.7, "mscale_all_dim": 1.1}),
+            [0.221_359_43, 0.039_999_999, 0.007_905_694_7, 0.001_405_853_3],
+            0.951_885_34,
+        ),
+        (json!({"factor": 4.0}), [0.316_227_76, 0.078_571_43, 0.018_070_158, 0.001_405_853_3], 1.138_629_4),
+    ];
+    for (mut settings, frequencies, scale) in cases {
+        settings["rope_type"] = json!("yarn");
+        let config = parse(llama_config(), json!({"head_dim": 32, "rope_scaling": settings})).expect("sound");
+        let computed = config.ropes[0].inverse_frequencies(32);
+        for (pair, want) in [2, 4, 6, 9].into_iter().zip(frequencies) {
+            let got: f32 = computed[pair];
+            assert!((got / want - 1.0).abs() < 1e-6, "{settings}, pair {pair}: {got} instead of {want}");
+        }
+        let table = config.ropes[0].table(32, 1);
+        let (cosines, sines) = table.at(0);
+        assert!((cosines[0] / scale - 1.0).abs() < 1e-6 && sines[0] == 0.0, "{settings}: {cosines:?}");
+    }
+}
+
+#[test]
 fn what_would_be_computed_wrongly_is_refused_by_name() {
     for (changes, named) in [
         (json!({"model_type": "mixtral"}), "mixtral"),
@@ -84,7 +145,15 @@ fn what_would_be_computed_wrongly_is_refused_by_name() {
         (json!({"head_dim": 15}), "head_dim"),
         (json!({"head_dim": 1024}), "head_dim"),
         (json!({"hidden_act": "relu"}), "hidden_act"),
-        (json!({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}), "rope_type"),
+        (json!({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}), "rope_type is \"longrope\""),
+        (json!({"rope_scaling": {"type": "su"}}), "\"su\""),
+        (json!({"rope_scaling": {"rope_type": 3}}), "rope_type is 3"),
+        (json!({"rope_scaling": {"rope_type": "yarn"}}), "factor"),
+        (json!({"rope_scaling": {"rope_type": "yarn", "factor": 0}}), "factor must be positive"),
+        (json!({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "beta_fast": "x"}}), "beta_fast"),
+        (json!({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "truncate": 1}}), "truncate"),
+        (json!({"rope_scaling": {"rope_type": "dynamic"}}), "factor"),
+        (json!({"rope_parameters": {"partial_rotary_factor": 0.25}}), "partial_rotary_factor"),
         (json!({"rope_scaling": {"type": "linear"}}), "factor"),
         (json!({"rope_theta": -1.0}), "rope_theta"),
         (json!({"partial_rotary_factor": 0.5}), "partial_rotary_factor"),

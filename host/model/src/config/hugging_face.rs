@@ -4,31 +4,29 @@
 //! refused: silence would be a model that answers nonsense.
 
 use infer_kernels::{Activation, MAX_HEAD_DIM};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
+use super::ModelConfig;
 use super::keys::{Keys, MAX_SIZE};
-use super::{LayerConfig, ModelConfig, RopeConfig, RopeScaling};
+use super::positions::positions;
 use crate::DType;
 use crate::error::ModelError;
 
-/// Beyond this a config.json is not believed.
-const MAX_LAYERS: usize = 1_024;
-
 /// What sets a family apart before its keys are read.
 #[derive(Clone, Copy, Default)]
-struct Family {
+pub(super) struct Family {
     qk_norm: bool,
-    gemma: bool,
+    pub(super) gemma: bool,
     /// Query, key and value biases whatever `attention_bias` says.
     qkv_bias: bool,
     /// `attention_bias` and `mlp_bias` are keys of this family.
     bias_keys: bool,
     /// `sliding_window` counts unless `use_sliding_window` says otherwise.
-    windows: Windows,
+    pub(super) windows: Windows,
 }
 
 #[derive(Clone, Copy, Default, PartialEq)]
-enum Windows {
+pub(super) enum Windows {
     #[default]
     Never,
     /// All layers, where `sliding_window` is a number.
@@ -105,6 +103,7 @@ pub(super) fn parse(keys: &Keys, stop_tokens: Vec<u32>) -> Result<ModelConfig, M
         _ => head_dim as f64,
     };
     let (ropes, layers) = positions(keys, family)?;
+    let trained = keys.bounded("max_position_embeddings", usize::try_from(u32::MAX).unwrap_or(MAX_SIZE))?;
     Ok(ModelConfig {
         hidden,
         intermediate: keys.size("intermediate_size")?,
@@ -112,8 +111,7 @@ pub(super) fn parse(keys: &Keys, stop_tokens: Vec<u32>) -> Result<ModelConfig, M
         kv_heads,
         head_dim,
         vocab: keys.size("vocab_size")?,
-        max_positions: keys
-            .bounded("max_position_embeddings", usize::try_from(u32::MAX).unwrap_or(MAX_SIZE))?,
+        max_positions: ropes[0].scaling.reach().map_or(trained, |reach| reach.max(trained)),
         norm_epsilon: keys.number("rms_norm_eps")?.unwrap_or(1e-6) as f32,
         norm_offset: family.gemma,
         qk_norm: family.qk_norm,
@@ -172,126 +170,6 @@ fn activation(keys: &Keys, family: Family) -> Result<Activation, ModelError> {
         None => Ok(Activation::Silu),
         Some(_) => Err(keys.unsupported("hidden_act", "must be silu or gelu_pytorch_tanh")),
     }
-}
-
-/// Position embeddings and, per layer, which one it uses and how far it sees.
-fn positions(keys: &Keys, family: Family) -> Result<(Vec<RopeConfig>, Vec<LayerConfig>), ModelError> {
-    let count = keys.bounded("num_hidden_layers", MAX_LAYERS)?;
-    let sliding = sliding_layers(keys, family, count)?;
-    let window = if sliding.contains(&true) {
-        Some(window_of(keys, family)?.ok_or_else(|| keys.missing("sliding_window"))?)
-    } else {
-        None
-    };
-    let ropes = ropes(keys, family)?;
-    let local = ropes.len() - 1;
-    let layers = sliding
-        .into_iter()
-        .map(|sliding| LayerConfig {
-            window: if sliding { window } else { None },
-            rope: if sliding { local } else { 0 },
-        })
-        .collect();
-    Ok((ropes, layers))
-}
-
-/// The window's width. transformers gives Mistral's and Qwen2's a default where the key is absent, not null.
-fn window_of(keys: &Keys, family: Family) -> Result<Option<u32>, ModelError> {
-    const DEFAULT: u32 = 4_096;
-    if keys.get("sliding_window").is_null() {
-        let defaults = matches!(family.windows, Windows::All | Windows::Opted) && !keys.has("sliding_window");
-        return Ok(defaults.then_some(DEFAULT));
-    }
-    let window = keys.bounded("sliding_window", MAX_SIZE * 16)?;
-    u32::try_from(window).map(Some).map_err(|_| keys.wrong("sliding_window", "smaller"))
-}
-
-fn sliding_layers(keys: &Keys, family: Family, count: usize) -> Result<Vec<bool>, ModelError> {
-    if let Some(types) = keys.get("layer_types").as_array() {
-        if types.len() != count {
-            return Err(keys.wrong("layer_types", "as long as num_hidden_layers"));
-        }
-        return types
-            .iter()
-            .map(|kind| match kind.as_str() {
-                Some("full_attention") => Ok(false),
-                Some("sliding_attention") if family.windows != Windows::Never => Ok(true),
-                _ => Err(keys.unsupported("layer_types", "may hold full_attention and sliding_attention")),
-            })
-            .collect();
-    }
-    let windowed = window_of(keys, family)?.is_some();
-    Ok(match family.windows {
-        Windows::Never => vec![false; count],
-        Windows::All => vec![windowed; count],
-        Windows::Opted => {
-            let opted = windowed && keys.flag("use_sliding_window")?.unwrap_or(false);
-            let first = keys.count("max_window_layers")?.unwrap_or(28);
-            (0..count).map(|layer| opted && layer >= first).collect()
-        }
-        Windows::Pattern => {
-            let every = match keys.optional_size("sliding_window_pattern")? {
-                Some(every) => every,
-                None => keys.optional_size("_sliding_window_pattern")?.unwrap_or(6),
-            };
-            (0..count).map(|layer| windowed && !(layer + 1).is_multiple_of(every.max(1))).collect()
-        }
-    })
-}
-
-/// The global position embedding, then the one of sliding layers where that differs.
-fn ropes(keys: &Keys, family: Family) -> Result<Vec<RopeConfig>, ModelError> {
-    let default_theta = if family.gemma { 1_000_000.0 } else { 10_000.0 };
-    let parameters = keys.get("rope_parameters");
-    if let Some(by_type) = parameters.as_object().filter(|map| map.values().any(Value::is_object)) {
-        let entry = |name: &str| match by_type.get(name).and_then(Value::as_object) {
-            Some(entry) => rope(keys, entry, None, default_theta),
-            None => Err(keys.wrong("rope_parameters", "complete: an entry per layer type")),
-        };
-        let global = entry("full_attention")?;
-        return match by_type.contains_key("sliding_attention") {
-            true => Ok(vec![global, entry("sliding_attention")?]),
-            false => Ok(vec![global]),
-        };
-    }
-    let theta = keys.number("rope_theta")?;
-    let empty = Map::new();
-    let entry = match (parameters.as_object(), keys.get("rope_scaling").as_object()) {
-        (Some(entry), _) | (None, Some(entry)) => entry,
-        (None, None) => &empty,
-    };
-    let global = rope(keys, entry, theta, default_theta)?;
-    if family.gemma {
-        let theta = keys.number("rope_local_base_freq")?.unwrap_or(10_000.0);
-        return Ok(vec![global, RopeConfig { theta, scaling: RopeScaling::None }]);
-    }
-    Ok(vec![global])
-}
-
-fn rope(
-    keys: &Keys,
-    entry: &Map<String, Value>,
-    theta: Option<f64>,
-    default_theta: f64,
-) -> Result<RopeConfig, ModelError> {
-    let number = |name: &str| {
-        let value = entry.get(name).and_then(Value::as_f64).filter(|value| *value > 0.0);
-        value.ok_or_else(|| keys.wrong(name, "a positive number in the rope settings"))
-    };
-    let kind = entry.get("rope_type").or_else(|| entry.get("type")).and_then(Value::as_str);
-    let scaling = match kind {
-        None | Some("default") => RopeScaling::None,
-        Some("linear") => RopeScaling::Linear { factor: number("factor")? },
-        Some("llama3") => RopeScaling::Llama3 {
-            factor: number("factor")?,
-            low: number("low_freq_factor")?,
-            high: number("high_freq_factor")?,
-            original: number("original_max_position_embeddings")?,
-        },
-        Some(_) => return Err(keys.unsupported("rope_type", "must be default, linear or llama3")),
-    };
-    let theta = entry.get("rope_theta").and_then(Value::as_f64).or(theta).unwrap_or(default_theta);
-    if theta > 1.0 { Ok(RopeConfig { theta, scaling }) } else { Err(keys.wrong("rope_theta", "above 1")) }
 }
 
 /// The list of generation_config.json decides; where it has none, config.json's.

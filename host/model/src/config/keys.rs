@@ -117,12 +117,12 @@ impl Keys {
     }
 
     pub(super) fn wrong(&self, key: &str, expected: &str) -> ModelError {
-        ModelError::config(format!(
-            "{}: {} must be {expected}, is {}",
-            self.file,
-            self.shown(key),
-            self.get(key)
-        ))
+        self.wrong_value(key, expected, self.get(key))
+    }
+
+    /// The same for a value that stands elsewhere.
+    pub(super) fn wrong_value(&self, key: &str, expected: &str, value: &Value) -> ModelError {
+        ModelError::config(format!("{}: {} must be {expected}, is {value}", self.file, self.shown(key)))
     }
 
     pub(super) fn unsupported(&self, key: &str, why: &str) -> ModelError {

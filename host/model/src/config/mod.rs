@@ -1,15 +1,16 @@
 //! What a checkpoint is, as data: every difference between model families that the decoder knows is a field
 //! here, so a family is a row of settings and not a copy of the code. Keys of Hugging Face's config.json are
-//! read in `hugging_face`; anything that this host would compute wrongly is refused there by name.
+//! read in `hugging_face` and `positions`; anything that this host would compute wrongly is refused there by name.
 
 mod hugging_face;
 mod keys;
+mod positions;
 mod rope;
 
 use infer_kernels::{Activation, AttentionParams};
 
 pub(crate) use keys::Keys;
-pub use rope::{RopeConfig, RopeScaling};
+pub use rope::{RopeConfig, RopeScaling, Yarn};
 
 use crate::DType;
 use crate::error::ModelError;
@@ -32,7 +33,7 @@ pub struct ModelConfig {
     pub head_dim: usize,
     /// Embedding rows.
     pub vocab: usize,
-    /// Positions that the model was made for.
+    /// Positions that the model was made or stretched for.
     pub max_positions: usize,
     /// Added to the mean square in norms.
     pub norm_epsilon: f32,
@@ -118,6 +119,11 @@ impl ModelConfig {
     /// Numbers of all key heads.
     pub fn kv_width(&self) -> usize {
         self.kv_heads * self.head_dim
+    }
+
+    /// Weights of a layer's projections: its multiply-adds for one token.
+    pub fn layer_weights(&self) -> usize {
+        self.hidden * (2 * self.q_width() + 2 * self.kv_width() + 3 * self.intermediate)
     }
 
     /// How a layer attends.

@@ -1,5 +1,7 @@
 //! Inverse frequencies of rotary embeddings under the scaling rules that this host knows.
 
+use infer_kernels::RopeTable;
+
 /// A position embedding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeConfig {
@@ -30,30 +32,56 @@ pub enum RopeScaling {
         /// Positions of the original training.
         original: f64,
     },
+    /// Long waves stretched, short ones kept, a ramp over dimensions between, and sharper attention.
+    Yarn(Yarn),
     /// Every frequency divided by a factor of its own, one per pair of dimensions.
     Factors(Vec<f32>),
+}
+
+/// The settings of YaRN (Peng et al. 2023, section 3).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Yarn {
+    /// How far.
+    pub factor: f64,
+    /// Positions of the original training.
+    pub original: f64,
+    /// Waves that turn more often than this within `original` positions are kept.
+    pub fast: f64,
+    /// Waves that turn less often are stretched.
+    pub slow: f64,
+    /// Multiplies queries and keys.
+    pub attention: f64,
+    /// The ramp begins and ends at whole dimensions.
+    pub truncate: bool,
 }
 
 impl RopeConfig {
     /// One inverse frequency per pair of dimensions.
     pub fn inverse_frequencies(&self, head_dim: usize) -> Vec<f32> {
-        (0..head_dim / 2)
-            .map(|i| {
-                let plain = self.theta.powf(-((2 * i) as f64) / head_dim as f64) as f32;
-                self.scaling.apply(i, f64::from(plain)) as f32
-            })
-            .collect()
+        let plain = |i: usize| self.theta.powf(-((2 * i) as f64) / head_dim as f64) as f32;
+        (0..head_dim / 2).map(|i| self.stretch(i, f64::from(plain(i)), head_dim) as f32).collect()
     }
-}
 
-impl RopeScaling {
+    /// Cosines and sines of the first `positions` positions.
+    pub fn table(&self, head_dim: usize, positions: usize) -> RopeTable {
+        let scale = match &self.scaling {
+            RopeScaling::Yarn(yarn) => yarn.attention as f32,
+            _ => 1.0,
+        };
+        RopeTable::new(&self.inverse_frequencies(head_dim), positions, scale)
+    }
+
     /// What becomes of the frequency of pair `pair`.
-    fn apply(&self, pair: usize, frequency: f64) -> f64 {
-        match *self {
-            Self::None => frequency,
-            Self::Linear { factor } => frequency / factor,
-            Self::Factors(ref factors) => frequency / f64::from(factors[pair]),
-            Self::Llama3 { factor, low, high, original } => {
+    fn stretch(&self, pair: usize, frequency: f64, head_dim: usize) -> f64 {
+        match self.scaling {
+            RopeScaling::None => frequency,
+            RopeScaling::Linear { factor } => frequency / factor,
+            RopeScaling::Factors(ref factors) => frequency / f64::from(factors[pair]),
+            RopeScaling::Yarn(ref yarn) => {
+                let kept = yarn.kept(pair, self.theta, head_dim);
+                frequency * kept + frequency / yarn.factor * (1.0 - kept)
+            }
+            RopeScaling::Llama3 { factor, low, high, original } => {
                 let wave = std::f64::consts::TAU / frequency;
                 if wave < original / high {
                     frequency
@@ -64,6 +92,33 @@ impl RopeScaling {
                     (1.0 - kept) * frequency / factor + kept * frequency
                 }
             }
+        }
+    }
+}
+
+impl Yarn {
+    /// How much of the frequency of pair `pair` is kept, from 0 to 1.
+    fn kept(&self, pair: usize, theta: f64, head_dim: usize) -> f64 {
+        let dimension = |turns: f64| {
+            let wave = self.original / (turns * std::f64::consts::TAU);
+            head_dim as f64 * wave.ln() / (2.0 * theta.ln())
+        };
+        let (low, high) = match self.truncate {
+            true => (dimension(self.fast).floor(), dimension(self.slow).ceil()),
+            false => (dimension(self.fast), dimension(self.slow)),
+        };
+        let (low, high) = (low.max(0.0), high.min(head_dim as f64 - 1.0));
+        let width = if low == high { 0.001 } else { high - low };
+        1.0 - ((pair as f64 - low) / width).clamp(0.0, 1.0)
+    }
+}
+
+impl RopeScaling {
+    /// Positions that the rule stretches to, where it says so.
+    pub(super) fn reach(&self) -> Option<usize> {
+        match self {
+            Self::Yarn(yarn) => Some((yarn.original * yarn.factor).min(f64::from(u32::MAX)) as usize),
+            _ => None,
         }
     }
 }

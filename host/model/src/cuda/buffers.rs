@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use infer_kernels::RopeTable;
 use infer_kernels::cuda::{Buffer, CudaError, Device, HostBuffer, Type};
 
 use super::layout::{StepLayout, activation_bytes};
@@ -103,7 +102,7 @@ fn pool(
 /// Cosines and sines of every position, a table per kind of position embedding.
 fn ropes(device: &Arc<dyn Device>, config: &ModelConfig, positions: u32) -> Result<Vec<Buffer>, CudaError> {
     let table = |rope: &crate::config::RopeConfig| {
-        let table = RopeTable::new(&rope.inverse_frequencies(config.head_dim), positions as usize, 1.0);
+        let table = rope.table(config.head_dim, positions as usize);
         let mut numbers = Vec::with_capacity(positions as usize * config.head_dim);
         for position in 0..positions {
             let (cosines, sines) = table.at(position);

@@ -39,7 +39,7 @@ pub(super) fn config(file: &Gguf) -> Result<ModelConfig, ModelError> {
     let mut config = ModelConfig::from_keys(&keys, super::tokenizer::ends(file, ENDS)?)?;
     // The offset was added when the file was written.
     config.norm_offset = false;
-    let has = |name: &str| file.header.tensors.contains_key(name);
+    let has = |name: &str| file.tensors.contains_key(name);
     config.qkv_bias = has("blk.0.attn_q.bias");
     config.output_bias = has("blk.0.attn_output.bias");
     config.mlp_bias = has("blk.0.ffn_gate.bias");
@@ -71,7 +71,7 @@ fn keys(file: &Gguf) -> Result<Translated, ModelError> {
         map.remove("num_experts");
     }
     let pattern = key("attention.sliding_window_pattern");
-    if let Some(Value::Numbers(..)) = file.header.values.get(&pattern) {
+    if let Some(Value::Numbers(..)) = file.values.get(&pattern) {
         let slides = file.numbers(&pattern)?.unwrap_or_default();
         let kind = |slides: &f64| if *slides != 0.0 { "sliding_attention" } else { "full_attention" };
         map.insert("layer_types".to_owned(), slides.iter().map(kind).collect());
@@ -79,29 +79,62 @@ fn keys(file: &Gguf) -> Result<Translated, ModelError> {
     }
     names.push(("layer_types", pattern));
     map.insert("model_type".to_owned(), json!(model_type(architecture, &map)));
-    map.insert("tie_word_embeddings".to_owned(), json!(!file.header.tensors.contains_key("output.weight")));
+    map.insert("tie_word_embeddings".to_owned(), json!(!file.tensors.contains_key("output.weight")));
     let embedding = file
-        .header
         .tensors
         .get("token_embd.weight")
         .ok_or_else(|| file.fault(ModelErrorKind::Weights, "tensor token_embd.weight is missing"))?;
     map.insert("vocab_size".to_owned(), json!(embedding.shape[0]));
     names.push(("vocab_size", "the rows of tensor token_embd.weight".to_owned()));
 
-    let scaling = key("rope.scaling.type");
-    match file.text(&scaling)?.as_deref() {
-        None | Some("none") => {}
-        Some("linear") => {
-            let factor = scalar(file, &key("rope.scaling.factor"))?.unwrap_or(Json::Null);
-            map.insert("rope_scaling".to_owned(), json!({"rope_type": "linear", "factor": factor}));
-            names.push(("factor", key("rope.scaling.factor")));
-        }
-        Some(_) => {
-            return Err(file.fault(ModelErrorKind::Unsupported, format!("{scaling} must be none or linear")));
-        }
+    if let Some(scaling) = scaling(file, &mut names)? {
+        map.insert("rope_scaling".to_owned(), scaling);
     }
     same_width(file, &map)?;
     Ok((map, names))
+}
+
+/// Settings of a scaled position embedding: Hugging Face's names, and GGUF's behind the architecture.
+const SCALING: &[(&str, &str)] = &[
+    ("rope_type", "rope.scaling.type"),
+    ("factor", "rope.scaling.factor"),
+    ("original_max_position_embeddings", "rope.scaling.original_context_length"),
+    ("beta_fast", "rope.scaling.yarn_beta_fast"),
+    ("beta_slow", "rope.scaling.yarn_beta_slow"),
+];
+
+/// The `rope_scaling` of a config.json.
+fn scaling(file: &Gguf, names: &mut Vec<(&'static str, String)>) -> Result<Option<Json>, ModelError> {
+    let key = |part: &str| format!("{}.{part}", file.architecture);
+    let kind = match file.text(&key("rope.scaling.type"))?.as_deref() {
+        None | Some("none") => return Ok(None),
+        Some(kind) => kind.to_owned(),
+    };
+    let mut settings = Map::new();
+    for (name, part) in SCALING {
+        names.push((*name, key(part)));
+        if *name != "rope_type"
+            && let Some(value) = scalar(file, &key(part))?
+        {
+            settings.insert((*name).to_owned(), value);
+        }
+    }
+    let number = |part: &str| -> Result<Option<f64>, ModelError> {
+        Ok(scalar(file, &key(part))?.as_ref().and_then(Json::as_f64))
+    };
+    let multiplier = number("rope.scaling.yarn_log_multiplier")?;
+    if multiplier.is_some_and(|multiplier| multiplier != 0.0) {
+        let message = format!("{} must be 0", key("rope.scaling.yarn_log_multiplier"));
+        return Err(file.fault(ModelErrorKind::Unsupported, message));
+    }
+    // Here the factor comes on top of what YaRN itself multiplies by; there it stands for it.
+    let factor = settings.get("factor").and_then(Json::as_f64);
+    if let (Some(on_top), Some(factor)) = (number("rope.scaling.attn_factor")?, factor) {
+        settings.insert("attention_factor".to_owned(), json!(on_top * (0.1 * factor.max(1.0).ln() + 1.0)));
+        names.push(("attention_factor", key("rope.scaling.attn_factor")));
+    }
+    settings.insert("rope_type".to_owned(), json!(kind));
+    Ok(Some(Json::Object(settings)))
 }
 
 fn model_type(architecture: &str, map: &Map<String, Json>) -> &'static str {
@@ -131,7 +164,7 @@ fn same_width(file: &Gguf, map: &Map<String, Json>) -> Result<(), ModelError> {
 
 /// A number of the metadata; an array of equal ones counts as one.
 fn scalar(file: &Gguf, key: &str) -> Result<Option<Json>, ModelError> {
-    Ok(match file.header.values.get(key) {
+    Ok(match file.values.get(key) {
         None => None,
         Some(Value::Numbers(..)) if !key.ends_with("pattern") => {
             let numbers = file.numbers(key)?.unwrap_or_default();
@@ -165,12 +198,12 @@ fn gemma_scale(file: &Gguf, config: &ModelConfig, layers: u64) -> Result<f32, Mo
 
 /// What each frequency is divided by: how these files write the scaling of Llama 3.
 fn rope_factors(file: &Gguf, head_dim: usize) -> Result<RopeScaling, ModelError> {
-    let tensor = &file.header.tensors["rope_freqs.weight"];
+    let tensor = &file.tensors["rope_freqs.weight"];
     let wrong = |why: &str| file.fault(ModelErrorKind::Weights, format!("tensor rope_freqs.weight {why}"));
     if tensor.kind != GgmlDType::F32 || tensor.shape != [head_dim / 2] {
         return Err(wrong("must hold one F32 for each pair of a head's dimensions"));
     }
-    let numbers = file.bytes[tensor.bytes.clone()].chunks_exact(4);
+    let numbers = file.bytes_of(tensor).chunks_exact(4);
     let factors: Vec<f32> =
         numbers.map(|bytes| f32::from_le_bytes(bytes.try_into().expect("four bytes"))).collect();
     match factors.iter().all(|factor| factor.is_finite() && *factor > 0.0) {
@@ -181,7 +214,7 @@ fn rope_factors(file: &Gguf, head_dim: usize) -> Result<RopeScaling, ModelError>
 
 /// What keeps the digits of most weights.
 fn stored_dtype(file: &Gguf) -> DType {
-    let matrices = file.header.tensors.values().filter(|tensor| tensor.shape.len() == 2);
+    let matrices = file.tensors.values().filter(|tensor| tensor.shape.len() == 2);
     match matrices.max_by_key(|tensor| tensor.bytes.len()).map(|tensor| tensor.kind) {
         Some(GgmlDType::F32 | GgmlDType::F16) => DType::F32,
         _ => DType::Bf16,

@@ -46,6 +46,8 @@ pub(crate) enum Value {
 pub(crate) struct Tensor {
     pub kind: GgmlDType,
     pub shape: Vec<usize>,
+    /// Which of the files that hold the model; the header of one knows only itself.
+    pub part: usize,
     pub bytes: Range<usize>,
 }
 
@@ -156,7 +158,7 @@ impl Claim {
         let end = start.zip(len).and_then(|(start, len)| start.checked_add(len));
         match (start, end) {
             (Some(start), Some(end)) if end <= file_len && offset.is_multiple_of(alignment) => {
-                Ok((name, Tensor { kind, shape, bytes: start as usize..end as usize }))
+                Ok((name, Tensor { kind, shape, part: 0, bytes: start as usize..end as usize }))
             }
             (_, Some(end)) if end <= file_len => {
                 Err(wrong(format!("begins at {offset}, which is no multiple of {alignment}")))

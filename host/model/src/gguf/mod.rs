@@ -1,45 +1,47 @@
-//! GGUF files: one file with weights, configuration, tokenizer and chat template. Here they turn into what the
-//! rest of this crate reads from a directory: a `ModelConfig`, `tokenizer.json`, `tokenizer_config.json`, and
-//! tensors by their Hugging Face names. Files split into several and architectures beside llama, qwen2, qwen3
-//! and gemma3 are refused by name.
+//! GGUF files: weights, configuration, tokenizer and chat template in one file or in the parts that
+//! llama-gguf-split makes. Here they turn into what the rest of this crate reads from a directory: a `ModelConfig`,
+//! `tokenizer.json`, `tokenizer_config.json`, and tensors by their Hugging Face names. Architectures beside llama,
+//! qwen2, qwen3 and gemma3 are refused by name.
 
 mod config;
 mod header;
 mod names;
+mod parts;
 mod pretokenizer;
 mod tokenizer;
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use header::{Header, Value};
+use header::{Tensor, Value};
 
 use crate::bytes::Bytes;
 use crate::config::ModelConfig;
 use crate::error::{ModelError, ModelErrorKind};
 use crate::weights::{RowOrder, Stored, StoredType};
 
-/// An open file with a sound header.
+/// An open file with a sound header, and the parts that belong to it.
 #[derive(Debug)]
 pub struct Gguf {
     path: PathBuf,
-    bytes: Bytes<'static>,
-    header: Header,
+    /// The file itself, then its other parts.
+    parts: Vec<Bytes<'static>>,
+    /// Metadata, all of the first part.
+    values: BTreeMap<String, Value>,
+    tensors: BTreeMap<String, Tensor>,
     architecture: String,
 }
 
 impl Gguf {
-    /// Maps a file and checks its header.
+    /// Maps a file, or the first of several and those beside it, and checks the headers.
     ///
     /// # Errors
-    /// Names the key or tensor at fault.
+    /// Names the file, and the key or tensor at fault.
     pub fn open(path: &Path) -> Result<Self, ModelError> {
-        let bytes = Bytes::map(path)?;
-        let named =
-            |error: ModelError| ModelError::new(error.kind, format!("{}: {}", path.display(), error.message));
-        let header = Header::parse(&bytes).map_err(named)?;
-        let file = Self { path: path.to_owned(), bytes, header, architecture: String::new() };
+        let mut file = Self::part(path)?;
+        file.join_parts()?;
         let architecture = file.text("general.architecture")?.unwrap_or_default().into_owned();
         if !["llama", "qwen2", "qwen3", "gemma3"].contains(&architecture.as_str()) {
             return Err(file.fault(
@@ -47,12 +49,6 @@ impl Gguf {
                 format!(
                     "general.architecture is {architecture:?}; supported are llama, qwen2, qwen3 and gemma3"
                 ),
-            ));
-        }
-        if file.integer("split.count")?.is_some_and(|count| count > 1) {
-            return Err(file.fault(
-                ModelErrorKind::Unsupported,
-                "split.count: this is one of several files; merge them first (llama-gguf-split --merge)",
             ));
         }
         Ok(Self { architecture, ..file })
@@ -85,7 +81,7 @@ impl Gguf {
 
     /// Bytes of all tensors.
     pub(crate) fn weight_bytes(&self) -> u64 {
-        self.header.tensors.values().map(|tensor| tensor.bytes.len() as u64).sum()
+        self.tensors.values().map(|tensor| tensor.bytes.len() as u64).sum()
     }
 
     fn gguf_name(&self, name: &str) -> Option<String> {
@@ -94,7 +90,7 @@ impl Gguf {
 
     /// How a tensor is stored, by its Hugging Face name.
     pub(crate) fn stored_type(&self, name: &str) -> Option<StoredType> {
-        let tensor = self.header.tensors.get(&self.gguf_name(name)?)?;
+        let tensor = self.tensors.get(&self.gguf_name(name)?)?;
         Some(StoredType::of_ggml(tensor.kind))
     }
 
@@ -107,10 +103,10 @@ impl Gguf {
     ) -> Result<Stored<'_>, ModelError> {
         let missing = || self.fault(ModelErrorKind::Weights, format!("there is no tensor for {name}"));
         let gguf_name = self.gguf_name(name).ok_or_else(missing)?;
-        let tensor =
-            self.header.tensors.get(&gguf_name).ok_or_else(|| {
-                self.fault(ModelErrorKind::Weights, format!("tensor {gguf_name} is missing"))
-            })?;
+        let tensor = self
+            .tensors
+            .get(&gguf_name)
+            .ok_or_else(|| self.fault(ModelErrorKind::Weights, format!("tensor {gguf_name} is missing")))?;
         if tensor.shape != shape {
             return Err(self.fault(
                 ModelErrorKind::Weights,
@@ -126,13 +122,18 @@ impl Gguf {
             kind: StoredType::of_ggml(tensor.kind),
             shape: shape.to_vec(),
             order,
-            bytes: &self.bytes[tensor.bytes.clone()],
+            bytes: self.bytes_of(tensor),
         })
+    }
+
+    fn bytes_of(&self, tensor: &Tensor) -> &[u8] {
+        &self.parts[tensor.part][tensor.bytes.clone()]
     }
 
     /// Where a tensor is, by its name in the file.
     pub(crate) fn place(&self, gguf_name: &str) -> Option<(&Bytes<'static>, Range<usize>)> {
-        Some((&self.bytes, self.header.tensors.get(gguf_name)?.bytes.clone()))
+        let tensor = self.tensors.get(gguf_name)?;
+        Some((&self.parts[tensor.part], tensor.bytes.clone()))
     }
 
     fn fault(&self, kind: ModelErrorKind, message: impl std::fmt::Display) -> ModelError {
@@ -149,7 +150,7 @@ impl Gguf {
         expected: &str,
         read: impl FnOnce(&Value) -> Option<T>,
     ) -> Result<Option<T>, ModelError> {
-        match self.header.values.get(key) {
+        match self.values.get(key) {
             None => Ok(None),
             Some(value) => read(value).map(Some).ok_or_else(|| self.wrong(key, expected)),
         }
@@ -157,7 +158,7 @@ impl Gguf {
 
     fn text(&self, key: &str) -> Result<Option<Cow<'_, str>>, ModelError> {
         self.optional(key, "a text in UTF-8", |value| match value {
-            Value::Text(place) => std::str::from_utf8(&self.bytes[place.clone()]).ok().map(Cow::Borrowed),
+            Value::Text(place) => std::str::from_utf8(&self.parts[0][place.clone()]).ok().map(Cow::Borrowed),
             _ => None,
         })
     }
@@ -180,7 +181,7 @@ impl Gguf {
     fn numbers(&self, key: &str) -> Result<Option<Vec<f64>>, ModelError> {
         self.optional(key, "an array of numbers", |value| match value {
             Value::Numbers(kind, place) => {
-                let elements = self.bytes[place.clone()].chunks_exact(kind.bytes());
+                let elements = self.parts[0][place.clone()].chunks_exact(kind.bytes());
                 elements.map(|element| number(&kind.read(element))).collect()
             }
             _ => None,
@@ -191,7 +192,7 @@ impl Gguf {
     fn texts(&self, key: &str) -> Result<Option<Vec<Option<&str>>>, ModelError> {
         self.optional(key, "an array of texts", |value| match value {
             Value::Texts(count, place) => Some(
-                header::texts(&self.bytes[place.clone()], *count)
+                header::texts(&self.parts[0][place.clone()], *count)
                     .map(|text| std::str::from_utf8(text).ok())
                     .collect(),
             ),

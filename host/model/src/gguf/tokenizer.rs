@@ -86,7 +86,7 @@ impl<'a> Vocabulary<'a> {
         let fault = |message: String| file.fault(ModelErrorKind::Tokenizer, message);
         let tokens = file.texts("tokenizer.ggml.tokens")?;
         let mut tokens = tokens.ok_or_else(|| fault("tokenizer.ggml.tokens is missing".to_owned()))?;
-        let rows = file.header.tensors.get("token_embd.weight").map_or(0, |tensor| tensor.shape[0]);
+        let rows = file.tensors.get("token_embd.weight").map_or(0, |tensor| tensor.shape[0]);
         if tokens.len() > rows {
             return Err(fault(format!(
                 "tokenizer.ggml.tokens has {} tokens, but token_embd.weight has {rows} rows",

@@ -1,5 +1,6 @@
 //! Writes a golden checkpoint as a GGUF file, as llama.cpp's converter would: other names, llama's rows in another
 //! order, Gemma's norms with their offset, the scaling of Llama 3 as factors, the vocabulary as arrays.
+#![allow(dead_code, reason = "each test file uses a part")]
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -9,12 +10,21 @@ use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, Tensor};
 use serde_json::Value as Json;
 
-use super::golden;
-
 /// Writes golden checkpoint `name`, its matrices as `kind`.
 pub fn convert(name: &str, kind: GgmlDType, directory: &Path) -> PathBuf {
+    convert_in(&super::common::golden(name), name, kind, 1, directory)
+}
+
+/// Whether these files can say what a config.json does: windows of Qwen's models they can't.
+pub fn can_write(config: &Json) -> bool {
+    let slides = |types: &Vec<Json>| types.iter().any(|kind| kind == "sliding_attention");
+    config["model_type"] == "gemma3_text" || !config["layer_types"].as_array().is_some_and(slides)
+}
+
+/// Writes the checkpoint in a directory, its matrices as `kind`, as so many parts; answers with the first.
+pub fn convert_in(from: &Path, name: &str, kind: GgmlDType, parts: usize, directory: &Path) -> PathBuf {
     let read = |file: &str| -> Json {
-        let bytes = std::fs::read(golden(name).join(file)).expect("golden files are there");
+        let bytes = std::fs::read(from.join(file)).expect("the checkpoint is there");
         serde_json::from_slice(&bytes).expect("JSON")
     };
     let (config, generation) = (read("config.json"), read("generation_config.json"));
@@ -24,7 +34,7 @@ pub fn convert(name: &str, kind: GgmlDType, directory: &Path) -> PathBuf {
         other => other,
     };
     let mut metadata = shape(architecture, &config);
-    if golden(name).join("tokenizer.json").is_file() {
+    if from.join("tokenizer.json").is_file() {
         metadata.extend(vocabulary(&config, &generation, &read("tokenizer.json")));
         metadata.push((
             "tokenizer.chat_template".to_owned(),
@@ -35,13 +45,24 @@ pub fn convert(name: &str, kind: GgmlDType, directory: &Path) -> PathBuf {
         let tokens = vec![Value::String("x".to_owned())];
         metadata.push(("tokenizer.ggml.tokens".to_owned(), Value::Array(tokens)));
     }
-    let tensors = tensors(name, architecture, &config, kind);
-    let path = directory.join(format!("{name}-{kind:?}.gguf"));
-    let mut file = std::fs::File::create(&path).expect("a file");
-    let metadata: Vec<_> = metadata.iter().map(|(key, value)| (key.as_str(), value)).collect();
-    let tensors: Vec<_> = tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
-    write(&mut file, &metadata, &tensors).expect("candle writes GGUF");
-    path
+    let tensors = tensors(from, architecture, &config, kind);
+    let mut paths = Vec::new();
+    for (part, some) in tensors.chunks(tensors.len().div_ceil(parts)).enumerate() {
+        let mut metadata = if part == 0 { std::mem::take(&mut metadata) } else { Vec::new() };
+        let suffix = if parts > 1 { format!("-{:05}-of-{parts:05}", part + 1) } else { String::new() };
+        if parts > 1 {
+            metadata.push(("split.no".to_owned(), Value::U16(part as u16)));
+            metadata.push(("split.count".to_owned(), Value::U16(parts as u16)));
+            metadata.push(("split.tensors.count".to_owned(), Value::I32(tensors.len() as i32)));
+        }
+        let path = directory.join(format!("{name}-{kind:?}{suffix}.gguf"));
+        let mut file = std::fs::File::create(&path).expect("a file");
+        let metadata: Vec<_> = metadata.iter().map(|(key, value)| (key.as_str(), value)).collect();
+        let tensors: Vec<_> = some.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+        write(&mut file, &metadata, &tensors).expect("candle writes GGUF");
+        paths.push(path);
+    }
+    paths.remove(0)
 }
 
 fn text(json: &Json) -> Value {
@@ -86,10 +107,29 @@ fn shape(architecture: &str, config: &Json) -> Vec<(String, Value)> {
         metadata.push((key("attention.scale"), Value::F32((1.0 / scalar.sqrt()) as f32)));
     }
     let scaling = if config["rope_scaling"].is_object() { &config["rope_scaling"] } else { global };
-    if scaling["rope_type"] == "linear" {
-        metadata.push((key("rope.scaling.type"), Value::String("linear".to_owned())));
+    if let Some(kind @ ("linear" | "yarn")) = scaling["rope_type"].as_str() {
+        metadata.push((key("rope.scaling.type"), Value::String(kind.to_owned())));
         let factor = scaling["factor"].as_f64().expect("a factor") as f32;
         metadata.push((key("rope.scaling.factor"), Value::F32(factor)));
+        if let Some(original) = scaling["original_max_position_embeddings"].as_f64() {
+            metadata.push((key("rope.scaling.original_context_length"), Value::U32(original as u32)));
+        }
+        if let Some(attention) = scaling["attention_factor"].as_f64() {
+            let on_top = attention as f32 / (0.1 * factor.ln() + 1.0);
+            metadata.push((key("rope.scaling.attn_factor"), Value::F32(on_top)));
+        }
+    }
+    let local = &rope["sliding_attention"]["rope_theta"];
+    if let Some(theta) = config["rope_local_base_freq"].as_f64().or(local.as_f64()) {
+        metadata.push((key("rope.freq_base_swa"), Value::F32(theta as f32)));
+    }
+    if let Some(every) = config["sliding_window_pattern"].as_u64() {
+        metadata.push((key("attention.sliding_window_pattern"), Value::U32(every as u32)));
+    }
+    for cap in ["attn_logit_softcapping", "final_logit_softcapping"] {
+        if let Some(number) = config[cap].as_f64() {
+            metadata.push((key(cap), Value::F32(number as f32)));
+        }
     }
     metadata
 }
@@ -153,10 +193,14 @@ fn vocabulary(config: &Json, generation: &Json, tokenizer: &Json) -> Vec<(String
     metadata
 }
 
-fn tensors(name: &str, architecture: &str, config: &Json, kind: GgmlDType) -> Vec<(String, QTensor)> {
-    let path = golden(name).join("model.safetensors");
+fn tensors(from: &Path, architecture: &str, config: &Json, kind: GgmlDType) -> Vec<(String, QTensor)> {
+    let files = std::fs::read_dir(from).expect("a directory").map(|file| file.expect("a file").path());
+    let weights = files.filter(|path| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.starts_with("model") && name.ends_with(".safetensors")
+    });
     let mut all: Vec<_> =
-        candle_core::safetensors::load(path, &Device::Cpu).expect("sound").into_iter().collect();
+        weights.flat_map(|path| candle_core::safetensors::load(path, &Device::Cpu).expect("sound")).collect();
     all.sort_by(|a, b| a.0.cmp(&b.0));
     let heads = |part: &str| config[part].as_u64().expect("a number") as usize;
     let mut tensors: Vec<_> = all
@@ -177,8 +221,9 @@ fn tensors(name: &str, architecture: &str, config: &Json, kind: GgmlDType) -> Ve
             (gguf_name(&name, architecture), stored)
         })
         .collect();
-    let scaling =
-        if config["rope_scaling"].is_object() { &config["rope_scaling"] } else { &config["rope_parameters"] };
+    let rope = &config["rope_parameters"];
+    let global = rope.get("full_attention").unwrap_or(rope);
+    let scaling = if config["rope_scaling"].is_object() { &config["rope_scaling"] } else { global };
     if scaling["rope_type"] == "llama3" {
         let factors = llama3_factors(config, scaling);
         let factors = Tensor::new(factors, &Device::Cpu).expect("numbers");
@@ -190,16 +235,18 @@ fn tensors(name: &str, architecture: &str, config: &Json, kind: GgmlDType) -> Ve
 
 /// In each head, row `i` of the first half and row `i` of the second become neighbours.
 fn interleave(tensor: &Tensor, heads: usize) -> Tensor {
-    let (rows, inputs) = tensor.dims2().expect("a matrix");
+    let (rows, inputs) = (tensor.dims()[0], tensor.dims().get(1).copied().unwrap_or(1));
     let halves = tensor.reshape((heads, 2, rows / heads / 2, inputs)).expect("whole heads");
     let pairs = halves.transpose(1, 2).and_then(|pairs| pairs.contiguous()).expect("four dimensions");
-    pairs.reshape((rows, inputs)).expect("as many rows")
+    pairs.reshape(tensor.dims()).expect("as many rows")
 }
 
 fn llama3_factors(config: &Json, scaling: &Json) -> Vec<f32> {
     let number = |key: &str| scaling[key].as_f64().expect("a number");
     let theta = config["rope_theta"].as_f64().unwrap_or_else(|| number("rope_theta"));
-    let head_dim = config["head_dim"].as_f64().expect("a number");
+    let size = |key: &str| config[key].as_f64().expect("a number");
+    let head_dim =
+        config["head_dim"].as_f64().unwrap_or_else(|| size("hidden_size") / size("num_attention_heads"));
     let (factor, low, high) = (number("factor"), number("low_freq_factor"), number("high_freq_factor"));
     let original = number("original_max_position_embeddings");
     (0..head_dim as usize / 2)

@@ -56,7 +56,9 @@ fn directory(path: &Path, given: &str) -> Result<Checkpoint, String> {
 }
 
 fn gguf(path: &Path, given: &str) -> Result<Checkpoint, String> {
-    let path: PathBuf = path.canonicalize().map_err(|e| format!("--model: can't open {given}: {e}"))?;
+    // Links are left as they are: in the hub's cache they lead to names that don't say which part a file is.
+    let found = std::fs::metadata(path).and_then(|_| std::path::absolute(path));
+    let path: PathBuf = found.map_err(|e| format!("--model: can't open {given}: {e}"))?;
     let source = Source::gguf(&path).map_err(|error| format!("--model: {error}"))?;
     Ok(Checkpoint { names: names(path.file_stem(), given), source })
 }

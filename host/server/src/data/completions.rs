@@ -23,7 +23,8 @@ use crate::http::{Answer, ApiError, json};
 pub const DEFAULT_MAX_TOKENS: u32 = 128;
 
 /// Names of its own fields; `prompt` is read apart.
-const OWN_FIELDS: &[&str] = &["prompt", "max_tokens", "logprobs", "echo", "best_of", "suffix"];
+const OWN_FIELDS: &[&str] =
+    &["prompt", "max_tokens", "logprobs", "echo", "add_special_tokens", "best_of", "suffix"];
 
 /// Names of all fields of a body.
 pub fn known_fields() -> Vec<&'static str> {
@@ -37,6 +38,8 @@ struct Parsed {
     max_tokens: u32,
     logprobs: Option<u32>,
     echo: bool,
+    /// A text gets what a bare prompt gets.
+    special: bool,
     common: Common,
 }
 
@@ -87,13 +90,13 @@ pub async fn complete(asked: Asked<'_>, headers: &HeaderMap, body: &[u8]) -> Res
 
 /// Tokenizes. The prompts' texts come back where they are to be echoed.
 async fn job(served: &Served, parsed: Parsed) -> Result<(Job, Option<Vec<Prompted>>), ApiError> {
-    let Parsed { prompts: inputs, max_tokens, logprobs, echo, mut common } = parsed;
+    let Parsed { prompts: inputs, max_tokens, logprobs, echo, special, mut common } = parsed;
     let (mut prompts, mut prompted) = (Vec::new(), Vec::new());
     for input in inputs {
         let (text, tokens): (Option<String>, Arc<[u32]>) = match input {
             PromptInput::Text(text) => {
                 let kept = echo.then(|| text.clone());
-                (kept, served.encode(text, true).await?.into())
+                (kept, served.encode(text, special).await?.into())
             }
             PromptInput::Tokens(tokens) => (None, tokens.into()),
         };
@@ -131,6 +134,7 @@ fn parse(body: &[u8], models: &[String]) -> Result<Parsed, ApiError> {
     let mut fields = fields::read(body)?;
     let prompts = prompts(fields.prompt.take())?;
     let echo = boolean(&mut fields, "echo")?.unwrap_or(false);
+    let special = boolean(&mut fields, "add_special_tokens")?.unwrap_or(true);
     let max_tokens =
         integer(&mut fields, "max_tokens", u32::from(!echo), u32::MAX)?.unwrap_or(DEFAULT_MAX_TOKENS);
     let logprobs = logprobs(&mut fields)?;
@@ -148,7 +152,7 @@ fn parse(body: &[u8], models: &[String]) -> Result<Parsed, ApiError> {
         let message = format!("{} is more than max_tokens = {max_tokens}", common.min_tokens);
         return Err(ApiError::invalid("min_tokens", message));
     }
-    Ok(Parsed { prompts, max_tokens, logprobs, echo, common })
+    Ok(Parsed { prompts, max_tokens, logprobs, echo, special, common })
 }
 
 /// A count, or a switch as some clients write it.
@@ -212,7 +216,7 @@ mod tests {
         for name in known_fields().into_iter().filter(|name| !["model", "prompt"].contains(name)) {
             with(json!({name: null})).unwrap_or_else(|e| panic!("{name}: {}", e.message()));
         }
-        with(json!({"n": 1, "echo": false, "presence_penalty": 0, "frequency_penalty": 0.0, "logit_bias": {},
+        with(json!({"n": 1, "echo": false, "add_special_tokens": true, "presence_penalty": 0, "frequency_penalty": 0.0, "logit_bias": {},
             "min_p": 0.0, "min_tokens": 0, "ignore_eos": false, "stop": [], "stop_token_ids": [], "metadata": {},
             "best_of": 1, "suffix": "", "top_k": -1, "priority": 0, "user": "", "response_format": {"type": "text"},
             "stream_options": {"include_usage": true, "continuous_usage_stats": true, "include_obfuscation": false}}))
@@ -227,7 +231,7 @@ mod tests {
             "logit_bias": [], "min_p": {}, "min_tokens": 0.5, "ignore_eos": "no", "stop_token_ids": "5",
             "stream_options": true, "user": 5, "priority": "high", "cache_salt": 1, "session_id": {},
             "ttft_deadline_ms": "soon", "metadata": {"a": 1}, "response_format": "json", "structured_outputs": 1,
-            "suffix": 1, "best_of": "x",
+            "suffix": 1, "best_of": "x", "add_special_tokens": "no",
         });
         let wrong_values = json!({
             "max_tokens": 0, "temperature": -1, "top_p": 0, "top_k": -2, "repetition_penalty": 0,

@@ -18,7 +18,8 @@ use crate::app::App;
 use crate::http::{Answer, json as answer_json};
 
 /// Fields of completions that chats don't have.
-const NOT_OF_CHATS: &[&str] = &["prompt", "max_tokens", "echo", "suffix", "best_of", "logprobs"];
+const NOT_OF_CHATS: &[&str] =
+    &["prompt", "max_tokens", "echo", "add_special_tokens", "suffix", "best_of", "logprobs"];
 
 /// Schemas of bodies that name the model.
 const NAMING: &[&str] = &["CompletionRequest", "ChatRequest"];

@@ -1,0 +1,215 @@
+//! Where tokens are: position embeddings and, per layer, which one it uses and how far it sees, out of the keys of a
+//! config.json as transformers 4 and 5 write it.
+
+use serde_json::{Map, Value};
+
+use super::hugging_face::{Family, Windows};
+use super::keys::{Keys, MAX_SIZE};
+use super::{LayerConfig, RopeConfig, RopeScaling, Yarn};
+use crate::error::ModelError;
+
+/// Beyond this a config.json is not believed.
+const MAX_LAYERS: usize = 1_024;
+
+/// Position embeddings and, per layer, which one it uses and how far it sees.
+pub(super) fn positions(
+    keys: &Keys,
+    family: Family,
+) -> Result<(Vec<RopeConfig>, Vec<LayerConfig>), ModelError> {
+    let count = keys.bounded("num_hidden_layers", MAX_LAYERS)?;
+    let sliding = sliding_layers(keys, family, count)?;
+    let window = if sliding.contains(&true) {
+        Some(window_of(keys, family)?.ok_or_else(|| keys.missing("sliding_window"))?)
+    } else {
+        None
+    };
+    let ropes = ropes(keys, family)?;
+    let local = ropes.len() - 1;
+    let layers = sliding
+        .into_iter()
+        .map(|sliding| LayerConfig {
+            window: if sliding { window } else { None },
+            rope: if sliding { local } else { 0 },
+        })
+        .collect();
+    Ok((ropes, layers))
+}
+
+/// The window's width. transformers gives Mistral's and Qwen2's a default where the key is absent, not null.
+fn window_of(keys: &Keys, family: Family) -> Result<Option<u32>, ModelError> {
+    const DEFAULT: u32 = 4_096;
+    if keys.get("sliding_window").is_null() {
+        let defaults = matches!(family.windows, Windows::All | Windows::Opted) && !keys.has("sliding_window");
+        return Ok(defaults.then_some(DEFAULT));
+    }
+    let window = keys.bounded("sliding_window", MAX_SIZE * 16)?;
+    u32::try_from(window).map(Some).map_err(|_| keys.wrong("sliding_window", "smaller"))
+}
+
+fn sliding_layers(keys: &Keys, family: Family, count: usize) -> Result<Vec<bool>, ModelError> {
+    if let Some(types) = keys.get("layer_types").as_array() {
+        if types.len() != count {
+            return Err(keys.wrong("layer_types", "as long as num_hidden_layers"));
+        }
+        return types
+            .iter()
+            .map(|kind| match kind.as_str() {
+                Some("full_attention") => Ok(false),
+                Some("sliding_attention") if family.windows != Windows::Never => Ok(true),
+                _ => Err(keys.unsupported("layer_types", "may hold full_attention and sliding_attention")),
+            })
+            .collect();
+    }
+    let windowed = window_of(keys, family)?.is_some();
+    Ok(match family.windows {
+        Windows::Never => vec![false; count],
+        Windows::All => vec![windowed; count],
+        Windows::Opted => {
+            let opted = windowed && keys.flag("use_sliding_window")?.unwrap_or(false);
+            let first = keys.count("max_window_layers")?.unwrap_or(28);
+            (0..count).map(|layer| opted && layer >= first).collect()
+        }
+        Windows::Pattern => {
+            let every = match keys.optional_size("sliding_window_pattern")? {
+                Some(every) => every,
+                None => keys.optional_size("_sliding_window_pattern")?.unwrap_or(6),
+            };
+            (0..count).map(|layer| windowed && !(layer + 1).is_multiple_of(every.max(1))).collect()
+        }
+    })
+}
+
+/// The global position embedding, then the one of sliding layers where that differs.
+fn ropes(keys: &Keys, family: Family) -> Result<Vec<RopeConfig>, ModelError> {
+    let default_theta = if family.gemma { 1_000_000.0 } else { 10_000.0 };
+    let parameters = keys.get("rope_parameters");
+    if let Some(by_type) = parameters.as_object().filter(|map| map.values().any(Value::is_object)) {
+        let entry = |name: &str| match by_type.get(name).and_then(Value::as_object) {
+            Some(entry) => rope(keys, entry, None, default_theta),
+            None => Err(keys.wrong("rope_parameters", "complete: an entry per layer type")),
+        };
+        let global = entry("full_attention")?;
+        return match by_type.contains_key("sliding_attention") {
+            true => Ok(vec![global, entry("sliding_attention")?]),
+            false => Ok(vec![global]),
+        };
+    }
+    let theta = keys.number("rope_theta")?;
+    let empty = Map::new();
+    let entry = match (parameters.as_object(), keys.get("rope_scaling").as_object()) {
+        (Some(entry), _) | (None, Some(entry)) => entry,
+        (None, None) => &empty,
+    };
+    let global = rope(keys, entry, theta, default_theta)?;
+    if family.gemma {
+        let theta = keys.number("rope_local_base_freq")?.unwrap_or(10_000.0);
+        return Ok(vec![global, RopeConfig { theta, scaling: RopeScaling::None }]);
+    }
+    Ok(vec![global])
+}
+
+fn rope(
+    keys: &Keys,
+    entry: &Map<String, Value>,
+    theta: Option<f64>,
+    default_theta: f64,
+) -> Result<RopeConfig, ModelError> {
+    let settings = Settings { keys, entry };
+    if settings.number("partial_rotary_factor")?.is_some_and(|factor| factor != 1.0) {
+        return Err(keys.unsupported("partial_rotary_factor", "must be 1"));
+    }
+    let theta = settings.number("rope_theta")?.or(theta).unwrap_or(default_theta);
+    if theta > 1.0 {
+        Ok(RopeConfig { theta, scaling: settings.scaling()? })
+    } else {
+        Err(keys.wrong("rope_theta", "above 1"))
+    }
+}
+
+/// The settings of one position embedding.
+struct Settings<'a> {
+    keys: &'a Keys,
+    entry: &'a Map<String, Value>,
+}
+
+impl Settings<'_> {
+    fn number(&self, name: &str) -> Result<Option<f64>, ModelError> {
+        match self.entry.get(name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => match value.as_f64().filter(|value| value.is_finite()) {
+                Some(number) => Ok(Some(number)),
+                None => Err(self.keys.wrong_value(name, "a number in the rope settings", value)),
+            },
+        }
+    }
+
+    fn positive(&self, name: &str) -> Result<Option<f64>, ModelError> {
+        match self.number(name)? {
+            Some(number) if number <= 0.0 => {
+                Err(self.keys.wrong_value(name, "positive in the rope settings", &self.entry[name]))
+            }
+            number => Ok(number),
+        }
+    }
+
+    fn required(&self, name: &str) -> Result<f64, ModelError> {
+        let absent = || self.keys.wrong_value(name, "a positive number in the rope settings", &Value::Null);
+        self.positive(name)?.ok_or_else(absent)
+    }
+
+    fn scaling(&self) -> Result<RopeScaling, ModelError> {
+        let kind = self.entry.get("rope_type").or_else(|| self.entry.get("type"));
+        let kind = kind.filter(|kind| !kind.is_null());
+        Ok(match kind.map(Value::as_str) {
+            None | Some(Some("default")) => RopeScaling::None,
+            // Longer texts get a larger base, but only beyond `max_position_embeddings`, where this host refuses.
+            Some(Some("dynamic")) => {
+                self.required("factor")?;
+                RopeScaling::None
+            }
+            Some(Some("linear")) => RopeScaling::Linear { factor: self.required("factor")? },
+            Some(Some("llama3")) => RopeScaling::Llama3 {
+                factor: self.required("factor")?,
+                low: self.required("low_freq_factor")?,
+                high: self.required("high_freq_factor")?,
+                original: self.required("original_max_position_embeddings")?,
+            },
+            Some(Some("yarn")) => RopeScaling::Yarn(self.yarn()?),
+            Some(_) => {
+                let kind = kind.unwrap_or(&Value::Null);
+                let known = format!("is {kind}; known are default, linear, dynamic, llama3 and yarn");
+                return Err(self.keys.unsupported("rope_type", &known));
+            }
+        })
+    }
+
+    /// transformers' `_compute_yarn_parameters`, defaults included.
+    fn yarn(&self) -> Result<Yarn, ModelError> {
+        let trained = self.keys.number("max_position_embeddings")?.unwrap_or(0.0);
+        let original = self.positive("original_max_position_embeddings")?.unwrap_or(trained);
+        let factor = match self.positive("factor")? {
+            Some(factor) => factor,
+            None if self.entry.contains_key("original_max_position_embeddings") => trained / original,
+            None => self.required("factor")?,
+        };
+        let grown = |scale: f64| if factor <= 1.0 { 1.0 } else { 0.1 * scale * factor.ln() + 1.0 };
+        let scales = self.positive("mscale")?.zip(self.positive("mscale_all_dim")?);
+        let attention = match self.positive("attention_factor")? {
+            Some(attention) => attention,
+            None => scales.map_or_else(|| grown(1.0), |(scale, all)| grown(scale) / grown(all)),
+        };
+        let truncate = match self.entry.get("truncate") {
+            None | Some(Value::Null) => true,
+            Some(Value::Bool(truncate)) => *truncate,
+            Some(other) => return Err(self.keys.wrong_value("truncate", "true or false", other)),
+        };
+        Ok(Yarn {
+            factor,
+            original,
+            fast: self.positive("beta_fast")?.unwrap_or(32.0),
+            slow: self.positive("beta_slow")?.unwrap_or(1.0),
+            attention,
+            truncate,
+        })
+    }
+}

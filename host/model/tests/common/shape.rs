@@ -1,0 +1,303 @@
+//! Small checkpoints of every family with random shapes, options and weights: what a stranger may bring.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use safetensors::tensor::{Dtype, TensorView};
+use serde_json::{Map, Value, json};
+
+/// A checkpoint before it is written.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    pub family: &'static str,
+    pub hidden: usize,
+    pub intermediate: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_dim: usize,
+    pub vocab: usize,
+    pub tied: bool,
+    /// Biases of queries, keys and values; of the way back; of the feed-forward layer.
+    pub biases: [bool; 3],
+    /// How far sliding layers see, and which those are.
+    pub window: u32,
+    pub slides: Vec<bool>,
+    pub theta: f64,
+    /// Of sliding layers, in Gemma.
+    pub local_theta: f64,
+    pub scaling: Scaling,
+    pub query_scalar: f64,
+    pub attention_cap: Option<f64>,
+    pub logit_cap: Option<f64>,
+    /// Keys as transformers 5 writes them.
+    pub new_keys: bool,
+}
+
+/// How the (global) position embedding is stretched.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Scaling {
+    None,
+    Linear {
+        factor: f64,
+    },
+    /// Changes nothing within the positions of the training.
+    Dynamic {
+        factor: f64,
+    },
+    Llama3 {
+        factor: f64,
+        low: f64,
+        high: f64,
+        original: f64,
+    },
+    Yarn {
+        factor: f64,
+        original: f64,
+        attention: Option<f64>,
+    },
+}
+
+/// Tensors by their whole names: shape and numbers.
+pub type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
+
+/// A small generator (splitmix64), so that a seed means the same everywhere.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// From `low` to `high`, both included.
+    pub fn size(&mut self, low: usize, high: usize) -> usize {
+        low + (self.bits() % (high - low + 1) as u64) as usize
+    }
+
+    pub fn flag(&mut self) -> bool {
+        self.bits() >> 63 == 1
+    }
+
+    /// Uniform around `middle`, at most `spread` away.
+    fn number(&mut self, middle: f32, spread: f32) -> f32 {
+        middle + ((self.bits() >> 40) as f32 / (1 << 23) as f32 - 1.0) * spread
+    }
+}
+
+pub const FAMILIES: [&str; 5] = ["llama", "mistral", "qwen2", "qwen3", "gemma3_text"];
+
+impl Shape {
+    /// Any checkpoint of a family.
+    pub fn random(family: &'static str, random: &mut Random) -> Self {
+        let gemma = family == "gemma3_text";
+        let kv_heads = random.size(1, 3);
+        let heads = kv_heads * random.size(1, 5);
+        let head_dim = 2 * random.size(1, 17);
+        // Without a head_dim of its own, the hidden size is made of heads.
+        let apart = gemma || random.flag();
+        let hidden = if apart { random.size(5, 70) } else { heads * head_dim };
+        let layers = random.size(1, 4);
+        let biased = matches!(family, "llama" | "qwen3" | "gemma3_text") && random.flag();
+        let slides = match family {
+            "llama" => vec![false; layers],
+            "mistral" => vec![random.flag(); layers],
+            "gemma3_text" if random.flag() => (0..layers).map(|layer| (layer + 1) % 2 != 0).collect(),
+            _ => (0..layers).map(|_| random.flag()).collect(),
+        };
+        let pattern =
+            gemma && slides.iter().enumerate().all(|(layer, slides)| *slides == ((layer + 1) % 2 != 0));
+        let original = random.size(8, 24) as f64;
+        let factor = random.size(3, 12) as f64 / 2.0;
+        Self {
+            family,
+            hidden,
+            intermediate: random.size(1, 90),
+            heads,
+            kv_heads,
+            head_dim,
+            vocab: random.size(2, 99),
+            tied: random.flag(),
+            biases: [biased || family == "qwen2", biased, family != "qwen2" && biased && random.flag()],
+            window: random.size(1, 30) as u32,
+            slides,
+            theta: [1e4, 5e5, 1e6][random.size(0, 2)],
+            local_theta: [1e4, 3e3][random.size(0, 1)],
+            scaling: match random.size(0, 5) {
+                0 => Scaling::Linear { factor },
+                1 => Scaling::Dynamic { factor },
+                2 => Scaling::Llama3 { factor, low: 1.0, high: 4.0, original },
+                3 => Scaling::Yarn { factor, original, attention: None },
+                4 => Scaling::Yarn { factor, original, attention: Some(1.25) },
+                _ => Scaling::None,
+            },
+            query_scalar: if gemma { random.size(1, 40) as f64 } else { head_dim as f64 },
+            attention_cap: (gemma && random.flag()).then_some(2.0),
+            logit_cap: (gemma && random.flag()).then_some(3.0),
+            new_keys: if gemma && !pattern { true } else { random.flag() },
+        }
+    }
+
+    pub fn gemma(&self) -> bool {
+        self.family == "gemma3_text"
+    }
+
+    pub fn qk_norm(&self) -> bool {
+        matches!(self.family, "qwen3" | "gemma3_text")
+    }
+
+    /// The checkpoint's config.json.
+    pub fn config(&self) -> Value {
+        let mut config = json!({
+            "model_type": self.family, "hidden_size": self.hidden, "intermediate_size": self.intermediate,
+            "num_hidden_layers": self.slides.len(), "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads, "vocab_size": self.vocab, "max_position_embeddings": 400,
+            "rms_norm_eps": 1e-5, "tie_word_embeddings": self.tied, "eos_token_id": 0
+        });
+        let mut put = |key: &str, value: Value| config[key] = value;
+        if self.hidden != self.heads * self.head_dim || self.gemma() {
+            put("head_dim", json!(self.head_dim));
+        }
+        if matches!(self.family, "llama" | "qwen3" | "gemma3_text") {
+            put("attention_bias", json!(self.biases[1]));
+            put("mlp_bias", json!(self.biases[2]));
+        }
+        if self.gemma() {
+            put("query_pre_attn_scalar", json!(self.query_scalar));
+            put("attn_logit_softcapping", json!(self.attention_cap));
+            put("final_logit_softcapping", json!(self.logit_cap));
+            put("hidden_activation", json!("gelu_pytorch_tanh"));
+        }
+        if self.slides.contains(&true) || self.gemma() {
+            put("sliding_window", json!(self.window));
+        } else if self.family == "mistral" {
+            put("sliding_window", Value::Null);
+        }
+        let kind = |slides: &bool| if *slides { "sliding_attention" } else { "full_attention" };
+        match (self.family, self.new_keys) {
+            ("gemma3_text", false) => put("sliding_window_pattern", json!(2)),
+            ("gemma3_text" | "qwen2" | "qwen3", _) => {
+                put("layer_types", self.slides.iter().map(kind).collect());
+            }
+            _ => {}
+        }
+        let mut scaling = self.scaling.settings();
+        if self.new_keys {
+            scaling.insert("rope_theta".to_owned(), json!(self.theta));
+            let local = json!({"rope_type": "default", "rope_theta": self.local_theta});
+            put("dtype", json!("float32"));
+            put(
+                "rope_parameters",
+                match self.gemma() {
+                    true => json!({"full_attention": scaling, "sliding_attention": local}),
+                    false => json!(scaling),
+                },
+            );
+        } else {
+            put("torch_dtype", json!("float32"));
+            put("rope_theta", json!(self.theta));
+            if self.scaling != Scaling::None {
+                put("rope_scaling", json!(scaling));
+            }
+            if self.gemma() {
+                put("rope_local_base_freq", json!(self.local_theta));
+            }
+        }
+        config
+    }
+
+    /// Its tensors.
+    pub fn tensors(&self, random: &mut Random) -> Tensors {
+        let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
+        let (hidden, intermediate) = (self.hidden, self.intermediate);
+        let mut tensors = Tensors::new();
+        let mut put = |name: String, shape: Vec<usize>, middle: f32, spread: f32| {
+            let count = shape.iter().product();
+            tensors.insert(name, (shape, (0..count).map(|_| random.number(middle, spread)).collect()));
+        };
+        let spread = |inputs: usize| (3.0 / inputs as f32).sqrt();
+        let middle = if self.gemma() { 0.0 } else { 1.0 };
+        put("model.embed_tokens.weight".to_owned(), vec![self.vocab, hidden], 0.0, 1.0);
+        put("model.norm.weight".to_owned(), vec![hidden], middle, 0.5);
+        if !self.tied {
+            put("lm_head.weight".to_owned(), vec![self.vocab, hidden], 0.0, spread(hidden));
+        }
+        let matrices = [
+            ("self_attn.q_proj", q, hidden, self.biases[0]),
+            ("self_attn.k_proj", kv, hidden, self.biases[0]),
+            ("self_attn.v_proj", kv, hidden, self.biases[0]),
+            ("self_attn.o_proj", hidden, q, self.biases[1]),
+            ("mlp.gate_proj", intermediate, hidden, self.biases[2]),
+            ("mlp.up_proj", intermediate, hidden, self.biases[2]),
+            ("mlp.down_proj", hidden, intermediate, self.biases[2]),
+        ];
+        let mut norms = vec![("input_layernorm", hidden), ("post_attention_layernorm", hidden)];
+        if self.gemma() {
+            norms.extend([("pre_feedforward_layernorm", hidden), ("post_feedforward_layernorm", hidden)]);
+        }
+        if self.qk_norm() {
+            norms.extend([("self_attn.q_norm", self.head_dim), ("self_attn.k_norm", self.head_dim)]);
+        }
+        for layer in 0..self.slides.len() {
+            for (part, outputs, inputs, bias) in matrices {
+                let name = format!("model.layers.{layer}.{part}");
+                put(format!("{name}.weight"), vec![outputs, inputs], 0.0, spread(inputs));
+                if bias {
+                    put(format!("{name}.bias"), vec![outputs], 0.0, 0.5);
+                }
+            }
+            for (part, width) in &norms {
+                put(format!("model.layers.{layer}.{part}.weight"), vec![*width], middle, 0.5);
+            }
+        }
+        tensors
+    }
+}
+
+impl Scaling {
+    fn settings(self) -> Map<String, Value> {
+        let settings = match self {
+            Self::None => json!({"rope_type": "default"}),
+            Self::Linear { factor } => json!({"rope_type": "linear", "factor": factor}),
+            Self::Dynamic { factor } => json!({"rope_type": "dynamic", "factor": factor}),
+            Self::Llama3 { factor, low, high, original } => json!({
+                "rope_type": "llama3", "factor": factor, "low_freq_factor": low, "high_freq_factor": high,
+                "original_max_position_embeddings": original
+            }),
+            Self::Yarn { factor, original, attention } => json!({
+                "rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original,
+                "attention_factor": attention
+            }),
+        };
+        settings.as_object().expect("an object").clone()
+    }
+}
+
+/// Writes a checkpoint into a directory, its tensors in so many files.
+pub fn write(directory: &Path, config: &Value, tensors: &Tensors, files: usize) {
+    let put =
+        |name: &str, bytes: &[u8]| std::fs::write(directory.join(name), bytes).expect("it can be written");
+    put("config.json", config.to_string().as_bytes());
+    put("generation_config.json", b"{}");
+    let bytes = |numbers: &[f32]| numbers.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+    let all: Vec<_> =
+        tensors.iter().map(|(name, (shape, numbers))| (name, shape.clone(), bytes(numbers))).collect();
+    let mut map = Map::new();
+    for file in 0..files {
+        let name = match files {
+            1 => "model.safetensors".to_owned(),
+            _ => format!("model-{:05}-of-{files:05}.safetensors", file + 1),
+        };
+        let mine = all.iter().skip(file).step_by(files).map(|(tensor, shape, bytes)| {
+            map.insert((*tensor).clone(), json!(name));
+            let view = TensorView::new(Dtype::F32, shape.clone(), bytes).expect("sizes agree");
+            (tensor.as_str(), view)
+        });
+        let bytes = safetensors::serialize(mine.collect::<Vec<_>>(), None).expect("names are unique");
+        put(&name, &bytes);
+    }
+    if files > 1 {
+        put("model.safetensors.index.json", json!({"weight_map": map}).to_string().as_bytes());
+    }
+}

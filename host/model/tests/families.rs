@@ -1,0 +1,71 @@
+//! Any checkpoint of a family: random shapes and options, both generations of keys, one file, shards, GGUF and GGUF in
+//! parts. What the paged cache computes in chunks is what the contiguous one computes at once, and what the definitions
+//! give in scalar f64.
+
+mod common;
+#[path = "common/gguf.rs"]
+mod convert;
+#[path = "common/scalar.rs"]
+mod scalar;
+#[path = "common/shape.rs"]
+mod shape;
+
+use candle_core::quantized::GgmlDType;
+use common::{Chunk, Driver};
+use infer_model::{DType, KvCacheKind, Model, Source};
+use shape::{FAMILIES, Random, Shape};
+
+/// Of each family.
+const CHECKPOINTS: u64 = 12;
+
+/// Logits at the end of every chunk, the prompt cut at `size`.
+fn computed(model: &Model, kind: KvCacheKind, tokens: &[u32], size: usize) -> Vec<(usize, Vec<f32>)> {
+    let mut driver = Driver::new(model, kind, 16, 1);
+    let chunks = tokens.chunks(size).enumerate().map(|(i, tokens)| {
+        let chunk = Chunk { sequence: 1, start: i * size, tokens };
+        let end = chunk.start + tokens.len() - 1;
+        (end, driver.run(&[chunk]).remove(0).0)
+    });
+    chunks.collect()
+}
+
+fn distance(got: &[f32], want: &[f64]) -> f64 {
+    let error: f64 = got.iter().zip(want).map(|(a, b)| (f64::from(*a) - b).powi(2)).sum();
+    (error / want.iter().map(|x| x.powi(2)).sum::<f64>()).sqrt()
+}
+
+#[test]
+fn random_checkpoints_of_every_family_compute_their_definition_from_every_format() {
+    for family in FAMILIES {
+        for seed in 0..CHECKPOINTS {
+            let mut random = Random(seed << 8 | family.len() as u64);
+            let shape = Shape::random(family, &mut random);
+            let tensors = shape.tensors(&mut random);
+            let tokens: Vec<u32> =
+                (0..random.size(20, 60)).map(|_| random.size(0, shape.vocab - 1) as u32).collect();
+            let want = scalar::logits(&shape, &tensors, &tokens);
+            let check = |how: &str, kind: KvCacheKind, model: &Model, size: usize| {
+                assert_eq!(model.dtype, DType::F32);
+                for (at, got) in computed(model, kind, &tokens, size) {
+                    let error = distance(&got, &want[at]);
+                    assert!(error < 1e-4, "{how}, seed {seed}, position {at}: {error:.1e}; {shape:?}");
+                }
+            };
+            let directory = tempfile::tempdir().expect("a temporary directory");
+            shape::write(directory.path(), &shape.config(), &tensors, random.size(1, 3));
+            let model = Model::load(&Source::Directory(directory.path().to_owned()), None);
+            let model = model.unwrap_or_else(|error| panic!("seed {seed}: {error}; {shape:?}"));
+            check("paged", KvCacheKind::Paged, &model, random.size(1, 30));
+            check("contiguous", KvCacheKind::Contiguous, &model, tokens.len());
+            if convert::can_write(&shape.config()) {
+                let parts = random.size(1, 3);
+                let path =
+                    convert::convert_in(directory.path(), "model", GgmlDType::F32, parts, directory.path());
+                let source = Source::gguf(&path);
+                let model = source.and_then(|source| Model::load(&source, None));
+                let model = model.unwrap_or_else(|error| panic!("seed {seed} as GGUF: {error}; {shape:?}"));
+                check("GGUF", KvCacheKind::Paged, &model, tokens.len());
+            }
+        }
+    }
+}
