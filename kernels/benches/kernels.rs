@@ -93,7 +93,7 @@ fn attention(criterion: &mut Criterion) {
         QueryRun { first: 0, count: tokens as u32, table_start: 0, table_len: blocks as u32 }
             .split(&mut runs);
         let q = numbers(tokens * params.heads * layout.head_dim);
-        let mut out = vec![0.0; q.len()];
+        let (mut scratch, mut out) = (Vec::new(), vec![0.0; q.len()]);
         let seen: usize = positions.iter().map(|p| *p as usize + 1).sum();
         group.throughput(Throughput::Elements((4 * seen * params.heads * layout.head_dim) as u64));
         group.bench_function(BenchmarkId::new(name, format!("{tokens} of {context}")), |b| {
@@ -104,7 +104,7 @@ fn attention(criterion: &mut Criterion) {
                     runs: &runs,
                     tables: &tables,
                 };
-                cpu.paged_attention(&layer, &params, query, &mut out);
+                cpu.paged_attention(&layer, &params, query, &mut scratch, &mut out);
             });
         });
     }

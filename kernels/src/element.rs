@@ -7,6 +7,7 @@ use crate::simd::Simd;
 
 use crate::cpu::attention::{Context, attend};
 use crate::cpu::block::Queries;
+use crate::cpu::split::attend_piece;
 use crate::memory::Plain;
 use crate::simd::Isa;
 
@@ -16,6 +17,14 @@ mod sealed {
     /// Closes [`super::Element`], and has the hot loops compiled in this crate, with its own settings.
     pub trait Sealed: Sized {
         fn attend(isa: Isa, context: Context<'_, Self>, queries: Queries);
+
+        fn attend_piece(
+            isa: Isa,
+            context: Context<'_, Self>,
+            q: &[f32],
+            piece: (u32, u32),
+            parts: &mut [f32],
+        );
     }
 }
 
@@ -25,11 +34,19 @@ impl Sealed for f32 {
     fn attend(isa: Isa, context: Context<'_, Self>, queries: Queries) {
         attend(isa, context, queries);
     }
+
+    fn attend_piece(isa: Isa, context: Context<'_, Self>, q: &[f32], piece: (u32, u32), parts: &mut [f32]) {
+        attend_piece(isa, context, q, piece, parts);
+    }
 }
 
 impl Sealed for bf16 {
     fn attend(isa: Isa, context: Context<'_, Self>, queries: Queries) {
         attend(isa, context, queries);
+    }
+
+    fn attend_piece(isa: Isa, context: Context<'_, Self>, q: &[f32], piece: (u32, u32), parts: &mut [f32]) {
+        attend_piece(isa, context, q, piece, parts);
     }
 }
 

@@ -7,7 +7,7 @@ use common::{FORMATS, Paged, loaded, packed, packed_gated, random, seeds, unpack
 use half::bf16;
 use infer_kernels::{
     Activation, Arena, AttentionParams, Cpu, Element, Inputs, Isa, Matrix, PagedLayer, PagedLayout,
-    PagedQuery, Rows, Then,
+    PagedQuery, QueryRun, Rows, Then,
 };
 
 fn bits(numbers: &[f32]) -> Vec<u32> {
@@ -123,7 +123,7 @@ fn attend<T: Element>(
         runs: &paged.runs(first),
         tables: &paged.tables,
     };
-    cpu.paged_attention(&paged.layer, params, query, &mut out);
+    cpu.paged_attention(&paged.layer, params, query, &mut Vec::new(), &mut out);
     out
 }
 
@@ -131,12 +131,15 @@ fn attention_is_invariant<T: Element>(seed: u64) {
     let mut random = random(seed);
     let paged = Paged::<T>::random(&mut random);
     let mut params = params(&paged.layout, random.size(1, 5));
-    params.window = (seed % 2 == 1).then_some(random.size(1, 100) as u32);
+    params.window = (seed % 2 == 1).then_some(random.size(1, 500) as u32);
     let width = params.heads * paged.layout.head_dim;
     let q = random.numbers(paged.positions.len() * width);
     for isa in Isa::available() {
         let whole = bits(&attend(&cpu(isa, 1), &paged, &params, &q, 0));
-        assert_eq!(whole, bits(&attend(&cpu(isa, 2), &paged, &params, &q, 0)), "seed {seed}, two threads");
+        for threads in [2, 9] {
+            let shared = bits(&attend(&cpu(isa, threads), &paged, &params, &q, 0));
+            assert_eq!(whole, shared, "seed {seed}, {isa:?}, {threads} threads");
+        }
         for token in 0..paged.positions.len() {
             let tail = bits(&attend(&cpu(isa, 1), &paged, &params, &q, token));
             assert_eq!(whole[token * width..], tail, "seed {seed}, {isa:?}, from token {token}");
@@ -145,6 +148,39 @@ fn attention_is_invariant<T: Element>(seed: u64) {
             let moved = reblocked(&paged, block_size);
             let other = bits(&attend(&cpu(isa, 1), &moved, &params, &q, 0));
             assert_eq!(whole, other, "seed {seed}, {isa:?}, blocks of {block_size}");
+        }
+    }
+}
+
+/// Threads share a decode that is alone by pieces of its context; in a chunk it is one of many.
+#[test]
+fn a_decode_that_threads_share_has_the_bits_of_one_in_a_chunk() {
+    for isa in Isa::available() {
+        let cpus = [1, 2, 3, 9].map(|threads| cpu(isa, threads));
+        let mut scratch = Vec::new();
+        for seed in seeds(10) {
+            let mut random = random(seed);
+            let paged = Paged::<bf16>::random(&mut random);
+            let mut params = params(&paged.layout, random.size(1, 9));
+            params.window = (seed % 3 == 1).then_some(random.size(1, 700) as u32);
+            let width = params.heads * paged.layout.head_dim;
+            let q = random.numbers(paged.positions.len() * width);
+            let whole = bits(&attend(&cpus[0], &paged, &params, &q, 0));
+            for token in (0..paged.positions.len()).step_by(7) {
+                let (table_start, table_len) = paged.spans[token];
+                for cpu in &cpus {
+                    let mut out = vec![f32::NAN; width];
+                    let query = PagedQuery {
+                        q: Rows::dense(&q[token * width..][..width], width),
+                        positions: &paged.positions[token..=token],
+                        runs: &[QueryRun { first: 0, count: 1, table_start, table_len }],
+                        tables: &paged.tables,
+                    };
+                    cpu.paged_attention(&paged.layer, &params, query, &mut scratch, &mut out);
+                    let how = format!("seed {seed}, {isa:?}, token {token}, {} threads", cpu.threads());
+                    assert_eq!(bits(&out), whole[token * width..][..width], "{how}");
+                }
+            }
         }
     }
 }

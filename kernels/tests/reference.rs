@@ -213,7 +213,7 @@ fn rope_turns_queries_and_keys_by_their_position_and_stores_what_was_turned() {
                 let (positions, tables) = ([slot % 4], [slot / 4]);
                 let q = Rows::dense(&q, q.len());
                 let query = PagedQuery { q, positions: &positions, runs: &[run], tables: &tables };
-                cpu.paged_attention(layer, &params, query, &mut out);
+                cpu.paged_attention(layer, &params, query, &mut Vec::new(), &mut out);
                 out
             });
             assert!(ours == theirs && ours.iter().all(|x| x.is_finite()), "slot {slot}");
@@ -245,7 +245,7 @@ fn attention_matches<T: Element>(seed: u64, tolerance: f32) {
         heads: paged.layout.kv_heads * random.size(1, 6),
         scale: 0.3,
         soft_cap: seed.is_multiple_of(3).then_some(5.0),
-        window: seed.is_multiple_of(2).then_some(random.size(1, 90) as u32),
+        window: seed.is_multiple_of(2).then_some(random.size(1, 400) as u32),
     };
     let width = paged.layout.head_dim;
     let q = random.numbers(paged.positions.len() * params.heads * width);
@@ -264,11 +264,11 @@ fn attention_matches<T: Element>(seed: u64, tolerance: f32) {
         let mut out = vec![f32::NAN; want.len()];
         let query =
             PagedQuery { q, positions: &paged.positions, runs: &paged.runs(0), tables: &paged.tables };
-        cpu.paged_attention(&paged.layer, &params, query, &mut out);
+        cpu.paged_attention(&paged.layer, &params, query, &mut Vec::new(), &mut out);
         assert_close(&out, &want, tolerance, &context);
 
         let mut layer =
-            ContiguousLayer::<T>::try_new(paged.contexts.len(), 400, paged.layout.kv_heads, width)
+            ContiguousLayer::<T>::try_new(paged.contexts.len(), 1_100, paged.layout.kv_heads, width)
                 .expect("small");
         layer.fill(f32::NAN);
         for (slot, context) in paged.contexts.iter().enumerate() {
@@ -311,7 +311,7 @@ fn a_copied_block_answers_like_its_source() {
             runs: &[QueryRun { first: 0, count: 1, table_start: 0, table_len: 1 }],
             tables: table,
         };
-        cpu.paged_attention(&paged.layer, &params, query, &mut out);
+        cpu.paged_attention(&paged.layer, &params, query, &mut Vec::new(), &mut out);
         out
     };
     let before = run(&paged, &[from]);

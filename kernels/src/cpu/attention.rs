@@ -1,16 +1,20 @@
 //! Paged attention for a flattened batch: decodes and prefill chunks alike.
 //!
-//! Version 2. The context is cut into tiles of 64 absolute positions. In a tile, the scores of sixteen
+//! Version 3. The context is cut into tiles of 64 absolute positions. In a tile, the scores of sixteen
 //! positions are one vector (keys are stored transposed) and the query heads of a group share each key and
-//! value load; then online softmax (Milakov and Gimelshein 2018) folds the tile in. A single token reads the
-//! pool directly, several of one sequence go through `block` together. A token's tiles depend on its own
-//! position and window only and either way does the same operations in order, so chunking and batching
-//! leave its bits alone, and so does the block size. Scratch is on the stack and independent of the context.
+//! value load; then online softmax (Milakov and Gimelshein 2018) folds the tile in. Four tiles are a piece, which
+//! needs nothing of the others: where there are fewer heads than threads want, `split` hands pieces out. A single
+//! token reads the pool directly, several of one sequence go through `block` together. A token's tiles and pieces
+//! depend on its own position and window only and either way does the same operations in order, so chunking,
+//! batching and threads leave its bits alone, and so does the block size. Scratch is on the stack and independent of
+//! the context, but for pieces that threads share.
 //! Positions that a token may not see are never used in arithmetic: a stale NaN there is harmless. Rates:
 //! see kernels/README.md.
 
 use super::block::{self, Queries};
 use super::math::{exp, tanh};
+use super::piece::{PIECE, Seen, merge};
+use super::split::{Pieces, Target, leave, unit_len};
 use super::tile::{accumulate, scores};
 use super::{Cpu, Shared};
 use crate::Rows;
@@ -67,6 +71,7 @@ impl QueryRun {
 
 impl Cpu {
     /// Attends each token to its context through its block table; `out` has dense rows of `heads * head_dim`.
+    /// `scratch` is reused; it grows with the contexts of decodes that are few.
     ///
     /// # Panics
     /// Where shapes disagree, a table is too short for its token, or it names a block beyond the pool.
@@ -75,6 +80,7 @@ impl Cpu {
         layer: &PagedLayer<T>,
         params: &AttentionParams,
         query: PagedQuery<'_>,
+        scratch: &mut Vec<f32>,
         out: &mut [f32],
     ) {
         let layout = *layer.layout();
@@ -83,8 +89,7 @@ impl Cpu {
         let cost = query.positions.iter().map(|p| *p as usize + 1).sum::<usize>();
         let target = Shared(out.as_mut_ptr());
         let isa = self.isa;
-        self.for_each(query.runs.len() * layout.kv_heads, 2 * cost * query.q.width, |item| {
-            let (run, head) = (&query.runs[item / layout.kv_heads], item % layout.kv_heads);
+        let whole = |run: &QueryRun, head: usize| {
             let most = (block::ROWS / group).max(1) as u32;
             for token in (run.first..run.first + run.count).step_by(most as usize) {
                 let at = head * group * layout.head_dim;
@@ -106,7 +111,34 @@ impl Cpu {
                 };
                 T::attend(isa, context, queries);
             }
+        };
+        let cost = 2 * cost * query.q.width;
+        let Some(pieces) = Pieces::of(self, params, &query, layout.kv_heads) else {
+            return self.for_each(query.runs.len() * layout.kv_heads, cost, |item| {
+                whole(&query.runs[item / layout.kv_heads], item % layout.kv_heads);
+            });
+        };
+        let (units, unit_len) = (pieces.units(), unit_len(group, layout.head_dim));
+        scratch.resize(scratch.len().max(units * unit_len), 0.0);
+        let parts = Shared(scratch.as_mut_ptr());
+        self.for_each(units, cost, |number| {
+            let unit = pieces.unit(number);
+            let Some(piece) = unit.piece else { return whole(&unit.run, unit.head) };
+            let token = unit.run.first as usize;
+            let width = group * layout.head_dim;
+            let context = Context {
+                layer,
+                params,
+                table: &query.tables[unit.run.table_start as usize..][..unit.run.table_len as usize],
+                head: unit.head,
+                position: query.positions[token],
+            };
+            // SAFETY: `scratch` has `unit_len` numbers for each unit, and this item alone has these.
+            let parts =
+                unsafe { std::slice::from_raw_parts_mut(parts.get().add(number * unit_len), unit_len) };
+            T::attend_piece(isa, context, &query.q.row(token)[unit.head * width..][..width], piece, parts);
         });
+        pieces.merge(self, layout.head_dim, scratch, target);
     }
 }
 
@@ -169,26 +201,30 @@ fn attend_lanes<S: Simd, T: Element>(simd: S, context: Context<'_, T>, queries: 
                 std::slice::from_raw_parts_mut(queries.out, numbers),
             )
         };
-        one_token(simd, &context, q, out);
+        one_token(simd, &context, q, Target::Rows(out));
     }
 }
 
 /// Splits a group of query heads into passes that fit the registers.
 #[inline(always)]
-fn one_token<S: Simd, T: Element>(simd: S, context: &Context<'_, T>, q: &[f32], out: &mut [f32]) {
+pub(super) fn one_token<S: Simd, T: Element>(
+    simd: S,
+    context: &Context<'_, T>,
+    q: &[f32],
+    mut target: Target<'_>,
+) {
     let width = context.layer.layout().head_dim;
     let mut done = 0;
-    while done < q.len() {
-        let left = (q.len() - done) / width;
-        let (q, out) = (&q[done..], &mut out[done..]);
-        done += width
-            * match left {
-                1 => pass::<S, T, 1>(simd, context, q, out),
-                2 => pass::<S, T, 2>(simd, context, q, out),
-                _ if S::SHARED_QUERIES < 3 => pass::<S, T, 2>(simd, context, q, out),
-                3 => pass::<S, T, 3>(simd, context, q, out),
-                _ => pass::<S, T, 4>(simd, context, q, out),
-            };
+    while done * width < q.len() {
+        let left = q.len() / width - done;
+        let (q, target) = (&q[done * width..], target.after(done, width));
+        done += match left {
+            1 => pass::<S, T, 1>(simd, context, q, target),
+            2 => pass::<S, T, 2>(simd, context, q, target),
+            _ if S::SHARED_QUERIES < 3 => pass::<S, T, 2>(simd, context, q, target),
+            3 => pass::<S, T, 3>(simd, context, q, target),
+            _ => pass::<S, T, 4>(simd, context, q, target),
+        };
     }
 }
 
@@ -198,32 +234,59 @@ fn pass<S: Simd, T: Element, const Q: usize>(
     simd: S,
     context: &Context<'_, T>,
     q: &[f32],
-    out: &mut [f32],
+    target: Target<'_>,
 ) -> usize {
     const { assert!(Q <= MAX_SHARED) };
     let width = context.layer.layout().head_dim;
-    let mut sums = [[0.0_f32; MAX_HEAD_DIM]; Q];
-    let mut largest = [f32::NEG_INFINITY; Q];
-    let mut total = [0.0_f32; Q];
-    let mut position = context.params.first_position(context.position) as usize;
-    let end = context.position as usize + 1;
+    let mut piece = Seen::<Q>::nothing();
+    match target {
+        Target::Piece { from, end, parts } => {
+            tiles(simd, context, q, from, end, &mut piece);
+            leave(&piece, width, parts);
+        }
+        Target::Rows(out) => {
+            let mut all = Seen::<Q>::nothing();
+            let mut position = context.params.first_position(context.position) as usize;
+            let last = context.position as usize;
+            while position <= last {
+                let end = (last + 1).min((position / PIECE + 1) * PIECE);
+                piece.clear(width);
+                tiles(simd, context, q, position, end, &mut piece);
+                (0..Q).for_each(|i| merge(simd, all.head(i, width), piece.head(i, width)));
+                position = end;
+            }
+            for i in 0..Q {
+                for (out, sum) in out[i * width..(i + 1) * width].iter_mut().zip(&all.sums[i]) {
+                    *out = sum / all.total[i];
+                }
+            }
+        }
+    }
+    Q
+}
+
+/// Folds the positions from `position` to `end` in, a tile at a time.
+#[inline(always)]
+fn tiles<S: Simd, T: Element, const Q: usize>(
+    simd: S,
+    context: &Context<'_, T>,
+    q: &[f32],
+    mut position: usize,
+    end: usize,
+    seen: &mut Seen<Q>,
+) {
     while position < end {
         let count = (TILE - position % TILE).min(end - position);
         let mut weights = [[0.0_f32; TILE + LANES]; Q];
         scores::<S, T, Q>(simd, context, q, position, count, &mut weights);
         let mut decay = [0.0; Q];
         for i in 0..Q {
-            decay[i] = soften(simd, context.params, &mut weights[i], count, &mut largest[i], &mut total[i]);
+            let (largest, total) = (&mut seen.largest[i], &mut seen.total[i]);
+            decay[i] = soften(simd, context.params, &mut weights[i], count, largest, total);
         }
-        accumulate::<S, T, Q>(simd, context, position, count, &weights, &decay, &mut sums);
+        accumulate::<S, T, Q>(simd, context, position, count, &weights, &decay, &mut seen.sums);
         position += count;
     }
-    for i in 0..Q {
-        for (out, sum) in out[i * width..(i + 1) * width].iter_mut().zip(&sums[i]) {
-            *out = sum / total[i];
-        }
-    }
-    Q
 }
 
 /// Turns raw products into weights relative to the largest score so far, adds them to `total`, and returns

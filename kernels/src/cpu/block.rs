@@ -3,11 +3,13 @@
 //! the group read it; the work is then two small dense products and the softmax between them.
 //!
 //! A row goes through the same operations in the same order as in `attention`, which reads the pool directly
-//! for single tokens, so its bits are the same. Tiles that a window cuts at their start are left to it.
+//! for single tokens, so its bits are the same. Tiles that a window cuts at their start are left to it; finished pieces
+//! are merged as it merges them.
 
 use std::mem::MaybeUninit;
 
 use super::attention::{Context, MAX_HEAD_DIM, TILE, soften};
+use super::piece::{Head, PIECE, merge};
 use super::tile::{accumulate, scores};
 use crate::element::Element;
 use crate::simd::{LANES, Simd};
@@ -39,9 +41,14 @@ struct State {
     keys: [MaybeUninit<f32>; MAX_HEAD_DIM * KEY_STRIDE],
     values: [MaybeUninit<f32>; TILE * MAX_HEAD_DIM],
     weights: [[MaybeUninit<f32>; TILE + LANES]; ROWS],
+    /// Of the piece that the tiles are in.
     sums: [MaybeUninit<f32>; ROWS * MAX_HEAD_DIM],
     largest: [f32; ROWS],
     total: [f32; ROWS],
+    /// Of the pieces before it.
+    before: [MaybeUninit<f32>; ROWS * MAX_HEAD_DIM],
+    before_largest: [f32; ROWS],
+    before_total: [f32; ROWS],
     decay: [f32; ROWS],
 }
 
@@ -61,10 +68,14 @@ pub(super) unsafe fn attend<S: Simd, T: Element>(simd: S, context: &Context<'_, 
         sums: [const { MaybeUninit::uninit() }; ROWS * MAX_HEAD_DIM],
         largest: [f32::NEG_INFINITY; ROWS],
         total: [0.0; ROWS],
+        before: [const { MaybeUninit::uninit() }; ROWS * MAX_HEAD_DIM],
+        before_largest: [f32::NEG_INFINITY; ROWS],
+        before_total: [0.0; ROWS],
         decay: [0.0; ROWS],
     };
     let stride = width.next_multiple_of(LANES);
     state.sums[..tokens * group * stride].fill(MaybeUninit::new(0.0));
+    state.before[..tokens * group * stride].fill(MaybeUninit::new(0.0));
     let mut block = Block { simd, context, queries, width, stride, state: &mut state };
     let position = |token: usize| context.position as usize + token;
     let first = |token: usize| context.params.first_position(position(token) as u32) as usize;
@@ -75,6 +86,9 @@ pub(super) unsafe fn attend<S: Simd, T: Element>(simd: S, context: &Context<'_, 
         let cut = (from + whole..tokens).take_while(|token| first(*token) < start + TILE).count();
         // SAFETY: the caller's promise.
         unsafe {
+            if start % PIECE == 0 {
+                block.end_piece();
+            }
             if whole > 0 {
                 let last = position(from + whole - 1);
                 block.gather(start, (last + 1 - start).min(TILE));
@@ -84,7 +98,10 @@ pub(super) unsafe fn attend<S: Simd, T: Element>(simd: S, context: &Context<'_, 
         }
     }
     // SAFETY: the caller's promise.
-    unsafe { block.finish() };
+    unsafe {
+        block.end_piece();
+        block.finish();
+    }
 }
 
 struct Block<'a, S, T> {
@@ -275,6 +292,33 @@ impl<S: Simd, T: Element> Block<'_, S, T> {
         }
     }
 
+    /// Merges what rows saw of a piece, and begins the next.
+    #[inline(always)]
+    unsafe fn end_piece(&mut self) {
+        let stride = self.stride;
+        for row in 0..self.queries.tokens * self.queries.group {
+            let place = row * stride..(row + 1) * stride;
+            // SAFETY: both sums were filled at the start; floats have no invalid bits.
+            let (before, sums) = unsafe {
+                let before = &mut self.state.before[place.clone()];
+                let sums = &mut self.state.sums[place];
+                (
+                    &mut *(std::ptr::from_mut(before) as *mut [f32]),
+                    &mut *(std::ptr::from_mut(sums) as *mut [f32]),
+                )
+            };
+            let (largest, total) = (&mut self.state.largest[row], &mut self.state.total[row]);
+            let before = Head {
+                largest: &mut self.state.before_largest[row],
+                total: &mut self.state.before_total[row],
+                sums: before,
+            };
+            merge(self.simd, before, Head { largest: &mut *largest, total: &mut *total, sums: &mut *sums });
+            sums.fill(0.0);
+            (*largest, *total) = (f32::NEG_INFINITY, 0.0);
+        }
+    }
+
     /// A row's query.
     #[inline(always)]
     fn query(&self, row: usize) -> *const f32 {
@@ -289,9 +333,9 @@ impl<S: Simd, T: Element> Block<'_, S, T> {
             // SAFETY: the caller's promise; sums were filled at the start.
             unsafe {
                 let out = out.add(row / group * out_stride + row % group * self.width);
-                let sums = self.state.sums.as_ptr().add(row * self.stride).cast::<f32>();
+                let sums = self.state.before.as_ptr().add(row * self.stride).cast::<f32>();
                 for d in 0..self.width {
-                    *out.add(d) = *sums.add(d) / self.state.total[row];
+                    *out.add(d) = *sums.add(d) / self.state.before_total[row];
                 }
             }
         }

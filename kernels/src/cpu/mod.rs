@@ -16,10 +16,12 @@ pub mod contiguous;
 mod math;
 pub mod matmul;
 pub mod norm;
+mod piece;
 mod pool;
 mod probe;
 mod product;
 pub mod rope;
+pub(crate) mod split;
 mod tile;
 
 /// Multiply-adds below which handing work to another thread costs more than it brings: about a microsecond.

@@ -106,7 +106,9 @@ impl<T: Element> Paged<T> {
             head_dim: [6, 16, 20, 32, 64, 80, 128][random.size(0, 6)],
         };
         let width = layout.kv_heads * layout.head_dim;
-        let lens: Vec<usize> = (0..random.size(1, 4)).map(|_| random.size(1, 300)).collect();
+        // Some are longer than a piece of a context, which is 256.
+        let longest = [300, 1_100][random.size(0, 1)];
+        let lens: Vec<usize> = (0..random.size(1, 4)).map(|_| random.size(1, longest)).collect();
         let needed: usize = lens.iter().map(|len| len.div_ceil(layout.block_size)).sum();
         let blocks = needed + 3;
         let mut layer = PagedLayer::new(layout, blocks, &mut Arena::default()).expect("small");

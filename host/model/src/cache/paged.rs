@@ -16,6 +16,7 @@ pub(crate) struct PagedCache<T> {
     tables: Vec<u32>,
     /// The batch's rows, in pieces that threads share.
     runs: Vec<QueryRun>,
+    scratch: Vec<f32>,
 }
 
 impl<T: Element> PagedCache<T> {
@@ -26,7 +27,7 @@ impl<T: Element> PagedCache<T> {
         let layers = layers.map_err(|error| {
             ModelError::unsupported(format!("no memory for {blocks} KV blocks ({error}); use fewer"))
         })?;
-        Ok(Self { layers, tables: Vec::new(), runs: Vec::new() })
+        Ok(Self { layers, tables: Vec::new(), runs: Vec::new(), scratch: Vec::new() })
     }
 }
 
@@ -65,6 +66,6 @@ impl<T: Element> KvStore for PagedCache<T> {
         cpu.rope_and_store(&mut qkv, &batch.slots, layer);
         let query =
             PagedQuery { q: qkv.q(), positions: &batch.positions, runs: &self.runs, tables: &self.tables };
-        cpu.paged_attention(layer, params, query, out);
+        cpu.paged_attention(layer, params, query, &mut self.scratch, out);
     }
 }

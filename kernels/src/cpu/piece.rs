@@ -1,0 +1,82 @@
+//! What a token has seen of its context so far, and how two parts of it are put together.
+//!
+//! The context is cut into pieces of 256 absolute positions. Within a piece tiles are folded in one after the other; a
+//! finished piece is merged into what came before it, in order. A piece needs nothing of the others, so `split` may have
+//! several threads compute them, and where the cuts are is a matter of positions alone: the bits are the same.
+
+use super::attention::MAX_HEAD_DIM;
+use crate::simd::{LANES, Simd};
+
+/// Positions of a piece; whole tiles.
+pub(super) const PIECE: usize = 256;
+
+/// The piece that a position is in.
+pub(super) fn piece_of(position: usize) -> usize {
+    position / PIECE
+}
+
+/// Softmax under way, of `Q` query heads: the largest score, weights relative to it, and the values' weighted sums.
+pub(super) struct Seen<const Q: usize> {
+    pub sums: [[f32; MAX_HEAD_DIM]; Q],
+    pub largest: [f32; Q],
+    pub total: [f32; Q],
+}
+
+impl<const Q: usize> Seen<Q> {
+    /// Nothing.
+    #[inline(always)]
+    pub(super) fn nothing() -> Self {
+        Self { sums: [[0.0; MAX_HEAD_DIM]; Q], largest: [f32::NEG_INFINITY; Q], total: [0.0; Q] }
+    }
+
+    /// Nothing again, as far as a head of `width` numbers reads.
+    #[inline(always)]
+    pub(super) fn clear(&mut self, width: usize) {
+        for i in 0..Q {
+            self.sums[i][..width.next_multiple_of(LANES)].fill(0.0);
+            (self.largest[i], self.total[i]) = (f32::NEG_INFINITY, 0.0);
+        }
+    }
+
+    /// Query head `i`, for [`merge`].
+    #[inline(always)]
+    pub(super) fn head(&mut self, i: usize, width: usize) -> Head<'_> {
+        let sums = &mut self.sums[i][..width.next_multiple_of(LANES)];
+        Head { largest: &mut self.largest[i], total: &mut self.total[i], sums }
+    }
+}
+
+/// One query head's softmax under way; `sums` are whole vectors.
+pub(super) struct Head<'a> {
+    pub largest: &'a mut f32,
+    pub total: &'a mut f32,
+    pub sums: &'a mut [f32],
+}
+
+/// Puts a piece behind what was seen before it. A piece in which nothing was seen changes nothing.
+#[inline(always)]
+pub(super) fn merge<S: Simd>(simd: S, before: Head<'_>, piece: Head<'_>) {
+    use super::math::exp;
+    assert_eq!(before.sums.len(), piece.sums.len(), "heads are equally wide");
+    if *piece.total == 0.0 {
+        return;
+    }
+    let largest = before.largest.max(*piece.largest);
+    let factor = |of: f32| {
+        let mut lanes = [0.0; LANES];
+        // SAFETY: sixteen places.
+        unsafe { simd.store(lanes.as_mut_ptr(), exp(simd, simd.splat(of - largest))) };
+        lanes[0]
+    };
+    let (old, new) = (factor(*before.largest), factor(*piece.largest));
+    *before.largest = largest;
+    *before.total = *before.total * old + *piece.total * new;
+    let (old, new) = (simd.splat(old), simd.splat(new));
+    for (before, piece) in before.sums.chunks_exact_mut(LANES).zip(piece.sums.chunks_exact(LANES)) {
+        // SAFETY: sixteen numbers each.
+        unsafe {
+            let sum = simd.mul(simd.load(before.as_ptr()), old);
+            simd.store(before.as_mut_ptr(), simd.fma(simd.load(piece.as_ptr()), new, sum));
+        }
+    }
+}
