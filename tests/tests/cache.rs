@@ -153,21 +153,66 @@ fn contiguous_and_paged_caches_agree() {
     assert_eq!(paged, contiguous);
 }
 
+/// How likely each token of these texts was but the first, over a cache.
+fn likelihoods(model: &Model, kind: KvCacheKind, texts: &[Vec<u32>]) -> Vec<f32> {
+    let config = EngineConfig {
+        prefix_caching: false,
+        prompt_cache_entries: 0,
+        max_seq_len: 512,
+        total_blocks: 32 * 32,
+        ..EngineConfig::default()
+    };
+    let mut driver = Driver::with_cache(config, Policies::builtin(), model, kind);
+    for text in texts {
+        let mut request = request(text.clone(), 1);
+        let asked = SamplingExtras { prompt_logprobs: Some(0), ..SamplingExtras::default() };
+        request.sampling.extras = Some(Arc::new(asked));
+        driver.submit(request).expect("admitted");
+    }
+    driver.run();
+    let mut prompts: Vec<_> = driver
+        .events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Prompt { id, logprobs } => Some((*id, logprobs)),
+            _ => None,
+        })
+        .collect();
+    prompts.sort_by_key(|(id, _)| *id);
+    let all: Vec<f32> =
+        prompts.iter().flat_map(|(_, logprobs)| logprobs.iter().map(|token| token.logprob)).collect();
+    assert_eq!(
+        all.len(),
+        texts.iter().map(|text| text.len() - 1).sum::<usize>(),
+        "every text is judged whole"
+    );
+    all
+}
+
 /// The two backends share no line of attention code and add in another order, which products in bf16 round to
-/// other values now and then. So they may part where two tokens are as good as equally likely, and nowhere else.
+/// other values now and then. What that may change is what rounding to bf16 changes at all: the distance to the same
+/// weights computed in f32. The backends are nearer to each other than that, and where their texts part two tokens
+/// are as likely as two such errors can make them.
 #[test]
-fn in_bf16_contiguous_and_paged_caches_part_at_ties_alone() {
+fn in_bf16_contiguous_and_paged_caches_differ_by_less_than_rounding_does() {
     let prompts = repeated_prompts();
     let [paged, contiguous] = over_both_caches(model(), &prompts);
-    let mut equal = 0;
+    let texts: Vec<Vec<u32>> =
+        prompts.iter().zip(&paged).map(|(prompt, stream)| [&prompt[..], stream].concat()).collect();
+    let of_paged = likelihoods(model(), KvCacheKind::Paged, &texts);
+    let of_contiguous = likelihoods(model(), KvCacheKind::Contiguous, &texts);
+    let exact = likelihoods(model_f32(), KvCacheKind::Contiguous, &texts);
+    let square = |a: &[f32], b: &[f32]| -> f64 {
+        a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>() / a.len() as f64
+    };
+    let apart = square(&of_paged, &of_contiguous);
+    let rounding = square(&of_paged, &exact).min(square(&of_contiguous, &exact));
+    assert!(apart < rounding, "{:.1e} apart, rounding {:.1e}", apart.sqrt(), rounding.sqrt());
+    let worst = of_paged.iter().zip(&exact).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     for ((prompt, paged), contiguous) in prompts.into_iter().zip(&paged).zip(&contiguous) {
-        let Some(at) = (0..60).find(|&at| paged[at] != contiguous[at]) else {
-            equal += 1;
-            continue;
-        };
+        let Some(at) = (0..60).find(|&at| paged[at] != contiguous[at]) else { continue };
         let context = [&prompt[..], &paged[..at]].concat();
         let margin = margin(context, contiguous[at]);
-        assert!(margin < 0.05, "token {at}: {} is {margin} nat likelier than {}", paged[at], contiguous[at]);
+        assert!(margin <= 2.0 * worst, "token {at}: {margin} nat apart, rounding makes {worst}");
     }
-    assert!(equal >= 6, "{equal} of 8 streams are equal to their end");
 }
