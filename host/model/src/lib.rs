@@ -18,9 +18,11 @@ mod load;
 mod model;
 mod random;
 pub mod sampler;
+pub mod shapes;
 pub mod source;
 pub mod stop;
 pub mod tokenizer;
+pub mod walk;
 mod weights;
 
 pub use chat::{ChatTemplate, Tools};

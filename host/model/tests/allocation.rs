@@ -50,9 +50,9 @@ fn a_step_like_one_before_allocates_nothing() {
             Chunk { sequence: 2, start: 7, tokens: &prompt[7..30] },
         ]);
         let mut output = StepOutput::default();
-        driver.executor.execute(&batch, &mut output).expect("sound batches run");
+        driver.walk.executor.execute(&batch, &mut output).expect("sound batches run");
         let before = ALLOCATIONS.load(Ordering::SeqCst);
-        driver.executor.execute(&batch, &mut output).expect("sound batches run");
+        driver.walk.executor.execute(&batch, &mut output).expect("sound batches run");
         assert_eq!(ALLOCATIONS.load(Ordering::SeqCst) - before, 0, "{name}");
     }
 }

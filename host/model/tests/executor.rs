@@ -71,13 +71,13 @@ fn a_panic_becomes_a_fault_and_the_next_batch_runs() {
 fn kept_logits_answer_a_repeated_prompt_without_a_forward_pass() {
     let mut driver = Driver::new(&llama(), KvCacheKind::Paged, 16, 1);
     let first = driver.run(&[chunk(1, PROMPT)]).remove(0).1;
-    assert_eq!(driver.executor.forward_passes(), 1);
+    assert_eq!(driver.walk.executor.forward_passes(), 1);
     let mut batch = driver.batch(&[chunk(2, &[])]);
     batch.rows[0].logits_to = None;
     batch.rows[0].logits_from = Some(LogitsSlot(0));
     let (output, result) = driver.try_run(&batch);
     assert_eq!((output.sampled, result), (vec![Some(first)], Ok(())));
-    assert_eq!(driver.executor.forward_passes(), 1);
+    assert_eq!(driver.walk.executor.forward_passes(), 1);
 
     batch.rows[0].logits_from = Some(LogitsSlot(1));
     let (output, result) = driver.try_run(&batch);
@@ -89,7 +89,7 @@ fn kept_logits_answer_a_repeated_prompt_without_a_forward_pass() {
 fn an_empty_batch_computes_nothing() {
     let mut driver = Driver::new(&llama(), KvCacheKind::Paged, 16, 1);
     let (output, result) = driver.try_run(&Batch::default());
-    assert_eq!((output.sampled.len(), result, driver.executor.forward_passes()), (0, Ok(()), 0));
+    assert_eq!((output.sampled.len(), result, driver.walk.executor.forward_passes()), (0, Ok(()), 0));
 }
 
 #[test]

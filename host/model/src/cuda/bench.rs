@@ -4,49 +4,20 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use infer_core::{Batch, BlockId, Executor, Row, SamplingParams, SequenceId, StepOutput};
 use infer_kernels::cuda::{Device, bench};
 
 use super::{DeviceExecutor, DeviceModel, DeviceOptions};
+use crate::shapes::Shape;
+use crate::walk::{Chunk, Draws, Walk};
 use crate::{DType, ModelConfig};
 
 const BLOCK_SIZE: u32 = 16;
-const CHUNK: u32 = 2_048;
+const CHUNK: usize = 2_048;
 const WARM_UP: u32 = 4;
 const STEPS: u32 = 24;
 
-/// Names and configurations of the shapes.
-const SHAPES: [(&str, &str); 4] = [
-    (
-        "Llama 3.2 1B",
-        r#"{"model_type":"llama","hidden_size":2048,"intermediate_size":8192,"num_hidden_layers":16,
-        "num_attention_heads":32,"num_key_value_heads":8,"head_dim":64,"vocab_size":128256,"rms_norm_eps":1e-5,
-        "rope_theta":500000.0,"max_position_embeddings":131072,"tie_word_embeddings":true,"hidden_act":"silu",
-        "eos_token_id":128001}"#,
-    ),
-    (
-        "Qwen3 1.7B",
-        r#"{"model_type":"qwen3","hidden_size":2048,"intermediate_size":6144,"num_hidden_layers":28,
-        "num_attention_heads":16,"num_key_value_heads":8,"head_dim":128,"vocab_size":151936,"rms_norm_eps":1e-6,
-        "rope_theta":1000000.0,"max_position_embeddings":40960,"tie_word_embeddings":true,"hidden_act":"silu",
-        "eos_token_id":151645}"#,
-    ),
-    (
-        "Gemma 3 1B",
-        r#"{"model_type":"gemma3_text","hidden_size":1152,"intermediate_size":6912,"num_hidden_layers":26,
-        "num_attention_heads":4,"num_key_value_heads":1,"head_dim":256,"vocab_size":262144,"rms_norm_eps":1e-6,
-        "rope_theta":1000000.0,"rope_local_base_freq":10000.0,"sliding_window":512,"sliding_window_pattern":6,
-        "query_pre_attn_scalar":256,"max_position_embeddings":32768,"tie_word_embeddings":true,
-        "hidden_activation":"gelu_pytorch_tanh","eos_token_id":1}"#,
-    ),
-    (
-        "Llama 3.1 8B",
-        r#"{"model_type":"llama","hidden_size":4096,"intermediate_size":14336,"num_hidden_layers":32,
-        "num_attention_heads":32,"num_key_value_heads":8,"head_dim":128,"vocab_size":128256,"rms_norm_eps":1e-5,
-        "rope_theta":500000.0,"max_position_embeddings":131072,"tie_word_embeddings":false,"hidden_act":"silu",
-        "eos_token_id":128001}"#,
-    ),
-];
+/// Which shapes.
+const MEASURED: [&str; 4] = ["llama-1b", "qwen3-1.7b", "gemma3-1b", "llama-8b"];
 
 /// What the device reaches without a model.
 struct Limits {
@@ -83,14 +54,13 @@ pub fn run(device: &Arc<dyn Device>, quick: bool, say: &mut dyn FnMut(String)) -
         limits.bytes_per_s / 1e9,
         limits.operations_per_s / 1e12
     ));
-    for (name, config) in SHAPES {
-        let config = ModelConfig::parse(config.as_bytes(), None).map_err(|error| error.to_string())?;
-        shape(device, name, &config, &limits, if quick { &FEW } else { &ALL }, say)?;
+    for shape in MEASURED.into_iter().filter_map(Shape::named) {
+        measure(device, shape.name, &shape.config(), &limits, if quick { &FEW } else { &ALL }, say)?;
     }
     Ok(())
 }
 
-fn shape(
+fn measure(
     device: &Arc<dyn Device>,
     name: &str,
     config: &ModelConfig,
@@ -105,7 +75,7 @@ fn shape(
         block_size: BLOCK_SIZE,
         total_blocks: 0,
         max_rows: rows,
-        max_tokens: CHUNK.max(rows),
+        max_tokens: rows.max(CHUNK as u32),
         max_seq_len: longest,
         prompt_cache_entries: 0,
         deterministic: false,
@@ -123,13 +93,16 @@ fn shape(
         .executor(DeviceOptions { graphs: false, total_blocks: options.total_blocks.min(4_096), ..options })
         .map_err(|error| error.to_string())?;
     eager.clear_pool().map_err(|fault| fault.message)?;
+    let eager_blocks = options.total_blocks.min(4_096);
+    let mut eager = Walk::new(eager, BLOCK_SIZE, eager_blocks);
     let mut without = Vec::new();
-    for batch in sizes.batches.iter().filter(|batch| fits(**batch, 256, options.total_blocks.min(4_096))) {
+    for batch in sizes.batches.iter().filter(|batch| fits(**batch, 256, eager_blocks)) {
         without.push((*batch, decode_ms(&mut eager, *batch, 256)?));
     }
     drop(eager);
     let mut executor = model.executor(options).map_err(|error| error.to_string())?;
     executor.clear_pool().map_err(|fault| fault.message)?;
+    let mut executor = Walk::new(executor, BLOCK_SIZE, options.total_blocks);
     for batch in sizes.batches {
         for context in sizes.contexts.iter().filter(|context| fits(*batch, **context, options.total_blocks)) {
             let ms = decode_ms(&mut executor, *batch, *context)?;
@@ -169,8 +142,6 @@ fn fits(batch: u32, context: u32, blocks: u32) -> bool {
 
 /// Operations of a prompt: every layer's products, the last token's logits, attention.
 fn operations(config: &ModelConfig, tokens: u32) -> f64 {
-    let (q, kv, hidden) = (config.q_width(), config.kv_width(), config.hidden);
-    let layer = hidden * (q + 2 * kv) + q * hidden + 3 * hidden * config.intermediate;
     let t = f64::from(tokens);
     let pairs: f64 = (config.layers.iter())
         .map(|layer| {
@@ -178,80 +149,49 @@ fn operations(config: &ModelConfig, tokens: u32) -> f64 {
             window * (window + 1.0) / 2.0 + (t - window) * window
         })
         .sum();
-    2.0 * (layer * config.layers.len()) as f64 * t
-        + 2.0 * (hidden * config.vocab) as f64
-        + 4.0 * q as f64 * pairs
+    2.0 * (config.layer_weights() * config.layers.len()) as f64 * t
+        + 2.0 * (config.hidden * config.vocab) as f64
+        + 4.0 * config.q_width() as f64 * pairs
 }
 
-fn row(
-    batch: &mut Batch,
-    sequence: u64,
-    first: u32,
-    context: u32,
-    tokens: std::ops::Range<u32>,
-    sample: bool,
-) {
-    let table = context.div_ceil(BLOCK_SIZE);
-    batch.rows.push(Row {
-        sequence: SequenceId(sequence),
-        token_start: batch.tokens.len() as u32,
-        token_len: tokens.len() as u32,
-        context_len: tokens.end,
-        table_start: batch.block_tables.len() as u32,
-        table_len: table,
-        sample,
-        guesses: 0,
-        generated: 0,
-        sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
-        history_start: 0,
-        history_len: 0,
-        forbidden_start: 0,
-        forbidden_len: 0,
-        logits_to: None,
-        logits_from: None,
-    });
-    for position in tokens {
-        batch.tokens.push(position * 7 % 1_000);
-        batch.positions.push(position);
-        batch.slots.push((first + position / BLOCK_SIZE) * BLOCK_SIZE + position % BLOCK_SIZE);
-    }
-    batch.block_tables.extend((first..first + table).map(BlockId));
+/// Arbitrary tokens of positions.
+fn tokens(positions: std::ops::Range<u32>) -> Vec<u32> {
+    positions.map(|position| position * 7 % 1_000).collect()
 }
 
 /// Median time of a decode step.
-fn decode_ms(executor: &mut DeviceExecutor, rows: u32, context: u32) -> Result<f64, String> {
-    let mut batch = Batch::default();
-    let table = context.div_ceil(BLOCK_SIZE);
-    for i in 0..rows {
-        row(&mut batch, u64::from(i), i * table, context, context - 1..context, true);
-    }
-    let mut output = StepOutput::default();
+fn decode_ms(walk: &mut Walk<DeviceExecutor>, rows: u32, context: u32) -> Result<f64, String> {
+    let last = tokens(context - 1..context);
+    let chunk =
+        |sequence: u32| Chunk { sequence: u64::from(sequence), start: context as usize - 1, tokens: &last };
+    let batch = walk.batch(&(0..rows).map(chunk).collect::<Vec<_>>(), Draws::GREEDY);
     let mut times = Vec::new();
     for step in 0..WARM_UP + STEPS {
         let begun = Instant::now();
-        executor.execute(&batch, &mut output).map_err(|fault| fault.message)?;
+        walk.execute(&batch)?;
         if step >= WARM_UP {
             times.push(begun.elapsed().as_secs_f64() * 1e3);
         }
     }
+    (0..rows).for_each(|sequence| walk.release(u64::from(sequence)));
     times.sort_by(f64::total_cmp);
     Ok(times[times.len() / 2])
 }
 
 /// Best time of a prompt in chunks.
-fn prefill_ms(executor: &mut DeviceExecutor, tokens: u32) -> Result<f64, String> {
-    let mut output = StepOutput::default();
+fn prefill_ms(walk: &mut Walk<DeviceExecutor>, count: u32) -> Result<f64, String> {
+    let all = tokens(0..count);
     let mut best = f64::INFINITY;
     for _ in 0..3 {
         let begun = Instant::now();
-        for start in (0..tokens).step_by(CHUNK as usize) {
-            let end = (start + CHUNK).min(tokens);
-            let mut batch = Batch::default();
-            row(&mut batch, 1, 0, tokens, start..end, end == tokens);
-            executor.execute(&batch, &mut output).map_err(|fault| fault.message)?;
+        for (i, tokens) in all.chunks(CHUNK).enumerate() {
+            let chunk = Chunk { sequence: 0, start: i * CHUNK, tokens };
+            let last = chunk.start + tokens.len() == all.len();
+            walk.run(&[chunk], if last { Draws::GREEDY } else { Draws::NONE })?;
         }
         best = best.min(begun.elapsed().as_secs_f64() * 1e3);
     }
+    walk.release(0);
     Ok(best)
 }
 
@@ -260,13 +200,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shapes_are_sound_and_count_their_operations() {
-        for (name, text) in SHAPES {
-            let config = ModelConfig::parse(text.as_bytes(), None).expect(name);
-            assert!(operations(&config, 512) > 2.0 * 512.0 * 0.5e9, "{name}");
-        }
-        let (_, llama) = SHAPES[3];
-        let config = ModelConfig::parse(llama.as_bytes(), None).expect("sound");
+    fn operations_of_a_prompt_are_those_of_weights_and_attention() {
+        let config = Shape::named("llama-8b").expect("a shape").config();
         // 7 billion weights in layers, twice, for each token; a little attention.
         let per_token = operations(&config, 512) / 512.0;
         assert!((13.9e9..14.5e9).contains(&per_token), "{per_token}");

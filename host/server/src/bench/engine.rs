@@ -3,18 +3,20 @@
 //!
 //! A decode has to read all weights once: its limit is the bandwidth at which memory is read. A prefill has to
 //! do two operations per weight and token: its limit is the rate of the instructions. Both are measured in
-//! the same run. What keys and values cost comes on top and is not counted.
+//! the same run. What keys and values cost comes on top and is not counted. With neighbours, passes alternate
+//! between an empty machine and one on which threads that only spin want the cores too.
 
-use std::fmt::Write as _;
 use std::time::Instant;
 
-use infer_core::{Batch, BlockId, Executor, Row, SamplingParams, SequenceId, StepOutput};
 use infer_kernels::{Cpu, Format, Isa, Pages};
+use infer_model::shapes::Shape;
+use infer_model::walk::{Chunk, Draws, Walk};
 use infer_model::{ExecutorOptions, KvCacheKind, Model, ModelConfig, ModelExecutor, WeightType};
 use serde::Serialize;
 
 use super::Machine;
 use super::machine::load_average;
+use super::neighbours::{Neighbours, fair_share};
 
 /// Tokens of the prefill.
 const PREFILL: usize = 512;
@@ -25,62 +27,11 @@ const BLOCK: usize = 16;
 /// Memory that is read to measure bandwidth: more than caches hold.
 const PROBE_BYTES: usize = 1 << 30;
 
-/// A model's shape.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EngineShape {
-    /// As on the command line.
-    pub name: &'static str,
-    hidden: usize,
-    layers: usize,
-    heads: usize,
-    kv_heads: usize,
-    intermediate: usize,
-    vocab: usize,
-    rope_theta: u32,
-}
-
-/// The shapes that can be measured.
-pub const SHAPES: [EngineShape; 2] = [
-    EngineShape {
-        name: "smollm-135m",
-        hidden: 576,
-        layers: 30,
-        heads: 9,
-        kv_heads: 3,
-        intermediate: 1_536,
-        vocab: 49_152,
-        rope_theta: 10_000,
-    },
-    EngineShape {
-        name: "llama-1b",
-        hidden: 2_048,
-        layers: 16,
-        heads: 32,
-        kv_heads: 8,
-        intermediate: 8_192,
-        vocab: 128_256,
-        rope_theta: 500_000,
-    },
-];
-
-impl EngineShape {
-    fn config(&self) -> Result<ModelConfig, infer_model::ModelError> {
-        let config = serde_json::json!({
-            "model_type": "llama", "hidden_size": self.hidden, "intermediate_size": self.intermediate,
-            "num_hidden_layers": self.layers, "num_attention_heads": self.heads,
-            "num_key_value_heads": self.kv_heads, "head_dim": 64, "vocab_size": self.vocab,
-            "max_position_embeddings": 8_192, "rms_norm_eps": 1e-5, "rope_theta": self.rope_theta,
-            "tie_word_embeddings": true, "eos_token_id": 0, "torch_dtype": "bfloat16"
-        });
-        ModelConfig::parse(config.to_string().as_bytes(), None)
-    }
-}
-
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct EnginePlan {
     /// Which shapes.
-    pub shapes: Vec<EngineShape>,
+    pub shapes: Vec<Shape>,
     /// How weights are stored.
     pub weights: Vec<WeightType>,
     /// Threads that compute.
@@ -91,6 +42,8 @@ pub struct EnginePlan {
     pub steps: usize,
     /// How often everything is measured.
     pub passes: usize,
+    /// Spinning threads beside which everything is measured once more.
+    pub neighbours: usize,
 }
 
 /// What was measured.
@@ -150,6 +103,22 @@ pub struct EngineRun {
     pub share_of_limit: f64,
     /// `memory` or `arithmetic`: which limit that is.
     pub bound_by: &'static str,
+    /// The same steps beside threads that spin.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub crowded: Option<Crowded>,
+}
+
+/// Steps of a machine that others want too.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Crowded {
+    /// Threads that spun.
+    pub neighbours: usize,
+    /// Over all steps, the machine's own business aside.
+    pub mean_tokens_per_s: f64,
+    /// Of the mean without them, in the same run.
+    pub share: f64,
+    /// What is left where every thread gets as much of the cores.
+    pub fair_share: f64,
 }
 
 /// Measures everything, telling `progress` what comes next.
@@ -164,7 +133,7 @@ pub fn run(plan: &EnginePlan, progress: impl Fn(&str)) -> Result<EngineReport, S
     for shape in &plan.shapes {
         for weights in &plan.weights {
             progress(&format!("{}, {weights}", shape.name));
-            runs.extend(measure(plan, shape, *weights, &limits)?);
+            runs.extend(measure(plan, shape.name, &shape.config(), *weights, &limits)?);
         }
     }
     Ok(EngineReport {
@@ -192,187 +161,149 @@ fn limits(plan: &EnginePlan) -> Result<Limits, String> {
 
 fn measure(
     plan: &EnginePlan,
-    shape: &EngineShape,
+    shape: &'static str,
+    config: &ModelConfig,
     weights: WeightType,
     limits: &Limits,
 ) -> Result<Vec<EngineRun>, String> {
     let failed = |error: infer_model::ModelError| error.to_string();
-    let model = Model::random(shape.config().map_err(failed)?, weights, 1).map_err(failed)?;
+    let model = Model::random(config.clone(), weights, 1).map_err(failed)?;
     let longest = (plan.context + plan.steps).max(PREFILL);
-    let blocks = longest.div_ceil(BLOCK);
+    let total_blocks = (BATCH * longest.div_ceil(BLOCK)) as u32;
     let options = ExecutorOptions {
         kv_cache: KvCacheKind::Paged,
         block_size: BLOCK as u32,
-        total_blocks: (BATCH * blocks) as u32,
+        total_blocks,
         max_running: BATCH as u32,
         max_seq_len: longest as u32,
         prompt_cache_entries: 0,
         threads: plan.threads,
     };
-    let mut executor = model.executor(options).map_err(failed)?;
-    let mut steps = Steps { vocab: shape.vocab, blocks, output: StepOutput::default() };
+    let walk = Walk::new(model.executor(options).map_err(failed)?, BLOCK as u32, total_blocks);
+    let mut steps = Steps { vocab: config.vocab, walk };
     let mut kinds =
-        [(PREFILL, "prefill_512", Vec::new()), (1, "decode_1", Vec::new()), (BATCH, "decode_16", Vec::new())];
+        [Kind::new("prefill_512", PREFILL), Kind::new("decode_1", 1), Kind::new("decode_16", BATCH)];
     for _ in 0..plan.passes {
-        for (tokens, _, seconds) in &mut kinds {
-            match *tokens {
-                PREFILL => seconds.push(steps.run(&mut executor, 1, 0, PREFILL)?),
-                rows => {
-                    for sequence in 0..rows {
-                        steps.fill(&mut executor, sequence, plan.context)?;
-                    }
-                    for step in 0..plan.steps {
-                        seconds.push(steps.run(&mut executor, rows, plan.context + step, 1)?);
-                    }
-                }
-            }
+        kinds.iter_mut().try_for_each(|kind| steps.pass(plan, kind.tokens, &mut kind.seconds))?;
+        if plan.neighbours > 0 {
+            let _neighbours = Neighbours::start(plan.neighbours)?;
+            kinds.iter_mut().try_for_each(|kind| steps.pass(plan, kind.tokens, &mut kind.crowded))?;
         }
     }
-    let embedding = shape.vocab * shape.hidden;
-    let products = shape.hidden
-        * shape.layers
-        * (shape.heads * 64 * 2 + shape.kv_heads * 64 * 2 + 3 * shape.intermediate);
-    let bytes = model.weight_bytes() as f64;
-    Ok(kinds
-        .into_iter()
-        .map(|(tokens, run, mut seconds)| {
-            seconds.sort_unstable_by(f64::total_cmp);
-            let (best, median) = (seconds[0], seconds[seconds.len() / 2]);
-            // A prefill computes logits of its last token only.
-            let heads = if tokens == PREFILL { 1 } else { tokens };
-            let operations = 2.0 * (products * tokens + embedding * heads) as f64;
-            let (gb_per_s, gflop_per_s) = (bytes / best / 1e9, operations / best / 1e9);
-            let rate = match weights {
-                WeightType::F32 => limits.f32_gflop_per_s,
-                WeightType::Bf16 => limits.bf16_gflop_per_s,
-                WeightType::Q8 => limits.int8_gop_per_s,
-            };
-            let (memory, arithmetic) = (gb_per_s / limits.read_huge_pages_gb_per_s, gflop_per_s / rate);
-            EngineRun {
-                shape: shape.name,
-                weights: weights.to_string(),
-                run: run.to_owned(),
-                best_tokens_per_s: tokens as f64 / best,
-                median_tokens_per_s: tokens as f64 / median,
-                best_ms: best * 1e3,
-                weights_mb: bytes / 1e6,
-                gb_per_s,
-                gflop_per_s,
-                share_of_limit: memory.max(arithmetic),
-                bound_by: if memory > arithmetic { "memory" } else { "arithmetic" },
-            }
-        })
-        .collect())
+    let measured = Measured { plan, shape, config, weights, bytes: model.weight_bytes() as f64, limits };
+    Ok(kinds.into_iter().map(|kind| measured.run(kind)).collect())
 }
 
-/// Runs steps of sequences that lie one after another in the pool.
+/// What steps were made of.
+struct Measured<'a> {
+    plan: &'a EnginePlan,
+    shape: &'static str,
+    config: &'a ModelConfig,
+    weights: WeightType,
+    /// Of all weights.
+    bytes: f64,
+    limits: &'a Limits,
+}
+
+/// One kind of step, and how long steps took.
+struct Kind {
+    name: &'static str,
+    tokens: usize,
+    seconds: Vec<f64>,
+    /// Beside neighbours.
+    crowded: Vec<f64>,
+}
+
+impl Kind {
+    fn new(name: &'static str, tokens: usize) -> Self {
+        Self { name, tokens, seconds: Vec::new(), crowded: Vec::new() }
+    }
+}
+
+impl Measured<'_> {
+    fn run(&self, mut kind: Kind) -> EngineRun {
+        let Self { plan, config, limits, bytes, .. } = *self;
+        let tokens = kind.tokens as f64;
+        let mean = |seconds: &[f64]| tokens * seconds.len() as f64 / seconds.iter().sum::<f64>();
+        let crowded = (plan.neighbours > 0).then(|| Crowded {
+            neighbours: plan.neighbours,
+            mean_tokens_per_s: mean(&kind.crowded),
+            share: mean(&kind.crowded) / mean(&kind.seconds),
+            fair_share: fair_share(Machine::here().cores, plan.threads, plan.neighbours),
+        });
+        kind.seconds.sort_unstable_by(f64::total_cmp);
+        let (best, median) = (kind.seconds[0], kind.seconds[kind.seconds.len() / 2]);
+        // A prefill computes logits of its last token only.
+        let heads = if kind.tokens == PREFILL { 1 } else { kind.tokens };
+        let layers = config.layer_weights() * config.layers.len();
+        let operations = 2.0 * (layers * kind.tokens + config.vocab * config.hidden * heads) as f64;
+        let (gb_per_s, gflop_per_s) = (bytes / best / 1e9, operations / best / 1e9);
+        let rate = match self.weights {
+            WeightType::F32 => limits.f32_gflop_per_s,
+            WeightType::Bf16 => limits.bf16_gflop_per_s,
+            WeightType::Q8 => limits.int8_gop_per_s,
+        };
+        let (memory, arithmetic) = (gb_per_s / limits.read_huge_pages_gb_per_s, gflop_per_s / rate);
+        EngineRun {
+            shape: self.shape,
+            weights: self.weights.to_string(),
+            run: kind.name.to_owned(),
+            best_tokens_per_s: tokens / best,
+            median_tokens_per_s: tokens / median,
+            best_ms: best * 1e3,
+            weights_mb: bytes / 1e6,
+            gb_per_s,
+            gflop_per_s,
+            share_of_limit: memory.max(arithmetic),
+            bound_by: if memory > arithmetic { "memory" } else { "arithmetic" },
+            crowded,
+        }
+    }
+}
+
+/// Runs steps of sequences.
 struct Steps {
     vocab: usize,
-    /// Of a sequence.
-    blocks: usize,
-    output: StepOutput,
+    walk: Walk<ModelExecutor>,
 }
 
 impl Steps {
-    /// Computes a sequence's first `context` tokens, a chunk at a time.
-    fn fill(&mut self, executor: &mut ModelExecutor, sequence: usize, context: usize) -> Result<(), String> {
-        for start in (0..context).step_by(PREFILL) {
-            let batch = self.batch(sequence..sequence + 1, start, PREFILL.min(context - start));
-            executor.execute(&batch, &mut self.output).map_err(|fault| fault.message)?;
+    /// Measures a prefill, or decodes of so many sequences.
+    fn pass(&mut self, plan: &EnginePlan, tokens: usize, seconds: &mut Vec<f64>) -> Result<(), String> {
+        if tokens == PREFILL {
+            seconds.push(self.run(1, 0, PREFILL)?);
+            return Ok(());
+        }
+        for sequence in 0..tokens {
+            for start in (0..plan.context).step_by(PREFILL) {
+                let some = self.tokens(sequence, start, PREFILL.min(plan.context - start));
+                self.walk.run(&[Chunk { sequence: sequence as u64, start, tokens: &some }], Draws::NONE)?;
+            }
+        }
+        for step in 0..plan.steps {
+            seconds.push(self.run(tokens, plan.context + step, 1)?);
         }
         Ok(())
     }
 
     /// Seconds that `count` tokens from `start` on of each of `rows` sequences take, drawing included.
-    fn run(
-        &mut self,
-        executor: &mut ModelExecutor,
-        rows: usize,
-        start: usize,
-        count: usize,
-    ) -> Result<f64, String> {
-        let batch = self.batch(0..rows, start, count);
+    fn run(&mut self, rows: usize, start: usize, count: usize) -> Result<f64, String> {
+        let tokens: Vec<Vec<u32>> = (0..rows).map(|row| self.tokens(row, start, count)).collect();
+        let chunks: Vec<Chunk<'_>> = tokens
+            .iter()
+            .enumerate()
+            .map(|(row, tokens)| Chunk { sequence: row as u64, start, tokens })
+            .collect();
+        let batch = self.walk.batch(&chunks, Draws::GREEDY);
         let begin = Instant::now();
-        executor.execute(&batch, &mut self.output).map_err(|fault| fault.message)?;
+        self.walk.execute(&batch)?;
         Ok(begin.elapsed().as_secs_f64())
     }
 
-    fn batch(&self, sequences: std::ops::Range<usize>, start: usize, count: usize) -> Batch {
-        let mut batch = Batch { step: 1, ..Batch::default() };
-        for sequence in sequences {
-            batch.rows.push(Row {
-                sequence: SequenceId(sequence as u64 + 1),
-                token_start: batch.tokens.len() as u32,
-                token_len: count as u32,
-                context_len: (start + count) as u32,
-                table_start: batch.block_tables.len() as u32,
-                table_len: self.blocks as u32,
-                sample: true,
-                guesses: 0,
-                generated: 0,
-                sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
-                history_start: 0,
-                history_len: 0,
-                forbidden_start: 0,
-                forbidden_len: 0,
-                logits_to: None,
-                logits_from: None,
-            });
-            for position in start..start + count {
-                batch.tokens.push(((position * 7_919 + sequence * 31) % self.vocab) as u32);
-                batch.positions.push(position as u32);
-                batch.slots.push((sequence * self.blocks * BLOCK + position) as u32);
-            }
-            let first = sequence * self.blocks;
-            batch.block_tables.extend((first..first + self.blocks).map(|block| BlockId(block as u32)));
-        }
-        batch
-    }
-}
-
-impl EngineReport {
-    /// For people.
-    #[must_use]
-    pub fn text(&self) -> String {
-        let mut text = String::new();
-        let Limits { read_small_pages_gb_per_s, read_huge_pages_gb_per_s, .. } = self.limits;
-        let Limits { f32_gflop_per_s, bf16_gflop_per_s, int8_gop_per_s, .. } = self.limits;
-        let load = |load: Option<f64>| load.map_or_else(|| "unknown".to_owned(), |load| format!("{load:.1}"));
-        let (before, after) = (load(self.machine.load_average_before), load(self.load_average_after));
-        let (cpu, cores, threads) = (&self.machine.cpu, self.machine.cores, self.threads);
-        let instructions = &self.instructions;
-        _ = writeln!(
-            text,
-            "{cpu}, {cores} cores, {instructions}; {threads} threads; load {before} before, {after} after"
-        );
-        _ = writeln!(
-            text,
-            "limits: read {read_small_pages_gb_per_s:.1} GB/s (4 KiB pages), {read_huge_pages_gb_per_s:.1} GB/s \
-             (huge pages); f32 {f32_gflop_per_s:.0}, bf16 {bf16_gflop_per_s:.0}, int8 {int8_gop_per_s:.0} \
-             billion operations/s\n"
-        );
-        _ = writeln!(
-            text,
-            "{:<12} {:<5} {:<12} {:>9} {:>9} {:>9} {:>7} {:>8}  limit",
-            "shape", "", "", "tok/s", "median", "ms", "GB/s", "GFLOP/s"
-        );
-        for run in &self.runs {
-            _ = writeln!(
-                text,
-                "{:<12} {:<5} {:<12} {:>9.1} {:>9.1} {:>9.2} {:>7.1} {:>8.1}  {:.0} % of {}",
-                run.shape,
-                run.weights,
-                run.run,
-                run.best_tokens_per_s,
-                run.median_tokens_per_s,
-                run.best_ms,
-                run.gb_per_s,
-                run.gflop_per_s,
-                100.0 * run.share_of_limit,
-                run.bound_by
-            );
-        }
-        text
+    /// Arbitrary tokens.
+    fn tokens(&self, sequence: usize, start: usize, count: usize) -> Vec<u32> {
+        let token = |position: usize| ((position * 7_919 + sequence * 31) % self.vocab) as u32;
+        (start..start + count).map(token).collect()
     }
 }
 
@@ -382,23 +313,20 @@ mod tests {
 
     #[test]
     fn a_small_shape_is_measured_in_every_kind_of_step() {
-        let shape = EngineShape {
-            name: "small",
-            hidden: 64,
-            layers: 2,
-            heads: 2,
-            kv_heads: 1,
-            intermediate: 96,
-            vocab: 300,
-            rope_theta: 10_000,
-        };
+        let config = serde_json::json!({
+            "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+            "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64, "vocab_size": 300, "max_position_embeddings": 1024,
+            "tie_word_embeddings": true
+        });
+        let config = ModelConfig::parse(config.to_string().as_bytes(), None).unwrap();
         let plan = EnginePlan {
-            shapes: vec![shape],
+            shapes: Vec::new(),
             weights: vec![WeightType::Q8],
             threads: 2,
             context: 20,
             steps: 3,
             passes: 1,
+            neighbours: 1,
         };
         let limits = Limits {
             read_small_pages_gb_per_s: 1.0,
@@ -407,7 +335,7 @@ mod tests {
             bf16_gflop_per_s: 1.0,
             int8_gop_per_s: 2.0,
         };
-        let runs = measure(&plan, &shape, WeightType::Q8, &limits).unwrap();
+        let runs = measure(&plan, "small", &config, WeightType::Q8, &limits).unwrap();
         let names: Vec<_> = runs.iter().map(|run| run.run.as_str()).collect();
         assert_eq!(names, ["prefill_512", "decode_1", "decode_16"]);
         for (run, tokens) in runs.iter().zip([512.0, 1.0, 16.0]) {

@@ -9,10 +9,12 @@
 
 mod client;
 pub mod engine;
+mod engine_text;
 mod history;
 mod html;
 mod load;
 mod machine;
+mod neighbours;
 mod report;
 pub mod robust;
 mod sse;

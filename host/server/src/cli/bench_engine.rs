@@ -2,23 +2,27 @@
 
 use clap::{Args, ValueEnum};
 use infer_model::WeightType;
+use infer_model::shapes::{SHAPES, Shape};
 
 use super::Failure;
 use crate::bench::Machine;
-use crate::bench::engine::{self, EnginePlan, EngineShape, SHAPES};
+use crate::bench::engine::{self, EnginePlan};
 use crate::device::{DeviceChoice, measure_engine};
 
 /// Shown below the flags.
 pub const AFTER_HELP: &str = "\
-Weights are random, in the shapes of SmolLM-135M and Llama 3.2 1B. A prefill of 512 tokens, and decodes at
+Weights are random, in the shapes of known models. A prefill of 512 tokens, and decodes at
 batch 1 and 16; each step includes drawing its tokens. The quickest of all steps counts: other processes
 can only make a step slower. Reading bandwidth and instruction rates are measured in the same run; the last
-column says which share of its limit a step reaches. Needs up to 6 GB of memory.";
+column says which share of its limit a step reaches. The default shapes need up to 6 GB of memory.";
+
+/// Measured where no shape is named.
+const DEFAULT: [&str; 2] = ["smollm-135m", "llama-1b"];
 
 /// Arguments of `infer bench engine`.
 #[derive(Args)]
 pub struct EngineArgs {
-    /// Shapes to measure [default: all]
+    /// Shapes to measure [default: smollm-135m and llama-1b]
     #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(SHAPES.map(|shape| shape.name)))]
     shape: Vec<String>,
     /// How weights are stored; q8 is 8 bits with a scale per 32 [default: bf16 and q8]
@@ -36,6 +40,9 @@ pub struct EngineArgs {
     /// How often everything is measured
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     passes: u32,
+    /// Measure everything beside so many spinning threads too, and say what share of the machine is left
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=1_024))]
+    neighbours: u16,
     /// How the report is printed
     #[arg(long, value_enum, default_value_t = Output::Text)]
     format: Output,
@@ -66,8 +73,10 @@ pub fn run(args: &EngineArgs) -> Result<(), Failure> {
         crate::log::start();
         return measure_engine(index, args.quick).map_err(Failure::Failed);
     }
-    let wanted =
-        |shape: &EngineShape| args.shape.is_empty() || args.shape.iter().any(|name| name == shape.name);
+    let wanted = |shape: &Shape| match args.shape.is_empty() {
+        true => DEFAULT.contains(&shape.name),
+        false => args.shape.iter().any(|name| name == shape.name),
+    };
     let weights = args.weights.iter().map(|weights| match weights {
         Weights::F32 => WeightType::F32,
         Weights::Bf16 => WeightType::Bf16,
@@ -83,6 +92,7 @@ pub fn run(args: &EngineArgs) -> Result<(), Failure> {
         context: args.context as usize,
         steps: args.steps as usize,
         passes: args.passes as usize,
+        neighbours: usize::from(args.neighbours),
     };
     let report = engine::run(&plan, |what| eprintln!("measuring {what}")).map_err(Failure::Failed)?;
     match args.format {

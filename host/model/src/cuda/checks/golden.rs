@@ -135,7 +135,7 @@ impl Case {
                 if chunks.is_empty() {
                     break;
                 }
-                walk.run(&chunks, Draws::GREEDY).map_err(|wrong| format!("{}: {wrong}", self.name))?;
+                walk.run(&chunks, Draws::KEPT).map_err(|wrong| format!("{}: {wrong}", self.name))?;
                 for (row, (prompt, position)) in ends.into_iter().enumerate() {
                     let Some((wanted, margin)) = prompt.logits.get(&position) else { continue };
                     let what = format!("{} {} position {position}, chunks of {size}", self.name, prompt.name);
@@ -177,8 +177,8 @@ impl Case {
             let chunks: Vec<Chunk<'_>> = (alive.iter().zip(&inputs))
                 .map(|(i, (start, tokens))| Chunk { sequence: *i as u64, start: *start, tokens })
                 .collect();
-            let greedy = Draws { keep: false, ..Draws::GREEDY };
-            let tokens = walk.run(&chunks, greedy).map_err(|wrong| format!("{}: {wrong}", self.name))?;
+            let tokens =
+                walk.run(&chunks, Draws::GREEDY).map_err(|wrong| format!("{}: {wrong}", self.name))?;
             for (i, token) in alive.into_iter().zip(tokens) {
                 let (wanted, margin) = self.prompts[i].greedy[drawn[i]];
                 if token != wanted && margin > self.safe_margin {

@@ -27,7 +27,7 @@ fn sampled(
     for step in 0..steps {
         // One leaves half-way, so that batches of several sizes are recorded.
         if step == steps / 2 {
-            walk.release(4);
+            walk.inner.release(4);
             streams.truncate(4);
         }
         let start = |stream: &[u32]| if step == 0 { 0 } else { stream.len() - 1 };
@@ -38,11 +38,11 @@ fn sampled(
                 tokens: &stream[start(stream)..],
             })
             .collect();
-        let draws = Draws { temperature: 1.0, keep: false, index: step as u32 };
+        let draws = Draws { temperature: 1.0, index: step as u32, ..Draws::GREEDY };
         let tokens = walk.run(&chunks, draws)?;
         streams.iter_mut().zip(tokens).for_each(|(stream, token)| stream.push(token));
     }
-    Ok((streams, walk.executor.graph_launches()))
+    Ok((streams, walk.inner.executor.graph_launches()))
 }
 
 fn load(device: &Arc<dyn Device>, checkpoint: &Path) -> Result<DeviceModel, String> {

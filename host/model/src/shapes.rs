@@ -1,0 +1,91 @@
+//! Shapes of known models by name: what speed is measured on, with arbitrary weights ([`crate::Model::random`]).
+
+use crate::config::ModelConfig;
+
+/// A model's shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// As on a command line.
+    pub name: &'static str,
+    /// The keys of its config.json that matter.
+    keys: &'static str,
+}
+
+/// All that have a name.
+pub const SHAPES: [Shape; 6] = [
+    // What the server embeds.
+    Shape {
+        name: "demo",
+        keys: r#"{"model_type":"llama","hidden_size":256,"intermediate_size":704,"num_hidden_layers":6,
+        "num_attention_heads":8,"num_key_value_heads":4,"vocab_size":2048,"rms_norm_eps":1e-5,"rope_theta":10000.0,
+        "max_position_embeddings":8192,"tie_word_embeddings":true}"#,
+    },
+    Shape {
+        name: "smollm-135m",
+        keys: r#"{"model_type":"llama","hidden_size":576,"intermediate_size":1536,"num_hidden_layers":30,
+        "num_attention_heads":9,"num_key_value_heads":3,"head_dim":64,"vocab_size":49152,"rms_norm_eps":1e-5,
+        "rope_theta":10000.0,"max_position_embeddings":8192,"tie_word_embeddings":true}"#,
+    },
+    // Llama 3.2.
+    Shape {
+        name: "llama-1b",
+        keys: r#"{"model_type":"llama","hidden_size":2048,"intermediate_size":8192,"num_hidden_layers":16,
+        "num_attention_heads":32,"num_key_value_heads":8,"head_dim":64,"vocab_size":128256,"rms_norm_eps":1e-5,
+        "rope_theta":500000.0,"max_position_embeddings":131072,"tie_word_embeddings":true}"#,
+    },
+    Shape {
+        name: "qwen3-1.7b",
+        keys: r#"{"model_type":"qwen3","hidden_size":2048,"intermediate_size":6144,"num_hidden_layers":28,
+        "num_attention_heads":16,"num_key_value_heads":8,"head_dim":128,"vocab_size":151936,"rms_norm_eps":1e-6,
+        "rope_theta":1000000.0,"max_position_embeddings":40960,"tie_word_embeddings":true}"#,
+    },
+    Shape {
+        name: "gemma3-1b",
+        keys: r#"{"model_type":"gemma3_text","hidden_size":1152,"intermediate_size":6912,"num_hidden_layers":26,
+        "num_attention_heads":4,"num_key_value_heads":1,"head_dim":256,"vocab_size":262144,"rms_norm_eps":1e-6,
+        "rope_theta":1000000.0,"rope_local_base_freq":10000.0,"sliding_window":512,"sliding_window_pattern":6,
+        "query_pre_attn_scalar":256,"max_position_embeddings":32768,"tie_word_embeddings":true}"#,
+    },
+    // Llama 3.1.
+    Shape {
+        name: "llama-8b",
+        keys: r#"{"model_type":"llama","hidden_size":4096,"intermediate_size":14336,"num_hidden_layers":32,
+        "num_attention_heads":32,"num_key_value_heads":8,"head_dim":128,"vocab_size":128256,"rms_norm_eps":1e-5,
+        "rope_theta":500000.0,"max_position_embeddings":131072,"tie_word_embeddings":false}"#,
+    },
+];
+
+impl Shape {
+    /// The shape of a name.
+    pub fn named(name: &str) -> Option<Self> {
+        SHAPES.into_iter().find(|shape| shape.name == name)
+    }
+
+    /// What a checkpoint of this shape would say.
+    pub fn config(&self) -> ModelConfig {
+        ModelConfig::parse(self.keys.as_bytes(), None).expect("the shapes above are sound")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_have_the_weights_that_they_are_named_for() {
+        for (name, millions) in [
+            ("demo", 5.0),
+            ("smollm-135m", 134.5),
+            ("llama-1b", 1_236.0),
+            ("qwen3-1.7b", 1_720.0),
+            ("gemma3-1b", 1_000.0),
+            ("llama-8b", 8_030.0),
+        ] {
+            let config = Shape::named(name).expect(name).config();
+            let heads = if config.tied_head { 1 } else { 2 };
+            let weights = config.layer_weights() * config.layers.len() + heads * config.vocab * config.hidden;
+            let share = weights as f64 / 1e6 / millions;
+            assert!((0.98..1.02).contains(&share), "{name}: {weights}");
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Drives an executor by hand: sequences with blocks of their own, chunks of them put together into batches. It is what the
+//! engine does without queue, policies and sharing; benchmarks and checks of executors stand on it.
+
+use std::collections::HashMap;
+
+use infer_core::{Batch, BlockId, Executor, LogitsSlot, Row, SamplingParams, SequenceId, StepOutput};
+
+/// A part of a sequence to compute in a batch.
+#[derive(Clone, Debug)]
+pub struct Chunk<'a> {
+    /// Which sequence.
+    pub sequence: u64,
+    /// Position of the first token.
+    pub start: usize,
+    /// Inputs.
+    pub tokens: &'a [u32],
+}
+
+/// What becomes of the rows of a batch. The seed of a draw is its sequence.
+#[derive(Clone, Copy, Debug)]
+pub struct Draws {
+    /// Whether a token is drawn after each chunk.
+    pub sample: bool,
+    /// 0 is greedy.
+    pub temperature: f32,
+    /// Index of the token drawn.
+    pub index: u32,
+    /// Row `i` keeps its logits in slot `i`.
+    pub keep: bool,
+}
+
+impl Draws {
+    /// The likeliest token of each row.
+    pub const GREEDY: Self = Self { sample: true, temperature: 0.0, index: 0, keep: false };
+    /// The same, with logits to look at.
+    pub const KEPT: Self = Self { keep: true, ..Self::GREEDY };
+    /// Nothing: a chunk that others follow.
+    pub const NONE: Self = Self { sample: false, ..Self::GREEDY };
+}
+
+/// An executor and its sequences' blocks.
+pub struct Walk<E> {
+    /// Computes what is put together here.
+    pub executor: E,
+    block_size: usize,
+    tables: HashMap<u64, Vec<BlockId>>,
+    free: Vec<u32>,
+    released: Vec<SequenceId>,
+    step: u64,
+    output: StepOutput,
+}
+
+impl<E: Executor> Walk<E> {
+    /// Over an executor whose pool has so many blocks. They are handed out in scattered order.
+    pub fn new(executor: E, block_size: u32, total_blocks: u32) -> Self {
+        // A factor that has nothing in common with the number of blocks names every block once.
+        let common = |mut a: u32, mut b: u32| {
+            while b > 0 {
+                (a, b) = (b, a % b);
+            }
+            a
+        };
+        let factor = (37..u32::MAX).find(|factor| common(*factor, total_blocks) == 1).unwrap_or(1);
+        let block = |i: u32| (u64::from(i) * u64::from(factor) % u64::from(total_blocks)) as u32;
+        Self {
+            executor,
+            block_size: block_size as usize,
+            tables: HashMap::new(),
+            free: (0..total_blocks).map(block).collect(),
+            released: Vec::new(),
+            step: 0,
+            output: StepOutput::default(),
+        }
+    }
+
+    /// Gives a sequence's blocks back.
+    pub fn release(&mut self, sequence: u64) {
+        if let Some(table) = self.tables.remove(&sequence) {
+            self.free.extend(table.iter().map(|block| block.0));
+            self.released.push(SequenceId(sequence));
+        }
+    }
+
+    /// A sequence's blocks.
+    ///
+    /// # Panics
+    /// Where it has none.
+    pub fn table(&self, sequence: u64) -> Vec<BlockId> {
+        self.tables[&sequence].clone()
+    }
+
+    /// A batch of these chunks.
+    ///
+    /// # Panics
+    /// Where the pool is too small for them.
+    pub fn batch(&mut self, chunks: &[Chunk<'_>], draws: Draws) -> Batch {
+        self.step += 1;
+        let mut batch =
+            Batch { step: self.step, released: std::mem::take(&mut self.released), ..Batch::default() };
+        for (index, chunk) in chunks.iter().enumerate() {
+            let end = chunk.start + chunk.tokens.len();
+            let table = self.tables.entry(chunk.sequence).or_default();
+            while table.len() * self.block_size < end {
+                table.push(BlockId(self.free.pop().expect("the pool is large enough")));
+            }
+            batch.rows.push(Row {
+                sequence: SequenceId(chunk.sequence),
+                token_start: batch.tokens.len() as u32,
+                token_len: chunk.tokens.len() as u32,
+                context_len: end as u32,
+                table_start: batch.block_tables.len() as u32,
+                table_len: table.len() as u32,
+                sample: draws.sample,
+                guesses: 0,
+                generated: draws.index,
+                sampling: SamplingParams {
+                    temperature: draws.temperature,
+                    seed: chunk.sequence,
+                    ..SamplingParams::default()
+                },
+                history_start: 0,
+                history_len: 0,
+                forbidden_start: 0,
+                forbidden_len: 0,
+                logits_to: draws.keep.then_some(LogitsSlot(index as u32)),
+                logits_from: None,
+            });
+            batch.tokens.extend_from_slice(chunk.tokens);
+            for position in chunk.start..end {
+                let block = table[position / self.block_size].0 as usize;
+                batch.positions.push(position as u32);
+                batch.slots.push((block * self.block_size + position % self.block_size) as u32);
+            }
+            batch.block_tables.extend_from_slice(table);
+        }
+        batch
+    }
+
+    /// Runs a batch; the answer is what was drawn for each row.
+    ///
+    /// # Errors
+    /// What the executor reports.
+    ///
+    /// # Panics
+    /// Where the pool is too small.
+    pub fn run(&mut self, chunks: &[Chunk<'_>], draws: Draws) -> Result<&[Option<u32>], String> {
+        let batch = self.batch(chunks, draws);
+        self.execute(&batch)
+    }
+
+    /// Runs a batch that was put together before.
+    ///
+    /// # Errors
+    /// What the executor reports.
+    pub fn execute(&mut self, batch: &Batch) -> Result<&[Option<u32>], String> {
+        self.executor.execute(batch, &mut self.output).map_err(|fault| fault.message)?;
+        Ok(&self.output.sampled)
+    }
+}
