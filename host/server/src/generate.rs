@@ -66,7 +66,7 @@ impl Sequential {
     pub fn load(config: &Config) -> Result<Self, StartError> {
         let config = Config {
             max_batch_size: 1,
-            max_batch_tokens: config.max_batch_tokens.max(config.prefill_chunk),
+            max_batch_tokens: Some(config.max_batch_tokens.unwrap_or(0).max(config.prefill_chunk)),
             prefix_caching: false,
             prompt_cache_entries: 0,
             kv_cache: KvCacheKind::Paged,

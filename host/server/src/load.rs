@@ -133,7 +133,7 @@ impl Loaded {
     pub fn engine_config(&self, config: &Config, hash_key: [u64; 2]) -> EngineConfig {
         EngineConfig {
             limits: Limits {
-                max_batch_tokens: config.max_batch_tokens,
+                max_batch_tokens: config.step_tokens(self.placed.is_some()),
                 max_running: config.max_batch_size,
                 prefill_chunk: config.prefill_chunk,
                 max_prefill_sequences: config.max_prefill_requests,

@@ -26,7 +26,12 @@ pub struct VirtualDevice {
 impl VirtualDevice {
     /// A device without work. `seed` names how the steps of a measured device vary.
     pub fn new(profile: Profile, seed: u64) -> Self {
-        Self { profile, random: Random::new(seed, u64::MAX), sharing: SharedContext::default(), lengths: BTreeMap::new() }
+        Self {
+            profile,
+            random: Random::new(seed, u64::MAX),
+            sharing: SharedContext::default(),
+            lengths: BTreeMap::new(),
+        }
     }
 
     /// The answer of `sequence` will have so many tokens, the end token included.

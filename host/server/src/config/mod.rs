@@ -53,8 +53,8 @@ pub struct Config {
     pub max_seq_len: Option<u32>,
     /// Sequences that run at once.
     pub max_batch_size: u32,
-    /// Tokens that one step computes.
-    pub max_batch_tokens: u32,
+    /// Tokens that one step computes, where that was said; see `step_tokens`.
+    pub max_batch_tokens: Option<u32>,
     /// Prompt tokens of one sequence in one step.
     pub prefill_chunk: u32,
     /// Sequences whose prompts one step computes.
@@ -216,7 +216,10 @@ impl Config {
             })?,
             max_seq_len: read(all, "max-seq-len", None, |t| parse::number(t, 2, 1 << 24).map(Some))?,
             max_batch_size: read(all, "max-batch-size", 32, |t| parse::number(t, 1, 4_096))?,
-            max_batch_tokens: read(all, "max-batch-tokens", 2_048, |t| parse::number(t, 1, 1 << 20))?,
+            max_batch_tokens: read(all, "max-batch-tokens", None, |t| match t {
+                "auto" => Ok(None),
+                _ => parse::number(t, 1, 1 << 20).map(Some),
+            })?,
             prefill_chunk: read(all, "prefill-chunk", 512, |t| parse::number(t, 1, 1 << 20))?,
             max_prefill_requests: read(all, "max-prefill-requests", 8, |t| parse::number(t, 1, 4_096))?,
             max_prefill_memory_bytes: read(all, "max-prefill-memory", 4 << 30, parse::bytes)?,
@@ -276,16 +279,27 @@ impl Config {
                 self.port
             )));
         }
-        if self.max_batch_tokens < self.max_batch_size {
+        if let Some(tokens) = self.max_batch_tokens
+            && tokens < self.max_batch_size
+        {
             return Err(ConfigError(format!(
                 "{}: {} tokens a step can't serve {} sequences; give at least {}, or a smaller --max-batch-size",
                 all.origin("max-batch-tokens"),
-                self.max_batch_tokens,
+                tokens,
                 self.max_batch_size,
                 self.max_batch_size
             )));
         }
         Ok(())
+    }
+
+    /// Tokens that one step computes, on a GPU or not.
+    ///
+    /// A GPU needs many to be busy. A CPU's products are as quick per token from a hundred on, and everybody who
+    /// generates waits for the whole step.
+    pub fn step_tokens(&self, on_gpu: bool) -> u32 {
+        let enough = if on_gpu { 2_048 } else { 128 };
+        self.max_batch_tokens.unwrap_or(enough.max(2 * self.max_batch_size))
     }
 
     /// The choice for a slot.
@@ -440,7 +454,15 @@ mod tests {
     fn defaults_are_the_documented_ones() {
         let config = Config::default();
         assert_eq!((config.model.as_str(), config.port, config.admin_port), ("demo", 8000, 8001));
-        assert_eq!((config.max_batch_size, config.max_batch_tokens, config.prefill_chunk), (32, 2_048, 512));
+        assert_eq!((config.max_batch_size, config.max_batch_tokens, config.prefill_chunk), (32, None, 512));
+        assert_eq!((config.step_tokens(true), config.step_tokens(false)), (2_048, 128));
+        let wide = parse(&[("max-batch-size", "4000")]).unwrap();
+        assert_eq!(
+            (wide.step_tokens(true), wide.step_tokens(false)),
+            (8_000, 8_000),
+            "decodes never fill a step"
+        );
+        assert_eq!(parse(&[("max-batch-tokens", "300")]).unwrap().step_tokens(false), 300);
         assert_eq!((config.max_waiting_requests, config.block_size), (1_000, 16));
         assert_eq!((config.prompt_cache_entries, config.prompt_cache_ttl.as_secs()), (100, 300));
         assert_eq!(config.max_body_bytes, 8 << 20);

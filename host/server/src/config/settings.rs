@@ -81,7 +81,12 @@ pub const SETTINGS: &[Setting] = &[
         "Tokens guessed ahead per sequence and step from what repeats itself; 0 is off. Answers stay the same",
     ),
     setting("max-batch-size", "N", "32", "Sequences that run at once"),
-    setting("max-batch-tokens", "TOKENS", "2048", "Tokens that one step computes"),
+    setting(
+        "max-batch-tokens",
+        "TOKENS",
+        "auto",
+        "Tokens that one step computes; `auto` is 2048 on a GPU and 128 on the CPU, where steps are what others wait for",
+    ),
     setting("prefill-chunk", "TOKENS", "512", "Prompt tokens of one sequence in one step"),
     setting("max-prefill-requests", "N", "8", "Sequences whose prompts one step computes"),
     setting("max-prefill-memory", "BYTES", "4GiB", "Working memory that one step's prompts may take"),

@@ -28,4 +28,3 @@ pub use structured::{Compiler, Shape};
 
 pub(crate) use chat::{Calls, Part, check as check_chat};
 pub(crate) use completions::check as check_completion;
-pub(crate) use structured::Shape;

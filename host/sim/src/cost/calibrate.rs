@@ -85,7 +85,11 @@ pub fn calibrate(steps: &[Observation]) -> Result<Calibration, ProfileError> {
         drawn_us: costs[2],
         decode_context_us: costs[3],
         // Where nothing was shared, nothing is known of what sharing saves.
-        repeated_context_us: if steps.iter().any(|step| step.work.repeated > 0.0) { costs[4] } else { costs[3] },
+        repeated_context_us: if steps.iter().any(|step| step.work.repeated > 0.0) {
+            costs[4]
+        } else {
+            costs[3]
+        },
         chunk_attended_us: costs[5],
         tokens: KNOTS
             .iter()

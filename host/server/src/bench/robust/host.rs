@@ -146,7 +146,7 @@ fn config(options: HostOptions) -> Config {
         // Nothing is computed in it.
         kv_memory_bytes: Some(options.pool_mib << 20),
         max_batch_size: options.running,
-        max_batch_tokens: (options.running * 8).max(2_048),
+        max_batch_tokens: Some((options.running * 8).max(2_048)),
         max_prefill_requests: options.running,
         max_waiting_requests: options.waiting,
         max_seq_len: Some(2_048),

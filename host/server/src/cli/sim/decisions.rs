@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use infer_api::trace::{Head, Line, Member, Policy};
-use infer_core::policy::{AnyPolicy, FaultView, Policy as _, PolicyKind};
+use infer_core::policy::{AnyPolicy, FaultView, PolicyKind};
 use infer_wasm::PolicyLoader;
 use serde_json::Value;
 

@@ -37,7 +37,7 @@ impl Machine<'_> {
                 lost = vec![row];
             }
             Some(Trouble::Unsure) => {
-                self.output.after_guesses.iter_mut().for_each(|(_, drawn)| *drawn = None)
+                self.output.after_guesses.iter_mut().for_each(|(_, drawn)| *drawn = None);
             }
             _ => {}
         }
