@@ -50,7 +50,8 @@ impl<T> Inbox<T> {
 
     /// Whether to look around, once.
     pub(in super::super) fn must_look(&self) -> bool {
-        self.look.swap(false, Ordering::AcqRel)
+        // Asked before each step: mostly there is nothing to write.
+        self.look.load(Ordering::Acquire) && self.look.swap(false, Ordering::AcqRel)
     }
 
     /// Sleeps until something is said, or the time is over. Only after `try_next` found nothing and `must_look` was
