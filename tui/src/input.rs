@@ -82,6 +82,8 @@ impl Key {
 pub enum Input {
     /// Pressed a key.
     Key(Key),
+    /// Pressed Escape and at once a key. Terminals write Alt and a key the same way, and nothing here is on Alt.
+    AfterEscape(Key),
     /// Clicked at a column and a row.
     Click(u16, u16),
 }
@@ -94,7 +96,12 @@ pub fn input(event: &Event) -> Option<Input> {
             if event.kind == KeyEventKind::Release {
                 return None;
             }
-            key(event.code, event.modifiers).map(Input::Key)
+            let key = key(event.code, event.modifiers)?;
+            Some(if event.modifiers.contains(KeyModifiers::ALT) {
+                Input::AfterEscape(key)
+            } else {
+                Input::Key(key)
+            })
         }
         Event::Mouse(event) => match event.kind {
             MouseEventKind::Down(MouseButton::Left) => Some(Input::Click(event.column, event.row)),
@@ -149,6 +156,12 @@ mod tests {
         let press = |modifiers| input(&Event::Key(KeyEvent::new(KeyCode::Char('c'), modifiers)));
         assert_eq!(press(KeyModifiers::CONTROL), Some(Input::Key(Key::Interrupt)));
         assert_eq!(press(KeyModifiers::NONE), Some(Input::Key(Key::Char('c'))));
+    }
+
+    #[test]
+    fn a_key_that_comes_with_an_escape_is_not_swallowed() {
+        let press = KeyEvent::new(KeyCode::Char('5'), KeyModifiers::ALT);
+        assert_eq!(input(&Event::Key(press)), Some(Input::AfterEscape(Key::Char('5'))));
     }
 
     #[test]

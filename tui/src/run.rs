@@ -19,7 +19,7 @@ use tokio::time::{Instant, interval, sleep, sleep_until};
 use crate::args::Args;
 use crate::conn::feed::{self, Report};
 use crate::conn::{Client, ConnError};
-use crate::input::{self, Input};
+use crate::input::{self, Input, Key};
 use crate::record::{Player, RecordError, Recorder};
 use crate::state::blocks::{Under, Wanted};
 use crate::state::{App, Effect, Message, Millis};
@@ -255,6 +255,11 @@ impl Console {
         Ok(match input::input(event) {
             None => Vec::new(),
             Some(Input::Key(key)) => self.app.on_key(key, now),
+            Some(Input::AfterEscape(key)) => {
+                let mut effects = self.app.on_key(Key::Escape, now);
+                effects.extend(self.app.on_key(key, now));
+                effects
+            }
             Some(Input::Click(x, y)) => {
                 let size = terminal.size()?;
                 let area = Rect::new(0, 0, size.width, size.height);

@@ -15,8 +15,10 @@ mod world {
     /// What ticks.
     pub type Epoch = wasmtime::Engine;
 
-    /// Ticks without a call after which the thread sleeps until the next one.
-    pub const IDLE_TICKS: u32 = 100;
+    /// Ticks without a call after which the thread sleeps until the next one. Waking it costs a call microseconds,
+    /// a tick costs the machine as much: steps that follow each other find it awake, and a console that looks at an
+    /// idle host a few times a second (each look asks for the pressure) doesn't keep it so.
+    pub const IDLE_TICKS: u32 = 10;
 
     /// Waits for the next tick.
     pub fn tick(epoch: &Epoch) {

@@ -32,8 +32,8 @@ pub struct Calls {
     state: State,
     /// Text that may still turn out to be something else.
     held: String,
-    /// A call was found: blanks between calls are not text.
-    any: bool,
+    /// The last thing found was a call: blanks between calls are not text.
+    after_call: bool,
 }
 
 enum State {
@@ -46,7 +46,7 @@ enum State {
 impl Calls {
     /// Looks for calls of `names` as models with this kind of template write them.
     pub fn new(style: Tools, names: Vec<String>) -> Self {
-        Self { style, names, state: State::Text, held: String::new(), any: false }
+        Self { style, names, state: State::Text, held: String::new(), after_call: false }
     }
 
     /// Takes more text.
@@ -90,7 +90,7 @@ impl Calls {
                     Found::Name(name) => Part::Call { name },
                     Found::Arguments(text) => Part::Arguments(text),
                 }));
-                self.any |= begun;
+                self.after_call |= begun;
                 if broken && !begun {
                     let seen = call.take_seen();
                     self.state = State::Text;
@@ -172,11 +172,12 @@ impl Calls {
         true
     }
 
-    fn text(&self, parts: &mut Vec<Part>, text: String) {
-        let text = if self.any && text.trim().is_empty() { String::new() } else { text };
-        if !text.is_empty() {
-            parts.push(Part::Text(text));
+    fn text(&mut self, parts: &mut Vec<Part>, text: String) {
+        if text.is_empty() || (self.after_call && text.trim().is_empty()) {
+            return;
         }
+        self.after_call = false;
+        parts.push(Part::Text(text));
     }
 }
 
@@ -262,6 +263,10 @@ mod tests {
             (r#"{"name": "Bob", "parameters": 3}"#, vec![text(r#"{"name": "Bob", "parameters": 3}"#)]),
             (r#"{"answer": [1, 2]} and more"#, vec![text(r#"{"answer": [1, 2]} and more"#)]),
             ("Hello {", vec![text("Hello {")]),
+            (
+                r#"{"name": "time", "parameters": {}} {"name": "Bob", "parameters": {}}"#,
+                [call("time", "{}"), vec![text(r#"{"name": "Bob", "parameters": {}}"#)]].concat(),
+            ),
         ];
         for (written, parts) in llama {
             for width in [1, 3, 1_000] {
