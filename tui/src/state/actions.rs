@@ -166,7 +166,11 @@ impl App {
         let Some(slot) = self.slot(kind) else { return };
         match &slot.previous {
             Some(previous) => {
-                let question = format!("Roll {kind} back from {} to {previous}?", slot.name);
+                let question = if *previous == slot.name {
+                    format!("Roll {kind} back to {previous} as it was configured before?")
+                } else {
+                    format!("Roll {kind} back from {} to {previous}?", slot.name)
+                };
                 self.confirm(question, Effect::Rollback { kind: kind.to_owned() });
             }
             None => {
@@ -232,21 +236,24 @@ impl App {
     ) -> Vec<Effect> {
         match result {
             Ok(answer) => {
+                // First, because the end of a long line is cut.
+                let back = if matches!(answer.mode.as_str(), "now" | "canary" | "promote") {
+                    " (r goes back)"
+                } else {
+                    ""
+                };
                 let what = if answer.mode == "shadow" {
                     format!("{kind}: {} runs in the shadow of {}", answer.to, answer.from)
                 } else {
                     format!("{kind} {verb}: {} -> {}", answer.from, answer.to)
                 };
-                let mut text = format!(
-                    "{what} at step {}, pause {:.1} us, state {}",
+                let text = format!(
+                    "{what}{back} at step {}, pause {:.1} us, state {}",
                     answer.at_step, answer.pause_us, answer.state
                 );
                 if answer.mode == "shadow" {
                     // The host tells of swaps by itself, but not of shadows.
                     self.live.log.push(now, Level::Info, "console", text.clone());
-                }
-                if matches!(answer.mode.as_str(), "now" | "canary" | "promote") {
-                    text += "; r goes back";
                 }
                 self.notify(Level::Info, text, now);
             }

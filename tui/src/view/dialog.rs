@@ -157,6 +157,12 @@ fn draw_plan(look: Look<'_>, plan: &Plan, area: Rect, buffer: &mut Buffer) {
     }
     texts.push((
         match &order.config {
+            Some(Value::Array(list)) => {
+                let named = |entry: &Value| {
+                    format!("{} {}", entry["name"].as_str().unwrap_or_default(), entry["config"])
+                };
+                format!("configuration {}", list.iter().map(named).collect::<Vec<_>>().join(", "))
+            }
             Some(config) => format!("configuration {config}"),
             None => "with its default configuration".to_owned(),
         },

@@ -200,6 +200,9 @@ fn facts(look: Look<'_>, state: &State, slot: &PolicySlot) -> Vec<Fact> {
 fn at_work(state: &State, kind: &str) -> String {
     let (queue, rates) = (&state.queue, &state.rates);
     match kind {
+        "scheduler" if queue.running + queue.waiting + queue.preempted == 0 => {
+            format!("nothing runs and nothing waits; {} preempted so far", count(state.counters.preemptions))
+        }
         "scheduler" => {
             let reading = state.requests.iter().filter(|row| row.state == "prefill").count() as u32;
             let out = if rates.steps > 0.0 { rates.generated_tokens / rates.steps } else { 0.0 };
