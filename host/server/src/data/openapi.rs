@@ -143,10 +143,14 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
     };
     let mut content = match answer {
         Some(schema) => json!({"application/json": {"schema": schema}}),
-        None => json!({"application/openmetrics-text": {"schema": {"type": "string"}}}),
+        None => {
+            let text = json!({"schema": {"type": "string"}});
+            json!({"text/plain": text, "application/openmetrics-text": text})
+        }
     };
     if route.path.ends_with("/completions") {
-        content["text/event-stream"] = json!({"schema": {"type": "string"}});
+        // Without a schema: some read one as that of the whole text, others as that of each event.
+        content["text/event-stream"] = json!({});
     }
     let mut responses = json!({"200": {"description": "OK", "content": content}});
     let error = of("ErrorBody");

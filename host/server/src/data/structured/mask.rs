@@ -64,11 +64,17 @@ impl State {
         self.follow(output)?;
         let mask = self.matcher.compute_mask_or_eos().map_err(|error| error.to_string())?;
         let known = logits.len().min(mask.len());
-        mask.iter_unset_entries(|token| {
-            if let Some(logit) = logits.get_mut(token) {
-                *logit = f32::NEG_INFINITY;
+        for (&allowed, logits) in mask.as_slice().iter().zip(logits.chunks_mut(32)) {
+            match allowed {
+                u32::MAX => {}
+                // Most words of most masks.
+                0 => logits.fill(f32::NEG_INFINITY),
+                _ => {
+                    let forbidden = (0..).zip(logits).filter(|(bit, _)| (allowed >> bit) & 1 == 0);
+                    forbidden.for_each(|(_, logit)| *logit = f32::NEG_INFINITY);
+                }
             }
-        });
+        }
         logits[known..].fill(f32::NEG_INFINITY);
         Ok(())
     }
