@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::completions::{Timings, Usage};
+use crate::usage::{Timings, Usage};
 
 /// What a body of `POST /v1/chat/completions` has besides the fields that it shares with
 /// `CompletionRequest`. There is no `prompt`, `echo`, `suffix` or `best_of`, and `logprobs` is a switch.

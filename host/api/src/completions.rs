@@ -1,4 +1,4 @@
-//! The data plane: `POST /v1/completions` and its answers, models, tokenizing.
+//! `POST /v1/completions` and its answers.
 //!
 //! `CompletionRequest` is what a client writes. The server doesn't read requests through it: it tells
 //! wrong types from wrong values from unknown fields, which a derived reader can't.
@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+
+use crate::usage::{Timings, Usage};
 
 /// Body of `POST /v1/completions`. Fields that are `None` are not sent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -246,47 +248,6 @@ pub struct ErrorEvent {
     pub code: String,
 }
 
-/// Tokens in and out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Usage {
-    /// Length of the prompt.
-    pub prompt_tokens: u32,
-    /// `token` events, the end token included.
-    pub completion_tokens: u32,
-    /// Their sum.
-    pub total_tokens: u32,
-    /// What of the prompt was cached.
-    #[serde(default)]
-    pub prompt_tokens_details: PromptTokensDetails,
-}
-
-/// What of the prompt was cached.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct PromptTokensDetails {
-    /// Prompt tokens found in the prefix cache.
-    pub cached_tokens: u32,
-}
-
-/// Where a request's time went; `None` for a phase that it never reached.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Timings {
-    /// Arrival to first start.
-    pub queue_ms: Option<f64>,
-    /// First start to first token.
-    pub prefill_ms: Option<f64>,
-    /// Arrival to first token.
-    pub ttft_ms: Option<f64>,
-    /// First token to end.
-    pub decode_ms: Option<f64>,
-    /// Tokens computed to fill the cache, after preemptions too.
-    pub prefilled_tokens: u32,
-    /// Most KV memory it held at once.
-    pub kv_bytes: u64,
-}
-
 /// OpenAI completion object: the JSON answer, and each chunk of the OpenAI stream.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -335,95 +296,4 @@ pub struct CompletionLogprobs {
     pub top_logprobs: Vec<Option<BTreeMap<String, f32>>>,
     /// Where each token begins in the text, in characters.
     pub text_offset: Vec<u32>,
-}
-
-/// `GET /v1/models`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct ModelList {
-    /// `list`.
-    pub object: String,
-    /// The served model.
-    pub data: Vec<ModelCard>,
-}
-
-/// One model of the list.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct ModelCard {
-    /// The name that requests give.
-    pub id: String,
-    /// `model`.
-    pub object: String,
-    /// Seconds since 1970 at which it was loaded.
-    pub created: u64,
-    /// `infer`.
-    pub owned_by: String,
-    /// Longest prompt plus output.
-    pub max_model_len: u32,
-}
-
-/// `POST /tokenize`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct TokenizeAnswer {
-    /// How many.
-    pub count: usize,
-    /// Longest prompt plus output.
-    pub max_model_len: u32,
-    /// The tokens.
-    pub tokens: Vec<u32>,
-    /// Their texts, where the request asked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub token_strs: Option<Vec<String>>,
-}
-
-/// Body of `POST /tokenize`: a prompt or messages.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
-pub struct TokenizeRequest {
-    /// The model's name.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub model: Option<String>,
-    /// Text.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub prompt: Option<String>,
-    /// A conversation.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 4096)))]
-    pub messages: Option<Vec<crate::chat::Message>>,
-    /// Functions of the conversation.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tools: Option<Vec<crate::chat::Tool>>,
-    /// Whether a text gets what a bare prompt gets, a token that begins it for instance; on.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub add_special_tokens: Option<bool>,
-    /// Whether a conversation ends where an answer begins; on.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub add_generation_prompt: Option<bool>,
-    /// Further variables of the chat template.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub chat_template_kwargs: Option<BTreeMap<String, serde_json::Value>>,
-    /// Whether the answer has each token's text.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub return_token_strs: Option<bool>,
-}
-
-/// Body of `POST /detokenize`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
-pub struct DetokenizeRequest {
-    /// The model's name.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub model: Option<String>,
-    /// Token ids.
-    pub tokens: Vec<u32>,
-}
-
-/// `POST /detokenize`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct DetokenizeAnswer {
-    /// The text.
-    pub prompt: String,
 }

@@ -7,6 +7,9 @@
 pub mod admin;
 pub mod chat;
 pub mod completions;
+pub mod models;
 #[cfg(feature = "schema")]
 mod schema;
+pub mod tokenize;
 pub mod trace;
+pub mod usage;

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use infer_api::completions::{Timings, Usage};
+use infer_api::usage::{Timings, Usage};
 
 /// A request that ended.
 #[derive(Clone, Copy, Debug)]

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use http_body_util::Full;
 use hyper::Request;
 use hyper::body::Bytes;
-use infer_api::completions::{CompletionRequest, ModelList, StreamOptions, Usage};
+use infer_api::completions::{CompletionRequest, StreamOptions};
+use infer_api::models::ModelList;
+use infer_api::usage::Usage;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 

@@ -1,7 +1,8 @@
 //! Streams of both dialects as one kind of step: tokens came, it ended, it failed. Times are taken where
 //! bytes arrive, before any parsing of JSON.
 
-use infer_api::completions::{DoneEvent, ErrorEvent, PromptTokensDetails, TokenEvent, Usage};
+use infer_api::completions::{DoneEvent, ErrorEvent, TokenEvent};
+use infer_api::usage::{PromptTokensDetails, Usage};
 
 use super::Dialect;
 

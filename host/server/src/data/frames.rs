@@ -1,6 +1,6 @@
 //! Bytes of frames. Every frame ends with an empty line; what all chunks of a stream begin with is written once.
 
-use infer_api::completions::Usage;
+use infer_api::usage::Usage;
 use serde::Serialize;
 
 use crate::app::Served;

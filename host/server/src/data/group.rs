@@ -6,7 +6,7 @@
 use std::future::poll_fn;
 use std::task::Poll;
 
-use infer_api::completions::{Timings, Usage};
+use infer_api::usage::{Timings, Usage};
 use infer_core::FinishReason;
 
 use super::outcome::Outcome;

@@ -1,7 +1,8 @@
 //! `GET /v1/models`, `/version`, `POST /tokenize`, `/detokenize`.
 
 use hyper::StatusCode;
-use infer_api::completions::{DetokenizeAnswer, ModelCard, ModelList, TokenizeAnswer};
+use infer_api::models::{ModelCard, ModelList};
+use infer_api::tokenize::{DetokenizeAnswer, TokenizeAnswer};
 use serde_json::Value;
 
 use super::chat::{self, ChatPrompt, messages};

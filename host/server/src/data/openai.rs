@@ -1,6 +1,7 @@
 //! Completions as OpenAI writes them: one body, or unnamed chunks and `[DONE]`.
 
-use infer_api::completions::{Choice, Completion, CompletionLogprobs, Usage};
+use infer_api::completions::{Choice, Completion, CompletionLogprobs};
+use infer_api::usage::Usage;
 use infer_core::TokenLogprobs;
 use infer_model::Tokenizer;
 

@@ -6,10 +6,9 @@ use std::sync::OnceLock;
 use hyper::StatusCode;
 use infer_api::admin::ErrorBody;
 use infer_api::chat::{ChatChunkChoice, ChatCompletion, ChatFields};
-use infer_api::completions::{
-    Completion, CompletionRequest, DetokenizeAnswer, DetokenizeRequest, DoneEvent, ErrorEvent, ModelCard,
-    ModelList, PromptEvent, TokenEvent, TokenizeAnswer, TokenizeRequest,
-};
+use infer_api::completions::{Completion, CompletionRequest, DoneEvent, ErrorEvent, PromptEvent, TokenEvent};
+use infer_api::models::{ModelCard, ModelList};
+use infer_api::tokenize::{DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest};
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use serde_json::{Map, Value, json};
 

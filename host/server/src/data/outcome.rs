@@ -1,6 +1,6 @@
 //! How a request ended, in the words of the wire: reason, usage, timings.
 
-use infer_api::completions::{PromptTokensDetails, Timings, Usage};
+use infer_api::usage::{PromptTokensDetails, Timings, Usage};
 use infer_core::{FailureCause, FinishReason, Micros};
 
 use crate::engine::End;

@@ -3,7 +3,7 @@
 use infer_api::chat::{
     CalledFunction, ChatChoice, ChatChunkChoice, ChatCompletion, ChatLogprobs, Delta, Reply, ToolCall,
 };
-use infer_api::completions::Usage;
+use infer_api::usage::Usage;
 use infer_core::{FinishReason, TokenLogprobs};
 use infer_model::{Tokenizer, Tools};
 
