@@ -12,7 +12,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::config::{Config, ConfigError};
 use crate::data::{Compiler, Outcome, openai_reason};
 use crate::engine::{Clock, EngineHandle};
-use crate::http::{ApiError, RequestId, Tls};
+use crate::http::{ApiError, BodyRoom, RequestId, Tls};
 use crate::metrics::Recorder;
 use crate::otel::{self, Traces};
 use crate::policies::PolicyManager;
@@ -38,6 +38,8 @@ pub struct App {
     pub tls: Option<Arc<Tls>>,
     /// Connections of the data plane that are open.
     pub connections: Arc<AtomicUsize>,
+    /// Memory that the data plane's bodies share.
+    pub body_room: BodyRoom,
     /// What can be read again while the host runs.
     pub reload: Reload,
     /// Where traces of requests go.
@@ -130,6 +132,7 @@ impl App {
         Ok(Self {
             traces: Traces::start(config.otlp.as_deref()).map_err(|e| ConfigError(format!("--otlp: {e}")))?,
             reload: Reload::new(&config, &tenants),
+            body_room: BodyRoom::new(config.max_body_memory_bytes),
             config,
             clock,
             tenants,

@@ -145,6 +145,45 @@ async fn request_ids_are_echoed_or_made() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_bodies_share_memory_and_short_requests_pass_beside_them() {
+    let room =
+        infer_server::config::Config { max_body_bytes: 2 << 20, max_body_memory_bytes: 2 << 20, ..config() };
+    let host = Host::start(room).await;
+    let url = host.url("/v1/completions");
+    // One client has sent two megabytes but for a bit and lets them lie.
+    let (sender, receiver) = tokio::sync::mpsc::channel::<Result<String, std::io::Error>>(1);
+    let lying = reqwest::Body::wrap_stream(futures_util::stream::unfold(receiver, |mut receiver| async {
+        Some((receiver.recv().await?, receiver))
+    }));
+    let held = tokio::spawn(host.client.post(&url).body(lying).send());
+    for _ in 0..31 {
+        sender.send(Ok(" ".repeat(64 << 10))).await.unwrap();
+    }
+    let long = json!({"model": "demo", "prompt": "x".repeat(1 << 20)});
+    let full = async || {
+        let answer = host.post("/v1/completions", &long).await;
+        (answer.status().as_u16(), answer.headers().contains_key("retry-after"), answer.text().await.unwrap())
+    };
+    // What was sent may still be under way.
+    let mut refused = full().await;
+    for _ in 0..100 {
+        if refused.0 == 503 {
+            break;
+        }
+        refused = full().await;
+    }
+    assert_eq!((refused.0, refused.1), (503, true), "{}", refused.2);
+    assert!(refused.2.contains("bodies_full") && refused.2.contains("--max-body-memory"), "{}", refused.2);
+    let short = json!({"model": "demo", "prompt": "What is a token?", "max_tokens": 2, "stream": false});
+    assert_eq!(host.post("/v1/completions", &short).await.status(), 200);
+
+    drop(sender);
+    assert_eq!(held.await.unwrap().unwrap().status(), 400, "blanks are no JSON");
+    assert_ne!(full().await.0, 503, "its room is free again");
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_over_the_limit_is_413_and_the_client_can_read_it() {
     let host = Host::start(infer_server::config::Config { max_body_bytes: 1_024, ..config() }).await;
     let big = json!({"model": "demo", "prompt": "x".repeat(4 << 20)});

@@ -15,7 +15,7 @@ use serde_json::{Value, json as object};
 use super::state;
 use crate::app::App;
 use crate::engine::SwapMode;
-use crate::http::{Answer, ApiError, BodyLimits, Query, json, read_body};
+use crate::http::{Answer, ApiError, BodyLimits, BodyRoom, Query, json, read_body};
 use crate::policies::{PolicyError, PolicySource, SwapOrder, empty};
 
 /// Components have at most 8 MiB; a little more lets the loader say so.
@@ -43,7 +43,11 @@ pub async fn swap(
 ) -> Result<Answer, ApiError> {
     app.served()?;
     let (mode, force) = (swap_mode(query)?, force(query)?);
-    let limits = BodyLimits { max_bytes: MAX_BODY_BYTES, timeout: Duration::from_secs(60) };
+    let limits = BodyLimits {
+        max_bytes: MAX_BODY_BYTES,
+        room: BodyRoom::new(MAX_BODY_BYTES),
+        timeout: Duration::from_secs(60),
+    };
     let body = read_body(headers, body.take().expect("the body is read once"), limits).await?;
     let is_json = headers
         .get(CONTENT_TYPE)

@@ -107,6 +107,8 @@ pub struct Config {
     pub otlp: Option<String>,
     /// Longest request body.
     pub max_body_bytes: usize,
+    /// Memory that request bodies may take together, short ones not counted.
+    pub max_body_memory_bytes: usize,
     /// Dialect of streams.
     pub sse_dialect: DialectChoice,
     /// Times and sizes that connections and streams are bounded by.
@@ -255,6 +257,9 @@ impl Config {
                     Err(format!("`{t}` is not from 1KiB to 1GiB"))
                 }
             })?,
+            max_body_memory_bytes: read(all, "max-body-memory", 256 << 20, |t| {
+                usize::try_from(parse::bytes(t)?).map_err(|e| format!("`{t}`: {e}"))
+            })?,
             sse_dialect: read(all, "sse-dialect", DialectChoice::Auto, |t| {
                 let choices = [
                     ("auto", DialectChoice::Auto),
@@ -277,6 +282,14 @@ impl Config {
                 all.origin("admin"),
                 self.host,
                 self.port
+            )));
+        }
+        if self.max_body_memory_bytes < self.max_body_bytes {
+            return Err(ConfigError(format!(
+                "{}: {} bytes can't hold one body of {} (--max-body-bytes)",
+                all.origin("max-body-memory"),
+                self.max_body_memory_bytes,
+                self.max_body_bytes
             )));
         }
         if let Some(tokens) = self.max_batch_tokens
@@ -486,6 +499,7 @@ mod tests {
             (&[("admin", "8001")], &["--admin", "HOST:PORT"]),
             (&[("port", "5"), ("admin", "127.0.0.1:5")], &["--admin", "own"]),
             (&[("max-batch-tokens", "4")], &["--max-batch-tokens", "at least 32"]),
+            (&[("max-body-memory", "1MiB")], &["--max-body-memory", "--max-body-bytes"]),
             (&[("policy-config", "/nonexistent.json")], &["--policy-config", "/nonexistent.json"]),
             (&[("sse-dialect", "x")], &["--sse-dialect", "`named`"]),
             (&[("tls-cert", "c.pem")], &["--tls-cert", "--tls-key"]),

@@ -143,6 +143,12 @@ pub const SETTINGS: &[Setting] = &[
         "TOML file of tenants and the digests of their keys; see `infer keys`",
     ),
     setting("max-body-bytes", "BYTES", "8MiB", "Longest request body"),
+    setting(
+        "max-body-memory",
+        "BYTES",
+        "256MiB",
+        "Memory that long request bodies may take together; beyond, clients get 503",
+    ),
     setting("max-connections", "N", "4096", "Open connections of the data plane; more wait to be accepted"),
     setting("header-timeout", "SECONDS", "30", "For the head of a request, from its first byte to its last"),
     setting("body-timeout", "SECONDS", "30", "For the body of a request"),

@@ -140,7 +140,11 @@ impl Route {
 
 async fn post(asked: Asked<'_>, head: &Parts, body: &mut Option<Incoming>) -> Result<Answer, ApiError> {
     let app = asked.app;
-    let limits = BodyLimits { max_bytes: app.config.max_body_bytes, timeout: app.config.bounds.body_timeout };
+    let limits = BodyLimits {
+        max_bytes: app.config.max_body_bytes,
+        room: app.body_room.clone(),
+        timeout: app.config.bounds.body_timeout,
+    };
     let body = read_body(&head.headers, body.take().expect("the body is read once"), limits).await?;
     check_content_type(&head.headers)?;
     match head.uri.path() {

@@ -1,14 +1,18 @@
-//! Reads a request body within a limit and a deadline.
+//! Reads a request body within a limit and a deadline, and all bodies within the memory that they may take
+//! together: many that are each short enough could fill a machine.
 //!
 //! A body that is refused is still drained for a while: closing a socket with unread bytes resets the
 //! connection, and the client would never see the answer.
 
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{Answer, ApiError};
 
@@ -17,21 +21,70 @@ const DRAIN_BYTES: usize = 64 << 20;
 /// Longest time for that.
 const DRAIN_TIME: Duration = Duration::from_secs(5);
 
+/// What a body has without asking: usual requests pass whatever long ones do, and connections bound their number.
+const FREE_BYTES: usize = 64 << 10;
+/// What memory is counted in.
+const UNIT: usize = 1 << 10;
+
+/// Memory that long bodies share.
+#[derive(Clone, Debug)]
+pub struct BodyRoom(Arc<Semaphore>);
+
+impl BodyRoom {
+    /// Room for so many bytes beside what each body has free.
+    pub fn new(bytes: usize) -> Self {
+        Self(Arc::new(Semaphore::new((bytes / UNIT).min(Semaphore::MAX_PERMITS))))
+    }
+
+    /// Lets a body that has `taken` grow to `bytes`; false where there is no room.
+    fn grow(&self, taken: &mut Option<OwnedSemaphorePermit>, bytes: usize) -> bool {
+        let wanted = bytes.saturating_sub(FREE_BYTES).div_ceil(UNIT);
+        let more = wanted.saturating_sub(taken.as_ref().map_or(0, OwnedSemaphorePermit::num_permits));
+        let Some(permit) =
+            u32::try_from(more).ok().and_then(|more| Arc::clone(&self.0).try_acquire_many_owned(more).ok())
+        else {
+            return false;
+        };
+        match taken {
+            Some(taken) => taken.merge(permit),
+            None => *taken = Some(permit),
+        }
+        true
+    }
+}
+
+/// A whole body, and its room for as long as it is held.
+#[derive(Debug)]
+pub struct ReadBody {
+    bytes: Bytes,
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+impl Deref for ReadBody {
+    type Target = Bytes;
+
+    fn deref(&self) -> &Bytes {
+        &self.bytes
+    }
+}
+
 /// Bounds of a body.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct BodyLimits {
     /// Longest body.
     pub max_bytes: usize,
+    /// What it shares with others.
+    pub room: BodyRoom,
     /// For the whole body.
     pub timeout: Duration,
 }
 
-/// The whole body, or the 400, 408 or 413 that it deserves.
+/// The whole body, or the 400, 408, 413 or 503 that it deserves.
 pub async fn read_body(
     headers: &HeaderMap,
     mut body: Incoming,
     limits: BodyLimits,
-) -> Result<Bytes, ApiError> {
+) -> Result<ReadBody, ApiError> {
     let announced = headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|n| n > limits.max_bytes as u64) {
         // A client that waits for leave to send has sent nothing that would have to be drained.
@@ -41,7 +94,9 @@ pub async fn read_body(
         return Err(too_large(limits.max_bytes));
     }
     let deadline = tokio::time::Instant::now() + limits.timeout;
-    let mut read = Vec::with_capacity(body.size_hint().lower().min(limits.max_bytes as u64) as usize);
+    // Nothing is laid aside for what is only announced.
+    let mut read = Vec::with_capacity(body.size_hint().lower().min(FREE_BYTES as u64) as usize);
+    let mut room = None;
     loop {
         let frame = match tokio::time::timeout_at(deadline, body.frame()).await {
             Err(_) => {
@@ -49,7 +104,7 @@ pub async fn read_body(
                 let message = format!("the body did not arrive within {} s", limits.timeout.as_secs_f32());
                 return Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", message).close());
             }
-            Ok(None) => return Ok(read.into()),
+            Ok(None) => return Ok(ReadBody { bytes: read.into(), _room: room }),
             Ok(Some(Err(error))) => {
                 return Err(ApiError::bad_request("body", format!("can't read the body: {error}")).close());
             }
@@ -59,6 +114,11 @@ pub async fn read_body(
         if read.len() + data.len() > limits.max_bytes {
             drain(body);
             return Err(too_large(limits.max_bytes));
+        }
+        if !limits.room.grow(&mut room, read.len() + data.len()) {
+            drain(body);
+            let message = "the bodies of requests take all memory that they may (--max-body-memory)";
+            return Err(ApiError::unavailable("bodies_full", message).close());
         }
         read.extend_from_slice(&data);
     }
@@ -90,4 +150,21 @@ fn drain(mut body: Incoming) {
         })
         .await;
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_bodies_share_their_room_and_short_ones_need_none() {
+        let room = BodyRoom::new(1 << 20);
+        let (mut first, mut second, mut third) = (None, None, None);
+        assert!(room.grow(&mut first, FREE_BYTES + (600 << 10)));
+        assert!(room.grow(&mut first, FREE_BYTES + (1 << 20)), "it grows by what it lacks");
+        assert!(!room.grow(&mut second, FREE_BYTES + 1));
+        assert!(room.grow(&mut third, FREE_BYTES));
+        drop(first);
+        assert!(room.grow(&mut second, FREE_BYTES + (1 << 20)));
+    }
 }

@@ -17,7 +17,7 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 
-pub use body::{BodyLimits, discard, read_body};
+pub use body::{BodyLimits, BodyRoom, discard, read_body};
 pub use error::ApiError;
 pub use guard::Patience;
 pub use listener::{Listener, ListenerOptions};
