@@ -62,7 +62,7 @@ fn lasting(state: &State) -> Value {
 }
 
 fn long(index: usize) -> Value {
-    json!({"prompt": format!("Request {index} asks what a scheduler does."), "max_tokens": 120, "ignore_eos": true,
+    json!({"prompt": format!("Request {index} asks what a scheduler does."), "max_tokens": 400, "ignore_eos": true,
            "session_id": format!("chat-{}", index % 3)})
 }
 
