@@ -3,9 +3,9 @@
 
     python -m venv venv && venv/bin/pip install gguf numpy
     CMAKE_ARGS="-DGGML_NATIVE=ON" venv/bin/pip install --no-binary llama-cpp-python llama-cpp-python
-    venv/bin/python against_llama.py make smollm-135m bf16 /tmp/135m-bf16.gguf
-    venv/bin/python against_llama.py run /tmp/135m-bf16.gguf --threads 2
-    venv/bin/python against_llama.py compare target/release/infer /tmp/ggufs --threads 2 --rounds 3
+    venv/bin/python against_llama.py make smollm-135m bf16 135m-bf16.gguf
+    venv/bin/python against_llama.py run 135m-bf16.gguf --threads 2
+    venv/bin/python against_llama.py compare target/release/infer ggufs --threads 2 --rounds 3
 
 `make` writes a GGUF of a shape of `infer bench engine` (weights bf16 or q8_0, norms f32, no tokenizer).
 `run` measures a prefill of 512 tokens and decodes at batch 1 and 16, and prints JSON. `compare` makes the
