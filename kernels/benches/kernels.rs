@@ -1,5 +1,5 @@
-//! Products and paged attention at the shapes of small language models, one thread, with the `gemm` crate
-//! as baseline in the same run. Numbers and their machine are in kernels/README.md.
+//! Products, packing and paged attention at the shapes of small language models, one thread, with the `gemm` crate
+//! and a plain copy as baselines in the same run. Numbers and their machine are in kernels/README.md.
 
 use std::hint::black_box;
 
@@ -111,5 +111,34 @@ fn attention(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, products, attention);
+/// Matrices packed from rows of bf16, into memory that is new, beside a plain copy of as many bytes into such memory.
+fn packing(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("packing");
+    for (n, k) in [(8192, 2048), (2048, 8192)] {
+        let w: Vec<bf16> = numbers(n * k).into_iter().map(bf16::from_f32).collect();
+        let bytes = 2 * n * k;
+        group.throughput(Throughput::Bytes(bytes as u64));
+        for (name, format) in [("f32", Format::F32), ("bf16", Format::Bf16), ("int8", Format::Int8)] {
+            let row = |i: usize, out: &mut [f32]| {
+                out.iter_mut().zip(&w[i * k..]).for_each(|(out, w)| *out = w.to_f32());
+            };
+            group.bench_function(BenchmarkId::new(name, format!("{n}x{k}")), |b| {
+                b.iter(|| {
+                    let mut packer = Packer::new(1).expect("no threads are needed");
+                    packer.matrix(format, n, k, row).expect("small")
+                });
+            });
+        }
+        group.bench_function(BenchmarkId::new("copy", format!("{n}x{k}")), |b| {
+            b.iter(|| {
+                let mut copy = Arena::default().numbers::<bf16>(n * k).expect("small");
+                copy.copy_from_slice(black_box(&w));
+                copy
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, products, packing, attention);
 criterion_main!(benches);

@@ -14,6 +14,7 @@ pub mod element;
 pub mod inputs;
 pub mod matrix;
 pub mod memory;
+mod packer;
 pub mod paged;
 pub mod reference;
 mod simd;
@@ -28,8 +29,9 @@ pub use cpu::norm::{HeadRows, Norm};
 pub use cpu::rope::{Qkv, RopeTable};
 pub use element::Element;
 pub use inputs::Inputs;
-pub use matrix::{Format, Matrix, Packer};
+pub use matrix::{Format, Matrix};
 pub use memory::{Arena, OutOfMemory, Pages};
+pub use packer::Packer;
 pub use paged::{PagedLayer, PagedLayout};
 pub use simd::Isa;
 

@@ -1,6 +1,6 @@
 //! Weights in the order in which the matrix kernels read them: panels of 64 output columns, and in a panel all
 //! columns' first inputs, then all columns' next ones, and so on. A product then needs no horizontal sums, and
-//! the decode path reads each panel front to back. Packing happens once, at load.
+//! the decode path reads each panel front to back. Packing happens once, at load: `packer`.
 //!
 //! What lies side by side is what one instruction takes: single f32; pairs of bf16; or four 8-bit integers.
 //! Those are `round(w / scale) + 128`, with an f16 scale for each 32 inputs of an output, as in GGUF's Q8_0,
@@ -11,8 +11,7 @@
 
 use half::{bf16, f16};
 
-use crate::cpu::{Cpu, Shared};
-use crate::memory::{Arena, Numbers, OutOfMemory};
+use crate::memory::Numbers;
 use crate::simd::LANES;
 
 /// Output columns of a full panel: four vectors.
@@ -52,115 +51,6 @@ impl Format {
     }
 }
 
-/// Packs matrices into memory with huge pages, on several threads.
-pub struct Packer {
-    cpu: Cpu,
-    arena: Arena,
-}
-
-impl Packer {
-    /// With `threads` threads, the caller's included.
-    ///
-    /// # Errors
-    /// Where the system gives no threads.
-    pub fn new(threads: usize) -> std::io::Result<Self> {
-        Ok(Self { cpu: Cpu::new(threads)?, arena: Arena::default() })
-    }
-
-    /// A matrix of `outputs` rows of `inputs` numbers. `row(i, numbers)` fills row `i`; it is called once for
-    /// each row, by any thread, in no order.
-    ///
-    /// # Errors
-    /// Where memory can't be had.
-    ///
-    /// # Panics
-    /// Where the matrix has no columns, or `row` does.
-    pub fn matrix(
-        &mut self,
-        format: Format,
-        outputs: usize,
-        inputs: usize,
-        row: impl Fn(usize, &mut [f32]) + Sync,
-    ) -> Result<Matrix, OutOfMemory> {
-        self.pack(Shape { format, outputs, inputs, gated: false }, row)
-    }
-
-    /// The matrix of a gated layer, for `Cpu::gated`: rows `0..width` are the gate's, the `width` rows
-    /// after them the other half's.
-    ///
-    /// # Errors
-    /// As [`Packer::matrix`].
-    ///
-    /// # Panics
-    /// As [`Packer::matrix`].
-    pub fn gated(
-        &mut self,
-        format: Format,
-        width: usize,
-        inputs: usize,
-        row: impl Fn(usize, &mut [f32]) + Sync,
-    ) -> Result<Matrix, OutOfMemory> {
-        self.pack(Shape { format, outputs: 2 * width, inputs, gated: true }, row)
-    }
-
-    fn pack(&mut self, shape: Shape, row: impl Fn(usize, &mut [f32]) + Sync) -> Result<Matrix, OutOfMemory> {
-        assert!(shape.inputs > 0, "a matrix needs columns");
-        let bytes = shape.columns().checked_mul(shape.steps() * shape.format.step_bytes());
-        let mut data = self.arena.numbers::<u8>(bytes.unwrap_or(usize::MAX))?;
-        let target = Shared(data.as_mut_ptr());
-        self.cpu.for_each(shape.panels(), usize::MAX, |panel| {
-            let (start, width) = shape.place(panel);
-            let bytes = shape.panel_bytes(width);
-            // SAFETY: the panel's bytes lie in the data, and each panel is one item.
-            let out = unsafe { std::slice::from_raw_parts_mut(target.get().add(start), bytes) };
-            let mut numbers = vec![0.0; shape.steps() * shape.format.step()];
-            for column in 0..width {
-                let Some(index) = shape.row_of(panel * PANEL + column) else { continue };
-                row(index, &mut numbers[..shape.inputs]);
-                write_column(shape.format, &numbers, column, width, out);
-            }
-        });
-        Ok(Matrix { shape, data })
-    }
-}
-
-/// Writes one column of a panel. `numbers` are whole steps.
-fn write_column(format: Format, numbers: &[f32], column: usize, width: usize, out: &mut [u8]) {
-    let steps = out.chunks_exact_mut(width * format.step_bytes()).zip(numbers.chunks_exact(format.step()));
-    match format {
-        Format::F32 => steps.for_each(|(out, x)| out[4 * column..][..4].copy_from_slice(&x[0].to_ne_bytes())),
-        Format::Bf16 => steps.for_each(|(out, x)| {
-            out[4 * column..][..2].copy_from_slice(&bf16::from_f32(x[0]).to_ne_bytes());
-            out[4 * column + 2..][..2].copy_from_slice(&bf16::from_f32(x[1]).to_ne_bytes());
-        }),
-        Format::Int8 => steps.for_each(|(out, x)| {
-            let scale = scale_of(x);
-            let (scales, words) = out.split_at_mut(2 * width);
-            scales[2 * column..][..2].copy_from_slice(&scale.to_ne_bytes());
-            let inverse = if scale == f16::ZERO { 0.0 } else { 1.0 / scale.to_f32() };
-            for (words, x) in words.chunks_exact_mut(4 * width).zip(x.chunks_exact(4)) {
-                for (to, x) in words[4 * column..].iter_mut().zip(x) {
-                    // Within 1..=255. Adding 1.5 * 2^23 rounds, ties to even, and leaves the integer in the
-                    // lowest bits.
-                    *to = ((x * inverse).clamp(-127.0, 127.0) + (12_582_912.0 + 128.0)).to_bits() as u8;
-                }
-            }
-        }),
-    }
-}
-
-/// The scale by which the largest number of a group becomes 127. Numbers that f16 can't scale are cut off.
-fn scale_of(numbers: &[f32]) -> f16 {
-    let largest = numbers.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
-    let scale = f16::from_f32((largest / 127.0).min(f16::MAX.to_f32()));
-    // Rounding among the smallest halves can fall far below; the next one above covers the number.
-    if largest > 127.5 * scale.to_f32() && scale < f16::MAX {
-        f16::from_bits(scale.to_bits() + 1)
-    } else {
-        scale
-    }
-}
-
 /// A packed matrix.
 #[derive(Debug)]
 pub struct Matrix {
@@ -169,6 +59,11 @@ pub struct Matrix {
 }
 
 impl Matrix {
+    /// What was packed.
+    pub(crate) fn new(shape: Shape, data: Numbers<u8>) -> Self {
+        Self { shape, data }
+    }
+
     /// How it is stored.
     pub fn format(&self) -> Format {
         self.shape.format
@@ -262,7 +157,7 @@ impl Shape {
     }
 
     /// Columns of all panels, padding included.
-    fn columns(&self) -> usize {
+    pub(crate) fn columns(&self) -> usize {
         match self.gated {
             true => (self.outputs / 2).next_multiple_of(GATED) * 2,
             false => self.outputs.next_multiple_of(LANES),
@@ -270,16 +165,16 @@ impl Shape {
     }
 
     /// Where a panel starts, and its width.
-    fn place(&self, panel: usize) -> (usize, usize) {
+    pub(crate) fn place(&self, panel: usize) -> (usize, usize) {
         (panel * self.panel_bytes(PANEL), (self.columns() - panel * PANEL).min(PANEL))
     }
 
-    fn panel_bytes(&self, width: usize) -> usize {
+    pub(crate) fn panel_bytes(&self, width: usize) -> usize {
         width * self.steps() * self.format.step_bytes()
     }
 
     /// The row of a column; none for padding.
-    fn row_of(&self, column: usize) -> Option<usize> {
+    pub(crate) fn row_of(&self, column: usize) -> Option<usize> {
         if !self.gated {
             return (column < self.outputs).then_some(column);
         }
