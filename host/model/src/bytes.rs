@@ -29,6 +29,14 @@ impl Bytes<'_> {
         Ok(Self::Mapped(map))
     }
 
+    /// Has the system read a range from the disk, and does not wait for it.
+    pub(crate) fn expect(&self, range: Range<usize>) {
+        if let Self::Mapped(map) = self {
+            // As `map`: advice.
+            let _ = map.advise_range(Advice::WillNeed, range.start, range.len());
+        }
+    }
+
     /// Brings a range into memory in one go: a fault for each page costs as much as the copying.
     pub(crate) fn prefetch(&self, range: Range<usize>) {
         if let Self::Mapped(map) = self {

@@ -109,6 +109,13 @@ impl<'a> Files<'a> {
         }
     }
 
+    /// Has the system read a tensor that is needed soon.
+    pub(crate) fn expect(&self, tensor: &Stored<'_>) {
+        if let Some((bytes, place)) = self.place(tensor) {
+            bytes.expect(place);
+        }
+    }
+
     /// Brings a tensor that will be read into memory.
     pub(crate) fn prefetch(&self, tensor: &Stored<'_>) {
         if let Some((bytes, place)) = self.place(tensor) {

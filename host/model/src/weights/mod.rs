@@ -3,6 +3,7 @@
 //! loading ends: a file that changes later can't hurt a running model.
 
 mod files;
+mod order;
 mod stored;
 
 use std::num::NonZero;
@@ -11,6 +12,7 @@ use std::sync::OnceLock;
 use infer_kernels::{Format, Matrix, Packer};
 
 use self::files::Files;
+use self::order::{ReadAhead, Stack, Stacks};
 pub(crate) use self::stored::{RowOrder, Stored, StoredType};
 use crate::config::ModelConfig;
 use crate::error::ModelError;
@@ -82,7 +84,8 @@ impl Weights {
         let packer = Packer::new(threads)
             .map_err(|error| ModelError::unsupported(format!("can't start {threads} threads: {error}")))?;
         let done = LoadProgress { done_bytes: 0, total_bytes: files.bytes() };
-        let mut loader = Loader { files, config, format, packer, progress, done };
+        let ahead = ReadAhead::new(&files, config);
+        let mut loader = Loader { files, config, format, packer, ahead, progress, done };
         let (vocab, hidden) = (config.vocab, config.hidden);
         let embedding = loader.matrix(&[("embed_tokens.weight", vocab)], hidden)?;
         let head = match config.tied_head {
@@ -116,6 +119,7 @@ struct Loader<'a> {
     config: &'a ModelConfig,
     format: Format,
     packer: Packer,
+    ahead: ReadAhead,
     progress: &'a mut dyn FnMut(LoadProgress),
     done: LoadProgress,
 }
@@ -123,8 +127,7 @@ struct Loader<'a> {
 impl Loader<'_> {
     fn layer(&mut self, index: usize) -> Result<LayerWeights, ModelError> {
         let config = self.config;
-        let (hidden, intermediate) = (config.hidden, config.intermediate);
-        let (q, kv) = (config.q_width(), config.kv_width());
+        let hidden = config.hidden;
         let name = |part: &str| format!("layers.{index}.{part}");
         let norm = |part: &str| self.norm(&name(&format!("{part}.weight")), hidden);
         // With norms on outputs, the one called post_attention moves behind the attention.
@@ -142,37 +145,26 @@ impl Loader<'_> {
             false => Ok(None),
         };
         let (q_norm, k_norm) = (head_norm("q_norm")?, head_norm("k_norm")?);
-        let named = |parts: &[(&str, usize)]| -> Vec<(String, usize)> {
-            parts.iter().map(|(part, outputs)| (name(part), *outputs)).collect()
-        };
-        let qkv = named(&[("self_attn.q_proj", q), ("self_attn.k_proj", kv), ("self_attn.v_proj", kv)]);
-        let output = named(&[("self_attn.o_proj", hidden)]);
-        let gate_up = named(&[("mlp.gate_proj", intermediate), ("mlp.up_proj", intermediate)]);
-        let down = named(&[("mlp.down_proj", hidden)]);
+        let Stacks { qkv, output, gate_up, down } = Stacks::of(config, index);
         Ok(LayerWeights {
             input_norm,
-            qkv: self.linear(&qkv, hidden, config.qkv_bias, false)?,
+            qkv: self.linear(&qkv, config.qkv_bias, false)?,
             q_norm,
             k_norm,
-            output: self.linear(&output, q, config.output_bias, false)?,
+            output: self.linear(&output, config.output_bias, false)?,
             attention_output_norm,
             mlp_norm,
-            gate_up: self.linear(&gate_up, hidden, config.mlp_bias, true)?,
-            down: self.linear(&down, intermediate, config.mlp_bias, false)?,
+            gate_up: self.linear(&gate_up, config.mlp_bias, true)?,
+            down: self.linear(&down, config.mlp_bias, false)?,
             mlp_output_norm,
         })
     }
 
-    fn linear(
-        &mut self,
-        parts: &[(String, usize)],
-        inputs: usize,
-        bias: bool,
-        gated: bool,
-    ) -> Result<Linear, ModelError> {
+    fn linear(&mut self, stack: &Stack, bias: bool, gated: bool) -> Result<Linear, ModelError> {
+        let Stack { parts, inputs } = stack;
         let named: Vec<_> = parts.iter().map(|(part, n)| (format!("{part}.weight"), *n)).collect();
         let borrowed: Vec<_> = named.iter().map(|(name, n)| (name.as_str(), *n)).collect();
-        let matrix = self.pack(&borrowed, inputs, gated)?;
+        let matrix = self.pack(&borrowed, *inputs, gated)?;
         let bias = match bias {
             true => {
                 let biases = parts.iter().map(|(part, n)| self.vector(&format!("{part}.bias"), *n));
@@ -191,6 +183,7 @@ impl Loader<'_> {
     fn pack(&mut self, parts: &[(&str, usize)], inputs: usize, gated: bool) -> Result<Matrix, ModelError> {
         let tensors = parts.iter().map(|(name, outputs)| self.files.tensor(name, &[*outputs, inputs]));
         let tensors = tensors.collect::<Result<Vec<_>, _>>()?;
+        self.ahead.ask(&self.files, self.done.done_bytes);
         tensors.iter().for_each(|tensor| self.files.prefetch(tensor));
         let unreadable = OnceLock::new();
         let row = |mut row: usize, out: &mut [f32]| {
