@@ -308,10 +308,10 @@ impl Config {
 
     /// Tokens that one step computes, on a GPU or not.
     ///
-    /// A GPU needs many to be busy. A CPU's products are as quick per token from a hundred on, and everybody who
-    /// generates waits for the whole step.
+    /// A GPU needs many to be busy. A CPU's products are nearly as quick per token from some fifty on, and
+    /// everybody who generates waits for the whole step.
     pub fn step_tokens(&self, on_gpu: bool) -> u32 {
-        let enough = if on_gpu { 2_048 } else { 128 };
+        let enough = if on_gpu { 2_048 } else { 64 };
         self.max_batch_tokens.unwrap_or(enough.max(2 * self.max_batch_size))
     }
 
@@ -468,7 +468,7 @@ mod tests {
         let config = Config::default();
         assert_eq!((config.model.as_str(), config.port, config.admin_port), ("demo", 8000, 8001));
         assert_eq!((config.max_batch_size, config.max_batch_tokens, config.prefill_chunk), (32, None, 512));
-        assert_eq!((config.step_tokens(true), config.step_tokens(false)), (2_048, 128));
+        assert_eq!((config.step_tokens(true), config.step_tokens(false)), (2_048, 64));
         let wide = parse(&[("max-batch-size", "4000")]).unwrap();
         assert_eq!(
             (wide.step_tokens(true), wide.step_tokens(false)),

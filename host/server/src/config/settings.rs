@@ -85,7 +85,7 @@ pub const SETTINGS: &[Setting] = &[
         "max-batch-tokens",
         "TOKENS",
         "auto",
-        "Tokens that one step computes; `auto` is 2048 on a GPU and 128 on the CPU, where steps are what others wait for",
+        "Tokens that one step computes; `auto` is 2048 on a GPU and 64 on the CPU, where steps are what others wait for",
     ),
     setting("prefill-chunk", "TOKENS", "512", "Prompt tokens of one sequence in one step"),
     setting("max-prefill-requests", "N", "8", "Sequences whose prompts one step computes"),
