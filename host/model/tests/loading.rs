@@ -136,6 +136,7 @@ fn what_would_be_computed_wrongly_is_refused_by_name() {
     for (changes, named) in [
         (json!({"model_type": "mixtral"}), "mixtral"),
         (json!({"model_type": null}), "model_type"),
+        (json!({"model_type": "gemma3", "text_config": {"model_type": "gemma3"}}), "model_type"),
         (json!({"hidden_size": null}), "hidden_size"),
         (json!({"hidden_size": -3}), "hidden_size"),
         (json!({"num_hidden_layers": 1e9}), "num_hidden_layers"),

@@ -71,8 +71,13 @@ fn gemma_defaults() -> [(&'static str, Value); 6] {
 
 pub(super) fn parse(keys: &Keys, stop_tokens: Vec<u32>) -> Result<ModelConfig, ModelError> {
     if keys.text("model_type")? == Some("gemma3") {
-        return parse(&keys.nested("text_config", &gemma_defaults()), stop_tokens);
+        return parse_text(&keys.nested("text_config", &gemma_defaults()), stop_tokens);
     }
+    parse_text(keys, stop_tokens)
+}
+
+/// A model of text alone.
+fn parse_text(keys: &Keys, stop_tokens: Vec<u32>) -> Result<ModelConfig, ModelError> {
     let model_type = keys.text("model_type")?.ok_or_else(|| keys.missing("model_type"))?.to_owned();
     let family = Family::of(&model_type)?;
     refuse_unknown_arithmetic(keys, family)?;
