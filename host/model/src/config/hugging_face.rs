@@ -117,7 +117,7 @@ fn parse_text(keys: &Keys, stop_tokens: Vec<u32>) -> Result<ModelConfig, ModelEr
         head_dim,
         vocab: keys.size("vocab_size")?,
         max_positions: ropes[0].scaling.reach().map_or(trained, |reach| reach.max(trained)),
-        norm_epsilon: keys.number("rms_norm_eps")?.unwrap_or(1e-6) as f32,
+        norm_epsilon: norm_epsilon(keys)?,
         norm_offset: family.gemma,
         qk_norm: family.qk_norm,
         output_norms: family.gemma,
@@ -127,8 +127,8 @@ fn parse_text(keys: &Keys, stop_tokens: Vec<u32>) -> Result<ModelConfig, ModelEr
         tied_head: keys.flag("tie_word_embeddings")?.unwrap_or(family.gemma),
         embedding_scale: if family.gemma { (hidden as f32).sqrt() } else { 1.0 },
         query_scale: (1.0 / query_scalar.sqrt()) as f32,
-        attention_soft_cap: keys.number("attn_logit_softcapping")?.map(|cap| cap as f32),
-        logit_soft_cap: keys.number("final_logit_softcapping")?.map(|cap| cap as f32),
+        attention_soft_cap: soft_cap(keys, "attn_logit_softcapping")?,
+        logit_soft_cap: soft_cap(keys, "final_logit_softcapping")?,
         activation: activation(keys, family)?,
         ropes,
         layers,
@@ -161,6 +161,22 @@ fn refuse_unknown_arithmetic(keys: &Keys, family: Family) -> Result<(), ModelErr
         return Err(keys.unsupported("attention_bias", "is not known for this model_type"));
     }
     Ok(())
+}
+
+/// Below zero a small row's mean square has no root.
+fn norm_epsilon(keys: &Keys) -> Result<f32, ModelError> {
+    match keys.number("rms_norm_eps")?.unwrap_or(1e-6) {
+        epsilon if epsilon >= 0.0 => Ok(epsilon as f32),
+        _ => Err(keys.wrong("rms_norm_eps", "0 or more")),
+    }
+}
+
+/// What a logit is divided by.
+fn soft_cap(keys: &Keys, key: &str) -> Result<Option<f32>, ModelError> {
+    match keys.number(key)?.map(|cap| cap as f32) {
+        Some(cap) if cap <= 0.0 || cap.is_infinite() => Err(keys.wrong(key, "positive")),
+        cap => Ok(cap),
+    }
 }
 
 fn activation(keys: &Keys, family: Family) -> Result<Activation, ModelError> {
