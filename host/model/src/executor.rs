@@ -60,6 +60,7 @@ impl ModelExecutor {
 
     fn step(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), DeviceFault> {
         output.reset(batch.rows.len());
+        self.kv.release(&batch.released);
         self.check(batch)?;
         self.kv.begin(batch)?;
         if !batch.tokens.is_empty() {

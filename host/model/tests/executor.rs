@@ -146,6 +146,20 @@ fn the_contiguous_cache_reuses_slots_of_released_sequences_and_refuses_beyond_th
     assert_eq!(fault.rows, Some(vec![0]));
 }
 
+#[test]
+fn a_refused_batch_still_releases_the_sequences_that_ended() {
+    let options = ExecutorOptions { kv_cache: KvCacheKind::Contiguous, max_running: 1, ..options() };
+    let mut executor = llama().executor(options).expect("small");
+    let mut batches = Driver::new(&llama(), KvCacheKind::Contiguous, 16, 1);
+    let mut output = StepOutput::default();
+    executor.execute(&batches.batch(&[chunk(1, PROMPT)]), &mut output).expect("one slot, one sequence");
+
+    batches.release(1);
+    let refused = batches.batch(&[chunk(2, &[512])]);
+    executor.execute(&refused, &mut output).expect_err("512 is no token");
+    executor.execute(&batches.batch(&[chunk(3, PROMPT)]), &mut output).expect("the slot is free");
+}
+
 fn options() -> ExecutorOptions {
     ExecutorOptions {
         kv_cache: KvCacheKind::Paged,

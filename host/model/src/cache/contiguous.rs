@@ -90,12 +90,12 @@ impl Refused {
 }
 
 impl<T: Element> KvStore for ContiguousCache<T> {
+    fn release(&mut self, sequences: &[SequenceId]) {
+        let held = sequences.iter().filter_map(|sequence| self.held.remove(sequence));
+        self.free.extend(held.map(|held| held.slot));
+    }
+
     fn begin(&mut self, batch: &Batch) -> Result<(), DeviceFault> {
-        for sequence in &batch.released {
-            if let Some(held) = self.held.remove(sequence) {
-                self.free.push(held.slot);
-            }
-        }
         self.slots.clear();
         for (index, row) in batch.rows.iter().enumerate() {
             if row.token_len == 0 {

@@ -4,7 +4,7 @@
 mod contiguous;
 mod paged;
 
-use infer_core::{Batch, DeviceFault};
+use infer_core::{Batch, DeviceFault, SequenceId};
 use infer_kernels::{AttentionParams, Cpu, Qkv};
 
 pub(crate) use contiguous::{ContiguousCache, ContiguousShape};
@@ -12,7 +12,10 @@ pub(crate) use paged::PagedCache;
 
 /// Keys and values of all layers.
 pub(crate) trait KvStore: Send {
-    /// Takes up a batch: releases, copies, and who writes where. Nothing is computed yet.
+    /// Forgets sequences that ended: a batch says so once, whatever becomes of it.
+    fn release(&mut self, sequences: &[SequenceId]);
+
+    /// Takes up a batch: copies, and who writes where. Nothing is computed yet.
     fn begin(&mut self, batch: &Batch) -> Result<(), DeviceFault>;
 
     /// Turns queries and keys to their positions, stores keys and values in a layer, then attends to what is

@@ -1,7 +1,6 @@
-//! The paged pool: blocks of all layers, read through the batch's block tables. It keeps nothing per
-//! sequence, so releases mean nothing to it.
+//! The paged pool: blocks of all layers, read through the batch's block tables.
 
-use infer_core::{Batch, DeviceFault};
+use infer_core::{Batch, DeviceFault, SequenceId};
 use infer_kernels::{
     Arena, AttentionParams, Cpu, Element, PagedLayer, PagedLayout, PagedQuery, Qkv, QueryRun,
 };
@@ -32,6 +31,9 @@ impl<T: Element> PagedCache<T> {
 }
 
 impl<T: Element> KvStore for PagedCache<T> {
+    /// It keeps nothing per sequence.
+    fn release(&mut self, _sequences: &[SequenceId]) {}
+
     fn begin(&mut self, batch: &Batch) -> Result<(), DeviceFault> {
         for copy in &batch.copies {
             for layer in &mut self.layers {
