@@ -108,10 +108,18 @@ pub(crate) struct BytePieces {
     ends: Vec<usize>,
 }
 
+/// A file that numbers a token beyond this is not believed: there is an entry for every id up to the largest.
+const MAX_IDS: u32 = 1 << 20;
+
 impl BytePieces {
-    fn new(library: &tokenizers::Tokenizer) -> Self {
+    fn new(library: &tokenizers::Tokenizer) -> Result<Self, ModelError> {
         let mut tokens: Vec<_> = vocabulary(library).into_iter().map(|(token, id)| (id, token)).collect();
         tokens.sort_unstable();
+        if let Some((id, token)) = tokens.last().filter(|(id, _)| *id >= MAX_IDS) {
+            return Err(ModelError::tokenizer(format!(
+                "tokenizer.json: token {token:?} has id {id}; ids must be below {MAX_IDS}"
+            )));
+        }
         let special = library.get_added_vocabulary();
         let (mut bytes, mut ends) = (Vec::new(), Vec::new());
         for (id, token) in tokens {
@@ -125,7 +133,7 @@ impl BytePieces {
             }
             ends.push(bytes.len());
         }
-        Self { bytes, ends }
+        Ok(Self { bytes, ends })
     }
 
     pub(crate) fn of(&self, token: u32) -> &[u8] {
@@ -158,7 +166,7 @@ impl Scheme {
         };
         let is = |part: &serde_json::Value, kind: &str| part.get("type").is_some_and(|found| found == kind);
         if parts.len() == 1 && is(parts[0], "ByteLevel") {
-            return Ok(Self::Bytes(BytePieces::new(library)));
+            return Ok(Self::Bytes(BytePieces::new(library)?));
         }
         Ok(Self::Window { byte_fallback: parts.iter().any(|part| is(part, "ByteFallback")) })
     }

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use infer_model::{ChatTemplate, Source, StopStrings, Tokenizer};
+use infer_model::{ChatTemplate, ModelError, Source, StopStrings, Tokenizer};
 use proptest::prelude::*;
 use serde_json::Value as Json;
 
@@ -116,8 +116,15 @@ fn messages_become_the_same_prompt() {
 
 /// A tokenizer with a decoder of a kind that the golden checkpoints don't have.
 fn made(decoder: &Json, vocabulary: &[&str]) -> Tokenizer {
+    load(decoder, vocabulary.iter().copied().zip(0..)).expect("it loads")
+}
+
+fn load<'a>(
+    decoder: &Json,
+    vocabulary: impl Iterator<Item = (&'a str, u32)>,
+) -> Result<Tokenizer, ModelError> {
     let vocabulary: serde_json::Map<_, _> =
-        vocabulary.iter().zip(0..).map(|(token, id)| ((*token).to_owned(), Json::from(id))).collect();
+        vocabulary.map(|(token, id)| (token.to_owned(), Json::from(id))).collect();
     let json = serde_json::json!({
         "version": "1.0",
         "added_tokens": [{"id": 0, "content": "<s>", "special": true, "single_word": false,
@@ -126,7 +133,17 @@ fn made(decoder: &Json, vocabulary: &[&str]) -> Tokenizer {
         "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<s>"}
     });
     let bytes = json.to_string();
-    Tokenizer::load(&Source::Embedded(&[("tokenizer.json", bytes.as_bytes())])).expect("it loads")
+    Tokenizer::load(&Source::Embedded(&[("tokenizer.json", bytes.as_bytes())]))
+}
+
+#[test]
+fn an_id_that_no_vocabulary_reaches_is_refused() {
+    let bytes = serde_json::json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true,
+        "use_regex": true});
+    let tokens = |last| [("<s>", 0), ("a", last)].into_iter();
+    assert_eq!(load(&bytes, tokens(7)).expect("it loads").token_bytes(7), b"a");
+    let error = load(&bytes, tokens(1 << 22)).err().expect("nobody has that many tokens");
+    assert!(error.message.contains("\"a\" has id 4194304"), "{error}");
 }
 
 fn llama_2() -> Tokenizer {
