@@ -1,0 +1,62 @@
+//! What settings come to: the defaults, and what each wrong one is told.
+
+use super::*;
+
+fn parse(pairs: &[(&'static str, &str)]) -> Result<Config, ConfigError> {
+    let flags = pairs.iter().map(|&(k, v)| (k, v.to_owned())).collect();
+    let nowhere = tempfile::NamedTempFile::new().unwrap();
+    Config::from_settings(&Settings::gather(&flags, |_| None, Some(nowhere.path())).unwrap())
+}
+
+#[test]
+fn defaults_are_the_documented_ones() {
+    let config = Config::default();
+    assert_eq!((config.model.as_str(), config.port, config.admin_port), ("demo", 8000, 8001));
+    assert_eq!((config.max_batch_size, config.max_batch_tokens, config.prefill_chunk), (32, None, 512));
+    assert_eq!((config.step_tokens(true), config.step_tokens(false)), (2_048, 64));
+    let wide = parse(&[("max-batch-size", "4000")]).unwrap();
+    assert_eq!(
+        (wide.step_tokens(true), wide.step_tokens(false)),
+        (8_000, 8_000),
+        "decodes never fill a step"
+    );
+    assert_eq!(parse(&[("max-batch-tokens", "300")]).unwrap().step_tokens(false), 300);
+    assert_eq!((config.max_waiting_requests, config.block_size), (1_000, 16));
+    assert_eq!((config.prompt_cache_entries, config.prompt_cache_ttl.as_secs()), (100, 300));
+    assert_eq!(config.max_body_bytes, 8 << 20);
+    assert!(config.prefix_caching);
+}
+
+#[test]
+fn every_error_names_the_flag_and_what_would_be_right() {
+    type Flags = &'static [(&'static str, &'static str)];
+    let cases: &[(Flags, &[&str])] = &[
+        (&[("port", "70000")], &["--port", "0 to 65535"]),
+        (&[("max-batch-size", "0")], &["--max-batch-size", "1 to 4096"]),
+        (&[("kv-cache", "ring")], &["--kv-cache", "`paged`", "`contiguous`"]),
+        (&[("kv-memory", "lots")], &["--kv-memory", "GiB"]),
+        (&[("device", "tpu")], &["--device", "`cpu`"]),
+        (&[("gpu-memory-utilization", "1.5")], &["--gpu-memory-utilization", "at most 1"]),
+        (&[("dtype", "f16")], &["--dtype", "`bf16`"]),
+        (&[("speculate", "99")], &["--speculate", "0 to 32"]),
+        (&[("quantize", "q4")], &["--quantize", "`q8`"]),
+        (&[("prefix-caching", "maybe")], &["--prefix-caching", "`on`"]),
+        (&[("admin", "8001")], &["--admin", "HOST:PORT"]),
+        (&[("port", "5"), ("admin", "127.0.0.1:5")], &["--admin", "own"]),
+        (&[("max-batch-tokens", "4")], &["--max-batch-tokens", "at least 32"]),
+        (&[("max-body-memory", "1MiB")], &["--max-body-memory", "--max-body-bytes"]),
+        (&[("policy-config", "/nonexistent.json")], &["--policy-config", "/nonexistent.json"]),
+        (&[("sse-dialect", "x")], &["--sse-dialect", "`named`"]),
+        (&[("tls-cert", "c.pem")], &["--tls-cert", "--tls-key"]),
+        (&[("idle-timeout", "0")], &["--idle-timeout", "1 ms"]),
+        (&[("otlp", "collector:4317")], &["--otlp", "http"]),
+        (&[("kv-events", "5557")], &["--kv-events", "tcp://HOST:PORT"]),
+        (&[("kv-events-replay", "tcp://0.0.0.0:5558")], &["--kv-events-replay", "--kv-events"]),
+    ];
+    for (pairs, parts) in cases {
+        let error = parse(pairs).unwrap_err().to_string();
+        for part in *parts {
+            assert!(error.contains(part), "{pairs:?}: {error}");
+        }
+    }
+}
