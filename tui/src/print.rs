@@ -37,7 +37,7 @@ pub fn recording(args: &Args, mut player: Player) -> Result<String, RunError> {
     let mut app = App::new(player.address().to_owned(), true);
     app.settings = args.settings();
     let area = Rect::new(0, 0, args.size.0, args.size.1);
-    app.blocks.room = view::blocks::room(area);
+    app.fit(view::room(&app, 0, area));
     let end = args.after.map_or(Millis::MAX, |seconds| seconds * 1_000);
     let mut now = 0;
     while let Some((at, message)) = player.read()? {
@@ -53,6 +53,7 @@ pub fn recording(args: &Args, mut player: Player) -> Result<String, RunError> {
     }
     for &key in &args.keys.0 {
         app.on_key(key, now);
+        app.fit(view::room(&app, now, area));
     }
     if app.state().is_none() {
         return Err(RunError::Nothing);

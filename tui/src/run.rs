@@ -211,7 +211,7 @@ impl Console {
         let area = Rect::new(0, 0, args.size.0, args.size.1);
         let mut keys = args.keys.0.iter();
         loop {
-            self.app.blocks.room = view::blocks::room(area);
+            self.app.fit(view::room(&self.app, self.now(), area));
             // Keys are pressed one a tick, so that what they ask of the host is there for the next.
             let effects = tokio::select! {
                 message = self.news.recv() => match message {
@@ -271,7 +271,7 @@ impl Console {
     fn draw(&mut self, terminal: &mut DefaultTerminal) -> std::io::Result<()> {
         let now = self.now();
         let size = terminal.size()?;
-        self.app.blocks.room = view::blocks::room(Rect::new(0, 0, size.width, size.height));
+        self.app.fit(view::room(&self.app, now, Rect::new(0, 0, size.width, size.height)));
         terminal.draw(|frame| {
             let area = frame.area();
             view::draw(&self.app, now, area, frame.buffer_mut());

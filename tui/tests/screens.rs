@@ -135,6 +135,62 @@ fn a_console_without_a_host_says_so_and_a_stale_one_too() {
 }
 
 #[test]
+fn why_something_failed_is_shown_to_its_last_word() {
+    let why = "scheduler not swapped: this is a prefix-cache policy, and the slot takes a scheduler: its world \
+               exports infer:policy/prefix-cache (HTTP 422)";
+    for size in [(40, 12), (80, 24), (200, 60)] {
+        let (mut app, now) = watched();
+        app.on_message(Message::Done(Err(why.to_owned())), now);
+        let text = screen(&app, now, size);
+        let told: Vec<&str> = text.split_whitespace().collect();
+        assert!(told.join(" ").ends_with(why), "{text}");
+    }
+}
+
+#[test]
+fn the_oldest_line_of_a_log_can_be_read_where_lines_take_several_rows() {
+    let (mut app, now) = watched();
+    app.on_key(Key::Char('6'), now);
+    for id in 0..30 {
+        let event = AdminEvent::Refusal {
+            request_id: "r".into(),
+            reason: "too_long".into(),
+            message: format!("number {id} may need more blocks than the whole pool of this host has"),
+        };
+        app.on_message(Message::Feed(Report::Event(event)), now);
+    }
+    let latest = screen(&app, now, (40, 12));
+    assert!(latest.contains("number 29") && !latest.contains("greedy-cache"), "{latest}");
+    app.on_key(Key::Home, now);
+    let oldest = screen(&app, now, (40, 12));
+    assert!(oldest.lines().nth(3).is_some_and(|row| row.contains("greedy-cache")), "{oldest}");
+    assert!(oldest.lines().all(|row| row.chars().count() <= 40), "{oldest}");
+}
+
+#[test]
+fn facts_and_help_can_be_scrolled_to_their_ends_and_no_further() {
+    for size in [(40, 12), (80, 24)] {
+        let (mut app, now) = watched();
+        let area = Rect::new(0, 0, size.0, size.1);
+        let press = |app: &mut App, key| {
+            app.on_key(key, now);
+            app.fit(view::room(app, now, area));
+            screen(app, now, size)
+        };
+        press(&mut app, Key::Char('4'));
+        let last = (0..40).map(|_| press(&mut app, Key::PageDown)).last().expect("forty");
+        assert!(last.contains("digest") || last.contains("(start)"), "{last}");
+        assert!(!last.contains("more, PgDn"), "{last}");
+        let before = press(&mut app, Key::PageUp);
+        assert!(before != last && before.contains("more, PgDn"), "{before}");
+        press(&mut app, Key::Char('?'));
+        let end = press(&mut app, Key::End);
+        assert!(end.contains(":quit") && !end.contains("for more"), "{end}");
+        assert!(press(&mut app, Key::Up).contains("for more"));
+    }
+}
+
+#[test]
 fn no_terminal_is_too_small_to_survive() {
     for (width, height) in
         [(1, 1), (20, 5), (5, 60), (200, 1), (32, 9), (33, 10), (60, 19), (76, 22), (77, 21)]

@@ -11,13 +11,15 @@ use super::swap::{Editing, Mode, Order, Path, Picked, Picker, Plan, Source};
 use super::text::LineEdit;
 use super::{App, Effect, Link, Millis};
 
-/// How long an outcome stays in the footer.
+/// How long an outcome stays in the footer, and how long one that has to be read does.
 const NOTICE_MS: Millis = 8_000;
+const ERROR_MS: Millis = 30_000;
 
 impl App {
     /// Shows an outcome.
     pub(super) fn notify(&mut self, level: Level, text: String, now: Millis) {
-        self.notice = Some(Notice { level, text, until: now + NOTICE_MS });
+        let stays = if level == Level::Error { ERROR_MS } else { NOTICE_MS };
+        self.notice = Some(Notice { level, text, until: now + stays });
     }
 
     /// Whether changes are allowed; says so where they are not.
@@ -84,7 +86,12 @@ impl App {
         if !self.may_change(now) {
             return Vec::new();
         }
-        self.dialog = Some(Dialog::Pick(Picker::new(self.policies.kind())));
+        let mut picker = Picker::new(self.policies.kind());
+        // What is known is there at once; the answer brings what changed.
+        if let Some(known) = &self.policies.known {
+            picker.on_policies(&Ok(known.clone()));
+        }
+        self.dialog = Some(Dialog::Pick(picker));
         vec![Effect::FetchPolicies]
     }
 
@@ -135,16 +142,16 @@ impl App {
         }
     }
 
-    /// Opens the form of the policy in force.
-    pub(super) fn configure(&mut self, kind: &str, now: Millis) {
+    /// Opens the form of the policy in force; what the host has under its name is wanted for the question.
+    pub(super) fn configure(&mut self, kind: &str, now: Millis) -> Vec<Effect> {
         if !self.may_change(now) {
-            return;
+            return Vec::new();
         }
-        let Some(slot) = self.slot(kind) else { return };
+        let Some(slot) = self.slot(kind) else { return Vec::new() };
         let Some(form) = Form::new(&slot.config_schema, &slot.config) else {
             let text = format!("{} takes no configuration", slot.name);
             self.notify(Level::Warning, text, now);
-            return;
+            return Vec::new();
         };
         let order = Order {
             kind: kind.to_owned(),
@@ -156,6 +163,17 @@ impl App {
         let plan =
             Plan { order, from: slot.name.clone(), schema: slot.config_schema.clone(), quarantine: None };
         self.dialog = Some(Dialog::Edit(Box::new(Editing { plan, form, faults: Vec::new() })));
+        if self.policies.known.is_none() { vec![Effect::FetchPolicies] } else { Vec::new() }
+    }
+
+    /// Whether configuring a policy anew would bring in another component: the one in force came from a file
+    /// and has the name of one of the host's own.
+    #[must_use]
+    pub fn hides_the_hosts_own(&self, order: &Order) -> bool {
+        let (Source::Name(name), Some(slot)) = (&order.source, self.slot(&order.kind)) else { return false };
+        let mut known = self.policies.known.iter().flat_map(|known| &known.available);
+        let other = |sha256: &str| !slot.sha256.is_empty() && *sha256 != slot.sha256;
+        *name == slot.name && known.any(|p| p.kind == order.kind && p.name == *name && other(&p.sha256))
     }
 
     /// Asks whether a slot is to be rolled back.
@@ -244,6 +262,8 @@ impl App {
                 };
                 let what = if answer.mode == "shadow" {
                     format!("{kind}: {} runs in the shadow of {}", answer.to, answer.from)
+                } else if answer.from == answer.to && answer.mode != "promote" {
+                    format!("{kind} {verb}: {} with another configuration", answer.to)
                 } else {
                     format!("{kind} {verb}: {} -> {}", answer.from, answer.to)
                 };

@@ -14,6 +14,8 @@ use super::{App, Effect, Millis, Screen};
 
 /// Rows that page keys move by.
 const PAGE: isize = 10;
+/// Rows of the help that a key moves by.
+const HELP_STEP: usize = 3;
 
 /// What stands where the mouse clicked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,12 +52,16 @@ impl App {
             return effects;
         }
         if let Some(scroll) = self.help.take() {
-            match key.motion() {
-                Key::Char('q') => return vec![Effect::Quit],
-                Key::Down | Key::PageDown => self.help = Some(scroll + 1),
-                Key::Up | Key::PageUp => self.help = Some(scroll.saturating_sub(1)),
-                _ => {}
-            }
+            let page = self.room.help.page.max(1);
+            self.help = match key.motion() {
+                Key::Down => Some(scroll + HELP_STEP),
+                Key::Up => Some(scroll.saturating_sub(HELP_STEP)),
+                Key::PageDown => Some(scroll + page),
+                Key::PageUp => Some(scroll.saturating_sub(page)),
+                Key::Home => Some(0),
+                Key::End => Some(self.room.help.most),
+                _ => None,
+            };
             return Vec::new();
         }
         if let Some(mut effects) = self.on_global_key(key, now) {
@@ -227,13 +233,16 @@ impl App {
         match key.motion() {
             Key::Up | Key::Left => self.policies.move_by(-1),
             Key::Down | Key::Right => self.policies.move_by(1),
-            Key::PageDown => self.policies.scroll += 1,
-            Key::PageUp => self.policies.scroll = self.policies.scroll.saturating_sub(1),
+            Key::PageDown => self.policies.scroll += self.room.facts.page.max(1),
+            Key::PageUp => {
+                let page = self.room.facts.page.max(1);
+                self.policies.scroll = self.policies.scroll.saturating_sub(page);
+            }
             Key::Char('s') | Key::Enter => return self.open_picker(now),
             Key::Char('f') if self.may_change(now) => {
                 self.dialog = Some(Dialog::Path(Path::new(kind)));
             }
-            Key::Char('e') => self.configure(kind, now),
+            Key::Char('e') => return self.configure(kind, now),
             Key::Char('r') => self.ask_rollback(kind, now),
             Key::Char('p') => self.ask_promote(kind, now),
             Key::Char('x') => self.ask_stop_shadow(kind, now),
@@ -371,7 +380,7 @@ impl App {
             Command::Promote { kind } => self.ask_promote(kind, now),
             Command::Rollback { kind } => self.ask_rollback(kind, now),
             Command::StopShadow { kind } => self.ask_stop_shadow(kind, now),
-            Command::Configure { kind } => self.configure(kind, now),
+            Command::Configure { kind } => return self.configure(kind, now),
             Command::Cancel { id } => self.ask_cancel(id, now),
             Command::ClearQueue => self.ask_clear_queue(now),
             Command::Drain => self.ask_drain(now),

@@ -186,6 +186,26 @@ pub enum Link {
     },
 }
 
+/// How far something can be scrolled where it is shown, in rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scroll {
+    /// Rows that can be scrolled away before the last one stands at the bottom.
+    pub most: usize,
+    /// Rows in sight.
+    pub page: usize,
+}
+
+/// What the screen has room for, worked out by the view from the size of the terminal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Room {
+    /// Columns and rows of the block map.
+    pub blocks: (u16, u16),
+    /// The facts of a policy slot.
+    pub facts: Scroll,
+    /// The help.
+    pub help: Scroll,
+}
+
 /// What the host said so far. Pausing keeps a copy of it on the screen.
 #[derive(Clone, Debug, Default)]
 pub struct Feed {
@@ -232,6 +252,7 @@ pub struct App {
     pub cache: CachePane,
     /// The log's filter and place.
     pub log: LogPane,
+    room: Room,
     live: Feed,
     frozen: Option<Box<Feed>>,
 }
@@ -256,6 +277,7 @@ impl App {
             policies: PoliciesPane::default(),
             cache: CachePane::default(),
             log: LogPane::default(),
+            room: Room::default(),
             live: Feed::default(),
             frozen: None,
         }
@@ -285,6 +307,14 @@ impl App {
         self.live.state.as_ref()?;
         let age = now.saturating_sub(self.live.at);
         (age > STALE_AFTER_MS && self.link != Link::Ended).then_some(age)
+    }
+
+    /// Takes the room that there is; what was scrolled further than it goes stands at its end.
+    pub fn fit(&mut self, room: Room) {
+        self.blocks.room = room.blocks;
+        self.policies.scroll = self.policies.scroll.min(room.facts.most);
+        self.help = self.help.map(|scroll| scroll.min(room.help.most));
+        self.room = room;
     }
 
     /// Lets time pass: asks for what the shown screen needs beside the feed.

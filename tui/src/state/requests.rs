@@ -32,17 +32,17 @@ pub enum SortBy {
 }
 
 impl SortBy {
-    /// All of them, in the order of the keys.
+    /// All of them, in the order of the keys, which is that of the columns.
     pub const ALL: [Self; 9] = [
         Self::Engine,
         Self::Id,
         Self::State,
+        Self::Age,
         Self::Prompt,
         Self::Cached,
-        Self::Generated,
         Self::Blocks,
-        Self::Age,
         Self::Ttft,
+        Self::Generated,
     ];
 
     /// Its name.

@@ -71,14 +71,44 @@ fn digits_and_tabs_change_the_screen() {
 }
 
 #[test]
-fn both_quit_keys_quit_even_from_help_and_control_c_from_a_dialog() {
+fn q_closes_what_is_open_and_then_quits_and_control_c_quits_from_anywhere() {
     let mut app = app();
-    assert_eq!(app.on_key(Key::Char('q'), 0), [Effect::Quit]);
-    app.on_key(Key::Char('?'), 0);
+    assert_eq!(keys(&mut app, &[Key::Char('?'), Key::Char('q')], 0), []);
+    assert_eq!(app.help, None);
     assert_eq!(app.on_key(Key::Char('q'), 0), [Effect::Quit]);
     keys(&mut app, &[Key::Char('3'), Key::Char('c')], 0);
     assert!(app.dialog.is_some());
     assert_eq!(app.on_key(Key::Interrupt, 0), [Effect::Quit]);
+}
+
+#[test]
+fn what_is_scrolled_past_its_end_comes_back_with_the_first_key() {
+    let mut app = app();
+    app.on_key(Key::Char('4'), 0);
+    let room =
+        Room { facts: Scroll { most: 7, page: 4 }, help: Scroll { most: 30, page: 10 }, ..Room::default() };
+    for _ in 0..9 {
+        app.on_key(Key::PageDown, 0);
+        app.fit(room);
+    }
+    assert_eq!(app.policies.scroll, 7);
+    app.on_key(Key::PageUp, 0);
+    assert_eq!(app.policies.scroll, 3);
+    keys(&mut app, &[Key::Char('?'), Key::Char('G'), Key::Down], 0);
+    app.fit(room);
+    assert_eq!(app.help, Some(30));
+    app.on_key(Key::PageUp, 0);
+    assert_eq!(app.help, Some(20));
+}
+
+#[test]
+fn an_error_stays_longer_than_an_outcome() {
+    let mut app = app();
+    for (result, gone) in [(Ok("done".to_owned()), true), (Err("refused, because".to_owned()), false)] {
+        app.on_message(Message::Done(result), 0);
+        app.on_tick(10_000);
+        assert_eq!(app.notice.is_none(), gone);
+    }
 }
 
 #[test]
@@ -152,9 +182,7 @@ fn a_policy_comes_in_shadow_or_as_a_canary_and_from_a_file() {
     let effects = keys(&mut app, &[Key::Enter, Key::Right, Key::Enter], 0);
     assert_eq!(effects, [Effect::Swap(order("./mine.wasm", Mode::Shadow))]);
     let last = [Key::Char('s'), Key::End, Key::Enter];
-    keys(&mut app, &last, 0);
-    app.on_message(Message::Policies(Ok(known())), 0);
-    keys(&mut app, &[Key::End, Key::Enter], 0);
+    assert_eq!(keys(&mut app, &last, 0), [Effect::FetchPolicies], "what is known is there at once");
     assert!(matches!(&app.dialog, Some(Dialog::Path(path)) if path.kind == "scheduler"));
 }
 
@@ -230,6 +258,25 @@ fn a_configuration_is_checked_before_it_is_sent() {
     let effects = keys(&mut app, &[Key::Backspace, Key::Char('3'), Key::Enter, Key::Char('y')], 0);
     let config = Some(json!({"batch_size": 3}));
     assert_eq!(effects, [Effect::Swap(Order { config, ..order("continuous", Mode::Now) })]);
+}
+
+#[test]
+fn a_policy_from_a_file_is_not_taken_for_the_hosts_own_of_its_name() {
+    let mut app = app();
+    let mut state = app.state().unwrap().clone();
+    state.policies[0].config_schema = known().available[0].config_schema.clone();
+    state.policies[0].sha256 = "from a file".into();
+    event(&mut app, AdminEvent::Snapshot(Box::new(state)), 0);
+    let asked = keys(&mut app, &[Key::Char('4'), Key::Char('e')], 0);
+    assert!(asked.contains(&Effect::FetchPolicies), "{asked:?}");
+    let again = order("continuous", Mode::Now);
+    for (sha256, hidden) in [("from a file", false), ("the host's own", true)] {
+        let mut known = known();
+        known.available[0].sha256 = sha256.into();
+        app.on_message(Message::Policies(Ok(known)), 0);
+        assert_eq!(app.hides_the_hosts_own(&again), hidden);
+    }
+    assert!(!app.hides_the_hosts_own(&order("static-batch", Mode::Now)), "that is another name");
 }
 
 #[test]

@@ -3,14 +3,40 @@
 
 use infer_api::admin::{RequestRow, State};
 
+/// A reason, and how many wait before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Why {
+    text: String,
+    short: String,
+    ahead: usize,
+}
+
+impl Why {
+    /// In full.
+    #[must_use]
+    pub fn full(&self) -> String {
+        match self.ahead {
+            0 => format!("{}; next in line", self.text),
+            ahead => format!("{}; {ahead} ahead", self.text),
+        }
+    }
+
+    /// With as many words as `width` characters hold; the place in the line goes last, the numbers stay.
+    #[must_use]
+    pub fn within(&self, width: usize) -> String {
+        let place = if self.ahead == 0 { "next".to_owned() } else { format!("{} ahead", self.ahead) };
+        let (text, short) = (&self.text, &self.short);
+        let forms = [self.full(), format!("{text}; {place}"), format!("{short}; {place}"), text.clone()];
+        let fits = |form: &String| form.chars().count() <= width;
+        forms.into_iter().find(fits).unwrap_or_else(|| short.clone())
+    }
+}
+
 /// The reason; `None` for one that runs. `ahead` is how many wait before it.
 #[must_use]
-pub fn waits(row: &RequestRow, state: &State, ahead: usize) -> Option<String> {
+pub fn waits(row: &RequestRow, state: &State, ahead: usize) -> Option<Why> {
     let memory = &state.memory;
-    let place = |text: String| match ahead {
-        0 => format!("{text}; next in line"),
-        ahead => format!("{text}; {ahead} ahead"),
-    };
+    let why = |text: String, short: String| Some(Why { text, short, ahead });
     let size = memory.block_size.max(1);
     let there = memory.free + memory.cached;
     let need = blocks_needed(row, size);
@@ -19,27 +45,28 @@ pub fn waits(row: &RequestRow, state: &State, ahead: usize) -> Option<String> {
             let pressure = &state.pressure;
             // Admission looks at the whole length: what it may grow to, not what it starts with.
             let whole = (row.prompt_tokens + row.max_tokens).saturating_sub(1).div_ceil(size);
-            Some(place(if whole > pressure.available_blocks {
-                format!("admission: may need {whole} blocks, {} unpromised", pressure.available_blocks)
+            let left = pressure.available_blocks;
+            if whole > left {
+                let text = format!("admission: may need {whole} blocks, {left} unpromised");
+                why(text, format!("may need {whole} of {left}"))
             } else if pressure.backpressure {
-                format!("admission: backpressure at {:.2}", pressure.level)
+                let short = format!("backpressure at {:.2}", pressure.level);
+                why(format!("admission: {short}"), short)
             } else {
-                "admission lets it wait".to_owned()
-            }))
+                why("admission lets it wait".to_owned(), "admission waits".to_owned())
+            }
         }
         "waiting" | "preempted" => {
-            let text = if need > there {
-                format!("needs {need} blocks, {there} to be had")
-            } else if ahead as u64
-                >= u64::from(state.pressure.max_sequences.saturating_sub(state.queue.running))
-            {
+            let free = state.pressure.max_sequences.saturating_sub(state.queue.running);
+            if need > there {
+                why(format!("needs {need} blocks, {there} to be had"), format!("needs {need} of {there}"))
+            } else if ahead as u64 >= u64::from(free) {
                 let (running, places) = (state.queue.running, state.pressure.max_sequences);
-                format!("{running} of {places} batch places taken")
+                let text = format!("{running} of {places} batch places taken");
+                why(text, format!("{running} of {places} taken"))
             } else {
-                "not yet scheduled".to_owned()
-            };
-            let text = if row.state == "preempted" { format!("preempted; {text}") } else { text };
-            Some(place(text))
+                why("not yet scheduled".to_owned(), "not scheduled".to_owned())
+            }
         }
         _ => None,
     }
@@ -71,19 +98,35 @@ mod tests {
 
     #[test]
     fn it_names_what_is_short() {
-        let why = |state, free, running, ahead| waits(&row(state), &host(free, running), ahead).unwrap();
+        let why =
+            |state, free, running, ahead| waits(&row(state), &host(free, running), ahead).unwrap().full();
         assert_eq!(why("waiting", 3, 1, 0), "needs 10 blocks, 3 to be had; next in line");
         assert_eq!(why("waiting", 50, 4, 2), "4 of 4 batch places taken; 2 ahead");
         assert_eq!(why("waiting", 50, 3, 1), "3 of 4 batch places taken; 1 ahead");
         assert_eq!(why("waiting", 50, 1, 0), "not yet scheduled; next in line");
         assert_eq!(why("held", 3, 1, 0), "admission: may need 12 blocks, 3 unpromised; next in line");
-        assert!(why("preempted", 3, 1, 0).starts_with("preempted; needs 10"));
+        assert_eq!(why("preempted", 3, 1, 0), "needs 10 blocks, 3 to be had; next in line");
         assert_eq!(waits(&row("decode"), &host(3, 1), 0), None);
     }
 
     #[test]
     fn what_is_cached_needs_no_new_block() {
         let cached = RequestRow { cached_tokens: 144, ..row("waiting") };
-        assert!(waits(&cached, &host(1, 1), 0).unwrap().starts_with("not yet scheduled"));
+        assert!(waits(&cached, &host(1, 1), 0).unwrap().full().starts_with("not yet scheduled"));
+    }
+    #[test]
+    fn a_narrow_table_gets_fewer_words_and_the_same_numbers() {
+        let held = waits(&row("held"), &host(3, 1), 12).unwrap();
+        let forms = [
+            (80, "admission: may need 12 blocks, 3 unpromised; 12 ahead"),
+            (34, "may need 12 of 3; 12 ahead"),
+            (20, "may need 12 of 3"),
+        ];
+        for (width, form) in forms {
+            assert_eq!(held.within(width), form);
+        }
+        let taken = waits(&row("waiting"), &host(50, 4), 0).unwrap();
+        assert_eq!(taken.within(36), "4 of 4 batch places taken; next");
+        assert_eq!(taken.within(26), "4 of 4 taken; next");
     }
 }

@@ -220,7 +220,8 @@ fn block_text(look: Look<'_>, block: &BlockInfo) -> String {
         text += &format!(", kept for another {}", age(ms));
     }
     if block.kept_prompts > 0 {
-        text += &format!(", {} whole prompts end here", block.kept_prompts);
+        let (prompts, end) = if block.kept_prompts == 1 { ("prompt", "ends") } else { ("prompts", "end") };
+        text += &format!(", {} whole {prompts} {end} here", block.kept_prompts);
     }
     if let Some(hash) = &block.hash {
         text += &format!(", found {} times, hash {hash}", count(block.uses.into()));

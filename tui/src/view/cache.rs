@@ -72,14 +72,18 @@ fn draw_hits(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
     let recent = |counter: fn(&Sample) -> f32| history.growth(RECENT_S, counter);
     let mut tokens = vec![Span::styled("prompt tokens found ", look.theme.label)];
     tokens.push(Span::styled(percent(c.prefix_hits, c.prefix_queries), look.theme.good));
-    tokens.push(Span::styled(
-        format!(" ({} of {})  ", count(c.prefix_hits), count(c.prefix_queries)),
-        look.theme.label,
-    ));
+    if area.width >= 60 {
+        tokens.push(Span::styled(
+            format!(" ({} of {})", count(c.prefix_hits), count(c.prefix_queries)),
+            look.theme.label,
+        ));
+    }
+    tokens.push(Span::raw("  "));
     if let (Some(hits), Some(queries)) = (recent(|s| s.prefix_hits), recent(|s| s.prefix_queries))
         && queries > 0.0
     {
-        tokens.extend(pair(look.theme, "last minute", percent(hits.round() as u64, queries.round() as u64)));
+        let minute = if area.width >= 60 { "last minute" } else { "1 min" };
+        tokens.extend(pair(look.theme, minute, percent(hits.round() as u64, queries.round() as u64)));
     }
     let mut evicted = pair(look.theme, "evicted blocks", count(c.evicted_blocks));
     if let Some(pace) = recent(|s| s.evicted) {
@@ -100,7 +104,7 @@ fn draw_hits(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
     if usize::from(kinds.height) < rows.len() {
         // One line with the two sums; the kinds have no room.
         let hits: u64 = rows.iter().filter(|row| row.2).map(|row| row.0).sum();
-        let text = format!("requests with a hit {} ({} of {})", percent(hits, all), count(hits), count(all));
+        let text = format!("requests with a hit {} of {}", percent(hits, all), count(all));
         put(Line::styled(text, look.theme.label), kinds, 0, buffer);
         return;
     }

@@ -4,12 +4,12 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::Modifier;
 use ratatui::text::{Line, Span};
-use ratatui::widgets::Widget;
+use ratatui::widgets::{Clear, Widget};
 
 use super::Look;
 use super::format::{age, count, fit};
-use super::parts::{inset, wrapped};
-use crate::state::dialog::Prompt;
+use super::parts::{broken, inset, put, wrapped};
+use crate::state::dialog::{Dialog, Notice, Prompt};
 use crate::state::text::LineEdit;
 use crate::state::{Link, Millis, Screen};
 
@@ -111,8 +111,7 @@ pub(super) fn footer(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
         None => {}
     }
     if let Some(notice) = &app.notice {
-        let text = fit(&format!(" {}", notice.text), width);
-        Line::styled(text, theme.level(notice.level)).render(area, buffer);
+        tell(look, notice, area, buffer);
         return;
     }
     if let Link::Lost { why, retry_at } = &app.link
@@ -122,20 +121,10 @@ pub(super) fn footer(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
         Line::styled(fit(&text, width), theme.bad).render(area, buffer);
         return;
     }
-    let keys: &[(&str, &str)] = match app.screen {
-        Screen::Overview => &[("2", "memory"), ("3", "who waits"), ("4", "swap policies")],
-        Screen::Blocks => &[("hjkl", "inspect"), ("c", "colour by"), ("enter", "owner")],
-        Screen::Requests => &[("enter", "details"), ("s", "sort"), ("/", "filter"), ("c", "cancel")],
-        Screen::Policies => {
-            &[("s", "swap"), ("r", "roll back"), ("e", "configure"), ("p", "promote"), ("x", "end shadow")]
-        }
-        Screen::Cache => &[("jk", "select")],
-        Screen::Log => &[("/", "filter"), ("jk", "scroll"), ("G", "latest")],
-    };
     let everywhere =
         [("?", "help"), ("q", "quit"), ("space", "pause"), (":", "command"), ("y", "copy"), ("+-", "window")];
     let mut line = Line::default();
-    for (key, meaning) in keys.iter().chain(&everywhere) {
+    for (key, meaning) in keys(look).iter().chain(everywhere.iter().filter(|_| !is_covered(look))) {
         let more = format!(" {key} {meaning} ");
         if line.width() + more.chars().count() > width {
             break;
@@ -144,6 +133,52 @@ pub(super) fn footer(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
         line.push_span(Span::styled(format!(" {meaning} "), theme.label));
     }
     line.render(area, buffer);
+}
+
+/// Whether something lies over the screen and takes the keys.
+fn is_covered(look: Look<'_>) -> bool {
+    look.app.dialog.is_some() || look.app.help.is_some()
+}
+
+/// Keys of what is shown. A question and a form have theirs where they are.
+fn keys(look: Look<'_>) -> &'static [(&'static str, &'static str)] {
+    if let Some(dialog) = &look.app.dialog {
+        return match dialog {
+            Dialog::Details { .. } => &[("c", "cancel it"), ("esc", "close"), ("ctrl-c", "quit")],
+            _ => &[("esc", "leave"), ("ctrl-c", "quit")],
+        };
+    }
+    if look.app.help.is_some() {
+        return &[("jk", "scroll"), ("PgDn", "a page"), ("esc", "close"), ("ctrl-c", "quit")];
+    }
+    match look.app.screen {
+        Screen::Overview => &[("2", "memory"), ("3", "who waits"), ("4", "swap policies")],
+        Screen::Blocks => &[("hjkl", "inspect"), ("c", "colour by"), ("enter", "owner")],
+        Screen::Requests => &[("enter", "details"), ("s", "sort"), ("/", "filter"), ("c", "cancel")],
+        Screen::Policies => {
+            &[("s", "swap"), ("r", "roll back"), ("e", "configure"), ("p", "promote"), ("x", "end shadow")]
+        }
+        Screen::Cache => &[("jk", "select")],
+        Screen::Log => &[("/", "filter"), ("jk", "scroll"), ("G", "latest")],
+    }
+}
+
+/// Rows that an outcome may take; one that says why something failed is worth more than what it covers.
+const NOTICE_ROWS: usize = 5;
+
+/// An outcome, in full: where the footer is too short for it, it takes rows above.
+fn tell(look: Look<'_>, notice: &Notice, area: Rect, buffer: &mut Buffer) {
+    let mut lines = broken(&notice.text, usize::from(area.width).saturating_sub(2));
+    if lines.len() > NOTICE_ROWS {
+        lines.truncate(NOTICE_ROWS);
+        lines.last_mut().expect("at least one").push('…');
+    }
+    let rows = (lines.len() as u16).min(area.y + 1);
+    let place = Rect { y: area.y + 1 - rows, height: rows, ..area };
+    Clear.render(place, buffer);
+    for (index, line) in (0..rows).zip(lines) {
+        put(Line::styled(format!(" {line}"), look.theme.level(notice.level)), place, index, buffer);
+    }
 }
 
 /// A line that is typed, with its cursor, and a hint where there is room.

@@ -1,5 +1,6 @@
 //! What lies over a screen and wants an answer: questions, the list of policies, a path, a configuration.
 
+use infer_api::admin::{AvailablePolicy, QuarantineEntry};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -15,7 +16,13 @@ use crate::state::dialog::Dialog;
 use crate::state::form::Field;
 use crate::state::swap::{Editing, Mode, Path, Picker, Plan, Source};
 
-/// A box in the middle, as large as wanted and possible, emptied.
+/// Columns inside a box that wants `width` of them.
+fn room(width: u16, area: Rect) -> u16 {
+    if area.width < width + 12 { area.width.saturating_sub(4) } else { width }
+}
+
+/// A box in the middle, as large as wanted and possible, emptied. It takes the whole width rather than leave
+/// rags of what is under it at the sides.
 pub(super) fn centred(
     look: Look<'_>,
     title: &str,
@@ -23,7 +30,8 @@ pub(super) fn centred(
     area: Rect,
     buffer: &mut Buffer,
 ) -> Rect {
-    let (width, height) = ((width + 4).min(area.width), (height + 2).min(area.height));
+    let (width, height) = (room(width, area) + 4, (height + 2).min(area.height));
+    let width = width.min(area.width);
     let place =
         Rect { x: area.x + (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height };
     Clear.render(place, buffer);
@@ -67,8 +75,9 @@ fn draw_picker(look: Look<'_>, picker: &Picker, area: Rect, buffer: &mut Buffer)
     let title = format!("Swap {}", picker.kind);
     let options = match &picker.options {
         None => {
-            let inside = centred(look, &title, (30, 1), area, buffer);
-            put(Line::styled("asking the host ...", look.theme.label), inside, 0, buffer);
+            let inside = centred(look, &title, (44, 2), area, buffer);
+            let text = "asking the host; the first time it compiles them all and takes seconds ...";
+            wrapped(text, look.theme.label, inside, buffer);
             return;
         }
         Some(Err(error)) => {
@@ -81,20 +90,25 @@ fn draw_picker(look: Look<'_>, picker: &Picker, area: Rect, buffer: &mut Buffer)
     let rows = (options.len() as u16 + 4).clamp(5, 18);
     let inside = centred(look, &title, (88, rows), area, buffer);
     let width = usize::from(inside.width);
-    let list = Rect { height: inside.height.saturating_sub(if inside.height > 8 { 3 } else { 1 }), ..inside };
+    let list =
+        Rect { height: inside.height.saturating_sub(if inside.height >= 7 { 3 } else { 1 }), ..inside };
     let live = look.app.slot(&picker.kind).map(|slot| slot.sha256.as_str()).unwrap_or_default();
     let first = first_shown(picker.selected, options.len() + 1, usize::from(list.height));
+    let taken_out = |option: &AvailablePolicy| {
+        let same = |entry: &&QuarantineEntry| !option.sha256.is_empty() && entry.sha256 == option.sha256;
+        picker.quarantine.iter().find(same)
+    };
     for (index, at) in (0..list.height).zip(first..=options.len()) {
         let text = match options.get(at) {
             Some(option) => {
-                let taken_out = !option.sha256.is_empty()
-                    && picker.quarantine.iter().any(|entry| entry.sha256 == option.sha256);
-                let mark = match (taken_out, !live.is_empty() && option.sha256 == live) {
+                let mark = match (taken_out(option).is_some(), !live.is_empty() && option.sha256 == live) {
                     (true, _) => "▲",
                     (_, true) => "●",
                     _ => " ",
                 };
-                format!("{mark} {:<16} {:<7} {}", option.name, option.version, option.description)
+                // What it does stands below where there is no room beside.
+                let about = if width < 60 { "" } else { &option.description };
+                format!("{mark} {:<16} {:<7} {about}", option.name, option.version)
             }
             None => "  from a .wasm file ...".to_owned(),
         };
@@ -106,12 +120,18 @@ fn draw_picker(look: Look<'_>, picker: &Picker, area: Rect, buffer: &mut Buffer)
     }
     let rest = below(inside, list.height);
     if rest.height > 1 {
-        let about = match options.get(picker.selected) {
-            Some(option) => option.description.clone(),
-            None => "a component of this machine; it is sent to the host, which checks it".to_owned(),
+        let (about, style) = match options.get(picker.selected) {
+            Some(option) => match taken_out(option) {
+                Some(entry) => (format!("was taken out: {}", entry.reason), look.theme.bad),
+                None => (option.description.clone(), look.theme.label),
+            },
+            None => {
+                let text = "a component of this machine; it is sent to the host, which checks it";
+                (text.to_owned(), look.theme.label)
+            }
         };
         for (index, line) in (0..rest.height - 1).zip(broken(&about, width)) {
-            put(Line::styled(line, look.theme.label), rest, index, buffer);
+            put(Line::styled(line, style), rest, index, buffer);
         }
     }
     let keys = [("enter", "choose"), ("esc", "leave"), ("●", "in force"), ("▲", "was taken out")];
@@ -149,6 +169,10 @@ fn draw_plan(look: Look<'_>, plan: &Plan, area: Rect, buffer: &mut Buffer) {
         source => format!("Swap {} from {} to {}?", order.kind, plan.from, source.text()),
     };
     texts.push((what, Style::new()));
+    if look.app.hides_the_hosts_own(order) {
+        let text = "The one in force came from a file: this brings in the host's own of that name.";
+        texts.push((text.to_owned(), look.theme.warning));
+    }
     if let Some(entry) = &plan.quarantine {
         let force = if order.force { "it comes in all the same" } else { "f brings it in all the same" };
         texts.push((format!("It was taken out: {}; {force}.", entry.reason), look.theme.bad));
@@ -168,16 +192,18 @@ fn draw_plan(look: Look<'_>, plan: &Plan, area: Rect, buffer: &mut Buffer) {
         },
         look.theme.label,
     ));
-    let width = area.width.saturating_sub(8).clamp(30, 72);
+    let width = room(area.width.saturating_sub(8).clamp(30, 72), area);
     let lines: Vec<(String, Style)> = texts
         .into_iter()
         .flat_map(|(text, style)| {
             broken(&text, usize::from(width)).into_iter().map(move |line| (line, style))
         })
         .collect();
-    let inside = centred(look, "Sure?", (width, lines.len() as u16 + 4), area, buffer);
+    let meaning = broken(order.mode.meaning(), usize::from(width));
+    let how_rows = meaning.len() as u16 + 2;
+    let inside = centred(look, "Sure?", (width, lines.len() as u16 + how_rows.max(4)), area, buffer);
     let width = usize::from(inside.width);
-    let text_rows = (lines.len() as u16).min(inside.height.saturating_sub(3));
+    let text_rows = (lines.len() as u16).min(inside.height.saturating_sub(how_rows));
     for (index, (text, style)) in (0..text_rows).zip(lines) {
         put(Line::styled(text, style), inside, index, buffer);
     }
@@ -189,7 +215,9 @@ fn draw_plan(look: Look<'_>, plan: &Plan, area: Rect, buffer: &mut Buffer) {
         modes.push_span(Span::raw(" "));
     }
     put(modes, rest, 0, buffer);
-    put(Line::styled(fit(order.mode.meaning(), width), look.theme.label), rest, 1, buffer);
+    for (index, line) in (1..rest.height.saturating_sub(1)).zip(meaning) {
+        put(Line::styled(line, look.theme.label), rest, index, buffer);
+    }
     let mut keys = vec![("y", "yes"), ("n", "no"), ("tab", "how")];
     if !matches!(plan.schema, Value::Null) {
         keys.push(("e", "configure"));
@@ -204,23 +232,22 @@ fn draw_form(look: Look<'_>, editing: &Editing, area: Rect, buffer: &mut Buffer)
     let rows = (form.fields.len() as u16 + 5).max(6);
     let inside = centred(look, &format!("Configuration of {name}"), (76, rows), area, buffer);
     let width = usize::from(inside.width);
-    let below_rows = if inside.height >= 9 { 4 } else { 2 };
-    let list = Rect { height: inside.height.saturating_sub(below_rows), ..inside };
+    // What is wrong with a value is worth three rows, as long as one is left for the value.
+    let room = inside.height.saturating_sub(4).max(1);
+    let list = Rect { height: room.min(form.fields.len() as u16), ..inside };
     let labels: Vec<String> = form.fields.iter().map(|field| form.label(field)).collect();
     let label = labels.iter().map(|label| label.chars().count()).max().unwrap_or(0).min(width / 2);
     let first = first_shown(form.at, form.fields.len(), usize::from(list.height));
     for (index, (at, field)) in (0..list.height).zip(form.fields.iter().enumerate().skip(first)) {
         let focused = at == form.at;
-        let fault = form.fault(field).is_some();
-        let style = if fault {
-            look.theme.bad
-        } else if focused {
-            look.theme.key
-        } else {
-            look.theme.label
+        let (mark, style) = match (form.fault(field), focused) {
+            (Some(_), _) => ("▲", look.theme.bad),
+            (None, true) => (" ", look.theme.key),
+            (None, false) => (" ", look.theme.label),
         };
-        let mut line = Line::from(Span::styled(format!("{:<label$} ", fit(&labels[at], label)), style));
-        let room = width.saturating_sub(label + 1);
+        let text = format!("{mark} {:<label$} ", fit(&labels[at], label));
+        let mut line = Line::from(Span::styled(text, style));
+        let room = width.saturating_sub(label + 3);
         if field.value.is_empty() && !focused {
             line.push_span(Span::styled(fit(&default_text(field), room), look.theme.border));
         } else {

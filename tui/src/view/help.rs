@@ -6,8 +6,8 @@ use ratatui::text::{Line, Span};
 
 use super::Look;
 use super::dialog::centred;
-use super::format::fit;
-use super::parts::put;
+use super::parts::{broken, put};
+use crate::state::Scroll;
 use crate::state::command::COMMANDS;
 
 const KEYS: [(&str, &str); 46] = [
@@ -21,7 +21,7 @@ const KEYS: [(&str, &str); 46] = [
     ("y", "copy the id, hash, digest or line (OSC 52)"),
     ("t", "another theme"),
     ("m", "take the mouse, or leave it"),
-    ("esc", "close, dismiss, clear the filter"),
+    ("esc, q", "close what is open; esc clears the filter, too"),
     ("q, ctrl-c", "quit"),
     ("", ""),
     ("Blocks", ""),
@@ -60,33 +60,15 @@ const KEYS: [(&str, &str); 46] = [
 ];
 
 pub(super) fn draw(look: Look<'_>, scroll: usize, area: Rect, buffer: &mut Buffer) {
-    let commands = COMMANDS.map(|(name, arguments, meaning)| (format!(":{name} {arguments}"), meaning));
-    let keys = KEYS.iter().map(|(key, meaning)| ((*key).to_owned(), *meaning));
-    let lines: Vec<(String, &str)> = keys.chain(commands).collect();
-    let inside = centred(look, "Help", (92, lines.len() as u16), area, buffer);
+    let lines = lines(look, width(area));
+    let inside = centred(look, "Help", (WIDTH, lines.len() as u16), area, buffer);
     let height = usize::from(inside.height);
-    let first = (scroll * 3).min(lines.len().saturating_sub(height));
-    let key_width = if inside.width < 60 { 9 } else { 15 };
-    for (index, (key, meaning)) in (0..inside.height).zip(&lines[first..]) {
-        let line = if meaning.is_empty() {
-            Line::styled(key.clone(), look.theme.title)
-        } else if key.starts_with(':') && key.len() > 1 && key.chars().nth(1) != Some(' ') {
-            // Commands are longer than keys: they take what they need.
-            let room = usize::from(inside.width).saturating_sub(key.chars().count() + 1);
-            Line::from(vec![
-                Span::styled(fit(key, usize::from(inside.width)), look.theme.key),
-                Span::styled(format!(" {}", fit(meaning, room)), look.theme.label),
-            ])
-        } else {
-            let room = usize::from(inside.width).saturating_sub(key_width + 1);
-            Line::from(vec![
-                Span::styled(format!("{:<key_width$} ", fit(key, key_width)), look.theme.key),
-                Span::raw(fit(meaning, room)),
-            ])
-        };
+    let first = scroll.min(lines.len().saturating_sub(height));
+    let more = first + height < lines.len();
+    for (index, line) in (0..inside.height).zip(lines.into_iter().skip(first)) {
         put(line, inside, index, buffer);
     }
-    if first + height < lines.len() {
+    if more {
         let hint = Line::styled(" j for more ", look.theme.key);
         let width = hint.width() as u16;
         let place = Rect {
@@ -97,4 +79,50 @@ pub(super) fn draw(look: Look<'_>, scroll: usize, area: Rect, buffer: &mut Buffe
         };
         put(hint, place.intersection(area), 0, buffer);
     }
+}
+
+/// How far it can be scrolled.
+pub(super) fn scroll(look: Look<'_>, area: Rect) -> Scroll {
+    let page = usize::from(area.height.saturating_sub(2));
+    Scroll { most: lines(look, width(area)).len().saturating_sub(page), page }
+}
+
+/// Columns inside the frame, where the terminal has them.
+const WIDTH: u16 = 92;
+
+fn width(area: Rect) -> usize {
+    usize::from(WIDTH.min(area.width.saturating_sub(4)))
+}
+
+fn lines(look: Look<'_>, width: usize) -> Vec<Line<'static>> {
+    let mut lines = Vec::new();
+    let key_width = if width < 60 { 13 } else { 15 };
+    for (key, meaning) in KEYS {
+        if meaning.is_empty() {
+            lines.push(Line::styled(key, look.theme.title));
+            continue;
+        }
+        let mut key = format!("{key:<key_width$} ");
+        for part in broken(meaning, width.saturating_sub(key_width + 1)) {
+            lines.push(Line::from(vec![Span::styled(key, look.theme.key), Span::raw(part)]));
+            key = " ".repeat(key_width + 1);
+        }
+    }
+    for (name, arguments, meaning) in COMMANDS {
+        // Commands are longer than keys: they take what they need.
+        let mut command = broken(&format!(":{name} {arguments}"), width);
+        let last = command.pop().unwrap_or_default();
+        lines.extend(command.into_iter().map(|part| Line::styled(part, look.theme.key)));
+        let together = last.chars().count() + 1 + meaning.chars().count() <= width;
+        let mut line = Line::styled(last, look.theme.key);
+        if together {
+            line.push_span(Span::styled(format!(" {meaning}"), look.theme.label));
+        }
+        lines.push(line);
+        if !together {
+            let parts = broken(meaning, width.saturating_sub(4));
+            lines.extend(parts.into_iter().map(|part| Line::styled(format!("    {part}"), look.theme.label)));
+        }
+    }
+    lines
 }

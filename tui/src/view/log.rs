@@ -6,7 +6,7 @@ use ratatui::text::{Line, Span};
 
 use super::Look;
 use super::format::{age, count, fit};
-use super::parts::{framed, inset, put};
+use super::parts::{broken, framed, inset, put};
 use crate::state::log::Entry;
 
 pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
@@ -14,7 +14,14 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     let pane = &look.app.log;
     let shown: Vec<&Entry> = log.shown(&pane.filter).collect();
     let height = usize::from(area.height.saturating_sub(2));
-    let newer = pane.newer(shown.len(), height);
+    let width = usize::from(area.width.saturating_sub(if area.width > 60 { 4 } else { 2 }));
+    // Whoever scrolls to the oldest sees it from its first row on.
+    let mut rows = 0;
+    let oldest = shown.iter().take_while(|entry| {
+        rows += entry_lines(look, entry, width, height).len();
+        rows <= height
+    });
+    let newer = pane.newer(shown.len(), oldest.count().max(1));
     let mut title = Line::from(Span::styled(" Log ", look.theme.title));
     let lines = if pane.filter.is_empty() {
         format!("{} lines ", count(log.len() as u64))
@@ -37,13 +44,20 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
         put(Line::styled(text, look.theme.label), inside, 0, buffer);
         return;
     }
-    let end = shown.len() - newer;
-    for (index, entry) in (0..).zip(&shown[end.saturating_sub(height)..end]) {
-        put(entry_line(look, entry, usize::from(inside.width)), inside, index, buffer);
+    let mut lines = Vec::new();
+    for entry in shown[..shown.len() - newer].iter().rev() {
+        lines.extend(entry_lines(look, entry, width, height).into_iter().rev());
+        if lines.len() >= height {
+            break;
+        }
+    }
+    for (index, line) in (0..).zip(lines.into_iter().take(height).rev()) {
+        put(line, inside, index, buffer);
     }
 }
 
-fn entry_line(look: Look<'_>, entry: &Entry, width: usize) -> Line<'static> {
+/// An entry on as many rows as it needs, at most `height`.
+fn entry_lines(look: Look<'_>, entry: &Entry, width: usize, height: usize) -> Vec<Line<'static>> {
     let ago = age(look.now.saturating_sub(entry.at));
     let mut line = Line::default();
     line.push_span(Span::styled(format!("{ago:>7} "), look.theme.label));
@@ -53,8 +67,17 @@ fn entry_line(look: Look<'_>, entry: &Entry, width: usize) -> Line<'static> {
     if entry.count > 1 {
         line.push_span(Span::styled(format!("x{} ", count(entry.count)), look.theme.key));
     }
-    let room = width.saturating_sub(line.width());
     let style = if width >= 60 { ratatui::style::Style::new() } else { look.theme.level(entry.level) };
-    line.push_span(Span::styled(fit(&entry.text, room), style));
-    line
+    let indent = line.width();
+    let mut parts = broken(&entry.text, width.saturating_sub(indent));
+    if parts.len() > height.max(1) {
+        parts.truncate(height.max(1));
+        parts.last_mut().expect("at least one").push('…');
+    }
+    let mut lines = Vec::with_capacity(parts.len());
+    for part in parts {
+        line.push_span(Span::styled(part, style));
+        lines.push(std::mem::replace(&mut line, Line::raw(" ".repeat(indent))));
+    }
+    lines
 }

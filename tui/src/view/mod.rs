@@ -23,7 +23,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 use ratatui::widgets::{Clear, Paragraph, Widget};
 
-use crate::state::{App, Millis, Screen};
+use crate::state::{App, Millis, Room, Screen};
 use theme::Theme;
 
 /// Smallest terminal that gets a screen.
@@ -60,16 +60,32 @@ pub fn draw(app: &App, now: Millis, area: Rect, buffer: &mut Buffer) {
         Screen::Cache => cache::draw(look, body, buffer),
         Screen::Log => log::draw(look, body, buffer),
     }
-    chrome::footer(look, footer, buffer);
     if let Some(scroll) = app.help {
-        help::draw(look, scroll, area, buffer);
+        help::draw(look, scroll, above(area, footer), buffer);
     }
     if let Some(dialog) = &app.dialog {
-        dialog::draw(look, dialog, area, buffer);
+        dialog::draw(look, dialog, above(area, footer), buffer);
     }
+    chrome::footer(look, footer, buffer);
     if app.settings.ascii {
         ascii::exchange(buffer);
     }
+}
+
+/// What a terminal of this size has room for.
+#[must_use]
+pub fn room(app: &App, now: Millis, area: Rect) -> Room {
+    let theme = Theme::new(&app.settings);
+    let look = Look { app, now, theme: &theme };
+    let [_, _, body, footer] = regions(area);
+    let facts = (app.screen == Screen::Policies).then(|| policies::scroll(look, body));
+    let help = app.help.map(|_| help::scroll(look, above(area, footer)));
+    Room { blocks: blocks::room(area), facts: facts.unwrap_or_default(), help: help.unwrap_or_default() }
+}
+
+/// What lies over the screen leaves the footer free.
+fn above(area: Rect, footer: Rect) -> Rect {
+    Rect { height: area.height - footer.height, ..area }
 }
 
 /// Header, tabs, body and footer of a terminal of this size.

@@ -99,11 +99,13 @@ fn draw_queue(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
     let title = Line::from(Span::styled(" Requests ", look.theme.title));
     let inside = inset(framed(title, look.theme, area, buffer), 1, 0);
     let queue = &state.queue;
-    let waiting = queue.waiting + queue.held + queue.preempted;
     let lines = vec![
         Line::from(
-            [pair(look, "running", queue.running.to_string()), pair(look, "waiting", waiting.to_string())]
-                .concat(),
+            [
+                pair(look, "running", queue.running.to_string()),
+                pair(look, "waiting", queue.waiting.to_string()),
+            ]
+            .concat(),
         ),
         Line::from(
             [
@@ -133,8 +135,10 @@ fn draw_queue(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
     if rest.height >= 4 {
         let half = rest.height / 2;
         type Value = fn(&Sample) -> f32;
-        let graphs: [(&str, Style, Value); 2] =
-            [("running", look.theme.good, |s| s.running), ("waiting", look.theme.warning, |s| s.waiting)];
+        let graphs: [(&str, Style, Value); 2] = [
+            ("running", look.theme.good, |s| s.running),
+            ("all that wait", look.theme.warning, |s| s.waiting),
+        ];
         for (index, (name, style, value)) in (0..).zip(graphs) {
             let values = series(look, rest.width, Join::Most, value);
             let part = Rect { y: rest.y + index * half, height: half, ..rest };
@@ -313,23 +317,21 @@ fn draw_compact(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) 
     first.push_span(Span::styled(rate(state.rates.generated_tokens), look.theme.throughput));
     first.push_span(Span::raw(" tok/s "));
     first.push_span(Span::styled(format!("prompt {}", rate(state.rates.prompt_tokens)), look.theme.label));
-    let waiting = q.waiting + q.held + q.preempted;
+    let latency = |name, p50, p99| {
+        pair(look, name, format!("p50 {:>7}  p99 {:>7}", milliseconds(p50), milliseconds(p99)))
+    };
+    let who = [
+        ("running", q.running, true),
+        ("waiting", q.waiting, true),
+        ("held", q.held, q.held > 0),
+        ("preempted", q.preempted, q.preempted > 0),
+    ];
+    let who = who.into_iter().filter(|(.., shown)| *shown);
     let mut lines = vec![
         first,
-        Line::from(pair(
-            look,
-            "TTFT",
-            format!("{} / {}", milliseconds(l.ttft_p50_ms), milliseconds(l.ttft_p99_ms)),
-        )),
-        Line::from(pair(
-            look,
-            "ITL ",
-            format!("{} / {}", milliseconds(l.itl_p50_ms), milliseconds(l.itl_p99_ms)),
-        )),
-        Line::from(
-            [pair(look, "running", q.running.to_string()), pair(look, "waiting", waiting.to_string())]
-                .concat(),
-        ),
+        Line::from(latency("TTFT", l.ttft_p50_ms, l.ttft_p99_ms)),
+        Line::from(latency("ITL ", l.itl_p50_ms, l.itl_p99_ms)),
+        fitting(width + 2, who.map(|(name, requests, _)| pair(look, name, requests.to_string()))),
         bar(width, &parts),
         Line::styled(
             fit(

@@ -12,6 +12,7 @@ use super::Look;
 use super::format::{age, count, fit, microseconds, rate};
 use super::parts::{broken, framed, inset, put, wrapped};
 use super::trial;
+use crate::state::Scroll;
 
 /// Whether the slots have a frame: a small terminal spends its rows on the facts.
 fn is_framed(body: Rect) -> bool {
@@ -38,14 +39,36 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     };
     let [slots, rest] = halves(area);
     draw_slots(look, state, is_framed(area), slots, buffer);
-    let slot = state.policies.iter().find(|slot| slot.kind == look.app.policies.kind());
-    let Some(slot) = slot else { return };
-    if rest.height < 9 {
-        draw_details(look, state, slot, rest, buffer);
-        return;
+    let Some(slot) = selected(look, state) else { return };
+    let [details, history] = parts(look, rest);
+    draw_details(look, state, slot, (details, history.height == 0), buffer);
+    if history.height > 0 {
+        draw_history(look, state, history, buffer);
     }
-    // Beside each other where there is room; below each other the history gets what it needs, at most.
-    let [details, history] = if rest.width >= 110 {
+}
+
+/// How far the selected slot's facts can be scrolled in this body.
+pub(super) fn scroll(look: Look<'_>, body: Rect) -> Scroll {
+    let Some((state, slot)) = look.app.state().and_then(|state| Some((state, selected(look, state)?))) else {
+        return Scroll::default();
+    };
+    let [details, history] = parts(look, halves(body)[1]);
+    let inside = inset(details, 2, 1);
+    let page = usize::from(inside.height);
+    let lines = fact_lines(look, state, slot, (usize::from(inside.width), history.height == 0)).len();
+    Scroll { most: lines.saturating_sub(page), page }
+}
+
+fn selected<'a>(look: Look<'_>, state: &'a State) -> Option<&'a PolicySlot> {
+    state.policies.iter().find(|slot| slot.kind == look.app.policies.kind())
+}
+
+/// The facts and the history: beside each other where there is room; below each other the history gets what
+/// it needs, at most; where there is little room it goes behind the facts.
+fn parts(look: Look<'_>, rest: Rect) -> [Rect; 2] {
+    if rest.height < 9 {
+        [rest, Rect::default()]
+    } else if rest.width >= 110 {
         Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).areas(rest)
     } else {
         let entries = match look.app.policies.selected_history() {
@@ -54,9 +77,7 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
         };
         let rows = (entries + 2).clamp(3, rest.height / 3);
         Layout::vertical([Constraint::Min(0), Constraint::Length(rows)]).areas(rest)
-    };
-    draw_details(look, state, slot, details, buffer);
-    draw_history(look, state, history, buffer);
+    }
 }
 
 fn draw_slots(look: Look<'_>, state: &State, with_frame: bool, area: Rect, buffer: &mut Buffer) {
@@ -120,15 +141,27 @@ fn digest(sha256: &str) -> String {
 /// A fact of a slot: its label, its text, how it looks.
 pub(super) type Fact = (&'static str, String, Style);
 
-fn draw_details(look: Look<'_>, state: &State, slot: &PolicySlot, area: Rect, buffer: &mut Buffer) {
-    let title = Line::from(Span::styled(format!(" {} ", slot.kind), look.theme.title));
-    let inside = inset(framed(title, look.theme, area, buffer), 1, 0);
+/// The selected slot's facts on as many lines as they need.
+fn fact_lines(
+    look: Look<'_>,
+    state: &State,
+    slot: &PolicySlot,
+    (width, with_history): (usize, bool),
+) -> Vec<Line<'static>> {
     const LABEL: usize = 10;
-    let width = usize::from(inside.width).saturating_sub(LABEL);
-    let mut lines: Vec<Line<'_>> = Vec::new();
-    for (label, text, style) in facts(look, state, slot) {
+    let mut lines = Vec::new();
+    let mut facts = facts(look, state, slot);
+    if with_history && let Some(Ok(entries)) = look.app.policies.selected_history() {
+        let mut label = "history";
+        for entry in entries.iter().rev() {
+            let text = history_text(entry, state.uptime_ms).trim_start().to_owned();
+            facts.push((label, text, history_style(look, entry)));
+            label = "";
+        }
+    }
+    for (label, text, style) in facts {
         let mut label = label;
-        for part in broken(&text, width) {
+        for part in broken(&text, width.saturating_sub(LABEL)) {
             lines.push(Line::from(vec![
                 Span::styled(format!("{label:<LABEL$}"), look.theme.label),
                 Span::styled(part, style),
@@ -136,6 +169,19 @@ fn draw_details(look: Look<'_>, state: &State, slot: &PolicySlot, area: Rect, bu
             label = "";
         }
     }
+    lines
+}
+
+fn draw_details(
+    look: Look<'_>,
+    state: &State,
+    slot: &PolicySlot,
+    (area, with_history): (Rect, bool),
+    buffer: &mut Buffer,
+) {
+    let title = Line::from(Span::styled(format!(" {} ", slot.kind), look.theme.title));
+    let inside = inset(framed(title, look.theme, area, buffer), 1, 0);
+    let lines = fact_lines(look, state, slot, (usize::from(inside.width), with_history));
     let height = usize::from(inside.height);
     let first = look.app.policies.scroll.min(lines.len().saturating_sub(height));
     let more = lines.len().saturating_sub(first + height);
@@ -171,10 +217,14 @@ fn facts(look: Look<'_>, state: &State, slot: &PolicySlot) -> Vec<Fact> {
             facts.push(("replay", format!("infer policy replay {path}"), look.theme.label));
         }
     }
-    // What is tried now comes before what was tried.
-    let (canary, shadow) = (trial::canary(look, state, slot), trial::shadow(look, state, slot));
-    let (first, then) = if slot.state == "canary" { (canary, shadow) } else { (shadow, canary) };
-    facts.extend(first.into_iter().chain(then));
+    // What is tried now comes first; what was tried comes after what is in force.
+    let watched = |state: Option<&str>| state == Some("watching");
+    let trials = [
+        (watched(slot.canary.as_ref().map(|c| c.state.as_str())), trial::canary(look, state, slot)),
+        (watched(slot.shadow.as_ref().map(|s| s.state.as_str())), trial::shadow(look, state, slot)),
+    ];
+    let (under_way, over): (Vec<_>, Vec<_>) = trials.into_iter().partition(|(watched, _)| *watched);
+    facts.extend(under_way.into_iter().flat_map(|(_, facts)| facts));
     facts.push(match &slot.previous {
         Some(previous) => ("before", format!("{previous}; r rolls back to it"), plain),
         None => ("before", "nothing to roll back to".to_owned(), look.theme.label),
@@ -190,6 +240,7 @@ fn facts(look: Look<'_>, state: &State, slot: &PolicySlot) -> Vec<Fact> {
     if !slot.config.is_null() {
         facts.push(("config", config_text(slot), plain));
     }
+    facts.extend(over.into_iter().flat_map(|(_, facts)| facts));
     let native = slot.sha256.is_empty();
     let digest = if native { "none, native code".to_owned() } else { slot.sha256.clone() };
     facts.push(("digest", digest, look.theme.label));
@@ -278,12 +329,7 @@ fn draw_history(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) 
         Some(Ok(entries)) => {
             let mut row = 0;
             for entry in entries.iter().rev() {
-                let style = match entry.mode.as_str() {
-                    "fault" | "verdict" => look.theme.bad,
-                    "stays" | "promote" => look.theme.good,
-                    "shadow" | "canary" => look.theme.throughput,
-                    _ => look.theme.label,
-                };
+                let style = history_style(look, entry);
                 let parts = broken(&history_text(entry, state.uptime_ms), width.saturating_sub(12));
                 for (index, part) in parts.into_iter().enumerate() {
                     let indent = if index > 0 { 12 } else { 0 };
@@ -295,6 +341,15 @@ fn draw_history(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) 
                 }
             }
         }
+    }
+}
+
+fn history_style(look: Look<'_>, entry: &HistoryEntry) -> Style {
+    match entry.mode.as_str() {
+        "fault" | "verdict" => look.theme.bad,
+        "stays" | "promote" => look.theme.good,
+        "shadow" | "canary" => look.theme.throughput,
+        _ => look.theme.label,
     }
 }
 

@@ -8,8 +8,8 @@ use ratatui::text::{Line, Span};
 
 use super::Look;
 use super::dialog::centred;
-use super::format::{age, count, fit, split};
-use super::parts::{below, broken, put};
+use super::format::{age, count, split};
+use super::parts::{below, broken, fitting, put};
 use super::theme::glyph;
 use crate::state::blocks::BlockState;
 use crate::state::why;
@@ -27,26 +27,28 @@ pub(super) fn draw(look: Look<'_>, id: u64, area: Rect, buffer: &mut Buffer) {
         put(Line::styled("has ended", look.theme.label), inside, 0, buffer);
         return;
     };
-    let why = at.and_then(|at| why::waits(row, state, look.app.requests.ahead(at)));
+    let why = at.and_then(|at| why::waits(row, state, look.app.requests.ahead(at)).map(|why| why.full()));
     let facts = facts(row, detail, why);
     let table = detail.map_or(0, |detail| detail.table.len());
     let ended = if at.is_none() { ", ended; as it was last seen" } else { "" };
     let title = format!("Request {id}{ended}");
     let width = area.width.saturating_sub(8).clamp(36, 100);
     let table_rows = (table.div_ceil(usize::from(width).saturating_sub(4).max(1))).min(8) as u16;
-    let rows = facts.len() as u16 + 5 + table_rows;
+    let mut lines = Vec::new();
+    for (label, text) in facts {
+        let style = if label == "waits" { look.theme.warning } else { Style::new() };
+        let mut label = label;
+        for part in broken(&text, usize::from(width.min(area.width.saturating_sub(4)).saturating_sub(12))) {
+            let label = Span::styled(format!("{:<11} ", std::mem::take(&mut label)), look.theme.label);
+            lines.push(Line::from(vec![label, Span::styled(part, style)]));
+        }
+    }
+    let rows = lines.len() as u16 + 5 + table_rows;
     let inside = centred(look, &title, (width, rows), area, buffer);
-    let room = usize::from(inside.width);
     let mut rest = inside;
     // A small terminal keeps the timeline and loses the facts at the end.
-    let fact_rows = (facts.len() as u16).min(inside.height.saturating_sub(3));
-    for (label, text) in facts.into_iter().take(usize::from(fact_rows)) {
-        let text = fit(&text, room.saturating_sub(12));
-        let style = if label == "waits" { look.theme.warning } else { Style::new() };
-        let line = Line::from(vec![
-            Span::styled(format!("{label:<11} "), look.theme.label),
-            Span::styled(text, style),
-        ]);
+    let fact_rows = inside.height.saturating_sub(if inside.height < 12 { 2 } else { 3 });
+    for line in lines.into_iter().take(usize::from(fact_rows)) {
         put(line, rest, 0, buffer);
         rest = below(rest, 1);
     }
@@ -129,14 +131,16 @@ fn draw_timeline(look: Look<'_>, row: &RequestRow, area: Rect, buffer: &mut Buff
         .map(|(cells, (.., glyph, style))| Span::styled(glyph.to_string().repeat(cells), style))
         .collect();
     put(bar, area, 0, buffer);
-    let mut legend = Line::default();
+    let mut legend: Vec<Vec<Span<'_>>> = Vec::new();
     for (name, ms, glyph, style) in phases {
-        legend.push_span(Span::styled(format!("{glyph} "), style));
-        legend.push_span(Span::styled(format!("{name} "), look.theme.label));
-        legend.push_span(Span::raw(format!("{}  ", if ms == 0 { "-".to_owned() } else { age(ms) })));
+        legend.push(vec![
+            Span::styled(format!("{glyph} "), style),
+            Span::styled(format!("{name} "), look.theme.label),
+            Span::raw(format!("{}  ", if ms == 0 { "-".to_owned() } else { age(ms) })),
+        ]);
     }
-    legend.push_span(Span::styled(format!("age {}", age(row.age_ms)), look.theme.label));
-    put(legend, area, 1, buffer);
+    legend.push(vec![Span::styled(format!("age {}", age(row.age_ms)), look.theme.label)]);
+    put(fitting(width, legend), area, 1, buffer);
 }
 
 /// The block table as a strip, and its blocks as numbers as far as they fit.

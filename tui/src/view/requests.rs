@@ -35,10 +35,10 @@ const fn column(
 const COLUMNS: [Column; 11] = [
     column("ID", Some(SortBy::Id), 7, 0, |row| row.id.to_string()),
     column("STATE", Some(SortBy::State), 9, 0, |row| row.state.clone()),
+    column("AGE", Some(SortBy::Age), 7, 40, |row| age(row.age_ms)),
     column("PROMPT", Some(SortBy::Prompt), 7, 60, |row| count(row.prompt_tokens.into())),
     column("CACHED", Some(SortBy::Cached), 7, 70, |row| count(row.cached_tokens.into())),
     column("BLOCKS", Some(SortBy::Blocks), 6, 52, |row| count(row.blocks.into())),
-    column("AGE", Some(SortBy::Age), 7, 40, |row| age(row.age_ms)),
     column("TTFT", Some(SortBy::Ttft), 7, 76, |row| milliseconds(row.ttft_ms.unwrap_or(0) as f64)),
     column("PRIO", None, 4, 104, |row| row.priority.to_string()),
     column("TENANT", None, 8, 112, tenant),
@@ -78,7 +78,7 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     let columns: Vec<&Column> = COLUMNS.iter().filter(|column| width >= column.from).collect();
     let fixed: usize = columns.iter().map(|column| column.width + 1).sum();
     let last = width.saturating_sub(fixed);
-    put(header(look, &columns), table, 0, buffer);
+    put(header(look, &columns, last), table, 0, buffer);
     let body = rows_area(area);
     let selected = pane.selected_row();
     let height = usize::from(body.height);
@@ -88,8 +88,8 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
         let mut line = Line::default();
         let why = why::waits(request, state, pane.ahead(at));
         for column in &columns {
-            // A reason is worth more than the time to a token that hasn't come.
-            if why.is_some() && column.title == "TTFT" && width < 104 {
+            // A reason is worth more than blocks it has given back and a token that hasn't come.
+            if why.is_some() && matches!(column.title, "BLOCKS" | "TTFT") && width < 104 {
                 continue;
             }
             let style =
@@ -99,7 +99,7 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
         match why {
             Some(why) => {
                 let room = width.saturating_sub(line.width());
-                line.push_span(Span::styled(fit(&why, room), look.theme.label));
+                line.push_span(Span::styled(fit(&why.within(room), room), look.theme.label));
             }
             None => line.extend(progress_bar(look, request, last.min(48))),
         }
@@ -153,7 +153,7 @@ fn cell(text: &str, column: &Column) -> String {
     }
 }
 
-fn header(look: Look<'_>, columns: &[&Column]) -> Line<'static> {
+fn header(look: Look<'_>, columns: &[&Column], room: usize) -> Line<'static> {
     let mut line = Line::default();
     for column in columns {
         let sorted = column.sort == Some(look.app.requests.sort_by);
@@ -162,7 +162,8 @@ fn header(look: Look<'_>, columns: &[&Column]) -> Line<'static> {
     }
     let sorted = look.app.requests.sort_by == SortBy::Generated;
     let style = if sorted { look.theme.key } else { look.theme.label };
-    line.push_span(Span::styled("PROGRESS, OR WHY IT WAITS", style));
+    let title = if room < 25 { "PROGRESS OR REASON" } else { "PROGRESS, OR WHY IT WAITS" };
+    line.push_span(Span::styled(title, style));
     line
 }
 

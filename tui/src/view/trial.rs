@@ -59,13 +59,10 @@ pub(super) fn shadow(look: Look<'_>, state: &State, slot: &PolicySlot) -> Vec<Fa
     );
     if shadow.state != "watching" {
         let ago = shadow.ended_ms.map(|at| format!(", {} ago", age(state.uptime_ms.saturating_sub(at))));
-        let text = format!(
-            "{} {}{}; {agreement}; {}",
-            shadow.policy,
-            shadow.state,
-            ago.unwrap_or_default(),
-            shadow.reason
-        );
+        // One that was promoted needs no reason, and has perhaps been replaced since.
+        let reason = if shadow.state == "promoted" { String::new() } else { format!("; {}", shadow.reason) };
+        let ago = ago.unwrap_or_default();
+        let text = format!("{} {}{ago}; {agreement}{reason}", shadow.policy, shadow.state);
         return vec![("shadow", text, theme.label)];
     }
     let text = format!("{} {agreement}; p promotes it, x ends it", shadow.policy);

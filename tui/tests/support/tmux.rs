@@ -9,18 +9,29 @@ use std::time::{Duration, Instant};
 /// How long anything may take on a machine that is busy; nothing waits so long otherwise.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// A program of this build: a test lies in a folder beside it.
+fn built(name: &str) -> Option<PathBuf> {
+    let own = std::env::current_exe().ok()?;
+    let program = own.parent()?.parent()?.join(name);
+    program.exists().then_some(program)
+}
+
 fn infer() -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_BIN_EXE_infer-tui")).with_file_name("infer");
-    std::env::var_os("INFER_BIN").map(PathBuf::from).or_else(|| beside.exists().then_some(beside))
+    std::env::var_os("INFER_BIN").map(PathBuf::from).or_else(|| built("infer"))
+}
+
+/// The console that is tested.
+pub fn infer_tui() -> Option<PathBuf> {
+    option_env!("CARGO_BIN_EXE_infer-tui").map(PathBuf::from).or_else(|| built("infer-tui"))
 }
 
 pub fn missing() -> Option<String> {
     if Command::new("tmux").arg("-V").stdout(Stdio::null()).status().is_err() {
         return Some("tmux is not installed".to_owned());
     }
-    infer()
-        .is_none()
-        .then(|| "there is no `infer` beside `infer-tui`; build it with `cargo build --bin infer`".to_owned())
+    let absent = [("infer", infer().is_none()), ("infer-tui", infer_tui().is_none())];
+    let (name, _) = absent.into_iter().find(|(_, absent)| *absent)?;
+    Some(format!("`{name}` is not built; `cargo build --bin {name}` does"))
 }
 
 /// A host as a process of its own.
@@ -197,5 +208,6 @@ pub fn number(screen: &str, after: &str) -> u64 {
 
 /// The console beside a host.
 pub fn console(host: &Host) -> String {
-    format!("{} --admin {}", env!("CARGO_BIN_EXE_infer-tui"), host.admin)
+    let program = infer_tui().expect("looked for before");
+    format!("'{}' --admin {}", program.display(), host.admin)
 }
