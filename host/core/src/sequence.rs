@@ -4,13 +4,34 @@ use std::ops::{Index, IndexMut};
 
 use crate::detmap::DetMap;
 use crate::ids::{BlockId, LogitsSlot, SequenceId};
-use crate::kv::HitState;
 use crate::request::{Request, SequenceState, Usage};
 use crate::watchdog::Mark;
 
 /// Place of a sequence in the slab. Reused; `SequenceId` is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SeqIx(pub u32);
+
+/// What the cache has for one waiting sequence.
+#[derive(Debug, Default)]
+pub(crate) struct HitState {
+    /// Cached blocks that its tokens start with.
+    pub chain: Vec<BlockId>,
+    /// The kept logits of exactly its prompt.
+    pub full: Option<LogitsSlot>,
+    /// Leading tokens that are cached or being computed now.
+    pub pending: u32,
+    /// Longest hit that the policy was asked about, and its answer.
+    pub asked: u32,
+    pub answer: u32,
+    /// Kept logits are of no use to it: there was no memory for the copy they need.
+    pub no_full: bool,
+    /// Its watch rang; it stands in the list of those to look at.
+    pub stale: bool,
+    /// Hash it watches; 0 for none.
+    pub watched_hash: u64,
+    /// It watches the end of its hit.
+    pub watching: bool,
+}
 
 /// Everything the engine knows about one request. What every step touches comes first and shares
 /// cache lines: at 256 running sequences that is what a step's cost consists of.

@@ -5,12 +5,11 @@ use std::sync::Arc;
 use super::{Context, Engine, HELD_INTERVAL, context};
 use crate::event::Event;
 use crate::ids::{Micros, SequenceId};
-use crate::kv::HitState;
 use crate::policy::{
     AdmissionPolicy, AdmissionRequest, Answer, FaultKind, FaultView, Load, PolicyFault, PolicyKind, Verdict,
 };
 use crate::request::{Refusal, RefusalReason, Request, SequenceState, Usage};
-use crate::sequence::{SeqIx, Sequence};
+use crate::sequence::{HitState, SeqIx, Sequence};
 use crate::snapshot::Counters;
 use crate::watchdog::{LONGEST_PROMISE, Mark};
 

@@ -7,30 +7,9 @@
 use std::collections::VecDeque;
 
 use crate::detmap::DetMap;
-use crate::ids::{BlockId, LogitsSlot};
+use crate::ids::BlockId;
 use crate::list::{Links, NONE};
-use crate::sequence::SeqIx;
-
-/// What the cache has for one waiting sequence.
-#[derive(Debug, Default)]
-pub(crate) struct HitState {
-    /// Cached blocks that its tokens start with.
-    pub chain: Vec<BlockId>,
-    /// The kept logits of exactly its prompt.
-    pub full: Option<LogitsSlot>,
-    /// Leading tokens that are cached or being computed now.
-    pub pending: u32,
-    /// Longest hit that the policy was asked about, and its answer.
-    pub asked: u32,
-    pub answer: u32,
-    /// Kept logits are of no use to it: there was no memory for the copy they need.
-    pub no_full: bool,
-    /// Its watch rang; it stands in the list of those to look at.
-    pub stale: bool,
-    /// Hash it watches; 0 for none.
-    watched_hash: u64,
-    watching: bool,
-}
+use crate::sequence::{HitState, SeqIx};
 
 /// Who watches what.
 #[derive(Debug)]

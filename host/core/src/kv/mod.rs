@@ -17,7 +17,6 @@ mod sessions;
 mod tree;
 
 pub(crate) use blocks::{Block, Blocks};
-pub(crate) use hits::HitState;
 pub(crate) use life::Keep;
 pub(crate) use sessions::Continuity;
 
@@ -27,7 +26,7 @@ use crate::kv::hits::Watches;
 use crate::kv::index::{ChainHash, Content, Scope};
 use crate::kv::prompts::Prompts;
 use crate::kv::sessions::Sessions;
-use crate::sequence::{SeqIx, Sequence, Slab};
+use crate::sequence::{HitState, SeqIx, Sequence, Slab};
 
 #[derive(Debug)]
 pub(crate) struct Kv {
