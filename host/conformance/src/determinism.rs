@@ -9,7 +9,7 @@ use infer_core::policy::{AnyPolicy, PolicyFault, PolicyKind};
 use crate::candidate::Candidate;
 use crate::run::Run;
 use crate::sheet::{Check, Sheet};
-use crate::transcript::{Exchange, lifecycle};
+use crate::transcript::Exchange;
 
 /// Questions that are put to an instance without a past.
 const SAMPLES: usize = 64;
@@ -71,7 +71,7 @@ fn judge_history(candidate: &Candidate, runs: &[Run], sheet: &mut Sheet) {
     let mut fresh = candidate.load();
     let forgets = |exchange: &&&Exchange| {
         // It never exported anything, so a restart leaves it without a past.
-        let again = lifecycle(&mut fresh).restart().and_then(|()| exchange.ask(&mut fresh));
+        let again = fresh.lifecycle().restart().and_then(|()| exchange.ask(&mut fresh));
         again.as_ref() != Ok(**exchange)
     };
     let other = samples.iter().filter(forgets).count();
@@ -125,8 +125,8 @@ fn carry_over(
     first: &mut AnyPolicy,
     second: &mut AnyPolicy,
 ) -> Result<Result<usize, PolicyFault>, PolicyFault> {
-    let state = lifecycle(first).export_state()?;
-    Ok(lifecycle(second).import_state(&state).map(|()| state.len()))
+    let state = first.lifecycle().export_state()?;
+    Ok(second.lifecycle().import_state(&state).map(|()| state.len()))
 }
 
 #[cfg(test)]

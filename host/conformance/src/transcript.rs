@@ -44,9 +44,9 @@ impl Exchange {
             (Self::Evict(now, need, _), AnyPolicy::PrefixCache(p)) => {
                 Self::Evict(*now, *need, p.evict(*now, *need)?)
             }
-            (Self::Export(_), policy) => Self::Export(lifecycle(policy).export_state()?),
+            (Self::Export(_), policy) => Self::Export(policy.lifecycle().export_state()?),
             (Self::Import(state, _), policy) => {
-                Self::Import(state.clone(), lifecycle(policy).import_state(state).is_ok())
+                Self::Import(state.clone(), policy.lifecycle().import_state(state).is_ok())
             }
             (exchange, policy) => unreachable!("{exchange:?} is no question for {policy:?}"),
         })
@@ -79,15 +79,6 @@ impl Exchange {
             Self::Export(..) => "export-state",
             Self::Import(..) => "import-state",
         }
-    }
-}
-
-/// What every policy has, whatever its kind.
-pub(crate) fn lifecycle(policy: &mut AnyPolicy) -> &mut dyn Policy {
-    match policy {
-        AnyPolicy::Scheduler(p) => p.as_mut(),
-        AnyPolicy::Admission(p) => p.as_mut(),
-        AnyPolicy::PrefixCache(p) => p.as_mut(),
     }
 }
 

@@ -148,6 +148,15 @@ impl AnyPolicy {
             Self::PrefixCache(p) => p.info(),
         }
     }
+
+    /// What it has whatever its kind.
+    pub fn lifecycle(&mut self) -> &mut dyn Policy {
+        match self {
+            Self::Scheduler(p) => p.as_mut(),
+            Self::Admission(p) => p.as_mut(),
+            Self::PrefixCache(p) => p.as_mut(),
+        }
+    }
 }
 
 impl fmt::Debug for AnyPolicy {

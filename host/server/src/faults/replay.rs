@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use infer_core::policy::{Answer, AnyPolicy, FaultKind, FaultView, Policy, PolicyFault, PolicyKind, Verdict};
+use infer_core::policy::{Answer, AnyPolicy, FaultKind, FaultView, PolicyFault, PolicyKind, Verdict};
 use infer_wasm::{LoadError, PolicyLoader};
 use serde_json::Value;
 
@@ -94,7 +94,7 @@ pub fn replay(path: &Path, loader: &PolicyLoader, options: &ReplayOptions) -> Re
     let info = policy.info();
     if !state.is_empty() && info.name == artifact.policy.name {
         // One that can't read it starts cold, here as in a host.
-        let _ = lifecycle(&mut policy).import_state(&state);
+        let _ = policy.lifecycle().import_state(&state);
     }
     let view = artifact.question.view();
     let mut asked = 0;
@@ -165,14 +165,6 @@ fn load(
     Ok(policies::join(loaded)?)
 }
 
-fn lifecycle(policy: &mut AnyPolicy) -> &mut dyn Policy {
-    match policy {
-        AnyPolicy::Scheduler(p) => p.as_mut(),
-        AnyPolicy::Admission(p) => p.as_mut(),
-        AnyPolicy::PrefixCache(p) => p.as_mut(),
-    }
-}
-
 fn cannot_show(fault: FaultKind, view: &FaultView) -> bool {
     let names_blocks = matches!(view, FaultView::Observe(_) | FaultView::Evict { .. });
     fault == FaultKind::Starvation || (fault == FaultKind::InvalidDecision && names_blocks)
@@ -181,8 +173,8 @@ fn cannot_show(fault: FaultKind, view: &FaultView) -> bool {
 /// The answer in short.
 fn ask(policy: &mut AnyPolicy, view: &FaultView) -> Result<String, PolicyFault> {
     if let FaultView::Lifecycle = view {
-        let state = lifecycle(policy).export_state()?;
-        lifecycle(policy).restart()?;
+        let state = policy.lifecycle().export_state()?;
+        policy.lifecycle().restart()?;
         return Ok(format!("exports {} bytes of state and restarts", state.len()));
     }
     let mismatch = || PolicyFault::new(FaultKind::Setup, "the question is not one for this kind of policy");
