@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
+use crate::config::ModelConfig;
 use crate::error::ModelError;
 use crate::gguf::Gguf;
 
@@ -57,6 +58,23 @@ impl<'a> Source<'a> {
             Self::Embedded(_) => "the embedded model".to_owned(),
             Self::Gguf(file) => file.path().display().to_string(),
         }
+    }
+}
+
+impl ModelConfig {
+    /// Reads `config.json` and, where there is one, `generation_config.json`; or a GGUF file's metadata.
+    ///
+    /// # Errors
+    /// Names the file and key that is missing, wrong or not supported.
+    pub fn load(source: &Source<'_>) -> Result<Self, ModelError> {
+        if let Source::Gguf(file) = source {
+            return file.config();
+        }
+        let config = source.read("config.json")?.ok_or_else(|| {
+            ModelError::config(format!("{} has no config.json; is it a checkpoint?", source.name()))
+        })?;
+        let generation = source.read("generation_config.json")?;
+        Self::parse(&config, generation.as_deref())
     }
 }
 

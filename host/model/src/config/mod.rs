@@ -2,6 +2,7 @@
 //! here, so a family is a row of settings and not a copy of the code. Keys of Hugging Face's config.json are
 //! read in `hugging_face` and `positions`; anything that this host would compute wrongly is refused there by name.
 
+mod family;
 mod hugging_face;
 mod keys;
 mod positions;
@@ -14,7 +15,6 @@ pub use rope::{RopeConfig, RopeScaling, Yarn};
 
 use crate::DType;
 use crate::error::ModelError;
-use crate::source::Source;
 
 /// A decoder's shape and its differences.
 #[derive(Clone, Debug, PartialEq)]
@@ -81,25 +81,10 @@ pub struct LayerConfig {
 }
 
 impl ModelConfig {
-    /// Reads `config.json` and, where there is one, `generation_config.json`; or a GGUF file's metadata.
+    /// Reads the bytes of `config.json` and, where there is one, of `generation_config.json`.
     ///
     /// # Errors
-    /// Names the file and key that is missing, wrong or not supported.
-    pub fn load(source: &Source<'_>) -> Result<Self, ModelError> {
-        if let Source::Gguf(file) = source {
-            return file.config();
-        }
-        let config = source.read("config.json")?.ok_or_else(|| {
-            ModelError::config(format!("{} has no config.json; is it a checkpoint?", source.name()))
-        })?;
-        let generation = source.read("generation_config.json")?;
-        Self::parse(&config, generation.as_deref())
-    }
-
-    /// The same from bytes.
-    ///
-    /// # Errors
-    /// As [`ModelConfig::load`].
+    /// Names the key at fault.
     pub fn parse(config: &[u8], generation: Option<&[u8]>) -> Result<Self, ModelError> {
         let keys = Keys::parse("config.json", config)?;
         let stop_tokens = hugging_face::stop_tokens(&keys, generation)?;

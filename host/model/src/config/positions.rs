@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use super::hugging_face::{Family, Windows};
+use super::family::{Family, Windows};
 use super::keys::{Keys, MAX_SIZE};
 use super::{LayerConfig, RopeConfig, RopeScaling, Yarn};
 use crate::error::ModelError;
