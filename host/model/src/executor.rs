@@ -7,6 +7,7 @@ use infer_core::{Batch, DeviceFault, DeviceFaultKind, Executor, LogitsSlot, Row,
 
 use crate::cache::KvStore;
 use crate::decoder::Decoder;
+use crate::rows::{Asking, Limits, asking, drawn_but};
 use crate::sampler::{Draw, Sampler, logprobs};
 
 /// Rows whose logits are held at once.
@@ -24,14 +25,6 @@ pub struct ModelExecutor {
     /// Draws from what was computed: a row of the batch, and after which of its guesses (0 for the due one).
     draws: Vec<(usize, u32)>,
     forward_passes: u64,
-}
-
-/// What a batch may hold.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    pub vocab: usize,
-    pub positions: usize,
-    pub prompt_cache_entries: usize,
 }
 
 impl ModelExecutor {
@@ -61,7 +54,7 @@ impl ModelExecutor {
     fn step(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), DeviceFault> {
         output.reset(batch.rows.len());
         self.kv.release(&batch.released);
-        self.check(batch)?;
+        self.limits.check(batch, |_| true)?;
         self.kv.begin(batch)?;
         if !batch.tokens.is_empty() {
             self.forward_passes += 1;
@@ -72,37 +65,7 @@ impl ModelExecutor {
         self.draw_computed(batch, output, &mut lost);
         self.draw_kept(batch, output, &mut lost);
         output.logprobs.sort_unstable_by_key(|(row, _)| *row);
-        match lost.is_empty() {
-            true => Ok(()),
-            false => Err(DeviceFault {
-                kind: DeviceFaultKind::Failed,
-                message: "the model produced no usable logits (not a number, or every token forbidden)"
-                    .to_owned(),
-                rows: Some(lost),
-            }),
-        }
-    }
-
-    /// Finds rows that would read beyond the tables: a request's fault, not the device's.
-    fn check(&self, batch: &Batch) -> Result<(), DeviceFault> {
-        let sound = |row: &Row| {
-            let span = row.token_start as usize..(row.token_start + row.token_len) as usize;
-            let slot = |slot: Option<LogitsSlot>| slot.is_none_or(|slot| (slot.0 as usize) < self.kept.len());
-            batch.tokens[span.clone()].iter().all(|token| (*token as usize) < self.limits.vocab)
-                && batch.positions[span].iter().all(|at| (*at as usize) < self.limits.positions)
-                && slot(row.logits_to)
-                && slot(row.logits_from)
-                && (row.token_len > 0 || row.logits_from.is_some())
-        };
-        let bad: Vec<usize> = (0..batch.rows.len()).filter(|index| !sound(&batch.rows[*index])).collect();
-        if bad.is_empty() {
-            return Ok(());
-        }
-        Err(DeviceFault {
-            kind: DeviceFaultKind::Failed,
-            message: "a token is beyond the vocabulary or a position beyond the longest sequence".to_owned(),
-            rows: Some(bad),
-        })
+        drawn_but(lost)
     }
 
     /// Logits of the rows that need them, a few rows at a time.
@@ -146,19 +109,14 @@ impl ModelExecutor {
 
     /// How likely the prompt's tokens were, of rows that ask: logits at every computed position.
     fn judge_prompts(&mut self, batch: &Batch, output: &mut StepOutput) {
-        for (index, row) in batch.rows.iter().enumerate() {
-            let Some(count) = row.sampling.prompt_logprobs().filter(|_| row.generated == 0) else { continue };
-            let prompt = batch.row_history(row);
-            let (first, end) = ((row.context_len - row.token_len) as usize, row.context_len as usize);
-            // The prompt's last token is followed by what is drawn.
-            let positions = first..end.min(prompt.len() - 1);
+        for Asking { index, row, prompt, first, positions, count } in asking(batch) {
             let mut judged = Vec::with_capacity(positions.len());
             for start in positions.clone().step_by(LOGIT_ROWS) {
                 let some = start..positions.end.min(start + LOGIT_ROWS);
                 let offset = row.token_start as usize;
                 let logits = self.decoder.logits(some.clone().map(|at| offset + at - first));
                 let rows = logits.chunks_exact(self.limits.vocab);
-                judged.extend(some.zip(rows).map(|(at, row)| logprobs(row, prompt[at + 1], count as usize)));
+                judged.extend(some.zip(rows).map(|(at, row)| logprobs(row, prompt[at + 1], count)));
             }
             output.prompt_logprobs.push((index, judged));
         }

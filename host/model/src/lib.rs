@@ -17,6 +17,7 @@ pub mod gguf;
 mod load;
 mod model;
 mod random;
+mod rows;
 pub mod sampler;
 pub mod shapes;
 pub mod source;

@@ -6,6 +6,7 @@ use infer_kernels::cuda::CudaError;
 
 use super::drawing;
 use super::executor::{DeviceExecutor, Pending, words, words_mut};
+use crate::rows::{Asking, asking};
 use crate::sampler::logprobs;
 
 impl DeviceExecutor {
@@ -43,11 +44,7 @@ impl DeviceExecutor {
         pending: &Pending,
         output: &mut StepOutput,
     ) -> Result<(), CudaError> {
-        for (index, row) in batch.rows.iter().enumerate() {
-            let Some(count) = row.sampling.prompt_logprobs().filter(|_| row.generated == 0) else { continue };
-            let prompt = batch.row_history(row);
-            let (first, end) = ((row.context_len - row.token_len) as usize, row.context_len as usize);
-            let positions = first..end.min(prompt.len() - 1);
+        for Asking { index, row, prompt, first, positions, count } in asking(batch) {
             let mut judged = Vec::with_capacity(positions.len());
             for start in positions.clone().step_by(self.options.max_rows as usize) {
                 let some = start..positions.end.min(start + self.options.max_rows as usize);
@@ -60,7 +57,7 @@ impl DeviceExecutor {
                 self.decoder.logits(some.len() as u32, pending.plan.tokens > 0)?;
                 for (i, at) in some.enumerate() {
                     self.fetch(self.decoder.buffers.logits.at() + (i * self.row_bytes()) as u64)?;
-                    judged.push(logprobs(&self.scratch, prompt[at + 1], count as usize));
+                    judged.push(logprobs(&self.scratch, prompt[at + 1], count));
                 }
             }
             output.prompt_logprobs.push((index, judged));

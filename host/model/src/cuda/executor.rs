@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use infer_core::{Batch, DeviceFault, DeviceFaultKind, Executor, LogitsSlot, Row, StepOutput};
+use infer_core::{Batch, DeviceFault, DeviceFaultKind, Executor, LogitsSlot, StepOutput};
 use infer_kernels::cuda::{CudaError, Graph};
 
 use super::decoder::DeviceDecoder;
@@ -12,6 +12,7 @@ use super::plan::Plan;
 use super::{DeviceModel, DeviceOptions, fault, unfit};
 use crate::error::ModelError;
 use crate::executor::Drawing;
+use crate::rows::{Limits, drawn_but};
 
 /// Most tokens of a step: a grid's second and third dimension reach no further.
 const MAX_TOKENS: u32 = 65_535;
@@ -123,37 +124,29 @@ impl DeviceExecutor {
         self.decoder.buffers.pool.data.fill(0).map_err(fault)
     }
 
-    /// Finds rows that would read beyond the tables: a request's fault, not the device's.
+    /// Finds what would read beyond the tables.
     fn check(&self, batch: &Batch) -> Result<(), DeviceFault> {
-        let refuse = |message: &str, rows| {
-            Err(DeviceFault { kind: DeviceFaultKind::Failed, message: message.to_owned(), rows })
-        };
         let layout = &self.decoder.buffers.layout;
         if batch.tokens.len() > self.options.max_tokens as usize
             || batch.rows.len() > self.options.max_rows as usize
             || batch.block_tables.len() > layout.lists - layout.blocks
         {
-            return refuse("the batch is larger than the device's buffers", None);
+            return Err(DeviceFault {
+                kind: DeviceFaultKind::Failed,
+                message: "the batch is larger than the device's buffers".to_owned(),
+                rows: None,
+            });
         }
-        let (vocab, positions) = (self.decoder.config.vocab, self.options.max_seq_len as usize);
-        let sound = |row: &Row| {
-            let span = row.token_start as usize..(row.token_start + row.token_len) as usize;
-            let slot = |slot: Option<LogitsSlot>| slot.is_none_or(|slot| (slot.0 as usize) < self.kept.len());
-            let room = u64::from(row.table_len) * u64::from(self.options.block_size);
-            batch.tokens[span.clone()].iter().all(|token| (*token as usize) < vocab)
-                && batch.positions[span].iter().all(|at| (*at as usize) < positions && u64::from(*at) < room)
-                && slot(row.logits_to)
-                && slot(row.logits_from)
-                && (row.token_len > 0 || row.logits_from.is_some())
+        let limits = Limits {
+            vocab: self.decoder.config.vocab,
+            positions: self.options.max_seq_len as usize,
+            prompt_cache_entries: self.kept.len(),
         };
-        let bad: Vec<usize> = (0..batch.rows.len()).filter(|index| !sound(&batch.rows[*index])).collect();
-        match bad.is_empty() {
-            true => Ok(()),
-            false => refuse(
-                "a token is beyond the vocabulary or a position beyond the longest sequence",
-                Some(bad),
-            ),
-        }
+        limits.check(batch, |row| {
+            let span = row.token_start as usize..(row.token_start + row.token_len) as usize;
+            let room = u64::from(row.table_len) * u64::from(self.options.block_size);
+            batch.positions[span].iter().all(|at| u64::from(*at) < room)
+        })
     }
 
     /// Lets what is under way end, and forgets recordings: they may hold what is missing.
@@ -190,15 +183,7 @@ impl Executor for DeviceExecutor {
             self.recover(error)
         })?;
         output.logprobs.sort_unstable_by_key(|(row, _)| *row);
-        match lost.is_empty() {
-            true => Ok(()),
-            false => Err(DeviceFault {
-                kind: DeviceFaultKind::Failed,
-                message: "the model produced no usable logits (not a number, or every token forbidden)"
-                    .to_owned(),
-                rows: Some(lost),
-            }),
-        }
+        drawn_but(lost)
     }
 }
 

@@ -1,0 +1,69 @@
+//! What executors on any device check, ask and report of a batch's rows in the same way.
+
+use std::ops::Range;
+
+use infer_core::{Batch, DeviceFault, DeviceFaultKind, LogitsSlot, Row};
+
+/// What a batch may hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub vocab: usize,
+    pub positions: usize,
+    pub prompt_cache_entries: usize,
+}
+
+impl Limits {
+    /// Finds rows that would read beyond the tables, and those of which `fits` says no: a request's fault, not the
+    /// device's.
+    pub(crate) fn check(&self, batch: &Batch, fits: impl Fn(&Row) -> bool) -> Result<(), DeviceFault> {
+        let slot =
+            |slot: Option<LogitsSlot>| slot.is_none_or(|slot| (slot.0 as usize) < self.prompt_cache_entries);
+        let sound = |row: &Row| {
+            let span = row.token_start as usize..(row.token_start + row.token_len) as usize;
+            batch.tokens[span.clone()].iter().all(|token| (*token as usize) < self.vocab)
+                && batch.positions[span].iter().all(|at| (*at as usize) < self.positions)
+                && slot(row.logits_to)
+                && slot(row.logits_from)
+                && (row.token_len > 0 || row.logits_from.is_some())
+                && fits(row)
+        };
+        let bad = (0..batch.rows.len()).filter(|index| !sound(&batch.rows[*index])).collect();
+        failing(bad, "a token is beyond the vocabulary or a position beyond the longest sequence")
+    }
+}
+
+/// The end of a step in which these rows got no logits to draw from.
+pub(crate) fn drawn_but(lost: Vec<usize>) -> Result<(), DeviceFault> {
+    failing(lost, "the model produced no usable logits (not a number, or every token forbidden)")
+}
+
+fn failing(rows: Vec<usize>, message: &str) -> Result<(), DeviceFault> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    Err(DeviceFault { kind: DeviceFaultKind::Failed, message: message.to_owned(), rows: Some(rows) })
+}
+
+/// A row that asks how likely its prompt's tokens were.
+pub(crate) struct Asking<'a> {
+    /// Its place in the batch.
+    pub index: usize,
+    pub row: &'a Row,
+    pub prompt: &'a [u32],
+    /// Position of its first token in the batch.
+    pub first: usize,
+    /// Positions whose logits are about the prompt: its last token is followed by what is drawn.
+    pub positions: Range<usize>,
+    /// Likely tokens to name beside each.
+    pub count: usize,
+}
+
+/// Rows of a batch that ask about their prompts.
+pub(crate) fn asking(batch: &Batch) -> impl Iterator<Item = Asking<'_>> {
+    batch.rows.iter().enumerate().filter_map(|(index, row)| {
+        let count = row.sampling.prompt_logprobs().filter(|_| row.generated == 0)? as usize;
+        let prompt = batch.row_history(row);
+        let (first, end) = ((row.context_len - row.token_len) as usize, row.context_len as usize);
+        Some(Asking { index, row, prompt, first, positions: first..end.min(prompt.len() - 1), count })
+    })
+}
