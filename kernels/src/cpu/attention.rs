@@ -290,12 +290,12 @@ fn tiles<S: Simd, T: Element, const Q: usize>(
 }
 
 /// Turns raw products into weights relative to the largest score so far, adds them to `total`, and returns
-/// the factor by which everything before this tile shrinks.
+/// the factor by which everything before this tile shrinks. The products fill whole vectors.
 #[inline(always)]
 pub(super) fn soften<S: Simd>(
     simd: S,
     params: &AttentionParams,
-    weights: &mut [f32; TILE + LANES],
+    weights: &mut [f32],
     count: usize,
     largest: &mut f32,
     total: &mut f32,

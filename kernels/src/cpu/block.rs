@@ -115,10 +115,15 @@ struct Block<'a, S, T> {
 }
 
 impl<S: Simd, T: Element> Block<'_, S, T> {
-    /// Widens keys and values of `count` positions from `start` on. Lanes beyond are arbitrary.
+    /// Widens keys and values of `count` positions from `start` on. Keys beyond are arbitrary numbers.
     #[inline(always)]
     unsafe fn gather(&mut self, start: usize, count: usize) {
         let (simd, size) = (self.simd, self.context.layer.layout().block_size);
+        if count < TILE {
+            for key in self.state.keys.chunks_exact_mut(KEY_STRIDE).take(self.width) {
+                key[count..TILE].fill(MaybeUninit::new(0.0));
+            }
+        }
         let (keys, values) = (self.state.keys.as_mut_ptr(), self.state.values.as_mut_ptr());
         let mut done = 0;
         while done < count {
@@ -184,8 +189,7 @@ impl<S: Simd, T: Element> Block<'_, S, T> {
         let q: [*const f32; R] = std::array::from_fn(|r| self.query(row + r));
         for first in (0..TILE).step_by(C * LANES) {
             let mut sums = [[simd.splat(0.0); C]; R];
-            // SAFETY: the tile has `width` rows of keys; lanes that were never written are cut off by `soften`,
-            // and reading scratch through a pointer needs no value of its own there.
+            // SAFETY: `gather` wrote `width` rows of whole tiles.
             unsafe {
                 let mut keys = self.state.keys.as_ptr().add(first).cast::<f32>();
                 for d in 0..self.width {
@@ -209,8 +213,8 @@ impl<S: Simd, T: Element> Block<'_, S, T> {
 
     #[inline(always)]
     fn soften(&mut self, row: usize, count: usize) {
-        // SAFETY: `scores` wrote all lanes that are read; floats have no invalid bits.
-        let weights = unsafe { &mut *self.state.weights[row].as_mut_ptr().cast::<[f32; TILE + LANES]>() };
+        // SAFETY: `scores` wrote the whole tile.
+        let weights = unsafe { &mut *self.state.weights[row].as_mut_ptr().cast::<[f32; TILE]>() };
         let (largest, total) = (&mut self.state.largest[row], &mut self.state.total[row]);
         self.state.decay[row] = soften(self.simd, self.context.params, weights, count, largest, total);
     }

@@ -129,8 +129,8 @@ impl Cpu {
         let (positions, rope, isa) = (qkv.positions, qkv.rope, self.isa);
         let data = Shared(qkv.data.as_mut_ptr());
         self.for_each(heads + qkv.kv_heads, 4 * positions.len() * stride, |head| {
-            // SAFETY: a row has this head; its numbers are of this item alone.
-            let first = unsafe { data.get().add(head * width) };
+            // Without tokens there is no row, and nothing is read there.
+            let first = data.get().wrapping_add(head * width);
             turn_rows(isa, first, stride, positions, rope);
             if head >= heads {
                 then(head - heads, first);
