@@ -25,6 +25,8 @@ pub use buffer::{Buffer, HostBuffer};
 pub use device::{Device, Graph, Launch, Memory, Properties, Type};
 pub use driver::{Driver, kernels_embedded};
 pub use error::{CudaError, CudaErrorKind};
-pub use ops::{Norm, Pools, add_norm, copy_blocks, embed, fill_random, gated, kv_write, sample};
-pub use params::{AttentionParams, KvWriteParams, NONE, ProductParams, SampleParams, SampleRow};
+pub use ops::{add_norm, copy_blocks, embed, fill_random, gated, kv_write, sample};
+pub use params::{
+    AttentionParams, CopyParams, KvWriteParams, NONE, NormParams, ProductParams, SampleParams, SampleRow,
+};
 pub use product::{ProductKind, product};

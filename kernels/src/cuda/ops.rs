@@ -7,39 +7,19 @@ use super::params::{
 };
 use crate::Activation;
 
-/// A norm and what is added to the residual stream before it. Addresses; 0 is absent.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Norm {
-    /// `[token][width]` in f32, updated.
-    pub residual: u64,
-    /// `[token][width]`, added.
-    pub delta: u64,
-    /// Added to each row of the delta.
-    pub delta_bias: u64,
-    /// Weights of the delta's own norm.
-    pub delta_norm: u64,
-    /// The norm's weights.
-    pub weight: u64,
-    /// `[row][width]`.
-    pub out: u64,
-    /// Which tokens; absent: all.
-    pub select: u64,
-    /// Numbers of a row.
-    pub width: u32,
-    /// Added to the mean square.
-    pub epsilon: f32,
-}
-
-/// `out[i] = norm(residual[i] += delta[i])` for `rows` rows.
+/// `out[i] = norm(residual[i] += delta[i])` for `rows` rows. See `NormParams`.
 ///
 /// # Errors
 /// Where the device refuses.
 ///
 /// # Safety
-/// The addresses have the shapes that [`Norm`] says.
-pub unsafe fn add_norm(device: &dyn Device, ty: Type, norm: Norm, rows: u32) -> Result<(), CudaError> {
-    let Norm { residual, delta, delta_bias, delta_norm, weight, out, select, width, epsilon } = norm;
-    let params = NormParams { residual, delta, delta_bias, delta_norm, weight, out, select, width, epsilon };
+/// The parameters describe memory on the device.
+pub unsafe fn add_norm(
+    device: &dyn Device,
+    ty: Type,
+    params: &NormParams,
+    rows: u32,
+) -> Result<(), CudaError> {
     let kernel = ty.pick("add_norm_float", "add_norm_bf16", "add_norm_f16");
     let launch =
         Launch { kernel, grid: [rows, 1, 1], threads: 512, shared_bytes: 64, params: params.bytes() };
@@ -110,40 +90,15 @@ pub unsafe fn embed(
     unsafe { device.launch(launch) }
 }
 
-/// Two pools between which blocks are copied; they may be one.
-#[derive(Clone, Copy, Debug)]
-pub struct Pools {
-    /// Read.
-    pub from: u64,
-    /// Written.
-    pub to: u64,
-    /// Bytes from one layer's keys to its values and on to the next layer's keys, in `from`.
-    pub from_stride: u64,
-    /// The same in `to`.
-    pub to_stride: u64,
-    /// Bytes of a block's keys.
-    pub block_bytes: u32,
-    /// Layers times two.
-    pub parts: u32,
-}
-
-/// Copies whole blocks of all layers: `pairs` holds `count` pairs of block to read and block to write. The copies have no
-/// order among them.
+/// Copies `count` whole blocks of all layers, in no order. See `CopyParams`.
 ///
 /// # Errors
 /// Where the device refuses.
 ///
 /// # Safety
 /// The blocks lie in their pools, and none is both read and written.
-pub unsafe fn copy_blocks(
-    device: &dyn Device,
-    pools: Pools,
-    pairs: u64,
-    count: u32,
-) -> Result<(), CudaError> {
-    let Pools { from, to, from_stride, to_stride, block_bytes, parts } = pools;
-    let params = CopyParams { from, to, pairs, from_stride, to_stride, block_bytes, parts };
-    let grid = [count, parts, 1];
+pub unsafe fn copy_blocks(device: &dyn Device, params: &CopyParams, count: u32) -> Result<(), CudaError> {
+    let grid = [count, params.parts, 1];
     let launch =
         Launch { kernel: "copy_blocks", grid, threads: 256, shared_bytes: 0, params: params.bytes() };
     // SAFETY: the caller's promise.

@@ -53,7 +53,7 @@ pub struct KvWriteParams {
 /// `NormParams` of `norm.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct NormParams {
+pub struct NormParams {
     pub residual: u64,
     pub delta: u64,
     pub delta_bias: u64,
@@ -92,7 +92,7 @@ pub(super) struct EmbedParams {
 /// `CopyParams` of `elementwise.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct CopyParams {
+pub struct CopyParams {
     pub from: u64,
     pub to: u64,
     pub pairs: u64,

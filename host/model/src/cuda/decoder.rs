@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use infer_kernels::cuda::{
-    AttentionParams, AttentionShape, CudaError, Device, KvWriteParams, Norm, Pools, ProductKind,
+    AttentionParams, AttentionShape, CopyParams, CudaError, Device, KvWriteParams, NormParams, ProductKind,
     ProductParams, Type, add_norm, copy_blocks, decode, embed, gated, kv_write, prefill, product,
 };
 
@@ -47,16 +47,17 @@ impl DeviceDecoder {
     /// Copies blocks in all layers; the pairs are words of the step.
     pub(super) fn copy(&self, count: u32) -> Result<(), CudaError> {
         let pool = &self.buffers.pool;
-        let pools = Pools {
+        let params = CopyParams {
             from: pool.data.at(),
             to: pool.data.at(),
+            pairs: self.word(self.buffers.layout.copies),
             from_stride: pool.stride as u64,
             to_stride: pool.stride as u64,
             block_bytes: pool.block_bytes as u32,
             parts: 2 * self.config.layers.len() as u32,
         };
         // SAFETY: the engine names blocks of the pool; the plan keeps copies that depend on each other apart.
-        unsafe { copy_blocks(self.device.as_ref(), pools, self.word(self.buffers.layout.copies), count) }
+        unsafe { copy_blocks(self.device.as_ref(), &params, count) }
     }
 
     /// Computes all tokens up to the last layer's projection, which [`DeviceDecoder::logits`] or
@@ -71,15 +72,13 @@ impl DeviceDecoder {
         let mut before: Option<&DeviceLayer> = None;
         for (index, layer) in self.weights.layers.iter().enumerate() {
             let norm = self.after(before, layer.input_norm.at());
-            self.norm(norm, plan.tokens)?;
+            self.norm(&norm, plan.tokens)?;
             self.attention(index, layer, plan)?;
             let delta_norm = address(&layer.attention_output_norm);
             let delta_bias = address(&layer.output.bias);
             let delta = buffers.projected.at();
-            self.norm(
-                Norm { delta, delta_bias, delta_norm, ..self.plain_norm(layer.mlp_norm.at()) },
-                plan.tokens,
-            )?;
+            let norm = NormParams { delta, delta_bias, delta_norm, ..self.plain_norm(layer.mlp_norm.at()) };
+            self.norm(&norm, plan.tokens)?;
             self.mlp(layer, plan.tokens)?;
             before = Some(layer);
         }
@@ -88,7 +87,7 @@ impl DeviceDecoder {
 
     /// Adds the last layer's projection for all tokens, so that logits can be asked for in parts.
     pub(super) fn settle(&self, plan: &Plan) -> Result<(), CudaError> {
-        self.norm(self.after(self.weights.layers.last(), self.weights.final_norm.at()), plan.tokens)
+        self.norm(&self.after(self.weights.layers.last(), self.weights.final_norm.at()), plan.tokens)
     }
 
     /// Logits of the tokens that the step's words select, `count` of them, to the first rows of `logits`. `settled` says
@@ -99,7 +98,7 @@ impl DeviceDecoder {
             true => self.plain_norm(final_norm),
             false => self.after(self.weights.layers.last(), final_norm),
         };
-        self.norm(Norm { select: self.word(self.buffers.layout.select), ..norm }, count)?;
+        self.norm(&NormParams { select: self.word(self.buffers.layout.select), ..norm }, count)?;
         let head = self.weights.head();
         self.product(head, [self.buffers.normed.at(), self.buffers.logits.at()], count, true)
     }
@@ -178,22 +177,22 @@ impl DeviceDecoder {
     }
 
     /// A norm of the residual stream alone.
-    fn plain_norm(&self, weight: u64) -> Norm {
-        Norm {
+    fn plain_norm(&self, weight: u64) -> NormParams {
+        NormParams {
             residual: self.buffers.residual.at(),
             weight,
             out: self.buffers.normed.at(),
             width: self.config.hidden as u32,
             epsilon: self.config.norm_epsilon,
-            ..Norm::default()
+            ..NormParams::default()
         }
     }
 
     /// A norm that adds a layer's last projection first.
-    fn after(&self, layer: Option<&DeviceLayer>, weight: u64) -> Norm {
+    fn after(&self, layer: Option<&DeviceLayer>, weight: u64) -> NormParams {
         let norm = self.plain_norm(weight);
         let Some(layer) = layer else { return norm };
-        Norm {
+        NormParams {
             delta: self.buffers.projected.at(),
             delta_bias: address(&layer.down.bias),
             delta_norm: address(&layer.mlp_output_norm),
@@ -201,7 +200,7 @@ impl DeviceDecoder {
         }
     }
 
-    fn norm(&self, norm: Norm, rows: u32) -> Result<(), CudaError> {
+    fn norm(&self, norm: &NormParams, rows: u32) -> Result<(), CudaError> {
         // SAFETY: addresses are of buffers with room for `max_tokens` rows; selected tokens are of the batch.
         unsafe { add_norm(self.device.as_ref(), self.ty, norm, rows) }
     }

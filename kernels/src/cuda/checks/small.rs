@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::support::{Effort, Random, close, indexes, numbers, poisoned, rounded, said, tolerance};
 use crate::Activation;
-use crate::cuda::{Buffer, Device, KvWriteParams, NONE, Norm, Pools, Type};
+use crate::cuda::{Buffer, CopyParams, Device, KvWriteParams, NONE, NormParams, Type};
 use crate::cuda::{add_norm as launch_norm, copy_blocks as launch_copy, embed as launch_embed};
 use crate::cuda::{gated as launch_gated, kv_write as launch_kv_write};
 use crate::reference;
@@ -95,7 +95,7 @@ pub(super) fn add_norm(
             let chosen = indexes(device, &select)?;
             let out = poisoned(device, ty, width * tokens)?;
             let or_absent = |there: bool, buffer: &Buffer| if there { buffer.at() } else { 0 };
-            let norm = Norm {
+            let norm = NormParams {
                 residual: stream.at(),
                 delta: or_absent(with_delta, &deltas),
                 delta_bias: or_absent(with_bias, &biases),
@@ -107,7 +107,7 @@ pub(super) fn add_norm(
                 epsilon,
             };
             // SAFETY: shapes as allocated.
-            unsafe { launch_norm(device.as_ref(), ty, norm, tokens as u32) }.map_err(said)?;
+            unsafe { launch_norm(device.as_ref(), ty, &norm, tokens as u32) }.map_err(said)?;
             let what = format!("{ty:?} {tokens} x {width}, case {case}, selected {selected}");
             let got = out.read_numbers(ty, width * tokens).map_err(said)?;
             let stream = stream.read_numbers(Type::F32, width * tokens).map_err(said)?;
@@ -155,16 +155,17 @@ pub(super) fn copy_blocks(
     let pool = Buffer::from_bytes(device, &before).map_err(said)?;
     let pairs = [0_u32, blocks as u32 - 1, 1, blocks as u32 - 2];
     let list = indexes(device, &pairs)?;
-    let pools = Pools {
+    let params = CopyParams {
         from: pool.at(),
         to: pool.at(),
+        pairs: list.at(),
         from_stride: stride as u64,
         to_stride: stride as u64,
         block_bytes: block_bytes as u32,
         parts: parts as u32,
     };
     // SAFETY: the pool as allocated.
-    unsafe { launch_copy(device.as_ref(), pools, list.at(), 2) }.map_err(said)?;
+    unsafe { launch_copy(device.as_ref(), &params, 2) }.map_err(said)?;
     let mut want = before;
     for part in 0..parts {
         for pair in pairs.chunks(2) {
