@@ -16,9 +16,9 @@ pub const SHAPES: [Shape; 6] = [
     // What the server embeds.
     Shape {
         name: "demo",
-        keys: r#"{"model_type":"llama","hidden_size":256,"intermediate_size":704,"num_hidden_layers":6,
-        "num_attention_heads":8,"num_key_value_heads":4,"vocab_size":2048,"rms_norm_eps":1e-5,"rope_theta":10000.0,
-        "max_position_embeddings":8192,"tie_word_embeddings":true}"#,
+        keys: r#"{"model_type":"llama","hidden_size":192,"intermediate_size":512,"num_hidden_layers":5,
+        "num_attention_heads":6,"num_key_value_heads":2,"vocab_size":1792,"rms_norm_eps":1e-5,"rope_theta":10000.0,
+        "max_position_embeddings":4096,"tie_word_embeddings":true}"#,
     },
     Shape {
         name: "smollm-135m",
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn shapes_have_the_weights_that_they_are_named_for() {
         for (name, millions) in [
-            ("demo", 5.0),
+            ("demo", 2.31),
             ("smollm-135m", 134.5),
             ("llama-1b", 1_236.0),
             ("qwen3-1.7b", 1_720.0),
@@ -87,5 +87,14 @@ mod tests {
             let share = weights as f64 / 1e6 / millions;
             assert!((0.98..1.02).contains(&share), "{name}: {weights}");
         }
+    }
+
+    #[test]
+    fn the_demo_is_what_the_server_embeds() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../demo/checkpoint/config.json");
+        let embedded = ModelConfig::parse(&std::fs::read(path).expect("it is there"), None).expect("sound");
+        let shape = Shape::named("demo").expect("it has a name").config();
+        let (stop_tokens, stored_dtype) = (embedded.stop_tokens.clone(), embedded.stored_dtype);
+        assert_eq!(ModelConfig { stop_tokens, stored_dtype, ..shape }, embedded);
     }
 }
