@@ -119,7 +119,7 @@ pub fn csv(cells: &[Cell]) -> String {
             text,
             "{},{},{},{},{},{},{},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},\
              {:.5},{:.5},{:.5},{},{:.1},{},{}",
-            cell.workload,
+            field(&cell.workload),
             cell.load,
             field(&cell.contender),
             o.requests,
@@ -151,7 +151,7 @@ pub fn csv(cells: &[Cell]) -> String {
     text
 }
 
-/// A text as RFC 4180 wants it: a configuration holds quotes and commas.
+/// A text as RFC 4180 wants it: a configuration holds quotes and commas, and so may a trace's path.
 fn field(text: &str) -> String {
     if text.contains(['"', ',', '\n']) {
         format!("\"{}\"", text.replace('"', "\"\""))
@@ -163,10 +163,21 @@ fn field(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::Outcome;
 
     #[test]
     fn texts_with_quotes_and_commas_stay_one_field() {
         assert_eq!(field("srpt"), "srpt");
         assert_eq!(field(r#"a={"b": 1, "c": 2}"#), r#""a={""b"": 1, ""c"": 2}""#);
+
+        let cell = Cell {
+            workload: "of monday, all.jsonl".to_owned(),
+            load: 1.0,
+            contender: "srpt".to_owned(),
+            outcome: Outcome::default(),
+        };
+        let text = csv(&[cell]);
+        let row = text.lines().nth(1).expect("a cell is a line");
+        assert!(row.starts_with(r#""of monday, all.jsonl",1,srpt,"#), "{row}");
     }
 }
