@@ -149,7 +149,12 @@ impl<W: World> Policy for Instance<W> {
     }
 
     fn import_state(&mut self, state: &[u8]) -> Result<(), PolicyFault> {
-        let imported = self.guarded("import-state", |exports, store| exports.import_state(store, state))?;
+        let imported = self.guarded("import-state", |exports, store| exports.import_state(store, state));
+        let imported = imported.inspect_err(|_| {
+            // It starts cold, which takes an instance. Where there can't be one, the next question says so.
+            self.state = None;
+            let _ = self.restart();
+        })?;
         imported.map_err(|refusal| PolicyFault::new(FaultKind::Setup, clip(&refusal, MAX_REFUSAL_BYTES)))?;
         self.state = Some(state.to_vec());
         Ok(())

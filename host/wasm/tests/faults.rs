@@ -104,6 +104,17 @@ fn a_state_that_is_refused_leaves_the_policy_as_it_was() {
 }
 
 #[test]
+fn a_state_that_fails_the_policy_leaves_it_cold_and_alive() {
+    let guest = Guest { misfit: "unreachable".into(), ..Guest::default() };
+    let mut policy = scheduler(&fuel_loader(), &guest.component()).expect("it loads");
+    policy.import_state(&[7, 0, 0, 0]).expect("it takes four bytes");
+    let fault = policy.import_state(&[1]).expect_err("it fails over anything else");
+    assert_eq!(fault.kind, FaultKind::Trap, "{fault}");
+    policy.schedule(&view(1, 1, 1)).expect("it answers");
+    assert_eq!(policy.export_state(), Ok(vec![1, 0, 0, 0]), "nothing of the state before is left");
+}
+
+#[test]
 fn a_spinning_policy_meets_its_deadline_and_a_busy_one_beside_it_does_not() {
     // A few milliseconds of work see ticks come and go, far below the limit.
     let loader = loader(LoaderConfig { deadline: Duration::from_millis(500), ..LoaderConfig::default() });

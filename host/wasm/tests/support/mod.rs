@@ -23,6 +23,8 @@ pub struct Guest {
     pub start: String,
     /// Answers with the address of a `result<_, string>`; 1024 holds an Ok, 1080 an Err.
     pub configure: String,
+    /// Runs where `import-state` is given other than four bytes; 1080 is a refusal.
+    pub misfit: String,
     /// `$step` is the address of the view; answers with the address of a plan. 1024 holds an empty one.
     pub schedule: String,
     /// What `info.name` points to, in place of `name`.
@@ -35,6 +37,7 @@ impl Default for Guest {
             name: "hand-written",
             start: String::new(),
             configure: "(i32.const 1024)".into(),
+            misfit: "(return (i32.const 1080))".into(),
             schedule: "(i32.const 1024)".into(),
             describe: "(i32.const 512)".into(),
         }
@@ -57,7 +60,7 @@ impl Guest {
     }
 
     fn text(&self) -> String {
-        let Self { name, start, configure, schedule, describe } = self;
+        let Self { name, start, configure, misfit, schedule, describe } = self;
         let name_len = name.len();
         // Below 4096: 512 the record `info`, 600 its name, 700 a version, 800 text, 1024 zeros,
         // 1080 a refusal, 1104 room for a plan, 1200 an exported state (list at 1200, bytes at 1208).
@@ -87,7 +90,7 @@ impl Guest {
     (i32.store (i32.const 1208) (global.get $counter))
     (i32.const 1200))
   (func (export "infer:policy/lifecycle@0.1.0#import-state") (param $state i32) (param $len i32) (result i32)
-    (if (i32.ne (local.get $len) (i32.const 4)) (then (return (i32.const 1080))))
+    (if (i32.ne (local.get $len) (i32.const 4)) (then {misfit}))
     (global.set $counter (i32.load (local.get $state)))
     (i32.const 1024))
   (func $schedule (export "infer:policy/scheduler@0.1.0#schedule") (param $step i32) (result i32)
