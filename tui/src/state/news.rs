@@ -1,6 +1,6 @@
 //! What the host says: snapshots, changes, events, answers.
 
-use infer_api::admin::{AdminEvent, Change, State};
+use infer_api::admin::{AdminEvent, Change, PolicySlot, State};
 
 use super::command;
 use super::dialog::{Dialog, Prompt};
@@ -69,6 +69,8 @@ impl App {
             Report::Connected => {
                 if matches!(self.link, Link::Lost { .. }) {
                     self.live.log.push(now, Level::Info, "console", "connected again".to_owned());
+                    // It may say that there is no host.
+                    self.notice = None;
                 }
                 self.link = Link::Live;
                 self.policies.forget_history();
@@ -156,14 +158,16 @@ impl App {
             self.live.log.push(now, Level::Warning, "console", "the host was restarted".to_owned());
             self.policies.forget_history();
         }
+        let before = self.live.state.as_ref().map(slots);
         self.live.state = Some(state);
-        self.after_state(now);
+        self.after_state(before, now);
     }
 
     /// False where the change is for another state than the one that is here.
     fn on_change(&mut self, change: Change, now: Millis) -> bool {
         let (events, left_out) = (change.events.clone(), change.events_left_out);
         let Some(state) = &mut self.live.state else { return false };
+        let before = Some(slots(state));
         if change.apply(state).is_err() {
             return false;
         }
@@ -171,16 +175,28 @@ impl App {
             self.on_event(event, now);
         }
         self.live.log.drop_events(left_out);
-        self.after_state(now);
+        self.after_state(before, now);
         true
     }
 
-    fn after_state(&mut self, now: Millis) {
+    fn after_state(&mut self, before: Option<Vec<Slot>>, now: Millis) {
         let Some(state) = &self.live.state else { return };
+        // The host has no event for the beginning and the end of a shadow, whoever asked for it.
+        if before.is_some_and(|before| before != slots(state)) {
+            self.policies.forget_history();
+        }
         self.live.history.push(now, Sample::of(state));
         self.live.at = now;
         if self.frozen.is_none() {
             self.requests.reconcile(&state.requests);
         }
     }
+}
+
+/// What of a slot has an entry in its history when it changes: the policy, its state, its shadow's.
+type Slot = (String, String, Option<(String, String)>);
+
+fn slots(state: &State) -> Vec<Slot> {
+    let shadow = |slot: &PolicySlot| slot.shadow.as_ref().map(|s| (s.policy.clone(), s.state.clone()));
+    state.policies.iter().map(|slot| (slot.name.clone(), slot.state.clone(), shadow(slot))).collect()
 }

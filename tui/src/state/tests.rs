@@ -287,8 +287,9 @@ fn what_runs_in_shadow_is_promoted_or_ended_after_a_yes() {
     let mut state = app.state().unwrap().clone();
     let watching = ShadowInfo { policy: "fair".into(), state: "watching".into(), ..ShadowInfo::default() };
     state.policies[0].shadow = Some(watching);
-    event(&mut app, AdminEvent::Snapshot(Box::new(state)), 0);
+    let effects = event(&mut app, AdminEvent::Snapshot(Box::new(state)), 0);
     let kind = || "scheduler".to_owned();
+    assert_eq!(effects, [Effect::FetchHistory { kind: kind() }], "it has an entry, whoever asked for it");
     let promoted = keys(&mut app, &[Key::Char('p'), Key::Char('y')], 0);
     assert_eq!(promoted, [Effect::Promote { kind: kind() }]);
     assert_eq!(keys(&mut app, &[Key::Char('x'), Key::Enter], 0), [Effect::StopShadow { kind: kind() }]);
@@ -442,7 +443,9 @@ fn a_lost_host_shows_as_stale_and_a_restart_starts_the_graphs_anew() {
     app.on_message(Message::Feed(Report::Lost { error, retry_in: Duration::from_millis(250) }), 1_100);
     assert!(matches!(&app.link, Link::Lost { retry_at: 1_350, .. }));
     assert_eq!(app.stale_ms(13_000), Some(12_000));
+    app.on_message(Message::Done(Err("not done: no host answers".into())), 12_900);
     app.on_message(Message::Feed(Report::Connected), 13_000);
+    assert_eq!(app.notice, None, "what failed for want of a host is over");
     event(&mut app, snapshot(50), 13_000);
     assert_eq!((app.stale_ms(13_100), app.link.clone()), (None, Link::Live));
     assert_eq!(
@@ -451,7 +454,9 @@ fn a_lost_host_shows_as_stale_and_a_restart_starts_the_graphs_anew() {
     );
     let feed = app.feed();
     let texts: Vec<&str> = feed.log.shown(&app.log.filter).map(|entry| entry.text.as_str()).collect();
-    assert_eq!(texts, ["connection lost: gone", "connected again", "the host was restarted"]);
+    let want =
+        ["connection lost: gone", "not done: no host answers", "connected again", "the host was restarted"];
+    assert_eq!(texts, want);
 }
 
 #[test]
