@@ -123,6 +123,30 @@ fn state_goes_to_a_successor_of_the_same_name_only() {
 }
 
 #[test]
+fn a_way_back_beyond_the_previous_policy_leads_on_and_not_in_a_circle() {
+    let mut bench = Bench::scheduled(small(), |step| Ok(fcfs(step)));
+    bench.swap_scheduler("second", |step| Ok(fcfs(step)));
+    bench.swap_scheduler("third", |step| Ok(fcfs(step)));
+    let request = request(prompt(1, 9), 12);
+    let id = bench.submit(request.clone());
+    bench.step();
+    assert_eq!(bench.engine.rollback(PolicyKind::Scheduler, bench.now).expect("the second").to, "second");
+    bench.step();
+    let earlier = Scheduler("scripted", |step: &_| Ok(fcfs(step)));
+    let report = bench.engine.rollback_to(AnyPolicy::Scheduler(Box::new(earlier)), bench.now);
+    assert_eq!((&*report.from, &*report.to), ("second", "scripted"));
+    assert!(bench.engine.rollback(PolicyKind::Scheduler, bench.now).is_none(), "who was left stays away");
+    bench.run();
+    assert_eq!(bench.tokens(id), solo(&request, VOCAB));
+    assert_eq!(bench.engine.snapshot(bench.now).policies[0].policy.name, "scripted");
+    let last = bench.events.iter().rev().find_map(|e| match e {
+        Event::PolicyChanged { change, .. } => Some(change.name()),
+        _ => None,
+    });
+    assert_eq!(last, Some("rollback"));
+}
+
+#[test]
 fn swaps_between_any_two_steps_change_no_stream() {
     let mut bench = Bench::new(small());
     let requests: Vec<_> = (1..12).map(|i| request(prompt(i, i * 3), 10)).collect();

@@ -1,12 +1,15 @@
 //! The three slots from outside: finding components, checking them off the engine thread, swapping
-//! them in one at a time, remembering who was configured how.
+//! them in one at a time, remembering who was configured how, and who was in force before the previous one:
+//! the engine keeps that one alone.
 
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use infer_api::admin::{AdminEvent, AvailablePolicy, SwapAnswer};
 use infer_core::engine::Policies as Slots;
 use infer_core::policy::{AdmissionPolicy, AnyPolicy, Chain, FaultKind, PolicyFault, PolicyInfo, PolicyKind};
+use infer_core::snapshot::SlotSnapshot;
 use infer_wasm::{LoadError, LoaderConfig, PolicyLoader};
 use serde_json::{Map, Value};
 
@@ -16,6 +19,8 @@ use crate::faults::{Component, Library, Loaded, Member};
 
 /// Name of the native policy of any slot, besides its own.
 const BUILTIN: &str = "builtin";
+/// Policies of a slot, behind the previous one, that rollbacks lead back to.
+const EARLIER: usize = 8;
 
 /// Where a policy comes from.
 #[derive(Clone, Debug)]
@@ -124,6 +129,8 @@ pub struct PolicyManager {
     engine: EngineHandle,
     library: Arc<Library>,
     one_at_a_time: Arc<tokio::sync::Mutex<()>>,
+    /// Who was in force before the previous one, latest last.
+    earlier: Mutex<[VecDeque<Loaded>; 3]>,
     available: tokio::sync::OnceCell<Vec<AvailablePolicy>>,
 }
 
@@ -219,6 +226,27 @@ fn load(
     Ok((policy, Loaded { info, members }))
 }
 
+/// Makes a policy that was there before anew, as it was configured.
+fn load_again(
+    loader: &PolicyLoader,
+    kind: PolicyKind,
+    earlier: Loaded,
+) -> Result<(AnyPolicy, Loaded), PolicyError> {
+    let source = |member: Member| {
+        let source = match member.component {
+            Component::Given(bytes) => PolicySource::Component(bytes),
+            Component::Native | Component::Bundled(_) => PolicySource::Name(member.info.name.clone()),
+        };
+        (source, member.config)
+    };
+    let mut members: Vec<_> = earlier.members.into_iter().map(source).collect();
+    if let [_] = members[..] {
+        let (source, config) = members.remove(0);
+        return load(loader, kind, source, config);
+    }
+    load(loader, kind, PolicySource::List(members), Value::Null)
+}
+
 fn load_one(
     loader: &PolicyLoader,
     kind: PolicyKind,
@@ -289,6 +317,7 @@ impl PolicyManager {
             engine,
             library,
             one_at_a_time: Arc::default(),
+            earlier: Mutex::default(),
             available: tokio::sync::OnceCell::new(),
         }
     }
@@ -365,11 +394,50 @@ impl PolicyManager {
         }
     }
 
-    /// Brings the previous policy of a slot back.
+    /// Brings the previous policy of a slot back; asked again, the one before it. Who was rolled back from
+    /// stands in nobody's way.
     pub async fn rollback(&self, kind: PolicyKind) -> Result<SwapAnswer, PolicyError> {
         let _turn = self.one_at_a_time.lock().await;
-        let swapped = self.engine.rollback(kind).await?.ok_or(PolicyError::NoPrevious(kind))?;
+        let swapped = match self.engine.rollback(kind).await? {
+            Some(swapped) => swapped,
+            None => {
+                let earlier = self.last_earlier(kind, true).ok_or(PolicyError::NoPrevious(kind))?;
+                self.rollback_to(kind, earlier).await?
+            }
+        };
         Ok(self.in_force(swapped, "rollback"))
+    }
+
+    async fn rollback_to(&self, kind: PolicyKind, earlier: Loaded) -> Result<Swapped, PolicyError> {
+        let loader = self.loader.clone();
+        let (mut policy, loaded) = blocking(move || load_again(&loader, kind, earlier)).await?;
+        if kind == PolicyKind::PrefixCache {
+            let known = self.engine.prime().await?;
+            policy = blocking(move || prime(policy, &known)).await?;
+        }
+        self.library.remember(kind, loaded);
+        Ok(self.engine.rollback_to(policy).await?)
+    }
+
+    /// Who a rollback would bring back.
+    pub fn before(&self, slot: &SlotSnapshot) -> Option<String> {
+        let info = slot.previous.clone();
+        let info = info.or_else(|| self.last_earlier(slot.kind, false).map(|earlier| earlier.info))?;
+        Some(info.name.clone())
+    }
+
+    /// The last of those before the previous one that was not taken out since; `take`n, it and who came
+    /// after it are forgotten.
+    fn last_earlier(&self, kind: PolicyKind, take: bool) -> Option<Loaded> {
+        let quarantine = self.engine.observer().quarantine();
+        let mut earlier = self.earlier.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = &mut earlier[kind as usize];
+        let at = slot.iter().rposition(|loaded| quarantine.find(&loaded.info.digest).is_none())?;
+        let found = slot[at].clone();
+        if take {
+            slot.truncate(at);
+        }
+        Some(found)
     }
 
     /// Makes what runs in shadow the live policy, or ends a trial well.
@@ -413,6 +481,16 @@ impl PolicyManager {
         self.available.get_or_init(|| blocking(move || describe_all(&loader))).await.clone()
     }
 
+    fn keep_earlier(&self, kind: PolicyKind, policy: &Arc<PolicyInfo>) {
+        let Some(loaded) = self.library.find(kind, policy) else { return };
+        let mut earlier = self.earlier.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = &mut earlier[kind as usize];
+        if slot.len() == EARLIER {
+            slot.pop_front();
+        }
+        slot.push_back(loaded);
+    }
+
     fn in_force(&self, swapped: Swapped, mode: &str) -> SwapAnswer {
         let Swapped { report, pause } = swapped;
         let answer = SwapAnswer {
@@ -425,6 +503,10 @@ impl PolicyManager {
             mode: mode.to_owned(),
         };
         if let Some(retired) = report.retired {
+            // What a rollback retires was left behind, and a shadow was never in force.
+            if !["rollback", "shadow"].contains(&mode) {
+                self.keep_earlier(report.kind, &retired.info());
+            }
             drop_elsewhere(retired);
         }
         if mode != "shadow" {

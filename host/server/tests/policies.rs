@@ -61,6 +61,73 @@ async fn policies_swap_by_name_and_by_bytes_under_a_stream_and_roll_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rollbacks_lead_back_through_all_that_was_in_force_as_it_was_configured() {
+    let host = Host::start(config()).await;
+    let stream = host.complete(json!({"ignore_eos": true, "max_tokens": 600})).await;
+    let bytes = |kind: &str, name: &str| infer_bundle::find(kind, name).unwrap().component;
+    let put = async |path: &str, body: Value| {
+        let answer = host.admin(Method::PUT, &format!("/admin/policies/{path}")).json(&body).send().await;
+        assert_eq!(answer.unwrap().status(), 200, "{body}");
+    };
+    // By bytes and by name; with configurations; a shadow in between was never in force.
+    put("scheduler", json!({"name": "static-batch", "config": {"batch_size": 3}})).await;
+    let given = host.admin(Method::PUT, "/admin/policies/scheduler").body(bytes("scheduler", "srpt"));
+    assert_eq!(given.send().await.unwrap().status(), 200);
+    put("scheduler?mode=shadow", json!({"name": "fair"})).await;
+    put("scheduler", json!({"name": "static-batch", "config": {"batch_size": 5}})).await;
+    put("prefix-cache", json!({"name": "s3-fifo"})).await;
+    put("prefix-cache", json!({"name": "session"})).await;
+    put("admission", json!([{"name": "builtin"}, {"name": "memory-aware", "config": {"max_in_flight": 7}}]))
+        .await;
+    put("admission", json!({"name": "builtin"})).await;
+    put("admission", json!({"name": "memory-aware"})).await;
+
+    let rollback = async |kind: &str| {
+        let answer = host.admin(Method::POST, &format!("/admin/policies/{kind}/rollback")).send().await;
+        let answer = answer.unwrap();
+        (answer.status().as_u16(), answer.json::<Value>().await.unwrap())
+    };
+    let path = [
+        ("scheduler", "srpt", json!({})),
+        ("scheduler", "static-batch", json!({"batch_size": 3})),
+        ("scheduler", "continuous", json!({})),
+        ("prefix-cache", "s3-fifo", json!({})),
+        ("prefix-cache", "lru", json!({})),
+        ("admission", "builtin-accept", json!({})),
+        (
+            "admission",
+            "builtin-accept+memory-aware",
+            json!([{"name": "builtin-accept", "config": {}},
+                   {"name": "memory-aware", "config": {"max_in_flight": 7}}]),
+        ),
+        ("admission", "memory-aware", json!({})),
+    ];
+    for (kind, name, config) in &path {
+        let before = slot(&host.admin_get("/admin/policies").await, kind).clone();
+        assert_eq!(before["previous"], *name, "consoles are told beforehand");
+        let (status, answer) = rollback(kind).await;
+        assert_eq!(
+            (status, &answer["to"], &answer["mode"]),
+            (200, &json!(name), &json!("rollback")),
+            "{answer}"
+        );
+        let now = slot(&host.admin_get("/admin/policies").await, kind).clone();
+        assert_eq!((&now["name"], &now["config"]), (&json!(name), config));
+    }
+    for kind in ["scheduler", "prefix-cache", "admission"] {
+        let (status, answer) = rollback(kind).await;
+        assert_eq!((status, &answer["error"]["code"]), (409, &json!("no_previous")), "{answer}");
+        assert_eq!(slot(&host.admin_get("/admin/policies").await, kind)["previous"], Value::Null);
+    }
+    // What comes in after a rollback has who is in force before it, and nobody who was left behind.
+    put("scheduler", json!({"name": "fair"})).await;
+    assert_eq!(rollback("scheduler").await.1["to"], "continuous");
+    assert_eq!(rollback("scheduler").await.0, 409);
+    assert_eq!(token_ids(&events(stream).await).len(), 600);
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_no_usable_policy_is_refused_with_the_check_that_failed() {
     let host = Host::start(config()).await;
     let put = |path: &str| host.admin(Method::PUT, &format!("/admin/policies/{path}"));

@@ -147,6 +147,18 @@ impl Engine {
         Some(SwapReport { kind, from, to: self.name_of(kind), at_step: self.view.number, restored, retired })
     }
 
+    /// Brings a policy back that was in force before the previous one, made anew. The one in force is not
+    /// kept, or the way back would lead to it again.
+    pub fn rollback_to(&mut self, policy: AnyPolicy, now: Micros) -> SwapReport {
+        let now = self.tick(now);
+        let kind = policy.kind();
+        self.withdraw(kind, "an earlier policy comes back into the slot", now);
+        let report = self.put_in_force(policy, Change::Rollback, None, now);
+        let mut cx = context!(self, now);
+        slot!(self, kind, slot => slot.drop_previous(&mut cx));
+        report
+    }
+
     /// Ends a canary's trial where what was measured says so.
     pub(super) fn judge_canaries(&mut self, now: Micros) {
         let Some(kind) = self.on_trial() else { return };

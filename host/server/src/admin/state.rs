@@ -111,7 +111,7 @@ fn policy_slot(served: &Served, slot: &SlotSnapshot, at: Micros) -> PolicySlot {
         faults: slot.faults,
         fallbacks: slot.fallbacks,
         since_ms: at.since(slot.since).0 / 1_000,
-        previous: slot.previous.as_ref().map(|p| p.name.clone()),
+        previous: served.policies.before(slot),
         last_fault: slot.last_fault.as_ref().map(|fault| observer.fault_info(fault)),
         config_schema: served.policies.schema_of(slot.kind, info),
         config: served.policies.config_of(slot.kind, info),

@@ -48,6 +48,8 @@ pub enum Command {
     StopShadow(PolicyKind, oneshot::Sender<Option<AnyPolicy>>),
     /// Bring the previous policy back.
     Rollback(PolicyKind, oneshot::Sender<Option<Swapped>>),
+    /// Bring one back that was there before that.
+    RollbackTo(AnyPolicy, oneshot::Sender<Swapped>),
     /// Look at the gate again.
     Wake,
     /// End the thread; streams that are still open are cut.

@@ -205,6 +205,11 @@ impl EngineHandle {
         self.ask(|reply| Command::Rollback(kind, reply)).await
     }
 
+    /// Brings a policy back that was in force before the previous one.
+    pub async fn rollback_to(&self, policy: AnyPolicy) -> Result<Swapped, EngineStopped> {
+        self.ask(|reply| Command::RollbackTo(policy, reply)).await
+    }
+
     /// What tenants are granted from now on; who isn't named has the default terms.
     pub fn set_tenants(&self, terms: Vec<(TenantId, TenantTerms)>) -> Result<(), EngineStopped> {
         self.send(Command::Tenants(terms))

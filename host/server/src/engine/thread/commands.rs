@@ -69,6 +69,10 @@ impl Driver {
                 let (report, pause) = self.timed(|engine| engine.rollback(kind, now));
                 retire(reply.send(report.map(|report| Swapped { report, pause })));
             }
+            Command::RollbackTo(policy, reply) => {
+                let (report, pause) = self.timed(|engine| engine.rollback_to(policy, now));
+                retire(reply.send(Swapped { report, pause }));
+            }
             Command::StopShadow(kind, reply) => {
                 let (stopped, _) = self.timed(|engine| engine.stop_shadow(kind, now));
                 retire(reply.send(stopped));
