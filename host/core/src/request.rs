@@ -92,6 +92,12 @@ pub trait Constraint: Send + Sync + fmt::Debug {
     /// Sets the logits of all tokens that may not follow `output` to -infinity. False where it can't
     /// tell any more, which fails the sequence.
     fn restrict(&self, output: &[u32], logits: &mut [f32]) -> bool;
+
+    /// `token` was drawn where `restrict` was asked last. What may follow it can be found out while the device
+    /// computes; whoever draws doesn't wait for that here.
+    fn drawn(self: Arc<Self>, token: u32) {
+        let _ = token;
+    }
 }
 
 /// One validated request; the server has checked shapes and ranges that need no engine state.

@@ -2,6 +2,7 @@
 //! `DeviceFault`; the process lives on. Logits exist only for rows that draw (or keep) them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use infer_core::{Batch, DeviceFault, DeviceFaultKind, Executor, LogitsSlot, Row, StepOutput};
 
@@ -180,6 +181,9 @@ impl Drawing {
             token if nth > 0 => output.after_guesses.push((index, token)),
             Some(token) => {
                 output.sampled[index] = Some(token);
+                if let Some(constraint) = constraint {
+                    Arc::clone(constraint).drawn(token);
+                }
                 if let Some(count) = asked {
                     output.logprobs.push((index, logprobs(&self.raw, token, count as usize)));
                 }

@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use common::{Chunk, Driver, golden, model};
 use infer_core::{
@@ -222,9 +222,9 @@ fn each_prompt_token_is_as_likely_as_the_tokens_before_it_make_it() {
     assert_eq!(told.len(), PROMPT.len() - 1);
 }
 
-/// Allows one token, or can't tell.
+/// Allows one token, or can't tell; notes what was drawn.
 #[derive(Debug)]
-struct Only(Option<u32>);
+struct Only(Option<u32>, Mutex<Vec<u32>>);
 
 impl Constraint for Only {
     fn restrict(&self, output: &[u32], logits: &mut [f32]) -> bool {
@@ -237,6 +237,10 @@ impl Constraint for Only {
         }
         true
     }
+
+    fn drawn(self: Arc<Self>, token: u32) {
+        self.1.lock().unwrap().push(token);
+    }
 }
 
 #[test]
@@ -246,10 +250,11 @@ fn a_constraint_decides_for_its_row_and_fails_it_alone() {
     let only = free ^ 1;
     let mut batch = driver.batch(&[chunk(2, PROMPT), chunk(3, PROMPT), chunk(4, PROMPT)]);
     batch.history.extend([5, 9, 8]);
-    for (row, constraint) in [(0, Only(Some(only))), (1, Only(None))] {
+    let constraints = [Some(only), None].map(|token| Arc::new(Only(token, Mutex::default())));
+    for (row, constraint) in constraints.iter().enumerate() {
         let extras = SamplingExtras {
             logprobs: Some(1),
-            constraint: Some(Arc::new(constraint)),
+            constraint: Some(constraint.clone()),
             ..SamplingExtras::default()
         };
         batch.rows[row].sampling = greedy_with(extras);
@@ -257,6 +262,7 @@ fn a_constraint_decides_for_its_row_and_fails_it_alone() {
     }
     let (output, result) = driver.try_run(&batch);
     assert_eq!((output.sampled, result), (vec![Some(only), None, Some(free)], Ok(())));
+    assert_eq!(constraints.map(|one| one.1.lock().unwrap().clone()), [vec![only], vec![]], "what was drawn");
     // What is reported is the model's opinion, not the constraint's.
     assert_eq!(output.logprobs.len(), 1);
     let (row, told) = &output.logprobs[0];

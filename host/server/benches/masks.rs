@@ -1,5 +1,6 @@
 //! What it costs to hold an output to its shape, a token, with vocabularies as large as today's: JSON with and
-//! without a schema, a regular expression, a choice. Vocabularies are made here (syllables, numbers, JSON's
+//! without a schema, a regular expression, a choice. First what a mask costs, then what a draw waits for it
+//! where the step before took a while. Vocabularies are made here (syllables, numbers, JSON's
 //! punctuation, several scripts); a folder with a tokenizer.json as argument measures that one.
 //! `cargo bench --workspace --all-features --bench masks -- [FOLDER]`
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
@@ -7,7 +8,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use infer_core::Constraint;
 use infer_core::testing::SplitMix;
@@ -17,6 +18,8 @@ use serde_json::{Map, Value, json};
 
 /// Outputs a shape.
 const ROUNDS: usize = 5;
+/// A step of a model, in which masks are found out ahead.
+const STEP: Duration = Duration::from_millis(10);
 
 fn main() {
     // Cargo adds flags of its own.
@@ -99,25 +102,35 @@ fn measure(folder: &Path, name: &str) {
     let mut logits = vec![0.0_f32; size as usize];
     for (what, outputs, text) in cases() {
         let tokens = longest_match(text.as_bytes(), &words, longest);
-        let mut times = Vec::new();
-        for _ in 0..ROUNDS {
-            let (mask, _) = asked(&outputs);
-            for taken in 0..=tokens.len() {
-                logits.fill(0.0);
-                let begun = Instant::now();
-                let goes_on = mask.restrict(&tokens[..taken], &mut logits);
-                times.push(begun.elapsed().as_secs_f64() * 1e6);
-                assert!(goes_on, "{what}: {:?}", mask.fault());
-                let next = tokens.get(taken).copied().unwrap_or(size - 1);
-                assert!(logits[next as usize] == 0.0, "{what}: token {taken} of {text} may not follow");
+        for (how, step, rounds) in [(what, None, ROUNDS), ("  of it waited", Some(STEP), 1)] {
+            let mut times = Vec::new();
+            for _ in 0..rounds {
+                let (mask, _) = asked(&outputs);
+                for taken in 0..=tokens.len() {
+                    logits.fill(0.0);
+                    let begun = Instant::now();
+                    let goes_on = mask.restrict(&tokens[..taken], &mut logits);
+                    times.push(begun.elapsed().as_secs_f64() * 1e6);
+                    assert!(goes_on, "{what}: {:?}", mask.fault());
+                    let next = tokens.get(taken).copied().unwrap_or(size - 1);
+                    assert!(logits[next as usize] == 0.0, "{what}: token {taken} of {text} may not follow");
+                    if let Some(step) = step {
+                        Arc::clone(&mask).drawn(next);
+                        std::thread::sleep(step);
+                    }
+                }
             }
+            show(how, tokens.len(), times);
         }
-        times.sort_by(f64::total_cmp);
-        let mean = times.iter().sum::<f64>() / times.len() as f64;
-        let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
-        let (p50, p99, max) = (at(0.5), at(0.99), at(1.0));
-        println!("  {what:16} {:>7} {mean:>9.1} {p50:>9.1} {p99:>9.1} {max:>9.1}", tokens.len());
     }
+}
+
+fn show(what: &str, tokens: usize, mut times: Vec<f64>) {
+    times.sort_by(f64::total_cmp);
+    let mean = times.iter().sum::<f64>() / times.len() as f64;
+    let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
+    let (p50, p99, max) = (at(0.5), at(0.99), at(1.0));
+    println!("  {what:16} {tokens:>7} {mean:>9.1} {p50:>9.1} {p99:>9.1} {max:>9.1}");
 }
 
 fn longest_match(mut text: &[u8], words: &HashMap<Vec<u8>, u32>, longest: usize) -> Vec<u32> {

@@ -183,6 +183,7 @@ impl Run {
             ttft_ms = outcome.timings.ttft_ms,
             e2e_ms = outcome.e2e_ms,
             mask_us = self.shape.as_ref().map(|mask| mask.mean_us()),
+            mask_wait_us = self.shape.as_ref().map(|mask| mask.mean_wait_us()),
             "request ended"
         );
     }

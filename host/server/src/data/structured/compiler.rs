@@ -2,6 +2,7 @@
 //! of size and work. What a client sends can cost it a 422 and nobody else anything.
 
 use std::collections::VecDeque;
+use std::fmt::Display;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokR
 use llguidance::{Matcher, ParserFactory, earley::SlicedBiasComputer};
 use tokio::sync::{Semaphore, oneshot};
 
+use super::ahead::Ahead;
 use super::mask::Mask;
 use super::shape::Shape;
 use crate::http::ApiError;
@@ -51,6 +53,8 @@ struct Inner {
     ends: Arc<[u32]>,
     /// Made for the first request that asks: a large vocabulary takes a while.
     factory: OnceLock<Result<ParserFactory, String>>,
+    /// Started with it.
+    ahead: OnceLock<Result<Ahead, String>>,
     turns: Arc<Semaphore>,
     kept: Mutex<VecDeque<(String, Matcher)>>,
 }
@@ -58,12 +62,14 @@ struct Inner {
 impl Compiler {
     /// For a model of `vocab_size` tokens that ends its output with one of `ends`.
     pub fn new(tokenizer: Tokenizer, vocab_size: u32, ends: Arc<[u32]>) -> Self {
-        let (factory, turns, kept) = (OnceLock::new(), Arc::new(Semaphore::new(AT_ONCE)), Mutex::default());
-        Self { inner: Arc::new(Inner { tokenizer, vocab_size, ends, factory, turns, kept }) }
+        let (factory, ahead) = (OnceLock::new(), OnceLock::new());
+        let (turns, kept) = (Arc::new(Semaphore::new(AT_ONCE)), Mutex::default());
+        Self { inner: Arc::new(Inner { tokenizer, vocab_size, ends, factory, ahead, turns, kept }) }
     }
 
     /// A mask for each of `count` sequences, or the 422 that says what is wrong with the shape.
     pub async fn masks(&self, shape: &Shape, count: usize) -> Result<Vec<Arc<Mask>>, ApiError> {
+        let ahead = self.inner.ahead()?;
         let key = shape.key();
         let matcher = match self.inner.find(&key) {
             Some(matcher) => matcher,
@@ -76,7 +82,7 @@ impl Compiler {
                 matcher
             }
         };
-        Ok((0..count).map(|_| Arc::new(Mask::new(matcher.clone()))).collect())
+        Ok((0..count).map(|_| Arc::new(Mask::new(matcher.clone(), ahead.clone()))).collect())
     }
 
     async fn compile(&self, shape: &Shape) -> Result<Matcher, ApiError> {
@@ -95,7 +101,7 @@ impl Compiler {
                 let _ = reply.send(inner.compile(&work));
                 drop(turn);
             })
-            .map_err(|e| ApiError::internal("structured_output", format!("can't start a thread: {e}")))?;
+            .map_err(no_thread)?;
         let compiled = answer.await.unwrap_or_else(|_| Err("the compiler failed on it".to_owned()));
         compiled.map_err(|why| {
             let mut why = why.split("<backtrace>").next().unwrap_or_default().trim().to_owned();
@@ -105,7 +111,16 @@ impl Compiler {
     }
 }
 
+fn no_thread(error: impl Display) -> ApiError {
+    ApiError::internal("structured_output", format!("can't start a thread: {error}"))
+}
+
 impl Inner {
+    fn ahead(&self) -> Result<&Ahead, ApiError> {
+        let ahead = self.ahead.get_or_init(|| Ahead::start().map_err(|error| error.to_string()));
+        ahead.as_ref().map_err(no_thread)
+    }
+
     fn compile(&self, shape: &Shape) -> Result<Matcher, String> {
         let factory = self.factory.get_or_init(|| self.factory()).as_ref().map_err(Clone::clone)?;
         let parser = factory.create_parser(shape.grammar()).map_err(|error| error.to_string())?;

@@ -1,31 +1,52 @@
-//! Which tokens may follow, for the sampler: one sequence's automaton, brought to where its output is.
+//! Which tokens may follow, for the sampler: one sequence's automaton, brought to where its output is. What
+//! follows a drawn token is found out ahead, by other threads; whoever asks before they are done waits for them,
+//! and whoever asks before they began does it alone. Either way the answer is the same.
 
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use infer_core::Constraint;
 use llguidance::Matcher;
+use llguidance::toktrie::SimpleVob;
 
-/// One sequence's automaton. The engine thread alone calls it; the lock is for what is told at the end.
+use super::ahead::{Ahead, Job};
+
+/// One sequence's automaton.
 pub struct Mask {
     state: Mutex<State>,
+    /// Tokens of the output that it was asked about last.
+    asked: AtomicUsize,
+    ahead: Ahead,
 }
 
 struct State {
     matcher: Matcher,
     /// Output that the automaton has taken.
     taken: Vec<u32>,
+    /// What may follow it, once that is known.
+    allowed: Option<SimpleVob>,
     fault: Option<String>,
-    spent: Duration,
+    costs: Costs,
+}
+
+/// What masks cost.
+#[derive(Clone, Copy, Debug, Default)]
+struct Costs {
+    computed: Duration,
     masks: u32,
+    /// For whoever draws.
+    waited: Duration,
+    draws: u32,
 }
 
 impl Mask {
     /// Of an automaton that has taken nothing.
-    pub fn new(matcher: Matcher) -> Self {
-        let state = State { matcher, taken: Vec::new(), fault: None, spent: Duration::ZERO, masks: 0 };
-        Self { state: Mutex::new(state) }
+    pub fn new(matcher: Matcher, ahead: Ahead) -> Self {
+        let (taken, costs) = (Vec::new(), Costs::default());
+        let state = State { matcher, taken, allowed: None, fault: None, costs };
+        Self { state: Mutex::new(state), asked: AtomicUsize::new(0), ahead }
     }
 
     /// Why it can't tell any more.
@@ -35,8 +56,25 @@ impl Mask {
 
     /// What a mask cost on average, in microseconds.
     pub fn mean_us(&self) -> u64 {
-        let state = self.lock();
-        state.spent.as_micros() as u64 / u64::from(state.masks.max(1))
+        let costs = self.lock().costs;
+        costs.computed.as_micros() as u64 / u64::from(costs.masks.max(1))
+    }
+
+    /// What a draw waited for its mask on average, in microseconds: the step with everybody in it did.
+    pub fn mean_wait_us(&self) -> u64 {
+        let costs = self.lock().costs;
+        costs.waited.as_micros() as u64 / u64::from(costs.draws.max(1))
+    }
+
+    /// Finds out what may follow the output with `token`, unless a draw was there first. A draw may have come
+    /// to nothing, and another one been made: an automaton that is told of a token it forbids is of no more use.
+    pub(super) fn prepare(&self, after: usize, token: u32) {
+        let mut state = self.lock();
+        let may_follow = state.allowed.as_ref().is_some_and(|allowed| allowed.is_allowed(token));
+        if state.taken.len() == after && may_follow && !state.matcher.is_stopped() {
+            // What goes wrong is told when it is asked for: the automaton keeps its error.
+            let _ = state.take(token).and_then(|()| state.find_out().map(drop));
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -50,19 +88,35 @@ impl State {
         let common = self.taken.iter().zip(output).take_while(|(a, b)| a == b).count();
         let too_many = self.taken.len() - common;
         if too_many > 0 {
+            self.allowed = None;
             self.matcher.rollback(too_many).map_err(|error| error.to_string())?;
             self.taken.truncate(common);
         }
-        for &token in &output[common..] {
-            self.matcher.consume_token(token).map_err(|error| error.to_string())?;
-            self.taken.push(token);
-        }
+        output[common..].iter().try_for_each(|&token| self.take(token))
+    }
+
+    fn take(&mut self, token: u32) -> Result<(), String> {
+        self.allowed = None;
+        self.matcher.consume_token(token).map_err(|error| error.to_string())?;
+        self.taken.push(token);
         Ok(())
+    }
+
+    /// What may follow the output that was taken.
+    fn find_out(&mut self) -> Result<&SimpleVob, String> {
+        if self.allowed.is_none() {
+            let begun = Instant::now();
+            let allowed = self.matcher.compute_mask_or_eos().map_err(|error| error.to_string());
+            self.costs.computed += begun.elapsed();
+            self.costs.masks += 1;
+            self.allowed = Some(allowed?);
+        }
+        Ok(self.allowed.as_ref().expect("it was just found out"))
     }
 
     fn restrict(&mut self, output: &[u32], logits: &mut [f32]) -> Result<(), String> {
         self.follow(output)?;
-        let mask = self.matcher.compute_mask_or_eos().map_err(|error| error.to_string())?;
+        let mask = self.find_out()?;
         let known = logits.len().min(mask.len());
         for (&allowed, logits) in mask.as_slice().iter().zip(logits.chunks_mut(32)) {
             match allowed {
@@ -85,8 +139,9 @@ impl Constraint for Mask {
         let begun = Instant::now();
         let mut state = self.lock();
         let restricted = state.restrict(output, logits);
-        state.spent += begun.elapsed();
-        state.masks += 1;
+        self.asked.store(output.len(), Ordering::Relaxed);
+        state.costs.waited += begun.elapsed();
+        state.costs.draws += 1;
         if let Err(why) = restricted {
             let why = why.split("<backtrace>").next().unwrap_or_default().trim().to_owned();
             state.fault = Some(format!("the structured output can't go on: {why}"));
@@ -94,10 +149,90 @@ impl Constraint for Mask {
         }
         true
     }
+
+    fn drawn(self: Arc<Self>, token: u32) {
+        let (after, ahead) = (self.asked.load(Ordering::Relaxed), self.ahead.clone());
+        ahead.ask(Job { mask: self, after, token });
+    }
 }
 
 impl fmt::Debug for Mask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Mask")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use infer_model::{Source, Tokenizer};
+    use serde_json::json;
+
+    use super::super::{Compiler, Shape};
+    use super::*;
+
+    const VOCAB: u32 = 1_792;
+    const END: u32 = 1;
+
+    fn allowed(mask: &Mask, output: &[u32]) -> Vec<u32> {
+        let mut logits = vec![0.0; VOCAB as usize];
+        assert!(mask.restrict(output, &mut logits), "{:?}", mask.fault());
+        (0..VOCAB).filter(|&token| logits[token as usize] == 0.0).collect()
+    }
+
+    #[tokio::test]
+    async fn what_was_found_out_ahead_is_what_a_draw_would_find_out() {
+        let tokenizer = Tokenizer::load(&Source::Embedded(infer_demo::FILES)).unwrap();
+        let compiler = Compiler::new(tokenizer, VOCAB, Arc::from([END]));
+        let schema = json!({"type": "object", "required": ["a", "b"], "additionalProperties": false,
+            "properties": {"a": {"type": "string", "maxLength": 8}, "b": {"type": "integer", "maximum": 999}}});
+        let shape = Shape::of_outputs(json!({"json": schema}).as_object().unwrap().clone());
+        let shape = shape.unwrap_or_else(|error| panic!("{}", error.message()));
+        let masks = compiler.masks(&shape, 2).await.unwrap_or_else(|error| panic!("{}", error.message()));
+        let [alone, ahead] = &masks[..] else { panic!("two were asked for") };
+        let mut output = Vec::new();
+        for turn in 0.. {
+            let follow = allowed(ahead, &output);
+            assert_eq!(follow, allowed(alone, &output), "after {output:?}");
+            let token = follow[turn * 7 % follow.len()];
+            if token == END {
+                break;
+            }
+            if turn % 3 == 0 {
+                // A draw that came to nothing: another one is made.
+                Arc::clone(ahead).drawn(follow[turn * 5 % follow.len()]);
+                assert_eq!(allowed(ahead, &output), follow);
+            }
+            Arc::clone(ahead).drawn(token);
+            output.push(token);
+            if turn % 2 == 0 {
+                // The threads are given the time; on the other turns whoever is first does it.
+                while ahead.lock().taken.len() < output.len() {
+                    std::thread::yield_now();
+                }
+            }
+        }
+        let (ahead, alone) = (ahead.lock(), alone.lock());
+        assert!(
+            ahead.costs.masks >= alone.costs.masks && alone.costs.masks == alone.costs.draws,
+            "{output:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_draw_finds_a_mask_that_is_ready() {
+        let tokenizer = Tokenizer::load(&Source::Embedded(infer_demo::FILES)).unwrap();
+        let compiler = Compiler::new(tokenizer, VOCAB, Arc::from([END]));
+        let shape = Shape::of_outputs(json!({"regex": "[a-z]{40}"}).as_object().unwrap().clone());
+        let shape = shape.unwrap_or_else(|error| panic!("{}", error.message()));
+        let masks = compiler.masks(&shape, 1).await.unwrap_or_else(|error| panic!("{}", error.message()));
+        let mask = &masks[0];
+        let token = allowed(mask, &[])[0];
+        Arc::clone(mask).drawn(token);
+        while mask.lock().allowed.is_none() || mask.lock().taken.is_empty() {
+            std::thread::yield_now();
+        }
+        let before = mask.lock().costs.masks;
+        assert!(!allowed(mask, &[token]).is_empty());
+        assert_eq!(mask.lock().costs.masks, before, "nothing was left to compute");
     }
 }
