@@ -71,7 +71,11 @@ pub struct ChatFields {
 
 /// One message.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(transform = crate::schema::content_or_assistant)
+)]
 pub struct Message {
     /// `system`, `developer`, `user`, `assistant` or `tool`, as far as the template knows it.
     #[cfg_attr(
@@ -149,8 +153,9 @@ pub struct CalledFunction {
     /// Which; only in a call's first chunk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// JSON text, or what a chunk adds to it.
+    /// JSON text, or what a chunk adds to it. A message may have the object itself.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(schema_with = "crate::schema::arguments"))]
     pub arguments: String,
 }
 

@@ -11,7 +11,11 @@ use crate::usage::{Timings, Usage};
 
 /// Body of `POST /v1/completions`. Fields that are `None` are not sent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(deny_unknown_fields, transform = crate::schema::tokens_or_echo)
+)]
 pub struct CompletionRequest {
     /// The model's name, as `GET /v1/models` tells it.
     pub model: String,

@@ -1,6 +1,7 @@
-//! JSON schemas of fields whose Rust type says less than the host checks.
+//! JSON schemas of fields whose Rust type says less than the host checks, and rules between fields.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
+use serde_json::json;
 
 /// `response_format`.
 pub(crate) fn response_format(_: &mut SchemaGenerator) -> Schema {
@@ -76,4 +77,32 @@ pub(crate) fn content(_: &mut SchemaGenerator) -> Schema {
             }
         ]
     })
+}
+
+/// `arguments` of a call.
+pub(crate) fn arguments(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": ["string", "object", "null"]})
+}
+
+/// One of the two that `/tokenize` takes.
+pub(crate) fn prompt_or_messages(schema: &mut Schema) {
+    let given = |name: &str, kind: &str, other: &str| {
+        let properties = json!({name: {"type": kind}, other: {"type": "null"}});
+        json!({"required": [name], "properties": properties})
+    };
+    let either = [given("prompt", "string", "messages"), given("messages", "array", "prompt")];
+    schema.insert("anyOf".to_owned(), json!(either));
+}
+
+/// Only an assistant may say nothing.
+pub(crate) fn content_or_assistant(schema: &mut Schema) {
+    let content = json!({"required": ["content"], "properties": {"content": {"type": ["string", "array"]}}});
+    let assistant = json!({"properties": {"role": {"const": "assistant"}}});
+    schema.insert("anyOf".to_owned(), json!([assistant, content]));
+}
+
+/// No tokens only where the prompt is echoed.
+pub(crate) fn tokens_or_echo(schema: &mut Schema) {
+    let echo = json!({"required": ["echo"], "properties": {"echo": {"const": true}}});
+    schema.insert("anyOf".to_owned(), json!([{"properties": {"max_tokens": {"minimum": 1}}}, echo]));
 }

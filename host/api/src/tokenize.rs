@@ -23,7 +23,11 @@ pub struct TokenizeAnswer {
 
 /// Body of `POST /tokenize`: a prompt or messages.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(deny_unknown_fields, transform = crate::schema::prompt_or_messages)
+)]
 pub struct TokenizeRequest {
     /// The model's name.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -20,17 +20,23 @@ use crate::http::{Answer, json as answer_json};
 const NOT_OF_CHATS: &[&str] =
     &["prompt", "max_tokens", "echo", "add_special_tokens", "suffix", "best_of", "logprobs"];
 
-/// Schemas of bodies that name the model.
-const NAMING: &[&str] = &["CompletionRequest", "ChatRequest"];
+/// Schemas of bodies that name the model, and whether they must.
+const NAMING: &[(&str, bool)] = &[
+    ("CompletionRequest", true),
+    ("ChatRequest", true),
+    ("TokenizeRequest", false),
+    ("DetokenizeRequest", false),
+];
 
 /// `GET /openapi.json`. Once the model is loaded, the document says what it is called.
 pub fn answer(app: &App) -> Answer {
     static DOCUMENT: OnceLock<Value> = OnceLock::new();
     let mut document = DOCUMENT.get_or_init(document).clone();
     if let Ok(served) = app.served() {
-        for schema in NAMING {
-            document["components"]["schemas"][schema]["properties"]["model"]["enum"] =
-                json!(served.model_names);
+        for (schema, required) in NAMING {
+            let mut names: Vec<Value> = served.model_names.iter().map(|name| json!(name)).collect();
+            names.extend((!required).then_some(Value::Null));
+            document["components"]["schemas"][schema]["properties"]["model"]["enum"] = Value::Array(names);
         }
     }
     answer_json(StatusCode::OK, &document)
