@@ -158,6 +158,79 @@ async fn a_stream_that_has_begun_says_in_its_last_event_that_its_time_is_over() 
     host.server.shutdown().await;
 }
 
+/// Nothing of a request is left: no sequence, no place in the queue, no block that only it held.
+async fn all_is_free(host: &Host) {
+    let idle = host.until("nothing is left", |state| state["requests"] == json!([])).await;
+    let queue = &idle["queue"];
+    assert_eq!([&queue["running"], &queue["waiting"], &queue["held"]], [0, 0, 0], "{queue}");
+    assert_eq!(idle["memory"]["used"], 0, "{}", idle["memory"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_streamed_chat_that_stalls_ends_with_an_error_and_leaves_nothing_behind() {
+    let bounds = Bounds { request_timeout: Duration::from_secs(2), ..Bounds::default() };
+    let host = Host::start(Config { bounds, max_batch_size: 2, ..config() }).await;
+    let chat = json!({
+        "model": "demo", "messages": [{"role": "user", "content": "What is a prefix cache?"}], "stream": true,
+        "stream_options": {"include_usage": true}, "n": 2, "max_tokens": 1_500, "ignore_eos": true,
+    });
+    let answer = host.post("/v1/chat/completions", &chat).await;
+    assert_eq!(answer.status(), 200);
+    let mut stream = Box::pin(answer.bytes_stream());
+    let first = futures_util::StreamExt::next(&mut stream).await.expect("it begins").unwrap();
+    // From here on the device says nothing: only the clock can end it.
+    host.server.engine().hold_steps();
+    let mut text = String::from_utf8(first.to_vec()).unwrap();
+    while let Some(bytes) = futures_util::StreamExt::next(&mut stream).await {
+        text += std::str::from_utf8(&bytes.unwrap()).unwrap();
+    }
+    let frames = common::parse_events(&text);
+    let [said @ .., (_, error), (_, end)] = &frames[..] else { panic!("{text}") };
+    assert_eq!(
+        (&error["error"]["code"], &error["error"]["type"], end),
+        (&json!("request_timeout"), &json!("timeout_error"), &json!("[DONE]")),
+        "{text}"
+    );
+    assert!(error["error"]["message"].as_str().unwrap().contains("(--request-timeout)"), "{error}");
+    assert!(said.iter().any(|(_, chunk)| chunk["choices"][0]["delta"]["content"] != json!(null)), "{text}");
+    let reasons = said.iter().filter(|(_, chunk)| chunk["choices"][0]["finish_reason"].is_string());
+    assert_eq!(reasons.count(), 0, "no choice claims to be complete: {text}");
+    all_is_free(&host).await;
+    // Its places are there for others.
+    host.server.engine().release_steps();
+    let next = host.complete(json!({"n": 2, "max_tokens": 4, "ignore_eos": true})).await;
+    assert_eq!(common::events(next).await.last().unwrap().0, "done");
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_streamed_chat_whose_reader_takes_nothing_is_given_up_and_leaves_nothing_behind() {
+    // Only the time for taking something may end it: no number of events does.
+    let bounds =
+        Bounds { write_timeout: Duration::from_millis(200), stream_events: 1 << 20, ..Bounds::default() };
+    let host = Host::start(Config { bounds, ..config() }).await;
+    let chat = json!({
+        "model": "demo", "messages": [{"role": "user", "content": "What is a prefix cache?"}], "stream": true,
+        "n": 8, "max_tokens": 1_500, "ignore_eos": true, "logprobs": true, "top_logprobs": 20,
+    })
+    .to_string();
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4_096).unwrap();
+    let mut stream = socket.connect(host.server.data_addr).await.unwrap();
+    let head =
+        format!("POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", chat.len());
+    stream.write_all((head + &chat).as_bytes()).await.unwrap();
+    host.until("it streams", |state| state["queue"]["running"] != 0).await;
+    all_is_free(&host).await;
+    // What was under way can be read; the end is not among it.
+    let mut sent = Vec::new();
+    let _ = stream.read_to_end(&mut sent).await;
+    assert!(sent.starts_with(b"HTTP/1.1 200 ") && !sent.ends_with(b"data: [DONE]\n\n\r\n0\r\n\r\n"));
+    let state = host.admin_get("/admin/state").await;
+    assert!(state["counters"]["finished"]["cancelled"].as_u64().unwrap() > 0, "{state}");
+    host.server.shutdown().await;
+}
+
 /// The command line, as a user has it.
 async fn infer(arguments: &[&str]) -> std::process::Output {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_infer"));
