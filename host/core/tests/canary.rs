@@ -2,13 +2,14 @@
 
 mod common;
 
-use common::scripted::{Scheduler, fcfs, trap};
+use common::scripted::{Admission, Scheduler, fcfs, trap};
 use common::site::{Site, Traffic};
 use infer_core::builtin::FirstComeFirstServed;
 use infer_core::engine::Policies;
-use infer_core::policy::{AnyPolicy, FaultKind, Plan, PolicyFault, PolicyKind, StepView};
+use infer_core::policy::{AnyPolicy, FaultKind, Plan, PolicyFault, PolicyKind, StepView, Verdict};
+use infer_core::request::RefusalReason;
 use infer_core::trial::{CanaryReport, CanaryState};
-use infer_core::{Change, Event, Micros, SequenceId};
+use infer_core::{Change, Event, Micros, Refusal, SequenceId};
 
 const WINDOW: Micros = Micros(10_000_000);
 
@@ -214,6 +215,31 @@ fn a_trial_ends_by_hand_too() {
     assert_eq!(other, PolicyKind::Scheduler);
     site.finish();
     site.check_streams();
+}
+
+/// Nothing runs any more where everybody is refused, and clients ask again: neither keeps the trial from its end.
+#[test]
+fn an_admission_canary_that_refuses_everybody_goes() {
+    for rates in [Traffic::BURSTS.rates, [60.0, 400.0]] {
+        let mut site = site(10, Traffic::BURSTS);
+        site.serve(12.0);
+        let refusal = Refusal { reason: RefusalReason::Rate, message: "no".into(), retry_after_ms: 1_000 };
+        let refuse = Admission(move |_: &_, _: &_| Ok(Verdict::Refuse(refusal.clone())));
+        let policy = AnyPolicy::Admission(Box::new(refuse));
+        site.bench.engine.canary(policy, WINDOW, site.bench.now).expect("nobody else is on trial");
+        site.traffic.rates = rates;
+        site.serve(12.0);
+        let slot =
+            site.bench.engine.snapshot(site.bench.now).policies[PolicyKind::Admission as usize].clone();
+        let canary = slot.canary.expect("it was on trial");
+        assert_eq!(canary.state, CanaryState::RolledBack, "{canary:#?}");
+        assert!(canary.reason.contains("% of the requests are refused where it was 0%"), "{}", canary.reason);
+        assert_eq!(slot.policy.name, "builtin-accept");
+        let refused = std::mem::take(&mut site.refused);
+        assert!(refused > 20, "{refused}");
+        site.finish();
+        site.check_streams();
+    }
 }
 
 #[test]

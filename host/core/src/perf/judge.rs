@@ -49,7 +49,7 @@ pub(crate) fn judge(before: &[Slice], after: &[Slice], window: Micros) -> Outloo
     let harm = slower_tokens(before, after, fewest)
         .or_else(|| less_throughput(before, after, fewest))
         .or_else(|| comparable.then(|| later_first_tokens(before, after, fewest.max(window / 2))).flatten())
-        .or_else(|| comparable.then(|| more_refusals(before, after)).flatten());
+        .or_else(|| more_refusals(before, after).filter(|_| comparable || lets_in_fewer(before, after)));
     harm.map_or(Outlook::Fine { comparable }, Outlook::Harmful)
 }
 
@@ -195,6 +195,17 @@ fn more_refusals(before: &[Slice], after: &[Slice]) -> Option<String> {
         .then(|| format!("{:.0}% of the requests are refused where it was {:.0}%", is * 100.0, was * 100.0))
 }
 
+/// Whether far fewer come in than before though none asks for more: clients who are refused ask again, so that
+/// more load is no excuse by itself.
+fn lets_in_fewer(before: &[Slice], after: &[Slice]) -> bool {
+    let each =
+        |[requests, prompt, output]: [f64; 3]| [prompt, output].map(|tokens| tokens / requests.max(1e-9));
+    let (was, is) = (each(offered(before)), each(offered(after)));
+    let served = |slices: &[Slice]| offered(slices)[0] * (1.0 - refused(slices));
+    served(after) * THROUGHPUT_FACTOR < served(before)
+        && was.iter().zip(is).all(|(was, is)| is <= was * SAME_LOAD)
+}
+
 /// Sorted samples, one per slice.
 struct Samples(Vec<f64>);
 
@@ -290,6 +301,20 @@ mod tests {
         let mut refusing = after(10_000, 50_000, 1_000);
         refusing.iter_mut().for_each(|s| s.refused = 2);
         assert_eq!(said(&before, &refusing), "40% of the requests are refused where it was 0%");
+    }
+
+    #[test]
+    fn clients_who_ask_again_don_t_hide_that_they_are_refused() {
+        let before = vec![slice(10_000, 50_000, 1_000, 5); 20];
+        let mut after = vec![slice(10_000, 50_000, 1_000, 100); 20];
+        after.iter_mut().for_each(|s| s.refused = 98);
+        assert_eq!(said(&before, &after), "98% of the requests are refused where it was 0%");
+        // As many as before are let in.
+        after.iter_mut().for_each(|s| s.refused = 95);
+        assert_eq!(said(&before, &after), "fine, comparable: false");
+        // Fewer, but each is larger.
+        after.iter_mut().for_each(|s| (s.refused, s.prompt_tokens) = (98, 90_000));
+        assert_eq!(said(&before, &after), "fine, comparable: false");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::ids::Micros;
 
 /// How long a slice lasts.
 pub(crate) const SLICE: Micros = Micros(500_000);
-/// Slices kept: the last minute that had work in it.
+/// Slices kept: the last minute that had work in it, or refusals.
 const KEPT: usize = 120;
 
 /// Half a second, or a step that took longer.
@@ -234,8 +234,9 @@ impl Recorder {
     }
 
     fn close(&mut self, now: Micros) {
-        if std::mem::take(&mut self.steps) == 0 {
-            // Nothing ran: the time goes to the next slice, and the requests of the meantime too.
+        if std::mem::take(&mut self.steps) == 0 && self.open.refused == 0 {
+            // Nothing was asked or all of it waits: the time goes to the next slice, and the requests of the
+            // meantime too. Where all were refused, nothing ever runs.
             self.open.start = now;
             return;
         }

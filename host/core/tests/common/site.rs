@@ -33,8 +33,10 @@ impl Traffic {
 pub struct Site {
     pub bench: Bench,
     pub requests: Vec<(SequenceId, Request)>,
+    /// Requests that were not let in.
+    pub refused: usize,
+    pub traffic: Traffic,
     rng: SplitMix,
-    traffic: Traffic,
     next_arrival: Micros,
     burst: usize,
     spell_ends: Micros,
@@ -64,6 +66,7 @@ impl Site {
         Self {
             bench: Bench::with(config(), policies),
             requests: Vec::new(),
+            refused: 0,
             rng: SplitMix(seed),
             traffic,
             next_arrival: Micros(1_000),
@@ -108,7 +111,7 @@ impl Site {
                 _ => {}
             }
         }
-        assert_eq!(finished, self.requests.len());
+        assert_eq!((finished, self.refused), (self.requests.len(), 0));
         for (id, request) in &self.requests {
             assert_eq!(streams[id], solo(request, VOCAB), "{id:?}");
         }
@@ -118,8 +121,10 @@ impl Site {
         while self.next_arrival <= self.bench.now {
             let at = self.next_arrival;
             let request = self.request();
-            let id = self.bench.engine.submit(request.clone(), self.bench.now).expect("it is taken");
-            self.requests.push((id, request));
+            match self.bench.engine.submit(request.clone(), self.bench.now) {
+                Ok(id) => self.requests.push((id, request)),
+                Err(_) => self.refused += 1,
+            }
             while self.spell_ends <= at {
                 self.burst = 1 - self.burst;
                 let mean = self.traffic.spells_s[self.burst];
