@@ -206,15 +206,20 @@ fn deal_words(lanes: &[&[u32]; LANES], at: usize, out: &mut [u8]) {
     }
 }
 
-/// The scale by which the largest number of a group becomes 127. Numbers that f16 can't scale are cut off.
+/// The scale by which the largest number of a group becomes 127. Numbers that f16 can't scale are cut off; a NaN
+/// or an infinity makes the whole group NaN, so that it shows in every product.
 #[inline(always)]
 fn scale_of(numbers: &[f32; GROUP]) -> f16 {
     // Sixteen chains, so that lanes need no order.
-    let mut lanes = [0.0_f32; LANES];
+    let (mut lanes, mut poison) = ([0.0_f32; LANES], [0.0_f32; LANES]);
     for half in numbers.as_chunks::<LANES>().0 {
-        for (lane, x) in lanes.iter_mut().zip(half) {
-            *lane = if x.abs() > *lane { x.abs() } else { *lane };
+        for (i, x) in half.iter().enumerate() {
+            lanes[i] = if x.abs() > lanes[i] { x.abs() } else { lanes[i] };
+            poison[i] += x * 0.0;
         }
+    }
+    if poison.iter().any(|poison| poison.is_nan()) {
+        return f16::NAN;
     }
     let largest = lanes.into_iter().fold(0.0, f32::max);
     let scale = f16::from_f32((largest / 127.0).min(f16::MAX.to_f32()));

@@ -144,6 +144,26 @@ fn faulty_inputs_show_in_every_output_of_their_row() {
     }
 }
 
+/// Nor is one among the weights.
+#[test]
+fn faulty_weights_show_in_every_row_of_their_output() {
+    for format in FORMATS {
+        for fault in [f32::NAN, f32::NEG_INFINITY] {
+            let mut w: Vec<f32> = random(3).numbers(70 * 40);
+            w[20 * 40 + 37] = fault;
+            let matrix = packed(format, &w, 40);
+            for cpu in cpus() {
+                let inputs = loaded(&cpu, Rows::dense(&[0.5; 2 * 40], 40), 2, format);
+                let mut out = vec![0.0; 2 * 70];
+                cpu.matmul(&inputs, &matrix, None, Then::Store, &mut out);
+                for (i, x) in out.iter().enumerate() {
+                    assert_eq!(x.is_finite(), i % 70 != 20, "{format:?}, {:?}, {i}: {x}", cpu.isa());
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn norms_match_for_rows_and_for_heads() {
     for seed in seeds(8) {
