@@ -178,6 +178,22 @@ fn renamed(from: &str, to: &str) -> Vec<u8> {
     file
 }
 
+/// The file with 8,192 bytes more in the last token before two fillers, a multiple of what tensors are aligned to.
+fn with_a_long_token() -> Vec<u8> {
+    let (mut file, key) = (mixed(), b"tokenizer.ggml.tokens");
+    let number = |file: &[u8], at: usize| u64::from_le_bytes(file[at..at + 8].try_into().unwrap());
+    let key = file.windows(key.len()).position(|part| part == key).expect("it is there") + key.len();
+    // The array's type, its elements' and their number; each text follows its length.
+    let (tokens, mut at) = (number(&file, key + 8), key + 16);
+    for _ in 3..tokens {
+        at += 8 + number(&file, at) as usize;
+    }
+    let longer = number(&file, at) + 8_192;
+    file[at..at + 8].copy_from_slice(&longer.to_le_bytes());
+    file.splice(at + 8..at + 8, std::iter::repeat_n(b'a', 8_192));
+    file
+}
+
 #[test]
 fn parts_are_one_model_and_a_wrong_one_is_named() {
     let directory = tempfile::tempdir().expect("a temporary directory");
@@ -229,6 +245,7 @@ fn what_a_file_claims_is_checked_and_the_key_or_tensor_is_named() {
         ("llama.attention.value_length", with("llama.attention.value_length", 4, &16_u32.to_le_bytes())),
         ("tokenizer.ggml.tokens", with("tokenizer.ggml.tokens", 8, &huge)),
         ("tokenizer.ggml.tokens", with("tokenizer.ggml.tokens", 8, &(1_u64 << 20).to_le_bytes())),
+        ("bytes, more than 4096", with_a_long_token()),
         ("tokenizer.ggml.bos_token_id", with("tokenizer.ggml.bos_token_id", 4, &77_u32.to_le_bytes())),
         ("tokenizer.ggml.scores", renamed("tokenizer.ggml.scores", "tokenizer.ggml.xxxxxx")),
         // A tensor's name is followed by the number of its dimensions, these, its type and its offset.

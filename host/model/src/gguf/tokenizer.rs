@@ -252,6 +252,10 @@ fn sentence_piece(file: &Gguf, vocabulary: &Vocabulary<'_>) -> Result<Json, Mode
     }))
 }
 
+/// Bytes of the longest piece that is cut into two, which takes the square of them: many times what any
+/// vocabulary has.
+const LONGEST_PIECE: usize = 4_096;
+
 /// SentencePiece joins the two neighbours whose union has the best score: as merges, every way to cut a piece
 /// into two, best pieces first.
 fn scored_merges<'a>(file: &'a Gguf, vocabulary: &Vocabulary<'a>) -> Result<Json, ModelError> {
@@ -268,6 +272,12 @@ fn scored_merges<'a>(file: &'a Gguf, vocabulary: &Vocabulary<'a>) -> Result<Json
         .filter(|(_, _, kind)| *kind == Kind::Normal)
         .map(|(id, text, _)| (id, text))
         .collect();
+    if let Some((id, piece)) = pieces.iter().find(|(_, piece)| piece.len() > LONGEST_PIECE) {
+        return Err(file.fault(
+            ModelErrorKind::Tokenizer,
+            format!("tokenizer.ggml.tokens: token {id} has {} bytes, more than {LONGEST_PIECE}", piece.len()),
+        ));
+    }
     pieces.sort_by(|a, b| scores[b.0].total_cmp(&scores[a.0]).then(a.0.cmp(&b.0)));
     let mut merges = Vec::new();
     for (_, piece) in pieces {
