@@ -152,10 +152,9 @@ impl<'a> Replay<'a> {
             self.kept.copy(shares.id, (shares.tokens as usize).min(length), &mut prompt);
         }
         let block_tokens = (*block_tokens).max(1);
-        for (name, end) in blocks.iter().zip((1u64..).map(|nth| nth * u64::from(block_tokens))) {
-            let end = (end as usize).min(length);
+        for (name, from) in blocks.iter().zip((0..length).step_by(block_tokens as usize)) {
+            let end = length.min(from + block_tokens as usize);
             if prompt.len() < end {
-                let from = end.saturating_sub(block_tokens as usize);
                 let mut block = Vec::with_capacity(block_tokens as usize);
                 text(&mut block, *name, block_tokens);
                 prompt.extend(&block[prompt.len() - from..end - from]);
