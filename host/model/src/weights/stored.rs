@@ -73,7 +73,15 @@ impl StoredType {
                 }
                 _ => halves(bytes, out, |bits| f16::from_bits(bits).to_f32()),
             },
-            Self::Bf16 => halves(bytes, out, |bits| bf16::from_bits(bits).to_f32()),
+            Self::Bf16 => match bytemuck::try_cast_slice::<u8, u16>(bytes) {
+                // Whole numbers become lanes; bytes put together don't.
+                Ok(bits) if cfg!(target_endian = "little") => {
+                    for (out, bits) in out.iter_mut().zip(bits) {
+                        *out = f32::from_bits(u32::from(*bits) << 16);
+                    }
+                }
+                _ => halves(bytes, out, |bits| bf16::from_bits(bits).to_f32()),
+            },
             Self::Blocks(kind) => {
                 // candle takes length and alignment of the bytes on trust.
                 assert!(bytes.as_ptr().addr().is_multiple_of(2), "blocks hold 16-bit scales");
