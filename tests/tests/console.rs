@@ -26,10 +26,14 @@ fn components(folder: &Path) {
     }
 }
 
-/// The screen as one line: what is broken into lines there is found whole.
+/// The screen as one line: what is broken into lines there is found whole. Of panes side by side the left ones
+/// come first.
 fn joined(screen: &str) -> String {
-    let words = screen.split(|c: char| c.is_whitespace() || c == '│').filter(|word| !word.is_empty());
-    words.collect::<Vec<_>>().join(" ")
+    let (left, right): (Vec<_>, Vec<_>) =
+        screen.lines().map(|line| line.split_once("││").unwrap_or((line, ""))).unzip();
+    let words =
+        left.iter().chain(&right).flat_map(|part| part.split(|c: char| c.is_whitespace() || c == '│'));
+    words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
 struct Operator {
@@ -141,7 +145,7 @@ fn changes_by_keys(size: (u16, u16)) {
     // A configuration that the schema refuses never leaves; a good one does, and rollback undoes it.
     operator.presses(&["e"]);
     operator.sees("Configuration of continuous");
-    operator.presses(&["Down", "Down", "C-u"]);
+    operator.presses(&["C-u"]);
     operator.types("7");
     operator.presses(&["Enter"]);
     operator.sees("must be at most");
@@ -154,7 +158,7 @@ fn changes_by_keys(size: (u16, u16)) {
     operator.presses(&["r"]);
     operator.sees("as it was configured");
     operator.presses(&["y"]);
-    operator.sees("config prefix_wait_ms 3000 (default)");
+    operator.sees("config watermark 0.01 (default)");
 
     // A canary that fails is out by itself; asked for again, it needs force.
     let canary = format!(":swap scheduler {}/faulty.wasm canary", operator.folder);
