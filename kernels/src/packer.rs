@@ -2,7 +2,7 @@
 //!
 //! Version 2. Sixteen rows at a time are rounded, each front to back into words of its own, and their words
 //! dealt out in turn, so that everything is read and written in order. Putting each row straight into its place,
-//! four bytes in each 256, came to a tenth of that rate. What packing costs, and the limit: kernels/README.md.
+//! four bytes in each 256, took twice as long. What packing costs, and the limit: kernels/README.md.
 
 use half::f16;
 
