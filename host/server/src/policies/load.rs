@@ -1,0 +1,191 @@
+//! Finding, checking, compiling and configuring policies, and joining several into one. All of it blocks.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use infer_core::engine::Policies as Slots;
+use infer_core::policy::{AdmissionPolicy, AnyPolicy, Chain, FaultKind, PolicyFault, PolicyKind};
+use infer_wasm::{LoadError, LoaderConfig, PolicyLoader};
+use serde_json::{Map, Value};
+
+use super::{PolicyError, PolicySource};
+use crate::config::PolicyChoice;
+use crate::faults::{Component, Library, Loaded, Member};
+
+/// Name of the native policy of any slot, besides its own.
+const BUILTIN: &str = "builtin";
+
+/// What is chosen for each slot, in the order of `PolicyKind::ALL`.
+pub type Choices = [PolicyChoice; 3];
+
+/// The policies that a host starts with. Blocks while it compiles.
+pub fn load_initial(
+    loader: &PolicyLoader,
+    choices: &Choices,
+) -> Result<(Slots, Library), (PolicyKind, PolicyError)> {
+    let mut slots = Slots::builtin();
+    let library = Library::default();
+    for kind in PolicyKind::ALL {
+        let (policy, loaded) = load_choice(loader, kind, &choices[kind as usize]).map_err(|e| (kind, e))?;
+        library.remember(kind, loaded);
+        match policy {
+            AnyPolicy::Scheduler(p) => slots.scheduler = p,
+            AnyPolicy::Admission(p) => slots.admission = p,
+            AnyPolicy::PrefixCache(p) => slots.prefix_cache = p,
+        }
+    }
+    Ok((slots, library))
+}
+
+/// A loader with the host's cache of compiled policies.
+pub fn loader() -> Result<PolicyLoader, LoadError> {
+    let cache_dir = cache_base().map(|base| base.join("policies"));
+    PolicyLoader::new(LoaderConfig { cache_dir, ..LoaderConfig::default() })
+}
+
+/// Where this user's caches of this program stand.
+pub fn cache_base() -> Option<PathBuf> {
+    let from = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let base = from("XDG_CACHE_HOME").or_else(|| from("HOME").map(|home| home.join(".cache")))?;
+    base.is_absolute().then(|| base.join("infer"))
+}
+
+pub(super) fn load_choice(
+    loader: &PolicyLoader,
+    kind: PolicyKind,
+    choice: &PolicyChoice,
+) -> Result<(AnyPolicy, Loaded), PolicyError> {
+    let config: Value = serde_json::from_str(&choice.config).unwrap_or_default();
+    let names: Vec<&str> = choice.name.split(',').map(str::trim).collect();
+    if kind != PolicyKind::Admission || names.len() < 2 {
+        return load(loader, kind, source_of(&choice.name)?, config);
+    }
+    // The members' configurations stand under their names.
+    let member = |name: &&str| Ok((source_of(name)?, config.get(*name).cloned().unwrap_or_else(empty)));
+    let members = names.iter().map(member).collect::<Result<_, PolicyError>>()?;
+    load(loader, kind, PolicySource::List(members), Value::Null)
+}
+
+fn source_of(name: &str) -> Result<PolicySource, PolicyError> {
+    if !is_component_path(name) {
+        return Ok(PolicySource::Name(name.to_owned()));
+    }
+    let bytes = std::fs::read(name).map_err(|e| PolicyError::File(name.to_owned(), e))?;
+    Ok(PolicySource::Component(bytes.into()))
+}
+
+/// Whether a flag's value means a file.
+pub fn is_component_path(name: &str) -> bool {
+    Path::new(name).extension().is_some_and(|e| e.eq_ignore_ascii_case("wasm"))
+}
+
+/// The configuration that asks for a policy's defaults.
+pub fn empty() -> Value {
+    Value::Object(Map::new())
+}
+
+/// Checks, compiles and configures. Blocks.
+pub(super) fn load(
+    loader: &PolicyLoader,
+    kind: PolicyKind,
+    source: PolicySource,
+    config: Value,
+) -> Result<(AnyPolicy, Loaded), PolicyError> {
+    let PolicySource::List(all) = source else {
+        let (policy, member) = load_one(loader, kind, source, config)?;
+        return Ok((policy, Loaded { info: Arc::clone(&member.info), members: vec![member] }));
+    };
+    let mut policies = Vec::new();
+    let mut members = Vec::new();
+    for (source, config) in all {
+        let (policy, member) = load_one(loader, kind, source, config)?;
+        policies.push(policy);
+        members.push(member);
+    }
+    let policy = join(policies)?;
+    let info = policy.info();
+    Ok((policy, Loaded { info, members }))
+}
+
+/// Makes a policy that was there before anew, as it was configured.
+pub(super) fn load_again(
+    loader: &PolicyLoader,
+    kind: PolicyKind,
+    earlier: Loaded,
+) -> Result<(AnyPolicy, Loaded), PolicyError> {
+    let source = |member: Member| {
+        let source = match member.component {
+            Component::Given(bytes) => PolicySource::Component(bytes),
+            Component::Native | Component::Bundled(_) => PolicySource::Name(member.info.name.clone()),
+        };
+        (source, member.config)
+    };
+    let mut members: Vec<_> = earlier.members.into_iter().map(source).collect();
+    if let [_] = members[..] {
+        let (source, config) = members.remove(0);
+        return load(loader, kind, source, config);
+    }
+    load(loader, kind, PolicySource::List(members), Value::Null)
+}
+
+fn load_one(
+    loader: &PolicyLoader,
+    kind: PolicyKind,
+    source: PolicySource,
+    config: Value,
+) -> Result<(AnyPolicy, Member), PolicyError> {
+    let component = match source {
+        PolicySource::Component(bytes) => Component::Given(bytes),
+        PolicySource::List(_) => return Err(no_list("a list can't stand in a list")),
+        PolicySource::Name(name) => find(kind, &name)?,
+    };
+    let policy = match component.bytes() {
+        Some(bytes) => loader.load(kind, bytes, &config.to_string())?,
+        None if config.as_object().is_some_and(|fields| !fields.is_empty()) => {
+            return Err(PolicyError::NoConfig);
+        }
+        None => builtin(kind),
+    };
+    let info = policy.info();
+    Ok((policy, Member { info, config, component }))
+}
+
+fn find(kind: PolicyKind, name: &str) -> Result<Component, PolicyError> {
+    if name == BUILTIN || *name == builtin(kind).info().name {
+        return Ok(Component::Native);
+    }
+    if let Some(bundled) = infer_bundle::find(kind.name(), name) {
+        return Ok(Component::Bundled(bundled.component));
+    }
+    let names = infer_bundle::POLICIES.iter().filter(|p| p.kind == kind.name()).map(|p| p.name);
+    let known: Vec<String> = names.chain([BUILTIN]).map(|n| format!("`{n}`")).collect();
+    Err(PolicyError::Unknown { kind, name: name.to_owned(), known: known.join(", ") })
+}
+
+/// The native policy of a slot.
+pub fn builtin(kind: PolicyKind) -> AnyPolicy {
+    let slots = Slots::builtin();
+    match kind {
+        PolicyKind::Scheduler => AnyPolicy::Scheduler(slots.scheduler),
+        PolicyKind::Admission => AnyPolicy::Admission(slots.admission),
+        PolicyKind::PrefixCache => AnyPolicy::PrefixCache(slots.prefix_cache),
+    }
+}
+
+/// One policy of several, which only admission knows; one alone stays what it is.
+pub fn join(mut policies: Vec<AnyPolicy>) -> Result<AnyPolicy, PolicyError> {
+    if policies.len() == 1 {
+        return Ok(policies.remove(0));
+    }
+    let admission = |policy| match policy {
+        AnyPolicy::Admission(policy) => Ok(policy),
+        _ => Err(no_list("this slot takes one policy, only admission takes a list")),
+    };
+    let members =
+        policies.into_iter().map(admission).collect::<Result<Vec<Box<dyn AdmissionPolicy>>, _>>()?;
+    Ok(AnyPolicy::Admission(Box::new(Chain::new(members).map_err(PolicyError::List)?)))
+}
+
+fn no_list(why: &str) -> PolicyError {
+    PolicyError::List(PolicyFault::new(FaultKind::Setup, why))
+}
