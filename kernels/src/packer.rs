@@ -1,8 +1,8 @@
 //! Packing, at load: rows of any source become a [`Matrix`]'s panels.
 //!
 //! Version 2. Sixteen rows at a time are rounded, each front to back into words of its own, and their words
-//! dealt out in turn, so that everything is read and written in order. Putting each row straight into its place,
-//! four bytes in each 256, took twice as long. What packing costs, and the limit: kernels/README.md.
+//! dealt out in turn, so that everything is read and written in order. Version 1 put each row straight into its
+//! place, four bytes in each 256. What packing costs, and the limit: kernels/README.md.
 
 use half::f16;
 
