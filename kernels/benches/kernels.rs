@@ -120,7 +120,9 @@ fn packing(criterion: &mut Criterion) {
         group.throughput(Throughput::Bytes(bytes as u64));
         for (name, format) in [("f32", Format::F32), ("bf16", Format::Bf16), ("int8", Format::Int8)] {
             let row = |i: usize, out: &mut [f32]| {
-                out.iter_mut().zip(&w[i * k..]).for_each(|(out, w)| *out = w.to_f32());
+                out.iter_mut()
+                    .zip(&w[i * k..])
+                    .for_each(|(out, w)| *out = f32::from_bits(u32::from(w.to_bits()) << 16));
             };
             group.bench_function(BenchmarkId::new(name, format!("{n}x{k}")), |b| {
                 b.iter(|| {

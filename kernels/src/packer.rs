@@ -1,8 +1,9 @@
 //! Packing, at load: rows of any source become a [`Matrix`]'s panels.
 //!
-//! Version 2. Sixteen rows at a time are rounded, each front to back into words of its own, and their words
-//! dealt out in turn, so that everything is read and written in order. Version 1 put each row straight into its
-//! place, four bytes in each 256. What packing costs, and the limit: kernels/README.md.
+//! Version 3. Sixteen rows at a time are rounded, each front to back into words of its own, and their words
+//! turned over sixteen by sixteen in registers, so that everything is read and written in order and by whole cache
+//! lines. Version 2 wrote word by word; version 1 put each row straight into its place, four bytes in each 256. What
+//! packing costs, and the limit: kernels/README.md.
 
 use half::f16;
 
@@ -99,8 +100,8 @@ impl Packer {
 /// Sixteen rows in a matrix's format, one after another.
 struct Rounded {
     format: Format,
-    /// From one row's words to the next one's; no power of two, which would put all rows into the same places of
-    /// the first cache level.
+    /// From one row's words to the next one's: sixteen more than it has, since they are read by sixteen; no power of
+    /// two, which would put all rows into the same places of the first cache level.
     stride: usize,
     words: Vec<u32>,
     /// A row's, one for each step (int8).
@@ -160,8 +161,10 @@ fn round<S: Simd>(_: S, format: Format, numbers: &[f32], words: &mut [u32], scal
                 let inverse = if *scale == f16::ZERO { 0.0 } else { 1.0 / scale.to_f32() };
                 // Within 1..=255. Adding 1.5 * 2^23 rounds, ties to even, and leaves the integer in the lowest
                 // bits.
-                let bytes = numbers
-                    .map(|x| ((x * inverse).clamp(-127.0, 127.0) + (12_582_912.0 + 128.0)).to_bits() as u8);
+                let mut bytes = [0_u8; GROUP];
+                for (byte, x) in bytes.iter_mut().zip(numbers) {
+                    *byte = ((x * inverse).clamp(-127.0, 127.0) + (12_582_912.0 + 128.0)).to_bits() as u8;
+                }
                 for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<4>().0) {
                     *word = u32::from_ne_bytes(*bytes);
                 }
@@ -178,31 +181,39 @@ fn pair(even: u16, odd: u16) -> u32 {
 }
 
 #[inline(always)]
-fn deal<S: Simd>(_: S, rows: &Rounded, place: Place<'_>) {
+fn deal<S: Simd>(simd: S, rows: &Rounded, place: Place<'_>) {
     let Place { out, width, first } = place;
-    let lanes: [&[u32]; LANES] = std::array::from_fn(|lane| &rows.words[lane * rows.stride..][..rows.stride]);
-    let words = out.chunks_exact_mut(width * rows.format.step_bytes());
-    match rows.format {
-        Format::F32 | Format::Bf16 => {
-            words.enumerate().for_each(|(step, out)| deal_words(&lanes, step, &mut out[4 * first..]));
-        }
-        Format::Int8 => words.enumerate().for_each(|(step, out)| {
-            let (scales, words) = out.split_at_mut(2 * width);
-            for (to, from) in scales.as_chunks_mut::<2>().0[first..].iter_mut().zip(&rows.scales) {
+    // A step's scales, where it has any, then its words; each row's side by side.
+    let (scales, of_step) = match rows.format {
+        Format::F32 | Format::Bf16 => (0, 1),
+        Format::Int8 => (2 * width, GROUP_WORDS),
+    };
+    let steps = out.len() / (width * rows.format.step_bytes());
+    if scales > 0 {
+        for (step, out) in out.chunks_exact_mut(width * rows.format.step_bytes()).enumerate() {
+            for (to, from) in out[..scales].as_chunks_mut::<2>().0[first..].iter_mut().zip(&rows.scales) {
                 *to = from[step].to_ne_bytes();
             }
-            for (i, out) in words.chunks_exact_mut(4 * width).enumerate() {
-                deal_words(&lanes, step * GROUP_WORDS + i, &mut out[4 * first..]);
-            }
-        }),
+        }
     }
-}
-
-/// Each row's word `at`, side by side.
-#[inline(always)]
-fn deal_words(lanes: &[&[u32]; LANES], at: usize, out: &mut [u8]) {
-    for (to, from) in out.as_chunks_mut::<4>().0.iter_mut().zip(lanes) {
-        *to = from[at].to_ne_bytes();
+    let (mut to, mut of_step_left) = (scales + 4 * first, of_step);
+    for at in (0..steps * of_step).step_by(LANES) {
+        let mut tile = [simd.splat_word(0); LANES];
+        for (lane, tile) in tile.iter_mut().enumerate() {
+            let from = &rows.words[lane * rows.stride + at..][..LANES];
+            // SAFETY: sixteen words.
+            *tile = unsafe { simd.load_words(from.as_ptr()) };
+        }
+        for word in simd.turn(tile).into_iter().take(steps * of_step - at) {
+            let bytes = &mut out[to..][..4 * LANES];
+            // SAFETY: sixteen words' bytes.
+            unsafe { simd.store_words(bytes.as_mut_ptr().cast(), word) };
+            to += 4 * width;
+            of_step_left -= 1;
+            if of_step_left == 0 {
+                (to, of_step_left) = (to + scales, of_step);
+            }
+        }
     }
 }
 
@@ -218,10 +229,17 @@ fn scale_of(numbers: &[f32; GROUP]) -> f16 {
             poison[i] += x * 0.0;
         }
     }
-    if poison.iter().any(|poison| poison.is_nan()) {
+    // Halves against halves, likewise.
+    for width in [8, 4, 2, 1] {
+        for i in 0..width {
+            lanes[i] = if lanes[i + width] > lanes[i] { lanes[i + width] } else { lanes[i] };
+            poison[i] += poison[i + width];
+        }
+    }
+    if poison[0].is_nan() {
         return f16::NAN;
     }
-    let largest = lanes.into_iter().fold(0.0, f32::max);
+    let largest = lanes[0];
     let scale = f16::from_f32((largest / 127.0).min(f16::MAX.to_f32()));
     // Rounding among the smallest halves can fall far below; the next one above covers the number.
     if largest > 127.5 * scale.to_f32() && scale < f16::MAX {

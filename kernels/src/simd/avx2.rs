@@ -128,6 +128,15 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn store_words(self, to: *mut u32, w: Words) {
+        // SAFETY: `self` proves AVX2; the caller promises the memory.
+        unsafe {
+            _mm256_storeu_si256(to.cast(), w.0);
+            _mm256_storeu_si256(to.add(8).cast(), w.1);
+        }
+    }
+
+    #[inline(always)]
     unsafe fn load_f16(self, from: *const u16) -> Pair {
         // SAFETY: `self` proves F16C; the caller promises the memory.
         unsafe {
@@ -142,6 +151,21 @@ impl Simd for Avx2 {
     fn splat_word(self, x: u32) -> Words {
         // SAFETY: `self` proves AVX2.
         unsafe { Words(_mm256_set1_epi32(x.cast_signed()), _mm256_set1_epi32(x.cast_signed())) }
+    }
+
+    #[inline(always)]
+    fn zip(self, a: Words, b: Words) -> (Words, Words) {
+        let half = |a, b| {
+            // SAFETY: `self` proves AVX2.
+            unsafe {
+                let (low, high) = (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+                Words(
+                    _mm256_permute2x128_si256::<0x20>(low, high),
+                    _mm256_permute2x128_si256::<0x31>(low, high),
+                )
+            }
+        };
+        (half(a.0, b.0), half(a.1, b.1))
     }
 
     #[inline(always)]

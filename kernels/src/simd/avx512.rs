@@ -103,6 +103,12 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
     }
 
     #[inline(always)]
+    unsafe fn store_words(self, to: *mut u32, w: __m512i) {
+        // SAFETY: `self` proves AVX-512F; the caller promises the memory.
+        unsafe { _mm512_storeu_si512(to.cast(), w) }
+    }
+
+    #[inline(always)]
     unsafe fn load_f16(self, from: *const u16) -> __m512 {
         // SAFETY: `self` proves AVX-512F; the caller promises the memory.
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
@@ -112,6 +118,17 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
     fn splat_word(self, x: u32) -> __m512i {
         // SAFETY: `self` proves AVX-512F.
         unsafe { _mm512_set1_epi32(x.cast_signed()) }
+    }
+
+    #[inline(always)]
+    fn zip(self, a: __m512i, b: __m512i) -> (__m512i, __m512i) {
+        // SAFETY: `self` proves AVX-512F.
+        unsafe {
+            // Sixteen and more are words of `b`.
+            let low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+            let high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+            (_mm512_permutex2var_epi32(a, low, b), _mm512_permutex2var_epi32(a, high, b))
+        }
     }
 
     #[inline(always)]

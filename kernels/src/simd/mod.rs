@@ -52,9 +52,14 @@ pub trait Simd: Copy {
     /// Sixteen words are readable at `from`, which needs no alignment.
     unsafe fn load_words(self, from: *const u32) -> Self::W;
     /// # Safety
+    /// Sixteen words are writable at `to`, which needs no alignment.
+    unsafe fn store_words(self, to: *mut u32, w: Self::W);
+    /// # Safety
     /// Sixteen IEEE half floats are readable at `from`.
     unsafe fn load_f16(self, from: *const u16) -> Self::V;
     fn splat_word(self, x: u32) -> Self::W;
+    /// The words of both in turn, `a`'s first: those of the lower halves, and those of the upper ones.
+    fn zip(self, a: Self::W, b: Self::W) -> (Self::W, Self::W);
     /// The odd inputs of bf16 pairs, widened.
     fn high(self, w: Self::W) -> Self::V;
     /// The even ones.
@@ -107,6 +112,20 @@ pub trait Simd: Copy {
     fn select_lt(self, a: Self::V, b: Self::V, yes: Self::V, no: Self::V) -> Self::V;
     /// Two to the integer that was rounded into the low bits of `t` by adding 1.5 * 2^23.
     fn exp2_rounded(self, t: Self::V) -> Self::V;
+
+    /// Sixteen vectors turned over: lane `i` of vector `j` becomes lane `j` of vector `i`.
+    #[inline(always)]
+    fn turn(self, mut vectors: [Self::W; LANES]) -> [Self::W; LANES] {
+        // Each round moves the highest bit of a word's vector to the lowest bit of its lane, and the highest one
+        // of its lane to the lowest of its vector.
+        for _ in 0..LANES.ilog2() {
+            let from = vectors;
+            for i in 0..LANES / 2 {
+                (vectors[2 * i], vectors[2 * i + 1]) = self.zip(from[i], from[i + LANES / 2]);
+            }
+        }
+        vectors
+    }
 
     /// All lanes, halves added to halves: 16 -> 8 -> 4 -> 2 -> 1.
     #[inline(always)]

@@ -105,6 +105,12 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    unsafe fn store_words(self, to: *mut u32, w: [u32; LANES]) {
+        // SAFETY: the caller's promise.
+        unsafe { to.cast::<[u32; LANES]>().write_unaligned(w) }
+    }
+
+    #[inline(always)]
     unsafe fn load_f16(self, from: *const u16) -> V {
         // SAFETY: the caller's promise.
         let narrow = unsafe { from.cast::<[u16; LANES]>().read_unaligned() };
@@ -114,6 +120,13 @@ impl Simd for Portable {
     #[inline(always)]
     fn splat_word(self, x: u32) -> [u32; LANES] {
         [x; LANES]
+    }
+
+    #[inline(always)]
+    fn zip(self, a: [u32; LANES], b: [u32; LANES]) -> ([u32; LANES], [u32; LANES]) {
+        let half =
+            |start| std::array::from_fn(|i| if i % 2 == 0 { a[start + i / 2] } else { b[start + i / 2] });
+        (half(0), half(LANES / 2))
     }
 
     #[inline(always)]
