@@ -32,7 +32,7 @@ pub enum BlockColumn {
     AgeSeconds,
 }
 
-/// The pool in order of block ids; columns of equal length.
+/// Blocks in order of their ids; columns of equal length.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BlockCells {
     /// What each is.

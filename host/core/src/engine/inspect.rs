@@ -1,14 +1,16 @@
 //! What operators look at closely. Nothing here changes anything.
 
+use std::ops::Range;
+
 use super::Engine;
 use crate::ids::{BlockId, Micros, SequenceId};
 use crate::inspect::{BlockCells, BlockColumn, BlockDetail, CacheTree, MAX_HOLDERS, SequenceDetail};
 use crate::snapshot::RequestSnapshot;
 
 impl Engine {
-    /// Every block's state and one number.
-    pub fn block_cells(&self, column: BlockColumn, now: Micros) -> BlockCells {
-        self.kv.cells(column, now)
+    /// The state of each of these blocks and one number; of a range, what the pool has of it.
+    pub fn block_cells(&self, places: Range<usize>, column: BlockColumn, now: Micros) -> BlockCells {
+        self.kv.cells(places, column, now)
     }
 
     /// One block; `None` where the pool has no such block.

@@ -1,5 +1,7 @@
 //! The pool as operators look at it.
 
+use std::ops::Range;
+
 use super::{Block, Kv};
 use crate::ids::{BlockId, Micros};
 use crate::inspect::{BlockCells, BlockColumn, BlockDetail, BlockState, CacheTree, PREFIX_BLOCKS, TreeBlock};
@@ -22,8 +24,8 @@ impl Block {
 }
 
 impl Kv {
-    /// Every block's state and one number.
-    pub fn cells(&self, column: BlockColumn, now: Micros) -> BlockCells {
+    /// The state of each of these blocks and one number; of a range, what the pool has of it.
+    pub fn cells(&self, places: Range<usize>, column: BlockColumn, now: Micros) -> BlockCells {
         let value = |block: &Block| match column {
             BlockColumn::None => 0,
             BlockColumn::References => block.refs,
@@ -33,7 +35,10 @@ impl Kv {
                 u32::try_from(now.since(block.last_used).0 / 1_000_000).unwrap_or(u32::MAX)
             }
         };
-        let (states, values) = self.blocks.iter().map(|(_, block)| (block.state(), value(block))).unzip();
+        let all = &self.blocks.blocks;
+        let end = places.end.min(all.len());
+        let blocks = &all[places.start.min(end)..end];
+        let (states, values) = blocks.iter().map(|block| (block.state(), value(block))).unzip();
         BlockCells { states, values }
     }
 

@@ -39,21 +39,18 @@ pub async fn map(app: &App, query: &Query) -> Result<Answer, ApiError> {
     let last = served.total_blocks as usize - 1;
     let from = number(query, "from", 0, 0..=last)?;
     let count = number(query, "count", served.total_blocks as usize, 1..=u32::MAX as usize)?;
-    let mut all = served.engine.inspect(move |engine, now| engine.block_cells(column, now)).await?;
-    all.states.drain(..from);
-    all.values.drain(..from);
-    all.states.truncate(count);
-    all.values.truncate(count);
-    let map = fold(&all, column, cells);
+    let places = from..from.saturating_add(count);
+    let blocks = served.engine.inspect(move |engine, now| engine.block_cells(places, column, now)).await?;
+    let map = fold(&blocks, column, cells);
     Ok(json(StatusCode::OK, &BlockMap { block_size: served.block_size, from: from as u32, by, ..map }))
 }
 
-fn fold(all: &BlockCells, column: BlockColumn, cells: usize) -> BlockMap {
-    let total = all.states.len();
+fn fold(blocks: &BlockCells, column: BlockColumn, cells: usize) -> BlockMap {
+    let total = blocks.states.len();
     let per_cell = total.div_ceil(cells).max(1);
     let mut map = BlockMap { total: total as u32, per_cell: per_cell as u32, ..BlockMap::default() };
     map.states.reserve(total.div_ceil(per_cell));
-    for (states, values) in all.states.chunks(per_cell).zip(all.values.chunks(per_cell)) {
+    for (states, values) in blocks.states.chunks(per_cell).zip(blocks.values.chunks(per_cell)) {
         let counts = count(states);
         map.states.push(majority(&counts));
         if column != BlockColumn::None {
