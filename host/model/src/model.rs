@@ -1,6 +1,7 @@
 //! A loaded checkpoint, and executors made from it. Weights are shared; an executor owns its KV cache,
 //! buffers and threads.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use half::bf16;
@@ -55,21 +56,32 @@ impl Model {
     /// # Errors
     /// Names the file, key or tensor at fault.
     pub fn load(source: &Source<'_>, dtype: Option<DType>) -> Result<Self, ModelError> {
-        Self::load_with(source, &LoadOptions { dtype, ..LoadOptions::default() }, &mut |_| {})
+        Self::load_with(source, &LoadOptions { dtype, ..LoadOptions::default() }, &mut |_| {
+            ControlFlow::Continue(())
+        })
     }
 
-    /// Loads a checkpoint, saying how far it is after each matrix.
+    /// Loads a checkpoint, saying how far it is after each matrix; whoever is told may give up.
     ///
     /// # Errors
-    /// As [`Model::load`].
+    /// As [`Model::load`]; where loading was given up.
     pub fn load_with(
         source: &Source<'_>,
         options: &LoadOptions,
-        progress: &mut dyn FnMut(LoadProgress),
+        progress: &mut dyn FnMut(LoadProgress) -> ControlFlow<()>,
     ) -> Result<Self, ModelError> {
         let config = ModelConfig::load(source)?;
         let Loaded { weights, dtype, weight_type } = Weights::load(source, &config, options, progress)?;
         Ok(Self { config, dtype, weight_type, weights: Arc::new(weights) })
+    }
+
+    /// Copies a checkpoint's matrices to new memory as they are stored, drops the copies, and returns how many bytes
+    /// they have: what the time of a load can be held against.
+    ///
+    /// # Errors
+    /// As [`Model::load`].
+    pub fn copy_weights(source: &Source<'_>) -> Result<u64, ModelError> {
+        crate::weights::copy(source, &ModelConfig::load(source)?)
     }
 
     /// Bytes that one token's keys and values take, all layers together.

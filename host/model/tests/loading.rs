@@ -3,9 +3,11 @@
 
 mod common;
 
+use std::ops::ControlFlow;
+
 use common::golden;
 use infer_model::config::RopeScaling;
-use infer_model::{DType, Model, ModelConfig, ModelErrorKind, Source};
+use infer_model::{DType, LoadOptions, Model, ModelConfig, ModelErrorKind, Source};
 use serde_json::{Value, json};
 
 fn llama_config() -> Value {
@@ -270,6 +272,25 @@ fn broken_weights_are_refused_with_the_tensor_or_file_at_fault() {
             assert!(error.message.contains(named), "{named}: {error}");
         }
     }
+}
+
+#[test]
+fn who_watches_a_load_sees_every_matrix_and_may_end_it() {
+    let source = Source::Directory(golden("llama-f32"));
+    let mut seen = Vec::new();
+    let model = Model::load_with(&source, &LoadOptions::default(), &mut |progress| {
+        seen.push(progress.done_bytes);
+        ControlFlow::Continue(())
+    });
+    assert!(model.is_ok() && seen.is_sorted_by(|a, b| a < b), "{seen:?}");
+    assert_eq!(seen.last(), Some(&Model::copy_weights(&source).expect("sound")));
+
+    let mut calls = 0;
+    let given_up = Model::load_with(&source, &LoadOptions::default(), &mut |_| {
+        calls += 1;
+        if calls == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    assert_eq!((given_up.err().map(|error| error.kind), calls), (Some(ModelErrorKind::Weights), 3));
 }
 
 #[test]

@@ -4,6 +4,8 @@ mod common;
 #[path = "common/gguf.rs"]
 mod convert;
 
+use std::ops::ControlFlow;
+
 use candle_core::quantized::GgmlDType;
 use candle_core::{Device, Tensor};
 use common::{Chunk, Driver, golden};
@@ -19,7 +21,7 @@ const MEAN_BOUND: f64 = 4e-2;
 
 fn load(source: &Source<'_>, dtype: Option<DType>, quantize: Quantize) -> Model {
     let options = LoadOptions { dtype, quantize };
-    Model::load_with(source, &options, &mut |_| {}).expect("it loads")
+    Model::load_with(source, &options, &mut |_| ControlFlow::Continue(())).expect("it loads")
 }
 
 fn distance(got: &[f32], want: &[f32]) -> f64 {

@@ -1,7 +1,12 @@
 //! From configuration to a model that can run: checkpoint, tokenizer, sizes, executor. Blocks.
 
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use infer_core::{EngineConfig, Executor, Limits, Micros};
-use infer_model::{ChatTemplate, ExecutorOptions, KvCacheKind, LoadOptions, Model, ModelError, Tokenizer};
+use infer_model::{
+    ChatTemplate, ExecutorOptions, KvCacheKind, LoadOptions, Model, ModelError, Source, Tokenizer,
+};
 use infer_wasm::LoadError;
 
 use crate::checkpoint::{self, Hub};
@@ -79,17 +84,7 @@ impl Loaded {
     pub fn load(config: &Config) -> Result<Self, StartError> {
         let gpu = device::choose(config)?;
         let checkpoint = checkpoint::find(&config.model, &Hub::from_env()).map_err(ConfigError)?;
-        let tokenizer = Tokenizer::load(&checkpoint.source)?;
-        let options = LoadOptions { dtype: config.dtype, quantize: config.quantize };
-        let mut meter = Meter::new("loading weights");
-        let mut begun = false;
-        let model = Model::load_with(&checkpoint.source, &options, &mut |progress| {
-            if !std::mem::replace(&mut begun, true) {
-                meter.start(progress.total_bytes);
-            }
-            meter.set(progress.done_bytes);
-        })?;
-        drop(meter);
+        let (tokenizer, model) = tokenizer_and_model(config, &checkpoint.source)?;
         // Everything else works without it.
         let chat = ChatTemplate::load(&checkpoint.source).unwrap_or_else(|error| {
             tracing::warn!("no chat completions: {error}");
@@ -152,6 +147,30 @@ impl Loaded {
             ..EngineConfig::default()
         }
     }
+}
+
+/// A large vocabulary takes as long as a gigabyte of weights, on one core; so both are loaded at once.
+fn tokenizer_and_model(config: &Config, source: &Source<'_>) -> Result<(Tokenizer, Model), ModelError> {
+    let options = LoadOptions { dtype: config.dtype, quantize: config.quantize };
+    let given_up = AtomicBool::new(false);
+    let (tokenizer, model) = std::thread::scope(|scope| {
+        let tokenizer =
+            scope.spawn(|| Tokenizer::load(source).inspect_err(|_| given_up.store(true, Ordering::Relaxed)));
+        let mut meter = Meter::new("loading weights");
+        let mut begun = false;
+        let model = Model::load_with(source, &options, &mut |progress| {
+            if !std::mem::replace(&mut begun, true) {
+                meter.start(progress.total_bytes);
+            }
+            meter.set(progress.done_bytes);
+            match given_up.load(Ordering::Relaxed) {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        });
+        (tokenizer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), model)
+    });
+    Ok((tokenizer?, model?))
 }
 
 fn entries(config: &Config) -> u32 {

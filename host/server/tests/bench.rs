@@ -125,3 +125,15 @@ async fn a_server_that_is_not_there_is_an_error_and_not_a_report() {
     let error = bench::run(plan(target, Dialect::Named, None, vec![short(1, 256)]), None).await.unwrap_err();
     assert!(error.to_string().starts_with("--url: "), "{error}");
 }
+
+#[test]
+fn a_load_is_measured_beside_a_copy_of_the_same_bytes() {
+    let report = loading::run(&config(), 2, |_| {}).unwrap();
+    assert_eq!((report.rounds.len(), report.weights.as_str()), (2, "bf16"));
+    assert!(report.bytes > 0 && report.rounds.iter().all(|round| round.copy_seconds > 0.0), "{report:?}");
+    assert_eq!(report.text().lines().filter(|line| line.contains("GB/s")).count(), 3, "{}", report.text());
+
+    let missing = Config { model: "/nowhere".to_owned(), ..config() };
+    let error = loading::run(&missing, 1, |_| {}).unwrap_err().to_string();
+    assert!(error.contains("/nowhere"), "{error}");
+}

@@ -2,15 +2,19 @@
 //! its pages are given back before the next: a model is never in memory twice. Memory maps are dropped when
 //! loading ends: a file that changes later can't hurt a running model.
 
+mod copy;
 mod files;
 mod order;
 mod stored;
 
+use std::fmt::Display;
 use std::num::NonZero;
+use std::ops::ControlFlow;
 use std::sync::OnceLock;
 
 use infer_kernels::{Format, Matrix, Packer};
 
+pub(crate) use self::copy::copy;
 use self::files::Files;
 use self::order::{ReadAhead, Stack, Stacks};
 pub(crate) use self::stored::{RowOrder, Stored, StoredType};
@@ -61,7 +65,7 @@ impl Weights {
         source: &Source<'_>,
         config: &ModelConfig,
         options: &LoadOptions,
-        progress: &mut dyn FnMut(LoadProgress),
+        progress: &mut dyn FnMut(LoadProgress) -> ControlFlow<()>,
     ) -> Result<Loaded, ModelError> {
         let files = Files::open(source, config.head_dim)?;
         let stored = files.stored_type("layers.0.mlp.down_proj.weight");
@@ -120,7 +124,7 @@ struct Loader<'a> {
     format: Format,
     packer: Packer,
     ahead: ReadAhead,
-    progress: &'a mut dyn FnMut(LoadProgress),
+    progress: &'a mut dyn FnMut(LoadProgress) -> ControlFlow<()>,
     done: LoadProgress,
 }
 
@@ -206,12 +210,12 @@ impl Loader<'_> {
             self.files.release(tensor);
             self.done.done_bytes += tensor.bytes.len() as u64;
         }
-        (self.progress)(self.done);
+        if (self.progress)(self.done).is_break() {
+            return Err(ModelError::weights("loading was given up"));
+        }
         match unreadable.into_inner() {
             Some(error) => Err(error),
-            None => {
-                packed.map_err(|error| ModelError::unsupported(format!("the weights don't fit: {error}")))
-            }
+            None => packed.map_err(|error| does_not_fit(&error)),
         }
     }
 
@@ -227,4 +231,8 @@ impl Loader<'_> {
         }
         Ok(weight)
     }
+}
+
+fn does_not_fit(error: &dyn Display) -> ModelError {
+    ModelError::unsupported(format!("the weights don't fit: {error}"))
 }

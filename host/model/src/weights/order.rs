@@ -68,6 +68,11 @@ impl ReadAhead {
         Self { matrices: matrices.collect(), asked: 0 }
     }
 
+    /// Names and shapes in that order.
+    pub(super) fn matrices(&self) -> Vec<(String, [usize; 2])> {
+        self.matrices.iter().map(|(name, shape, _)| (name.clone(), *shape)).collect()
+    }
+
     /// Asks for all that is near, where so many bytes were read.
     pub(super) fn ask(&mut self, files: &Files<'_>, done: u64) {
         while let Some((name, shape, before)) = self.matrices.get(self.asked)

@@ -13,6 +13,7 @@ mod engine_text;
 mod history;
 mod html;
 mod load;
+pub mod loading;
 mod machine;
 mod neighbours;
 mod report;

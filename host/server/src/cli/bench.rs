@@ -9,7 +9,7 @@ use super::gpu;
 use super::serve::raise_open_files;
 use super::{Failure, bench_engine};
 use crate::bench::robust::{self, HostOptions};
-use crate::bench::{self, Api, Arrival, Dialect, Lengths, Plan, Report, Target, Targets, Workload};
+use crate::bench::{self, Api, Arrival, Dialect, Lengths, Plan, Report, Target, Targets, Workload, loading};
 use crate::config::Config;
 use crate::generate::Sequential;
 use crate::serve::{RunningServer, Server};
@@ -51,8 +51,23 @@ pub enum BenchCommand {
     /// Measures steps of models with arbitrary weights, and the machine's limits beside them
     #[command(after_help = bench_engine::AFTER_HELP)]
     Engine(bench_engine::EngineArgs),
+    /// Measures how long a checkpoint takes to load, beside a plain copy of its weights
+    Load(LoadArgs),
     /// Draws reports of earlier runs (--format json) side by side on one page
     Report(ReportArgs),
+}
+
+/// Arguments of `infer bench load`.
+#[derive(Args)]
+pub struct LoadArgs {
+    /// Rounds: a copy and a load in turn
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    rounds: u32,
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    flags: super::flags::Flags<false>,
 }
 
 /// Arguments of `infer bench streams`.
@@ -210,6 +225,7 @@ pub fn run(command: BenchCommand) -> Result<(), Failure> {
     let args = match command {
         BenchCommand::Serve(args) => args,
         BenchCommand::Engine(args) => return bench_engine::run(&args),
+        BenchCommand::Load(args) => return load(&args),
         BenchCommand::Report(args) => return page(&args),
         BenchCommand::Kernels(args) => return gpu::kernels(args),
         other => return robust(other),
@@ -274,6 +290,7 @@ fn robust(command: BenchCommand) -> Result<(), Failure> {
             }
             BenchCommand::Host(options) => robust::run_host(options).await.map_err(Failure::failed),
             BenchCommand::Serve(_)
+            | BenchCommand::Load(_)
             | BenchCommand::Report(_)
             | BenchCommand::Kernels(_)
             | BenchCommand::Engine(_) => {
@@ -281,6 +298,12 @@ fn robust(command: BenchCommand) -> Result<(), Failure> {
             }
         }
     })
+}
+
+fn load(args: &LoadArgs) -> Result<(), Failure> {
+    let config = args.flags.config()?;
+    let report = loading::run(&config, args.rounds, |what| eprintln!("{what}")).map_err(Failure::failed)?;
+    show(args.json, &report, &report.text())
 }
 
 fn show(json: bool, report: &impl serde::Serialize, text: &str) -> Result<(), Failure> {

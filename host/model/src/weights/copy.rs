@@ -1,0 +1,38 @@
+//! The limit of loading, to measure it by: the same bytes in the same order, read the same way, but copied as they
+//! are into memory of the same kind.
+
+use std::num::NonZero;
+
+use infer_kernels::{Arena, OutOfMemory};
+
+use super::does_not_fit;
+use super::files::Files;
+use super::order::ReadAhead;
+use crate::config::ModelConfig;
+use crate::error::ModelError;
+use crate::source::Source;
+
+/// Copies all matrices, with all cores, and drops the copies. Returns how many bytes they have.
+pub(crate) fn copy(source: &Source<'_>, config: &ModelConfig) -> Result<u64, ModelError> {
+    let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let files = Files::open(source, config.head_dim)?;
+    let mut ahead = ReadAhead::new(&files, config);
+    let (mut arena, mut copies, mut done) = (Arena::default(), Vec::new(), 0);
+    for (name, shape) in ahead.matrices() {
+        let tensor = files.tensor(&name, &shape)?;
+        ahead.ask(&files, done);
+        files.prefetch(&tensor);
+        let mut copy =
+            arena.numbers::<u8>(tensor.bytes.len()).map_err(|error: OutOfMemory| does_not_fit(&error))?;
+        let part = tensor.bytes.len().div_ceil(threads).max(1);
+        std::thread::scope(|scope| {
+            for (to, from) in copy.chunks_mut(part).zip(tensor.bytes.chunks(part)) {
+                scope.spawn(|| to.copy_from_slice(from));
+            }
+        });
+        files.release(&tensor);
+        done += tensor.bytes.len() as u64;
+        copies.push(copy);
+    }
+    Ok(done)
+}
