@@ -5,7 +5,7 @@ mod common;
 
 use common::{Host, config};
 use infer_server::bench::{
-    self, Api, Arrival, BenchError, Dialect, Plan, Report, Shape, Target, Targets, Workload,
+    self, Api, Arrival, BenchError, Dialect, Plan, Report, Shape, Target, Targets, Workload, loading,
 };
 use infer_server::config::Config;
 use infer_server::generate::Sequential;

