@@ -148,6 +148,23 @@ fn why_something_failed_is_shown_to_its_last_word() {
 }
 
 #[test]
+fn the_way_back_is_in_sight_after_a_fault_and_a_reason_beside_a_flood() {
+    let (mut app, now) = watched();
+    let mut state = sample::state(241);
+    state.counters.refused.insert("queue_full".into(), 54_067);
+    state.policies[0].last_fault = state.policies[2].last_fault.clone();
+    app.on_message(Message::Feed(Report::Event(AdminEvent::Snapshot(Box::new(state)))), now);
+    let overview = screen(&app, now, (80, 24));
+    assert!(overview.contains("refused 54,068  queue_full"), "{overview}");
+    app.on_key(Key::Char('4'), now);
+    let policies = screen(&app, now, (80, 24));
+    assert!(
+        policies.contains("fault ") && policies.contains("before    static-batch; r rolls"),
+        "{policies}"
+    );
+}
+
+#[test]
 fn the_oldest_line_of_a_log_can_be_read_where_lines_take_several_rows() {
     let (mut app, now) = watched();
     app.on_key(Key::Char('6'), now);

@@ -149,17 +149,20 @@ fn draw_queue(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
     }
 }
 
-/// How many were refused, and why.
+/// How many were refused, and why; a reason without its own number where there is no room for it.
 fn refusals(look: Look<'_>, state: &State, width: usize) -> Line<'static> {
     let refused = &state.counters.refused;
     let total: u64 = refused.values().sum();
-    let mut pieces = vec![pair(look, "refused", count(total))];
+    let mut line = Line::from(pair(look, "refused", count(total)));
     let mut reasons: Vec<(&String, &u64)> = refused.iter().filter(|(_, count)| **count > 0).collect();
     reasons.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
     for (reason, refusals) in reasons {
-        pieces.push(vec![Span::styled(format!("{reason} {} ", count(*refusals)), look.theme.warning)]);
+        let room = width.saturating_sub(line.width());
+        let texts = [format!("{reason} {}", count(*refusals)), reason.clone()];
+        let Some(text) = texts.into_iter().find(|text| text.len() <= room) else { break };
+        line.push_span(Span::styled(format!("{text} "), look.theme.warning));
     }
-    fitting(width, pieces)
+    line
 }
 
 struct Latency {

@@ -201,7 +201,13 @@ fn facts(look: Look<'_>, state: &State, slot: &PolicySlot) -> Vec<Fact> {
     let plain = Style::new();
     let ago = |at_ms: u64| age(state.uptime_ms.saturating_sub(at_ms));
     let mut facts: Vec<Fact> = vec![("policy", format!("{} {}", slot.name, slot.version), plain)];
+    let before = match &slot.previous {
+        Some(previous) => ("before", format!("{previous}; r rolls back to it"), plain),
+        None => ("before", "nothing to roll back to".to_owned(), look.theme.label),
+    };
     if let Some(fault) = &slot.last_fault {
+        // What went wrong may be long, and the way back is what is wanted then.
+        facts.push(before.clone());
         let end = if fault.removed { ", taken out" } else { "" };
         let shadow = if fault.shadow { " in shadow" } else { "" };
         let text = format!(
@@ -225,10 +231,9 @@ fn facts(look: Look<'_>, state: &State, slot: &PolicySlot) -> Vec<Fact> {
     ];
     let (under_way, over): (Vec<_>, Vec<_>) = trials.into_iter().partition(|(watched, _)| *watched);
     facts.extend(under_way.into_iter().flat_map(|(_, facts)| facts));
-    facts.push(match &slot.previous {
-        Some(previous) => ("before", format!("{previous}; r rolls back to it"), plain),
-        None => ("before", "nothing to roll back to".to_owned(), look.theme.label),
-    });
+    if slot.last_fault.is_none() {
+        facts.push(before);
+    }
     facts.push(("does", slot.description.clone(), plain));
     facts.push(("now", at_work(state, &slot.kind), plain));
     let faults = if slot.faults > 0 { look.theme.warning } else { plain };
