@@ -3,6 +3,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use half::bf16;
 use infer_kernels::{Cpu, Element, PagedLayout};
@@ -75,12 +76,12 @@ impl Model {
         Ok(Self { config, dtype, weight_type, weights: Arc::new(weights) })
     }
 
-    /// Copies a checkpoint's matrices to new memory as they are stored, drops the copies, and returns how many bytes
-    /// they have: what the time of a load can be held against.
+    /// Copies a checkpoint's matrices to new memory as they are stored, and forgets the copies: how many bytes, and
+    /// how long it took, which the time of a load can be held against.
     ///
     /// # Errors
     /// As [`Model::load`].
-    pub fn copy_weights(source: &Source<'_>) -> Result<u64, ModelError> {
+    pub fn copy_weights(source: &Source<'_>) -> Result<(u64, Duration), ModelError> {
         crate::weights::copy(source, &ModelConfig::load(source)?)
     }
 

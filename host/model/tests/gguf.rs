@@ -194,6 +194,16 @@ fn with_a_long_token() -> Vec<u8> {
     file
 }
 
+/// The file with the width of the feed-forward layers as an array of halves, 32 bytes longer.
+fn with_half_a_width() -> Vec<u8> {
+    let (mut file, key) = (mixed(), b"llama.feed_forward_length");
+    let at = file.windows(key.len()).position(|part| part == key).expect("it is there") + key.len();
+    let (array, f32s, count) = (9_u32.to_le_bytes(), 6_u32.to_le_bytes(), 6_u64.to_le_bytes());
+    let value = [&array[..], &f32s, &count, &176.5_f32.to_le_bytes().repeat(6)].concat();
+    file.splice(at..at + 8, value);
+    file
+}
+
 #[test]
 fn parts_are_one_model_and_a_wrong_one_is_named() {
     let directory = tempfile::tempdir().expect("a temporary directory");
@@ -246,6 +256,7 @@ fn what_a_file_claims_is_checked_and_the_key_or_tensor_is_named() {
         ("tokenizer.ggml.tokens", with("tokenizer.ggml.tokens", 8, &huge)),
         ("tokenizer.ggml.tokens", with("tokenizer.ggml.tokens", 8, &(1_u64 << 20).to_le_bytes())),
         ("bytes, more than 4096", with_a_long_token()),
+        ("176.5", with_half_a_width()),
         ("tokenizer.ggml.bos_token_id", with("tokenizer.ggml.bos_token_id", 4, &77_u32.to_le_bytes())),
         ("tokenizer.ggml.scores", renamed("tokenizer.ggml.scores", "tokenizer.ggml.xxxxxx")),
         // A tensor's name is followed by the number of its dimensions, these, its type and its offset.

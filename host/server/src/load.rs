@@ -149,7 +149,7 @@ impl Loaded {
     }
 }
 
-/// A large vocabulary takes as long as a gigabyte of weights, on one core; so both are loaded at once.
+/// A large vocabulary keeps one core busy for a good while, so both are loaded at once.
 fn tokenizer_and_model(config: &Config, source: &Source<'_>) -> Result<(Tokenizer, Model), ModelError> {
     let options = LoadOptions { dtype: config.dtype, quantize: config.quantize };
     let given_up = AtomicBool::new(false);

@@ -169,7 +169,14 @@ fn scalar(file: &Gguf, key: &str) -> Result<Option<Json>, ModelError> {
         Some(Value::Numbers(..)) if !key.ends_with("pattern") => {
             let numbers = file.numbers(key)?.unwrap_or_default();
             match numbers.first() {
-                Some(first) if numbers.iter().all(|number| number == first) => Some(json!(*first as u64)),
+                // What is no count stays as it is, for the configuration to refuse.
+                Some(first) if numbers.iter().all(|number| number == first) => {
+                    Some(if first.fract() == 0.0 && *first >= 0.0 {
+                        json!(*first as u64)
+                    } else {
+                        json!(first)
+                    })
+                }
                 _ => {
                     let message = format!("{key} differs from layer to layer");
                     return Err(file.fault(ModelErrorKind::Unsupported, message));

@@ -2,8 +2,9 @@
 //! are into memory of the same kind.
 
 use std::num::NonZero;
+use std::time::{Duration, Instant};
 
-use infer_kernels::{Arena, OutOfMemory};
+use infer_kernels::Arena;
 
 use super::does_not_fit;
 use super::files::Files;
@@ -12,8 +13,9 @@ use crate::config::ModelConfig;
 use crate::error::ModelError;
 use crate::source::Source;
 
-/// Copies all matrices, with all cores, and drops the copies. Returns how many bytes they have.
-pub(crate) fn copy(source: &Source<'_>, config: &ModelConfig) -> Result<u64, ModelError> {
+/// Copies all matrices, with all cores. How many bytes they have, and how long it took until all were there.
+pub(crate) fn copy(source: &Source<'_>, config: &ModelConfig) -> Result<(u64, Duration), ModelError> {
+    let began = Instant::now();
     let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
     let files = Files::open(source, config.head_dim)?;
     let mut ahead = ReadAhead::new(&files, config);
@@ -22,8 +24,7 @@ pub(crate) fn copy(source: &Source<'_>, config: &ModelConfig) -> Result<u64, Mod
         let tensor = files.tensor(&name, &shape)?;
         ahead.ask(&files, done);
         files.prefetch(&tensor);
-        let mut copy =
-            arena.numbers::<u8>(tensor.bytes.len()).map_err(|error: OutOfMemory| does_not_fit(&error))?;
+        let mut copy = arena.numbers::<u8>(tensor.bytes.len()).map_err(|error| does_not_fit(&error))?;
         let part = tensor.bytes.len().div_ceil(threads).max(1);
         std::thread::scope(|scope| {
             for (to, from) in copy.chunks_mut(part).zip(tensor.bytes.chunks(part)) {
@@ -34,5 +35,5 @@ pub(crate) fn copy(source: &Source<'_>, config: &ModelConfig) -> Result<u64, Mod
         done += tensor.bytes.len() as u64;
         copies.push(copy);
     }
-    Ok(done)
+    Ok((done, began.elapsed()))
 }

@@ -71,13 +71,13 @@ impl Changes {
     ) -> RowsChange {
         let mut change = RowsChange::default();
         rows.truncate(state::MAX_ROWS);
-        // The name of a new one is noted a moment after its arrival; until then nobody misses it.
         let before = places(&self.rows, &rows);
         let mut listed = Vec::with_capacity(rows.len());
         for (row, before) in rows.into_iter().zip(&before) {
             match before {
                 Some(place) if self.rows[*place] == row => {}
                 Some(_) => change.moved.push(state::row_change(&row, at)),
+                // Its name is noted a moment after its arrival; until then nobody misses it.
                 None if served.engine.request_meta(row.id.0).is_none() => continue,
                 None => change.came.push(state::request_row(served, &row, at)),
             }
@@ -85,10 +85,13 @@ impl Changes {
         }
         let mut stayed = vec![false; self.rows.len()];
         before.iter().flatten().for_each(|&place| stayed[place] = true);
-        let (stayed, gone): (Vec<_>, Vec<_>) = self.rows.iter().zip(stayed).partition(|(_, stayed)| *stayed);
-        change.gone = gone.iter().map(|(row, _)| row.id.0).collect();
+        let sent = |that_stayed: bool| {
+            let rows = self.rows.iter().zip(&stayed).filter(move |(_, stayed)| **stayed == that_stayed);
+            rows.map(|(row, _)| row.id.0)
+        };
+        change.gone = sent(false).collect();
         change.gone.sort_unstable();
-        let told = stayed.iter().map(|(row, _)| row.id.0).chain(change.came.iter().map(|row| row.id));
+        let told = sent(true).chain(change.came.iter().map(|row| row.id));
         let order = listed.iter().map(|row| row.id.0);
         if !told.eq(order.clone()) {
             change.order = Some(order.collect());

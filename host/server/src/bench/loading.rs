@@ -55,9 +55,8 @@ pub fn run(config: &Config, rounds: u32, says: impl Fn(&str)) -> Result<LoadRepo
     };
     for round in 1..=rounds {
         says(&format!("round {round} of {rounds}"));
-        let began = Instant::now();
-        report.bytes = Model::copy_weights(&checkpoint.source)?;
-        let copied = began.elapsed();
+        let (bytes, copied) = Model::copy_weights(&checkpoint.source)?;
+        report.bytes = bytes;
         let began = Instant::now();
         let loaded = Loaded::load(config)?;
         let load = began.elapsed();

@@ -221,6 +221,7 @@ mod tests {
             "best_of": 1, "suffix": "", "top_k": -1, "priority": 0, "user": "", "response_format": {"type": "text"},
             "stream_options": {"include_usage": true, "continuous_usage_stats": true, "include_obfuscation": false}}))
         .unwrap();
+        with(json!({"top_p": 5e-324, "temperature": 1e-300})).unwrap();
     }
 
     #[test]

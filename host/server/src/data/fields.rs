@@ -97,7 +97,8 @@ pub fn float(
 ) -> Result<Option<f32>, ApiError> {
     let Some(value) = fields.take(name) else { return Ok(None) };
     let Some(x) = value.as_f64() else { return Err(ApiError::wrong_type(name, "a number")) };
-    let x = x as f32;
+    // What is too small for 32 bits is still more than nothing.
+    let x = if x > 0.0 { (x as f32).max(f32::MIN_POSITIVE) } else { x as f32 };
     if x.is_finite() && within(x) {
         Ok(Some(x))
     } else {
