@@ -218,7 +218,13 @@ def compare(infer, directory, shapes, threads, rounds, context, steps):
                 note_best(best[0], {row["run"]: row["best_tokens_per_s"] for row in report["runs"]})
                 for flash, cache in itertools.product(("on", "off"), ("unified", "split")):
                     command = [sys.executable, __file__, "run", path, "--huge-pages", "--flash", flash, "--cache", cache]
-                    note_best(best[1], json.loads(subprocess.check_output(command + common, env=environment)))
+                    try:
+                        note_best(best[1], json.loads(subprocess.check_output(command + common, env=environment)))
+                    except subprocess.CalledProcessError as error:
+                        # Some builds crash on some machines: the settings that work are compared.
+                        print(f"llama.cpp: {error}", file=sys.stderr)
+            if not best[1]:
+                continue
             for key in ("prefill_512", "decode_1", "decode_16"):
                 a, b = best[0][key], best[1][key]
                 print(f"{shape:12} {ours:5} {key:12} infer {a:8.1f}  llama.cpp {b:8.1f} tok/s  {a / b:5.2f}x", flush=True)
