@@ -189,8 +189,10 @@ async fn schemathesis() {
         return;
     }
     let Some(python) = python("schemathesis") else { return skip("schemathesis") };
-    let (host, _, _folder) = host().await;
+    let (host, _, folder) = host().await;
     let mut command = Command::new(python.with_file_name("schemathesis"));
+    // It leaves a cache where it runs.
+    command.current_dir(folder.path());
     let checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,\
                   response_headers_conformance,unsupported_method";
     command.args([
