@@ -17,7 +17,16 @@ fn numbers(count: usize) -> Vec<f32> {
 fn products(criterion: &mut Criterion) {
     let cpu = Cpu::new(1).expect("no threads are needed");
     let mut group = criterion.benchmark_group("matmul");
-    for (m, n, k) in [(1, 576, 1536), (1, 8192, 2048), (16, 8192, 2048), (512, 2048, 2048), (1, 768, 256)] {
+    for (m, n, k) in [
+        (1, 576, 1536),
+        (1, 8192, 2048),
+        (16, 8192, 2048),
+        (512, 2048, 2048),
+        (512, 16384, 2048),
+        (512, 2048, 8192),
+        (512, 1536, 576),
+        (1, 768, 256),
+    ] {
         let (x, w) = (numbers(m * k), numbers(n * k));
         let shape = format!("{m}x{n}x{k}");
         let mut out = vec![0.0; m * n];

@@ -11,8 +11,8 @@ use crate::simd::Isa;
 #[derive(Debug)]
 pub struct Inputs {
     format: Format,
-    /// Numbers in bf16 lie in pairs; otherwise each is widened, for instruction sets that multiply so.
-    pairs: bool,
+    /// How numbers in bf16 lie.
+    layout: Bf16Layout,
     rows: usize,
     width: usize,
     /// An f32, one bf16 or two, or four bytes each.
@@ -23,10 +23,26 @@ pub struct Inputs {
     offsets: Vec<i32>,
 }
 
+/// How inputs in bf16 lie: as an instruction set multiplies them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bf16Layout {
+    /// Each widened to an f32.
+    Wide,
+    /// In pairs, row by row.
+    Pairs,
+    /// In pairs, in tiles of 16 rows by 32 numbers: a tile of a row of tiles after another.
+    Tiles,
+}
+
+/// Rows of a tile.
+pub(crate) const TILE_ROWS: usize = 16;
+/// Words of a row of a tile.
+const TILE_WORDS: usize = 16;
+
 impl Default for Inputs {
     fn default() -> Self {
         let (words, scales, offsets) = Default::default();
-        Self { format: Format::F32, pairs: false, rows: 0, width: 0, words, scales, offsets }
+        Self { format: Format::F32, layout: Bf16Layout::Wide, rows: 0, width: 0, words, scales, offsets }
     }
 }
 
@@ -52,12 +68,18 @@ impl Inputs {
     /// Where there is no such row, or it has another width.
     pub fn unpack_row(&self, row: usize, out: &mut [f32]) {
         assert!(row < self.rows && out.len() == self.width, "row {row} of {} x {}", self.rows, self.width);
-        let words = &self.words[row * self.stride()..];
+        let words = &self.words[start(self.format, self.layout, self.width, row)..];
         for (i, out) in out.iter_mut().enumerate() {
             *out = match self.format {
                 Format::F32 => f32::from_bits(words[i]),
-                Format::Bf16 if self.pairs => f32::from_bits(words[i / 2] >> (i % 2 * 16) << 16),
-                Format::Bf16 => f32::from_bits(words[i]),
+                Format::Bf16 => match self.layout {
+                    Bf16Layout::Wide => f32::from_bits(words[i]),
+                    Bf16Layout::Pairs => f32::from_bits(words[i / 2] >> (i % 2 * 16) << 16),
+                    Bf16Layout::Tiles => {
+                        let word = words[i / GROUP * TILE_ROWS * TILE_WORDS + i % GROUP / 2];
+                        f32::from_bits(word >> (i % 2 * 16) << 16)
+                    }
+                },
                 Format::Int8 => {
                     let integer = (words[i / 4] >> (i % 4 * 8)) as u8 as i8;
                     f32::from(integer) * self.scales[row * self.groups() + i / GROUP]
@@ -68,12 +90,15 @@ impl Inputs {
 
     /// Words from one row to the next.
     pub(crate) fn stride(&self) -> usize {
-        stride(self.format, self.pairs, self.width)
+        stride(self.format, self.layout, self.width)
     }
 
-    /// Where row `row` starts.
+    /// Where row `row` starts; of rows in tiles, the first of one.
     pub(crate) fn row(&self, row: usize) -> View {
         assert!(row < self.rows, "row {row} of {}", self.rows);
+        debug_assert!(
+            self.format != Format::Bf16 || self.layout != Bf16Layout::Tiles || row.is_multiple_of(TILE_ROWS)
+        );
         let groups = self.groups();
         let first = |group: usize| if self.format == Format::Int8 { row * groups + group } else { 0 };
         View {
@@ -87,14 +112,19 @@ impl Inputs {
 
     /// Takes up another shape. What it holds is then arbitrary: each row must be written.
     pub(crate) fn reshape(&mut self, isa: Isa, format: Format, rows: usize, width: usize) -> Writer {
-        (self.format, self.pairs, self.rows, self.width) = (format, isa.takes_pairs(), rows, width);
+        (self.format, self.layout, self.rows, self.width) = (format, isa.bf16_layout(), rows, width);
         let groups = if format == Format::Int8 { rows * self.groups() } else { 0 };
-        self.words.resize(rows * self.stride(), 0);
+        // Tiles are whole; rows beyond the last are multiplied, too, and nobody reads what comes of it.
+        let places = match self.layout {
+            Bf16Layout::Tiles => rows.next_multiple_of(TILE_ROWS),
+            Bf16Layout::Wide | Bf16Layout::Pairs => rows,
+        };
+        self.words.resize(places * self.stride(), 0);
         self.scales.resize(groups, 0.0);
         self.offsets.resize(groups, 0);
         Writer {
             format,
-            pairs: self.pairs,
+            layout: self.layout,
             width,
             words: Shared(self.words.as_mut_ptr()),
             scales: Shared(self.scales.as_mut_ptr()),
@@ -104,7 +134,7 @@ impl Inputs {
 
     /// Whether numbers lie as an instruction set reads them.
     pub(crate) fn suit(&self, isa: Isa) -> bool {
-        self.format != Format::Bf16 || self.pairs == isa.takes_pairs()
+        self.format != Format::Bf16 || self.layout == isa.bf16_layout()
     }
 
     fn groups(&self) -> usize {
@@ -112,12 +142,27 @@ impl Inputs {
     }
 }
 
-fn stride(format: Format, pairs: bool, width: usize) -> usize {
-    match format {
-        Format::F32 => width,
-        Format::Bf16 if pairs => width.div_ceil(2),
-        Format::Bf16 => width.next_multiple_of(2),
-        Format::Int8 => width.div_ceil(GROUP) * (GROUP / 4),
+/// Words of a row.
+#[inline(always)]
+fn stride(format: Format, layout: Bf16Layout, width: usize) -> usize {
+    match (format, layout) {
+        (Format::F32, _) => width,
+        (Format::Bf16, Bf16Layout::Wide) => width.next_multiple_of(2),
+        (Format::Bf16, Bf16Layout::Pairs) => width.div_ceil(2),
+        (Format::Bf16, Bf16Layout::Tiles) => width.div_ceil(GROUP) * TILE_WORDS,
+        (Format::Int8, _) => width.div_ceil(GROUP) * (GROUP / 4),
+    }
+}
+
+/// The word at which a row starts.
+#[inline(always)]
+fn start(format: Format, layout: Bf16Layout, width: usize, row: usize) -> usize {
+    let stride = stride(format, layout, width);
+    match (format, layout) {
+        (Format::Bf16, Bf16Layout::Tiles) => {
+            row / TILE_ROWS * TILE_ROWS * stride + row % TILE_ROWS * TILE_WORDS
+        }
+        _ => row * stride,
     }
 }
 
@@ -135,7 +180,7 @@ pub(crate) struct View {
 #[derive(Clone, Copy)]
 pub(crate) struct Writer {
     format: Format,
-    pairs: bool,
+    layout: Bf16Layout,
     width: usize,
     words: Shared<u32>,
     scales: Shared<f32>,
@@ -152,7 +197,7 @@ impl Writer {
     #[inline(always)]
     pub(crate) unsafe fn write(self, row: usize, start: usize, numbers: &[f32]) {
         debug_assert!(start.is_multiple_of(GROUP) && start + numbers.len() <= self.width);
-        let words = stride(self.format, self.pairs, self.width) * row;
+        let words = self::start(self.format, self.layout, self.width, row);
         // SAFETY: the caller's promise; the padding of the last group or pair belongs to the row.
         unsafe {
             match self.format {
@@ -160,7 +205,7 @@ impl Writer {
                     let to = self.words.get().add(words + start).cast::<f32>();
                     std::ptr::copy_nonoverlapping(numbers.as_ptr(), to, numbers.len());
                 }
-                Format::Bf16 if !self.pairs => {
+                Format::Bf16 if self.layout == Bf16Layout::Wide => {
                     let to = self.words.get().add(words + start);
                     let wide = |x: f32| u32::from(nearest_bf16(x)) << 16;
                     match numbers.as_array::<GROUP>() {
@@ -176,7 +221,9 @@ impl Writer {
                     }
                 }
                 Format::Bf16 => {
-                    let to = self.words.get().add(words + start / 2).cast::<u16>();
+                    let tiles = self.layout == Bf16Layout::Tiles;
+                    let within = if tiles { start / GROUP * TILE_ROWS * TILE_WORDS } else { start / 2 };
+                    let to = self.words.get().add(words + within).cast::<u16>();
                     match numbers.as_array::<GROUP>() {
                         Some(numbers) => to.cast::<[u16; GROUP]>().write(numbers.map(nearest_bf16)),
                         None => {

@@ -6,7 +6,7 @@ mod common;
 use common::{FORMATS, Paged, loaded, packed, packed_gated, random, seeds, unpacked_inputs};
 use half::bf16;
 use infer_kernels::{
-    Activation, Arena, AttentionParams, Cpu, Element, Inputs, Isa, Matrix, PagedLayer, PagedLayout,
+    Activation, Arena, AttentionParams, Cpu, Element, Format, Inputs, Isa, Matrix, PagedLayer, PagedLayout,
     PagedQuery, QueryRun, Rows, Then,
 };
 
@@ -73,16 +73,18 @@ fn a_large_product_has_the_same_bits_at_every_batch_size() {
     }
 }
 
+/// Tiles have an order of sums of their own: what they make of bf16 is like the others' and not the same.
 #[test]
-fn wide_instruction_sets_agree_on_products_bit_for_bit() {
-    let isas: Vec<Isa> = Isa::available().into_iter().filter(|isa| *isa != Isa::Portable).collect();
+fn vector_instruction_sets_agree_on_products_bit_for_bit() {
+    let wide: Vec<Isa> = Isa::available().into_iter().filter(|isa| *isa != Isa::Portable).collect();
     for seed in seeds(6) {
         let mut random = random(seed);
         let (m, n, k) = (random.size(1, 9), 2 * random.size(1, 100), random.size(1, 700));
         let (x, w) = (random.numbers(m * k), random.numbers(n * k));
         for format in FORMATS {
+            let isas = wide.iter().filter(|isa| **isa != Isa::Amx || format != Format::Bf16);
             for matrix in [packed(format, &w, k), packed_gated(format, &w, k)] {
-                let all: Vec<_> = isas.iter().map(|isa| product(&cpu(*isa, 1), &x, k, &matrix)).collect();
+                let all: Vec<_> = isas.clone().map(|isa| product(&cpu(*isa, 1), &x, k, &matrix)).collect();
                 assert!(all.windows(2).all(|pair| pair[0] == pair[1]), "seed {seed}, {format:?}");
             }
         }

@@ -4,8 +4,7 @@
 //! product of a gated layer while its sums are at hand, see `matmul`.
 
 use super::Cpu;
-use super::math::sigmoid;
-use super::matmul::store_some;
+use super::math::{sigmoid, store_some};
 use crate::simd::{LANES, Simd};
 
 /// What the gate goes through.

@@ -1,6 +1,6 @@
-//! Elementary functions on lanes.
+//! Elementary functions on lanes, and stores of some of them.
 
-use crate::simd::Simd;
+use crate::simd::{LANES, Simd};
 
 /// `e^x` within about 2 units in the last place (Cody-Waite reduction, the Cephes polynomial). Below -87.3 it is 0,
 /// above 88.7 it stays finite, a NaN stays a NaN.
@@ -37,4 +37,23 @@ pub(super) fn sigmoid<S: Simd>(simd: S, x: S::V) -> S::V {
 pub(super) fn tanh<S: Simd>(simd: S, x: S::V) -> S::V {
     let two = simd.splat(2.0);
     simd.fma(two, sigmoid(simd, simd.mul(two, x)), simd.splat(-1.0))
+}
+
+/// Stores the first `count` lanes.
+///
+/// # Safety
+/// `count` numbers are writable at `to`.
+#[inline(always)]
+pub(super) unsafe fn store_some<S: Simd>(simd: S, to: *mut f32, v: S::V, count: usize) {
+    if count == LANES {
+        // SAFETY: sixteen places, by the caller's promise.
+        unsafe { simd.store(to, v) };
+    } else if count > 0 {
+        let mut lanes = [0.0; LANES];
+        // SAFETY: `lanes` has sixteen places; `count` places at `to`, by the caller's promise.
+        unsafe {
+            simd.store(lanes.as_mut_ptr(), v);
+            std::ptr::copy_nonoverlapping(lanes.as_ptr(), to, count);
+        }
+    }
 }

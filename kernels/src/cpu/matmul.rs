@@ -1,28 +1,28 @@
 //! Matrix product `x[m, k] * w[n, k]^T` over packed weights, and what follows it in registers: biases, the sum
 //! with the residual stream, the gated activation.
 //!
-//! Version 2. Work is panels of 64 columns by up to 48 rows. Few rows read a panel front to back once. More
-//! take it in pieces that stay in the first cache level, sums put down between pieces, while the next piece
-//! is asked for: then a panel comes from memory once, under arithmetic. A row's inputs are rounded by
-//! themselves and each output is one chain of operations over k in order, so batch, tile and threads can't
-//! change its bits. Rates and the machine's limits: see kernels/README.md.
+//! Version 3. Work is panels of 64 columns by some rows. Few rows read a panel front to back once. More take it in
+//! pieces that stay in the first cache level, sums put down between pieces, while the next piece is asked for:
+//! then a panel comes from memory once, under arithmetic. `vectors` computes sums in vector registers, `amx` in
+//! tile registers where a CPU has them. A row's inputs are rounded by themselves and each output is one chain of
+//! operations over k in order, so batch, tile and threads can't change its bits. Rates and the machine's limits:
+//! see kernels/README.md.
+
+use std::ops::Range;
 
 use super::activation::{Activation, gated_lanes};
-use super::product::Tile;
-use super::{Cpu, Shared};
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+use super::amx;
+use super::{Cpu, Shared, vectors};
 use crate::Rows;
 use crate::inputs::{Inputs, Writer};
 use crate::matrix::{Format, GATED, Matrix, PANEL};
-use crate::simd::{Isa, LANES, Simd, on_dot_isa, on_isa};
+use crate::simd::{Isa, Simd, on_isa};
 
 /// Rows of a unit of work: few enough that inputs and sums stay in cache.
 const ROW_BLOCK: usize = 48;
 /// Columns from one row of sums to the next.
 pub(super) const ACROSS: usize = PANEL;
-/// Bytes of a panel's piece: two thirds of the first cache level.
-const PIECE: usize = 32 << 10;
-/// How far ahead few rows ask for weights: the hardware's own look-ahead ends at each 4 KiB.
-const AHEAD: usize = 3 << 10;
 
 /// What becomes of a product's sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,38 +110,73 @@ impl Cpu {
         assert_eq!(x.width(), shape.inputs, "input rows must have {} numbers", shape.inputs);
         assert_eq!(x.format(), shape.format, "inputs must be in the format of the weights");
         assert!(x.suit(self.isa), "inputs must be made for the same instruction set");
-        let m = x.rows();
-        if m == 0 {
+        if x.rows() == 0 {
             return;
         }
-        let row_blocks = m.div_ceil(ROW_BLOCK);
-        let items = shape.panels() * halves * row_blocks;
-        self.for_each(items, m * shape.outputs * shape.inputs, |item| {
-            let (part, row) = (item / row_blocks, item % row_blocks * ROW_BLOCK);
-            let (panel, half) = (part / halves, part % halves);
-            let (weights, width) = w.panel(panel);
-            let columns = half * (PANEL / halves)..width.min((half + 1) * (PANEL / halves));
-            if columns.is_empty() {
-                return;
-            }
-            let rows = (m - row).min(ROW_BLOCK);
-            let mut sums = Sums(std::mem::MaybeUninit::uninit());
-            let first = sums.0.as_mut_ptr().cast();
-            let format = shape.format;
-            run(
-                self.isa,
-                Block { x, row, rows, weights, width, columns: columns.clone(), format, sums: first },
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        if self.isa == Isa::Amx && shape.format == Format::Bf16 && x.rows() > amx::FEW {
+            // Few items would leave threads without one.
+            let blocks = x.rows().div_ceil(amx::ROWS);
+            let group = amx::PANELS.min(shape.panels() * blocks / (4 * self.threads())).max(1);
+            return self.items::<{ amx::PANELS * amx::ROWS * ACROSS }>(
+                x,
+                w,
+                Cut { group, halves: 1, rows: amx::ROWS },
+                then,
             );
-            for i in 0..rows {
-                let column = panel * PANEL + columns.start;
-                // SAFETY: `run` wrote these columns of `rows` rows.
-                let sums = unsafe {
-                    std::slice::from_raw_parts(first.add(i * ACROSS + columns.start), columns.len())
-                };
-                then(SumRow { row: row + i, column, sums });
+        }
+        self.items::<{ ROW_BLOCK * ACROSS }>(x, w, Cut { group: 1, halves, rows: ROW_BLOCK }, then);
+    }
+
+    /// As `product`, in items of work that need room for so many sums.
+    fn items<const ROOM: usize>(
+        &self,
+        x: &Inputs,
+        w: &Matrix,
+        cut: Cut,
+        then: &(impl Fn(SumRow<'_>) + Sync),
+    ) {
+        let (m, shape) = (x.rows(), w.shape());
+        let row_blocks = m.div_ceil(cut.rows);
+        let items = shape.panels().div_ceil(cut.group) * cut.halves * row_blocks;
+        self.for_each(items, m * shape.outputs * shape.inputs, |item| {
+            let (part, row) = (item / row_blocks, item % row_blocks * cut.rows);
+            let (group, half) = (part / cut.halves, part % cut.halves);
+            let panels = group * cut.group..((group + 1) * cut.group).min(shape.panels());
+            let rows = (m - row).min(cut.rows);
+            let mut sums = Sums::<ROOM>(std::mem::MaybeUninit::uninit());
+            let sums: *mut f32 = sums.0.as_mut_ptr().cast();
+            let across =
+                |width: usize| half * (PANEL / cut.halves)..width.min((half + 1) * (PANEL / cut.halves));
+            let block = |panel: usize| {
+                let (weights, width) = w.panel(panel);
+                let sums = sums.wrapping_add((panel - panels.start) * cut.rows * ACROSS);
+                Block { x, row, rows, weights, width, columns: across(width), format: shape.format, sums }
+            };
+            run(self.isa, panels.clone(), block);
+            for panel in panels.clone() {
+                let Block { columns, sums, .. } = block(panel);
+                for i in 0..if columns.is_empty() { 0 } else { rows } {
+                    // SAFETY: `run` wrote these columns of `rows` rows.
+                    let sums = unsafe {
+                        std::slice::from_raw_parts(sums.add(i * ACROSS + columns.start), columns.len())
+                    };
+                    then(SumRow { row: row + i, column: panel * PANEL + columns.start, sums });
+                }
             }
         });
     }
+}
+
+/// How a product is cut into items of work.
+#[derive(Clone, Copy)]
+struct Cut {
+    /// Panels of an item.
+    group: usize,
+    /// Parts of a panel, where an item has one.
+    halves: usize,
+    /// Rows of an item.
+    rows: usize,
 }
 
 /// One row's sums of consecutive columns.
@@ -153,19 +188,19 @@ struct SumRow<'a> {
 
 /// Aligned, so that no vector lies on two cache lines.
 #[repr(align(64))]
-struct Sums(std::mem::MaybeUninit<[f32; ROW_BLOCK * ACROSS]>);
+struct Sums<const ROOM: usize>(std::mem::MaybeUninit<[f32; ROOM]>);
 
 /// Columns of one panel against some rows.
-struct Block<'a> {
-    x: &'a Inputs,
-    row: usize,
-    rows: usize,
-    weights: &'a [u8],
-    width: usize,
-    columns: std::ops::Range<usize>,
-    format: Format,
-    /// Room for `ROW_BLOCK` rows of sums.
-    sums: *mut f32,
+pub(super) struct Block<'a> {
+    pub x: &'a Inputs,
+    pub row: usize,
+    pub rows: usize,
+    pub weights: &'a [u8],
+    pub width: usize,
+    pub columns: Range<usize>,
+    pub format: Format,
+    /// Room for the sums of as many rows as an item has at most.
+    pub sums: *mut f32,
 }
 
 fn finish(out: &mut [f32], sums: &[f32], bias: Option<&[f32]>, then: Then) {
@@ -215,139 +250,16 @@ fn gate_lanes<S: Simd>(simd: S, gate: Gate<'_>) {
     unsafe { gate.writer.write(gate.row, gate.first, &out[..gate.count]) };
 }
 
-fn run(isa: Isa, block: Block<'_>) {
-    on_dot_isa!(isa, pieces(block: Block<'_>));
-}
-
-#[inline(always)]
-fn pieces<S: Simd>(simd: S, block: Block<'_>) {
-    let step_bytes = block.width * block.format.step_bytes();
-    let steps = block.weights.len() / step_bytes;
-    let most = match block.format {
-        Format::F32 => 6,
-        Format::Bf16 => S::BF16_ROWS,
-        Format::Int8 => S::INT8_ROWS,
-    };
-    let tiles = Tiles { left: block.rows, most };
-    let count = tiles.clone().count();
-    let few = count == 1;
-    let piece = if few { steps } else { (PIECE / step_bytes).max(1) };
-    let mut first = 0;
-    while first < steps {
-        let some = (steps - first).min(piece);
-        let mut row = 0;
-        for (turn, rows) in tiles.clone().enumerate() {
-            let tile = Tile {
-                weights: block.weights[first * step_bytes..].as_ptr(),
-                width: block.width,
-                column: block.columns.start,
-                x: block.x.row(block.row + row),
-                first,
-                steps: some,
-                sums: block.sums.wrapping_add(row * ACROSS),
-                ahead: if few { AHEAD } else { piece * step_bytes },
-                every: count,
-                turn,
-            };
-            columns(simd, tile, block.format, rows, block.columns.end);
-            row += rows;
-        }
-        first += some;
+fn run<'a>(isa: Isa, panels: Range<usize>, block: impl Fn(usize) -> Block<'a>) {
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    if isa == Isa::Amx && block(panels.start).format == Format::Bf16 {
+        // SAFETY: the instruction set is there; `product` checked shapes.
+        return unsafe { amx::product(panels, block) };
     }
-}
-
-/// The tiles that rows are cut into: each item is a tile's rows.
-#[derive(Clone)]
-struct Tiles {
-    left: usize,
-    /// Most rows of a tile.
-    most: usize,
-}
-
-impl Iterator for Tiles {
-    type Item = usize;
-
-    fn next(&mut self) -> Option<usize> {
-        let rows = [12, 8, 6, 4, 3, 2, 1].into_iter().find(|rows| *rows <= self.left.min(self.most))?;
-        self.left -= rows;
-        Some(rows)
-    }
-}
-
-/// `rows` rows against the block's columns.
-#[inline(always)]
-fn columns<S: Simd>(simd: S, tile: Tile, format: Format, rows: usize, end: usize) {
-    match (format, rows) {
-        (Format::F32, 1) => all::<S, 0, 1>(simd, tile, end),
-        (Format::F32, 2) => all::<S, 0, 2>(simd, tile, end),
-        (Format::F32, 3) => all::<S, 0, 3>(simd, tile, end),
-        (Format::F32, 4) => all::<S, 0, 4>(simd, tile, end),
-        (Format::F32, 6) => all::<S, 0, 6>(simd, tile, end),
-        (Format::Bf16, 1) => all::<S, 1, 1>(simd, tile, end),
-        (Format::Bf16, 2) => all::<S, 1, 2>(simd, tile, end),
-        (Format::Bf16, 3) => all::<S, 1, 3>(simd, tile, end),
-        (Format::Bf16, 4) => all::<S, 1, 4>(simd, tile, end),
-        (Format::Bf16, 6) if S::PAIRS => all::<S, 1, 6>(simd, tile, end),
-        (Format::Bf16, 6) => all::<S, 3, 6>(simd, tile, end),
-        (Format::Bf16, 8) if !S::PAIRS => all::<S, 3, 8>(simd, tile, end),
-        (Format::Bf16, 12) if !S::PAIRS => all::<S, 3, 12>(simd, tile, end),
-        (Format::Int8, 1) => all::<S, 2, 1>(simd, tile, end),
-        (Format::Int8, 2) => all::<S, 2, 2>(simd, tile, end),
-        (Format::Int8, 3) => all::<S, 2, 3>(simd, tile, end),
-        _ => unreachable!("no tile has {rows} rows of {format:?}"),
-    }
-}
-
-/// `R` rows against the columns up to `end`, as many vectors at a time as the registers hold. `FORMAT` is 0 for
-/// f32, 1 for bf16, 2 for int8, 3 for bf16 with more rows and half the vectors, so that a widened weight serves
-/// more rows.
-#[inline(always)]
-fn all<S: Simd, const FORMAT: usize, const R: usize>(simd: S, mut tile: Tile, end: usize) {
-    while tile.column < end {
-        let left = (end - tile.column) / LANES;
-        // SAFETY: `product` checked shapes; the columns up to `end` are the panel's, and `pieces` keeps steps
-        // and rows inside panel and inputs.
-        unsafe {
-            tile.column += LANES
-                * match left {
-                    4.. if S::TILE_VECTORS == 4 && FORMAT != 3 => one::<S, FORMAT, R, 4>(simd, tile),
-                    2.. if S::TILE_VECTORS == 4 => one::<S, FORMAT, R, 2>(simd, tile),
-                    _ => one::<S, FORMAT, R, 1>(simd, tile),
-                };
-        }
-    }
-}
-
-/// # Safety
-/// As [`Tile::floats`].
-#[inline(always)]
-unsafe fn one<S: Simd, const FORMAT: usize, const R: usize, const C: usize>(simd: S, tile: Tile) -> usize {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match FORMAT {
-            0 => tile.floats::<S, false, R, C>(simd),
-            1 | 3 => tile.floats::<S, true, R, C>(simd),
-            _ => tile.groups::<S, R, C>(simd),
-        }
-    }
-    C
-}
-
-/// Stores the first `count` lanes.
-///
-/// # Safety
-/// `count` numbers are writable at `to`.
-#[inline(always)]
-pub(super) unsafe fn store_some<S: Simd>(simd: S, to: *mut f32, v: S::V, count: usize) {
-    if count == LANES {
-        // SAFETY: sixteen places, by the caller's promise.
-        unsafe { simd.store(to, v) };
-    } else if count > 0 {
-        let mut lanes = [0.0; LANES];
-        // SAFETY: `lanes` has sixteen places; `count` places at `to`, by the caller's promise.
-        unsafe {
-            simd.store(lanes.as_mut_ptr(), v);
-            std::ptr::copy_nonoverlapping(lanes.as_ptr(), to, count);
+    for panel in panels {
+        let block = block(panel);
+        if !block.columns.is_empty() {
+            vectors::sums(isa, block);
         }
     }
 }

@@ -10,6 +10,8 @@ use crate::simd::Isa;
 use pool::Pool;
 
 pub mod activation;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod amx;
 pub mod attention;
 pub(crate) mod block;
 pub mod contiguous;
@@ -23,6 +25,7 @@ mod product;
 pub mod rope;
 pub(crate) mod split;
 mod tile;
+mod vectors;
 
 /// Multiply-adds below which handing work to another thread costs more than it brings: about a microsecond.
 const PARALLEL_COST: usize = 1 << 15;

@@ -5,7 +5,7 @@
 
 use super::activation::load_some;
 use super::attention::MAX_HEAD_DIM;
-use super::matmul::store_some;
+use super::math::store_some;
 use super::{Cpu, Shared};
 use crate::Rows;
 use crate::inputs::{Inputs, Writer};

@@ -4,6 +4,8 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+use super::amx;
 use super::{Cpu, Shared};
 use crate::matrix::Format;
 use crate::memory::{Arena, OutOfMemory, Pages};
@@ -42,8 +44,16 @@ impl Cpu {
     /// of a format's products: the best of `passes`.
     pub fn peak_rate(&self, format: Format, passes: usize) -> f64 {
         const STEPS: usize = 1 << 16;
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        if format == Format::Bf16 && self.isa == Isa::Amx {
+            let items = 8 * self.threads();
+            // SAFETY: the instruction set is there.
+            let seconds =
+                best(passes, || self.for_each(items, usize::MAX, |_| unsafe { amx::multiply(STEPS) }));
+            return (items * amx::operations(STEPS)) as f64 / seconds;
+        }
         let per_step = match format {
-            Format::Bf16 if self.isa.takes_pairs() => 2,
+            Format::Bf16 if self.isa == Isa::Avx512Bf16 => 2,
             Format::F32 | Format::Bf16 => 1,
             Format::Int8 => 4,
         };

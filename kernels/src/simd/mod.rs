@@ -1,9 +1,12 @@
 //! Sixteen-lane vectors behind one trait, so that each kernel is written once and compiled per instruction
 //! set. A value of an implementing type is the proof that the CPU has the instructions: [`on_isa!`] makes
-//! it inside a function compiled for them. AVX2 and AVX-512 give the same bits, but that the bf16 dot
+//! it inside a function compiled for them. Tile registers are no lanes: where a CPU has them, `cpu/amx.rs` uses them
+//! for products of bf16. AVX2 and AVX-512 give the same bits, but that the bf16 dot
 //! product instruction takes denormal numbers for zeros; the portable form does not fuse multiply and add
 //! on x86, so it may differ from them in the last place.
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -11,6 +14,8 @@ mod avx512;
 mod portable;
 
 use half::bf16;
+
+use crate::inputs::Bf16Layout;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;
@@ -168,6 +173,8 @@ pub enum Isa {
     Avx512Vnni,
     /// 512-bit vectors, and dot products of bytes and of bf16 pairs.
     Avx512Bf16,
+    /// The same, and tile registers for products of bf16.
+    Amx,
 }
 
 impl Isa {
@@ -178,9 +185,13 @@ impl Isa {
         Self::available().into_iter().rfind(quick).unwrap_or(Self::Portable)
     }
 
-    /// Whether products take bf16 inputs in pairs; otherwise each is widened.
-    pub(crate) fn takes_pairs(self) -> bool {
-        self == Self::Avx512Bf16
+    /// How products take inputs in bf16.
+    pub(crate) fn bf16_layout(self) -> Bf16Layout {
+        match self {
+            Self::Amx => Bf16Layout::Tiles,
+            Self::Avx512Bf16 => Bf16Layout::Pairs,
+            _ => Bf16Layout::Wide,
+        }
     }
 
     /// All that this CPU has, narrowest first.
@@ -200,6 +211,10 @@ impl Isa {
                         all.push(Self::Avx512Vnni);
                         if is_x86_feature_detected!("avx512bf16") {
                             all.push(Self::Avx512Bf16);
+                            #[cfg(target_os = "linux")]
+                            if amx::is_granted() {
+                                all.push(Self::Amx);
+                            }
                         }
                     }
                 }
@@ -235,11 +250,12 @@ macro_rules! on_isa {
             $body(unsafe { $crate::simd::Avx512::<false, false>::assume() }, $($arg),*)
         }
         match $isa {
-            // SAFETY: `Isa::available` lists it only where the CPU has it.
             #[cfg(target_arch = "x86_64")]
-            $crate::simd::Isa::Avx512 | $crate::simd::Isa::Avx512Vnni | $crate::simd::Isa::Avx512Bf16 => unsafe {
-                avx512($($arg),*)
-            },
+            $crate::simd::Isa::Avx512
+            | $crate::simd::Isa::Avx512Vnni
+            | $crate::simd::Isa::Avx512Bf16
+            // SAFETY: `Isa::available` lists it only where the CPU has it.
+            | $crate::simd::Isa::Amx => unsafe { avx512($($arg),*) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             $crate::simd::Isa::Avx2 => unsafe { avx2($($arg),*) },
@@ -270,7 +286,7 @@ macro_rules! on_dot_isa {
             $crate::simd::Isa::Avx512Vnni => unsafe { avx512_vnni($($arg),*) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            $crate::simd::Isa::Avx512Bf16 => unsafe { avx512_bf16($($arg),*) },
+            $crate::simd::Isa::Avx512Bf16 | $crate::simd::Isa::Amx => unsafe { avx512_bf16($($arg),*) },
             isa => $crate::simd::on_isa!(isa, $body $([$($generic : $bound),*])? ($($arg : $ty),*) $(-> $ret)?),
         }
     }};

@@ -1,0 +1,340 @@
+//! Sums of bf16 products in tile registers (Intel AMX): one instruction takes sixteen rows by sixteen columns by 32 inputs,
+//! at many times the rate of vectors. Panels lie already as these registers take them; inputs are written in tiles.
+//!
+//! An instruction adds the products of 32 inputs to a sum in an order of its own: a fixed one, whatever the rows
+//! beside it, but not that of the vector instructions. Denormal numbers are taken for zeros. Loops over chunks of
+//! 32 inputs are written in assembly, because Rust has no type for these registers.
+
+use std::arch::asm;
+use std::ops::Range;
+
+use super::matmul::{ACROSS, Block};
+use crate::inputs::TILE_ROWS;
+use crate::simd::LANES;
+
+/// Rows up to which weights are read once, front to back.
+pub(super) const FEW: usize = TILE_ROWS;
+/// Rows of an item of work, beyond that.
+pub(super) const ROWS: usize = 128;
+/// Panels that an item takes at most: inputs are read once for all of them.
+pub(super) const PANELS: usize = 4;
+/// Steps (pairs of inputs) of a chunk, as many as a tile has rows.
+const CHUNK: usize = 16;
+/// Chunks of a piece: of a panel, they take half of the first cache level.
+const PIECE: usize = 8;
+/// How far ahead few rows ask for weights: two chunks of a full panel.
+const AHEAD: usize = 8 << 10;
+/// Of a row of a tile.
+const ROW_BYTES: usize = 64;
+/// From one row of sums to the next.
+const SUM_BYTES: usize = ACROSS * size_of::<f32>();
+
+/// All sums of blocks that differ in their panel alone, of bf16.
+///
+/// # Safety
+/// The process may use AMX; the blocks' weights, inputs and sums are there.
+pub(super) unsafe fn product<'a>(panels: Range<usize>, block: impl Fn(usize) -> Block<'a>) {
+    let blocks = || panels.clone().map(&block).filter(|block| !block.columns.is_empty());
+    let Some(Block { weights, width, rows, .. }) = blocks().next() else { return };
+    let steps = weights.len() / (width * size_of::<u32>());
+    let (whole, rest) = (steps / CHUNK, steps % CHUNK);
+    let piece = if rows <= FEW { whole } else { PIECE };
+    let mut tiles = Tiles { pairs: 0 };
+    let mut first = 0;
+    while first < whole {
+        let chunks = (whole - first).min(piece);
+        for block in blocks() {
+            // SAFETY: the caller's promise; pieces follow each other to the panel's last whole chunk.
+            unsafe { tiles.piece(&block, Piece { first, chunks, pairs: CHUNK }) };
+        }
+        first += chunks;
+    }
+    for block in blocks().take(if rest > 0 { usize::MAX } else { 0 }) {
+        // SAFETY: the caller's promise; this is the rest.
+        unsafe { tiles.piece(&block, Piece { first: whole, chunks: 1, pairs: rest }) };
+    }
+}
+
+/// Some steps of a panel.
+#[derive(Clone, Copy)]
+struct Piece {
+    /// The chunk with which it begins.
+    first: usize,
+    chunks: usize,
+    /// Steps of a chunk.
+    pairs: usize,
+}
+
+/// What a loop over chunks works on.
+struct Run {
+    chunks: usize,
+    /// The first row of tiles.
+    x: *const u32,
+    /// The next one.
+    below: *const u32,
+    weights: *const u8,
+    /// Bytes from one step to the next.
+    step_bytes: usize,
+    sums: *mut f32,
+    /// Whether there are sums to add to.
+    goes_on: bool,
+    /// What to ask for: with few rows so far ahead of `weights`, else from here on.
+    ahead: *const u8,
+    /// Cache lines to ask for with each chunk, where rows are not few.
+    lines: usize,
+}
+
+/// This thread's tile registers.
+struct Tiles {
+    /// Steps of a chunk that they were given shape for; 0 where they have none.
+    pairs: usize,
+}
+
+impl Drop for Tiles {
+    fn drop(&mut self) {
+        if self.pairs > 0 {
+            // SAFETY: tiles are in use, and what they hold is not needed any more. Threads without are switched quicker.
+            unsafe { asm!("tilerelease", options(nomem, nostack, preserves_flags)) };
+        }
+    }
+}
+
+impl Tiles {
+    /// # Safety
+    /// As [`product`]; the panel has these steps.
+    unsafe fn piece(&mut self, block: &Block<'_>, piece: Piece) {
+        // SAFETY: the caller's promise.
+        unsafe { self.shape(piece.pairs) };
+        let few = block.rows <= FEW;
+        let step_bytes = block.width * size_of::<u32>();
+        let weights = block.weights[piece.first * CHUNK * step_bytes..].as_ptr();
+        let bytes = piece.chunks * piece.pairs * step_bytes;
+        let vectors = block.columns.len() / LANES;
+        let (twos, ones) = (block.rows.div_ceil(TILE_ROWS) / 2, block.rows.div_ceil(TILE_ROWS) % 2);
+        let calls = twos * vectors.div_ceil(2) + ones;
+        let lines = bytes.div_ceil(64 * calls * piece.chunks);
+        let mut ahead = weights.wrapping_add(bytes);
+        for row in (0..block.rows).step_by(2 * TILE_ROWS) {
+            let two = block.rows - row > TILE_ROWS;
+            let x = block.x.row(block.row + row);
+            let x_words = x.words.wrapping_add(piece.first * CHUNK * TILE_ROWS);
+            for column in block.columns.clone().step_by(if two { 2 * LANES } else { 4 * LANES }) {
+                let weights = weights.wrapping_add(column * size_of::<u32>());
+                let run = Run {
+                    chunks: piece.chunks,
+                    x: x_words,
+                    below: x_words.wrapping_add(TILE_ROWS * x.stride),
+                    weights,
+                    step_bytes,
+                    sums: block.sums.wrapping_add(row * ACROSS + column),
+                    goes_on: piece.first > 0,
+                    ahead: if few { weights.wrapping_add(AHEAD) } else { ahead },
+                    lines,
+                };
+                // SAFETY: the caller's promise; inputs and sums have whole tiles.
+                unsafe {
+                    match ((block.columns.end - column) / LANES, two, few) {
+                        (2.., true, _) => two_by_two(&run),
+                        (_, true, _) => two_by_one(&run),
+                        (4.., _, true) => streamed_4(&run),
+                        (3, _, true) => streamed_3(&run),
+                        (2, _, true) => streamed_2(&run),
+                        (_, _, true) => streamed_1(&run),
+                        (4.., _, false) => held_4(&run),
+                        (3, _, false) => held_3(&run),
+                        (2, _, false) => held_2(&run),
+                        (_, _, false) => held_1(&run),
+                    }
+                }
+                ahead = ahead.wrapping_add(64 * lines * piece.chunks);
+            }
+        }
+    }
+
+    /// Gives tiles their shapes: 0 to 3 are sums, 4 and 5 inputs, 6 and 7 weights. They are whole but where a chunk has
+    /// fewer steps.
+    ///
+    /// # Safety
+    /// The process may use AMX.
+    unsafe fn shape(&mut self, pairs: usize) {
+        if self.pairs == pairs {
+            return;
+        }
+        debug_assert!((1..=CHUNK).contains(&pairs));
+        self.pairs = pairs;
+        let sums = (TILE_ROWS, ROW_BYTES);
+        let (inputs, weights) = ((TILE_ROWS, 4 * pairs), (pairs, ROW_BYTES));
+        let mut config =
+            Config { palette: 1, start: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
+        let all = [sums, sums, sums, sums, inputs, inputs, weights, weights];
+        for (at, (rows, row_bytes)) in all.into_iter().enumerate() {
+            (config.rows[at], config.row_bytes[at]) = (rows as u8, row_bytes as u16);
+        }
+        // SAFETY: the caller's promise; the layout is that of the instruction's operand.
+        unsafe {
+            asm!("ldtilecfg [{}]", in(reg) &raw const config, options(readonly, nostack, preserves_flags));
+        }
+    }
+}
+
+/// Operations (two per multiply-add) of `steps` steps of [`multiply`].
+pub(super) fn operations(steps: usize) -> usize {
+    2 * steps * 4 * TILE_ROWS * LANES * 2 * CHUNK
+}
+
+/// Multiplies what stands in tiles, for the rate of it: four sums, none of which waits for another.
+///
+/// # Safety
+/// The process may use AMX.
+pub(super) unsafe fn multiply(steps: usize) {
+    let mut tiles = Tiles { pairs: 0 };
+    // SAFETY: the caller's promise; zeros are multiplied.
+    unsafe {
+        tiles.shape(CHUNK);
+        asm!(
+            "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", "tilezero tmm4", "tilezero tmm6",
+            "2:",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tdpbf16ps tmm1, tmm4, tmm6",
+            "tdpbf16ps tmm2, tmm4, tmm6",
+            "tdpbf16ps tmm3, tmm4, tmm6",
+            "dec {steps}",
+            "jnz 2b",
+            steps = inout(reg) steps => _,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _, out("tmm4") _, out("tmm6") _,
+            options(nomem, nostack),
+        );
+    }
+}
+
+/// The operand of `ldtilecfg`.
+#[repr(C, align(64))]
+struct Config {
+    palette: u8,
+    start: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+/// A loop over chunks. `sums` are tiles with their bytes from `run.sums`; `work` is what is done for a chunk, `ahead` how
+/// weights are asked for, and behind it stand the operands that this takes.
+macro_rules! over_chunks {
+    (fn $name:ident($run:ident), sums: [$(($sum:literal, $offset:literal)),*], work: [$($work:expr),*],
+        ahead: [$($ahead:expr),*] $($operands:tt)*) => {
+        /// # Safety
+        /// Tiles have the shapes of the run, whose memory is there.
+        unsafe fn $name($run: &Run) {
+            // SAFETY: the caller's promise. What is asked for ahead may lie anywhere.
+            unsafe {
+                asm!(
+                    "test {left}, {left}",
+                    "jz 2f",
+                    $(concat!("tileloadd tmm", $sum, ", [{s} + {ss} + ", $offset, "]"),)*
+                    "jmp 3f",
+                    "2:",
+                    $(concat!("tilezero tmm", $sum),)*
+                    "3:",
+                    $($work,)*
+                    $($ahead,)*
+                    "add {x}, 1024",
+                    "add {below}, 1024",
+                    "lea {w}, [{w} + 8*{ws}]",
+                    "lea {w}, [{w} + 8*{ws}]",
+                    "dec {n}",
+                    "jnz 3b",
+                    $(concat!("tilestored [{s} + {ss} + ", $offset, "], tmm", $sum),)*
+                    left = inout(reg) usize::from($run.goes_on) => _,
+                    x = inout(reg) $run.x => _,
+                    below = inout(reg) $run.below => _,
+                    xs = in(reg) ROW_BYTES,
+                    w = inout(reg) $run.weights => _,
+                    ws = in(reg) $run.step_bytes,
+                    s = in(reg) $run.sums,
+                    ss = in(reg) SUM_BYTES,
+                    n = inout(reg) $run.chunks => _,
+                    p = inout(reg) $run.ahead => _,
+                    $($operands)*
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                    options(nostack),
+                );
+            }
+        }
+    };
+}
+
+/// Weights from memory: what a chunk reads is asked for column by column, the same columns some chunks on.
+macro_rules! streamed {
+    (fn $name:ident, sums: $sums:tt, work: $work:tt, columns: [$($offset:literal),*]) => {
+        over_chunks!(
+            fn $name(run), sums: $sums, work: $work,
+            ahead: [".rept 16", $(concat!("prefetcht0 [{p} + ", $offset, "]"),)* "add {p}, {ws}", ".endr"]
+        );
+    };
+}
+
+/// Weights from a cache, while others are asked for.
+macro_rules! held {
+    (fn $name:ident, sums: $sums:tt, work: $work:tt) => {
+        over_chunks!(
+            fn $name(run), sums: $sums, work: $work,
+            ahead: ["mov {left}, {lines}", "4:", "prefetcht1 [{p}]", "add {p}, 64", "dec {left}", "jnz 4b"]
+            lines = in(reg) run.lines,
+        );
+    };
+}
+
+/// One tile of rows by some of columns. Weights go through two tiles in turn.
+macro_rules! one_by {
+    ($streamed:ident, $held:ident, [$(($sum:literal, $weights:literal, $offset:literal)),*]) => {
+        streamed!(
+            fn $streamed, sums: [$(($sum, $offset)),*],
+            work: ["tileloadd tmm4, [{x} + {xs}]" $(,
+                concat!("tileloadd tmm", $weights, ", [{w} + {ws} + ", $offset, "]"),
+                concat!("tdpbf16ps tmm", $sum, ", tmm4, tmm", $weights)
+            )*],
+            columns: [$($offset),*]
+        );
+        held!(
+            fn $held, sums: [$(($sum, $offset)),*],
+            work: ["tileloadd tmm4, [{x} + {xs}]" $(,
+                concat!("tileloadd tmm", $weights, ", [{w} + {ws} + ", $offset, "]"),
+                concat!("tdpbf16ps tmm", $sum, ", tmm4, tmm", $weights)
+            )*]
+        );
+    };
+}
+
+one_by!(streamed_1, held_1, [(0, 6, 0)]);
+one_by!(streamed_2, held_2, [(0, 6, 0), (1, 7, 64)]);
+one_by!(streamed_3, held_3, [(0, 6, 0), (1, 7, 64), (2, 6, 128)]);
+one_by!(streamed_4, held_4, [(0, 6, 0), (1, 7, 64), (2, 6, 128), (3, 7, 192)]);
+
+held!(
+    fn two_by_one, sums: [(0, 0), (2, 4096)],
+    work: [
+        "tileloadd tmm4, [{x} + {xs}]",
+        "tileloadd tmm6, [{w} + {ws}]",
+        "tdpbf16ps tmm0, tmm4, tmm6",
+        "tileloadd tmm5, [{below} + {xs}]",
+        "tdpbf16ps tmm2, tmm5, tmm6"
+    ]
+);
+
+held!(
+    fn two_by_two, sums: [(0, 0), (1, 64), (2, 4096), (3, 4160)],
+    work: [
+        "tileloadd tmm4, [{x} + {xs}]",
+        "tileloadd tmm6, [{w} + {ws}]",
+        "tdpbf16ps tmm0, tmm4, tmm6",
+        "tileloadd tmm7, [{w} + {ws} + 64]",
+        "tdpbf16ps tmm1, tmm4, tmm7",
+        "tileloadd tmm5, [{below} + {xs}]",
+        "tdpbf16ps tmm2, tmm5, tmm6",
+        "tdpbf16ps tmm3, tmm5, tmm7"
+    ]
+);
+
+// The second tile of sums lies so far from the first.
+const _: () = assert!(TILE_ROWS * SUM_BYTES == 4096);
