@@ -6,8 +6,8 @@ use std::hint::black_box;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use half::bf16;
 use infer_kernels::{
-    Arena, AttentionParams, Cpu, Format, Inputs, Packer, PagedLayer, PagedLayout, PagedQuery, QueryRun, Rows,
-    Then,
+    Arena, AttentionParams, Cpu, Format, Inputs, Isa, Packer, PagedLayer, PagedLayout, PagedQuery, QueryRun,
+    Rows, Then,
 };
 
 fn numbers(count: usize) -> Vec<f32> {
@@ -81,9 +81,17 @@ fn product_of_gemm(out: &mut [f32], x: &[f32], w: &[f32], [m, n, k]: [usize; 3])
     }
 }
 
+/// With the widest instruction set, and with that of CPUs without AVX-512.
 fn attention(criterion: &mut Criterion) {
-    let cpu = Cpu::new(1).expect("no threads are needed");
-    let mut group = criterion.benchmark_group("paged-attention");
+    let narrower = Isa::available().into_iter().filter(|isa| *isa == Isa::Avx2 && *isa != Isa::detect());
+    for isa in narrower.chain([Isa::detect()]) {
+        attention_with(criterion, isa);
+    }
+}
+
+fn attention_with(criterion: &mut Criterion, isa: Isa) {
+    let cpu = Cpu::with_isa(isa, 1).expect("no threads are needed");
+    let mut group = criterion.benchmark_group(format!("paged-attention/{isa:?}"));
     let layout = PagedLayout { block_size: 16, kv_heads: 3, head_dim: 64 };
     let params = AttentionParams { heads: 9, scale: 0.125, soft_cap: None, window: None };
     let width = layout.kv_heads * layout.head_dim;

@@ -209,7 +209,11 @@ impl Writer {
                     let to = self.words.get().add(words + start);
                     let wide = |x: f32| u32::from(nearest_bf16(x)) << 16;
                     match numbers.as_array::<GROUP>() {
-                        Some(numbers) => to.cast::<[u32; GROUP]>().write(numbers.map(wide)),
+                        Some(numbers) => {
+                            for (i, x) in numbers.iter().enumerate() {
+                                to.add(i).write(wide(*x));
+                            }
+                        }
                         None => {
                             for (i, x) in numbers.iter().enumerate() {
                                 to.add(i).write(wide(*x));
@@ -225,7 +229,11 @@ impl Writer {
                     let within = if tiles { start / GROUP * TILE_ROWS * TILE_WORDS } else { start / 2 };
                     let to = self.words.get().add(words + within).cast::<u16>();
                     match numbers.as_array::<GROUP>() {
-                        Some(numbers) => to.cast::<[u16; GROUP]>().write(numbers.map(nearest_bf16)),
+                        Some(numbers) => {
+                            for (i, x) in numbers.iter().enumerate() {
+                                to.add(i).write(nearest_bf16(*x));
+                            }
+                        }
                         None => {
                             for (i, x) in numbers.iter().enumerate() {
                                 to.add(i).write(nearest_bf16(*x));
@@ -275,9 +283,15 @@ fn quantize(numbers: &[f32; GROUP]) -> ([i8; GROUP], f32, i32) {
     let scale = largest[0] / 127.0;
     // Below that the inverse is infinite; so small a group is none.
     let inverse = if scale > 1e-37 { 1.0 / scale } else { 0.0 };
-    let integers = numbers.map(|x| (x * inverse + ROUND).to_bits().wrapping_sub(ROUND.to_bits()) as i32);
-    let sum = integers.iter().sum();
-    (integers.map(|x| x as i8), scale + poison[0], sum)
+    let (mut integers, mut bytes, mut sum) = ([0; GROUP], [0; GROUP], 0);
+    for (integer, x) in integers.iter_mut().zip(numbers) {
+        *integer = (x * inverse + ROUND).to_bits().wrapping_sub(ROUND.to_bits()) as i32;
+    }
+    for (byte, integer) in bytes.iter_mut().zip(integers) {
+        *byte = integer as i8;
+        sum += integer;
+    }
+    (bytes, scale + poison[0], sum)
 }
 
 #[cfg(test)]

@@ -338,3 +338,20 @@ fn a_copied_block_answers_like_its_source() {
     paged.layer.copy_block(from, to, tokens);
     assert_eq!(run(&paged, &[to]), before);
 }
+
+/// A kernel is compiled for an instruction set by inlining all that it calls. What isn't inlined (a closure, say) is compiled
+/// without the set, each of its instructions a call with operands in memory: right, and many times slower. All
+/// kernels are in this executable, so none of these instructions may be a function of it.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[test]
+fn no_vector_instruction_is_left_a_function() {
+    use object::{Object, ObjectSymbol};
+    let own = std::env::current_exe().expect("tests have a file");
+    let bytes = std::fs::read(own).expect("it can be read");
+    let file = object::File::parse(&*bytes).expect("it is an executable");
+    let names: Vec<&str> = file.symbols().filter_map(|symbol| symbol.name().ok()).collect();
+    assert!(names.iter().any(|name| name.contains("infer_kernels")), "symbols are there");
+    let is_instruction = |name: &str| name.contains("core_arch") && name.contains("__mm");
+    let left: Vec<_> = names.into_iter().filter(|name| is_instruction(name)).collect();
+    assert!(left.is_empty(), "called from somewhere in kernels/src: {left:#?}");
+}

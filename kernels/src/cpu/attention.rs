@@ -252,7 +252,9 @@ fn pass<S: Simd, T: Element, const Q: usize>(
                 let end = (last + 1).min((position / PIECE + 1) * PIECE);
                 piece.clear(width);
                 tiles(simd, context, q, position, end, &mut piece);
-                (0..Q).for_each(|i| merge(simd, all.head(i, width), piece.head(i, width)));
+                for i in 0..Q {
+                    merge(simd, all.head(i, width), piece.head(i, width));
+                }
                 position = end;
             }
             for i in 0..Q {

@@ -12,7 +12,7 @@ use super::attention::{Context, MAX_HEAD_DIM, TILE, soften};
 use super::piece::{Head, PIECE, merge};
 use super::tile::{accumulate, scores};
 use crate::element::Element;
-use crate::simd::{LANES, Simd};
+use crate::simd::{LANES, Simd, vectors};
 
 /// Rows (tokens times query heads of a group) that share a tile.
 pub(super) const ROWS: usize = 64;
@@ -94,7 +94,9 @@ pub(super) unsafe fn attend<S: Simd, T: Element>(simd: S, context: &Context<'_, 
                 block.gather(start, (last + 1 - start).min(TILE));
                 block.tile(start, from, from + whole);
             }
-            (from + whole..from + whole + cut).for_each(|token| block.direct(token, start));
+            for token in from + whole..from + whole + cut {
+                block.direct(token, start);
+            }
         }
     }
     // SAFETY: the caller's promise.
@@ -169,7 +171,9 @@ impl<S: Simd, T: Element> Block<'_, S, T> {
                 let same = (token..to).take_while(|other| count(*other) == seen).count();
                 let end = (token + same) * group;
                 let mut row = token * group;
-                (row..end).for_each(|row| self.soften(row, seen));
+                for row in row..end {
+                    self.soften(row, seen);
+                }
                 while row < end {
                     row += match end - row {
                         6.. if S::TILE_VECTORS == 4 => self.accumulate::<6>(row, seen),
@@ -193,7 +197,7 @@ impl<S: Simd, T: Element> Block<'_, S, T> {
             unsafe {
                 let mut keys = self.state.keys.as_ptr().add(first).cast::<f32>();
                 for d in 0..self.width {
-                    let k: [S::V; C] = std::array::from_fn(|c| simd.load(keys.add(c * LANES)));
+                    let k = vectors!(C, simd.splat(0.0), |c| simd.load(keys.add(c * LANES)));
                     for r in 0..R {
                         let q = simd.splat(*q[r].add(d));
                         for c in 0..C {
@@ -204,7 +208,9 @@ impl<S: Simd, T: Element> Block<'_, S, T> {
                 }
                 for (r, sums) in sums.into_iter().enumerate() {
                     let out = self.state.weights[row + r].as_mut_ptr().add(first).cast::<f32>();
-                    (0..C).for_each(|c| simd.store(out.add(c * LANES), sums[c]));
+                    for (c, sum) in sums.into_iter().enumerate() {
+                        simd.store(out.add(c * LANES), sum);
+                    }
                 }
             }
         }
@@ -251,13 +257,13 @@ impl<S: Simd, T: Element> Block<'_, S, T> {
                 std::array::from_fn(|r| self.state.sums.as_mut_ptr().add((row + r) * self.stride + d).cast());
             let weights: [*const f32; R] =
                 std::array::from_fn(|r| self.state.weights[row + r].as_ptr().cast());
-            let mut registers: [[S::V; C]; R] = std::array::from_fn(|r| {
+            let mut registers = vectors!(R, [simd.splat(0.0); C], |r| {
                 let decay = simd.splat(self.state.decay[row + r]);
-                std::array::from_fn(|c| simd.mul(simd.load(sums[r].add(c * LANES)), decay))
+                vectors!(C, decay, |c| simd.mul(simd.load(sums[r].add(c * LANES)), decay))
             });
             let mut values = self.state.values.as_ptr().add(d).cast::<f32>();
             for p in 0..count {
-                let v: [S::V; C] = std::array::from_fn(|c| simd.load(values.add(c * LANES)));
+                let v = vectors!(C, simd.splat(0.0), |c| simd.load(values.add(c * LANES)));
                 for r in 0..R {
                     let weight = simd.splat(*weights[r].add(p));
                     for c in 0..C {
@@ -266,8 +272,10 @@ impl<S: Simd, T: Element> Block<'_, S, T> {
                 }
                 values = values.add(self.stride);
             }
-            for r in 0..R {
-                (0..C).for_each(|c| simd.store(sums[r].add(c * LANES), registers[r][c]));
+            for (r, registers) in registers.into_iter().enumerate() {
+                for (c, register) in registers.into_iter().enumerate() {
+                    simd.store(sums[r].add(c * LANES), register);
+                }
             }
         }
         C

@@ -5,6 +5,7 @@
 //! several threads compute them, and where the cuts are is a matter of positions alone: the bits are the same.
 
 use super::attention::MAX_HEAD_DIM;
+use super::math::exp;
 use crate::simd::{LANES, Simd};
 
 /// Positions of a piece; whole tiles.
@@ -56,19 +57,16 @@ pub(super) struct Head<'a> {
 /// Puts a piece behind what was seen before it. A piece in which nothing was seen changes nothing.
 #[inline(always)]
 pub(super) fn merge<S: Simd>(simd: S, before: Head<'_>, piece: Head<'_>) {
-    use super::math::exp;
     assert_eq!(before.sums.len(), piece.sums.len(), "heads are equally wide");
     if *piece.total == 0.0 {
         return;
     }
     let largest = before.largest.max(*piece.largest);
-    let factor = |of: f32| {
-        let mut lanes = [0.0; LANES];
-        // SAFETY: sixteen places.
-        unsafe { simd.store(lanes.as_mut_ptr(), exp(simd, simd.splat(of - largest))) };
-        lanes[0]
-    };
-    let (old, new) = (factor(*before.largest), factor(*piece.largest));
+    let mut factors = [0.0; LANES];
+    (factors[0], factors[1]) = (*before.largest - largest, *piece.largest - largest);
+    // SAFETY: sixteen places.
+    unsafe { simd.store(factors.as_mut_ptr(), exp(simd, simd.load(factors.as_ptr()))) };
+    let [old, new, ..] = factors;
     *before.largest = largest;
     *before.total = *before.total * old + *piece.total * new;
     let (old, new) = (simd.splat(old), simd.splat(new));

@@ -9,7 +9,7 @@ use super::amx;
 use super::{Cpu, Shared};
 use crate::matrix::Format;
 use crate::memory::{Arena, OutOfMemory, Pages};
-use crate::simd::{Isa, LANES, Simd, on_dot_isa};
+use crate::simd::{Isa, LANES, Simd, on_dot_isa, vectors};
 
 /// Bytes that a thread reads at a time.
 const PART: usize = 256 << 10;
@@ -95,6 +95,20 @@ fn read_lanes<S: Simd>(simd: S, words: &[u32]) -> f32 {
     simd.sum(simd.add(simd.add(sums[0], sums[1]), simd.add(sums[2], sums[3])))
 }
 
+/// Each of `CHAINS` sums goes through `steps` operations.
+macro_rules! chain {
+    ($zero:expr, $steps:expr, |$sum:ident| $step:expr) => {{
+        let mut sums = [$zero; CHAINS];
+        for _ in 0..$steps {
+            for place in &mut sums {
+                let $sum = *place;
+                *place = $step;
+            }
+        }
+        sums
+    }};
+}
+
 fn multiply(isa: Isa, format: Format, steps: usize) -> f32 {
     on_dot_isa!(isa, multiply_lanes(format: Format, steps: usize) -> f32)
 }
@@ -104,29 +118,21 @@ fn multiply_lanes<S: Simd>(simd: S, format: Format, steps: usize) -> f32 {
     // Values that the compiler can't know.
     let (x, y) = (simd.splat(black_box(1e-9)), simd.splat_word(black_box(0x0001_0001)));
     match format {
-        Format::Bf16 if S::PAIRS => sum(simd, chain(simd.splat(0.0), steps, |sum| simd.dot_bf16(sum, y, y))),
+        Format::Bf16 if S::PAIRS => sum(simd, chain!(simd.splat(0.0), steps, |sum| simd.dot_bf16(sum, y, y))),
         // Without the instruction the arithmetic is that of f32.
-        Format::F32 | Format::Bf16 => sum(simd, chain(simd.splat(0.0), steps, |sum| simd.fma(x, x, sum))),
+        Format::F32 | Format::Bf16 => sum(simd, chain!(simd.splat(0.0), steps, |sum| simd.fma(x, x, sum))),
         Format::Int8 => {
-            let integers = chain(simd.splat_word(0), steps, |sum| simd.dot_int8(sum, y, y));
-            sum(simd, integers.map(|sum| simd.widen_words(sum)))
+            let integers = chain!(simd.splat_word(0), steps, |sum| simd.dot_int8(sum, y, y));
+            sum(simd, vectors!(CHAINS, simd.splat(0.0), |at| simd.widen_words(integers[at])))
         }
     }
 }
 
-/// Each sum goes through `steps` operations.
-#[inline(always)]
-fn chain<V: Copy>(zero: V, steps: usize, step: impl Fn(V) -> V) -> [V; CHAINS] {
-    let [mut a, mut b, mut c, mut d, mut e, mut f] = [zero; CHAINS / 2];
-    let [mut g, mut h, mut i, mut j, mut k, mut l] = [zero; CHAINS / 2];
-    for _ in 0..steps {
-        (a, b, c, d, e, f) = (step(a), step(b), step(c), step(d), step(e), step(f));
-        (g, h, i, j, k, l) = (step(g), step(h), step(i), step(j), step(k), step(l));
-    }
-    [a, b, c, d, e, f, g, h, i, j, k, l]
-}
-
 #[inline(always)]
 fn sum<S: Simd>(simd: S, sums: [S::V; CHAINS]) -> f32 {
-    sums.into_iter().map(|sum| simd.sum(sum)).sum()
+    let mut all = 0.0;
+    for of_one in sums {
+        all += simd.sum(of_one);
+    }
+    all
 }

@@ -5,7 +5,7 @@
 use super::matmul::ACROSS;
 use crate::inputs::View;
 use crate::matrix::{Format, GROUP};
-use crate::simd::{LANES, Simd};
+use crate::simd::{LANES, Simd, vectors};
 
 /// Where a tile reads and writes.
 #[derive(Clone, Copy)]
@@ -33,13 +33,16 @@ pub(super) struct Tile {
 impl Tile {
     #[inline(always)]
     unsafe fn begin<S: Simd, const R: usize, const C: usize>(&self, simd: S) -> [[S::V; C]; R] {
-        std::array::from_fn(|r| {
-            std::array::from_fn(|c| match self.first {
-                0 => simd.splat(0.0),
-                // SAFETY: the caller's promise: `R` rows of sums.
-                _ => unsafe { simd.load(self.sums.add(r * ACROSS + self.column + c * LANES)) },
-            })
-        })
+        let mut sums = [[simd.splat(0.0); C]; R];
+        if self.first > 0 {
+            for (r, sums) in sums.iter_mut().enumerate() {
+                for (c, sum) in sums.iter_mut().enumerate() {
+                    // SAFETY: the caller's promise: `R` rows of sums.
+                    *sum = unsafe { simd.load(self.sums.add(r * ACROSS + self.column + c * LANES)) };
+                }
+            }
+        }
+        sums
     }
 
     #[inline(always)]
@@ -90,8 +93,9 @@ impl Tile {
                 }
                 let x = x.add(step * per_step);
                 if BF16 && !S::PAIRS {
-                    let w: [S::W; C] = std::array::from_fn(|c| simd.load_words(weights.add(c * 64).cast()));
-                    let (high, low) = (w.map(|w| simd.high(w)), w.map(|w| simd.low(w)));
+                    let w = vectors!(C, simd.splat_word(0), |c| simd.load_words(weights.add(c * 64).cast()));
+                    let high = vectors!(C, simd.splat(0.0), |c| simd.high(w[c]));
+                    let low = vectors!(C, simd.splat(0.0), |c| simd.low(w[c]));
                     for (r, sums) in sums.iter_mut().enumerate() {
                         let x = x.add(r * self.x.stride);
                         let (even, odd) =
@@ -101,7 +105,7 @@ impl Tile {
                         }
                     }
                 } else if BF16 {
-                    let w: [S::W; C] = std::array::from_fn(|c| simd.load_words(weights.add(c * 64).cast()));
+                    let w = vectors!(C, simd.splat_word(0), |c| simd.load_words(weights.add(c * 64).cast()));
                     for (r, sums) in sums.iter_mut().enumerate() {
                         let x = simd.splat_word(*x.add(r * self.x.stride));
                         for c in 0..C {
@@ -109,7 +113,7 @@ impl Tile {
                         }
                     }
                 } else {
-                    let w: [S::V; C] = std::array::from_fn(|c| simd.load(weights.add(c * 64).cast()));
+                    let w = vectors!(C, simd.splat(0.0), |c| simd.load(weights.add(c * 64).cast()));
                     for (r, sums) in sums.iter_mut().enumerate() {
                         let x = simd.splat(f32::from_bits(*x.add(r * self.x.stride)));
                         for c in 0..C {
@@ -138,7 +142,7 @@ impl Tile {
                 let asks = self.asks(&mut until);
                 let group = self.weights.add(step * stride);
                 let at = self.first + step;
-                let mut dots: [[S::W; C]; R] = std::array::from_fn(|r| {
+                let mut dots = vectors!(R, [simd.splat_word(0); C], |r| {
                     let offset = *self.x.offsets.add(r * self.x.groups + at);
                     [simd.splat_word(offset.cast_unsigned()); C]
                 });
@@ -148,7 +152,7 @@ impl Tile {
                     if asks {
                         self.prefetch(simd, weights, C * LANES * 4);
                     }
-                    let w: [S::W; C] = std::array::from_fn(|c| simd.load_words(weights.add(c * 64).cast()));
+                    let w = vectors!(C, simd.splat_word(0), |c| simd.load_words(weights.add(c * 64).cast()));
                     for (r, dots) in dots.iter_mut().enumerate() {
                         let x = simd.splat_word(*x.add(r * self.x.stride + four));
                         for c in 0..C {

@@ -3,7 +3,7 @@
 
 use super::attention::{Context, MAX_HEAD_DIM, TILE};
 use crate::element::Element;
-use crate::simd::{LANES, Simd};
+use crate::simd::{LANES, Simd, vectors};
 
 /// Consecutive positions of one block, from `start` on: at most `limit` of them.
 pub(super) struct Run {
@@ -87,7 +87,7 @@ fn products<S: Simd, T: Element, const Q: usize, const C: usize>(
         // SAFETY: a run starts inside its head's keys, of which there are `width` rows of `stride`; sixteen
         // more numbers follow the last one in the pool. `q` holds `Q` heads.
         unsafe {
-            let k: [S::V; C] = std::array::from_fn(|c| T::load(simd, keys[c].add(d * stride)));
+            let k = vectors!(C, simd.splat(0.0), |c| T::load(simd, keys[c].add(d * stride)));
             for (i, sums) in sums.iter_mut().enumerate() {
                 let q = simd.splat(*q.get_unchecked(i * width + d));
                 for c in 0..C {
@@ -148,23 +148,24 @@ impl<T: Element, const N: usize> Values<'_, T, N> {
     fn columns<S: Simd, const C: usize>(&self, simd: S, first: usize, sums: &mut [[f32; MAX_HEAD_DIM]; N]) {
         let width = self.context.layer.layout().head_dim;
         assert!(first + C * LANES <= MAX_HEAD_DIM.next_multiple_of(LANES));
-        let mut registers: [[S::V; C]; N] = std::array::from_fn(|i| {
+        let mut registers = [[simd.splat(0.0); C]; N];
+        for (i, registers) in registers.iter_mut().enumerate() {
             let decay = simd.splat(self.decay[i]);
-            std::array::from_fn(|c| {
+            for (c, register) in registers.iter_mut().enumerate() {
                 // SAFETY: inside the array, as asserted.
                 let sum = unsafe { simd.load(sums[i].as_ptr().add(first + c * LANES)) };
-                simd.mul(sum, decay)
-            })
-        });
+                *register = simd.mul(sum, decay);
+            }
+        }
         let mut done = 0;
         while done < self.count {
             let run = self.context.run(self.position + done, self.count - done);
             let values = self.context.values(&run);
             for p in 0..run.count {
                 // SAFETY: the run's rows lie in the block; sixteen numbers follow the pool's last one.
-                let v: [S::V; C] = std::array::from_fn(|c| unsafe {
-                    T::load(simd, values.add(p * width + first + c * LANES))
-                });
+                let v = unsafe {
+                    vectors!(C, simd.splat(0.0), |c| T::load(simd, values.add(p * width + first + c * LANES)))
+                };
                 for (registers, weights) in registers.iter_mut().zip(self.weights) {
                     let weight = simd.splat(weights[done + p]);
                     for (register, v) in registers.iter_mut().zip(v) {

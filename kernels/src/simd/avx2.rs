@@ -17,6 +17,16 @@ impl Avx2 {
     pub(crate) unsafe fn assume() -> Self {
         Self(())
     }
+
+    /// Eight words of both in turn.
+    #[inline(always)]
+    fn zip_half(self, a: __m256i, b: __m256i) -> Words {
+        // SAFETY: `self` proves AVX2.
+        unsafe {
+            let (low, high) = (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+            Words(_mm256_permute2x128_si256::<0x20>(low, high), _mm256_permute2x128_si256::<0x31>(low, high))
+        }
+    }
 }
 
 /// Lanes 0..8 and 8..16.
@@ -155,17 +165,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn zip(self, a: Words, b: Words) -> (Words, Words) {
-        let half = |a, b| {
-            // SAFETY: `self` proves AVX2.
-            unsafe {
-                let (low, high) = (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
-                Words(
-                    _mm256_permute2x128_si256::<0x20>(low, high),
-                    _mm256_permute2x128_si256::<0x31>(low, high),
-                )
-            }
-        };
-        (half(a.0, b.0), half(a.1, b.1))
+        (self.zip_half(a.0, b.0), self.zip_half(a.1, b.1))
     }
 
     #[inline(always)]

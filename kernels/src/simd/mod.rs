@@ -26,6 +26,19 @@ pub(crate) use portable::Portable;
 /// Lanes of every vector, whatever the registers are.
 pub(crate) const LANES: usize = 16;
 
+/// An array of vectors, each by its index. No closure and no `array::from_fn`: either is a function of its own, which the
+/// compiler may leave one, and then it is compiled without the instruction set, each instruction a call.
+macro_rules! vectors {
+    ($count:expr, $any:expr, |$at:ident| $vector:expr) => {{
+        let mut all = [$any; $count];
+        for ($at, vector) in all.iter_mut().enumerate() {
+            *vector = $vector;
+        }
+        all
+    }};
+}
+pub(crate) use vectors;
+
 /// Operations on sixteen f32 lanes.
 pub trait Simd: Copy {
     /// Sixteen lanes.
