@@ -1,4 +1,5 @@
-//! Builds policy crates to components: one nested cargo call, then the component encoder.
+//! Builds policy crates to components: one nested cargo call, then the component encoder. The chat renderer is
+//! built the same way and stays the core module that it is.
 //!
 //! For build scripts (the bundle's, and those of tests that need policies of their own):
 //!
@@ -111,6 +112,12 @@ impl Builder {
         packages.iter().map(|package| self.encode(package)).collect()
     }
 
+    /// Builds a package that is no policy to a core module, as the compiler makes it.
+    pub fn build_module(&self, package: &str) -> Result<Vec<u8>> {
+        self.compile(&[package])?;
+        self.module(package)
+    }
+
     fn compile(&self, packages: &[&str]) -> Result<()> {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
         let mut command = Command::new(&cargo);
@@ -133,7 +140,8 @@ impl Builder {
         }
         ensure!(
             target_is_installed(TARGET),
-            "policies are compiled for {TARGET}, which this toolchain lacks: run `rustup target add {TARGET}`"
+            "{} is compiled for {TARGET}, which this toolchain lacks: run `rustup target add {TARGET}`",
+            packages.join(", ")
         );
         let said = String::from_utf8_lossy(&output.stderr);
         bail!("building {} failed{}{said}", packages.join(", "), if said.is_empty() { "" } else { ":\n" })
@@ -155,11 +163,14 @@ impl Builder {
         flags
     }
 
-    fn encode(&self, package: &str) -> Result<Vec<u8>> {
+    fn module(&self, package: &str) -> Result<Vec<u8>> {
         let file = self.target_dir.join(TARGET).join("release").join(package.replace('-', "_") + ".wasm");
-        let module = std::fs::read(&file)
-            .with_context(|| format!("{package} built no {}: has it crate-type cdylib?", file.display()))?;
-        component(&module).with_context(|| format!("{package} is no policy"))
+        std::fs::read(&file)
+            .with_context(|| format!("{package} built no {}: has it crate-type cdylib?", file.display()))
+    }
+
+    fn encode(&self, package: &str) -> Result<Vec<u8>> {
+        component(&self.module(package)?).with_context(|| format!("{package} is no policy"))
     }
 }
 
