@@ -1,4 +1,4 @@
-//! Compiled components, kept on disk so that a restart doesn't compile them again.
+//! Compiled code, kept on disk so that a restart doesn't compile them again.
 //!
 //! Compiled code is run as it is found, so the directory must be private: ours, mode 0700, and every
 //! file in it ours, mode 0600, with a SHA-256 of its content at its end. Whatever is amiss, the answer
@@ -16,9 +16,9 @@ use sha2::{Digest, Sha256};
 use wasmtime::Engine;
 
 const CHECKSUM_BYTES: usize = 32;
-/// Artifacts kept; a policy's takes some hundred kilobytes.
+/// Artifacts kept; a policy's takes some hundred kilobytes, the chat renderer's some megabytes.
 const MAX_FILES: usize = 64;
-/// No artifact of a component within the size limit comes near this.
+/// No artifact of anything within the size limit comes near this.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
 pub(crate) struct Cache {
@@ -45,7 +45,7 @@ impl Cache {
         Ok(Self { dir: dir.to_owned(), compatibility: hasher.finish() })
     }
 
-    /// The artifact of the component with this digest; `None` where there is none.
+    /// The artifact of the component or module with this digest; `None` where there is none.
     pub(crate) fn get(&self, digest: &str) -> io::Result<Option<TrustedArtifact>> {
         let no_follow = i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).expect("a small flag");
         let mut file = match OpenOptions::new().read(true).custom_flags(no_follow).open(self.path(digest)) {
@@ -93,12 +93,16 @@ impl Cache {
         let mut files = Vec::new();
         for entry in fs::read_dir(&self.dir)? {
             let entry = entry?;
-            let modified = entry.metadata()?.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-            files.push((modified, entry.path()));
+            // Whoever else keeps something here renames and drops files meanwhile.
+            let Ok(metadata) = entry.metadata() else { continue };
+            files.push((metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH), entry.path()));
         }
         files.sort();
         let excess = files.len().saturating_sub(MAX_FILES);
-        files.iter().take(excess).try_for_each(|(_, path)| fs::remove_file(path))
+        files.iter().take(excess).try_for_each(|(_, path)| match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        })
     }
 }
 

@@ -17,6 +17,7 @@
 mod bindings;
 mod cache;
 mod check;
+mod compiled;
 mod deadline;
 mod error;
 mod fault;
@@ -37,6 +38,7 @@ mod world;
 #[cfg(feature = "wasi-runner")]
 pub mod wasi;
 
+pub use compiled::compile_module;
 pub use error::LoadError;
 pub use loader::{LoaderConfig, PolicyLoader};
 pub use usage::Usage;

@@ -10,7 +10,6 @@ use infer_core::policy::{
     AdmissionPolicy, AnyPolicy, FaultKind, PolicyFault, PolicyInfo, PolicyKind, PrefixCachePolicy,
     SchedulerPolicy,
 };
-use wasmtime::component::Component;
 
 use crate::bindings::{admission, prefix_cache, scheduler};
 use crate::cache::Cache;
@@ -20,7 +19,7 @@ use crate::log::GuestLog;
 use crate::runtime::Runtime;
 use crate::usage::Usage;
 use crate::world::World;
-use crate::{check, precompiled};
+use crate::{check, compiled};
 
 /// What policies may take, and where compiled ones are kept.
 #[derive(Clone, Debug)]
@@ -67,14 +66,7 @@ impl PolicyLoader {
     /// and left alone.
     pub fn new(config: LoaderConfig) -> Result<Self, LoadError> {
         let runtime = Arc::new(Runtime::new(&config)?);
-        let cache = config.cache_dir.as_deref().and_then(|dir| match Cache::open(dir, runtime.engine()) {
-            Ok(cache) => Some(cache),
-            Err(error) => {
-                let dir = dir.display();
-                tracing::warn!("compiled policies are not kept: the cache directory {dir} {error}");
-                None
-            }
-        });
+        let cache = config.cache_dir.as_deref().and_then(|dir| compiled::cache(dir, runtime.engine()));
         Ok(Self {
             inner: Arc::new(Inner { runtime, cache, max_component_bytes: config.max_component_bytes }),
         })
@@ -144,7 +136,9 @@ impl PolicyLoader {
     fn prepare<W: World>(&self, component: &[u8]) -> Result<(W::Pre, PolicyInfo), LoadError> {
         let runtime = &self.inner.runtime;
         let digest = check::digest(component);
-        let compiled = self.inner.compile(component, &digest)?;
+        let cache = self.inner.cache.as_ref();
+        let compiled = compiled::from_cache_or_source(runtime.engine(), cache, component, &digest)
+            .map_err(not_compiled)?;
         let pre = runtime
             .link(&compiled)
             .and_then(W::link)
@@ -157,34 +151,6 @@ impl PolicyLoader {
         check_info(&info)
             .map_err(|message| LoadError::Describe(PolicyFault::new(FaultKind::InvalidDecision, message)))?;
         Ok((pre, PolicyInfo { digest, ..info }))
-    }
-}
-
-impl Inner {
-    /// From the cache where that holds it, else by compiling. A cache that fails only costs time.
-    fn compile(&self, component: &[u8], digest: &str) -> Result<Component, LoadError> {
-        let engine = self.runtime.engine();
-        let Some(cache) = &self.cache else {
-            return Component::from_binary(engine, component).map_err(not_compiled);
-        };
-        match cache.get(digest).and_then(|artifact| {
-            artifact
-                .map(|artifact| precompiled::load(engine, &artifact).map_err(std::io::Error::other))
-                .transpose()
-        }) {
-            Ok(Some(compiled)) => return Ok(compiled),
-            Ok(None) => {}
-            Err(error) => {
-                tracing::warn!("the compiled policy {digest} is not used, it is compiled again: {error}");
-            }
-        }
-        let compiled = Component::from_binary(engine, component).map_err(not_compiled)?;
-        let kept =
-            compiled.serialize().map_err(std::io::Error::other).and_then(|bytes| cache.put(digest, &bytes));
-        if let Err(error) = kept {
-            tracing::warn!("the compiled policy {digest} could not be kept: {error}");
-        }
-        Ok(compiled)
     }
 }
 
