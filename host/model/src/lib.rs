@@ -1,11 +1,10 @@
 //! From a checkpoint (Hugging Face's layout or GGUF) to something that computes batches: configuration, weights, one decoder
-//! whose differences are data, KV storage (paged and contiguous), the sampler, tokenizer and chat template.
-//! Scheduling, memory policy and HTTP are elsewhere. With the feature `cuda` the same decoder runs on a device.
+//! whose differences are data, KV storage (paged and contiguous), the sampler and the tokenizer.
+//! Scheduling, memory policy, chat templates and HTTP are elsewhere. With the feature `cuda` the same decoder runs on a device.
 #![deny(unsafe_code)]
 
 mod bytes;
 mod cache;
-pub mod chat;
 pub mod config;
 #[cfg(feature = "cuda")]
 pub mod cuda;
@@ -26,7 +25,6 @@ pub mod tokenizer;
 pub mod walk;
 mod weights;
 
-pub use chat::{ChatTemplate, Tools};
 pub use config::ModelConfig;
 pub use detokenizer::Detokenizer;
 pub use error::{ModelError, ModelErrorKind};

@@ -1,9 +1,9 @@
-//! Tokenizers, streams and chat templates against what Hugging Face's libraries answer
+//! Tokenizers and streams against what Hugging Face's libraries answer
 //! (`tests/golden`, made with transformers and tokenizers).
 
 use std::path::PathBuf;
 
-use infer_model::{ChatTemplate, ModelError, Source, StopStrings, Tokenizer};
+use infer_model::{ModelError, Source, StopStrings, Tokenizer};
 use proptest::prelude::*;
 use serde_json::Value as Json;
 
@@ -11,7 +11,6 @@ const CHECKPOINTS: [&str; 5] = ["llama-f32", "llama-bf16", "qwen3-bf16", "gemma3
 
 struct Golden {
     name: &'static str,
-    source: Source<'static>,
     tokenizer: Tokenizer,
     expected: Json,
 }
@@ -22,15 +21,13 @@ impl Golden {
             let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(name);
             let text = std::fs::read_to_string(folder.join("golden.json")).expect("golden.json is there");
             let expected = serde_json::from_str(&text).expect("golden.json is JSON");
-            let source = Source::Directory(folder);
-            let tokenizer = Tokenizer::load(&source).expect("the tokenizer loads");
-            Self { name, source, tokenizer, expected }
+            let tokenizer = Tokenizer::load(&Source::Directory(folder)).expect("the tokenizer loads");
+            Self { name, tokenizer, expected }
         })
     }
 
-    fn cases<'a>(&'a self, part: &str, kind: &str) -> &'a [Json] {
-        let cases = if kind.is_empty() { &self.expected[part] } else { &self.expected[part][kind] };
-        cases.as_array().expect("cases are a list")
+    fn cases(&self, kind: &str) -> &[Json] {
+        self.expected["tokenizer"][kind].as_array().expect("cases are a list")
     }
 }
 
@@ -51,7 +48,7 @@ fn text(json: &Json) -> &str {
 #[test]
 fn text_becomes_the_same_tokens() {
     for golden in Golden::all() {
-        for case in golden.cases("tokenizer", "encode") {
+        for case in golden.cases("encode") {
             let name = golden.name;
             let encode = |special| golden.tokenizer.encode(text(&case["text"]), special).expect("encodes");
             assert_eq!(encode(false), ids(&case["ids"]), "{name}: {case}");
@@ -63,7 +60,7 @@ fn text_becomes_the_same_tokens() {
 #[test]
 fn tokens_become_the_same_text_at_once_and_in_a_stream() {
     for golden in Golden::all() {
-        let (encode, decode) = (golden.cases("tokenizer", "encode"), golden.cases("tokenizer", "decode"));
+        let (encode, decode) = (golden.cases("encode"), golden.cases("decode"));
         for case in encode.iter().chain(decode) {
             // The decoded text of an encoded one is that of its ids with special tokens.
             let ids = ids(case.get("ids_with_special").unwrap_or(&case["ids"]));
@@ -77,7 +74,7 @@ fn tokens_become_the_same_text_at_once_and_in_a_stream() {
 #[test]
 fn a_stream_never_shows_half_a_character() {
     for golden in Golden::all() {
-        for case in golden.cases("tokenizer", "stream") {
+        for case in golden.cases("stream") {
             let mut detokenizer = golden.tokenizer.detokenizer();
             let mut shown = String::new();
             for id in ids(&case["ids"]) {
@@ -86,30 +83,6 @@ fn a_stream_never_shows_half_a_character() {
             }
             shown.push_str(&detokenizer.finish());
             assert_eq!(shown, text(&case["text"]), "{}", golden.name);
-        }
-    }
-}
-
-#[test]
-fn messages_become_the_same_prompt() {
-    for golden in Golden::all() {
-        let template = ChatTemplate::load(&golden.source).expect("loads").expect("has a template");
-        for case in golden.cases("chat", "") {
-            let variables = case["kwargs"].as_object().expect("an object");
-            let open = case["add_generation_prompt"].as_bool().expect("a flag");
-            let rendered = template.render_with(&case["messages"], open, variables);
-            match case.get("error").and_then(Json::as_str) {
-                Some(error) => {
-                    let refusal = rendered.expect_err("the template refuses this").to_string();
-                    assert!(refusal.contains(error), "{}: {refusal}", golden.name);
-                }
-                None => {
-                    let prompt = rendered.expect("the template renders this");
-                    assert_eq!(prompt, text(&case["rendered"]), "{}: {case}", golden.name);
-                    let tokens = golden.tokenizer.encode(&prompt, false).expect("encodes");
-                    assert_eq!(tokens, ids(&case["ids"]), "{}: {case}", golden.name);
-                }
-            }
         }
     }
 }

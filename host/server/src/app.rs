@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use infer_api::trace::Settings;
-use infer_model::{ChatTemplate, Tokenizer};
+use infer_chat::ChatTemplate;
+use infer_model::Tokenizer;
 use tokio::sync::{Semaphore, watch};
 
 use crate::config::{Config, ConfigError};
-use crate::data::{Compiler, Outcome, openai_reason};
+use crate::data::{Compiler, Outcome, PendingTemplate, openai_reason};
 use crate::engine::{Clock, EngineHandle};
 use crate::http::{ApiError, BodyRoom, RequestId, Tls};
 use crate::metrics::Recorder;
@@ -93,7 +94,7 @@ pub struct Served {
     pub device: String,
     /// For requests that bring no seed.
     pub seeds: Seeds,
-    chat: Option<Arc<ChatTemplate>>,
+    chat: PendingTemplate,
     keys: RandomState,
     tokenizing: Semaphore,
 }
@@ -104,7 +105,7 @@ pub struct Parts {
     pub engine: EngineHandle,
     pub policies: PolicyManager,
     pub tokenizer: Tokenizer,
-    pub chat: Option<ChatTemplate>,
+    pub chat: PendingTemplate,
     pub model_names: Vec<String>,
     pub weights: String,
     pub stop_tokens: Arc<[u32]>,
@@ -158,7 +159,7 @@ impl App {
                 Arc::clone(&parts.stop_tokens),
             ),
             tokenizer: parts.tokenizer,
-            chat: parts.chat.map(Arc::new),
+            chat: parts.chat,
             model_names: parts.model_names,
             weights: parts.weights,
             stop_tokens: parts.stop_tokens,
@@ -262,9 +263,9 @@ impl Served {
             .map_err(|_| ApiError::internal("tokenizer", "the tokenizer failed on this text"))
     }
 
-    /// Messages to a prompt.
-    pub fn chat_template(&self) -> Result<&Arc<ChatTemplate>, ApiError> {
-        self.chat.as_ref().ok_or_else(|| {
+    /// Messages to a prompt. Waits where the host has only just begun.
+    pub async fn chat_template(&self) -> Result<Arc<ChatTemplate>, ApiError> {
+        self.chat.ready().await.ok_or_else(|| {
             let message = "this model has no chat template; use /v1/completions";
             ApiError::invalid("messages", message).code("no_chat_template")
         })

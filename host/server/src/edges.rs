@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use infer_api::trace::Line;
+use infer_chat::{ChatTemplate, Sandbox, Tools};
 use infer_core::request::Constraint as _;
-use infer_model::{ChatTemplate, Model, ModelConfig, Source, Tokenizer, Tools};
+use infer_model::{Model, ModelConfig, Source, Tokenizer};
 use infer_sim::trace::Format;
 use infer_wasm::{LoaderConfig, PolicyLoader};
 use serde_json::json;
@@ -189,7 +190,7 @@ pub fn gguf(bytes: &[u8]) {
             if let Ok(source) = Source::gguf(path) {
                 let _ = ModelConfig::load(&source);
                 let _ = Tokenizer::load(&source);
-                let _ = ChatTemplate::load(&source);
+                let _ = ChatTemplate::load(sandbox(), &source);
                 let _ = Model::load(&source, None);
             }
             let _ = std::fs::remove_file(path);
@@ -213,13 +214,23 @@ pub fn tokenizer(bytes: &[u8]) {
 /// A checkpoint's chat template.
 pub fn template(bytes: &[u8]) {
     let files = [("chat_template.jinja", bytes)];
-    let Ok(Some(template)) = ChatTemplate::load(&Source::Embedded(&files)) else { return };
+    let Ok(Some(template)) = ChatTemplate::load(sandbox(), &Source::Embedded(&files)) else { return };
     let messages = json!([
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "What is a {{ block }}?"},
         {"role": "assistant", "content": null},
     ]);
-    let _ = template.render(&messages, true);
+    let render = || template.render(&messages, true).ok();
+    let (first, second) = (render(), render());
+    if let (Some(first), Some(second)) = (first, second) {
+        assert_eq!(first, second, "a render leaves nothing behind for the next one");
+    }
+}
+
+/// Where all templates of this process are rendered.
+fn sandbox() -> &'static Sandbox {
+    static SANDBOX: OnceLock<Sandbox> = OnceLock::new();
+    SANDBOX.get_or_init(|| Sandbox::new(None).expect("the renderer compiles"))
 }
 
 /// An uploaded policy.
@@ -276,7 +287,7 @@ fn template_with_tools() -> &'static ChatTemplate {
         let text: &[u8] = b"{% if tools %}{{ tools | tojson }}<tool_call></tool_call>{% endif %}\
             {% for m in messages %}<|{{ m.role }}|>{{ m.content }}{{ m.tool_calls }}{% endfor %}";
         let files = [("chat_template.jinja", text)];
-        let template = ChatTemplate::load(&Source::Embedded(&files)).expect("it can be read");
+        let template = ChatTemplate::load(sandbox(), &Source::Embedded(&files)).expect("it can be read");
         template.expect("there is one")
     })
 }

@@ -4,9 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use infer_core::{EngineConfig, Executor, Limits, Micros};
-use infer_model::{
-    ChatTemplate, ExecutorOptions, KvCacheKind, LoadOptions, Model, ModelError, Source, Tokenizer,
-};
+use infer_model::{ExecutorOptions, KvCacheKind, LoadOptions, Model, ModelError, Source, Tokenizer};
 use infer_wasm::LoadError;
 
 use crate::checkpoint::{self, Hub};
@@ -71,8 +69,8 @@ pub struct Loaded {
     placed: Option<Placed>,
     /// Text to tokens and back.
     pub tokenizer: Tokenizer,
-    /// Messages to a prompt, where the checkpoint says how.
-    pub chat: Option<ChatTemplate>,
+    /// Where all of it comes from.
+    pub source: Source<'static>,
     /// Names that requests may give.
     pub names: Vec<String>,
     /// Pool, lengths, limits.
@@ -85,11 +83,6 @@ impl Loaded {
         let gpu = device::choose(config)?;
         let checkpoint = checkpoint::find(&config.model, &Hub::from_env()).map_err(ConfigError)?;
         let (tokenizer, model) = tokenizer_and_model(config, &checkpoint.source)?;
-        // Everything else works without it.
-        let chat = ChatTemplate::load(&checkpoint.source).unwrap_or_else(|error| {
-            tracing::warn!("no chat completions: {error}");
-            None
-        });
         let shapes = shapes(&model);
         let mut sizing = sizing::size(config, &shapes, sizing::free_memory())?;
         let placed = gpu.map(|gpu| gpu.place(&model)).transpose()?;
@@ -99,7 +92,7 @@ impl Loaded {
             let config = Config { kv_memory_bytes: Some(bytes), ..config.clone() };
             sizing = sizing::size(&config, &shapes, 0)?;
         }
-        Ok(Self { model, placed, tokenizer, chat, names: checkpoint.names, sizing })
+        Ok(Self { model, placed, tokenizer, source: checkpoint.source, names: checkpoint.names, sizing })
     }
 
     /// What computes its batches.

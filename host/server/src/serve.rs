@@ -230,6 +230,9 @@ fn load(app: &App, executor: Option<MakeExecutor>) -> Result<(EngineThread, Part
         Some(make) => make(&engine_config),
         None => loaded.executor(config)?,
     };
+    // Not before the policies, so that nothing compiles beside those.
+    let chat = data::PendingTemplate::begin(loaded.source.clone())
+        .map_err(|e| StartError::Io("can't start a thread for the chat template", e))?;
     let engine = Engine::new(engine_config, slots);
     let bounds = ChannelBounds {
         max_waiting: config.max_waiting_requests,
@@ -259,7 +262,7 @@ fn load(app: &App, executor: Option<MakeExecutor>) -> Result<(EngineThread, Part
         vocab_size: loaded.model.vocab_size(),
         tokenizer: loaded.tokenizer,
         weights: loaded.model.weight_type.to_string(),
-        chat: loaded.chat,
+        chat,
         model_names: loaded.names,
         max_seq_len: loaded.sizing.max_seq_len,
         block_bytes: loaded.sizing.block_bytes,

@@ -128,7 +128,8 @@ fn no_bytes_of_a_stranger_break_anything() {
 /// Changed bytes should get somewhere: a corpus that nothing reads tests nothing.
 #[test]
 fn every_corpus_has_files_that_are_read_to_their_end() {
-    use infer_model::{ChatTemplate, Source, Tokenizer};
+    use infer_chat::{ChatTemplate, Sandbox};
+    use infer_model::{Source, Tokenizer};
     use infer_server::config::Settings;
     let some = |edge: &str, read: &dyn Fn(&[u8]) -> bool| {
         assert!(corpus(edge).iter().any(|bytes| read(bytes)), "no file of {edge} is read");
@@ -150,7 +151,11 @@ fn every_corpus_has_files_that_are_read_to_their_end() {
             })
     });
     some("tokenizer", &|bytes| Tokenizer::load(&Source::Embedded(&[("tokenizer.json", bytes)])).is_ok());
+    let sandbox = Sandbox::new(None).expect("the renderer compiles");
     some("template", &|bytes| {
-        matches!(ChatTemplate::load(&Source::Embedded(&[("chat_template.jinja", bytes)])), Ok(Some(_)))
+        matches!(
+            ChatTemplate::load(&sandbox, &Source::Embedded(&[("chat_template.jinja", bytes)])),
+            Ok(Some(_))
+        )
     });
 }

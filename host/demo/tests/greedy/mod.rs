@@ -4,8 +4,9 @@
 mod batch;
 
 use batch::{BLOCK, LONGEST, single_row};
+use infer_chat::{ChatTemplate, Sandbox};
 use infer_core::{Executor as _, StepOutput};
-use infer_model::{ChatTemplate, ExecutorOptions, KvCacheKind, Model, ModelExecutor, Source, Tokenizer};
+use infer_model::{ExecutorOptions, KvCacheKind, Model, ModelExecutor, Source, Tokenizer};
 
 /// The embedded model, ready to answer.
 pub struct Demo {
@@ -31,6 +32,8 @@ impl Demo {
     pub fn load() -> Self {
         let source = Source::Embedded(infer_demo::FILES);
         let model = Model::load(&source, None).expect("the demo model loads");
+        let sandbox = Sandbox::new(None).expect("the renderer compiles");
+        let template = ChatTemplate::load(&sandbox, &source);
         let options = ExecutorOptions {
             kv_cache: KvCacheKind::Paged,
             block_size: BLOCK,
@@ -43,7 +46,7 @@ impl Demo {
         Self {
             executor: model.executor(options).expect("an executor"),
             tokenizer: Tokenizer::load(&source).expect("a tokenizer"),
-            template: ChatTemplate::load(&source).expect("it loads").expect("a chat template"),
+            template: template.expect("it loads").expect("a chat template"),
             stops: model.stop_tokens().to_vec(),
         }
     }

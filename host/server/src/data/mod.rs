@@ -26,5 +26,6 @@ pub use outcome::{Outcome, openai_reason, reason_name};
 pub use route::route;
 pub use structured::{Compiler, Shape};
 
+pub use chat::PendingTemplate;
 pub(crate) use chat::{Calls, Part, check as check_chat};
 pub(crate) use completions::check as check_completion;

@@ -39,8 +39,12 @@ pub fn load_initial(
 
 /// A loader with the host's cache of compiled policies.
 pub fn loader() -> Result<PolicyLoader, LoadError> {
-    let cache_dir = cache_base().map(|base| base.join("policies"));
-    PolicyLoader::new(LoaderConfig { cache_dir, ..LoaderConfig::default() })
+    PolicyLoader::new(LoaderConfig { cache_dir: compiled_dir(), ..LoaderConfig::default() })
+}
+
+/// Where compiled policies are kept, and the compiled renderer of chat templates.
+pub fn compiled_dir() -> Option<PathBuf> {
+    cache_base().map(|base| base.join("policies"))
 }
 
 /// Where this user's caches of this program stand.

@@ -16,7 +16,9 @@ use crate::config::PolicyChoice;
 use crate::engine::{EngineHandle, EngineStopped, OtherOnTrial, SwapMode, Swapped};
 use crate::faults::{Library, Loaded};
 
-pub use load::{Choices, builtin, cache_base, empty, is_component_path, join, load_initial, loader};
+pub use load::{
+    Choices, builtin, cache_base, compiled_dir, empty, is_component_path, join, load_initial, loader,
+};
 use load::{load, load_again, load_choice};
 
 /// Policies of a slot, behind the previous one, that rollbacks lead back to.

@@ -16,7 +16,7 @@ const FUEL: u64 = 500_000_000;
 /// Loads policies whose calls cost the same everywhere.
 pub fn loader() -> Result<PolicyLoader, Failure> {
     PolicyLoader::new(LoaderConfig {
-        cache_dir: policies::cache_base().map(|base| base.join("policies")),
+        cache_dir: policies::compiled_dir(),
         fuel: Some(FUEL),
         ..LoaderConfig::default()
     })

@@ -1,7 +1,7 @@
 //! Finds the calls in what a model writes, while it writes: text goes on as text, a call's name as soon as it
 //! is known, its arguments as they come. What looks like a call and turns out not to be one is text.
 
-use infer_model::Tools;
+use infer_chat::Tools;
 
 use super::call_json::{CallJson, Found};
 

@@ -4,18 +4,20 @@
 mod call_json;
 mod calls;
 pub mod messages;
+mod pending;
 mod prompt;
 pub mod request;
 mod sink;
 mod tools;
 
 pub use calls::{Calls, Part};
+pub use pending::PendingTemplate;
 pub use prompt::{ChatPrompt, render};
 
 use std::sync::Arc;
 
 use hyper::StatusCode;
-use infer_model::ChatTemplate;
+use infer_chat::ChatTemplate;
 
 use self::request::Parsed;
 use self::sink::{ChatBody, ChatFrames, Replies};
@@ -29,9 +31,9 @@ use crate::http::{Answer, ApiError, json};
 pub async fn chat(asked: Asked<'_>, body: &[u8]) -> Result<Answer, ApiError> {
     let app = asked.app;
     let served = app.served()?;
-    let template = served.chat_template()?;
+    let template = served.chat_template().await?;
     let Parsed { prompt, offer, max_tokens, logprobs, mut common } =
-        request::parse(body, &served.model_names, template)?;
+        request::parse(body, &served.model_names, &template)?;
     let (streams, options) = (common.stream.unwrap_or(false), common.stream_options);
     let replies = Replies {
         style: template.tools(),

@@ -1,7 +1,5 @@
 //! From messages to tokens, off the threads that serve connections: templates are programs.
 
-use std::sync::Arc;
-
 use infer_model::ModelErrorKind;
 use serde_json::{Map, Value};
 
@@ -21,7 +19,7 @@ pub struct ChatPrompt {
 
 /// The tokens of a conversation.
 pub async fn render(served: &Served, prompt: ChatPrompt) -> Result<Vec<u32>, ApiError> {
-    let (template, tokenizer) = (Arc::clone(served.chat_template()?), served.tokenizer.clone());
+    let (template, tokenizer) = (served.chat_template().await?, served.tokenizer.clone());
     let work = move || {
         let ChatPrompt { messages, add_generation_prompt, variables } = prompt;
         let text = template.render_with(&messages, add_generation_prompt, &variables)?;

@@ -1,6 +1,6 @@
 //! The fields of a chat request.
 
-use infer_model::{ChatTemplate, Tools};
+use infer_chat::{ChatTemplate, Tools};
 use serde_json::{Map, Value};
 
 use super::messages;

@@ -4,8 +4,9 @@ use infer_api::chat::{
     CalledFunction, ChatChoice, ChatChunkChoice, ChatCompletion, ChatLogprobs, Delta, Reply, ToolCall,
 };
 use infer_api::usage::Usage;
+use infer_chat::Tools;
 use infer_core::{FinishReason, TokenLogprobs};
-use infer_model::{Tokenizer, Tools};
+use infer_model::Tokenizer;
 
 use super::calls::{Calls, Part};
 use crate::data::answer::{Frames, Go, Sink};

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use infer_model::Tools;
+use infer_chat::Tools;
 use serde_json::{Map, Value, json};
 
 use crate::data::fields::list;

@@ -1,6 +1,10 @@
 //! Chat templates are programs of strangers: what they may do, and what stops them.
 
-use infer_model::{ChatTemplate, Source};
+mod common;
+
+use common::sandbox;
+use infer_chat::ChatTemplate;
+use infer_model::Source;
 use serde_json::{Value as Json, json};
 
 fn render(template: &str, messages: &Json) -> Result<String, String> {
@@ -11,7 +15,7 @@ fn render(template: &str, messages: &Json) -> Result<String, String> {
     });
     let bytes = config.to_string();
     let source = Source::Embedded(&[("tokenizer_config.json", bytes.as_bytes())]);
-    let template = ChatTemplate::load(&source).map_err(|error| error.to_string())?;
+    let template = ChatTemplate::load(sandbox(), &source).map_err(|error| error.to_string())?;
     let template = template.expect("there is a template");
     template.render(messages, true).map_err(|error| error.to_string())
 }
@@ -36,7 +40,7 @@ fn templates_render_as_hugging_face_does() {
 fn what_a_template_may_not_do_is_an_error() {
     let endless = "{% for a in range(9999) %}{% for b in range(9999) %}{{ b }}{% endfor %}{% endfor %}";
     let large = "{% set ns = namespace(s='xxxxxxxxxxxxxxxx') %}\
-        {% for a in range(21) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ ns.s }}";
+        {% for a in range(20) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ ns.s }}x";
     for (template, reason) in [
         (endless, "too many steps"),
         (large, "more than 16777216 bytes"),
@@ -57,7 +61,7 @@ fn the_default_of_several_templates_and_the_separate_file_are_found() {
     let list = list.to_string();
     let config: &[u8] = list.as_bytes();
     let load = |files: &[(&str, &[u8])]| {
-        let template = ChatTemplate::load(&Source::Embedded(files)).expect("loads");
+        let template = ChatTemplate::load(sandbox(), &Source::Embedded(files)).expect("loads");
         template.map(|template| template.render(&json!([]), false).expect("renders"))
     };
     assert_eq!(load(&[("tokenizer_config.json", config)]).as_deref(), Some("plain"));

@@ -1,0 +1,110 @@
+//! One template: compiled once, rendered with a context at a time.
+//!
+//! Instructions and the size of the prompt are bounded here, with errors that leave the renderer as it was. What a
+//! single instruction may cost (a filter over a large value, an operator that doubles one, a deep recursion) is not
+//! bounded here: that is what the sandbox's memory, fuel and stack are for. `strftime_now` is deliberately
+//! undefined: a prompt that depends on the day neither repeats nor shares its prefix, and templates that ask for it
+//! have a fallback.
+
+use std::collections::BTreeMap;
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Value;
+use minijinja::{Environment, ErrorKind};
+
+use crate::json::to_json;
+
+/// Longer prompts are refused; no context is as long.
+const LARGEST_PROMPT_BYTES: usize = 16 << 20;
+/// Instructions of one rendering, besides those for each message.
+const FUEL: u64 = 200_000;
+/// Instructions for each message.
+const FUEL_PER_MESSAGE: u64 = 20_000;
+/// minijinja counts what is left in a word of the machine it runs on.
+const LARGEST_FUEL: u64 = i32::MAX as u64;
+
+const NAME: &str = "chat_template";
+
+/// Variables by their names.
+pub type Context = BTreeMap<String, Value>;
+
+/// A compiled chat template.
+pub struct Renderer {
+    environment: Environment<'static>,
+    /// `bos_token` and its like, as the template may write them.
+    special: Context,
+}
+
+impl Renderer {
+    /// Compiles a template, which may name the special tokens in `special`.
+    ///
+    /// # Errors
+    /// What is wrong with its syntax.
+    pub fn new(template: String, special: Context) -> Result<Self, String> {
+        let mut environment = Environment::new();
+        // As Hugging Face renders: blocks leave no blank lines behind.
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        environment.set_syntax(syntax.map_err(|error| with_causes(&error))?);
+        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.add_function("raise_exception", raise_exception);
+        environment.add_filter("tojson", to_json);
+        environment.add_template_owned(NAME, template).map_err(|error| with_causes(&error))?;
+        Ok(Self { environment, special })
+    }
+
+    /// The prompt for `context`, which holds `messages` and whatever else the template may ask for. Room is made
+    /// for `expected_bytes` of it at once.
+    ///
+    /// # Errors
+    /// The template refuses the messages, or takes too long over them.
+    pub fn render(&self, context: Context, expected_bytes: usize) -> Result<String, String> {
+        let messages = context.get("messages").and_then(Value::len).unwrap_or(0);
+        let mut environment = self.environment.clone();
+        environment.set_fuel(Some((FUEL + FUEL_PER_MESSAGE * messages as u64).min(LARGEST_FUEL)));
+        let mut variables = self.special.clone();
+        variables.extend(context);
+        let template = environment.get_template(NAME).map_err(|error| with_causes(&error))?;
+        let mut prompt = Bounded(Vec::with_capacity(expected_bytes.min(LARGEST_PROMPT_BYTES)));
+        template.render_captured_to(Value::from(variables), &mut prompt).map_err(|error| {
+            match error.kind() {
+                ErrorKind::OutOfFuel => "it needs too many steps".to_owned(),
+                ErrorKind::WriteFailure => {
+                    format!("the prompt would have more than {LARGEST_PROMPT_BYTES} bytes")
+                }
+                _ => with_causes(&error),
+            }
+        })?;
+        String::from_utf8(prompt.0).map_err(|error| format!("the prompt is no UTF-8: {error}"))
+    }
+}
+
+fn raise_exception(message: &str) -> Result<Value, minijinja::Error> {
+    Err(minijinja::Error::new(ErrorKind::InvalidOperation, message.to_owned()))
+}
+
+fn with_causes(error: &minijinja::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// A buffer that refuses to grow beyond the longest prompt.
+struct Bounded(Vec<u8>);
+
+impl std::io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if self.0.len() + bytes.len() > LARGEST_PROMPT_BYTES {
+            return Err(std::io::ErrorKind::FileTooLarge.into());
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,224 @@
+//! A checkpoint's template and the instances that render it.
+//!
+//! An instance has taken the template once and renders one conversation after another; several render at once.
+//! Nothing of a conversation is left in it that a template could name.
+
+use std::sync::{Mutex, PoisonError};
+
+use infer_model::{ModelError, Source};
+use serde_json::{Map, Value as Json};
+
+use crate::instance::{Failure, Instance};
+use crate::sandbox::Sandbox;
+use crate::wire::{Request, Unsendable};
+
+/// Larger templates are refused.
+const LARGEST_TEMPLATE_BYTES: usize = 1 << 20;
+/// Memory that idle instances may hold together. One has some 1.5 MiB, or what its largest conversation took: it
+/// never shrinks.
+const IDLE_BYTES: usize = 64 << 20;
+
+/// A compiled chat template.
+pub struct ChatTemplate {
+    sandbox: Sandbox,
+    /// What an instance is given first.
+    request: Request,
+    idle: Mutex<Vec<Instance>>,
+    tools: Tools,
+    knows_developer: bool,
+}
+
+/// What a template does with tools, and so how the model writes calls. Told from the template's text:
+/// nothing else in a checkpoint says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tools {
+    /// It doesn't mention them.
+    None,
+    /// `<tool_call>{"name": .., "arguments": {..}}</tool_call>`: Hermes, Qwen.
+    Hermes,
+    /// `{"name": .., "parameters": {..}}` and nothing else: Llama 3.
+    Llama3,
+    /// It mentions them, and its calls have a form that isn't known here.
+    Other,
+}
+
+impl Tools {
+    fn of(template: &str) -> Self {
+        let has = |part: &str| template.contains(part);
+        if !has("tools") {
+            Self::None
+        } else if has("<tool_call>") && !has("<function=") {
+            Self::Hermes
+        } else if has("\"parameters\"") && (has("ipython") || has("python_tag")) {
+            Self::Llama3
+        } else {
+            Self::Other
+        }
+    }
+}
+
+impl ChatTemplate {
+    /// Reads `chat_template.jinja`, else `chat_template` of `tokenizer_config.json`; `None` where a
+    /// checkpoint has neither.
+    ///
+    /// # Errors
+    /// A file that can't be read or isn't what it should be; a template with a syntax error.
+    pub fn load(sandbox: &Sandbox, source: &Source<'_>) -> Result<Option<Self>, ModelError> {
+        let config = match source.read("tokenizer_config.json")? {
+            Some(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
+                ModelError::template(format!("tokenizer_config.json is no JSON: {error}"))
+            })?,
+            None => Json::Null,
+        };
+        let template = match source.read("chat_template.jinja")? {
+            Some(bytes) => Some(String::from_utf8(bytes.into_owned()).map_err(|error| {
+                ModelError::template(format!("chat_template.jinja is no UTF-8: {error}"))
+            })?),
+            None => template_of(&config)?,
+        };
+        template.map(|template| Self::new(sandbox, &template, &config)).transpose()
+    }
+
+    fn new(sandbox: &Sandbox, template: &str, config: &Json) -> Result<Self, ModelError> {
+        if template.len() > LARGEST_TEMPLATE_BYTES {
+            return Err(ModelError::template(format!(
+                "the chat template has {} bytes; at most {LARGEST_TEMPLATE_BYTES} are allowed",
+                template.len()
+            )));
+        }
+        let wrong = |why| ModelError::template(format!("the chat template has an error: {why}"));
+        let request = introduction(template, config).map_err(wrong)?;
+        let first = Instance::new(sandbox, request.bytes()).map_err(|failure| wrong(failure.why()))?;
+        Ok(Self {
+            sandbox: sandbox.clone(),
+            request,
+            idle: Mutex::new(vec![first]),
+            tools: Tools::of(template),
+            knows_developer: template.contains("developer"),
+        })
+    }
+
+    /// What it does with tools.
+    pub fn tools(&self) -> Tools {
+        self.tools
+    }
+
+    /// Whether it writes `developer` messages itself.
+    pub fn knows_developer(&self) -> bool {
+        self.knows_developer
+    }
+
+    /// The prompt for a list of messages (`[{"role", "content"}, ..]`), special tokens included;
+    /// with `add_generation_prompt` it ends where the answer begins.
+    ///
+    /// # Errors
+    /// The template refuses the messages, or takes more than it may.
+    pub fn render(&self, messages_json: &Json, add_generation_prompt: bool) -> Result<String, ModelError> {
+        self.render_with(messages_json, add_generation_prompt, &Map::new())
+    }
+
+    /// Like [`Self::render`], with further variables (`enable_thinking`, `tools`, ..).
+    ///
+    /// # Errors
+    /// The template refuses the messages, or takes more than it may.
+    pub fn render_with(
+        &self,
+        messages_json: &Json,
+        add_generation_prompt: bool,
+        variables: &Map<String, Json>,
+    ) -> Result<String, ModelError> {
+        if !messages_json.is_array() {
+            return Err(ModelError::template("messages must be a list"));
+        }
+        let rendered = match context(messages_json, add_generation_prompt, variables) {
+            Ok(request) => self.render_request(request.bytes()).map_err(Failure::why),
+            Err(unsendable) => Err(unsendable),
+        };
+        rendered.map_err(|why| {
+            ModelError::template(format!("the chat template can't render these messages: {why}"))
+        })
+    }
+
+    fn render_request(&self, request: &[u8]) -> Result<String, Failure> {
+        let idle = self.idle().pop();
+        let mut instance = match idle {
+            Some(instance) => instance,
+            None => Instance::new(&self.sandbox, self.request.bytes())?,
+        };
+        let rendered = instance.render(request);
+        if !matches!(rendered, Err(Failure::Ended(_))) {
+            self.keep(instance);
+        }
+        rendered
+    }
+
+    fn keep(&self, instance: Instance) {
+        let mut idle = self.idle();
+        let held: usize = idle.iter().map(Instance::memory_bytes).sum();
+        if held + instance.memory_bytes() <= IDLE_BYTES {
+            idle.push(instance);
+        }
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Instance>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What an instance is given first: the template and the special tokens that it may name.
+fn introduction(template: &str, config: &Json) -> Result<Request, Unsendable> {
+    let special: Vec<_> = special_tokens(config).collect();
+    let mut request = Request::default();
+    request.text(template)?;
+    request.pairs(special.len())?;
+    for (name, token) in special {
+        request.text(name)?;
+        request.text_value(token)?;
+    }
+    Ok(request)
+}
+
+/// All variables of a render. Those that every template asks for come last, so no other can stand for them.
+fn context(
+    messages: &Json,
+    add_generation_prompt: bool,
+    variables: &Map<String, Json>,
+) -> Result<Request, Unsendable> {
+    let mut request = Request::default();
+    request.pairs(variables.len() + 2)?;
+    for (name, value) in variables {
+        request.text(name)?;
+        request.value(value)?;
+    }
+    request.text("messages")?;
+    request.value(messages)?;
+    request.text("add_generation_prompt")?;
+    request.value(&Json::Bool(add_generation_prompt))?;
+    Ok(request)
+}
+
+/// A list of named templates is what some tool-using models have; `default` is meant then.
+fn template_of(config: &Json) -> Result<Option<String>, ModelError> {
+    match config.get("chat_template") {
+        None | Some(Json::Null) => Ok(None),
+        Some(Json::String(template)) => Ok(Some(template.clone())),
+        Some(Json::Array(named)) => {
+            let default = named.iter().find(|entry| entry.get("name").is_some_and(|name| name == "default"));
+            let template = default.and_then(|entry| entry.get("template")).and_then(Json::as_str);
+            template.map(|template| Some(template.to_owned())).ok_or_else(|| {
+                ModelError::template("the list chat_template in tokenizer_config.json has no default")
+            })
+        }
+        Some(_) => Err(ModelError::template("chat_template in tokenizer_config.json must be a string")),
+    }
+}
+
+/// Every `.._token` of the configuration, written as a string or as an object with its content.
+fn special_tokens(config: &Json) -> impl Iterator<Item = (&str, &str)> {
+    let entries = config.as_object().into_iter().flatten();
+    let named = entries.filter(|(name, _)| name.ends_with("_token"));
+    named.filter_map(|(name, token)| {
+        let text = token.as_str().or_else(|| token.get("content")?.as_str())?;
+        Some((name.as_str(), text))
+    })
+}
