@@ -144,6 +144,42 @@ pub const EDITS: &[(&str, &str, &str, &str)] = &[
         "saturating_sub(if on(\"greedy guesses\") { 0 } else { planned });",
     ),
     (
+        "preempted in flight",
+        "engine/ahead.rs",
+        "if plan.preempt().is_empty() {",
+        "if plan.preempt().is_empty() || on(\"preempted in flight\") {",
+    ),
+    (
+        "batch behind a lost one counts",
+        "engine/finish_step.rs",
+        "behind.void = true;",
+        "behind.void = !on(\"batch behind a lost one counts\");",
+    ),
+    (
+        "neighbour's draw",
+        "engine/compose.rs",
+        "sequence.out_row = batch.rows.len() as u32;",
+        "sequence.out_row = (batch.rows.len() as u32).saturating_sub(u32::from(on(\"neighbour's draw\")));",
+    ),
+    (
+        "ahead of the host's draw",
+        "engine/ahead.rs",
+        "&& !out.needs_host",
+        "&& !(out.needs_host && !on(\"ahead of the host's draw\"))",
+    ),
+    (
+        "beyond the last token",
+        "engine/ahead.rs",
+        "match done && !sequence.is_ending() {",
+        "match done && (on(\"beyond the last token\") || !sequence.is_ending()) {",
+    ),
+    (
+        "beyond the last token",
+        "verify.rs",
+        "if sequence.is_running() && sequence.is_ending() {",
+        "if sequence.is_running() && sequence.is_ending() && !on(\"beyond the last token\") {",
+    ),
+    (
         "deaf watchdog",
         "watchdog.rs",
         "(now >= self.due(since, promised)).then",

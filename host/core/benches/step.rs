@@ -1,6 +1,6 @@
 //! What a step costs the host, without the device: `begin_step` (view, scheduler, verify, reserve,
-//! batch) and `finish_step` (advance, commit, events), with the native built-ins, and the scheduler
-//! alone. `cargo bench -p infer-core`.
+//! batch), the same while a batch is out, and `finish_step` (advance, commit, events), with the native
+//! built-ins, and the scheduler alone. `cargo bench -p infer-core`.
 #![allow(
     clippy::disallowed_methods,
     missing_docs,
@@ -45,6 +45,19 @@ fn begin(load: &mut SteadyLoad) -> Duration {
     took
 }
 
+/// `begin_step` while a batch is out.
+fn begin_behind(load: &mut SteadyLoad) -> Duration {
+    let out = load.begin();
+    let start = Instant::now();
+    let batch = black_box(load.begin());
+    let took = start.elapsed();
+    for batch in [out, batch] {
+        load.answer(&batch);
+        load.finish(batch);
+    }
+    took
+}
+
 fn finish(load: &mut SteadyLoad) -> Duration {
     let batch = load.begin();
     load.answer(&batch);
@@ -74,6 +87,9 @@ fn steps(c: &mut Criterion) {
     for (name, shape) in SHAPES {
         let mut group = c.benchmark_group(name);
         group.bench_function("begin_step", |b| b.iter_custom(|steps| measure(shape, steps, begin)));
+        group.bench_function("begin_step behind another", |b| {
+            b.iter_custom(|steps| measure(shape, steps, begin_behind));
+        });
         group.bench_function("finish_step", |b| b.iter_custom(|steps| measure(shape, steps, finish)));
         let (sender, views) = std::sync::mpsc::channel();
         let scheduler = Box::new(Recorder(FirstComeFirstServed::default(), sender));

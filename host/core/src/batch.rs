@@ -44,6 +44,9 @@ pub struct Row {
     pub token_len: u32,
     /// Tokens whose keys and values the pool holds after this step: attention reads `0..=position`.
     pub context_len: u32,
+    /// Its only token is the one that this row of the batch before draws, which is still out: what stands in
+    /// `Batch::tokens` means nothing.
+    pub input_from: Option<u32>,
     /// First of its blocks in `Batch::block_tables`.
     pub table_start: u32,
     /// Blocks in its table.

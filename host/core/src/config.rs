@@ -45,6 +45,9 @@ pub struct EngineConfig {
     pub strike_window: Micros,
     /// Most tokens that are guessed ahead for a sequence in one step; 0 turns it off.
     pub speculate: u32,
+    /// Whether a batch may be made while another one is out, for a device that takes the tokens drawn last by itself
+    /// (`Executor::plans_ahead`). Without effect where guesses are made.
+    pub plan_ahead: bool,
     /// How long a runnable sequence may be ignored before the scheduler is taken out.
     pub starvation_bound: Micros,
 }
@@ -70,6 +73,7 @@ impl Default for EngineConfig {
             max_strikes: 3,
             strike_window: Micros(10_000_000),
             speculate: 0,
+            plan_ahead: false,
             starvation_bound: Micros(5_000_000),
         }
     }

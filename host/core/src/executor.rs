@@ -14,7 +14,13 @@ pub trait Executor {
         Ok(false)
     }
 
-    /// Waits for the batch that was submitted, and otherwise does as `execute`.
+    /// Whether `submit` takes a batch while another one is computed, with rows whose input is drawn in that one
+    /// (`Row::input_from`). `collect` then takes them in their order.
+    fn plans_ahead(&self) -> bool {
+        false
+    }
+
+    /// Waits for the batch that was submitted first, and otherwise does as `execute`.
     fn collect(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), DeviceFault> {
         self.execute(batch, output)
     }

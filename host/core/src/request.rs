@@ -54,6 +54,11 @@ impl SamplingParams {
             || self.extras.as_ref().is_some_and(|extras| extras.constraint.is_some())
     }
 
+    /// Whether the host has a part in a draw: in what comes before it or in what is told of it.
+    pub fn needs_host(&self) -> bool {
+        self.extras.is_some() || self.needs_history()
+    }
+
     /// How many alternatives are reported beside each prompt token; `None` where none is asked about.
     pub fn prompt_logprobs(&self) -> Option<u32> {
         self.extras.as_ref()?.prompt_logprobs

@@ -65,8 +65,12 @@ pub(crate) struct Sequence {
     /// When a plan last named it.
     pub planned: Mark,
     pub state: SequenceState,
-    /// The batch that is out has a row of it.
-    pub in_flight: bool,
+    /// Batches that are out and have a row of it, and its row in the last one.
+    pub out: u32,
+    pub out_row: u32,
+    /// Tokens that they compute, and that they draw.
+    pub computing: u32,
+    pub drawing: u32,
     /// Its whole prompt is announced as being computed.
     pub pending_prompt: bool,
     /// So are the hashes `committed .. pending_end`.
@@ -91,9 +95,29 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    /// Tokens still to compute before the next one can be drawn.
+    /// Leading tokens whose keys and values the pool holds once what is out is back.
+    pub fn reached(&self) -> u32 {
+        self.computed + self.computing
+    }
+
+    /// Tokens that it has generated then.
+    pub fn drawn(&self) -> u32 {
+        self.generated + self.drawing
+    }
+
+    /// Tokens still to compute then before the next one can be drawn.
     pub fn remaining(&self) -> u32 {
-        self.tokens.len() as u32 - self.computed
+        self.tokens.len() as u32 + self.drawing - self.reached()
+    }
+
+    /// Tokens of its prompt, or of what a preemption cost, that are being computed.
+    pub fn prefilling(&self) -> u32 {
+        if self.state == SequenceState::Prefill { self.computing } else { 0 }
+    }
+
+    /// Its last token is being drawn: there is nothing left to plan.
+    pub fn is_ending(&self) -> bool {
+        self.drawn() == self.request.max_new_tokens
     }
 
     pub fn is_running(&self) -> bool {
@@ -107,6 +131,15 @@ impl Sequence {
 
     pub fn has_ended(&self) -> bool {
         matches!(self.state, SequenceState::Finished | SequenceState::Failed)
+    }
+
+    /// How many tokens it will probably generate in all, should it generate `generated`: whoever outlives what was
+    /// expected may well go on as long again.
+    pub fn expected_at(&self, generated: u32) -> u32 {
+        match generated < self.expected {
+            true => self.expected,
+            false => self.expected.saturating_mul(2).min(self.request.max_new_tokens),
+        }
     }
 
     /// Output tokens that it will probably still generate.

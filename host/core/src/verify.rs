@@ -96,6 +96,10 @@ impl Verifier {
         for (&id, &tokens) in plan.run.iter().zip(&plan.tokens) {
             let ix = self.name(id, slab)?;
             let sequence = &slab[ix];
+            if sequence.is_running() && sequence.is_ending() {
+                // It was shown, because it holds a place and memory until its last token is there.
+                continue;
+            }
             let starts = sequence.is_waiting();
             let remaining = if starts {
                 sequence.tokens.len() as u32 - kv.reusable_tokens(sequence)
@@ -105,7 +109,7 @@ impl Verifier {
                 return Err(invalid(|m| write!(m, "sequence {} can't run: it is held or ended", id.0)));
             };
             check_tokens(id, tokens, remaining)?;
-            let prefill = tokens > 0 && (remaining > 1 || sequence.generated == 0);
+            let prefill = tokens > 0 && (remaining > 1 || sequence.drawn() == 0);
             sums.add(id, tokens, prefill, starts, limits)?;
             self.plan.rows.push(PlannedRow { ix, tokens, starts, guesses: 0 });
         }

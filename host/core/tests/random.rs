@@ -75,6 +75,7 @@ impl World {
             strike_window: Micros(rng.between(1_000, 100_000)),
             starvation_bound: Micros(rng.between(5_000, 100_000)),
             speculate: if rng.chance(60) { rng.between(1, 6) as u32 } else { 0 },
+            plan_ahead: false,
         };
         let vocab = if rng.chance(40) { 2 } else { VOCAB };
         let executor = ScriptedExecutor::new(block_size, total_blocks, config.prompt_cache_entries, vocab);

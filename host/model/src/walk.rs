@@ -108,6 +108,7 @@ impl<E: Executor> Walk<E> {
                 token_start: batch.tokens.len() as u32,
                 token_len: chunk.tokens.len() as u32,
                 context_len: end as u32,
+                input_from: None,
                 table_start: batch.block_tables.len() as u32,
                 table_len: table.len() as u32,
                 sample: draws.sample,

@@ -112,6 +112,7 @@ fn row(batch: &mut Batch, first: u32, tokens: &[u32], sampling: SamplingParams) 
         token_start: batch.tokens.len() as u32,
         token_len: tokens.len() as u32,
         context_len: tokens.len() as u32,
+        input_from: None,
         table_start: batch.block_tables.len() as u32,
         table_len: blocks,
         sample: true,

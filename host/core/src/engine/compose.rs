@@ -1,6 +1,6 @@
-//! Flattens the rows of a step into a batch, into the last batch's buffers.
+//! Flattens the rows of a step into a batch, into the buffers of one that came back.
 
-use super::Engine;
+use super::{Engine, InFlight};
 use crate::batch::{Batch, Row};
 use crate::ids::Micros;
 use crate::sequence::{SeqIx, Sequence};
@@ -9,66 +9,82 @@ use crate::watchdog::Mark;
 
 impl Engine {
     pub(super) fn compose(&mut self, now: Micros) -> Batch {
-        let mut batch = std::mem::take(&mut self.spare);
+        let mut batch = self.spare.pop().unwrap_or_default();
         batch.clear();
         batch.step = self.view.number;
         self.last_begun = Mark { at: now, step: batch.step };
         batch.released.append(&mut self.released);
         let mut guessed = 0;
+        let mut needs_host = false;
         for at in 0..self.rows.len() {
             let PlannedRow { ix, tokens, guesses, .. } = self.rows[at];
             self.compose_row(&mut batch, ix, tokens, now);
+            needs_host |= batch.rows[at].sampling.needs_host();
             if guesses > 0 {
                 self.compose_guesses(&mut batch, ix, guessed..guessed + guesses as usize);
                 guessed += guesses as usize;
             }
         }
+        let rows = std::mem::take(&mut self.rows);
+        self.flights.push_back(InFlight {
+            begun: self.last_begun,
+            since: now,
+            rows,
+            needs_host,
+            void: false,
+        });
         batch
     }
 
     fn compose_row(&mut self, batch: &mut Batch, ix: SeqIx, tokens: u32, now: Micros) {
         let sequence = &self.slab[ix];
-        if let Some(copy) = self.kv.copy_for(sequence) {
+        // While a batch is out its first row there has read them.
+        let logits_from = sequence.logits_from.filter(|_| sequence.out == 0);
+        if logits_from.is_some()
+            && let Some(copy) = self.kv.copy_for(sequence)
+        {
             batch.copies.push(copy);
             self.kv.unpin_source(&self.slab[ix]);
         }
         let sequence = &self.slab[ix];
-        let context_len = sequence.computed + tokens;
-        let sample = context_len as usize == sequence.tokens.len();
-        let fills_prompt = sample && sequence.generated == 0 && sequence.logits_from.is_none();
+        let sample = tokens == sequence.remaining();
+        let fills_prompt = sample && sequence.drawn() == 0 && logits_from.is_none();
         let logits_to = if fills_prompt { self.kv.reserve_logits(sequence, now) } else { None };
-        let sequence = &mut self.slab[ix];
-        sequence.logits_to = logits_to;
-        sequence.in_flight = true;
-        let sequence = &self.slab[ix];
         let mut row = Row {
             sequence: sequence.id,
             token_start: batch.tokens.len() as u32,
             token_len: tokens,
-            context_len,
+            context_len: sequence.reached() + tokens,
+            input_from: (sequence.drawing > 0).then_some(sequence.out_row),
             table_start: batch.block_tables.len() as u32,
             table_len: sequence.table.len() as u32,
             sample,
             guesses: 0,
-            generated: sequence.generated,
+            generated: sequence.drawn(),
             sampling: sequence.request.sampling.clone(),
             history_start: batch.history.len() as u32,
             history_len: 0,
             forbidden_start: batch.forbidden.len() as u32,
             forbidden_len: 0,
             logits_to,
-            logits_from: sequence.logits_from,
+            logits_from,
         };
         push_inputs(batch, sequence, tokens, self.config.block_size);
-        let asks_about_prompt = sequence.generated == 0 && row.sampling.prompt_logprobs().is_some();
+        let asks_about_prompt = sequence.drawn() == 0 && row.sampling.prompt_logprobs().is_some();
         if asks_about_prompt || (sample && row.sampling.needs_history()) {
             batch.history.extend_from_slice(&sequence.tokens);
             row.history_len = sequence.tokens.len() as u32;
         }
-        if sample && sequence.generated < sequence.request.min_new_tokens {
+        if sample && sequence.drawn() < sequence.request.min_new_tokens {
             batch.forbidden.extend_from_slice(&sequence.request.stop_tokens);
             row.forbidden_len = sequence.request.stop_tokens.len() as u32;
         }
+        let sequence = &mut self.slab[ix];
+        sequence.logits_to = logits_to.or(sequence.logits_to);
+        sequence.out += 1;
+        sequence.out_row = batch.rows.len() as u32;
+        sequence.computing += tokens;
+        sequence.drawing += u32::from(sample);
         batch.rows.push(row);
     }
 }
@@ -91,8 +107,11 @@ impl Engine {
 }
 
 fn push_inputs(batch: &mut Batch, sequence: &Sequence, tokens: u32, block_size: u32) {
-    let (from, to) = (sequence.computed, sequence.computed + tokens);
-    batch.tokens.extend_from_slice(&sequence.tokens[from as usize..to as usize]);
+    let (from, to) = (sequence.reached(), sequence.reached() + tokens);
+    match sequence.drawing {
+        0 => batch.tokens.extend_from_slice(&sequence.tokens[from as usize..to as usize]),
+        _ => batch.tokens.push(0),
+    }
     if tokens == 1 {
         // A decode, which is what most rows are: ranges cost more than they carry.
         batch.positions.push(from);

@@ -116,7 +116,7 @@ impl Engine {
         self.leaving.push(sequence.row);
         self.view.tenants.running[sequence.tenant_row as usize] -= 1;
         self.load_changed = true;
-        if sequence.in_flight {
+        if sequence.out > 0 {
             // The device may still write to its blocks.
             self.lingering.push(ix);
         } else {

@@ -1,6 +1,6 @@
 //! `finish_step`: sequences advance, blocks are committed, what is done ends.
 
-use super::Engine;
+use super::{Engine, InFlight};
 use crate::batch::{Batch, Row};
 use crate::event::{Event, FailureCause};
 use crate::executor::{DeviceFault, DeviceFaultKind, StepOutput, TokenLogprobs};
@@ -9,18 +9,24 @@ use crate::perf::{self, StepLoad};
 use crate::request::{FinishReason, SequenceState};
 use crate::sequence::SeqIx;
 use crate::verify::PlannedRow;
+use crate::watchdog::Mark;
 
 /// Blocks that the invariants' check of a debug build may look at per step, on average.
 const CHECKED_BLOCKS_PER_STEP: u64 = 4_096;
 
 impl Engine {
-    /// Takes a batch back with its result.
+    /// Takes the batch back that has been out for longest, with its result.
     pub fn finish_step(&mut self, batch: Batch, result: Result<&StepOutput, DeviceFault>, now: Micros) {
         let now = self.tick(now);
-        let flight = self.in_flight.take().expect("a batch is out");
-        assert_eq!(batch.step, flight.step, "the batch that is out comes back");
-        assert_eq!(batch.rows.len(), self.rows.len(), "with its rows");
+        let mut flight = self.flights.pop_front().expect("a batch is out");
+        assert_eq!(batch.step, flight.begun.step, "the batch that went out first comes back first");
+        assert_eq!(batch.rows.len(), flight.rows.len(), "with its rows");
         self.view.last_step = now.since(flight.since);
+        if let Some(behind) = self.flights.front_mut() {
+            // The device turns to it now.
+            behind.since = now;
+        }
+        self.land(&flight, &batch);
         (self.view.last_prefill_tokens, self.view.last_decodes) = (0, 0);
         let result = match result {
             Ok(output) if output.sampled.len() != batch.rows.len() => Err(DeviceFault {
@@ -31,26 +37,49 @@ impl Engine {
             other => other,
         };
         match result {
-            Ok(output) => self.advance(&batch, output, now),
-            Err(fault) => self.lose(&fault, now),
+            // It was computed from what the batch before it didn't leave: nobody's fault, and nobody fails.
+            _ if flight.void => self.lose(&flight, &batch, None, now),
+            Ok(output) => self.advance(&flight, &batch, output, now),
+            Err(fault) => {
+                self.counters.device_faults += 1;
+                if let Some(behind) = self.flights.front_mut() {
+                    behind.void = true;
+                }
+                self.lose(&flight, &batch, Some(&fault), now);
+            }
         }
         self.kv.end_reading();
         for ix in std::mem::take(&mut self.lingering) {
-            self.bury(ix, now);
+            if self.slab[ix].out > 0 {
+                self.lingering.push(ix);
+            } else {
+                self.bury(ix, now);
+            }
         }
         self.remove_running(now);
         self.note_load(now);
         self.flush_cache_events(now);
-        self.spare = batch;
-        self.rows.clear();
+        self.spare.push(batch);
+        flight.rows.clear();
+        self.rows = flight.rows;
         // Each step where that is cheap; with a large pool so often that it stays so.
         let every = 1 + u64::from(self.config.total_blocks) / CHECKED_BLOCKS_PER_STEP;
-        if cfg!(debug_assertions) && flight.step.is_multiple_of(every) {
+        if cfg!(debug_assertions) && flight.begun.step.is_multiple_of(every) {
             self.check_invariants();
         }
     }
 
-    fn advance(&mut self, batch: &Batch, output: &StepOutput, now: Micros) {
+    /// Its rows are out no longer, whatever came of them.
+    fn land(&mut self, flight: &InFlight, batch: &Batch) {
+        for (planned, row) in flight.rows.iter().zip(&batch.rows) {
+            let sequence = &mut self.slab[planned.ix];
+            sequence.out -= 1;
+            sequence.computing -= planned.tokens;
+            sequence.drawing -= u32::from(row.sample);
+        }
+    }
+
+    fn advance(&mut self, flight: &InFlight, batch: &Batch, output: &StepOutput, now: Micros) {
         let (mut prefilled, mut drawn) = (0, 0);
         let mut decodes = 0;
         let computed_before = self.counters.computed_tokens;
@@ -64,8 +93,7 @@ impl Engine {
                 std::iter::from_fn(|| after_guesses.next_if(|(of, _)| *of == at))
                     .map(|&(_, token)| token)
                     .collect();
-            let ix = self.rows[at].ix;
-            self.slab[ix].in_flight = false;
+            let ix = flight.rows[at].ix;
             self.counters.computed_tokens += u64::from(row.token_len);
             if self.slab[ix].has_ended() {
                 continue;
@@ -73,7 +101,7 @@ impl Engine {
             if let Some(prompt) = prompt {
                 self.tell_prompt(ix, row, prompt);
             }
-            let prefill = self.advance_row(ix, row, now);
+            let prefill = self.advance_row(ix, row, flight.begun, now);
             prefilled += u64::from(prefill);
             decodes += u32::from(prefill == 0);
             if row.sample {
@@ -109,7 +137,7 @@ impl Engine {
     }
 
     /// The row's keys and values stand in the pool, those of its guesses aside. Returns how many of them were prefill.
-    fn advance_row(&mut self, ix: SeqIx, row: &Row, now: Micros) -> u32 {
+    fn advance_row(&mut self, ix: SeqIx, row: &Row, begun: Mark, now: Micros) -> u32 {
         let sequence = &mut self.slab[ix];
         // Whether guesses were right is seen when tokens are drawn.
         let tokens = row.token_len - row.guesses;
@@ -117,7 +145,7 @@ impl Engine {
         sequence.computed += tokens;
         if sequence.computed > sequence.furthest || row.sample {
             sequence.furthest = sequence.furthest.max(sequence.computed);
-            self.watchdog.advanced(self.last_begun);
+            self.watchdog.advanced(begun);
         }
         sequence.usage.prefilled_tokens += prefill;
         sequence.logits_from = None;
@@ -125,7 +153,8 @@ impl Engine {
             self.view.tenants.prompt_tokens_served[sequence.tenant_row as usize] += u64::from(prefill);
         }
         self.kv.commit(&mut self.slab, ix, now);
-        if let Some(slot) = self.slab[ix].logits_to.take() {
+        if let Some(slot) = row.logits_to {
+            self.slab[ix].logits_to = None;
             self.kv.keep_prompt(&mut self.slab, ix, slot, now);
         }
         let sequence = &mut self.slab[ix];
@@ -167,8 +196,7 @@ impl Engine {
         self.view.running.generated_tokens[row] = sequence.generated;
         self.expected_output_tokens -= 1;
         if sequence.generated == sequence.expected {
-            // Whoever outlives what was expected may well go on as long again.
-            let longer = sequence.expected.saturating_mul(2).min(sequence.request.max_new_tokens);
+            let longer = sequence.expected_at(sequence.generated);
             self.expected_output_tokens += u64::from(longer - sequence.expected);
             sequence.expected = longer;
             self.view.running.expected_tokens[row] = longer;
@@ -187,24 +215,26 @@ impl Engine {
         self.complete(ix, reason, now);
     }
 
-    /// The device computed nothing: the rows it names fail, the others try again.
-    fn lose(&mut self, fault: &DeviceFault, now: Micros) {
-        self.counters.device_faults += 1;
-        for at in 0..self.rows.len() {
-            let PlannedRow { ix, guesses, .. } = self.rows[at];
+    /// The device computed nothing: the rows that it names fail, the others try again.
+    fn lose(&mut self, flight: &InFlight, batch: &Batch, fault: Option<&DeviceFault>, now: Micros) {
+        for (at, &PlannedRow { ix, guesses, .. }) in flight.rows.iter().enumerate() {
             let sequence = &mut self.slab[ix];
-            sequence.in_flight = false;
-            if let Some(slot) = sequence.logits_to.take() {
+            if let Some(slot) = batch.rows[at].logits_to {
+                sequence.logits_to = None;
                 self.kv.cancel_logits(slot);
             }
             if sequence.has_ended() {
                 continue;
             }
-            if fault.rows.as_ref().is_none_or(|rows| rows.contains(&at)) {
+            let fails = |fault: &&DeviceFault| fault.rows.as_ref().is_none_or(|rows| rows.contains(&at));
+            if let Some(fault) = fault.filter(fails) {
                 self.fail(ix, FailureCause::Device, fault.message.clone(), now);
-            } else if self.slab[ix].logits_from.is_some() {
-                // Its copy wasn't made, and what it was to copy from may be gone by the next step.
-                self.back_to_queue(ix, now);
+            } else if sequence.logits_from.is_some() {
+                // Its copy wasn't made, and what it was to copy from may be gone by the next step. A batch behind
+                // this one is lost too, and then it goes.
+                if sequence.out == 0 {
+                    self.back_to_queue(ix, now);
+                }
             } else if guesses > 0 {
                 self.return_guessed(ix, now);
             }

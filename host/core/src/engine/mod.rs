@@ -1,9 +1,11 @@
 //! The engine: `submit`, `begin_step`, `finish_step`, `finish`, swaps and snapshots.
 //!
 //! This file holds what the engine is made of and the short answers; each longer one has a file of
-//! its own. One owner drives it, one batch is out at a time, and every call leaves it consistent.
+//! its own. One owner drives it, and every call leaves it consistent. One batch is out at a time, or two where it
+//! plans ahead (`ahead`).
 
 mod admit;
+mod ahead;
 mod cache;
 mod compose;
 mod decisions;
@@ -23,6 +25,8 @@ mod swap;
 
 pub use decisions::Decision;
 pub use swap::CANARY_WINDOW;
+
+use std::collections::VecDeque;
 
 use crate::batch::Batch;
 use crate::builtin::{AcceptWhatFits, FirstComeFirstServed, KeepAll};
@@ -85,11 +89,17 @@ pub struct SwapReport {
     pub retired: Option<AnyPolicy>,
 }
 
-/// The batch that is out.
+/// A batch that is out.
 #[derive(Debug)]
 struct InFlight {
-    step: u64,
+    begun: Mark,
+    /// When the device could turn to it.
     since: Micros,
+    rows: Vec<PlannedRow>,
+    /// The host has a part in some row's draw.
+    needs_host: bool,
+    /// The batch before it was lost, and so is what it computes.
+    void: bool,
 }
 
 /// The state machine. See the crate documentation.
@@ -122,17 +132,18 @@ pub struct Engine {
     perf: Recorder,
     watchdog: Watchdog,
     feed: Feed,
-    /// Rows of the step being made, then of the batch that is out.
+    /// Rows of the step being made.
     rows: Vec<PlannedRow>,
     /// Guessed tokens of those rows, one row's after another's.
     guesses: Vec<u32>,
-    in_flight: Option<InFlight>,
-    /// Ended while the batch was out: their blocks return with it.
+    /// What is out, oldest first.
+    flights: VecDeque<InFlight>,
+    /// Ended while a batch was out that has a row of them: their blocks return with it.
     lingering: Vec<SeqIx>,
     /// Sequences to name in the next batch's `released`.
     released: Vec<SequenceId>,
-    /// The last batch's buffers.
-    spare: Batch,
+    /// Buffers of batches that came back.
+    spare: Vec<Batch>,
     /// Positions of rows to remove, a buffer.
     leaving: Vec<u32>,
     events: Vec<Event>,
@@ -228,10 +239,10 @@ impl Engine {
             feed: Feed::default(),
             rows: Vec::new(),
             guesses: Vec::new(),
-            in_flight: None,
+            flights: VecDeque::new(),
             lingering: Vec::new(),
             released: Vec::new(),
-            spare: Batch::default(),
+            spare: Vec::new(),
             leaving: Vec::new(),
             events: Vec::new(),
             retired: Vec::new(),

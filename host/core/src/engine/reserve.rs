@@ -28,7 +28,7 @@ impl Engine {
             let PlannedRow { ix, tokens, starts, .. } = self.rows[at];
             let sequence = &mut self.slab[ix];
             let held = sequence.table.len();
-            self.kv.grow(sequence, ix, sequence.computed + tokens, now);
+            self.kv.grow(sequence, ix, sequence.reached() + tokens, now);
             if !starts && sequence.table.len() != held {
                 self.view.running.blocks[sequence.row as usize] = sequence.table.len() as u32;
             }
@@ -80,7 +80,7 @@ impl Engine {
     /// Blocks that a row needs beyond those it holds.
     fn need(&self, row: PlannedRow) -> u32 {
         let sequence = &self.slab[row.ix];
-        self.kv.blocks_for(sequence.computed + row.tokens).saturating_sub(sequence.table.len() as u32)
+        self.kv.blocks_for(sequence.reached() + row.tokens).saturating_sub(sequence.table.len() as u32)
     }
 
     /// Moves what starts from the waiting to the running.

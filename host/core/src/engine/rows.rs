@@ -130,14 +130,14 @@ impl Engine {
             assert!(sequence.generated < sequence.expected, "{:?} goes on", sequence.id);
             expected += sequence.expected_ahead();
             assert_eq!(view.blocks[at], row.blocks, "blocks of {:?}", sequence.id);
-            assert!(sequence.table.len() as u32 >= self.kv.blocks_for(sequence.computed));
+            assert!(sequence.table.len() as u32 >= self.kv.blocks_for(sequence.reached()));
         }
         let (mut tokens, mut prompts) = (0, 0);
         for (at, &ix) in self.waiting.ix.iter().enumerate() {
             let sequence = &self.slab[ix];
             assert!(sequence.is_waiting() && self.waiting_row(ix) == at, "waiting row {at}");
             assert_eq!(sequence.state == SequenceState::Preempted, at < self.preempted);
-            assert!(sequence.table.is_empty());
+            assert!(sequence.table.is_empty() && sequence.out == 0);
             let shown = self.view.waiting.computed_tokens[at];
             assert!(
                 shown <= self.kv.reusable_tokens(sequence) || self.kv.is_unsettled(),
@@ -158,6 +158,9 @@ impl Engine {
         assert_eq!(expected, self.expected_output_tokens, "output tokens that are expected");
         let alive = self.running.ix.len() + self.waiting.ix.len() + self.held.len() + self.lingering.len();
         assert_eq!(alive, self.slab.len(), "every sequence stands somewhere");
+        let out: usize = self.flights.iter().map(|flight| flight.rows.len()).sum();
+        let known: usize = self.slab.iter().map(|(_, sequence)| sequence.out as usize).sum();
+        assert_eq!(known, out, "rows that are out");
         let c = &self.counters;
         let gone = c.refused.iter().sum::<u64>() + c.finished.iter().sum::<u64>() + c.failed;
         assert_eq!(c.submitted, gone + (alive - self.lingering.len()) as u64, "no request is lost");

@@ -103,8 +103,7 @@ fn may_guess(sequence: &Sequence) -> bool {
     let sampling = &sequence.request.sampling;
     sequence.state == SequenceState::Decode
         && sequence.remaining() == 1
-        && sampling.extras.is_none()
-        && !sampling.needs_history()
+        && !sampling.needs_host()
         && sequence.generated >= sequence.request.min_new_tokens
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::decisions::Decisions;
-use super::{Context, Engine, InFlight, context};
+use super::{Context, Engine, context};
 use crate::batch::Batch;
 use crate::event::FailureCause;
 use crate::ids::Micros;
@@ -19,9 +19,13 @@ pub(super) const EXPORT_EVERY: u64 = 1_000;
 
 impl Engine {
     /// Plans the next step. `None` where nothing can run now; see `next_wake`.
-    /// At most one batch is out at a time; `finish_step` takes it back.
+    /// At most one batch is out at a time, which `finish_step` takes back; with `EngineConfig::plan_ahead` a second
+    /// one may be asked for, to be computed behind it. `None` then means that the first must come back first.
     pub fn begin_step(&mut self, now: Micros) -> Option<Batch> {
-        assert!(self.in_flight.is_none(), "finish_step takes the last batch back first");
+        let ahead = !self.flights.is_empty();
+        if ahead && !self.may_plan_ahead() {
+            return None;
+        }
         let now = self.tick(now);
         self.judge_canaries(now);
         self.kv.expire(now);
@@ -36,7 +40,10 @@ impl Engine {
             return None;
         }
         self.judge_neglect(now);
-        self.plan_and_reserve(now);
+        match ahead {
+            true => self.plan_ahead(now),
+            false => self.plan_and_reserve(now),
+        }
         if self.rows.is_empty() {
             self.flush_cache_events(now);
             return None;
@@ -45,7 +52,6 @@ impl Engine {
         self.start_planned(now);
         self.guess(now);
         let batch = self.compose(now);
-        self.in_flight = Some(InFlight { step: batch.step, since: now });
         self.view.number += 1;
         Some(batch)
     }
@@ -72,7 +78,7 @@ impl Engine {
     }
 
     /// Carries a plan out and notes when it wants to be asked again. True where it preempts.
-    fn carry_out(&mut self, plan: VerifiedPlan, now: Micros) -> bool {
+    pub(super) fn carry_out(&mut self, plan: VerifiedPlan, now: Micros) -> bool {
         self.wake = plan.wake();
         let preempts = !plan.preempt().is_empty();
         self.apply(plan, now);
@@ -99,7 +105,7 @@ impl Engine {
         self.verifier.give_back(plan);
     }
 
-    fn ask_scheduler(&mut self, now: Micros) -> VerifiedPlan {
+    pub(super) fn ask_scheduler(&mut self, now: Micros) -> VerifiedPlan {
         self.show(now);
         if self.view.number >= self.next_export {
             self.next_export = self.view.number + EXPORT_EVERY;

@@ -21,6 +21,8 @@ pub struct ScriptedExecutor {
     cells: Vec<Option<(u32, u32)>>,
     /// What stands in each logits slot.
     logits: Vec<Option<u64>>,
+    /// What each row of the last batch drew; nothing where that batch was lost.
+    drawn: Option<Vec<Option<u32>>>,
     faults: VecDeque<DeviceFault>,
     /// Tokens computed so far.
     pub computed: u64,
@@ -36,6 +38,7 @@ impl ScriptedExecutor {
             vocab,
             cells: vec![None; (block_size * total_blocks) as usize],
             logits: vec![None; prompt_cache_entries as usize],
+            drawn: None,
             faults: VecDeque::new(),
             computed: 0,
             answered: 0,
@@ -67,7 +70,16 @@ impl ScriptedExecutor {
             let block = table[(position / self.block_size) as usize];
             let slot = block.0 * self.block_size + position % self.block_size;
             assert_eq!(batch.slots[at], slot, "the slot is the table's");
-            self.cells[slot as usize] = Some((position, batch.tokens[at]));
+            self.cells[slot as usize] = Some((position, self.input(batch, row, at)));
+        }
+    }
+
+    /// A token that a row computes: the batch's, or what its row of the batch before drew.
+    fn input(&self, batch: &Batch, row: &Row, at: usize) -> u32 {
+        match (row.input_from, &self.drawn) {
+            (None, _) => batch.tokens[at],
+            (Some(from), Some(drawn)) => drawn[from as usize].expect("a row that draws is named"),
+            (Some(_), None) => u32::MAX,
         }
     }
 
@@ -100,6 +112,7 @@ impl Executor for ScriptedExecutor {
         output.reset(batch.rows.len());
         if let Some(fault) = self.faults.pop_front() {
             self.scribble(batch);
+            self.drawn = None;
             return Err(fault);
         }
         self.copy(batch);
@@ -138,7 +151,12 @@ impl Executor for ScriptedExecutor {
                 output.logprobs.push((at, TokenLogprobs { logprob: -(token as f32), top: Vec::new() }));
             }
         }
+        self.drawn = Some(output.sampled.clone());
         Ok(())
+    }
+
+    fn plans_ahead(&self) -> bool {
+        true
     }
 }
 

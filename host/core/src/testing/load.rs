@@ -55,6 +55,7 @@ impl SteadyLoad {
             total_blocks: shape.running * (max_seq_len.div_ceil(block_size) + 1),
             max_waiting: shape.running + shape.waiting,
             max_seq_len,
+            plan_ahead: true,
             ..EngineConfig::default()
         };
         let mut load = Self {

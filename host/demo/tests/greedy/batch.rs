@@ -18,6 +18,7 @@ pub fn single_row(input: &[u32], computed: u32, logits_to: Option<LogitsSlot>) -
         token_start: 0,
         token_len: count,
         context_len: context,
+        input_from: None,
         table_start: 0,
         table_len: blocks,
         sample: true,

@@ -50,6 +50,9 @@ pub struct Setup {
     /// Most tokens guessed ahead for a request in a step; 0 for none.
     #[serde(default, skip_serializing_if = "is_default")]
     pub speculate: u32,
+    /// Whether a batch is made while another one is out.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub plan_ahead: bool,
     /// Whether the policies that are in force at the end must bring it to its end by themselves.
     pub unaided: bool,
     /// The first policies.
@@ -72,9 +75,9 @@ pub enum Op {
     Stop { pick: u32 },
     /// The host's time for a request is over.
     Expire { pick: u32 },
-    /// A batch is made and stays out.
+    /// A batch is made, behind another one where the host plans ahead, and stays out.
     Begin,
-    /// The batch that is out, or the next one, is computed in so much time. Where there is none the driver sleeps
+    /// The batch that is out for longest, or the next one, is computed in so much time. Where there is none the driver sleeps
     /// until the engine wants to be woken.
     Step { us: u32 },
     /// A driver that has nothing to run is woken early, after so much time.
@@ -370,6 +373,7 @@ impl Setup {
             strike_window: Micros(self.strike_window_us),
             starvation_bound: Micros(self.starvation_bound_us),
             speculate: self.speculate,
+            plan_ahead: self.plan_ahead,
         }
     }
 }

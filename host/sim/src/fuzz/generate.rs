@@ -61,6 +61,8 @@ fn setup(rng: &mut SplitMix, taste: &Taste, seed: u64, outsiders: &[String]) -> 
         starvation_bound_us: rng.between(2_000, 100_000) * if rng.chance(30) { 20 } else { 1 },
         stream_events: rng.between(1, 12) as u32,
         speculate: if rng.chance(40) { rng.between(1, 6) as u32 } else { 0 },
+        // Dice of its own: what a seed means otherwise doesn't hang on it.
+        plan_ahead: SplitMix(!seed).chance(50),
         unaided: rng.chance(50),
         policies: Slot::ALL.map(|slot| taste.script(rng, slot)),
         outsiders: outsiders.to_vec(),

@@ -7,7 +7,7 @@ use infer_core::{Batch, BlockId, Limits, LogitsSlot, SequenceId};
 
 use super::case::Setup;
 use super::clients::{Client, Clients, Scope};
-use super::ledger::Ledger;
+use super::ledger::{Ledger, has_row};
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,6 +26,26 @@ pub(super) struct Inspector {
     stored: BTreeSet<SequenceId>,
 }
 
+/// A row's request as it will be when the batch that is out is done.
+struct Seen<'a> {
+    client: &'a Client,
+    /// Tokens generated, and in all.
+    got: usize,
+    len: usize,
+    /// The row that draws the last of them, of that batch.
+    drawn_by: Option<u32>,
+}
+
+impl<'a> Seen<'a> {
+    fn new(row: &Row, out: Option<&Batch>, clients: &'a Clients) -> Self {
+        let client = clients.get(row.sequence).expect("a row's request is alive");
+        let draws = |other: &Row| other.sequence == row.sequence && other.sample;
+        let drawn_by = out.and_then(|out| out.rows.iter().position(draws)).map(|at| at as u32);
+        let ahead = usize::from(drawn_by.is_some());
+        Self { client, got: client.got + ahead, len: client.len() + ahead, drawn_by }
+    }
+}
+
 impl Inspector {
     pub fn new(setup: &Setup) -> Self {
         let (size, total) = (setup.block_size, setup.total_blocks);
@@ -40,36 +60,36 @@ impl Inspector {
         }
     }
 
-    /// Checks a batch that the engine has just made.
-    pub fn check(&mut self, batch: &Batch, clients: &Clients, ledger: &Ledger) {
+    /// Checks a batch that the engine has just made, maybe while another one is out.
+    pub fn check(&mut self, batch: &Batch, out: Option<&Batch>, clients: &Clients, ledger: &Ledger) {
         assert!(!batch.rows.is_empty(), "a batch has rows");
-        self.check_sums(batch, clients);
+        let seen: Vec<Seen> = batch.rows.iter().map(|row| Seen::new(row, out, clients)).collect();
+        self.check_sums(batch, &seen);
         for id in &batch.released {
             assert!(self.stored.remove(id), "{id:?} is released, but holds nothing on the device");
         }
         let mut named = BTreeSet::new();
-        for row in &batch.rows {
+        for (row, seen) in batch.rows.iter().zip(&seen) {
             assert!(named.insert(row.sequence), "{:?} has two rows", row.sequence);
-            let client = clients.get(row.sequence).expect("a row's request is alive");
-            self.check_row(batch, row, client);
-            self.check_memory(batch, row, client, ledger);
+            self.check_row(batch, row, seen);
+            self.check_memory(batch, row, seen.client, ledger);
             self.stored.insert(row.sequence);
         }
         for &id in &self.stored {
-            assert!(clients.get(id).is_some(), "the device isn't told that {id:?} has ended");
+            let used = clients.get(id).is_some() || out.is_some_and(|out| has_row(out, id));
+            assert!(used, "the device isn't told that {id:?} has ended");
         }
         self.check_logits(batch, clients);
     }
 
-    fn check_sums(&self, batch: &Batch, clients: &Clients) {
+    fn check_sums(&self, batch: &Batch, seen: &[Seen<'_>]) {
         let limits = &self.limits;
-        let prefills = batch.rows.iter().filter(|row| {
-            let client = clients.get(row.sequence).expect("a row's request is alive");
-            let remaining = client.len() as u32 - (row.context_len - row.token_len);
-            row.token_len > 0 && (remaining > 1 || client.got == 0)
+        let prefills = batch.rows.iter().zip(seen).filter(|(row, seen)| {
+            let remaining = seen.len as u32 - (row.context_len - row.token_len);
+            row.token_len > 0 && (remaining > 1 || seen.got == 0)
         });
         let (mut count, mut tokens) = (0, 0);
-        for row in prefills {
+        for (row, _) in prefills {
             count += 1;
             tokens += row.token_len;
             assert!(row.token_len <= limits.prefill_chunk, "a chunk of {} tokens", row.token_len);
@@ -80,28 +100,36 @@ impl Inspector {
         assert!(batch.rows.len() <= limits.max_running as usize, "{} rows", batch.rows.len());
     }
 
-    fn check_row(&self, batch: &Batch, row: &Row, client: &Client) {
+    fn check_row(&self, batch: &Batch, row: &Row, seen: &Seen<'_>) {
         let id = row.sequence;
+        let &Seen { client, got, len, drawn_by } = seen;
         let guesses = batch.row_guesses(row);
         let to = row.context_len as usize - guesses.len();
         let from = (row.context_len - row.token_len) as usize;
-        assert!(to <= client.len(), "{id:?} computes beyond its end");
-        assert_eq!(batch.row_tokens(row)[..to - from], client.truth[from..to], "input of {id:?}");
+        assert!(to <= len, "{id:?} computes beyond its end");
+        assert_eq!(row.input_from, drawn_by, "whose draw {id:?} computes");
+        if drawn_by.is_some() {
+            assert!(from + 1 == len && to == len, "{id:?} computes more than what is being drawn");
+            assert!((got as u32) < client.request.max_new_tokens, "{id:?} goes on after its last token");
+            assert!(!client.request.sampling.needs_host(), "{id:?} goes on from what the host draws");
+        } else {
+            assert_eq!(batch.row_tokens(row)[..to - from], client.truth[from..to], "input of {id:?}");
+        }
         if !guesses.is_empty() {
             self.check_guesses(row, guesses, client);
         }
-        assert_eq!(row.sample, to == client.len(), "whether {id:?} draws");
-        assert_eq!(row.generated as usize, client.got, "tokens drawn of {id:?}");
+        assert_eq!(row.sample, to == len, "whether {id:?} draws");
+        assert_eq!(row.generated as usize, got, "tokens drawn of {id:?}");
         assert_eq!(row.sampling, client.request.sampling, "sampling of {id:?}");
         let sampling = &client.request.sampling;
-        let asks = client.got == 0 && sampling.prompt_logprobs().is_some();
-        let history = if asks || (row.sample && sampling.needs_history()) { client.len() } else { 0 };
+        let asks = got == 0 && sampling.prompt_logprobs().is_some();
+        let history = if asks || (row.sample && sampling.needs_history()) { len } else { 0 };
         assert_eq!(batch.row_history(row), &client.truth[..history], "history of {id:?}");
-        let early = row.sample && (client.got as u32) < client.request.min_new_tokens;
+        let early = row.sample && (got as u32) < client.request.min_new_tokens;
         let forbidden: &[u32] = if early { &client.request.stop_tokens } else { &[] };
         assert_eq!(batch.row_forbidden(row), forbidden, "forbidden tokens of {id:?}");
         if row.logits_from.is_some() {
-            assert!(row.token_len == 0 && client.got == 0 && row.sample, "{id:?} is answered by logits");
+            assert!(row.token_len == 0 && got == 0 && row.sample, "{id:?} is answered by logits");
         }
     }
 

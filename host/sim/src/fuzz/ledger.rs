@@ -1,8 +1,8 @@
 //! Counts blocks anew from the tables: who holds what, and whether free, cached and used make up the pool.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
-use infer_core::{BlockId, Engine, SequenceId};
+use infer_core::{Batch, BlockId, Engine, SequenceId};
 
 use super::clients::{Clients, Scope};
 
@@ -12,7 +12,7 @@ pub(super) struct Ledger {
     tables: BTreeMap<SequenceId, Vec<BlockId>>,
     references: Vec<u32>,
     holders: Vec<Option<(SequenceId, Scope)>>,
-    /// Whose blocks were held by requests that ended while a batch was out.
+    /// Whose blocks may be held by requests that end while a batch is out.
     scopes: BTreeMap<SequenceId, Scope>,
 }
 
@@ -30,8 +30,8 @@ impl Ledger {
         self.references.iter().filter(|&&count| count > 0).count()
     }
 
-    /// Reads the tables. `out`: a batch is out, so those that ended may still hold blocks.
-    pub fn update(&mut self, engine: &Engine, clients: &Clients, out: bool) {
+    /// Reads the tables. `out`: batches that are out, in which those that ended may still have rows, and so blocks.
+    pub fn update(&mut self, engine: &Engine, clients: &Clients, out: &VecDeque<Batch>) {
         let memory = engine.memory();
         let total = memory.total as usize;
         self.tables.clear();
@@ -43,7 +43,8 @@ impl Ledger {
             let scope = match clients.get(id) {
                 Some(client) => client.scope(),
                 None => {
-                    assert!(out, "{id:?} has ended and still holds {} blocks", table.len());
+                    let due = out.iter().any(|batch| has_row(batch, id));
+                    assert!(due, "{id:?} has ended and still holds {} blocks", table.len());
                     *self.scopes.get(&id).expect("it was alive when the batch was made")
                 }
             };
@@ -71,13 +72,18 @@ impl Ledger {
             }
         }
         assert_eq!(counts, [memory.used, memory.cached, memory.free], "used, cached and free blocks");
-        if !out {
+        if out.is_empty() {
             self.scopes.clear();
         }
     }
 
     /// A batch is out: whoever ends now keeps its blocks until it is back.
     pub fn remember(&mut self, clients: &Clients) {
-        self.scopes = clients.live().iter().map(|(&id, client)| (id, client.scope())).collect();
+        self.scopes.extend(clients.live().iter().map(|(&id, client)| (id, client.scope())));
     }
+}
+
+/// Whether a batch computes something for a request.
+pub(super) fn has_row(batch: &Batch, id: SequenceId) -> bool {
+    batch.rows.iter().any(|row| row.sequence == id)
 }

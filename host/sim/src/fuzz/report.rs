@@ -29,6 +29,11 @@ pub struct Reached {
     /// Tokens guessed ahead, and those that were right.
     pub guessed: u64,
     pub guessed_right: u64,
+    /// Batches made while another one was out, rows of them whose request had ended by then, and those that were
+    /// lost with the one before.
+    pub planned_ahead: u64,
+    pub wasted_rows: u64,
+    pub lost_behind: u64,
     pub slept: u64,
     pub policy_faults: u64,
     pub starvation_faults: u64,
@@ -67,6 +72,9 @@ impl Reached {
         row("blocks evicted", self.evicted_blocks);
         row("tokens guessed", self.guessed);
         row("tokens guessed right", self.guessed_right);
+        row("batches planned ahead", self.planned_ahead);
+        row("rows of ended requests", self.wasted_rows);
+        row("batches lost behind", self.lost_behind);
         row("sleeps", self.slept);
         row("policy faults", self.policy_faults);
         row("starvation faults", self.starvation_faults);
@@ -96,6 +104,9 @@ impl Reached {
             (&mut self.evicted_blocks, other.evicted_blocks),
             (&mut self.guessed, other.guessed),
             (&mut self.guessed_right, other.guessed_right),
+            (&mut self.planned_ahead, other.planned_ahead),
+            (&mut self.wasted_rows, other.wasted_rows),
+            (&mut self.lost_behind, other.lost_behind),
             (&mut self.slept, other.slept),
             (&mut self.policy_faults, other.policy_faults),
             (&mut self.starvation_faults, other.starvation_faults),

@@ -6,9 +6,10 @@ use super::Machine;
 use crate::fuzz::case::Trouble;
 
 impl Machine<'_> {
-    /// Computes a batch; marks whom the device fails.
+    /// Computes a batch; marks whom the device fails. Behind one that was lost nobody does, whatever comes of it.
     pub(super) fn compute(&mut self, batch: &Batch) -> Option<DeviceFault> {
         let trouble = self.trouble.take();
+        let behind = std::mem::take(&mut self.lost);
         let fault = |kind, rows| DeviceFault { kind, message: "the device failed".to_owned(), rows };
         let fault = match &trouble {
             Some(Trouble::All { memory: true }) => Some(fault(DeviceFaultKind::OutOfMemory, None)),
@@ -44,9 +45,16 @@ impl Machine<'_> {
         if !lost.is_empty() || fault.is_some() {
             self.clients.reached.device_faults += 1;
         }
-        if fault.is_some() {
+        if fault.is_some() || behind {
             self.inspector.lost(batch);
         }
+        if behind {
+            self.clients.reached.lost_behind += 1;
+            self.nothing_came = true;
+            return fault;
+        }
+        self.nothing_came = fault.is_some() || self.output.sampled.len() < batch.rows.len();
+        self.lost = self.nothing_came && !self.out.is_empty();
         for row in lost.iter().filter_map(|&at| batch.rows.get(at)) {
             if let Some(client) = self.clients.get_mut(row.sequence) {
                 client.doomed = Some(FailureCause::Device);

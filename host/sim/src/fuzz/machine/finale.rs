@@ -14,7 +14,7 @@ const LAST_TURNS: u32 = 30_000;
 impl Machine<'_> {
     /// Nothing more comes in: everything that is there ends, and every block is had again.
     pub(super) fn wind_up(&mut self, mut turned: impl FnMut()) {
-        self.end(1_000);
+        self.end_all(1_000);
         self.trouble = None;
         self.now = self.now.max(self.clock);
         if !self.setup.unaided {
@@ -45,6 +45,7 @@ impl Machine<'_> {
             turns += 1;
             assert!(turns < LAST_TURNS, "these never end: {:?}", self.clients.live().keys());
         }
+        self.end_all(1_000);
         // What was told last is told, and what ended last is let go.
         self.begin();
         self.check();

@@ -7,6 +7,7 @@ mod requests;
 mod turns;
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 
 use infer_core::engine::Policies;
 use infer_core::policy::{AnyPolicy, CacheEvents};
@@ -94,7 +95,11 @@ struct Machine<'a> {
     /// The driver's clock, and the latest time that the engine was told.
     now: Micros,
     clock: Micros,
-    out: Option<Batch>,
+    /// Batches that are out, oldest first.
+    out: VecDeque<Batch>,
+    /// The last batch that came back came to nothing; so will the one behind it.
+    nothing_came: bool,
+    lost: bool,
     trouble: Option<Trouble>,
     output: StepOutput,
     events: Vec<Event>,
@@ -125,7 +130,9 @@ impl<'a> Machine<'a> {
             checks,
             now: Micros(1),
             clock: Micros(1),
-            out: None,
+            out: VecDeque::new(),
+            nothing_came: false,
+            lost: false,
             trouble: None,
             output: StepOutput::default(),
             events: Vec::new(),
@@ -149,7 +156,7 @@ impl<'a> Machine<'a> {
             }
             Op::Step { us } => self.step(*us),
             Op::Wait { us } => {
-                self.end(*us);
+                self.end_all(*us);
                 let wake = self.engine.next_wake().unwrap_or(Micros::NEVER);
                 self.pass(u64::from(*us).min(wake.since(self.now).0));
             }
@@ -182,7 +189,7 @@ impl<'a> Machine<'a> {
     }
 
     fn check(&mut self) {
-        self.ledger.update(&self.engine, &self.clients, self.out.is_some());
+        self.ledger.update(&self.engine, &self.clients, &self.out);
         assert_eq!(self.engine.has_work(), !self.clients.live().is_empty(), "whether there is work");
         if self.checks.own {
             self.engine.check_invariants();

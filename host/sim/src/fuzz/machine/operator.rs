@@ -43,20 +43,20 @@ impl Machine<'_> {
 
     /// What may only happen while no batch is out.
     pub(super) fn between(&mut self, change: impl FnOnce(&mut Engine, Micros)) {
-        self.end(1_000);
+        self.end_all(1_000);
         let now = self.tell();
         change(&mut self.engine, now);
         self.drain();
     }
 
     pub(super) fn swap(&mut self, script: &Script, mode: Mode) {
-        self.end(1_000);
+        self.end_all(1_000);
         let primed = mode == Mode::Primed && script.slot == Slot::PrefixCache;
         let cached = primed.then(|| self.engine.begin_priming());
         if primed && script.seed.is_multiple_of(2) {
             // It takes its time over what it is told.
             self.step(500);
-            self.end(1_000);
+            self.end_all(1_000);
         }
         let policy = make(script, self.outsiders, cached.as_ref());
         let now = self.tell();

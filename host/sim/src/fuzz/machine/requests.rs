@@ -6,6 +6,7 @@ use infer_core::{Change, Event, FailureCause, FinishReason, SequenceId};
 
 use super::Machine;
 use crate::fuzz::case::Ask;
+use crate::fuzz::ledger::has_row;
 
 impl Machine<'_> {
     pub(super) fn submit(&mut self, ask: &Ask) {
@@ -56,7 +57,7 @@ impl Machine<'_> {
         let now = self.tell();
         assert!(self.engine.expire(id, "too late".to_owned(), now), "{id:?} is alive");
         assert!(!self.engine.expire(id, "again".to_owned(), now), "{id:?} has ended");
-        self.clients.reached.ended_in_flight += u64::from(self.out.is_some());
+        self.clients.reached.ended_in_flight += u64::from(!self.out.is_empty());
         self.drain();
         assert!(self.clients.get(id).is_none(), "{id:?} was to fail and hasn't");
     }
@@ -66,7 +67,7 @@ impl Machine<'_> {
         let now = self.tell();
         assert!(self.engine.finish(id, reason, now), "{id:?} is alive");
         assert!(!self.engine.finish(id, reason, now), "{id:?} has ended");
-        self.clients.reached.ended_in_flight += u64::from(self.out.is_some());
+        self.clients.reached.ended_in_flight += u64::from(!self.out.is_empty());
     }
 
     /// Hands out what the engine has to tell, as the host's thread does.
@@ -95,8 +96,12 @@ impl Machine<'_> {
     fn hear(&mut self, event: &Event) {
         self.clients.hear(event);
         self.patience.hear(event);
+        let out = &self.out;
         let reached = &mut self.clients.reached;
         match event {
+            Event::Preempted { id } => {
+                assert!(!out.iter().any(|batch| has_row(batch, *id)), "{id:?} is preempted while it is out");
+            }
             Event::PolicyFault(fault) => {
                 reached.policy_faults += 1;
                 reached.starvation_faults += u64::from(fault.fault.kind == FaultKind::Starvation);

@@ -15,44 +15,59 @@ struct Due {
 
 impl Machine<'_> {
     pub(super) fn step(&mut self, us: u32) {
-        if self.out.is_none() && !self.begin() {
+        if !self.begin() {
             let wake = self.engine.next_wake();
             let until = self.patience.sleeps(self.clock, wake, self.engine.has_work());
             self.pass(until.since(self.now).0);
             self.clients.reached.slept += 1;
             return;
         }
+        // A driver that plans ahead makes the next batch while this one is computed.
+        self.begin();
         self.end(us);
     }
 
-    /// Makes a batch, if none is out. True where one is out.
+    /// Makes a batch, if none is out, or one is and the host plans ahead. True where one is out.
     pub(super) fn begin(&mut self) -> bool {
-        if self.out.is_some() {
-            return true;
+        if self.out.len() <= usize::from(self.setup.plan_ahead) {
+            self.make();
         }
+        !self.out.is_empty()
+    }
+
+    fn make(&mut self) {
         self.clients.read(self.batches);
         let now = self.tell();
         let batch = self.engine.begin_step(now);
         self.drain();
-        let Some(batch) = batch else { return false };
+        let Some(batch) = batch else { return };
         self.batches += 1;
-        self.ledger.update(&self.engine, &self.clients, false);
-        self.inspector.check(&batch, &self.clients, &self.ledger);
+        self.ledger.update(&self.engine, &self.clients, &self.out);
+        assert!(!self.lost, "a batch is made behind one that is lost");
+        self.inspector.check(&batch, self.out.back(), &self.clients, &self.ledger);
         self.patience.begins(&batch, &self.ledger, self.clock, self.aided);
         self.ledger.remember(&self.clients);
         self.clients.reached.copies += u64::from(!batch.copies.is_empty());
         self.clients.reached.answered +=
             batch.rows.iter().filter(|row| row.logits_from.is_some()).count() as u64;
-        self.out = Some(batch);
-        true
+        self.clients.reached.planned_ahead += self.out.len() as u64;
+        self.out.push_back(batch);
     }
 
-    /// The device computes the batch that is out, if there is one.
+    /// Everything that is out is computed.
+    pub(super) fn end_all(&mut self, us: u32) {
+        while !self.out.is_empty() {
+            self.end(us);
+        }
+    }
+
+    /// The device computes the batch that is out for longest, if there is one.
     pub(super) fn end(&mut self, us: u32) {
-        let Some(batch) = self.out.take() else { return };
+        let Some(batch) = self.out.pop_front() else { return };
         let failed = self.compute(&batch);
-        let due: Vec<Due> =
-            batch.rows.iter().filter_map(|row| self.due(&batch, row, failed.is_some())).collect();
+        let due: Vec<Due> = batch.rows.iter().filter_map(|row| self.due(&batch, row)).collect();
+        let ended = |row: &&Row| row.input_from.is_some() && self.clients.get(row.sequence).is_none();
+        self.clients.reached.wasted_rows += batch.rows.iter().filter(ended).count() as u64;
         self.pass(us.into());
         let now = self.tell();
         let result = failed.map_or(Ok(&self.output), Err);
@@ -72,7 +87,8 @@ impl Machine<'_> {
     }
 
     /// A token where one is drawn, and another for each guess that was right.
-    fn due(&self, batch: &Batch, row: &Row, failed: bool) -> Option<Due> {
+    fn due(&self, batch: &Batch, row: &Row) -> Option<Due> {
+        let failed = self.nothing_came;
         let client = self.clients.get(row.sequence)?;
         let drawn = usize::from(row.sample && !failed);
         let drawn_after =
