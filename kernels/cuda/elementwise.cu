@@ -1,4 +1,4 @@
-// The small ones: gated activations, embedding gather, block copies, random fill.
+// The small ones: gated activations, embedding gather, tokens of the last draws, block copies, random fill.
 //
 // Versions. 1 (this one): a thread per number, four numbers in turn; block copies move 16 bytes a thread.
 // Measurements: not yet measured on a device. The limit: memory bandwidth; at decode, launch latency.
@@ -19,6 +19,13 @@ struct EmbedParams {
     const u32* tokens;      // NONE leaves its row zero.
     u32 width;
     float scale;
+};
+
+struct FollowParams {
+    u32* tokens;
+    const u32* drawn;
+    const u32* pairs;       // Token to set, draw to take.
+    u32 count;
 };
 
 // Copies blocks of every layer: of its `chunks` chunks of 16 bytes per block, keys and values alike. `from` and `to` may
@@ -98,6 +105,11 @@ DEVICE void fill(const FillParams& p) {
 ELEMENTWISE(float)
 ELEMENTWISE(bf16)
 ELEMENTWISE(f16)
+
+KERNEL(follow_draws, FollowParams, elementwise::THREADS) {
+    const u32 i = blockIdx.x * elementwise::THREADS + threadIdx.x;
+    if (i < p.count) p.tokens[p.pairs[2 * i]] = p.drawn[p.pairs[2 * i + 1]];
+}
 
 KERNEL(copy_blocks, CopyParams, elementwise::THREADS) {
     const u64 from = p.pairs[2 * blockIdx.x], to = p.pairs[2 * blockIdx.x + 1];

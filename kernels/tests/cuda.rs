@@ -37,6 +37,7 @@ macro_rules! checks {
 
 checks! {
     embedding_gather: "embedding gather",
+    tokens_of_the_last_draws: "tokens of the last draws",
     gated_activations: "gated activations",
     residual_and_norm: "residual and norm",
     block_copies: "block copies",

@@ -15,7 +15,8 @@ pub trait Executor {
     }
 
     /// Whether `submit` takes a batch while another one is computed, with rows whose input is drawn in that one
-    /// (`Row::input_from`). `collect` then takes them in their order.
+    /// (`Row::input_from`). `collect` then takes them in their order. Never behind a batch in whose draws the host has
+    /// a part (`SamplingParams::needs_host`).
     fn plans_ahead(&self) -> bool {
         false
     }

@@ -1,17 +1,20 @@
 //! A [`Device`] without a GPU: the `.cu` sources, compiled by the host's C++ compiler, a fiber per thread. For tests: that
 //! kernels, launch shapes, parameters and everything above them are right can be shown on any machine, speed can't.
 //!
-//! Device memory is host memory with guards at both ends and NaN inside; each launch draws another order of threads. What
-//! a GPU does differently (rounding of `ex2.approx`, races that need two multiprocessors) is left to `gpu-check`.
+//! Device memory is host memory with guards at both ends and NaN inside; each launch draws another order of threads.
+//! Nothing is done before somebody waits for it, as late as a device may be: who reads, or writes to pinned memory, too
+//! early sees it. What a GPU does differently (rounding of `ex2.approx`, races that need two multiprocessors) is left to
+//! `gpu-check`.
 
 mod memory;
 
+use std::collections::VecDeque;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use infer_kernels::cuda::{CudaError, Device, Graph, Launch, Memory, ProductParams, Properties, Type};
+use infer_kernels::cuda::{CudaError, Device, Graph, Launch, Mark, Memory, ProductParams, Properties, Type};
 
 use memory::Memories;
 
@@ -38,14 +41,64 @@ pub struct Emulator {
 struct State {
     memories: Memories,
     recording: Option<Vec<Step>>,
+    /// What the device was given and hasn't done, each with an order of threads.
+    queue: VecDeque<(Step, u64)>,
+    /// Steps done, ever.
+    done: u64,
+}
+
+impl State {
+    fn given(&self) -> u64 {
+        self.done + self.queue.len() as u64
+    }
+
+    /// Does what stands before this place.
+    fn catch_up(&mut self, place: u64) -> Result<(), CudaError> {
+        while self.done < place
+            && let Some((step, seed)) = self.queue.pop_front()
+        {
+            self.done += 1;
+            run(self, &step, seed)?;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), CudaError> {
+        self.catch_up(u64::MAX)
+    }
 }
 
 /// Something done in the device's order.
 #[derive(Clone)]
 enum Step {
-    Launch { kernel: &'static str, grid: [u32; 3], threads: u32, shared_bytes: u32, params: Vec<u8> },
-    Copy { to: u64, from: u64, bytes: usize },
-    Fill { at: u64, byte: u8, bytes: usize },
+    Launch {
+        kernel: &'static str,
+        grid: [u32; 3],
+        threads: u32,
+        shared_bytes: u32,
+        params: Vec<u8>,
+    },
+    Copy {
+        to: u64,
+        from: u64,
+        bytes: usize,
+    },
+    Fill {
+        at: u64,
+        byte: u8,
+        bytes: usize,
+    },
+    /// From pinned memory of the host, and to it.
+    Pinned {
+        to: u64,
+        from: u64,
+        bytes: usize,
+    },
+    /// From other memory of the host, as it was.
+    Bytes {
+        to: u64,
+        bytes: Vec<u8>,
+    },
 }
 
 impl Emulator {
@@ -57,7 +110,7 @@ impl Emulator {
             multiprocessors: 4,
             vendor_products: false,
         };
-        let state = State { memories: Memories::default(), recording: None };
+        let state = State { memories: Memories::default(), recording: None, queue: VecDeque::new(), done: 0 };
         cfg!(compiled).then(|| Self {
             state: Arc::new(Mutex::new(state)),
             seed: AtomicU64::new(seed),
@@ -81,7 +134,10 @@ impl Emulator {
                 steps.push(step);
                 Ok(())
             }
-            None => run(&mut state, &step, self.seed.fetch_add(1, Ordering::Relaxed)),
+            None => {
+                state.queue.push_back((step, self.seed.fetch_add(1, Ordering::Relaxed)));
+                Ok(())
+            }
         }
     }
 }
@@ -89,11 +145,16 @@ impl Emulator {
 /// Does one step now.
 fn run(state: &mut State, step: &Step, seed: u64) -> Result<(), CudaError> {
     match step {
-        Step::Copy { to, from, bytes } => {
+        Step::Copy { to, from, bytes } | Step::Pinned { to, from, bytes } => {
             state.memories.check(*from, *bytes)?;
             state.memories.check(*to, *bytes)?;
             // SAFETY: both lie in live allocations, as just checked; the caller of the device promised no overlap.
             unsafe { std::ptr::copy_nonoverlapping(*from as *const u8, *to as *mut u8, *bytes) };
+        }
+        Step::Bytes { to, bytes } => {
+            state.memories.check(*to, bytes.len())?;
+            // SAFETY: in a live allocation, as just checked.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), *to as *mut u8, bytes.len()) };
         }
         Step::Fill { at, byte, bytes } => {
             state.memories.check(*at, *bytes)?;
@@ -167,11 +228,14 @@ impl Device for Emulator {
     }
 
     unsafe fn free(&self, at: u64, _bytes: usize) {
-        self.lock().memories.free(at);
+        let mut state = self.lock();
+        // What fails here has nobody left to tell.
+        let _ = state.finish();
+        state.memories.free(at);
     }
 
     fn allocate_host(&self, bytes: usize) -> Result<*mut u8, CudaError> {
-        Ok(self.lock().memories.allocate(bytes)? as *mut u8)
+        Ok(self.lock().memories.allocate_pinned(bytes)? as *mut u8)
     }
 
     unsafe fn free_host(&self, at: *mut u8, _bytes: usize) {
@@ -183,18 +247,27 @@ impl Device for Emulator {
         if state.recording.is_some() {
             return Err(CudaError::failed("a copy from the host within a recording"));
         }
-        state.memories.check(to, from.len())?;
-        // SAFETY: in a live allocation, as just checked.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };
-        Ok(())
+        let (at, bytes) = (from.as_ptr() as u64, from.len());
+        let step = match state.memories.is_pinned(at) {
+            true => Step::Pinned { to, from: at, bytes },
+            false => Step::Bytes { to, bytes: from.to_vec() },
+        };
+        drop(state);
+        self.take(step)
     }
 
     unsafe fn copy_out(&self, from: u64, to: &mut [u8]) -> Result<(), CudaError> {
-        let state = self.lock();
+        let mut state = self.lock();
         if state.recording.is_some() {
             return Err(CudaError::failed("a copy to the host within a recording"));
         }
-        state.memories.check(from, to.len())?;
+        let (at, bytes) = (to.as_mut_ptr() as u64, to.len());
+        if state.memories.is_pinned(at) {
+            drop(state);
+            return self.take(Step::Pinned { to: at, from, bytes });
+        }
+        state.finish()?;
+        state.memories.check(from, bytes)?;
         // SAFETY: in a live allocation, as just checked.
         to.copy_from_slice(unsafe { std::slice::from_raw_parts(from as *const u8, to.len()) });
         Ok(())
@@ -231,13 +304,19 @@ impl Device for Emulator {
         }))
     }
 
+    fn mark(&self) -> Result<Box<dyn Mark>, CudaError> {
+        Ok(Box::new(Place { state: Arc::clone(&self.state), place: AtomicU64::new(0) }))
+    }
+
     fn wait(&self) -> Result<(), CudaError> {
-        Ok(())
+        self.lock().finish()
     }
 
     fn time_us(&self, work: &mut dyn FnMut() -> Result<(), CudaError>) -> Result<f64, CudaError> {
+        self.wait()?;
         let begun = Instant::now();
         work()?;
+        self.wait()?;
         Ok(begun.elapsed().as_secs_f64() * 1e6)
     }
 }
@@ -251,6 +330,27 @@ struct Recorded {
 impl Graph for Recorded {
     unsafe fn launch(&self) -> Result<(), CudaError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        self.steps.iter().enumerate().try_for_each(|(i, step)| run(&mut state, step, self.seed + i as u64))
+        for (i, step) in self.steps.iter().enumerate() {
+            state.queue.push_back((step.clone(), self.seed + i as u64));
+        }
+        Ok(())
+    }
+}
+
+struct Place {
+    state: Arc<Mutex<State>>,
+    place: AtomicU64,
+}
+
+impl Mark for Place {
+    fn set(&self) -> Result<(), CudaError> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.place.store(state.given(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn wait(&self) -> Result<(), CudaError> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.catch_up(self.place.load(Ordering::Relaxed))
     }
 }

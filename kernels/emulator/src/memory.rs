@@ -1,7 +1,7 @@
 //! Allocations with guards: what a kernel writes beside them is seen after the launch, what it reads there is NaN.
 
 use std::alloc::{Layout, alloc, dealloc};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use infer_kernels::cuda::CudaError;
 
@@ -12,13 +12,15 @@ const POISON: u8 = 0xff;
 pub(crate) struct Memories {
     /// By address.
     live: BTreeMap<u64, usize>,
+    /// Those that stand for pinned memory of the host.
+    pinned: BTreeSet<u64>,
     pub(crate) used: usize,
     pub(crate) limit: usize,
 }
 
 impl Default for Memories {
     fn default() -> Self {
-        Self { live: BTreeMap::new(), used: 0, limit: 8 << 30 }
+        Self { live: BTreeMap::new(), pinned: BTreeSet::new(), used: 0, limit: 8 << 30 }
     }
 }
 
@@ -40,7 +42,20 @@ impl Memories {
         Ok(at)
     }
 
+    pub(crate) fn allocate_pinned(&mut self, bytes: usize) -> Result<u64, CudaError> {
+        let at = self.allocate(bytes)?;
+        self.pinned.insert(at);
+        Ok(at)
+    }
+
+    /// Whether this lies in pinned memory.
+    pub(crate) fn is_pinned(&self, at: u64) -> bool {
+        let start = self.pinned.range(..=at).next_back();
+        start.is_some_and(|start| at < start + self.live[start] as u64)
+    }
+
     pub(crate) fn free(&mut self, at: u64) {
+        self.pinned.remove(&at);
         let bytes = self.live.remove(&at).expect("memory is freed once");
         self.used -= bytes;
         // SAFETY: allocated above with this layout.

@@ -105,6 +105,21 @@ pub trait Graph: Send {
     unsafe fn launch(&self) -> Result<(), CudaError>;
 }
 
+/// A place in the order of a device's work, that can be set again and again.
+pub trait Mark: Send {
+    /// It is here: behind everything that the device was given so far.
+    ///
+    /// # Errors
+    /// Where the device refuses.
+    fn set(&self) -> Result<(), CudaError>;
+
+    /// Waits until everything before it is done. What came later may still be under way.
+    ///
+    /// # Errors
+    /// What went wrong since the last time that anybody waited.
+    fn wait(&self) -> Result<(), CudaError>;
+}
+
 /// A device. Everything but [`Device::wait`] and host copies returns before it is done; the order is that of the calls.
 ///
 /// Addresses are plain numbers because kernels read them from structs; who makes up an address breaks the process
@@ -143,7 +158,7 @@ pub trait Device: Send + Sync {
     /// It came from `allocate_host`, and no copy is under way.
     unsafe fn free_host(&self, at: *mut u8, bytes: usize);
 
-    /// Copies to the device. Pageable memory may be reused at once, pinned memory after `wait`.
+    /// Copies to the device. Pageable memory may be reused at once, pinned memory after a wait.
     ///
     /// # Errors
     /// Where the device refuses.
@@ -152,7 +167,7 @@ pub trait Device: Send + Sync {
     /// `to` has room for it on the device.
     unsafe fn copy_in(&self, to: u64, from: &[u8]) -> Result<(), CudaError>;
 
-    /// Copies from the device; with pinned memory complete after `wait`.
+    /// Copies from the device; with pinned memory complete after a wait.
     ///
     /// # Errors
     /// Where the device refuses.
@@ -208,6 +223,12 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// Where something in between can't be recorded.
     fn end_recording(&self) -> Result<Box<dyn Graph>, CudaError>;
+
+    /// A mark that was not set yet.
+    ///
+    /// # Errors
+    /// Where the device refuses.
+    fn mark(&self) -> Result<Box<dyn Mark>, CudaError>;
 
     /// Waits until all is done.
     ///

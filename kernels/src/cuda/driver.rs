@@ -11,7 +11,7 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
 use super::blas::Blas;
-use super::device::{Device, Graph, Launch, Memory, Properties, Type};
+use super::device::{Device, Graph, Launch, Mark, Memory, Properties, Type};
 use super::error::{CudaError, CudaErrorKind};
 use super::library;
 use super::params::ProductParams;
@@ -280,6 +280,13 @@ impl Device for Driver {
         Ok(Box::new(DriverGraph { executable, stream: self.stream, context: self.context }))
     }
 
+    fn mark(&self) -> Result<Box<dyn Mark>, CudaError> {
+        self.bind()?;
+        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING;
+        let event = result::event::create(flags).map_err(|error| fault("no event", error))?;
+        Ok(Box::new(DriverMark { event, stream: self.stream, context: self.context }))
+    }
+
     fn wait(&self) -> Result<(), CudaError> {
         self.bind()?;
         // SAFETY: the stream lives as long as this.
@@ -353,6 +360,45 @@ impl Drop for DriverGraph {
         unsafe {
             let _ = result::ctx::set_current(self.context);
             let _ = result::graph::exec_destroy(self.executable);
+        }
+    }
+}
+
+struct DriverMark {
+    event: sys::CUevent,
+    stream: sys::CUstream,
+    context: sys::CUcontext,
+}
+
+// SAFETY: used by one owner at a time, which binds the context.
+unsafe impl Send for DriverMark {}
+
+impl Mark for DriverMark {
+    fn set(&self) -> Result<(), CudaError> {
+        // SAFETY: handles are alive as long as their device, which the owner holds.
+        unsafe {
+            result::ctx::set_current(self.context)
+                .and_then(|()| result::event::record(self.event, self.stream))
+                .map_err(|error| fault("a mark", error))
+        }
+    }
+
+    fn wait(&self) -> Result<(), CudaError> {
+        // SAFETY: as above.
+        unsafe {
+            result::ctx::set_current(self.context)
+                .and_then(|()| result::event::synchronize(self.event))
+                .map_err(|error| fault("the device", error))
+        }
+    }
+}
+
+impl Drop for DriverMark {
+    fn drop(&mut self) {
+        // SAFETY: made by `mark`, used by nobody else.
+        unsafe {
+            let _ = result::ctx::set_current(self.context);
+            let _ = result::event::destroy(self.event);
         }
     }
 }

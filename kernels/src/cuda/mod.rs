@@ -22,10 +22,10 @@ pub use attention::{
     AttentionShape, Partition, decode, decode_parts, partial_numbers, prefill, prefill_rows,
 };
 pub use buffer::{Buffer, HostBuffer};
-pub use device::{Device, Graph, Launch, Memory, Properties, Type};
+pub use device::{Device, Graph, Launch, Mark, Memory, Properties, Type};
 pub use driver::{Driver, kernels_embedded};
 pub use error::{CudaError, CudaErrorKind};
-pub use ops::{add_norm, copy_blocks, embed, fill_random, gated, kv_write, sample};
+pub use ops::{add_norm, copy_blocks, embed, fill_random, follow_draws, gated, kv_write, sample};
 pub use params::{
     AttentionParams, CopyParams, KvWriteParams, NONE, NormParams, ProductParams, SampleParams, SampleRow,
 };

@@ -3,7 +3,8 @@
 use super::device::{Device, Launch, Type};
 use super::error::CudaError;
 use super::params::{
-    CopyParams, EmbedParams, FillParams, GatedParams, KvWriteParams, NormParams, Params, SampleParams,
+    CopyParams, EmbedParams, FillParams, FollowParams, GatedParams, KvWriteParams, NormParams, Params,
+    SampleParams,
 };
 use crate::Activation;
 
@@ -86,6 +87,26 @@ pub unsafe fn embed(
     let kernel = ty.pick("embed_float", "embed_bf16", "embed_f16");
     let launch =
         Launch { kernel, grid: [count, 1, 1], threads: 256, shared_bytes: 0, params: params.bytes() };
+    // SAFETY: the caller's promise.
+    unsafe { device.launch(launch) }
+}
+
+/// `tokens[pair[0]] = drawn[pair[1]]` for `count` pairs.
+///
+/// # Errors
+/// Where the device refuses.
+///
+/// # Safety
+/// The pairs name places of `tokens`, each once, and of `drawn`.
+pub unsafe fn follow_draws(
+    device: &dyn Device,
+    [tokens, drawn, pairs]: [u64; 3],
+    count: u32,
+) -> Result<(), CudaError> {
+    let params = FollowParams { tokens, drawn, pairs, count, unused: 0 };
+    let grid = [count.div_ceil(256), 1, 1];
+    let launch =
+        Launch { kernel: "follow_draws", grid, threads: 256, shared_bytes: 0, params: params.bytes() };
     // SAFETY: the caller's promise.
     unsafe { device.launch(launch) }
 }

@@ -89,6 +89,17 @@ pub(super) struct EmbedParams {
     pub scale: f32,
 }
 
+/// `FollowParams` of `elementwise.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct FollowParams {
+    pub tokens: u64,
+    pub drawn: u64,
+    pub pairs: u64,
+    pub count: u32,
+    pub unused: u32,
+}
+
 /// `CopyParams` of `elementwise.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -186,6 +197,7 @@ params!(
     NormParams = 7 * 8 + 2 * 4,
     GatedParams = 3 * 8 + 4 * 4,
     EmbedParams = 3 * 8 + 2 * 4,
+    FollowParams = 3 * 8 + 2 * 4,
     CopyParams = 5 * 8 + 2 * 4,
     FillParams = 3 * 8 + 2 * 4,
     ProductParams = 3 * 8 + 4 * 4,

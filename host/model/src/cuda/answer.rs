@@ -16,9 +16,10 @@ impl DeviceExecutor {
         pending: &Pending,
         output: &mut StepOutput,
     ) -> Result<Vec<usize>, CudaError> {
-        self.decoder.device.wait()?;
+        let staged = &self.decoder.buffers.staging[pending.turn];
+        staged.done.wait()?;
         let mut lost = pending.lost.clone();
-        let drawn = words(self.decoder.buffers.host_drawn.bytes());
+        let drawn = words(staged.drawn.bytes());
         for (index, token) in pending.draws.iter().zip(drawn) {
             output.sampled[*index] = drawing::drawn(*token);
             if output.sampled[*index].is_none() {
@@ -49,7 +50,7 @@ impl DeviceExecutor {
             for start in positions.clone().step_by(self.options.max_rows as usize) {
                 let some = start..positions.end.min(start + self.options.max_rows as usize);
                 let layout = self.decoder.buffers.layout;
-                let words = words_mut(self.decoder.buffers.host_step.bytes_mut());
+                let words = words_mut(self.decoder.buffers.staged().step.bytes_mut());
                 for (to, at) in words[layout.select..].iter_mut().zip(some.clone()) {
                     *to = row.token_start + (at - first) as u32;
                 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use infer_kernels::cuda::{Buffer, CudaError, Device, HostBuffer, Type};
+use infer_kernels::cuda::{Buffer, CudaError, Device, HostBuffer, Mark, Type};
 
 use super::layout::{StepLayout, activation_bytes};
 use super::{DeviceModel, DeviceOptions, shape};
@@ -13,10 +13,12 @@ pub(super) struct Buffers {
     pub layout: StepLayout,
     /// What the host wrote for the step.
     pub step: Buffer,
-    pub host_step: HostBuffer,
     /// Drawn tokens.
     pub drawn: Buffer,
-    pub host_drawn: HostBuffer,
+    /// The host's end of both, of the step that is made and of the one before: the device may still be at that one.
+    pub staging: [Staging; 2],
+    /// Whose turn it is.
+    pub turn: usize,
     /// Logits of a row that is drawn on the host.
     pub host_logits: HostBuffer,
     pub residual: Buffer,
@@ -35,6 +37,14 @@ pub(super) struct Buffers {
     /// By `ModelConfig::ropes`.
     pub ropes: Vec<Buffer>,
     pub pool: Pool,
+}
+
+/// What a step brings from the host and takes back.
+pub(super) struct Staging {
+    pub step: HostBuffer,
+    pub drawn: HostBuffer,
+    /// Behind the step's last work.
+    pub done: Box<dyn Mark>,
 }
 
 /// Keys and values of all layers: `[layer][keys, values][block][kv head][position][dimension]`.
@@ -67,9 +77,9 @@ impl Buffers {
         Ok(Self {
             layout,
             step: buffer(layout.end * 4)?,
-            host_step: HostBuffer::new(device, layout.end * 4)?,
             drawn: buffer(rows * 4)?,
-            host_drawn: HostBuffer::new(device, rows * 4)?,
+            staging: [staging(device, &layout, rows)?, staging(device, &layout, rows)?],
+            turn: 0,
             host_logits: HostBuffer::new(device, config.vocab * 4)?,
             residual: buffer(residual)?,
             normed: buffer(normed)?,
@@ -86,6 +96,18 @@ impl Buffers {
             pool: pool(device, config, *ty, options)?,
         })
     }
+}
+
+impl Buffers {
+    /// The host's end of the step that is made.
+    pub(super) fn staged(&mut self) -> &mut Staging {
+        &mut self.staging[self.turn]
+    }
+}
+
+fn staging(device: &Arc<dyn Device>, layout: &StepLayout, rows: usize) -> Result<Staging, CudaError> {
+    let step = HostBuffer::new(device, layout.end * 4)?;
+    Ok(Staging { step, drawn: HostBuffer::new(device, rows * 4)?, done: device.mark()? })
 }
 
 fn pool(

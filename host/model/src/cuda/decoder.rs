@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use infer_kernels::cuda::{
     AttentionParams, AttentionShape, CopyParams, CudaError, Device, KvWriteParams, NormParams, ProductKind,
-    ProductParams, Type, add_norm, copy_blocks, decode, embed, gated, kv_write, prefill, product,
+    ProductParams, Type, add_norm, copy_blocks, decode, embed, follow_draws, gated, kv_write, prefill,
+    product,
 };
 
 use super::buffers::Buffers;
@@ -58,6 +59,14 @@ impl DeviceDecoder {
         };
         // SAFETY: the engine names blocks of the pool; the plan keeps copies that depend on each other apart.
         unsafe { copy_blocks(self.device.as_ref(), &params, count) }
+    }
+
+    /// Takes tokens from the draws of the step before; the pairs are words of the step.
+    pub(super) fn follow(&self, count: u32) -> Result<(), CudaError> {
+        let layout = &self.buffers.layout;
+        let places = [self.word(layout.tokens), self.buffers.drawn.at(), self.word(layout.follows)];
+        // SAFETY: the step wrote tokens of its own and draws that were made.
+        unsafe { follow_draws(self.device.as_ref(), places, count) }
     }
 
     /// Computes all tokens up to the last layer's projection, which [`DeviceDecoder::logits`] or

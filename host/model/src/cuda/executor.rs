@@ -1,11 +1,11 @@
 //! The device as the engine sees it: a batch in, drawn tokens out. A step is submitted (`step`) and, later, collected
-//! (`answer`); what goes wrong becomes a `DeviceFault`, and the next step finds everything in place.
+//! (`answer`), and another one may be submitted meanwhile; what goes wrong becomes a `DeviceFault`, and the next step finds everything in place.
 #![allow(unsafe_code, reason = "pinned memory as words; see the SAFETY lines")]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
-use infer_core::{Batch, DeviceFault, DeviceFaultKind, Executor, LogitsSlot, StepOutput};
-use infer_kernels::cuda::{CudaError, Graph};
+use infer_core::{Batch, DeviceFault, DeviceFaultKind, Executor, LogitsSlot, Row, StepOutput};
+use infer_kernels::cuda::{CudaError, Graph, NONE};
 
 use super::decoder::DeviceDecoder;
 use super::plan::Plan;
@@ -27,8 +27,10 @@ pub struct DeviceExecutor {
     pub(super) kept: Vec<bool>,
     pub(super) drawing: Drawing,
     pub(super) scratch: Vec<f32>,
-    /// The step that was submitted.
-    pending: Option<Pending>,
+    /// Steps that were submitted, oldest first.
+    pending: VecDeque<Pending>,
+    /// Of each row of the last one its place in the device's draws, or `NONE`.
+    pub(super) draws: Vec<u32>,
     pub(super) forward_passes: u64,
     pub(super) graph_launches: u64,
 }
@@ -45,6 +47,9 @@ pub(super) enum Recorded {
 /// A submitted step.
 #[derive(Default)]
 pub(super) struct Pending {
+    pub(super) step: u64,
+    /// Which staging memory it uses.
+    pub(super) turn: usize,
     pub(super) plan: Plan,
     /// Per draw of the step: its row in the batch.
     pub(super) draws: Vec<usize>,
@@ -88,7 +93,8 @@ impl DeviceExecutor {
             kept: vec![false; options.prompt_cache_entries as usize],
             drawing: Drawing::default(),
             scratch: Vec::new(),
-            pending: None,
+            pending: VecDeque::new(),
+            draws: Vec::new(),
             forward_passes: 0,
             graph_launches: 0,
         })
@@ -137,6 +143,14 @@ impl DeviceExecutor {
                 rows: None,
             });
         }
+        let lost = |row: &Row| row.input_from.is_some_and(|from| self.drawn_at(from).is_none());
+        if let Some(index) = batch.rows.iter().position(lost) {
+            return Err(DeviceFault {
+                kind: DeviceFaultKind::Failed,
+                message: format!("row {index} goes on from a draw that is not on the device"),
+                rows: None,
+            });
+        }
         let limits = Limits {
             vocab: self.decoder.config.vocab,
             positions: self.options.max_seq_len as usize,
@@ -149,9 +163,15 @@ impl DeviceExecutor {
         })
     }
 
+    /// Where among the draws on the device this row of the last step's is.
+    pub(super) fn drawn_at(&self, row: u32) -> Option<u32> {
+        self.draws.get(row as usize).copied().filter(|at| *at != NONE)
+    }
+
     /// Lets what is under way end, and forgets recordings: they may hold what is missing.
     fn recover(&mut self, error: CudaError) -> DeviceFault {
         let _ = self.decoder.device.wait();
+        self.draws.clear();
         let _ = self.decoder.buffers.seen.fill(0);
         self.graphs.clear();
         fault(error)
@@ -166,18 +186,35 @@ impl Executor for DeviceExecutor {
     }
 
     fn submit(&mut self, batch: &Batch) -> Result<bool, DeviceFault> {
-        if self.pending.take().is_some() {
+        if self.pending.len() == self.decoder.buffers.staging.len() {
+            // One that nobody asked for.
             self.decoder.device.wait().map_err(|error| self.recover(error))?;
+            self.pending.pop_front();
         }
         self.check(batch)?;
-        let pending = self.start(batch).map_err(|error| self.recover(error))?;
-        self.pending = Some(pending);
+        self.decoder.buffers.turn = self.pending.back().map_or(0, |pending| 1 - pending.turn);
+        let mut pending = self.start(batch).map_err(|error| self.recover(error))?;
+        (pending.step, pending.turn) = (batch.step, self.decoder.buffers.turn);
+        self.draws.clear();
+        self.draws.resize(batch.rows.len(), NONE);
+        for (at, row) in (0..).zip(&pending.draws) {
+            self.draws[*row] = at;
+        }
+        self.pending.push_back(pending);
         Ok(true)
+    }
+
+    fn plans_ahead(&self) -> bool {
+        true
     }
 
     fn collect(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), DeviceFault> {
         output.reset(batch.rows.len());
-        let pending = self.pending.take().expect("a submitted step");
+        while self.pending.front().is_some_and(|pending| pending.step != batch.step) {
+            // One that nobody asked for.
+            self.pending.pop_front();
+        }
+        let pending = self.pending.pop_front().expect("a submitted step");
         let lost = self.finish(batch, &pending, output).map_err(|error| {
             output.reset(batch.rows.len());
             self.recover(error)

@@ -14,7 +14,7 @@ impl DeviceExecutor {
     pub(super) fn start(&mut self, batch: &Batch) -> Result<Pending, CudaError> {
         let layout = self.decoder.buffers.layout;
         plan::copy_runs(batch, layout.max_copies, |pairs| {
-            let words = words_mut(self.decoder.buffers.host_step.bytes_mut());
+            let words = words_mut(self.decoder.buffers.staged().step.bytes_mut());
             words[layout.copies..].iter_mut().zip(pairs.as_flattened()).for_each(|(to, block)| *to = *block);
             self.send(layout.copies..layout.copies + 2 * pairs.len())?;
             self.decoder.copy(pairs.len() as u32)?;
@@ -24,7 +24,15 @@ impl DeviceExecutor {
         let recordable = !batch.rows.is_empty() && batch.rows.iter().all(|row| self.is_plain_decode(row));
         let padded = recordable.then(|| plan::bucket(batch.rows.len() as u32, self.options.max_rows));
         let tile = prefill_rows(self.decoder.shape());
-        let words = words_mut(self.decoder.buffers.host_step.bytes_mut());
+        let mut follows = 0;
+        let draws = &self.draws;
+        let drawn_at = |row: &Row| Some(draws[row.input_from? as usize]);
+        let buffers = &mut self.decoder.buffers;
+        let words = words_mut(buffers.staging[buffers.turn].step.bytes_mut());
+        for (token, drawn) in batch.rows.iter().filter_map(|row| Some((row.token_start, drawn_at(row)?))) {
+            words[layout.follows + follows..][..2].copy_from_slice(&[token, drawn]);
+            follows += 2;
+        }
         let plan = plan::write(words, &layout, batch, tile, padded);
         let mut pending = Pending { plan, ..Pending::default() };
         let mut lists = Lists::new(&layout);
@@ -56,6 +64,10 @@ impl DeviceExecutor {
         let draws = padded.map_or(pending.draws.len(), |padded| padded as usize);
         (pending.draws.len()..draws).for_each(|index| drawing::write_nothing(words, &layout, index));
         self.send(0..layout.copies)?;
+        if follows > 0 {
+            self.send(layout.follows..layout.follows + follows)?;
+            self.decoder.follow(follows as u32 / 2)?;
+        }
         self.send(layout.blocks..layout.blocks + plan.blocks)?;
         self.send(layout.lists..layout.lists + lists.used())?;
         if !batch.tokens.is_empty() {
@@ -66,9 +78,11 @@ impl DeviceExecutor {
             Some(size) if pending.host_rows.is_empty() => self.decode(size, &plan)?,
             _ => self.launch(batch, &pending, draws as u32)?,
         }
-        let buffers = &mut self.decoder.buffers;
+        let drawn = self.decoder.buffers.drawn.at();
+        let staged = self.decoder.buffers.staged();
         // SAFETY: the pinned memory lives as long as the executor and is read after a wait.
-        unsafe { self.decoder.device.copy_out(buffers.drawn.at(), buffers.host_drawn.bytes_mut()) }?;
+        unsafe { self.decoder.device.copy_out(drawn, staged.drawn.bytes_mut()) }?;
+        staged.done.set()?;
         Ok(pending)
     }
 
@@ -184,7 +198,7 @@ impl DeviceExecutor {
             return Ok(());
         }
         let buffers = &self.decoder.buffers;
-        let bytes = &buffers.host_step.bytes()[4 * span.start..4 * span.end];
+        let bytes = &buffers.staging[buffers.turn].step.bytes()[4 * span.start..4 * span.end];
         buffers.step.write(4 * span.start, bytes)
     }
 

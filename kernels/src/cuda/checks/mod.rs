@@ -36,6 +36,7 @@ impl Check {
 pub fn all() -> &'static [Check] {
     &[
         Check { name: "embedding gather", run: small::embed },
+        Check { name: "tokens of the last draws", run: small::follow_draws },
         Check { name: "gated activations", run: small::gated },
         Check { name: "residual and norm", run: small::add_norm },
         Check { name: "block copies", run: small::copy_blocks },

@@ -6,7 +6,7 @@ use super::support::{Effort, Random, close, indexes, numbers, poisoned, rounded,
 use crate::Activation;
 use crate::cuda::{Buffer, CopyParams, Device, KvWriteParams, NONE, NormParams, Type};
 use crate::cuda::{add_norm as launch_norm, copy_blocks as launch_copy, embed as launch_embed};
-use crate::cuda::{gated as launch_gated, kv_write as launch_kv_write};
+use crate::cuda::{follow_draws as launch_follow, gated as launch_gated, kv_write as launch_kv_write};
 use crate::reference;
 
 const TYPES: [Type; 3] = [Type::F32, Type::Bf16, Type::F16];
@@ -138,6 +138,30 @@ pub(super) fn add_norm(
         }
     }
     Ok("three types, all combinations of delta, bias, own norm and selection".to_owned())
+}
+
+pub(super) fn follow_draws(
+    device: &Arc<dyn Device>,
+    effort: Effort,
+    random: &mut Random,
+) -> Result<String, String> {
+    let count = random.size(1, effort.pick(600, 5_000));
+    let mut tokens: Vec<u32> = (0..2 * count).map(|_| random.bits() as u32).collect();
+    let drawn: Vec<u32> = (0..count).map(|_| random.bits() as u32).collect();
+    // Every second token, from the last draw to the first.
+    let pairs: Vec<u32> = (0..count).flat_map(|i| [2 * i as u32, (count - 1 - i) as u32]).collect();
+    let [to, from, list] = [&tokens, &drawn, &pairs].map(|words| indexes(device, words));
+    let (to, from, list) = (to?, from?, list?);
+    // SAFETY: the pairs name what was just allocated.
+    unsafe { launch_follow(device.as_ref(), [to.at(), from.at(), list.at()], count as u32) }.map_err(said)?;
+    for pair in pairs.chunks(2) {
+        tokens[pair[0] as usize] = drawn[pair[1] as usize];
+    }
+    let want: Vec<u8> = tokens.iter().flat_map(|token| token.to_ne_bytes()).collect();
+    match to.read(want.len()).map_err(said)? == want {
+        true => Ok("some of the tokens, others left".to_owned()),
+        false => Err(format!("{count} of {} tokens: they differ", tokens.len())),
+    }
 }
 
 pub(super) fn copy_blocks(
