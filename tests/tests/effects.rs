@@ -3,6 +3,7 @@
 
 use infer_core::config::{EngineConfig, Limits};
 use infer_core::engine::Policies;
+use infer_core::ids::Micros;
 use infer_core::policy::{AnyPolicy, PolicyKind};
 use infer_sim::{Outcome, Profile, Settings, Slo, Workload, simulate};
 use infer_tests::bundled;
@@ -35,7 +36,8 @@ impl Run {
         let total_blocks = self.blocks;
         let engine = EngineConfig { limits, total_blocks, max_seq_len: 8_192, ..EngineConfig::default() };
         let profile = Profile::named("h100", "8b").expect("a known profile");
-        let settings = Settings { engine, profile, load: self.load, seed: 1, slo: Slo::default() };
+        let (host, slo) = (Micros::ZERO, Slo::default());
+        let settings = Settings { engine, profile, host, load: self.load, seed: 1, slo };
         let workload = Workload::named(self.workload, self.requests).expect("a known workload");
         let outcome = simulate(&settings, policies, &workload, |_| {});
         assert_eq!(outcome.policy_faults, 0, "{name}");

@@ -1,7 +1,8 @@
 //! One run: the engine is turned by a virtual clock until the traffic is over.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
+use infer_core::batch::Batch;
 use infer_core::config::EngineConfig;
 use infer_core::engine::{Engine, Policies};
 use infer_core::event::Event;
@@ -24,6 +25,8 @@ pub struct Settings {
     pub engine: EngineConfig,
     /// What it runs on.
     pub profile: Profile,
+    /// What a step costs the host beside that: the device waits for it, unless the engine plans ahead.
+    pub host: Micros,
     /// Offered work, as a part of what the device can finish; of a trace, how much faster it is played than
     /// it was recorded.
     pub load: f64,
@@ -75,12 +78,25 @@ struct Run<T> {
     recorder: Recorder,
     live: BTreeMap<SequenceId, Live>,
     events: Vec<Event>,
-    output: StepOutput,
+    /// Batches that the device has, oldest first.
+    out: VecDeque<Out>,
+    /// Buffers of outputs that were taken.
+    spare: Vec<StepOutput>,
+    host: Micros,
+    /// When the device has done all that it has.
+    device_free: Micros,
     now: Micros,
     begun: Option<Micros>,
     block_size: u32,
     fingerprint: u64,
     steps: u64,
+}
+
+/// A batch that the device has, and what it will answer when.
+struct Out {
+    batch: Batch,
+    output: StepOutput,
+    done: Micros,
 }
 
 /// What a run remembers of a request that hasn't ended.
@@ -97,7 +113,7 @@ struct Live {
 
 impl<T: Traffic> Run<T> {
     fn new(settings: &Settings, policies: Policies, traffic: T) -> Self {
-        let Settings { engine, profile, seed, slo, .. } = settings;
+        let Settings { engine, profile, host, seed, slo, .. } = settings;
         Self {
             traffic,
             engine: Engine::new(engine.clone(), policies),
@@ -105,7 +121,10 @@ impl<T: Traffic> Run<T> {
             recorder: Recorder::new(*slo),
             live: BTreeMap::new(),
             events: Vec::new(),
-            output: StepOutput::default(),
+            out: VecDeque::new(),
+            spare: Vec::new(),
+            host: *host,
+            device_free: Micros::ZERO,
             now: Micros(1),
             begun: None,
             block_size: engine.block_size,
@@ -122,20 +141,19 @@ impl<T: Traffic> Run<T> {
         self.finish()
     }
 
-    /// Lets in who has arrived, then runs a step, or lets time pass until something can happen.
-    /// False when everything is over.
+    /// Lets in who has arrived, then makes what the device may have and waits for its next step, or lets time pass
+    /// until something can happen. False when everything is over.
     fn turn(&mut self) -> bool {
         while let Some(arrival) = self.traffic.pop(self.now) {
             self.submit(arrival);
         }
-        match self.engine.begin_step(self.now) {
-            Some(batch) => {
-                for row in &batch.rows {
-                    self.note(row.sequence.0 ^ (u64::from(row.token_len) << 48));
-                }
-                let took = self.device.execute(&batch, &mut self.output);
-                self.now = self.now.plus(Micros(took));
-                self.engine.finish_step(batch, Ok(&self.output), self.now);
+        let most = 1 + usize::from(self.engine.plans_ahead());
+        while self.out.len() < most && self.begin() {}
+        match self.out.pop_front() {
+            Some(Out { batch, output, done }) => {
+                self.now = done;
+                self.engine.finish_step(batch, Ok(&output), self.now);
+                self.spare.push(output);
                 self.steps += 1;
                 let (engine, now) = (&mut self.engine, self.now);
                 self.recorder.sample(self.steps, || sample(engine, now));
@@ -152,6 +170,20 @@ impl<T: Traffic> Run<T> {
             }
         }
         self.collect();
+        true
+    }
+
+    /// Makes a batch and gives it to the device. False where that can't be now.
+    fn begin(&mut self) -> bool {
+        let Some(batch) = self.engine.begin_step(self.now) else { return false };
+        for row in &batch.rows {
+            self.note(row.sequence.0 ^ (u64::from(row.token_len) << 48));
+        }
+        let mut output = self.spare.pop().unwrap_or_default();
+        let took = self.device.execute(&batch, &mut output);
+        let done = self.now.plus(self.host).max(self.device_free).plus(Micros(took));
+        self.device_free = done;
+        self.out.push_back(Out { batch, output, done });
         true
     }
 

@@ -2,13 +2,14 @@
 
 use infer_core::config::EngineConfig;
 use infer_core::engine::Policies;
+use infer_core::ids::Micros;
 use infer_sim::workload::{Lengths, Text};
 use infer_sim::{Outcome, Profile, Settings, Slo, Workload, simulate};
 
 fn settings(load: f64, seed: u64) -> Settings {
     let profile = Profile::named("h100", "8b").expect("a known profile");
     let engine = EngineConfig { total_blocks: 8_000, max_seq_len: 8_192, ..EngineConfig::default() };
-    Settings { engine, profile, load, seed, slo: Slo::default() }
+    Settings { engine, profile, host: Micros::ZERO, load, seed, slo: Slo::default() }
 }
 
 fn run(workload: &str, load: f64) -> Outcome {
@@ -133,4 +134,21 @@ fn the_pool_evicts_when_it_is_small_and_hits_get_fewer() {
     let (small, large) = (hits(1_500), hits(60_000));
     assert!(small.evicted_blocks > 0 && large.evicted_blocks == 0);
     assert!(small.cache.hit_rate < large.cache.hit_rate);
+}
+
+#[test]
+fn planning_ahead_hides_what_a_step_costs_the_host() {
+    let workload = Workload::named("diverse", 600).expect("a known workload");
+    let run = |host_us, plan_ahead| {
+        let mut settings = settings(0.5, 1);
+        settings.host = Micros(host_us);
+        settings.engine.plan_ahead = plan_ahead;
+        simulate(&settings, Policies::builtin(), &workload, |_| {})
+    };
+    let (free, waiting, ahead) = (run(0, false), run(2_000, false), run(2_000, true));
+    let gap = |outcome: &Outcome| outcome.itl_ms.p50;
+    let gaps = [&free, &waiting, &ahead].map(gap);
+    assert!(gaps[1] > gaps[0] + 1.8, "the device waits for it: {gaps:?}");
+    assert!(gaps[2] < gaps[0] + 0.2, "the device has the next step already: {gaps:?}");
+    assert_eq!(ahead.finished, free.finished);
 }

@@ -5,6 +5,7 @@ use std::io::BufReader;
 
 use infer_core::config::EngineConfig;
 use infer_core::engine::Policies;
+use infer_core::ids::Micros;
 use infer_sim::trace::{After, Format, Recorded, Shares, Text, TraceError, in_order};
 use infer_sim::{Outcome, Profile, Settings, Slo, replay};
 
@@ -19,7 +20,7 @@ fn read(format: Format, text: &str) -> Vec<Result<Recorded, TraceError>> {
 fn settings(load: f64) -> Settings {
     let profile = Profile::named("h100", "8b").expect("a known profile");
     let engine = EngineConfig { total_blocks: 8_000, max_seq_len: 8_192, ..EngineConfig::default() };
-    Settings { engine, profile, load, seed: 1, slo: Slo::default() }
+    Settings { engine, profile, host: Micros::ZERO, load, seed: 1, slo: Slo::default() }
 }
 
 fn play(recorded: Vec<Recorded>, load: f64) -> Outcome {

@@ -297,6 +297,11 @@ impl Engine {
         self.view.number
     }
 
+    /// Whether a batch may be made while another one is out.
+    pub fn plans_ahead(&self) -> bool {
+        self.config.plan_ahead
+    }
+
     /// Whether any sequence is alive.
     pub fn has_work(&self) -> bool {
         !(self.running.ix.is_empty() && self.waiting.ix.is_empty() && self.held.is_empty())

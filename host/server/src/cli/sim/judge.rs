@@ -91,6 +91,7 @@ pub fn run(args: &JudgeArgs) -> Result<(), Failure> {
         let settings = Settings {
             engine: validated(&head.engine, args.seed)?,
             profile: profile.clone(),
+            host: Micros::ZERO,
             load: 1.0,
             slo: Slo::default(),
             seed: args.seed,

@@ -100,7 +100,7 @@ impl HostArgs {
             }
         }
         let slo = Slo { ttft_ms: self.slo_ttft_ms, itl_ms: self.slo_itl_ms };
-        Ok(Settings { engine, profile, load: 1.0, slo, seed: self.seed })
+        Ok(Settings { engine, profile, host: Micros::ZERO, load: 1.0, slo, seed: self.seed })
     }
 }
 
