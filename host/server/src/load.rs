@@ -137,6 +137,7 @@ impl Loaded {
             hash_key,
             // A device answers no guesses yet, so there they would only cost.
             speculate: if self.placed.is_some() { 0 } else { config.speculate },
+            plan_ahead: config.plan_ahead && self.placed.is_some(),
             ..EngineConfig::default()
         }
     }

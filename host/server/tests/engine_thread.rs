@@ -1,5 +1,9 @@
 //! The engine thread with a scripted executor: device faults, panics, and what its handle promises.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use infer_core::engine::Policies;
 use infer_core::{
     Batch, DeviceFault, DeviceFaultKind, Engine, EngineConfig, Executor, FinishReason, Micros, Request,
@@ -12,8 +16,11 @@ use infer_server::engine::{
 /// Draws token 7 for every row; misbehaves where a prompt asks it to. May start batches and be asked for them later, as
 /// a device is.
 struct Scripted {
-    ahead: bool,
-    started: bool,
+    /// Batches that it takes at a time; with none it computes in the caller's time.
+    most: usize,
+    started: VecDeque<u64>,
+    /// Most that it had.
+    deepest: Arc<AtomicUsize>,
 }
 
 const FAULTS: u32 = 100;
@@ -21,18 +28,26 @@ const PANICS: u32 = 101;
 
 impl Executor for Scripted {
     fn execute(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), DeviceFault> {
-        assert!(!self.ahead, "a batch that was started is collected");
+        assert_eq!(self.most, 0, "a batch that was started is collected");
         self.compute(batch, output)
     }
 
     fn submit(&mut self, batch: &Batch) -> Result<bool, DeviceFault> {
-        let _ = batch;
-        assert!(!std::mem::replace(&mut self.started, self.ahead), "one batch at a time");
-        Ok(self.ahead)
+        if self.most == 0 {
+            return Ok(false);
+        }
+        self.started.push_back(batch.step);
+        assert!(self.started.len() <= self.most, "{} batches at a time", self.started.len());
+        self.deepest.fetch_max(self.started.len(), Ordering::Relaxed);
+        Ok(true)
+    }
+
+    fn plans_ahead(&self) -> bool {
+        self.most > 1
     }
 
     fn collect(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), DeviceFault> {
-        assert!(std::mem::take(&mut self.started), "nothing was started");
+        assert_eq!(self.started.pop_front(), Some(batch.step), "what was started first is collected first");
         self.compute(batch, output)
     }
 }
@@ -54,19 +69,18 @@ impl Scripted {
 }
 
 fn start() -> EngineThread {
-    start_with(false)
+    start_with(0).0
 }
 
-fn start_with(ahead: bool) -> EngineThread {
-    let config = EngineConfig { total_blocks: 64, max_waiting: 4, ..EngineConfig::default() };
+/// An engine whose device takes so many batches at a time, and the most that it had.
+fn start_with(most: usize) -> (EngineThread, Arc<AtomicUsize>) {
+    let config =
+        EngineConfig { total_blocks: 64, max_waiting: 4, plan_ahead: most > 1, ..EngineConfig::default() };
+    let deepest = Arc::default();
     let bounds = ChannelBounds { max_waiting: 4, max_running: 32, stream_events: 64 };
-    spawn(
-        Engine::new(config, Policies::builtin()),
-        Box::new(Scripted { ahead, started: false }),
-        Clock::start(),
-        bounds,
-    )
-    .unwrap()
+    let device = Scripted { most, started: VecDeque::new(), deepest: Arc::clone(&deepest) };
+    let engine = Engine::new(config, Policies::builtin());
+    (spawn(engine, Box::new(device), Clock::start(), bounds).unwrap(), deepest)
 }
 
 fn request(prompt: &[u32]) -> NewRequest {
@@ -106,8 +120,8 @@ async fn works(engine: &EngineThread) {
 
 #[tokio::test]
 async fn a_device_fault_fails_the_requests_it_names_and_the_engine_goes_on() {
-    for ahead in [false, true] {
-        let engine = start_with(ahead);
+    for most in [0, 1, 2] {
+        let (engine, _) = start_with(most);
         works(&engine).await;
         engine.handle.hold_steps();
         let bad = engine.handle.submit(request(&[FAULTS])).await.unwrap();
@@ -127,8 +141,8 @@ async fn a_device_fault_fails_the_requests_it_names_and_the_engine_goes_on() {
 
 #[tokio::test]
 async fn a_panic_of_the_executor_fails_its_step_and_the_engine_goes_on() {
-    for ahead in [false, true] {
-        let engine = start_with(ahead);
+    for most in [0, 1, 2] {
+        let (engine, _) = start_with(most);
         let live = engine.handle.submit(request(&[PANICS])).await.unwrap();
         let (_, end) = to_the_end(live).await;
         assert!(
@@ -142,18 +156,36 @@ async fn a_panic_of_the_executor_fails_its_step_and_the_engine_goes_on() {
     }
 }
 
+#[tokio::test]
+async fn a_device_that_takes_two_batches_has_the_next_before_this_one_is_taken_back() {
+    for most in [1, 2] {
+        let (engine, deepest) = start_with(most);
+        works(&engine).await;
+        // What needs both ends of a step finds nothing under way.
+        let primed = engine.handle.prime().await;
+        assert!(primed.is_ok());
+        works(&engine).await;
+        assert_eq!(deepest.load(Ordering::Relaxed), most);
+        let report = engine.handle.report().await.unwrap();
+        assert_eq!(report.snapshot.counters.generated_tokens, 10);
+        engine.stop();
+    }
+}
+
 /// Where no further step comes, the last one's tokens go out all the same.
 #[tokio::test]
 async fn tokens_of_a_step_that_was_started_ahead_reach_their_reader_while_steps_are_held() {
-    let engine = start_with(true);
-    engine.handle.hold_steps();
-    let mut live = engine.handle.submit(request(&[1, 2])).await.unwrap();
-    engine.handle.release_steps();
-    let first = live.next().await;
-    assert!(matches!(first, Some(StreamEvent::Token { token: 7, .. })), "{first:?}");
-    let (tokens, end) = to_the_end(live).await;
-    assert_eq!(tokens.len(), 4, "{end:?}");
-    engine.stop();
+    for most in [1, 2] {
+        let (engine, _) = start_with(most);
+        engine.handle.hold_steps();
+        let mut live = engine.handle.submit(request(&[1, 2])).await.unwrap();
+        engine.handle.release_steps();
+        let first = live.next().await;
+        assert!(matches!(first, Some(StreamEvent::Token { token: 7, .. })), "{first:?}");
+        let (tokens, end) = to_the_end(live).await;
+        assert_eq!(tokens.len(), 4, "{end:?}");
+        engine.stop();
+    }
 }
 
 #[tokio::test]

@@ -41,10 +41,10 @@ pub(super) struct Buffers {
 
 /// What a step brings from the host and takes back.
 pub(super) struct Staging {
-    pub step: HostBuffer,
-    pub drawn: HostBuffer,
     /// Behind the step's last work.
     pub done: Box<dyn Mark>,
+    pub step: HostBuffer,
+    pub drawn: HostBuffer,
 }
 
 /// Keys and values of all layers: `[layer][keys, values][block][kv head][position][dimension]`.

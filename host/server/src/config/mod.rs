@@ -85,6 +85,8 @@ pub struct Config {
     pub prefix_cache: PolicyChoice,
     /// Tokens guessed ahead for a sequence in one step; 0 is off.
     pub speculate: u32,
+    /// Whether the next step is made while a device computes one.
+    pub plan_ahead: bool,
     /// Where policy faults are written down; `None` takes this user's cache directory.
     pub fault_dir: Option<PathBuf>,
     /// Whether the admin plane shows the text of cached prefixes.
@@ -239,6 +241,7 @@ impl Config {
             admission_chosen: all.get("admission").is_some(),
             prefix_cache: policy(PolicyKind::PrefixCache, "prefix-cache", "lru")?,
             speculate: read(all, "speculate", 0, |t| parse::number(t, 0, 32))?,
+            plan_ahead: read(all, "plan-ahead", false, parse::switch)?,
             fault_dir: read(all, "fault-dir", None, |t| non_empty(t).map(|path| Some(PathBuf::from(path))))?,
             show_text: read(all, "show-text", false, parse::switch)?,
             threads: read(all, "threads", cores, |t| parse::number(t, 1, 1_024))?,

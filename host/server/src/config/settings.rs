@@ -80,6 +80,7 @@ pub const SETTINGS: &[Setting] = &[
         "0",
         "Tokens guessed ahead per sequence and step from what repeats itself; 0 is off. Answers stay the same",
     ),
+    switch("plan-ahead", "off", "Make the next step while a GPU computes one. Answers stay the same"),
     setting("max-batch-size", "N", "32", "Sequences that run at once"),
     setting(
         "max-batch-tokens",

@@ -26,7 +26,7 @@ impl Driver {
             Command::Report(reply) => {
                 let report = EngineReport {
                     snapshot: self.engine.snapshot(now),
-                    step_us: self.step_us.clone(),
+                    step_us: self.times.recent().to_vec(),
                     at: now,
                 };
                 let _ = reply.send(Box::new(report));
@@ -49,6 +49,7 @@ impl Driver {
             }
             Command::Drain => self.engine.drain(),
             Command::Prime(reply) => {
+                self.take_all_back();
                 let _ = reply.send(self.engine.begin_priming());
             }
             Command::Swap(policy, mode, reply) => {
@@ -82,8 +83,9 @@ impl Driver {
         self.dispatch();
     }
 
-    /// Changes a slot. Who hears of it finds it in the history.
+    /// Changes a slot, between two steps. Who hears of it finds it in the history.
     fn timed<T>(&mut self, change: impl FnOnce(&mut Engine) -> T) -> (T, Duration) {
+        self.take_all_back();
         let begun = Instant::now();
         let outcome = change(&mut self.engine);
         let pause = begun.elapsed();

@@ -1,24 +1,23 @@
 //! The engine thread: applies commands, turns the engine step by step, hands tokens out.
 //!
 //! It never waits for a client. It waits for the device, and, where nothing can run, for a command or
-//! the engine's next wake. Deliberately absent: sockets, text, JSON, locks that a client could hold.
+//! the engine's next wake. Where the engine plans ahead, the device has the next step before this one is
+//! taken back. Deliberately absent: sockets, text, JSON, locks that a client could hold.
 
 mod commands;
 mod events;
+mod steps;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use infer_api::admin::HistoryEntry;
-use infer_api::trace::Step;
 use infer_core::sharing::SharedContext;
-use infer_core::{
-    Batch, DeviceFault, DeviceFaultKind, Engine, Event, Executor, Micros, SequenceId, StepOutput,
-};
+use infer_core::{Engine, Event, Executor, Micros, SequenceId, StepOutput};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 use super::clock::Clock;
@@ -28,12 +27,11 @@ use super::handle::{EngineHandle, Shared};
 use super::mailbox::{Inbox, mailbox};
 use super::observer::Observer;
 use super::stream::StreamEvent;
-use crate::trace::{Happening, Tap};
+use crate::trace::Tap;
+use steps::{Out, StepTimes};
 
 /// Commands applied before the next step begins: bounds how long a flood of them can hold up a step.
 const COMMANDS_PER_STEP: usize = 4_096;
-/// Device times kept for percentiles.
-const STEP_TIMES: usize = 512;
 /// Shortest park: a wake that has just passed must not spin the thread.
 const MIN_PARK: Duration = Duration::from_micros(50);
 
@@ -124,8 +122,9 @@ struct Driver {
     events: Vec<Event>,
     lagging: Vec<SequenceId>,
     output: StepOutput,
-    step_us: Vec<u32>,
-    steps: usize,
+    /// Steps that the executor has, oldest first.
+    out: VecDeque<Out>,
+    times: StepTimes,
     /// The thread waited for something to do since the last step.
     waited: bool,
     /// For recordings.
@@ -157,8 +156,8 @@ impl Driver {
             events: Vec::new(),
             lagging: Vec::new(),
             output: StepOutput::default(),
-            step_us: Vec::with_capacity(STEP_TIMES),
-            steps: 0,
+            out: VecDeque::new(),
+            times: StepTimes::default(),
             waited: true,
             sharing: SharedContext::default(),
             keeps_decisions: false,
@@ -172,7 +171,7 @@ impl Driver {
             if self.receive() == Flow::Stop {
                 return;
             }
-            let stepped = !self.shared.gate.is_held() && self.step();
+            let stepped = if self.shared.gate.is_held() { self.take_back() } else { self.step() };
             if !stepped && self.park() == Flow::Stop {
                 return;
             }
@@ -197,78 +196,6 @@ impl Driver {
         Flow::Continue
     }
 
-    /// One step, if anything can run.
-    fn step(&mut self) -> bool {
-        let wanted = self.shared.tap.wants_decisions();
-        if wanted != self.keeps_decisions {
-            self.engine.record_decisions(wanted);
-            self.keeps_decisions = wanted;
-        }
-        let at = self.now();
-        let batch = self.engine.begin_step(at);
-        let Some(batch) = batch else {
-            self.dispatch();
-            return false;
-        };
-        let record = self.shared.tap.is_on().then(|| self.record(&batch, at));
-        self.waited = false;
-        let begun = Instant::now();
-        let submitted = catch_unwind(AssertUnwindSafe(|| self.executor.submit(&batch)));
-        // While a device works on this step, the tokens of the last one go out.
-        self.dispatch();
-        let executor = &mut self.executor;
-        let output = &mut self.output;
-        let on_device = matches!(submitted, Ok(Ok(true)));
-        let outcome = submitted.and_then(|submitted| {
-            catch_unwind(AssertUnwindSafe(|| match submitted? {
-                true => executor.collect(&batch, output),
-                false => executor.execute(&batch, output),
-            }))
-        });
-        let took = begun.elapsed();
-        self.note_step(took);
-        let result = outcome.unwrap_or_else(|panic| {
-            Err(DeviceFault {
-                kind: DeviceFaultKind::Failed,
-                message: format!("the model failed an internal check: {}", panic_text(&*panic)),
-                rows: None,
-            })
-        });
-        let now = self.now();
-        if let Some(mut step) = record {
-            (step.end, step.device) = (now.0, u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
-            self.shared.tap.tell(|| Happening::Step(step));
-        }
-        match result {
-            Ok(()) => self.engine.finish_step(batch, Ok(&self.output), now),
-            Err(fault) => {
-                tracing::error!(step = batch.step, rows = ?fault.rows, "device fault: {}", fault.message);
-                self.engine.finish_step(batch, Err(fault), now);
-            }
-        }
-        if !on_device {
-            self.dispatch();
-        }
-        true
-    }
-
-    /// What a recording says of a step, before it is computed.
-    fn record(&mut self, batch: &Batch, at: Micros) -> Box<Step> {
-        let rows = || batch.rows.iter();
-        Box::new(Step {
-            step: batch.step,
-            at: at.0,
-            end: 0,
-            device: 0,
-            waited: self.waited,
-            ids: rows().map(|row| row.sequence.0).collect(),
-            tokens: rows().map(|row| row.token_len).collect(),
-            context: rows().map(|row| row.context_len).collect(),
-            drew: rows().map(|row| u8::from(row.sample)).collect(),
-            repeated: self.sharing.repeated(batch),
-        })
-    }
-
     /// Waits for a command or the engine's next wake.
     fn park(&mut self) -> Flow {
         self.dispatch();
@@ -283,16 +210,6 @@ impl Driver {
             }
             Err(RecvTimeoutError::Timeout) => Flow::Continue,
         }
-    }
-
-    fn note_step(&mut self, took: Duration) {
-        let took = u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
-        if self.step_us.len() < STEP_TIMES {
-            self.step_us.push(took);
-        } else {
-            self.step_us[self.steps % STEP_TIMES] = took;
-        }
-        self.steps += 1;
     }
 
     fn note_initial_policies(&mut self) {
