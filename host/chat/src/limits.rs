@@ -1,4 +1,4 @@
-//! What one render may take. Honest renders are far from all of it; `tests/limits.rs` measures them.
+//! What one render may take. Honest renders are far from all of it; `tests/memory.rs` measures their memory.
 
 use wasmtime::{ResourceLimiter, Result};
 

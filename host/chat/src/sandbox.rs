@@ -39,24 +39,13 @@ impl Sandbox {
 }
 
 fn engine_config() -> Config {
-    let mut config = Config::new();
+    let mut config = infer_wasm::bare_config();
     config
-        .concurrency_support(false)
         .consume_fuel(true)
         // The module is optimized already: what Cranelift adds makes renders 5 % quicker and compiling takes a third
         // longer by it.
         .cranelift_opt_level(OptLevel::None)
         .max_wasm_stack(STACK_BYTES)
-        .memory_init_cow(false)
-        .cranelift_nan_canonicalization(true)
-        .gc_support(false)
-        .wasm_gc(false)
-        .wasm_function_references(false)
-        .wasm_exceptions(false)
-        .wasm_threads(false)
-        .shared_memory(false)
-        .wasm_memory64(false)
-        .wasm_multi_memory(false)
-        .wasm_relaxed_simd(false);
+        .memory_init_cow(false);
     config
 }

@@ -41,4 +41,5 @@ pub mod wasi;
 pub use compiled::compile_module;
 pub use error::LoadError;
 pub use loader::{LoaderConfig, PolicyLoader};
+pub use runtime::bare_config;
 pub use usage::Usage;

@@ -132,11 +132,17 @@ impl Runtime {
 }
 
 fn engine_config(fuel: bool) -> Config {
+    let mut config = bare_config();
+    config.consume_fuel(fuel).epoch_interruption(!fuel);
+    config
+}
+
+/// The least of WebAssembly that a stranger's code gets here: no threads, no exceptions, no garbage collection, one
+/// memory of 32 bits, and the same numbers on every machine.
+pub fn bare_config() -> Config {
     let mut config = Config::new();
     config
         .concurrency_support(false)
-        .consume_fuel(fuel)
-        .epoch_interruption(!fuel)
         .cranelift_nan_canonicalization(true)
         .gc_support(false)
         .wasm_gc(false)

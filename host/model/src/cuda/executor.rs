@@ -1,5 +1,6 @@
 //! The device as the engine sees it: a batch in, drawn tokens out. A step is submitted (`step`) and, later, collected
-//! (`answer`), and another one may be submitted meanwhile; what goes wrong becomes a `DeviceFault`, and the next step finds everything in place.
+//! (`answer`), and another one may be submitted meanwhile; what goes wrong becomes a `DeviceFault`, and the next step
+//! finds everything in place.
 #![allow(unsafe_code, reason = "pinned memory as words; see the SAFETY lines")]
 
 use std::collections::{HashMap, VecDeque};
