@@ -119,12 +119,12 @@ fn files_that_are_no_traces_or_profiles_are_named_with_what_is_wrong() {
     let old = file("old.jsonl", "{\"head\":{\"format\":9}}\n");
     let empty = file("empty.csv", "");
     let profile = file("profile.json", "{\"format\": 1}");
-    let head = "{\"format\":2,\"name\":\"x\",\"block_size\":16,\"total_blocks\":99,\"spread\":[],\"fit\":{\"steps\":1,\
+    let head = "{\"format\":3,\"name\":\"x\",\"block_size\":16,\"total_blocks\":99,\"spread\":[],\"fit\":{\"steps\":1,\
                 \"error_p50_percent\":0,\"error_p95_percent\":0,\"total_percent\":0}";
     let zero = file(
         "zero.json",
         &format!(
-            "{head},\"cost\":{{\"step_us\":0,\"row_us\":1,\"drawn_us\":0,\"decode_context_us\":0,\
+            "{head},\"cost\":{{\"step_us\":0,\"row_us\":1,\"drawing_us\":0,\"drawn_us\":0,\"decode_context_us\":0,\
              \"repeated_context_us\":0,\"chunk_attended_us\":0,\"tokens\":[]}}}}"
         ),
     );
@@ -138,7 +138,7 @@ fn files_that_are_no_traces_or_profiles_are_named_with_what_is_wrong() {
         (&["run", "--trace", &old], 2, "missing field `host`"),
         (&["run", "--trace", &empty], 2, "is empty"),
         (&["run", "--trace", "nowhere.csv"], 2, "nowhere.csv: can't be read"),
-        (&["run", "--device", &profile], 2, "it is no profile: missing field `name`"),
+        (&["run", "--device", &profile], 2, "it has format 1, this is 3; calibrate again"),
         (&["run", "--device", &zero], 2, "`step_us` must be more than 0"),
         (&["run", "--device", &zero, "--model", "8b"], 2, "a profile file has its model in it"),
         (&["run", "--device", "missing.json"], 2, "--device missing.json: can't be read"),

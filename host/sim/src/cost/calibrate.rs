@@ -27,8 +27,9 @@ pub struct Calibration {
 
 /// Tokens in a step at which the cost of a token may change.
 const KNOTS: [f64; 7] = [1.0, 4.0, 16.0, 64.0, 128.0, 256.0, 1_024.0];
-/// Costs that are no cost of tokens: step, row, drawn, decode context, repeated context, chunk attention.
-const PLAIN: usize = 6;
+/// Costs that are no cost of tokens: step, row, drawing at all, token drawn, decode context, repeated
+/// context, chunk attention.
+const PLAIN: usize = 7;
 const COSTS: usize = PLAIN + KNOTS.len();
 /// Fewer steps than this say too little.
 const MIN_STEPS: usize = 64;
@@ -82,15 +83,16 @@ pub fn calibrate(steps: &[Observation]) -> Result<Calibration, ProfileError> {
     let cost = Cost {
         step_us: costs[0].max(1.0),
         row_us: costs[1],
-        drawn_us: costs[2],
-        decode_context_us: costs[3],
+        drawing_us: costs[2],
+        drawn_us: costs[3],
+        decode_context_us: costs[4],
         // Where nothing was shared, nothing is known of what sharing saves.
         repeated_context_us: if steps.iter().any(|step| step.work.repeated > 0.0) {
-            costs[4]
+            costs[5]
         } else {
-            costs[3]
+            costs[4]
         },
-        chunk_attended_us: costs[5],
+        chunk_attended_us: costs[6],
         tokens: KNOTS
             .iter()
             .zip(&costs[PLAIN..])
@@ -104,7 +106,8 @@ fn features(work: &Work) -> Row {
     let chunk = (work.attended - work.decode_context).max(0.0);
     let mut row = [0.0; COSTS];
     let once = (work.decode_context - work.repeated).max(0.0);
-    row[..PLAIN].copy_from_slice(&[1.0, work.rows, work.drawn, once, work.repeated, chunk]);
+    let drawing = f64::from(u8::from(work.drawn > 0.0));
+    row[..PLAIN].copy_from_slice(&[1.0, work.rows, drawing, work.drawn, once, work.repeated, chunk]);
     for (at, cell) in row[PLAIN..].iter_mut().enumerate() {
         let end = KNOTS.get(at + 1).map_or(f64::INFINITY, |next| next - 1.0);
         *cell = (work.tokens.min(end) - (KNOTS[at] - 1.0)).max(0.0);
@@ -253,6 +256,23 @@ mod tests {
         let found = calibrate(&sharing).unwrap().cost;
         let ratio = found.repeated_context_us / found.decode_context_us;
         assert!((ratio - 0.25).abs() < 0.03, "{found:?}");
+    }
+
+    #[test]
+    fn steps_that_draw_nothing_save_the_output_projection() {
+        let is = |work: &Work| truth(work) + if work.drawn > 0.0 { 3_000.0 } else { 0.0 };
+        let mut seen = steps(is, 0.0);
+        for quiet in seen.iter_mut().step_by(7) {
+            quiet.work = Work::chunk(64.0, quiet.work.rows * 64.0);
+            quiet.us = is(&quiet.work);
+        }
+        let found = calibrate(&seen).unwrap().cost;
+        assert!((found.drawing_us / 3_000.0 - 1.0).abs() < 0.1, "{found:?}");
+        // Where every step draws, nobody can tell; what a step costs is then a cost of any step.
+        let unknown = calibrate(&steps(is, 0.0)).unwrap().cost;
+        let alone = Work::chunk(64.0, 64.0);
+        let says = unknown.step_us(&Work { drawn: 1.0, ..alone });
+        assert!((says / is(&Work { drawn: 1.0, ..alone }) - 1.0).abs() < 0.05, "{unknown:?}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::Work;
 use crate::random::Random;
 
 /// Of the file's layout.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 /// A model on a device, measured. This is what a profile file holds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -37,6 +37,9 @@ pub struct Cost {
     pub step_us: f64,
     /// For each sequence.
     pub row_us: f64,
+    /// Where any token is drawn: the output projection reads its weights, which pieces inside of prompts
+    /// leave alone.
+    pub drawing_us: f64,
     /// For each token drawn.
     pub drawn_us: f64,
     /// For each token of context that a sequence reads to compute one token.
@@ -73,6 +76,12 @@ pub struct Fit {
     pub total_percent: f64,
 }
 
+/// What every layout of the file says of itself.
+#[derive(Deserialize)]
+struct Layout {
+    format: u32,
+}
+
 /// A profile that can't be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -83,6 +92,7 @@ impl Cost {
     pub fn step_us(&self, work: &Work) -> f64 {
         let mut us = self.step_us
             + self.row_us * work.rows
+            + if work.drawn > 0.0 { self.drawing_us } else { 0.0 }
             + self.drawn_us * work.drawn
             + self.decode_context_us * (work.decode_context - work.repeated).max(0.0)
             + self.repeated_context_us * work.repeated
@@ -104,12 +114,18 @@ impl Fitted {
 
     /// Reads what `to_json` wrote.
     pub fn from_json(text: &str) -> Result<Self, ProfileError> {
-        let fitted: Self =
-            serde_json::from_str(text).map_err(|error| ProfileError(format!("it is no profile: {error}")))?;
+        let no_profile = |error: serde_json::Error| ProfileError(format!("it is no profile: {error}"));
+        let Layout { format } = serde_json::from_str(text).map_err(no_profile)?;
+        if format != FORMAT {
+            let message = format!("it has format {format}, this is {FORMAT}; calibrate again");
+            return Err(ProfileError(message));
+        }
+        let fitted: Self = serde_json::from_str(text).map_err(no_profile)?;
         let cost = &fitted.cost;
         let costs = [
             cost.step_us,
             cost.row_us,
+            cost.drawing_us,
             cost.drawn_us,
             cost.decode_context_us,
             cost.repeated_context_us,
@@ -118,7 +134,6 @@ impl Fitted {
         let segments = cost.tokens.iter().flat_map(|segment| [segment.from, segment.us]);
         let numbers = costs.into_iter().chain(segments).chain(fitted.spread.iter().copied());
         let faults = [
-            (fitted.format != FORMAT, format!("it has format {}, this is {FORMAT}", fitted.format)),
             (
                 numbers.clone().any(|number| !(0.0..1e12).contains(&number)),
                 "a cost is negative or absurdly large".to_owned(),

@@ -54,7 +54,7 @@ impl TraceFile {
     }
 
     /// Requests of a recording that came right after another one's end wait for that end when they are
-    /// played, as those of a client that keeps a fixed number under way do.
+    /// played, as those of a client that keeps a fixed number under way do, also where it begins with several.
     pub fn closed_loop(self, closed_loop: bool) -> Self {
         Self { closed_loop, ..self }
     }
@@ -145,6 +145,8 @@ struct Requests {
     closed_loop: bool,
     /// Ends that nobody followed yet, oldest first.
     unfollowed: VecDeque<(u64, u64)>,
+    /// The last end that somebody followed: a client that begins sends several requests at once.
+    followed: Option<(u64, u64)>,
     failed: Option<TraceError>,
 }
 
@@ -174,6 +176,7 @@ impl Requests {
             ended: VecDeque::new(),
             closed_loop,
             unfollowed: VecDeque::new(),
+            followed: None,
             failed: None,
         }
     }
@@ -228,10 +231,12 @@ impl Requests {
         }
         let turn = request.after.and_then(|id| Some((id, *self.ends.get(&id)?)));
         let slot = || {
-            let ended_before = |&(_, ended): &(u64, u64)| ended <= request.sent;
-            self.closed_loop.then(|| self.unfollowed.front().copied().filter(ended_before)).flatten()
+            let waiting = self.unfollowed.front().filter(|(_, ended)| *ended <= request.sent);
+            let at_once = self.followed.as_ref().filter(|(_, ended)| think(*ended) <= AT_ONCE_US);
+            self.closed_loop.then(|| waiting.or(at_once).copied()).flatten()
         };
         let (id, ended) = turn.or_else(slot)?;
+        self.followed = Some((id, ended));
         self.unfollowed.retain(|(other, _)| *other != id);
         Some(After { id, think_us: think(ended) })
     }
@@ -290,5 +295,37 @@ impl Iterator for Requests {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_closed_loop_goes_on_from_ends_and_begins_with_a_burst() {
+        let nothing = tempfile::NamedTempFile::new().unwrap();
+        let recording = Recording::open(nothing.path()).map_err(|_| "it is there").unwrap();
+        let mut requests = Requests::new(recording, true);
+        let after = |requests: &mut Requests, sent: u64| {
+            let request = serde_json::json!({"id": 9, "sent": sent, "at": sent, "tenant": 0, "prompt": 1, "max": 1,
+                                             "blocks": [], "whole": 0});
+            let request = serde_json::from_value(request).unwrap();
+            requests.follows(&request).map(|after| (after.id, after.think_us))
+        };
+        assert_eq!(after(&mut requests, 1_000), None, "nothing has ended");
+        // A client warms up with one request, then sends three.
+        requests.remember(1, 5_000);
+        let burst = [6_000, 6_100, 6_200].map(|sent| after(&mut requests, sent));
+        assert_eq!(burst, [Some((1, 1_000)), Some((1, 1_100)), Some((1, 1_200))]);
+        // Each of them is followed by one.
+        requests.remember(2, 7_000);
+        requests.remember(3, 7_100);
+        let next = [7_300, 7_400].map(|sent| after(&mut requests, sent));
+        assert_eq!(next, [Some((2, 300)), Some((3, 300))]);
+        assert_eq!(after(&mut requests, 7_101 + AT_ONCE_US), None, "that one came by itself");
+        requests.closed_loop = false;
+        requests.remember(4, 40_000);
+        assert_eq!(after(&mut requests, 40_001), None, "an open loop waits for nobody");
     }
 }
