@@ -28,8 +28,8 @@ struct FollowParams {
     u32 count;
 };
 
-// Copies blocks of every layer: of its `chunks` chunks of 16 bytes per block, keys and values alike. `from` and `to` may
-// be the same pool (copy-on-write) or one of them host memory that the device can see (offload).
+// Copies blocks of every layer, keys and values alike, 16 bytes at a time where all begin at such. `from` and `to` may be the same pool
+// (copy-on-write) or one of them host memory that the device can see (offload).
 struct CopyParams {
     const void* from;
     void* to;
@@ -116,7 +116,8 @@ KERNEL(copy_blocks, CopyParams, elementwise::THREADS) {
     const u64 part = blockIdx.y;
     const u8* source = static_cast<const u8*>(p.from) + part * p.from_stride + from * p.block_bytes;
     u8* target = static_cast<u8*>(p.to) + part * p.to_stride + to * p.block_bytes;
-    const u32 wide = p.block_bytes / 16;
+    // Where blocks of odd sizes lie one after another, words don't begin at multiples of 16 bytes.
+    const u32 wide = (p.block_bytes | p.from_stride | p.to_stride) % 16 == 0 ? p.block_bytes / 16 : 0;
     for (u32 i = threadIdx.x; i < wide; i += blockDim.x)
         reinterpret_cast<Words4*>(target)[i] = reinterpret_cast<const Words4*>(source)[i];
     for (u32 i = wide * 16 + threadIdx.x; i < p.block_bytes; i += blockDim.x) target[i] = source[i];

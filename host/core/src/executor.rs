@@ -79,6 +79,8 @@ pub struct DeviceFault {
 pub enum DeviceFaultKind {
     /// The device has no memory for this step.
     OutOfMemory,
+    /// The device computes nothing more until the process is started again.
+    Lost,
     /// Anything else.
     Failed,
 }

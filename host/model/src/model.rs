@@ -96,6 +96,11 @@ impl Model {
         self.weights.bytes() as u64
     }
 
+    /// Bytes of those that every step reads.
+    pub fn step_bytes(&self) -> u64 {
+        self.weights.step_bytes() as u64
+    }
+
     /// Tokens that end a sequence.
     pub fn stop_tokens(&self) -> &[u32] {
         &self.config.stop_tokens

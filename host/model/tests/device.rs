@@ -72,6 +72,15 @@ fn recorded_decodes_draw_the_same_tokens() {
 }
 
 #[test]
+fn deterministic_tokens_follow_from_those_before_them_alone() {
+    let Some(device) = emulator() else { return };
+    let device: Arc<dyn Device> = device;
+    for family in ["llama-bf16", "gemma3-bf16"] {
+        passes(checks::tokens_stand_alone(&device, &golden().join(family)));
+    }
+}
+
+#[test]
 fn scattered_blocks_draw_the_same_tokens() {
     let Some(device) = emulator() else { return };
     let device: Arc<dyn Device> = device;

@@ -12,7 +12,7 @@ use crate::config::{Config, ConfigError};
 use crate::device::{self, Placed};
 use crate::policies::PolicyError;
 use crate::progress::Meter;
-use crate::sizing::{self, Shapes, Sizing};
+use crate::sizing::{self, Room, Shapes, Sizing};
 
 /// Why a host didn't start.
 #[derive(Debug, thiserror::Error)]
@@ -84,13 +84,11 @@ impl Loaded {
         let checkpoint = checkpoint::find(&config.model, &Hub::from_env()).map_err(ConfigError)?;
         let (tokenizer, model) = tokenizer_and_model(config, &checkpoint.source)?;
         let shapes = shapes(&model);
-        let mut sizing = sizing::size(config, &shapes, sizing::free_memory())?;
+        let mut sizing = sizing::size(config, &shapes, Room::Machine(sizing::free_memory()))?;
         let placed = gpu.map(|gpu| gpu.place(&model)).transpose()?;
-        if let (Some(placed), None) = (&placed, config.kv_memory_bytes) {
-            // On a device the pool takes what is left: nobody else wants it.
-            let bytes = placed.pool_bytes(config, sizing.max_seq_len, entries(config))?;
-            let config = Config { kv_memory_bytes: Some(bytes), ..config.clone() };
-            sizing = sizing::size(&config, &shapes, 0)?;
+        if let Some(placed) = &placed {
+            let left = placed.pool_bytes(config, sizing.max_seq_len, entries(config))?;
+            sizing = sizing::size(config, &shapes, Room::Device(left))?;
         }
         Ok(Self { model, placed, tokenizer, source: checkpoint.source, names: checkpoint.names, sizing })
     }

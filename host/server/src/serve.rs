@@ -349,7 +349,7 @@ impl RunningServer {
         self.app.drain();
     }
 
-    /// Completes when the engine has failed an internal check and stopped by itself.
+    /// Completes when the engine has stopped by itself: it failed an internal check, or the device is lost.
     pub async fn engine_stopped(&self) {
         self.engine.handle.stopped().await;
     }

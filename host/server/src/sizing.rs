@@ -38,8 +38,21 @@ pub struct Sizing {
 /// Longest sequence where nobody asked for a longer one.
 const DEFAULT_MAX_SEQ_LEN: u32 = 4_096;
 
-/// Sizes for `model` on a machine with `free_bytes` of memory.
-pub fn size(config: &Config, model: &Shapes, free_bytes: u64) -> Result<Sizing, ConfigError> {
+/// Blocks of a pool on a device beyond what the batch can fill: they hold cached prefixes, and each takes the host some
+/// hundred bytes of its tables.
+const MOST_CACHED_BLOCKS: u64 = 1 << 20;
+
+/// Memory for a pool whose size nobody named.
+#[derive(Clone, Copy, Debug)]
+pub enum Room {
+    /// Bytes free on the machine, which others want, too.
+    Machine(u64),
+    /// Bytes left on a device, which are the pool's alone.
+    Device(u64),
+}
+
+/// Sizes for `model` where there is so much `room`.
+pub fn size(config: &Config, model: &Shapes, room: Room) -> Result<Sizing, ConfigError> {
     let max_seq_len = match config.max_seq_len {
         None => model.context_length.min(DEFAULT_MAX_SEQ_LEN),
         Some(wanted) if wanted <= model.context_length => wanted,
@@ -57,9 +70,15 @@ pub fn size(config: &Config, model: &Shapes, free_bytes: u64) -> Result<Sizing, 
         // One full-length row per sequence: that is what contiguous storage is.
         (KvCacheKind::Contiguous, _) => batch_blocks,
         (KvCacheKind::Paged, Some(bytes)) => bytes / block_bytes,
-        // Half of what is free leaves room for activations; more than full-length sequences for the
-        // whole batch would only hold cached prefixes.
-        (KvCacheKind::Paged, None) => batch_blocks.min(free_bytes / 2 / block_bytes).max(sequence_blocks),
+        (KvCacheKind::Paged, None) => match room {
+            // Half of what is free leaves room for activations; more than full-length sequences for the
+            // whole batch would only hold cached prefixes.
+            Room::Machine(free) => batch_blocks.min(free / 2 / block_bytes).max(sequence_blocks),
+            Room::Device(left) => {
+                let cached = if config.prefix_caching { MOST_CACHED_BLOCKS } else { 0 };
+                (left / block_bytes).min(batch_blocks.max(cached))
+            }
+        },
     };
     if blocks < sequence_blocks {
         return Err(ConfigError(format!(
@@ -121,27 +140,59 @@ mod tests {
     #[test]
     fn auto_takes_full_length_sequences_for_the_batch_within_half_of_memory() {
         let config = Config::default();
-        let sizing = size(&config, &MODEL, 64 << 30).unwrap();
+        let sizing = size(&config, &MODEL, Room::Machine(64 << 30)).unwrap();
         assert_eq!((sizing.max_seq_len, sizing.total_blocks), (2_048, 32 * 128));
-        assert_eq!(size(&config, &MODEL, 16 << 20).unwrap().total_blocks, 512);
+        assert_eq!(size(&config, &MODEL, Room::Machine(16 << 20)).unwrap().total_blocks, 512);
         // Even on a full machine one sequence must fit; the kernel decides the rest.
-        assert_eq!(size(&config, &MODEL, 0).unwrap().total_blocks, 128);
+        assert_eq!(size(&config, &MODEL, Room::Machine(0)).unwrap().total_blocks, 128);
+    }
+
+    #[test]
+    fn a_device_s_pool_takes_what_is_left_as_far_as_it_can_be_used() {
+        let config = Config::default();
+        let blocks = |config: &Config, left| size(config, &MODEL, Room::Device(left)).unwrap().total_blocks;
+        assert_eq!(blocks(&config, 1 << 30), (1 << 30) / (16 * 1_024));
+        assert_eq!(
+            blocks(&config, 1 << 40),
+            1 << 20,
+            "prefixes are worth something, but tables cost the host"
+        );
+        let alone = Config { max_batch_size: 1, prefix_caching: false, ..Config::default() };
+        assert_eq!(
+            blocks(&alone, 1 << 40),
+            128,
+            "a baseline leaves the rest to the server that it is compared with"
+        );
+        assert!(size(&config, &MODEL, Room::Device(16 * 1_024)).is_err());
     }
 
     #[test]
     fn impossible_sizes_name_the_flag() {
         let small = Config { kv_memory_bytes: Some(1_024), ..Config::default() };
-        assert!(size(&small, &MODEL, 0).unwrap_err().to_string().starts_with("--kv-memory: 0 blocks"));
+        assert!(
+            size(&small, &MODEL, Room::Machine(0))
+                .unwrap_err()
+                .to_string()
+                .starts_with("--kv-memory: 0 blocks")
+        );
         let long = Config { max_seq_len: Some(4_096), ..Config::default() };
-        assert!(size(&long, &MODEL, 0).unwrap_err().to_string().contains("context of 2048"));
+        assert!(size(&long, &MODEL, Room::Machine(0)).unwrap_err().to_string().contains("context of 2048"));
         let tight = Config { max_prefill_memory_bytes: 10, ..Config::default() };
-        assert!(size(&tight, &MODEL, 0).unwrap_err().to_string().starts_with("--max-prefill-memory"));
+        assert!(
+            size(&tight, &MODEL, Room::Machine(0))
+                .unwrap_err()
+                .to_string()
+                .starts_with("--max-prefill-memory")
+        );
     }
 
     #[test]
     fn prefill_memory_bounds_a_step_s_prompt_tokens() {
         let config = Config { max_prefill_memory_bytes: 1 << 20, ..Config::default() };
         let per_token = 4 * (128 + 128 + 64 + 384);
-        assert_eq!(size(&config, &MODEL, 0).unwrap().max_prefill_tokens, (1 << 20) / per_token);
+        assert_eq!(
+            size(&config, &MODEL, Room::Machine(0)).unwrap().max_prefill_tokens,
+            (1 << 20) / per_token
+        );
     }
 }

@@ -25,6 +25,7 @@ struct Scripted {
 
 const FAULTS: u32 = 100;
 const PANICS: u32 = 101;
+const LOSES: u32 = 102;
 
 impl Executor for Scripted {
     fn execute(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), DeviceFault> {
@@ -60,6 +61,10 @@ impl Scripted {
                 message: "scripted fault".to_owned(),
                 rows: Some(vec![row]),
             });
+        }
+        if batch.tokens.contains(&LOSES) {
+            let message = "the device fell off the bus".to_owned();
+            return Err(DeviceFault { kind: DeviceFaultKind::Lost, message, rows: None });
         }
         assert!(!batch.tokens.contains(&PANICS), "scripted panic");
         output.sampled.clear();
@@ -116,6 +121,24 @@ async fn works(engine: &EngineThread) {
     let (tokens, end) = to_the_end(live).await;
     assert_eq!(tokens, [7; 5]);
     assert!(matches!(end, Some(End::Finished { reason: FinishReason::Length, .. })), "{end:?}");
+}
+
+#[tokio::test]
+async fn a_lost_device_ends_the_engine_and_every_stream() {
+    for most in [0, 1, 2] {
+        let (engine, _) = start_with(most);
+        works(&engine).await;
+        engine.handle.hold_steps();
+        let hit = engine.handle.submit(request(&[LOSES])).await.unwrap();
+        let other = engine.handle.submit(request(&[4, 5])).await.unwrap();
+        engine.handle.release_steps();
+        let (_, end) = to_the_end(hit).await;
+        assert!(format!("{end:?}").contains("fell off the bus"), "{end:?}");
+        let _ = to_the_end(other).await;
+        engine.handle.stopped().await;
+        assert!(engine.handle.submit(request(&[1])).await.is_err());
+        engine.stop();
+    }
 }
 
 #[tokio::test]

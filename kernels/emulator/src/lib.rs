@@ -108,7 +108,7 @@ impl Emulator {
             name: "emulated device".to_owned(),
             capability: (9, 0),
             multiprocessors: 4,
-            vendor_products: false,
+            vendor_products: None,
         };
         let state = State { memories: Memories::default(), recording: None, queue: VecDeque::new(), done: 0 };
         cfg!(compiled).then(|| Self {

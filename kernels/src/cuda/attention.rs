@@ -78,7 +78,7 @@ pub fn partial_numbers(shape: &AttentionShape, items: u32, partition: Partition)
     match partition.parts() {
         _ if !shape.on_tensor_cores() => 0,
         1 => 0,
-        parts => (items * shape.heads * parts) as usize * (shape.head_dim as usize + 2),
+        parts => [items, shape.heads, parts, shape.head_dim + 2].map(|size| size as usize).iter().product(),
     }
 }
 

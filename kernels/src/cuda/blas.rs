@@ -48,6 +48,12 @@ impl Blas {
         Ok(Self { handle, workspace, workspace_bytes, plans: Mutex::default() })
     }
 
+    /// The library's own number: 130000 is 13.0.
+    pub(super) fn version() -> usize {
+        // SAFETY: the library is open, or there would be no handle.
+        unsafe { sys::cublasLtGetVersion() }
+    }
+
     /// See `Device::vendor_product`.
     ///
     /// # Safety
@@ -68,32 +74,43 @@ impl Blas {
             std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
             std::collections::hash_map::Entry::Vacant(place) => place.insert(self.plan(shape).ok()),
         };
-        let Some(plan) = plan else { return Ok(false) };
+        let Some(known) = plan else { return Ok(false) };
         let (one, zero) = (1.0_f32, 0.0_f32);
         let scalar = |number: &f32| std::ptr::from_ref(number).cast::<c_void>();
         // SAFETY: the caller's promise; the plan's descriptors are alive.
-        unsafe {
+        let done = unsafe {
             result::matmul(
                 self.handle,
-                plan.product,
+                known.product,
                 scalar(&one),
                 scalar(&zero),
                 w as *const c_void,
-                plan.w,
+                known.w,
                 x as *const c_void,
-                plan.x,
+                known.x,
                 y as *const c_void,
-                plan.y,
+                known.y,
                 y as *mut c_void,
-                plan.y,
-                &raw const plan.algorithm,
+                known.y,
+                &raw const known.algorithm,
                 self.workspace as *mut c_void,
                 self.workspace_bytes,
                 stream.cast(),
             )
+        };
+        match done {
+            Ok(()) => Ok(true),
+            // It may promise an algorithm and refuse it when asked; nothing was started then.
+            Err(CublasError(
+                sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED
+                | sys::cublasStatus_t::CUBLAS_STATUS_INVALID_VALUE
+                | sys::cublasStatus_t::CUBLAS_STATUS_ARCH_MISMATCH,
+            )) => {
+                *plan = None;
+                Ok(false)
+            }
+            Err(error) => Err(fault(&error)),
         }
-        .map_err(|error| fault(&error))?;
-        Ok(true)
     }
 
     /// The library counts by columns: `y^T [outputs, rows] = w^T transposed * x^T`.

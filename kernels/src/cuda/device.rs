@@ -89,8 +89,8 @@ pub struct Properties {
     pub capability: (u32, u32),
     /// Multiprocessors: decides how far work is split.
     pub multiprocessors: u32,
-    /// Whether a vendor library for products was found.
-    pub vendor_products: bool,
+    /// Version of the vendor's library for products, where one was found.
+    pub vendor_products: Option<usize>,
 }
 
 /// Launches that were recorded and can be repeated. Parameters are those of the recording.

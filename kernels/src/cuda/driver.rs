@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
@@ -29,13 +29,71 @@ pub fn kernels_embedded() -> bool {
 
 /// A GPU.
 pub struct Driver {
-    device: sys::CUdevice,
-    context: sys::CUcontext,
-    stream: sys::CUstream,
-    module: sys::CUmodule,
+    session: Arc<Session>,
     functions: Mutex<HashMap<&'static str, Function>>,
     blas: Option<Blas>,
     properties: Properties,
+}
+
+/// The stream and the kernels of a [`Driver`]. Recordings and marks hold it, too: they end before it does, whoever is
+/// dropped first.
+struct Session {
+    stream: sys::CUstream,
+    module: sys::CUmodule,
+    // Given back last.
+    context: Context,
+}
+
+/// A device's primary context. What is left in it goes with it.
+struct Context {
+    device: sys::CUdevice,
+    handle: sys::CUcontext,
+}
+
+// SAFETY: handles may be used from any thread that binds the context; the driver orders calls on a stream.
+unsafe impl Send for Session {}
+// SAFETY: as above.
+unsafe impl Sync for Session {}
+
+impl Session {
+    /// The context becomes the calling thread's.
+    fn bind(&self) -> Result<(), CudaError> {
+        self.context.bind().map_err(|error| fault("no context", error))
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.bind().is_err() {
+            return;
+        }
+        // SAFETY: nobody else has these handles any more.
+        unsafe {
+            let _ = result::stream::synchronize(self.stream);
+            let _ = result::module::unload(self.module);
+            let _ = result::stream::destroy(self.stream);
+        }
+    }
+}
+
+impl Context {
+    fn retain(device: sys::CUdevice) -> Result<Self, DriverError> {
+        // SAFETY: the device was got from the driver.
+        let handle = unsafe { result::primary_ctx::retain(device) }?;
+        Ok(Self { device, handle })
+    }
+
+    fn bind(&self) -> Result<(), DriverError> {
+        // SAFETY: retained until this is dropped.
+        unsafe { result::ctx::set_current(self.handle) }
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: retained once, given back once.
+        let _ = unsafe { result::primary_ctx::release(self.device) };
+    }
 }
 
 /// A kernel and how much shared memory it was allowed.
@@ -45,8 +103,8 @@ struct Function {
     shared_bytes: u32,
 }
 
-// SAFETY: handles may be used from any thread that binds the context; what changes is behind a mutex, and the driver
-// orders calls on a stream.
+// SAFETY: functions are handles of the session's module; what changes is behind a mutex, and cuBLASLt's handle may be
+// used from any thread.
 unsafe impl Send for Driver {}
 // SAFETY: as above.
 unsafe impl Sync for Driver {}
@@ -104,10 +162,8 @@ impl Driver {
             )));
         }
         let multiprocessors = attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
-        // SAFETY: the device was just got.
-        let context = unsafe { result::primary_ctx::retain(device) }.map_err(wrong("no context"))?;
-        // SAFETY: the context was just retained.
-        unsafe { result::ctx::set_current(context) }.map_err(wrong("no context"))?;
+        let context = Context::retain(device).map_err(wrong("no context"))?;
+        context.bind().map_err(wrong("no context"))?;
         let stream =
             result::stream::create(result::stream::StreamKind::NonBlocking).map_err(wrong("no stream"))?;
         // Embedded bytes may lie anywhere; the driver reads words.
@@ -119,26 +175,22 @@ impl Driver {
         }
         .map_err(wrong("the kernels can't be loaded"))?;
         let mut driver = Self {
-            device,
-            context,
-            stream,
-            module,
+            session: Arc::new(Session { stream, module, context }),
             functions: Mutex::default(),
             blas: None,
-            properties: Properties { name, capability, multiprocessors, vendor_products: false },
+            properties: Properties { name, capability, multiprocessors, vendor_products: None },
         };
         if library::open(&["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"]) {
             let workspace_bytes = if capability.0 >= 9 { 32 << 20 } else { 4 << 20 };
             let workspace = driver.allocate(workspace_bytes)?;
             driver.blas = Some(Blas::new(workspace, workspace_bytes)?);
-            driver.properties.vendor_products = true;
+            driver.properties.vendor_products = Some(Blas::version());
         }
         Ok(driver)
     }
 
     fn bind(&self) -> Result<(), CudaError> {
-        // SAFETY: the context lives as long as this.
-        unsafe { result::ctx::set_current(self.context) }.map_err(|error| fault("no context", error))
+        self.session.bind()
     }
 
     fn function(&self, launch: &Launch<'_>) -> Result<sys::CUfunction, CudaError> {
@@ -149,7 +201,7 @@ impl Driver {
             None => {
                 let name = CString::new(launch.kernel).expect("kernel names hold no zero");
                 // SAFETY: the module lives as long as this.
-                let handle = unsafe { result::module::get_function(self.module, name) }
+                let handle = unsafe { result::module::get_function(self.session.module, name) }
                     .map_err(|error| fault(&format!("no kernel {}", launch.kernel), error))?;
                 Function { handle, shared_bytes: COMMON_SHARED }
             }
@@ -211,28 +263,29 @@ impl Device for Driver {
     unsafe fn copy_in(&self, to: u64, from: &[u8]) -> Result<(), CudaError> {
         self.bind()?;
         // SAFETY: the caller's promise.
-        unsafe { result::memcpy_htod_async(to, from, self.stream) }
+        unsafe { result::memcpy_htod_async(to, from, self.session.stream) }
             .map_err(|error| fault("copy to the device", error))
     }
 
     unsafe fn copy_out(&self, from: u64, to: &mut [u8]) -> Result<(), CudaError> {
         self.bind()?;
         // SAFETY: the caller's promise.
-        unsafe { result::memcpy_dtoh_async(to, from, self.stream) }
+        unsafe { result::memcpy_dtoh_async(to, from, self.session.stream) }
             .map_err(|error| fault("copy from the device", error))
     }
 
     unsafe fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<(), CudaError> {
         self.bind()?;
         // SAFETY: the caller's promise.
-        unsafe { result::memcpy_dtod_async(to, from, bytes, self.stream) }
+        unsafe { result::memcpy_dtod_async(to, from, bytes, self.session.stream) }
             .map_err(|error| fault("copy within the device", error))
     }
 
     unsafe fn fill(&self, at: u64, byte: u8, bytes: usize) -> Result<(), CudaError> {
         self.bind()?;
         // SAFETY: the caller's promise.
-        unsafe { result::memset_d8_async(at, byte, bytes, self.stream) }.map_err(|error| fault("fill", error))
+        unsafe { result::memset_d8_async(at, byte, bytes, self.session.stream) }
+            .map_err(|error| fault("fill", error))
     }
 
     unsafe fn launch(&self, launch: Launch<'_>) -> Result<(), CudaError> {
@@ -243,7 +296,14 @@ impl Device for Driver {
         // SAFETY: the caller's promise; the driver copies the parameters during the call.
         unsafe {
             let threads = (launch.threads, 1, 1);
-            result::launch_kernel(function, (x, y, z), threads, launch.shared_bytes, self.stream, &mut params)
+            result::launch_kernel(
+                function,
+                (x, y, z),
+                threads,
+                launch.shared_bytes,
+                self.session.stream,
+                &mut params,
+            )
         }
         .map_err(|error| fault(launch.kernel, error))
     }
@@ -252,21 +312,22 @@ impl Device for Driver {
         let Some(blas) = &self.blas else { return Ok(false) };
         self.bind()?;
         // SAFETY: the caller's promise.
-        unsafe { blas.product(ty, params, self.stream) }
+        unsafe { blas.product(ty, params, self.session.stream) }
     }
 
     fn begin_recording(&self) -> Result<(), CudaError> {
         self.bind()?;
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream lives as long as this.
-        unsafe { result::stream::begin_capture(self.stream, mode) }.map_err(|error| fault("recording", error))
+        unsafe { result::stream::begin_capture(self.session.stream, mode) }
+            .map_err(|error| fault("recording", error))
     }
 
     fn end_recording(&self) -> Result<Box<dyn Graph>, CudaError> {
         self.bind()?;
         // SAFETY: the stream lives as long as this.
-        let graph =
-            unsafe { result::stream::end_capture(self.stream) }.map_err(|error| fault("recording", error))?;
+        let graph = unsafe { result::stream::end_capture(self.session.stream) }
+            .map_err(|error| fault("recording", error))?;
         if graph.is_null() {
             return Err(CudaError::failed("the recording broke off"));
         }
@@ -277,20 +338,21 @@ impl Device for Driver {
             executable
         };
         let executable = executable.map_err(|error| fault("a graph of launches", error))?;
-        Ok(Box::new(DriverGraph { executable, stream: self.stream, context: self.context }))
+        Ok(Box::new(DriverGraph { executable, session: Arc::clone(&self.session) }))
     }
 
     fn mark(&self) -> Result<Box<dyn Mark>, CudaError> {
         self.bind()?;
         let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING;
         let event = result::event::create(flags).map_err(|error| fault("no event", error))?;
-        Ok(Box::new(DriverMark { event, stream: self.stream, context: self.context }))
+        Ok(Box::new(DriverMark { event, session: Arc::clone(&self.session) }))
     }
 
     fn wait(&self) -> Result<(), CudaError> {
         self.bind()?;
         // SAFETY: the stream lives as long as this.
-        unsafe { result::stream::synchronize(self.stream) }.map_err(|error| fault("the device", error))
+        unsafe { result::stream::synchronize(self.session.stream) }
+            .map_err(|error| fault("the device", error))
     }
 
     fn time_us(&self, work: &mut dyn FnMut() -> Result<(), CudaError>) -> Result<f64, CudaError> {
@@ -303,9 +365,9 @@ impl Device for Driver {
         // SAFETY: events and stream are alive; the elapsed time is asked for once both were reached.
         let elapsed = unsafe {
             let wrong = |error| fault("timing", error);
-            let begun = result::event::record(begin, self.stream).map_err(wrong);
+            let begun = result::event::record(begin, self.session.stream).map_err(wrong);
             let outcome = begun.and_then(|()| work()).and_then(|()| {
-                result::event::record(end, self.stream).map_err(wrong)?;
+                result::event::record(end, self.session.stream).map_err(wrong)?;
                 self.wait()?;
                 result::event::elapsed(begin, end).map_err(wrong)
             });
@@ -318,26 +380,20 @@ impl Device for Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        if self.bind().is_err() {
-            return;
-        }
-        // SAFETY: nobody else has these handles; what was allocated belongs to buffers that hold this device.
-        unsafe {
-            let _ = result::stream::synchronize(self.stream);
-            if let Some(blas) = self.blas.take() {
+        let Some(blas) = self.blas.take() else { return };
+        if self.bind().is_ok() {
+            // SAFETY: nobody else has its memory; what is under way ends first.
+            unsafe {
+                let _ = result::stream::synchronize(self.session.stream);
                 let _ = result::free_sync(blas.close());
             }
-            let _ = result::module::unload(self.module);
-            let _ = result::stream::destroy(self.stream);
-            let _ = result::primary_ctx::release(self.device);
         }
     }
 }
 
 struct DriverGraph {
     executable: sys::CUgraphExec,
-    stream: sys::CUstream,
-    context: sys::CUcontext,
+    session: Arc<Session>,
 }
 
 // SAFETY: used by one owner at a time, which binds the context.
@@ -345,29 +401,25 @@ unsafe impl Send for DriverGraph {}
 
 impl Graph for DriverGraph {
     unsafe fn launch(&self) -> Result<(), CudaError> {
-        // SAFETY: the caller's promise; handles are alive as long as their device, which the owner holds.
-        unsafe {
-            result::ctx::set_current(self.context)
-                .and_then(|()| result::graph::launch(self.executable, self.stream))
-                .map_err(|error| fault("a graph of launches", error))
-        }
+        self.session.bind()?;
+        // SAFETY: the caller's promise; the session keeps its handles.
+        unsafe { result::graph::launch(self.executable, self.session.stream) }
+            .map_err(|error| fault("a graph of launches", error))
     }
 }
 
 impl Drop for DriverGraph {
     fn drop(&mut self) {
-        // SAFETY: made by `end_recording`, used by nobody else.
-        unsafe {
-            let _ = result::ctx::set_current(self.context);
-            let _ = result::graph::exec_destroy(self.executable);
+        if self.session.bind().is_ok() {
+            // SAFETY: made by `end_recording`, used by nobody else.
+            let _ = unsafe { result::graph::exec_destroy(self.executable) };
         }
     }
 }
 
 struct DriverMark {
     event: sys::CUevent,
-    stream: sys::CUstream,
-    context: sys::CUcontext,
+    session: Arc<Session>,
 }
 
 // SAFETY: used by one owner at a time, which binds the context.
@@ -375,30 +427,24 @@ unsafe impl Send for DriverMark {}
 
 impl Mark for DriverMark {
     fn set(&self) -> Result<(), CudaError> {
-        // SAFETY: handles are alive as long as their device, which the owner holds.
-        unsafe {
-            result::ctx::set_current(self.context)
-                .and_then(|()| result::event::record(self.event, self.stream))
-                .map_err(|error| fault("a mark", error))
-        }
+        self.session.bind()?;
+        // SAFETY: the event is this one's own, the session keeps its stream.
+        unsafe { result::event::record(self.event, self.session.stream) }
+            .map_err(|error| fault("a mark", error))
     }
 
     fn wait(&self) -> Result<(), CudaError> {
+        self.session.bind()?;
         // SAFETY: as above.
-        unsafe {
-            result::ctx::set_current(self.context)
-                .and_then(|()| result::event::synchronize(self.event))
-                .map_err(|error| fault("the device", error))
-        }
+        unsafe { result::event::synchronize(self.event) }.map_err(|error| fault("the device", error))
     }
 }
 
 impl Drop for DriverMark {
     fn drop(&mut self) {
-        // SAFETY: made by `mark`, used by nobody else.
-        unsafe {
-            let _ = result::ctx::set_current(self.context);
-            let _ = result::event::destroy(self.event);
+        if self.session.bind().is_ok() {
+            // SAFETY: made by `mark`, used by nobody else.
+            let _ = unsafe { result::event::destroy(self.event) };
         }
     }
 }
@@ -407,6 +453,18 @@ fn fault(what: &str, error: DriverError) -> CudaError {
     let kind = match error.0 {
         sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => CudaErrorKind::OutOfMemory,
         sys::CUresult::CUDA_ERROR_NO_DEVICE => CudaErrorKind::NoDevice,
+        // After these every call fails with the same, until the process ends.
+        sys::CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
+        | sys::CUresult::CUDA_ERROR_MISALIGNED_ADDRESS
+        | sys::CUresult::CUDA_ERROR_ILLEGAL_INSTRUCTION
+        | sys::CUresult::CUDA_ERROR_INVALID_ADDRESS_SPACE
+        | sys::CUresult::CUDA_ERROR_INVALID_PC
+        | sys::CUresult::CUDA_ERROR_HARDWARE_STACK_ERROR
+        | sys::CUresult::CUDA_ERROR_ASSERT
+        | sys::CUresult::CUDA_ERROR_LAUNCH_TIMEOUT
+        | sys::CUresult::CUDA_ERROR_LAUNCH_FAILED
+        | sys::CUresult::CUDA_ERROR_ECC_UNCORRECTABLE
+        | sys::CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED => CudaErrorKind::Lost,
         _ => CudaErrorKind::Failed,
     };
     CudaError { kind, message: format!("{what}: {error:?}") }

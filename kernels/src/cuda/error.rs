@@ -18,6 +18,8 @@ pub enum CudaErrorKind {
     NoKernels,
     /// The device has no memory for it.
     OutOfMemory,
+    /// The device answers nothing more in this process: a fault on it left its context unusable.
+    Lost,
     /// Anything else.
     Failed,
 }

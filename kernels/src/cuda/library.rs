@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 
-/// Where toolkits keep libraries, besides the loader's own paths. `INFER_CUDA_LIB` comes first.
+/// Where to look: in the folder that `INFER_CUDA_LIB` names, in the loader's own paths (an empty one), then where toolkits
+/// keep libraries.
 fn directories() -> Vec<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let mut places: Vec<PathBuf> = variable("INFER_CUDA_LIB").into_iter().collect();
+    places.push(PathBuf::new());
     for root in ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(variable) {
         places.extend([root.join("lib64"), root.join("lib")]);
     }
@@ -15,9 +17,7 @@ fn directories() -> Vec<PathBuf> {
 
 /// Opens a library that the loader wouldn't find by itself; once open, it is found by its name. Whether it is there.
 pub(super) fn open(names: &[&str]) -> bool {
-    let known = names.iter().map(PathBuf::from);
-    let placed = directories().into_iter().flat_map(|place| names.iter().map(move |name| place.join(name)));
-    for path in known.chain(placed) {
+    for path in directories().into_iter().flat_map(|place| names.iter().map(move |name| place.join(name))) {
         // SAFETY: loading runs the library's initializers; these are the vendor's own, from the loader's paths or
         // from where the operator says.
         if let Ok(library) = unsafe { libloading::Library::new(&path) } {

@@ -112,7 +112,7 @@ fn measure(
                 .map(|layer| u64::from(layer.window.unwrap_or(u32::MAX).min(*context)))
                 .sum();
             let kv = u64::from(*batch) * seen * token_bytes / config.layers.len() as u64;
-            let least_ms = (model.weight_bytes() + kv) as f64 / limits.bytes_per_s * 1e3;
+            let least_ms = (model.step_bytes() + kv) as f64 / limits.bytes_per_s * 1e3;
             let launched = without.iter().find(|(b, _)| b == batch && *context == 256);
             say(format!(
                 "{batch}\t{context}\t{ms:.3}\t{:.0}\t{:.0} %\t{}",

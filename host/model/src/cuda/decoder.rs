@@ -45,20 +45,20 @@ impl DeviceDecoder {
         &self.shape
     }
 
-    /// Copies blocks in all layers; the pairs are words of the step.
-    pub(super) fn copy(&self, count: u32) -> Result<(), CudaError> {
+    /// Copies blocks in all layers. The pairs are words of the step, `first` of them before these.
+    pub(super) fn copy(&self, first: usize, count: usize) -> Result<(), CudaError> {
         let pool = &self.buffers.pool;
         let params = CopyParams {
             from: pool.data.at(),
             to: pool.data.at(),
-            pairs: self.word(self.buffers.layout.copies),
+            pairs: self.word(self.buffers.layout.copies + 2 * first),
             from_stride: pool.stride as u64,
             to_stride: pool.stride as u64,
             block_bytes: pool.block_bytes as u32,
             parts: 2 * self.config.layers.len() as u32,
         };
         // SAFETY: the engine names blocks of the pool; the plan keeps copies that depend on each other apart.
-        unsafe { copy_blocks(self.device.as_ref(), &params, count) }
+        unsafe { copy_blocks(self.device.as_ref(), &params, count as u32) }
     }
 
     /// Takes tokens from the draws of the step before; the pairs are words of the step.

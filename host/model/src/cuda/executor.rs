@@ -6,7 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use infer_core::{Batch, DeviceFault, DeviceFaultKind, Executor, LogitsSlot, Row, StepOutput};
-use infer_kernels::cuda::{CudaError, Graph, NONE};
+use infer_kernels::cuda::{CudaError, CudaErrorKind, Graph, NONE};
 
 use super::decoder::DeviceDecoder;
 use super::plan::Plan;
@@ -171,7 +171,9 @@ impl DeviceExecutor {
 
     /// Lets what is under way end, and forgets recordings: they may hold what is missing.
     fn recover(&mut self, error: CudaError) -> DeviceFault {
-        let _ = self.decoder.device.wait();
+        // What fails first may not know that nothing will work any more.
+        let lost = self.decoder.device.wait().err().filter(|error| error.kind == CudaErrorKind::Lost);
+        let error = lost.unwrap_or(error);
         self.draws.clear();
         let _ = self.decoder.buffers.seen.fill(0);
         self.graphs.clear();

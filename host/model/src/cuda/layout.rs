@@ -92,7 +92,11 @@ pub(super) fn most_partial_numbers(
     multiprocessors: u32,
     options: &DeviceOptions,
 ) -> usize {
-    let most = if prefill_rows(shape).is_some() { options.max_rows.max(1) } else { options.max_tokens };
+    let most = match prefill_rows(shape) {
+        Some(_) if options.deterministic => 0,
+        Some(_) => options.max_rows.max(1),
+        None => options.max_tokens,
+    };
     let sizes = (1..=most)
         .map(|items| partial_numbers(shape, items, partition(shape, multiprocessors, options, items)));
     sizes.max().unwrap_or(0)

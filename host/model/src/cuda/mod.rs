@@ -111,6 +111,11 @@ impl DeviceModel {
         self.weights.bytes()
     }
 
+    /// Bytes of those that every step reads.
+    pub fn step_bytes(&self) -> u64 {
+        self.weights.step_bytes()
+    }
+
     /// Where it is.
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.device
@@ -157,6 +162,7 @@ fn unfit(error: CudaError) -> ModelError {
 fn fault(error: CudaError) -> DeviceFault {
     let kind = match error.kind {
         CudaErrorKind::OutOfMemory => DeviceFaultKind::OutOfMemory,
+        CudaErrorKind::Lost => DeviceFaultKind::Lost,
         _ => DeviceFaultKind::Failed,
     };
     DeviceFault { kind, message: format!("the device: {error}"), rows: None }

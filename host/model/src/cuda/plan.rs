@@ -37,13 +37,22 @@ pub(super) fn wants_logits(row: &Row) -> bool {
     row.token_len > 0 && (row.sample || row.logits_to.is_some())
 }
 
-/// Writes everything but draws. `tile` is how many tokens of a sequence attend together, where they can; `padded` is the
-/// number of tokens to fill up to.
+/// How neighbouring tokens of a sequence attend together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tiles {
+    /// Most tokens of a tile.
+    pub tokens: u32,
+    /// Tokens that come alone are tiles, too: they pass through the same kernel, so its sums are theirs.
+    pub alone: bool,
+}
+
+/// Writes everything but draws. Without `tiles` all tokens attend one by one; `padded` is the number of tokens to fill up
+/// to, where every row has one.
 pub(super) fn write(
     words: &mut [u32],
     layout: &StepLayout,
     batch: &Batch,
-    tile: Option<u32>,
+    tiling: Option<Tiles>,
     padded: Option<u32>,
 ) -> Plan {
     let count = batch.tokens.len();
@@ -58,12 +67,12 @@ pub(super) fn write(
     for row in batch.rows.iter().filter(|row| row.token_len > 0) {
         let (first, len) = (row.token_start as usize, row.token_len as usize);
         words[layout.tables + first..][..len].fill(row.table_start);
-        match tile {
-            Some(tile) if len > 1 => {
-                for start in (0..len).step_by(tile as usize) {
+        match tiling {
+            Some(Tiles { tokens: most, alone }) if len > 1 || alone => {
+                for start in (0..len).step_by(most as usize) {
                     let at = layout.tiles + 2 * tiles;
                     words[at] = (first + start) as u32;
-                    words[at + 1] = (len - start).min(tile as usize) as u32;
+                    words[at + 1] = (len - start).min(most as usize) as u32;
                     tiles += 1;
                 }
             }
@@ -93,8 +102,10 @@ pub(super) fn write(
             words[array..][missing.clone()].fill(NONE);
         }
         words[layout.positions..][missing.clone()].fill(0);
-        words[layout.tables..][missing].fill(0);
-        (plan.items, plan.logits) = (tokens, tokens);
+        words[layout.tables..][missing.clone()].fill(0);
+        words[layout.tiles..][2 * missing.start..2 * missing.end].fill(NONE);
+        let attend = if tiles > 0 { &mut plan.tiles } else { &mut plan.items };
+        (*attend, plan.logits) = (tokens, tokens);
     }
     plan
 }

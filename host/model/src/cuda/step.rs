@@ -8,22 +8,31 @@ use infer_kernels::cuda::{CudaError, SampleParams, prefill_rows, sample};
 
 use super::drawing::{self, Lists};
 use super::executor::{DeviceExecutor, Pending, Recorded, words_mut};
-use super::plan::{self, Plan};
+use super::plan::{self, Plan, Tiles};
 
 impl DeviceExecutor {
     pub(super) fn start(&mut self, batch: &Batch) -> Result<Pending, CudaError> {
         let layout = self.decoder.buffers.layout;
+        let mut first = 0;
         plan::copy_runs(batch, layout.max_copies, |pairs| {
+            if first + pairs.len() > layout.max_copies {
+                // Words that the device may not have read yet are written again.
+                self.decoder.device.wait()?;
+                first = 0;
+            }
             let words = words_mut(self.decoder.buffers.staged().step.bytes_mut());
-            words[layout.copies..].iter_mut().zip(pairs.as_flattened()).for_each(|(to, block)| *to = *block);
-            self.send(layout.copies..layout.copies + 2 * pairs.len())?;
-            self.decoder.copy(pairs.len() as u32)?;
-            // The host's words are written again for the next run, and for the step.
-            self.decoder.device.wait()
+            let at = layout.copies + 2 * first;
+            words[at..].iter_mut().zip(pairs.as_flattened()).for_each(|(to, block)| *to = *block);
+            self.send(at..at + 2 * pairs.len())?;
+            self.decoder.copy(first, pairs.len())?;
+            first += pairs.len();
+            Ok(())
         })?;
         let recordable = !batch.rows.is_empty() && batch.rows.iter().all(|row| self.is_plain_decode(row));
         let padded = recordable.then(|| plan::bucket(batch.rows.len() as u32, self.options.max_rows));
-        let tile = prefill_rows(self.decoder.shape());
+        // A context that is cut to fill the device is summed in another order than one that isn't.
+        let alone = self.options.deterministic;
+        let tiles = prefill_rows(self.decoder.shape()).map(|tokens| Tiles { tokens, alone });
         let mut follows = 0;
         let draws = &self.draws;
         let drawn_at = |row: &Row| Some(draws[row.input_from? as usize]);
@@ -33,7 +42,7 @@ impl DeviceExecutor {
             words[layout.follows + follows..][..2].copy_from_slice(&[token, drawn]);
             follows += 2;
         }
-        let plan = plan::write(words, &layout, batch, tile, padded);
+        let plan = plan::write(words, &layout, batch, tiles, padded);
         let mut pending = Pending { plan, ..Pending::default() };
         let mut lists = Lists::new(&layout);
         let (mut computed_row, mut kept_row) = (0, plan.logits as usize);
@@ -121,7 +130,8 @@ impl DeviceExecutor {
                 });
                 match recorded {
                     Ok(graph) => self.graphs.insert(size, Recorded::Graph(graph)),
-                    Err(_) => {
+                    Err(error) => {
+                        tracing::warn!("decodes of {size} sequences can't be recorded: {error}");
                         self.graphs.insert(size, Recorded::Refused);
                         return run(self);
                     }

@@ -109,6 +109,12 @@ impl DeviceWeights {
         let head = self.head.as_ref().map_or(0, |head| head.data.bytes());
         (self.embedding.data.bytes() + head + self.layers.iter().map(layer).sum::<usize>()) as u64
     }
+
+    /// Bytes of those that every step reads: of an embedding that isn't the head, too, it reads a row for each token.
+    pub(super) fn step_bytes(&self) -> u64 {
+        let rows_only = if self.head.is_some() { self.embedding.data.bytes() } else { 0 };
+        self.bytes() - rows_only as u64
+    }
 }
 
 /// Converts and copies.

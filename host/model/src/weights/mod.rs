@@ -116,6 +116,11 @@ impl Weights {
             + self.head.as_ref().map_or(0, Matrix::bytes)
             + self.layers.iter().map(layer).sum::<usize>()
     }
+
+    /// Bytes of those that every step reads: of an embedding that isn't the head, too, it reads a row for each token.
+    pub(crate) fn step_bytes(&self) -> usize {
+        self.bytes() - if self.head.is_some() { self.embedding.bytes() } else { 0 }
+    }
 }
 
 struct Loader<'a> {

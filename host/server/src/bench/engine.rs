@@ -190,7 +190,7 @@ fn measure(
             kinds.iter_mut().try_for_each(|kind| steps.pass(plan, kind.tokens, &mut kind.crowded))?;
         }
     }
-    let measured = Measured { plan, shape, config, weights, bytes: model.weight_bytes() as f64, limits };
+    let measured = Measured { plan, shape, config, weights, bytes: model.step_bytes() as f64, limits };
     Ok(kinds.into_iter().map(|kind| measured.run(kind)).collect())
 }
 

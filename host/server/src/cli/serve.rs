@@ -50,7 +50,7 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
                 () = signals.next() => break,
                 _ = hangups.recv() => drop(server.reload().await),
                 () = server.engine_stopped() => {
-                    return Err(Failure::Failed("the engine failed an internal check; see the log".to_owned()));
+                    return Err(Failure::Failed("the engine has stopped; the log says why".to_owned()));
                 }
             }
         }

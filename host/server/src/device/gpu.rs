@@ -40,7 +40,7 @@ impl Gpu {
         let device: Arc<dyn Device> = Arc::new(Driver::open(index).map_err(|error| error.to_string())?);
         let properties = device.properties();
         let name = format!("cuda:{index} ({})", properties.name);
-        if !properties.vendor_products {
+        if properties.vendor_products.is_none() {
             tracing::warn!(
                 "libcublasLt was not found (INFER_CUDA_LIB names its folder): long prompts are slower"
             );
@@ -143,9 +143,10 @@ pub fn gpu_check(index: u32, seeds: u64, golden: Option<&Path>) -> Result<(), St
         let begun = Instant::now();
         say("golden logits", begun, checks::golden(&device, golden, checks::Extent::All));
         type Whole = fn(&Arc<dyn Device>, &Path) -> Result<String, String>;
-        let wholes: [(&str, Whole); 3] = [
+        let wholes: [(&str, Whole); 4] = [
             ("graphs draw as launches do", checks::graphs_are_eager),
             ("paged is contiguous", checks::contiguous_is_paged),
+            ("deterministic tokens stand alone", checks::tokens_stand_alone),
             ("memory runs out", checks::memory_runs_out),
         ];
         for (name, check) in wholes {
@@ -191,6 +192,6 @@ fn describe(device: &Arc<dyn Device>) -> Result<String, String> {
         properties.multiprocessors,
         memory.free >> 20,
         memory.total >> 20,
-        if properties.vendor_products { "found" } else { "not found" }
+        properties.vendor_products.map_or("not found".to_owned(), |version| version.to_string())
     ))
 }

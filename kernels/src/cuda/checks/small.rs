@@ -171,10 +171,10 @@ pub(super) fn copy_blocks(
 ) -> Result<String, String> {
     let (blocks, parts) = (random.size(4, 12), 2 * random.size(1, 4));
     let block_bytes = 2 * random.size(1, effort.pick(600, 20_000));
-    let stride = blocks * block_bytes + random.size(0, 5) * 16;
-    // Blocks begin where words of 16 bytes do only if their size says so.
-    let (block_bytes, stride) = (block_bytes.next_multiple_of(16), stride.next_multiple_of(16));
-    let stride = stride.max(blocks * block_bytes);
+    // Half of the pools have blocks that begin where words of 16 bytes do.
+    let unit = [2, 16][random.size(0, 1)];
+    let block_bytes = block_bytes.next_multiple_of(unit);
+    let stride = blocks * block_bytes + random.size(0, 5) * unit;
     let before: Vec<u8> = (0..stride * parts).map(|_| random.bits() as u8).collect();
     let pool = Buffer::from_bytes(device, &before).map_err(said)?;
     let pairs = [0_u32, blocks as u32 - 1, 1, blocks as u32 - 2];

@@ -8,7 +8,7 @@ use candle_core::Tensor;
 use infer_kernels::cuda::Device;
 use serde_json::Value;
 
-use super::walk::{Chunk, Draws, Walk};
+use super::walk::{Chunk, Draws, Mode, Walk};
 use crate::cuda::DeviceModel;
 use crate::{DType, Model, Source};
 
@@ -121,7 +121,7 @@ impl Case {
     /// Rounds of one chunk of every unfinished prompt; chunks end where logits are stored.
     fn prompts_in_chunks(&self, model: &DeviceModel) -> Result<(), String> {
         for (size, block_size) in [(7, 16), (400, 5)] {
-            let mut walk = Walk::new(model, block_size, MAX_SEQ_LEN, false)?;
+            let mut walk = Walk::new(model, block_size, MAX_SEQ_LEN, Mode::LAUNCHED)?;
             let mut done = vec![0; self.prompts.len()];
             loop {
                 let (mut chunks, mut ends) = (Vec::new(), Vec::new());
@@ -148,7 +148,7 @@ impl Case {
 
     /// Prompts join one after another, so that prefills and decodes share batches, and in the end decodes are alone.
     fn greedy(&self, model: &DeviceModel, extent: Extent) -> Result<(), String> {
-        let mut walk = Walk::new(model, 16, MAX_SEQ_LEN, true)?;
+        let mut walk = Walk::new(model, 16, MAX_SEQ_LEN, Mode::RECORDED)?;
         let most = match extent {
             Extent::UpTo(most) => most,
             Extent::All => usize::MAX,

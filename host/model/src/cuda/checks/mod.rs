@@ -6,4 +6,4 @@ mod same;
 mod walk;
 
 pub use golden::{Extent, golden};
-pub use same::{contiguous_is_paged, graphs_are_eager, memory_runs_out};
+pub use same::{contiguous_is_paged, graphs_are_eager, memory_runs_out, tokens_stand_alone};

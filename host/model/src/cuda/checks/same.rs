@@ -5,25 +5,25 @@ use std::sync::Arc;
 
 use infer_kernels::cuda::Device;
 
-use super::walk::{Chunk, Draws, Walk};
+use super::walk::{Chunk, Draws, Mode, Walk};
 use crate::cuda::{DeviceModel, DeviceOptions};
 use crate::{Model, Source};
 
 const MAX_SEQ_LEN: u32 = 200;
+/// Lengths of the prompts.
+const PROMPTS: [u32; 5] = [1, 5, 17, 40, 90];
 
 /// Prompts that share nothing, and the tokens drawn after them at temperature 1: any difference in the logits shows.
 fn sampled(
     model: &DeviceModel,
     block_size: u32,
-    graphs: bool,
+    mode: Mode,
     steps: usize,
 ) -> Result<(Vec<Vec<u32>>, u64), String> {
-    let mut walk = Walk::new(model, block_size, MAX_SEQ_LEN, graphs)?;
+    let mut walk = Walk::new(model, block_size, MAX_SEQ_LEN, mode)?;
     let vocab = model.config().vocab as u32;
-    let mut streams: Vec<Vec<u32>> = [1_u32, 5, 17, 40, 90]
-        .iter()
-        .map(|len| (0..*len).map(|i| (i * 31 + len * 7) % vocab).collect())
-        .collect();
+    let prompt = |len: u32| (0..len).map(|i| (i * 31 + len * 7) % vocab).collect();
+    let mut streams: Vec<Vec<u32>> = PROMPTS.map(prompt).into();
     for step in 0..steps {
         // One leaves half-way, so that batches of several sizes are recorded.
         if step == steps / 2 {
@@ -57,8 +57,8 @@ fn load(device: &Arc<dyn Device>, checkpoint: &Path) -> Result<DeviceModel, Stri
 /// Says what differs.
 pub fn graphs_are_eager(device: &Arc<dyn Device>, checkpoint: &Path) -> Result<String, String> {
     let model = load(device, checkpoint)?;
-    let (eager, none) = sampled(&model, 16, false, 12)?;
-    let (recorded, launches) = sampled(&model, 16, true, 12)?;
+    let (eager, none) = sampled(&model, 16, Mode::LAUNCHED, 12)?;
+    let (recorded, launches) = sampled(&model, 16, Mode::RECORDED, 12)?;
     if none != 0 || launches < 6 {
         return Err(format!("{launches} recorded decodes were launched, {none} where there should be none"));
     }
@@ -74,12 +74,49 @@ pub fn graphs_are_eager(device: &Arc<dyn Device>, checkpoint: &Path) -> Result<S
 /// Says what differs.
 pub fn contiguous_is_paged(device: &Arc<dyn Device>, checkpoint: &Path) -> Result<String, String> {
     let model = load(device, checkpoint)?;
-    let (paged, _) = sampled(&model, 16, false, 8)?;
-    let (contiguous, _) = sampled(&model, MAX_SEQ_LEN.next_multiple_of(16), false, 8)?;
+    let (paged, _) = sampled(&model, 16, Mode::LAUNCHED, 8)?;
+    let (contiguous, _) = sampled(&model, MAX_SEQ_LEN.next_multiple_of(16), Mode::LAUNCHED, 8)?;
     match paged == contiguous {
         true => Ok("five sequences, eight tokens each".to_owned()),
         false => Err(format!("drew {paged:?} in blocks and {contiguous:?} in one piece")),
     }
+}
+
+/// With `--deterministic` a token follows from those before it, whatever else was computed and in which pieces: what is
+/// drawn in company, one token a step and recorded, is drawn again alone, after the whole text at once and after any cut
+/// of it.
+///
+/// # Errors
+/// Says what differs.
+pub fn tokens_stand_alone(device: &Arc<dyn Device>, checkpoint: &Path) -> Result<String, String> {
+    let model = load(device, checkpoint)?;
+    let mode = Mode { graphs: true, deterministic: true };
+    let (streams, launches) = sampled(&model, 16, mode, 12)?;
+    let mut walk = Walk::new(&model, 16, MAX_SEQ_LEN, mode)?;
+    let mut compared = 0;
+    for (sequence, (stream, prompt)) in (0_u64..).zip(streams.iter().zip(PROMPTS)) {
+        for known in (prompt as usize..stream.len()).step_by(5) {
+            let draws = Draws { temperature: 1.0, index: known as u32 - prompt, ..Draws::GREEDY };
+            for cut in [0, 1, known / 3, known - 1].into_iter().filter(|cut| *cut < known) {
+                let (first, last) = stream[..known].split_at(cut);
+                if !first.is_empty() {
+                    let quiet = Draws { sample: false, ..draws };
+                    walk.inner.run(&[Chunk { sequence, start: 0, tokens: first }], quiet)?;
+                }
+                let token = walk.run(&[Chunk { sequence, start: cut, tokens: last }], draws)?[0];
+                walk.inner.release(sequence);
+                compared += 1;
+                if token != stream[known] {
+                    return Err(format!(
+                        "token {known} of sequence {sequence} is {token} where {cut} tokens were computed first, {} in \
+                         company",
+                        stream[known]
+                    ));
+                }
+            }
+        }
+    }
+    Ok(format!("{compared} draws repeated, {launches} graph launches"))
 }
 
 /// A pool larger than the device is refused with advice, and leaves the device as it was.
@@ -112,5 +149,5 @@ pub fn memory_runs_out(device: &Arc<dyn Device>, checkpoint: &Path) -> Result<St
     if after + (64 << 20) < before {
         return Err(format!("{} bytes are gone after the refusal", before - after));
     }
-    sampled(&model, 16, false, 2).map(|_| "refused with advice, and works on".to_owned())
+    sampled(&model, 16, Mode::LAUNCHED, 2).map(|_| "refused with advice, and works on".to_owned())
 }

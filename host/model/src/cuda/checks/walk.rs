@@ -8,6 +8,20 @@ pub(super) use crate::walk::{Chunk, Draws};
 /// Rows and kept logits of a batch.
 const ROWS: u32 = 32;
 
+/// How an executor computes.
+#[derive(Clone, Copy)]
+pub(super) struct Mode {
+    /// Decodes are recorded.
+    pub graphs: bool,
+    /// See `DeviceOptions`.
+    pub deterministic: bool,
+}
+
+impl Mode {
+    pub(super) const LAUNCHED: Self = Self { graphs: false, deterministic: false };
+    pub(super) const RECORDED: Self = Self { graphs: true, deterministic: false };
+}
+
 /// An executor and its sequences' blocks.
 pub(super) struct Walk {
     pub inner: crate::walk::Walk<DeviceExecutor>,
@@ -18,7 +32,7 @@ impl Walk {
         model: &DeviceModel,
         block_size: u32,
         max_seq_len: u32,
-        graphs: bool,
+        mode: Mode,
     ) -> Result<Self, String> {
         let total_blocks = ROWS * max_seq_len.div_ceil(block_size);
         let options = DeviceOptions {
@@ -28,8 +42,8 @@ impl Walk {
             max_tokens: 4_096,
             max_seq_len,
             prompt_cache_entries: ROWS,
-            deterministic: false,
-            graphs,
+            deterministic: mode.deterministic,
+            graphs: mode.graphs,
         };
         let executor = model.executor(options).map_err(|error| error.to_string())?;
         Ok(Self { inner: crate::walk::Walk::new(executor, block_size, total_blocks) })

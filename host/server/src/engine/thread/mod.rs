@@ -132,6 +132,8 @@ struct Driver {
     /// The engine keeps its decisions for a recording.
     keeps_decisions: bool,
     kv_listener: Option<KvListener>,
+    /// Nothing will be computed any more.
+    device_lost: bool,
 }
 
 #[derive(PartialEq, Eq)]
@@ -162,6 +164,7 @@ impl Driver {
             sharing: SharedContext::default(),
             keeps_decisions: false,
             kv_listener: None,
+            device_lost: false,
         }
     }
 
@@ -172,6 +175,12 @@ impl Driver {
                 return;
             }
             let stepped = if self.shared.gate.is_held() { self.take_back() } else { self.step() };
+            if self.device_lost {
+                // Who was hit is told why; the others' streams end with the thread.
+                self.dispatch();
+                tracing::error!("the device computes nothing more in this process: the engine stops");
+                return;
+            }
             if !stepped && self.park() == Flow::Stop {
                 return;
             }

@@ -108,6 +108,7 @@ impl Driver {
             Ok(()) => self.engine.finish_step(batch, Ok(&self.output), now),
             Err(fault) => {
                 tracing::error!(step = batch.step, rows = ?fault.rows, "device fault: {}", fault.message);
+                self.device_lost |= fault.kind == DeviceFaultKind::Lost;
                 self.engine.finish_step(batch, Err(fault), now);
             }
         }
