@@ -4,9 +4,6 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Machine code for these; PTX of the last one for what is newer.
-const ARCHITECTURES: [&str; 3] = ["80", "89", "90"];
-
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=cuda");
@@ -35,15 +32,9 @@ fn find_nvcc() -> Option<PathBuf> {
 }
 
 fn compile(nvcc: &Path, image: &Path) {
+    // Machine code for these architectures; PTX of the last one for what is newer.
     let mut command = Command::new(nvcc);
-    command.args(["-std=c++17", "-O3", "-Werror", "all-warnings", "-t", "0", "-fatbin", "cuda/all.cu", "-o"]);
-    command.arg(image);
-    for architecture in ARCHITECTURES {
-        command.arg(format!("-gencode=arch=compute_{architecture},code=sm_{architecture}"));
-    }
-    let newest = ARCHITECTURES[ARCHITECTURES.len() - 1];
-    command.arg(format!("-gencode=arch=compute_{newest},code=compute_{newest}"));
-    let outcome = command.output();
+    let outcome = command.args(["-optf", "cuda/nvcc.options", "cuda/all.cu", "-o"]).arg(image).output();
     let output = outcome.unwrap_or_else(|error| panic!("{} can't be run: {error}", nvcc.display()));
     if !output.status.success() {
         panic!("{} failed:\n{}", nvcc.display(), String::from_utf8_lossy(&output.stderr));

@@ -1,17 +1,85 @@
 #!/bin/sh
-# The GPU's figures for kernels/README.md, and its peers' in the same run, with a carried binary.
-#   sh gpu-bench.sh INFER [OUT_DIR] [--quick]
+# The GPU's figures for README.md beside this, and its peers' on the same machine, with a carried binary.
+#   sh gpu-bench.sh INFER [OUT_DIR] [PART...] [--quick]
+# INFER: the program, gzipped if its name ends in .gz. Parts: kernels, engine, peers, serve; all in turn where none is named.
+# Each ends within nine and a half minutes and writes OUT_DIR/PART.txt, whose last line is its exit code. Exit code 1 if a
+# part failed or was stopped.
 set -u
 infer=$1
-out=${2:-gpu-bench-out}
-quick=${3:-}
+shift
+out=gpu-bench-out
+parts=
+quick=
+for word in "$@"; do
+    case $word in
+    --quick) quick=--quick ;;
+    kernels | engine | peers | serve) parts="$parts $word" ;;
+    -*) echo "gpu-bench.sh: unknown $word" >&2; exit 2 ;;
+    *) out=$word ;;
+    esac
+done
+here=$(cd "$(dirname "$0")" && pwd)
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+trap 'exit 1' HUP INT TERM
 mkdir -p "$out"
+case $infer in
+*.gz) gunzip -c "$infer" >"$tmp/infer" && chmod +x "$tmp/infer" && infer=$tmp/infer ;;
+esac
 if [ -z "${INFER_CUDA_LIB:-}" ] && command -v python3 >/dev/null; then
-    INFER_CUDA_LIB=$(python3 -c 'import nvidia, os
-print(os.path.join(list(nvidia.__path__)[0], "cu13", "lib"))' 2>/dev/null) && export INFER_CUDA_LIB
+    INFER_CUDA_LIB=$(python3 -c 'import glob, nvidia, os
+found = [lib for place in nvidia.__path__ for lib in glob.glob(place + "/cu1*/lib/libcublasLt.so.1*")]
+print(os.path.dirname(found[0]))' 2>/dev/null) && export INFER_CUDA_LIB
 fi
-date -u
-"$infer" bench kernels $quick | tee "$out/kernels.txt"
-"$infer" bench engine --device cuda $quick | tee "$out/engine.txt"
-python3 "$(dirname "$0")/peers.py" $quick | tee "$out/peers.txt"
-date -u
+
+limited() {
+    seconds=$((until - $(date +%s)))
+    [ "$seconds" -gt 0 ] || seconds=1
+    timeout -k 5 "$seconds" "$@"
+}
+
+# Serving: the shape of Llama 3.2 1B with random weights, where there is PyTorch to write it, and the demo model, whose steps
+# are so short that the host's part shows.
+serve() {
+    models=demo
+    workloads=w1,w2,w3,w4
+    [ -z "$quick" ] || workloads=w1,w2
+    if limited python3 "$here/peers.py" --write "$tmp/llama-1b" --tokenizer "$here/../../host/demo/checkpoint"; then
+        models="$tmp/llama-1b demo"
+    fi
+    outcome=0
+    for model in $models; do
+        for flags in "" "--plan-ahead on" "--deterministic on"; do
+            echo "== $(basename "$model") $flags"
+            # Unquoted: words.
+            limited "$infer" bench serve --device cuda --baseline off --kv-memory 16GiB --model "$model" \
+                --workload "$workloads" --requests 64 $flags || outcome=1
+        done
+    done
+    return $outcome
+}
+
+run() {
+    case $1 in
+    kernels) limited "$infer" bench kernels $quick ;;
+    engine) limited "$infer" bench engine --device cuda $quick ;;
+    # It stops measuring by itself, so that a model that compiles for a minute still ends in time.
+    peers) limited python3 "$here/peers.py" --seconds 420 $quick ;;
+    serve) serve ;;
+    esac
+}
+
+failed=0
+for part in ${parts:-kernels engine peers serve}; do
+    begun=$(date +%s)
+    until=$((begun + 550))
+    {
+        echo "== $part: at most $((until - begun)) s, $(date -u)"
+        nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
+        run "$part"
+        code=$?
+        echo "== $part: $(($(date +%s) - begun)) s, exit code $code"
+    } 2>&1 | tee "$out/$part.txt"
+    tail -n 1 "$out/$part.txt" | grep -q ' exit code 0$' || failed=1
+done
+exit "$failed"

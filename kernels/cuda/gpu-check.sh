@@ -1,69 +1,253 @@
 #!/bin/sh
 # Everything that wants a GPU, by one command, with a carried binary: no cargo, no toolkit.
 #   sh gpu-check.sh INFER [GOLDEN_DIR] [OUT_DIR]
-# INFER: the program, built with --features cuda where a toolkit was. libcublasLt is looked for in the loader's paths and
-# in INFER_CUDA_LIB; without any, PyTorch's copy is found through python3. Exit code 1 if a check failed.
+# INFER: the program, built with --features cuda where a toolkit was; gzipped if its name ends in .gz. libcublasLt is looked
+# for in the loader's paths and in INFER_CUDA_LIB; without any, PyTorch's copy is found through python3. Each step has a
+# limit, and all together end within nine minutes: what finds no time left is not run, and the table at the end says so.
+# OUT_DIR/log.txt has everything that was printed, and that table. Exit code 1 if a check failed.
 set -u
 infer=$1
 golden=${2:-}
+[ -z "$golden" ] || golden=$(cd "$golden" && pwd) || exit 2
 out=${3:-gpu-check-out}
-mkdir -p "$out"
+deadline=$(($(date +%s) + 510))
 failed=0
+tmp=$(mktemp -d)
+mkdir -p "$out"
+log=$out/log.txt
+: >"$log"
+: >"$tmp/table"
+trap '[ -s "$tmp/code" ] || kill -s KILL "$(cat "$tmp/pid" 2>/dev/null)" 2>/dev/null; rm -rf "$tmp"' EXIT
+trap 'exit 1' HUP INT TERM
 
+case $infer in
+*.gz) gunzip -c "$infer" >"$tmp/infer" && chmod +x "$tmp/infer" && infer=$tmp/infer ;;
+esac
+if [ -z "${INFER_CUDA_LIB:-}" ] && command -v python3 >/dev/null; then
+    INFER_CUDA_LIB=$(python3 -c 'import glob, nvidia, os
+found = [lib for place in nvidia.__path__ for lib in glob.glob(place + "/cu1*/lib/libcublasLt.so.1*")]
+print(os.path.dirname(found[0]))' 2>/dev/null) && export INFER_CUDA_LIB
+fi
+
+say() {
+    echo "$@" | tee -a "$log"
+}
+
+# Seconds that are left to this step; never 0, which means no limit to `timeout`.
+left() {
+    seconds=$((until - $(date +%s)))
+    [ "$seconds" -gt 0 ] || seconds=1
+    echo "$seconds"
+}
+
+limited() {
+    timeout -k 5 "$(left)" "$@"
+}
+
+# step NAME SECONDS COMMAND...: a row of the table. The command keeps to the limit by `left`, and may change the verdict.
 step() {
     name=$1
-    shift
-    echo "== $name: $*"
     begun=$(date +%s)
-    if "$@" >"$out/$name.txt" 2>&1; then verdict=ok; else verdict=FAILED; failed=1; fi
-    tail -n "${lines:-40}" "$out/$name.txt"
-    echo "== $name: $verdict, $(($(date +%s) - begun)) s"
+    until=$((begun + $2))
+    shift 2
+    [ "$until" -le "$deadline" ] || until=$deadline
+    verdict=passed
+    : >"$tmp/output"
+    if [ $((until - begun)) -lt 10 ]; then
+        verdict="not run: no time left"
+    else
+        "$@" >"$tmp/output" 2>&1 </dev/null
+        code=$?
+        case $code in
+        0) ;;
+        124 | 137) verdict="FAILED: stopped by its limit" ;;
+        *) verdict="FAILED: exit code $code" ;;
+        esac
+        [ "$code" -eq 0 ] || failed=1
+    fi
+    printf '%-22s %-46s %4d s\n' "$name" "$verdict" $(($(date +%s) - begun)) >>"$tmp/table"
+    { echo "== $name: $*"; cat "$tmp/output"; echo; } >>"$log"
+    tail -n 1 "$tmp/table"
+    case $verdict in FAILED*) tail -n 25 "$tmp/output" | cut -c 1-300 ;; esac
 }
 
-if [ -z "${INFER_CUDA_LIB:-}" ] && command -v python3 >/dev/null; then
-    INFER_CUDA_LIB=$(python3 -c 'import nvidia, os
-print(os.path.join(list(nvidia.__path__)[0], "cu13", "lib"))' 2>/dev/null) && export INFER_CUDA_LIB
-fi
-nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader || echo "no nvidia-smi"
-
-if [ -n "$golden" ]; then
-    step check "$infer" gpu-check --golden "$golden"
-else
-    step check "$infer" gpu-check
-fi
-if command -v compute-sanitizer >/dev/null; then
-    for tool in memcheck racecheck; do
-        lines=5 step "sanitizer-$tool" timeout 150 compute-sanitizer --tool "$tool" --error-exitcode 1 \
-            "$infer" gpu-check --seeds 1
-    done
-fi
-# Requests one after the other; sixteen at a time; sixteen that share a prefix. Greedy, so all must come through.
-step serve-w1 "$infer" bench serve --device cuda --baseline off --workload w1
-step serve-w2 "$infer" bench serve --device cuda --baseline off --workload w2
-step serve-w3 "$infer" bench serve --device cuda --baseline off --workload w3
-
-# A storm of swaps under load.
-storm() {
-    "$infer" serve --device cuda --port 18080 --admin 127.0.0.1:18081 >"$out/storm-server.txt" 2>&1 &
-    server=$!
-    for _ in $(seq 100); do grep -q "listening on" "$out/storm-server.txt" && break; sleep 0.2; done
+# A server in a process of its own, with these flags; `url` and `admin` say where. Whoever starts it stops it.
+start() {
+    rm -f "$tmp/code"
+    : >"$tmp/server"
     (
-        while kill -0 "$server" 2>/dev/null; do
-            for policy in static-batch srpt fair priority continuous; do
-                INFER_ADMIN=http://127.0.0.1:18081 "$infer" policy swap scheduler "$policy" || exit 1
-            done
-        done
-    ) >"$out/storm-swaps.txt" 2>&1 &
-    swaps=$!
-    "$infer" bench serve --url http://127.0.0.1:18080 --workload w2 --requests 128
-    outcome=$?
-    kill "$swaps" 2>/dev/null
-    kill "$server"
-    wait "$server"
-    echo "$(grep -c . "$out/storm-swaps.txt") lines of swaps"
+        INFER_LOG=info,infer_server::data=warn,infer_server::engine=warn "$infer" serve --device cuda --port 0 \
+            --admin 127.0.0.1:0 --kv-memory 4GiB "$@" >"$tmp/server" 2>&1 &
+        echo $! >"$tmp/pid"
+        wait $!
+        echo $? >"$tmp/code"
+    ) &
+    url=
+    while [ -z "$url" ] && [ ! -s "$tmp/code" ] && [ "$(left)" -gt 1 ]; do
+        sleep 0.2
+        url=$(sed -n 's/^listening on \([^ ]*\) .*/\1/p' "$tmp/server")
+        admin=$(sed -n 's/^listening on .*(admin \([^)]*\)).*/\1/p' "$tmp/server")
+    done
+    [ -n "$url" ] || { echo "the server did not start"; stop KILL; return 1; }
+}
+
+# Ends the server. It must have been there, drain, and leave with 0: not with a signal, not with a failure.
+stop() {
+    kill -s "$1" "$(cat "$tmp/pid")" 2>/dev/null
+    there=$?
+    for _ in $(seq 100); do
+        [ -s "$tmp/code" ] && break
+        sleep 0.2
+    done
+    if [ ! -s "$tmp/code" ]; then
+        echo "the server goes on 20 s after SIG$1"
+        kill -s KILL "$(cat "$tmp/pid")"
+        sleep 1
+    fi
+    cat "$tmp/server"
+    code=$(cat "$tmp/code")
+    echo "the server's exit code after SIG$1: $code"
+    [ "$there" -eq 0 ] && [ "$code" = 0 ]
+}
+
+bench() {
+    limited "$infer" bench serve --device cuda --baseline off --kv-memory 4GiB "$@"
+}
+
+sigterm() {
+    start || return 1
+    outcome=0
+    limited "$infer" bench serve --url "$url" --workload w1,w2 --repeat 1 || outcome=1
+    stop TERM || outcome=1
     return $outcome
 }
-step storm storm
 
-if [ "$failed" -eq 0 ]; then echo "All checks passed."; else echo "Some checks FAILED; see $out."; fi
+# Swaps under load. A swap that is refused counts, too.
+swap() {
+    count=0
+    until [ -e "$tmp/calm" ]; do
+        for policy in static-batch srpt fair priority continuous; do
+            limited "$infer" policy swap scheduler "$policy" --admin "$admin" >"$tmp/swap" 2>&1 ||
+                { echo "swap $count:"; cat "$tmp/swap"; return 1; }
+            count=$((count + 1))
+        done
+    done
+    echo "$count swaps"
+}
+
+storm() {
+    start || return 1
+    outcome=0
+    rm -f "$tmp/calm"
+    swap &
+    swaps=$!
+    limited "$infer" bench serve --url "$url" --workload w2 --requests 128 || outcome=1
+    : >"$tmp/calm"
+    wait "$swaps" || outcome=1
+    stop INT || outcome=1
+    return $outcome
+}
+
+# The same requests, one by one or at once: a line for each answer, text and log-probabilities.
+ask() {
+    limited python3 - "$url" "$1" <<'END'
+import concurrent.futures, json, sys, urllib.request
+
+def answer(i):
+    prompt = [(31 * i + 7 * j + j * j) % 200 for j in range([3, 20, 70, 130, 300, 513, 700, 1200][i % 8])]
+    body = dict(model="demo", prompt=prompt, max_tokens=48, temperature=i % 2, seed=i, ignore_eos=True, stream=False)
+    if i % 3 == 2:
+        body["logprobs"] = 2
+    request = urllib.request.Request(sys.argv[1] + "/v1/completions", json.dumps(body).encode())
+    choice = json.load(urllib.request.urlopen(request, timeout=60))["choices"][0]
+    return json.dumps([i, choice["finish_reason"], choice["text"], choice.get("logprobs")])
+
+with concurrent.futures.ThreadPoolExecutor(24 if sys.argv[2] == "at-once" else 1) as threads:
+    print(*threads.map(answer, range(24)), sep="\n")
+END
+}
+
+# answers ORDERS WANTED FLAGS...: a server with these flags answers as the first one that was asked for WANTED did. Without
+# shared prefixes, so that between the orders nothing but the batches differs.
+answers() {
+    orders=$1
+    wanted=$tmp/answers-$2
+    shift 2
+    start --prefix-caching off --prompt-cache-entries 0 "$@" || return 1
+    outcome=0
+    for order in $orders; do
+        ask "$order" >"$tmp/answers" || outcome=1
+        [ -e "$wanted" ] || cp "$tmp/answers" "$wanted"
+        diff "$wanted" "$tmp/answers" && echo "$(grep -c . "$tmp/answers") answers $order are as they should be" ||
+            outcome=1
+    done
+    stop TERM || outcome=1
+    return $outcome
+}
+
+# sanitizer TOOL ARGUMENTS...: the program under compute-sanitizer. Stopped by its limit (SIGINT, so that the tool still sums
+# up) it has passed as far as it came. API errors are the program's own to judge: it asks for too much memory on purpose. The
+# tool takes memory of the device, so what the program then says about free memory doesn't count.
+sanitizer() {
+    tool=$1
+    shift
+    limit=$(left)
+    timeout -s INT -k 10 "$limit" compute-sanitizer --tool "$tool" --report-api-errors no --error-exitcode 86 \
+        "$infer" "$@" >"$tmp/sanitizer" 2>&1
+    code=$?
+    cat "$tmp/sanitizer"
+    echo "exit code $code"
+    found='^=+ +(Invalid|Misaligned|Uninitialized|Fatal|Barrier|(Error: |Warning: )?(Race|Potential))|SUMMARY: [1-9]'
+    if grep -q "Device not supported" "$tmp/sanitizer"; then
+        verdict="not run: compute-sanitizer refuses this device"
+    elif grep -Eq "$found" "$tmp/sanitizer" || grep '^FAILED' "$tmp/sanitizer" | grep -qv 'memory runs out'; then
+        return 1
+    elif [ "$code" -eq 124 ] || [ "$code" -eq 137 ]; then
+        verdict="stopped after $limit s, no error so far"
+    elif [ "$code" -ne 0 ] && ! grep -q '^FAILED  memory runs out' "$tmp/sanitizer"; then
+        return 1
+    fi
+}
+
+nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>&1 | tee -a "$log"
+step check 150 limited "$infer" gpu-check ${golden:+--golden "$golden"}
+# Requests one after the other; sixteen at a time; sixteen that share a prefix. Greedy, so all must come through.
+step serve 60 bench --workload w1,w2,w3
+step serve-plan-ahead 60 bench --workload w1,w2 --plan-ahead on
+step serve-deterministic 60 bench --workload w1,w2 --deterministic on
+step sigterm 60 sigterm
+step storm 90 storm
+if command -v python3 >/dev/null; then
+    step answers 45 answers one-by-one any
+    step answers-plan-ahead 45 answers one-by-one any --plan-ahead on
+    step answers-deterministic 45 answers "one-by-one at-once" fixed --deterministic on
+    step answers-both 45 answers "one-by-one at-once" fixed --deterministic on --plan-ahead on
+else
+    say "No python3: answers are not compared."
+fi
+if command -v compute-sanitizer >/dev/null; then
+    # Executor, graphs and staging: a short load; then every kernel and, of the golden data, the smallest model's logits
+    # and what needs none.
+    short="bench serve --device cuda --baseline off --kv-memory 256MiB --workload w2 --requests 3 --plan-ahead on"
+    few="gpu-check --seeds 1"
+    if [ -n "$golden" ]; then
+        for place in "$golden"/*/; do
+            family=$tmp/few/$(basename "$place")
+            mkdir -p "$family"
+            ln -s "$place"* "$family"
+            case $family in */qwen2-bf16) ;; *) rm -f "$family/golden.safetensors" ;; esac
+        done
+        few="$few --golden $tmp/few"
+    fi
+    # Unquoted: words.
+    step memcheck-serve 60 sanitizer memcheck $short
+    step memcheck 110 sanitizer memcheck $few
+    step racecheck-serve 60 sanitizer racecheck $short
+    step racecheck 110 sanitizer racecheck $few
+else
+    say "No compute-sanitizer: memory accesses and races are not checked."
+fi
+
+{ echo; cat "$tmp/table"; } | tee -a "$log"
+if [ "$failed" -eq 0 ]; then say "No check failed."; else say "Some checks FAILED; see $log."; fi
 exit "$failed"

@@ -1,16 +1,24 @@
-"""Peers on the same GPU, in the same run as `infer bench`: PyTorch's attention, and transformers with a static cache
-under torch.compile, in the shapes of `infer bench engine` with random weights. Needs torch; transformers for the models.
+"""Peers on the same GPU, in the same run as `infer bench`: PyTorch's attention, and transformers (4.57 to 5.x) with a
+static cache under torch.compile, in the shapes of `infer bench engine` with random weights. Needs torch; transformers
+for the models.
 
-    python3 peers.py [--quick]
+    python3 peers.py [--quick] [--seconds N]        # what comes after N seconds is left out, and named
+    python3 peers.py --dry                          # tiny shapes on the CPU: does it work with the versions here?
+    python3 peers.py --write DIR --tokenizer DIR    # a checkpoint of the first shape, to be served
 """
 
+import argparse
+import copy
+import gc
+import inspect
+import pathlib
+import shutil
 import statistics
 import sys
 import time
 
 import torch
 
-QUICK = "--quick" in sys.argv
 SHAPES = {
     "Llama 3.2 1B": dict(kind="llama", hidden_size=2048, intermediate_size=8192, num_hidden_layers=16,
                          num_attention_heads=32, num_key_value_heads=8, head_dim=64, vocab_size=128256,
@@ -25,41 +33,81 @@ SHAPES = {
                          num_attention_heads=32, num_key_value_heads=8, head_dim=128, vocab_size=128256,
                          tie_word_embeddings=False),
 }
+TINY = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+            head_dim=16, vocab_size=256)
+# Where a cache of transformers counts its tokens. Up to 5.0 only sliding windows do.
+COUNTERS = ["cumulative_length", "cumulative_length_int"]
+WARM_UP, STEPS = 8, 24
+
+parser = argparse.ArgumentParser(description="PyTorch and transformers beside `infer bench`.")
+parser.add_argument("--quick", action="store_true")
+parser.add_argument("--dry", action="store_true")
+parser.add_argument("--seconds", type=float, default=float("inf"))
+parser.add_argument("--write", type=pathlib.Path)
+parser.add_argument("--tokenizer", type=pathlib.Path)
+ARGS = parser.parse_args()
+DEVICE = "cpu" if ARGS.dry else "cuda"
+UNTIL = time.monotonic() + ARGS.seconds
+FEW = ARGS.quick or ARGS.dry
+if ARGS.dry:  # One of each kind; of Gemma's layers the sixth is the first without a window.
+    SHAPES = {name: dict(shape, **TINY) for name, shape in list(SHAPES.items())[:3]}
+    SHAPES["Gemma 3 1B"].update(num_hidden_layers=6, sliding_window=16)
 
 
-def median_ms(work, repeats=9):
-    """Median of device times after a warm-up."""
-    for _ in range(3):
+def say(*columns):
+    print(*columns, sep="\t", flush=True)
+
+
+def in_time(*what):
+    """Whether there is time for it; says so where there is none."""
+    if time.monotonic() < UNTIL:
+        return True
+    say(*what, "left out: no time")
+    return False
+
+
+def timed_ms(work, runs):
+    synchronize = torch.cuda.synchronize if DEVICE == "cuda" else lambda: None
+    synchronize()
+    begun = time.perf_counter()
+    for _ in range(runs):
         work()
-    times = []
-    for _ in range(repeats):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        work()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end))
-    return statistics.median(times)
+    synchronize()
+    return (time.perf_counter() - begun) * 1e3 / runs
+
+
+def median_ms(work, rounds=9):
+    """Of rounds of as many runs as take 2 ms: then launches overlap with work, as in `infer bench kernels`."""
+    timed_ms(work, 3)
+    runs = min(200, max(1, int(2 / timed_ms(work, 1))))
+    return statistics.median(timed_ms(work, runs) for _ in range(rounds))
 
 
 def attention():
-    print("attention (scaled_dot_product_attention, bf16): model, what, batch, context, us")
+    say("attention (scaled_dot_product_attention, bf16): model", "what", "batch", "context", "us")
+    attend = torch.nn.functional.scaled_dot_product_attention
+    random = lambda *sizes: torch.randn(*sizes, device=DEVICE, dtype=torch.bfloat16)
+    decodes = [(batch, context) for batch in ([1, 32] if FEW else [1, 8, 32, 128, 256])
+               for context in ([256, 4096] if FEW else [256, 1024, 4096, 16384])]
+    prefills = [2048] if FEW else [512, 2048, 8192, 16384]
+    if ARGS.dry:
+        decodes, prefills = [(2, 64)], [64]
     for name, shape in SHAPES.items():
         heads, kv, width = shape["num_attention_heads"], shape["num_key_value_heads"], shape["head_dim"]
-        for batch in [1, 32] if QUICK else [1, 8, 32, 128, 256]:
-            for context in [256, 4096] if QUICK else [256, 1024, 4096, 16384]:
-                if batch * context * kv * width * 2 > 8 << 30:
-                    continue
-                q = torch.randn(batch, heads, 1, width, device="cuda", dtype=torch.bfloat16)
-                k, v = (torch.randn(batch, kv, context, width, device="cuda", dtype=torch.bfloat16) for _ in "kv")
-                ms = median_ms(lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True))
-                print(f"{name}\tdecode\t{batch}\t{context}\t{ms * 1e3:.1f}", flush=True)
-        for tokens in [2048] if QUICK else [512, 2048, 8192, 16384]:
-            q = torch.randn(1, heads, tokens, width, device="cuda", dtype=torch.bfloat16)
-            k, v = (torch.randn(1, kv, tokens, width, device="cuda", dtype=torch.bfloat16) for _ in "kv")
-            ms = median_ms(lambda: torch.nn.functional.scaled_dot_product_attention(
-                q, k, v, is_causal=True, enable_gqa=True))
-            print(f"{name}\tprefill\t1\t{tokens}\t{ms * 1e3:.1f}", flush=True)
+        for batch, context in decodes:
+            if batch * context * kv * width * 2 > 8 << 30 or not in_time(name, "decode", batch, context):
+                continue
+            try:
+                q, k, v = random(batch, heads, 1, width), *(random(batch, kv, context, width) for _ in "kv")
+                ms = median_ms(lambda: attend(q, k, v, enable_gqa=True))
+                say(name, "decode", batch, context, f"{ms * 1e3:.1f}")
+            except torch.OutOfMemoryError:
+                say(name, "decode", batch, context, "out of memory")
+        for tokens in prefills:
+            if in_time(name, "prefill", 1, tokens):
+                q, k, v = random(1, heads, tokens, width), *(random(1, kv, tokens, width) for _ in "kv")
+                ms = median_ms(lambda: attend(q, k, v, is_causal=True, enable_gqa=True))
+                say(name, "prefill", 1, tokens, f"{ms * 1e3:.1f}")
 
 
 def model(shape):
@@ -70,62 +118,126 @@ def model(shape):
     config_name, model_name = kinds[shape["kind"]]
     config = getattr(transformers, config_name)(max_position_embeddings=32768, **fields)
     torch.set_default_dtype(torch.bfloat16)
-    with torch.device("cuda"):
+    with torch.device(DEVICE):
         made = getattr(transformers, model_name)(config)
     torch.set_default_dtype(torch.float32)
+    assert made.dtype == torch.bfloat16, made.dtype
     return made.eval()
 
 
-@torch.inference_mode()
-def decode(made, batch, context, steps=24):
-    """Milliseconds of a decode step at about this context, compiled, with a static cache."""
+@torch.no_grad()
+def decode(made, batch, context, how):
+    """Milliseconds of a compiled decode step behind `context` tokens of a static cache, and how far its logits are from
+    those of the whole text at once.
+
+    It is the same step again and again, as in `infer bench engine`. Sliding windows are counted in Python's numbers,
+    and with each new one a CUDA graph would be recorded anew.
+    """
     from transformers import StaticCache
-    cache = StaticCache(config=made.config, max_batch_size=batch, max_cache_len=context + steps + 8, device="cuda",
-                        dtype=torch.bfloat16)
-    step = torch.compile(made.forward, mode="reduce-overhead", fullgraph=True)
-    token = torch.ones(batch, 1, dtype=torch.long, device="cuda")
+    cache = StaticCache(config=made.config, max_cache_len=context + 8)
+    ids = torch.randint(0, 200, (batch, context + 1), device=DEVICE)
+    # Not compiled: a cache makes its tensors when it is first used, and marks their addresses as fixed only outside of
+    # compiled code. Without that there are no CUDA graphs.
+    made(ids[:, :-1], past_key_values=cache, use_cache=True, logits_to_keep=1)
+    assert int(cache.get_seq_length()) == context, f"{cache.get_seq_length()} tokens are cached, not {context}"
+    counters = [(layer, name, copy.deepcopy(getattr(layer, name)))
+                for layer in cache.layers for name in COUNTERS if hasattr(layer, name)]
+    position = torch.tensor([[context]], device=DEVICE)
+    inputs = dict(input_ids=ids[:, -1:], position_ids=position, past_key_values=cache, use_cache=True)
+    # Where models take it, it says where keys go; later the cache knows by itself, and the argument would be ignored.
+    if "cache_position" in inspect.signature(made.forward).parameters:
+        inputs["cache_position"] = position[0]
+    step = torch.compile(made.forward, fullgraph=True, **how)
+    outputs = {}
+
+    def work():
+        outputs["logits"] = step(**inputs).logits[:, -1]
+        outputs["token"] = outputs["logits"].argmax(-1)
+
     times = []
-    for i in range(steps + 8):
+    for i in range(WARM_UP + STEPS):
+        for layer, name, value in counters:
+            if torch.is_tensor(value):
+                getattr(layer, name).copy_(value)
+            else:
+                setattr(layer, name, value)
         torch.compiler.cudagraph_mark_step_begin()
-        position = torch.tensor([context + i], device="cuda")
-        torch.cuda.synchronize()
-        begun = time.perf_counter()
-        logits = step(input_ids=token, past_key_values=cache, cache_position=position, use_cache=True).logits
-        token = logits[:, -1:].argmax(-1).clone()
-        torch.cuda.synchronize()
-        if i >= 8:
-            times.append((time.perf_counter() - begun) * 1e3)
-    return statistics.median(times)
+        times.append(timed_ms(work, 1))
+        if i == 0:
+            first = outputs["logits"].float()
+    length = int(cache.get_seq_length())
+    assert length == context + 1, f"{length} tokens are cached after a step behind {context}"
+    assert torch.isfinite(outputs["logits"]).all(), "logits are not finite"
+    wanted = made(ids, use_cache=False, logits_to_keep=1).logits[:, -1].float()
+    return statistics.median(times[WARM_UP:]), float((first - wanted).norm() / wanted.norm())
 
 
-@torch.inference_mode()
+def decode_line(name, made, batch, context):
+    """Whether it could be measured."""
+    from torch._dynamo.utils import counters
+    for how in [{"backend": "aot_eager"}] if ARGS.dry else [{"mode": "reduce-overhead"}, {"mode": "default"}]:
+        counters.clear()
+        compiled = "torch.compile " + "".join(how.values())
+        try:
+            ms, off = decode(made, batch, context, how)
+            if counters["inductor"]["cudagraph_skips"]:
+                compiled += ", CUDA graphs skipped"
+            rate = f"{batch / ms * 1e3:.0f}"
+            say(name, "decode", batch, context, f"{ms:.3f}", rate, f"{compiled}, logits within {off:.0e}")
+            return True
+        except Exception as error:  # A version that can't compile it this way: say so and go on.
+            why = " ".join(f"{type(error).__name__} {error}".split())
+            say(name, "decode", batch, context, f"failed with {compiled}: {why[:300]}")
+        finally:
+            torch.compiler.reset()
+            gc.collect()
+            torch.cuda.empty_cache()
+    return False
+
+
+@torch.no_grad()
 def prefill(made, tokens):
-    ids = torch.randint(0, 1000, (1, tokens), device="cuda")
-    return median_ms(lambda: made(ids, use_cache=False, logits_to_keep=1), repeats=3)
+    ids = torch.randint(0, 200, (1, tokens), device=DEVICE)
+    return median_ms(lambda: made(ids, use_cache=False, logits_to_keep=1), rounds=3)
+
+
+def models():
+    """Whether all could be measured. What matters most comes first; the models are made anew, which takes seconds."""
+    import transformers
+    say(f"transformers {transformers.__version__}: model", "what", "batch", "context", "ms", "tokens/s", "how")
+    whole = True
+    decodes = [(1, 256)] if FEW else [(1, 256), (32, 1024), (1, 4096), (128, 1024)]
+    prefills = [2048] if FEW else [512, 2048, 16384]
+    if ARGS.dry:  # Before and behind the end of a window.
+        decodes, prefills = [(2, 12), (2, 20)], [40]
+    for i, (batch, context) in enumerate(decodes):
+        for name, shape in SHAPES.items():
+            if not in_time(name, "decode", batch, context):
+                continue
+            made = model(shape)
+            for tokens in prefills if i == 0 else []:
+                ms = prefill(made, tokens)
+                say(name, "prefill", 1, tokens, f"{ms:.2f}", f"{tokens / ms * 1e3:.0f}", "not compiled")
+            whole &= decode_line(name, made, batch, context)
+            del made
+            gc.collect()
+            torch.cuda.empty_cache()
+    return whole
 
 
 def main():
-    print(f"torch {torch.__version__} on {torch.cuda.get_device_name()}")
+    if ARGS.write:
+        model(next(iter(SHAPES.values()))).save_pretrained(ARGS.write)
+        for file in ["tokenizer.json", "tokenizer_config.json"]:
+            shutil.copy(ARGS.tokenizer / file, ARGS.write / file)
+        return 0
+    say(f"torch {torch.__version__} on {'the CPU' if ARGS.dry else torch.cuda.get_device_name()}")
     attention()
-    print("transformers: model, what, batch, context, ms, tokens/s")
-    for name, shape in SHAPES.items():
-        try:
-            made = model(shape)
-        except ImportError as error:
-            print(f"no models: {error}")
-            return
-        for tokens in [2048] if QUICK else [512, 2048, 16384]:
-            ms = prefill(made, tokens)
-            print(f"{name}\tprefill\t1\t{tokens}\t{ms:.2f}\t{tokens / ms * 1e3:.0f}", flush=True)
-        for batch, context in [(1, 256)] if QUICK else [(1, 256), (1, 4096), (32, 1024), (128, 1024)]:
-            try:
-                ms = decode(made, batch, context)
-                print(f"{name}\tdecode\t{batch}\t{context}\t{ms:.3f}\t{batch / ms * 1e3:.0f}", flush=True)
-            except Exception as error:  # A version that can't compile it: say so and go on.
-                print(f"{name}\tdecode\t{batch}\t{context}\tfailed: {str(error)[:200]}", flush=True)
-            torch.compiler.reset()
-        del made
-        torch.cuda.empty_cache()
+    try:
+        return 0 if models() else 1
+    except ImportError as error:
+        say(f"no models: {error}")
+        return 1
 
 
-main()
+sys.exit(main())

@@ -11,10 +11,19 @@ fn main() {
     // Products and sums are rounded one by one, as written.
     build.flag("-ffp-contract=off");
     build.include("cpp").include("../cuda").file("cpp/kernels.cpp");
-    if let Err(error) = build.try_get_compiler() {
-        println!("cargo::warning=no C++ compiler, so tests of CUDA kernels are skipped: {error}");
-        return;
-    }
+    let compiler = match build.try_get_compiler() {
+        Ok(compiler) => compiler,
+        Err(error) => {
+            println!("cargo::warning=no C++ compiler, so tests of CUDA kernels are skipped: {error}");
+            return;
+        }
+    };
+    // A device refuses words at addresses that their size doesn't divide; here they trap.
+    let trap = match compiler.is_like_clang() {
+        true => "-fsanitize-trap=alignment",
+        false => "-fsanitize-undefined-trap-on-error",
+    };
+    build.flag("-fsanitize=alignment").flag(trap);
     build.compile("infer_cuda_emulator");
     println!("cargo::rustc-link-lib=m");
     println!("cargo::rustc-cfg=compiled");

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// Targets that policies are built and tested for.
 pub const WASM_TARGETS: [&str; 2] = ["wasm32-unknown-unknown", "wasm32-wasip2"];
@@ -33,6 +34,24 @@ pub fn run(command: &mut Command) -> Result<(), String> {
     eprintln!("$ {shown}");
     let status = command.status().map_err(|e| format!("can't start `{shown}`: {e}"))?;
     if status.success() { Ok(()) } else { Err(format!("`{shown}` failed ({status})")) }
+}
+
+/// As `run`, for at most so long.
+pub fn run_within(command: &mut Command, limit: Duration) -> Result<(), String> {
+    let shown = show(command);
+    eprintln!("$ {shown}");
+    let mut child = command.spawn().map_err(|e| format!("can't start `{shown}`: {e}"))?;
+    let until = Instant::now() + limit;
+    loop {
+        match child.try_wait().map_err(|e| format!("can't wait for `{shown}`: {e}"))? {
+            Some(status) if status.success() => return Ok(()),
+            Some(status) => return Err(format!("`{shown}` failed ({status})")),
+            None if Instant::now() < until => std::thread::sleep(Duration::from_millis(100)),
+            None => break,
+        }
+    }
+    let _ = child.kill().and_then(|()| child.wait());
+    Err(format!("`{shown}` took longer than {} s", limit.as_secs()))
 }
 
 /// Adds the Wasm targets where the toolchain lacks them.

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
-use crate::cargo::{cargo, root, run, target_dir};
+use crate::cargo::{cargo, root, run, run_within, target_dir};
 
 /// What nvcc needs to compile kernels; 13.0 runs on every driver of CUDA 13.
 const PACKAGES: [&str; 6] = [
@@ -15,6 +16,9 @@ const PACKAGES: [&str; 6] = [
     "nvidia-cuda-nvrtc==13.0.88",
 ];
 
+/// For a download of 100 MB.
+const INSTALLING: Duration = Duration::from_secs(300);
+
 /// Finds a toolkit or installs one, and says how builds find it.
 pub fn toolkit() -> Result<(), String> {
     let home = ensure()?;
@@ -24,6 +28,26 @@ pub fn toolkit() -> Result<(), String> {
         home.display()
     );
     Ok(())
+}
+
+/// Compiles the kernels for every architecture, where a toolkit is there or can be had.
+pub fn compile() -> Result<(), String> {
+    let home = match ensure() {
+        Ok(home) => home,
+        Err(why) => {
+            eprintln!(
+                "{why}\nNot checked: whether nvcc compiles the kernels. The C++ compiler does, for the tests."
+            );
+            return Ok(());
+        }
+    };
+    let image = target_dir().join("tools").join("kernels.fatbin");
+    std::fs::create_dir_all(target_dir().join("tools")).map_err(|e| format!("{}: {e}", image.display()))?;
+    let mut nvcc = Command::new(home.join("bin/nvcc"));
+    nvcc.current_dir(root().join("kernels"))
+        .args(["-optf", "cuda/nvcc.options", "cuda/all.cu", "-o"])
+        .arg(image);
+    run(&mut nvcc)
 }
 
 /// Builds `infer` with kernels and runs every check that wants a GPU.
@@ -56,8 +80,9 @@ fn ensure() -> Result<PathBuf, String> {
         )
     };
     run(Command::new("python3").args(["-m", "venv"]).arg(&environment)).map_err(failed)?;
-    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
-    run(Command::new(environment.join("bin/python")).args(pip).args(PACKAGES)).map_err(failed)?;
+    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1"];
+    let mut install = Command::new(environment.join("bin/python"));
+    run_within(install.args(pip).args(PACKAGES), INSTALLING).map_err(failed)?;
     installed(&environment).ok_or_else(|| failed(format!("{} holds no nvcc", environment.display())))
 }
 

@@ -11,9 +11,10 @@ pub fn check() -> Result<(), String> {
     run(&mut cargo(&["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"]))
 }
 
-/// Everything: lints, native tests, and the policies' tests compiled to Wasm.
+/// Everything: lints, the CUDA kernels, native tests, and the policies' tests compiled to Wasm.
 pub fn test() -> Result<(), String> {
     check()?;
+    crate::cuda::compile()?;
     let mut tests = cargo(&["test", "--workspace", "--all-features"]);
     if let Some(zig) = crate::zig::ensure() {
         tests.env("INFER_ZIG", zig);
