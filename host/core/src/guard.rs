@@ -300,7 +300,11 @@ impl<P: Policy + ?Sized> Slot<P> {
     /// The state that a successor takes over. One that can't export any more left some earlier.
     fn outgoing_state(&mut self, successor: &P) -> Option<Vec<u8>> {
         let tenure = self.current.as_mut().filter(|t| successor.takes_state_of(&t.policy.info().name))?;
-        let fresh = if tenure.broken { None } else { tenure.policy.export_state().ok() };
+        let fresh = match tenure.broken {
+            true => None,
+            // Who fails here may be beyond answering: should it come back, it is started anew first.
+            false => tenure.policy.export_state().inspect_err(|_| tenure.broken = true).ok(),
+        };
         // Kept too: should it come back, it begins from there. Empty is what was never exported.
         fresh.or_else(|| (!tenure.state.is_empty()).then(|| tenure.state.clone()))
     }

@@ -14,7 +14,7 @@ use crate::config::{Config, ConfigError};
 use crate::data::{Compiler, Outcome, PendingTemplate, openai_reason};
 use crate::engine::{Clock, EngineHandle};
 use crate::http::{ApiError, BodyRoom, RequestId, Tls};
-use crate::metrics::Recorder;
+use crate::metrics::{Recorder, Scrapes};
 use crate::otel::{self, Traces};
 use crate::policies::PolicyManager;
 use crate::reload::Reload;
@@ -33,6 +33,8 @@ pub struct App {
     pub tenants: Tenants,
     /// Histograms and windows.
     pub recorder: Recorder,
+    /// Of `/metrics`, one at a time.
+    pub scrapes: Scrapes,
     /// True once connections are to end.
     pub shutdown: watch::Receiver<bool>,
     /// Encrypts the data plane.
@@ -140,6 +142,7 @@ impl App {
             tls,
             connections: Arc::default(),
             recorder: Recorder::default(),
+            scrapes: Scrapes::default(),
             shutdown,
             data_url,
             draining: AtomicBool::new(false),
@@ -243,13 +246,22 @@ impl App {
 impl Served {
     /// Tokenizes; long text on a thread that may block, and only so many at once.
     pub async fn encode(&self, text: String, special: bool) -> Result<Vec<u32>, ApiError> {
-        let encoded = if text.len() <= INLINE_TOKENIZE_BYTES {
-            self.tokenizer.encode(&text, special)
-        } else {
-            let tokenizer = self.tokenizer.clone();
-            self.off_thread(move || tokenizer.encode(&text, special)).await?
-        };
+        let encoded =
+            self.with_tokenizer(text.len(), move |tokenizer| tokenizer.encode(&text, special)).await?;
         encoded.map_err(|e| ApiError::invalid("prompt", e))
+    }
+
+    /// Does work on so many bytes of text: at once where it is little, else on a thread that may block.
+    pub async fn with_tokenizer<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce(&Tokenizer) -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        if bytes <= INLINE_TOKENIZE_BYTES {
+            return Ok(work(&self.tokenizer));
+        }
+        let tokenizer = self.tokenizer.clone();
+        self.off_thread(move || work(&tokenizer)).await
     }
 
     /// Does work with text on a thread that may block; so much of it at once as there are processors.

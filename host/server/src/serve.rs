@@ -358,9 +358,13 @@ impl RunningServer {
     pub async fn shutdown(self) {
         self.app.drain();
         let bound = self.app.config.bounds.drain_timeout;
-        if tokio::time::timeout(bound, self.engine.handle.idle()).await.is_err() {
-            let live = self.engine.handle.live();
+        let handle = self.engine.handle.clone();
+        let mut engine = Some(self.engine);
+        if tokio::time::timeout(bound, handle.idle()).await.is_err() {
+            let live = handle.live();
             tracing::warn!("{live} streams are cut: they did not end within {} s", bound.as_secs());
+            // They are told by the engine's end, while their connections are there.
+            stop(engine.take()).await;
         }
         self.shutdown.send_replace(true);
         for plane in self.planes {
@@ -371,8 +375,14 @@ impl RunningServer {
         }
         let app = Arc::clone(&self.app);
         let _ = tokio::task::spawn_blocking(move || app.traces.flush()).await;
-        let engine = self.engine;
-        let _ = tokio::task::spawn_blocking(move || engine.stop()).await;
+        stop(engine).await;
         tracing::info!("stopped");
+    }
+}
+
+/// Ends the engine thread, if that wasn't done yet.
+async fn stop(engine: Option<EngineThread>) {
+    if let Some(engine) = engine {
+        let _ = tokio::task::spawn_blocking(move || engine.stop()).await;
     }
 }

@@ -255,6 +255,12 @@ impl Engine {
         cached
     }
 
+    /// Forgets what `start_priming` began.
+    pub(super) fn stop_priming(&mut self) {
+        self.feed.priming = None;
+        self.feed.priming_overflowed = false;
+    }
+
     /// Drops cached blocks until `want` are free: those the policy names first, then the least
     /// recently used.
     pub(super) fn make_room(&mut self, want: u32, now: Micros) {

@@ -40,6 +40,11 @@ impl Engine {
         self.start_priming()
     }
 
+    /// The policy that was to be told will not come: what happens meanwhile is kept for nobody.
+    pub fn end_priming(&mut self) {
+        self.stop_priming();
+    }
+
     /// Puts a policy in force. Call it between steps.
     pub fn swap(&mut self, policy: AnyPolicy, now: Micros) -> SwapReport {
         let now = self.tick(now);

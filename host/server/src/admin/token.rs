@@ -56,12 +56,15 @@ impl Token {
 
 /// A token file; removed when the server goes.
 #[derive(Debug)]
-pub struct TokenFile(PathBuf);
+pub struct TokenFile {
+    path: PathBuf,
+    token: Token,
+}
 
 impl TokenFile {
     /// Where it is.
     pub fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 
     /// Writes the token of the admin plane at `port`, readable by this user alone.
@@ -74,16 +77,21 @@ impl TokenFile {
             _ => {}
         }
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
-        // Should the disk be full, nothing is left of it.
-        let kept = Self(path);
-        file.write_all(token.0.as_bytes())?;
-        Ok(kept)
+        if let Err(error) = file.write_all(token.0.as_bytes()) {
+            // The disk is full: nothing is left of it.
+            let _ = std::fs::remove_file(&path);
+            return Err(error);
+        }
+        Ok(Self { path, token: token.clone() })
     }
 }
 
 impl Drop for TokenFile {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+        // A host that took over the port may have written its own.
+        if std::fs::read_to_string(&self.path).is_ok_and(|found| self.token.matches(&found)) {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -158,5 +166,14 @@ mod tests {
         let path = file.path().to_owned();
         drop(file);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_host_that_goes_leaves_the_file_of_the_one_that_took_over() {
+        let [old, new] = [Token::fresh().unwrap(), Token::fresh().unwrap()];
+        let before = TokenFile::write(2, &old).unwrap();
+        let after = TokenFile::write(2, &new).unwrap();
+        drop(before);
+        assert_eq!(std::fs::read_to_string(after.path()).unwrap(), new.as_str());
     }
 }

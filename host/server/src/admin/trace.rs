@@ -57,7 +57,7 @@ pub async fn start(app: Arc<App>, query: &Query) -> Result<Answer, ApiError> {
         format: FORMAT,
         host: env!("CARGO_PKG_VERSION").to_owned(),
         model: served.model_names[0].clone(),
-        device: "cpu".to_owned(),
+        device: served.device.clone(),
         at: app.clock.now().0,
         engine: served.settings,
         policies: policies.map(|slot| served.policies.describe(slot.kind, &slot.policy)).collect(),

@@ -1,6 +1,7 @@
 //! `infer serve`: starts a host, says where, drains it when it is told to end.
 
 use std::io::Write;
+use std::time::Duration;
 
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -20,6 +21,9 @@ SIGTERM lets streams end first.
 
 Try:  curl -N localhost:8000/v1/completions -d '{\"model\":\"demo\",\"prompt\":\"What is a prefix cache?\"}'";
 
+/// For streams to be told that the engine has stopped.
+const LAST_WORDS: Duration = Duration::from_secs(10);
+
 /// Arguments of `infer serve`.
 #[derive(Args)]
 pub struct ServeArgs {
@@ -34,7 +38,7 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
     raise_open_files();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::failed)?;
-    runtime.block_on(async {
+    let outcome = runtime.block_on(async {
         let mut signals = Signals::new().map_err(Failure::failed)?;
         // Asks for keys, certificates and configurations to be read again.
         let mut hangups = signal(SignalKind::hangup()).map_err(Failure::failed)?;
@@ -50,6 +54,8 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
                 () = signals.next() => break,
                 _ = hangups.recv() => drop(server.reload().await),
                 () = server.engine_stopped() => {
+                    // Its streams are told, and whatever was read is answered.
+                    let _ = tokio::time::timeout(LAST_WORDS, server.shutdown()).await;
                     return Err(Failure::Failed("the engine has stopped; the log says why".to_owned()));
                 }
             }
@@ -59,7 +65,10 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
             () = server.shutdown() => Ok(()),
             () = signals.next() => std::process::exit(1),
         }
-    })
+    });
+    // A model that is still being fetched or loaded is nothing to wait for.
+    runtime.shutdown_background();
+    outcome
 }
 
 struct Signals {

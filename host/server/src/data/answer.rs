@@ -1,12 +1,14 @@
 //! From a group of runs to an HTTP answer: a stream of frames, or one body.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::stream;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Bytes, Frame};
 use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Response};
+use tokio::time::{Instant, timeout_at};
 
 use super::group::{Group, Totals};
 use super::outcome::Outcome;
@@ -17,6 +19,8 @@ use infer_core::TokenLogprobs;
 
 /// Most events that one chunk of a stream carries.
 const EVENTS_PER_CHUNK: usize = 64;
+/// For the engine to end a request whose time is over, before it is given up.
+const ENGINE_PATIENCE: Duration = Duration::from_secs(10);
 /// A comment that keeps proxies from closing a silent stream.
 const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
 
@@ -64,9 +68,10 @@ fn take(group: &mut Group, sink: &mut (impl Sink + ?Sized), (choice, step): (usi
 }
 
 /// Reads a group to its end.
-pub async fn collect(mut group: Group, sink: &mut impl Sink) -> Result<Totals, ApiError> {
+pub async fn collect(app: &App, mut group: Group, sink: &mut impl Sink) -> Result<Totals, ApiError> {
+    let last = last_moment(app);
     while !group.is_done() {
-        let next = group.next().await;
+        let next = timeout_at(last, group.next()).await.map_err(|_| engine_hangs())?;
         let failed = failure(&next.1);
         take(&mut group, sink, next);
         if let Some(error) = failed {
@@ -76,17 +81,34 @@ pub async fn collect(mut group: Group, sink: &mut impl Sink) -> Result<Totals, A
     group.totals()
 }
 
+/// When a request is given up that the engine has neither completed nor ended in time.
+fn last_moment(app: &App) -> Instant {
+    Instant::now() + app.config.bounds.request_timeout + ENGINE_PATIENCE
+}
+
+fn engine_hangs() -> ApiError {
+    ApiError::too_late(
+        "the request took longer than this host allows (--request-timeout), and the engine doesn't answer",
+    )
+}
+
 fn failure(step: &Step) -> Option<ApiError> {
     if let Step::End(outcome) = step { outcome.error.clone() } else { None }
 }
 
 /// Answers with a stream of what `frames` writes.
 pub fn stream_answer(app: &Arc<App>, group: Group, frames: Box<dyn Frames>) -> Answer {
-    let keep_alive = app.config.bounds.keep_alive;
+    let (keep_alive, last) = (app.config.bounds.keep_alive, last_moment(app));
     let chunks = stream::unfold(Some((group, frames)), move |state| async move {
         let (mut group, mut frames) = state?;
+        // From the last byte: tokens may come for long without making text.
+        let quiet = Instant::now() + keep_alive;
         loop {
-            let Ok(event) = tokio::time::timeout(keep_alive, group.next()).await else {
+            let Ok(event) = timeout_at(quiet.min(last), group.next()).await else {
+                if Instant::now() >= last {
+                    frames.failed(&engine_hangs());
+                    return Some((Ok(chunk(&mut *frames)), None));
+                }
                 return Some((Ok(Frame::data(Bytes::from_static(KEEP_ALIVE))), Some((group, frames))));
             };
             let mut next = Some(event);

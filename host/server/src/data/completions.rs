@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use hyper::{HeaderMap, StatusCode};
+use infer_model::{ModelError, Tokenizer};
 use serde_json::Value;
 
 use super::answer::{accepts_json, collect, stream_answer};
@@ -10,7 +11,7 @@ use super::common::{self, Common, MAX_LOGPROBS};
 use super::echo::{Echoes, Prompted};
 use super::fields::{self, boolean, check_model, integer, not_supported, refuse_rest, string};
 use super::frames::Head;
-use super::job::{Asked, Job};
+use super::job::{self, Asked, Job, MAX_SEQUENCES};
 use super::json::{Fields, PromptField};
 use super::named::NamedFrames;
 use super::openai::{CompletionBody, CompletionFrames};
@@ -76,7 +77,7 @@ pub async fn complete(asked: Asked<'_>, headers: &HeaderMap, body: &[u8]) -> Res
     let head = Head::new("cmpl", "text_completion", asked.request_id, served, app.clock.unix_s());
     if !streams {
         let mut body = CompletionBody::new(group.choices(), asks_logprobs, echoes, &served.tokenizer);
-        let totals = collect(group, &mut body).await?;
+        let totals = collect(app, group, &mut body).await?;
         return Ok(json(StatusCode::OK, &body.finish(&head, &totals)));
     }
     Ok(if speaks_openai {
@@ -91,24 +92,15 @@ pub async fn complete(asked: Asked<'_>, headers: &HeaderMap, body: &[u8]) -> Res
 /// Tokenizes. The prompts' texts come back where they are to be echoed.
 async fn job(served: &Served, parsed: Parsed) -> Result<(Job, Option<Vec<Prompted>>), ApiError> {
     let Parsed { prompts: inputs, max_tokens, logprobs, echo, special, mut common } = parsed;
-    let (mut prompts, mut prompted) = (Vec::new(), Vec::new());
-    for input in inputs {
-        let (text, tokens): (Option<String>, Arc<[u32]>) = match input {
-            PromptInput::Text(text) => {
-                let kept = echo.then(|| text.clone());
-                (kept, served.encode(text, special).await?.into())
-            }
-            PromptInput::Tokens(tokens) => (None, tokens.into()),
-        };
-        if echo {
-            let text = match text {
-                Some(text) => text,
-                None => served.tokenizer.decode(&tokens, true).unwrap_or_default(),
-            };
-            prompted.push(Prompted { text, tokens: Arc::clone(&tokens) });
-        }
-        prompts.push(tokens);
-    }
+    // Before there is any work for them.
+    job::check_sequences(common.n as usize * inputs.len(), MAX_SEQUENCES)?;
+    let (longest, bytes) = (served.max_seq_len as usize, inputs.iter().map(|input| input.work(echo)).sum());
+    let read = move |tokenizer: &Tokenizer| {
+        let prompts = inputs.into_iter().map(|input| input.read(tokenizer, echo, special, longest));
+        prompts.collect::<Result<Vec<Prompted>, _>>()
+    };
+    let prompted = served.with_tokenizer(bytes, read).await?.map_err(|e| ApiError::invalid("prompt", e))?;
+    let prompts = prompted.iter().map(|prompt| Arc::clone(&prompt.tokens)).collect();
     let shape = common.shape.take();
     let prompt_logprobs = if echo { logprobs } else { None };
     let job = Job {
@@ -121,6 +113,38 @@ async fn job(served: &Served, parsed: Parsed) -> Result<(Job, Option<Vec<Prompte
         common,
     };
     Ok((job, echo.then_some(prompted)))
+}
+
+impl PromptInput {
+    /// Bytes of text that `read` works on, about.
+    fn work(&self, echo: bool) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Tokens(tokens) if echo => 4 * tokens.len(),
+            Self::Tokens(_) => 0,
+        }
+    }
+
+    /// Its tokens, and its text where that is to be echoed. A prompt longer than `longest` is refused later.
+    fn read(
+        self,
+        tokenizer: &Tokenizer,
+        echo: bool,
+        special: bool,
+        longest: usize,
+    ) -> Result<Prompted, ModelError> {
+        let (text, tokens): (_, Arc<[u32]>) = match self {
+            Self::Text(text) => {
+                let tokens = tokenizer.encode(&text, special)?;
+                (if echo { text } else { String::new() }, tokens.into())
+            }
+            Self::Tokens(tokens) => {
+                let shown = if echo && tokens.len() <= longest { &tokens[..] } else { &[] };
+                (tokenizer.decode(shown, true).unwrap_or_default(), tokens.into())
+            }
+        };
+        Ok(Prompted { text, tokens })
+    }
 }
 
 /// Reads a body, as far as that takes no model. What its output must be, if anything.

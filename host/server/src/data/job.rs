@@ -18,7 +18,16 @@ use crate::http::{ApiError, RequestId};
 use crate::tenants::Tenant;
 
 /// Most sequences of one request.
-const MAX_SEQUENCES: usize = 1_024;
+pub const MAX_SEQUENCES: usize = 1_024;
+
+/// Refuses a request of more sequences than it may have.
+pub fn check_sequences(sequences: usize, most: usize) -> Result<(), ApiError> {
+    if sequences > most {
+        let message = format!("{sequences} choices of all prompts; one request may have {most}");
+        return Err(ApiError::invalid("n", message));
+    }
+    Ok(())
+}
 
 /// Who asks what.
 #[derive(Clone, Copy)]
@@ -58,10 +67,7 @@ impl Job {
         })?;
         let (n, sequences) = (self.common.n as usize, self.common.n as usize * self.prompts.len());
         let most = MAX_SEQUENCES.min(app.config.max_waiting_requests as usize);
-        if sequences > most {
-            let message = format!("{sequences} choices of all prompts; one request may have {most}");
-            return Err(ApiError::invalid("n", message));
-        }
+        check_sequences(sequences, most)?;
         self.check_tokens(served)?;
         let lengths = self.prompts.iter().map(|p| self.length(served, p)).collect::<Result<Vec<_>, _>>()?;
         let masks = match &self.shape {

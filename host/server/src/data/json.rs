@@ -1,11 +1,14 @@
 //! Reads the body of a completion request: JSON without duplicate keys, prompts without detours.
 //!
 //! Token ids go straight into a vector: as general JSON values a long prompt would take eight times
-//! the memory. Depth is bounded by serde_json itself.
+//! the memory. Depth is bounded by serde_json itself, the number of values here.
 
+use std::cell::Cell;
 use std::fmt;
 
-use serde::de::{self, Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{
+    self, Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor,
+};
 use serde_json::{Map, Number, Value};
 
 /// A JSON object's fields in their order, `prompt` apart.
@@ -70,6 +73,7 @@ impl<'de> Deserialize<'de> for Fields {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
                 let mut fields = Fields::default();
+                let left = Cell::new(MAX_VALUES);
                 while let Some(key) = map.next_key::<String>()? {
                     let seen = fields.rest.iter().any(|(k, _)| *k == key);
                     if seen || (key == "prompt" && fields.prompt.is_some()) {
@@ -80,7 +84,7 @@ impl<'de> Deserialize<'de> for Fields {
                     } else if fields.rest.len() == MAX_FIELDS {
                         return Err(de::Error::custom(format!("more than {MAX_FIELDS} fields")));
                     } else {
-                        fields.rest.push((key, map.next_value::<Unique>()?.0));
+                        fields.rest.push((key, map.next_value_seed(Unique(&left))?));
                     }
                 }
                 Ok(fields)
@@ -90,6 +94,9 @@ impl<'de> Deserialize<'de> for Fields {
     }
 }
 
+/// Most values of a body, those within others counted and its prompt apart. Each takes some hundred bytes where it takes
+/// two to write.
+const MAX_VALUES: usize = 100_000;
 /// Far more fields than anybody knows; bounds the search for duplicates.
 const MAX_FIELDS: usize = 256;
 
@@ -286,13 +293,16 @@ impl<'de> Deserialize<'de> for Id {
     }
 }
 
-/// A JSON value in which no object has a key twice.
-struct Unique(Value);
+/// Reads a JSON value in which no object has a key twice, and no more values than are left.
+#[derive(Clone, Copy)]
+struct Unique<'a>(&'a Cell<usize>);
 
-impl<'de> Deserialize<'de> for Unique {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Any;
-        impl<'de> Visitor<'de> for Any {
+impl<'de> DeserializeSeed<'de> for Unique<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Value, D::Error> {
+        struct Any<'a>(Unique<'a>);
+        impl<'de> Visitor<'de> for Any<'_> {
             type Value = Value;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -325,7 +335,7 @@ impl<'de> Deserialize<'de> for Unique {
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
                 let mut all = Vec::new();
-                while let Some(Unique(value)) = list.next_element()? {
+                while let Some(value) = list.next_element_seed(self.0)? {
                     all.push(value);
                 }
                 Ok(Value::Array(all))
@@ -333,16 +343,19 @@ impl<'de> Deserialize<'de> for Unique {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
                 let mut all = Map::new();
-                while let Some((key, Unique(value))) = map.next_entry::<String, _>()? {
+                while let Some(key) = map.next_key::<String>()? {
                     if all.contains_key(&key) {
                         return Err(duplicate(&key));
                     }
-                    all.insert(key, value);
+                    all.insert(key, map.next_value_seed(self.0)?);
                 }
                 Ok(Value::Object(all))
             }
         }
-        from.deserialize_any(Any).map(Unique)
+        let left = self.0.get().checked_sub(1);
+        let left = left.ok_or_else(|| de::Error::custom(format!("more than {MAX_VALUES} values")))?;
+        self.0.set(left);
+        from.deserialize_any(Any(self))
     }
 }
 
@@ -375,6 +388,8 @@ mod tests {
     #[test]
     fn hostile_bodies_are_clean_errors() {
         let deep = format!("{{\"metadata\": {}1{}}}", "[".repeat(500), "]".repeat(500));
+        let wide = format!("{{\"metadata\": [{}0]}}", "0,".repeat(100_000));
+        let nested = format!("{{\"metadata\": [{}0]}}", "{\"\":0},".repeat(50_000));
         let cases = [
             ("{\"n\": 1, \"n\": 2}", "`n` occurs twice"),
             ("{\"prompt\": 1, \"prompt\": 2}", "`prompt` occurs twice"),
@@ -385,6 +400,8 @@ mod tests {
             ("", "EOF"),
             ("{} {}", "trailing"),
             (&deep, "recursion"),
+            (&wide, "more than 100000 values"),
+            (&nested, "more than 100000 values"),
         ];
         for (body, part) in cases {
             let error = Fields::parse(body.as_bytes()).unwrap_err();

@@ -3,6 +3,7 @@
 use hyper::StatusCode;
 use infer_api::models::{ModelCard, ModelList};
 use infer_api::tokenize::{DetokenizeAnswer, TokenizeAnswer};
+use infer_model::Tokenizer;
 use serde_json::Value;
 
 use super::chat::{self, ChatPrompt, messages};
@@ -96,13 +97,18 @@ pub async fn tokenize(app: &App, body: &[u8]) -> Result<Answer, ApiError> {
             return Err(ApiError::bad_request("missing_field", "prompt: missing; give text").param("prompt"));
         }
     };
-    let token_strs = strings.then(|| tokens.iter().map(|&t| logprobs::spell(&served.tokenizer, t)).collect());
+    let work = if strings { 4 * tokens.len() } else { 0 };
+    let spell = move |tokenizer: &Tokenizer| {
+        let token_strs = strings.then(|| tokens.iter().map(|&t| logprobs::spell(tokenizer, t)).collect());
+        (tokens, token_strs)
+    };
+    let (tokens, token_strs) = served.with_tokenizer(work, spell).await?;
     let (count, max_model_len) = (tokens.len(), served.max_seq_len);
     Ok(json(StatusCode::OK, &TokenizeAnswer { count, max_model_len, tokens, token_strs }))
 }
 
 /// Tokens to text.
-pub fn detokenize(app: &App, body: &[u8]) -> Result<Answer, ApiError> {
+pub async fn detokenize(app: &App, body: &[u8]) -> Result<Answer, ApiError> {
     let served = app.served()?;
     let mut fields = fields::read(body)?;
     check_model(&mut fields, &served.model_names)?;
@@ -122,7 +128,9 @@ pub fn detokenize(app: &App, body: &[u8]) -> Result<Answer, ApiError> {
         })
     };
     let tokens: Vec<u32> = list.iter().map(token).collect::<Result<_, _>>()?;
-    let prompt = served.tokenizer.decode(&tokens, false).map_err(|e| ApiError::invalid("tokens", e))?;
+    let decode = move |tokenizer: &Tokenizer| tokenizer.decode(&tokens, false);
+    let prompt = served.with_tokenizer(4 * list.len(), decode).await?;
+    let prompt = prompt.map_err(|e| ApiError::invalid("tokens", e))?;
     Ok(json(StatusCode::OK, &DetokenizeAnswer { prompt }))
 }
 

@@ -27,8 +27,9 @@ pub async fn route(app: Arc<App>, request: Request<Incoming>) -> Answer {
                 path,
                 status = error.status().as_u16(),
                 code = error.reason(),
-                "request turned away: {}",
-                error.message()
+                // As a field, so that a client's line breaks are written as such.
+                error = error.message(),
+                "request turned away"
             );
             error.into_answer()
         }
@@ -149,7 +150,7 @@ async fn post(asked: Asked<'_>, head: &Parts, body: &mut Option<Incoming>) -> Re
     check_content_type(&head.headers)?;
     match head.uri.path() {
         "/tokenize" => models::tokenize(app, &body).await,
-        "/detokenize" => models::detokenize(app, &body),
+        "/detokenize" => models::detokenize(app, &body).await,
         "/v1/chat/completions" => chat::chat(asked, &body).await,
         _ => completions::complete(asked, &head.headers, &body).await,
     }

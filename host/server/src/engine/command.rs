@@ -40,6 +40,8 @@ pub enum Command {
     Drain,
     /// Everything a new prefix-cache policy must be told.
     Prime(oneshot::Sender<CacheEvents>),
+    /// Nobody comes whom that was for.
+    EndPriming,
     /// Put a policy in force, or beside the one that is.
     Swap(AnyPolicy, SwapMode, oneshot::Sender<Result<Swapped, OtherOnTrial>>),
     /// Make what runs in shadow the live policy, or end a trial well.

@@ -4,8 +4,9 @@
 //! is kept here besides is what the engine doesn't need: places in the queue, and what operators see.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use infer_core::kv_events::KvBlock;
 use infer_core::policy::{AnyPolicy, CacheEvents, PolicyKind};
@@ -21,6 +22,9 @@ use super::mailbox::Mail;
 use super::observer::Observer;
 use super::stream::{LiveRequest, NewRequest, RequestMeta, SubmitError};
 use crate::trace::{Happening, Tap};
+
+/// Between two attempts to leave a question in a full mailbox.
+const FULL: Duration = Duration::from_millis(5);
 
 /// The engine thread is gone: the host can only be restarted.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
@@ -44,6 +48,8 @@ pub(super) struct Shared {
     pub(super) requests: Mutex<HashMap<u64, Arc<RequestMeta>>>,
     pub(super) live: watch::Sender<usize>,
     pub(super) alive: watch::Sender<bool>,
+    /// The thread lets go of all requests, and will not be alive.
+    pub(super) ending: AtomicBool,
     pub(super) gate: StepGate,
     pub(super) observer: Observer,
     pub(super) tap: Tap,
@@ -68,6 +74,11 @@ impl EngineHandle {
     /// Whether the engine thread runs.
     pub fn is_alive(&self) -> bool {
         *self.shared.alive.borrow()
+    }
+
+    /// Whether the engine thread is about to end.
+    pub(super) fn is_ending(&self) -> bool {
+        self.shared.ending.load(Ordering::Acquire)
     }
 
     /// Completes when the engine thread has ended.
@@ -181,6 +192,11 @@ impl EngineHandle {
         self.ask(Command::Prime).await
     }
 
+    /// Forgets what `prime` began. Should it not be heard, what is kept stays bounded until the next swap.
+    pub fn end_priming(&self) {
+        let _ = self.send(Command::EndPriming);
+    }
+
     /// Puts a policy in force, or beside the one that is.
     pub async fn swap(
         &self,
@@ -257,7 +273,15 @@ impl EngineHandle {
 
     async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, EngineStopped> {
         let (reply, answer) = oneshot::channel();
-        self.send(command(reply))?;
+        let mut command = command(reply);
+        // During a long step the box may be full of others' questions: that is no reason to take the engine for dead.
+        while let Err(unsaid) = self.shared.mail.say(command) {
+            if !self.is_alive() {
+                return Err(EngineStopped);
+            }
+            command = unsaid;
+            tokio::time::sleep(FULL).await;
+        }
         answer.await.map_err(|_| EngineStopped)
     }
 

@@ -154,9 +154,9 @@ impl LiveRequest {
         self.engine.finish(self.id, FinishReason::Stop);
     }
 
-    /// Whether the engine still runs.
+    /// Whether the engine still runs, and lets go of requests for other reasons than its own end.
     pub fn engine_is_alive(&self) -> bool {
-        self.engine.is_alive()
+        self.engine.is_alive() && !self.engine.is_ending()
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use infer_core::kv_events::KvEvent;
 use tokio::sync::{Notify, mpsc, watch};
@@ -21,6 +21,8 @@ const BUFFER: usize = 10_000;
 const BUFFER_BYTES: usize = 64 << 20;
 /// Ends a replay: no batch has this number.
 const END: [u8; 8] = (-1i64).to_be_bytes();
+/// For a subscriber to take one of the batches that it asked for again.
+const REPLAY_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Where it is published.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -167,9 +169,13 @@ impl Publisher {
         let answers = batches.map(|(number, payload)| (number.to_be_bytes(), payload.clone()));
         for (number, payload) in answers.chain([(END, Vec::new())]) {
             let frames = vec![identity.clone(), Vec::new().into(), number.to_vec().into(), payload.into()];
-            if let Err(error) = socket.send(message(frames)).await {
-                tracing::debug!("a subscriber left during a replay: {error}");
-                return;
+            // Everybody's events wait meanwhile.
+            match tokio::time::timeout(REPLAY_PATIENCE, socket.send(message(frames))).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => return tracing::debug!("a subscriber left during a replay: {error}"),
+                Err(_) => {
+                    return tracing::warn!("a subscriber doesn't read the events that it asked for again");
+                }
             }
         }
     }

@@ -8,5 +8,5 @@ mod window;
 
 pub use process::ProcessUsage;
 pub use recorder::Recorder;
-pub use render::render;
+pub use render::{Scrapes, render};
 pub use window::{Rates, Window, percentile};

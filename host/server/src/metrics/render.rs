@@ -2,7 +2,8 @@
 //! routers and dashboards for vLLM already read. As OpenMetrics text to who accepts that, else in
 //! Prometheus' older format, which simpler scrapers read.
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use hyper::HeaderMap;
 use hyper::header::ACCEPT;
@@ -12,6 +13,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
+use tokio::sync::Mutex;
 
 use super::process::ProcessUsage;
 use crate::admin;
@@ -28,8 +30,30 @@ type Labels = Vec<(&'static str, String)>;
 pub async fn render(app: &App, headers: &HeaderMap) -> (&'static str, String) {
     let accepts = headers.get_all(ACCEPT).iter().filter_map(|v| v.to_str().ok());
     let open_metrics = accepts.into_iter().any(|v| v.contains("application/openmetrics-text"));
-    let text = open_metrics_text(app).await;
-    if open_metrics { (OPEN_METRICS, text) } else { (PROMETHEUS, older(&text)) }
+    let text = app.scrapes.text(app).await;
+    if open_metrics { (OPEN_METRICS, text.to_string()) } else { (PROMETHEUS, older(&text)) }
+}
+
+/// Scrapes need no key, and each has the engine report between two steps: one is under way at a time, and who asks
+/// meanwhile shares the next one.
+#[derive(Debug, Default)]
+pub struct Scrapes {
+    begun: AtomicU64,
+    /// The last one's number and text.
+    last: Mutex<(u64, Arc<str>)>,
+}
+
+impl Scrapes {
+    /// One that begins now or later.
+    async fn text(&self, app: &App) -> Arc<str> {
+        let before = self.begun.load(Ordering::Acquire);
+        let mut last = self.last.lock().await;
+        if last.0 <= before {
+            let number = self.begun.fetch_add(1, Ordering::AcqRel) + 1;
+            *last = (number, open_metrics_text(app).await.into());
+        }
+        Arc::clone(&last.1)
+    }
 }
 
 /// The older format: counters are named as their samples are, and there is no end mark.

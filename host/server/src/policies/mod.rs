@@ -136,6 +136,24 @@ pub struct PolicyManager {
     available: tokio::sync::OnceCell<Vec<AvailablePolicy>>,
 }
 
+/// What the engine keeps for a policy that is to come; forgotten where it doesn't.
+struct Priming<'a>(Option<&'a EngineHandle>);
+
+impl Priming<'_> {
+    /// It has come.
+    fn done(&mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Priming<'_> {
+    fn drop(&mut self) {
+        if let Some(engine) = self.0 {
+            engine.end_priming();
+        }
+    }
+}
+
 impl PolicyManager {
     /// For an engine that was started with policies of this library.
     pub fn new(loader: PolicyLoader, engine: EngineHandle, library: Arc<Library>) -> Self {
@@ -156,18 +174,23 @@ impl PolicyManager {
         let _turn = self.one_at_a_time.lock().await;
         let loader = self.loader.clone();
         let (mut policy, loaded) = blocking(move || load(&loader, kind, source, config)).await?;
-        if !force && let Some(entry) = self.engine.observer().quarantine().find(&loaded.info.digest) {
+        let quarantine = self.engine.observer().quarantine();
+        let mut members = loaded.members.iter();
+        if !force && let Some(entry) = members.find_map(|member| quarantine.find(&member.info.digest)) {
             drop_elsewhere(policy);
             let reason = entry.reason;
             return Err(PolicyError::Quarantined { name: entry.name, kind: entry.kind, reason });
         }
+        let mut priming = Priming(None);
         if kind == PolicyKind::PrefixCache {
-            let known = self.engine.prime().await?;
-            policy = blocking(move || prime(policy, &known)).await?;
+            (policy, priming) = self.primed(policy).await?;
         }
         self.library.remember(kind, loaded);
         match self.engine.swap(policy, mode).await? {
-            Ok(swapped) => Ok(self.in_force(swapped, mode_name(mode))),
+            Ok(swapped) => {
+                priming.done();
+                Ok(self.in_force(swapped, mode_name(mode)))
+            }
             Err(OtherOnTrial { kind, policy }) => {
                 drop_elsewhere(policy);
                 Err(PolicyError::OtherOnTrial(kind))
@@ -193,13 +216,16 @@ impl PolicyManager {
             drop_elsewhere(policy);
             return Ok(None);
         }
+        let mut priming = Priming(None);
         if kind == PolicyKind::PrefixCache {
-            let known = self.engine.prime().await?;
-            policy = blocking(move || prime(policy, &known)).await?;
+            (policy, priming) = self.primed(policy).await?;
         }
         self.library.remember(kind, loaded);
         match self.engine.swap(policy, SwapMode::Now).await? {
-            Ok(swapped) => Ok(Some(self.in_force(swapped, "now"))),
+            Ok(swapped) => {
+                priming.done();
+                Ok(Some(self.in_force(swapped, "now")))
+            }
             Err(OtherOnTrial { kind, policy }) => {
                 drop_elsewhere(policy);
                 Err(PolicyError::OtherOnTrial(kind))
@@ -235,15 +261,25 @@ impl PolicyManager {
         Ok(self.in_force(swapped, "rollback"))
     }
 
+    /// Tells a prefix cache what is cached. Until the engine has it, what happens meanwhile is kept for it.
+    async fn primed(&self, policy: AnyPolicy) -> Result<(AnyPolicy, Priming<'_>), PolicyError> {
+        let priming = Priming(Some(&self.engine));
+        let known = self.engine.prime().await?;
+        let policy = blocking(move || prime(policy, &known)).await?;
+        Ok((policy, priming))
+    }
+
     async fn rollback_to(&self, kind: PolicyKind, earlier: Loaded) -> Result<Swapped, PolicyError> {
         let loader = self.loader.clone();
         let (mut policy, loaded) = blocking(move || load_again(&loader, kind, earlier)).await?;
+        let mut priming = Priming(None);
         if kind == PolicyKind::PrefixCache {
-            let known = self.engine.prime().await?;
-            policy = blocking(move || prime(policy, &known)).await?;
+            (policy, priming) = self.primed(policy).await?;
         }
         self.library.remember(kind, loaded);
-        Ok(self.engine.rollback_to(policy).await?)
+        let swapped = self.engine.rollback_to(policy).await?;
+        priming.done();
+        Ok(swapped)
     }
 
     /// Who a rollback would bring back.

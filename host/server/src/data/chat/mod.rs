@@ -56,7 +56,7 @@ pub async fn chat(asked: Asked<'_>, body: &[u8]) -> Result<Answer, ApiError> {
         return Ok(stream_answer(app, group, Box::new(frames)));
     }
     let mut body = ChatBody::new(group.choices(), replies);
-    let totals = collect(group, &mut body).await?;
+    let totals = collect(app, group, &mut body).await?;
     Ok(json(StatusCode::OK, &body.finish(&head("chat.completion"), &totals)))
 }
 

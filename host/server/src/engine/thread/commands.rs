@@ -23,6 +23,8 @@ impl Driver {
             Command::Expire(id, message, reply) => {
                 let _ = reply.send(self.engine.expire(id, message, now));
             }
+            // Who asked may have gone meanwhile.
+            Command::Report(reply) if reply.is_closed() => {}
             Command::Report(reply) => {
                 let report = EngineReport {
                     snapshot: self.engine.snapshot(now),
@@ -48,6 +50,7 @@ impl Driver {
                 let _ = reply.send(self.engine.kv_snapshot());
             }
             Command::Drain => self.engine.drain(),
+            Command::EndPriming => self.engine.end_priming(),
             Command::Prime(reply) => {
                 self.take_all_back();
                 let _ = reply.send(self.engine.begin_priming());

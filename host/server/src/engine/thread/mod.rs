@@ -10,7 +10,7 @@ mod steps;
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -74,6 +74,7 @@ pub fn spawn(
         requests: Mutex::default(),
         live: watch::Sender::new(0),
         alive: watch::Sender::new(true),
+        ending: AtomicBool::new(false),
         gate: StepGate::default(),
         observer: Observer::default(),
         tap: Tap::default(),
@@ -84,7 +85,8 @@ pub fn spawn(
         if let Err(panic) = outcome {
             tracing::error!("the engine failed an internal check and stopped: {}", panic_text(&*panic));
         }
-        // Streams must end before anybody can learn that the engine is gone, not after.
+        // Streams must end before anybody can learn that the engine is gone, not after, and must know why.
+        driver.shared.ending.store(true, Ordering::Release);
         driver.live.clear();
         driver.shared.alive.send_replace(false);
     })?;
