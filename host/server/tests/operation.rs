@@ -102,6 +102,17 @@ async fn draining_ends_streams_normally_and_turns_new_requests_away() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_outlasts_the_drain_is_told_so() {
+    let bounds = Bounds { drain_timeout: Duration::from_millis(100), ..Bounds::default() };
+    let host = Host::start(Config { bounds, ..config() }).await;
+    host.server.engine().hold_steps();
+    let answer = host.complete(endless()).await;
+    let (events, ()) = tokio::join!(common::events(answer), host.server.shutdown());
+    let (name, error) = events.last().expect("an event");
+    assert_eq!((name.as_str(), &error["code"]), ("error", &json!("stopped")), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_that_lags_too_far_loses_its_request_and_the_engine_goes_on() {
     const EVENTS: usize = 64;
     let bounds = Bounds { stream_events: EVENTS, ..Bounds::default() };
