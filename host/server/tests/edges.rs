@@ -140,6 +140,16 @@ async fn a_request_that_lives_too_long_ends_with_an_error_that_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_time_beyond_all_clocks_is_no_limit() {
+    let bounds = Bounds { request_timeout: Duration::MAX, keep_alive: Duration::MAX, ..Bounds::default() };
+    let host = Host::start(Config { bounds, ..config() }).await;
+    let (streamed, whole) = tokio::join!(host.complete(json!({})), host.complete(json!({"stream": false})));
+    assert_eq!(common::events(streamed).await.last().unwrap().0, "done");
+    assert_eq!(whole.status(), 200);
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_that_has_begun_says_in_its_last_event_that_its_time_is_over() {
     let host = Host::start(config()).await;
     for (extra, last) in [(json!({}), 1), (json!({"stream_options": {}}), 2)] {

@@ -83,7 +83,13 @@ pub async fn collect(app: &App, mut group: Group, sink: &mut impl Sink) -> Resul
 
 /// When a request is given up that the engine has neither completed nor ended in time.
 fn last_moment(app: &App) -> Instant {
-    Instant::now() + app.config.bounds.request_timeout + ENGINE_PATIENCE
+    within(app.config.bounds.request_timeout.saturating_add(ENGINE_PATIENCE))
+}
+
+/// So long from now, or a year where that is beyond what clocks count.
+fn within(time: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(time).unwrap_or(now + Duration::from_secs(365 * 86_400))
 }
 
 fn engine_hangs() -> ApiError {
@@ -102,7 +108,7 @@ pub fn stream_answer(app: &Arc<App>, group: Group, frames: Box<dyn Frames>) -> A
     let chunks = stream::unfold(Some((group, frames)), move |state| async move {
         let (mut group, mut frames) = state?;
         // From the last byte: tokens may come for long without making text.
-        let quiet = Instant::now() + keep_alive;
+        let quiet = within(keep_alive);
         loop {
             let Ok(event) = timeout_at(quiet.min(last), group.next()).await else {
                 if Instant::now() >= last {
