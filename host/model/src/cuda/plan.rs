@@ -103,9 +103,13 @@ pub(super) fn write(
         }
         words[layout.positions..][missing.clone()].fill(0);
         words[layout.tables..][missing.clone()].fill(0);
-        words[layout.tiles..][2 * missing.start..2 * missing.end].fill(NONE);
-        let attend = if tiles > 0 { &mut plan.tiles } else { &mut plan.items };
-        (*attend, plan.logits) = (tokens, tokens);
+        plan.logits = tokens;
+        if tiles > 0 {
+            words[layout.tiles..][2 * missing.start..2 * missing.end].fill(NONE);
+            plan.tiles = tokens;
+        } else {
+            plan.items = tokens;
+        }
     }
     plan
 }
