@@ -240,9 +240,13 @@ pub fn component(bytes: &[u8]) {
         let config = LoaderConfig { fuel: Some(10_000_000), ..LoaderConfig::default() };
         PolicyLoader::new(config).expect("a loader with limits")
     });
-    if let Ok((kind, _)) = loader.describe(bytes) {
-        let _ = loader.load(kind, bytes, "{}");
+    let Ok((kind, _)) = loader.describe(bytes) else { return };
+    let Ok(mut policy) = loader.load(kind, bytes, "{}") else { return };
+    let policy = policy.lifecycle();
+    if let Ok(state) = policy.export_state() {
+        let _ = policy.import_state(&state);
     }
+    let _ = policy.restart();
 }
 
 /// A public trace. Requests come in the order of their times, and each asks for something.

@@ -27,6 +27,8 @@ use crate::tenants::Tenants;
 const ADMIN_CONNECTIONS: usize = 64;
 /// How long connections may take to close once every stream has ended.
 const CLOSE_TIME: Duration = Duration::from_secs(5);
+/// How long the step that is being computed may take to end when the host does.
+const LAST_STEP: Duration = Duration::from_secs(30);
 
 /// Makes what computes batches.
 pub type MakeExecutor = Box<dyn FnOnce(&EngineConfig) -> Box<dyn Executor + Send> + Send>;
@@ -380,9 +382,11 @@ impl RunningServer {
     }
 }
 
-/// Ends the engine thread, if that wasn't done yet.
+/// Ends the engine thread, if that wasn't done yet. One that its device holds is left behind.
 async fn stop(engine: Option<EngineThread>) {
-    if let Some(engine) = engine {
-        let _ = tokio::task::spawn_blocking(move || engine.stop()).await;
+    let Some(engine) = engine else { return };
+    let ended = tokio::task::spawn_blocking(move || engine.stop());
+    if tokio::time::timeout(LAST_STEP, ended).await.is_err() {
+        tracing::error!("the step that is being computed does not end within {} s", LAST_STEP.as_secs());
     }
 }

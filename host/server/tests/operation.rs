@@ -8,6 +8,7 @@ use common::{Host, config, events, first_chunk, request, token_ids};
 use futures_util::future::join_all;
 use infer_server::config::{Bounds, Config};
 use infer_server::engine::{NewRequest, RequestMeta, StreamEvent};
+use infer_server::serve::Server;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -110,6 +111,53 @@ async fn a_stream_that_outlasts_the_drain_is_told_so() {
     let (events, ()) = tokio::join!(common::events(answer), host.server.shutdown());
     let (name, error) = events.last().expect("an event");
     assert_eq!((name.as_str(), &error["code"]), ("error", &json!("stopped")), "{error}");
+}
+
+/// Computes nothing until it is let go, as a device that hangs.
+struct Hanging(std::sync::mpsc::Receiver<()>);
+
+impl infer_core::Executor for Hanging {
+    fn execute(
+        &mut self,
+        batch: &infer_core::Batch,
+        output: &mut infer_core::StepOutput,
+    ) -> Result<(), infer_core::DeviceFault> {
+        let _ = self.0.recv();
+        output.reset(batch.rows.len());
+        for (drawn, row) in output.sampled.iter_mut().zip(&batch.rows) {
+            *drawn = row.sample.then_some(7);
+        }
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_checks_say_that_the_device_hangs_until_its_step_ends() {
+    let bounds = Bounds { step_timeout: Duration::from_millis(50), ..Bounds::default() };
+    let (let_go, held) = std::sync::mpsc::channel();
+    let config = Config { bounds, ..config() };
+    let server = Server::start_with(config, Some(Box::new(|_| Box::new(Hanging(held))))).await.unwrap();
+    let host = Host { server, client: reqwest::Client::builder().no_proxy().build().unwrap() };
+    let health = async |path: &str| {
+        let answer = host.client.get(host.url(path)).send().await.unwrap();
+        (answer.status().as_u16(), answer.json::<Value>().await.unwrap())
+    };
+    assert_eq!(health("/health").await.0, 200, "it has nothing to compute");
+
+    let body = request(json!({"stream": false}));
+    let answer = tokio::spawn(host.client.post(host.url("/v1/completions")).json(&body).send());
+    while health("/health").await.0 == 200 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    for path in ["/health", "/health/ready"] {
+        let (status, body) = health(path).await;
+        assert_eq!((status, &body["error"]["code"]), (503, &json!("engine_hangs")), "{body}");
+        assert!(body["error"]["message"].as_str().unwrap().contains("(--step-timeout)"), "{body}");
+    }
+    drop(let_go);
+    assert_eq!(answer.await.unwrap().unwrap().status(), 200);
+    assert_eq!(health("/health").await.0, 200, "its step has ended");
+    host.server.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -52,7 +52,10 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
         loop {
             tokio::select! {
                 () = signals.next() => break,
-                _ = hangups.recv() => drop(server.reload().await),
+                _ = hangups.recv() => tokio::select! {
+                    _ = server.reload() => {}
+                    () = signals.next() => break,
+                },
                 () = server.engine_stopped() => {
                     // Its streams are told, and whatever was read is answered.
                     let _ = tokio::time::timeout(LAST_WORDS, server.shutdown()).await;

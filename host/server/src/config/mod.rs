@@ -163,6 +163,8 @@ pub struct Bounds {
     pub stream_events: usize,
     /// Silence on a stream after which a comment is sent.
     pub keep_alive: Duration,
+    /// How long one step may compute before health checks take the device for hung.
+    pub step_timeout: Duration,
     /// How long draining may take before streams are cut.
     pub drain_timeout: Duration,
 }
@@ -178,6 +180,7 @@ impl Default for Bounds {
             max_connections: 4_096,
             stream_events: 1_024,
             keep_alive: Duration::from_secs(15),
+            step_timeout: Duration::from_secs(300),
             drain_timeout: Duration::from_secs(600),
         }
     }
@@ -373,6 +376,7 @@ fn bounds(all: &Settings) -> Result<Bounds, ConfigError> {
         idle_timeout: time("idle-timeout", default.idle_timeout)?,
         write_timeout: time("write-timeout", default.write_timeout)?,
         request_timeout: time("request-timeout", default.request_timeout)?,
+        step_timeout: time("step-timeout", default.step_timeout)?,
         drain_timeout: time("drain-timeout", default.drain_timeout)?,
         max_connections: read(all, "max-connections", default.max_connections, |t| {
             parse::number(t, 1, 1_000_000)

@@ -161,6 +161,12 @@ pub const SETTINGS: &[Setting] = &[
         "3600",
         "For a whole request; then it ends with an error (504, `request_timeout`)",
     ),
+    setting(
+        "step-timeout",
+        "SECONDS",
+        "300",
+        "How long one step may compute before health checks take the device for hung (503, `engine_hangs`)",
+    ),
     setting("drain-timeout", "SECONDS", "600", "How long streams may take to end when the host is told to"),
     setting("tls-cert", "FILE", "none", "PEM certificate with its chain; needs --tls-key"),
     setting("tls-key", "FILE", "none", "PEM private key; needs --tls-cert"),

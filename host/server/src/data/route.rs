@@ -169,8 +169,16 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
 }
 
 fn health(app: &App) -> Result<Answer, ApiError> {
-    if app.served().is_ok_and(|served| !served.engine.is_alive()) {
-        return Err(ApiError::unavailable("engine_stopped", "the engine has stopped; restart the host"));
+    if let Ok(served) = app.served() {
+        if !served.engine.is_alive() {
+            return Err(ApiError::unavailable("engine_stopped", "the engine has stopped; restart the host"));
+        }
+        let computing = served.engine.computing_for();
+        if computing > app.config.bounds.step_timeout {
+            let seconds = computing.as_secs_f32();
+            let message = format!("the device has been at one step for {seconds:.1} s (--step-timeout)");
+            return Err(ApiError::unavailable("engine_hangs", message));
+        }
     }
     Ok(json(StatusCode::OK, &serde_json::json!({"status": "ok"})))
 }

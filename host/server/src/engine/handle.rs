@@ -51,6 +51,8 @@ pub(super) struct Shared {
     /// The thread lets go of all requests, and will not be alive.
     pub(super) ending: AtomicBool,
     pub(super) gate: StepGate,
+    /// Since when the executor has had the step that it is at, in the clock's microseconds; the largest while it has none.
+    pub(super) computing_since: AtomicU64,
     pub(super) observer: Observer,
     pub(super) tap: Tap,
 }
@@ -79,6 +81,12 @@ impl EngineHandle {
     /// Whether the engine thread is about to end.
     pub(super) fn is_ending(&self) -> bool {
         self.shared.ending.load(Ordering::Acquire)
+    }
+
+    /// How long the executor has been at its step; zero while it has none.
+    pub fn computing_for(&self) -> Duration {
+        let since = Micros(self.shared.computing_since.load(Ordering::Relaxed));
+        Duration::from_micros(self.shared.clock.now().since(since).0)
     }
 
     /// Completes when the engine thread has ended.

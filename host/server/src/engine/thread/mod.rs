@@ -76,6 +76,7 @@ pub fn spawn(
         alive: watch::Sender::new(true),
         ending: AtomicBool::new(false),
         gate: StepGate::default(),
+        computing_since: AtomicU64::new(u64::MAX),
         observer: Observer::default(),
         tap: Tap::default(),
     });

@@ -2,6 +2,7 @@
 //! given to the device before this one is taken back, so that it never waits for the host.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use infer_api::trace::Step;
@@ -82,6 +83,9 @@ impl Driver {
         let record = self.shared.tap.is_on().then(|| self.record(&batch, at));
         self.waited = false;
         let begun = Instant::now();
+        if self.out.is_empty() {
+            self.computing_since(at);
+        }
         let submitted = caught(|| self.executor.submit(&batch));
         self.out.push_back(Out { batch, record, submitted, begun });
         true
@@ -100,6 +104,7 @@ impl Driver {
         });
         let took = self.times.note(begun);
         let now = self.now();
+        self.computing_since(if self.out.is_empty() { Micros::NEVER } else { now });
         if let Some(mut step) = record {
             (step.end, step.device) = (now.0, u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
             self.shared.tap.tell(|| Happening::Step(step));
@@ -117,6 +122,10 @@ impl Driver {
             self.dispatch();
         }
         true
+    }
+
+    fn computing_since(&self, at: Micros) {
+        self.shared.computing_since.store(at.0, Ordering::Relaxed);
     }
 
     /// For what may only be done between two steps.
