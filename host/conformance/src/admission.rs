@@ -107,6 +107,7 @@ fn judge_open_door(
         let request = AdmissionRequest {
             prompt_tokens: half,
             cached_tokens: 0,
+            idle_blocks: 0,
             max_new_tokens: half,
             expected_tokens: half.div_ceil(2),
             ..request(rng, memory)
@@ -180,10 +181,13 @@ fn busy_host(rng: &mut SplitMix) -> Load {
         cached_blocks,
     };
     let (running, waiting) = (rng.between(0, 32) as u32, rng.between(0, 1_000) as u32);
+    let admitted = rng.below(u64::from(waiting) + 1) as u32;
     let prompts = u64::from(waiting) * rng.between(1, 500);
     let limited = rng.chance(30);
     Load {
         running,
+        admitted,
+        preempted: rng.below(4) as u32,
         waiting,
         waiting_tokens: prompts * 2,
         waiting_prompt_tokens: prompts,
@@ -205,6 +209,8 @@ fn request(rng: &mut SplitMix, memory: Memory) -> AdmissionRequest {
     let most = u64::from(memory.total_blocks) * u64::from(memory.block_size);
     let prompt_tokens = rng.between(1, most) as u32;
     let max_new_tokens = rng.between(1, most) as u32;
+    let cached_tokens = rng.below(u64::from(prompt_tokens) + 1) as u32;
+    let cached_blocks = cached_tokens / memory.block_size;
     AdmissionRequest {
         id: SequenceId(rng.between(1, 1_000_000)),
         tenant: TenantId(rng.below(4) as u32),
@@ -213,7 +219,8 @@ fn request(rng: &mut SplitMix, memory: Memory) -> AdmissionRequest {
         arrived: Micros(rng.below(1_000_000)),
         deadline: if rng.chance(30) { Micros(rng.between(1_000_000, 5_000_000)) } else { Micros::NEVER },
         prompt_tokens,
-        cached_tokens: rng.below(u64::from(prompt_tokens) + 1) as u32,
+        cached_tokens,
+        idle_blocks: rng.below(u64::from(cached_blocks.min(memory.cached_blocks)) + 1) as u32,
         max_new_tokens,
         expected_tokens: rng.between(1, u64::from(max_new_tokens)) as u32,
     }
@@ -233,6 +240,8 @@ fn hostile(rng: &mut SplitMix) -> (AdmissionRequest, Load) {
         },
         max_running: narrow(rng),
         running: narrow(rng),
+        admitted: narrow(rng),
+        preempted: narrow(rng),
         max_waiting: narrow(rng),
         waiting: narrow(rng),
         waiting_tokens: wide(rng),
@@ -258,6 +267,7 @@ fn hostile(rng: &mut SplitMix) -> (AdmissionRequest, Load) {
         deadline: Micros(wide(rng)),
         prompt_tokens: narrow(rng),
         cached_tokens: narrow(rng),
+        idle_blocks: narrow(rng),
         max_new_tokens: narrow(rng),
         expected_tokens: narrow(rng),
     };

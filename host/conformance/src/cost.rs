@@ -128,6 +128,7 @@ fn admission(
             deadline: Micros::NEVER,
             prompt_tokens: 500,
             cached_tokens: 0,
+            idle_blocks: 0,
             max_new_tokens: 256,
             expected_tokens: 100,
         };

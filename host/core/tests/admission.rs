@@ -4,11 +4,11 @@ mod common;
 
 use std::sync::{Arc, Mutex};
 
-use common::scripted::{Admission, Bench, fcfs, prompt, request, small};
+use common::scripted::{Admission, Bench, Scheduler, fcfs, prompt, request, small};
 use infer_core::engine::Policies;
-use infer_core::policy::Verdict;
+use infer_core::policy::{AdmissionRequest, Load, Plan, StepView, Verdict};
 use infer_core::request::RefusalReason;
-use infer_core::{EngineConfig, Event, FailureCause, FinishReason, Refusal, StepOutput};
+use infer_core::{EngineConfig, Event, FailureCause, FinishReason, Refusal, SequenceId, StepOutput};
 
 #[test]
 fn requests_over_a_limit_are_refused_with_what_is_missing() {
@@ -73,7 +73,7 @@ type Gate = Arc<Mutex<(bool, Vec<u64>)>>;
 fn gated(config: EngineConfig) -> (Bench, Gate) {
     let gate = Arc::new(Mutex::new((false, Vec::new())));
     let seen = gate.clone();
-    let admission = Admission(move |request: &infer_core::policy::AdmissionRequest, _: &_| {
+    let admission = Admission(move |request: &AdmissionRequest, _: &_| {
         let mut seen = seen.lock().unwrap();
         seen.1.push(request.id.0);
         Ok(if seen.0 { Verdict::Admit } else { Verdict::Wait })
@@ -202,9 +202,10 @@ fn the_queue_can_be_cleared_and_preempted_ones_do_not_fill_it() {
 fn the_load_promises_what_was_admitted_at_its_longest() {
     let loads = Arc::new(Mutex::new(Vec::new()));
     let seen = loads.clone();
-    let admission = Admission(move |_: &_, load: &infer_core::policy::Load| {
+    let admission = Admission(move |_: &_, load: &Load| {
         let row =
-            (load.running, load.waiting, load.waiting_tokens, load.promised_blocks, load.tenant_waiting);
+            (load.running, load.admitted, load.waiting_tokens, load.promised_blocks, load.tenant_waiting);
+        assert_eq!((load.waiting, load.preempted), (load.admitted, 0), "nobody is held");
         seen.lock().unwrap().push(row);
         Ok(Verdict::Admit)
     });
@@ -218,4 +219,52 @@ fn the_load_promises_what_was_admitted_at_its_longest() {
     bench.submit(request(prompt(3, 8), 9));
     let expected = [(0, 0, 0, 0, 0), (0, 1, 17, 4, 1), (1, 1, 17, 2 + 4, 1)];
     assert_eq!(*loads.lock().unwrap(), expected);
+}
+
+#[test]
+fn a_request_says_how_much_of_its_hit_nobody_uses() {
+    let hits = Arc::new(Mutex::new(Vec::new()));
+    let seen = hits.clone();
+    let admission = Admission(move |request: &AdmissionRequest, _: &_| {
+        seen.lock().unwrap().push((request.cached_tokens, request.idle_blocks));
+        Ok(Verdict::Admit)
+    });
+    let policies = Policies { admission: Box::new(admission), ..Policies::builtin() };
+    let mut bench = Bench::with(small(), policies);
+    bench.submit(request(prompt(1, 18), 2));
+    bench.run();
+    // Two of its four full blocks are used by one that shares the first eight tokens alone.
+    let shared: Vec<u32> = prompt(1, 8).into_iter().chain(prompt(3, 5)).collect();
+    bench.submit(request(shared, 9));
+    bench.step();
+    bench.submit(request(prompt(1, 17), 2));
+    bench.submit(request(prompt(1, 18), 2));
+    assert_eq!(*hits.lock().unwrap(), [(0, 0), (8, 2), (16, 2), (18, 2)]);
+}
+
+#[test]
+fn who_gave_way_and_waits_to_go_on_is_counted_apart() {
+    let loads = Arc::new(Mutex::new(Vec::new()));
+    let seen = loads.clone();
+    let admission = Admission(move |_: &_, load: &Load| {
+        seen.lock().unwrap().push((load.running, load.admitted, load.preempted, load.waiting));
+        Ok(Verdict::Admit)
+    });
+    let scheduler = Scheduler("preempts once", |step: &StepView| {
+        let preempt = if step.number == 2 {
+            step.running.id.iter().copied().map(SequenceId).collect()
+        } else {
+            Vec::new()
+        };
+        Ok(if preempt.is_empty() { fcfs(step) } else { Plan { preempt, ..Plan::default() } })
+    });
+    let policies =
+        Policies { admission: Box::new(admission), scheduler: Box::new(scheduler), ..Policies::builtin() };
+    let mut bench = Bench::with(small(), policies);
+    bench.submit(request(prompt(1, 8), 9));
+    bench.step();
+    assert!(!bench.step(), "all give way");
+    bench.submit(request(prompt(2, 8), 9));
+    bench.submit(request(prompt(3, 8), 9));
+    assert_eq!(*loads.lock().unwrap(), [(0, 0, 0, 0), (0, 0, 1, 0), (0, 1, 1, 1)]);
 }

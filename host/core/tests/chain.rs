@@ -105,6 +105,7 @@ fn ask(chain: &mut Chain) -> Result<Verdict, PolicyFault> {
         deadline: Micros::NEVER,
         prompt_tokens: 1,
         cached_tokens: 0,
+        idle_blocks: 0,
         max_new_tokens: 1,
         expected_tokens: 1,
     };

@@ -69,6 +69,7 @@ pub(crate) fn admission(policy: &mut Instance<admission::AdmissionPolicy>) -> Re
         deadline: Micros::NEVER,
         prompt_tokens: 100,
         cached_tokens: 32,
+        idle_blocks: 1,
         max_new_tokens: 64,
         expected_tokens: 40,
     };
@@ -83,6 +84,7 @@ pub(crate) fn admission(policy: &mut Instance<admission::AdmissionPolicy>) -> Re
     let largest_request = AdmissionRequest {
         prompt_tokens: u32::MAX,
         cached_tokens: u32::MAX,
+        idle_blocks: u32::MAX,
         max_new_tokens: u32::MAX,
         expected_tokens: u32::MAX,
         priority: i32::MIN,
@@ -92,6 +94,8 @@ pub(crate) fn admission(policy: &mut Instance<admission::AdmissionPolicy>) -> Re
     let busy = Load {
         memory: LARGEST,
         running: u32::MAX,
+        admitted: u32::MAX,
+        preempted: u32::MAX,
         waiting: u32::MAX,
         waiting_tokens: u64::MAX,
         waiting_prompt_tokens: u64::MAX,

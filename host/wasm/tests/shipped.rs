@@ -145,6 +145,7 @@ fn memory_aware_admits_what_fits_and_refuses_what_never_can() {
         deadline: Micros::NEVER,
         prompt_tokens: 100,
         cached_tokens: 0,
+        idle_blocks: 0,
         max_new_tokens: 60,
         expected_tokens: 60,
     };

@@ -66,6 +66,9 @@ fn what_it_would_find_cached_is_not_needed_again() {
     let cached = Request { cached_tokens: 170, ..request(300, 20) };
     assert_eq!(policy("{}").admit(&cached, &load(20, 0)), Verdict::Admit, "20 - 10 blocks needed");
     assert_eq!(policy("{}").admit(&cached, &load(19, 0)), Verdict::Wait);
+    let idle = Request { idle_blocks: 4, ..cached };
+    assert_eq!(policy("{}").admit(&idle, &load(20, 4)), Verdict::Admit, "6 of the 10 are others'");
+    assert_eq!(policy("{}").admit(&idle, &load(19, 4)), Verdict::Wait, "4 of these leave the pool with it");
 }
 
 #[test]
@@ -91,34 +94,37 @@ fn an_idle_host_lets_in_whatever_fits_the_pool() {
         Verdict::Admit,
         "its last token needs no place"
     );
-    let promised = Load { promised_blocks: 5, ..idle };
-    assert_eq!(
-        policy("{}").admit(&request(1_500, 100), &promised),
-        Verdict::Wait,
-        "somebody is about to start"
-    );
+    for about_to_start in [Load { admitted: 1, ..idle }, Load { preempted: 1, ..idle }] {
+        assert_eq!(policy("{}").admit(&request(1_500, 100), &about_to_start), Verdict::Wait);
+    }
 }
 
 #[test]
 fn sequences_in_flight_are_limited() {
     let mut policy = policy(r#"{"max_in_flight": 3}"#);
-    for (running, expected) in [(2, Verdict::Admit), (3, Verdict::Wait)] {
-        assert_eq!(policy.admit(&request(1, 1), &Load { running, ..load(90, 0) }), expected);
+    let cases = [
+        // running, let in, preempted
+        (2, 0, 0, Verdict::Admit),
+        (3, 0, 0, Verdict::Wait),
+        (0, 2, 0, Verdict::Admit),
+        (1, 2, 0, Verdict::Wait),
+        (1, 1, 1, Verdict::Wait),
+    ];
+    for (running, admitted, preempted, expected) in cases {
+        let load = Load { running, admitted, preempted, ..load(90, 0) };
+        assert_eq!(policy.admit(&request(1, 1), &load), expected, "{running}, {admitted}, {preempted}");
+        let pressure = policy.measure(&load);
+        let open = expected == Verdict::Admit;
+        assert_eq!((pressure.max_sequence_tokens > 0, pressure.backpressure), (open, !open));
     }
 }
 
 #[test]
-fn a_full_queue_refuses_what_would_have_to_wait() {
-    let full = Load { waiting: 1_001, ..load(11, 0) };
-    let last = Load { waiting: 1_000, ..load(11, 0) };
-    assert_eq!(policy("{}").admit(&request(300, 20), &last), Verdict::Wait, "it may be one of the thousand");
-    let refusal = refusal(policy("{}").admit(&request(300, 20), &full));
-    assert_eq!((refusal.reason, refusal.retry_after_ms), (Reason::QueueFull, 1_000));
-    for part in ["1001", "20 blocks", "1 are available"] {
-        assert!(refusal.message.contains(part), "{}", refusal.message);
-    }
-    assert!(refusal.message.len() <= 256);
-    assert_eq!(policy("{}").admit(&request(8, 8), &full), Verdict::Admit, "what fits needs no queue");
+fn a_host_without_more_places_holds_nobody_by_number() {
+    let queue = Load { running: 3, admitted: 900, ..load(90, 0) };
+    let mut policy = policy(r#"{"max_in_flight": 3}"#);
+    assert_eq!(policy.admit(&request(1, 1), &Load { max_running: 3, ..queue }), Verdict::Admit);
+    assert_eq!(policy.admit(&request(1, 1), &Load { max_running: 4, ..queue }), Verdict::Wait);
 }
 
 #[test]
@@ -151,7 +157,8 @@ fn what_it_says_would_be_let_in_is_let_in() {
     let mut policy = policy("{}");
     for_seeds(0..2_000, |rng| {
         let load = Load {
-            running: rng.between(0, 3),
+            running: rng.between(0, 1),
+            admitted: rng.between(0, 1),
             promised_blocks: rng.between(0, 30) * rng.between(0, 1),
             ..load(rng.between(0, 60), rng.between(0, 40))
         };
@@ -159,7 +166,7 @@ fn what_it_says_would_be_let_in_is_let_in() {
         if longest > 0 {
             assert_eq!(policy.admit(&request(longest, 0), &load), Verdict::Admit);
         }
-        let idle = load.running == 0 && load.promised_blocks == 0;
+        let idle = (load.running, load.admitted) == (0, 0);
         assert_ne!(policy.admit(&request(longest, 1 + u32::from(idle)), &load), Verdict::Admit);
     });
 }
@@ -194,13 +201,15 @@ fn extreme_numbers_get_an_answer() {
                 free_blocks: number(),
                 cached_blocks: number(),
             },
+            max_running: number(),
             running: number(),
-            waiting: number(),
-            max_waiting: number(),
+            admitted: number(),
+            preempted: number(),
             promised_blocks: number(),
             ..Load::default()
         };
-        let request = Request { cached_tokens: number(), ..request(number(), number()) };
+        let request =
+            Request { cached_tokens: number(), idle_blocks: number(), ..request(number(), number()) };
         policy.admit(&request, &load);
         assert!(policy.measure(&load).level_permille <= 1_000);
     });

@@ -32,6 +32,9 @@ pub struct Request {
     pub prompt_tokens: u32,
     /// Leading prompt tokens that the pool holds now.
     pub cached_tokens: u32,
+    /// How many blocks behind `cached_tokens` no sequence uses now, and so stand in
+    /// `memory.cached_blocks`; starting it takes these as well.
+    pub idle_blocks: u32,
     /// Upper bound of what it generates.
     pub max_new_tokens: u32,
     /// How many tokens it will probably generate; at most `max_new_tokens`.
@@ -49,6 +52,10 @@ pub struct Load {
     pub max_running: u32,
     /// Sequences that run.
     pub running: u32,
+    /// Sequences that were let in and have yet to start; preempted ones not counted.
+    pub admitted: u32,
+    /// Sequences that gave their blocks back and wait to go on.
+    pub preempted: u32,
     /// Requests that may wait.
     pub max_waiting: u32,
     /// Requests that wait, with the one that is asked about once it stands in the queue; preempted

@@ -208,6 +208,7 @@ mod admit {
                 deadline: Micros(request.deadline),
                 prompt_tokens: request.prompt_tokens,
                 cached_tokens: request.cached_tokens,
+                idle_blocks: request.idle_blocks,
                 max_new_tokens: request.max_new_tokens,
                 expected_tokens: request.expected_tokens,
             }
@@ -221,6 +222,8 @@ mod admit {
                 memory: load.memory.into(),
                 max_running: load.max_running,
                 running: load.running,
+                admitted: load.admitted,
+                preempted: load.preempted,
                 max_waiting: load.max_waiting,
                 waiting: load.waiting,
                 waiting_tokens: load.waiting_tokens,

@@ -167,6 +167,7 @@ impl Engine {
     /// What the policy is shown of a request, and of the host.
     fn show_admission(&self, ix: SeqIx, now: Micros) -> (AdmissionRequest, Load) {
         let sequence = &self.slab[ix];
+        let cached_tokens = self.kv.cached_tokens(sequence);
         let request = AdmissionRequest {
             id: sequence.id,
             tenant: sequence.request.tenant,
@@ -175,7 +176,8 @@ impl Engine {
             arrived: sequence.usage.arrived,
             deadline: sequence.request.deadline,
             prompt_tokens: sequence.prompt_len,
-            cached_tokens: self.kv.cached_tokens(sequence),
+            cached_tokens,
+            idle_blocks: self.kv.idle_blocks_behind(sequence, cached_tokens),
             max_new_tokens: sequence.request.max_new_tokens,
             expected_tokens: sequence.expected,
         };

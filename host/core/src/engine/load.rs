@@ -18,6 +18,8 @@ impl Engine {
             memory: self.kv.blocks.memory(),
             max_running: self.config.limits.max_running,
             running: self.running.ix.len() as u32,
+            admitted: (self.waiting.ix.len() - self.preempted) as u32,
+            preempted: self.preempted as u32,
             max_waiting: self.config.max_waiting,
             waiting: self.queued(),
             waiting_tokens: self.waiting_tokens,

@@ -146,8 +146,12 @@ impl Kv {
 
     /// Reusable blocks that nobody holds: its start takes them out of the cached ones.
     pub fn idle_blocks(&self, sequence: &Sequence) -> u32 {
-        let used = (self.reusable_tokens(sequence) / self.block_size()) as usize;
-        let chain = &sequence.hit.chain[..used];
+        self.idle_blocks_behind(sequence, self.reusable_tokens(sequence))
+    }
+
+    /// Blocks of its first cached `tokens` that nobody holds.
+    pub fn idle_blocks_behind(&self, sequence: &Sequence, tokens: u32) -> u32 {
+        let chain = &sequence.hit.chain[..(tokens / self.block_size()) as usize];
         chain.iter().rev().take_while(|&&b| self.blocks.get(b).refs == 0).count() as u32
     }
 

@@ -25,6 +25,7 @@ pub struct AdmissionRequest {
     pub deadline: Micros,
     pub prompt_tokens: u32,
     pub cached_tokens: u32,
+    pub idle_blocks: u32,
     pub max_new_tokens: u32,
     pub expected_tokens: u32,
 }
@@ -37,6 +38,8 @@ pub struct Load {
     pub memory: Memory,
     pub max_running: u32,
     pub running: u32,
+    pub admitted: u32,
+    pub preempted: u32,
     pub max_waiting: u32,
     pub waiting: u32,
     pub waiting_tokens: u64,

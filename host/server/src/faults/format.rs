@@ -210,10 +210,10 @@ macro_rules! as_number {
 }
 
 macro_rules! mirror {
-    ($type:ident as $json:ident { $($field:ident: $of:ty),* $(,)? }) => {
+    ($type:ident as $json:ident { $($(#[$default:meta])? $field:ident: $of:ty),* $(,)? }) => {
         #[derive(Debug, Deserialize, Serialize)]
         pub(super) struct $json {
-            $($field: <$of as Mirrored>::Json),*
+            $($(#[$default])? $field: <$of as Mirrored>::Json),*
         }
 
         impl Mirrored for $type {
@@ -328,6 +328,8 @@ mirror!(AdmissionRequest as AdmissionRequestJson {
     deadline: Micros,
     prompt_tokens: u32,
     cached_tokens: u32,
+    #[serde(default)]
+    idle_blocks: u32,
     max_new_tokens: u32,
     expected_tokens: u32,
 });
@@ -337,6 +339,10 @@ mirror!(Load as LoadJson {
     memory: Memory,
     max_running: u32,
     running: u32,
+    #[serde(default)]
+    admitted: u32,
+    #[serde(default)]
+    preempted: u32,
     max_waiting: u32,
     waiting: u32,
     waiting_tokens: u64,
@@ -385,3 +391,30 @@ mirror!(CacheEvents as CacheEventsJson {
     tenant: Vec<u32>,
     session: Vec<u64>,
 });
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As recordings had it before requests said how much of their hit is idle, and loads who was let in.
+    const OLDER: &str = r#"{"admit": {
+        "request": {"id": 1, "tenant": 1, "session": 0, "priority": 0, "arrived": 1, "deadline": 9,
+            "prompt_tokens": 4, "cached_tokens": 2, "max_new_tokens": 4, "expected_tokens": 4},
+        "load": {"now": 5,
+            "memory": {"block_size": 16, "total_blocks": 8, "free_blocks": 4, "cached_blocks": 2},
+            "max_running": 4, "running": 1, "max_waiting": 9, "waiting": 2, "waiting_tokens": 8,
+            "waiting_prompt_tokens": 4, "expected_output_tokens": 9, "prefill_tokens_per_second": 1,
+            "output_tokens_per_second": 1, "promised_blocks": 1, "tenant_running": 1, "tenant_waiting": 1,
+            "tenant_weight_permille": 1000, "tenant_rate_per_minute": 0, "tenant_burst": 0,
+            "tenant_prompt_tokens_served": 1, "tenant_output_tokens_served": 1}}}"#;
+
+    #[test]
+    fn an_older_question_about_admission_is_read_and_what_it_did_not_tell_is_0() {
+        let question = question_of_json(serde_json::from_str(OLDER).unwrap()).unwrap();
+        let FaultView::Admit(request, load) = &question else { panic!("{question:?}") };
+        assert_eq!((request.cached_tokens, request.idle_blocks), (2, 0));
+        assert_eq!((load.running, load.admitted, load.preempted), (1, 0, 0));
+        let again = question_of_json(question_json(&question)).unwrap();
+        assert_eq!(format!("{again:?}"), format!("{question:?}"));
+    }
+}

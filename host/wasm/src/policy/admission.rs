@@ -70,6 +70,7 @@ fn wit_request(request: &AdmissionRequest) -> wit::Request {
         deadline: request.deadline.0,
         prompt_tokens: request.prompt_tokens,
         cached_tokens: request.cached_tokens,
+        idle_blocks: request.idle_blocks,
         max_new_tokens: request.max_new_tokens,
         expected_tokens: request.expected_tokens,
     }
@@ -81,6 +82,8 @@ fn wit_load(load: &Load) -> wit::Load {
         memory: super::memory(&load.memory),
         max_running: load.max_running,
         running: load.running,
+        admitted: load.admitted,
+        preempted: load.preempted,
         max_waiting: load.max_waiting,
         waiting: load.waiting,
         waiting_tokens: load.waiting_tokens,

@@ -89,6 +89,7 @@ pub(crate) fn request(request: &AdmissionRequest) -> sdk::Request {
         deadline: sdk::Micros(request.deadline.0),
         prompt_tokens: request.prompt_tokens,
         cached_tokens: request.cached_tokens,
+        idle_blocks: request.idle_blocks,
         max_new_tokens: request.max_new_tokens,
         expected_tokens: request.expected_tokens,
     }
@@ -101,6 +102,8 @@ pub(crate) fn load(load: &Load) -> sdk::Load {
         memory: memory!(load.memory, Memory),
         max_running: load.max_running,
         running: load.running,
+        admitted: load.admitted,
+        preempted: load.preempted,
         max_waiting: load.max_waiting,
         waiting: load.waiting,
         waiting_tokens: load.waiting_tokens,

@@ -93,6 +93,8 @@ fn random_request(rng: &mut Rng) -> (AdmissionRequest, Load) {
         tenant_rate_per_minute: number(1).saturating_mul(50_000),
         tenant_burst: number(4_000),
         running: number(2),
+        admitted: number(2),
+        preempted: number(2),
         waiting: number(10),
         max_waiting: number(10),
         promised_blocks: number(40),
@@ -107,6 +109,7 @@ fn random_request(rng: &mut Rng) -> (AdmissionRequest, Load) {
         deadline: if number(1) == 0 { Micros::NEVER } else { Micros(u64::from(number(60_000_000))) },
         prompt_tokens: number(2_000),
         cached_tokens: number(500),
+        idle_blocks: number(30),
         max_new_tokens: number(2_000),
         expected_tokens: number(2_000),
     };
