@@ -39,16 +39,15 @@ pub struct Settings {
 /// Runs `workload` to its end and says what it came to. `progress` is told how many requests have ended.
 ///
 /// # Panics
-/// Where the engine breaks one of its own invariants, or leaves work without a wake.
+/// Where a request of the workload may be longer than the host takes (`Workload::longest`), and where the engine
+/// breaks one of its own invariants or leaves work without a wake.
 pub fn simulate(
     settings: &Settings,
     policies: Policies,
     workload: &Workload,
     progress: impl FnMut(u64),
 ) -> Outcome {
-    let Settings { engine, profile, load, seed, .. } = settings;
-    let running = engine.limits.max_running;
-    let traffic = Generator::new(workload, profile, *load, running, engine.max_seq_len, *seed);
+    let traffic = Generator::new(workload, settings);
     Run::new(settings, policies, traffic).complete(progress).0
 }
 

@@ -35,6 +35,34 @@ fn a_seed_repeats_a_run_and_another_seed_gives_another() {
 }
 
 #[test]
+fn a_load_of_1_is_what_the_device_can_finish() {
+    let h100 = ("h100", "8b");
+    for ((device, model), name, requests) in [
+        (h100, "diverse", 2_000),
+        (h100, "instruct", 2_000),
+        (h100, "few-shot", 2_000),
+        (h100, "heavy-tail", 3_000),
+        (("cpu", "demo"), "diverse", 2_000),
+        (("cpu", "demo"), "instruct", 2_000),
+    ] {
+        let finished_per_s = |load| {
+            let mut settings = settings(load, 1);
+            settings.profile = Profile::named(device, model).expect("a known profile");
+            // Places and the device are the only bounds.
+            settings.engine.total_blocks = 60_000;
+            settings.engine.max_waiting = requests as u32;
+            let workload = Workload::named(name, requests).expect("a known workload");
+            let outcome = simulate(&settings, Policies::builtin(), &workload, |_| {});
+            outcome.finished as f64 / outcome.seconds
+        };
+        // With so little load all that is offered is finished; with so much, as much as can be. At the beginning and
+        // at the end of a run some places are free.
+        let part = finished_per_s(1.3) / (finished_per_s(0.25) / 0.25);
+        assert!((0.9..1.03).contains(&part), "{device} {model} {name}: {part:.3}");
+    }
+}
+
+#[test]
 fn every_request_ends_on_every_workload() {
     for name in Workload::NAMES {
         let outcome = run(name, 0.8);

@@ -128,18 +128,4 @@ impl Profile {
             Self::Fitted(fitted) => fitted.blocks(block_size),
         }
     }
-
-    /// Requests of these mean lengths that the device can finish a second, `running` of them at once:
-    /// what a load of 1 means.
-    pub fn capacity(&self, prompt: f64, output: f64, running: u32) -> f64 {
-        let running = f64::from(running);
-        let chunk = 512.0_f64.min(prompt.max(1.0));
-        let attended = chunk * prompt / 2.0;
-        let prefill = Work { attended, ..Work::chunk(chunk, prompt / 2.0) };
-        // Chunks share steps with decodes, so the weights they would read anyway are not counted twice.
-        let idle = Work { tokens: 1.0, ..Work::default() };
-        let prefill_us = (self.step_us(&prefill) - self.step_us(&idle)).max(0.0) * prompt / chunk;
-        let decode_us = self.step_us(&Work::decode(running, prompt + output / 2.0)) * output / running;
-        1e6 / (prefill_us + decode_us)
-    }
 }

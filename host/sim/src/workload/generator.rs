@@ -1,16 +1,18 @@
 //! Turns streams into requests, one after another in virtual time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use infer_core::ids::{Micros, SessionId, TenantId};
 use infer_core::request::{Request, SamplingParams};
 
 use super::arrivals::Clock;
-use super::{Limit, Stream, Text, Traffic, Workload};
-use crate::cost::Profile;
+use super::capacity::capacity;
+use super::source::{Ask, Begin, Source, outgrown};
+use super::{Limit, Stream, Traffic, Workload};
 use crate::device::END_TOKEN;
-use crate::random::Random;
+use crate::metrics::count;
+use crate::run::Settings;
 
 /// A request that arrives.
 #[derive(Clone, Debug)]
@@ -29,63 +31,71 @@ pub struct Arrival {
 #[derive(Debug)]
 pub struct Generator {
     streams: Vec<Source>,
-    /// What arrives next: of each open stream one, and the turns that are due.
+    /// What arrives next: of each open stream what begins, and the turns that are due.
     due: BTreeMap<(u64, u64), Due>,
     conversations: BTreeMap<u64, Conversation>,
-    left: u64,
+    begun: Vec<u64>,
+    last: Rank,
     serial: u64,
     max_seq_len: u32,
 }
 
 #[derive(Debug)]
-struct Source {
-    stream: Stream,
-    clock: Clock,
-    random: Random,
-    /// Names its texts.
-    identity: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
 enum Due {
-    Begin { stream: usize },
+    Begin { stream: usize, begin: Begin },
     Turn { conversation: u64 },
 }
 
 #[derive(Debug)]
 struct Conversation {
     stream: usize,
-    turns_left: u32,
+    /// What will be asked, the next turn first.
+    asks: VecDeque<Ask>,
     /// What was said so far, turn by turn.
     turns: Vec<Vec<u32>>,
 }
 
+/// The place of a request among all, by the time at which it would come if answers took none. The first so many make a
+/// run: which they are is then no matter of how soon the host answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    at_us: u64,
+    stream: usize,
+    begin: u64,
+    turn: usize,
+}
+
 impl Generator {
-    /// The traffic of `workload` at `load` times what `profile` can finish with `running` sequences at once.
-    pub fn new(
-        workload: &Workload,
-        profile: &Profile,
-        load: f64,
-        running: u32,
-        max_seq_len: u32,
-        seed: u64,
-    ) -> Self {
+    /// The traffic of `workload` at the settings' load.
+    ///
+    /// # Panics
+    /// Where a request of the workload may be longer than the host takes: see `Workload::longest`.
+    pub fn new(workload: &Workload, settings: &Settings) -> Self {
+        let max_seq_len = settings.engine.max_seq_len;
+        assert!(workload.longest() <= max_seq_len, "its longest request must fit");
+        let rates = |stream: &Stream| {
+            let capacity = capacity(stream, &settings.profile, &settings.engine.limits, max_seq_len);
+            (settings.load * stream.share * capacity).max(1e-6)
+        };
+        let rates: Vec<f64> = workload.streams.iter().map(rates).collect();
+        let run_s = count(workload.requests) / rates.iter().sum::<f64>();
+        let sources = workload.streams.iter().zip(rates).zip(0..);
+        let streams: Vec<Source> = sources
+            .map(|((stream, rate), at)| {
+                let clock = Clock::new(stream.arrivals, rate / stream.text.turns(), run_s);
+                Source::new(stream, clock, settings.seed, at)
+            })
+            .collect();
         let mut generator = Self {
-            streams: Vec::new(),
+            begun: vec![0; streams.len()],
+            last: last(streams.clone(), workload.requests),
+            streams,
             due: BTreeMap::new(),
             conversations: BTreeMap::new(),
-            left: workload.requests,
             serial: 0,
             max_seq_len,
         };
-        for (at, stream) in workload.streams.iter().enumerate() {
-            let mut random = Random::new(seed, at as u64);
-            let capacity = profile.capacity(stream.fresh_tokens(), stream.output.mean(), running);
-            let clock = Clock::new(stream.arrivals, stream.rate(capacity, load).max(1e-6));
-            let identity = random.bits();
-            generator.streams.push(Source { stream: stream.clone(), clock, random, identity });
-            generator.begin_later(at);
-        }
+        (0..generator.streams.len()).for_each(|stream| generator.begin_later(stream));
         generator
     }
 
@@ -95,65 +105,59 @@ impl Generator {
     }
 
     fn begin_later(&mut self, stream: usize) {
-        let source = &mut self.streams[stream];
-        let at = source.clock.next(&mut source.random);
-        self.add(at, Due::Begin { stream });
-    }
-
-    fn open_conversation(&mut self, stream: usize) -> Option<u64> {
-        let source = &mut self.streams[stream];
-        let Text::Conversation { turns, .. } = source.stream.text else { return None };
-        let turns_left = super::Lengths::Uniform(1, (2 * turns).saturating_sub(1)).draw(&mut source.random);
-        let id = source.random.bits() | 1;
-        self.conversations.insert(id, Conversation { stream, turns_left, turns: Vec::new() });
-        Some(id)
-    }
-
-    fn single(&mut self, stream: usize, at: Micros) -> Arrival {
-        let source = &mut self.streams[stream];
-        let fresh = source.stream.prompt.draw(&mut source.random);
-        let mut prompt = Vec::new();
-        if let Text::Shared { prefixes, tokens } = source.stream.text {
-            let which = source.random.below(u64::from(prefixes.max(1)));
-            text(&mut prompt, source.identity ^ which, tokens);
+        let mut begin = self.streams[stream].begin();
+        let ranks = ranks(&begin, stream, self.begun[stream]);
+        let asked = ranks.take_while(|rank| *rank <= self.last).count();
+        self.begun[stream] += 1;
+        begin.asks.truncate(asked);
+        if asked > 0 {
+            self.add(begin.at_us, Due::Begin { stream, begin });
         }
-        let own = source.random.bits();
-        text(&mut prompt, own, fresh);
-        self.request(stream, at, prompt, None)
+    }
+
+    fn begin(&mut self, stream: usize, begin: Begin, at: Micros) -> Arrival {
+        let Begin { conversation, prefix, mut asks, .. } = begin;
+        if let Some(id) = conversation {
+            self.conversations.insert(id, Conversation { stream, asks, turns: Vec::new() });
+            return self.turn(id, at);
+        }
+        let ask = asks.pop_front().expect("it has one");
+        let mut prompt = Vec::new();
+        if let Some((identity, tokens)) = prefix {
+            text(&mut prompt, identity, tokens);
+        }
+        text(&mut prompt, ask.text, ask.prompt_tokens);
+        self.request(stream, at, prompt, ask.output_tokens, None)
     }
 
     fn turn(&mut self, conversation: u64, at: Micros) -> Arrival {
         let state = self.conversations.get_mut(&conversation).expect("its turn is due");
-        state.turns_left -= 1;
-        let stream = state.stream;
-        let source = &mut self.streams[stream];
+        let ask = state.asks.pop_front().expect("there is another turn");
         let mut question = Vec::new();
-        let (own, fresh) = (source.random.bits(), source.stream.prompt.draw(&mut source.random));
-        text(&mut question, own, fresh);
+        text(&mut question, ask.text, ask.prompt_tokens);
         state.turns.push(question);
-        let Text::Conversation { window, .. } = source.stream.text else { unreachable!("it converses") };
-        while state.turns.len() > 1 && state.turns.iter().map(Vec::len).sum::<usize>() > window as usize {
-            state.turns.remove(0);
-        }
-        let prompt = state.turns.concat();
-        self.request(stream, at, prompt, Some(conversation))
+        let window = self.streams[state.stream].stream.text.window(self.max_seq_len, ask.output_tokens);
+        let gone = outgrown(state.turns.iter().map(Vec::len), window);
+        state.turns.drain(..gone);
+        let (stream, prompt) = (state.stream, state.turns.concat());
+        self.request(stream, at, prompt, ask.output_tokens, Some(conversation))
     }
 
     fn request(
-        &mut self,
+        &self,
         stream: usize,
         at: Micros,
-        mut prompt: Vec<u32>,
+        prompt: Vec<u32>,
+        output_tokens: u32,
         conversation: Option<u64>,
     ) -> Arrival {
-        let Source { stream: kind, random, .. } = &mut self.streams[stream];
-        let wanted = kind.output.draw(random);
+        let kind = &self.streams[stream].stream;
         let limit = match kind.limit {
-            Limit::Tight => wanted.next_power_of_two(),
+            Limit::Tight => output_tokens.next_power_of_two(),
             Limit::Fixed(limit) => limit.max(1),
         };
-        let limit = limit.min(self.max_seq_len - 1);
-        prompt.truncate((self.max_seq_len - limit) as usize);
+        // Clients ask for no more than there is room for behind their prompt.
+        let room = self.max_seq_len - u32::try_from(prompt.len()).expect("prompts are bounded");
         let deadline = kind.ttft_ms.map_or(Micros::NEVER, |ms| at.plus(Micros(ms * 1_000)));
         let request = Request {
             tenant: TenantId(kind.tenant),
@@ -162,35 +166,30 @@ impl Generator {
             priority: kind.priority,
             deadline,
             prompt: Arc::from(prompt),
-            max_new_tokens: limit,
+            max_new_tokens: limit.min(room),
             min_new_tokens: 0,
             stop_tokens: Arc::from([END_TOKEN]),
             sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
         };
-        Arrival { at, conversation, request, output_tokens: wanted.min(limit) }
+        Arrival { at, conversation, request, output_tokens }
     }
 }
 
 impl Traffic for Generator {
     fn next_at(&self) -> Option<Micros> {
-        if self.left == 0 { None } else { self.due.keys().next().map(|&(at, _)| Micros(at)) }
+        self.due.keys().next().map(|&(at, _)| Micros(at))
     }
 
     fn pop(&mut self, now: Micros) -> Option<Arrival> {
         let at = self.next_at().filter(|&at| at <= now)?;
         let (_, due) = self.due.pop_first().expect("something is due");
-        self.left -= 1;
-        let conversation = match due {
-            Due::Begin { stream } => {
+        Some(match due {
+            Due::Begin { stream, begin } => {
                 self.begin_later(stream);
-                match self.open_conversation(stream) {
-                    Some(conversation) => conversation,
-                    None => return Some(self.single(stream, at)),
-                }
+                self.begin(stream, begin, at)
             }
-            Due::Turn { conversation } => conversation,
-        };
-        Some(self.turn(conversation, at))
+            Due::Turn { conversation } => self.turn(conversation, at),
+        })
     }
 
     fn ended(&mut self, conversation: u64, reply: Option<&[u32]>, now: Micros) {
@@ -198,15 +197,37 @@ impl Traffic for Generator {
         if let (Some(reply), Some(last)) = (reply, state.turns.last_mut()) {
             last.extend(reply.iter().filter(|&&token| token != END_TOKEN));
         }
-        if state.turns_left == 0 || reply.is_none() {
-            self.conversations.remove(&conversation);
-            return;
+        match state.asks.front().filter(|_| reply.is_some()) {
+            Some(next) => {
+                let at = now.plus(Micros(next.think_us)).0;
+                self.add(at, Due::Turn { conversation });
+            }
+            None => _ = self.conversations.remove(&conversation),
         }
-        let source = &mut self.streams[state.stream];
-        let Text::Conversation { think_s, .. } = source.stream.text else { return };
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive")]
-        let think = (source.random.exponential(think_s.max(1e-6)) * 1e6) as u64;
-        self.add(now.plus(Micros(think)).0, Due::Turn { conversation });
+    }
+}
+
+/// The ranks of what begins as number `number` of its stream.
+fn ranks(begin: &Begin, stream: usize, number: u64) -> impl Iterator<Item = Rank> + '_ {
+    begin.times_us().enumerate().map(move |(turn, at_us)| Rank { at_us, stream, begin: number, turn })
+}
+
+/// The rank of the last of so many requests.
+fn last(mut sources: Vec<Source>, requests: u64) -> Rank {
+    let mut ahead = BTreeSet::new();
+    for (stream, source) in sources.iter_mut().enumerate() {
+        ahead.extend(ranks(&source.begin(), stream, 0));
+    }
+    let mut left = requests;
+    loop {
+        let rank = ahead.pop_first().expect("streams don't end");
+        left = left.saturating_sub(1);
+        if left == 0 {
+            return rank;
+        }
+        if rank.turn == 0 {
+            ahead.extend(ranks(&sources[rank.stream].begin(), rank.stream, rank.begin + 1));
+        }
     }
 }
 
@@ -216,4 +237,95 @@ pub(crate) fn text(to: &mut Vec<u32>, identity: u64, tokens: u32) {
         let mixed = (identity ^ at.wrapping_mul(0xD6E8_FEB8_6659_FD93)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         1 + ((mixed ^ (mixed >> 29)) >> 33) as u32
     }));
+}
+
+#[cfg(test)]
+mod tests {
+    use infer_core::config::EngineConfig;
+
+    use super::*;
+    use crate::{Profile, Slo};
+
+    fn generator(workload: &str, requests: u64, max_seq_len: u32) -> Generator {
+        let settings = Settings {
+            engine: EngineConfig { max_seq_len, ..EngineConfig::default() },
+            profile: Profile::named("h100", "8b").expect("a known profile"),
+            host: Micros::ZERO,
+            load: 0.8,
+            slo: Slo::default(),
+            seed: 1,
+        };
+        Generator::new(&Workload::named(workload, requests).expect("a known workload"), &settings)
+    }
+
+    /// What a host is asked that needs `answer_us(n)` for its n-th request: by conversation and turn, or by number.
+    fn asked(mut traffic: Generator, answer_us: fn(u64) -> u64) -> Vec<(u64, usize, u32, u32)> {
+        let (mut asked, mut turns) = (Vec::new(), BTreeMap::<u64, usize>::new());
+        let mut answers = BTreeMap::new();
+        for number in 0.. {
+            while let Some(&(end, first)) = answers.keys().next()
+                && traffic.next_at().is_none_or(|at| end <= at)
+            {
+                let (id, reply): (u64, Vec<u32>) = answers.remove(&(end, first)).expect("it is there");
+                traffic.ended(id, Some(&reply), end);
+            }
+            let Some(at) = traffic.next_at() else { break };
+            let arrival = traffic.pop(at).expect("it is due");
+            let Request { prompt, max_new_tokens, .. } = arrival.request;
+            let id = arrival.conversation.unwrap_or(u64::from(prompt[prompt.len() - 1]));
+            let turn = turns.entry(id).and_modify(|turn| *turn += 1).or_default();
+            assert!(arrival.output_tokens <= max_new_tokens);
+            asked.push((id, *turn, prompt.len() as u32, arrival.output_tokens));
+            if arrival.conversation.is_some() {
+                let reply = vec![7; arrival.output_tokens as usize - 1];
+                answers.insert((at.plus(Micros(answer_us(number))), number), (id, reply));
+            }
+        }
+        asked.sort_unstable();
+        asked
+    }
+
+    #[test]
+    fn a_quick_host_and_a_slow_one_are_asked_the_same() {
+        for name in Workload::NAMES {
+            let quick = asked(generator(name, 700, 8_192), |_| 1);
+            let slow = asked(generator(name, 700, 8_192), |number| 500_000 + number * 7_919 % 20_000_000);
+            assert_eq!(quick.len(), 700, "{name}");
+            assert!(quick == slow, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_short_context_costs_a_conversation_its_old_turns_and_others_nothing() {
+        for name in Workload::NAMES {
+            let longest = Workload::named(name, 1).expect("a known workload").longest();
+            let [wide, tight] = [8_192, longest].map(|tokens| asked(generator(name, 700, tokens), |_| 1));
+            let converses = ["chat", "window", "flood"].contains(&name);
+            assert!(converses || wide == tight, "{name}");
+            // Less of a conversation costs the device less, so as much work is more of them: some are in one run alone.
+            let wide: BTreeMap<_, _> =
+                wide.into_iter().map(|(id, turn, prompt, output)| ((id, turn), (prompt, output))).collect();
+            let mut seen = 0;
+            for (id, turn, prompt, output) in tight {
+                let Some((whole, same)) = wide.get(&(id, turn)) else { continue };
+                assert!(prompt + output <= longest && output == *same, "{name}");
+                assert!(prompt == *whole || turn > 0 && prompt < *whole, "{name}: {prompt} of {whole}");
+                seen += 1;
+            }
+            assert!(seen > 500, "{name}: {seen}");
+        }
+    }
+
+    #[test]
+    fn every_question_is_new_however_little_of_its_conversation_is_left() {
+        let mut traffic = generator("chat", 300, 1_000);
+        let mut prompts = BTreeSet::new();
+        while let Some(at) = traffic.next_at() {
+            let Arrival { request, conversation, output_tokens, .. } = traffic.pop(at).expect("it is due");
+            assert!(prompts.insert(request.prompt.to_vec()), "it was asked before");
+            let reply = vec![7; output_tokens as usize - 1];
+            traffic.ended(conversation.expect("it converses"), Some(&reply), at);
+        }
+        assert_eq!(prompts.len(), 300);
+    }
 }

@@ -3,12 +3,15 @@
 //! A workload is one or more streams. A stream belongs to one tenant and has its arrivals, its lengths and
 //! its kind of text. Open streams follow their arrival process whatever the host does; the turns of a
 //! conversation wait for the answer before them. Rates are given as a part of what the device can finish,
-//! so that one workload means the same pressure on every profile.
+//! so that one workload means the same pressure on every profile. What is asked is drawn from the seed alone:
+//! a host that answers later is asked later, but nothing else.
 
 mod arrivals;
+mod capacity;
 mod generator;
 mod lengths;
 mod named;
+mod source;
 
 pub use arrivals::Arrivals;
 pub(crate) use generator::text;
@@ -52,7 +55,7 @@ pub struct Stream {
     pub priority: i32,
     /// Milliseconds within which the first token is due; `None` promises nothing.
     pub ttft_ms: Option<u64>,
-    /// Offered work, as a part of what the device can finish when the load is 1.
+    /// Offered work when the load is 1, as a part of what the device could finish of this stream alone.
     pub share: f64,
     /// When requests (or conversations) begin.
     pub arrivals: Arrivals,
@@ -100,18 +103,37 @@ pub enum Text {
     },
 }
 
-impl Stream {
-    /// Mean prompt tokens that a request brings that can't be cached.
-    fn fresh_tokens(&self) -> f64 {
-        self.prompt.mean()
+impl Workload {
+    /// Tokens of its longest request, prompt and answer: less no host may take. Of a conversation the last turn
+    /// counts, since those before it may be left out.
+    pub fn longest(&self) -> u32 {
+        let longest = |stream: &Stream| {
+            let shared = match stream.text {
+                Text::Shared { tokens, .. } => tokens,
+                Text::Unique | Text::Conversation { .. } => 0,
+            };
+            shared + stream.prompt.max() + stream.output.max()
+        };
+        self.streams.iter().map(longest).max().unwrap_or(0)
+    }
+}
+
+impl Text {
+    /// Most tokens that a prompt may have before a conversation's oldest turns are left out, where it and an answer
+    /// of `output_tokens` have so much room.
+    fn window(self, max_seq_len: u32, output_tokens: u32) -> usize {
+        let fits = max_seq_len.saturating_sub(output_tokens);
+        match self {
+            Self::Conversation { window, .. } => window.min(fits) as usize,
+            Self::Unique | Self::Shared { .. } => fits as usize,
+        }
     }
 
-    /// Begins per second (of requests, or of conversations) that offer `load` of a device's capacity.
-    fn rate(&self, capacity: f64, load: f64) -> f64 {
-        let requests = load * self.share * capacity;
-        match self.text {
-            Text::Conversation { turns, .. } => requests / f64::from(turns.max(1)),
-            Text::Unique | Text::Shared { .. } => requests,
+    /// Mean requests of what begins at once.
+    fn turns(self) -> f64 {
+        match self {
+            Self::Conversation { turns, .. } => f64::from(turns.max(1)),
+            Self::Unique | Self::Shared { .. } => 1.0,
         }
     }
 }

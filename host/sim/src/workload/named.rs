@@ -62,8 +62,8 @@ impl Workload {
                 vec![Stream { arrivals: Arrivals::Bursty { size: 32 }, ..plain() }],
             ),
             "diurnal" => (
-                "a rate that swings by 80 % every five minutes",
-                vec![Stream { arrivals: Arrivals::Diurnal { period_s: 300.0, depth: 0.8 }, ..plain() }],
+                "a rate that swings by 80 %, four times in a run",
+                vec![Stream { arrivals: Arrivals::Diurnal { swings: 4, depth: 0.8 }, ..plain() }],
             ),
             "tenants" => (
                 "one tenant floods, another asks for a fifth of the device",

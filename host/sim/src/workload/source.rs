@@ -1,0 +1,109 @@
+//! What a stream asks, and when as far as its clients decide that: conversations are drawn whole when they begin, so
+//! nothing of it depends on what the host does meanwhile.
+
+use std::collections::VecDeque;
+
+use super::arrivals::Clock;
+use super::{Lengths, Limit, Stream, Text};
+use crate::random::Random;
+
+/// A stream under way.
+#[derive(Clone, Debug)]
+pub(super) struct Source {
+    pub stream: Stream,
+    clock: Clock,
+    /// Of when something begins, apart from what it is: other lengths leave arrivals where they are.
+    times: Random,
+    random: Random,
+    /// Names the texts that its requests have in common.
+    identity: u64,
+}
+
+/// A request, or a conversation with all its turns.
+#[derive(Clone, Debug)]
+pub(super) struct Begin {
+    pub at_us: u64,
+    /// Names the conversation; `None` of a single request.
+    pub conversation: Option<u64>,
+    /// Name and tokens of a text that it shares with others.
+    pub prefix: Option<(u64, u32)>,
+    /// At least one.
+    pub asks: VecDeque<Ask>,
+}
+
+/// What is new in one request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ask {
+    /// Names its text.
+    pub text: u64,
+    pub prompt_tokens: u32,
+    pub output_tokens: u32,
+    /// Between the answer before it and itself; 0 of what begins.
+    pub think_us: u64,
+}
+
+impl Source {
+    /// The stream number `at` of a workload.
+    pub fn new(stream: &Stream, clock: Clock, seed: u64, at: u64) -> Self {
+        let (times, mut random) = (Random::new(seed, 2 * at + 1), Random::new(seed, 2 * at));
+        let identity = random.bits();
+        Self { stream: stream.clone(), clock, times, random, identity }
+    }
+
+    /// What begins next.
+    pub fn begin(&mut self) -> Begin {
+        let at_us = self.clock.next(&mut self.times);
+        let single = |ask| VecDeque::from([ask]);
+        match self.stream.text {
+            Text::Unique => Begin { at_us, conversation: None, prefix: None, asks: single(self.ask(0.0)) },
+            Text::Shared { prefixes, tokens } => {
+                let which = self.random.below(u64::from(prefixes.max(1)));
+                let prefix = Some((self.identity ^ which, tokens));
+                Begin { at_us, conversation: None, prefix, asks: single(self.ask(0.0)) }
+            }
+            Text::Conversation { turns, think_s, .. } => {
+                let turns = Lengths::Uniform(1, (2 * turns).saturating_sub(1)).draw(&mut self.random);
+                let conversation = Some(self.random.bits() | 1);
+                let thinks = |turn| if turn == 0 { 0.0 } else { think_s };
+                let asks = (0..turns).map(|turn| self.ask(thinks(turn))).collect();
+                Begin { at_us, conversation, prefix: None, asks }
+            }
+        }
+    }
+
+    fn ask(&mut self, think_s: f64) -> Ask {
+        let random = &mut self.random;
+        let (text, prompt_tokens) = (random.bits(), self.stream.prompt.draw(random));
+        let output_tokens = match (self.stream.output.draw(random), self.stream.limit) {
+            (wanted, Limit::Tight) => wanted,
+            (wanted, Limit::Fixed(limit)) => wanted.min(limit.max(1)),
+        };
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive")]
+        let think_us = (random.exponential(think_s) * 1e6) as u64;
+        Ask { text, prompt_tokens, output_tokens, think_us }
+    }
+}
+
+impl Begin {
+    /// When each of its requests would come if answers took no time.
+    pub fn times_us(&self) -> impl Iterator<Item = u64> + '_ {
+        self.asks.iter().scan(self.at_us, |at_us, ask| {
+            *at_us += ask.think_us;
+            Some(*at_us)
+        })
+    }
+}
+
+/// How many of a conversation's turns are left out so that the others, of such lengths, fit into `window` tokens. The
+/// last one stays.
+pub(super) fn outgrown(turns: impl ExactSizeIterator<Item = usize>, window: usize) -> usize {
+    let last = turns.len().saturating_sub(1);
+    let lengths: Vec<usize> = turns.collect();
+    let mut tokens: usize = lengths.iter().sum();
+    let too_many = |length: &&usize| {
+        let too_many = tokens > window;
+        tokens -= **length;
+        too_many
+    };
+    lengths[..last].iter().take_while(too_many).count()
+}
