@@ -53,6 +53,31 @@ fn every_format_is_known_by_its_first_line_and_read() {
 }
 
 #[test]
+fn rows_are_put_in_order_and_counted_from_the_earliest() {
+    for (format, text) in [
+        (
+            Format::Azure,
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:05,1,9\n2024-05-10 00:00:01,2,9\n\
+             2024-05-10 00:00:03,3,9\n",
+        ),
+        (
+            Format::BurstGpt,
+            "Timestamp,Model,Request tokens,Response tokens\n905,M,1,9\n901,M,2,9\n903,M,3,9\n",
+        ),
+        (
+            Format::Mooncake,
+            "{\"timestamp\": 95000, \"input_length\": 1, \"output_length\": 9, \"hash_ids\": []}\n\
+             {\"timestamp\": 91000, \"input_length\": 2, \"output_length\": 9}\n\
+             {\"timestamp\": 93000, \"input_length\": 3, \"output_length\": 9}\n",
+        ),
+    ] {
+        let rows: Vec<Recorded> = read(format, text).into_iter().map(Result::unwrap).collect();
+        let rows: Vec<(u64, u32)> = rows.iter().map(|row| (row.at_us, row.prompt_tokens)).collect();
+        assert_eq!(rows, [(0, 2), (2_000_000, 3), (4_000_000, 1)], "{}", format.name());
+    }
+}
+
+#[test]
 fn faults_of_a_file_are_named_with_line_and_column() {
     for (format, text, says) in [
         (

@@ -15,13 +15,12 @@ pub(super) fn is_head(line: &str) -> bool {
 pub(super) struct Azure<R> {
     lines: Lines<R>,
     columns: Option<[usize; 3]>,
-    begins_us: Option<i64>,
     id: u64,
 }
 
 impl<R: BufRead> Azure<R> {
     pub fn new(file: R) -> Self {
-        Self { lines: Lines::new(file), columns: None, begins_us: None, id: 0 }
+        Self { lines: Lines::new(file), columns: None, id: 0 }
     }
 
     fn read(&mut self) -> Result<Option<Recorded>, TraceError> {
@@ -37,13 +36,12 @@ impl<R: BufRead> Azure<R> {
         let time_us = microseconds(time).ok_or_else(|| {
             row.wrong(column, format!("`{}` is no time like 2024-05-10 00:00:00.009930", short(time)))
         })?;
-        let begins_us = *self.begins_us.get_or_insert(time_us);
         let prompt_tokens = row.tokens(context, NAMES[1])?.max(1);
         let output_tokens = row.tokens(generated, NAMES[2])?.max(1);
         self.id += 1;
         Ok(Some(Recorded {
             id: self.id,
-            at_us: u64::try_from(time_us - begins_us).unwrap_or(0),
+            at_us: time_us,
             prompt_tokens,
             output_tokens,
             max_tokens: output_tokens,
@@ -61,7 +59,7 @@ impl<R: BufRead> Iterator for Azure<R> {
 }
 
 /// Microseconds since 1970 of `YYYY-MM-DD HH:MM:SS[.fraction][+HH:MM]`.
-fn microseconds(text: &str) -> Option<i64> {
+fn microseconds(text: &str) -> Option<u64> {
     let (date, time) = text.split_once([' ', 'T'])?;
     let [year, month, day] = numbers(date, '-')?;
     let (time, shift) = match time.find(['+', '-', 'Z']) {
@@ -91,7 +89,7 @@ fn microseconds(text: &str) -> Option<i64> {
     }
     let micros: i64 = format!("{fraction:0<6}")[..6].parse().ok()?;
     let seconds = ((days(year, month, day) * 24 + hour) * 60 + minute - shift_minutes) * 60 + second;
-    Some(seconds * 1_000_000 + micros)
+    u64::try_from(seconds * 1_000_000 + micros).ok()
 }
 
 fn numbers<const N: usize>(text: &str, separator: char) -> Option<[i64; N]> {
@@ -124,7 +122,14 @@ mod tests {
         assert_eq!(plain, 1_700_158_546_680_590);
         assert_eq!(microseconds("2023-11-16T18:15:46.680590Z"), Some(plain));
         assert_eq!(microseconds("2023-11-16 19:15:46.680590+01:00"), Some(plain));
-        for wrong in ["", "yesterday", "2023-13-01 00:00:00", "2023-11-16 18:15", "2023-11-16 18:15:46.x"] {
+        for wrong in [
+            "",
+            "yesterday",
+            "2023-13-01 00:00:00",
+            "2023-11-16 18:15",
+            "2023-11-16 18:15:46.x",
+            "1970-01-01 00:00:00+01:00",
+        ] {
             assert_eq!(microseconds(wrong), None, "{wrong}");
         }
     }

@@ -18,14 +18,13 @@ pub(super) fn is_head(line: &str) -> bool {
 pub(super) struct BurstGpt<R> {
     lines: Lines<R>,
     columns: Option<[usize; 4]>,
-    begins_us: Option<u64>,
     models: Vec<String>,
     id: u64,
 }
 
 impl<R: BufRead> BurstGpt<R> {
     pub fn new(file: R) -> Self {
-        Self { lines: Lines::new(file), columns: None, begins_us: None, models: Vec::new(), id: 0 }
+        Self { lines: Lines::new(file), columns: None, models: Vec::new(), id: 0 }
     }
 
     fn read(&mut self) -> Result<Option<Recorded>, TraceError> {
@@ -60,7 +59,6 @@ impl<R: BufRead> BurstGpt<R> {
                 let message = format!("`{}` is the model number {}", short(name), MAX_MODELS + 1);
                 return Err(row.wrong(model_column, message));
             }
-            let begins_us = *self.begins_us.get_or_insert(time_us);
             let tenant = known.unwrap_or_else(|| {
                 self.models.push(name.to_owned());
                 self.models.len() - 1
@@ -68,7 +66,7 @@ impl<R: BufRead> BurstGpt<R> {
             self.id += 1;
             return Ok(Some(Recorded {
                 id: self.id,
-                at_us: time_us.saturating_sub(begins_us),
+                at_us: time_us,
                 tenant: u32::try_from(tenant).expect("models are bounded"),
                 prompt_tokens,
                 output_tokens,

@@ -25,7 +25,7 @@ pub(crate) use replay::Replay;
 pub struct Recorded {
     /// Its name in the trace: others may follow it, or share its text.
     pub id: u64,
-    /// Microseconds from the trace's beginning to its arrival.
+    /// Microseconds to its arrival from the trace's first; of a reader that isn't put `in_order` yet, from any time.
     pub at_us: u64,
     /// Whose it is.
     pub tenant: u32,
@@ -96,6 +96,15 @@ pub enum TraceError {
         line: u64,
         /// Why.
         source: std::io::Error,
+    },
+    /// Of those who wait for answers there are too many to read on.
+    #[error(
+        "{waiting} requests wait for answers, and one behind them came late: this host is far slower than the \
+         recorded one, so play the trace slower (a smaller load), or a part of it"
+    )]
+    Behind {
+        /// Those who wait.
+        waiting: usize,
     },
     /// A line says something else than it should.
     #[error("line {line}, column {column}: {message}")]

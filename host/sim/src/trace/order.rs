@@ -1,4 +1,4 @@
-//! Puts requests in the order of their times where a file has them only nearly so.
+//! Puts requests in the order of their times where a file has them only nearly so, and counts from the first.
 
 use std::collections::BTreeMap;
 
@@ -7,17 +7,18 @@ use super::{Reader, Recorded, TraceError};
 /// Requests that are held back to be put in order.
 const WINDOW: usize = 4_096;
 
-/// The requests of `reader` by their times. One that comes too late to be put where it belongs comes at
-/// once, at the time of the one before it.
+/// The requests of `reader`, which may count from any time, by their times since the first. One that comes too
+/// late to be put where it belongs comes at once, at the time of the one before it.
 pub fn in_order<'a>(reader: impl Iterator<Item = Result<Recorded, TraceError>> + Send + 'a) -> Reader<'a> {
-    Box::new(Ordered { reader: Some(reader), held: BTreeMap::new(), serial: 0, last_us: 0, failed: None })
+    Box::new(Ordered { reader: Some(reader), held: BTreeMap::new(), serial: 0, times_us: None, failed: None })
 }
 
 struct Ordered<I> {
     reader: Option<I>,
     held: BTreeMap<(u64, u64), Recorded>,
     serial: u64,
-    last_us: u64,
+    /// Of the first and of the last that were handed out, by the file's clock.
+    times_us: Option<(u64, u64)>,
     failed: Option<TraceError>,
 }
 
@@ -41,8 +42,10 @@ impl<I: Iterator<Item = Result<Recorded, TraceError>>> Iterator for Ordered<I> {
         }
         match self.held.pop_first() {
             Some((_, mut recorded)) => {
-                recorded.at_us = recorded.at_us.max(self.last_us);
-                self.last_us = recorded.at_us;
+                let (first_us, last_us) = self.times_us.unwrap_or((recorded.at_us, recorded.at_us));
+                let at_us = recorded.at_us.max(last_us);
+                self.times_us = Some((first_us, at_us));
+                recorded.at_us = at_us - first_us;
                 Some(Ok(recorded))
             }
             None => self.failed.take().map(Err),
@@ -63,7 +66,7 @@ mod tests {
         let fault = || Err(TraceError::At { line: 4, column: 1, message: String::new() });
         let all: Vec<_> = in_order([at(5), at(9), at(7), fault(), at(1)].into_iter()).collect();
         let times: Vec<u64> = all.iter().flatten().map(|recorded| recorded.at_us).collect();
-        assert_eq!((times, all.len()), (vec![5, 7, 9], 4));
+        assert_eq!((times, all.len()), (vec![0, 2, 4], 4));
         assert!(all[3].is_err());
     }
 

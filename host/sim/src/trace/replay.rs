@@ -16,6 +16,8 @@ use crate::workload::{Arrival, Traffic, text};
 
 /// Requests read ahead of their time: one that waits for another may come earlier than it came then.
 const AHEAD: usize = 1_024;
+/// Requests that may wait for answers. They are read as long as those behind them are due, however many they are.
+const WAITING: usize = 1 << 16;
 /// Tokens of earlier requests that are kept for those that share them.
 const KEPT_TOKENS: usize = 16 << 20;
 
@@ -32,6 +34,10 @@ pub(crate) struct Replay<'a> {
     /// By whom they wait for.
     waiting: BTreeMap<u64, Vec<Recorded>>,
     waits: usize,
+    /// When the last one that was read comes, if it waits for nobody.
+    read_to: u64,
+    /// Up to when all have come that were read.
+    asked_at: Micros,
     kept: Kept,
     max_seq_len: u32,
     serial: u64,
@@ -49,6 +55,8 @@ impl<'a> Replay<'a> {
             ahead: BTreeSet::new(),
             waiting: BTreeMap::new(),
             waits: 0,
+            read_to: 0,
+            asked_at: Micros::ZERO,
             kept: Kept::default(),
             max_seq_len,
             serial: 0,
@@ -62,14 +70,16 @@ impl<'a> Replay<'a> {
         self.error.take()
     }
 
+    /// Reads as far as it takes to know who comes next, and some further.
     fn read_ahead(&mut self) {
-        while self.due.len() + self.waits < AHEAD
-            && self.left > 0
+        while self.left > 0
+            && (self.due.len() + self.waits < AHEAD || self.is_behind() && self.waits < WAITING)
             && let Some(reader) = &mut self.reader
         {
             match reader.next() {
                 Some(Ok(recorded)) => {
                     self.left -= 1;
+                    self.read_to = self.scaled(recorded.at_us);
                     self.place(recorded);
                 }
                 ended => {
@@ -78,6 +88,11 @@ impl<'a> Replay<'a> {
                 }
             }
         }
+    }
+
+    /// Whether somebody who isn't read yet may come before whoever is known to come next.
+    fn is_behind(&self) -> bool {
+        self.due.keys().next().is_none_or(|&(first, _)| self.read_to < first)
     }
 
     /// Who asks after somebody who hasn't ended waits for that.
@@ -91,10 +106,18 @@ impl<'a> Replay<'a> {
                 Some(State::Ended(ended)) => self.add(ended.saturating_add(self.scaled(think_us)), recorded),
                 Some(State::Live) => self.wait(id, recorded),
                 None if self.ahead.contains(&id) => self.wait(id, recorded),
-                None => self.add(at, recorded),
+                None => self.come(at, recorded),
             },
-            None => self.add(at, recorded),
+            None => self.come(at, recorded),
         }
+    }
+
+    /// Somebody comes of his own accord.
+    fn come(&mut self, at: u64, recorded: Recorded) {
+        if at < self.asked_at.0 {
+            (self.error, self.reader) = (Some(TraceError::Behind { waiting: self.waits }), None);
+        }
+        self.add(at, recorded);
     }
 
     fn wait(&mut self, id: u64, recorded: Recorded) {
@@ -173,7 +196,10 @@ impl Traffic for Replay<'_> {
     }
 
     fn pop(&mut self, now: Micros) -> Option<Arrival> {
-        let at = self.next_at().filter(|&at| at <= now)?;
+        let Some(at) = self.next_at().filter(|&at| at <= now) else {
+            self.asked_at = now;
+            return None;
+        };
         let (_, recorded) = self.due.pop_first().expect("something is due");
         let arrival = self.request(&recorded, at);
         self.read_ahead();
@@ -240,5 +266,49 @@ impl Kept {
         if let Some(sequence) = self.sequences.get(&id) {
             to.extend(sequence.prompt.iter().chain(&sequence.reply).take(tokens));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::in_order;
+
+    /// One request, so many that wait for its answer, and one that waits for nobody.
+    fn replay(waiting: u64) -> Replay<'static> {
+        let first =
+            Recorded { id: 1, prompt_tokens: 5, output_tokens: 5, followed: true, ..Recorded::default() };
+        let turn = Recorded { after: Some(After { id: 1, think_us: 7 }), followed: false, ..first.clone() };
+        let turns = (0..waiting).map(move |n| Recorded { id: n + 2, at_us: n / 10 + 1, ..turn.clone() });
+        let alone = Recorded { id: waiting + 2, at_us: 1_000_000, followed: false, ..first.clone() };
+        let all = std::iter::once(first).chain(turns).chain([alone]);
+        Replay::new(in_order(all.map(Ok)), 1.0, u64::MAX, 64)
+    }
+
+    #[test]
+    fn whoever_waits_for_an_answer_holds_up_nobody_else() {
+        for waiting in [3, 20_000] {
+            let mut replay = replay(waiting);
+            assert!(replay.pop(Micros(1)).is_some_and(|first| first.conversation == Some(1)));
+            assert!(replay.pop(Micros(1)).is_none(), "the others wait for it");
+            assert_eq!(replay.next_at(), Some(Micros(1_000_000)), "of {waiting}");
+            replay.ended(1, Some(&[3, 4]), Micros(2_000_000));
+            let rest: Vec<Arrival> = std::iter::from_fn(|| replay.pop(Micros(3_000_000))).collect();
+            assert_eq!(rest.len() as u64, waiting + 1);
+            assert_eq!((rest[0].at, rest[1].at), (Micros(1_000_000), Micros(2_000_007)));
+            assert!(replay.error().is_none());
+        }
+    }
+
+    #[test]
+    fn a_trace_that_can_not_be_played_in_time_is_an_error() {
+        let mut replay = replay(WAITING as u64 + 1);
+        assert!(replay.pop(Micros(1)).is_some() && replay.pop(Micros(1)).is_none());
+        assert_eq!((replay.next_at(), replay.waits), (None, WAITING));
+        assert!(replay.pop(Micros(2_000_000)).is_none());
+        replay.ended(1, Some(&[3, 4]), Micros(2_000_000));
+        while replay.pop(Micros(3_000_000)).is_some() {}
+        let error = replay.error().expect("one came late").to_string();
+        assert!(error.contains("play the trace slower"), "{error}");
     }
 }
