@@ -39,6 +39,41 @@ impl Measured {
     }
 }
 
+/// Durations of one of many: as long as there are few, they are kept as they are, which takes less than a histogram.
+#[derive(Debug, Default)]
+pub(super) struct Few {
+    first: Vec<u64>,
+    all: Option<Box<Histogram<u64>>>,
+}
+
+impl Few {
+    /// Durations beyond which a histogram takes less; it has 230 KB.
+    const MOST: usize = 16_384;
+
+    pub fn add(&mut self, duration: Micros) {
+        match &mut self.all {
+            Some(all) => record(all, duration),
+            None => {
+                self.first.push(duration.0);
+                if self.first.len() > Self::MOST {
+                    self.all = Some(Box::new(self.histogram()));
+                    self.first = Vec::new();
+                }
+            }
+        }
+    }
+
+    pub fn durations(&self) -> Durations {
+        self.all.as_ref().map_or_else(|| durations(&self.histogram()), |all| durations(all))
+    }
+
+    fn histogram(&self) -> Histogram<u64> {
+        let mut all = histogram();
+        self.first.iter().for_each(|&us| record(&mut all, Micros(us)));
+        all
+    }
+}
+
 pub(super) fn histogram() -> Histogram<u64> {
     // Up to a day of microseconds.
     Histogram::new_with_bounds(1, 86_400_000_000, 3).expect("the bounds are valid")
@@ -70,4 +105,25 @@ pub(super) fn quantiles(histogram: &Histogram<u64>) -> Vec<f64> {
 
 pub(super) fn millis(duration: Micros) -> f64 {
     count(duration.0) / 1_000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_durations_and_many_are_summed_up_the_same() {
+        let (mut few, mut all) = (Few::default(), Measured::default());
+        for n in 0..2 * Few::MOST as u64 {
+            let duration = Micros(n * n % 9_999_991);
+            few.add(duration);
+            all.add(duration);
+            assert_eq!(few.all.is_some(), n as usize >= Few::MOST);
+            if n.is_power_of_two() || n as usize == Few::MOST {
+                assert_eq!(few.durations(), all.durations(), "of {n}");
+            }
+        }
+        assert_eq!(few.durations(), all.durations());
+        assert_eq!(few.first.capacity(), 0);
+    }
 }

@@ -1,4 +1,4 @@
-//! What a run came to. A run of a million requests takes no more memory than one of a thousand.
+//! What a run came to. A run of a million requests takes no more memory than one of a thousand; each tenant takes some.
 
 mod durations;
 mod outcome;

@@ -7,7 +7,7 @@ use infer_core::event::PrefixEvent;
 use infer_core::ids::Micros;
 use infer_core::request::Usage;
 
-use super::durations::{durations, histogram, millis, quantiles, record};
+use super::durations::{Few, durations, histogram, millis, quantiles, record};
 use super::service::Service;
 use super::{CacheOutcome, Outcome, Sample, Slo, TenantOutcome, count};
 
@@ -46,8 +46,9 @@ struct Mean {
     count: u64,
 }
 
+#[derive(Default)]
 struct Tenant {
-    ttft: Histogram<u64>,
+    ttft: Few,
     finished: u64,
     refused: u64,
     prompt: u64,
@@ -150,7 +151,7 @@ impl Recorder {
         }
         let tenant = self.tenant(tenant);
         tenant.finished += 1;
-        record(&mut tenant.ttft, ttft);
+        tenant.ttft.add(ttft);
     }
 
     /// Keeps every so many samples, so that a run of any length is drawn with about as many points.
@@ -208,7 +209,7 @@ impl Recorder {
                 finished: state.finished,
                 refused: state.refused,
                 tokens: state.prompt + state.output,
-                ttft_ms: durations(&state.ttft),
+                ttft_ms: state.ttft.durations(),
                 cached_ratio: count(state.cached) / count(state.prompt).max(1.0),
             })
             .collect();
@@ -218,14 +219,7 @@ impl Recorder {
     }
 
     fn tenant(&mut self, tenant: u32) -> &mut Tenant {
-        self.tenants.entry(tenant).or_insert_with(|| Tenant {
-            ttft: histogram(),
-            finished: 0,
-            refused: 0,
-            prompt: 0,
-            cached: 0,
-            output: 0,
-        })
+        self.tenants.entry(tenant).or_default()
     }
 }
 

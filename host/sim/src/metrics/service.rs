@@ -2,19 +2,20 @@
 
 use std::collections::BTreeMap;
 
-/// How far apart the service of two tenants gets while both have something waiting.
+/// How far apart the service of two tenants gets while both have something waiting. Time and memory go with the
+/// tenants that wait, not with all that ever came.
 #[derive(Debug, Default)]
 pub(super) struct Service {
     tenants: BTreeMap<u32, Served>,
+    /// Who has something waiting, and per other such tenant how much more it had got when both began to wait.
+    since: BTreeMap<u32, BTreeMap<u32, f64>>,
     pub gap: f64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Served {
     waiting: i64,
     total: f64,
-    /// Per other tenant: the difference of totals when both began to wait.
-    since: BTreeMap<u32, f64>,
 }
 
 impl Service {
@@ -22,44 +23,27 @@ impl Service {
         let entry = self.tenants.entry(tenant).or_default();
         let before = entry.waiting > 0;
         entry.waiting += change;
-        let after = entry.waiting > 0;
-        if before == after {
-            return;
-        }
-        let own = entry.total;
-        entry.since.clear();
-        let others: Vec<(u32, f64)> = self
-            .tenants
-            .iter()
-            .filter(|(id, o)| **id != tenant && o.waiting > 0)
-            .map(|(id, o)| (*id, o.total))
-            .collect();
-        for (other, total) in others {
-            let pair = (tenant.min(other), tenant.max(other));
-            let difference = if pair.0 == tenant { own - total } else { total - own };
-            let first = self.tenants.get_mut(&pair.0).expect("both are known");
-            if after {
-                first.since.insert(pair.1, difference);
-            } else {
-                first.since.remove(&pair.1);
+        let (after, own) = (entry.waiting > 0, entry.total);
+        if after && !before {
+            let mut ahead = BTreeMap::new();
+            for (other, others) in &mut self.since {
+                let difference = own - self.tenants[other].total;
+                ahead.insert(*other, difference);
+                others.insert(tenant, -difference);
             }
+            self.since.insert(tenant, ahead);
+        } else if before && !after {
+            self.since.remove(&tenant);
+            self.since.values_mut().for_each(|others| _ = others.remove(&tenant));
         }
     }
 
     pub fn serve(&mut self, tenant: u32, amount: f64) {
-        self.tenants.entry(tenant).or_default().total += amount;
-        if self.tenants.len() < 2 {
-            return;
-        }
-        let totals: Vec<(u32, f64)> = self.tenants.iter().map(|(id, o)| (*id, o.total)).collect();
-        let total_of =
-            |id: u32| totals.iter().find(|(other, _)| *other == id).map_or(0.0, |(_, total)| *total);
-        for (id, served) in &self.tenants {
-            for (other, start) in &served.since {
-                if *id == tenant || *other == tenant {
-                    self.gap = self.gap.max((served.total - total_of(*other) - start).abs());
-                }
-            }
+        let entry = self.tenants.entry(tenant).or_default();
+        entry.total += amount;
+        let own = entry.total;
+        for (other, start) in self.since.get(&tenant).into_iter().flatten() {
+            self.gap = self.gap.max((own - self.tenants[other].total - start).abs());
         }
     }
 }
@@ -82,5 +66,27 @@ mod tests {
         service.waits(2, -1);
         service.serve(1, 5_000.0);
         assert!((service.gap - 70.0).abs() < 1e-9, "{}", service.gap);
+    }
+
+    #[test]
+    fn any_number_of_tenants_is_compared_pair_by_pair() {
+        let mut service = Service::default();
+        for tenant in 0..5_000 {
+            service.serve(tenant, f64::from(tenant));
+        }
+        for tenant in [7, 4_000, 90] {
+            service.waits(tenant, 2);
+        }
+        service.serve(90, 10.0);
+        service.waits(90, -2);
+        for tenant in [7, 4_000, 90] {
+            service.serve(tenant, 1.0);
+        }
+        assert!((service.gap - 10.0).abs() < 1e-9, "{}", service.gap);
+        assert_eq!(
+            service.since.values().map(BTreeMap::len).sum::<usize>(),
+            2,
+            "only those that wait are kept"
+        );
     }
 }
