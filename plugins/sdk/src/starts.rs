@@ -17,7 +17,8 @@ const MAX_DEFERRED: usize = 64;
 pub struct Starts {
     watermark_permyriad: i64,
     prefix_wait: Micros,
-    /// Who waits for a prefix, and since when. Renewed at every step.
+    /// Who was told to wait for a prefix, and since when; kept until they start, or a step that doesn't come
+    /// to them would make their time begin anew.
     deferred: Vec<(SequenceId, Micros)>,
 }
 
@@ -66,34 +67,22 @@ impl Starts {
         step: &Step,
         planner: &mut Planner<'_>,
     ) -> Option<Blocked<'a>> {
-        let since = std::mem::take(&mut self.deferred);
-        let blocked = self.start_in_order(order, step, planner, &since);
-        for (_, since) in &self.deferred {
-            planner.wake_at(since.plus(self.prefix_wait));
-        }
-        blocked
-    }
-
-    fn start_in_order<'a>(
-        &mut self,
-        order: impl IntoIterator<Item = Sequence<'a>>,
-        step: &Step,
-        planner: &mut Planner<'_>,
-        since: &[(SequenceId, Micros)],
-    ) -> Option<Blocked<'a>> {
+        self.deferred.retain(|(id, _)| still_waits(step, *id));
         // Prompts that start together compute what they have in common once each; those that start a
         // step later find it. So a step starts about one chunk's worth of them, however wide it is.
-        let mut fresh = 0;
+        let (mut fresh, mut deferred) = (0, 0);
         for sequence in order {
             let lacking_blocks = self.lacking_blocks(sequence, step, planner);
             let blocked = |short| Some(Blocked { sequence, short, lacking_blocks });
             if planner.slots_left() == 0 {
                 return blocked(Short::Slots);
             }
-            if self.deferred.len() == MAX_DEFERRED || fresh >= step.limits.prefill_chunk {
+            if deferred == MAX_DEFERRED || fresh >= step.limits.prefill_chunk {
                 return blocked(Short::Compute);
             }
-            if self.waits_for_prefix(sequence, step, since) {
+            if let Some(until) = self.waits_for_prefix(sequence, step) {
+                deferred += 1;
+                planner.wake_at(until);
                 continue;
             }
             if lacking_blocks > 0 {
@@ -107,24 +96,23 @@ impl Starts {
         None
     }
 
-    /// Whether a running sequence is computing what this one would compute too: at least one more block
-    /// of its prompt. Bounded, for what is worth a short wait isn't worth being overtaken for ever.
-    fn waits_for_prefix(
-        &mut self,
-        waiting: Sequence<'_>,
-        step: &Step,
-        since: &[(SequenceId, Micros)],
-    ) -> bool {
+    /// Until when it waits, because a running sequence is computing what this one would compute too: at
+    /// least one more block of its prompt. Bounded from the first time on, for what is worth a short wait
+    /// isn't worth being overtaken for ever.
+    fn waits_for_prefix(&mut self, waiting: Sequence<'_>, step: &Step) -> Option<Micros> {
         let block_size = step.memory.block_size.max(1);
         if waiting.pending_tokens() / block_size <= waiting.computed_tokens() / block_size {
-            return false;
+            return None;
         }
-        let began = since.iter().find(|(id, _)| *id == waiting.id()).map_or(step.now, |(_, began)| *began);
-        if step.now.since(began) >= self.prefix_wait {
-            return false;
+        let known = self.deferred.iter().find(|(id, _)| *id == waiting.id());
+        let (began, is_new) = known.map_or((step.now, true), |(_, began)| (*began, false));
+        if step.now.since(began) >= self.prefix_wait || (is_new && self.deferred.len() == MAX_DEFERRED) {
+            return None;
         }
-        self.deferred.push((waiting.id(), began));
-        true
+        if is_new {
+            self.deferred.push((waiting.id(), began));
+        }
+        Some(began.plus(self.prefix_wait))
     }
 
     /// Blocks that are lacking for its whole prompt beside what the others' prompts will still need, one
@@ -139,6 +127,13 @@ impl Starts {
         let kept = i64::from(planner.promised_blocks()) + i64::from(planner.sequences()) + watermark;
         i64::from(needed) + kept - i64::from(planner.blocks_left())
     }
+}
+
+/// Whether it is in the queue, of which each part, those that were preempted and the others, is sorted.
+fn still_waits(step: &Step, id: SequenceId) -> bool {
+    let again = step.waiting.preemptions.partition_point(|times| *times > 0);
+    let (again, others) = step.waiting.id.split_at(again.min(step.waiting.len()));
+    again.binary_search(&id.0).is_ok() || others.binary_search(&id.0).is_ok()
 }
 
 #[cfg(test)]
@@ -170,5 +165,60 @@ mod tests {
         assert_eq!(blocked(&step), Some((2, Short::Compute, -27)));
         step.limits = limits();
         assert_eq!(blocked(&step), None);
+    }
+
+    /// A full second of waiting for a prefix, then one that is blocked each time for another reason.
+    #[test]
+    fn the_wait_for_a_prefix_is_counted_from_its_first_time_whatever_else_was_short_meanwhile() {
+        let sharing =
+            Row { id: 2, prompt_tokens: 64, max_new_tokens: 9, pending_tokens: 32, ..Row::default() };
+        let computing = Row { id: 1, computed_tokens: 16, blocks: 1, prompt_tokens: 900, ..sharing };
+        let at = |millis: u64, slots: u32, free_blocks: u32| Step {
+            now: Micros::from_millis(millis),
+            limits: Limits { max_running: slots, ..limits() },
+            memory: Memory { block_size: 16, total_blocks: 900, free_blocks, cached_blocks: 0 },
+            running: [computing].into_iter().collect(),
+            waiting: [sharing].into_iter().collect(),
+            ..Step::default()
+        };
+        let mut starts = Starts::new(0.0, 1_000).unwrap();
+        let mut decide = |step: Step| {
+            let mut planner = Planner::new(&step);
+            planner.go_on();
+            let blocked = starts.start(step.waiting.iter(), &step, &mut planner).map(|blocked| blocked.short);
+            (blocked, planner.started().len(), planner.finish().wake)
+        };
+        let due = Micros::from_millis(1_000);
+        assert_eq!(decide(at(0, 2, 500)), (None, 0, due), "it waits");
+        assert_eq!(decide(at(400, 1, 500)), (Some(Short::Slots), 0, Micros::NEVER));
+        assert_eq!(decide(at(800, 2, 500)), (None, 0, due), "for the rest of its time");
+        assert_eq!(decide(at(1_000, 2, 30)), (Some(Short::Memory), 0, Micros::NEVER));
+        assert_eq!(decide(at(1_100, 2, 500)), (None, 1, Micros::NEVER), "and no second time");
+    }
+
+    #[test]
+    fn as_many_wait_for_a_prefix_as_can_be_remembered() {
+        let row = |id| Row { id, prompt_tokens: 64, max_new_tokens: 9, pending_tokens: 32, ..Row::default() };
+        let mut step = Step {
+            limits: Limits {
+                max_running: 1_000,
+                max_prefill_sequences: 1_000,
+                prefill_chunk: 9_999,
+                ..limits()
+            },
+            memory: Memory { block_size: 16, total_blocks: 9_000, free_blocks: 9_000, cached_blocks: 0 },
+            waiting: (1..=100).map(row).collect(),
+            ..Step::default()
+        };
+        let mut starts = Starts::new(0.0, 1_000).unwrap();
+        let mut started = |step: &Step| {
+            let mut planner = Planner::new(step);
+            starts.start(step.waiting.iter(), step, &mut planner);
+            let started: Vec<u64> = planner.started().iter().map(|id| id.0).collect();
+            (started, starts.deferred.len())
+        };
+        assert_eq!(started(&step), (vec![], MAX_DEFERRED), "the scan ends there");
+        step.waiting = (41..=100).map(row).collect();
+        assert_eq!(started(&step), (vec![], 60), "who left is forgotten, and the next are remembered");
     }
 }
