@@ -1,6 +1,6 @@
 //! Formulas and answers on hand-made loads, and a queue that must never wait for ever.
 
-use infer_policy_sdk::testing::{check_config, for_seeds};
+use infer_policy_sdk::testing::{check_admission, check_config, for_seeds};
 use infer_policy_sdk::{Memory, Micros, parse_config};
 
 use super::*;
@@ -42,6 +42,12 @@ fn its_configuration_is_what_its_schema_says() {
         let error = MemoryAware::new(parse_config(config).unwrap()).err().unwrap();
         assert!(error.contains(key), "{error}");
     }
+}
+
+#[test]
+fn it_stands_what_every_admission_policy_has_to() {
+    check_admission(|| policy("{}"));
+    check_admission(|| policy(r#"{"max_in_flight": 1, "reserve": 0.9}"#));
 }
 
 #[test]

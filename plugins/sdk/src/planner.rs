@@ -1,7 +1,8 @@
 //! Makes plans that keep every limit and never promise a block twice.
 //!
 //! A scheduler says whom it wants; this counts tokens, prefills, slots and blocks while it does. What
-//! is here is bookkeeping that every scheduler needs. Whom to start, and when, is left to the policy.
+//! is here is bookkeeping that every scheduler needs. Whom to start, and when, is left to the policy, and
+//! so is that nobody is named twice: only builds with debug assertions look.
 
 use std::cmp::Reverse;
 
@@ -175,6 +176,11 @@ impl<'a> Planner<'a> {
         needed
     }
 
+    /// Whether a running sequence computes in the plan or gives way.
+    fn names(&self, running: Sequence<'_>) -> bool {
+        self.plan.run.contains(&running.id()) || self.plan.preempt.contains(&running.id())
+    }
+
     fn gives_way(&self, running_row: usize) -> bool {
         self.plan.preempt.contains(&SequenceId(self.step.running.id[running_row]))
     }
@@ -186,8 +192,10 @@ impl<'a> Planner<'a> {
     }
 
     /// Lets one running sequence compute at most `most` tokens, as far as limits and blocks allow.
-    /// Returns how many; where it returns `None` the sequence isn't in the plan and pauses.
+    /// Returns how many; where it returns `None` the sequence isn't in the plan and pauses. For one that
+    /// isn't in it yet; whoever lets all go on has named it.
     pub fn run(&mut self, running: Sequence<'_>, most: u32) -> Option<u32> {
+        debug_assert!(!self.names(running), "a plan names a sequence once: {:?}", running.id());
         let block_size = self.step.memory.block_size;
         let room = tokens_in(running.blocks().saturating_add(self.blocks), block_size)
             .saturating_sub(running.computed_tokens());
@@ -208,8 +216,9 @@ impl<'a> Planner<'a> {
     }
 
     /// Starts a waiting sequence with at most `most` tokens, as far as limits allow. Its first chunk
-    /// must fit in memory. Returns how many tokens it computes.
+    /// must fit in memory. Returns how many tokens it computes. Once for each.
     pub fn start(&mut self, waiting: Sequence<'_>, most: u32) -> Result<u32, Short> {
+        debug_assert!(!self.started.contains(&waiting.id()), "it starts once: {:?}", waiting.id());
         let block_size = self.step.memory.block_size;
         if self.slots_left() == 0 {
             return Err(Short::Slots);
@@ -232,7 +241,7 @@ impl<'a> Planner<'a> {
     /// Takes the blocks and the place of a running sequence back; it waits again. It must not be in the
     /// plan.
     pub fn preempt(&mut self, running: Sequence<'_>) {
-        debug_assert!(!self.plan.run.contains(&running.id()), "a sequence can't run and be preempted");
+        debug_assert!(!self.names(running), "a plan names a sequence once: {:?}", running.id());
         self.blocks = self.blocks.saturating_add(running.freeable_blocks());
         self.running = self.running.saturating_sub(1);
         self.plan.preempt.push(running.id());

@@ -83,6 +83,8 @@ pub struct CacheHost<P> {
     clock: u64,
     events: Events,
     last_id: u64,
+    /// What the last turn of each conversation began with.
+    left: BTreeMap<(TenantId, SessionId), u64>,
     tallies: BTreeMap<&'static str, Tally>,
     shortfalls: u64,
 }
@@ -118,6 +120,7 @@ impl<P: PrefixCache> CacheHost<P> {
             clock: 0,
             events: Events::default(),
             last_id: 0,
+            left: BTreeMap::new(),
             tallies: BTreeMap::new(),
             shortfalls: 0,
         }
@@ -206,6 +209,9 @@ impl<P: PrefixCache> CacheHost<P> {
             reused_tokens: reused * self.block_size,
             memory: self.memory(),
         });
+        if let Some(first) = turn.prompt.first() {
+            self.left.insert((turn.tenant, turn.session), *first);
+        }
         let kept = (retention.keep_tokens / self.block_size) as usize;
         for (at, &block) in table.iter().enumerate().rev() {
             self.blocks[block as usize].ttl = Some(retention.ttl).filter(|ttl| *ttl > Micros::ZERO);
@@ -302,7 +308,8 @@ impl<P: PrefixCache> CacheHost<P> {
             session: turn.session,
             prompt_tokens: turn.prompt.len() as u32 * self.block_size,
             cached_tokens: cached * self.block_size,
-            same_session: turn.session != SessionId(0),
+            same_session: turn.session != SessionId(0)
+                && self.left.get(&(turn.tenant, turn.session)) == turn.prompt.first(),
         };
         let tokens = self.policy.reuse(&hit);
         assert!(
@@ -419,5 +426,55 @@ impl<P: PrefixCache> CacheHost<P> {
         tally.prompt_tokens += blocks * size;
         tally.computed_tokens += (blocks - u64::from(reused)) * size;
         tally.attended_tokens += attended;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{NoConfig, Policy};
+
+    /// Keeps everything, and remembers of which hits it was told that they are the session's own.
+    #[derive(Default)]
+    struct Listener(Vec<bool>);
+
+    impl Policy for Listener {
+        type Config = NoConfig;
+        const NAME: &'static str = "listener";
+        const VERSION: &'static str = "0.1.0";
+        const DESCRIPTION: &'static str = "Listens.";
+
+        fn new(_config: NoConfig) -> Result<Self, String> {
+            Ok(Self::default())
+        }
+    }
+
+    impl PrefixCache for Listener {
+        fn reuse(&mut self, hit: &Hit) -> u32 {
+            self.0.push(hit.same_session);
+            hit.cached_tokens
+        }
+
+        fn observe(&mut self, _events: &Events) -> Vec<BlockId> {
+            Vec::new()
+        }
+
+        fn evict(&mut self, _now: Micros, _need: u32) -> Vec<BlockId> {
+            Vec::new()
+        }
+    }
+
+    #[test]
+    fn a_hit_is_the_sessions_own_where_its_last_turn_began_alike() {
+        let mut host = CacheHost::new(Listener::default(), 16, 50);
+        let turn = |session, text| Turn { session: SessionId(session), ..Turn::new("any", text, 2) };
+        for (session, text) in [(1, 7), (2, 7), (2, 7), (0, 7), (0, 7), (1, 8), (1, 8), (1, 7)] {
+            host.play(&turn(session, text));
+        }
+        let expected = [false, true, false, false, true, false];
+        assert_eq!(
+            host.policy.0, expected,
+            "a stranger's, its own, nobody's twice, its own, its last turn's not"
+        );
     }
 }

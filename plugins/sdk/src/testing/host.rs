@@ -13,7 +13,7 @@ pub struct Spec {
     pub arrived: Micros,
     /// Length of its prompt.
     pub prompt_tokens: u32,
-    /// Tokens after which it really ends.
+    /// Tokens after which it really ends: from 1 to `max_new_tokens`.
     pub output_tokens: u32,
     /// Tokens after which it would have to.
     pub max_new_tokens: u32,
@@ -192,8 +192,11 @@ impl Host {
         Ok(self.report)
     }
 
-    /// Lets a request arrive now.
+    /// Lets a request arrive now. Panics at one that could never end.
     pub fn submit(&mut self, id: u64, spec: Spec) {
+        assert!(spec.prompt_tokens > 0, "request {id} needs a prompt: {spec:?}");
+        let ends = (1..=spec.max_new_tokens).contains(&spec.output_tokens);
+        assert!(ends, "request {id} must end after 1 to `max_new_tokens` tokens: {spec:?}");
         self.served.entry(spec.tenant).or_default();
         self.waiting.push(Sequence {
             id: SequenceId(id),

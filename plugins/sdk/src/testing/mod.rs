@@ -3,6 +3,7 @@
 //!
 //! Panics are how a test fails, so this module panics where the rest of the SDK never does.
 
+mod admission;
 mod cache;
 mod config;
 mod host;
@@ -15,6 +16,7 @@ mod views;
 use std::cell::Cell;
 use std::sync::Once;
 
+pub use admission::check_admission;
 pub use cache::{CacheHost, Started, Tally, Turn, check_prefix_cache};
 pub use config::check_config;
 pub use host::{Finished, Host, Report, Spec};

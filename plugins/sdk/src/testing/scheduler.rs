@@ -1,16 +1,22 @@
 //! What every scheduler has to stand, whatever its idea.
 
 use super::{Host, Rng, Spec, check_fit, check_plan, for_seeds, hostile_step, random_spec, random_step};
-use crate::{Limits, Micros, Scheduler};
+use crate::{Limits, Micros, Scheduler, Step};
 
 /// Panics unless any scenario comes to its end with nobody left behind, any view gives a plan that
-/// keeps the rules and fits, a hostile view gets an answer, and state is taken back or refused.
+/// keeps the rules and fits, alike views give alike plans, a hostile view gets an answer, and state is taken
+/// back or refused.
 pub fn check_scheduler<S: Scheduler>(scheduler: impl Fn() -> S) {
     for_seeds(0..300, |rng| run_scenario(rng, &mut scheduler()));
-    let mut seasoned = scheduler();
+    let mut twins = [scheduler(), scheduler()];
+    let mut decide = |step: &Step| {
+        let [plan, other] = twins.each_mut().map(|twin| twin.schedule(step));
+        assert_eq!(plan, other, "alike views, different plans");
+        plan
+    };
     for_seeds(0..3_000, |rng| {
         let step = random_step(rng);
-        let plan = seasoned.schedule(&step);
+        let plan = decide(&step);
         check_plan(&step, &plan).unwrap();
         // The last one that is left runs even where memory says that it can't.
         if step.running.len() - plan.preempt.len() != 1 {
@@ -18,10 +24,10 @@ pub fn check_scheduler<S: Scheduler>(scheduler: impl Fn() -> S) {
         }
     });
     for_seeds(0..2_000, |rng| {
-        let plan = seasoned.schedule(&hostile_step(rng));
+        let plan = decide(&hostile_step(rng));
         assert_eq!(plan.run.len(), plan.tokens.len());
     });
-    let state = seasoned.export_state();
+    let state = twins[0].export_state();
     scheduler().import_state(&state).expect("a policy takes its own state");
     for_seeds(0..300, |rng| {
         let garbage: Vec<u8> = (0..rng.between(1, 200)).map(|_| rng.next_u64() as u8).collect();
@@ -54,5 +60,147 @@ fn run_scenario(rng: &mut Rng, scheduler: &mut impl Scheduler) {
     assert_eq!(report.finished.len(), specs.len());
     assert_eq!(report.cut, 0, "what is planned fits");
     assert_eq!(report.longest_pause, 0, "nobody holds blocks and stands still");
-    assert!(report.longest_overtaken <= bound, "{:?} of {bound:?}", report.longest_overtaken);
+    let longest = report.longest_overtaken;
+    assert!(longest <= bound, "somebody is overtaken for {longest:?}, the bound is {bound:?}");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::{NoConfig, Plan, Planner, Policy, Starts};
+
+    /// First come, first served; in `mode` lies something that no scheduler may do.
+    #[derive(Default)]
+    struct Wrong {
+        mode: &'static str,
+        nth: u32,
+        starts: Starts,
+    }
+
+    impl Policy for Wrong {
+        type Config = NoConfig;
+        const NAME: &'static str = "wrong";
+        const VERSION: &'static str = "0.1.0";
+        const DESCRIPTION: &'static str = "Breaks one rule.";
+
+        fn new(_config: NoConfig) -> Result<Self, String> {
+            Ok(Self::default())
+        }
+
+        fn export_state(&mut self) -> Vec<u8> {
+            if self.mode == "refuses its own state" { vec![1] } else { Vec::new() }
+        }
+    }
+
+    impl Scheduler for Wrong {
+        fn schedule(&mut self, step: &Step) -> Plan {
+            let mut planner = Planner::new(step);
+            if planner.go_on() == 0 {
+                let mut order: Vec<_> = step.waiting.iter().collect();
+                if self.mode == "latest first" {
+                    order.sort_by_key(|waiting| u32::MAX - waiting.preemptions());
+                    let first = order.iter().take_while(|waiting| waiting.preemptions() > 0).count();
+                    order[first..].reverse();
+                }
+                self.starts.start(order, step, &mut planner);
+            }
+            let mut plan = planner.finish();
+            let last_runs = plan.run.last().is_some_and(|id| step.running.id.contains(&id.0));
+            match self.mode {
+                "idle" => plan = Plan::default(),
+                "greedy" => plan.tokens.iter_mut().take(1).for_each(|tokens| *tokens += 1),
+                "forgetful" if plan.run.len() > 1 && last_runs => {
+                    plan.run.pop();
+                    plan.tokens.pop();
+                }
+                "uneven" => plan.tokens.truncate(1),
+                "moody" => {
+                    plan.wake = plan.wake.min(step.now.plus(Micros::from_millis(1_000 * u64::from(self.nth))))
+                }
+                "hoards" => plan = start_without_counting_blocks(step, plan),
+                _ => {}
+            }
+            plan
+        }
+    }
+
+    fn start_without_counting_blocks(step: &Step, plan: Plan) -> Plan {
+        let mut rich = step.clone();
+        rich.memory.free_blocks += 1_000;
+        let mut planner = Planner::new(&rich);
+        // Where memory is short by itself, whoever counts gives way.
+        if !plan.preempt.is_empty() {
+            return plan;
+        }
+        planner.go_on();
+        for waiting in rich.waiting.iter() {
+            if planner.start(waiting, u32::MAX).is_err() {
+                break;
+            }
+        }
+        planner.finish()
+    }
+
+    fn wrong(mode: &'static str) {
+        let made = Cell::new(0);
+        check_scheduler(|| {
+            made.set(made.get() + 1);
+            Wrong { mode, nth: made.get(), starts: Starts::default() }
+        });
+    }
+
+    #[test]
+    fn one_that_keeps_the_rules_passes() {
+        wrong("");
+    }
+
+    #[test]
+    #[should_panic(expected = "nothing runs and nothing will")]
+    fn doing_nothing_is_found() {
+        wrong("idle");
+    }
+
+    #[test]
+    #[should_panic(expected = " tokens")]
+    fn computing_more_than_there_is_is_found() {
+        wrong("greedy");
+    }
+
+    #[test]
+    #[should_panic(expected = "token counts")]
+    fn uneven_columns_are_found() {
+        wrong("uneven");
+    }
+
+    #[test]
+    #[should_panic(expected = "stands still")]
+    fn leaving_a_running_one_out_is_found() {
+        wrong("forgetful");
+    }
+
+    #[test]
+    #[should_panic(expected = "somebody is overtaken")]
+    fn overtaking_for_ever_is_found() {
+        wrong("latest first");
+    }
+
+    #[test]
+    #[should_panic(expected = "what is planned fits")]
+    fn planning_beyond_memory_is_found() {
+        wrong("hoards");
+    }
+
+    #[test]
+    #[should_panic(expected = "alike views")]
+    fn deciding_by_mood_is_found() {
+        wrong("moody");
+    }
+
+    #[test]
+    #[should_panic(expected = "takes its own state")]
+    fn refusing_its_own_state_is_found() {
+        wrong("refuses its own state");
+    }
 }

@@ -105,9 +105,15 @@ fn tenants(rng: &mut Rng, running: &Sequences, waiting: &Sequences) -> Tenants {
 fn running_row(rng: &mut Rng, id: u64, block_size: u32) -> Row {
     let prompt_tokens = rng.between(1, 100);
     let decoding = rng.one_in(2);
+    // A host that plans ahead shows who draws its last token in the step that is out.
+    let is_last = decoding && rng.one_in(6);
     let generated_tokens = if decoding || rng.one_in(4) { rng.between(1, 50) } else { 0 };
     let known = prompt_tokens + generated_tokens;
-    let computed_tokens = if decoding { known - 1 } else { rng.between(0, known - 1) };
+    let computed_tokens = match (decoding, is_last) {
+        (true, true) => known,
+        (true, false) => known - 1,
+        (false, _) => rng.between(0, known - 1),
+    };
     let blocks = blocks_for(computed_tokens, block_size);
     let more_tokens = rng.between(1, 50);
     Row {

@@ -1,6 +1,6 @@
-//! Answers on hand-made loads, and on numbers that no host should have.
+//! Answers on hand-made loads, and what every admission policy has to stand.
 
-use infer_policy_sdk::testing::{check_config, for_seeds};
+use infer_policy_sdk::testing::{check_admission, check_config};
 use infer_policy_sdk::{Memory, parse_config};
 
 use super::*;
@@ -47,17 +47,6 @@ fn what_can_never_fit_is_refused_with_the_numbers() {
 }
 
 #[test]
-fn the_measure_stays_in_range_for_any_numbers() {
-    for_seeds(0..500, |rng| {
-        let mut number = || [0, 1, 16, u32::MAX][rng.between(0, 3) as usize];
-        let memory = Memory {
-            block_size: number(),
-            total_blocks: number(),
-            free_blocks: number(),
-            cached_blocks: number(),
-        };
-        let load = Load { memory, running: number(), ..Load::default() };
-        let pressure = policy("{}").measure(&load);
-        assert!(pressure.level_permille <= 1_000 && pressure.available_blocks <= memory.total_blocks);
-    });
+fn it_stands_what_every_admission_policy_has_to() {
+    check_admission(|| policy("{}"));
 }

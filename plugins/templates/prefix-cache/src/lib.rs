@@ -4,25 +4,17 @@
 //! ones, those that no sequence uses but whose prefix could be found again. When memory is short it is asked
 //! which of them may go. Reusing and keeping everything is what `PrefixCache` does by default.
 
-use std::cmp::Reverse;
-
-use infer_policy_sdk::{BlockId, EventKind, Events, Micros, NoConfig, Policy, PrefixCache, export_policy};
-
-/// Blocks beyond this are left to the host, so that no block number makes the notes outgrow memory.
-const MAX_BLOCKS: usize = 1 << 20;
-
-/// An idle block: since when, and its position in its prefix.
-#[derive(Clone, Copy)]
-struct Idle {
-    since: Micros,
-    depth: u32,
-}
+use infer_policy_sdk::{
+    BlockId, EventKind, Events, IdleTree, Micros, NoConfig, Policy, PrefixCache, export_policy,
+};
 
 /// The policy. Its notes are made again from the host's events after a swap, so it exports no state.
 #[derive(Default)]
 pub struct LeastRecentlyUsed {
-    /// By block number; `None` where a block is in use or holds nothing.
-    idle: Vec<Option<Idle>>,
+    /// By a key of the policy's choice, least first. The tree sees to it that no block is named before those
+    /// that follow it in its prefix; a worth or a queue would do as well as a turn.
+    idle: IdleTree<u64>,
+    last_turn: u64,
 }
 
 impl Policy for LeastRecentlyUsed {
@@ -41,41 +33,24 @@ impl PrefixCache for LeastRecentlyUsed {
     fn observe(&mut self, events: &Events) -> Vec<BlockId> {
         for event in events.iter() {
             match event.kind {
-                EventKind::Idle => self.note(event.block, Some(Idle { since: event.at, depth: event.depth })),
-                EventKind::Stored | EventKind::Reused | EventKind::Dropped => self.note(event.block, None),
+                // Turns and not times: after a swap every block is told as idle now, and only the order says
+                // which was used longest ago.
+                EventKind::Idle => {
+                    self.last_turn += 1;
+                    self.idle.insert(event.block, event.parent, self.last_turn);
+                }
+                EventKind::Stored | EventKind::Reused | EventKind::Dropped => {
+                    self.idle.remove(event.block);
+                }
             }
         }
         Vec::new()
     }
 
-    /// Names at least `need` idle blocks, first to go first. Dropping a block drops what follows it in its
-    /// prefix, so of blocks that became idle together the deepest go first.
+    /// Names at least `need` idle blocks, first to go first. Naming isn't dropping: they stay in the tree until
+    /// the host says that they are gone.
     fn evict(&mut self, _now: Micros, need: u32) -> Vec<BlockId> {
-        let mut candidates: Vec<_> = (0..)
-            .zip(&self.idle)
-            .filter_map(|(block, idle)| idle.map(|idle| (idle.since, Reverse(idle.depth), BlockId(block))))
-            .collect();
-        let need = need as usize;
-        if need < candidates.len() {
-            // Finds the first `need` of them without sorting them all.
-            candidates.select_nth_unstable(need);
-            candidates.truncate(need);
-        }
-        candidates.sort_unstable();
-        candidates.into_iter().map(|(_, _, block)| block).collect()
-    }
-}
-
-impl LeastRecentlyUsed {
-    fn note(&mut self, block: BlockId, idle: Option<Idle>) {
-        let index = block.0 as usize;
-        if index >= MAX_BLOCKS {
-            return;
-        }
-        if index >= self.idle.len() {
-            self.idle.resize(index + 1, None);
-        }
-        self.idle[index] = idle;
+        self.idle.order().take(need as usize).map(|(_, block)| block).collect()
     }
 }
 

@@ -1,33 +1,21 @@
-//! The order of eviction, on events as a host sends them.
+//! The order of eviction, on a pool in miniature and on events as a host sends them.
 
-use infer_policy_sdk::testing::{check_config, for_seeds};
-use infer_policy_sdk::{Event, SessionId, TenantId};
+use infer_policy_sdk::testing::{CacheHost, Turn, check_config, check_prefix_cache};
 
 use super::*;
 
-/// Events of one kind for a whole prefix, first block to last.
-fn prefix(at: u64, kind: EventKind, blocks: &[u32]) -> Vec<Event> {
-    let parents = std::iter::once(None).chain(blocks.iter().copied().map(|block| Some(BlockId(block))));
-    let event = |((block, parent), depth)| Event {
-        at: Micros(at),
-        kind,
-        block: BlockId(block),
-        parent,
-        depth,
-        tenant: TenantId(0),
-        session: SessionId(0),
-    };
-    blocks.iter().copied().zip(parents).zip(0..).map(event).collect()
+fn host(total_blocks: u32) -> CacheHost<LeastRecentlyUsed> {
+    CacheHost::new(LeastRecentlyUsed::default(), 16, total_blocks)
 }
 
-fn observe(policy: &mut LeastRecentlyUsed, events: &[Event]) {
-    let mut columns = Events::default();
-    events.iter().for_each(|event| columns.push(*event));
-    assert!(policy.observe(&columns).is_empty(), "it drops nothing unasked");
+/// So many blocks of a text.
+fn turn(text: u32, blocks: u32) -> Turn {
+    Turn::new("any", text, blocks)
 }
 
-fn evict(policy: &mut LeastRecentlyUsed, need: u32) -> Vec<u32> {
-    policy.evict(Micros::ZERO, need).into_iter().map(|block| block.0).collect()
+/// How many blocks of each text the pool holds.
+fn cached<const N: usize>(host: &CacheHost<LeastRecentlyUsed>, texts: [u32; N]) -> [u32; N] {
+    texts.map(|text| host.cached(&turn(text, 9)))
 }
 
 #[test]
@@ -36,30 +24,37 @@ fn its_configuration_is_what_its_schema_says() {
 }
 
 #[test]
+fn it_keeps_the_rules_whatever_is_played() {
+    check_prefix_cache(LeastRecentlyUsed::default);
+}
+
+#[test]
 fn what_was_used_longest_ago_goes_first_and_the_deepest_of_a_prefix_before_the_rest() {
-    let mut policy = LeastRecentlyUsed::default();
-    observe(&mut policy, &prefix(20, EventKind::Idle, &[1, 2]));
-    observe(&mut policy, &prefix(10, EventKind::Idle, &[5, 4, 3]));
-    assert_eq!(evict(&mut policy, 4), [3, 4, 5, 2]);
-    assert_eq!(evict(&mut policy, 99), [3, 4, 5, 2, 1], "naming is not dropping");
+    let mut host = host(6);
+    host.play(&turn(1, 2));
+    host.play(&turn(2, 2));
+    host.play(&turn(1, 2));
+    host.play(&turn(3, 3));
+    assert_eq!(cached(&host, [1, 2, 3]), [2, 1, 3]);
 }
 
 #[test]
-fn what_is_used_again_or_gone_is_not_named() {
-    let mut policy = LeastRecentlyUsed::default();
-    observe(&mut policy, &prefix(10, EventKind::Idle, &[1, 2, 3]));
-    observe(&mut policy, &prefix(20, EventKind::Reused, &[1]));
-    observe(&mut policy, &prefix(30, EventKind::Dropped, &[3]));
-    assert_eq!(evict(&mut policy, 9), [2]);
+fn what_is_in_use_is_not_named() {
+    let mut host = host(6);
+    let runs = host.start(&turn(1, 2)).expect("there is room");
+    host.play(&turn(2, 4));
+    host.play(&turn(3, 4));
+    assert_eq!(cached(&host, [1, 2, 3]), [2, 0, 4]);
+    host.end(runs);
 }
 
 #[test]
-fn any_block_number_is_survived() {
-    for_seeds(0..100, |rng| {
-        let mut policy = LeastRecentlyUsed::default();
-        let blocks = [rng.between(0, 5), rng.between(0, u32::MAX)];
-        observe(&mut policy, &prefix(1, EventKind::Idle, &blocks));
-        let named = evict(&mut policy, u32::MAX);
-        assert!(named.contains(&blocks[0]), "{named:?} of {blocks:?}");
-    });
+fn a_swap_keeps_the_order() {
+    let mut host = host(6);
+    for text in [1, 2, 3] {
+        host.play(&turn(text, 2));
+    }
+    host.swap(LeastRecentlyUsed::default());
+    host.play(&turn(4, 3));
+    assert_eq!(cached(&host, [1, 2, 3, 4]), [0, 1, 2, 3]);
 }

@@ -1,9 +1,7 @@
-//! The policy's rule on a hand-made view, the host's rules on random ones, and whole scenarios.
+//! The policy's rule on hand-made views, and what every scheduler has to stand.
 
-use infer_policy_sdk::testing::{
-    Host, Spec, check_config, check_plan, for_seeds, hostile_step, limits, random_spec, random_step,
-};
-use infer_policy_sdk::{Memory, Row, Sequences, parse_config};
+use infer_policy_sdk::testing::{check_config, check_scheduler, limits};
+use infer_policy_sdk::{Limits, Memory, Row, Sequences, parse_config};
 
 use super::*;
 
@@ -11,15 +9,15 @@ fn policy(config: &str) -> ShortestFirst {
     ShortestFirst::new(parse_config(config).unwrap()).unwrap()
 }
 
-/// Prompts that wait since the beginning, on an idle host.
-fn waiting(prompts: &[u32], now: Micros) -> Step {
-    let row = |(id, prompt_tokens)| Row { id, prompt_tokens, max_new_tokens: 10, ..Row::default() };
+/// Prompts by id that wait since the beginning, on an idle host with so many places.
+fn waiting(prompts: &[(u64, u32)], max_running: u32, now_ms: u64) -> Step {
+    let row = |&(id, prompt_tokens)| Row { id, prompt_tokens, max_new_tokens: 10, ..Row::default() };
     Step {
-        now,
+        now: Micros::from_millis(now_ms),
         starvation_bound: Micros::from_millis(5_000),
-        limits: limits(),
+        limits: Limits { max_running, ..limits() },
         memory: Memory { block_size: 16, total_blocks: 100, free_blocks: 100, cached_blocks: 0 },
-        waiting: (1..).zip(prompts.iter().copied()).map(row).collect::<Sequences>(),
+        waiting: prompts.iter().map(row).collect::<Sequences>(),
         ..Step::default()
     }
 }
@@ -35,30 +33,20 @@ fn its_configuration_is_what_its_schema_says() {
 
 #[test]
 fn the_shortest_prompt_starts_first() {
-    let plan = policy("{}").schedule(&waiting(&[300, 20, 100], Micros::ZERO));
+    let plan = policy("{}").schedule(&waiting(&[(1, 300), (2, 20), (3, 100)], 8, 0));
     assert_eq!(order(&plan), [2, 3, 1]);
 }
 
 #[test]
-fn who_has_waited_for_long_goes_first() {
-    let plan = policy(r#"{"patience_ms": 500}"#).schedule(&waiting(&[300, 20], Micros::from_millis(500)));
-    assert_eq!(order(&plan), [1, 2]);
+fn who_was_overtaken_for_too_long_goes_first() {
+    let mut policy = policy(r#"{"patience_ms": 500}"#);
+    let mut first = |waiting: Step| order(&policy.schedule(&waiting));
+    assert_eq!(first(waiting(&[(1, 300), (2, 20)], 1, 0)), [2], "from now on");
+    assert_eq!(first(waiting(&[(1, 300), (3, 20)], 1, 499)), [3]);
+    assert_eq!(first(waiting(&[(1, 300), (4, 20)], 1, 500)), [1]);
 }
 
 #[test]
-fn every_plan_keeps_the_rules_and_nonsense_is_survived() {
-    for_seeds(0..200, |rng| {
-        let step = random_step(rng);
-        check_plan(&step, &policy("{}").schedule(&step)).unwrap();
-        policy("{}").schedule(&hostile_step(rng));
-    });
-}
-
-#[test]
-fn everybody_is_served_in_the_end() {
-    for_seeds(0..50, |rng| {
-        let specs: Vec<Spec> = (0..20).map(|_| random_spec(rng, 40 * 16)).collect();
-        let report = Host::new(limits(), 16, 40).run(&mut policy("{}"), &specs).unwrap();
-        assert_eq!(report.finished.len(), specs.len());
-    });
+fn it_stands_what_every_scheduler_has_to() {
+    check_scheduler(|| policy("{}"));
 }
