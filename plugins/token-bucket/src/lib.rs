@@ -8,7 +8,9 @@
 //! A request larger than the burst is refused for good instead of passing into debt: the burst then bounds
 //! what a tenant can put on the host at once, and the message tells the client what would pass. What a
 //! request was charged and didn't generate isn't refunded, for no event tells a policy how one ended.
-//! Memory is no matter of this policy: put it behind one that looks after it.
+//! Memory is no matter of this policy. Behind a member that looks after it a request pays when it may come
+//! in, and before one it pays at the door; both charge it once. Before one that refuses (`slo`) it has paid
+//! for what it doesn't get, and a client that tries again drains its bucket: put this policy behind that one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,8 +24,9 @@ mod state;
 
 /// Buckets kept. Past this the one used longest ago is forgotten, and its tenant begins with a full one.
 const MAX_TENANTS: usize = 4_096;
-/// Charged requests remembered, the earliest forgotten first: more than a queue holds.
-const MAX_CHARGED: usize = 4_096;
+/// Charged requests remembered, the earliest forgotten first: more than the longest queue of a host holds,
+/// 100,000.
+const MAX_CHARGED: usize = 1 << 17;
 /// Units in a token. A rate of one token a minute is one unit a microsecond.
 const TOKEN: u64 = 60_000_000;
 
@@ -159,10 +162,10 @@ impl TokenBucket {
     }
 
     fn remember(&mut self, id: SequenceId) {
-        self.charged.insert(id);
-        if self.charged.len() > MAX_CHARGED {
+        if self.charged.len() >= MAX_CHARGED {
             self.charged.pop_first();
         }
+        self.charged.insert(id);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Rates, bursts and times to come back, on hand-made loads and against the definition of a bucket.
 
-use infer_policy_sdk::testing::{check_config, for_seeds};
+use infer_policy_sdk::testing::{check_admission, check_config, for_seeds};
 use infer_policy_sdk::{Memory, parse_config};
 
 use super::*;
@@ -46,6 +46,11 @@ fn its_configuration_is_what_its_schema_says() {
     check_config::<TokenBucket>();
     let error = TokenBucket::new(parse_config(r#"{"burst": 5}"#).unwrap()).err().unwrap();
     assert!(error.contains("`burst`") && error.contains("`tokens_per_minute`"), "{error}");
+}
+
+#[test]
+fn it_stands_what_every_admission_policy_has_to() {
+    check_admission(|| policy("{}"));
 }
 
 #[test]
@@ -107,6 +112,27 @@ fn a_request_is_charged_once_however_often_it_is_asked_about() {
 }
 
 #[test]
+fn whoever_waits_in_the_longest_queue_has_paid_once() {
+    let longest = 100_000;
+    let mut policy = policy(r#"{"tokens_per_minute": 1, "burst": 100000}"#);
+    let first = (1..=longest).filter_map(|id| retry(policy.admit(&request(id, 1, 1), &at(0)))).count();
+    let again = (1..=longest).filter_map(|id| retry(policy.admit(&request(id, 1, 1), &at(0)))).count();
+    assert_eq!((first, again), (0, 0), "refused at the door, and when asked again");
+    assert_eq!(retry(policy.admit(&request(longest + 1, 1, 1), &at(0))), Some(60_000), "the bucket is empty");
+}
+
+#[test]
+fn one_that_pays_is_not_the_one_that_is_forgotten_for_it() {
+    let mut policy = policy(r#"{"tokens_per_minute": 1, "burst": 4000000}"#);
+    for id in 1..=MAX_CHARGED as u64 {
+        policy.admit(&request(id, 1, 1), &at(0));
+    }
+    let left = policy.buckets[&TenantId(1)].level;
+    (0..10).for_each(|_| assert_eq!(retry(policy.admit(&request(0, 1, 1), &at(0))), None));
+    assert_eq!(policy.buckets[&TenantId(1)].level, left - TOKEN);
+}
+
+#[test]
 fn levels_and_payments_survive_a_swap() {
     let (mut old, mut new) = (ten_a_second(), ten_a_second());
     old.admit(&request(1, 1, 70), &at(0));
@@ -137,12 +163,14 @@ fn what_is_no_state_is_refused_and_changes_nothing() {
 
 #[test]
 fn memory_of_tenants_and_requests_is_bounded() {
-    let mut policy = ten_a_second();
-    for n in 0..10_000 {
-        policy.admit(&request(u64::from(n), n, 1), &at(u64::from(n)));
+    let mut policy = policy(r#"{"tokens_per_minute": 60000000}"#);
+    let last = MAX_CHARGED as u32 + 1_000;
+    for n in 0..=last {
+        policy.admit(&request(u64::from(n), n.min(9_999), 1), &at(u64::from(n)));
     }
     assert_eq!((policy.buckets.len(), policy.charged.len()), (MAX_TENANTS, MAX_CHARGED));
-    assert!(policy.buckets.contains_key(&TenantId(9_999)) && policy.charged.contains(&SequenceId(9_999)));
+    let kept = policy.charged.contains(&SequenceId(u64::from(last)));
+    assert!(policy.buckets.contains_key(&TenantId(9_999)) && kept);
 }
 
 #[test]
