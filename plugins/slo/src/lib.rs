@@ -11,7 +11,7 @@
 //! everything passes. It never says `wait`, so it can stand before or behind a policy that minds memory.
 
 use infer_policy_sdk::{
-    Admission, Load, Micros, Policy, Pressure, Reason, Refusal, Request, Verdict, export_policy,
+    Admission, Load, Micros, Policy, Pressure, Reason, Refusal, Request, SequenceId, Verdict, export_policy,
 };
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +35,8 @@ impl Default for Config {
 /// Admission by time to first token.
 pub struct Slo {
     config: Config,
+    /// The latest request that was asked about. Ids only grow: none after it was asked about before.
+    latest: Option<SequenceId>,
 }
 
 /// What stands before a request's first token.
@@ -72,18 +74,19 @@ impl Policy for Slo {
         if !(0.1..=10.0).contains(&config.slack) {
             return Err(format!("`slack` must be from 0.1 to 10, not {}", config.slack));
         }
-        Ok(Self { config })
+        Ok(Self { config, latest: None })
     }
 }
 
 impl Admission for Slo {
     fn admit(&mut self, request: &Request, load: &Load) -> Verdict {
+        let ahead = Ahead::of(request, load, self.is_queued(request, load));
+        self.latest = self.latest.max(Some(request.id));
         let due = match (request.deadline, self.config.default_ttft_ms) {
             (Micros::NEVER, 0) => return Verdict::Admit,
             (Micros::NEVER, millis) => request.arrived.plus(Micros::from_millis(u64::from(millis))),
             (deadline, _) => deadline,
         };
-        let ahead = Ahead::of(request, load);
         let Some(estimate) = self.estimate(&ahead, load) else { return Verdict::Admit };
         if load.now.plus(estimate) <= due {
             return Verdict::Admit;
@@ -107,12 +110,20 @@ impl Admission for Slo {
         let nothing = Request { arrived: load.now, ..Request::default() };
         let promised = Micros::from_millis(u64::from(self.config.default_ttft_ms));
         let late = self.config.default_ttft_ms > 0
-            && self.estimate(&Ahead::of(&nothing, load), load).is_some_and(|estimate| estimate > promised);
+            && self
+                .estimate(&Ahead::of(&nothing, load, false), load)
+                .is_some_and(|estimate| estimate > promised);
         Pressure { backpressure: pressure.backpressure || late, ..pressure }
     }
 }
 
 impl Slo {
+    /// Whether the request is among those that wait: it was asked about before. The clock tells it too,
+    /// of those that were asked about before this policy came, but stands still within an instant.
+    fn is_queued(&self, request: &Request, load: &Load) -> bool {
+        (Some(request.id) <= self.latest || load.now > request.arrived) && load.waiting > 0
+    }
+
     /// Time to the first token; `None` while a rate that it takes is unknown.
     fn estimate(&self, ahead: &Ahead, load: &Load) -> Option<Micros> {
         let prefill = micros(
@@ -131,10 +142,8 @@ impl Slo {
 }
 
 impl Ahead {
-    fn of(request: &Request, load: &Load) -> Self {
+    fn of(request: &Request, load: &Load, queued: bool) -> Self {
         let own_tokens = u64::from(request.prompt_tokens.saturating_sub(request.cached_tokens));
-        // Asked about again, the request is among those that wait.
-        let queued = load.now > request.arrived && load.waiting > 0;
         let own = |tokens: u32| if queued { u64::from(tokens) } else { 0 };
         let waiting = u64::from(load.waiting) - u64::from(queued);
         let sequences = u64::from(load.running) + waiting;

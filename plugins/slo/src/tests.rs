@@ -1,7 +1,7 @@
 //! Estimates by hand, and promises that must hold once the time named has passed.
 
-use infer_policy_sdk::testing::{check_config, for_seeds};
-use infer_policy_sdk::{Memory, SequenceId, parse_config};
+use infer_policy_sdk::testing::{check_admission, check_config, for_seeds};
+use infer_policy_sdk::{Memory, parse_config};
 
 use super::*;
 
@@ -57,6 +57,12 @@ fn its_configuration_is_what_its_schema_says() {
 }
 
 #[test]
+fn it_stands_what_every_admission_policy_has_to() {
+    check_admission(|| policy("{}"));
+    check_admission(|| policy(r#"{"default_ttft_ms": 100}"#));
+}
+
+#[test]
 fn prompts_ahead_and_its_own_must_fit_before_the_deadline() {
     let cases = [
         // waiting prompts, own prompt, of it cached, due in ms; told to wait
@@ -104,6 +110,18 @@ fn asked_again_it_does_not_stand_in_its_own_way() {
     assert_eq!(retry(policy("{}").admit(&request, &later)), None);
     let too_late = Load { now: load().now.plus(Micros::from_millis(101)), ..later };
     assert_eq!(retry(policy("{}").admit(&request, &too_late)), Some(1), "a new one would be in time");
+}
+
+#[test]
+fn asked_again_in_the_same_instant_it_does_not_either() {
+    let mut policy = policy("{}");
+    let request = request(900, 1_000);
+    assert_eq!(retry(policy.admit(&request, &Load { running: 7, ..load() })), None);
+    // Another member of the list told it to wait, and is asked once more.
+    let held = Load { running: 7, waiting: 1, waiting_prompt_tokens: 900, ..load() };
+    assert_eq!(retry(policy.admit(&request, &held)), None);
+    let newcomer = Request { id: SequenceId(2), ..request };
+    assert_eq!(retry(policy.admit(&newcomer, &held)), Some(800), "for whom it stands in the way");
 }
 
 #[test]
