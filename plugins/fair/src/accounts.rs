@@ -73,7 +73,10 @@ impl Accounts {
     /// that have requests queued again.
     pub fn observe(&mut self, step: &Step) {
         self.charge(step);
-        let queued: BTreeSet<TenantId> = step.waiting.iter().map(|waiting| waiting.tenant()).collect();
+        // Also of those whose requests admission holds, out of the scheduler's sight: they aren't idle.
+        let held = step.tenants.iter().filter(|tenant| tenant.waiting > 0).map(|tenant| tenant.id);
+        let queued: BTreeSet<TenantId> =
+            step.waiting.iter().map(|waiting| waiting.tenant()).chain(held).collect();
         let left =
             self.by_tenant.iter().filter(|(tenant, account)| account.queued && !queued.contains(tenant));
         if let Some((tenant, _)) = left.max_by_key(|(_, account)| account.virtual_tokens()) {

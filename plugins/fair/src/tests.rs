@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use infer_policy_sdk::testing::{Finished, Host, Rng, Spec, check_config, check_scheduler, limits};
-use infer_policy_sdk::{Limits, Micros, parse_config};
+use infer_policy_sdk::{Limits, Memory, Micros, Row, SequenceId, Tenant, TenantId, parse_config};
 use policy_continuous::Continuous;
 
 use super::*;
@@ -112,6 +112,31 @@ fn who_was_idle_comes_back_without_a_claim() {
     let [one, two] = [0, 1].map(|row| after.prompt_tokens_served[row] + 2 * after.output_tokens_served[row]);
     let (one, two) = (one - before, two);
     assert!(one.abs_diff(two) < (one + two) / 5, "{one} and {two} from then on");
+}
+
+#[test]
+fn who_is_held_by_admission_does_not_lose_its_claim() {
+    let tenant = |id, waiting, prompt_tokens_served| Tenant {
+        id: TenantId(id),
+        weight_permille: 1_000,
+        waiting,
+        prompt_tokens_served,
+        ..Tenant::default()
+    };
+    let row = |id, tenant| Row { id, tenant, prompt_tokens: 10, max_new_tokens: 10, ..Row::default() };
+    let step = |served: [u64; 2], waiting: &[Row]| Step {
+        limits: Limits { max_running: 1, ..limits() },
+        memory: Memory { block_size: 16, total_blocks: 100, free_blocks: 100, cached_blocks: 0 },
+        tenants: [tenant(1, 50, served[0]), tenant(2, 50, served[1])].into_iter().collect(),
+        waiting: waiting.iter().copied().collect(),
+        ..Step::default()
+    };
+    let mut policy = policy("{}");
+    policy.schedule(&step([0, 0], &[row(1, 1), row(2, 2)]));
+    // Of tenant 2 nothing is in sight for a step: all that it sent is held.
+    policy.schedule(&step([10_000, 2_000], &[row(3, 1)]));
+    let plan = policy.schedule(&step([10_000, 2_000], &[row(3, 1), row(4, 2)]));
+    assert_eq!(plan.run, [SequenceId(4)], "it is 8,000 tokens behind");
 }
 
 #[test]
