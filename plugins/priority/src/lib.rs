@@ -3,12 +3,14 @@
 //! A request's effective priority is its own plus one level for every `aging_ms` since it arrived. All
 //! age alike, so who is ahead of whom never changes: the order is that of `arrived - priority * aging`,
 //! and a request is overtaken by those that arrive within the difference of their priorities times
-//! `aging_ms` after it, and by none after them. That alone is what keeps low ones from starving.
+//! `aging_ms` after it, and by none after them. That alone is what keeps low ones from starving, so
+//! priorities count up to `max_level` only, above and below 0: whoever may name any number isn't ahead for days.
 //!
 //! Where slots or blocks are short, a waiting sequence takes the place of running ones of lower priority
-//! that stand half a level or more below it in effect too, and one level more for every time that they
-//! gave way already. So two never take each other's place in turn, equals never do, what a low one
-//! computed isn't thrown away again and again, and who has become urgent by waiting stays.
+//! that stand half a level or more below it in effect too, and for every time that they gave way already
+//! twice as far and half a level more. So two never take each other's place in turn, equals never do, who
+//! has become urgent by waiting stays, and a low one throws away what it computed a few times at most: the
+//! logarithm of the levels above it, six times for the default's forty.
 //!
 //! Long prompts of low priority that have begun share the steps' prompt tokens by rank, but nobody gives
 //! way for want of these alone.
@@ -28,11 +30,13 @@ pub struct Config {
     pub aging_ms: u64,
     /// Whether running sequences give way to more urgent waiting ones.
     pub preempt: bool,
+    /// Priorities beyond this, above and below 0, count as this.
+    pub max_level: u32,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { aging_ms: 5_000, preempt: true }
+        Self { aging_ms: 5_000, preempt: true, max_level: 20 }
     }
 }
 
@@ -40,6 +44,7 @@ impl Default for Config {
 pub struct Priority {
     aging_us: i64,
     preempt: bool,
+    max_level: i64,
     starts: Starts,
 }
 
@@ -60,6 +65,10 @@ impl Policy for Priority {
             "preempt": {
                 "type": "boolean", "default": true,
                 "description": "Whether running sequences give way to waiting ones of higher priority where slots or memory are short"
+            },
+            "max_level": {
+                "type": "integer", "minimum": 1, "default": 20,
+                "description": "Priorities beyond this, above and below 0, count as this: so long, times aging_ms twice, can a request be overtaken"
             }
         }
     }"#;
@@ -68,9 +77,13 @@ impl Policy for Priority {
         if config.aging_ms == 0 {
             return Err("`aging_ms` must be at least 1: without aging, low priorities starve".to_owned());
         }
+        if config.max_level == 0 {
+            return Err("`max_level` must be at least 1, or there are no priorities".to_owned());
+        }
         Ok(Self {
             aging_us: i64::try_from(config.aging_ms.saturating_mul(1_000)).unwrap_or(i64::MAX),
             preempt: config.preempt,
+            max_level: i64::from(config.max_level),
             starts: Starts::default(),
         })
     }
@@ -138,16 +151,21 @@ impl Priority {
 
     /// Whether a running sequence gives way to a waiting one.
     fn gives_way(&self, running: Sequence<'_>, waiting: Sequence<'_>) -> bool {
-        let half_levels = 1 + 2 * i64::from(running.preemptions());
+        // 1, 3, 7, 15 ..; beyond all priorities long before it would overflow.
+        let half_levels = (2i64 << running.preemptions().min(40)) - 1;
         let margin = half_levels.saturating_mul(self.aging_us) / 2;
-        waiting.priority() > running.priority()
+        self.level(waiting) > self.level(running)
             && self.rank(waiting).saturating_add(margin) <= self.rank(running)
     }
 
     /// When it would have arrived had it priority 0; the smallest goes first. In microseconds, signed.
     fn rank(&self, sequence: Sequence<'_>) -> i64 {
         let arrived = i64::try_from(sequence.arrived().0).unwrap_or(i64::MAX);
-        arrived.saturating_sub(i64::from(sequence.priority()).saturating_mul(self.aging_us))
+        arrived.saturating_sub(self.level(sequence).saturating_mul(self.aging_us))
+    }
+
+    fn level(&self, sequence: Sequence<'_>) -> i64 {
+        i64::from(sequence.priority()).clamp(-self.max_level, self.max_level)
     }
 }
 

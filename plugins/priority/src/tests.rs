@@ -56,8 +56,11 @@ fn decide(config: &str, step: &Step) -> (Vec<u64>, Vec<u64>) {
 #[test]
 fn its_configuration_is_what_its_schema_says() {
     check_config::<Priority>();
-    let error = Priority::new(parse_config(r#"{"aging_ms": 0}"#).unwrap()).err().unwrap();
-    assert!(error.contains("aging_ms"), "{error}");
+    for key in ["aging_ms", "max_level"] {
+        let zero = parse_config(&format!("{{\"{key}\": 0}}")).unwrap();
+        let error = Priority::new(zero).err().unwrap();
+        assert!(error.contains(key), "{error}");
+    }
 }
 
 #[test]
@@ -121,6 +124,24 @@ fn who_gave_way_before_does_so_only_for_a_higher_level() {
     let again = Row { preemptions: 1, ..running(1, 0) };
     assert_eq!(decide("{}", &view(&[again], &[row(2, 1)], 1, 50)).1, [0u64; 0]);
     assert_eq!(decide("{}", &view(&[again], &[row(2, 2)], 1, 50)).1, [1]);
+    let largest = Row { priority: i32::MAX, ..row(2, 0) };
+    let given = |preemptions| {
+        let often = Row { preemptions, priority: i32::MIN, ..running(1, 0) };
+        !decide("{}", &view(&[often], &[largest], 1, 50)).1.is_empty()
+    };
+    assert_eq!((0..u32::BITS).take_while(|times| given(*times)).count(), 6, "forty levels are the most");
+    assert!(!given(u32::MAX));
+}
+
+#[test]
+fn a_stream_of_the_most_urgent_ones_neither_starves_a_low_one_nor_recomputes_it_for_ever() {
+    let mut specs = vec![request(0, 0, 300)];
+    specs.extend((0..400).map(|n| request(5 + 20 * n, 1_000_000, 8)));
+    let one = Limits { max_running: 1, ..limits() };
+    let report = Host::new(one, 16, 2_000).run(&mut policy(r#"{"aging_ms": 100}"#), &specs).unwrap();
+    let low = report.of(1);
+    assert!(low.preemptions <= 5, "twenty levels above it: {}", low.preemptions);
+    assert!(low.ended < Micros::from_millis(4_000), "{:?}", low.ended);
 }
 
 #[test]
