@@ -1,12 +1,14 @@
 //! `static-batch`: forms a batch, runs it until every member is finished, forms the next.
 //!
 //! A batch starts when it is full, or a bounded wait after its first request (counted from the end of
-//! the batch before, where the request was already there). Nobody joins a batch that runs. There is no
-//! state: the batch is what runs, and what was preempted and so has run before. A policy that is put in
-//! force in mid-flight therefore finds its batch: whatever runs then.
+//! the batch before, where the request was already there). Nobody joins a batch that runs.
+//!
+//! The batch is what runs, what was preempted and so has run before, and whom the plan that formed it named:
+//! of equal prompts the host starts one, and the others once its blocks are there for them. Only these names
+//! are state, and not worth carrying: a policy that is put in force in mid-flight finds its batch in what runs.
 
 use infer_policy_sdk::{
-    Micros, Plan, Planner, Policy, Scheduler, Sequence, Step, blocks_to_start, export_policy,
+    Micros, Plan, Planner, Policy, Scheduler, Sequence, SequenceId, Step, blocks_to_start, export_policy,
 };
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +32,8 @@ impl Default for Config {
 pub struct StaticBatch {
     batch_size: u32,
     wait: Micros,
+    /// Whom the plan named that formed the batch.
+    formed: Vec<SequenceId>,
 }
 
 impl Policy for StaticBatch {
@@ -57,7 +61,11 @@ impl Policy for StaticBatch {
         if config.batch_size == 0 {
             return Err("`batch_size` must be at least 1".to_owned());
         }
-        Ok(Self { batch_size: config.batch_size, wait: Micros::from_millis(config.wait_ms) })
+        Ok(Self {
+            batch_size: config.batch_size,
+            wait: Micros::from_millis(config.wait_ms),
+            formed: Vec::new(),
+        })
     }
 }
 
@@ -65,13 +73,15 @@ impl Scheduler for StaticBatch {
     fn schedule(&mut self, step: &Step) -> Plan {
         let mut planner = Planner::new(step);
         let preempted = planner.go_on();
-        let members = || step.waiting.iter().filter(|s| s.preemptions() > 0);
+        let is_member = |s: &Sequence<'_>| s.preemptions() > 0 || self.formed.contains(&s.id());
+        let members = || step.waiting.iter().filter(is_member);
         if !step.running.is_empty() || members().next().is_some() {
             if preempted == 0 {
                 resume(members(), step, &mut planner);
             }
         } else if let Some(first) = step.waiting.iter().next() {
             self.form(first, step, &mut planner);
+            self.formed = planner.started().to_vec();
         }
         planner.finish()
     }
@@ -113,7 +123,7 @@ fn fitting(step: &Step, size: usize) -> usize {
     step.waiting.iter().take(size).take_while(fits).count().max(1)
 }
 
-/// Lets preempted members back in, in their order, where they fit beside what still runs.
+/// Lets members that don't run in or back in, in their order, where they fit beside what still runs.
 fn resume<'a>(members: impl Iterator<Item = Sequence<'a>>, step: &Step, planner: &mut Planner<'_>) {
     for member in members {
         let whole = member.remaining_tokens().saturating_add(1);

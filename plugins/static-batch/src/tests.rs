@@ -140,6 +140,20 @@ fn a_preempted_member_comes_back_before_the_next_batch() {
 }
 
 #[test]
+fn a_member_that_the_host_started_later_than_the_others_is_no_newcomer() {
+    let mut policy = policy(r#"{"batch_size": 3}"#);
+    let queue = [1, 2, 3, 4].map(|id| row(id, 20, 0, 0));
+    assert_eq!(ids(&policy.schedule(&step(&[], &queue, 50))), [1, 2, 3]);
+    // Of equal prompts the first runs alone until the others can copy what it computed.
+    let plan = policy.schedule(&step(&[row(1, 20, 20, 1)], &queue[1..], 50));
+    assert_eq!(ids(&plan), [1, 2, 3], "4 came too late for this batch");
+    let plan = policy.schedule(&step(&[], &queue[2..], 50));
+    assert_eq!(ids(&plan), [3], "its batch goes on although nothing else of it runs");
+    let plan = policy.schedule(&step(&[], &queue[3..], 50));
+    assert_eq!(ids(&plan), [4], "the next one");
+}
+
+#[test]
 fn a_batch_takes_only_what_fits_to_its_longest_output() {
     // 10 + 50 tokens are 4 blocks each.
     let waiting = [row(1, 10, 0, 0), row(2, 10, 0, 0), row(3, 10, 0, 0)];
