@@ -3,8 +3,12 @@
 //! The prefix cache of servers that keep one entry a request, with a cap on entries and a time to live,
 //! brought to shared blocks: an entry is an idle block that no other follows, and the blocks before it that
 //! no other entry shares. So a conversation is one entry however many turns it has, and a system prompt
-//! before a hundred conversations is none of its own. Time is the host's to keep: `retain` tells it. What
-//! runs is no entry; the cap counts what nobody uses.
+//! before a hundred conversations is none of its own. What runs is no entry; the cap counts what nobody uses.
+//!
+//! What a request leaves that ended well the host drops when its time is over, whether anything happens then
+//! or not: `retain` tells it how long. It asks that of no others. So what is left by one that failed or was
+//! cancelled, and what was in the cache before this policy, goes with the first event after its time; on a
+//! host with nothing to do it may stay until there is one. After a swap all time counts from the swap.
 
 use infer_policy_sdk::{
     BlockId, Ended, EventKind, Events, IdleTree, Micros, Policy, PrefixCache, Retention, export_policy,
@@ -30,9 +34,10 @@ impl Default for Config {
 /// A cap on entries, a time to live, and the least recently used first.
 pub struct TtlLru {
     config: Config,
-    /// By when a block became idle.
-    idle: IdleTree<u64>,
-    clock: u64,
+    /// By when a block became idle; within an instant in the order of the events.
+    idle: IdleTree<(Micros, u64)>,
+    last_turn: u64,
+    now: Micros,
 }
 
 impl Policy for TtlLru {
@@ -60,36 +65,47 @@ impl Policy for TtlLru {
         if config.max_entries == 0 {
             return Err("`max_entries` must be at least 1".to_owned());
         }
-        Ok(Self { config, idle: IdleTree::default(), clock: 0 })
+        Ok(Self { config, idle: IdleTree::default(), last_turn: 0, now: Micros::ZERO })
     }
 }
 
 impl PrefixCache for TtlLru {
     fn retain(&mut self, ended: &Ended) -> Retention {
-        let ttl = Micros::from_millis(u64::from(self.config.ttl_s) * 1_000);
-        Retention { keep_tokens: ended.total_tokens(), ttl }
+        Retention { keep_tokens: ended.total_tokens(), ttl: self.ttl() }
     }
 
     fn observe(&mut self, events: &Events) -> Vec<BlockId> {
         for event in events.iter() {
+            self.now = self.now.max(event.at);
             match event.kind {
                 EventKind::Idle => {
-                    self.clock += 1;
-                    self.idle.insert(event.block, event.parent, self.clock);
+                    self.last_turn += 1;
+                    self.idle.insert(event.block, event.parent, (self.now, self.last_turn));
                 }
                 EventKind::Stored | EventKind::Reused | EventKind::Dropped => {
                     self.idle.remove(event.block);
                 }
             }
         }
+        let is_old = |(since, _): (Micros, u64)| since.plus(self.ttl()) <= self.now && self.config.ttl_s > 0;
+        let mut names: Vec<BlockId> =
+            self.idle.order().take_while(|(key, _)| is_old(*key)).map(|(_, block)| block).collect();
         // A block that becomes an entry of its own by this is counted when the host tells what it dropped.
         let entries = self.idle.leaves();
         let over = entries.len().saturating_sub(self.config.max_entries as usize);
-        entries.take(over).flat_map(|(_, leaf)| self.idle.branch(leaf)).collect()
+        let young = entries.take(over).filter(|(key, _)| !is_old(*key));
+        names.extend(young.flat_map(|(_, leaf)| self.idle.branch(leaf)));
+        names
     }
 
     fn evict(&mut self, _now: Micros, need: u32) -> Vec<BlockId> {
         self.idle.order().take(need as usize).map(|(_, block)| block).collect()
+    }
+}
+
+impl TtlLru {
+    fn ttl(&self) -> Micros {
+        Micros::from_millis(u64::from(self.config.ttl_s) * 1_000)
     }
 }
 

@@ -87,6 +87,23 @@ fn a_prefix_is_forgotten_so_long_after_its_last_use() {
 }
 
 #[test]
+fn what_it_was_never_asked_about_goes_with_the_first_event_after_its_time() {
+    let mut host = host(r#"{"ttl_s": 0}"#);
+    host.play(&turn(0, 3));
+    host.play(&turn(1, 3));
+    host.swap(policy(r#"{"ttl_s": 10}"#));
+    host.wait(Micros(5 * SECOND.0));
+    host.play(&turn(1, 2));
+    host.wait(Micros(4 * SECOND.0));
+    host.play(&turn(2, 1));
+    assert_eq!([0, 1].map(|text| host.cached(&turn(text, 3))), [3, 3]);
+    host.wait(SECOND);
+    host.play(&turn(3, 1));
+    let cached = [0, 1, 2, 3].map(|text| host.cached(&turn(text, 3)));
+    assert_eq!(cached, [0, 2, 1, 1], "what was used since stays, and of a prefix so much");
+}
+
+#[test]
 fn the_cap_holds_after_a_swap_too() {
     let mut host = host("{}");
     for text in 0..10 {
