@@ -9,8 +9,9 @@ use std::collections::VecDeque;
 
 use infer_policy_sdk::{BlockId, EventKind, Events, Micros, NoConfig, Policy, PrefixCache, export_policy};
 
-/// Blocks beyond this are left to the host, so that no block number makes the table outgrow memory.
-const MAX_BLOCKS: usize = 1 << 22;
+/// Blocks beyond this are left to the host. At so many the table takes 4 MiB, and the order, twice as many
+/// entries before it is swept, 48 MiB while it grows, of the 64 MiB that a host gives a policy.
+const MAX_BLOCKS: usize = 1 << 20;
 
 /// Least recently used first.
 #[derive(Default)]
