@@ -1,14 +1,15 @@
 //! A [`Device`] without a GPU: the `.cu` sources, compiled by the host's C++ compiler, a fiber per thread. For tests: that
 //! kernels, launch shapes, parameters and everything above them are right can be shown on any machine, speed can't.
 //!
-//! Device memory is host memory with guards at both ends and NaN inside; each launch draws another order of threads.
-//! Nothing is done before somebody waits for it, as late as a device may be: who reads, or writes to pinned memory, too
-//! early sees it. What a GPU does differently (rounding of `ex2.approx`, races that need two multiprocessors) is left to
+//! Device memory is host memory with guards at both ends and NaN inside; each launch draws another order of threads, of a
+//! recording each repetition. Nothing is done before somebody waits for it, as late as a device may be: who reads, or writes
+//! to pinned memory, too early sees it. After a fault nothing is done any more, as on a GPU. What a GPU does differently (rounding of `ex2.approx`, races that need two multiprocessors) is left to
 //! `gpu-check`.
 
 mod memory;
 
 use std::collections::VecDeque;
+#[cfg(compiled)]
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,7 +35,6 @@ unsafe extern "C" {
 /// The host as a device.
 pub struct Emulator {
     state: Arc<Mutex<State>>,
-    seed: AtomicU64,
     properties: Properties,
 }
 
@@ -43,8 +43,12 @@ struct State {
     recording: Option<Vec<Step>>,
     /// What the device was given and hasn't done, each with an order of threads.
     queue: VecDeque<(Step, u64)>,
+    /// The next step's order of threads.
+    seed: u64,
     /// Steps done, ever.
     done: u64,
+    /// What went wrong first. It stays.
+    fault: Option<CudaError>,
 }
 
 impl State {
@@ -52,13 +56,28 @@ impl State {
         self.done + self.queue.len() as u64
     }
 
+    fn healthy(&self) -> Result<(), CudaError> {
+        self.fault.clone().map_or(Ok(()), Err)
+    }
+
+    fn give(&mut self, step: Step) {
+        self.queue.push_back((step, self.seed));
+        self.seed = self.seed.wrapping_add(1);
+    }
+
     /// Does what stands before this place.
     fn catch_up(&mut self, place: u64) -> Result<(), CudaError> {
+        self.healthy()?;
         while self.done < place
             && let Some((step, seed)) = self.queue.pop_front()
         {
             self.done += 1;
-            run(self, &step, seed)?;
+            if let Err(fault) = run(self, &step, seed) {
+                // Who hears of it gives its memory back, which the steps behind would use.
+                self.queue.clear();
+                self.fault = Some(fault);
+            }
+            self.healthy()?;
         }
         Ok(())
     }
@@ -110,12 +129,9 @@ impl Emulator {
             multiprocessors: 4,
             vendor_products: None,
         };
-        let state = State { memories: Memories::default(), recording: None, queue: VecDeque::new(), done: 0 };
-        cfg!(compiled).then(|| Self {
-            state: Arc::new(Mutex::new(state)),
-            seed: AtomicU64::new(seed),
-            properties,
-        })
+        let (memories, queue) = (Memories::default(), VecDeque::new());
+        let state = State { memories, recording: None, queue, seed, done: 0, fault: None };
+        cfg!(compiled).then(|| Self { state: Arc::new(Mutex::new(state)), properties })
     }
 
     /// From now on allocations beyond this many bytes in all fail.
@@ -129,16 +145,12 @@ impl Emulator {
 
     fn take(&self, step: Step) -> Result<(), CudaError> {
         let mut state = self.lock();
+        state.healthy()?;
         match &mut state.recording {
-            Some(steps) => {
-                steps.push(step);
-                Ok(())
-            }
-            None => {
-                state.queue.push_back((step, self.seed.fetch_add(1, Ordering::Relaxed)));
-                Ok(())
-            }
+            Some(steps) => steps.push(step),
+            None => state.give(step),
         }
+        Ok(())
     }
 }
 
@@ -229,7 +241,7 @@ impl Device for Emulator {
 
     unsafe fn free(&self, at: u64, _bytes: usize) {
         let mut state = self.lock();
-        // What fails here has nobody left to tell.
+        // What fails here is told to who waits next.
         let _ = state.finish();
         state.memories.free(at);
     }
@@ -297,11 +309,7 @@ impl Device for Emulator {
 
     fn end_recording(&self) -> Result<Box<dyn Graph>, CudaError> {
         let steps = self.lock().recording.take().ok_or_else(|| CudaError::failed("no recording"))?;
-        Ok(Box::new(Recorded {
-            state: Arc::clone(&self.state),
-            steps,
-            seed: self.seed.fetch_add(1, Ordering::Relaxed),
-        }))
+        Ok(Box::new(Recorded { state: Arc::clone(&self.state), steps }))
     }
 
     fn mark(&self) -> Result<Box<dyn Mark>, CudaError> {
@@ -324,15 +332,13 @@ impl Device for Emulator {
 struct Recorded {
     state: Arc<Mutex<State>>,
     steps: Vec<Step>,
-    seed: u64,
 }
 
 impl Graph for Recorded {
     unsafe fn launch(&self) -> Result<(), CudaError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        for (i, step) in self.steps.iter().enumerate() {
-            state.queue.push_back((step.clone(), self.seed + i as u64));
-        }
+        state.healthy()?;
+        self.steps.iter().for_each(|step| state.give(step.clone()));
         Ok(())
     }
 }

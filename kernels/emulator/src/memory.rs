@@ -76,17 +76,14 @@ impl Memories {
         }
     }
 
-    /// Whether nobody wrote beside an allocation. Looks at the bytes next to it, which a stray write meets first.
+    /// Whether nobody wrote into a guard.
     pub(crate) fn check_guards(&self, kernel: &str) -> Result<(), CudaError> {
-        const NEAR: usize = 64;
         for (at, bytes) in &self.live {
-            // SAFETY: the guards are part of the allocation.
-            let (before, after) = unsafe {
-                let before = std::slice::from_raw_parts((at - NEAR as u64) as *const u8, NEAR);
-                let after = std::slice::from_raw_parts((at + *bytes as u64) as *const u8, NEAR);
-                (before, after)
+            // SAFETY: the guards are part of the allocation, which is initialized.
+            let guards = unsafe {
+                [at - GUARD as u64, at + *bytes as u64].map(|guard| &*(guard as *const [u8; GUARD]))
             };
-            if before.iter().chain(after).any(|byte| *byte != POISON) {
+            if guards.iter().any(|guard| **guard != [POISON; GUARD]) {
                 return Err(CudaError::failed(format!(
                     "{kernel} wrote beside an allocation of {bytes} bytes"
                 )));

@@ -1,0 +1,62 @@
+//! What the emulated device sees of a kernel that does wrong, and what it does afterwards.
+
+use std::sync::Arc;
+
+use infer_cuda_emulator::Emulator;
+use infer_kernels::cuda::{Buffer, CudaError, Device, HostBuffer, Type, fill_random};
+
+fn device() -> Option<Arc<dyn Device>> {
+    match Emulator::new(1) {
+        Some(emulator) => Some(Arc::new(emulator)),
+        None => {
+            eprintln!("skipped: no C++ compiler");
+            None
+        }
+    }
+}
+
+/// A kernel that writes one number, two bytes, so far from the start of a buffer.
+fn write_at(device: &Arc<dyn Device>, buffer: &Buffer, bytes: isize) -> Result<(), CudaError> {
+    let to = buffer.at().wrapping_add_signed(bytes as i64);
+    // SAFETY: in the buffer or in its guards, 4 KiB at either end.
+    unsafe { fill_random(device.as_ref(), Type::Bf16, to, 1, 3, 1.0) }
+}
+
+#[test]
+fn a_write_anywhere_in_the_guards_of_an_allocation_is_seen() {
+    const BYTES: usize = 256;
+    for at in [0, 254] {
+        let Some(device) = device() else { return };
+        let buffer = Buffer::new(&device, BYTES).unwrap();
+        write_at(&device, &buffer, at).unwrap();
+        assert_eq!(device.wait(), Ok(()), "inside, at {at}");
+    }
+    for at in [-4_096, -2_048, -66, -2, 256, 320, 256 + 3_840, 256 + 4_094] {
+        let Some(device) = device() else { return };
+        let buffer = Buffer::new(&device, BYTES).unwrap();
+        write_at(&device, &buffer, at).unwrap();
+        let fault = device.wait().expect_err("outside");
+        assert!(fault.message.contains("beside an allocation of 256 bytes"), "at {at}: {fault}");
+    }
+}
+
+#[test]
+fn a_device_that_failed_does_nothing_more_and_keeps_saying_why() {
+    let Some(device) = device() else { return };
+    let [buffer, other] = [0x11, 0x22].map(|byte| Buffer::from_bytes(&device, &[byte; 16]).unwrap());
+    let mut pinned = HostBuffer::new(&device, 16).unwrap();
+    let mark = device.mark().unwrap();
+    write_at(&device, &buffer, -2).unwrap();
+    // SAFETY: as many bytes are there, and they live until the device has failed.
+    unsafe { device.copy_out(buffer.at(), pinned.bytes_mut()) }.unwrap();
+    mark.set().unwrap();
+
+    // Giving memory back waits for what may use it, and can't tell.
+    drop(other);
+    let fault = device.wait().expect_err("a guard was written");
+    assert!(fault.message.contains("beside an allocation"), "{fault}");
+    assert_eq!(mark.wait(), Err(fault.clone()));
+    assert_eq!(buffer.read(16), Err(fault.clone()));
+    assert_eq!(buffer.fill(0), Err(fault));
+    assert_eq!(pinned.bytes(), [0; 16], "copied behind the fault");
+}
