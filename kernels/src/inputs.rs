@@ -15,8 +15,9 @@ pub struct Inputs {
     layout: Bf16Layout,
     rows: usize,
     width: usize,
-    /// An f32, one bf16 or two, or four bytes each.
+    /// An f32, one bf16 or two, or four bytes each: from `first` on, which begins a cache line.
     words: Vec<u32>,
+    first: usize,
     /// One per row and group (int8).
     scales: Vec<f32>,
     /// -128 times a group's sum, which undoes the offset of the weights (int8).
@@ -38,11 +39,14 @@ pub(crate) enum Bf16Layout {
 pub(crate) const TILE_ROWS: usize = 16;
 /// Words of a row of a tile.
 const TILE_WORDS: usize = 16;
+/// Of a cache line: a row of a tile lies on one, not on two.
+const LINE_BYTES: usize = 64;
 
 impl Default for Inputs {
     fn default() -> Self {
-        let (words, scales, offsets) = Default::default();
-        Self { format: Format::F32, layout: Bf16Layout::Wide, rows: 0, width: 0, words, scales, offsets }
+        let (words, first, scales, offsets) = Default::default();
+        let (format, layout) = (Format::F32, Bf16Layout::Wide);
+        Self { format, layout, rows: 0, width: 0, words, first, scales, offsets }
     }
 }
 
@@ -68,7 +72,7 @@ impl Inputs {
     /// Where there is no such row, or it has another width.
     pub fn unpack_row(&self, row: usize, out: &mut [f32]) {
         assert!(row < self.rows && out.len() == self.width, "row {row} of {} x {}", self.rows, self.width);
-        let words = &self.words[start(self.format, self.layout, self.width, row)..];
+        let words = &self.words[self.first + start(self.format, self.layout, self.width, row)..];
         for (i, out) in out.iter_mut().enumerate() {
             *out = match self.format {
                 Format::F32 => f32::from_bits(words[i]),
@@ -96,13 +100,12 @@ impl Inputs {
     /// Where row `row` starts; of rows in tiles, the first of one.
     pub(crate) fn row(&self, row: usize) -> View {
         assert!(row < self.rows, "row {row} of {}", self.rows);
-        debug_assert!(
-            self.format != Format::Bf16 || self.layout != Bf16Layout::Tiles || row.is_multiple_of(TILE_ROWS)
-        );
+        let in_tiles = self.format == Format::Bf16 && self.layout == Bf16Layout::Tiles;
+        assert!(!in_tiles || row.is_multiple_of(TILE_ROWS), "row {row} is inside a tile");
         let groups = self.groups();
         let first = |group: usize| if self.format == Format::Int8 { row * groups + group } else { 0 };
         View {
-            words: self.words[row * self.stride()..].as_ptr(),
+            words: self.words[self.first + row * self.stride()..].as_ptr(),
             stride: self.stride(),
             scales: self.scales[first(0)..].as_ptr(),
             offsets: self.offsets[first(0)..].as_ptr(),
@@ -119,14 +122,15 @@ impl Inputs {
             Bf16Layout::Tiles => rows.next_multiple_of(TILE_ROWS),
             Bf16Layout::Wide | Bf16Layout::Pairs => rows,
         };
-        self.words.resize(places * self.stride(), 0);
+        self.words.resize(places * self.stride() + LINE_BYTES / size_of::<u32>() - 1, 0);
+        self.first = self.words.as_ptr().align_offset(LINE_BYTES);
         self.scales.resize(groups, 0.0);
         self.offsets.resize(groups, 0);
         Writer {
             format,
             layout: self.layout,
             width,
-            words: Shared(self.words.as_mut_ptr()),
+            words: Shared(self.words[self.first..].as_mut_ptr()),
             scales: Shared(self.scales.as_mut_ptr()),
             offsets: Shared(self.offsets.as_mut_ptr()),
         }
@@ -251,7 +255,7 @@ impl Writer {
                     let (bytes, scale, sum) = quantize(&padded);
                     self.words.get().add(words + start / 4).cast::<[i8; GROUP]>().write(bytes);
                     self.scales.get().add(group).write(scale);
-                    self.offsets.get().add(group).write(-128 * sum);
+                    self.offsets.get().add(group).write(sum.wrapping_mul(-128));
                 }
             }
         }
@@ -259,7 +263,7 @@ impl Writer {
 }
 
 /// Integers in -127..=127, their unit, and their sum. A group with a NaN or an infinity gets a NaN as unit, so
-/// that it shows in every product.
+/// that it shows in every product; its integers and their sum are arbitrary.
 #[inline(always)]
 fn quantize(numbers: &[f32; GROUP]) -> ([i8; GROUP], f32, i32) {
     /// Adding it leaves a small number's nearest integer in the low bits.
@@ -283,13 +287,13 @@ fn quantize(numbers: &[f32; GROUP]) -> ([i8; GROUP], f32, i32) {
     let scale = largest[0] / 127.0;
     // Below that the inverse is infinite; so small a group is none.
     let inverse = if scale > 1e-37 { 1.0 / scale } else { 0.0 };
-    let (mut integers, mut bytes, mut sum) = ([0; GROUP], [0; GROUP], 0);
+    let (mut integers, mut bytes, mut sum) = ([0; GROUP], [0; GROUP], 0_i32);
     for (integer, x) in integers.iter_mut().zip(numbers) {
         *integer = (x * inverse + ROUND).to_bits().wrapping_sub(ROUND.to_bits()) as i32;
     }
     for (byte, integer) in bytes.iter_mut().zip(integers) {
         *byte = integer as i8;
-        sum += integer;
+        sum = sum.wrapping_add(integer);
     }
     (bytes, scale + poison[0], sum)
 }
@@ -308,6 +312,18 @@ mod tests {
     }
 
     #[test]
+    fn rows_of_tiles_begin_cache_lines_whatever_the_buffer_was_before() {
+        let mut inputs = Inputs::default();
+        for (rows, width) in [(1, 32), (17, 33), (512, 2_048), (16, 7), (600, 2_048), (1, 1)] {
+            inputs.reshape(Isa::Amx, Format::Bf16, rows, width);
+            for row in (0..rows).step_by(TILE_ROWS) {
+                let at = inputs.row(row).words.addr();
+                assert!(at.is_multiple_of(LINE_BYTES), "{rows} x {width}, row {row}: {at:#x}");
+            }
+        }
+    }
+
+    #[test]
     fn a_quantized_group_is_within_half_a_unit_and_faults_show() {
         let numbers: [f32; GROUP] = std::array::from_fn(|i| (i as f32 - 13.3) * 0.37);
         let (integers, scale, sum) = quantize(&numbers);
@@ -321,6 +337,7 @@ mod tests {
             let mut numbers = numbers;
             numbers[17] = fault;
             assert!(quantize(&numbers).1.is_nan(), "{fault}");
+            assert!(quantize(&[fault; GROUP]).1.is_nan(), "nothing but {fault}");
         }
     }
 }

@@ -64,8 +64,16 @@ impl<'a> Rows<'a> {
     pub(crate) fn check(&self, count: usize) {
         assert!(self.width <= self.stride || count <= 1, "rows overlap");
         if count > 0 {
-            let end = self.offset + (count - 1) * self.stride + self.width;
-            assert!(end <= self.data.len(), "{count} rows end at {end}, buffer has {}", self.data.len());
+            let last = (count - 1).checked_mul(self.stride).and_then(|last| last.checked_add(self.offset));
+            let end = last.and_then(|last| last.checked_add(self.width));
+            assert!(
+                end.is_some_and(|end| end <= self.data.len()),
+                "{count} rows of {} from {} on, {} apart, are not in a buffer of {}",
+                self.width,
+                self.offset,
+                self.stride,
+                self.data.len()
+            );
         }
     }
 }

@@ -22,7 +22,7 @@ pub struct PagedLayout {
 impl PagedLayout {
     /// Numbers of a block's keys; as many for its values.
     pub fn block_len(&self) -> usize {
-        self.block_size * self.kv_heads * self.head_dim
+        self.block_size.saturating_mul(self.kv_heads).saturating_mul(self.head_dim)
     }
 
     /// Start of one head of one block.

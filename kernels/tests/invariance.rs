@@ -6,8 +6,8 @@ mod common;
 use common::{FORMATS, Paged, loaded, packed, packed_gated, random, seeds, unpacked_inputs};
 use half::bf16;
 use infer_kernels::{
-    Activation, Arena, AttentionParams, Cpu, Element, Format, Inputs, Isa, Matrix, PagedLayer, PagedLayout,
-    PagedQuery, QueryRun, Rows, Then,
+    Activation, Arena, AttentionParams, Cpu, Element, Format, Inputs, Isa, MAX_HEAD_DIM, Matrix, PagedLayer,
+    PagedLayout, PagedQuery, QueryRun, Rows, Then,
 };
 
 fn bits(numbers: &[f32]) -> Vec<u32> {
@@ -96,7 +96,8 @@ fn wide_instruction_sets_agree_on_attention_bit_for_bit() {
     let isas: Vec<Isa> = Isa::available().into_iter().filter(|isa| *isa != Isa::Portable).collect();
     for seed in seeds(6) {
         let mut random = random(seed);
-        let paged = Paged::<bf16>::random(&mut random);
+        let head_dim = random.head_dim();
+        let paged = Paged::<bf16>::random(&mut random, head_dim);
         let params = params(&paged.layout, 3);
         let q = random.numbers(paged.positions.len() * params.heads * paged.layout.head_dim);
         let all: Vec<_> =
@@ -129,10 +130,10 @@ fn attend<T: Element>(
     out
 }
 
-fn attention_is_invariant<T: Element>(seed: u64) {
+fn attention_is_invariant<T: Element>(seed: u64, head_dim: usize, group: usize) {
     let mut random = random(seed);
-    let paged = Paged::<T>::random(&mut random);
-    let mut params = params(&paged.layout, random.size(1, 5));
+    let paged = Paged::<T>::random(&mut random, head_dim);
+    let mut params = params(&paged.layout, group);
     params.window = (seed % 2 == 1).then_some(random.size(1, 500) as u32);
     let width = params.heads * paged.layout.head_dim;
     let q = random.numbers(paged.positions.len() * width);
@@ -162,7 +163,8 @@ fn a_decode_that_threads_share_has_the_bits_of_one_in_a_chunk() {
         let mut scratch = Vec::new();
         for seed in seeds(10) {
             let mut random = random(seed);
-            let paged = Paged::<bf16>::random(&mut random);
+            let head_dim = random.head_dim();
+            let paged = Paged::<bf16>::random(&mut random, head_dim);
             let mut params = params(&paged.layout, random.size(1, 9));
             params.window = (seed % 3 == 1).then_some(random.size(1, 700) as u32);
             let width = params.heads * paged.layout.head_dim;
@@ -220,7 +222,12 @@ fn reblocked<T: Element>(paged: &Paged<T>, block_size: usize) -> Paged<T> {
 #[test]
 fn an_attending_token_has_the_same_bits_in_any_batch_chunk_and_block_size() {
     for seed in seeds(10) {
-        attention_is_invariant::<f32>(seed);
-        attention_is_invariant::<bf16>(seed);
+        let mut random = random(!seed);
+        let (head_dim, group) = (random.head_dim(), random.size(1, 5));
+        attention_is_invariant::<f32>(seed, head_dim, group);
+        attention_is_invariant::<bf16>(seed, head_dim, group);
+    }
+    for (seed, head_dim, group) in [(20, MAX_HEAD_DIM, 5), (21, 16, 17), (22, 6, 65)] {
+        attention_is_invariant::<bf16>(seed, head_dim, group);
     }
 }

@@ -160,7 +160,7 @@ impl Tiles {
         if self.pairs == pairs {
             return;
         }
-        debug_assert!((1..=CHUNK).contains(&pairs));
+        assert!((1..=CHUNK).contains(&pairs), "a chunk has 1 to {CHUNK} steps, not {pairs}");
         self.pairs = pairs;
         let sums = (TILE_ROWS, ROW_BYTES);
         let (inputs, weights) = ((TILE_ROWS, 4 * pairs), (pairs, ROW_BYTES));

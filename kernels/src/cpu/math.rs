@@ -3,14 +3,16 @@
 use crate::simd::{LANES, Simd};
 
 /// `e^x` within about 2 units in the last place (Cody-Waite reduction, the Cephes polynomial). Below -87.3 it is 0,
-/// above 88.7 it stays finite, a NaN stays a NaN.
+/// from 88.38 on infinite, a little early; a NaN stays a NaN.
 #[inline(always)]
 pub(super) fn exp<S: Simd>(simd: S, x: S::V) -> S::V {
     const LOWEST: f32 = -87.3;
+    /// Beyond, exponents leave their bits.
+    const HIGHEST: f32 = 88.7;
     /// Adding it leaves a small number's nearest integer in the low bits.
     const ROUND: f32 = 12_582_912.0;
     let (lowest, round) = (simd.splat(LOWEST), simd.splat(ROUND));
-    let clamped = simd.min(simd.splat(88.7), simd.max(lowest, x));
+    let clamped = simd.min(simd.splat(HIGHEST), simd.max(lowest, x));
     let t = simd.fma(clamped, simd.splat(std::f32::consts::LOG2_E), round);
     let n = simd.sub(t, round);
     // ln 2 in two parts, so that n times the first is exact.
@@ -54,6 +56,53 @@ pub(super) unsafe fn store_some<S: Simd>(simd: S, to: *mut f32, v: S::V, count: 
         unsafe {
             simd.store(lanes.as_mut_ptr(), v);
             std::ptr::copy_nonoverlapping(lanes.as_ptr(), to, count);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simd::{Isa, on_isa};
+
+    fn exp_of(isa: Isa, x: f32) -> f32 {
+        let mut out = [x; LANES];
+        exp_all(isa, &mut out);
+        assert!(out.iter().all(|lane| lane.to_bits() == out[0].to_bits()), "{isa:?}, {x}: {out:?}");
+        out[0]
+    }
+
+    fn exp_all(isa: Isa, x: &mut [f32; LANES]) {
+        on_isa!(isa, exp_lanes(x: &mut [f32; LANES]));
+    }
+
+    #[inline(always)]
+    fn exp_lanes<S: Simd>(simd: S, x: &mut [f32; LANES]) {
+        // SAFETY: sixteen places.
+        unsafe { simd.store(x.as_mut_ptr(), exp(simd, simd.load(x.as_ptr()))) };
+    }
+
+    #[test]
+    fn exp_is_right_to_two_units_and_ends_where_it_says() {
+        for isa in Isa::available() {
+            for i in -87_300..=88_370 {
+                let x = i as f32 / 1_000.0;
+                let (got, want) = (exp_of(isa, x), f64::from(x).exp());
+                let unit = f64::from((want as f32).next_up()) - f64::from(want as f32);
+                assert!((f64::from(got) - want).abs() <= 2.0 * unit, "{isa:?}, {x}: {got} for {want}");
+            }
+            for (x, want) in [
+                (0.0, 1.0),
+                (-87.301, 0.0),
+                (-1e30, 0.0),
+                (f32::NEG_INFINITY, 0.0),
+                (88.38, f32::INFINITY),
+                (1e30, f32::INFINITY),
+                (f32::INFINITY, f32::INFINITY),
+            ] {
+                assert_eq!(exp_of(isa, x), want, "{isa:?}, {x}");
+            }
+            assert!(exp_of(isa, f32::NAN).is_nan(), "{isa:?}");
         }
     }
 }

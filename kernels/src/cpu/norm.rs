@@ -54,7 +54,8 @@ impl Cpu {
     /// Where the heads don't lie in the buffer.
     pub fn rms_norm_heads(&self, data: &mut [f32], heads: HeadRows, weight: &[f32], epsilon: f32) {
         let width = weight.len();
-        let rows = Rows { data, offset: heads.offset, stride: heads.stride, width: heads.heads * width };
+        let all = heads.heads.checked_mul(width).expect("heads lie in the buffer");
+        let rows = Rows { data, offset: heads.offset, stride: heads.stride, width: all };
         rows.check(heads.rows);
         let (isa, data) = (self.isa, Shared(data.as_mut_ptr()));
         self.for_each(heads.rows, 8 * heads.rows * heads.heads * width, |row| {

@@ -80,11 +80,13 @@ impl Qkv<'_> {
     }
 
     fn stride(&self) -> usize {
-        (self.heads + 2 * self.kv_heads) * self.rope.head_dim()
+        let heads = self.kv_heads.checked_mul(2).and_then(|heads| heads.checked_add(self.heads));
+        heads.and_then(|heads| heads.checked_mul(self.rope.head_dim())).expect("a row lies in memory")
     }
 
     fn check(&self) {
-        assert_eq!(self.data.len(), self.positions.len() * self.stride(), "one row per position");
+        let numbers = self.positions.len().checked_mul(self.stride());
+        assert_eq!(Some(self.data.len()), numbers, "one row per position");
     }
 }
 

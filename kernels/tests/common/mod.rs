@@ -2,7 +2,8 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use infer_kernels::{
-    Arena, Cpu, Element, Format, Inputs, Matrix, Packer, PagedLayer, PagedLayout, QueryRun, Rows,
+    Arena, Cpu, Element, Format, Inputs, MAX_HEAD_DIM, Matrix, Packer, PagedLayer, PagedLayout, QueryRun,
+    Rows,
 };
 
 /// All storage formats of weights.
@@ -72,6 +73,11 @@ impl Random {
         low + (self.bits() % (high - low + 1) as u64) as usize
     }
 
+    /// The width of a head.
+    pub fn head_dim(&mut self) -> usize {
+        [6, 16, 20, 32, 64, 80, 128, MAX_HEAD_DIM][self.size(0, 7)]
+    }
+
     /// Numbers in -1..1.
     pub fn numbers(&mut self, count: usize) -> Vec<f32> {
         (0..count).map(|_| (self.bits() >> 40) as f32 / (1 << 23) as f32 - 1.0).collect()
@@ -99,11 +105,11 @@ pub struct Paged<T> {
 
 impl<T: Element> Paged<T> {
     /// Decodes and chunks of random sequences. The last block of the pool is never used.
-    pub fn random(random: &mut Random) -> Self {
+    pub fn random(random: &mut Random, head_dim: usize) -> Self {
         let layout = PagedLayout {
             block_size: [1, 4, 8, 16, 24, 32][random.size(0, 5)],
             kv_heads: random.size(1, 3),
-            head_dim: [6, 16, 20, 32, 64, 80, 128][random.size(0, 6)],
+            head_dim,
         };
         let width = layout.kv_heads * layout.head_dim;
         // Some are longer than a piece of a context, which is 256.
