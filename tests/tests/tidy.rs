@@ -55,25 +55,121 @@ fn nothing_is_left_unfinished() {
     }
 }
 
-#[test]
-fn core_kernels_and_api_import_nothing_of_ours() {
-    for folder in ["host/core", "kernels", "host/api"] {
-        let manifest = std::fs::read_to_string(root().join(folder).join("Cargo.toml")).expect("a manifest");
-        let dependencies = manifest.split("[dependencies]").nth(1).unwrap_or_default();
-        let dependencies = dependencies.split("\n[").next().unwrap_or_default();
-        assert!(!dependencies.contains("infer-"), "{folder} depends on a crate of ours");
+/// What a crate may import of ours, by its folder. Tests and build scripts may import more.
+const IMPORTS: [(&str, &[&str]); 15] = [
+    ("host/api", &[]),
+    ("host/chat", &["infer-model", "infer-wasm"]),
+    ("host/chat/guest", &[]),
+    ("host/conformance", &["infer-core", "infer-policy-sdk", "infer-wasm"]),
+    ("host/core", &[]),
+    ("host/demo", &["infer-chat", "infer-core", "infer-model"]),
+    ("host/model", &["infer-core", "infer-kernels"]),
+    (
+        "host/server",
+        &[
+            "infer-api",
+            "infer-bundle",
+            "infer-chat",
+            "infer-conformance",
+            "infer-core",
+            "infer-demo",
+            "infer-kernels",
+            "infer-model",
+            "infer-policy-build",
+            "infer-sim",
+            "infer-wasm",
+        ],
+    ),
+    ("host/sim", &["infer-core"]),
+    ("host/wasm", &["infer-core"]),
+    ("host/xtask", &[]),
+    ("kernels", &[]),
+    // A device for tests.
+    ("kernels/emulator", &["infer-kernels"]),
+    // Compares with an engine, in a workspace of its own.
+    ("kernels/benches/candle", &["infer-model"]),
+    ("tui", &["infer-api"]),
+];
+
+/// Crates of ours that a manifest imports, on any platform.
+fn imports(manifest: &str) -> Vec<String> {
+    let mut imports = Vec::new();
+    let mut inside = false;
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            inside =
+                line == "[dependencies]" || line.starts_with("[target.") && line.ends_with(".dependencies]");
+        } else if inside {
+            let name = line.split(['.', ' ', '=']).next().unwrap_or_default();
+            let ours =
+                ["infer-", "policy-", "template-", "first-come-"].iter().any(|ours| name.starts_with(ours));
+            imports.extend(ours.then(|| name.to_owned()));
+        }
     }
+    imports
 }
 
 #[test]
-fn policies_depend_on_the_sdk_alone() {
-    for path in tracked_files().iter().filter(|p| p.starts_with("plugins/") && p.ends_with("/Cargo.toml")) {
-        let manifest = std::fs::read_to_string(root().join(path)).expect("a manifest");
-        if !manifest.contains("name = \"policy-") {
+fn crates_import_in_the_directions_of_the_architecture() {
+    for path in tracked_files() {
+        let Some(folder) = path.strip_suffix("/Cargo.toml") else { continue };
+        let (_, may) = match IMPORTS.iter().find(|(of, _)| *of == folder) {
+            Some(known) => *known,
+            None if folder.starts_with("plugins/") || folder.starts_with("tests") => continue,
+            None => panic!("{path}: what may it import? ARCHITECTURE.md and this test say so"),
+        };
+        let manifest = std::fs::read_to_string(root().join(&path)).expect("a manifest");
+        for import in imports(&manifest) {
+            assert!(may.contains(&import.as_str()), "{path} imports {import}, which {folder} may not");
+        }
+    }
+}
+
+/// Nor do their tests know the engine.
+#[test]
+fn policies_import_the_sdk_alone() {
+    let of_policies = |path: &String| path.starts_with("plugins/") && path.ends_with("/Cargo.toml");
+    for path in tracked_files().into_iter().filter(of_policies) {
+        let manifest = std::fs::read_to_string(root().join(&path)).expect("a manifest");
+        if !["policy-", "template-"].iter().any(|kind| manifest.contains(&format!("\nname = \"{kind}"))) {
             continue;
         }
+        assert_eq!(imports(&manifest), ["infer-policy-sdk"], "{path}");
         for line in manifest.lines().filter(|line| line.starts_with("infer-")) {
             assert!(line.starts_with("infer-policy-sdk"), "{path}: {line}");
         }
+    }
+}
+
+/// Kernels and device code, maps of files, our own precompiled code, what a Wasm module exports.
+const UNSAFE: [&str; 4] =
+    ["kernels/", "host/model/", "host/wasm/src/precompiled.rs", "host/chat/guest/src/exports.rs"];
+/// Crates whose roots forbid nothing: those with such code; policies, whose macros write what a component exports; and
+/// threads that loom runs, whose sources are other crates'.
+const NOT_FORBIDDEN: [&str; 7] = [
+    "kernels/",
+    "host/model/",
+    "host/wasm/src/lib.rs",
+    "host/chat/guest/",
+    "plugins/",
+    "tests/policies/",
+    "tests/interleave/",
+];
+
+#[test]
+fn unsafe_code_is_where_it_must_be_and_forbidden_elsewhere() {
+    let among = |path: &str, folders: &[&str]| folders.iter().any(|folder| path.starts_with(folder));
+    let marks = ["{", "fn ", "impl", "extern", "trait"].map(|what| format!("{} {what}", "unsafe"));
+    for (path, text) in rust_sources() {
+        assert!(
+            among(&path, &UNSAFE) || !marks.iter().any(|mark| text.contains(mark)),
+            "{path} has unsafe code"
+        );
+        let is_root =
+            path.ends_with("/src/lib.rs") || path.ends_with("/src/main.rs") || path.contains("/src/bin/");
+        assert!(
+            !is_root || among(&path, &NOT_FORBIDDEN) || text.contains("#![forbid(unsafe_code)]"),
+            "{path} doesn't forbid unsafe code"
+        );
     }
 }

@@ -60,7 +60,7 @@ pub enum LoadError {
     Compile(String),
     /// Its imports or exports have other types than this host's interface.
     #[error(
-        "the component's types differ from infer:policy@0.1.0: {0}; rebuild it against this version of wit/"
+        "the component was built against other interfaces than this host's infer:policy@0.1.0: {0}; rebuild it against this host's wit/, which `infer policy new` writes with the SDK"
     )]
     Interface(String),
     /// No instance could be made.

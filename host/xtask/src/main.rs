@@ -5,6 +5,7 @@
 //! `infer` binary should hold.
 #![forbid(unsafe_code)]
 
+mod absent;
 mod cargo;
 mod clients;
 mod cuda;
@@ -23,7 +24,8 @@ Usage: cargo xtask <COMMAND> [ARGS]
 
 Commands:
   demo [ARGS]      build everything and serve the embedded demo model; ARGS go to `infer serve`
-  test             every check: formatting, clippy, tests native and compiled to Wasm; what CI runs
+  test             every check: formatting, clippy, tests native and compiled to Wasm; what CI runs.
+                   Says at its end what couldn't be run here for want of a program
   check            formatting and clippy alone
   bench [ARGS]     build in release mode and run `infer bench serve ARGS`
   fuzz [ARGS]      feed random bytes to whatever reads strangers' bytes: [--seconds N] [TARGET]...

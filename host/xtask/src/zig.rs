@@ -23,7 +23,7 @@ pub fn ensure() -> Option<String> {
     match install(&python) {
         Ok(()) => Some(installed),
         Err(message) => {
-            eprintln!("The policy in C is left out, for a C compiler can't be had: {message}");
+            eprintln!("No C compiler for the policy in C can be had: {message}");
             None
         }
     }

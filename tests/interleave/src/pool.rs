@@ -1,6 +1,7 @@
 //! The kernels' pool: a job, the helpers that sleep, the caller that waits.
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use crate::world;
 use world::{AtomicUsize, Condvar, Mutex, Ordering, check};
@@ -30,6 +31,24 @@ fn the_caller_is_woken_and_sees_what_was_done() {
 #[test]
 fn three_threads_share_a_job() {
     check(1, || counted(&mut Pool::new(2).unwrap(), 3));
+}
+
+/// Whichever thread has the piece that panics. The pool goes while its helper may still be looking for more.
+#[test]
+fn a_panic_reaches_the_caller_after_the_other_piece() {
+    check(3, || {
+        let mut pool = Pool::new(1).unwrap();
+        let done = AtomicUsize::new(0);
+        let pieces = |range: Range<usize>| {
+            range.for_each(|piece| match piece {
+                0 => resume_unwind(Box::new("piece 0")),
+                _ => _ = done.fetch_add(1, Ordering::Relaxed),
+            });
+        };
+        let thrown = catch_unwind(AssertUnwindSafe(|| pool.run(2, &pieces))).expect_err("it panics");
+        assert_eq!(thrown.downcast_ref(), Some(&"piece 0"));
+        assert_eq!(done.load(Ordering::Relaxed), 1);
+    });
 }
 
 #[test]

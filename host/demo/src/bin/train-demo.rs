@@ -3,6 +3,7 @@
 //! Takes an optional output folder, `--seed N`, the steps of the three stages (`--writing-steps N`,
 //! `--answering-steps N`, `--polishing-steps N`) and `--from FOLDER`, which leaves out the first
 //! stage and goes on with the checkpoint that it left there.
+#![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;

@@ -1,4 +1,5 @@
 //! The program `wasi-runner`: runs a test compiled to wasm32-wasip2. Everything is in `infer_wasm::wasi`.
+#![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 
