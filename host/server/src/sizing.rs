@@ -38,9 +38,9 @@ pub struct Sizing {
 /// Longest sequence where nobody asked for a longer one.
 const DEFAULT_MAX_SEQ_LEN: u32 = 4_096;
 
-/// Blocks of a pool on a device beyond what the batch can fill: they hold cached prefixes, and each takes the host some
-/// hundred bytes of its tables.
-const MOST_CACHED_BLOCKS: u64 = 1 << 20;
+/// Blocks of a pool on a device beyond what the batch can fill: they hold cached prefixes, each takes the host some
+/// hundred bytes of its tables, and the SDK's `IdleTree` keeps an order of so many, within a policy's memory.
+const MOST_CACHED_BLOCKS: u64 = 1 << 19;
 
 /// Memory for a pool whose size nobody named.
 #[derive(Clone, Copy, Debug)]
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(blocks(&config, 1 << 30), (1 << 30) / (16 * 1_024));
         assert_eq!(
             blocks(&config, 1 << 40),
-            1 << 20,
+            1 << 19,
             "prefixes are worth something, but tables cost the host"
         );
         let alone = Config { max_batch_size: 1, prefix_caching: false, ..Config::default() };
