@@ -6,6 +6,9 @@
 //! a half-life, for a clock that only evictions drive stands still while memory suffices. Cost grows
 //! with depth: a deep block's tokens attend to all tokens before it.
 //!
+//! A sequence that is preempted and comes back uses its blocks once more, and no event tells that from another
+//! request's use: where memory is so short, what was thrown out counts for more than its requests.
+//!
 //! A block is judged when nothing idle follows it any more, so what depends on it has gone already, and its
 //! value is its own. Whole numbers throughout: native and Wasm must agree to the last bit.
 

@@ -13,6 +13,9 @@
 //!
 //! Queues order by when a block was stored, and followers go before what they follow. A block that is
 //! promoted takes those before it along, for they were used whenever it was.
+//!
+//! A sequence that is preempted and comes back uses its blocks once more, and no event tells that from another
+//! request's use: while memory is so short that the scheduler preempts, a scan can get into the main queue.
 
 use infer_policy_sdk::{
     BlockId, BlockMap, EventKind, Events, IdleTree, Micros, Policy, PrefixCache, Taken, export_policy,
