@@ -18,7 +18,7 @@ pub struct Limits {
 }
 
 /// Settings of an engine.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineConfig {
     /// Limits of one step.
     pub limits: Limits,

@@ -3,6 +3,8 @@
 
 use std::process::{Command, Output};
 
+use infer_api::trace;
+
 fn sim(arguments: &[&str]) -> Output {
     let mut infer = Command::new(env!("CARGO_BIN_EXE_infer"));
     infer.arg("sim").args(arguments).output().expect("infer starts")
@@ -60,6 +62,10 @@ fn bad_arguments_are_named_with_what_would_be_right() {
     for (arguments, says) in [
         (&["run", "--workload", "silence"][..], "there are chat, instruct"),
         (&["run", "--load", "0"], "--load must be from 0.01 to 100"),
+        (
+            &["run", "--workload", "diverse", "--max-seq-len", "1024"],
+            "requests of `diverse` have up to 2300 tokens",
+        ),
         (&["run", "--hardware", "abacus"], "there are cpu, l4"),
         (&["run", "--workload", "chat", "--trace", "x"], "cannot be used with"),
         (&["run", "--hardware", "l4", "--model", "70b"], "choose a larger device"),
@@ -104,6 +110,66 @@ fn traces_of_public_formats_are_played_and_compared() {
     assert!(rows.contains("\nburstgpt,4,srpt,3,3,0,0,"), "{rows}");
     let one = text(&sim(&["run", "--trace", &mooncake, "--requests", "2", "--format", "csv"]).stdout);
     assert!(one.contains("\nmooncake,1,continuous,2,2,0,0,"), "{one}");
+}
+
+#[test]
+fn traces_of_one_name_stay_apart_and_each_is_played_as_fast_as_it_was() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let head = "TIMESTAMP,ContextTokens,GeneratedTokens\n";
+    let [one, other] = [("one", "00:00:03"), ("other", "00:00:05")].map(|(folder, end)| {
+        let path = dir.path().join(folder);
+        std::fs::create_dir(&path).expect("it can be made");
+        let path = path.join("chat.csv");
+        let rows = format!("{head}2024-05-10 00:00:00,7,9\n2024-05-10 {end},9,7\n");
+        std::fs::write(&path, rows).expect("it can be written");
+        path.to_str().expect("UTF-8").to_owned()
+    });
+    let arguments = ["--workload", "diverse", "--requests", "40", "--trace", &one, "--trace", &other];
+    let compare = ["compare", "--scheduler", "continuous", "--scheduler", "srpt"];
+    let output = sim(&[&compare[..], &arguments].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let table = text(&output.stdout);
+    for group in
+        ["diverse at load 0.90: 40", &format!("{one} at load 1.00: 2"), &format!("{other} at load 1.00: 2")]
+    {
+        assert!(table.contains(group), "{group}: {table}");
+    }
+    assert!(table.contains(" 3 s of traffic") && table.contains(" 5 s of traffic"), "{table}");
+}
+
+#[test]
+fn recordings_of_different_hosts_are_not_compared_on_one_of_them() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let recording = |name: &str, total_blocks: u32| {
+        let engine = trace::Settings {
+            block_size: 16,
+            total_blocks,
+            max_seq_len: 1_024,
+            max_batch_tokens: 512,
+            max_batch_size: 8,
+            prefill_chunk: 256,
+            max_prefill_requests: 8,
+            max_prefill_tokens: 512,
+            max_waiting_requests: 100,
+            ..trace::Settings::default()
+        };
+        let head = trace::Head { format: trace::FORMAT, engine, ..trace::Head::default() };
+        let path = dir.path().join(name);
+        let line = serde_json::to_string(&trace::Line::Head(Box::new(head))).expect("JSON");
+        std::fs::write(&path, line + "\n").expect("it can be written");
+        path.to_str().expect("UTF-8").to_owned()
+    };
+    let (small, large) = (recording("small.jsonl", 100), recording("large.jsonl", 200));
+    let compare = |flags: &[&str]| {
+        let traces = ["compare", "--scheduler", "builtin", "--trace", &small, "--trace", &large];
+        sim(&[&traces[..], flags].concat())
+    };
+    let refused = compare(&[]);
+    assert_eq!(refused.status.code(), Some(2));
+    let says = format!("--trace {large}: its host had other settings than that of {small}");
+    assert!(text(&refused.stderr).contains(&says), "{}", text(&refused.stderr));
+    let same = compare(&["--blocks", "300"]);
+    assert!(same.status.success(), "{}", text(&same.stderr));
 }
 
 #[test]

@@ -71,14 +71,12 @@ impl std::fmt::Debug for Subject<'_> {
 /// What is to be compared.
 #[derive(Debug)]
 pub struct Sweep<'a> {
-    /// Hardware, limits and seed; its load is replaced by each of `loads`.
+    /// Hardware, limits and seed; its load is replaced by those of the subjects.
     pub settings: Settings,
     /// Who is compared.
     pub contenders: Vec<Contender<'a>>,
-    /// On what.
-    pub subjects: Vec<Subject<'a>>,
-    /// At how much of what the device can finish.
-    pub loads: Vec<f64>,
+    /// On what, each at these loads.
+    pub subjects: Vec<(Subject<'a>, Vec<f64>)>,
     /// Runs at a time.
     pub threads: usize,
 }
@@ -98,6 +96,9 @@ const TELL_EVERY: u64 = 64;
 /// One run of a sweep.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cell {
+    /// Which of the sweep's subjects: their names may be equal.
+    #[serde(skip)]
+    pub subject: usize,
     /// The workload.
     pub workload: String,
     /// The load.
@@ -107,6 +108,13 @@ pub struct Cell {
     /// What it came to.
     #[serde(flatten)]
     pub outcome: Outcome,
+}
+
+/// A run that is to be made.
+struct Planned<'a> {
+    subject: usize,
+    load: f64,
+    contender: &'a Contender<'a>,
 }
 
 /// A run that could not be made.
@@ -120,20 +128,14 @@ pub struct SweepError {
 }
 
 impl Sweep<'_> {
-    /// Runs in all.
-    pub fn runs(&self) -> usize {
-        self.contenders.len() * self.subjects.len() * self.loads.len()
-    }
-
     /// Runs everything: by subject, then load, then contender. `progress` hears how far it is.
     ///
     /// # Errors
     /// Where a contender can't be made or a trace can't be read.
     pub fn run(&self, progress: impl Fn(Progress) + Sync) -> Result<Vec<Cell>, SweepError> {
-        let runs = self.runs();
-        let each = (runs / self.subjects.len().max(1)) as u64;
-        let all: Option<u64> = self.subjects.iter().map(Subject::requests).sum();
-        let all = all.map(|requests| requests * each);
+        let plan: Vec<Planned<'_>> = self.plan().collect();
+        let runs = plan.len();
+        let all: Option<u64> = plan.iter().map(|planned| self.subjects[planned.subject].0.requests()).sum();
         let cells: Vec<Mutex<Option<Result<Cell, SweepError>>>> =
             (0..runs).map(|_| Mutex::default()).collect();
         let (next, done, ended) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicU64::new(0));
@@ -147,9 +149,9 @@ impl Sweep<'_> {
                 scope.spawn(|| {
                     loop {
                         let at = next.fetch_add(1, Ordering::Relaxed);
-                        let Some(cell) = cells.get(at) else { return };
+                        let (Some(cell), Some(planned)) = (cells.get(at), plan.get(at)) else { return };
                         let mut told = 0;
-                        let outcome = self.cell(at, |so_far| {
+                        let outcome = self.cell(planned, |so_far| {
                             if so_far >= told + TELL_EVERY {
                                 tell(so_far - told, 0);
                                 told = so_far;
@@ -168,11 +170,18 @@ impl Sweep<'_> {
             .collect()
     }
 
-    fn cell(&self, at: usize, progress: impl FnMut(u64)) -> Result<Cell, SweepError> {
-        let contender = &self.contenders[at % self.contenders.len()];
-        let rest = at / self.contenders.len();
-        let load = self.loads[rest % self.loads.len()];
-        let subject = &self.subjects[rest / self.loads.len()];
+    fn plan(&self) -> impl Iterator<Item = Planned<'_>> {
+        self.subjects.iter().enumerate().flat_map(move |(subject, (_, loads))| {
+            let of = move |&load| {
+                self.contenders.iter().map(move |contender| Planned { subject, load, contender })
+            };
+            loads.iter().flat_map(of)
+        })
+    }
+
+    fn cell(&self, planned: &Planned<'_>, progress: impl FnMut(u64)) -> Result<Cell, SweepError> {
+        let Planned { subject: at, load, contender } = *planned;
+        let subject = &self.subjects[at].0;
         let wrong = |what: &str, message: String| SweepError { what: what.to_owned(), message };
         let policies = (contender.make)().map_err(|message| wrong(&contender.name, message))?;
         let settings = Settings { load, ..self.settings.clone() };
@@ -184,6 +193,7 @@ impl Sweep<'_> {
                     .map_err(|error| wrong(name, error.to_string()))?
             }
         };
-        Ok(Cell { workload: subject.name().to_owned(), load, contender: contender.name.clone(), outcome })
+        let (workload, contender) = (subject.name().to_owned(), contender.name.clone());
+        Ok(Cell { subject: at, workload, load, contender, outcome })
     }
 }

@@ -93,14 +93,14 @@ impl Chart {
             let (top, bottom, under) = (TOP, HEIGHT - BOTTOM, HEIGHT - BOTTOM + 16.0);
             let _ = write!(svg, r#"<line class="grid" x1="{at:.1}" x2="{at:.1}" y1="{top}" y2="{bottom}"/>"#);
             let _ =
-                write!(svg, r#"<text x="{at:.1}" y="{under}" text-anchor="middle">{}</text>"#, short(tick));
+                write!(svg, r#"<text x="{at:.1}" y="{under}" text-anchor="middle">{}</text>"#, x.label(tick));
         }
         for tick in y.ticks() {
             let at = place_y(tick);
             let (right, before, base) = (WIDTH - RIGHT, LEFT - 6.0, at + 4.0);
             let _ = write!(svg, r#"<line class="grid" x1="{LEFT}" x2="{right}" y1="{at:.1}" y2="{at:.1}"/>"#);
             let _ =
-                write!(svg, r#"<text x="{before}" y="{base:.1}" text-anchor="end">{}</text>"#, short(tick));
+                write!(svg, r#"<text x="{before}" y="{base:.1}" text-anchor="end">{}</text>"#, y.label(tick));
         }
         let (middle, foot, centre) =
             ((LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 8.0, (TOP + HEIGHT - BOTTOM) / 2.0);
@@ -197,11 +197,25 @@ impl Span {
         part.clamp(0.0, 1.0)
     }
 
+    /// Between the ticks of an even axis.
+    fn step(&self) -> f64 {
+        round_step((self.high - self.low) / 5.0)
+    }
+
+    /// What stands at a tick.
+    fn label(&self, tick: f64) -> String {
+        match self.scale {
+            Scale::Linear => short(tick, self.step()),
+            // Ticks are once, twice and five times a power of ten.
+            Scale::Log => short(tick, tick),
+        }
+    }
+
     fn ticks(&self) -> Vec<f64> {
         if self.scale == Scale::Log {
             return self.log_ticks();
         }
-        let step = round_step((self.high - self.low) / 5.0);
+        let step = self.step();
         let mut ticks = vec![self.low];
         while let Some(&last) = ticks.last()
             && last + step <= self.high * 1.000_001
@@ -240,14 +254,19 @@ fn round_step(step: f64) -> f64 {
     rounds.into_iter().find(|round| *round >= step * 0.999_999).unwrap_or(10.0 * decade)
 }
 
-/// A number as short as a tick wants it.
-fn short(value: f64) -> String {
-    match value.abs() {
-        small if small > 0.0 && small < 1.0 => format!("{value:.2}").trim_end_matches('0').to_owned(),
-        huge if huge >= 1_000_000.0 => format!("{:.0}M", value / 1_000_000.0),
-        large if large >= 10_000.0 => format!("{:.0}k", value / 1_000.0),
-        _ => format!("{value:.0}"),
-    }
+/// A number as short as a tick wants it: with as many digits as tell it from a tick that is `step` away.
+fn short(value: f64, step: f64) -> String {
+    let (unit, letter) = match value.abs() {
+        huge if huge >= 999_999.0 => (1e6, "M"),
+        large if large >= 9_999.0 => (1e3, "k"),
+        _ => (1.0, ""),
+    };
+    let digits = -libm::floor(libm::log10(step / unit) + 1e-9);
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
+    let digits = digits.clamp(0.0, 12.0) as usize;
+    let shown = format!("{:.digits$}", value / unit);
+    let shown = if digits > 0 { shown.trim_end_matches('0').trim_end_matches('.') } else { &shown };
+    format!("{shown}{letter}")
 }
 
 /// A text for HTML.
@@ -263,7 +282,8 @@ mod tests {
     fn axes_have_round_numbers_and_hold_their_values() {
         let linear = Span::of(Scale::Linear, [3.0, 87.0].into_iter());
         assert_eq!(linear.ticks(), [0.0, 20.0, 40.0, 60.0, 80.0]);
-        let shown = |span: &Span| span.ticks().iter().map(|tick| short(*tick)).collect::<Vec<_>>().join(" ");
+        let shown =
+            |span: &Span| span.ticks().iter().map(|tick| span.label(*tick)).collect::<Vec<_>>().join(" ");
         let log = Span::of(Scale::Log, [12.0, 40_000.0].into_iter());
         assert_eq!((shown(&log), log.high), ("10 100 1000 10k".to_owned(), 50_000.0));
         let narrow = Span::of(Scale::Log, [6.2, 16.0].into_iter());
@@ -276,6 +296,25 @@ mod tests {
             Span::of(Scale::Linear, [0.0].into_iter()),
         ] {
             assert!(span.ticks().len() < 12 && (0.0..=1.0).contains(&span.part(50.0)));
+        }
+    }
+
+    #[test]
+    fn ticks_have_the_digits_that_tell_them_apart() {
+        for (scale, values, labels) in [
+            (Scale::Linear, [0.5, 2.0], "0 0.5 1 1.5 2"),
+            (Scale::Linear, [0.0, 0.011], "0 0.005 0.01"),
+            (Scale::Linear, [0.0, 0.28], "0 0.1 0.2"),
+            (Scale::Linear, [0.0, 40.0], "0 10 20 30 40"),
+            (Scale::Linear, [0.0, 12_000.0], "0 5000 10k"),
+            (Scale::Linear, [0.0, 60_000.0], "0 20k 40k 60k"),
+            (Scale::Linear, [0.0, 2_000_000.0], "0 500k 1M 1.5M 2M"),
+            (Scale::Log, [0.001, 0.01], "0.001 0.002 0.005 0.01"),
+            (Scale::Log, [900_000.0, 4_000_000.0], "500k 1M 2M 5M"),
+        ] {
+            let span = Span::of(scale, values.into_iter());
+            let shown: Vec<String> = span.ticks().into_iter().map(|tick| span.label(tick)).collect();
+            assert_eq!(shown.join(" "), labels);
         }
     }
 

@@ -37,7 +37,7 @@ pub fn html(cells: &[Cell], about: &str) -> String {
         "<meta name=\"viewport\" content=\"width=device-width\"><title>infer sim</title><style>{STYLE}</style></head><body>"
     );
     let _ = write!(page, "<h1>infer sim</h1><p>{}</p>", escape(about));
-    for workload in cells.chunk_by(|a, b| a.workload == b.workload) {
+    for workload in cells.chunk_by(|a, b| a.subject == b.subject) {
         let groups = || workload.chunk_by(|a, b| a.load == b.load);
         if groups().count() > 1 {
             loads(&mut page, workload);
@@ -166,14 +166,16 @@ fn distribution(group: &[Cell], read: fn(&Cell) -> &[f64]) -> Chart {
 /// Each contender's dot, and the line through those that no other beats in both.
 fn trade_off(group: &[Cell]) -> Chart {
     let at = |cell: &Cell| (cell.outcome.ttft_ms.p99, cell.outcome.output_per_second);
-    let all: Vec<(f64, f64)> = group.iter().map(at).collect();
+    let finished = |cell: &&Cell| cell.outcome.finished > 0;
+    let all: Vec<(f64, f64)> = group.iter().filter(finished).map(at).collect();
     let beaten = |(x, y): (f64, f64)| {
         all.iter().any(|&(other_x, other_y)| (other_x < x && other_y >= y) || (other_x <= x && other_y > y))
     };
     let mut front: Vec<(f64, f64)> = all.iter().copied().filter(|&point| !beaten(point)).collect();
     front.sort_by(|a, b| a.0.total_cmp(&b.0));
     let name = "not beaten in both".to_owned();
-    let mut series = series(group, Mark::Dots, |cell| vec![at(cell)]);
+    let mut series =
+        series(group, Mark::Dots, |cell| Some(cell).filter(finished).map(at).into_iter().collect());
     series.insert(0, Series { name, colour: 0, mark: Mark::Front, points: front });
     Chart {
         x: Axis { label: "TTFT p99, ms", scale: Scale::Log },

@@ -1,4 +1,4 @@
-//! One line per run, grouped by workload and load; the best of a group is marked.
+//! One line per run, grouped by workload and load; the best of a group that finished anything is marked.
 
 use std::fmt::Write as _;
 
@@ -43,7 +43,7 @@ const fn column(name: &'static str, digits: usize, read: fn(&Cell) -> f64, bette
 pub fn table(cells: &[Cell]) -> String {
     let names = cells.iter().map(|cell| cell.contender.chars().count()).max().unwrap_or(0).max(8);
     let mut text = String::new();
-    for group in cells.chunk_by(|a, b| a.workload == b.workload && a.load == b.load) {
+    for group in cells.chunk_by(|a, b| a.subject == b.subject && a.load == b.load) {
         let first = &group[0];
         let _ = writeln!(
             text,
@@ -95,15 +95,17 @@ fn tenants(text: &mut String, cell: &Cell) {
     let _ = writeln!(text, "      largest difference of service while both wait: {:.0}", outcome.service_gap);
 }
 
+/// Whether a cell is the best of its group. Who finished nothing was quick at that, and is out of the contest.
 pub(super) fn is_best(column: &Column, cell: &Cell, group: &[Cell]) -> bool {
     let own = (column.read)(cell);
+    let rivals = || group.iter().filter(|other| other.outcome.finished > 0);
     let beats = |other: &Cell| match column.better {
         Better::Less => own <= (column.read)(other),
         Better::More => own >= (column.read)(other),
         Better::Neither => false,
     };
-    let differs = group.iter().any(|other| (column.read)(other) != own);
-    differs && group.iter().all(beats)
+    let differs = rivals().any(|other| (column.read)(other) != own);
+    cell.outcome.finished > 0 && differs && rivals().all(beats)
 }
 
 /// The same columns and what they leave out, for spreadsheets. Durations are milliseconds.
@@ -165,19 +167,43 @@ mod tests {
     use super::*;
     use crate::metrics::Outcome;
 
+    fn cell(subject: usize, contender: &str, finished: u64, output_per_second: f64) -> Cell {
+        let outcome = Outcome { finished, output_per_second, ..Outcome::default() };
+        let (workload, contender) = ("monday".to_owned(), contender.to_owned());
+        Cell { subject, workload, load: 1.0, contender, outcome }
+    }
+
     #[test]
     fn texts_with_quotes_and_commas_stay_one_field() {
         assert_eq!(field("srpt"), "srpt");
         assert_eq!(field(r#"a={"b": 1, "c": 2}"#), r#""a={""b"": 1, ""c"": 2}""#);
 
-        let cell = Cell {
-            workload: "of monday, all.jsonl".to_owned(),
-            load: 1.0,
-            contender: "srpt".to_owned(),
-            outcome: Outcome::default(),
-        };
+        let cell = Cell { workload: "of monday, all.jsonl".to_owned(), ..cell(0, "srpt", 0, 0.0) };
         let text = csv(&[cell]);
         let row = text.lines().nth(1).expect("a cell is a line");
         assert!(row.starts_with(r#""of monday, all.jsonl",1,srpt,"#), "{row}");
+    }
+
+    #[test]
+    fn subjects_of_one_name_are_told_apart() {
+        let cells = [cell(0, "a", 5, 1.0), cell(0, "b", 5, 2.0), cell(1, "a", 5, 4.0), cell(1, "b", 5, 3.0)];
+        let text = table(&cells);
+        assert_eq!(text.matches("monday at load 1.00").count(), 2, "{text}");
+        assert!(text.contains("2*") && text.contains("4*"), "the best of each: {text}");
+    }
+
+    #[test]
+    fn who_finishes_nothing_wins_nothing() {
+        let mut cells = [cell(0, "all", 5, 1.0), cell(0, "none", 0, 0.0), cell(0, "some", 3, 2.0)];
+        for (cell, ttft_ms) in cells.iter_mut().zip([20.0, 0.0, 30.0]) {
+            cell.outcome.ttft_ms.mean = ttft_ms;
+        }
+        let best = |name: &str| -> Vec<bool> {
+            let column = COLUMNS.iter().find(|column| column.name == name).expect("a column");
+            cells.iter().map(|cell| is_best(column, cell, &cells)).collect()
+        };
+        assert_eq!(best("TTFT mean"), [true, false, false]);
+        assert_eq!(best("out tok/s"), [false, false, true]);
+        assert_eq!(best("latency mean"), [false; 3], "they don't differ");
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use infer_core::policy::PolicyKind;
-use infer_sim::{Cell, Contender, Subject, Sweep, Workload, report};
+use infer_sim::{Cell, Contender, Settings, Subject, Sweep, Workload, report};
 
 use super::policies::{self, Choice, Components, choice, choices};
 use super::progress::Bar;
@@ -142,8 +142,13 @@ pub fn run(args: RunArgs) -> Result<(), Failure> {
         caches: vec![slot(PolicyKind::PrefixCache, &args.prefix_cache, "lru")?],
     };
     let workload = args.workload.or_else(|| traces.is_empty().then(|| "chat".to_owned()));
-    let loads = vec![args.load.unwrap_or(if traces.is_empty() { 0.8 } else { 1.0 })];
-    let task = Task { workloads: workload.into_iter().collect(), traces, loads, threads: 1 };
+    let task = Task {
+        workloads: workload.into_iter().collect(),
+        traces: args.trace.into_iter().zip(traces).collect(),
+        loads: args.load.into_iter().collect(),
+        usual_load: 0.8,
+        threads: 1,
+    };
     sweep(&task, &chosen, &loader, &args.common)
 }
 
@@ -163,12 +168,12 @@ pub fn compare(args: CompareArgs) -> Result<(), Failure> {
         caches: choices(PolicyKind::PrefixCache, &or_default(&args.prefix_cache, &["lru"]))?,
     };
     let default: &[&str] = if traces.is_empty() { &["chat", "heavy-tail", "bursty"] } else { &[] };
-    let load = if args.workload.is_empty() && !traces.is_empty() { 1.0 } else { 0.9 };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let task = Task {
         workloads: or_default(&args.workload, default),
-        traces,
-        loads: if args.load.is_empty() { vec![load] } else { args.load.clone() },
+        traces: args.trace.into_iter().zip(traces).collect(),
+        loads: args.load,
+        usual_load: 0.9,
         threads: args.threads.unwrap_or(cores),
     };
     sweep(&task, &chosen, &loader, &args.common)
@@ -184,8 +189,10 @@ fn list() -> Result<(), Failure> {
 
 struct Task {
     workloads: Vec<String>,
-    traces: Vec<TraceFile>,
+    traces: Vec<(PathBuf, TraceFile)>,
+    /// As given; where none is, workloads have the usual one and traces are played as fast as they were recorded.
     loads: Vec<f64>,
+    usual_load: f64,
     threads: usize,
 }
 
@@ -201,29 +208,74 @@ fn sweep(
     loader: &infer_wasm::PolicyLoader,
     common: &Common,
 ) -> Result<(), Failure> {
-    let settings = common.host.settings(task.traces.iter().find_map(TraceFile::head))?;
-    let mut subjects = Vec::new();
-    for name in &task.workloads {
-        let workload = Workload::named(name, common.requests.unwrap_or(2_000)).ok_or_else(|| {
-            let known = Workload::NAMES.join(", ");
-            Failure::Usage(format!("--workload: there is no `{name}`; there are {known}"))
-        })?;
-        subjects.push(Subject::Made(workload));
-    }
-    subjects.extend(task.traces.iter().map(|trace| trace.subject(common.requests.unwrap_or(u64::MAX))));
     if let Some(load) = task.loads.iter().find(|load| !(0.01..=100.0).contains(*load)) {
         return Err(Failure::Usage(format!("--load must be from 0.01 to 100, not {load}")));
     }
+    let settings = settings(task, common)?;
+    let subjects = subjects(task, common, settings.engine.max_seq_len)?;
     let contenders = contenders(chosen, loader);
     // What can't be loaded is better known before an hour of simulation.
     for contender in &contenders {
         (contender.make)().map_err(|message| Failure::Usage(format!("{}: {message}", contender.name)))?;
     }
     let about = about(&settings);
-    let sweep = Sweep { settings, contenders, subjects, loads: task.loads.clone(), threads: task.threads };
+    let sweep = Sweep { settings, contenders, subjects, threads: task.threads };
     let bar = Bar::new();
     let cells = sweep.run(|progress| bar.tell(progress)).map_err(Failure::failed)?;
     emit(common.out.as_deref(), &render(common.format, &cells, &about))
+}
+
+/// The host. Recordings that are compared have to be of hosts with the same settings, as far as no flag gives them.
+fn settings(task: &Task, common: &Common) -> Result<Settings, Failure> {
+    let mut recordings = task.traces.iter().filter(|(_, trace)| trace.head().is_some());
+    let Some((first, trace)) = recordings.next() else { return common.host.settings(None) };
+    let settings = common.host.settings(trace.head())?;
+    for (path, trace) in recordings {
+        if common.host.settings(trace.head())?.engine != settings.engine {
+            return Err(Failure::Usage(format!(
+                "--trace {}: its host had other settings than that of {}; play one at a time, or say by flags how \
+                 large the host is",
+                path.display(),
+                first.display()
+            )));
+        }
+    }
+    Ok(settings)
+}
+
+/// What is played, each at its loads.
+fn subjects<'a>(
+    task: &'a Task,
+    common: &Common,
+    max_seq_len: u32,
+) -> Result<Vec<(Subject<'a>, Vec<f64>)>, Failure> {
+    let loads = |usual: f64| if task.loads.is_empty() { vec![usual] } else { task.loads.clone() };
+    let mut subjects = Vec::new();
+    for name in &task.workloads {
+        let workload = Workload::named(name, common.requests.unwrap_or(2_000)).ok_or_else(|| {
+            let known = Workload::NAMES.join(", ");
+            Failure::Usage(format!("--workload: there is no `{name}`; there are {known}"))
+        })?;
+        let longest = workload.longest();
+        if longest > max_seq_len {
+            return Err(Failure::Usage(format!(
+                "--max-seq-len {max_seq_len}: requests of `{name}` have up to {longest} tokens"
+            )));
+        }
+        subjects.push((Subject::Made(workload), loads(task.usual_load)));
+    }
+    for (path, trace) in &task.traces {
+        let mut subject = trace.subject(common.requests.unwrap_or(u64::MAX));
+        let name = trace.name();
+        let others = task.traces.iter().filter(|(other, trace)| other != path && trace.name() == name);
+        if let Subject::Recorded { name: shown, .. } = &mut subject
+            && others.count() + task.workloads.iter().filter(|workload| **workload == name).count() > 0
+        {
+            *shown = path.display().to_string();
+        }
+        subjects.push((subject, loads(1.0)));
+    }
+    Ok(subjects)
 }
 
 /// Every scheduler with every admission policy and every prefix cache, named by what differs.
