@@ -68,7 +68,7 @@ pub async fn start(app: Arc<App>, query: &Query) -> Result<Answer, ApiError> {
         Ok(served) => served.policies.describe(kind, policy),
         Err(_) => crate::trace::describe(kind, policy, None),
     };
-    let writer = Writer::new(served.block_size, describe);
+    let writer = Writer::new(&served.settings, describe);
     let (shutdown, max_bytes) = (app.shutdown.clone(), max_mib << 20);
     let stream = Stream { app, recording, writer, shutdown, max_bytes, head: Some(head) };
     let frames = stream::unfold(Some(stream), |stream| async move {

@@ -69,9 +69,9 @@ impl Names {
         *self.tenants.entry(tenant).or_insert(next)
     }
 
-    /// 0 stays 0.
-    pub fn session(&self, session: u64) -> u64 {
-        if session == 0 { 0 } else { self.name("session", session) }
+    /// A tenant's own: another one may call its conversation the same. 0 stays 0.
+    pub fn session(&self, tenant: u32, session: u64) -> u64 {
+        if session == 0 { 0 } else { self.name("session", (tenant, session)) }
     }
 
     /// What a prompt has in common with earlier ones. Texts of two scopes have nothing in common.
@@ -223,5 +223,27 @@ mod tests {
         let follower = names.prompt(5, SCOPE, 0, &[text(0, 11), text(90, 9)].concat());
         assert_eq!(follower.shares, Some(Shares { id: 2, tokens: 12 }));
         assert_eq!(names.prompt(6, SCOPE, 0, &text(0, 6)).shares, None, "the prompt alone is made of names");
+    }
+
+    #[test]
+    fn conversations_of_two_tenants_that_are_called_the_same_are_two() {
+        let mut names = Names::new(4);
+        let ask = |names: &mut Names, id: u64, tenant: u32, tokens: &[u32]| {
+            let session = names.session(tenant, 1);
+            names.prompt(id, (tenant, 0), session, tokens)
+        };
+        let end = |names: &mut Names, id: u64, tenant: u32, tokens: &[u32]| {
+            let session = names.session(tenant, 1);
+            names.ended(id, (tenant, 0), session, 6, tokens, 50 + id);
+        };
+        ask(&mut names, 1, 0, &text(0, 6));
+        end(&mut names, 1, 0, &text(0, 11));
+        let other = ask(&mut names, 2, 1, &text(0, 6));
+        assert_eq!((other.shares, other.after), (None, None));
+        end(&mut names, 2, 1, &text(0, 9));
+        let next = ask(&mut names, 3, 0, &text(0, 15));
+        assert_eq!(next.shares, Some(Shares { id: 1, tokens: 11 }), "the other's turn is not in between");
+        assert_eq!(next.after, Some((1, 51)));
+        assert_eq!((names.session(0, 0), names.session(1, 0)), (0, 0));
     }
 }

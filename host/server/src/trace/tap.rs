@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use infer_api::trace::{Step, Stopped};
 use infer_core::engine::Decision;
-use infer_core::policy::{CacheEvents, FaultView, StepView};
-use infer_core::{Event, Micros, Refusal, Request, SequenceId};
+use infer_core::policy::{CacheEvents, FaultView, PolicyInfo, PolicyKind, StepView};
+use infer_core::request::RefusalReason;
+use infer_core::{Event, FinishReason, Micros, PrefixEvent, Refusal, Request, SequenceId};
 use tokio::sync::mpsc;
 
 /// Things that may wait for the reader.
@@ -15,7 +16,7 @@ const QUEUE: usize = 1 << 16;
 /// Bytes that they may take.
 const QUEUE_BYTES: usize = 64 << 20;
 
-/// One thing that happened.
+/// One thing that happened, as far as it is written down.
 pub enum Happening {
     /// The engine took a request.
     Taken {
@@ -37,14 +38,53 @@ pub enum Happening {
         /// Most tokens that it might have generated.
         max: u32,
         /// Why.
-        refusal: Box<Refusal>,
+        reason: RefusalReason,
     },
-    /// The engine told its driver.
-    Event {
-        /// What.
-        event: Box<Event>,
+    /// A request started for the first time.
+    Started {
+        /// Which.
+        id: SequenceId,
+        /// What its prompt found in the cache.
+        prefix: PrefixEvent,
+        /// Prompt tokens found.
+        cached: u32,
+    },
+    /// A sequence drew a token.
+    Token {
+        /// Whose.
+        id: SequenceId,
+        /// Which.
+        token: u32,
+    },
+    /// A running sequence gave its blocks back.
+    Preempted {
+        /// Which.
+        id: SequenceId,
+    },
+    /// A request ended.
+    Ended {
+        /// Which.
+        id: SequenceId,
         /// When.
         at: Micros,
+        /// Why; nothing where it failed.
+        reason: Option<FinishReason>,
+    },
+    /// A request that had been taken was turned away after all.
+    TurnedAway {
+        /// Which.
+        id: SequenceId,
+        /// When.
+        at: Micros,
+        /// Why.
+        reason: RefusalReason,
+    },
+    /// A policy came into force.
+    Policy {
+        /// In which slot.
+        kind: PolicyKind,
+        /// Which.
+        policy: Arc<PolicyInfo>,
     },
     /// A step was made.
     Step(Box<Step>),
@@ -58,15 +98,34 @@ impl Happening {
     /// A request was turned away at once.
     pub fn refused(at: Micros, request: &Request, refusal: &Refusal) -> Self {
         let prompt = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
-        Self::Refused { at, prompt, max: request.max_new_tokens, refusal: Box::new(refusal.clone()) }
+        Self::Refused { at, prompt, max: request.max_new_tokens, reason: refusal.reason }
+    }
+
+    /// What is written down of something that the engine told; nothing of most. Probabilities and messages stay
+    /// behind: what waits for the reader has the size that it says.
+    pub fn of(event: &Event, at: Micros) -> Option<Self> {
+        Some(match *event {
+            Event::Token { id, token, .. } => Self::Token { id, token },
+            Event::Started { id, prefix, cached_tokens, .. } => {
+                Self::Started { id, prefix, cached: cached_tokens }
+            }
+            Event::Preempted { id } => Self::Preempted { id },
+            Event::Finished { id, reason, .. } => Self::Ended { id, at, reason: Some(reason) },
+            Event::Failed { id, .. } => Self::Ended { id, at, reason: None },
+            Event::Refused { id, ref refusal } => Self::TurnedAway { id, at, reason: refusal.reason },
+            Event::PolicyChanged { kind, ref policy, .. } => {
+                Self::Policy { kind, policy: Arc::clone(policy) }
+            }
+            Event::Prompt { .. } | Event::PolicyFault(_) | Event::Shadow { .. } | Event::Canary(_) => {
+                return None;
+            }
+        })
     }
 
     /// Bytes that it keeps from being freed, about.
     fn weight(&self) -> usize {
         let heap = match self {
             Self::Taken { request, .. } => size_of::<Request>() + 4 * request.prompt.len(),
-            Self::Refused { .. } => size_of::<Refusal>() + 256,
-            Self::Event { .. } => size_of::<Event>(),
             Self::Step(step) => size_of::<Step>() + 17 * step.ids.len(),
             Self::Decision(decision) => {
                 let state = decision.state.as_ref().map_or(0, Vec::len);
@@ -81,7 +140,14 @@ impl Happening {
                 };
                 size_of::<Decision>() + state + shown + decision.knew.as_ref().map_or(0, events)
             }
-            Self::Lost(_) => 0,
+            Self::Refused { .. }
+            | Self::Started { .. }
+            | Self::Token { .. }
+            | Self::Preempted { .. }
+            | Self::Ended { .. }
+            | Self::TurnedAway { .. }
+            | Self::Policy { .. }
+            | Self::Lost(_) => 0,
         };
         size_of::<Self>() + heap
     }
@@ -152,8 +218,11 @@ impl Tap {
 
     /// Ends the recording, if there is one; its reader finds the end once it has read the rest.
     pub fn stop(&self) -> Option<Stopped> {
-        let sink = self.lock().take()?;
+        let mut slot = self.lock();
+        let sink = slot.take()?;
+        // Still under the lock: a recording that begins right behind this one would be switched off.
         self.on.store(false, Ordering::Relaxed);
+        drop(slot);
         let live = !sink.queue.is_closed();
         live.then_some(Stopped { happenings: sink.happenings, lost: sink.lost })
     }
@@ -210,10 +279,13 @@ impl Recording {
 
 #[cfg(test)]
 mod tests {
+    use infer_core::executor::TokenLogprobs;
+    use infer_core::{FailureCause, Usage};
+
     use super::*;
 
     fn preempted() -> Happening {
-        Happening::Event { event: Box::new(Event::Preempted { id: SequenceId(1) }), at: Micros(1) }
+        Happening::Preempted { id: SequenceId(1) }
     }
 
     #[test]
@@ -225,15 +297,39 @@ mod tests {
             tap.tell(preempted);
         }
         for _ in 0..QUEUE {
-            assert!(matches!(recording.try_next(), Some(Happening::Event { .. })));
+            assert!(matches!(recording.try_next(), Some(Happening::Preempted { .. })));
         }
         assert!(recording.try_next().is_none());
         tap.tell(preempted);
         assert!(matches!(recording.try_next(), Some(Happening::Lost(5))));
-        assert!(matches!(recording.try_next(), Some(Happening::Event { .. })));
+        assert!(matches!(recording.try_next(), Some(Happening::Preempted { .. })));
         let stopped = tap.stop().unwrap();
         assert_eq!((stopped.happenings, stopped.lost), (QUEUE as u64 + 6, 5));
         assert!(tap.stop().is_none() && !tap.is_on());
+    }
+
+    #[test]
+    fn what_waits_for_the_reader_holds_no_probabilities_and_no_messages() {
+        let likely = TokenLogprobs { logprob: -1.0, top: vec![(1, -1.0); 20] };
+        let (tap, now) = (Tap::default(), Micros(1));
+        let mut recording = tap.start(false).unwrap();
+        let id = SequenceId(1);
+        let token = Event::Token { id, token: 7, logprobs: Some(Box::new(likely.clone())) };
+        let failed = Event::Failed {
+            id,
+            cause: FailureCause::Device,
+            message: "m".repeat(9_000),
+            usage: Usage::default(),
+        };
+        let told = [token, failed].map(|event| Happening::of(&event, now).unwrap());
+        told.into_iter().for_each(|happening| tap.tell(|| happening));
+        assert_eq!(recording.bytes.load(Ordering::Relaxed), 2 * size_of::<Happening>());
+        assert!(matches!(recording.try_next(), Some(Happening::Token { token: 7, .. })));
+        assert!(matches!(recording.try_next(), Some(Happening::Ended { reason: None, .. })));
+        assert_eq!(recording.bytes.load(Ordering::Relaxed), 0);
+        let prompt = Event::Prompt { id, logprobs: vec![likely; 512] };
+        assert!(Happening::of(&prompt, now).is_none(), "no line is made of it");
+        assert!(QUEUE * size_of::<Happening>() < QUEUE_BYTES, "a token each fits");
     }
 
     #[test]

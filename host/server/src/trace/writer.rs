@@ -1,11 +1,11 @@
 //! Turns what happened into lines.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use infer_api::trace::{End, Foot, Line, Member, Policy, Refused, Request, Started};
+use infer_api::trace::{End, Foot, Line, Member, Policy, Refused, Request, Settings, Started};
 use infer_core::policy::{PolicyInfo, PolicyKind};
-use infer_core::{Event, Micros, SequenceId};
+use infer_core::{Micros, SequenceId};
 
 use super::decision;
 use super::names::Names;
@@ -19,7 +19,10 @@ type Describe = Box<dyn Fn(PolicyKind, &Arc<PolicyInfo>) -> Policy + Send>;
 /// Writes a recording.
 pub struct Writer {
     names: Names,
-    live: HashMap<SequenceId, Live>,
+    /// Requests whose end wasn't heard of, in the order in which they came.
+    live: BTreeMap<SequenceId, Live>,
+    /// So many of them the host can hold at once.
+    most_live: usize,
     describe: Describe,
     written: u64,
     foot: Foot,
@@ -33,13 +36,19 @@ struct Live {
 }
 
 impl Writer {
-    /// A writer for a host whose blocks are of this size. `describe` says what a policy is made of.
+    /// A writer for a host with these settings. `describe` says what a policy is made of.
     pub fn new(
-        block_size: u32,
+        host: &Settings,
         describe: impl Fn(PolicyKind, &Arc<PolicyInfo>) -> Policy + Send + 'static,
     ) -> Self {
-        let names = Names::new(block_size);
-        Self { names, live: HashMap::new(), describe: Box::new(describe), written: 0, foot: Foot::default() }
+        Self {
+            names: Names::new(host.block_size),
+            live: BTreeMap::new(),
+            most_live: host.max_batch_size as usize + host.max_waiting_requests as usize,
+            describe: Box::new(describe),
+            written: 0,
+            foot: Foot::default(),
+        }
     }
 
     /// Bytes written so far.
@@ -57,33 +66,14 @@ impl Writer {
 
     /// Appends what is to be said of a happening.
     pub fn happened(&mut self, happening: Happening, out: &mut Vec<u8>) {
-        let line = match happening {
-            Happening::Taken { id, sent, at, request } => self.taken(id, sent, at, &request),
-            Happening::Refused { at, prompt, max, refusal } => {
-                let reason = refusal_name(refusal.reason).to_owned();
-                Line::Refused(Refused { id: 0, at: at.0, prompt, max, reason })
-            }
-            Happening::Step(step) => {
-                self.foot.steps += 1;
-                Line::Step(*step)
-            }
-            Happening::Decision(decision) => decision::line(&decision),
-            Happening::Lost(happenings) => {
-                self.foot.lost += happenings;
-                Line::Lost { happenings }
-            }
-            Happening::Event { event, at } => match self.event(*event, at) {
-                Some(line) => line,
-                None => return,
-            },
-        };
-        self.line(&line, out);
+        if let Some(line) = self.said(happening) {
+            self.line(&line, out);
+        }
     }
 
     /// Appends the last lines: what hadn't ended, and why the recording did.
     pub fn end(&mut self, reason: &str, at: Micros, out: &mut Vec<u8>) {
-        let mut open: Vec<SequenceId> = self.live.keys().copied().collect();
-        open.sort_unstable();
+        let open: Vec<SequenceId> = self.live.keys().copied().collect();
         for id in open {
             if let Some(line) = self.ended(id, at, "open") {
                 self.line(&line, out);
@@ -93,14 +83,54 @@ impl Writer {
         self.line(&Line::Foot(foot), out);
     }
 
+    fn said(&mut self, happening: Happening) -> Option<Line> {
+        match happening {
+            Happening::Taken { id, sent, at, request } => Some(self.taken(id, sent, at, &request)),
+            Happening::Refused { at, prompt, max, reason } => {
+                let reason = refusal_name(reason).to_owned();
+                Some(Line::Refused(Refused { id: 0, at: at.0, prompt, max, reason }))
+            }
+            Happening::Started { id, prefix, cached } => self
+                .live
+                .contains_key(&id)
+                .then(|| Line::Started(Started { id: id.0, cached, event: prefix.name().to_owned() })),
+            Happening::Token { id, token } => {
+                if let Some(live) = self.live.get_mut(&id) {
+                    live.tokens.push(token);
+                }
+                None
+            }
+            Happening::Preempted { id } => {
+                self.live.contains_key(&id).then_some(Line::Preempted { id: id.0 })
+            }
+            Happening::Ended { id, at, reason } => self.ended(id, at, reason.map_or("failed", reason_name)),
+            Happening::TurnedAway { id, at, reason } => {
+                let prompt = self.live.remove(&id)?.prompt as u32;
+                let reason = refusal_name(reason).to_owned();
+                Some(Line::Refused(Refused { id: id.0, at: at.0, prompt, max: 0, reason }))
+            }
+            Happening::Policy { kind, policy } => Some(Line::Policy((self.describe)(kind, &policy))),
+            Happening::Step(step) => {
+                self.foot.steps += 1;
+                Some(Line::Step(*step))
+            }
+            Happening::Decision(decision) => Some(decision::line(&decision)),
+            Happening::Lost(happenings) => {
+                self.foot.lost += happenings;
+                Some(Line::Lost { happenings })
+            }
+        }
+    }
+
     fn taken(&mut self, id: SequenceId, sent: Micros, at: Micros, request: &infer_core::Request) -> Line {
         self.foot.requests += 1;
         let scope = (request.tenant.0, request.cache_salt);
-        let session = self.names.session(request.session.0);
+        let session = self.names.session(request.tenant.0, request.session.0);
         let named = self.names.prompt(id.0, scope, session, &request.prompt);
         let after = named.after.filter(|(_, ended)| *ended <= sent.0).map(|(id, _)| id);
         let (tokens, prompt) = (request.prompt.to_vec(), request.prompt.len());
         self.live.insert(id, Live { tokens, prompt, scope, session });
+        self.forget_lost_ends();
         Line::Request(Request {
             id: id.0,
             sent: sent.0,
@@ -118,28 +148,10 @@ impl Writer {
         })
     }
 
-    fn event(&mut self, event: Event, at: Micros) -> Option<Line> {
-        match event {
-            Event::Token { id, token, .. } => {
-                if let Some(live) = self.live.get_mut(&id) {
-                    live.tokens.push(token);
-                }
-                None
-            }
-            Event::Started { id, prefix, cached_tokens, .. } => self.live.contains_key(&id).then(|| {
-                Line::Started(Started { id: id.0, cached: cached_tokens, event: prefix.name().to_owned() })
-            }),
-            Event::Preempted { id } => self.live.contains_key(&id).then_some(Line::Preempted { id: id.0 }),
-            Event::Finished { id, reason, .. } => self.ended(id, at, reason_name(reason)),
-            Event::Failed { id, .. } => self.ended(id, at, "failed"),
-            Event::Refused { id, refusal } => {
-                let live = self.live.remove(&id)?;
-                let reason = refusal_name(refusal.reason).to_owned();
-                let prompt = live.prompt as u32;
-                Some(Line::Refused(Refused { id: id.0, at: at.0, prompt, max: 0, reason }))
-            }
-            Event::PolicyChanged { kind, policy, .. } => Some(Line::Policy((self.describe)(kind, &policy))),
-            _ => None,
+    /// An end that was lost never comes: of more requests than the host can hold the oldest have ended.
+    fn forget_lost_ends(&mut self) {
+        while self.foot.lost > 0 && self.live.len() > self.most_live {
+            self.live.pop_first();
         }
     }
 
@@ -169,4 +181,62 @@ pub fn describe(kind: PolicyKind, info: &PolicyInfo, loaded: Option<&Loaded>) ->
         }
     };
     Policy { kind: kind.name().to_owned(), members }
+}
+
+#[cfg(test)]
+mod tests {
+    use infer_core::{SamplingParams, SessionId, TenantId};
+
+    use super::*;
+
+    fn writer() -> Writer {
+        let host =
+            Settings { block_size: 4, max_batch_size: 2, max_waiting_requests: 3, ..Settings::default() };
+        Writer::new(&host, |_, _| Policy::default())
+    }
+
+    fn taken(id: u64) -> Happening {
+        let request = infer_core::Request {
+            tenant: TenantId(0),
+            session: SessionId(0),
+            cache_salt: 0,
+            priority: 0,
+            deadline: Micros::NEVER,
+            prompt: [id as u32; 9].into(),
+            max_new_tokens: 4,
+            min_new_tokens: 0,
+            stop_tokens: [].into(),
+            sampling: SamplingParams::default(),
+        };
+        Happening::Taken { id: SequenceId(id), sent: Micros(id), at: Micros(id), request: Box::new(request) }
+    }
+
+    #[test]
+    fn requests_whose_ends_were_lost_are_not_kept() {
+        let (mut writer, mut out) = (writer(), Vec::new());
+        (1..=4).for_each(|id| writer.happened(taken(id), &mut out));
+        writer.happened(Happening::Lost(7), &mut out);
+        (5..=90).for_each(|id| writer.happened(taken(id), &mut out));
+        assert_eq!(writer.live.len(), 5, "two run and three wait at most");
+        let late = Happening::Ended { id: SequenceId(1), at: Micros(99), reason: None };
+        let before = out.len();
+        writer.happened(late, &mut out);
+        assert_eq!(out.len(), before, "nothing is said of an end whose beginning was forgotten");
+        writer.end("stopped", Micros(100), &mut out);
+        let text = String::from_utf8(out).unwrap();
+        let open: Vec<Line> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let open = open.iter().filter_map(|line| match line {
+            Line::End(end) => Some((end.id, end.reason.as_str())),
+            _ => None,
+        });
+        assert_eq!(open.collect::<Vec<_>>(), (86..=90).map(|id| (id, "open")).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn while_nothing_is_lost_everybody_is_kept() {
+        let (mut writer, mut out) = (writer(), Vec::new());
+        // Who was preempted has no place in the queue.
+        (1..=9).for_each(|id| writer.happened(taken(id), &mut out));
+        assert_eq!(writer.live.len(), 9);
+    }
 }

@@ -47,7 +47,12 @@ impl Driver {
     }
 
     fn hand_out(&mut self, event: Event, now: Micros) {
-        self.shared.tap.tell(|| Happening::Event { event: Box::new(event.clone()), at: now });
+        let tap = &self.shared.tap;
+        if tap.is_on()
+            && let Some(happening) = Happening::of(&event, now)
+        {
+            tap.tell(|| happening);
+        }
         match event {
             Event::Token { id, token, logprobs } => {
                 self.tell(id, StreamEvent::Token { token, at: now, logprobs });
@@ -67,7 +72,8 @@ impl Driver {
             Event::PolicyFault(fault) => self.shared.observer.fault(&fault),
             Event::PolicyChanged { kind, from, to, left, policy, at, step, change, reason } => {
                 let observer = &self.shared.observer;
-                if matches!(change, Change::Fault | Change::Verdict) {
+                // One that failed is in quarantine already.
+                if change == Change::Verdict {
                     observer.quarantine().add(kind, &left, &reason, at);
                 }
                 let (sha256, mode) = (policy.digest.clone(), change.name().to_owned());
