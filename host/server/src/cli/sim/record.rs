@@ -42,8 +42,9 @@ async fn record(args: &RecordArgs) -> Result<(), Failure> {
     let path = format!("/admin/trace/start?decisions={decisions}&max_mib={}", args.max_mib);
     let shown = args.out.display();
     let unwritable = |error: std::io::Error| Failure::Failed(format!("can't write {shown}: {error}"));
-    let mut file = std::io::BufWriter::new(std::fs::File::create(&args.out).map_err(unwritable)?);
+    // What stands in the file goes once there is something to write, not before.
     let mut answer = host.open(Method::POST, &path, None).await?;
+    let mut file = std::io::BufWriter::new(std::fs::File::create(&args.out).map_err(unwritable)?);
     eprintln!("recording to {shown}");
     let mut over = std::pin::pin!(over(args.seconds));
     let mut stopping = false;
