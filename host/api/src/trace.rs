@@ -82,6 +82,10 @@ pub struct Settings {
     pub prefix_caching: bool,
     pub prompt_cache_entries: u32,
     pub prompt_cache_ttl_us: u64,
+    #[serde(default)]
+    pub speculate: u32,
+    #[serde(default)]
+    pub plan_ahead: bool,
 }
 
 /// A policy in force.
@@ -208,7 +212,7 @@ pub struct Step {
     pub tokens: Vec<u32>,
     /// Length of each one's context afterwards.
     pub context: Vec<u32>,
-    /// Whether each drew a token: 1 or 0.
+    /// Tokens that came of each: mostly 1 or 0, more where guesses at the next ones were right.
     pub drew: Vec<u8>,
     /// Tokens of context that those who computed one token had in common with another, counted from the second on.
     #[serde(default, skip_serializing_if = "is_zero")]

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use common::{Host, config, token_ids};
+use infer_server::config::Config;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -164,6 +165,7 @@ async fn a_recording_keeps_texts_to_itself_and_replays_to_the_same_decisions() {
     assert!(said(&found).contains("then \"wait\"; now \"admit\""), "{}", said(&found));
 
     replays_with_the_same_hits(&recorded);
+    plays_what_there_is_and_not_what_has_holes(&recorded);
     calibrates_and_judges(&recorded);
 }
 
@@ -186,6 +188,56 @@ fn replays_with_the_same_hits(Recorded { lines, path, .. }: &Recorded) {
     );
     let cells_faster: Value = serde_json::from_slice(&faster.stdout).unwrap();
     assert!(cells_faster[0]["seconds"].as_f64() < cells[0]["seconds"].as_f64());
+}
+
+/// A recording may end anywhere, also within a line, and may be an earlier host's; in its midst nothing may be missing.
+fn plays_what_there_is_and_not_what_has_holes(Recorded { lines, path, .. }: &Recorded) {
+    let other = path.with_file_name("other.jsonl");
+    let play = |lines: &[String]| {
+        std::fs::write(&other, lines.join("\n")).unwrap();
+        infer(&["run", "--device", "cpu", "--model", "demo", "--format", "json", "--trace"], &other)
+    };
+    let whole: Vec<String> = lines.iter().map(Value::to_string).collect();
+    let end_of = |id: &Value| lines.iter().position(|line| line["end"]["id"] == *id).unwrap();
+    let last_end = end_of(&of(lines, "request")[11]["id"]);
+
+    let mut cut = whole[..=last_end].to_vec();
+    cut[last_end].truncate(12);
+    let played = play(&cut);
+    assert!(played.status.success() && said(&played).contains("was cut off"), "{}", said(&played));
+    let cells: Value = serde_json::from_slice(&played.stdout).unwrap();
+    assert_eq!((&cells[0]["finished"], &cells[0]["requests"]), (&json!(12), &json!(12)));
+    let generated = cells[0]["output_per_second"].as_f64().unwrap() * cells[0]["seconds"].as_f64().unwrap();
+    let output: u64 = of(lines, "end").iter().map(|end| end["output"].as_u64().unwrap()).sum();
+    assert_eq!(generated.round() as u64, output, "what the last request had drawn is in its steps");
+    let decisions = infer(&["decisions"], &other);
+    assert!(decisions.status.success(), "{}", said(&decisions));
+    let judged = infer(&["judge", "--device", "cpu", "--model", "demo"], &other);
+    assert!(
+        judged.status.success() && said(&judged).matches("was cut off").count() == 1,
+        "{}",
+        said(&judged)
+    );
+
+    let mut garbled = whole.clone();
+    garbled[2].truncate(12);
+    let played = play(&garbled);
+    assert!(!played.status.success() && said(&played).contains("line 3, column 12"), "{}", said(&played));
+
+    let mut lossy = whole.clone();
+    let in_its_midst = end_of(&of(lines, "request")[0]["id"]);
+    lossy[in_its_midst] = json!({"lost": {"happenings": 3}}).to_string();
+    let missing = format!("line {}, column 1: 3 things that happened are missing here", in_its_midst + 1);
+    for refused in [play(&lossy), infer(&["judge", "--device", "cpu", "--model", "demo"], &other)] {
+        assert!(!refused.status.success() && said(&refused).contains(&missing), "{}", said(&refused));
+    }
+
+    let mut earlier = lines.clone();
+    for setting in ["speculate", "plan_ahead"] {
+        assert!(earlier[0]["head"]["engine"].as_object_mut().unwrap().remove(setting).is_some(), "{setting}");
+    }
+    let played = play(&earlier.iter().map(Value::to_string).collect::<Vec<_>>());
+    assert!(played.status.success(), "{}", said(&played));
 }
 
 /// A profile fitted to a recording says how long such traffic takes: how well is for a quiet machine to say.
@@ -256,5 +308,74 @@ async fn recordings_are_begun_and_ended_by_whoever_has_the_token() {
         rest.extend(chunk);
     }
     assert!(String::from_utf8(rest).unwrap().contains("\"reason\":\"stopped\""));
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn guesses_that_were_right_are_counted_and_no_profile_is_made_of_them() {
+    let host = Host::start(Config { speculate: 4, ..config() }).await;
+    let start = host.admin(Method::POST, "/admin/trace/start").send().await.unwrap();
+    let reading = tokio::spawn(start.text());
+    let prompt: Vec<u64> = (0..90).map(|n| 5 + n % 6).collect();
+    host.events(json!({"prompt": prompt, "max_tokens": 64, "ignore_eos": true})).await;
+    host.events(json!({"prompt": "one two three one two three one two", "max_tokens": 64})).await;
+    let accepted = host.admin_get("/admin/state").await["counters"]["accepted_tokens"].clone();
+    host.admin(Method::POST, "/admin/trace/stop").send().await.unwrap();
+    let text = reading.await.unwrap().unwrap();
+    host.server.shutdown().await;
+
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let drew: Vec<u64> = of(&lines, "step")
+        .iter()
+        .flat_map(|step| step["drew"].as_array().unwrap())
+        .map(|drew| drew.as_u64().unwrap())
+        .collect();
+    let beside: u64 = drew.iter().map(|drew| drew.saturating_sub(1)).sum();
+    assert!(accepted.as_u64() > Some(0) && accepted == beside, "{accepted} accepted, {beside} recorded");
+    let output: u64 = of(&lines, "end").iter().map(|end| end["output"].as_u64().unwrap()).sum();
+    assert_eq!(drew.iter().sum::<u64>(), output, "every token is in a step");
+    assert_eq!(lines[0]["head"]["engine"]["speculate"], 4);
+
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("guessed.jsonl");
+    std::fs::write(&path, &text).unwrap();
+    for arguments in [&["calibrate"][..], &["judge", "--device", "cpu", "--model", "demo"]] {
+        let refused = infer(arguments, &path);
+        assert_eq!(refused.status.code(), Some(2), "{arguments:?}");
+        assert!(said(&refused).contains("guessed tokens ahead (--speculate)"), "{}", said(&refused));
+    }
+    let played = infer(&["run", "--device", "cpu", "--model", "demo", "--trace"], &path);
+    assert!(
+        played.status.success() && said(&played).contains("the simulated one doesn't"),
+        "{}",
+        said(&played)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_stands_in_a_file_stays_where_no_recording_begins() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("host.jsonl");
+    std::fs::write(&path, "an earlier recording").unwrap();
+    let host = Host::start(config()).await;
+    let record = |admin: &str| {
+        let mut infer = Command::new(env!("CARGO_BIN_EXE_infer"));
+        infer.args(["sim", "record", "--seconds", "1", "--admin", admin, "--out"]).arg(&path);
+        infer.env("INFER_ADMIN_TOKEN", &host.server.admin_token).output().expect("infer starts")
+    };
+    let under_way = host.admin(Method::POST, "/admin/trace/start").send().await.unwrap();
+    let here = host.server.admin_addr.to_string();
+    for (admin, says) in [("127.0.0.1:1", "can't be reached"), (&here, "a recording is under way")] {
+        let output = record(admin);
+        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        assert!(said(&output).contains(says), "{}", said(&output));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "an earlier recording");
+    }
+    host.admin(Method::POST, "/admin/trace/stop").send().await.unwrap();
+    assert!(under_way.text().await.unwrap().contains("\"foot\""));
+    let output = record(&here);
+    assert!(output.status.success(), "{}", said(&output));
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(text.starts_with("{\"head\"") && text.contains("\"reason\":\"stopped\""), "{text}");
     host.server.shutdown().await;
 }

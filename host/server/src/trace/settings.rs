@@ -19,10 +19,12 @@ pub fn settings(config: &EngineConfig) -> Settings {
         prefix_caching: config.prefix_caching,
         prompt_cache_entries: config.prompt_cache_entries,
         prompt_cache_ttl_us: config.prompt_cache_ttl.0,
+        speculate: config.speculate,
+        plan_ahead: config.plan_ahead,
     }
 }
 
-/// The same host again.
+/// The same host again, but for guesses: no device of the simulator answers any.
 pub fn engine_config(settings: &Settings, hash_key: [u64; 2]) -> EngineConfig {
     EngineConfig {
         limits: Limits {
@@ -39,7 +41,29 @@ pub fn engine_config(settings: &Settings, hash_key: [u64; 2]) -> EngineConfig {
         prefix_caching: settings.prefix_caching,
         prompt_cache_entries: settings.prompt_cache_entries,
         prompt_cache_ttl: Micros(settings.prompt_cache_ttl_us),
+        plan_ahead: settings.plan_ahead,
         hash_key,
         ..EngineConfig::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_make_the_host_again() {
+        let config = EngineConfig {
+            block_size: 32,
+            prompt_cache_ttl: Micros(7),
+            speculate: 4,
+            plan_ahead: true,
+            ..EngineConfig::default()
+        };
+        let told = settings(&config);
+        assert_eq!(told.speculate, 4);
+        let again = engine_config(&told, [1, 2]);
+        assert_eq!((again.speculate, again.plan_ahead), (0, true));
+        assert_eq!(settings(&again), Settings { speculate: 0, ..told });
     }
 }

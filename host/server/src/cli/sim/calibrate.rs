@@ -17,6 +17,10 @@ Record a run that is busy in many ways, short and long prompts, few and many seq
   infer sim run --device host.json --workload chat
 The same recordings give the same profile.";
 
+/// Why a recording is of no use to whoever fits or judges a profile.
+pub const GUESSED: &str =
+    "the recorded host guessed tokens ahead (--speculate), of which profiles know nothing; record it without";
+
 /// Arguments of `infer sim calibrate`.
 #[derive(Args)]
 pub struct CalibrateArgs {
@@ -49,6 +53,9 @@ pub fn run(args: &CalibrateArgs) -> Result<(), Failure> {
                 head.model, head.device, known.model, known.device
             );
             return Err(wrong(&message));
+        }
+        if head.engine.speculate > 0 {
+            return Err(wrong(&GUESSED));
         }
         let mut steps = Steps::default();
         while let Some((_, line)) = recording.next().map_err(|error| wrong(&error))? {

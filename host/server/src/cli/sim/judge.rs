@@ -79,7 +79,11 @@ pub fn run(args: &JudgeArgs) -> Result<(), Failure> {
         let trace = TraceFile::find(path)?.closed_loop(args.closed_loop);
         let head =
             trace.head().ok_or_else(|| wrong("it is no recording: nothing was measured".to_owned()))?;
-        let measured = measure(path)?;
+        if head.engine.speculate > 0 {
+            return Err(wrong(super::calibrate::GUESSED.to_owned()));
+        }
+        let lines = trace.lines().map_err(wrong)?;
+        let measured = measure(lines).map_err(wrong)?;
         let slot = |kind: PolicyKind| -> Result<Choice, Failure> {
             let policy = head.policies.iter().find(|policy| policy.kind == kind.name());
             let policy = policy.ok_or_else(|| wrong(format!("it names no {kind}")))?;
@@ -120,13 +124,11 @@ struct Run {
     tokens: u64,
 }
 
-fn measure(path: &std::path::Path) -> Result<Run, Failure> {
-    let wrong = |error: &dyn std::fmt::Display| Failure::Usage(format!("{}: {error}", path.display()));
-    let mut recording = Recording::open(path)?;
+fn measure(mut recording: Recording) -> Result<Run, String> {
     let mut run = Run::default();
     // When each was sent, and when its last token came.
     let mut live: HashMap<u64, (u64, Option<u64>)> = HashMap::new();
-    while let Some((line, what)) = recording.next().map_err(|error| wrong(&error))? {
+    while let Some((line, what)) = recording.next().map_err(|error| error.to_string())? {
         match what {
             Line::Request(request) => {
                 run.begun.get_or_insert(request.sent);
@@ -149,16 +151,12 @@ fn measure(path: &std::path::Path) -> Result<Run, Failure> {
                     run.latency.add(Micros(last.saturating_sub(sent)));
                 }
             }
-            Line::Lost { happenings } => {
-                let message =
-                    format!("line {line}: {happenings} things that happened are missing; record again");
-                return Err(wrong(&message));
-            }
+            Line::Lost { happenings } => return Err(Recording::lost(line, happenings).to_string()),
             _ => {}
         }
     }
     if run.tokens == 0 {
-        return Err(wrong(&"no request generated anything"));
+        return Err("no request generated anything".to_owned());
     }
     Ok(run)
 }

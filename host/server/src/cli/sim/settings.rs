@@ -56,6 +56,9 @@ impl HostArgs {
     /// The whole host; `head` is the recording's that is played, where one is.
     pub fn settings(&self, head: Option<&Head>) -> Result<Settings, Failure> {
         let profile = profile(&self.device, self.model.as_deref())?;
+        if head.is_some_and(|head| head.engine.speculate > 0) {
+            eprintln!("the recorded host guessed tokens ahead (--speculate), the simulated one doesn't");
+        }
         let base = match head {
             Some(head) => head.engine,
             None => Recorded {
@@ -71,6 +74,8 @@ impl HostArgs {
                 prefix_caching: true,
                 prompt_cache_entries: 100,
                 prompt_cache_ttl_us: 300_000_000,
+                speculate: 0,
+                plan_ahead: false,
             },
         };
         let block_size = self.block_size.unwrap_or(base.block_size);

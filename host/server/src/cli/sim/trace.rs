@@ -4,6 +4,8 @@ use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use infer_api::trace::{End, FORMAT, Head, Line, Request};
 use infer_sim::Subject;
@@ -25,6 +27,8 @@ pub struct TraceFile {
     path: PathBuf,
     kind: Kind,
     closed_loop: bool,
+    /// That it ended early was said.
+    cut: Arc<AtomicBool>,
 }
 
 enum Kind {
@@ -50,7 +54,7 @@ impl TraceFile {
             })?;
             Kind::Public(format)
         };
-        Ok(Self { path: path.to_owned(), kind, closed_loop: false })
+        Ok(Self { path: path.to_owned(), kind, closed_loop: false, cut: Arc::default() })
     }
 
     /// Requests of a recording that came right after another one's end wait for that end when they are
@@ -74,11 +78,15 @@ impl TraceFile {
 
     /// Its requests.
     pub fn read(&self) -> Result<Reader<'static>, String> {
-        let file = open(&self.path)?;
         match &self.kind {
-            Kind::Public(format) => Ok(format.read(file)),
-            Kind::Recording(_) => Ok(in_order(Requests::new(Recording::new(file), self.closed_loop))),
+            Kind::Public(format) => Ok(format.read(open(&self.path)?)),
+            Kind::Recording(_) => Ok(in_order(Requests::new(self.lines()?, self.closed_loop))),
         }
+    }
+
+    /// The lines of a recording.
+    pub fn lines(&self) -> Result<Recording, String> {
+        Recording::new(&self.path, Arc::clone(&self.cut))
     }
 
     /// To be simulated, at most so many requests of it.
@@ -94,27 +102,55 @@ fn open(path: &Path) -> Result<BufReader<File>, String> {
 /// The lines of a host's recording.
 pub struct Recording {
     lines: Lines<BufReader<File>>,
+    path: PathBuf,
+    /// No line is due any more.
+    complete: bool,
+    /// That it ended early was said; once of a file, however often it is read.
+    cut: Arc<AtomicBool>,
 }
 
 impl Recording {
-    fn new(file: BufReader<File>) -> Self {
-        Self { lines: Lines::up_to(MAX_LINE_BYTES, file) }
+    fn new(path: &Path, cut: Arc<AtomicBool>) -> Result<Self, String> {
+        let lines = Lines::up_to(MAX_LINE_BYTES, open(path)?);
+        Ok(Self { lines, path: path.to_owned(), complete: true, cut })
     }
 
     /// A recording from its first line.
     pub fn open(path: &Path) -> Result<Self, Failure> {
-        open(path).map(Self::new).map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))
+        let wrong = |error: String| Failure::Usage(format!("{}: {error}", path.display()));
+        Self::new(path, Arc::default()).map_err(wrong)
     }
 
-    /// The next line with its number.
+    /// The next line with its number. A part of one at the end is where a recorder was stopped that couldn't end it.
     pub fn next(&mut self) -> Result<Option<(u64, Line)>, TraceError> {
-        let Some((line, text)) = self.lines.next()? else { return Ok(None) };
-        let parsed = serde_json::from_str(text).map_err(|error| {
-            let message = error.to_string();
-            let message = message.split(" at line ").next().unwrap_or_default().to_owned();
-            TraceError::At { line, column: error.column(), message }
-        })?;
-        Ok(Some((line, parsed)))
+        let Some((line, text)) = self.lines.next()? else { return Ok(self.end()) };
+        let error = match serde_json::from_str(text) {
+            Ok(parsed) => {
+                self.complete = matches!(parsed, Line::Foot(_));
+                return Ok(Some((line, parsed)));
+            }
+            Err(error) => error,
+        };
+        if error.is_eof() && matches!(self.lines.next(), Ok(None)) {
+            return Ok(self.end());
+        }
+        let message = error.to_string();
+        let message = message.split(" at line ").next().unwrap_or_default().to_owned();
+        Err(TraceError::At { line, column: error.column(), message })
+    }
+
+    fn end(&self) -> Option<(u64, Line)> {
+        if !self.complete && !self.cut.swap(true, Ordering::Relaxed) {
+            let shown = self.path.display();
+            eprintln!("{shown}: the recording was cut off; what was under way is taken as it stood then");
+        }
+        None
+    }
+
+    /// What to say of a recording whose reader was too slow.
+    pub fn lost(line: u64, happenings: u64) -> TraceError {
+        let message = format!("{happenings} things that happened are missing here; record again");
+        TraceError::At { line, column: 1, message }
     }
 
     /// The first line.
@@ -153,6 +189,8 @@ struct Requests {
 struct Pending {
     recorded: Recorded,
     state: State,
+    /// Tokens that it generated so far.
+    drew: u32,
 }
 
 #[derive(PartialEq, Eq)]
@@ -211,13 +249,15 @@ impl Requests {
                     followed: true,
                 };
                 self.places.insert(request.id, self.first + self.pending.len() as u64);
-                self.pending.push_back(Pending { recorded, state: State::Open });
+                self.pending.push_back(Pending { recorded, state: State::Open, drew: 0 });
             }
             Line::End(End { id, at, output, .. }) => {
                 self.remember(id, at);
                 self.settle(id, State::Ended, output);
             }
             Line::Refused(refused) if refused.id != 0 => self.settle(refused.id, State::Refused, 0),
+            Line::Step(step) => step.ids.iter().zip(&step.drew).for_each(|(id, drew)| self.drew(*id, *drew)),
+            Line::Lost { happenings } => return Err(Recording::lost(line, happenings)),
             _ => {}
         }
         Ok(())
@@ -255,11 +295,24 @@ impl Requests {
         }
     }
 
+    fn drew(&mut self, id: u64, tokens: u8) {
+        let Some(place) = self.places.get(&id) else { return };
+        if let Some(pending) = self.pending.get_mut((place - self.first) as usize) {
+            pending.drew = pending.drew.saturating_add(tokens.into());
+        }
+    }
+
     fn settle(&mut self, id: u64, state: State, output: u32) {
         let Some(place) = self.places.remove(&id) else { return };
         let Some(pending) = self.pending.get_mut((place - self.first) as usize) else { return };
-        pending.state = state;
-        pending.recorded.output_tokens = output.clamp(1, pending.recorded.max_tokens);
+        (pending.state, pending.drew) = (state, output);
+    }
+}
+
+impl Pending {
+    fn take(self) -> Recorded {
+        let output_tokens = self.drew.clamp(1, self.recorded.max_tokens);
+        Recorded { output_tokens, ..self.recorded }
     }
 }
 
@@ -276,7 +329,7 @@ impl Iterator for Requests {
                 if pending.state == State::Refused {
                     continue;
                 }
-                return Some(Ok(pending.recorded));
+                return Some(Ok(pending.take()));
             }
             let Some(recording) = &mut self.recording else {
                 return self.failed.take().map(Err);

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use infer_api::trace::Step;
-use infer_core::{Batch, DeviceFault, DeviceFaultKind, Micros};
+use infer_core::{Batch, DeviceFault, DeviceFaultKind, Event, Micros};
 
 use super::{Driver, panic_text};
 use crate::trace::Happening;
@@ -105,10 +105,11 @@ impl Driver {
         let took = self.times.note(begun);
         let now = self.now();
         self.computing_since(if self.out.is_empty() { Micros::NEVER } else { now });
-        if let Some(mut step) = record {
-            (step.end, step.device) = (now.0, u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
-            self.shared.tap.tell(|| Happening::Step(step));
+        if record.is_some() {
+            // What was told before this step's end is no part of it.
+            self.engine.drain_events(&mut self.events);
         }
+        let told = self.events.len();
         match result {
             Ok(()) => self.engine.finish_step(batch, Ok(&self.output), now),
             Err(fault) => {
@@ -116,6 +117,13 @@ impl Driver {
                 self.device_lost |= fault.kind == DeviceFaultKind::Lost;
                 self.engine.finish_step(batch, Err(fault), now);
             }
+        }
+        if let Some(mut step) = record {
+            (step.end, step.device) = (now.0, u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+            self.engine.drain_events(&mut self.events);
+            count_drawn(&mut step, &self.events[told..]);
+            // Before the news of what came of it.
+            self.shared.tap.tell(|| Happening::Step(step));
         }
         if !on_device || !self.out.is_empty() {
             // Nothing waits for it: the device is idle anyhow, or has the next step.
@@ -145,9 +153,20 @@ impl Driver {
             ids: rows().map(|row| row.sequence.0).collect(),
             tokens: rows().map(|row| row.token_len).collect(),
             context: rows().map(|row| row.context_len).collect(),
-            drew: rows().map(|row| u8::from(row.sample)).collect(),
+            drew: vec![0; batch.rows.len()],
             repeated: self.sharing.repeated(batch),
         })
+    }
+}
+
+/// Notes how many tokens came of each row, more than one where guesses were right. They are told in the rows' order.
+fn count_drawn(step: &mut Step, told: &[Event]) {
+    let mut row = 0;
+    for event in told {
+        let Event::Token { id, .. } = event else { continue };
+        let Some(ahead) = step.ids[row..].iter().position(|other| *other == id.0) else { continue };
+        row += ahead;
+        step.drew[row] = step.drew[row].saturating_add(1);
     }
 }
 
