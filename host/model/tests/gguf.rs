@@ -5,8 +5,11 @@ mod common;
 #[path = "common/gguf.rs"]
 mod convert;
 
-use candle_core::quantized::GgmlDType;
+use candle_core::quantized::gguf_file::{Value, write};
+use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::{Device, Tensor};
 use common::{Chunk, Driver, golden};
+use infer_model::config::RopeScaling;
 use infer_model::{DType, KvCacheKind, Model, ModelConfig, ModelError, Source, Tokenizer};
 use proptest::prelude::*;
 use serde_json::Value as Json;
@@ -138,6 +141,103 @@ fn sentence_pieces_merge_in_the_order_of_their_scores() {
     assert_eq!((tokenizer.token(37).as_deref(), tokenizer.token(38)), (Some("cd"), None));
 }
 
+/// A file of llama's with a SentencePiece vocabulary (texts, and what kind of token each is) and no weights but its
+/// embedding's rows, which is enough for configuration and tokenizer.
+fn made(tokens: &[(String, i32)], more: &[(&str, Value)]) -> Source<'static> {
+    let number = |key: &str, number: u32| (format!("llama.{key}"), Value::U32(number));
+    let array = |values: Vec<Value>| Value::Array(values);
+    let mut metadata = vec![
+        ("general.architecture".to_owned(), Value::String("llama".to_owned())),
+        number("block_count", 1),
+        number("context_length", 128),
+        number("embedding_length", 8),
+        number("feed_forward_length", 8),
+        number("attention.head_count", 2),
+        ("tokenizer.ggml.model".to_owned(), Value::String("llama".to_owned())),
+    ];
+    let texts = tokens.iter().map(|(text, _)| Value::String(text.clone())).collect();
+    let scores = (0..tokens.len()).map(|id| Value::F32(-(id as f32))).collect();
+    metadata.push(("tokenizer.ggml.tokens".to_owned(), array(texts)));
+    metadata.push(("tokenizer.ggml.scores".to_owned(), array(scores)));
+    let kinds = tokens.iter().map(|(_, kind)| Value::I32(*kind)).collect();
+    metadata.push(("tokenizer.ggml.token_type".to_owned(), array(kinds)));
+    metadata.extend(more.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
+    let rows = Tensor::zeros((tokens.len(), 1), candle_core::DType::F32, &Device::Cpu).expect("zeros");
+    let rows = QTensor::quantize(&rows, GgmlDType::F32).expect("numbers");
+    let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+    let metadata: Vec<_> = metadata.iter().map(|(key, value)| (key.as_str(), value)).collect();
+    write(&mut file, &metadata, &[("token_embd.weight", &rows)]).expect("candle writes GGUF");
+    Source::gguf(file.path()).expect("a sound file")
+}
+
+fn tokens(of: &[(&str, i32)]) -> Vec<(String, i32)> {
+    of.iter().map(|(text, kind)| ((*text).to_owned(), *kind)).collect()
+}
+
+const NORMAL: i32 = 1;
+const CONTROL: i32 = 3;
+const USER_DEFINED: i32 = 4;
+
+#[test]
+fn a_known_end_is_one_whatever_the_file_says_of_its_kind() {
+    for kind in [NORMAL, CONTROL, USER_DEFINED] {
+        for end in ["<end_of_turn>", "<|im_end|>", "<|end|>"] {
+            let vocabulary = tokens(&[("<unk>", 2), ("<eos>", CONTROL), ("a", NORMAL), (end, kind)]);
+            let eos = [("tokenizer.ggml.eos_token_id", Value::U32(1))];
+            let source = made(&vocabulary, &eos);
+            assert_eq!(ModelConfig::load(&source).expect("sound").stop_tokens, [1, 3], "{end} as {kind}");
+            let tokenizer = Tokenizer::load(&source).expect("sound");
+            assert!(tokenizer.is_special(end), "{end} as {kind}");
+            assert_eq!(
+                tokenizer.encode(&format!("{end}a"), false).expect("encodes")[0],
+                3,
+                "{end} as {kind}"
+            );
+            assert_eq!(tokenizer.decode(&[2, 3], true).expect("decodes"), "a", "{end} as {kind}");
+        }
+    }
+}
+
+#[test]
+fn a_vocabulary_of_cuts_upon_cuts_is_refused_and_one_of_blanks_is_not() {
+    let runs = |letter: &str, longest: usize| -> Vec<(String, i32)> {
+        (1..=longest).map(|count| (letter.repeat(count), NORMAL)).collect()
+    };
+    // As many blanks as Gemma's vocabulary has in one piece.
+    Tokenizer::load(&made(&runs("\u{2581}", 31), &[])).expect("real vocabularies have such");
+    let letters = ["a", "b", "c", "d"];
+    let some: Vec<_> = letters.iter().flat_map(|letter| runs(letter, 256)).collect();
+    let error = Tokenizer::load(&made(&some, &[])).err().expect("131,000 merges of 1,024 pieces");
+    assert!(error.message.contains("in more than 65536 ways"), "{error}");
+    let error = Tokenizer::load(&made(&runs("a", 257), &[])).err().expect("nobody has such pieces");
+    assert!(error.message.contains("token 256 has 257 bytes, more than 256"), "{error}");
+}
+
+#[test]
+fn positions_are_stretched_by_a_factor_without_a_kind() {
+    let vocabulary = tokens(&[("<unk>", 2), ("a", NORMAL)]);
+    let scaling = |more: &[(&str, Value)]| {
+        let config = ModelConfig::load(&made(&vocabulary, more)).expect("sound");
+        config.ropes[0].scaling.clone()
+    };
+    let kind = |kind: &str| ("llama.rope.scaling.type", Value::String(kind.to_owned()));
+    let new = |factor: f32| ("llama.rope.scaling.factor", Value::F32(factor));
+    let old = |factor: f32| ("llama.rope.scale_linear", Value::F32(factor));
+    let linear = |factor: f64| RopeScaling::Linear { factor };
+    for (more, expected) in [
+        (vec![], RopeScaling::None),
+        (vec![new(4.0)], linear(4.0)),
+        (vec![old(4.0)], linear(4.0)),
+        (vec![new(2.0), old(4.0)], linear(2.0)),
+        (vec![kind("linear"), old(4.0)], linear(4.0)),
+        (vec![kind("none"), old(4.0)], RopeScaling::None),
+        (vec![old(1.0)], RopeScaling::None),
+        (vec![new(0.0)], RopeScaling::None),
+    ] {
+        assert_eq!(scaling(&more), expected, "{more:?}");
+    }
+}
+
 fn mixed() -> Vec<u8> {
     std::fs::read(golden("gguf-mixed").join("model.gguf")).expect("golden files are there")
 }
@@ -248,7 +348,7 @@ fn what_a_file_claims_is_checked_and_the_key_or_tensor_is_named() {
         ("llama.attention.value_length", with("llama.attention.value_length", 4, &16_u32.to_le_bytes())),
         ("tokenizer.ggml.tokens", with("tokenizer.ggml.tokens", 8, &huge)),
         ("tokenizer.ggml.tokens", with("tokenizer.ggml.tokens", 8, &(1_u64 << 20).to_le_bytes())),
-        ("bytes, more than 4096", with_a_long_token()),
+        ("bytes, more than 256", with_a_long_token()),
         ("176.5", with_half_a_width()),
         ("tokenizer.ggml.bos_token_id", with("tokenizer.ggml.bos_token_id", 4, &77_u32.to_le_bytes())),
         ("tokenizer.ggml.scores", renamed("tokenizer.ggml.scores", "tokenizer.ggml.xxxxxx")),

@@ -28,15 +28,11 @@ const KEYS: &[(&str, &str)] = &[
     ("num_experts", "expert_count"),
 ];
 
-/// Control tokens that end an answer where the file doesn't say so itself.
-const ENDS: &[&str] =
-    &["<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|im_end|>", "<|endoftext|>", "<end_of_turn>"];
-
 pub(super) fn config(file: &Gguf) -> Result<ModelConfig, ModelError> {
     let (map, names) = keys(file)?;
     let layers = map.get("num_hidden_layers").and_then(Json::as_u64).unwrap_or(0);
     let keys = Keys::of_map(file.path.display().to_string(), map, names);
-    let mut config = ModelConfig::from_keys(&keys, super::tokenizer::ends(file, ENDS)?)?;
+    let mut config = ModelConfig::from_keys(&keys, super::tokenizer::ends(file)?)?;
     // The offset was added when the file was written.
     config.norm_offset = false;
     let has = |name: &str| file.tensors.contains_key(name);
@@ -67,6 +63,8 @@ fn keys(file: &Gguf) -> Result<Translated, ModelError> {
         }
         names.push((*name, key));
     }
+    // What is absent here is no default of transformers: no layer of such a file slides.
+    map.entry("sliding_window").or_insert(Json::Null);
     if map.get("num_experts").and_then(Json::as_f64) == Some(0.0) {
         map.remove("num_experts");
     }
@@ -103,12 +101,23 @@ const SCALING: &[(&str, &str)] = &[
     ("beta_slow", "rope.scaling.yarn_beta_slow"),
 ];
 
+/// What the factor was called by the converters of 2023.
+const OLD_FACTOR: &str = "rope.scale_linear";
+
 /// The `rope_scaling` of a config.json.
 fn scaling(file: &Gguf, names: &mut Vec<(&'static str, String)>) -> Result<Option<Json>, ModelError> {
     let key = |part: &str| format!("{}.{part}", file.architecture);
+    let number = |part: &str| -> Result<Option<f64>, ModelError> {
+        Ok(scalar(file, &key(part))?.as_ref().and_then(Json::as_f64))
+    };
+    let old = number(OLD_FACTOR)?;
     let kind = match file.text(&key("rope.scaling.type"))?.as_deref() {
-        None | Some("none") => return Ok(None),
+        Some("none") => return Ok(None),
         Some(kind) => kind.to_owned(),
+        None => match number("rope.scaling.factor")?.or(old) {
+            None | Some(0.0 | 1.0) => return Ok(None),
+            Some(_) => "linear".to_owned(),
+        },
     };
     let mut settings = Map::new();
     for (name, part) in SCALING {
@@ -119,9 +128,9 @@ fn scaling(file: &Gguf, names: &mut Vec<(&'static str, String)>) -> Result<Optio
             settings.insert((*name).to_owned(), value);
         }
     }
-    let number = |part: &str| -> Result<Option<f64>, ModelError> {
-        Ok(scalar(file, &key(part))?.as_ref().and_then(Json::as_f64))
-    };
+    if let Some(old) = old {
+        settings.entry("factor").or_insert(json!(old));
+    }
     let multiplier = number("rope.scaling.yarn_log_multiplier")?;
     if multiplier.is_some_and(|multiplier| multiplier != 0.0) {
         let message = format!("{} must be 0", key("rope.scaling.yarn_log_multiplier"));
@@ -143,7 +152,7 @@ fn model_type(architecture: &str, map: &Map<String, Json>) -> &'static str {
         "qwen2" => "qwen2",
         "qwen3" => "qwen3",
         // Files of Mistral's models call themselves llama; a window is what tells them apart.
-        _ if map.contains_key("sliding_window") => "mistral",
+        _ if map.get("sliding_window").is_some_and(|window| !window.is_null()) => "mistral",
         _ => "llama",
     }
 }

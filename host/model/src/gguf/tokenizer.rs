@@ -11,6 +11,20 @@ use super::Gguf;
 use super::pretokenizer::{KNOWN, PreTokenizer};
 use crate::error::{ModelError, ModelErrorKind};
 
+/// Texts of tokens that end an answer, whether the file says so itself or not. Some files call them normal ones; like
+/// llama.cpp, this takes them for control tokens.
+const ENDS: &[&str] = &[
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end_of_text|>",
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<|end|>",
+    "<end_of_turn>",
+    "<end_of_utterance>",
+    "<EOT>",
+];
+
 /// `tokenizer.ggml.token_type`.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
@@ -61,15 +75,14 @@ pub(super) fn tokenizer_config(file: &Gguf) -> Result<Json, ModelError> {
     Ok(Json::Object(config))
 }
 
-/// Tokens that end a sequence: those that the file names, and control tokens with one of these texts.
-pub(super) fn ends(file: &Gguf, texts: &[&str]) -> Result<Vec<u32>, ModelError> {
+/// Tokens that end a sequence: those that the file names, and those with a known text.
+pub(super) fn ends(file: &Gguf) -> Result<Vec<u32>, ModelError> {
     let vocabulary = Vocabulary::read(file)?;
     let mut ends = Vec::new();
     for key in ["eos", "eot", "eom"] {
         ends.extend(vocabulary.named(file, &format!("tokenizer.ggml.{key}_token_id"))?);
     }
-    let known = texts.iter().filter_map(|text| vocabulary.ids.get(text).copied());
-    ends.extend(known.filter(|id| vocabulary.kinds[*id] == Kind::Control));
+    ends.extend(ENDS.iter().filter_map(|text| vocabulary.ids.get(text)));
     ends.sort_unstable();
     ends.dedup();
     Ok(ends.into_iter().map(|id| id as u32).collect())
@@ -93,7 +106,7 @@ impl<'a> Vocabulary<'a> {
                 tokens.len()
             )));
         }
-        let kinds = match file.numbers("tokenizer.ggml.token_type")? {
+        let mut kinds = match file.numbers("tokenizer.ggml.token_type")? {
             None => vec![Kind::Normal; tokens.len()],
             Some(kinds) => kinds.into_iter().map(Kind::of).collect(),
         };
@@ -106,6 +119,9 @@ impl<'a> Vocabulary<'a> {
         for (id, (token, kind)) in tokens.iter_mut().zip(&kinds).enumerate() {
             let said = token.filter(|text| *kind != Kind::Unused && !text.is_empty());
             *token = said.filter(|text| *ids.entry(*text).or_insert(id) == id);
+        }
+        for id in ENDS.iter().filter_map(|text| ids.get(text)) {
+            kinds[*id] = Kind::Control;
         }
         Ok(Self { tokens, kinds, ids })
     }
@@ -252,9 +268,15 @@ fn sentence_piece(file: &Gguf, vocabulary: &Vocabulary<'_>) -> Result<Json, Mode
     }))
 }
 
-/// Bytes of the longest piece that is cut into two, which takes the square of them: many times what any
-/// vocabulary has.
-const LONGEST_PIECE: usize = 4_096;
+/// Bytes of the longest piece that is cut into two: several times what any vocabulary has.
+const LONGEST_PIECE: usize = 256;
+/// Ways to cut pieces into known ones, for each piece: real vocabularies have two. Each is two texts in memory, a few times
+/// over, so that without a bound a file of some megabytes asks for any amount.
+const CUTS_PER_PIECE: usize = 8;
+/// So many are always taken.
+const FEW_CUTS: usize = 1 << 16;
+/// More are never taken: eight times the largest vocabulary's.
+const MOST_CUTS: usize = 1 << 22;
 
 /// SentencePiece joins the two neighbours whose union has the best score: as merges, every way to cut a piece
 /// into two, best pieces first.
@@ -278,12 +300,19 @@ fn scored_merges<'a>(file: &'a Gguf, vocabulary: &Vocabulary<'a>) -> Result<Json
             format!("tokenizer.ggml.tokens: token {id} has {} bytes, more than {LONGEST_PIECE}", piece.len()),
         ));
     }
+    let most = (CUTS_PER_PIECE * pieces.len()).clamp(FEW_CUTS, MOST_CUTS);
     pieces.sort_by(|a, b| scores[b.0].total_cmp(&scores[a.0]).then(a.0.cmp(&b.0)));
     let mut merges = Vec::new();
     for (_, piece) in pieces {
         let cuts = piece.char_indices().skip(1).map(|(at, _)| piece.split_at(at));
         let known = cuts.filter_map(|(left, right)| Some(((normal(left)?, normal(right)?), (left, right))));
         let mut known: Vec<_> = known.collect();
+        if merges.len() + known.len() > most {
+            return Err(file.fault(
+                ModelErrorKind::Tokenizer,
+                format!("tokenizer.ggml.tokens can be cut into each other in more than {most} ways"),
+            ));
+        }
         known.sort_unstable_by_key(|(ids, _)| *ids);
         merges.extend(known.into_iter().map(|(_, (left, right))| json!([left, right])));
     }
