@@ -10,8 +10,12 @@
 //!   difference is the text. A run of byte tokens is judged as a whole by these decoders: one wrong
 //!   byte spoils all its characters. So a run waits for its end, at most `LONGEST_RUN` tokens.
 //!
+//! Decoders of the second kind drop a blank in front of a text. What goes on from a prompt has no such blank: its first
+//! token is decoded behind another.
+//!
 //! A push costs a bounded amount of work whatever came before.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use crate::error::ModelError;
@@ -39,14 +43,30 @@ enum State {
 /// How a vocabulary's tokens become text.
 pub(crate) enum Scheme {
     Bytes(BytePieces),
-    Window { byte_fallback: bool },
+    Window(Neighbours),
+}
+
+/// What decoding beside neighbours has to know.
+#[derive(Clone, Copy)]
+pub(crate) struct Neighbours {
+    /// There are byte tokens, and runs of them are judged as a whole.
+    pub(crate) byte_fallback: bool,
+    /// A token with a text of its own. What is decoded behind it begins no text.
+    plain: Option<u32>,
 }
 
 impl Detokenizer {
-    pub(crate) fn new(inner: Arc<Inner>) -> Self {
+    /// Of a text of its own, or of one that has `begun`.
+    pub(crate) fn new(inner: Arc<Inner>, begun: bool) -> Self {
         let state = match &inner.scheme {
             Scheme::Bytes(_) => State::Bytes { unfinished: Vec::new() },
-            Scheme::Window { .. } => State::Window(Window::default()),
+            Scheme::Window(neighbours) => {
+                let mut window = Window::default();
+                if begun {
+                    window.begin(*neighbours);
+                }
+                State::Window(window)
+            }
         };
         Self { inner, state }
     }
@@ -58,8 +78,8 @@ impl Detokenizer {
                 unfinished.extend_from_slice(pieces.of(token));
                 complete_text(unfinished)
             }
-            (State::Window(window), Scheme::Window { byte_fallback }) => {
-                window.push(&self.inner.library, *byte_fallback, token)
+            (State::Window(window), Scheme::Window(neighbours)) => {
+                window.push(&self.inner.library, *neighbours, token)
             }
             _ => unreachable!("the state was made for this scheme"),
         }
@@ -168,8 +188,22 @@ impl Scheme {
         if parts.len() == 1 && is(parts[0], "ByteLevel") {
             return Ok(Self::Bytes(BytePieces::new(library)?));
         }
-        Ok(Self::Window { byte_fallback: parts.iter().any(|part| is(part, "ByteFallback")) })
+        let byte_fallback = parts.iter().any(|part| is(part, "ByteFallback"));
+        // The library panics over some decoders; better here than in front of a client.
+        let plain = catch_unwind(AssertUnwindSafe(|| plain(library)))
+            .map_err(|_| ModelError::tokenizer("tokenizer.json: its decoder fails on a token"))?;
+        Ok(Self::Window(Neighbours { byte_fallback, plain }))
     }
+}
+
+/// The first token with a text of its own: no special one, and no byte, which may be a part of a character.
+fn plain(library: &tokenizers::Tokenizer) -> Option<u32> {
+    let count = u32::try_from(library.get_vocab_size(true)).unwrap_or(u32::MAX);
+    (0..count.min(MAX_IDS)).find(|id| {
+        let byte = library.id_to_token(*id).is_some_and(|written| fallback_byte(&written).is_some());
+        let text = library.decode(&[*id], true).unwrap_or_default();
+        !byte && !text.is_empty() && !text.contains(char::REPLACEMENT_CHARACTER)
+    })
 }
 
 /// Tokens whose text is not sent yet, after some whose text is: a decoder treats the start of a
@@ -184,7 +218,14 @@ struct Window {
 }
 
 impl Window {
-    fn push(&mut self, library: &tokenizers::Tokenizer, byte_fallback: bool, token: u32) -> String {
+    /// Has what follows decoded as part of a text that has begun.
+    fn begin(&mut self, neighbours: Neighbours) {
+        self.tokens.extend(neighbours.plain);
+        self.sent = self.tokens.len();
+    }
+
+    fn push(&mut self, library: &tokenizers::Tokenizer, neighbours: Neighbours, token: u32) -> String {
+        let byte_fallback = neighbours.byte_fallback;
         let Some(written) = library.id_to_token(token) else { return String::new() };
         if library.get_added_vocabulary().is_special_token(&written) {
             return String::new();
@@ -193,7 +234,11 @@ impl Window {
         match fallback_byte(&written).filter(|_| byte_fallback) {
             Some(byte) => {
                 self.run.push(byte);
-                if self.run.len() < LONGEST_RUN { String::new() } else { self.shorten_run(library) }
+                if self.run.len() < LONGEST_RUN {
+                    String::new()
+                } else {
+                    self.shorten_run(library, neighbours)
+                }
             }
             None => {
                 self.run.clear();
@@ -220,11 +265,14 @@ impl Window {
     }
 
     /// Gives out the complete characters of a run that may go on for long.
-    fn shorten_run(&mut self, library: &tokenizers::Tokenizer) -> String {
+    fn shorten_run(&mut self, library: &tokenizers::Tokenizer, neighbours: Neighbours) -> String {
         let start = self.tokens.len() - self.run.len();
         let unfinished = self.tokens.split_off(start);
         let before = if start > self.sent { self.take(library, true) } else { String::new() };
         let text = complete_text(&mut self.run);
+        if self.tokens.is_empty() {
+            self.begin(neighbours);
+        }
         self.tokens.extend(&unfinished[unfinished.len() - self.run.len()..]);
         before + &text
     }

@@ -75,10 +75,26 @@ impl Tokenizer {
             .map_err(|error| ModelError::tokenizer(format!("tokens can't be turned into text: {error}")))
     }
 
-    /// A fresh incremental decoder, which leaves special tokens out.
+    /// An incremental decoder of a text of its own, which leaves special tokens out.
     #[must_use]
     pub fn detokenizer(&self) -> Detokenizer {
-        Detokenizer::new(Arc::clone(&self.inner))
+        Detokenizer::new(Arc::clone(&self.inner), false)
+    }
+
+    /// One of a text that has begun: a blank in front stays.
+    #[must_use]
+    pub fn detokenizer_within(&self) -> Detokenizer {
+        Detokenizer::new(Arc::clone(&self.inner), true)
+    }
+
+    /// One of what follows a prompt. Behind a special token, or nothing, a text begins anew.
+    #[must_use]
+    pub fn detokenizer_after(&self, prompt: &[u32]) -> Detokenizer {
+        let last = prompt.iter().rev().find_map(|token| self.token(*token));
+        match last.is_some_and(|written| !self.is_special(&written)) {
+            true => self.detokenizer_within(),
+            false => self.detokenizer(),
+        }
     }
 
     /// How the vocabulary writes a token, if there is one of that id: not its text, which may need
@@ -95,8 +111,8 @@ impl Tokenizer {
         let Some(written) = self.token(id) else { return Vec::new() };
         match &self.inner.scheme {
             Scheme::Bytes(pieces) if !self.is_special(&written) => pieces.of(id).to_vec(),
-            Scheme::Window { byte_fallback } if !self.is_special(&written) => {
-                match fallback_byte(&written).filter(|_| *byte_fallback) {
+            Scheme::Window(neighbours) if !self.is_special(&written) => {
+                match fallback_byte(&written).filter(|_| neighbours.byte_fallback) {
                     Some(byte) => vec![byte],
                     None => written.replace('\u{2581}', " ").into_bytes(),
                 }

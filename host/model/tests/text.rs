@@ -37,6 +37,13 @@ fn stream(tokenizer: &Tokenizer, ids: &[u32]) -> String {
     text + &detokenizer.finish()
 }
 
+/// What tokens read behind a prompt, piece by piece.
+fn stream_after(tokenizer: &Tokenizer, prompt: &[u32], ids: &[u32]) -> String {
+    let mut detokenizer = tokenizer.detokenizer_after(prompt);
+    let text: String = ids.iter().map(|&id| detokenizer.push(id)).collect();
+    text + &detokenizer.finish()
+}
+
 fn ids(json: &Json) -> Vec<u32> {
     serde_json::from_value(json.clone()).expect("ids are numbers")
 }
@@ -159,6 +166,44 @@ fn only_the_first_leading_space_is_dropped() {
 }
 
 #[test]
+fn what_goes_on_from_a_prompt_keeps_its_blank() {
+    KINDS.with(|kinds| {
+        let of = |name: &str| &kinds.iter().find(|(kind, _)| *kind == name).expect("it is there").1;
+        for (kind, prompt, output, text) in [
+            ("llama 2", &[0, 3][..], &[3, 12, 11][..], " the x."),
+            ("llama 2", &[3, 2], &[12], " x"),
+            ("llama 2", &[3, 6, 7, 8], &[3], " the"),
+            ("llama 2", &[6, 7, 8], &[6, 7, 8, 3], "\u{6771} the"),
+            ("llama 2", &[3, 1_000], &[3], " the"),
+            // Behind a special token, and behind nothing, a text begins.
+            ("llama 2", &[0], &[3, 12], "the x"),
+            ("llama 2", &[3, 0], &[3, 12], "the x"),
+            ("llama 2", &[], &[3, 12], "the x"),
+            ("metaspace", &[0, 4], &[3, 2, 12], " the   x"),
+            ("word pieces", &[1], &[3, 2, 5], " threetwo ."),
+            ("word pieces", &[0], &[3, 2], "threetwo"),
+        ] {
+            assert_eq!(stream_after(of(kind), prompt, output), text, "{kind} {prompt:?} {output:?}");
+        }
+    });
+}
+
+#[test]
+fn behind_a_long_run_of_byte_tokens_the_blank_stays() {
+    let tokenizer = llama_2();
+    // Whole characters up to the longest run, and one byte beyond or before it.
+    for characters in 9..13 {
+        let ids: Vec<u32> = [6, 7, 8].repeat(characters).into_iter().chain([9, 9, 3]).collect();
+        for ids in
+            [&ids[..], &[&ids[..3 * characters], &[9, 3]].concat(), &[&ids[..3 * characters], &[3]].concat()]
+        {
+            let whole = tokenizer.decode(ids, true).expect("decodes");
+            assert_eq!(stream(&tokenizer, ids), whole, "{characters}: {ids:?}");
+        }
+    }
+}
+
+#[test]
 fn a_long_run_of_byte_tokens_does_not_hold_everything_back() {
     let tokenizer = llama_2();
     let mut detokenizer = tokenizer.detokenizer();
@@ -186,6 +231,30 @@ proptest! {
                 let ids: Vec<u32> = random.iter().map(|id| id % (tokenizer.vocab_size() + 2)).collect();
                 let whole = tokenizer.decode(&ids, true).expect("decodes");
                 prop_assert_eq!(stream(tokenizer, &ids), whole, "{} {:?}", name, ids);
+            }
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn a_prompt_and_what_follows_it_add_up_to_the_whole(
+        random in prop::collection::vec(0_u32..70_000, 1..40),
+        cut in 0_usize..40,
+    ) {
+        KINDS.with(|kinds| {
+            for (name, tokenizer) in kinds {
+                let ids: Vec<u32> = random.iter().map(|id| id % tokenizer.vocab_size()).collect();
+                let (prompt, output) = ids.split_at(cut.min(ids.len()));
+                let text = |ids: &[u32]| tokenizer.decode(ids, true).expect("decodes");
+                let last = prompt.last().and_then(|id| tokenizer.token(*id));
+                let anew = last.is_none_or(|written| tokenizer.is_special(&written));
+                let (whole, before) = if anew { (text(output), String::new()) } else { (text(&ids), text(prompt)) };
+                // Where the cut goes through a character, no text of its own is the prompt's.
+                let Some(expected) = whole.strip_prefix(&before) else { continue };
+                if before.ends_with(char::REPLACEMENT_CHARACTER) {
+                    continue;
+                }
+                prop_assert_eq!(stream_after(tokenizer, prompt, output), expected, "{} {:?} {:?}", name, prompt, output);
             }
             Ok(())
         })?;
