@@ -18,6 +18,9 @@ use crate::web::{Trust, Web};
 /// Longest silence of a stream before it counts as failed.
 const SILENCE: Duration = Duration::from_secs(300);
 
+/// How long the end of a body may take after the stream's last event.
+const LAST_BYTES: Duration = Duration::from_millis(500);
+
 /// How streams are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -181,6 +184,9 @@ impl Client {
         let mut stream = Stream::new(self.target.dialect, sent);
         while let Some(chunk) = reply.chunk().await? {
             if stream.take(&chunk)? {
+                // Else the connection can't be used again, and the next request's first token waits for a new one.
+                let rest = async { while let Ok(Some(_)) = reply.chunk().await {} };
+                let _ = tokio::time::timeout(LAST_BYTES, rest).await;
                 return stream.finish(max_tokens, self.target.lengths);
             }
         }

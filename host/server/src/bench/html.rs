@@ -1,6 +1,7 @@
 //! Reports on one page that needs nothing else: for each workload a table and four charts, the reports in
 //! them side by side, so that peers are seen under the same load.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use infer_sim::report::chart::{Axis, COLOURS, Chart, Mark, Scale, Series, escape};
@@ -260,20 +261,23 @@ fn timeline(page: &mut String, part: &Part<'_>) {
 
 /// Goodput over the rate that was asked for, where there were several.
 fn goodput(page: &mut String, reports: &[Report]) {
-    let mut series = Vec::new();
-    for (colour, report) in reports.iter().enumerate() {
-        let points: Vec<(f64, f64)> = report
-            .workloads
-            .iter()
-            .filter_map(|workload| match (workload.arrival, workload.goodput) {
-                (Arrival::Poisson(rate), Some(good)) => Some((rate, good.requests_per_s)),
-                _ => None,
-            })
-            .collect();
-        if points.len() > 1 {
-            series.push(Series { name: report.subject.clone(), colour, mark: Mark::Line, points });
+    let mut lines: BTreeMap<(usize, &str), Vec<(f64, f64)>> = BTreeMap::new();
+    for (at, report) in reports.iter().enumerate() {
+        for workload in &report.workloads {
+            if let (Arrival::Poisson(rate), Some(good)) = (workload.arrival, workload.goodput) {
+                lines.entry((at, &workload.name)).or_default().push((rate, good.requests_per_s));
+            }
         }
     }
+    lines.retain(|_, points| points.len() > 1);
+    let series: Vec<_> = lines
+        .into_iter()
+        .enumerate()
+        .map(|(colour, ((at, workload), points))| {
+            let name = format!("{}, {workload}", reports[at].subject);
+            Series { name, colour, mark: Mark::Line, points }
+        })
+        .collect();
     if !series.is_empty() {
         page.push_str("<h2>Goodput</h2><div class=\"charts\">");
         figure(

@@ -47,12 +47,11 @@ pub async fn serve(
     };
     let conversations = jobs.len().div_ceil(turns);
     let mut tasks = tokio::task::JoinSet::new();
-    let mut late_ms: f64 = 0.0;
-    match workload.arrivals_ms(seed) {
+    let moments = workload.arrivals_ms(seed);
+    match &moments {
         Some(moments) => {
-            for (conversation, at) in moments.into_iter().enumerate() {
+            for (conversation, at) in moments.iter().enumerate() {
                 tokio::time::sleep_until((begun + Duration::from_secs_f64(at / 1e3)).into()).await;
-                late_ms = late_ms.max(begun.elapsed().as_secs_f64() * 1e3 - at);
                 tasks.spawn(talk(conversation));
             }
         }
@@ -77,7 +76,10 @@ pub async fn serve(
     let mut all: Vec<Done> = tasks.join_all().await.into_iter().flatten().collect();
     let wall_s = begun.elapsed().as_secs_f64();
     all.sort_by_key(|done| done.index);
-    let sent_ms = all.iter().map(|done| done.sent_ms).collect();
+    let sent_ms: Vec<f64> = all.iter().map(|done| done.sent_ms).collect();
+    let firsts = sent_ms.iter().step_by(turns);
+    let late = firsts.zip(moments.iter().flatten()).map(|(sent, at)| sent - at);
+    let late_ms = late.fold(0.0, f64::max);
     Served { outcomes: all.into_iter().map(|done| done.outcome).collect(), sent_ms, late_ms, wall_s }
 }
 
@@ -95,11 +97,11 @@ async fn converse(
     let mut broken = false;
     for (index, job) in jobs.iter().enumerate().skip(first).take(turns) {
         history.ask(job);
-        let sent_ms = begun.elapsed().as_secs_f64() * 1e3;
-        let outcome = if broken {
-            Err("not sent: an earlier turn of its conversation failed".to_owned())
+        let (sent_ms, outcome) = if broken {
+            (0.0, Err("not sent: an earlier turn of its conversation failed".to_owned()))
         } else {
-            client.run_one(&history, job.max_tokens).await
+            let sent_ms = begun.elapsed().as_secs_f64() * 1e3;
+            (sent_ms, client.run_one(&history, job.max_tokens).await)
         };
         match &outcome {
             Ok(timing) => history.answered(&timing.tokens, &timing.text),

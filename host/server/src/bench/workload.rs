@@ -103,6 +103,22 @@ impl Workload {
         Self { turns: 5, ..Self::make("W4", seed, 40, 8, shape) }
     }
 
+    /// Requests of the same lengths that a server hasn't seen in the rounds before; round 0 is as it was made.
+    #[must_use]
+    pub fn retold(mut self, seed: u64, round: usize) -> Self {
+        if round == 0 {
+            return self;
+        }
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        random.set_stream(stream(self.name) | (round as u64) << 32);
+        let Shape { shared_prefix, vocab_size, .. } = self.shape;
+        let prefix = tokens(&mut random, shared_prefix, vocab_size);
+        for job in &mut self.jobs {
+            job.prompt = beginning_with(&prefix, job.prompt.len(), &mut random, vocab_size);
+        }
+        self
+    }
+
     /// The same requests at other moments.
     #[must_use]
     pub fn arriving(self, arrival: Arrival) -> Self {
@@ -139,18 +155,14 @@ impl Workload {
     #[must_use]
     pub fn make(name: &'static str, seed: u64, requests: usize, concurrency: usize, shape: Shape) -> Self {
         assert!(shape.vocab_size > 0, "a vocabulary has tokens");
-        // Each workload has a stream of its own: leaving one out doesn't change the other.
         let mut random = ChaCha8Rng::seed_from_u64(seed);
-        random.set_stream(name.bytes().map(u64::from).sum());
+        random.set_stream(stream(name));
         let prefix = tokens(&mut random, shape.shared_prefix, shape.vocab_size);
         let jobs = (0..requests)
             .map(|_| {
                 let length = between(&mut random, shape.prompt_tokens);
                 let max_tokens = between(&mut random, shape.output_tokens);
-                let mut prompt = prefix.clone();
-                prompt.truncate(length as usize);
-                let rest = length - prompt.len() as u32;
-                prompt.extend(tokens(&mut random, rest, shape.vocab_size));
+                let prompt = beginning_with(&prefix, length as usize, &mut random, shape.vocab_size);
                 Job { prompt, max_tokens }
             })
             .collect();
@@ -186,6 +198,19 @@ impl Workload {
     }
 }
 
+/// Each workload has a stream of its own: leaving one out doesn't change the other.
+fn stream(name: &str) -> u64 {
+    name.bytes().map(u64::from).sum()
+}
+
+/// As much of `prefix` as fits, then tokens of its own.
+fn beginning_with(prefix: &[u32], length: usize, random: &mut ChaCha8Rng, vocab_size: u32) -> Vec<u32> {
+    let mut prompt = prefix[..prefix.len().min(length)].to_vec();
+    let rest = (length - prompt.len()) as u32;
+    prompt.extend(tokens(random, rest, vocab_size));
+    prompt
+}
+
 fn tokens(random: &mut ChaCha8Rng, count: u32, vocab_size: u32) -> Vec<u32> {
     (0..count).map(|_| below(random, vocab_size)).collect()
 }
@@ -203,6 +228,25 @@ fn below(random: &mut ChaCha8Rng, bound: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn another_round_says_other_things_of_the_same_lengths() {
+        let first = Workload::mixed(7, 40, 16, 100, 5_000);
+        let rounds = [0, 1, 2].map(|round| first.clone().retold(7, round));
+        assert_eq!(rounds[0].jobs, first.jobs);
+        assert_eq!(rounds[1].jobs, first.clone().retold(7, 1).jobs);
+        let sizes = |workload: &Workload| -> Vec<(usize, u32)> {
+            workload.jobs.iter().map(|job| (job.prompt.len(), job.max_tokens)).collect()
+        };
+        for (one, other) in [(0, 1), (0, 2), (1, 2)] {
+            let (one, other) = (&rounds[one], &rounds[other]);
+            assert_eq!(sizes(one), sizes(other));
+            let same = one.jobs.iter().zip(&other.jobs).filter(|(a, b)| a.prompt[..16] == b.prompt[..16]);
+            assert_eq!(same.count(), 0, "a block of one round is in no other");
+            let prefix = &other.jobs[0].prompt[..32];
+            assert!(other.jobs.iter().all(|job| job.prompt.starts_with(prefix)), "what is shared stays so");
+        }
+    }
 
     #[test]
     fn lengths_are_exact_and_inside_their_ranges() {

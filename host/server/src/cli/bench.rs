@@ -10,7 +10,7 @@ use super::serve::raise_open_files;
 use super::{Failure, bench_engine};
 use crate::bench::robust::{self, HostOptions};
 use crate::bench::{self, Api, Arrival, Dialect, Lengths, Plan, Report, Target, Targets, Workload, loading};
-use crate::config::Config;
+use crate::config::{Config, GenerationConfig};
 use crate::generate::Sequential;
 use crate::serve::{RunningServer, Server};
 use crate::web::Trust;
@@ -91,10 +91,10 @@ pub struct StreamsArgs {
 #[derive(Args)]
 pub struct OverloadArgs {
     /// How many times what the host can serve
-    #[arg(long, default_value_t = 10.0)]
+    #[arg(long, default_value_t = 10.0, value_parser = factor)]
     times: f64,
     /// For how long
-    #[arg(long, default_value_t = 60.0)]
+    #[arg(long, default_value_t = 60.0, value_parser = seconds)]
     seconds: f64,
     /// Storms, one after the other
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000))]
@@ -114,7 +114,7 @@ pub struct AbuseArgs {
     #[arg(long, default_value_t = 100)]
     peers: u32,
     /// For how long
-    #[arg(long, default_value_t = 30.0)]
+    #[arg(long, default_value_t = 30.0, value_parser = seconds)]
     seconds: f64,
     /// Prints JSON
     #[arg(long)]
@@ -235,6 +235,8 @@ pub fn run(command: BenchCommand) -> Result<(), Failure> {
         port: 0,
         admin_host: "127.0.0.1".to_owned(),
         admin_port: 0,
+        // Requests say how tokens are drawn; what a checkpoint wishes beside it would make the two sides differ.
+        generation_config: GenerationConfig::None,
         ..args.flags.config()?
     };
     let wants_baseline = args.baseline.map_or(args.url.is_none(), |switch| switch == Switch::On);
@@ -334,6 +336,16 @@ fn put(out: Option<&Path>, text: &str) -> Result<(), Failure> {
     std::fs::write(path, text).map_err(|e| Failure::Failed(format!("can't write {}: {e}", path.display())))
 }
 
+fn factor(text: &str) -> Result<f64, String> {
+    let factor = text.parse().ok().filter(|factor| (0.01..=1_000.0).contains(factor));
+    factor.ok_or_else(|| "expected a number from 0.01 to 1000".to_owned())
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.1..=86_400.0).contains(seconds));
+    seconds.ok_or_else(|| "expected seconds from 0.1 to 86400".to_owned())
+}
+
 fn rate(text: &str) -> Result<f64, String> {
     let rate = text.parse().ok().filter(|rate| (0.001..=100_000.0).contains(rate));
     rate.ok_or_else(|| "expected a number a second from 0.001 to 100000".to_owned())
@@ -414,7 +426,10 @@ impl ServeArgs {
         }
         if !self.rate.is_empty() {
             let open = |workload: Workload| {
-                self.rate.iter().map(move |&rate| workload.clone().arriving(Arrival::Poisson(rate)))
+                let round = move |(round, &rate): (usize, &f64)| {
+                    workload.clone().retold(seed, round).arriving(Arrival::Poisson(rate))
+                };
+                self.rate.iter().enumerate().map(round)
             };
             workloads = workloads.into_iter().flat_map(open).collect();
         }

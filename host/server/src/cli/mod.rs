@@ -1,5 +1,9 @@
 //! The command line: raw flags in, exit codes out. 0 fine, 1 failed, 2 bad usage.
 
+// First, for its macros are those of all that follow.
+#[macro_use]
+mod out;
+
 mod admin;
 mod author;
 mod bench;

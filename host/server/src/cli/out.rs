@@ -1,0 +1,23 @@
+//! What commands print, in place of the standard library's macros, which panic where nothing can be written.
+
+use std::fmt::Arguments;
+use std::io::{ErrorKind, Write};
+
+/// Writes to the terminal, or ends the command: quietly where the reader has seen enough, `head` say.
+pub(super) fn put(text: Arguments<'_>) {
+    let Err(error) = std::io::stdout().lock().write_fmt(text) else { return };
+    if error.kind() == ErrorKind::BrokenPipe {
+        std::process::exit(0);
+    }
+    let _ = writeln!(std::io::stderr().lock(), "error: can't write the output: {error}");
+    std::process::exit(1);
+}
+
+macro_rules! print {
+    ($($text:tt)*) => { $crate::cli::out::put(format_args!($($text)*)) };
+}
+
+macro_rules! println {
+    () => { $crate::cli::out::put(format_args!("\n")) };
+    ($($text:tt)*) => { $crate::cli::out::put(format_args!("{}\n", format_args!($($text)*))) };
+}
