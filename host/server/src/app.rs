@@ -287,6 +287,11 @@ impl Served {
     pub fn key_of(&self, domain: &str, text: &str) -> u64 {
         self.keys.hash_one((domain, text)).max(1)
     }
+
+    /// Another one at every start.
+    pub fn run(&self) -> String {
+        format!("{:016x}", self.keys.hash_one("run"))
+    }
 }
 
 /// Seeds for requests without one: a reproducible sequence under `--seed`, else from the system.

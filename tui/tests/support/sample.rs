@@ -32,6 +32,7 @@ pub fn state(tick: u64) -> State {
     State {
         host: HostInfo {
             version: "0.1.0".into(),
+            run: "5eed".into(),
             model: "demo".into(),
             dtype: "bf16".into(),
             device: "cpu".into(),
@@ -100,6 +101,7 @@ pub fn state(tick: u64) -> State {
         policies: slots(),
         requests_total: requests.len() as u32,
         requests,
+        ..State::default()
     }
 }
 

@@ -77,12 +77,12 @@ impl Change {
     /// Brings a state up to date; events are the caller's.
     ///
     /// # Errors
-    /// [`Mismatch`] where it was made for another state.
+    /// [`Mismatch`] where it was made for another state; `state` is then as it was.
     pub fn apply(self, state: &mut State) -> Result<(), Mismatch> {
-        let mut rows = std::mem::take(&mut state.requests);
         let passed_ms = self.state.uptime_ms.saturating_sub(state.uptime_ms);
-        self.rows.apply(&mut rows, passed_ms)?;
+        self.rows.apply(&mut state.requests, passed_ms)?;
         let old = std::mem::replace(state, self.state);
+        state.requests = old.requests;
         for (slot, old) in state.policies.iter_mut().zip(old.policies) {
             if (&slot.name, &slot.sha256) != (&old.name, &old.sha256) {
                 continue;
@@ -94,7 +94,6 @@ impl Change {
                 slot.config = old.config;
             }
         }
-        state.requests = rows;
         Ok(())
     }
 }

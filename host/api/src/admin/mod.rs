@@ -16,6 +16,8 @@ pub use events::{AdminEvent, Change};
 pub use policies::{
     AvailablePolicy, FaultInfo, HistoryEntry, Policies, PolicySlot, QuarantineEntry, SwapAnswer, SwapRequest,
 };
-pub use requests::{Mismatch, RequestDetail, RequestRow, RowChange, RowsChange, TableBlock};
-pub use state::{Counters, HostInfo, Latencies, Memory, Pressure, Queue, Rates, State};
+pub use requests::{
+    MAX_ROW_BYTES, MAX_ROWS, Mismatch, RequestDetail, RequestRow, RowChange, RowsChange, TableBlock,
+};
+pub use state::{Counters, HostInfo, Latencies, MAX_STATE_BYTES, Memory, Pressure, Queue, Rates, State};
 pub use trial::{CallCost, CanaryInfo, DivergenceInfo, ShadowInfo, WindowInfo};

@@ -4,6 +4,23 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+/// Live requests that a snapshot lists at most; what the queue holds by default and as many sequences as
+/// can run at once, twice over.
+pub const MAX_ROWS: usize = 10_000;
+/// Most bytes of a listed row as JSON ([`RequestRow::listed`]).
+pub const MAX_ROW_BYTES: usize = 1_792;
+
+/// JSON bytes of a request id, which has at most 128 visible ASCII characters: it is never cut.
+const REQUEST_ID_BYTES: usize = 256;
+/// JSON bytes of any other name.
+const NAME_BYTES: usize = 128;
+/// JSON bytes of a key or a value of the metadata, and of all of them.
+const ENTRY_BYTES: usize = 64;
+const METADATA_BYTES: usize = 512;
+/// Entries of the metadata.
+const MAX_ENTRIES: usize = 16;
+const CUT: char = '…';
+
 /// One live request.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "named as in the data plane")]
@@ -37,6 +54,61 @@ pub struct RequestRow {
     /// Whether it ever started; until then `queue_ms` grows with `age_ms`.
     #[serde(default)]
     pub started: bool,
+}
+
+impl RequestRow {
+    /// The row as a snapshot lists it: what clients chose is cut and ends in `…` where it is long, and
+    /// metadata for which there is no room is left out, so that a flood of requests with long names
+    /// neither costs the host much nor blinds its consoles. `GET /admin/requests/{id}` has it whole.
+    #[must_use]
+    pub fn listed(mut self) -> Self {
+        self.request_id = cut(self.request_id, REQUEST_ID_BYTES);
+        self.tenant_name = cut(self.tenant_name, NAME_BYTES);
+        self.session = cut(self.session, NAME_BYTES);
+        self.user = cut(self.user, NAME_BYTES);
+        let mut room = METADATA_BYTES;
+        let entries = std::mem::take(&mut self.metadata).into_iter().take(MAX_ENTRIES);
+        let entries = entries.map(|(key, value)| (cut(key, ENTRY_BYTES), cut(value, ENTRY_BYTES)));
+        self.metadata = entries
+            .take_while(|(key, value)| {
+                let left = room.checked_sub(json_bytes(key) + json_bytes(value));
+                room = left.unwrap_or(0);
+                left.is_some()
+            })
+            .collect();
+        self
+    }
+}
+
+/// The beginning of a text that is too long for so many bytes of JSON, with a mark that it was cut.
+fn cut(mut text: String, bytes: usize) -> String {
+    // Where it is cut so that the mark fits, too.
+    let (mut used, mut end) = (0, 0);
+    for (at, c) in text.char_indices() {
+        used += json_bytes_of(c);
+        if used > bytes {
+            text.truncate(end);
+            text.push(CUT);
+            break;
+        }
+        if used + CUT.len_utf8() <= bytes {
+            end = at + c.len_utf8();
+        }
+    }
+    text
+}
+
+fn json_bytes(text: &str) -> usize {
+    text.chars().map(json_bytes_of).sum()
+}
+
+/// What a character takes in a string of JSON.
+fn json_bytes_of(c: char) -> usize {
+    match c {
+        '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
+        '\0'..' ' => 6,
+        c => c.len_utf8(),
+    }
 }
 
 /// `GET /admin/requests/{id}`.
@@ -115,44 +187,67 @@ impl RowsChange {
     /// Brings `rows` up to date. `passed_ms` is the time since they were; ages grow by it.
     ///
     /// # Errors
-    /// [`Mismatch`] where the change speaks of a row that isn't there; `rows` are then of no use.
-    pub fn apply(self, rows: &mut Vec<RequestRow>, passed_ms: u64) -> Result<(), Mismatch> {
-        let mut gone = self.gone;
-        gone.sort_unstable();
-        rows.retain(|row| gone.binary_search(&row.id).is_err());
-        for row in rows.iter_mut() {
-            row.age_ms += passed_ms;
-            if !row.started {
-                row.queue_ms = row.age_ms;
-            }
-        }
-        rows.extend(self.came);
-        let mut places: Vec<(u64, usize)> = rows.iter().enumerate().map(|(at, row)| (row.id, at)).collect();
+    /// [`Mismatch`] where the change speaks of a row that isn't there; `rows` are then as they were.
+    pub fn apply(mut self, rows: &mut Vec<RequestRow>, passed_ms: u64) -> Result<(), Mismatch> {
+        self.gone.sort_unstable();
+        let stays = |row: &RequestRow| self.gone.binary_search(&row.id).is_err();
+        let ids = rows.iter().filter(|row| stays(row)).chain(&self.came).map(|row| row.id);
+        let mut places: Vec<(u64, usize)> = ids.zip(0..).collect();
         places.sort_unstable();
         let place = |id: u64| {
             let found = places.binary_search_by_key(&id, |&(id, _)| id);
             found.map(|at| places[at].1).map_err(|_| Mismatch { id })
         };
-        for change in self.moved {
-            let row = &mut rows[place(change.id)?];
-            row.state = change.state;
-            row.cached_tokens = change.cached_tokens;
-            row.computed_tokens = change.computed_tokens;
-            row.generated_tokens = change.generated_tokens;
-            row.blocks = change.blocks;
-            row.preemptions = change.preemptions;
-            row.queue_ms = change.queue_ms;
-            row.ttft_ms = change.ttft_ms;
-            row.started = change.started;
-        }
-        if let Some(order) = self.order {
-            let mut old: Vec<Option<RequestRow>> = std::mem::take(rows).into_iter().map(Some).collect();
-            for id in order {
-                rows.push(old[place(id)?].take().ok_or(Mismatch { id })?);
+        // Everything is looked up before anything is touched.
+        let moved: Vec<usize> = self.moved.iter().map(|row| place(row.id)).collect::<Result<_, _>>()?;
+        let order = match &self.order {
+            Some(order) => Some(each_once(order, places.len(), place)?),
+            None => None,
+        };
+        rows.retain(stays);
+        for row in rows.iter_mut() {
+            row.age_ms = row.age_ms.saturating_add(passed_ms);
+            if !row.started {
+                row.queue_ms = row.age_ms;
             }
+        }
+        rows.append(&mut self.came);
+        for (change, at) in self.moved.into_iter().zip(moved) {
+            change.apply(&mut rows[at]);
+        }
+        if let Some(order) = order {
+            *rows = order.into_iter().map(|at| std::mem::take(&mut rows[at])).collect();
         }
         Ok(())
     }
+}
+
+impl RowChange {
+    fn apply(self, row: &mut RequestRow) {
+        row.state = self.state;
+        row.cached_tokens = self.cached_tokens;
+        row.computed_tokens = self.computed_tokens;
+        row.generated_tokens = self.generated_tokens;
+        row.blocks = self.blocks;
+        row.preemptions = self.preemptions;
+        row.queue_ms = self.queue_ms;
+        row.ttft_ms = self.ttft_ms;
+        row.started = self.started;
+    }
+}
+
+/// The places of `ids`, none of them twice, among so many rows.
+fn each_once(
+    ids: &[u64],
+    rows: usize,
+    place: impl Fn(u64) -> Result<usize, Mismatch>,
+) -> Result<Vec<usize>, Mismatch> {
+    let mut taken = vec![false; rows];
+    let once = |&id: &u64| {
+        let at = place(id)?;
+        if std::mem::replace(&mut taken[at], true) { Err(Mismatch { id }) } else { Ok(at) }
+    };
+    ids.iter().map(once).collect()
 }
 
 #[cfg(test)]
@@ -182,10 +277,63 @@ mod tests {
 
     #[test]
     fn a_change_for_other_rows_is_refused() {
-        let moved = vec![RowChange { id: 8, ..RowChange::default() }];
-        let missing = RowsChange { moved, ..RowsChange::default() };
-        assert_eq!(missing.apply(&mut rows(&[1]), 0), Err(Mismatch { id: 8 }));
-        let twice = RowsChange { order: Some(vec![1, 1]), ..RowsChange::default() };
-        assert_eq!(twice.apply(&mut rows(&[1, 2]), 0), Err(Mismatch { id: 1 }));
+        let moved = |id| vec![RowChange { id, blocks: 9, ..RowChange::default() }];
+        for (moved, order, missing) in [
+            (moved(8), None, 8),
+            (moved(1), Some(vec![1, 1]), 1),
+            (moved(1), Some(vec![2, 1, 5]), 5),
+            (moved(7), None, 7),
+        ] {
+            let change = RowsChange { gone: vec![7], came: rows(&[3]), moved, order };
+            let mut table = rows(&[1, 2, 7]);
+            assert_eq!(change.apply(&mut table, 50), Err(Mismatch { id: missing }));
+            assert_eq!(table, rows(&[1, 2, 7]), "nothing is touched");
+        }
+    }
+
+    #[test]
+    fn a_listed_row_is_bounded_whatever_clients_call_things() {
+        for c in ['a', '"', '\u{1}', '\n', '\u{7f}', '\u{9b}', 'é', '会', '😀', '\u{2028}'] {
+            let name = |bytes: usize| c.to_string().repeat(bytes / c.len_utf8());
+            let entry = |n: usize| (format!("{n}{}", name(500)), name(512));
+            let row = RequestRow {
+                id: u64::MAX,
+                request_id: "\"".repeat(128),
+                tenant: u32::MAX,
+                tenant_name: name(100_000),
+                session: name(512),
+                user: name(512),
+                metadata: (0..16).map(entry).collect(),
+                priority: i32::MIN,
+                state: "preempted".into(),
+                prompt_tokens: u32::MAX,
+                cached_tokens: u32::MAX,
+                computed_tokens: u32::MAX,
+                generated_tokens: u32::MAX,
+                max_tokens: u32::MAX,
+                blocks: u32::MAX,
+                preemptions: u32::MAX,
+                age_ms: u64::MAX,
+                queue_ms: u64::MAX,
+                ttft_ms: Some(u64::MAX),
+                started: false,
+            };
+            let listed = row.clone().listed();
+            let bytes = serde_json::to_string(&listed).unwrap().len();
+            assert!(bytes <= MAX_ROW_BYTES, "{c:?}: {bytes}");
+            assert_eq!(listed.request_id, row.request_id, "it names the request");
+            assert!(listed.session.ends_with('…') && listed.metadata.len() > 1, "{listed:?}");
+            let short =
+                RequestRow { metadata: (0..16).map(|n| (n.to_string(), "x".into())).collect(), ..listed };
+            let twice = short.clone().listed();
+            assert_eq!(twice, short, "what is short stays whole");
+        }
+    }
+
+    #[test]
+    fn what_json_makes_of_a_character_is_what_is_counted() {
+        for c in (0..0x3000).filter_map(char::from_u32) {
+            assert_eq!(json_bytes_of(c), serde_json::to_string(&c).unwrap().len() - 2, "{c:?}");
+        }
     }
 }

@@ -4,7 +4,11 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{PolicySlot, RequestRow};
+use super::{MAX_ROW_BYTES, MAX_ROWS, PolicySlot, RequestRow};
+
+/// Most bytes of a snapshot, or of a change of it, as JSON: every row that it may list, and room for the
+/// numbers, the slots with the schemas of their configurations, and a new order of all rows.
+pub const MAX_STATE_BYTES: usize = MAX_ROWS * MAX_ROW_BYTES + (4 << 20);
 
 /// `GET /admin/state`, and every `snapshot` event of `GET /admin/events`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -34,7 +38,8 @@ pub struct State {
     /// The three slots: scheduler, admission, prefix-cache.
     pub policies: Vec<PolicySlot>,
     /// Live requests: running ones in the order in which they started, then the queue. At most
-    /// 10,000; `requests_total` says how many there are.
+    /// 10,000; `requests_total` says how many there are. Names that clients chose are cut where they are
+    /// long, and end in `…` ([`RequestRow::listed`]).
     pub requests: Vec<RequestRow>,
     /// How many live requests there are.
     pub requests_total: u32,
@@ -45,6 +50,10 @@ pub struct State {
 pub struct HostInfo {
     /// Version of the host.
     pub version: String,
+    /// Another one at every start: ids of requests and all counters begin anew with it. Empty from hosts
+    /// that don't tell.
+    #[serde(default)]
+    pub run: String,
     /// Name under which the model is served.
     pub model: String,
     /// How weights are held: `f32`, `bf16` or `q8`.

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use infer_api::admin::{AdminEvent, Change, PolicySlot, RowsChange, State};
+use infer_api::admin::{AdminEvent, Change, MAX_ROWS, PolicySlot, RowsChange, State};
 use infer_core::snapshot::RequestSnapshot;
 
 use super::state;
@@ -70,7 +70,7 @@ impl Changes {
         at: infer_core::Micros,
     ) -> RowsChange {
         let mut change = RowsChange::default();
-        rows.truncate(state::MAX_ROWS);
+        rows.truncate(MAX_ROWS);
         let before = places(&self.rows, &rows);
         let mut listed = Vec::with_capacity(rows.len());
         for (row, before) in rows.into_iter().zip(&before) {
@@ -79,7 +79,7 @@ impl Changes {
                 Some(_) => change.moved.push(state::row_change(&row, at)),
                 // Its name is noted a moment after its arrival; until then nobody misses it.
                 None if served.engine.request_meta(row.id.0).is_none() => continue,
-                None => change.came.push(state::request_row(served, &row, at)),
+                None => change.came.push(state::request_row(served, &row, at).listed()),
             }
             listed.push(row);
         }

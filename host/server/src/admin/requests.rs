@@ -6,7 +6,7 @@ use infer_core::SequenceId;
 use serde_json::json as value;
 
 use crate::app::App;
-use crate::http::{Answer, ApiError, json};
+use crate::http::{Answer, ApiError, Query, json};
 
 /// `GET /admin/blocks`.
 pub async fn blocks(app: &App) -> Result<Answer, ApiError> {
@@ -33,19 +33,22 @@ pub async fn blocks(app: &App) -> Result<Answer, ApiError> {
 }
 
 /// `DELETE /admin/requests/{id}`: the engine's id of a sequence, or the `x-request-id` of all its choices.
-pub async fn cancel(app: &App, id: &str) -> Result<Answer, ApiError> {
+/// A number is an id and nothing else, whether it is live or not: clients that number their requests would
+/// lose one because another has just ended. `?by=request_id` finds theirs.
+pub async fn cancel(app: &App, id: &str, query: &Query) -> Result<Answer, ApiError> {
     let served = app.served()?;
+    let number = match query.get("by") {
+        None => id.parse().ok().map(SequenceId),
+        Some("request_id") => None,
+        Some(other) => {
+            return Err(ApiError::invalid("by", format!("`{other}` is not request_id")));
+        }
+    };
+    let wanted = number.map_or_else(|| served.engine.find_requests(id), |number| vec![number]);
     let mut cancelled = Vec::new();
-    // An `x-request-id` may look like a number, too.
-    if let Ok(number) = id.parse()
-        && served.engine.cancel(SequenceId(number)).await?
-    {
-        cancelled.push(number);
-    } else {
-        for sequence in served.engine.find_requests(id) {
-            if served.engine.cancel(sequence).await? {
-                cancelled.push(sequence.0);
-            }
+    for sequence in wanted {
+        if served.engine.cancel(sequence).await? {
+            cancelled.push(sequence.0);
         }
     }
     let Some(first) = cancelled.first() else {

@@ -119,14 +119,14 @@ async fn dispatch(app: Arc<App>, head: &Parts, body: &mut Option<Incoming>) -> R
             query(&[])?;
             policies::history(&app, policy_kind(kind)?)
         }
-        ["admin", "requests", id] => {
-            query(&[])?;
-            match method {
-                Method::GET => inspect::request(&app, id).await,
-                Method::DELETE => requests::cancel(&app, id).await,
-                _ => Err(ApiError::method_not_allowed(&path, "GET, DELETE")),
+        ["admin", "requests", id] => match method {
+            Method::GET => {
+                query(&[])?;
+                inspect::request(&app, id).await
             }
-        }
+            Method::DELETE => requests::cancel(&app, id, &query(&["by"])?).await,
+            _ => Err(ApiError::method_not_allowed(&path, "GET, DELETE")),
+        },
         ["admin", "queue"] => {
             only(&Method::DELETE, "DELETE")?;
             query(&[])?;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use infer_api::admin::{
-    Counters, HostInfo, Latencies, Memory, PolicySlot, Pressure, Queue, Rates, RequestRow, RowChange,
-    ShadowInfo, State,
+    Counters, HostInfo, Latencies, MAX_ROWS, Memory, PolicySlot, Pressure, Queue, Rates, RequestRow,
+    RowChange, ShadowInfo, State,
 };
 use infer_core::request::{RefusalReason, SequenceState};
 use infer_core::snapshot::{self, RequestSnapshot, SlotSnapshot, Snapshot};
@@ -17,9 +17,6 @@ use crate::engine::{self, EngineReport};
 use crate::http::ApiError;
 use crate::metrics::percentile;
 
-/// Live requests that a snapshot lists; what the queue holds by default and as many sequences as can run
-/// at once, twice over.
-pub const MAX_ROWS: usize = 10_000;
 /// How long an answer waits for the step that runs now.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -36,7 +33,7 @@ pub async fn state(app: &App) -> Result<State, ApiError> {
     let served = app.served()?;
     let report = report(served).await?;
     let rows = report.snapshot.requests.iter().take(MAX_ROWS);
-    let requests = rows.map(|row| request_row(served, row, report.at)).collect();
+    let requests = rows.map(|row| request_row(served, row, report.at).listed()).collect();
     Ok(State { requests, ..numbers(app, served, &report) })
 }
 
@@ -47,6 +44,7 @@ pub fn numbers(app: &App, served: &Served, report: &EngineReport) -> State {
     State {
         host: HostInfo {
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            run: served.run(),
             model: served.model_names[0].clone(),
             dtype: served.weights.clone(),
             device: served.device.clone(),
@@ -127,7 +125,7 @@ pub fn shadow(served: &Served, slot: &SlotSnapshot) -> Option<ShadowInfo> {
     Some(engine::shadow_info(report, fault))
 }
 
-/// One request as consoles list it.
+/// One request, whole.
 pub fn request_row(served: &Served, row: &RequestSnapshot, at: Micros) -> RequestRow {
     let meta = served.engine.request_meta(row.id.0);
     let meta = meta.as_deref().cloned().unwrap_or_default();
