@@ -14,8 +14,8 @@ use crate::state::settings::{Colours, Settings, ThemeName};
     name = "infer-tui",
     version,
     after_help = "The bearer token comes from --token-file, else INFER_ADMIN_TOKEN, else the file that a host on this\n\
-                  machine writes: $XDG_RUNTIME_DIR/infer/admin-PORT.token, or TMPDIR/infer-UID/admin-PORT.token\n\
-                  where XDG_RUNTIME_DIR is not set. NO_COLOR turns colours off. Inside, ? lists all keys.\n\n\
+                  machine writes, for 127.0.0.1 and localhost alone: $XDG_RUNTIME_DIR/infer/admin-PORT.token, or\n\
+                  TMPDIR/infer-UID/admin-PORT.token where XDG_RUNTIME_DIR is not set. NO_COLOR turns colours off. Inside, ? lists all keys.\n\n\
                   Exit codes: 0 fine, 1 failed, 2 bad usage."
 )]
 pub struct Args {
@@ -59,10 +59,14 @@ pub struct Args {
     #[arg(long)]
     pub mouse: bool,
 
-    /// Write everything that the host says to a file, for a demo or a bug report; it has no token in it,
-    /// but names of sessions and users.
+    /// Write everything that the host says to a new file, for a demo or a bug report; it has no token and no
+    /// prompts in it, but names of sessions and users.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["replay", "once"])]
     pub record: Option<PathBuf>,
+
+    /// Keep text of prompts in the recording, too, where the host shows it (`--show-text`).
+    #[arg(long, requires = "record")]
+    pub record_text: bool,
 
     /// Play a recording instead of watching a host.
     #[arg(long, value_name = "FILE")]
@@ -80,8 +84,8 @@ pub struct Args {
     #[arg(long, value_name = "COLUMNSxROWS", default_value = "110x32", value_parser = size, requires = "print")]
     pub size: (u16, u16),
 
-    /// Seconds to watch before it is printed; of a recording, where to stop.
-    #[arg(long, value_name = "SECONDS", requires = "print")]
+    /// Seconds to watch before it is printed, at least: every key is pressed. Of a recording, where to stop.
+    #[arg(long, value_name = "SECONDS", requires = "print", value_parser = clap::value_parser!(u64).range(..=31_536_000))]
     pub after: Option<u64>,
 
     /// Keys to press before it is printed: `4` for the policies, `3<enter>` for a request, `<down>`.

@@ -78,7 +78,7 @@ impl Key {
 }
 
 /// What the person did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
     /// Pressed a key.
     Key(Key),
@@ -86,6 +86,8 @@ pub enum Input {
     AfterEscape(Key),
     /// Clicked at a column and a row.
     Click(u16, u16),
+    /// Pasted a text, which is no keys.
+    Paste(String),
 }
 
 /// The input of a terminal event; `None` for releases, resizes and what has no meaning.
@@ -103,6 +105,7 @@ pub fn input(event: &Event) -> Option<Input> {
                 Input::Key(key)
             })
         }
+        Event::Paste(text) => Some(Input::Paste(text.clone())),
         Event::Mouse(event) => match event.kind {
             MouseEventKind::Down(MouseButton::Left) => Some(Input::Click(event.column, event.row)),
             MouseEventKind::ScrollUp => Some(Input::Key(Key::Up)),
@@ -162,6 +165,11 @@ mod tests {
     fn a_key_that_comes_with_an_escape_is_not_swallowed() {
         let press = KeyEvent::new(KeyCode::Char('5'), KeyModifiers::ALT);
         assert_eq!(input(&Event::Key(press)), Some(Input::AfterEscape(Key::Char('5'))));
+    }
+
+    #[test]
+    fn what_is_pasted_is_no_keys() {
+        assert_eq!(input(&Event::Paste("cy".into())), Some(Input::Paste("cy".into())));
     }
 
     #[test]

@@ -11,7 +11,8 @@ fn main() -> ExitCode {
     match infer_tui::run::run(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("infer-tui: {error}");
+            // It may have words of the host in it.
+            eprintln!("infer-tui: {}", infer_tui::view::format::clean(&error.to_string()));
             ExitCode::from(error.exit_code())
         }
     }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use infer_api::admin::State;
 
-use crate::view::format::{age, bytes, count, microseconds, milliseconds, percent, rate};
+use crate::view::format::{age, bytes, clean, count, microseconds, milliseconds, percent, rate};
 
 /// The overview.
 #[must_use]
@@ -14,7 +14,8 @@ pub fn text(state: &State, address: &str) -> String {
     let (m, q, l, r) = (&state.memory, &state.queue, &state.latencies, &state.rates);
     let draining = if state.draining { ", draining" } else { "" };
     let mut line = |label: &str, text: String| {
-        writeln!(out, "{label:<13}{text}").expect("a string takes everything");
+        // A newline in a name or a message would forge a line.
+        writeln!(out, "{:<13}{}", clean(label), clean(&text)).expect("a string takes everything");
     };
     line(
         "host",
@@ -106,5 +107,24 @@ pub fn text(state: &State, address: &str) -> String {
             line("  last fault", format!("{} {}, {ago} ago: {}", fault.policy, fault.reason, fault.message));
         }
     }
-    out.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect()
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use infer_api::admin::{FaultInfo, PolicySlot};
+
+    #[test]
+    fn a_message_is_one_line_and_cannot_drive_the_terminal() {
+        let message = "evil\npressure     0.00\u{1b}[2J\u{9b}31m\u{202e}";
+        let fault = FaultInfo { message: message.into(), ..FaultInfo::default() };
+        let slot = PolicySlot { last_fault: Some(fault), ..PolicySlot::default() };
+        let text = text(&State { policies: vec![slot], ..State::default() }, "http://host:1");
+        assert_eq!(text.lines().filter(|line| line.starts_with("pressure")).count(), 1, "{text}");
+        assert!(
+            text.contains("evil pressure") && !text.chars().any(|c| c.is_control() && c != '\n'),
+            "{text}"
+        );
+    }
 }

@@ -9,6 +9,7 @@ use crate::record::Player;
 use crate::run::RunError;
 use crate::state::{App, Millis};
 use crate::view;
+use crate::view::format::columns;
 
 /// The screen of a state. Trailing spaces are cut.
 #[must_use]
@@ -23,7 +24,14 @@ pub fn screen(app: &App, now: Millis, area: Rect) -> String {
 pub fn text(buffer: &Buffer) -> String {
     let area = buffer.area;
     let row = |y| {
-        let row: String = (area.left()..area.right()).map(|x| buffer[(x, y)].symbol()).collect();
+        let mut row = String::new();
+        let mut x = area.left();
+        while x < area.right() {
+            let symbol = buffer[(x, y)].symbol();
+            row.push_str(symbol);
+            // A wide character covers the cells after it.
+            x += (columns(symbol) as u16).max(1);
+        }
         format!("{}\n", row.trim_end())
     };
     (area.top()..area.bottom()).map(row).collect()
@@ -38,7 +46,7 @@ pub fn recording(args: &Args, mut player: Player) -> Result<String, RunError> {
     app.settings = args.settings();
     let area = Rect::new(0, 0, args.size.0, args.size.1);
     app.fit(view::room(&app, 0, area));
-    let end = args.after.map_or(Millis::MAX, |seconds| seconds * 1_000);
+    let end = args.after.map_or(Millis::MAX, |seconds| seconds.saturating_mul(1_000));
     let mut now = 0;
     while let Some((at, message)) = player.read()? {
         if at > end {

@@ -1,13 +1,18 @@
 //! Recordings: everything that the host said, line by line, with its time. For demos and bug reports.
 //!
 //! A line is one JSON object, so `jq` reads a recording too. The first names the version and the host;
-//! tokens never come here, because nothing that is sent is recorded.
+//! tokens never come here, because nothing that is sent is recorded, and text of prompts only where that is
+//! asked for: recordings are made to be handed on.
 
-use std::fs::File;
+use std::borrow::Cow;
+use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use infer_api::admin::{AdminEvent, BlockInfo, BlockMap, CacheReport, HistoryEntry, Policies};
+use infer_api::admin::{
+    AdminEvent, BlockInfo, BlockMap, CacheReport, HistoryEntry, MAX_STATE_BYTES, Policies,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::conn::ConnError;
@@ -15,8 +20,8 @@ use crate::conn::feed::Report;
 use crate::state::blocks::{Under, Wanted};
 use crate::state::{Message, Millis};
 
-/// Longest line: a snapshot with all requests that it may list.
-const MAX_LINE_BYTES: u64 = 16 << 20;
+/// Longest line: a snapshot with all requests that it may list, and its time.
+const MAX_LINE_BYTES: u64 = MAX_STATE_BYTES as u64 + 1_024;
 /// What the first line calls the format.
 const FORMAT: u32 = 1;
 
@@ -64,8 +69,8 @@ enum Said<'a> {
     Lost(String),
     Event(&'a AdminEvent),
     Map(&'a BlockMap),
-    Block(&'a BlockInfo),
-    Cache(&'a CacheReport),
+    Block(Cow<'a, BlockInfo>),
+    Cache(Cow<'a, CacheReport>),
     Policies(&'a Policies),
     History { kind: &'a str, entries: &'a [HistoryEntry] },
 }
@@ -88,16 +93,18 @@ enum Heard {
 pub struct Recorder {
     path: PathBuf,
     out: BufWriter<File>,
+    keep_text: bool,
 }
 
 impl Recorder {
-    /// Begins a recording; a file that is there is written over.
+    /// Begins a recording, in a file that only this user reads; one that is there is not written over.
     ///
     /// # Errors
     /// [`RecordError::File`].
-    pub fn create(path: &Path, address: &str) -> Result<Self, RecordError> {
-        let file = File::create(path).map_err(|error| RecordError::File { path: path.to_owned(), error })?;
-        let mut recorder = Self { path: path.to_owned(), out: BufWriter::new(file) };
+    pub fn create(path: &Path, address: &str, keep_text: bool) -> Result<Self, RecordError> {
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+        let file = file.map_err(|error| RecordError::File { path: path.to_owned(), error })?;
+        let mut recorder = Self { path: path.to_owned(), out: BufWriter::new(file), keep_text };
         recorder.line(&Header {
             infer_tui_recording: FORMAT,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -116,13 +123,29 @@ impl Recorder {
             Message::Feed(Report::Lost { error, .. }) => Said::Lost(error.to_string()),
             Message::Feed(Report::Event(event)) => Said::Event(event),
             Message::Map(Ok(map)) => Said::Map(map),
-            Message::Under(_, Ok(Under::Block(block))) => Said::Block(block),
-            Message::Cache(Ok(report)) => Said::Cache(report),
+            Message::Under(_, Ok(Under::Block(block))) => Said::Block(self.block(block)),
+            Message::Cache(Ok(report)) => Said::Cache(self.cache(report)),
             Message::Policies(Ok(policies)) => Said::Policies(policies),
             Message::History { kind, result: Ok(entries) } => Said::History { kind, entries },
             _ => return Ok(()),
         };
         self.line(&Line { at_ms, said })
+    }
+
+    fn block<'a>(&self, block: &'a BlockInfo) -> Cow<'a, BlockInfo> {
+        if self.keep_text {
+            return Cow::Borrowed(block);
+        }
+        Cow::Owned(BlockInfo { text: None, ..block.clone() })
+    }
+
+    fn cache<'a>(&self, report: &'a CacheReport) -> Cow<'a, CacheReport> {
+        if self.keep_text {
+            return Cow::Borrowed(report);
+        }
+        let mut report = report.clone();
+        report.prefixes.iter_mut().for_each(|prefix| prefix.text = None);
+        Cow::Owned(report)
     }
 
     /// Brings everything to the file.
@@ -186,14 +209,14 @@ impl Player {
         let Some(text) = self.text()? else { return Ok(None) };
         let line: Line<Heard> = match serde_json::from_str(&text) {
             Ok(line) => line,
-            Err(error) if error.is_eof() => return Ok(None),
+            Err(error) if error.is_eof() && !text.ends_with('\n') => return Ok(None),
             Err(error) => return Err(self.wrong(error.to_string())),
         };
         let message = match line.said {
             Heard::Connected => Message::Feed(Report::Replaying),
             Heard::Lost(why) => {
                 let retry_in = std::time::Duration::ZERO;
-                Message::Feed(Report::Lost { error: ConnError::Lost(why), retry_in })
+                Message::Feed(Report::Lost { error: ConnError::Recorded(why), retry_in })
             }
             Heard::Event(event) => Message::Feed(Report::Event(event)),
             Heard::Map(map) => Message::Map(Ok(map)),
@@ -226,13 +249,15 @@ impl Player {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use infer_api::admin::State;
+    use std::os::unix::fs::PermissionsExt;
+
+    use infer_api::admin::{PrefixInfo, State};
 
     #[test]
     fn what_was_said_comes_back_with_its_time() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("session.jsonl");
-        let mut recorder = Recorder::create(&path, "http://host:1").unwrap();
+        let mut recorder = Recorder::create(&path, "http://host:1", false).unwrap();
         let state = State { step: 7, ..State::default() };
         let snapshot = AdminEvent::Snapshot(Box::new(state));
         let messages = [
@@ -243,6 +268,10 @@ mod tests {
             Message::Map(Ok(BlockMap { total: 4, states: "fcus".into(), ..BlockMap::default() })),
             Message::Cache(Ok(CacheReport::default())),
             Message::History { kind: "scheduler".into(), result: Ok(vec![HistoryEntry::default()]) },
+            Message::Feed(Report::Lost {
+                error: ConnError::Lost("gone".into()),
+                retry_in: std::time::Duration::ZERO,
+            }),
         ];
         for (at, message) in messages.iter().enumerate() {
             recorder.note(message, at as Millis * 10).unwrap();
@@ -254,10 +283,39 @@ mod tests {
         while let Some((at, message)) = player.read().unwrap() {
             heard.push((at, message));
         }
-        assert_eq!(heard.iter().map(|(at, _)| *at).collect::<Vec<_>>(), [0, 10, 20, 40, 50, 60]);
+        assert_eq!(heard.iter().map(|(at, _)| *at).collect::<Vec<_>>(), [0, 10, 20, 40, 50, 60, 70]);
         assert!(matches!(&heard[0].1, Message::Feed(Report::Replaying)));
         assert!(matches!(&heard[1].1, Message::Feed(Report::Event(event)) if *event == snapshot));
         assert!(matches!(&heard[3].1, Message::Map(Ok(map)) if map.states == "fcus"));
+        let Message::Feed(Report::Lost { error, .. }) = &heard[6].1 else { panic!("{heard:?}") };
+        assert_eq!(error.to_string(), "connection lost: gone", "in its words, once");
+        let again = Recorder::create(&path, "http://host:1", false).err().unwrap().to_string();
+        assert!(again.contains("session.jsonl") && again.contains("exists"), "{again}");
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "it names users");
+    }
+
+    #[test]
+    fn prompts_are_recorded_only_where_that_is_asked_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let text = Some("a secret of a prompt".to_owned());
+        let prefix = PrefixInfo { text: text.clone(), hash: "12ab".into(), ..PrefixInfo::default() };
+        let messages = [
+            Message::Cache(Ok(CacheReport { prefixes: vec![prefix], ..CacheReport::default() })),
+            Message::Under(
+                Wanted::Block { id: 3 },
+                Ok(Under::Block(BlockInfo { id: 3, text, ..BlockInfo::default() })),
+            ),
+        ];
+        for (keep_text, found) in [(false, 0), (true, 2)] {
+            let path = directory.path().join(found.to_string());
+            let mut recorder = Recorder::create(&path, "http://host:1", keep_text).unwrap();
+            messages.iter().for_each(|message| recorder.note(message, 0).unwrap());
+            recorder.flush().unwrap();
+            let file = std::fs::read_to_string(&path).unwrap();
+            assert_eq!(file.matches("a secret").count(), found, "{file}");
+            assert!(file.contains("12ab"), "{file}");
+        }
     }
 
     #[test]
@@ -273,6 +331,13 @@ mod tests {
         let mut player = Player::open(&path).unwrap();
         assert!(player.read().unwrap().is_some());
         assert!(player.read().unwrap().is_none());
+        std::fs::write(
+            &path,
+            format!("{header}{{\"at_ms\":1,\"sa\n{{\"at_ms\":2,\"said\":\"connected\"}}\n"),
+        )
+        .unwrap();
+        let error = Player::open(&path).unwrap().read().err().unwrap().to_string();
+        assert!(error.contains("line 2"), "only the last line can be cut off: {error}");
         std::fs::write(&path, format!("{header}{{\"at_ms\":1,\"said\":\"dance\"}}\n")).unwrap();
         let error = Player::open(&path).unwrap().read().err().unwrap().to_string();
         assert!(error.contains("line 2"), "{error}");

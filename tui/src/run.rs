@@ -9,12 +9,13 @@ use crossterm::clipboard::CopyToClipboard;
 use crossterm::event::{DisableMouseCapture, EnableMouseCapture, Event, EventStream};
 use crossterm::execute;
 use futures_util::StreamExt;
+use infer_api::admin::SwapAnswer;
 use ratatui::DefaultTerminal;
 use ratatui::layout::Rect;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
-use tokio::time::{Instant, interval, sleep, sleep_until};
+use tokio::time::{Instant, interval, sleep_until};
 
 use crate::args::Args;
 use crate::conn::feed::{self, Report};
@@ -22,7 +23,7 @@ use crate::conn::{Client, ConnError};
 use crate::input::{self, Input, Key};
 use crate::record::{Player, RecordError, Recorder};
 use crate::state::blocks::{Under, Wanted};
-use crate::state::{App, Effect, Message, Millis};
+use crate::state::{App, Effect, Link, Message, Millis};
 use crate::terminal::Taken;
 use crate::{files, once, print, view};
 
@@ -31,6 +32,8 @@ use crate::{files, once, print, view};
 const FRAME: Duration = Duration::from_millis(33);
 /// How often time passes for the state: ages, staleness, fetches.
 const TICK: Duration = Duration::from_millis(250);
+/// How long the last key of `--keys` may wait for what it asked of the host.
+const SETTLE: Duration = Duration::from_secs(1);
 /// News that wait to be drawn. The feed waits when it is full, and the host then counts what we missed.
 const NEWS: usize = 256;
 
@@ -124,13 +127,46 @@ enum Source {
     Recording(Player),
 }
 
+/// A message, and when a recording has it.
+struct News {
+    at: Option<Millis>,
+    message: Message,
+}
+
+impl<T: Into<Message>> From<T> for News {
+    fn from(message: T) -> Self {
+        Self { at: None, message: message.into() }
+    }
+}
+
+/// The console's clock. A recording brings its own: a second of the host is a second, however fast it is played.
+struct Clock {
+    since: Instant,
+    at: Millis,
+    speed: f64,
+}
+
+impl Clock {
+    fn start(speed: f64) -> Self {
+        Self { since: Instant::now(), at: 0, speed }
+    }
+
+    fn now(&self) -> Millis {
+        self.at.saturating_add(self.since.elapsed().mul_f64(self.speed).as_millis() as Millis)
+    }
+
+    fn set(&mut self, at: Millis) {
+        (self.at, self.since) = (at, Instant::now());
+    }
+}
+
 struct Console {
     app: App,
     client: Option<Client>,
     recorder: Option<Recorder>,
-    start: Instant,
-    news: Receiver<Message>,
-    to_news: Sender<Message>,
+    clock: Clock,
+    news: Receiver<News>,
+    to_news: Sender<News>,
     again: Arc<Notify>,
 }
 
@@ -138,22 +174,23 @@ impl Console {
     fn new(args: &Args, source: Source) -> Result<Self, RunError> {
         let (to_news, news) = channel(NEWS);
         let again = Arc::new(Notify::new());
-        let (address, client) = match source {
+        let (address, client, speed) = match source {
             Source::Host(client) => {
                 tokio::spawn(feed::run(client.clone(), args.hz, Arc::clone(&again), to_news.clone()));
-                (client.address(), Some(client))
+                (client.address(), Some(client), 1.0)
             }
             Source::Recording(player) => {
                 let address = player.address().to_owned();
                 tokio::spawn(play(player, args.speed, to_news.clone()));
-                (address, None)
+                (address, None, args.speed)
             }
         };
-        let recorder = args.record.as_deref().map(|path| Recorder::create(path, &address)).transpose()?;
+        let create = |path| Recorder::create(path, &address, args.record_text);
+        let recorder = args.record.as_deref().map(create).transpose()?;
         let mut app = App::new(address, args.read_only);
         app.settings = args.settings();
         app.recording = recorder.is_some();
-        Ok(Self { app, client, recorder, start: Instant::now(), news, to_news, again })
+        Ok(Self { app, client, recorder, clock: Clock::start(speed), news, to_news, again })
     }
 
     async fn run(&mut self, taken: &mut Taken) -> Result<(), RunError> {
@@ -205,8 +242,7 @@ impl Console {
 
     /// Watches without a terminal, then gives a screen as text.
     async fn watch_and_print(&mut self, args: &Args) -> Result<String, RunError> {
-        let end = sleep(Duration::from_secs(args.after.unwrap_or(2)));
-        tokio::pin!(end);
+        let mut end = Instant::now() + Duration::from_secs(args.after.unwrap_or(2));
         let mut ticks = interval(TICK);
         let area = Rect::new(0, 0, args.size.0, args.size.1);
         let mut keys = args.keys.0.iter();
@@ -220,14 +256,21 @@ impl Console {
                 },
                 _ = ticks.tick() => {
                     let now = self.now();
-                    match keys.next().filter(|_| self.app.state().is_some()) {
-                        Some(&key) => self.app.on_key(key, now),
+                    let next = if self.app.state().is_some() { keys.next() } else { None };
+                    match next {
+                        Some(&key) => {
+                            end = end.max(Instant::now() + SETTLE);
+                            self.app.on_key(key, now)
+                        }
                         None => self.app.on_tick(now),
                     }
                 }
-                () = &mut end => break,
+                // A script is pressed to its last key, unless there is no host.
+                () = sleep_until(end), if keys.len() == 0 || self.has_nothing() => break,
             };
-            if self.start_effects(effects)? {
+            // What prints text has no clipboard and no mouse.
+            let effects = effects.into_iter().filter(|e| !matches!(e, Effect::Copy(_) | Effect::Mouse(_)));
+            if self.start_effects(effects.collect())? {
                 break;
             }
         }
@@ -238,11 +281,19 @@ impl Console {
         Ok(print::screen(&self.app, self.now(), area))
     }
 
-    fn now(&self) -> Millis {
-        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
+    /// Whether there is no host and never was one.
+    fn has_nothing(&self) -> bool {
+        self.app.state().is_none() && matches!(self.app.link, Link::Lost { .. })
     }
 
-    fn on_news(&mut self, message: Message) -> Result<Vec<Effect>, RunError> {
+    fn now(&self) -> Millis {
+        self.clock.now()
+    }
+
+    fn on_news(&mut self, News { at, message }: News) -> Result<Vec<Effect>, RunError> {
+        if let Some(at) = at {
+            self.clock.set(at);
+        }
         let now = self.now();
         if let Some(recorder) = &mut self.recorder {
             recorder.note(&message, now)?;
@@ -259,6 +310,10 @@ impl Console {
                 let mut effects = self.app.on_key(Key::Escape, now);
                 effects.extend(self.app.on_key(key, now));
                 effects
+            }
+            Some(Input::Paste(text)) => {
+                self.app.on_paste(&text, now);
+                Vec::new()
             }
             Some(Input::Click(x, y)) => {
                 let size = terminal.size()?;
@@ -297,7 +352,7 @@ impl Console {
                         tokio::spawn(async move {
                             if let Some(message) = ask(&client, effect).await {
                                 // The console may have ended meanwhile; then nobody wants the answer.
-                                let _ = news.send(message).await;
+                                let _ = news.send(message.into()).await;
                             }
                         });
                     }
@@ -314,8 +369,16 @@ async fn ask(client: &Client, effect: Effect) -> Option<Message> {
     let done = |what: String, result: Result<(), ConnError>| {
         Message::Done(match result {
             Ok(()) => Ok(what),
+            Err(error @ ConnError::Unanswered(_)) => Err(format!("{what}? {error}")),
             Err(error) => Err(format!("not done: {what}: {error}")),
         })
+    };
+    let swapped = |kind: String, verb: &'static str, result: Result<SwapAnswer, ConnError>| {
+        let result = result.map_err(|error| match error {
+            ConnError::Unanswered(_) => format!("{kind} {verb}? {error}"),
+            error => format!("{kind} not {verb}: {error}"),
+        });
+        Message::Swapped { kind, verb, result }
     };
     Some(match effect {
         Effect::Quit | Effect::Resync | Effect::Copy(_) | Effect::Mouse(_) => return None,
@@ -343,16 +406,16 @@ async fn ask(client: &Client, effect: Effect) -> Option<Message> {
             Message::Request { id, result: client.request(id).await.map_err(words) }
         }
         Effect::Swap(order) => {
-            let result = client.swap(&order).await.map_err(words);
-            Message::Swapped { kind: order.kind, verb: "swapped", result }
+            let result = client.swap(&order).await;
+            swapped(order.kind, "swapped", result)
         }
         Effect::Rollback { kind } => {
-            let result = client.rollback(&kind).await.map_err(words);
-            Message::Swapped { kind, verb: "rolled back", result }
+            let result = client.rollback(&kind).await;
+            swapped(kind, "rolled back", result)
         }
         Effect::Promote { kind } => {
-            let result = client.promote(&kind).await.map_err(words);
-            Message::Swapped { kind, verb: "promoted", result }
+            let result = client.promote(&kind).await;
+            swapped(kind, "promoted", result)
         }
         Effect::StopShadow { kind } => {
             done(format!("{kind}: the shadow ended"), client.stop_shadow(&kind).await)
@@ -364,29 +427,20 @@ async fn ask(client: &Client, effect: Effect) -> Option<Message> {
 }
 
 /// Plays a recording at its pace.
-async fn play(mut player: Player, speed: f64, out: Sender<Message>) {
+async fn play(mut player: Player, speed: f64, out: Sender<News>) {
     let start = Instant::now();
-    let mut last = 0;
-    loop {
-        let message = match player.read() {
-            Ok(Some((at, message))) => {
-                last = at;
-                sleep_until(start + Duration::from_millis(at).div_f64(speed)).await;
-                message
-            }
-            Ok(None) => break,
-            Err(error) => {
-                let retry_in = Duration::MAX;
-                let error = ConnError::Protocol(format!("after {last} ms: {error}"));
-                Message::Feed(Report::Lost { error, retry_in })
-            }
+    let end = loop {
+        let (at, message) = match player.read() {
+            Ok(Some(line)) => line,
+            Ok(None) => break Report::Ended,
+            Err(error) => break Report::Broken(error.to_string()),
         };
-        let broken = matches!(message, Message::Feed(Report::Lost { retry_in: Duration::MAX, .. }));
-        if out.send(message).await.is_err() || broken {
+        sleep_until(start + Duration::from_millis(at).div_f64(speed)).await;
+        if out.send(News { at: Some(at), message }).await.is_err() {
             return;
         }
-    }
-    let _ = out.send(Message::Feed(Report::Ended)).await;
+    };
+    let _ = out.send(end.into()).await;
 }
 
 /// The signals that ask a program to end.
@@ -411,5 +465,22 @@ impl Signals {
             _ = self.hangup.recv() => {}
             _ = self.interrupt.recv() => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recordings_clock_is_the_recordings_and_runs_as_fast_as_it_is_played() {
+        let mut clock = Clock::start(10.0);
+        clock.set(40_000);
+        let since = clock.since;
+        clock.since = since.checked_sub(Duration::from_millis(300)).expect("the machine is up for that long");
+        assert!(clock.now() >= 43_000, "{}", clock.now());
+        clock.set(41_000);
+        clock.since = Instant::now() + Duration::from_secs(60);
+        assert_eq!(clock.now(), 41_000, "what was just said is now");
     }
 }

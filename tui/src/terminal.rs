@@ -6,7 +6,7 @@ use std::io::{Result, stdout};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crossterm::event::DisableMouseCapture;
+use crossterm::event::{DisableBracketedPaste, DisableMouseCapture, EnableBracketedPaste};
 use crossterm::execute;
 use ratatui::DefaultTerminal;
 use tokio::sync::Notify;
@@ -31,13 +31,15 @@ impl Taken {
     /// It can't be set up.
     pub fn take() -> Result<Self> {
         let terminal = ratatui::try_init()?;
+        // Else what is pasted comes as keys.
+        execute!(stdout(), EnableBracketedPaste)?;
         let panic = Arc::new(Panic::default());
-        // Ratatui's gives back what it knows of, and then tells what happened; the mouse is ours.
+        // Ratatui's gives back what it knows of, and then tells what happened; mouse and paste are ours.
         let (restore, seen) = (std::panic::take_hook(), Arc::clone(&panic));
         std::panic::set_hook(Box::new(move |why| {
             seen.happened.store(true, Ordering::Release);
             seen.told.notify_one();
-            let _ = execute!(stdout(), DisableMouseCapture);
+            let _ = execute!(stdout(), DisableMouseCapture, DisableBracketedPaste);
             restore(why);
         }));
         Ok(Self { terminal, panic })
@@ -53,7 +55,7 @@ impl Drop for Taken {
     fn drop(&mut self) {
         // Twice would put the cursor over what the panic said.
         if !self.panic.happened.load(Ordering::Acquire) {
-            let _ = execute!(stdout(), DisableMouseCapture);
+            let _ = execute!(stdout(), DisableMouseCapture, DisableBracketedPaste);
             ratatui::restore();
         }
     }

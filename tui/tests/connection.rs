@@ -4,6 +4,7 @@
 mod support;
 
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +20,8 @@ use tokio::sync::mpsc::{Receiver, channel};
 
 fn client(port: u16, directory: &Path) -> Client {
     let base = format!("http://127.0.0.1:{port}/").parse().expect("a URL");
-    Client::with_token(base, TokenSource::new(None, None, directory, port))
+    let source = TokenSource::new(None, None, directory, &base);
+    Client::with_token(base, source)
 }
 
 fn write_token(directory: &Path, port: u16, token: &str) {
@@ -118,6 +120,54 @@ async fn a_wrong_token_says_where_it_came_from() {
     let error = client.state().await.unwrap_err().to_string();
     assert!(error.contains("no token found") && error.contains(&file), "{error}");
     assert!(!error.contains("stale"), "a token is never shown: {error}");
+}
+
+#[tokio::test]
+async fn a_script_of_keys_is_pressed_to_its_last_one_and_prints_nothing_but_text() {
+    let peer = Peer::start(0, "secret").await;
+    let admin = peer.address.to_string();
+    // A mouse and a clipboard are the terminal's, and this is none.
+    let keys = ":filter state:decode<enter>3my";
+    let printed = tokio::task::spawn_blocking(move || {
+        Command::new(env!("CARGO_BIN_EXE_infer-tui"))
+            .args(["--admin", &admin, "--print", "--after", "0", "--keys", keys])
+            .env("INFER_ADMIN_TOKEN", "secret")
+            .output()
+    });
+    let output = printed.await.unwrap().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("match /state:decode") && text.contains("copied "), "{text}");
+    assert!(!text.contains('\u{1b}'), "{text:?}");
+}
+
+#[tokio::test]
+async fn words_of_the_host_cannot_drive_the_terminal() {
+    let peer = Peer::start(0, "secret").await;
+    let admin = peer.address.to_string();
+    let told = tokio::task::spawn_blocking(move || {
+        Command::new(env!("CARGO_BIN_EXE_infer-tui"))
+            .args(["--admin", &format!("{admin}/rude"), "--once"])
+            .env("INFER_ADMIN_TOKEN", "secret")
+            .output()
+    });
+    let output = told.await.unwrap().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("]0;title") && !text.trim_end().chars().any(char::is_control), "{text:?}");
+}
+
+#[tokio::test]
+async fn a_change_without_an_answer_may_still_happen() {
+    let (peer, client, _directory) = connected().await;
+    client.state().await.unwrap();
+    let error = client.cancel(444).await.unwrap_err();
+    assert!(matches!(error, ConnError::Unanswered(_)), "{error:?}");
+    assert!(error.to_string().contains("may still happen"), "{error}");
+    let error = client.request(444).await.unwrap_err();
+    assert!(matches!(error, ConnError::Lost(_)), "nothing was to change: {error:?}");
+    peer.kill().await;
+    let error = client.cancel(7).await.unwrap_err();
+    assert!(matches!(error, ConnError::Unreachable { .. }), "it was never asked: {error:?}");
 }
 
 #[tokio::test]

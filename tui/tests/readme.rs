@@ -2,8 +2,9 @@
 //! from a recording that lies beside this file.
 //!
 //! `UPDATE_EXPECT=1 cargo test -p infer-tui --test readme` puts the current pictures in. The recording was made
-//! beside conversations with the demo model, while a scheduler ran in shadow, with `infer-tui --read-only --hz 1
-//! --record session.jsonl --print --after 75`; of block maps and cache reports only the last are in it.
+//! beside conversations with the demo model (`--show-text`), while a scheduler ran in shadow, with `infer-tui
+//! --read-only --hz 1 --record session.jsonl --record-text --print --after 75`; of block maps and cache reports only
+//! the last are in it.
 
 use std::path::Path;
 use std::process::Command;

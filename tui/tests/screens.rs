@@ -5,13 +5,14 @@ mod support;
 
 use std::time::Duration;
 
-use infer_api::admin::AdminEvent;
+use infer_api::admin::{AdminEvent, BlockMap};
 use infer_tui::conn::ConnError;
 use infer_tui::conn::feed::Report;
 use infer_tui::input::Key;
 use infer_tui::state::blocks::{ColourBy, Under, Wanted};
 use infer_tui::state::settings::{Colours, Settings, ThemeName};
 use infer_tui::state::{App, Message};
+use infer_tui::view::format::columns;
 use infer_tui::{print, view};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -178,6 +179,7 @@ fn the_oldest_line_of_a_log_can_be_read_where_lines_take_several_rows() {
     }
     let latest = screen(&app, now, (40, 12));
     assert!(latest.contains("number 29") && !latest.contains("greedy-cache"), "{latest}");
+    app.fit(view::room(&app, now, Rect::new(0, 0, 40, 12)));
     app.on_key(Key::Home, now);
     let oldest = screen(&app, now, (40, 12));
     assert!(oldest.lines().nth(3).is_some_and(|row| row.contains("greedy-cache")), "{oldest}");
@@ -344,4 +346,100 @@ fn a_wider_window_shows_more_time() {
 #[test]
 fn the_text_snapshot_has_every_number_of_the_overview() {
     support::expect::file("once.txt", &infer_tui::once::text(&sample::state(60), "http://127.0.0.1:8001"));
+}
+
+#[test]
+fn strangers_names_move_no_column() {
+    for name in [
+        "会话会话会话会话会话会话",
+        "\u{200b}\u{200b}\u{200b}\u{200b}",
+        "a\u{202e}txt.exe\u{202c}",
+        "é\u{301}👩\u{200d}🔬",
+    ] {
+        let mut app = App::new("x".into(), false);
+        let mut state = sample::state(60);
+        for row in state.requests.iter_mut().step_by(2) {
+            row.session = name.into();
+            row.user = name.into();
+        }
+        app.on_message(Message::Feed(Report::Event(AdminEvent::Snapshot(Box::new(state)))), 0);
+        app.on_key(Key::Char('3'), 0);
+        let text = screen(&app, 0, (200, 60));
+        let body = text.lines().filter(|line| line.starts_with('│'));
+        assert!(body.clone().all(|line| columns(line) == 200), "{text}");
+        // The numbers behind the bar stand at the table's end, and are whole.
+        let progress = |line: &str| columns(&line[..line.find(['━', '─']).unwrap_or(0)]);
+        let places: Vec<usize> = body.map(progress).filter(|&at| at > 0).collect();
+        assert!(places.len() > 2 && places.iter().all(|&at| at == places[0]), "{places:?} {text}");
+        assert!(!text.contains(['\u{202e}', '\u{200b}', '\u{200d}']), "{text}");
+    }
+}
+
+#[test]
+fn the_smallest_overview_still_names_the_policies() {
+    let (app, now) = watched();
+    let text = screen(&app, now, (32, 9));
+    assert!(text.contains("● continuous"), "{text}");
+}
+
+#[test]
+fn a_picture_that_is_not_renewed_says_how_old_it_is_and_why() {
+    let (mut app, now) = watched();
+    for key in ['2', '5'] {
+        app.on_key(Key::Char(key), now);
+        assert!(!screen(&app, now, (110, 32)).contains("as of"));
+    }
+    app.on_message(Message::Map(Err("the token is\u{1b} wrong".into())), now + 12_000);
+    app.on_message(Message::Cache(Err("the token is\u{1b} wrong".into())), now + 12_000);
+    for key in ['2', '5'] {
+        app.on_key(Key::Char(key), now + 12_000);
+        let text = screen(&app, now + 12_000, (160, 32));
+        assert!(text.contains("as of 12 s ago: the token is"), "{text}");
+    }
+}
+
+#[test]
+fn a_map_without_colours_tells_by_digits_what_they_would() {
+    let (mut app, now) = watched();
+    app.settings.colours = Colours::None;
+    app.on_key(Key::Char('2'), now);
+    for (by, values, cells, legend) in [
+        (ColourBy::Tenant, vec![0, 7, 0, 11], "· 7 0 b", "0 tenant 0  7 tenant 7  b tenant 11"),
+        (ColourBy::References, vec![0, 1, 5, 90], "· 1 3 4", "1 held by 1  2 by 2  3 by 3 to 7  4 by more"),
+        (ColourBy::Age, vec![0, 100, 50, 0], "· 4 2 0", "0 from 0 ms"),
+    ] {
+        let map = BlockMap {
+            total: 4,
+            per_cell: 1,
+            by: by.name().into(),
+            states: "fucs".into(),
+            values,
+            ..BlockMap::default()
+        };
+        app.blocks.by = by;
+        app.blocks.room = view::blocks::room(Rect::new(0, 0, 110, 32));
+        app.on_message(Message::Map(Ok(map)), now);
+        let text = screen(&app, now, (110, 32));
+        assert!(text.contains(cells) && text.contains(legend), "{text}");
+    }
+}
+
+#[test]
+fn the_first_key_after_the_oldest_line_moves() {
+    let (mut app, now) = watched();
+    for id in 0..40 {
+        app.on_message(Message::Feed(Report::Event(AdminEvent::Preemption { id })), now);
+    }
+    let size = (80, 24);
+    let press = |app: &mut App, key| {
+        app.on_key(key, now);
+        app.fit(view::room(app, now, Rect::new(0, 0, size.0, size.1)));
+        screen(app, now, size)
+    };
+    press(&mut app, Key::Char('6'));
+    let oldest = press(&mut app, Key::Home);
+    assert_ne!(press(&mut app, Key::Down), oldest);
+    assert_eq!(press(&mut app, Key::Up), oldest);
+    press(&mut app, Key::Char('3'));
+    assert_eq!(press(&mut app, Key::Char('6')), oldest, "another screen in between moves nothing");
 }

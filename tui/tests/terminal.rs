@@ -147,6 +147,11 @@ fn the_mouse_points_a_copy_reaches_the_clipboard_and_tab_finds_files() {
     let state: serde_json::Value = serde_json::from_slice(&own.stdout).expect("a snapshot");
     assert_eq!(state["policies"][1]["sha256"], digest.trim(), "that of the selected slot, admission");
 
+    // Its first letter takes the theme and its second rolls back, where it counts as keys.
+    terminal.tmux(&["set-buffer", "-b", "slip", "try"]);
+    terminal.tmux(&["paste-buffer", "-p", "-b", "slip"]);
+    terminal.shows("there is no line to paste into");
+
     terminal.press(&["f"]);
     terminal.shows("Path of a .wasm component");
     terminal.press(&["-l", &format!("{}/m", runtime.path().display())]);

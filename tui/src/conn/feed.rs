@@ -29,6 +29,8 @@ pub enum Report {
     Replaying,
     /// A recording is over.
     Ended,
+    /// A recording can't be played further, and why.
+    Broken(String),
     /// Something happened on the host.
     Event(AdminEvent),
     /// The stream broke or could not be opened.

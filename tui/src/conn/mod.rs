@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use infer_api::admin::{
-    AdminEvent, BlockInfo, BlockMap, CacheReport, ErrorBody, HistoryEntry, Policies, RequestDetail, State,
-    SwapAnswer, SwapRequest,
+    AdminEvent, BlockInfo, BlockMap, CacheReport, ErrorBody, HistoryEntry, MAX_STATE_BYTES, Policies,
+    RequestDetail, State, SwapAnswer, SwapRequest,
 };
 use reqwest::{Method, Response, StatusCode, Url};
 use serde::de::DeserializeOwned;
@@ -20,14 +20,17 @@ use serde_json::Value;
 
 use crate::files;
 use crate::state::swap::{Order, Source};
-use token::TokenSource;
+use crate::view::format::is_invisible;
+use token::{Token, TokenSource};
 
-/// Longest wait for an answer. A swap compiles a component first, which takes a while on a busy machine.
+/// Longest wait for an answer.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
+/// Longest wait for a swap's: a component is compiled first, which takes a while on a busy machine.
+const SWAP_DEADLINE: Duration = Duration::from_secs(120);
 /// Longest wait for a connection.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
-/// Largest answer: the state with all requests that it may list is about half of it.
-const MAX_ANSWER_BYTES: usize = 16 << 20;
+/// Largest answer: a state with all requests that it may list. No other is as large.
+const MAX_ANSWER_BYTES: usize = MAX_STATE_BYTES;
 /// Largest component that is sent; the host takes no larger ones.
 const MAX_COMPONENT_BYTES: u64 = 8 << 20;
 
@@ -93,6 +96,12 @@ pub enum ConnError {
     /// The connection broke.
     #[error("connection lost: {0}")]
     Lost(String),
+    /// The connection broke after something was asked that changes the host.
+    #[error("no answer, and it may still happen: {0}")]
+    Unanswered(String),
+    /// What went wrong when a recording was made, in its words.
+    #[error("{0}")]
+    Recorded(String),
 }
 
 impl ConnError {
@@ -108,7 +117,7 @@ impl ConnError {
 pub struct Client {
     http: reqwest::Client,
     base: Url,
-    token: Arc<TokenSource>,
+    token: Arc<Token>,
 }
 
 impl Client {
@@ -118,8 +127,8 @@ impl Client {
     /// [`ConnError::Address`] for an address that isn't plain HTTP.
     pub fn new(address: &str, token_file: Option<PathBuf>) -> Result<Self, ConnError> {
         let base = parse_address(address)?;
-        let port = base.port_or_known_default().unwrap_or(80);
-        Ok(Self::with_token(base, TokenSource::from_environment(token_file, port)))
+        let source = TokenSource::from_environment(token_file, &base);
+        Ok(Self::with_token(base, source))
     }
 
     /// For an address and a token source.
@@ -135,7 +144,7 @@ impl Client {
             .tcp_nodelay(true)
             .build()
             .expect("an HTTP client without TLS can be built");
-        Self { http, base, token: Arc::new(token) }
+        Self { http, base, token: Arc::new(Token::new(token)) }
     }
 
     /// The address, for titles and messages.
@@ -144,13 +153,15 @@ impl Client {
         self.base.as_str().trim_end_matches('/').to_owned()
     }
 
-    /// The snapshot as text, exactly as the host sent it.
+    /// The snapshot as the host sent it, with escapes in place of characters that drive terminals.
     ///
     /// # Errors
     /// Any [`ConnError`].
     pub async fn state_json(&self) -> Result<String, ConnError> {
         let bytes = self.answer(Method::GET, "admin/state", None).await?;
-        String::from_utf8(bytes).map_err(|_| ConnError::Protocol("/admin/state is not UTF-8".to_owned()))
+        let text = String::from_utf8(bytes)
+            .map_err(|_| ConnError::Protocol("/admin/state is not UTF-8".to_owned()))?;
+        Ok(escaped(&text))
     }
 
     /// `GET /admin/state`.
@@ -291,10 +302,12 @@ impl Client {
     /// # Errors
     /// Any [`ConnError`].
     pub async fn events(&self, hz: u32) -> Result<Events, ConnError> {
+        // A host that was restarted has a new one.
+        self.token.look_again().await;
         let path = format!("admin/events?hz={hz}&changes=true");
         let response = tokio::time::timeout(ANSWER_DEADLINE, self.send(Method::GET, &path, None))
             .await
-            .map_err(|_| self.too_slow())??;
+            .map_err(|_| self.too_slow(ANSWER_DEADLINE))??;
         Ok(Events { response, parser: sse::Parser::default(), ready: Vec::new() })
     }
 
@@ -311,18 +324,24 @@ impl Client {
     }
 
     async fn answer(&self, method: Method, path: &str, body: Option<Body>) -> Result<Vec<u8>, ConnError> {
+        let deadline = if method == Method::PUT { SWAP_DEADLINE } else { ANSWER_DEADLINE };
+        let changes = method != Method::GET;
         let answer = async {
             let response = self.send(method, path, body).await?;
             read_bounded(response).await
         };
-        tokio::time::timeout(ANSWER_DEADLINE, answer).await.map_err(|_| self.too_slow())?
+        let answer = tokio::time::timeout(deadline, answer).await;
+        answer.unwrap_or_else(|_| Err(self.too_slow(deadline))).map_err(|error| match error {
+            ConnError::Lost(why) if changes => ConnError::Unanswered(why),
+            error => error,
+        })
     }
 
     /// Sends a request; an answer that isn't a success becomes an error with the host's words.
     async fn send(&self, method: Method, path: &str, body: Option<Body>) -> Result<Response, ConnError> {
         let url = self.base.join(path).expect("paths are made of names and numbers");
         let mut request = self.http.request(method, url);
-        if let Some(token) = self.token.find()? {
+        if let Some(token) = self.token.get().await? {
             request = request.bearer_auth(token);
         }
         request = match body {
@@ -334,6 +353,7 @@ impl Client {
         match response.status() {
             status if status.is_success() => Ok(response),
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                self.token.look_again().await;
                 Err(ConnError::Unauthorized { url: self.address(), advice: self.token.advice() })
             }
             status => {
@@ -360,8 +380,8 @@ impl Client {
         }
     }
 
-    fn too_slow(&self) -> ConnError {
-        ConnError::Lost(format!("{} gave no answer within {} s", self.address(), ANSWER_DEADLINE.as_secs()))
+    fn too_slow(&self, deadline: Duration) -> ConnError {
+        ConnError::Lost(format!("{} gave no answer within {} s", self.address(), deadline.as_secs()))
     }
 }
 
@@ -402,6 +422,20 @@ impl Events {
 enum Body {
     Json(Vec<u8>),
     Component(Vec<u8>),
+}
+
+/// JSON in which what drives a terminal or turns the direction of writing is escaped. It stands in strings alone,
+/// so the value stays what it was.
+fn escaped(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for c in json.chars() {
+        if matches!(c, '\u{7f}'..='\u{9f}') || (is_invisible(c) && c <= '\u{ffff}') {
+            text.push_str(&format!("\\u{:04x}", u32::from(c)));
+        } else {
+            text.push(c);
+        }
+    }
+    text
 }
 
 /// A path without its query, for messages.
@@ -470,6 +504,15 @@ fn root_cause(error: &dyn std::error::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn json_for_a_terminal_has_the_same_value_and_no_escape_sequences() {
+        let value = serde_json::json!({"user": "a\u{9b}31m\u{7f}\u{202e}é会\u{1b}"});
+        let text = escaped(&value.to_string());
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), value);
+        assert!(!text.chars().any(|c| c.is_control() || is_invisible(c)), "{text}");
+        assert!(text.contains("é会") && text.contains("\\u009b31m"), "{text}");
+    }
 
     #[test]
     fn addresses_may_leave_out_the_scheme_and_must_be_plain_http() {

@@ -2,12 +2,12 @@
 //! `event`, `data`, comments, and an empty line that ends a frame. `id` and `retry` are ignored.
 //! A frame has a bound, so a peer that never ends one costs an error and not the memory.
 
-use infer_api::admin::{AdminEvent, Change, State};
+use infer_api::admin::{AdminEvent, Change, MAX_STATE_BYTES, State};
 
 use super::ConnError;
 
-/// Largest frame that is accepted. A snapshot with 1,000 requests is well under 1 MiB.
-const MAX_FRAME_BYTES: usize = 16 << 20;
+/// Largest frame that is accepted: a snapshot with all requests that it may list.
+const MAX_FRAME_BYTES: usize = MAX_STATE_BYTES;
 
 /// One event as it came.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -132,7 +132,8 @@ mod tests {
     fn a_frame_without_end_is_an_error_and_not_the_memory() {
         let mut parser = Parser::default();
         let chunk = vec![b'x'; 1 << 20];
-        let error = (0..17).find_map(|_| parser.push(&chunk).err()).expect("bounded");
+        let pushes = (MAX_FRAME_BYTES >> 20) + 1;
+        let error = (0..pushes).find_map(|_| parser.push(&chunk).err()).expect("bounded");
         assert!(error.to_string().contains("larger than"), "{error}");
     }
 

@@ -1,27 +1,36 @@
-//! Where the admin token is looked for. It is looked up again at every connection, because a host that
-//! restarts makes a new one; it is never printed, only where it came from.
+//! Where the admin token is looked for. It is looked for at every connection, because a host that restarts
+//! makes a new one, and kept between them: a pipe can be read once. It is never printed, only where it
+//! came from, and the token of a host on this machine goes to no other machine.
 
+use std::io::Read;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+
+use reqwest::Url;
+use tokio::sync::Mutex;
 
 use super::ConnError;
 
 /// Environment variable that holds the token itself.
 pub const TOKEN_VARIABLE: &str = "INFER_ADMIN_TOKEN";
+/// Longest token that is read from a file.
+const MAX_BYTES: u64 = 4_096;
 
 /// The places, in the order in which they count.
 #[derive(Clone, Debug)]
 pub struct TokenSource {
     explicit_file: Option<PathBuf>,
     variable: Option<String>,
-    default_file: PathBuf,
+    /// Of a host on this machine; none where the host is on another.
+    default_file: Option<PathBuf>,
 }
 
 impl TokenSource {
-    /// From the flag, the environment and the admin plane's port.
+    /// From the flag, the environment and the admin plane's address.
     #[must_use]
-    pub fn from_environment(explicit_file: Option<PathBuf>, port: u16) -> Self {
+    pub fn from_environment(explicit_file: Option<PathBuf>, address: &Url) -> Self {
         let variable = std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.trim().is_empty());
-        Self::new(explicit_file, variable, &runtime_directory(), port)
+        Self::new(explicit_file, variable, &runtime_directory(), address)
     }
 
     /// From given places.
@@ -30,50 +39,128 @@ impl TokenSource {
         explicit_file: Option<PathBuf>,
         variable: Option<String>,
         directory: &Path,
-        port: u16,
+        address: &Url,
     ) -> Self {
-        Self { explicit_file, variable, default_file: directory.join(format!("admin-{port}.token")) }
+        let port = address.port_or_known_default().unwrap_or(80);
+        let default_file = is_here(address).then(|| directory.join(format!("admin-{port}.token")));
+        Self { explicit_file, variable, default_file }
     }
 
     /// The token; `None` where no place has one, so that the host says whether it wants one.
     ///
     /// # Errors
-    /// [`ConnError::Token`] where a file is there or was named but can't be read.
+    /// [`ConnError::Token`] where a file is there or was named but has no token that can be read.
     pub fn find(&self) -> Result<Option<String>, ConnError> {
-        let (path, named) = match (&self.explicit_file, &self.variable) {
-            (Some(path), _) => (path, true),
-            (None, Some(token)) => return Ok(Some(token.trim().to_owned())),
-            (None, None) => (&self.default_file, false),
+        let (path, named) = match (&self.explicit_file, &self.variable, &self.default_file) {
+            (Some(path), ..) => (path, true),
+            (None, Some(token), _) => return Ok(Some(token.trim().to_owned())),
+            (None, None, Some(path)) => (path, false),
+            (None, None, None) => return Ok(None),
         };
-        match std::fs::read_to_string(path) {
-            Ok(token) => Ok(Some(token.trim().to_owned())),
+        let wrong = |message: String| ConnError::Token { path: path.clone(), message };
+        let mut token = String::new();
+        let read = std::fs::File::open(path).and_then(|file| file.take(MAX_BYTES).read_to_string(&mut token));
+        match read {
+            Ok(_) if token.trim().is_empty() => Err(wrong("it is empty".to_owned())),
+            Ok(_) => Ok(Some(token.trim().to_owned())),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && !named => Ok(None),
-            Err(error) => Err(ConnError::Token { path: path.clone(), message: error.to_string() }),
+            Err(error) => Err(wrong(error.to_string())),
         }
     }
 
     /// What to tell a person whose token was refused.
     #[must_use]
     pub fn advice(&self) -> String {
-        match (&self.explicit_file, &self.variable) {
-            (Some(path), _) => format!("the token of --token-file {} is not this host's", path.display()),
-            (None, Some(_)) => format!("the token in {TOKEN_VARIABLE} is not this host's"),
-            (None, None) if self.default_file.exists() => {
-                format!("the token in {} is not this host's", self.default_file.display())
+        match (&self.explicit_file, &self.variable, &self.default_file) {
+            (Some(path), ..) => format!("the token of --token-file {} is not this host's", path.display()),
+            (None, Some(_), _) => format!("the token in {TOKEN_VARIABLE} is not this host's"),
+            (None, None, Some(file)) if file.exists() => {
+                format!("the token in {} is not this host's", file.display())
             }
-            (None, None) => format!(
-                "no token found: {TOKEN_VARIABLE} is not set and there is no {}",
-                self.default_file.display()
+            (None, None, Some(file)) => {
+                format!("no token found: {TOKEN_VARIABLE} is not set and there is no {}", file.display())
+            }
+            (None, None, None) => format!(
+                "no token found: {TOKEN_VARIABLE} is not set, and the token of a host on this machine is for \
+                 127.0.0.1 and localhost alone"
             ),
         }
     }
 }
 
+/// The token as it was found last.
+#[derive(Debug)]
+pub struct Token {
+    source: TokenSource,
+    found: Mutex<Found>,
+}
+
+#[derive(Default)]
+struct Found {
+    token: Option<String>,
+    is_current: bool,
+}
+
+impl std::fmt::Debug for Found {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Found(..)")
+    }
+}
+
+impl Token {
+    /// Not looked for yet.
+    #[must_use]
+    pub fn new(source: TokenSource) -> Self {
+        Self { source, found: Mutex::default() }
+    }
+
+    /// The token; looks for it where that is due.
+    ///
+    /// # Errors
+    /// [`ConnError::Token`] where it never was found and its file can't be read.
+    pub async fn get(&self) -> Result<Option<String>, ConnError> {
+        let mut found = self.found.lock().await;
+        if !found.is_current {
+            let source = self.source.clone();
+            // A file may be a pipe, or far away: the screen must not wait for it.
+            let looked = tokio::task::spawn_blocking(move || source.find()).await;
+            match looked.expect("looking for a token doesn't panic") {
+                Ok(token) => found.token = token,
+                // A pipe has no second one.
+                Err(error) if found.token.is_none() => return Err(error),
+                Err(_) => {}
+            }
+            found.is_current = true;
+        }
+        Ok(found.token.clone())
+    }
+
+    /// The one that is known may be an earlier one: it is looked for before it is used again.
+    pub async fn look_again(&self) {
+        self.found.lock().await.is_current = false;
+    }
+
+    /// What to tell a person whose token was refused.
+    #[must_use]
+    pub fn advice(&self) -> String {
+        self.source.advice()
+    }
+}
+
+/// Whether an address is this machine by its name.
+fn is_here(address: &Url) -> bool {
+    let host = address.host_str().unwrap_or_default();
+    let ip = host.trim_matches(['[', ']']).parse::<IpAddr>().map(|ip| ip.to_canonical());
+    // A host that listens everywhere is asked at the address that it prints.
+    ip.map_or(host == "localhost", |ip| ip.is_loopback() || ip.is_unspecified())
+}
+
 /// Where a host of this user keeps its token files.
 #[must_use]
 pub fn runtime_directory() -> PathBuf {
-    match std::env::var_os("XDG_RUNTIME_DIR").filter(|directory| !directory.is_empty()) {
-        Some(directory) => PathBuf::from(directory).join("infer"),
+    // The host takes no other than an absolute path, either.
+    match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute()) {
+        Some(directory) => directory.join("infer"),
         None => std::env::temp_dir().join(format!("infer-{}", rustix::process::getuid().as_raw())),
     }
 }
@@ -89,7 +176,13 @@ mod tests {
         std::fs::write(&named, "from-flag\n").unwrap();
         std::fs::write(directory.path().join("admin-8001.token"), "from-default\n").unwrap();
         let source = |file: Option<&Path>, variable: Option<&str>, port| {
-            TokenSource::new(file.map(Path::to_owned), variable.map(str::to_owned), directory.path(), port)
+            let address = format!("http://127.0.0.1:{port}/").parse().unwrap();
+            TokenSource::new(
+                file.map(Path::to_owned),
+                variable.map(str::to_owned),
+                directory.path(),
+                &address,
+            )
         };
         let find = |source: TokenSource| source.find().unwrap();
         assert_eq!(find(source(Some(&named), Some("v"), 8001)).as_deref(), Some("from-flag"));
@@ -100,8 +193,52 @@ mod tests {
     }
 
     #[test]
+    fn the_token_of_a_host_on_this_machine_goes_to_no_other() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("admin-8001.token"), "from-default\n").unwrap();
+        let source = |host: &str, variable: Option<&str>| {
+            let address = format!("http://{host}:8001/").parse().unwrap();
+            TokenSource::new(None, variable.map(str::to_owned), directory.path(), &address)
+        };
+        for here in ["localhost", "127.0.0.1", "127.9.9.9", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0"] {
+            assert_eq!(source(here, None).find().unwrap().as_deref(), Some("from-default"), "{here}");
+        }
+        for elsewhere in ["gpu-box", "192.168.1.7", "localhost.example.org", "[fe80::1]"] {
+            let none = source(elsewhere, None);
+            assert_eq!(none.find().unwrap(), None, "{elsewhere}");
+            assert!(none.advice().contains("127.0.0.1 and localhost alone"), "{}", none.advice());
+            assert_eq!(source(elsewhere, Some("given")).find().unwrap().as_deref(), Some("given"));
+        }
+    }
+
+    #[tokio::test]
+    async fn what_can_be_read_once_is_kept_and_what_changes_is_read_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("token");
+        let address = "http://gpu-box:8001/".parse().unwrap();
+        let token = Token::new(TokenSource::new(Some(file.clone()), None, directory.path(), &address));
+        std::fs::write(&file, "").unwrap();
+        assert!(token.get().await.unwrap_err().to_string().contains("it is empty"));
+        for (written, again, want) in [
+            ("first", false, "first"),
+            ("second", false, "first"),
+            ("second", true, "second"),
+            ("", true, "second"),
+            ("third", true, "third"),
+        ] {
+            std::fs::write(&file, written).unwrap();
+            if again {
+                token.look_again().await;
+            }
+            assert_eq!(token.get().await.unwrap().as_deref(), Some(want), "{written:?} {again}");
+        }
+        assert!(!format!("{token:?}").contains("third"), "{token:?}");
+    }
+
+    #[test]
     fn a_named_file_that_is_missing_is_an_error_that_names_it() {
-        let source = TokenSource::new(Some("/nonexistent/token".into()), None, Path::new("/"), 1);
+        let address = "http://127.0.0.1:1/".parse().unwrap();
+        let source = TokenSource::new(Some("/nonexistent/token".into()), None, Path::new("/"), &address);
         assert!(source.find().unwrap_err().to_string().contains("/nonexistent/token"));
     }
 }

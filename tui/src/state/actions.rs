@@ -19,7 +19,7 @@ impl App {
     /// Shows an outcome.
     pub(super) fn notify(&mut self, level: Level, text: String, now: Millis) {
         let stays = if level == Level::Error { ERROR_MS } else { NOTICE_MS };
-        self.notice = Some(Notice { level, text, until: now + stays });
+        self.notice = Some(Notice { level, text, until: now.saturating_add(stays) });
     }
 
     /// Whether changes are allowed; says so where they are not.
@@ -28,6 +28,10 @@ impl App {
             "this is a recording: there is nothing to change"
         } else if self.read_only {
             "started with --read-only: nothing is changed"
+        } else if self.link != Link::Live || !self.heard {
+            "there is no connection to the host: nothing is changed"
+        } else if self.feed().restarts != self.live.restarts {
+            "the paused screen is of the host before its restart: space lets it run on"
         } else {
             return true;
         };
@@ -35,10 +39,15 @@ impl App {
         false
     }
 
-    /// The slot of a kind as the host said last.
+    /// The slot of a kind as it is shown.
     #[must_use]
     pub fn slot(&self, kind: &str) -> Option<&PolicySlot> {
         self.state()?.policies.iter().find(|slot| slot.kind == kind)
+    }
+
+    /// The slot of a kind as the host said last: a paused screen must not ask about what is no longer so.
+    fn live_slot(&self, kind: &str) -> Option<&PolicySlot> {
+        self.live.state.as_ref()?.policies.iter().find(|slot| slot.kind == kind)
     }
 
     fn confirm(&mut self, question: String, effect: Effect) {
@@ -50,7 +59,7 @@ impl App {
         if !self.may_change(now) {
             return;
         }
-        let rows = self.state().map_or(&[][..], |state| &state.requests);
+        let rows = self.live.state.as_ref().map_or(&[][..], |state| &state.requests);
         let question = match rows.iter().find(|row| row.id == id) {
             Some(row) => format!(
                 "Cancel request {} ({}, {} of {} tokens)?",
@@ -64,12 +73,15 @@ impl App {
     /// Asks whether everything that waits is to fail.
     pub(super) fn ask_clear_queue(&mut self, now: Millis) {
         if self.may_change(now) {
-            let queue = self.state().map(|state| state.queue).unwrap_or_default();
-            let waiting = queue.waiting + queue.held;
-            self.confirm(
-                format!("Fail all {waiting} requests that wait? Their clients get an error."),
-                Effect::ClearQueue,
-            );
+            let queue = self.live.state.as_ref().map(|state| state.queue).unwrap_or_default();
+            let waiting = queue.waiting + queue.held + queue.preempted;
+            let begun = match queue.preempted {
+                0 => String::new(),
+                preempted => format!(" {preempted} of them were preempted in the middle of their answers."),
+            };
+            let question =
+                format!("Fail all {waiting} requests that wait? Their clients get an error.{begun}");
+            self.confirm(question, Effect::ClearQueue);
         }
     }
 
@@ -108,7 +120,7 @@ impl App {
                     picker.quarantine.iter().find(|q| quarantined && q.sha256 == policy.sha256).cloned();
                 let order =
                     Order { kind, source: Source::Name(name), mode: Mode::Now, config: None, force: false };
-                let from = self.slot(&order.kind).map(|slot| slot.name.clone()).unwrap_or_default();
+                let from = self.live_slot(&order.kind).map(|slot| slot.name.clone()).unwrap_or_default();
                 self.dialog = Some(Dialog::Swap(Box::new(Plan { order, from, schema, quarantine })));
             }
         }
@@ -119,7 +131,7 @@ impl App {
         if !self.may_change(now) {
             return;
         }
-        let from = self.slot(&order.kind).map(|slot| slot.name.clone()).unwrap_or_default();
+        let from = self.live_slot(&order.kind).map(|slot| slot.name.clone()).unwrap_or_default();
         let known = self.policies.known.iter().flat_map(|known| &known.available);
         let policy = known.into_iter().find(|p| p.kind == order.kind && *p.name == *order.source.text());
         let schema = policy.map(|policy| policy.config_schema.clone()).unwrap_or_default();
@@ -147,7 +159,7 @@ impl App {
         if !self.may_change(now) {
             return Vec::new();
         }
-        let Some(slot) = self.slot(kind) else { return Vec::new() };
+        let Some(slot) = self.live_slot(kind) else { return Vec::new() };
         let Some(form) = Form::new(&slot.config_schema, &slot.config) else {
             let text = format!("{} takes no configuration", slot.name);
             self.notify(Level::Warning, text, now);
@@ -170,7 +182,9 @@ impl App {
     /// and has the name of one of the host's own.
     #[must_use]
     pub fn hides_the_hosts_own(&self, order: &Order) -> bool {
-        let (Source::Name(name), Some(slot)) = (&order.source, self.slot(&order.kind)) else { return false };
+        let (Source::Name(name), Some(slot)) = (&order.source, self.live_slot(&order.kind)) else {
+            return false;
+        };
         let mut known = self.policies.known.iter().flat_map(|known| &known.available);
         let other = |sha256: &str| !slot.sha256.is_empty() && *sha256 != slot.sha256;
         *name == slot.name && known.any(|p| p.kind == order.kind && p.name == *name && other(&p.sha256))
@@ -181,7 +195,7 @@ impl App {
         if !self.may_change(now) {
             return;
         }
-        let Some(slot) = self.slot(kind) else { return };
+        let Some(slot) = self.live_slot(kind) else { return };
         match &slot.previous {
             Some(previous) => {
                 let question = if *previous == slot.name {
@@ -203,7 +217,7 @@ impl App {
         if !self.may_change(now) {
             return;
         }
-        let Some(slot) = self.slot(kind) else { return };
+        let Some(slot) = self.live_slot(kind) else { return };
         let shadow = slot.shadow.as_ref().filter(|shadow| shadow.state == "watching");
         let question = if let Some(shadow) = shadow {
             format!("Make {} live, in place of {}?", shadow.policy, slot.name)
@@ -222,7 +236,7 @@ impl App {
         if !self.may_change(now) {
             return;
         }
-        let shadow = self.slot(kind).and_then(|slot| slot.shadow.as_ref());
+        let shadow = self.live_slot(kind).and_then(|slot| slot.shadow.as_ref());
         match shadow.filter(|shadow| shadow.state == "watching") {
             Some(shadow) => {
                 let question = format!("End {} in the shadow of {kind}?", shadow.policy);
@@ -277,8 +291,7 @@ impl App {
                 }
                 self.notify(Level::Info, text, now);
             }
-            Err(error) => {
-                let text = format!("{kind} not {verb}: {error}");
+            Err(text) => {
                 self.live.log.push(now, Level::Error, "console", text.clone());
                 self.notify(Level::Error, text, now);
             }

@@ -152,6 +152,8 @@ pub enum Wanted {
 pub struct BlocksPane {
     /// The map, once it came.
     pub map: Option<BlockMap>,
+    /// When it came.
+    pub at: Millis,
     /// Why the last look failed.
     pub error: Option<String>,
     /// What colours mean.
@@ -199,6 +201,13 @@ impl BlocksPane {
         self.asked_at = None;
     }
 
+    /// What is known is of a host that is gone.
+    pub fn clear(&mut self) {
+        self.map = None;
+        self.under = None;
+        self.forget();
+    }
+
     fn wanted_under(&self) -> Option<Wanted> {
         let map = self.map.as_ref()?;
         let per_cell = Grid::new(map, self.room).per_cell as u32;
@@ -210,12 +219,13 @@ impl BlocksPane {
     }
 
     /// Takes the host's answer about the pool.
-    pub fn on_map(&mut self, result: Result<BlockMap, String>) {
+    pub fn on_map(&mut self, result: Result<BlockMap, String>, now: Millis) {
         self.waiting = false;
         match result {
             Ok(map) => {
                 self.cursor = self.cursor.min(map.total.saturating_sub(1));
                 self.map = Some(map);
+                self.at = now;
                 self.error = None;
             }
             Err(error) => self.error = Some(error),
@@ -273,7 +283,7 @@ mod tests {
 
     fn pane(cells: usize, per_cell: u32, room: (u16, u16)) -> BlocksPane {
         let mut pane = BlocksPane { room, ..BlocksPane::default() };
-        pane.on_map(Ok(map(cells, per_cell)));
+        pane.on_map(Ok(map(cells, per_cell)), 0);
         pane
     }
 
@@ -305,7 +315,7 @@ mod tests {
         assert_eq!(pane.cursor, 0);
         pane.move_cells(0, isize::MAX);
         assert_eq!(pane.cursor, 99);
-        pane.on_map(Ok(map(5, 1)));
+        pane.on_map(Ok(map(5, 1)), 0);
         assert_eq!(pane.cursor, 4);
     }
 
@@ -335,7 +345,7 @@ mod tests {
         let mut large = pane(10_000, 10, (200, 50));
         large.cursor = 99_999;
         assert_eq!(large.wants(0)[1], Wanted::Group { from: 99_990, count: 10 });
-        large.on_map(Ok(map(10_000, 10)));
+        large.on_map(Ok(map(10_000, 10)), 0);
         assert_eq!(large.wants(600), []);
         assert_eq!(large.wants(1_000).len(), 1);
     }

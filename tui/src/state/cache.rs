@@ -12,6 +12,8 @@ const REFRESH_MS: Millis = 2_000;
 pub struct CachePane {
     /// The report, once it came.
     pub report: Option<CacheReport>,
+    /// When it came.
+    pub at: Millis,
     /// Why the last look failed.
     pub error: Option<String>,
     /// The selected prefix.
@@ -32,13 +34,20 @@ impl CachePane {
         true
     }
 
+    /// What is known is of a host that is gone.
+    pub fn clear(&mut self) {
+        self.report = None;
+        self.asked_at = None;
+    }
+
     /// Takes the host's answer.
-    pub fn on_report(&mut self, result: Result<CacheReport, String>) {
+    pub fn on_report(&mut self, result: Result<CacheReport, String>, now: Millis) {
         self.waiting = false;
         match result {
             Ok(report) => {
                 self.selected = self.selected.min(report.prefixes.len().saturating_sub(1));
                 self.report = Some(report);
+                self.at = now;
                 self.error = None;
             }
             Err(error) => self.error = Some(error),
@@ -63,13 +72,13 @@ mod tests {
         assert!(pane.wants(0));
         assert!(!pane.wants(60_000));
         let prefixes = vec![PrefixInfo::default(); 3];
-        pane.on_report(Ok(CacheReport { prefixes, ..CacheReport::default() }));
+        pane.on_report(Ok(CacheReport { prefixes, ..CacheReport::default() }), 0);
         assert!(pane.wants(60_000));
         pane.move_by(9);
         assert_eq!(pane.selected, 2);
-        pane.on_report(Ok(CacheReport::default()));
+        pane.on_report(Ok(CacheReport::default()), 60_500);
         assert_eq!(pane.selected, 0);
-        pane.on_report(Err("no".into()));
-        assert!(pane.report.is_some(), "the last picture stays");
+        pane.on_report(Err("no".into()), 70_000);
+        assert!(pane.report.is_some() && pane.at == 60_500, "the last picture stays, and its time");
     }
 }

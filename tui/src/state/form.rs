@@ -79,6 +79,11 @@ impl Form {
         true
     }
 
+    /// Takes a text into the value that is typed.
+    pub fn insert(&mut self, text: &str) {
+        self.fields[self.at].value.insert(text);
+    }
+
     /// The configuration, or what is wrong with it.
     ///
     /// # Errors

@@ -24,11 +24,10 @@ pub struct Sample {
     pub running: f32,
     pub waiting: f32,
     pub used_blocks: f32,
-    /// Refused and evicted since the host started: graphs show how much that grew.
-    pub refused: f32,
-    pub evicted: f32,
-    pub prefix_queries: f32,
-    pub prefix_hits: f32,
+    /// Counters since the host started, whole: their growth is what is shown.
+    pub evicted: u64,
+    pub prefix_queries: u64,
+    pub prefix_hits: u64,
 }
 
 impl Sample {
@@ -45,11 +44,27 @@ impl Sample {
             running: state.queue.running as f32,
             waiting: (state.queue.waiting + state.queue.held + state.queue.preempted) as f32,
             used_blocks: state.memory.used as f32,
-            refused: counters.refused.values().sum::<u64>() as f32,
-            evicted: counters.evicted_blocks as f32,
-            prefix_queries: counters.prefix_queries as f32,
-            prefix_hits: counters.prefix_hits as f32,
+            evicted: counters.evicted_blocks,
+            prefix_queries: counters.prefix_queries,
+            prefix_hits: counters.prefix_hits,
         }
+    }
+}
+
+/// How much a counter grew, and in how many seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Growth {
+    /// How much.
+    pub by: u64,
+    /// Within.
+    pub seconds: f64,
+}
+
+impl Growth {
+    /// Per second.
+    #[must_use]
+    pub fn rate(self) -> f64 {
+        self.by as f64 / self.seconds
     }
 }
 
@@ -128,15 +143,15 @@ impl History {
             .collect()
     }
 
-    /// How much a counter grew per second over the last `seconds`; `None` where there is too little to say.
+    /// How much a counter grew over the last `seconds`; `None` where there is too little to say.
     #[must_use]
-    pub fn growth(&self, seconds: usize, counter: impl Fn(&Sample) -> f32) -> Option<f64> {
+    pub fn growth(&self, seconds: usize, counter: impl Fn(&Sample) -> u64) -> Option<Growth> {
         let last = (*self.seconds.back()?).as_ref()?;
         let first = self.seconds.len().saturating_sub(seconds + 1);
         let (at, earlier) =
             (first..self.seconds.len() - 1).find_map(|at| Some((at, self.seconds[at].as_ref()?)))?;
-        let passed = (self.seconds.len() - 1 - at) as f64;
-        Some(f64::from(counter(last) - counter(earlier)) / passed)
+        let by = counter(last).saturating_sub(counter(earlier));
+        Some(Growth { by, seconds: (self.seconds.len() - 1 - at) as f64 })
     }
 }
 
@@ -177,11 +192,17 @@ mod tests {
     #[test]
     fn a_counters_growth_needs_two_samples() {
         let mut history = History::default();
-        let growth = |history: &History| history.growth(10, |s| s.generated);
-        history.push(0, sample(5.0));
+        let growth = |history: &History| history.growth(10, |s| s.evicted);
+        let evicted = |evicted: u64| Sample { evicted, ..Sample::default() };
+        // A host that has been up for long: single units still count.
+        let before = 4_000_000_000_000;
+        history.push(0, evicted(before));
         assert_eq!(growth(&history), None);
-        history.push(4_000, sample(13.0));
-        assert_eq!(growth(&history), Some(2.0));
+        history.push(4_000, evicted(before + 9));
+        assert_eq!(growth(&history), Some(Growth { by: 9, seconds: 4.0 }));
+        assert!((growth(&history).unwrap().rate() - 2.25).abs() < 1e-9);
+        history.push(5_000, evicted(3));
+        assert_eq!(growth(&history).unwrap().by, 0, "never less than nothing");
     }
 
     #[test]

@@ -73,6 +73,32 @@ impl App {
         effects
     }
 
+    /// Takes what was pasted: the first line of it into the line that is typed, if one is. It is never keys, which
+    /// would mean whatever its letters do.
+    pub fn on_paste(&mut self, text: &str, now: Millis) {
+        let text = text.trim().lines().next().unwrap_or_default();
+        match (&mut self.prompt, &mut self.dialog) {
+            (Some(Prompt::Command(line, options)), _) => {
+                line.insert(text);
+                options.clear();
+            }
+            (Some(Prompt::Filter(line)), _) => {
+                line.insert(text);
+                let filter = line.text();
+                self.set_filter(&filter);
+            }
+            (None, Some(Dialog::Path(path))) => {
+                path.line.insert(text);
+                path.options = None;
+            }
+            (None, Some(Dialog::Edit(editing))) => {
+                editing.form.insert(text);
+                editing.faults.clear();
+            }
+            _ => self.notify(Level::Info, "there is no line to paste into".to_owned(), now),
+        }
+    }
+
     /// `None` where the key has no meaning everywhere.
     fn on_global_key(&mut self, key: Key, now: Millis) -> Option<Vec<Effect>> {
         match key {
@@ -252,15 +278,15 @@ impl App {
     }
 
     fn on_log_key(&mut self, key: Key) {
-        let feed = self.frozen.as_deref().unwrap_or(&self.live);
-        let shown = feed.log.shown(&self.log.filter).count();
+        let log = &self.frozen.as_deref().unwrap_or(&self.live).log;
+        let most = self.room.log.most;
         match key.motion() {
-            Key::Up => self.log.scroll_by(1, shown),
-            Key::Down => self.log.scroll_by(-1, shown),
-            Key::PageUp => self.log.scroll_by(PAGE, shown),
-            Key::PageDown => self.log.scroll_by(-PAGE, shown),
-            Key::Home => self.log.scroll_by(isize::MAX, shown),
-            Key::End => self.log.scroll_by(isize::MIN, shown),
+            Key::Up => self.log.scroll_by(1, log, most),
+            Key::Down => self.log.scroll_by(-1, log, most),
+            Key::PageUp => self.log.scroll_by(PAGE, log, most),
+            Key::PageDown => self.log.scroll_by(-PAGE, log, most),
+            Key::Home => self.log.scroll_by(isize::MAX, log, most),
+            Key::End => self.log.scroll_by(isize::MIN, log, most),
             _ => {}
         }
     }
@@ -290,8 +316,7 @@ impl App {
                 prefixes.and_then(|all| all.get(self.cache.selected)).map(|prefix| prefix.hash.clone())
             }
             Screen::Log => {
-                let shown = feed.log.shown(&self.log.filter).count();
-                let newer = self.log.newer(shown, 1);
+                let newer = self.log.newer(&feed.log, self.room.log.most);
                 feed.log.shown(&self.log.filter).rev().nth(newer).map(|entry| entry.text.clone())
             }
         };
@@ -392,8 +417,9 @@ impl App {
         let closes = matches!(key, Key::Escape | Key::Char('q' | 'n'));
         match dialog {
             Dialog::Confirm { effect, question } => {
-                if matches!(key, Key::Char('y') | Key::Enter) {
-                    return vec![effect];
+                // Enter is no yes: a second one that slipped would be it before the question is read.
+                if key == Key::Char('y') {
+                    return if self.may_change(now) { vec![effect] } else { Vec::new() };
                 }
                 if !closes {
                     self.dialog = Some(Dialog::Confirm { effect, question });
@@ -467,7 +493,9 @@ impl App {
     fn on_swap_key(&mut self, mut plan: Plan, key: Key, now: Millis) -> Vec<Effect> {
         let order = &mut plan.order;
         match key.motion() {
-            Key::Char('y') | Key::Enter => return vec![Effect::Swap(plan.order)],
+            Key::Char('y') => {
+                return if self.may_change(now) { vec![Effect::Swap(plan.order)] } else { Vec::new() };
+            }
             Key::Right | Key::Tab | Key::Down => order.mode = order.mode.step(1),
             Key::Left | Key::BackTab | Key::Up => order.mode = order.mode.step(-1),
             Key::Char('f') => order.force = !order.force,

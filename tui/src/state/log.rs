@@ -46,12 +46,15 @@ pub struct Entry {
     pub text: String,
     /// How often.
     pub count: u64,
+    /// Its place among all lines that there ever were.
+    number: u64,
 }
 
 /// The log.
 #[derive(Clone, Debug, Default)]
 pub struct Log {
     entries: VecDeque<Entry>,
+    next: u64,
     dropped: u64,
 }
 
@@ -70,7 +73,8 @@ impl Log {
             self.entries.pop_front();
             self.dropped += 1;
         }
-        self.entries.push_back(Entry { at, level, source, text, count: 1 });
+        self.entries.push_back(Entry { at, level, source, text, count: 1, number: self.next });
+        self.next += 1;
     }
 
     /// Counts events that are not here.
@@ -117,29 +121,34 @@ impl Log {
 pub struct LogPane {
     /// What is let through.
     pub filter: Filter,
-    /// Lines between the latest and the last one shown; 0 follows the latest.
-    scroll: usize,
-    /// How many lines passed the filter when a reader went up, to stay where they are.
-    seen: usize,
+    /// Number of the line at the bottom; `None` follows the latest. What comes and what makes room for it
+    /// doesn't move someone who reads further up.
+    bottom: Option<u64>,
 }
 
 impl LogPane {
-    /// Lines between the end and the last line shown, of `shown` lines on `height` rows.
+    /// Lines between the latest and the one at the bottom, at most `most`.
     #[must_use]
-    pub fn newer(&self, shown: usize, height: usize) -> usize {
-        if self.scroll == 0 {
-            return 0;
-        }
-        // Someone who reads further up must not be moved by what comes.
-        let came = shown.saturating_sub(self.seen);
-        (self.scroll + came).min(shown.saturating_sub(height))
+    pub fn newer(&self, log: &Log, most: usize) -> usize {
+        let Some(bottom) = self.bottom else { return 0 };
+        log.shown(&self.filter).rev().take_while(|entry| entry.number > bottom).count().min(most)
     }
 
-    /// Moves towards older lines (positive) or newer ones; `shown` lines pass the filter.
-    pub fn scroll_by(&mut self, lines: isize, shown: usize) {
-        let at = self.newer(shown, 1);
-        self.seen = shown;
-        self.scroll = at.saturating_add_signed(lines).min(shown.saturating_sub(1));
+    /// Moves towards older lines (positive) or newer ones.
+    pub fn scroll_by(&mut self, lines: isize, log: &Log, most: usize) {
+        self.stand(self.newer(log, most).saturating_add_signed(lines).min(most), log);
+    }
+
+    /// Where it is scrolled further than it goes, it stands at the end.
+    pub fn fit(&mut self, log: &Log, most: usize) {
+        if self.bottom.is_some() && self.newer(log, usize::MAX) > most {
+            self.stand(most, log);
+        }
+    }
+
+    fn stand(&mut self, newer: usize, log: &Log) {
+        let at = log.shown(&self.filter).rev().nth(newer).filter(|_| newer > 0);
+        self.bottom = at.map(|entry| entry.number);
     }
 }
 
@@ -147,10 +156,20 @@ impl LogPane {
 mod tests {
     use super::*;
 
-    fn texts(log: &Log, pane: &LogPane, height: usize) -> Vec<String> {
+    const HEIGHT: usize = 3;
+
+    fn most(log: &Log, pane: &LogPane) -> usize {
+        log.shown(&pane.filter).count().saturating_sub(HEIGHT)
+    }
+
+    fn texts(log: &Log, pane: &LogPane) -> Vec<String> {
         let shown: Vec<&Entry> = log.shown(&pane.filter).collect();
-        let end = shown.len() - pane.newer(shown.len(), height);
-        shown[end.saturating_sub(height)..end].iter().map(|entry| entry.text.clone()).collect()
+        let end = shown.len() - pane.newer(log, most(log, pane));
+        shown[end.saturating_sub(HEIGHT)..end].iter().map(|entry| entry.text.clone()).collect()
+    }
+
+    fn scroll(log: &Log, pane: &mut LogPane, lines: isize) {
+        pane.scroll_by(lines, log, most(log, pane));
     }
 
     #[test]
@@ -175,15 +194,49 @@ mod tests {
         for at in 0..10 {
             log.push(at, Level::Info, "swap", format!("{at}"));
         }
-        assert_eq!(texts(&log, &pane, 3), ["7", "8", "9"]);
-        pane.scroll_by(2, log.len());
-        assert_eq!(texts(&log, &pane, 3), ["5", "6", "7"]);
+        assert_eq!(texts(&log, &pane), ["7", "8", "9"]);
+        scroll(&log, &mut pane, 2);
+        assert_eq!(texts(&log, &pane), ["5", "6", "7"]);
         log.push(11, Level::Info, "swap", "new".into());
-        assert_eq!(texts(&log, &pane, 3), ["5", "6", "7"]);
-        pane.scroll_by(-99, log.len());
-        assert_eq!(texts(&log, &pane, 3), ["8", "9", "new"]);
-        pane.scroll_by(99, log.len());
-        assert_eq!(texts(&log, &pane, 3), ["0", "1", "2"]);
+        assert_eq!(texts(&log, &pane), ["5", "6", "7"]);
+        scroll(&log, &mut pane, -99);
+        assert_eq!(texts(&log, &pane), ["8", "9", "new"]);
+        scroll(&log, &mut pane, 99);
+        assert_eq!(texts(&log, &pane), ["0", "1", "2"]);
+        scroll(&log, &mut pane, -1);
+        assert_eq!(texts(&log, &pane), ["1", "2", "3"], "the first key back moves");
+    }
+
+    #[test]
+    fn a_full_log_and_a_filter_do_not_move_a_reader() {
+        let mut log = Log::default();
+        let mut pane = LogPane::default();
+        let push = |log: &mut Log, n: usize| {
+            let source = if n.is_multiple_of(2) { "swap" } else { "fault" };
+            log.push(n as Millis, Level::Info, source, n.to_string());
+        };
+        for n in 0..CAPACITY {
+            push(&mut log, n);
+        }
+        scroll(&log, &mut pane, 400);
+        let read = ["597", "598", "599"];
+        assert_eq!(texts(&log, &pane), read);
+        for n in CAPACITY..CAPACITY + 300 {
+            push(&mut log, n);
+            assert_eq!(texts(&log, &pane), read);
+        }
+        pane.filter = Filter::new("source:fault");
+        assert_eq!(texts(&log, &pane), ["595", "597", "599"]);
+        for n in CAPACITY + 300..CAPACITY + 400 {
+            push(&mut log, n);
+            assert_eq!(texts(&log, &pane), ["595", "597", "599"]);
+        }
+        pane.filter = Filter::default();
+        assert_eq!(texts(&log, &pane), read);
+        for n in CAPACITY + 400..2 * CAPACITY {
+            push(&mut log, n);
+        }
+        assert_eq!(texts(&log, &pane), ["1000", "1001", "1002"], "what was read has made room");
     }
 
     #[test]

@@ -204,6 +204,8 @@ pub struct Room {
     pub facts: Scroll,
     /// The help.
     pub help: Scroll,
+    /// The lines of the log.
+    pub log: Scroll,
 }
 
 /// What the host said so far. Pausing keeps a copy of it on the screen.
@@ -213,6 +215,8 @@ pub struct Feed {
     pub state: Option<State>,
     /// When it came.
     pub at: Millis,
+    /// How often the host was restarted while the console watched.
+    pub restarts: u32,
     /// Rates and latencies over the last hour.
     pub history: History,
     /// What happened.
@@ -253,6 +257,8 @@ pub struct App {
     /// The log's filter and place.
     pub log: LogPane,
     room: Room,
+    /// Whether a snapshot came since the connection opened: until then it may be another host than before.
+    heard: bool,
     live: Feed,
     frozen: Option<Box<Feed>>,
 }
@@ -278,6 +284,7 @@ impl App {
             cache: CachePane::default(),
             log: LogPane::default(),
             room: Room::default(),
+            heard: false,
             live: Feed::default(),
             frozen: None,
         }
@@ -314,6 +321,10 @@ impl App {
         self.blocks.room = room.blocks;
         self.policies.scroll = self.policies.scroll.min(room.facts.most);
         self.help = self.help.map(|scroll| scroll.min(room.help.most));
+        if self.screen == Screen::Log {
+            let feed = self.frozen.as_deref().unwrap_or(&self.live);
+            self.log.fit(&feed.log, room.log.most);
+        }
         self.room = room;
     }
 
@@ -334,7 +345,7 @@ impl App {
             effects.push(Effect::FetchCache);
         }
         if shows(Screen::Policies)
-            && let Some(kind) = self.policies.wants_history()
+            && let Some(kind) = self.policies.wants_history(now)
         {
             effects.push(Effect::FetchHistory { kind });
         }

@@ -17,9 +17,9 @@ impl App {
         match message {
             Message::Feed(report) => return self.on_report(report, now),
             Message::Folder { folder, result } => self.on_folder(&folder, result, now),
-            Message::Map(result) => self.blocks.on_map(result),
+            Message::Map(result) => self.blocks.on_map(result, now),
             Message::Under(of, result) => self.blocks.on_under(of, result),
-            Message::Cache(result) => self.cache.on_report(result),
+            Message::Cache(result) => self.cache.on_report(result, now),
             Message::Policies(result) => {
                 if let Some(Dialog::Pick(picker)) = &mut self.dialog {
                     picker.on_policies(&result);
@@ -28,7 +28,7 @@ impl App {
                     self.policies.known = Some(known);
                 }
             }
-            Message::History { kind, result } => self.policies.on_history(kind, result),
+            Message::History { kind, result } => self.policies.on_history(kind, result, now),
             Message::Request { id, result } => self.requests.on_detail(id, result),
             Message::Swapped { kind, verb, result } => return self.on_swapped(&kind, verb, result, now),
             Message::Done(result) => {
@@ -67,22 +67,27 @@ impl App {
     fn on_report(&mut self, report: Report, now: Millis) -> Vec<Effect> {
         match report {
             Report::Connected => {
-                if matches!(self.link, Link::Lost { .. }) {
-                    self.live.log.push(now, Level::Info, "console", "connected again".to_owned());
-                    // It may say that there is no host.
-                    self.notice = None;
-                }
+                self.on_connected(now);
                 self.link = Link::Live;
+                self.heard = false;
                 self.policies.forget_history();
             }
-            Report::Replaying => self.link = Link::Replay,
+            Report::Replaying => {
+                self.on_connected(now);
+                self.link = Link::Replay;
+            }
             Report::Ended => self.link = Link::Ended,
+            Report::Broken(why) => {
+                self.link = Link::Ended;
+                self.live.log.push(now, Level::Error, "console", why.clone());
+                self.notify(Level::Error, why, now);
+            }
             Report::Lost { error, retry_in } => {
                 let why = error.to_string();
-                if self.link == Link::Live {
+                if matches!(self.link, Link::Live | Link::Replay) {
                     self.live.log.push(now, Level::Warning, "console", why.clone());
                 }
-                let retry_at = now + u64::try_from(retry_in.as_millis()).unwrap_or(u64::MAX);
+                let retry_at = now.saturating_add(u64::try_from(retry_in.as_millis()).unwrap_or(u64::MAX));
                 self.link = Link::Lost { why, retry_at };
             }
             Report::Event(AdminEvent::Change(change)) => {
@@ -99,6 +104,14 @@ impl App {
             Report::Event(event) => self.on_event(event, now),
         }
         self.on_tick(now)
+    }
+
+    fn on_connected(&mut self, now: Millis) {
+        if matches!(self.link, Link::Lost { .. }) {
+            self.live.log.push(now, Level::Info, "console", "connected again".to_owned());
+            // It may say that there is no host.
+            self.notice = None;
+        }
     }
 
     fn on_event(&mut self, event: AdminEvent, now: Millis) {
@@ -152,15 +165,28 @@ impl App {
     }
 
     fn on_snapshot(&mut self, state: State, now: Millis) {
-        let restarted = self.live.state.as_ref().is_some_and(|old| state.uptime_ms < old.uptime_ms);
-        if restarted {
-            self.live.history = History::default();
-            self.live.log.push(now, Level::Warning, "console", "the host was restarted".to_owned());
-            self.policies.forget_history();
+        if self.live.state.as_ref().is_some_and(|old| is_another_run(old, &state)) {
+            self.on_restart(now);
         }
         let before = self.live.state.as_ref().map(slots);
         self.live.state = Some(state);
+        self.heard = true;
         self.after_state(before, now);
+    }
+
+    /// Ids begin anew, and so does what hangs on them: an open question would be about a stranger's request.
+    fn on_restart(&mut self, now: Millis) {
+        let text = "the host was restarted".to_owned();
+        self.live.log.push(now, Level::Warning, "console", text.clone());
+        if self.dialog.take().is_some() {
+            self.notify(Level::Warning, format!("{text}: what was open is closed"), now);
+        }
+        self.live.restarts += 1;
+        self.live.history = History::default();
+        self.requests.forget();
+        self.policies.forget();
+        self.blocks.clear();
+        self.cache.clear();
     }
 
     /// False where the change is for another state than the one that is here.
@@ -191,6 +217,12 @@ impl App {
             self.requests.reconcile(&state.requests);
         }
     }
+}
+
+/// Whether the host began anew between two snapshots. One that doesn't tell its runs apart shows it only by being
+/// younger.
+fn is_another_run(old: &State, new: &State) -> bool {
+    old.host.run != new.host.run || new.uptime_ms < old.uptime_ms
 }
 
 /// What of a slot has an entry in its history when it changes: the policy, its state, its shadow's.

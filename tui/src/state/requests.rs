@@ -185,10 +185,20 @@ impl RequestsPane {
         due
     }
 
-    /// Takes the host's answer.
+    /// Takes the host's answer. One that ended stays as it was last seen.
     pub fn on_detail(&mut self, id: u64, result: Result<RequestDetail, String>) {
         self.detail_waiting = false;
-        self.detail = Some((id, result));
+        let seen = matches!(&self.detail, Some((of, Ok(_))) if *of == id);
+        if result.is_ok() || !seen {
+            self.detail = Some((id, result));
+        }
+    }
+
+    /// Ids mean other requests from now on.
+    pub fn forget(&mut self) {
+        self.detail = None;
+        self.detail_asked = None;
+        self.selected_id = None;
     }
 }
 
@@ -283,5 +293,18 @@ mod tests {
         pane.on_detail(7, Err("gone".into()));
         assert!(pane.wants_detail(7, 9_000));
         assert!(pane.wants_detail(8, 9_001), "another one at once");
+    }
+
+    #[test]
+    fn one_that_ended_stays_as_it_was_last_seen() {
+        let mut pane = RequestsPane::default();
+        pane.on_detail(7, Err("busy".into()));
+        assert!(matches!(&pane.detail, Some((7, Err(_)))));
+        let detail = RequestDetail { max_blocks: 3, ..RequestDetail::default() };
+        pane.on_detail(7, Ok(detail.clone()));
+        pane.on_detail(7, Err("no live request `7`".into()));
+        assert_eq!(pane.detail, Some((7, Ok(detail))));
+        pane.on_detail(8, Err("no live request `8`".into()));
+        assert!(matches!(&pane.detail, Some((8, Err(_)))));
     }
 }

@@ -125,8 +125,13 @@ impl Picker {
         Self { kind: kind.to_owned(), options: None, quarantine: Vec::new(), selected: 0 }
     }
 
-    /// Takes the host's answer.
+    /// Takes the host's answer. The selection stays on its policy, so that none comes in because a list grew.
     pub fn on_policies(&mut self, result: &Result<Policies, String>) {
+        let name = |picked: Picked<'_>| match picked {
+            Picked::Policy(policy) => Some(policy.name.clone()),
+            Picked::File => None,
+        };
+        let before = self.selected().map(name);
         self.options = Some(match result {
             Ok(all) => {
                 let of_kind = |policy: &&AvailablePolicy| policy.kind == self.kind;
@@ -135,6 +140,13 @@ impl Picker {
             }
             Err(error) => Err(error.clone()),
         });
+        if let (Some(before), Some(Ok(options))) = (before, &self.options) {
+            let place = options.iter().position(|option| Some(&option.name) == before.as_ref());
+            self.selected = match before {
+                Some(_) => place.unwrap_or(0),
+                None => options.len(),
+            };
+        }
     }
 
     /// Moves the selection.

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use infer_api::admin::{
-    AdminEvent, AvailablePolicy, Change, FaultInfo, Memory, PolicySlot, RequestRow, RowsChange, ShadowInfo,
+    AdminEvent, AvailablePolicy, Change, FaultInfo, HostInfo, Memory, PolicySlot, RequestRow, RowsChange,
+    ShadowInfo,
 };
 use serde_json::json;
 
@@ -14,12 +15,18 @@ use super::swap::{Mode, Order, Source};
 use super::*;
 use crate::conn::ConnError;
 use crate::input::Key;
+use crate::print;
+use ratatui::layout::Rect;
 
 fn event(app: &mut App, event: AdminEvent, now: Millis) -> Vec<Effect> {
     app.on_message(Message::Feed(Report::Event(event)), now)
 }
 
 fn snapshot(uptime_ms: u64) -> AdminEvent {
+    snapshot_of("first", uptime_ms)
+}
+
+fn snapshot_of(run: &str, uptime_ms: u64) -> AdminEvent {
     let slot = |kind: &str, name: &str, previous: Option<&str>| PolicySlot {
         kind: kind.into(),
         name: name.into(),
@@ -27,6 +34,7 @@ fn snapshot(uptime_ms: u64) -> AdminEvent {
         ..PolicySlot::default()
     };
     AdminEvent::Snapshot(Box::new(State {
+        host: HostInfo { run: run.into(), ..HostInfo::default() },
         uptime_ms,
         memory: Memory { total: 10, free: 10, ..Memory::default() },
         policies: vec![
@@ -123,6 +131,48 @@ fn a_request_is_cancelled_only_after_a_yes() {
     assert_eq!(app.notice, None);
 }
 
+#[test]
+fn a_key_that_slips_and_a_text_that_is_pasted_are_no_yes() {
+    let run = |app: &mut App, line: &str| {
+        keys(app, &[Key::Char(':')], 0);
+        keys(app, &typed(line), 0);
+        keys(app, &[Key::Enter, Key::Enter, Key::Enter], 0)
+    };
+    for line in
+        ["drain", "clear-queue", "cancel 4", "rollback scheduler", "swap scheduler static-batch", "drain"]
+    {
+        let mut app = app();
+        assert_eq!(run(&mut app, line), [], "{line}");
+        assert!(app.dialog.is_some(), "{line}: it is still asked");
+    }
+    let mut app = app();
+    keys(&mut app, &[Key::Char('4'), Key::Char('s')], 0);
+    app.on_message(Message::Policies(Ok(known())), 0);
+    assert_eq!(keys(&mut app, &[Key::Enter; 5], 0), [], "a held key swaps nothing");
+    app.on_key(Key::Escape, 0);
+    app.on_key(Key::Char('3'), 0);
+    app.on_paste("cy", 0);
+    assert_eq!((app.dialog.clone(), app.screen), (None, Screen::Requests));
+    assert!(app.notice.as_ref().unwrap().text.contains("no line to paste into"));
+}
+
+#[test]
+fn a_paste_goes_into_the_line_that_is_typed() {
+    let mut app = app();
+    keys(&mut app, &[Key::Char('3'), Key::Char('/')], 0);
+    app.on_paste("  id:9\nand more", 0);
+    assert_eq!((app.requests.filter.text(), app.requests.order().len()), ("id:9", 1));
+    keys(&mut app, &[Key::Escape, Key::Char(':')], 0);
+    keys(&mut app, &typed("cancel "), 0);
+    app.on_paste("9\n", 0);
+    app.on_key(Key::Enter, 0);
+    assert!(matches!(&app.dialog, Some(Dialog::Confirm { effect: Effect::Cancel { id: 9 }, .. })));
+    keys(&mut app, &[Key::Escape, Key::Char('4'), Key::Char('f')], 0);
+    app.on_paste("./mine.wasm", 0);
+    let effects = keys(&mut app, &[Key::Enter, Key::Char('y')], 0);
+    assert_eq!(effects, [Effect::Swap(order("./mine.wasm", Mode::Now))]);
+}
+
 fn known() -> Policies {
     let schema = json!({"type": "object", "properties": {"batch_size": {"type": "integer", "minimum": 1}}});
     let policy = |kind: &str, name: &str| AvailablePolicy {
@@ -179,7 +229,7 @@ fn a_policy_comes_in_shadow_or_as_a_canary_and_from_a_file() {
     assert_eq!(effects, [Effect::Swap(order("static-batch", Mode::Canary))]);
     keys(&mut app, &[Key::Char('f')], 0);
     keys(&mut app, &typed("./mine.wasm"), 0);
-    let effects = keys(&mut app, &[Key::Enter, Key::Right, Key::Enter], 0);
+    let effects = keys(&mut app, &[Key::Enter, Key::Right, Key::Char('y')], 0);
     assert_eq!(effects, [Effect::Swap(order("./mine.wasm", Mode::Shadow))]);
     let last = [Key::Char('s'), Key::End, Key::Enter];
     assert_eq!(keys(&mut app, &last, 0), [Effect::FetchPolicies], "what is known is there at once");
@@ -235,7 +285,7 @@ fn the_configurations_of_a_list_are_edited_together() {
     state.policies[1].config = list;
     event(&mut app, AdminEvent::Snapshot(Box::new(state)), 0);
     keys(&mut app, &[Key::Char('4'), Key::Down, Key::Char('e'), Key::Down, Key::Char('5')], 0);
-    let effects = keys(&mut app, &[Key::Enter, Key::Enter], 0);
+    let effects = keys(&mut app, &[Key::Enter, Key::Char('y')], 0);
     let config =
         json!([{"name": "a", "config": {"batch_size": 8}}, {"name": "b", "config": {"batch_size": 5}}]);
     let [Effect::Swap(given)] = &effects[..] else { panic!("{effects:?}") };
@@ -292,7 +342,7 @@ fn what_runs_in_shadow_is_promoted_or_ended_after_a_yes() {
     assert_eq!(effects, [Effect::FetchHistory { kind: kind() }], "it has an entry, whoever asked for it");
     let promoted = keys(&mut app, &[Key::Char('p'), Key::Char('y')], 0);
     assert_eq!(promoted, [Effect::Promote { kind: kind() }]);
-    assert_eq!(keys(&mut app, &[Key::Char('x'), Key::Enter], 0), [Effect::StopShadow { kind: kind() }]);
+    assert_eq!(keys(&mut app, &[Key::Char('x'), Key::Char('y')], 0), [Effect::StopShadow { kind: kind() }]);
 }
 
 #[test]
@@ -374,7 +424,12 @@ fn changes_are_applied_and_one_that_does_not_fit_begins_the_feed_anew() {
     assert_eq!(app.state().unwrap().policies[0].name, "continuous");
     let order = Some(vec![1, 2]);
     let change = Change { rows: RowsChange { order, ..RowsChange::default() }, ..change };
+    let before = app.state().unwrap().clone();
     assert_eq!(event(&mut app, AdminEvent::Change(Box::new(change)), 500), [Effect::Resync]);
+    assert_eq!(app.state(), Some(&before), "what was known is shown until the feed has begun anew");
+    app.on_key(Key::Char('3'), 500);
+    let area = Rect::new(0, 0, 80, 24);
+    assert!(print::screen(&app, 500, area).contains("      9 "));
 }
 
 #[test]
@@ -396,7 +451,7 @@ fn a_recording_asks_for_everything_and_a_replay_changes_nothing() {
 #[test]
 fn rollback_is_offered_only_where_there_is_a_predecessor() {
     let mut app = app();
-    let effects = keys(&mut app, &[Key::Char('4'), Key::Char('r'), Key::Enter], 0);
+    let effects = keys(&mut app, &[Key::Char('4'), Key::Char('r'), Key::Char('y')], 0);
     assert!(effects.contains(&Effect::Rollback { kind: "scheduler".into() }), "{effects:?}");
     keys(&mut app, &[Key::Down, Key::Char('r')], 0);
     assert_eq!(app.dialog, None);
@@ -435,6 +490,141 @@ fn pausing_freezes_what_is_shown_and_nothing_else() {
     assert_eq!(app.state().unwrap().uptime_ms, 9_000);
 }
 
+fn question(app: &App) -> &str {
+    match &app.dialog {
+        Some(Dialog::Confirm { question, .. }) => question,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_paused_screen_asks_about_what_is_so_now() {
+    let mut app = app();
+    keys(&mut app, &[Key::Char('4'), Key::Char(' ')], 0);
+    let mut state = app.state().unwrap().clone();
+    state.policies[0].name = "fair".into();
+    state.policies[0].previous = Some("continuous".into());
+    state.policies[0].config_schema = known().available[0].config_schema.clone();
+    state.policies[0].config = json!({"batch_size": 3});
+    state.requests[1].generated_tokens = 7;
+    state.queue.waiting = 5;
+    event(&mut app, AdminEvent::Snapshot(Box::new(state)), 500);
+    assert_eq!(app.slot("scheduler").unwrap().name, "continuous", "that is what is shown");
+    app.on_key(Key::Char('r'), 500);
+    assert_eq!(question(&app), "Roll scheduler back from fair to continuous?");
+    keys(&mut app, &[Key::Char('n'), Key::Char('e')], 500);
+    assert!(matches!(&app.dialog, Some(Dialog::Edit(editing)) if editing.plan.from == "fair"));
+    app.on_key(Key::Escape, 500);
+    for (line, want) in [("clear-queue", "Fail all 5 requests"), ("cancel 9", "7 of 0 tokens")] {
+        keys(&mut app, &[Key::Char(':')], 500);
+        keys(&mut app, &typed(line), 500);
+        app.on_key(Key::Enter, 500);
+        assert!(question(&app).contains(want), "{}", question(&app));
+        app.on_key(Key::Escape, 500);
+    }
+}
+
+#[test]
+fn clearing_the_queue_names_all_whose_clients_get_an_error() {
+    let mut app = app();
+    let mut state = app.state().unwrap().clone();
+    (state.queue.waiting, state.queue.held, state.queue.preempted) = (0, 2, 5);
+    event(&mut app, AdminEvent::Snapshot(Box::new(state)), 0);
+    keys(&mut app, &[Key::Char(':')], 0);
+    keys(&mut app, &typed("clear-queue"), 0);
+    app.on_key(Key::Enter, 0);
+    assert!(question(&app).contains("all 7 requests") && question(&app).contains("5 of them were preempted"));
+}
+
+#[test]
+fn nothing_outlives_the_host_that_it_was_about() {
+    // The new host may be older than the old one was, and it counts its requests from the same number.
+    for uptime_ms in [50, 4_000] {
+        let mut app = app();
+        app.on_message(Message::Policies(Ok(known())), 0);
+        app.on_message(Message::Request { id: 9, result: Ok(RequestDetail::default()) }, 0);
+        app.on_message(Message::Map(Ok(BlockMap { total: 4, ..BlockMap::default() })), 0);
+        app.on_message(Message::Cache(Ok(CacheReport::default())), 0);
+        keys(&mut app, &[Key::Char('3'), Key::Down, Key::Char('c')], 0);
+        assert!(question(&app).starts_with("Cancel request 9"));
+        event(&mut app, snapshot(1_250), 250);
+        assert!(app.dialog.is_some(), "the same host");
+        event(&mut app, snapshot_of("second", uptime_ms), 9_000);
+        assert_eq!((app.dialog.clone(), app.requests.detail.clone()), (None, None));
+        assert!(app.policies.known.is_none() && app.blocks.map.is_none() && app.cache.report.is_none());
+        assert_eq!(app.feed().log.last().unwrap().text, "the host was restarted");
+        assert!(app.notice.as_ref().unwrap().text.contains("what was open is closed"));
+        // `y` copies where nothing is asked.
+        assert_eq!(keys(&mut app, &[Key::Char('y')], 9_000), [Effect::Copy("9".into())]);
+    }
+}
+
+#[test]
+fn a_screen_that_was_paused_before_a_restart_changes_nothing() {
+    let mut app = app();
+    keys(&mut app, &[Key::Char('3'), Key::Char(' ')], 0);
+    event(&mut app, snapshot_of("second", 50), 9_000);
+    assert_eq!(app.state().unwrap().uptime_ms, 1_000, "it can still be read");
+    app.on_key(Key::Char('c'), 9_000);
+    assert_eq!(app.dialog, None);
+    assert!(app.notice.as_ref().unwrap().text.contains("before its restart"));
+    keys(&mut app, &[Key::Char(' '), Key::Char('c')], 9_000);
+    assert!(app.dialog.is_some());
+}
+
+#[test]
+fn a_yes_needs_the_host_that_was_asked_about() {
+    let mut app = app();
+    keys(&mut app, &[Key::Char('3'), Key::Char('c')], 0);
+    let error = ConnError::Lost("gone".into());
+    app.on_message(Message::Feed(Report::Lost { error, retry_in: Duration::from_secs(4) }), 100);
+    assert_eq!(keys(&mut app, &[Key::Char('y')], 200), []);
+    assert_eq!(app.dialog, None);
+    assert!(app.notice.as_ref().unwrap().text.contains("no connection"));
+    app.on_key(Key::Char('c'), 300);
+    assert_eq!(app.dialog, None, "nor is anything asked");
+
+    // Connected again, perhaps to another host that has not said so yet.
+    let mut app = self::app();
+    keys(&mut app, &[Key::Char('3'), Key::Char('c')], 0);
+    app.on_message(Message::Feed(Report::Connected), 100);
+    assert_eq!(keys(&mut app, &[Key::Char('y')], 200), []);
+    event(&mut app, snapshot(1_300), 300);
+    assert_eq!(keys(&mut app, &[Key::Char('c'), Key::Char('y')], 400), [Effect::Cancel { id: 4 }]);
+}
+
+#[test]
+fn a_loss_in_a_recording_is_told_as_it_was_and_a_broken_line_ends_it() {
+    let mut app = app();
+    app.on_message(Message::Feed(Report::Replaying), 0);
+    let error = ConnError::Recorded("connection lost: gone".into());
+    app.on_message(Message::Feed(Report::Lost { error, retry_in: Duration::MAX }), u64::MAX - 5);
+    app.on_message(Message::Feed(Report::Replaying), 500);
+    app.on_message(Message::Feed(Report::Broken("a.jsonl, line 9: nonsense".into())), 600);
+    let texts: Vec<&str> = app.feed().log.shown(&app.log.filter).map(|entry| entry.text.as_str()).collect();
+    assert_eq!(texts, ["connection lost: gone", "connected again", "a.jsonl, line 9: nonsense"]);
+    assert_eq!(app.link, Link::Ended);
+    assert!(app.notice.as_ref().unwrap().text.contains("line 9"));
+}
+
+#[test]
+fn a_list_that_grows_does_not_put_another_policy_under_the_finger() {
+    let mut app = app();
+    app.policies.known = Some(known());
+    keys(&mut app, &[Key::Char('4'), Key::Char('s'), Key::Down], 0);
+    let mut more = known();
+    more.available
+        .insert(0, AvailablePolicy { kind: "scheduler".into(), name: "a".into(), ..Default::default() });
+    app.on_message(Message::Policies(Ok(more.clone())), 0);
+    app.on_key(Key::Enter, 0);
+    assert!(matches!(&app.dialog, Some(Dialog::Swap(plan)) if plan.order.source.text() == "static-batch"));
+    keys(&mut app, &[Key::Escape, Key::Char('s'), Key::End], 0);
+    more.available.remove(0);
+    app.on_message(Message::Policies(Ok(more)), 0);
+    app.on_key(Key::Enter, 0);
+    assert!(matches!(&app.dialog, Some(Dialog::Path(_))), "the file stays last");
+}
+
 #[test]
 fn a_lost_host_shows_as_stale_and_a_restart_starts_the_graphs_anew() {
     let mut app = app();
@@ -446,7 +636,7 @@ fn a_lost_host_shows_as_stale_and_a_restart_starts_the_graphs_anew() {
     app.on_message(Message::Done(Err("not done: no host answers".into())), 12_900);
     app.on_message(Message::Feed(Report::Connected), 13_000);
     assert_eq!(app.notice, None, "what failed for want of a host is over");
-    event(&mut app, snapshot(50), 13_000);
+    event(&mut app, snapshot_of("second", 50), 13_000);
     assert_eq!((app.stale_ms(13_100), app.link.clone()), (None, Link::Live));
     assert_eq!(
         app.feed().history.series(13_000, 3, 1, history::Join::Mean, |_| 1.0),

@@ -38,6 +38,15 @@ impl LineEdit {
         self.text.is_empty()
     }
 
+    /// Takes a text at the cursor, as far as there is room.
+    pub fn insert(&mut self, text: &str) {
+        let room = MAX - self.text.len();
+        let new: Vec<char> = text.chars().filter(|c| !c.is_control()).take(room).collect();
+        let end = self.cursor + new.len();
+        self.text.splice(self.cursor..self.cursor, new);
+        self.cursor = end;
+    }
+
     /// Takes a key; false where it is none of editing.
     pub fn on_key(&mut self, key: Key) -> bool {
         match key {
@@ -139,6 +148,16 @@ mod tests {
         line.on_key(Key::Wipe);
         assert!(line.is_empty());
         assert!(!line.on_key(Key::Enter));
+    }
+
+    #[test]
+    fn what_is_inserted_stands_before_the_cursor_and_has_a_bound() {
+        let mut line = LineEdit::new("ad");
+        line.on_key(Key::Left);
+        line.insert("b\u{1b}c\t");
+        assert_eq!((line.text().as_str(), line.cursor()), ("abcd", 3));
+        line.insert(&"x".repeat(2 * MAX));
+        assert_eq!((line.text().len(), line.cursor()), (MAX, MAX - 1));
     }
 
     #[test]

@@ -9,8 +9,8 @@ use ratatui::text::{Line, Span};
 
 use super::Look;
 use super::format::{age, count, fit, percent};
-use super::parts::{below, broken, framed, inset, put, wrapped};
-use super::theme::glyph;
+use super::parts::{as_of, below, broken, framed, inset, put, wrapped};
+use super::theme::{Theme, glyph};
 use crate::state::blocks::{BlockState, ColourBy, Grid, Under};
 
 /// Rows under the map: the legend, what is under the cursor.
@@ -52,6 +52,7 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     if pane.by != ColourBy::State {
         title.push_span(Span::styled(format!("coloured by {} ", pane.by.name()), look.theme.key));
     }
+    title.extend(as_of(look, pane.at, pane.error.as_deref()));
     framed(title, look.theme, area, buffer);
     draw_cells(look, map, grid, place, buffer);
     let legend = below(inset(area, 2, 1), place.height);
@@ -74,36 +75,53 @@ fn draw_cells(look: Look<'_>, map: &BlockMap, grid: Grid, place: Rect, buffer: &
         // Where the window just shrank the host's cells are folded once more, until the next answer.
         let state = *group.iter().max_by_key(|&&state| state as u8).expect("a chunk is not empty");
         let value = map.values.get(cell * grid.fold).copied().unwrap_or(0);
-        let style = match look.app.blocks.by.name() {
-            // The answer to an earlier wish is not coloured by the later one.
-            by if by != map.by || state == BlockState::Free => look.theme.block(state),
-            _ => cell_style(look, state, value, oldest),
+        let by = look.app.blocks.by;
+        // The answer to an earlier wish is not coloured by the later one.
+        let (mark, style) = if by == ColourBy::State || by.name() != map.by || state == BlockState::Free {
+            (glyph(state), look.theme.block(state))
+        } else {
+            let class = class(by, value, oldest);
+            (mark(look.theme, class).unwrap_or(glyph(state)), class_style(look.theme, by, class))
         };
         let (x, y) = (cell % grid.columns * grid.cell_width, cell / grid.columns);
         let under_cursor = look.app.blocks.cursor as usize / grid.per_cell == cell;
         let style = if under_cursor { style.patch(look.theme.selected) } else { style };
         if let Some(target) = buffer.cell_mut((place.x + x as u16, place.y + y as u16)) {
-            target.set_char(glyph(state)).set_style(style);
+            target.set_char(mark).set_style(style);
         }
     }
 }
 
-fn cell_style(look: Look<'_>, state: BlockState, value: u32, oldest: u32) -> Style {
-    let steps =
-        [look.theme.shared, look.theme.throughput, look.theme.used, look.theme.label, look.theme.free];
-    match look.app.blocks.by {
-        ColourBy::State => look.theme.block(state),
-        ColourBy::Tenant => look.theme.series[value as usize % look.theme.series.len()],
+/// Which of the colours a value has.
+fn class(by: ColourBy, value: u32, oldest: u32) -> usize {
+    match by {
+        ColourBy::State => 0,
+        ColourBy::Tenant => value as usize,
         // From what was touched just now to the oldest.
-        ColourBy::Age => steps[(u64::from(value) * 4 / u64::from(oldest.max(1))) as usize],
+        ColourBy::Age => (u64::from(value) * 4 / u64::from(oldest.max(1))) as usize,
         ColourBy::References => match value {
-            0 => look.theme.free,
-            1 => look.theme.used,
-            2 => look.theme.good,
-            3..=7 => look.theme.ttft,
-            _ => look.theme.bad,
+            0..=2 => value as usize,
+            3..=7 => 3,
+            _ => 4,
         },
     }
+}
+
+fn class_style(theme: &Theme, by: ColourBy, class: usize) -> Style {
+    let ages = [theme.shared, theme.throughput, theme.used, theme.label, theme.free];
+    let references = [theme.free, theme.used, theme.good, theme.ttft, theme.bad];
+    match by {
+        ColourBy::State => Style::new(),
+        ColourBy::Tenant => theme.series[class % theme.series.len()],
+        ColourBy::Age => ages[class],
+        ColourBy::References => references[class],
+    }
+}
+
+/// The digit or letter that tells what a colour would, where there are none.
+fn mark(theme: &Theme, class: usize) -> Option<char> {
+    const MARKS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+    (!theme.has_colours).then(|| char::from(MARKS[class % MARKS.len()]))
 }
 
 /// The totals in words, or in fewer where they don't fit; they always sum to the pool.
@@ -136,8 +154,8 @@ fn legend_line(look: Look<'_>, map: &BlockMap, width: u16) -> Line<'static> {
 
 /// What the colours say.
 fn colour_line(look: Look<'_>, map: &BlockMap) -> Line<'static> {
-    let theme = look.theme;
-    let parts: Vec<(Style, String)> = match look.app.blocks.by {
+    let (theme, by) = (look.theme, look.app.blocks.by);
+    let classes: Vec<(usize, String)> = match by {
         ColourBy::State => {
             let text = "kept: cached for a time that the policy gave; c: colour by tenant, age, ...";
             return Line::styled(text, theme.border);
@@ -146,26 +164,23 @@ fn colour_line(look: Look<'_>, map: &BlockMap) -> Line<'static> {
             let mut tenants: Vec<u32> = map.values.clone();
             tenants.sort_unstable();
             tenants.dedup();
-            let style = |tenant: u32| theme.series[tenant as usize % theme.series.len()];
-            tenants.into_iter().take(12).map(|tenant| (style(tenant), format!("tenant {tenant}"))).collect()
+            let class = |tenant| (class(by, tenant, 0), format!("tenant {tenant}"));
+            tenants.into_iter().take(12).map(class).collect()
         }
         ColourBy::Age => {
             let oldest = u64::from(map.values.iter().copied().max().unwrap_or(0));
-            let steps = [theme.shared, theme.throughput, theme.used, theme.label, theme.free];
-            let from = |step: u64| age(oldest * step * 1_000 / 4);
-            steps.into_iter().zip(0..).map(|(style, step)| (style, format!("from {}", from(step)))).collect()
+            (0..5).map(|step| (step, format!("from {}", age(oldest * step as u64 * 1_000 / 4)))).collect()
         }
-        ColourBy::References => vec![
-            (theme.used, "held by 1".into()),
-            (theme.good, "by 2".into()),
-            (theme.ttft, "by 3 to 7".into()),
-            (theme.bad, "by more".into()),
-            (theme.free, "by none".into()),
-        ],
+        ColourBy::References => {
+            [(1, "held by 1"), (2, "by 2"), (3, "by 3 to 7"), (4, "by more"), (0, "by none")]
+                .map(|(class, text)| (class, text.to_owned()))
+                .into()
+        }
     };
     let mut line = Line::default();
-    for (style, text) in parts {
-        line.push_span(Span::styled("■ ", style));
+    for (class, text) in classes {
+        let mark = mark(theme, class).unwrap_or('■');
+        line.push_span(Span::styled(format!("{mark} "), class_style(theme, by, class)));
         line.push_span(Span::styled(format!("{text}  "), theme.label));
     }
     line

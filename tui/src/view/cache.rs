@@ -6,8 +6,8 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
 
 use super::Look;
-use super::format::{age, count, fit, percent, rate};
-use super::parts::{below, first_shown, framed, gauge, inset, pair, put, wrapped};
+use super::format::{age, count, fit, padded, percent, rate};
+use super::parts::{as_of, below, first_shown, framed, gauge, inset, pair, put, wrapped};
 use crate::state::history::Sample;
 
 /// Seconds over which a rate is taken.
@@ -69,7 +69,7 @@ fn draw_hits(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
     let inside = inset(framed(title, look.theme, area, buffer), 1, 0);
     let c = &state.counters;
     let history = &look.app.feed().history;
-    let recent = |counter: fn(&Sample) -> f32| history.growth(RECENT_S, counter);
+    let recent = |counter: fn(&Sample) -> u64| history.growth(RECENT_S, counter);
     let mut tokens = vec![Span::styled("prompt tokens found ", look.theme.label)];
     tokens.push(Span::styled(percent(c.prefix_hits, c.prefix_queries), look.theme.good));
     if area.width >= 60 {
@@ -80,14 +80,14 @@ fn draw_hits(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
     }
     tokens.push(Span::raw("  "));
     if let (Some(hits), Some(queries)) = (recent(|s| s.prefix_hits), recent(|s| s.prefix_queries))
-        && queries > 0.0
+        && queries.by > 0
     {
         let minute = if area.width >= 60 { "last minute" } else { "1 min" };
-        tokens.extend(pair(look.theme, minute, percent(hits.round() as u64, queries.round() as u64)));
+        tokens.extend(pair(look.theme, minute, percent(hits.by, queries.by)));
     }
     let mut evicted = pair(look.theme, "evicted blocks", count(c.evicted_blocks));
     if let Some(pace) = recent(|s| s.evicted) {
-        evicted.extend(pair(look.theme, "now", format!("{}/s", rate(pace))));
+        evicted.extend(pair(look.theme, "now", format!("{}/s", rate(pace.rate()))));
     }
     let all: u64 = state.cache_events.values().sum();
     let wide = area.width >= WIDE;
@@ -122,6 +122,8 @@ fn draw_hits(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
 
 fn draw_prefixes(look: Look<'_>, report: &CacheReport, area: Rect, buffer: &mut Buffer) {
     let mut title = Line::from(Span::styled(" Top prefixes ", look.theme.title));
+    let pane = &look.app.cache;
+    title.extend(as_of(look, pane.at, pane.error.as_deref()));
     let facts = format!(
         "{} in {} blocks, {} of {} whole prompts kept ",
         count(report.prefixes_total.into()),
@@ -158,7 +160,7 @@ fn draw_prefixes(look: Look<'_>, report: &CacheReport, area: Rect, buffer: &mut 
             count(prefix.shared_tokens.into()),
             age(prefix.age_ms)
         );
-        let mut line = Line::raw(format!("{:<width$}", fit(&text, width)));
+        let mut line = Line::raw(padded(&text, width));
         if first + usize::from(index) == selected {
             line = line.style(look.theme.selected);
         }

@@ -7,7 +7,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Clear, Widget};
 
 use super::Look;
-use super::format::{age, count, fit};
+use super::format::{age, columns, count, fit, is_invisible};
 use super::parts::{broken, inset, put, wrapped};
 use crate::state::dialog::{Dialog, Notice, Prompt};
 use crate::state::text::LineEdit;
@@ -195,18 +195,29 @@ fn typed(look: Look<'_>, mark: &str, line: &LineEdit, hint: &str, area: Rect, bu
 
 /// The part of an edited line that fits, around its cursor.
 pub(super) fn edited(look: Look<'_>, line: &LineEdit, width: usize, focused: bool) -> Vec<Span<'static>> {
-    let text: Vec<char> = line.text().chars().collect();
     if !focused {
-        return vec![Span::raw(fit(&text.iter().collect::<String>(), width))];
+        return vec![Span::raw(fit(&line.text(), width))];
     }
-    let first = (line.cursor() + 1).saturating_sub(width.max(1));
-    let part =
-        |from: usize, to: usize| text[from.min(text.len())..to.min(text.len())].iter().collect::<String>();
-    let under = part(line.cursor(), line.cursor() + 1);
+    // What can't be seen can be typed and deleted, so it has a place.
+    let visible = |c| if is_invisible(c) { char::REPLACEMENT_CHARACTER } else { c };
+    let text: Vec<char> = line.text().chars().map(visible).collect();
+    let wide = |at: usize| text.get(at).map_or(1, |c| columns(c.encode_utf8(&mut [0; 4])));
+    let (mut first, mut end) = (line.cursor(), line.cursor() + 1);
+    let mut used = wide(line.cursor());
+    while first > 0 && used + wide(first - 1) <= width {
+        first -= 1;
+        used += wide(first);
+    }
+    while end < text.len() && used + wide(end) <= width {
+        used += wide(end);
+        end += 1;
+    }
+    let part = |from: usize, to: usize| text[from..to.min(text.len()).max(from)].iter().collect::<String>();
+    let under = text.get(line.cursor()).copied().unwrap_or(' ');
     vec![
         Span::raw(part(first, line.cursor())),
-        Span::styled(if under.is_empty() { " ".to_owned() } else { under }, look.theme.selected),
-        Span::raw(part(line.cursor() + 1, first + width)),
+        Span::styled(under.to_string(), look.theme.selected),
+        Span::raw(part((line.cursor() + 1).min(text.len()), end)),
     ]
 }
 

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::Look;
 use super::chrome::edited;
-use super::format::fit;
+use super::format::{columns, fit, padded};
 use super::parts::{below, broken, first_shown, framed, inset, put, wrapped};
 use crate::state::dialog::Dialog;
 use crate::state::form::Field;
@@ -108,11 +108,11 @@ fn draw_picker(look: Look<'_>, picker: &Picker, area: Rect, buffer: &mut Buffer)
                 };
                 // What it does stands below where there is no room beside.
                 let about = if width < 60 { "" } else { &option.description };
-                format!("{mark} {:<16} {:<7} {about}", option.name, option.version)
+                format!("{mark} {} {:<7} {about}", padded(&option.name, 16), option.version)
             }
             None => "  from a .wasm file ...".to_owned(),
         };
-        let mut line = Line::raw(format!("{:<width$}", fit(&text, width)));
+        let mut line = Line::raw(padded(&text, width));
         if at == picker.selected {
             line = line.style(look.theme.selected);
         }
@@ -236,7 +236,7 @@ fn draw_form(look: Look<'_>, editing: &Editing, area: Rect, buffer: &mut Buffer)
     let room = inside.height.saturating_sub(4).max(1);
     let list = Rect { height: room.min(form.fields.len() as u16), ..inside };
     let labels: Vec<String> = form.fields.iter().map(|field| form.label(field)).collect();
-    let label = labels.iter().map(|label| label.chars().count()).max().unwrap_or(0).min(width / 2);
+    let label = labels.iter().map(|label| columns(label)).max().unwrap_or(0).min(width / 2);
     let first = first_shown(form.at, form.fields.len(), usize::from(list.height));
     for (index, (at, field)) in (0..list.height).zip(form.fields.iter().enumerate().skip(first)) {
         let focused = at == form.at;
@@ -245,7 +245,7 @@ fn draw_form(look: Look<'_>, editing: &Editing, area: Rect, buffer: &mut Buffer)
             (None, true) => (" ", look.theme.key),
             (None, false) => (" ", look.theme.label),
         };
-        let text = format!("{mark} {:<label$} ", fit(&labels[at], label));
+        let text = format!("{mark} {} ", padded(&labels[at], label));
         let mut line = Line::from(Span::styled(text, style));
         let room = width.saturating_sub(label + 3);
         if field.value.is_empty() && !focused {

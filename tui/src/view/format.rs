@@ -1,5 +1,7 @@
 //! Numbers as people read them. Short, never wider than they must be, and an absent measurement is a
-//! dash, never a zero.
+//! dash, never a zero. And text of strangers: what may be shown of it, and how many columns it takes.
+
+use ratatui::text::Span;
 
 /// `12,345`.
 #[must_use]
@@ -79,19 +81,63 @@ pub fn percent(part: u64, whole: u64) -> String {
     if whole == 0 { "-".to_owned() } else { format!("{:.0}%", part as f64 * 100.0 / whole as f64) }
 }
 
-/// The first `width` characters, the last an ellipsis where something is cut. Control characters, which
-/// could be an attack on the terminal, become spaces.
+/// Text that can't drive a terminal: control characters become spaces, and what only changes the order or
+/// the shape of its neighbours is left out.
+#[must_use]
+pub fn clean(text: &str) -> String {
+    text.chars().filter(|&c| !is_invisible(c)).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// Marks without a width of their own: soft hyphens, zero-width spaces and joiners, the overrides and
+/// isolates of the writing direction, variation selectors, byte order marks, tags.
+#[must_use]
+pub fn is_invisible(c: char) -> bool {
+    matches!(c,
+        '\u{ad}' | '\u{61c}' | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
+        | '\u{e0000}'..='\u{e0fff}')
+}
+
+/// Columns that a text takes.
+#[must_use]
+pub fn columns(text: &str) -> usize {
+    if text.is_ascii() { text.len() } else { Span::raw(text).width() }
+}
+
+/// As much from the beginning as fits into `width` columns.
+#[must_use]
+pub fn beginning(text: &str, width: usize) -> &str {
+    let mut used = 0;
+    for (at, c) in text.char_indices() {
+        used += columns(&text[at..at + c.len_utf8()]);
+        if used > width {
+            return &text[..at];
+        }
+    }
+    text
+}
+
+/// The first `width` columns of a text, [`clean`], the last an ellipsis where something is cut.
 #[must_use]
 pub fn fit(text: &str, width: usize) -> String {
-    let clean = |c: char| if c.is_control() { ' ' } else { c };
-    if text.chars().count() <= width {
-        return text.chars().map(clean).collect();
+    let text = clean(text);
+    if columns(&text) <= width {
+        return text;
     }
-    let mut cut: String = text.chars().take(width.saturating_sub(1)).map(clean).collect();
+    let mut cut = beginning(&text, width.saturating_sub(1)).to_owned();
     if width > 0 {
         cut.push('…');
     }
     cut
+}
+
+/// The same, with spaces up to `width` columns.
+#[must_use]
+pub fn padded(text: &str, width: usize) -> String {
+    let mut text = fit(text, width);
+    let missing = width.saturating_sub(columns(&text));
+    text.extend(std::iter::repeat_n(' ', missing));
+    text
 }
 
 /// Splits `width` cells among parts in proportion. The cells always sum to `width`, and a part that isn't
@@ -146,6 +192,18 @@ mod tests {
         assert_eq!(fit("äöü", 3), "äöü");
         assert_eq!(fit("a\x1b[2Jb", 9), "a [2Jb");
         assert_eq!(fit("abc", 0), "");
+        assert_eq!(fit("a\u{202e}b\u{200b}\u{9b}31m", 9), "ab 31m");
+    }
+
+    #[test]
+    fn widths_are_those_of_the_terminal() {
+        assert_eq!(
+            (fit("会话会话", 8), fit("会话会话", 7), fit("会话会话", 6)),
+            ("会话会话".into(), "会话会…".into(), "会话…".into())
+        );
+        assert_eq!((padded("会话", 6), padded("e\u{301}x", 4)), ("会话  ".into(), "e\u{301}x  ".into()));
+        assert_eq!(padded(&"\u{200b}".repeat(12), 4), "    ");
+        assert_eq!((beginning("会话", 3), beginning("会话", 1)), ("会", ""));
     }
 
     #[test]

@@ -7,21 +7,35 @@ use ratatui::text::{Line, Span};
 use super::Look;
 use super::format::{age, count, fit};
 use super::parts::{broken, framed, inset, put};
+use crate::state::Scroll;
 use crate::state::log::Entry;
+
+/// How far it can be scrolled: whoever scrolls to the oldest line sees it from its first row on.
+pub(super) fn scroll(look: Look<'_>, area: Rect) -> Scroll {
+    let (width, height) = room(area);
+    let log = &look.app.feed().log;
+    let shown = || log.shown(&look.app.log.filter);
+    let mut rows = 0;
+    let oldest = shown().take_while(|entry| {
+        rows += entry_lines(look, entry, width, height).len();
+        rows <= height
+    });
+    let page = oldest.count().max(1);
+    Scroll { most: shown().count().saturating_sub(page), page }
+}
+
+/// Columns and rows of the lines.
+fn room(area: Rect) -> (usize, usize) {
+    let width = usize::from(area.width.saturating_sub(if area.width > 60 { 4 } else { 2 }));
+    (width, usize::from(area.height.saturating_sub(2)))
+}
 
 pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     let log = &look.app.feed().log;
     let pane = &look.app.log;
     let shown: Vec<&Entry> = log.shown(&pane.filter).collect();
-    let height = usize::from(area.height.saturating_sub(2));
-    let width = usize::from(area.width.saturating_sub(if area.width > 60 { 4 } else { 2 }));
-    // Whoever scrolls to the oldest sees it from its first row on.
-    let mut rows = 0;
-    let oldest = shown.iter().take_while(|entry| {
-        rows += entry_lines(look, entry, width, height).len();
-        rows <= height
-    });
-    let newer = pane.newer(shown.len(), oldest.count().max(1));
+    let (width, height) = room(area);
+    let newer = pane.newer(log, scroll(look, area).most);
     let mut title = Line::from(Span::styled(" Log ", look.theme.title));
     let lines = if pane.filter.is_empty() {
         format!("{} lines ", count(log.len() as u64))

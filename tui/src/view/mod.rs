@@ -80,7 +80,13 @@ pub fn room(app: &App, now: Millis, area: Rect) -> Room {
     let [_, _, body, footer] = regions(area);
     let facts = (app.screen == Screen::Policies).then(|| policies::scroll(look, body));
     let help = app.help.map(|_| help::scroll(look, above(area, footer)));
-    Room { blocks: blocks::room(area), facts: facts.unwrap_or_default(), help: help.unwrap_or_default() }
+    let log = (app.screen == Screen::Log).then(|| log::scroll(look, body));
+    Room {
+        blocks: blocks::room(area),
+        facts: facts.unwrap_or_default(),
+        help: help.unwrap_or_default(),
+        log: log.unwrap_or_default(),
+    }
 }
 
 /// What lies over the screen leaves the footer free.

@@ -359,10 +359,12 @@ fn draw_compact(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) 
         lines.push(Line::default());
         lines.extend(state.policies.iter().map(|slot| health(look, slot, width)));
     }
-    // The policy line must not be the one that falls off.
+    // What falls off is said elsewhere, or again; never the line of the policies, the last.
     let rows = usize::from(area.height);
-    if lines.len() > rows && rows > 2 {
-        lines.remove(6);
+    for falls in [6, 4, 2] {
+        if lines.len() > rows && rows > 2 {
+            lines.remove(falls);
+        }
     }
     for (index, line) in (0..).zip(lines) {
         put(line, area, index, buffer);

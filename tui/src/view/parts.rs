@@ -6,8 +6,10 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, BorderType, Paragraph, Widget, Wrap};
 
-use super::format::{fit, split};
+use super::Look;
+use super::format::{age, beginning, clean, columns, fit, split};
 use super::theme::Theme;
+use crate::state::Millis;
 
 /// Draws a titled box and gives the room inside it.
 pub fn framed(title: Line<'_>, theme: &Theme, area: Rect, buffer: &mut Buffer) -> Rect {
@@ -41,6 +43,12 @@ pub fn below(area: Rect, rows: u16) -> Rect {
     Rect { y: area.y + rows, height: area.height - rows, ..area }
 }
 
+/// How old a picture is, and why it isn't renewed; nothing where it is.
+pub fn as_of(look: Look<'_>, at: Millis, error: Option<&str>) -> Option<Span<'static>> {
+    let text = format!("as of {} ago: {} ", age(look.now.saturating_sub(at)), clean(error?));
+    Some(Span::styled(text, look.theme.bad))
+}
+
 /// A line in a row of its own.
 pub fn put(line: Line<'_>, area: Rect, index: u16, buffer: &mut Buffer) {
     let row = row(area, index);
@@ -55,32 +63,33 @@ pub fn wrapped(text: &str, style: Style, area: Rect, buffer: &mut Buffer) {
     Paragraph::new(lines).wrap(Wrap { trim: true }).render(area, buffer);
 }
 
-/// A text broken into pieces of at most `width` characters, at spaces where there are some.
+/// A text broken into pieces of at most `width` columns, at spaces where there are some.
 #[must_use]
 pub fn broken(text: &str, width: usize) -> Vec<String> {
     let width = width.max(1);
     let mut lines = vec![String::new()];
     let mut used = 0;
-    for word in text.split_inclusive(' ') {
-        let mut word: Vec<char> = word.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        let bare = word.len() - usize::from(word.last() == Some(&' '));
+    for mut word in clean(text).split_inclusive(' ') {
+        let bare = columns(word.strip_suffix(' ').unwrap_or(word));
         if used > 0 && used + bare > width {
             lines.push(String::new());
             used = 0;
         }
-        while word.len() > width {
-            let rest = word.split_off(width);
-            lines.last_mut().expect("there is one").extend(word);
-            word = rest;
-            if word != [' '] {
-                lines.push(String::new());
+        while columns(word) > width {
+            // One that is wider than the line stands there all the same.
+            let whole = beginning(word, width).len();
+            let cut = whole.max(word.chars().next().map_or(0, char::len_utf8));
+            let (first, rest) = word.split_at(cut);
+            lines.last_mut().expect("there is one").push_str(first);
+            if matches!(rest, "" | " ") {
+                (word, used) = ("", width);
             } else {
-                word.clear();
+                (word, used) = (rest, 0);
+                lines.push(String::new());
             }
-            used = 0;
         }
-        used += word.len();
-        lines.last_mut().expect("there is one").extend(word);
+        used += columns(word);
+        lines.last_mut().expect("there is one").push_str(word);
     }
     lines.iter().map(|line| line.trim_end().to_owned()).collect()
 }
@@ -173,6 +182,9 @@ mod tests {
         assert_eq!(broken("0123456789 ab", 4), ["0123", "4567", "89", "ab"]);
         assert_eq!(broken("", 5), [""]);
         assert_eq!(broken("12345678", 8), ["12345678"]);
+        assert_eq!(broken("12345678 9", 8), ["12345678", "9"]);
+        assert_eq!(broken("会话 会话会", 5), ["会话", "会话", "会"]);
+        assert_eq!(broken("会话", 1), ["会", "话"]);
     }
 
     #[test]

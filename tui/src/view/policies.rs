@@ -9,7 +9,7 @@ use ratatui::text::{Line, Span};
 use serde_json::{Map, Value};
 
 use super::Look;
-use super::format::{age, count, fit, microseconds, rate};
+use super::format::{age, count, microseconds, padded, rate};
 use super::parts::{broken, framed, inset, put, wrapped};
 use super::trial;
 use crate::state::Scroll;
@@ -121,7 +121,7 @@ fn slot_text(slot: Option<&PolicySlot>, width: usize) -> String {
     let mut text = "  ".to_owned();
     for (cell, cell_width, from) in columns {
         if width >= from {
-            text += &format!("{:<cell_width$} ", fit(&cell, cell_width));
+            text += &format!("{} ", padded(&cell, cell_width));
         }
     }
     text

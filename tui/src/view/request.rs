@@ -101,13 +101,15 @@ fn facts(
             facts.push(("overtaken", "a later request was started before it".to_owned()));
         }
     }
-    let metadata: Vec<String> = row.metadata.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    // Those of the table are cut where they are long.
+    let whole = detail.map_or(row, |detail| &detail.row);
+    let metadata: Vec<String> = whole.metadata.iter().map(|(key, value)| format!("{key}={value}")).collect();
     facts.extend([
         ("priority", row.priority.to_string()),
         ("request id", row.request_id.clone()),
-        ("tenant", super::requests::tenant(row)),
-        ("session", row.session.clone()),
-        ("user", row.user.clone()),
+        ("tenant", super::requests::tenant(whole)),
+        ("session", whole.session.clone()),
+        ("user", whole.user.clone()),
         ("metadata", metadata.join(" ")),
     ]);
     facts.retain(|(_, text)| !text.is_empty());

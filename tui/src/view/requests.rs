@@ -8,7 +8,7 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
 use super::Look;
-use super::format::{age, count, fit, milliseconds};
+use super::format::{age, count, fit, milliseconds, padded};
 use super::parts::{below, first_shown, framed, inset, put};
 use crate::state::requests::SortBy;
 use crate::state::why;
@@ -84,7 +84,7 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     let height = usize::from(body.height);
     let first = first_shown(selected, order.len(), height);
     for (index, &at) in order.iter().enumerate().skip(first).take(height) {
-        let request = &state.requests[at];
+        let Some(request) = state.requests.get(at) else { continue };
         let mut line = Line::default();
         let why = why::waits(request, state, pane.ahead(at));
         for column in &columns {
@@ -145,11 +145,12 @@ fn title(look: Look<'_>, state: &State, short: bool) -> Line<'static> {
 }
 
 fn cell(text: &str, column: &Column) -> String {
-    let text = fit(text, column.width);
+    let text = padded(text, column.width);
     if RIGHT.contains(&column.title) {
-        format!("{text:>width$} ", width = column.width)
+        // Numbers alone stand at the right.
+        format!("{:>width$} ", text.trim_end(), width = column.width)
     } else {
-        format!("{text:<width$} ", width = column.width)
+        format!("{text} ")
     }
 }
 

@@ -69,6 +69,8 @@ const LIGHT_16: Palette = Palette {
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "named by their meaning")]
 pub struct Theme {
+    /// Whether colours tell things apart; else glyphs and digits do.
+    pub has_colours: bool,
     pub title: Style,
     pub label: Style,
     pub border: Style,
@@ -107,6 +109,7 @@ impl Theme {
     fn of(p: &Palette) -> Self {
         let fg = |colour| Style::new().fg(colour);
         Self {
+            has_colours: true,
             title: fg(p.sky).add_modifier(Modifier::BOLD),
             label: fg(p.grey),
             border: fg(p.frame),
@@ -132,6 +135,7 @@ impl Theme {
         let none = Style::new();
         let bold = none.add_modifier(Modifier::BOLD);
         Self {
+            has_colours: false,
             title: bold,
             label: none,
             border: none,

@@ -79,7 +79,19 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+/// Why a request has no answer.
+#[derive(Debug)]
+struct Gone;
+
+impl std::fmt::Display for Gone {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("gone")
+    }
+}
+
+impl std::error::Error for Gone {}
+
+async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Response<Body>, Gone> {
     let (head, body) = request.into_parts();
     let path = head.uri.path().to_owned();
     shared.asked.lock().expect("not poisoned").push(format!("{} {path}", head.method));
@@ -89,6 +101,10 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
     }
     let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+    if parts.as_slice() == ["admin", "requests", "444"] {
+        // The connection ends without an answer.
+        return Err(Gone);
+    }
     Ok(match (&head.method, parts.as_slice()) {
         (&Method::GET, ["admin", "state"]) => json(&sample::state(60)),
         (&Method::GET, ["admin", "events"]) => events(shared),
@@ -115,6 +131,9 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
         | (&Method::POST, ["admin", "drain"]) => json(&serde_json::json!({})),
         (&Method::DELETE, ["admin", "requests", "999"]) => error(StatusCode::NOT_FOUND, "no request 999"),
         (&Method::DELETE, ["admin", "requests", _]) => json(&serde_json::json!({})),
+        (_, ["rude", ..]) => {
+            error(StatusCode::INTERNAL_SERVER_ERROR, "\u{1b}[31mRED\n\u{1b}]0;title\u{7}\u{9b}2J")
+        }
         _ => error(StatusCode::NOT_FOUND, "no such endpoint"),
     })
 }
