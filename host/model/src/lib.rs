@@ -25,7 +25,7 @@ pub mod tokenizer;
 pub mod walk;
 mod weights;
 
-pub use config::ModelConfig;
+pub use config::{ModelConfig, SamplingDefaults};
 pub use detokenizer::Detokenizer;
 pub use error::{ModelError, ModelErrorKind};
 pub use executor::ModelExecutor;

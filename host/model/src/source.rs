@@ -51,6 +51,15 @@ impl<'a> Source<'a> {
         }
     }
 
+    /// Whether there is a file `name`, which may be too large to be read as a whole.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        match self {
+            Self::Directory(directory) => directory.join(name).is_file(),
+            Self::Embedded(files) => files.iter().any(|(file, _)| *file == name),
+            Self::Gguf(_) => false,
+        }
+    }
+
     /// What to call this checkpoint in messages.
     pub fn name(&self) -> String {
         match self {

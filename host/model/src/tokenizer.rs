@@ -141,6 +141,19 @@ impl Tokenizer {
     }
 }
 
+/// The name of the token that tokenizer_config.json calls the end.
+///
+/// # Errors
+/// The file can't be read or is no JSON.
+pub fn eos_token(source: &Source<'_>) -> Result<Option<String>, ModelError> {
+    let Some(bytes) = source.read("tokenizer_config.json")? else { return Ok(None) };
+    let config: serde_json::Value = serde_json::from_slice(&bytes)
+        .map_err(|error| ModelError::tokenizer(format!("tokenizer_config.json is no JSON: {error}")))?;
+    let eos = &config["eos_token"];
+    // As its text, or as a token with settings.
+    Ok(eos.as_str().or_else(|| eos["content"].as_str()).map(str::to_owned))
+}
+
 /// Every token with its id, added ones included.
 pub(crate) fn vocabulary(library: &tokenizers::Tokenizer) -> HashMap<String, u32> {
     library.get_vocab(true).into_iter().collect()

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 
 use common::golden;
 use infer_model::config::RopeScaling;
-use infer_model::{DType, LoadOptions, Model, ModelConfig, ModelErrorKind, Source};
+use infer_model::{DType, LoadOptions, Model, ModelConfig, ModelErrorKind, SamplingDefaults, Source};
 use serde_json::{Value, json};
 
 fn llama_config() -> Value {
@@ -70,6 +70,21 @@ fn both_generations_of_keys_mean_the_same() {
     let windows: Vec<_> = config.layers.iter().map(|layer| layer.window.is_some()).collect();
     assert_eq!(windows, [true, true, true, true, true, false, true]);
     assert!((config.query_scale - 0.125).abs() < 1e-7 && config.tied_head && config.norm_offset);
+}
+
+#[test]
+fn a_window_that_is_not_named_is_transformers_default() {
+    let windows = |changes: Value| {
+        let config = parse(llama_config(), changes).expect("sound");
+        config.layers.iter().map(|layer| layer.window).collect::<Vec<_>>()
+    };
+    let gemma = json!({"model_type": "gemma3_text", "head_dim": 32, "sliding_window_pattern": 2});
+    assert_eq!(windows(gemma.clone()), [Some(4_096), None]);
+    let mut null = gemma;
+    null["sliding_window"] = Value::Null;
+    assert_eq!(windows(null), [None, None]);
+    assert_eq!(windows(json!({"model_type": "mistral"})), [Some(4_096), Some(4_096)]);
+    assert_eq!(windows(json!({})), [None, None]);
 }
 
 #[test]
@@ -187,6 +202,55 @@ fn the_generation_config_decides_about_end_tokens() {
     assert_eq!(ends(Some(r#"{"eos_token_id": 7}"#)), [7]);
 }
 
+#[test]
+fn the_generation_config_says_how_tokens_are_drawn() {
+    let parse = |text: &str| SamplingDefaults::parse(text.as_bytes());
+    let silent = SamplingDefaults::default();
+    for (text, expected) in [
+        (r#"{"eos_token_id": 7, "do_sample": false}"#, silent),
+        (r#"{"temperature": null, "top_k": null}"#, silent),
+        (
+            r#"{"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0, "repetition_penalty": 1.05}"#,
+            SamplingDefaults {
+                temperature: Some(0.6),
+                top_p: Some(0.95),
+                top_k: Some(20),
+                min_p: Some(0.0),
+                repetition_penalty: Some(1.05),
+            },
+        ),
+        (
+            r#"{"top_k": -1, "temperature": 0}"#,
+            SamplingDefaults { top_k: Some(0), temperature: Some(0.0), ..silent },
+        ),
+    ] {
+        assert_eq!(parse(text), Ok(expected), "{text}");
+    }
+    for (text, named) in [
+        (r#"{"temperature": -1}"#, "temperature must be from 0 to 100, is -1"),
+        (r#"{"temperature": "warm"}"#, "temperature"),
+        (r#"{"top_p": 0}"#, "top_p"),
+        (r#"{"top_k": 2.5}"#, "top_k"),
+        (r#"{"top_k": -2}"#, "top_k"),
+        (r#"{"min_p": 2}"#, "min_p"),
+        (r#"{"repetition_penalty": 0}"#, "repetition_penalty"),
+        ("[]", "object"),
+    ] {
+        let error = parse(text).expect_err(text);
+        assert!(error.message.contains("generation_config.json") && error.message.contains(named), "{error}");
+    }
+    let embedded = [("generation_config.json", &b"{\"top_k\": 3}"[..])];
+    let loaded = SamplingDefaults::load(&Source::Embedded(&embedded));
+    assert_eq!(loaded, Ok(SamplingDefaults { top_k: Some(3), ..silent }));
+    assert_eq!(SamplingDefaults::load(&Source::Embedded(&[])), Ok(silent));
+}
+
+#[test]
+fn a_key_that_only_cut_products_into_slices_changes_nothing() {
+    let plain = parse(llama_config(), json!({}));
+    assert_eq!(parse(llama_config(), json!({"pretraining_tp": 2})), plain);
+}
+
 fn read(name: &str, file: &str) -> Vec<u8> {
     std::fs::read(golden(name).join(file)).expect("golden files are there")
 }
@@ -212,18 +276,32 @@ fn shards_embedded_bytes_and_one_file_load_the_same_weights() {
     for (name, bytes) in &embedded {
         std::fs::write(directory.path().join(name), bytes).expect("it can be written");
     }
+    // One file beside an index of others: what transformers takes.
+    let left = json!({"weight_map": {"model.norm.weight": "gone.safetensors"}}).to_string();
+    let both: Vec<(&str, &[u8])> = vec![
+        ("config.json", &config),
+        ("model.safetensors", &whole),
+        ("model.safetensors.index.json", left.as_bytes()),
+    ];
+    let both_in = tempfile::tempdir().expect("a temporary directory");
+    for (name, bytes) in &both {
+        std::fs::write(both_in.path().join(name), bytes).expect("it can be written");
+    }
     let sources = [
         Source::Directory(golden("llama-f32")),
         Source::Embedded(&embedded),
         Source::Directory(directory.path().to_owned()),
+        Source::Embedded(&both),
+        Source::Directory(both_in.path().to_owned()),
     ];
     let logits = sources.map(|source| {
         let model = Model::load(&source, None).expect("sound");
         let mut driver = common::Driver::new(&model, infer_model::KvCacheKind::Paged, 16, 1);
         driver.run(&[common::Chunk { sequence: 1, start: 0, tokens: &[506, 3, 9] }]).remove(0).0
     });
-    assert_eq!(logits[0], logits[1]);
-    assert_eq!(logits[0], logits[2]);
+    for other in &logits[1..] {
+        assert_eq!(&logits[0], other);
+    }
 }
 
 #[test]
@@ -240,7 +318,7 @@ fn broken_weights_are_refused_with_the_tensor_or_file_at_fault() {
     let with_index = |shard: &str| {
         vec![
             ("config.json", config.clone()),
-            ("model.safetensors", whole.clone()),
+            ("shard.safetensors", whole.clone()),
             ("model.safetensors.index.json", index(shard)),
         ]
     };

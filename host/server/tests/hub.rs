@@ -80,6 +80,11 @@ fn answer(mut stream: TcpStream, asked: &Mutex<Vec<String>>, cut: &AtomicUsize) 
             "pickled" => {
                 vec![("config.json".into(), 9), ("tokenizer.json".into(), 9), ("model.bin".into(), 9)]
             }
+            // Shards that were merged, and their index that was left.
+            "merged" => {
+                let index = ("model.safetensors.index.json".to_owned(), 9);
+                FILES.iter().map(|file| ((*file).to_owned(), size(file))).chain([index]).collect()
+            }
             "huge" => FILES.iter().map(|file| ((*file).to_owned(), 1 << 58)).collect(),
             _ => FILES.iter().map(|file| ((*file).to_owned(), size(file))).collect(),
         };
@@ -146,6 +151,19 @@ fn a_checkpoint_is_downloaded_once_and_then_found_in_the_cache() {
     assert!(error.contains("tokenizer.json is missing") && error.contains("HF_HUB_OFFLINE"), "{error}");
     find("org/tiny", &hub).unwrap();
     assert!(!server.asked().iter().any(|path| path.contains("safetensors")));
+}
+
+#[test]
+fn one_file_of_weights_is_taken_before_an_index_of_others() {
+    let (server, cache) = (FakeHub::start(), tempfile::tempdir().unwrap());
+    let hub = hub(&server, cache.path());
+    find("org/merged", &hub).unwrap();
+    assert!(!server.asked().iter().any(|path| path.ends_with("index.json")));
+    let snapshot = cache.path().join("hub/models--org--merged/snapshots").join(COMMIT);
+    let index = r#"{"weight_map": {"model.norm.weight": "model-00001-of-00002.safetensors"}}"#;
+    std::fs::write(snapshot.join("model.safetensors.index.json"), index).unwrap();
+    let found = find("org/merged", &Hub { offline: true, ..hub }).unwrap();
+    Model::load(&found.source, None).unwrap();
 }
 
 #[test]

@@ -107,9 +107,6 @@ fn refuse_unknown_arithmetic(keys: &Keys, family: Family) -> Result<(), ModelErr
     if keys.number("partial_rotary_factor")?.is_some_and(|factor| factor != 1.0) {
         return Err(keys.unsupported("partial_rotary_factor", "must be 1"));
     }
-    if keys.number("pretraining_tp")?.is_some_and(|ways| ways != 1.0) {
-        return Err(keys.unsupported("pretraining_tp", "must be 1"));
-    }
     if family.windows == Windows::Never && !keys.get("sliding_window").is_null() {
         return Err(keys.unsupported("sliding_window", "is not known for this model_type"));
     }

@@ -3,6 +3,7 @@
 //! read in `hugging_face` and `positions`; anything that this host would compute wrongly is refused there by name.
 
 mod family;
+mod generation;
 mod hugging_face;
 mod keys;
 mod positions;
@@ -10,6 +11,7 @@ mod rope;
 
 use infer_kernels::{Activation, AttentionParams};
 
+pub use generation::SamplingDefaults;
 pub(crate) use keys::Keys;
 pub use rope::{RopeConfig, RopeScaling, Yarn};
 

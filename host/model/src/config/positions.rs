@@ -35,11 +35,11 @@ pub(super) fn positions(
     Ok((ropes, layers))
 }
 
-/// The window's width. transformers gives Mistral's and Qwen2's a default where the key is absent, not null.
+/// The window's width. transformers has a default where the key is absent, not null.
 fn window_of(keys: &Keys, family: Family) -> Result<Option<u32>, ModelError> {
     const DEFAULT: u32 = 4_096;
     if keys.get("sliding_window").is_null() {
-        let defaults = matches!(family.windows, Windows::All | Windows::Opted) && !keys.has("sliding_window");
+        let defaults = family.windows != Windows::Never && !keys.has("sliding_window");
         return Ok(defaults.then_some(DEFAULT));
     }
     let window = keys.bounded("sliding_window", MAX_SIZE * 16)?;

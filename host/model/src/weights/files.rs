@@ -171,12 +171,12 @@ impl<'a> Shard<'a> {
     }
 }
 
-/// `model.safetensors`, or the shards that the index names.
+/// `model.safetensors`, or the shards that the index names. Where both are there, transformers takes the one file.
 fn shard_names(source: &Source<'_>) -> Result<Vec<String>, ModelError> {
+    const WHOLE: &str = "model.safetensors";
     const INDEX: &str = "model.safetensors.index.json";
-    let Some(bytes) = source.read(INDEX)? else {
-        return Ok(vec!["model.safetensors".to_owned()]);
-    };
+    let index = if source.has(WHOLE) { None } else { source.read(INDEX)? };
+    let Some(bytes) = index else { return Ok(vec![WHOLE.to_owned()]) };
     #[derive(serde::Deserialize)]
     struct Index {
         weight_map: BTreeMap<String, String>,

@@ -40,7 +40,7 @@ pub(super) fn fetch(hub: &Hub, cache: &Path, name: &str) -> Result<(), String> {
     for file in SMALL_FILES.iter().filter(|file| sizes.contains_key(**file)) {
         wanted.push((*file).to_owned());
     }
-    if sizes.contains_key(INDEX) {
+    if !sizes.contains_key(WEIGHTS) && sizes.contains_key(INDEX) {
         let index = repository.get(INDEX).map_err(|error| site.explain(&error))?;
         let index = std::fs::read(&index).map_err(|error| format!("can't read {INDEX}: {error}"))?;
         wanted.extend(shards(&index)?);

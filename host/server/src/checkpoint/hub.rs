@@ -74,10 +74,11 @@ fn snapshot(repository: &Path) -> Option<PathBuf> {
 fn missing_file(snapshot: &Path) -> Option<String> {
     let there = |name: &str| snapshot.join(name).is_file();
     let mut needed = vec!["config.json".to_owned(), "tokenizer.json".to_owned()];
-    match std::fs::read(snapshot.join(INDEX)) {
-        Ok(bytes) => needed.extend(shards(&bytes).unwrap_or_default()),
-        Err(_) if there(WEIGHTS) => {}
-        Err(_) => needed.push(WEIGHTS.to_owned()),
+    if !there(WEIGHTS) {
+        match std::fs::read(snapshot.join(INDEX)) {
+            Ok(bytes) => needed.extend(shards(&bytes).unwrap_or_default()),
+            Err(_) => needed.push(WEIGHTS.to_owned()),
+        }
     }
     needed.into_iter().find(|name| !there(name))
 }
