@@ -14,6 +14,7 @@ pub mod error;
 mod executor;
 pub mod gguf;
 mod load;
+pub mod memory;
 mod model;
 mod random;
 mod rows;

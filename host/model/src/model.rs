@@ -14,6 +14,7 @@ use crate::decoder::Decoder;
 use crate::error::ModelError;
 use crate::executor::ModelExecutor;
 use crate::load::{LoadOptions, LoadProgress};
+use crate::memory;
 use crate::rows::Limits;
 use crate::source::Source;
 use crate::weights::{Loaded, Weights};
@@ -155,17 +156,19 @@ impl Model {
             }
             KvCacheKind::Contiguous => u64::from(options.max_running) * u64::from(options.max_seq_len),
         };
-        let bytes = tokens.saturating_mul(self.kv_bytes_per_token());
-        let most = available_memory().unwrap_or(isize::MAX as u64);
-        if tokens > u64::from(u32::MAX) || bytes > most {
+        if tokens > u64::from(u32::MAX) {
             return refuse(format!(
-                "a KV cache of {tokens} tokens takes {} MiB and {} MiB are available; lower kv-memory, \
-                 max-batch-size or max-seq-len",
-                bytes >> 20,
-                most >> 20
+                "a KV cache of {tokens} tokens is more than can be numbered; lower kv-memory, max-batch-size or max-seq-len"
             ));
         }
-        Ok(())
+        let cache = tokens.saturating_mul(self.kv_bytes_per_token());
+        let positions = (self.config.ropes.len() * self.config.head_dim * size_of::<f32>()) as u64;
+        let tables = positions.saturating_mul(options.max_seq_len.into());
+        memory::check(
+            &format!("a KV cache of {tokens} tokens and {} positions take", options.max_seq_len),
+            cache.saturating_add(tables),
+            "lower kv-memory, max-batch-size or max-seq-len",
+        )
     }
 
     fn kv<T: Element>(&self, options: &ExecutorOptions) -> Result<Box<dyn KvStore>, ModelError> {
@@ -185,13 +188,4 @@ impl Model {
             })?),
         })
     }
-}
-
-/// What the system could give without swapping, where it says. Reserving more would succeed and end in a
-/// killed process once the pages are touched.
-fn available_memory() -> Option<u64> {
-    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib * 1_024)
 }

@@ -8,7 +8,7 @@ use infer_kernels::{Format, Matrix, Packer};
 use crate::config::ModelConfig;
 use crate::error::ModelError;
 use crate::model::Model;
-use crate::weights::{LayerWeights, Linear, Weights};
+use crate::weights::{LayerWeights, Linear, Weights, expect_memory};
 use crate::{DType, WeightType};
 
 impl Model {
@@ -23,6 +23,10 @@ impl Model {
             WeightType::Bf16 => (Format::Bf16, DType::Bf16),
             WeightType::Q8 => (Format::Int8, DType::Bf16),
         };
+        let matrices = config.layers.len().saturating_mul(config.layer_weights());
+        let ends =
+            config.vocab.saturating_mul(if config.tied_head { config.hidden } else { 2 * config.hidden });
+        expect_memory(matrices.saturating_add(ends) as u64, format)?;
         let weights = Arc::new(Weights::random(&config, format, seed)?);
         Ok(Self { config, dtype, weight_type, weights })
     }

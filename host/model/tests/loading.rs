@@ -7,7 +7,10 @@ use std::ops::ControlFlow;
 
 use common::golden;
 use infer_model::config::RopeScaling;
-use infer_model::{DType, LoadOptions, Model, ModelConfig, ModelErrorKind, SamplingDefaults, Source};
+use infer_model::{
+    DType, ExecutorOptions, KvCacheKind, LoadOptions, Model, ModelConfig, ModelErrorKind, SamplingDefaults,
+    Source, WeightType,
+};
 use serde_json::{Value, json};
 
 fn llama_config() -> Value {
@@ -395,4 +398,29 @@ fn half_precision_checkpoints_keep_their_digits() {
     let files: [(&str, &[u8]); 2] = [("config.json", config.as_bytes()), ("model.safetensors", &weights)];
     let model = Model::load(&Source::Embedded(&files), None).expect("f16 is understood");
     assert_eq!(model.dtype, DType::F32);
+}
+
+#[test]
+fn what_is_larger_than_memory_is_refused_before_it_is_touched() {
+    let small = parse(llama_config(), json!({"head_dim": 128, "max_position_embeddings": u32::MAX}));
+    let small = small.expect("sound");
+    let vast = ModelConfig { vocab: 1 << 40, ..small.clone() };
+    for weights in [WeightType::F32, WeightType::Bf16, WeightType::Q8] {
+        let error = Model::random(vast.clone(), weights, 1).err().expect("64 TiB");
+        assert!(error.message.starts_with("the weights don't fit: they take "), "{error}");
+        assert!(error.message.contains(" MiB are available"), "{error}");
+    }
+    // Two TiB of sines and cosines, and hardly any cache.
+    let model = Model::random(small, WeightType::Bf16, 1).expect("a small one");
+    let options = ExecutorOptions {
+        kv_cache: KvCacheKind::Paged,
+        block_size: 16,
+        total_blocks: 4,
+        max_running: 1,
+        max_seq_len: u32::MAX,
+        prompt_cache_entries: 0,
+        threads: 1,
+    };
+    let error = model.executor(options).err().expect("no machine has so much");
+    assert!(error.message.contains("a KV cache of 64 tokens and 4294967295 positions take"), "{error}");
 }

@@ -1,7 +1,7 @@
 //! What follows from the model's shapes and the machine's memory: the pool, a step's prompt tokens,
 //! the longest sequence.
 
-use infer_model::KvCacheKind;
+use infer_model::{KvCacheKind, memory};
 
 use crate::config::{Config, ConfigError};
 
@@ -110,18 +110,10 @@ pub fn prefill_bytes_per_token(model: &Shapes) -> u64 {
     4 * (2 * model.hidden + 2 * model.query + 2 * model.key + 3 * model.intermediate)
 }
 
-/// Bytes that this process may still take: the machine's free memory, or its control group's rest.
+/// Bytes that this process may still take, and a guess where the system doesn't say.
 pub fn free_memory() -> u64 {
-    let read = |path: &str| std::fs::read_to_string(path).ok();
-    let machine = read("/proc/meminfo").and_then(|text| {
-        let line = text.lines().find(|l| l.starts_with("MemAvailable:"))?;
-        Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? << 10)
-    });
-    let number = |path: &str| read(path)?.trim().parse::<u64>().ok();
-    let group = number("/sys/fs/cgroup/memory.max")
-        .map(|max| max.saturating_sub(number("/sys/fs/cgroup/memory.current").unwrap_or(0)));
-    let fallback = 2 << 30;
-    machine.unwrap_or(fallback).min(group.unwrap_or(u64::MAX))
+    const GUESS: u64 = 2 << 30;
+    memory::available().unwrap_or(GUESS)
 }
 
 #[cfg(test)]

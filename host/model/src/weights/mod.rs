@@ -20,6 +20,7 @@ use self::order::{ReadAhead, Stack, Stacks};
 pub(crate) use self::stored::{RowOrder, Stored, StoredType};
 use crate::config::ModelConfig;
 use crate::error::ModelError;
+use crate::memory;
 use crate::source::Source;
 use crate::{DType, LoadOptions, LoadProgress, Quantize, WeightType};
 
@@ -89,6 +90,9 @@ impl Weights {
             .map_err(|error| ModelError::unsupported(format!("can't start {threads} threads: {error}")))?;
         let done = LoadProgress { done_bytes: 0, total_bytes: files.bytes() };
         let ahead = ReadAhead::new(&files, config);
+        // What is missing or has another shape is told when it is loaded.
+        let there = ahead.matrices().into_iter().filter(|(name, shape)| files.tensor(name, shape).is_ok());
+        expect_memory(there.map(|(_, [outputs, inputs])| outputs as u64 * inputs as u64).sum(), format)?;
         let mut loader = Loader { files, config, format, packer, ahead, progress, done };
         let (vocab, hidden) = (config.vocab, config.hidden);
         let embedding = loader.matrix(&[("embed_tokens.weight", vocab)], hidden)?;
@@ -236,6 +240,17 @@ impl Loader<'_> {
         }
         Ok(weight)
     }
+}
+
+/// Refuses weights of so many numbers where memory can't hold them.
+pub(crate) fn expect_memory(numbers: u64, format: Format) -> Result<(), ModelError> {
+    let bytes = match format {
+        Format::F32 => numbers.saturating_mul(4),
+        Format::Bf16 => numbers.saturating_mul(2),
+        // A scale of two bytes for each 32.
+        Format::Int8 => numbers.saturating_add(numbers / 16),
+    };
+    memory::check("the weights don't fit: they take", bytes, "hold them in fewer bits (quantize, dtype)")
 }
 
 fn does_not_fit(error: &dyn Display) -> ModelError {
