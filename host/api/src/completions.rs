@@ -24,26 +24,26 @@ pub struct CompletionRequest {
     /// Most tokens to generate, the end token included; 128 where absent. 0 only with `echo`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u32>,
-    /// Before this many tokens no end token is drawn.
+    /// Before this many tokens no end token is drawn and no stop string ends it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_tokens: Option<u32>,
-    /// 0 is greedy.
+    /// 0 is greedy. Absent: as the checkpoint's generation_config.json says, else 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = 0.0, max = 100.0)))]
     pub temperature: Option<f32>,
-    /// Only the likeliest tokens that reach this probability together.
+    /// Only the likeliest tokens that reach this probability together. Absent: the checkpoint's, else 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0)))]
     pub top_p: Option<f32>,
-    /// Only so many of the likeliest tokens; 0 and -1 are no limit.
+    /// Only so many of the likeliest tokens; 0 and -1 are no limit. Absent: the checkpoint's, else no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = -1)))]
     pub top_k: Option<i32>,
-    /// Only tokens at least this fraction as likely as the likeliest.
+    /// Only tokens at least this fraction as likely as the likeliest. Absent: the checkpoint's, else 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = 0.0, max = 1.0)))]
     pub min_p: Option<f32>,
-    /// Makes tokens of prompt and output less likely where it is above 1.
+    /// Makes tokens of prompt and output less likely where it is above 1. Absent: the checkpoint's, else 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = 0.01, max = 100.0)))]
     pub repetition_penalty: Option<f32>,

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use infer_api::trace::Settings;
 use infer_chat::ChatTemplate;
-use infer_model::Tokenizer;
+use infer_model::{SamplingDefaults, Tokenizer};
 use tokio::sync::{Semaphore, watch};
 
 use crate::config::{Config, ConfigError};
@@ -80,6 +80,8 @@ pub struct Served {
     pub weights: String,
     /// The model's end tokens.
     pub stop_tokens: Arc<[u32]>,
+    /// How tokens are drawn where a request doesn't say.
+    pub sampling: SamplingDefaults,
     /// Rows of its embedding.
     pub vocab_size: u32,
     /// Longest prompt plus output.
@@ -111,6 +113,7 @@ pub struct Parts {
     pub model_names: Vec<String>,
     pub weights: String,
     pub stop_tokens: Arc<[u32]>,
+    pub sampling: SamplingDefaults,
     pub vocab_size: u32,
     pub max_seq_len: u32,
     pub block_bytes: u64,
@@ -166,6 +169,7 @@ impl App {
             model_names: parts.model_names,
             weights: parts.weights,
             stop_tokens: parts.stop_tokens,
+            sampling: parts.sampling,
             vocab_size: parts.vocab_size,
             max_seq_len: parts.max_seq_len,
             block_bytes: parts.block_bytes,

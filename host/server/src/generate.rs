@@ -8,7 +8,7 @@ use infer_core::engine::Policies;
 use infer_core::{
     Engine, Event, Executor, FinishReason, Micros, Request, SamplingParams, SessionId, StepOutput, TenantId,
 };
-use infer_model::{KvCacheKind, StopStrings, Tokenizer};
+use infer_model::{KvCacheKind, SamplingDefaults, StopStrings, Tokenizer};
 
 use crate::config::Config;
 use crate::engine::Clock;
@@ -20,6 +20,7 @@ pub struct Sequential {
     executor: Box<dyn Executor + Send>,
     tokenizer: Tokenizer,
     stop_tokens: Arc<[u32]>,
+    sampling: SamplingDefaults,
     max_seq_len: u32,
     vocab_size: u32,
     clock: Clock,
@@ -79,7 +80,8 @@ impl Sequential {
         Ok(Self {
             engine,
             executor,
-            stop_tokens: loaded.model.stop_tokens().into(),
+            stop_tokens: loaded.stop_tokens,
+            sampling: loaded.sampling,
             vocab_size: loaded.model.vocab_size(),
             max_seq_len: loaded.sizing.max_seq_len,
             tokenizer: loaded.tokenizer,
@@ -90,6 +92,11 @@ impl Sequential {
     /// Text to tokens and back.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
+    }
+
+    /// How the model wishes its tokens drawn.
+    pub fn sampling(&self) -> &SamplingDefaults {
+        &self.sampling
     }
 
     /// Longest prompt plus output.

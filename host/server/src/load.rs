@@ -1,14 +1,17 @@
 //! From configuration to a model that can run: checkpoint, tokenizer, sizes, executor. Blocks.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use infer_core::{EngineConfig, Executor, Limits, Micros};
-use infer_model::{ExecutorOptions, KvCacheKind, LoadOptions, Model, ModelError, Source, Tokenizer};
+use infer_model::{
+    ExecutorOptions, KvCacheKind, LoadOptions, Model, ModelError, SamplingDefaults, Source, Tokenizer,
+};
 use infer_wasm::LoadError;
 
-use crate::checkpoint::{self, Hub};
-use crate::config::{Config, ConfigError};
+use crate::checkpoint::{self, Checkpoint, Hub};
+use crate::config::{Config, ConfigError, GenerationConfig};
 use crate::device::{self, Placed};
 use crate::policies::PolicyError;
 use crate::progress::Meter;
@@ -73,6 +76,10 @@ pub struct Loaded {
     pub source: Source<'static>,
     /// Names that requests may give.
     pub names: Vec<String>,
+    /// Tokens that end an answer.
+    pub stop_tokens: Arc<[u32]>,
+    /// How tokens are drawn where a request doesn't say.
+    pub sampling: SamplingDefaults,
     /// Pool, lengths, limits.
     pub sizing: Sizing,
 }
@@ -82,7 +89,9 @@ impl Loaded {
     pub fn load(config: &Config) -> Result<Self, StartError> {
         let gpu = device::choose(config)?;
         let checkpoint = checkpoint::find(&config.model, &Hub::from_env()).map_err(ConfigError)?;
+        let sampling = sampling(config, &checkpoint.source)?;
         let (tokenizer, model) = tokenizer_and_model(config, &checkpoint.source)?;
+        let stop_tokens = stop_tokens(&model, &tokenizer, &checkpoint.source)?;
         let shapes = shapes(&model);
         let mut sizing = sizing::size(config, &shapes, Room::Machine(sizing::free_memory()))?;
         let placed = gpu.map(|gpu| gpu.place(&model)).transpose()?;
@@ -90,7 +99,8 @@ impl Loaded {
             let left = placed.pool_bytes(config, sizing.max_seq_len, entries(config))?;
             sizing = sizing::size(config, &shapes, Room::Device(left))?;
         }
-        Ok(Self { model, placed, tokenizer, source: checkpoint.source, names: checkpoint.names, sizing })
+        let Checkpoint { source, names } = checkpoint;
+        Ok(Self { model, placed, tokenizer, source, names, stop_tokens, sampling, sizing })
     }
 
     /// What computes its batches.
@@ -139,6 +149,33 @@ impl Loaded {
             ..EngineConfig::default()
         }
     }
+}
+
+/// What the checkpoint wishes, unless it isn't asked.
+fn sampling(config: &Config, source: &Source<'_>) -> Result<SamplingDefaults, ConfigError> {
+    if config.generation_config == GenerationConfig::None {
+        return Ok(SamplingDefaults::default());
+    }
+    let sampling = SamplingDefaults::load(source)
+        .map_err(|error| ConfigError(format!("--generation-config: {error}; `none` passes it over")))?;
+    if sampling != SamplingDefaults::default() {
+        tracing::info!(?sampling, "generation_config.json says how tokens are drawn where a request doesn't");
+    }
+    Ok(sampling)
+}
+
+/// Those of the model and, as in vLLM, the tokenizer's own: fine-tunes of base models often keep the base's list, and name
+/// the end of a turn here alone.
+fn stop_tokens(model: &Model, tokenizer: &Tokenizer, source: &Source<'_>) -> Result<Arc<[u32]>, ModelError> {
+    let mut tokens = model.stop_tokens().to_vec();
+    let own = infer_model::tokenizer::eos_token(source)?.and_then(|name| tokenizer.id(&name));
+    tokens.extend(own.filter(|id| !tokens.contains(id) && *id < model.vocab_size()));
+    if tokens.is_empty() {
+        tracing::warn!(
+            "the checkpoint names no end token (eos_token_id, eos_token): answers go on until their longest length"
+        );
+    }
+    Ok(tokens.into())
 }
 
 /// A large vocabulary keeps one core busy for a good while, so both are loaded at once.

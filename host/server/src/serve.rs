@@ -260,7 +260,8 @@ fn load(app: &App, executor: Option<MakeExecutor>) -> Result<(EngineThread, Part
     let parts = Parts {
         engine: thread.handle.clone(),
         policies: PolicyManager::new(loader, thread.handle.clone(), library),
-        stop_tokens: loaded.model.stop_tokens().into(),
+        stop_tokens: loaded.stop_tokens,
+        sampling: loaded.sampling,
         vocab_size: loaded.model.vocab_size(),
         tokenizer: loaded.tokenizer,
         weights: loaded.model.weight_type.to_string(),

@@ -18,18 +18,18 @@ pub struct GenerateArgs {
     /// Most tokens to generate
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: u32,
-    /// 0 takes the likeliest token each time
-    #[arg(long, value_name = "T", default_value_t = 1.0, value_parser = temperature)]
-    temperature: f32,
-    /// Nucleus: the smallest set of tokens whose probability reaches this
-    #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = top_p)]
-    top_p: f32,
-    /// Only the K likeliest tokens; 0 is no limit
-    #[arg(long, value_name = "K", default_value_t = 0)]
-    top_k: u32,
-    /// Makes tokens seen before less likely; 1 is off
-    #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = penalty)]
-    repetition_penalty: f32,
+    /// 0 takes the likeliest token each time [default: the checkpoint's, else 1]
+    #[arg(long, value_name = "T", value_parser = temperature)]
+    temperature: Option<f32>,
+    /// Nucleus: the smallest set of tokens whose probability reaches this [default: the checkpoint's, else 1]
+    #[arg(long, value_name = "P", value_parser = top_p)]
+    top_p: Option<f32>,
+    /// Only the K likeliest tokens; 0 is no limit [default: the checkpoint's, else 0]
+    #[arg(long, value_name = "K")]
+    top_k: Option<u32>,
+    /// Makes tokens seen before less likely; 1 is off [default: the checkpoint's, else 1]
+    #[arg(long, value_name = "X", value_parser = penalty)]
+    repetition_penalty: Option<f32>,
     /// Seeds the draw [default: random]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -70,14 +70,16 @@ pub fn run(args: GenerateArgs) -> Result<(), Failure> {
             model.max_seq_len()
         )));
     }
+    let wished = model.sampling();
     let what = Generation {
         prompt,
         max_tokens: args.max_tokens,
         sampling: SamplingParams {
-            temperature: args.temperature,
-            top_p: args.top_p,
-            top_k: args.top_k,
-            repetition_penalty: args.repetition_penalty,
+            temperature: args.temperature.or(wished.temperature).unwrap_or(1.0),
+            top_p: args.top_p.or(wished.top_p).unwrap_or(1.0),
+            top_k: args.top_k.or(wished.top_k).unwrap_or(0),
+            min_p: wished.min_p.unwrap_or(0.0),
+            repetition_penalty: args.repetition_penalty.or(wished.repetition_penalty).unwrap_or(1.0),
             seed,
             ..SamplingParams::default()
         },

@@ -49,6 +49,8 @@ pub struct Config {
     pub dtype: Option<DType>,
     /// Whether weights are held as 8-bit integers.
     pub quantize: Quantize,
+    /// What of generation_config.json counts for requests that don't say it themselves.
+    pub generation_config: GenerationConfig,
     /// Longest prompt plus output; `None` takes the model's, at most 4,096.
     pub max_seq_len: Option<u32>,
     /// Sequences that run at once.
@@ -131,6 +133,15 @@ impl PolicyChoice {
     pub fn named(name: &str) -> Self {
         Self { name: name.to_owned(), config: "{}".to_owned() }
     }
+}
+
+/// What of a checkpoint's generation_config.json counts, beside its end tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GenerationConfig {
+    /// How tokens are drawn, for requests that don't say.
+    Auto,
+    /// Nothing.
+    None,
 }
 
 /// How streams are framed.
@@ -220,6 +231,9 @@ impl Config {
             dtype: read(all, "dtype", None, dtype)?,
             quantize: read(all, "quantize", Quantize::Auto, |t| {
                 parse::choice(t, &[("auto", Quantize::Auto), ("off", Quantize::Off), ("q8", Quantize::Q8)])
+            })?,
+            generation_config: read(all, "generation-config", GenerationConfig::Auto, |t| {
+                parse::choice(t, &[("auto", GenerationConfig::Auto), ("none", GenerationConfig::None)])
             })?,
             max_seq_len: read(all, "max-seq-len", None, |t| parse::number(t, 2, 1 << 24).map(Some))?,
             max_batch_size: read(all, "max-batch-size", 32, |t| parse::number(t, 1, 4_096))?,

@@ -73,6 +73,12 @@ pub const SETTINGS: &[Setting] = &[
         "auto",
         "Weights as 8-bit integers: `q8`, `off`, or `auto` (as a quantized .gguf file, unless --dtype is given)",
     ),
+    model_setting(
+        "generation-config",
+        "auto|none",
+        "auto",
+        "Sampling where a request doesn't say: `auto` as the checkpoint's generation_config.json says, `none` at 1.0",
+    ),
     model_setting("max-seq-len", "TOKENS", "the model's, at most 4096", "Longest prompt plus output"),
     model_setting(
         "speculate",

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use infer_core::SamplingParams;
+use infer_model::SamplingDefaults;
 use serde_json::Value;
 
 use super::fields::{boolean, float, integer, label, list, metadata, not_supported, token_id, whole};
@@ -57,8 +58,8 @@ pub const FIELDS: &[&str] = &[
 pub struct Common {
     /// Choices for each prompt.
     pub n: u32,
-    /// How tokens are drawn; its seed and extras are filled in later.
-    pub sampling: SamplingParams,
+    /// How tokens are drawn.
+    pub sampling: Sampling,
     /// Added to logits.
     pub logit_bias: Vec<(u32, f32)>,
     /// The client's seed.
@@ -91,6 +92,18 @@ pub struct Common {
     pub metadata: BTreeMap<String, String>,
 }
 
+/// How tokens are drawn, as far as the request says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampling {
+    temperature: Option<f32>,
+    top_p: Option<f32>,
+    top_k: Option<u32>,
+    min_p: Option<f32>,
+    repetition_penalty: Option<f32>,
+    presence_penalty: Option<f32>,
+    frequency_penalty: Option<f32>,
+}
+
 /// What a stream tells besides its text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamOptions {
@@ -106,7 +119,7 @@ impl Common {
         router_fields::take(&mut fields.rest)?;
         let common = Self {
             n: integer(fields, "n", 1, MAX_N)?.unwrap_or(1),
-            sampling: sampling(fields)?,
+            sampling: Sampling::take(fields)?,
             logit_bias: logit_bias(fields)?,
             seed: seed(fields)?,
             min_tokens: integer(fields, "min_tokens", 0, u32::MAX)?.unwrap_or(0),
@@ -135,29 +148,44 @@ impl Common {
     }
 }
 
-fn sampling(fields: &mut Fields) -> Result<SamplingParams, ApiError> {
-    let temperature = float(fields, "temperature", "0 or more, at most 100", |x| (0.0..=100.0).contains(&x))?;
-    let repetition =
-        float(fields, "repetition_penalty", "from 0.01 to 100", |x| (0.01..=100.0).contains(&x))?;
-    let mut penalty = |name| float(fields, name, "from -2 to 2", |x| (-2.0..=2.0).contains(&x));
-    let (presence, frequency) = (penalty("presence_penalty")?, penalty("frequency_penalty")?);
-    Ok(SamplingParams {
-        temperature: temperature.map_or(1.0, |t| if t < GREEDY_BELOW { 0.0 } else { t }),
-        top_p: float(fields, "top_p", "above 0 and at most 1", |x| x > 0.0 && x <= 1.0)?.unwrap_or(1.0),
-        top_k: top_k(fields)?,
-        min_p: float(fields, "min_p", "from 0 to 1", |x| (0.0..=1.0).contains(&x))?.unwrap_or(0.0),
-        repetition_penalty: repetition.unwrap_or(1.0),
-        presence_penalty: presence.unwrap_or(0.0),
-        frequency_penalty: frequency.unwrap_or(0.0),
-        ..SamplingParams::default()
-    })
+impl Sampling {
+    fn take(fields: &mut Fields) -> Result<Self, ApiError> {
+        let mut number = |name, expected, fits: fn(f32) -> bool| float(fields, name, expected, fits);
+        let penalty: fn(f32) -> bool = |x| (-2.0..=2.0).contains(&x);
+        Ok(Self {
+            temperature: number("temperature", "0 or more, at most 100", |x| (0.0..=100.0).contains(&x))?,
+            top_p: number("top_p", "above 0 and at most 1", |x| x > 0.0 && x <= 1.0)?,
+            min_p: number("min_p", "from 0 to 1", |x| (0.0..=1.0).contains(&x))?,
+            repetition_penalty: number("repetition_penalty", "from 0.01 to 100", |x| {
+                (0.01..=100.0).contains(&x)
+            })?,
+            presence_penalty: number("presence_penalty", "from -2 to 2", penalty)?,
+            frequency_penalty: number("frequency_penalty", "from -2 to 2", penalty)?,
+            top_k: top_k(fields)?,
+        })
+    }
+
+    /// All of it: where the request says nothing, what the model wishes counts. Seed and extras are filled in later.
+    pub fn params(&self, model: &SamplingDefaults) -> SamplingParams {
+        let temperature = self.temperature.or(model.temperature).unwrap_or(1.0);
+        SamplingParams {
+            temperature: if temperature < GREEDY_BELOW { 0.0 } else { temperature },
+            top_p: self.top_p.or(model.top_p).unwrap_or(1.0),
+            top_k: self.top_k.or(model.top_k).unwrap_or(0),
+            min_p: self.min_p.or(model.min_p).unwrap_or(0.0),
+            repetition_penalty: self.repetition_penalty.or(model.repetition_penalty).unwrap_or(1.0),
+            presence_penalty: self.presence_penalty.unwrap_or(0.0),
+            frequency_penalty: self.frequency_penalty.unwrap_or(0.0),
+            ..SamplingParams::default()
+        }
+    }
 }
 
-fn top_k(fields: &mut Fields) -> Result<u32, ApiError> {
-    let Some(value) = fields.take("top_k") else { return Ok(0) };
+fn top_k(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
+    let Some(value) = fields.take("top_k") else { return Ok(None) };
     match whole("top_k", &value)? {
-        -1 => Ok(0),
-        n => u32::try_from(n).map_err(|_| {
+        -1 => Ok(Some(0)),
+        n => u32::try_from(n).map(Some).map_err(|_| {
             ApiError::invalid("top_k", format!("must be at least 1, or -1 or 0 for no limit, got {value}"))
         }),
     }

@@ -213,6 +213,7 @@ fn prompts(field: Option<PromptField>) -> Result<Vec<PromptInput>, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use infer_model::SamplingDefaults;
     use serde_json::json;
 
     fn with(extra: Value) -> Result<Parsed, ApiError> {
@@ -226,13 +227,48 @@ mod tests {
     #[test]
     fn defaults_are_the_documented_ones() {
         let p = with(json!({})).unwrap();
-        let s = &p.common.sampling;
+        let s = p.common.sampling.params(&SamplingDefaults::default());
         assert_eq!((p.max_tokens, s.temperature, s.top_p, s.top_k, s.min_p), (128, 1.0, 1.0, 0, 0.0));
         assert_eq!((s.repetition_penalty, s.presence_penalty, s.frequency_penalty), (1.0, 0.0, 0.0));
         assert_eq!(
             (p.common.seed, p.common.stream, p.common.n, p.logprobs, p.echo),
             (None, None, 1, None, false)
         );
+    }
+
+    #[test]
+    fn each_field_goes_where_its_name_says() {
+        let p = with(json!({
+            "max_tokens": 7, "temperature": 0.25, "top_p": 0.5, "top_k": 11, "min_p": 0.125, "repetition_penalty": 1.5,
+            "presence_penalty": -0.5, "frequency_penalty": 0.75, "ttft_deadline_ms": 1_234, "priority": 9, "n": 3,
+        }))
+        .unwrap();
+        let s = p.common.sampling.params(&SamplingDefaults::default());
+        assert_eq!((p.max_tokens, s.temperature, s.top_p, s.top_k, s.min_p), (7, 0.25, 0.5, 11, 0.125));
+        assert_eq!((s.repetition_penalty, s.presence_penalty, s.frequency_penalty), (1.5, -0.5, 0.75));
+        assert_eq!((p.common.priority, p.common.n), (9, 3));
+        assert_eq!(p.common.ttft_deadline, Some(std::time::Duration::from_millis(1_234)));
+    }
+
+    #[test]
+    fn what_a_request_leaves_out_is_as_the_checkpoint_wishes() {
+        let wished = SamplingDefaults {
+            temperature: Some(0.5),
+            top_p: Some(0.75),
+            top_k: Some(20),
+            min_p: Some(0.25),
+            repetition_penalty: Some(1.5),
+        };
+        let said = json!({"temperature": 2, "top_p": 1, "top_k": -1, "min_p": 0, "repetition_penalty": 1});
+        for (fields, expected) in
+            [(json!({"top_p": null}), (0.5, 0.75, 20, 0.25, 1.5)), (said, (2.0, 1.0, 0, 0.0, 1.0))]
+        {
+            let s = with(fields).unwrap().common.sampling.params(&wished);
+            assert_eq!((s.temperature, s.top_p, s.top_k, s.min_p, s.repetition_penalty), expected);
+        }
+        // Dividing by next to nothing is what a request may not do either.
+        let cold = SamplingDefaults { temperature: Some(1e-9), ..wished };
+        assert_eq!(with(json!({})).unwrap().common.sampling.params(&cold).temperature, 0.0);
     }
 
     #[test]

@@ -78,7 +78,7 @@ impl Job {
         let seed = self.common.seed.unwrap_or_else(|| served.seeds.next());
         let requests: Vec<Request> = (0..sequences)
             .map(|at| {
-                let sampling = self.sampling(sampling_seed(seed, (at % n) as u64), masks[at].clone());
+                let sampling = self.sampling(served, sampling_seed(seed, (at % n) as u64), masks[at].clone());
                 self.request(asked, served, &self.prompts[at / n], lengths[at / n], &ends, sampling)
             })
             .collect();
@@ -163,7 +163,7 @@ impl Job {
         own.iter().chain(&self.common.stop_token_ids).copied().collect()
     }
 
-    fn sampling(&self, seed: u64, mask: Option<Arc<Mask>>) -> SamplingParams {
+    fn sampling(&self, served: &Served, seed: u64, mask: Option<Arc<Mask>>) -> SamplingParams {
         let extras = SamplingExtras {
             logit_bias: self.common.logit_bias.clone(),
             logprobs: self.logprobs,
@@ -171,7 +171,11 @@ impl Job {
             constraint: mask.map(|mask| mask as Arc<dyn Constraint>),
         };
         let asked = extras != SamplingExtras::default();
-        SamplingParams { seed, extras: asked.then(|| Arc::new(extras)), ..self.common.sampling.clone() }
+        SamplingParams {
+            seed,
+            extras: asked.then(|| Arc::new(extras)),
+            ..self.common.sampling.params(&served.sampling)
+        }
     }
 
     fn request(

@@ -3,7 +3,7 @@
 use hyper::StatusCode;
 use infer_api::models::{ModelCard, ModelList};
 use infer_api::tokenize::{DetokenizeAnswer, TokenizeAnswer};
-use infer_model::Tokenizer;
+use infer_model::{SamplingDefaults, Tokenizer};
 use serde_json::Value;
 
 use super::chat::{self, ChatPrompt, messages};
@@ -44,11 +44,20 @@ fn card(app: &App, served: &Served) -> ModelCard {
     }
 }
 
-/// Name and version of the host, and how the model's weights are held once it is loaded.
+/// Name and version of the host and, once the model is loaded, how its weights are held and tokens are drawn where a
+/// request doesn't say.
 pub fn version(app: &App) -> Answer {
     let mut version = serde_json::json!({"name": "infer", "version": env!("CARGO_PKG_VERSION")});
     if let Ok(served) = app.served() {
         version["dtype"] = served.weights.as_str().into();
+        let SamplingDefaults { temperature, top_p, top_k, min_p, repetition_penalty } = served.sampling;
+        version["sampling"] = serde_json::json!({
+            "temperature": temperature.unwrap_or(1.0),
+            "top_p": top_p.unwrap_or(1.0),
+            "top_k": top_k.unwrap_or(0),
+            "min_p": min_p.unwrap_or(0.0),
+            "repetition_penalty": repetition_penalty.unwrap_or(1.0),
+        });
     }
     json(StatusCode::OK, &version)
 }
