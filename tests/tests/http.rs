@@ -5,8 +5,8 @@ mod common;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{Host, STREAMS};
-use infer_tests::FAULTY_SCHEDULER;
+use common::{Host, STREAMS, answer_of};
+use infer_tests::{FAULTY_ADMISSION, FAULTY_SCHEDULER};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -74,5 +74,40 @@ async fn a_misbehaving_scheduler_is_reported_and_no_stream_notices() {
         assert_eq!(slot["last_fault"]["policy"], "faulty-scheduler", "{slot}");
         assert_ne!(slot["name"], "faulty-scheduler", "it was taken out: {slot}");
     }
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_list_the_member_that_failed_is_quarantined_alone_and_in_every_list() {
+    let host = Host::start().await;
+    let slot = async || host.ask(Method::GET, "/admin/policies").await.1["slots"][1].clone();
+    let admission = || host.admin(Method::PUT, "/admin/policies/admission");
+    let named = |name: &str| admission().json(&json!({"name": name}));
+    // Known by its name from here on, and harmless.
+    assert_eq!(answer_of(admission().body(FAULTY_ADMISSION)).await.0, 200);
+    assert_eq!(answer_of(named("builtin")).await.0, 200);
+    let config = json!({"fault": "trap", "after": 10});
+    let list = json!([{"name": "memory-aware"}, {"name": "faulty-admission", "config": config}]);
+    assert_eq!(answer_of(admission().json(&list)).await.0, 200);
+    for _ in 0..1_000 {
+        if slot().await["name"] != "memory-aware+faulty-admission" {
+            break;
+        }
+        // Each look asks for the pressure.
+        host.ask(Method::GET, "/admin/state").await;
+    }
+    assert_eq!(slot().await["name"], "builtin-accept", "three faults took the list out");
+
+    let alone = answer_of(admission().body(FAULTY_ADMISSION)).await;
+    let again = answer_of(admission().json(&list)).await;
+    let elsewhere = json!([{"name": "faulty-admission"}, {"name": "builtin"}]);
+    let elsewhere = answer_of(admission().json(&elsewhere)).await;
+    for (status, answer) in [alone, again, elsewhere] {
+        assert_eq!(status, 422, "{answer}");
+        assert_eq!(answer["error"]["code"], "quarantined", "{answer}");
+        assert!(answer.to_string().contains("`faulty-admission`"), "{answer}");
+    }
+    let (_, back) = host.ask(Method::POST, "/admin/policies/admission/rollback").await;
+    assert_eq!(back["to"], "memory-aware", "who is in quarantine is passed over: {back}");
     host.server.shutdown().await;
 }

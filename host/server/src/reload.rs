@@ -9,10 +9,9 @@ use infer_core::policy::PolicyKind;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::admin;
 use crate::app::App;
 use crate::config::{Config, PolicyChoice, read_policy_configs};
-use crate::policies::Choices;
+use crate::policies::{Choices, Reconfigured};
 use crate::tenants::Tenants;
 
 /// The admission policy that keeps tenants' rates.
@@ -130,14 +129,12 @@ fn wanted(app: &App) -> Result<Choices, String> {
 
 async fn reconfigure(app: &App, kind: PolicyKind, choice: PolicyChoice) -> Result<String, String> {
     let served = app.served().map_err(|e| e.message().to_owned())?;
-    let report = admin::report(served).await.map_err(|e| e.message().to_owned())?;
-    let slot = report.snapshot.policies.iter().find(|slot| slot.kind == kind).expect("every kind has a slot");
-    let swapped = served.policies.reconfigure(kind, choice.clone(), &slot.policy).await;
-    match swapped.map_err(|e| e.to_string())? {
-        Some(answer) => {
+    let done = served.policies.reconfigure(kind, choice.clone()).await;
+    match done.map_err(|e| e.to_string())? {
+        Reconfigured::Done(answer) => {
             app.reload.apply(kind, choice);
             Ok(format!("{} has its new configuration ({} state)", answer.to, answer.state))
         }
-        None => Ok(format!("`{}` was swapped in by hand and stays", slot.policy.name)),
+        Reconfigured::Stays(name) => Ok(format!("`{name}` was swapped in by hand and stays")),
     }
 }

@@ -36,15 +36,7 @@ struct Member {
 impl Chain {
     /// A chain of two to eight policies of different names, in the order in which they are asked.
     pub fn new(members: Vec<Box<dyn AdmissionPolicy>>) -> Result<Self, PolicyFault> {
-        if !MEMBERS.contains(&members.len()) {
-            let message = format!(
-                "a chain has {} to {} policies, not {}",
-                MEMBERS.start(),
-                MEMBERS.end(),
-                members.len()
-            );
-            return Err(PolicyFault::new(FaultKind::Setup, message));
-        }
+        Self::check_length(members.len())?;
         let infos: Vec<Arc<PolicyInfo>> = members.iter().map(|member| member.info()).collect();
         for (at, info) in infos.iter().enumerate() {
             if infos[..at].iter().any(|before| before.name == info.name) {
@@ -54,6 +46,16 @@ impl Chain {
         }
         let members = members.into_iter().map(Member::new).collect();
         Ok(Self { members, info: Arc::new(describe(&infos)) })
+    }
+
+    /// Whether a chain may have so many members.
+    pub fn check_length(members: usize) -> Result<(), PolicyFault> {
+        if MEMBERS.contains(&members) {
+            return Ok(());
+        }
+        let (least, most) = (MEMBERS.start(), MEMBERS.end());
+        let message = format!("a chain has {least} to {most} policies, not {members}");
+        Err(PolicyFault::new(FaultKind::Setup, message))
     }
 }
 
@@ -196,7 +198,8 @@ impl Member {
     }
 
     fn sign(&self, fault: PolicyFault) -> PolicyFault {
-        PolicyFault { message: format!("{}: {}", self.name, fault.message), ..fault }
+        let message = format!("{}: {}", self.name, fault.message);
+        PolicyFault { message, member: Some(self.policy.info()), ..fault }
     }
 }
 

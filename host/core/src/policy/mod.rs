@@ -172,12 +172,14 @@ pub struct PolicyFault {
     pub kind: FaultKind,
     /// What happened, for a person.
     pub message: String,
+    /// Whose it is, where several policies stand in the slot as one.
+    pub member: Option<Arc<PolicyInfo>>,
 }
 
 impl PolicyFault {
     /// A fault of `kind`.
     pub fn new(kind: FaultKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into() }
+        Self { kind, message: message.into(), member: None }
     }
 }
 

@@ -77,8 +77,10 @@ impl Observer {
             "policy fault: {}",
             info.message
         );
-        if fault.shadow {
-            self.quarantine.add(fault.slot, &fault.policy, &fault.fault.to_string(), fault.at);
+        if fault.shadow || fault.removed {
+            // Of several that stand in the slot as one, the one that failed.
+            let policy = fault.fault.member.as_ref().unwrap_or(&fault.policy);
+            self.quarantine.add(fault.slot, policy, &fault.fault.to_string(), fault.at);
         }
         self.publish(AdminEvent::Fault(info));
     }

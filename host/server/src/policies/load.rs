@@ -8,7 +8,7 @@ use infer_core::policy::{AdmissionPolicy, AnyPolicy, Chain, FaultKind, PolicyFau
 use infer_wasm::{LoadError, LoaderConfig, PolicyLoader};
 use serde_json::{Map, Value};
 
-use super::{PolicyError, PolicySource};
+use super::{New, PolicyError, PolicySource};
 use crate::config::PolicyChoice;
 use crate::faults::{Component, Library, Loaded, Member};
 
@@ -26,7 +26,8 @@ pub fn load_initial(
     let mut slots = Slots::builtin();
     let library = Library::default();
     for kind in PolicyKind::ALL {
-        let (policy, loaded) = load_choice(loader, kind, &choices[kind as usize]).map_err(|e| (kind, e))?;
+        let New { policy, loaded } =
+            load_choice(loader, kind, &choices[kind as usize]).map_err(|e| (kind, e))?;
         library.remember(kind, loaded);
         match policy {
             AnyPolicy::Scheduler(p) => slots.scheduler = p,
@@ -58,7 +59,7 @@ pub(super) fn load_choice(
     loader: &PolicyLoader,
     kind: PolicyKind,
     choice: &PolicyChoice,
-) -> Result<(AnyPolicy, Loaded), PolicyError> {
+) -> Result<New, PolicyError> {
     let config: Value = serde_json::from_str(&choice.config).unwrap_or_default();
     let names: Vec<&str> = choice.name.split(',').map(str::trim).collect();
     if kind != PolicyKind::Admission || names.len() < 2 {
@@ -94,11 +95,14 @@ pub(super) fn load(
     kind: PolicyKind,
     source: PolicySource,
     config: Value,
-) -> Result<(AnyPolicy, Loaded), PolicyError> {
+) -> Result<New, PolicyError> {
     let PolicySource::List(all) = source else {
         let (policy, member) = load_one(loader, kind, source, config)?;
-        return Ok((policy, Loaded { info: Arc::clone(&member.info), members: vec![member] }));
+        let loaded = Loaded { info: Arc::clone(&member.info), members: vec![member] };
+        return Ok(New { policy, loaded });
     };
+    // Before anything is loaded: each has gigabytes of addresses.
+    Chain::check_length(all.len()).map_err(PolicyError::List)?;
     let mut policies = Vec::new();
     let mut members = Vec::new();
     for (source, config) in all {
@@ -108,7 +112,7 @@ pub(super) fn load(
     }
     let policy = join(policies)?;
     let info = policy.info();
-    Ok((policy, Loaded { info, members }))
+    Ok(New { policy, loaded: Loaded { info, members } })
 }
 
 /// Makes a policy that was there before anew, as it was configured.
@@ -116,7 +120,7 @@ pub(super) fn load_again(
     loader: &PolicyLoader,
     kind: PolicyKind,
     earlier: Loaded,
-) -> Result<(AnyPolicy, Loaded), PolicyError> {
+) -> Result<New, PolicyError> {
     let source = |member: Member| {
         let source = match member.component {
             Component::Given(bytes) => PolicySource::Component(bytes),
@@ -152,6 +156,11 @@ fn load_one(
     };
     let info = policy.info();
     Ok((policy, Member { info, config, component }))
+}
+
+/// Whether a name is that of a policy which comes with the host.
+pub(super) fn is_of_the_host(kind: PolicyKind, name: &str) -> bool {
+    find(kind, name).is_ok()
 }
 
 fn find(kind: PolicyKind, name: &str) -> Result<Component, PolicyError> {

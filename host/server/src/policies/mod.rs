@@ -6,7 +6,7 @@ mod load;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use infer_api::admin::{AdminEvent, AvailablePolicy, SwapAnswer};
+use infer_api::admin::{AdminEvent, AvailablePolicy, QuarantineEntry, SwapAnswer};
 use infer_core::policy::{AnyPolicy, PolicyFault, PolicyInfo, PolicyKind};
 use infer_core::snapshot::SlotSnapshot;
 use infer_wasm::{LoadError, PolicyLoader};
@@ -19,7 +19,7 @@ use crate::faults::{Library, Loaded};
 pub use load::{
     Choices, builtin, cache_base, compiled_dir, empty, is_component_path, join, load_initial, loader,
 };
-use load::{load, load_again, load_choice};
+use load::{is_of_the_host, load, load_again, load_choice};
 
 /// Policies of a slot, behind the previous one, that rollbacks lead back to.
 const EARLIER: usize = 8;
@@ -125,12 +125,26 @@ impl PolicyError {
     }
 }
 
+/// What came of reading a slot's configuration again.
+#[derive(Debug)]
+pub enum Reconfigured {
+    /// The chosen policy has it.
+    Done(SwapAnswer),
+    /// This policy was swapped in by hand, and stays.
+    Stays(String),
+}
+
 /// Loads and swaps policies.
 pub struct PolicyManager {
     loader: PolicyLoader,
     engine: EngineHandle,
     library: Arc<Library>,
-    one_at_a_time: Arc<tokio::sync::Mutex<()>>,
+    /// Held while a policy is loaded, which may take seconds, and until it has its turn.
+    loading: tokio::sync::Mutex<()>,
+    /// Held while a slot changes.
+    one_at_a_time: tokio::sync::Mutex<()>,
+    /// Who was made last of what flags and files choose.
+    chosen: Mutex<[Option<Arc<PolicyInfo>>; 3]>,
     /// Who was in force before the previous one, latest last.
     earlier: Mutex<[VecDeque<Loaded>; 3]>,
     available: tokio::sync::OnceCell<Vec<AvailablePolicy>>,
@@ -157,11 +171,14 @@ impl Drop for Priming<'_> {
 impl PolicyManager {
     /// For an engine that was started with policies of this library.
     pub fn new(loader: PolicyLoader, engine: EngineHandle, library: Arc<Library>) -> Self {
+        let chosen = PolicyKind::ALL.map(|kind| library.latest(kind).map(|loaded| loaded.info));
         Self {
             loader,
             engine,
             library,
-            one_at_a_time: Arc::default(),
+            loading: tokio::sync::Mutex::default(),
+            one_at_a_time: tokio::sync::Mutex::default(),
+            chosen: Mutex::new(chosen),
             earlier: Mutex::default(),
             available: tokio::sync::OnceCell::new(),
         }
@@ -171,60 +188,66 @@ impl PolicyManager {
     pub async fn swap(&self, kind: PolicyKind, order: SwapOrder) -> Result<SwapAnswer, PolicyError> {
         let SwapOrder { source, config, mode, force } = order;
         let source = self.known_by_name(kind, source);
-        let _turn = self.one_at_a_time.lock().await;
-        let loader = self.loader.clone();
-        let (mut policy, loaded) = blocking(move || load(&loader, kind, source, config)).await?;
-        let quarantine = self.engine.observer().quarantine();
-        let mut members = loaded.members.iter();
-        if !force && let Some(entry) = members.find_map(|member| quarantine.find(&member.info.digest)) {
-            drop_elsewhere(policy);
-            let reason = entry.reason;
-            return Err(PolicyError::Quarantined { name: entry.name, kind: entry.kind, reason });
+        let (new, _turn) = self.loaded(move |loader| load(loader, kind, source, config)).await?;
+        if !force && let Some(QuarantineEntry { name, kind, reason, .. }) = self.quarantined(&new.loaded) {
+            drop_elsewhere(new.policy);
+            return Err(PolicyError::Quarantined { name, kind, reason });
         }
-        let mut priming = Priming(None);
-        if kind == PolicyKind::PrefixCache {
-            (policy, priming) = self.primed(policy).await?;
-        }
-        self.library.remember(kind, loaded);
-        match self.engine.swap(policy, mode).await? {
-            Ok(swapped) => {
-                priming.done();
-                Ok(self.in_force(swapped, mode_name(mode)))
-            }
-            Err(OtherOnTrial { kind, policy }) => {
-                drop_elsewhere(policy);
-                Err(PolicyError::OtherOnTrial(kind))
-            }
-        }
+        let swapped = self.bring_in(new, |policy| self.engine.swap(policy, mode)).await?;
+        Ok(self.in_force(swapped, mode_name(mode)))
     }
 
-    /// Brings in a slot's policy with another configuration, where the policy in force is the chosen one.
-    /// `None` where somebody swapped another one in: that stays.
+    /// Makes a slot's chosen policy anew, with another configuration, where it is in force. Whom somebody swapped in
+    /// by hand stays, by whatever name.
     pub async fn reconfigure(
         &self,
         kind: PolicyKind,
         choice: PolicyChoice,
-        live: &PolicyInfo,
-    ) -> Result<Option<SwapAnswer>, PolicyError> {
-        let _turn = self.one_at_a_time.lock().await;
-        let loader = self.loader.clone();
-        let (mut policy, loaded) = blocking(move || load_choice(&loader, kind, &choice)).await?;
-        let parts = |name: &str| name.split('+').map(str::to_owned).collect::<Vec<_>>();
-        let (here, there) = (parts(&live.name), parts(&loaded.info.name));
-        // Admission lists may grow by the policy that keeps rates.
-        if !there.starts_with(&here) && !here.starts_with(&there) {
-            drop_elsewhere(policy);
-            return Ok(None);
+    ) -> Result<Reconfigured, PolicyError> {
+        let (new, _turn) = self.loaded(move |loader| load_choice(loader, kind, &choice)).await?;
+        let live = self.slot(kind).await?.policy;
+        let chosen = self.chosen.lock().unwrap_or_else(PoisonError::into_inner)[kind as usize].clone();
+        if !chosen.is_some_and(|chosen| (&chosen.name, &chosen.digest) == (&live.name, &live.digest)) {
+            drop_elsewhere(new.policy);
+            return Ok(Reconfigured::Stays(live.name.clone()));
         }
+        let info = Arc::clone(&new.loaded.info);
+        let swapped = self.bring_in(new, |policy| self.engine.swap(policy, SwapMode::Now)).await?;
+        self.chosen.lock().unwrap_or_else(PoisonError::into_inner)[kind as usize] = Some(info);
+        Ok(Reconfigured::Done(self.in_force(swapped, "now")))
+    }
+
+    /// Loads a policy, then waits for its turn: while it is compiled, others may be rolled back.
+    async fn loaded(
+        &self,
+        load: impl FnOnce(&PolicyLoader) -> Result<New, PolicyError> + Send + 'static,
+    ) -> Result<(New, Turn<'_>), PolicyError> {
+        let _loading = self.loading.lock().await;
+        let loader = self.loader.clone();
+        let new = blocking(move || load(&loader)).await?;
+        Ok((new, self.one_at_a_time.lock().await))
+    }
+
+    /// Hands a policy to the engine; a prefix cache is told first what is cached.
+    async fn bring_in<F>(
+        &self,
+        New { mut policy, loaded }: New,
+        enter: impl FnOnce(AnyPolicy) -> F,
+    ) -> Result<Swapped, PolicyError>
+    where
+        F: Future<Output = Result<Result<Swapped, OtherOnTrial>, EngineStopped>>,
+    {
+        let kind = policy.kind();
         let mut priming = Priming(None);
         if kind == PolicyKind::PrefixCache {
             (policy, priming) = self.primed(policy).await?;
         }
+        // First: what it does from its first moment on is told with what it is made of.
         self.library.remember(kind, loaded);
-        match self.engine.swap(policy, SwapMode::Now).await? {
+        match enter(policy).await? {
             Ok(swapped) => {
                 priming.done();
-                Ok(Some(self.in_force(swapped, "now")))
+                Ok(swapped)
             }
             Err(OtherOnTrial { kind, policy }) => {
                 drop_elsewhere(policy);
@@ -233,10 +256,23 @@ impl PolicyManager {
         }
     }
 
-    /// A component that was given before can be named: to configure it anew nobody needs its file.
+    async fn slot(&self, kind: PolicyKind) -> Result<SlotSnapshot, EngineStopped> {
+        let slots = self.engine.report().await?.snapshot.policies;
+        Ok(slots.into_iter().find(|slot| slot.kind == kind).expect("every kind has a slot"))
+    }
+
+    /// Why a policy, or one of a list's members, is not taken in again.
+    fn quarantined(&self, loaded: &Loaded) -> Option<QuarantineEntry> {
+        let quarantine = self.engine.observer().quarantine();
+        let members = loaded.members.iter().map(|member| &member.info);
+        members.chain([&loaded.info]).find_map(|info| quarantine.find(&info.digest))
+    }
+
+    /// A component that was given before can be named: to configure it anew nobody needs its file. The host's own
+    /// policies keep their names, whatever else is called so.
     fn known_by_name(&self, kind: PolicyKind, source: PolicySource) -> PolicySource {
         match source {
-            PolicySource::Name(name) if infer_bundle::find(kind.name(), &name).is_none() => {
+            PolicySource::Name(name) if !is_of_the_host(kind, &name) => {
                 self.library.given(kind, &name).map_or(PolicySource::Name(name), PolicySource::Component)
             }
             PolicySource::List(all) => {
@@ -251,14 +287,27 @@ impl PolicyManager {
     /// stands in nobody's way.
     pub async fn rollback(&self, kind: PolicyKind) -> Result<SwapAnswer, PolicyError> {
         let _turn = self.one_at_a_time.lock().await;
-        let swapped = match self.engine.rollback(kind).await? {
+        let previous = self.slot(kind).await?.previous;
+        let back = match previous.filter(|info| self.may_come_back(kind, info)) {
+            Some(_) => self.engine.rollback(kind).await?,
+            None => None,
+        };
+        let swapped = match back {
             Some(swapped) => swapped,
-            None => {
-                let earlier = self.last_earlier(kind, true).ok_or(PolicyError::NoPrevious(kind))?;
-                self.rollback_to(kind, earlier).await?
-            }
+            None => self.rollback_to_earlier(kind).await?,
         };
         Ok(self.in_force(swapped, "rollback"))
+    }
+
+    async fn rollback_to_earlier(&self, kind: PolicyKind) -> Result<Swapped, PolicyError> {
+        let (at, earlier) = self.last_earlier(kind).ok_or(PolicyError::NoPrevious(kind))?;
+        let loader = self.loader.clone();
+        let new = blocking(move || load_again(&loader, kind, earlier)).await?;
+        let enter = |policy| async { self.engine.rollback_to(policy).await.map(Ok) };
+        let swapped = self.bring_in(new, enter).await?;
+        // It and who came after it are forgotten once it is back.
+        self.earlier.lock().unwrap_or_else(PoisonError::into_inner)[kind as usize].truncate(at);
+        Ok(swapped)
     }
 
     /// Tells a prefix cache what is cached. Until the engine has it, what happens meanwhile is kept for it.
@@ -269,38 +318,24 @@ impl PolicyManager {
         Ok((policy, priming))
     }
 
-    async fn rollback_to(&self, kind: PolicyKind, earlier: Loaded) -> Result<Swapped, PolicyError> {
-        let loader = self.loader.clone();
-        let (mut policy, loaded) = blocking(move || load_again(&loader, kind, earlier)).await?;
-        let mut priming = Priming(None);
-        if kind == PolicyKind::PrefixCache {
-            (policy, priming) = self.primed(policy).await?;
-        }
-        self.library.remember(kind, loaded);
-        let swapped = self.engine.rollback_to(policy).await?;
-        priming.done();
-        Ok(swapped)
-    }
-
     /// Who a rollback would bring back.
     pub fn before(&self, slot: &SlotSnapshot) -> Option<String> {
-        let info = slot.previous.clone();
-        let info = info.or_else(|| self.last_earlier(slot.kind, false).map(|earlier| earlier.info))?;
+        let info = slot.previous.clone().filter(|info| self.may_come_back(slot.kind, info));
+        let info = info.or_else(|| self.last_earlier(slot.kind).map(|(_, earlier)| earlier.info))?;
         Some(info.name.clone())
     }
 
-    /// The last of those before the previous one that was not taken out since; `take`n, it and who came
-    /// after it are forgotten.
-    fn last_earlier(&self, kind: PolicyKind, take: bool) -> Option<Loaded> {
-        let quarantine = self.engine.observer().quarantine();
-        let mut earlier = self.earlier.lock().unwrap_or_else(PoisonError::into_inner);
-        let slot = &mut earlier[kind as usize];
-        let at = slot.iter().rposition(|loaded| quarantine.find(&loaded.info.digest).is_none())?;
-        let found = slot[at].clone();
-        if take {
-            slot.truncate(at);
-        }
-        Some(found)
+    /// Whether neither it nor one of its members was taken out since.
+    fn may_come_back(&self, kind: PolicyKind, policy: &Arc<PolicyInfo>) -> bool {
+        self.library.find(kind, policy).is_none_or(|loaded| self.quarantined(&loaded).is_none())
+    }
+
+    /// The last of those before the previous one that was not taken out since, and its place.
+    fn last_earlier(&self, kind: PolicyKind) -> Option<(usize, Loaded)> {
+        let earlier = self.earlier.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = &earlier[kind as usize];
+        let at = slot.iter().rposition(|loaded| self.quarantined(loaded).is_none())?;
+        Some((at, slot[at].clone()))
     }
 
     /// Makes what runs in shadow the live policy, or ends a trial well.
@@ -378,6 +413,14 @@ impl PolicyManager {
         answer
     }
 }
+
+/// A policy that was loaded, and what it was made of.
+struct New {
+    policy: AnyPolicy,
+    loaded: Loaded,
+}
+
+type Turn<'a> = tokio::sync::MutexGuard<'a, ()>;
 
 fn mode_name(mode: SwapMode) -> &'static str {
     match mode {
