@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use infer_core::policy::{Answer, AnyPolicy, FaultKind, FaultView, PolicyFault, PolicyKind, Verdict};
 use infer_wasm::{LoadError, PolicyLoader};
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 use super::format::{Artifact, VERSION, question_name};
 use super::plan;
@@ -155,14 +156,29 @@ fn load(
             }
             None if member.sha256.is_empty() => policies::builtin(kind),
             None => {
-                let beside = path.with_file_name(format!("{}.wasm", member.sha256));
-                let bytes = std::fs::read(&beside).map_err(|e| ReplayError::File(beside.clone(), e))?;
+                let bytes = component_beside(path, &member.sha256)?;
                 loader.load(kind, &bytes, &config).map_err(PolicyError::from)?
             }
         };
         loaded.push(policy);
     }
     Ok(policies::join(loaded)?)
+}
+
+/// The component that a fault file names. The file may be a stranger's: it names no other file, and the bytes are the
+/// named ones.
+fn component_beside(path: &Path, sha256: &str) -> Result<Vec<u8>, ReplayError> {
+    let wrong = |what: &str| ReplayError::Format(path.to_owned(), what.to_owned());
+    if sha256.len() != 64 || !sha256.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return Err(wrong("it names a component by something other than its SHA-256"));
+    }
+    let beside = path.with_file_name(format!("{sha256}.wasm"));
+    let bytes = std::fs::read(&beside).map_err(|e| ReplayError::File(beside.clone(), e))?;
+    let found: String = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+    if found != sha256 {
+        return Err(wrong(&format!("{} is another component than the one that failed", beside.display())));
+    }
+    Ok(bytes)
 }
 
 fn cannot_show(fault: FaultKind, view: &FaultView) -> bool {
@@ -209,5 +225,26 @@ pub fn in_short(answer: &Answer, view: &FaultView) -> String {
             let why = if let FaultView::Evict { .. } = view { "evict" } else { "drop" };
             format!("names {} blocks to {why}", blocks.len())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_file_names_a_component_by_what_it_holds_and_no_other_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let fault = dir.path().join("fault.json");
+        let digest: String = Sha256::digest(b"it").iter().map(|byte| format!("{byte:02x}")).collect();
+        std::fs::write(dir.path().join(format!("{digest}.wasm")), "it").unwrap();
+        std::fs::write(dir.path().join("other.wasm"), "it").unwrap();
+        assert_eq!(component_beside(&fault, &digest).unwrap(), b"it");
+        for name in ["other", "../other", &digest[1..], &format!("/{}", &digest[1..])] {
+            assert!(matches!(component_beside(&fault, name), Err(ReplayError::Format(..))), "{name}");
+        }
+        std::fs::write(dir.path().join(format!("{digest}.wasm")), "something else").unwrap();
+        let error = component_beside(&fault, &digest).unwrap_err();
+        assert!(error.to_string().contains("another component"), "{error}");
     }
 }
