@@ -1,5 +1,7 @@
 //! Blocks, single requests, the queue, draining.
 
+use std::sync::Arc;
+
 use hyper::StatusCode;
 use infer_api::admin::Blocks;
 use infer_core::SequenceId;
@@ -71,11 +73,13 @@ pub async fn clear_queue(app: &App) -> Result<Answer, ApiError> {
 }
 
 /// `POST /admin/reload`: what SIGHUP does. 422 where anything stays as it was because it is wrong.
-pub async fn reload(app: &App) -> Answer {
-    let outcomes = crate::reload::reload(app).await;
+pub async fn reload(app: Arc<App>) -> Result<Answer, ApiError> {
+    // What is under way ends well even where its caller goes away.
+    let task = tokio::spawn(async move { crate::reload::reload(&app).await });
+    let outcomes = task.await.map_err(|e| ApiError::internal("reload", format!("reloading failed: {e}")))?;
     let wrong = outcomes.iter().any(|outcome| outcome.error.is_some());
     let status = if wrong { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
-    json(status, &value!({"reloaded": outcomes}))
+    Ok(json(status, &value!({"reloaded": outcomes})))
 }
 
 /// `POST /admin/drain`. The host stays up, not ready, until it is told to end.

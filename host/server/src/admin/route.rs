@@ -135,7 +135,7 @@ async fn dispatch(app: Arc<App>, head: &Parts, body: &mut Option<Incoming>) -> R
         ["admin", "reload"] => {
             only(&Method::POST, "POST")?;
             query(&[])?;
-            Ok(requests::reload(&app).await)
+            requests::reload(app).await
         }
         ["admin", "drain"] => {
             only(&Method::POST, "POST")?;
