@@ -8,7 +8,7 @@ use common::scripted::{Admission, Bench, Scheduler, fcfs, prompt, request, small
 use infer_core::engine::Policies;
 use infer_core::policy::{AdmissionRequest, Load, Plan, StepView, Verdict};
 use infer_core::request::RefusalReason;
-use infer_core::{EngineConfig, Event, FailureCause, FinishReason, Refusal, SequenceId, StepOutput};
+use infer_core::{EngineConfig, Event, FailureCause, FinishReason, Refusal, Request, SequenceId, StepOutput};
 
 #[test]
 fn requests_over_a_limit_are_refused_with_what_is_missing() {
@@ -96,6 +96,21 @@ fn held_requests_come_in_by_priority_then_arrival() {
     gate.lock().unwrap().1.clear();
     bench.run();
     assert_eq!(gate.lock().unwrap().1, [2, 4, 1, 3], "asked about in this order");
+}
+
+#[test]
+fn who_is_held_for_longer_becomes_as_urgent_as_those_who_come() {
+    for (priority, after_s, first) in
+        [(0, 1, 1), (1, 4, 2), (1, 6, 1), (-1, 0, 1), (20, 99, 2), (20, 101, 1), (i32::MAX, 101, 1)]
+    {
+        let (mut bench, gate) = gated(small());
+        bench.submit(request(prompt(1, 4), 1));
+        bench.now.0 += after_s * 1_000_000;
+        bench.submit(Request { priority, ..request(prompt(2, 4), 1) });
+        *gate.lock().unwrap() = (true, Vec::new());
+        bench.run();
+        assert_eq!(gate.lock().unwrap().1, [first, 3 - first], "{priority} after {after_s} s");
+    }
 }
 
 #[test]

@@ -1,38 +1,48 @@
 //! Those that admission told to wait, and which of them is asked about next.
 //!
-//! The most urgent come first. Among these the tenant that has least in the scheduler's sight for its
-//! weight is next, and of one tenant who arrived first: were it the order of arrival alone, a tenant that
-//! floods the queue would hide the others from the scheduler, and no scheduler could be fair to them.
+//! The more urgent come first, and waiting makes urgent: the level of a priority whose longest held one would be
+//! oldest, had it arrived earlier by `AGING` for each step of its priority, has its turn. Without that, urgent ones
+//! would keep the others out for as long as they come. On that level the tenant that has least in the scheduler's
+//! sight for its weight is next, and of one tenant who arrived first: were it the order of arrival alone, a tenant
+//! that floods the queue would hide the others from the scheduler, and no scheduler could be fair to them.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use crate::ids::SequenceId;
+use crate::ids::{Micros, SequenceId};
 use crate::policy::TenantColumns;
 use crate::sequence::{SeqIx, Sequence};
 
-/// Urgency, row of the tenant, arrival.
-type Key = (Reverse<i32>, u32, SequenceId);
+/// So much longer one is held until it is as urgent as another of the next higher priority.
+const AGING: Micros = Micros(5_000_000);
+/// Priorities beyond this, above and below 0, count as this: whoever may name any number isn't ahead for days.
+const MOST_URGENT: i32 = 20;
+
+/// Priority, within its bounds.
+type Level = Reverse<i32>;
 
 #[derive(Debug, Default)]
 pub(super) struct Held {
-    by_key: BTreeMap<Key, SeqIx>,
+    /// By level, row of the tenant, arrival.
+    by_tenant: BTreeMap<(Level, u32, SequenceId), SeqIx>,
+    /// When each arrived, by level and arrival.
+    by_arrival: BTreeMap<(Level, SequenceId), Micros>,
     /// By row of the tenant columns.
     count: Vec<u32>,
 }
 
 impl Held {
     pub fn len(&self) -> usize {
-        self.by_key.len()
+        self.by_tenant.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.by_key.is_empty()
+        self.by_tenant.is_empty()
     }
 
     /// In no order that means anything.
     pub fn values(&self) -> impl Iterator<Item = SeqIx> {
-        self.by_key.values().copied()
+        self.by_tenant.values().copied()
     }
 
     pub fn insert(&mut self, sequence: &Sequence, ix: SeqIx) {
@@ -41,29 +51,32 @@ impl Held {
             self.count.resize(row + 1, 0);
         }
         self.count[row] += 1;
-        self.by_key.insert(key(sequence), ix);
+        let level = level(sequence);
+        self.by_tenant.insert((level, sequence.tenant_row, sequence.id), ix);
+        self.by_arrival.insert((level, sequence.id), sequence.usage.arrived);
     }
 
     pub fn remove(&mut self, sequence: &Sequence) {
-        if self.by_key.remove(&key(sequence)).is_some() {
+        let level = level(sequence);
+        if self.by_tenant.remove(&(level, sequence.tenant_row, sequence.id)).is_some() {
+            self.by_arrival.remove(&(level, sequence.id));
             self.count[sequence.tenant_row as usize] -= 1;
         }
     }
 
     /// Whether somebody at least as urgent is held.
     pub fn is_before(&self, sequence: &Sequence) -> bool {
-        self.by_key
-            .first_key_value()
-            .is_some_and(|(&(urgency, ..), _)| urgency <= Reverse(sequence.request.priority))
+        let own = rank(level(sequence), sequence.usage.arrived);
+        self.most_urgent().is_some_and(|(rank, _)| rank <= own)
     }
 
     /// Who is asked about next.
     pub fn head(&self, tenants: &TenantColumns) -> Option<SeqIx> {
-        let (&(urgency, mut row, _), _) = self.by_key.first_key_value()?;
-        let mut best = None;
+        let (_, level) = self.most_urgent()?;
+        let (mut row, mut best) = (0, None);
         // The first of each tenant, by jumps from tenant to tenant.
-        while let Some((&(next, at, id), &ix)) = self.by_key.range((urgency, row, SequenceId(0))..).next()
-            && next == urgency
+        while let Some((&(next, at, id), &ix)) = self.by_tenant.range((level, row, SequenceId(0))..).next()
+            && next == level
         {
             let share = self.share(tenants, at as usize);
             if best.is_none_or(|(least, first, _)| (share, id) < (least, first)) {
@@ -74,6 +87,21 @@ impl Held {
         best.map(|(_, _, ix)| ix)
     }
 
+    /// The level whose turn it is, and the rank of its longest held one.
+    fn most_urgent(&self) -> Option<(i64, Level)> {
+        let mut from = Reverse(MOST_URGENT);
+        let mut best = None;
+        // The first of each level, by jumps from level to level.
+        while let Some((&(level, _), &arrived)) = self.by_arrival.range((from, SequenceId(0))..).next() {
+            let rank = rank(level, arrived);
+            if best.is_none_or(|(least, _)| rank < least) {
+                best = Some((rank, level));
+            }
+            from = Reverse(level.0 - 1);
+        }
+        best
+    }
+
     /// Sequences that a tenant has running or in the scheduler's sight, for its weight.
     fn share(&self, tenants: &TenantColumns, row: usize) -> u64 {
         let alive = u64::from(tenants.running[row]) + u64::from(tenants.waiting[row]);
@@ -82,6 +110,12 @@ impl Held {
     }
 }
 
-fn key(sequence: &Sequence) -> Key {
-    (Reverse(sequence.request.priority), sequence.tenant_row, sequence.id)
+fn level(sequence: &Sequence) -> Level {
+    Reverse(sequence.request.priority.clamp(-MOST_URGENT, MOST_URGENT))
+}
+
+/// When it would have arrived with priority 0; the smallest is next. In microseconds, signed.
+fn rank(level: Level, arrived: Micros) -> i64 {
+    let arrived = i64::try_from(arrived.0).unwrap_or(i64::MAX);
+    arrived.saturating_sub(i64::from(level.0) * AGING.0 as i64)
 }
