@@ -2,14 +2,14 @@
 
 mod common;
 
-use common::scripted::{Admission, Scheduler, fcfs, trap};
+use common::scripted::{Admission, Bench, Scheduler, fcfs, prompt, request, small, trap};
 use common::site::{Site, Traffic};
 use infer_core::builtin::FirstComeFirstServed;
 use infer_core::engine::Policies;
 use infer_core::policy::{AnyPolicy, FaultKind, Plan, PolicyFault, PolicyKind, StepView, Verdict};
 use infer_core::request::RefusalReason;
 use infer_core::trial::{CanaryReport, CanaryState};
-use infer_core::{Change, Event, Micros, Refusal, SequenceId};
+use infer_core::{Change, Engine, Event, FinishReason, Micros, Refusal, SequenceId};
 
 const WINDOW: Micros = Micros(10_000_000);
 
@@ -260,4 +260,56 @@ fn an_idle_host_promotes_nobody_and_a_host_without_a_past_compares_nothing() {
     };
     assert_eq!(canary.state, CanaryState::Promoted);
     assert!(canary.reason.contains("nothing before it"), "{}", canary.reason);
+}
+
+/// Whatever takes the last request away, the time until the next one is nobody's.
+#[test]
+fn a_host_is_idle_however_its_last_request_ended() {
+    let ends: [(&str, bool, fn(&mut Engine, SequenceId, Micros)); 6] = [
+        ("cancelled", true, |engine, id, now| assert!(engine.finish(id, FinishReason::Cancelled, now))),
+        ("stopped", true, |engine, id, now| assert!(engine.finish(id, FinishReason::Stop, now))),
+        ("overdue", true, |engine, id, now| assert!(engine.expire(id, "overdue".into(), now))),
+        ("cancelled in the queue", false, |engine, id, now| {
+            assert!(engine.finish(id, FinishReason::Cancelled, now));
+        }),
+        ("overdue in the queue", false, |engine, id, now| assert!(engine.expire(id, "overdue".into(), now))),
+        ("cleared", false, |engine, _, now| assert_eq!(engine.clear_queue("cleared", now), 1)),
+    ];
+    for (how, starts, end) in ends {
+        let mut bench = Bench::new(small());
+        let policy = AnyPolicy::Scheduler(Box::new(Scheduler("candidate", |s: &StepView| Ok(fcfs(s)))));
+        bench.engine.canary(policy, WINDOW, bench.now).expect("nobody else is on trial");
+        for seed in 1..5 {
+            let id = bench.submit(request(prompt(seed, 9), 40));
+            assert!(!starts || bench.step());
+            end(&mut bench.engine, id, bench.now);
+            bench.now = bench.now.plus(WINDOW);
+        }
+        bench.step();
+        let canary = bench.engine.snapshot(bench.now).policies[0].canary.clone().expect("on trial");
+        assert_eq!(canary.state, CanaryState::Watching, "{how}: {}", canary.reason);
+    }
+}
+
+#[test]
+fn a_host_is_idle_once_the_last_held_request_is_refused() {
+    let mut asked = 0;
+    let admission = Admission(move |_: &_, _: &_| {
+        asked += 1;
+        let reason = RefusalReason::Rate;
+        let refusal = Refusal { reason, message: "no".into(), retry_after_ms: 1_000 };
+        Ok(if asked % 2 == 1 { Verdict::Wait } else { Verdict::Refuse(refusal) })
+    });
+    let mut bench = Bench::with(small(), Policies { admission: Box::new(admission), ..Policies::builtin() });
+    let policy = AnyPolicy::Scheduler(Box::new(Scheduler("candidate", |s: &StepView| Ok(fcfs(s)))));
+    bench.engine.canary(policy, WINDOW, bench.now).expect("nobody else is on trial");
+    for seed in 1..5 {
+        bench.submit(request(prompt(seed, 9), 4));
+        bench.now = bench.now.plus(Micros(100_000));
+        assert!(!bench.step());
+        bench.now = bench.now.plus(WINDOW);
+    }
+    bench.step();
+    let canary = bench.engine.snapshot(bench.now).policies[0].canary.clone().expect("on trial");
+    assert_eq!(canary.state, CanaryState::Watching, "{}", canary.reason);
 }

@@ -24,16 +24,19 @@ impl Engine {
             self.forget_queued(ix);
         }
         true
+        self.note_load(now);
     }
 
     /// Fails everything that waits (held, waiting, preempted). Returns how many.
     pub fn clear_queue(&mut self, message: &str, now: Micros) -> usize {
         let now = self.tick(now);
-        let queued: Vec<SeqIx> = self.waiting.ix.iter().copied().chain(self.held.values()).collect();
+        // From the end, so that no row has to move up.
+        let queued: Vec<SeqIx> = self.waiting.ix.iter().rev().copied().chain(self.held.values()).collect();
         for &ix in &queued {
             self.fail_queued(ix, FailureCause::Cleared, message.into(), now);
         }
         queued.len()
+        self.note_load(now);
     }
 
     /// Fails a sequence from outside because the driver's time for it is over. False if it is unknown.
@@ -47,6 +50,7 @@ impl Engine {
             self.fail_queued(ix, FailureCause::Overdue, message, now);
         }
         true
+        self.note_load(now);
     }
 
     fn fail_queued(&mut self, ix: SeqIx, cause: FailureCause, message: String, now: Micros) {

@@ -27,6 +27,9 @@ impl Engine {
             return None;
         }
         let now = self.tick(now);
+        self.scheduler.begin_step();
+        self.admission.begin_step();
+        self.prefix.begin_step();
         self.judge_canaries(now);
         self.kv.expire(now);
         self.reask_held(now);
@@ -36,7 +39,7 @@ impl Engine {
             self.wake = Micros::NEVER;
             self.watchdog.progressed();
             self.watchdog.advanced(Mark { at: now, step: self.view.number });
-            self.flush_cache_events(now);
+            self.rest(now);
             return None;
         }
         self.judge_neglect(now);
@@ -45,7 +48,7 @@ impl Engine {
             false => self.plan_and_reserve(now),
         }
         if self.rows.is_empty() {
-            self.flush_cache_events(now);
+            self.rest(now);
             return None;
         }
         self.watchdog.progressed();
@@ -54,6 +57,12 @@ impl Engine {
         let batch = self.compose(now);
         self.view.number += 1;
         Some(batch)
+    }
+
+    /// Nothing runs in this step, and it may be that nothing is left to run.
+    fn rest(&mut self, now: Micros) {
+        self.flush_cache_events(now);
+        self.note_load(now);
     }
 
     /// Fills `rows` with what runs in this step: the policy's plan, or the built-in's where that one
