@@ -10,6 +10,7 @@ pub(crate) mod scheduler {
         path: "../../wit",
         world: "scheduler-policy",
         ownership: Borrowing { duplicate_if_necessary: true },
+        imports: { "infer:policy/host@0.1.0": trappable },
     });
 }
 

@@ -5,11 +5,10 @@
 //! is to compile; a cache never makes a load fail. Deliberately absent: sharing between users.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
@@ -71,17 +70,18 @@ impl Cache {
 
     /// Keeps an artifact, whole or not at all.
     pub(crate) fn put(&self, digest: &str, artifact: &[u8]) -> io::Result<()> {
-        static SERIAL: AtomicU32 = AtomicU32::new(0);
-        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        let temporary = self.dir.join(format!("{}-{serial}.tmp", std::process::id()));
-        let written = write_private(&temporary, artifact)
-            .and_then(|()| fs::rename(&temporary, self.path(digest)))
-            .and_then(|()| self.evict());
-        if written.is_err() {
-            // Most likely it doesn't exist.
-            let _ = fs::remove_file(&temporary);
+        if artifact.len() as u64 > MAX_FILE_BYTES - CHECKSUM_BYTES as u64 {
+            return Err(io::Error::other("is too large"));
         }
-        written
+        // Random: containers that share the directory share their process ids too.
+        let temporary = self.dir.join(format!("{:016x}.tmp", RandomState::new().hash_one(digest)));
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+        let written = write(file, artifact).and_then(|()| fs::rename(&temporary, self.path(digest)));
+        if let Err(error) = written {
+            let _ = fs::remove_file(&temporary);
+            return Err(error);
+        }
+        self.evict()
     }
 
     fn path(&self, digest: &str) -> PathBuf {
@@ -95,6 +95,10 @@ impl Cache {
             let entry = entry?;
             // Whoever else keeps something here renames and drops files meanwhile.
             let Ok(metadata) = entry.metadata() else { continue };
+            // A directory is nobody's artifact, and not ours to drop.
+            if metadata.is_dir() {
+                continue;
+            }
             files.push((metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH), entry.path()));
         }
         files.sort();
@@ -106,8 +110,7 @@ impl Cache {
     }
 }
 
-fn write_private(path: &Path, artifact: &[u8]) -> io::Result<()> {
-    let mut file: File = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+fn write(mut file: File, artifact: &[u8]) -> io::Result<()> {
     file.write_all(artifact)?;
     file.write_all(&Sha256::digest(artifact))
 }

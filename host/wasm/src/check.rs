@@ -1,4 +1,4 @@
-//! What can be told about a component before anything of it is compiled: its size, that it is a
+//! What can be told about a component before anything of it is compiled: its size and outline, that it is a
 //! component, what it imports and which world it exports. Types are not checked here; linking does.
 
 use infer_core::policy::PolicyKind;
@@ -6,6 +6,7 @@ use sha2::{Digest, Sha256};
 use wasmtime::wasmparser::{Encoding, Parser, Payload};
 
 use crate::error::LoadError;
+use crate::shape::{self, malformed};
 
 /// The only import with functions.
 const HOST: &str = "infer:policy/host@0.1.0";
@@ -43,9 +44,12 @@ impl<'a> Outline<'a> {
             return Err(LoadError::NotWasm);
         }
         let mut outline = Self::default();
+        let mut shape = shape::Outline::default();
         let mut depth = 0_usize;
         for payload in Parser::new(0).parse_all(component) {
-            match payload.map_err(malformed)? {
+            let payload = payload.map_err(malformed)?;
+            shape.see(&payload, depth > 0)?;
+            match payload {
                 Payload::Version { encoding: Encoding::Module, .. } if depth == 0 => {
                     return Err(LoadError::CoreModule);
                 }
@@ -64,6 +68,7 @@ impl<'a> Outline<'a> {
                 _ => {}
             }
         }
+        shape.end(component.len())?;
         Ok(outline)
     }
 
@@ -82,10 +87,6 @@ impl<'a> Outline<'a> {
         };
         Err(LoadError::Exports { found })
     }
-}
-
-fn malformed(error: wasmtime::wasmparser::BinaryReaderError) -> LoadError {
-    LoadError::Malformed(error.to_string())
 }
 
 /// Names come from an untrusted file, and end in answers and logs.

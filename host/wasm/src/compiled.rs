@@ -8,9 +8,8 @@ use wasmtime::{Engine, Module};
 use crate::cache::{Cache, TrustedArtifact};
 use crate::{check, precompiled};
 
-/// What wasmtime compiles, in the ways that it can be had.
+/// What wasmtime compiles, and how it is kept.
 pub(crate) trait Code: Sized {
-    fn compile(engine: &Engine, source: &[u8]) -> wasmtime::Result<Self>;
     fn load(engine: &Engine, artifact: &TrustedArtifact) -> wasmtime::Result<Self>;
     fn serialize(&self) -> wasmtime::Result<Vec<u8>>;
 }
@@ -22,7 +21,28 @@ pub(crate) trait Code: Sized {
 /// It is no module, or uses what the engine has switched off.
 pub fn compile_module(engine: &Engine, module: &[u8], cache_dir: Option<&Path>) -> wasmtime::Result<Module> {
     let cache = cache_dir.and_then(|dir| cache(dir, engine));
-    from_cache_or_source(engine, cache.as_ref(), module, &check::digest(module))
+    let compile = || Module::from_binary(engine, module);
+    let compiled = from_cache_or(engine, cache.as_ref(), check::digest(module), compile)?;
+    compiled.keep(cache.as_ref());
+    Ok(compiled.code)
+}
+
+/// Compiled code, which is not kept before its owner says that it is of use: what is refused would push out what is.
+pub(crate) struct Compiled<C> {
+    pub(crate) code: C,
+    digest: String,
+    from_cache: bool,
+}
+
+impl<C: Code> Compiled<C> {
+    /// Has the next one who asks find it in the cache.
+    pub(crate) fn keep(&self, cache: Option<&Cache>) {
+        let Some(cache) = cache.filter(|_| !self.from_cache) else { return };
+        let serialized = self.code.serialize().map_err(std::io::Error::other);
+        if let Err(error) = serialized.and_then(|bytes| cache.put(&self.digest, &bytes)) {
+            tracing::warn!("the compiled code {} could not be kept: {error}", self.digest);
+        }
+    }
 }
 
 /// Opens a cache directory. One that can't be used is reported in the log and left alone.
@@ -35,36 +55,25 @@ pub(crate) fn cache(dir: &Path, engine: &Engine) -> Option<Cache> {
         .ok()
 }
 
-pub(crate) fn from_cache_or_source<C: Code>(
+pub(crate) fn from_cache_or<C: Code, E>(
     engine: &Engine,
     cache: Option<&Cache>,
-    source: &[u8],
-    digest: &str,
-) -> wasmtime::Result<C> {
-    let Some(cache) = cache else { return C::compile(engine, source) };
-    match cache.get(digest).and_then(|artifact| {
+    digest: String,
+    compile: impl FnOnce() -> Result<C, E>,
+) -> Result<Compiled<C>, E> {
+    let found = cache.map_or(Ok(None), |cache| cache.get(&digest)).and_then(|artifact| {
         artifact.map(|artifact| C::load(engine, &artifact).map_err(std::io::Error::other)).transpose()
-    }) {
-        Ok(Some(compiled)) => return Ok(compiled),
-        Ok(None) => {}
-        Err(error) => {
-            tracing::warn!("the compiled code {digest} is not used, it is compiled again: {error}");
-        }
-    }
-    let compiled = C::compile(engine, source)?;
-    let kept =
-        compiled.serialize().map_err(std::io::Error::other).and_then(|bytes| cache.put(digest, &bytes));
-    if let Err(error) = kept {
-        tracing::warn!("the compiled code {digest} could not be kept: {error}");
-    }
-    Ok(compiled)
+    });
+    let code = found.unwrap_or_else(|error| {
+        tracing::warn!("the compiled code {digest} is not used, it is compiled again: {error}");
+        None
+    });
+    let from_cache = code.is_some();
+    let code = code.map_or_else(compile, Ok)?;
+    Ok(Compiled { code, digest, from_cache })
 }
 
 impl Code for Component {
-    fn compile(engine: &Engine, source: &[u8]) -> wasmtime::Result<Self> {
-        Self::from_binary(engine, source)
-    }
-
     fn load(engine: &Engine, artifact: &TrustedArtifact) -> wasmtime::Result<Self> {
         precompiled::component(engine, artifact)
     }
@@ -75,10 +84,6 @@ impl Code for Component {
 }
 
 impl Code for Module {
-    fn compile(engine: &Engine, source: &[u8]) -> wasmtime::Result<Self> {
-        Self::from_binary(engine, source)
-    }
-
     fn load(engine: &Engine, artifact: &TrustedArtifact) -> wasmtime::Result<Self> {
         precompiled::module(engine, artifact)
     }

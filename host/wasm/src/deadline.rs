@@ -9,17 +9,22 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 use wasmtime::UpdateDeadline;
 
+/// Between two ticks.
+pub(crate) const TICK: Duration = Duration::from_millis(1);
+
 /// What one store knows about the call it is in.
 pub(crate) struct Deadline {
     limit: Duration,
-    /// The thread's processor time at the call's first tick. Reading it costs a system call, so a
-    /// call that ends before its first tick, as nearly all do, never reads it.
-    first_tick: Option<Duration>,
+    /// The thread's processor time when the call was first looked at, at a tick mostly. Reading it costs a system
+    /// call, so a call that ends before its first tick, as nearly all do, never reads it.
+    first_look: Option<Duration>,
+    /// From then to the last look.
+    since: Duration,
 }
 
 impl Deadline {
     pub(crate) fn new(limit: Duration) -> Self {
-        Self { limit, first_tick: None }
+        Self { limit, first_look: None, since: Duration::ZERO }
     }
 
     pub(crate) fn limit(&self) -> Duration {
@@ -28,22 +33,72 @@ impl Deadline {
 
     /// A call begins.
     pub(crate) fn arm(&mut self) {
-        self.first_tick = None;
+        (self.first_look, self.since) = (None, Duration::ZERO);
     }
 
     /// The epoch callback. A call may so run up to one tick longer than its limit.
     pub(crate) fn on_tick(&mut self) -> UpdateDeadline {
+        if self.look() { UpdateDeadline::Interrupt } else { UpdateDeadline::Continue(1) }
+    }
+
+    /// Whether the limit has passed.
+    pub(crate) fn look(&mut self) -> bool {
         let now = thread_cpu_time();
-        let first = *self.first_tick.get_or_insert(now);
-        if now.saturating_sub(first) >= self.limit {
-            UpdateDeadline::Interrupt
-        } else {
-            UpdateDeadline::Continue(1)
-        }
+        self.since = now.saturating_sub(*self.first_look.get_or_insert(now));
+        self.since >= self.limit
+    }
+
+    /// The call has ended: whether that was too late. The guest is interrupted in loops and where it calls functions
+    /// of its own alone, so the last look may have been long before.
+    pub(crate) fn end(&mut self) -> bool {
+        self.first_look.is_some() && self.look()
+    }
+
+    /// Processor time from the first look to the last.
+    pub(crate) fn since_first_look(&self) -> Duration {
+        self.since
+    }
+
+    /// Processor time of the call that ended, of which this much passed by the clock. What no tick saw may have been
+    /// somebody else's time, but is at most a tick.
+    pub(crate) fn spent(&self, elapsed: Duration) -> Duration {
+        elapsed.min(TICK) + self.since
     }
 }
 
 fn thread_cpu_time() -> Duration {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_late_where_it_was_looked_at_and_its_limit_has_passed() {
+        let mut none_left = Deadline::new(Duration::ZERO);
+        none_left.arm();
+        assert!(!none_left.end(), "nobody looked");
+        assert!(matches!(none_left.on_tick(), UpdateDeadline::Interrupt));
+        assert!(none_left.end());
+        none_left.arm();
+        assert!(!none_left.end(), "the next call begins anew");
+
+        let mut plenty = Deadline::new(Duration::from_secs(3_600));
+        plenty.arm();
+        assert!(!plenty.look() && !plenty.end());
+        assert!(matches!(plenty.on_tick(), UpdateDeadline::Continue(1)));
+    }
+
+    #[test]
+    fn what_passed_before_the_first_look_counts_as_a_tick_at_most() {
+        let mut deadline = Deadline::new(Duration::ZERO);
+        deadline.arm();
+        assert_eq!(deadline.spent(Duration::from_micros(3)), Duration::from_micros(3));
+        assert_eq!(deadline.spent(Duration::from_secs(5)), TICK);
+        deadline.look();
+        deadline.look();
+        assert!(deadline.spent(Duration::from_secs(5)) > TICK);
+    }
 }

@@ -19,6 +19,23 @@ pub enum LoadError {
         /// The limit.
         max: usize,
     },
+    /// Compiling it could take more time and memory than a policy's may.
+    #[error(
+        "the component has {found} {what}, the limit is {max}; build it in release mode, of one language's modules alone"
+    )]
+    TooComplex {
+        /// What there is too much of.
+        what: &'static str,
+        /// How much there is.
+        found: u64,
+        /// The limit.
+        max: u64,
+    },
+    /// A component inside of it does more than give things names.
+    #[error(
+        "a component inside of the component has modules, instances or functions of its own; a policy is one component as `wasm-tools component new` makes it, not a composition"
+    )]
+    Nested,
     /// The file doesn't start like WebAssembly.
     #[error("this is not a WebAssembly file; give a component built from one of the worlds in wit/")]
     NotWasm,
@@ -90,7 +107,7 @@ impl LoadError {
     pub fn check(&self) -> &'static str {
         match self {
             Self::Engine(_) => "engine",
-            Self::TooLarge { .. } => "size",
+            Self::TooLarge { .. } | Self::TooComplex { .. } | Self::Nested => "size",
             Self::NotWasm | Self::CoreModule | Self::Malformed(_) => "format",
             Self::Import { .. } => "imports",
             Self::Exports { .. } | Self::WrongKind { .. } => "world",

@@ -3,6 +3,7 @@
 use infer_core::policy::{FaultKind, PolicyFault};
 use wasmtime::{Error, Trap, WasmBacktrace};
 
+use crate::log::LogFull;
 use crate::runtime::HostState;
 use crate::text::clip;
 
@@ -32,6 +33,9 @@ fn classify(error: &Error, state: &mut HostState) -> (FaultKind, String) {
     if let Some(bytes) = state.limits.take_refused() {
         let limit = state.limits.max_memory_bytes();
         return (FaultKind::Memory, format!("asked for {bytes} bytes of memory where {limit} are allowed"));
+    }
+    if let Some(full) = error.downcast_ref::<LogFull>() {
+        return (FaultKind::Trap, full.to_string());
     }
     match trap {
         Some(trap) => (FaultKind::Trap, format!("trapped: {trap}")),

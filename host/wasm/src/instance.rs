@@ -1,10 +1,11 @@
 //! One policy: its compiled template, the instance that is live, and what a restart needs.
 //!
 //! After any error the store is dropped: a guest that trapped has no consistent state. `restart`
-//! makes a fresh one from the template, configures it and gives it the state that was last exported.
+//! makes a fresh one from the template and configures it. Deliberately absent: a copy of its state; the engine's
+//! guard has the only one.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use infer_core::policy::{CallStats, FaultKind, Policy, PolicyFault, PolicyInfo};
 use wasmtime::Store;
@@ -47,7 +48,7 @@ impl<W: World> Live<W> {
         let running = runtime.arm(&mut store);
         let exports = W::instantiate(pre, &mut store);
         drop(running);
-        match exports {
+        match exports.and_then(|exports| runtime.account(&mut store).map(|()| exports)) {
             Ok(exports) => Ok(Self { runtime: Arc::clone(runtime), store, exports }),
             Err(error) => {
                 let fault = fault::from_error(&error, "start", store.data_mut());
@@ -71,8 +72,10 @@ impl<W: World> Live<W> {
         let running = self.runtime.arm(&mut self.store);
         let answer = call(&self.exports, &mut self.store);
         drop(running);
-        self.runtime.account(&self.store);
-        answer.map_err(|error| fault::from_error(&error, function, self.store.data_mut()))
+        let in_time = self.runtime.account(&mut self.store);
+        answer
+            .and_then(|answer| in_time.map(|()| answer))
+            .map_err(|error| fault::from_error(&error, function, self.store.data_mut()))
     }
 }
 
@@ -95,15 +98,17 @@ pub(crate) struct Instance<W: World> {
     template: Arc<Template<W>>,
     /// None from a fault until `restart`.
     live: Option<Live<W>>,
-    /// What the guest last exported or was given.
-    state: Option<Vec<u8>>,
+    /// Of the pool that a prefix cache was last told of: no answer names more.
+    pub(crate) pool_blocks: u32,
+    /// Processor time of all calls.
+    spent: Duration,
     recorder: Recorder,
 }
 
 impl<W: World> Instance<W> {
     pub(crate) fn new(template: Arc<Template<W>>, muted: bool) -> Result<Self, SetupError> {
         let live = Some(template.start(muted)?);
-        Ok(Self { template, live, state: None, recorder: Recorder::new() })
+        Ok(Self { template, live, pool_blocks: 0, spent: Duration::ZERO, recorder: Recorder::new() })
     }
 
     /// One decision, timed.
@@ -112,9 +117,8 @@ impl<W: World> Instance<W> {
         function: &str,
         call: impl FnOnce(&W, &mut Store<HostState>) -> wasmtime::Result<R>,
     ) -> Result<R, PolicyFault> {
-        let began = Instant::now();
-        let answer = self.guarded(function, call);
-        self.recorder.record(began.elapsed());
+        let (answer, elapsed) = self.timed(function, call);
+        self.recorder.record(elapsed);
         answer
     }
 
@@ -123,17 +127,29 @@ impl<W: World> Instance<W> {
         function: &str,
         call: impl FnOnce(&W, &mut Store<HostState>) -> wasmtime::Result<R>,
     ) -> Result<R, PolicyFault> {
+        self.timed(function, call).0
+    }
+
+    fn timed<R>(
+        &mut self,
+        function: &str,
+        call: impl FnOnce(&W, &mut Store<HostState>) -> wasmtime::Result<R>,
+    ) -> (Result<R, PolicyFault>, Duration) {
         let Some(live) = &mut self.live else {
-            return Err(PolicyFault::new(
-                FaultKind::Setup,
-                "the instance is gone after a fault; restart the policy",
-            ));
+            let fault =
+                PolicyFault::new(FaultKind::Setup, "the instance is gone after a fault; restart the policy");
+            return (Err(fault), Duration::ZERO);
         };
+        let began = Instant::now();
         let answer = live.call(function, call);
+        let elapsed = began.elapsed();
+        if self.template.runtime.keeps_time() {
+            self.spent += live.store.data().deadline.spent(elapsed);
+        }
         if answer.is_err() {
             self.live = None;
         }
-        answer
+        (answer, elapsed)
     }
 }
 
@@ -143,26 +159,21 @@ impl<W: World> Policy for Instance<W> {
     }
 
     fn export_state(&mut self) -> Result<Vec<u8>, PolicyFault> {
-        let state = self.guarded("export-state", |exports, store| exports.export_state(store))?;
-        self.state = Some(state.clone());
-        Ok(state)
+        self.guarded("export-state", |exports, store| exports.export_state(store))
     }
 
     fn import_state(&mut self, state: &[u8]) -> Result<(), PolicyFault> {
         let imported = self.guarded("import-state", |exports, store| exports.import_state(store, state));
         let imported = imported.inspect_err(|_| {
             // It starts cold, which takes an instance. Where there can't be one, the next question says so.
-            self.state = None;
             let _ = self.restart();
         })?;
-        imported.map_err(|refusal| PolicyFault::new(FaultKind::Setup, clip(&refusal, MAX_REFUSAL_BYTES)))?;
-        self.state = Some(state.to_vec());
-        Ok(())
+        imported.map_err(|refusal| PolicyFault::new(FaultKind::Setup, clip(&refusal, MAX_REFUSAL_BYTES)))
     }
 
     fn restart(&mut self) -> Result<(), PolicyFault> {
         self.live = None;
-        let mut live = self.template.start(false).map_err(|error| match error {
+        let live = self.template.start(false).map_err(|error| match error {
             SetupError::Instantiate(fault) | SetupError::Configure(fault) => {
                 PolicyFault::new(FaultKind::Setup, format!("could not be restarted: {fault}"))
             }
@@ -170,17 +181,6 @@ impl<W: World> Policy for Instance<W> {
                 PolicyFault::new(FaultKind::Setup, format!("refused its configuration on restart: {refusal}"))
             }
         })?;
-        if let Some(state) = &self.state {
-            match live.call("import-state", |exports, store| exports.import_state(store, state)) {
-                Ok(Ok(())) => {}
-                // It starts cold, which is no fault; the state won't be better next time.
-                Ok(Err(_)) => self.state = None,
-                Err(_) => {
-                    self.state = None;
-                    return self.restart();
-                }
-            }
-        }
         self.live = Some(live);
         Ok(())
     }

@@ -29,6 +29,7 @@ mod policy;
 mod precompiled;
 mod runtime;
 mod self_test;
+mod shape;
 mod stats;
 mod text;
 mod ticker;

@@ -10,16 +10,26 @@ use infer_core::policy::{
     AdmissionPolicy, AnyPolicy, FaultKind, PolicyFault, PolicyInfo, PolicyKind, PrefixCachePolicy,
     SchedulerPolicy,
 };
+use wasmtime::component::Component;
 
 use crate::bindings::{admission, prefix_cache, scheduler};
 use crate::cache::Cache;
+use crate::compiled::Compiled;
 use crate::error::LoadError;
 use crate::instance::{Instance, Live, SetupError, Template};
 use crate::log::GuestLog;
 use crate::runtime::Runtime;
+use crate::text::clip;
 use crate::usage::Usage;
 use crate::world::World;
-use crate::{check, compiled};
+use crate::{check, compiled, shape};
+
+/// What the host calls its own policies, alone or with more behind a dash.
+const NATIVE: &str = "builtin";
+/// What wasmtime says of a file that it doesn't take.
+const MAX_ERROR_BYTES: usize = 1_024;
+const MAX_DESCRIPTION_BYTES: usize = 1_024;
+const MAX_SCHEMA_BYTES: usize = 65_536;
 
 /// What policies may take, and where compiled ones are kept.
 #[derive(Clone, Debug)]
@@ -107,9 +117,9 @@ impl PolicyLoader {
     pub fn describe(&self, component: &[u8]) -> Result<(PolicyKind, PolicyInfo), LoadError> {
         let kind = check::inspect(component, self.inner.max_component_bytes)?;
         let info = match kind {
-            PolicyKind::Scheduler => self.prepare::<scheduler::SchedulerPolicy>(component)?.1,
-            PolicyKind::Admission => self.prepare::<admission::AdmissionPolicy>(component)?.1,
-            PolicyKind::PrefixCache => self.prepare::<prefix_cache::PrefixCachePolicy>(component)?.1,
+            PolicyKind::Scheduler => self.info::<scheduler::SchedulerPolicy>(component)?,
+            PolicyKind::Admission => self.info::<admission::AdmissionPolicy>(component)?,
+            PolicyKind::PrefixCache => self.info::<prefix_cache::PrefixCachePolicy>(component)?,
         };
         Ok((kind, info))
     }
@@ -120,7 +130,7 @@ impl PolicyLoader {
     }
 
     fn start<W: World>(&self, component: &[u8], config_json: &str) -> Result<Instance<W>, LoadError> {
-        let (pre, info) = self.prepare::<W>(component)?;
+        let Prepared { pre, info, compiled } = self.prepare::<W>(component)?;
         let template = Arc::new(Template {
             runtime: Arc::clone(&self.inner.runtime),
             pre,
@@ -129,20 +139,32 @@ impl PolicyLoader {
         });
         let mut throwaway = Instance::<W>::new(Arc::clone(&template), true).map_err(setup_failed)?;
         W::self_test(&mut throwaway).map_err(|(view, fault)| LoadError::SelfTest { view, fault })?;
-        Instance::new(template, false).map_err(setup_failed)
+        let instance = Instance::new(template, false).map_err(setup_failed)?;
+        compiled.keep(self.inner.cache.as_ref());
+        Ok(instance)
+    }
+
+    fn info<W: World>(&self, component: &[u8]) -> Result<PolicyInfo, LoadError> {
+        let Prepared { info, compiled, .. } = self.prepare::<W>(component)?;
+        compiled.keep(self.inner.cache.as_ref());
+        Ok(info)
     }
 
     /// Compiled and linked, with what it says about itself.
-    fn prepare<W: World>(&self, component: &[u8]) -> Result<(W::Pre, PolicyInfo), LoadError> {
+    fn prepare<W: World>(&self, component: &[u8]) -> Result<Prepared<W>, LoadError> {
         let runtime = &self.inner.runtime;
         let digest = check::digest(component);
         let cache = self.inner.cache.as_ref();
-        let compiled = compiled::from_cache_or_source(runtime.engine(), cache, component, &digest)
-            .map_err(not_compiled)?;
+        let compile = || {
+            shape::check_code(component)?;
+            Component::from_binary(runtime.engine(), component)
+                .map_err(|error| LoadError::Compile(words(&error)))
+        };
+        let compiled = compiled::from_cache_or(runtime.engine(), cache, digest.clone(), compile)?;
         let pre = runtime
-            .link(&compiled)
+            .link(&compiled.code)
             .and_then(W::link)
-            .map_err(|error| LoadError::Interface(format!("{error:#}")))?;
+            .map_err(|error| LoadError::Interface(words(&error)))?;
         let unnamed = GuestLog::new(format!("{} {}", W::KIND, &digest[..12]).into(), true);
         let mut live = Live::<W>::new(runtime, &pre, unnamed)
             .map_err(|fault| setup_failed(SetupError::Instantiate(fault)))?;
@@ -150,27 +172,53 @@ impl PolicyLoader {
             live.call("describe", |exports, store| exports.describe(store)).map_err(LoadError::Describe)?;
         check_info(&info)
             .map_err(|message| LoadError::Describe(PolicyFault::new(FaultKind::InvalidDecision, message)))?;
-        Ok((pre, PolicyInfo { digest, ..info }))
+        let description = clip(&info.description, MAX_DESCRIPTION_BYTES);
+        Ok(Prepared { pre, info: PolicyInfo { digest, description, ..info }, compiled })
     }
+}
+
+/// A component that could be asked who it is, and was.
+struct Prepared<W: World> {
+    pre: W::Pre,
+    info: PolicyInfo,
+    compiled: Compiled<Component>,
 }
 
 /// Names and texts end in URLs, logs, metrics and consoles.
 fn check_info(info: &PolicyInfo) -> Result<(), String> {
+    let PolicyInfo { name, version, .. } = info;
     let word = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.+".contains(&b));
-    if info.name.is_empty() || info.name.len() > 64 || !word(&info.name) {
-        return Err("its name must be 1 to 64 letters, digits or any of - _ . +".into());
+    if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) || name.len() > 64 || !word(name) {
+        return Err(
+            "its name must be 1 to 64 letters, digits or any of - _ . +, the first a letter or digit".into(),
+        );
     }
-    if info.version.is_empty() || info.version.len() > 64 || !word(&info.version) {
-        return Err("its version must be a semantic version of at most 64 characters".into());
+    if name == NATIVE || name.strip_prefix(NATIVE).is_some_and(|rest| rest.starts_with('-')) {
+        return Err(format!("its name is `{name}`, as only the host's own policies are called"));
     }
-    for (what, text, max) in
-        [("description", &info.description, 1_024), ("configuration schema", &info.config_schema, 65_536)]
-    {
+    if version.len() > 64 || !word(version) || !is_semantic(version) {
+        return Err("its version must be a semantic version, 1.2.3 say, of at most 64 characters".into());
+    }
+    for (what, text, max) in [
+        ("description", &info.description, MAX_DESCRIPTION_BYTES),
+        ("configuration schema", &info.config_schema, MAX_SCHEMA_BYTES),
+    ] {
         if text.len() > max {
             return Err(format!("its {what} has {} bytes, the limit is {max}", text.len()));
         }
     }
+    // JSON has these escaped; a description is made one line.
+    if info.config_schema.chars().any(|c| c.is_control() && !c.is_ascii_whitespace()) {
+        return Err("its configuration schema has control characters in it".into());
+    }
     Ok(())
+}
+
+/// Three numbers, and maybe more behind them (semver.org, 2).
+fn is_semantic(version: &str) -> bool {
+    let numbers = version.split(['-', '+']).next().unwrap_or_default();
+    let number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    numbers.split('.').count() == 3 && numbers.split('.').all(number)
 }
 
 fn setup_failed(error: SetupError) -> LoadError {
@@ -184,6 +232,40 @@ fn setup_failed(error: SetupError) -> LoadError {
     }
 }
 
-fn not_compiled(error: wasmtime::Error) -> LoadError {
-    LoadError::Compile(format!("{error:#}"))
+/// wasmtime names what it stumbles over as the file does.
+fn words(error: &wasmtime::Error) -> String {
+    clip(&format!("{error:#}"), MAX_ERROR_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_versions_and_schemas_are_what_urls_and_terminals_take() {
+        let cases = [
+            ("continuous", "0.1.0", "{}", true),
+            ("9lives+token.bucket_2", "1.20.300-rc.1+build-7", "{\n\t\"a\": 1\r\n}", true),
+            ("", "0.1.0", "", false),
+            ("..", "0.1.0", "", false),
+            ("-x", "0.1.0", "", false),
+            ("a/b", "0.1.0", "", false),
+            ("builtin", "0.1.0", "", false),
+            ("builtin-fcfs", "0.1.0", "", false),
+            ("builtins", "0.1.0", "", true),
+            ("p", "", "", false),
+            ("p", "1", "", false),
+            ("p", "1.2", "", false),
+            ("p", "1..2", "", false),
+            ("p", "1.2.3.4", "", false),
+            ("p", "v1.2.3", "", false),
+            ("p", "1.2.3", "\u{1b}[31m", false),
+        ];
+        for (name, version, config_schema, fine) in cases {
+            let (name, version, config_schema) =
+                (name.to_owned(), version.to_owned(), config_schema.to_owned());
+            let info = PolicyInfo { name, version, config_schema, ..PolicyInfo::default() };
+            assert_eq!(check_info(&info).is_ok(), fine, "{info:?}");
+        }
+    }
 }

@@ -9,6 +9,10 @@ use crate::bindings::scheduler::infer::policy::host::Level;
 use crate::text::clip;
 
 const MAX_LINE_BYTES: usize = 1_024;
+/// Text that one call may hand over, cut or suppressed or not: the host copies and reads it all.
+const MAX_CALL_BYTES: usize = 1 << 20;
+/// What a line counts besides its text, so that empty ones come to an end too.
+const LINE_COST_BYTES: usize = 64;
 /// Lines that may come at once.
 const BURST: u32 = 20;
 /// One more line may come each time this has passed.
@@ -19,30 +23,45 @@ pub(crate) struct GuestLog {
     muted: bool,
     bucket: Bucket,
     last_error: Option<String>,
+    /// What this call may still hand over.
+    room_bytes: usize,
 }
+
+/// A call logged more than it may.
+#[derive(Debug, thiserror::Error)]
+#[error("wrote more than {MAX_CALL_BYTES} bytes to the log in one call")]
+pub(crate) struct LogFull;
 
 impl GuestLog {
     /// A muted log keeps the last error and writes nothing: a self-test provokes complaints.
     pub(crate) fn new(policy: Arc<str>, muted: bool) -> Self {
-        Self { policy, muted, bucket: Bucket::full(Instant::now()), last_error: None }
+        Self {
+            policy,
+            muted,
+            bucket: Bucket::full(Instant::now()),
+            last_error: None,
+            room_bytes: MAX_CALL_BYTES,
+        }
     }
 
-    pub(crate) fn forget_last_error(&mut self) {
+    pub(crate) fn begin_call(&mut self) {
         self.last_error = None;
+        self.room_bytes = MAX_CALL_BYTES;
     }
 
     pub(crate) fn take_last_error(&mut self) -> Option<String> {
         self.last_error.take()
     }
 
-    pub(crate) fn write(&mut self, level: Level, message: &str) {
+    pub(crate) fn write(&mut self, level: Level, message: &str) -> Result<(), LogFull> {
+        self.room_bytes = self.room_bytes.checked_sub(message.len() + LINE_COST_BYTES).ok_or(LogFull)?;
         if level == Level::Error {
             self.last_error = Some(clip(message, MAX_LINE_BYTES));
         }
         if self.muted {
-            return;
+            return Ok(());
         }
-        let Some(suppressed) = self.bucket.take(Instant::now()) else { return };
+        let Some(suppressed) = self.bucket.take(Instant::now()) else { return Ok(()) };
         let (policy, message) = (&*self.policy, clip(message, MAX_LINE_BYTES));
         match level {
             Level::Debug => tracing::debug!(target: "policy", policy, suppressed, "{message}"),
@@ -50,6 +69,7 @@ impl GuestLog {
             Level::Warn => tracing::warn!(target: "policy", policy, suppressed, "{message}"),
             Level::Error => tracing::error!(target: "policy", policy, suppressed, "{message}"),
         }
+        Ok(())
     }
 }
 

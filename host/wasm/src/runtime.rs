@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wasmtime::component::{HasSelf, InstancePre, Linker};
-use wasmtime::{Config, Engine, Store};
+use wasmtime::{Config, Engine, Store, Trap};
 
 use crate::bindings::scheduler::infer::policy::{host, types};
 use crate::deadline::Deadline;
@@ -45,8 +45,12 @@ pub(crate) struct HostState {
 }
 
 impl host::Host for HostState {
-    fn log(&mut self, level: host::Level, message: String) {
-        self.log.write(level, &message);
+    /// A guest without loops could log for minutes and never look at a tick, so the limits are looked at here too.
+    fn log(&mut self, level: host::Level, message: String) -> wasmtime::Result<()> {
+        if self.fuel.is_none() && self.deadline.look() {
+            return Err(Trap::Interrupt.into());
+        }
+        self.log.write(level, &message).map_err(wasmtime::Error::new)
     }
 }
 
@@ -103,12 +107,20 @@ impl Runtime {
         store
     }
 
-    /// Notes what the call that just returned has taken.
-    pub(crate) fn account(&self, store: &Store<HostState>) {
-        if let Some(fuel) = self.fuel {
-            let left = store.get_fuel().expect("fuel is on where it is configured");
-            self.peaks.saw_fuel(fuel.saturating_sub(left));
-        }
+    /// Notes what the call that just ended has taken. An error where that was too much time.
+    pub(crate) fn account(&self, store: &mut Store<HostState>) -> wasmtime::Result<()> {
+        let late = store.data_mut().deadline.end();
+        let Some(fuel) = self.fuel else {
+            return if late { Err(Trap::Interrupt.into()) } else { Ok(()) };
+        };
+        let left = store.get_fuel().expect("fuel is on where it is configured");
+        self.peaks.saw_call(fuel.saturating_sub(left), store.data().deadline.since_first_look());
+        Ok(())
+    }
+
+    /// Whether time limits calls, so that what they take may matter. Under fuel nothing depends on it.
+    pub(crate) fn keeps_time(&self) -> bool {
+        self.fuel.is_none()
     }
 
     pub(crate) fn usage(&self) -> Usage {
@@ -119,9 +131,11 @@ impl Runtime {
     pub(crate) fn arm(&self, store: &mut Store<HostState>) -> Option<Running<'_>> {
         let state = store.data_mut();
         state.limits.take_refused();
-        state.log.forget_last_error();
+        state.log.begin_call();
         state.deadline.arm();
         if let Some(fuel) = self.fuel {
+            // For reports; what it takes decides nothing.
+            state.deadline.look();
             store.set_fuel(fuel).expect("fuel is on where it is configured");
         }
         self.ticker.as_ref().map(|ticker| {
@@ -133,7 +147,11 @@ impl Runtime {
 
 fn engine_config(fuel: bool) -> Config {
     let mut config = bare_config();
-    config.consume_fuel(fuel).epoch_interruption(!fuel);
+    config
+        .consume_fuel(fuel)
+        .epoch_interruption(!fuel)
+        // Compiled code holds memories as they begin. Two bytes far apart would make megabytes of each.
+        .memory_guaranteed_dense_image_size(1 << 20);
     config
 }
 

@@ -1,11 +1,17 @@
 //! Bounds on text that a guest wrote, before it reaches a log, an answer or a person.
 
-/// At most `max_bytes` of `text`, cut where a character ends, control characters replaced.
+/// At most `max_bytes` of `text`, cut where a character ends, as one line: a line that a guest began could pass for
+/// the host's own, and control characters and marks of direction change what a terminal shows of the rest.
 pub(crate) fn clip(text: &str, max_bytes: usize) -> String {
     let cut = text.floor_char_boundary(max_bytes);
     let mut clipped: String = text[..cut]
         .chars()
-        .map(|c| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c })
+        .map(|c| match c {
+            '\n' | '\t' | '\u{2028}' | '\u{2029}' => ' ',
+            '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => '\u{fffd}',
+            c if c.is_control() => '\u{fffd}',
+            c => c,
+        })
         .collect();
     if cut < text.len() {
         clipped.push('…');
@@ -18,12 +24,14 @@ mod tests {
     use super::clip;
 
     #[test]
-    fn cuts_between_characters_and_hides_control_codes() {
+    fn cuts_between_characters_and_leaves_one_line_without_control_codes() {
         for (text, max, want) in [
             ("short", 16, "short"),
             ("naïve", 3, "na…"),
             ("naïve", 4, "naï…"),
             ("a\u{1b}[31mb", 16, "a\u{fffd}[31mb"),
+            ("said\n2026-01-01 INFO host: forged\r\n", 64, "said 2026-01-01 INFO host: forged\u{fffd} "),
+            ("a\tb\u{2028}c\u{202e}d", 64, "a b c\u{fffd}d"),
             ("", 0, ""),
         ] {
             assert_eq!(clip(text, max), want, "{text:?} cut at {max}");

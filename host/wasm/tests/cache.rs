@@ -113,3 +113,34 @@ fn another_engine_configuration_has_artifacts_of_its_own() {
     assert_eq!(name(&support::loader(fuel), &first), "first");
     assert_eq!(artifacts(&dir).len(), 2);
 }
+
+#[test]
+fn what_is_refused_is_not_kept() {
+    let home = tempfile::tempdir().expect("a directory");
+    let dir = home.path().join("policies");
+    let guest = Guest { schedule: "unreachable".into(), ..Guest::default() };
+    support::scheduler(&cached(&dir), &guest.component()).map(drop).expect_err("it fails its self-test");
+    assert_eq!(artifacts(&dir), Vec::<PathBuf>::new());
+    support::scheduler(&cached(&dir), &Guest::default().component()).map(drop).expect("a good component");
+    assert_eq!(artifacts(&dir).len(), 1);
+}
+
+#[test]
+fn a_full_directory_loses_its_oldest_artifact_and_no_directory() {
+    let home = tempfile::tempdir().expect("a directory");
+    let dir = home.path().join("policies");
+    let (first, _) = guests();
+    assert_eq!(name(&cached(&dir), &first), "first");
+    let kept = artifacts(&dir).remove(0);
+    fs::create_dir(dir.join("a-directory")).expect("ours");
+    for at in 0..64 {
+        fs::write(dir.join(format!("older-{at}")), []).expect("ours");
+        let old = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(at);
+        let file = fs::File::options().write(true).open(dir.join(format!("older-{at}"))).expect("ours");
+        file.set_modified(old).expect("ours");
+    }
+    fs::remove_file(&kept).expect("ours");
+    assert_eq!(name(&cached(&dir), &first), "first");
+    assert!(kept.exists() && dir.join("a-directory").exists() && !dir.join("older-0").exists());
+    assert_eq!(artifacts(&dir).len(), 65);
+}

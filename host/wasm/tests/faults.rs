@@ -22,6 +22,16 @@ fn long_run(rows: u32) -> String {
     )
 }
 
+/// Writes that many lines of that many bytes.
+fn log_lines(lines: u32, bytes: u32) -> String {
+    format!(
+        "(loop $on
+            (call $log (i32.const 1) (i32.const 1104) (i32.const {bytes}))
+            (local.set $i (i32.add (local.get $i) (i32.const 1)))
+            (br_if $on (i32.lt_u (local.get $i) (i32.const {lines}))))"
+    )
+}
+
 fn fail(policy: &mut dyn SchedulerPolicy) -> PolicyFault {
     policy.schedule(&view(TRIGGER, 2, 2)).expect_err("it fails in this step")
 }
@@ -46,6 +56,13 @@ fn each_way_to_fail_has_its_kind_and_a_restart_brings_the_policy_back() {
             &too_long,
             FaultKind::InvalidDecision,
             "fuel allocated for hostcalls",
+        ),
+        ("more log than a call may write", &log_lines(400, 3_000), FaultKind::Trap, "to the log in one call"),
+        (
+            "lines without text and without end",
+            &log_lines(20_000, 0),
+            FaultKind::Trap,
+            "to the log in one call",
         ),
         (
             "a panic with a message",
@@ -79,7 +96,7 @@ fn the_largest_plan_that_is_allowed_is_read() {
 }
 
 #[test]
-fn a_restart_remembers_the_state_last_exported_and_no_later_one() {
+fn a_restarted_policy_knows_nothing_until_it_is_given_a_state() {
     let mut policy =
         scheduler(&fuel_loader(), &Guest::failing_with("unreachable").component()).expect("it loads");
     assert_eq!(policy.export_state(), Ok(vec![0, 0, 0, 0]), "the self-test left no trace");
@@ -90,6 +107,8 @@ fn a_restart_remembers_the_state_last_exported_and_no_later_one() {
     policy.schedule(&view(1, 1, 1)).expect("a plan");
     fail(&mut *policy);
     policy.restart().expect("a fresh instance");
+    assert_eq!(policy.export_state(), Ok(vec![0, 0, 0, 0]));
+    policy.import_state(&[3, 0, 0, 0]).expect("what it exported");
     assert_eq!(policy.export_state(), Ok(vec![3, 0, 0, 0]));
     assert_eq!(policy.stats().calls, 5, "failed calls count, exports don't");
 }
@@ -202,5 +221,14 @@ fn every_column_arrives_in_its_place() {
             assert_eq!(plan.preempt, ids(&view.waiting.id));
             assert_eq!(plan.wake, view.last_step);
         }
+    }
+}
+
+#[test]
+fn a_call_may_log_a_lot_and_the_next_one_again() {
+    let mut policy = scheduler(&fuel_loader(), &Guest::failing_with(&log_lines(300, 3_000)).component())
+        .expect("it loads");
+    for _ in 0..3 {
+        policy.schedule(&view(TRIGGER, 0, 0)).expect("within the bound");
     }
 }

@@ -125,6 +125,86 @@ fn describe_tells_kind_name_version_and_digest() {
     assert_eq!(info.digest.len(), 64);
 }
 
+#[test]
+fn what_it_says_of_itself_is_one_line_without_control_codes() {
+    let guest = Guest { text: "\\1b[1\\0a", ..Guest::default() };
+    let (_, info) = fuel_loader().describe(&guest.component()).expect("it is a good component");
+    assert_eq!(info.description, "\u{fffd}[1 ");
+}
+
+/// A scheduler's outline around `inside`.
+fn outline(inside: &str) -> Vec<u8> {
+    let text = format!(
+        r#"(component {inside} (instance $i)
+            (export "infer:policy/lifecycle@0.1.0" (instance $i))
+            (export "infer:policy/scheduler@0.1.0" (instance $i)))"#
+    );
+    wat::parse_str(text).expect("well-formed text")
+}
+
+/// A module with one function, of this type and body.
+fn function(signature: &str, body: &str) -> String {
+    format!("(core module (func {signature} {body}))")
+}
+
+#[test]
+fn what_would_take_gigabytes_to_compile_is_refused_before() {
+    let made = |count: usize, of: &str| format!("(instance (instantiate {of}))").repeat(count);
+    // A thousand bytes, of which wasmtime would make a hundred million instances.
+    let tower = format!(
+        "(component $a) (component $b (alias outer 1 0 (component $a)) {}) {}",
+        made(100, "$a"),
+        made(1, "$b")
+    );
+    let deep = format!("{}{}", "(component ".repeat(30), ")".repeat(30));
+    let working = |inside: &str| format!("(component {inside})");
+    let sum = |results: usize| {
+        function(&format!("(result {})", "i32 ".repeat(results)), &"(i32.const 0)".repeat(results))
+    };
+    let branches = |locals: usize, branches: usize| {
+        let text = format!("(local {}) {}", "i32 ".repeat(locals), "(block)".repeat(branches));
+        function("", &text)
+    };
+    let calls = |calls: usize| format!("(core module (func $f) (func {}))", "(call $f)".repeat(calls));
+    let cases: [(&str, String, &str); 18] = [
+        ("a tower of instances", tower, "inside of the component"),
+        ("components in components", deep, "inside of the component"),
+        ("a module below", working("(core module)"), "inside of the component"),
+        (
+            "a function below",
+            working(r#"(import "f" (func $f)) (core func (canon lower (func $f)))"#),
+            "inside of the component",
+        ),
+        ("names below", working(r#"(import "f" (func $f)) (export "g" (func $f))"#), "rebuild it"),
+        ("16 of a component", format!("(component $a) {}", made(16, "$a")), "rebuild it"),
+        (
+            "17 of a component",
+            format!("(component $a) {}", made(17, "$a")),
+            "17 instantiations, the limit is 16",
+        ),
+        ("17 modules", "(core module)".repeat(17), "17 core modules"),
+        ("32 parameters", function(&format!("(param {})", "i64 ".repeat(32)), ""), "rebuild it"),
+        ("33 parameters", function(&format!("(param {})", "i64 ".repeat(33)), ""), "33 parameters"),
+        ("4 results", sum(4), "rebuild it"),
+        ("5 results", sum(5), "5 results"),
+        ("900,000 locals at branches", branches(868, 999), "rebuild it"),
+        ("over a million locals at branches", branches(968, 1_000), "units of code in one function"),
+        ("29,000 calls in a function", calls(29_000), "rebuild it"),
+        ("30,000 calls in a function", calls(30_000), "units of code in one function"),
+        ("5 functions of 900,000", branches(868, 999).repeat(5), "units of code, the limit is 4000000"),
+        (
+            "more types than a policy has",
+            "(type (tuple u8 u8 u8 u8 u8 u8 u8 u8))".repeat(30_000),
+            "bytes of types",
+        ),
+    ];
+    let loader = fuel_loader();
+    for (what, inside, message) in cases {
+        let check = if message == "rebuild it" { "interface" } else { "size" };
+        expect_refusal(what, loader.describe(&outline(&inside)).map(drop), check, message);
+    }
+}
+
 fn expect_refusal(what: &str, loaded: Result<(), LoadError>, check: &str, message: &str) {
     let error = loaded.expect_err(what);
     assert_eq!(error.check(), check, "{what}: {error}");

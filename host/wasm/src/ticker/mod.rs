@@ -10,7 +10,6 @@ mod world {
     pub use std::sync::Arc;
     pub use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
     pub use std::thread::{Builder, JoinHandle, park};
-    use std::time::Duration;
 
     /// What ticks.
     pub type Epoch = wasmtime::Engine;
@@ -22,7 +21,7 @@ mod world {
 
     /// Waits for the next tick.
     pub fn tick(epoch: &Epoch) {
-        std::thread::sleep(Duration::from_millis(1));
+        std::thread::sleep(crate::deadline::TICK);
         epoch.increment_epoch();
     }
 }

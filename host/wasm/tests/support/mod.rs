@@ -29,6 +29,8 @@ pub struct Guest {
     pub schedule: String,
     /// What `info.name` points to, in place of `name`.
     pub describe: String,
+    /// Four bytes at 800, as a WebAssembly string: its description, and what it may log.
+    pub text: &'static str,
 }
 
 impl Default for Guest {
@@ -40,6 +42,7 @@ impl Default for Guest {
             misfit: "(return (i32.const 1080))".into(),
             schedule: "(i32.const 1024)".into(),
             describe: "(i32.const 512)".into(),
+            text: "text",
         }
     }
 }
@@ -60,7 +63,7 @@ impl Guest {
     }
 
     fn text(&self) -> String {
-        let Self { name, start, configure, misfit, schedule, describe } = self;
+        let Self { name, start, configure, misfit, schedule, describe, text } = self;
         let name_len = name.len();
         // Below 4096: 512 the record `info`, 600 its name, 700 a version, 800 text, 1024 zeros,
         // 1080 a refusal, 1104 room for a plan, 1200 an exported state (list at 1200, bytes at 1208).
@@ -102,7 +105,7 @@ impl Guest {
   (data (i32.const 512) "\58\02\00\00\{name_len:02x}\00\00\00\bc\02\00\00\05\00\00\00\20\03\00\00\04\00\00\00\bc\02\00\00\00\00\00\00")
   (data (i32.const 600) "{name}")
   (data (i32.const 700) "1.2.3")
-  (data (i32.const 800) "text")
+  (data (i32.const 800) "{text}")
   (data (i32.const 1080) "\01\00\00\00\20\03\00\00\04\00\00\00"))"#
         )
     }
