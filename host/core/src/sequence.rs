@@ -27,6 +27,8 @@ pub(crate) struct HitState {
     pub no_full: bool,
     /// Its watch rang; it stands in the list of those to look at.
     pub stale: bool,
+    /// It became shorter; it stands in the list of those whose rows say otherwise.
+    pub shrunk: bool,
     /// Hash it watches; 0 for none.
     pub watched_hash: u64,
     /// It watches the end of its hit.
@@ -89,8 +91,10 @@ pub(crate) struct Sequence {
     pub max_blocks: u32,
     /// What the cache has for it, while it waits.
     pub hit: HitState,
-    /// When a later one was first started before it.
+    /// When a later one of its tenant was first started before it.
     pub overtaken: Option<Mark>,
+    /// Likewise one of another tenant, with nothing of its own running.
+    pub passed: Option<Mark>,
     pub usage: Usage,
 }
 

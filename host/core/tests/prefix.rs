@@ -7,10 +7,12 @@ use std::sync::{Arc, Mutex};
 use common::scripted::{Ask, Bench, PrefixCache, Say, VOCAB, fcfs, prompt, request, small};
 use common::{Mirror, RandomPrefixCache};
 use infer_core::engine::Policies;
-use infer_core::policy::{AnyPolicy, CacheEventKind, FaultKind, Retention};
+use infer_core::policy::{
+    AnyPolicy, CacheEventKind, CacheEvents, FaultKind, Memory, PolicyKind, PrefixCachePolicy, Retention,
+};
 use infer_core::testing::solo;
 use infer_core::{
-    EngineConfig, Event, FinishReason, Micros, PrefixEvent, Request, SequenceId, SessionId, TenantId,
+    BlockId, EngineConfig, Event, FinishReason, Micros, PrefixEvent, Request, SequenceId, SessionId, TenantId,
 };
 
 fn started(bench: &Bench, of: SequenceId) -> (PrefixEvent, u32, u32) {
@@ -417,26 +419,224 @@ fn what_hundreds_of_waiting_ones_would_find_may_vanish_at_once() {
     }
 }
 
-#[test]
-fn a_large_cache_is_told_in_pieces() {
+/// Three long prompts' blocks, of one token each.
+fn large_cache(policies: Policies) -> Bench {
     let config =
         EngineConfig { block_size: 1, total_blocks: 20_000, max_seq_len: 5_000, ..EngineConfig::default() };
-    let mut bench = Bench::new(config);
+    let mut bench = Bench::with(config, policies);
     for seed in 1..=3 {
         bench.submit(request(prompt(seed, 4_000), 1));
     }
     bench.run();
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let seen = told.clone();
-    let policy = PrefixCache(move |ask: Ask<'_>| {
-        if let Ask::Observe(events) = ask {
-            seen.lock().unwrap().push(events.len());
+    bench
+}
+
+/// A policy without a past that is told of a large pool in one step would hold everybody up.
+#[test]
+fn a_large_cache_is_told_in_pieces_a_step_each() {
+    for restarted in [false, true] {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let (seen, fails) = (told.clone(), Arc::new(Mutex::new(false)));
+        let (broken, mut afresh) = (fails.clone(), !restarted);
+        let policy = PrefixCache(move |ask: Ask<'_>| match ask {
+            _ if std::mem::take(&mut *broken.lock().unwrap()) => {
+                afresh = true;
+                Err(common::scripted::trap())
+            }
+            Ask::Observe(events) => {
+                seen.lock().unwrap().push(events.len());
+                // Before it has heard all, what it names may be wrong through no fault of its own.
+                let names = if afresh && events.len() == 2_048 { vec![BlockId(19_999)] } else { Vec::new() };
+                Ok(Say::Drop(names))
+            }
+            _ => Ok(Say::Default),
+        });
+        let mut bench = match restarted {
+            true => large_cache(Policies { prefix_cache: Box::new(policy), ..Policies::builtin() }),
+            false => {
+                let mut bench = large_cache(Policies::builtin());
+                bench.engine.swap(AnyPolicy::PrefixCache(Box::new(policy)), bench.now);
+                bench
+            }
+        };
+        if restarted {
+            told.lock().unwrap().clear();
+            *fails.lock().unwrap() = true;
+            bench.submit(request(prompt(1, 2), 1));
         }
-        Ok(Say::Default)
+        let cached = bench.engine.snapshot(bench.now).memory.cached as usize;
+        assert!(cached >= 12_000);
+        let sum = |told: &Vec<usize>| told.iter().sum::<usize>();
+        while sum(&told.lock().unwrap()) < cached {
+            let before = told.lock().unwrap().len();
+            bench.step();
+            let told = told.lock().unwrap();
+            assert!(told.len() > before, "{} of {cached}", sum(&told));
+            assert!(told.len() <= before + 3 && told.iter().all(|&rows| rows <= 2_048), "{told:?}");
+            assert!(bench.engine.next_wake().is_some() || sum(&told) >= cached, "it goes on by itself");
+        }
+        assert_eq!(bench.faults().len(), usize::from(restarted), "{:?}", bench.faults());
+    }
+}
+
+#[test]
+fn no_answer_names_more_blocks_than_the_pool_has() {
+    let rows = 3 * 2_048;
+    let column = vec![0; rows];
+    let events = CacheEvents {
+        memory: Memory { block_size: 1, total_blocks: 10, free_blocks: 0, cached_blocks: 10 },
+        at: vec![0; rows],
+        kind: vec![CacheEventKind::Idle as u8; rows],
+        block: column.clone(),
+        parent: column.clone(),
+        depth: column.clone(),
+        tenant: column,
+        session: vec![0; rows],
+    };
+    for (names, calls) in [
+        ((0..10).collect::<Vec<_>>(), 3),
+        (vec![3; 10], 3),
+        (vec![3; 11], 1),
+        ((0..11).collect(), 1),
+        (vec![10], 1),
+        (vec![u32::MAX], 1),
+    ] {
+        let (mut asked, say) = (0, names.clone());
+        let mut policy = PrefixCache(|_: Ask<'_>| {
+            asked += 1;
+            Ok(Say::Drop(say.iter().copied().map(BlockId).collect()))
+        });
+        let answer = policy.observe_all(&events);
+        match answer {
+            Ok(answer) => assert!(calls == 3 && answer.len() <= 10, "{names:?}"),
+            Err(fault) => assert_eq!((fault.kind, calls), (FaultKind::InvalidDecision, 1), "{names:?}"),
+        }
+        assert_eq!(asked, calls, "{names:?}");
+    }
+    let policies = scripted(|ask| {
+        Ok(match ask {
+            Ask::Evict(_) => Say::Drop(vec![BlockId(0); 11]),
+            _ => Say::Default,
+        })
     });
-    bench.engine.swap(AnyPolicy::PrefixCache(Box::new(policy)), bench.now);
-    let told = told.lock().unwrap();
-    assert!(told.len() > 1 && told.iter().all(|&rows| rows <= 2_048), "{told:?}");
-    let cached = bench.engine.snapshot(bench.now).memory.cached as usize;
-    assert!(cached >= 12_000 && told.iter().sum::<usize>() == cached, "{told:?} of {cached}");
+    let mut bench = Bench::with(EngineConfig { total_blocks: 10, ..small() }, policies);
+    for seed in 1..5 {
+        bench.submit(request(prompt(seed, 13), 3));
+        bench.run();
+    }
+    assert_eq!(bench.faults(), [FaultKind::InvalidDecision; 2]);
+}
+
+#[test]
+fn a_previous_policy_that_fails_stays_the_way_back() {
+    let mirror = Arc::new(Mutex::new(Mirror::default()));
+    let (known, fails) = (mirror.clone(), Arc::new(Mutex::new(false)));
+    let broken = fails.clone();
+    let policies = scripted(move |ask| match ask {
+        Ask::Observe(_) if std::mem::take(&mut *broken.lock().unwrap()) => {
+            *known.lock().unwrap() = Mirror::default();
+            Err(common::scripted::trap())
+        }
+        Ask::Observe(events) => {
+            known.lock().unwrap().absorb(events);
+            Ok(Say::Default)
+        }
+        _ => Ok(Say::Default),
+    });
+    let mut bench = Bench::with(small(), policies);
+    bench.engine.swap(AnyPolicy::PrefixCache(Policies::builtin().prefix_cache), bench.now);
+    *fails.lock().unwrap() = true;
+    for turn in 0..400 {
+        bench.submit(request(prompt(turn % 40, 40), 1));
+        bench.run();
+    }
+    assert!(!*fails.lock().unwrap(), "it was told, and failed");
+    assert_eq!(bench.faults(), [], "it isn't in force");
+    bench.engine.rollback(PolicyKind::PrefixCache, bench.now).expect("it is still there");
+    bench.step();
+    let cached = bench.engine.snapshot(bench.now).memory.cached;
+    assert_eq!(mirror.lock().unwrap().idle.len() as u32, cached, "it began afresh");
+    assert_eq!(bench.faults(), []);
+}
+
+#[test]
+fn nobody_waits_for_a_prompt_whose_logits_found_no_place() {
+    let views = Arc::new(Mutex::new(Vec::new()));
+    let seen = views.clone();
+    let mut bench = Bench::scheduled(EngineConfig { prompt_cache_entries: 1, ..small() }, move |step| {
+        let rows = &step.waiting;
+        let row = |at| (rows.id[at], rows.computed_tokens[at], rows.pending_tokens[at]);
+        seen.lock().unwrap().extend((0..rows.len()).map(row));
+        Ok(fcfs(step))
+    });
+    bench.submit(request(prompt(1, 8), 20));
+    bench.submit(request(prompt(2, 8), 20));
+    bench.step();
+    views.lock().unwrap().clear();
+    for seed in [1, 2] {
+        bench.submit(request(prompt(seed, 8), 1));
+    }
+    bench.step();
+    assert_eq!(*views.lock().unwrap(), [(3, 8, 0), (4, 4, 0)]);
+}
+
+#[test]
+fn who_is_cut_for_anothers_sake_still_finds_its_whole_prompt() {
+    let mut tried = false;
+    let scheduler = common::scripted::Scheduler("greedy", move |step: &infer_core::policy::StepView| {
+        let rows = &step.waiting;
+        if rows.len() < 2 {
+            return Ok(fcfs(step));
+        }
+        let mut plan = infer_core::policy::Plan::default();
+        let rows = [(&step.running, 0..step.running.len()), (rows, usize::from(tried)..2)];
+        tried = true;
+        for (rows, range) in rows {
+            for at in range {
+                let all = rows.prompt_tokens[at] + rows.generated_tokens[at];
+                plan.run.push(infer_core::SequenceId(rows.id[at]));
+                plan.tokens.push(all - rows.computed_tokens[at]);
+            }
+        }
+        Ok(plan)
+    });
+    let policies = Policies { scheduler: Box::new(scheduler), ..Policies::builtin() };
+    let mut bench = Bench::with(EngineConfig { total_blocks: 8, ..small() }, policies);
+    bench.submit(request(prompt(1, 8), 1));
+    bench.run();
+    bench.submit(request(prompt(2, 16), 8));
+    bench.step();
+    let large = bench.submit(request(prompt(3, 14), 1));
+    let whole = bench.submit(request(prompt(1, 8), 1));
+    bench.step();
+    assert_eq!(bench.engine.snapshot(bench.now).counters.cut_rows, 2, "{large:?} needs more than there is");
+    bench.run();
+    assert_eq!(started(&bench, whole), (PrefixEvent::FullHitNoPrefillNeeded, 8, 0));
+    assert_eq!(bench.faults(), []);
+}
+
+#[test]
+fn what_a_sequence_held_is_reported_also_where_all_of_it_was_cached() {
+    let mut bench = Bench::new(small());
+    for _ in 0..2 {
+        bench.submit(request(prompt(1, 8), 1));
+        bench.run();
+    }
+    let peaks = bench.events.iter().filter_map(|event| match event {
+        Event::Finished { usage, .. } => Some((usage.cached_tokens, usage.peak_blocks)),
+        _ => None,
+    });
+    assert_eq!(peaks.collect::<Vec<_>>(), [(0, 2), (8, 2)]);
+}
+
+#[test]
+fn a_turn_that_leaves_nothing_leaves_what_was_there() {
+    let mut bench = Bench::new(small());
+    bench.submit(of_session(7, prompt(1, 9), 1));
+    bench.run();
+    let broken_off = bench.submit(of_session(7, prompt(2, 9), 1));
+    bench.step_with(|engine, now| assert!(engine.finish(broken_off, FinishReason::Cancelled, now)));
+    let next = bench.submit(of_session(7, prompt(1, 9).into_iter().chain([5; 6]).collect(), 1));
+    bench.run();
+    assert_eq!(started(&bench, next).0, PrefixEvent::ConversationalHit);
 }

@@ -5,6 +5,7 @@ use super::{Context, Engine, context};
 use crate::guard::{Compared, Renewal};
 use crate::ids::{BlockId, Micros};
 use crate::kv::{Blocks, Continuity, Keep};
+use crate::policy::prefix_cache::{ROWS_PER_OBSERVE, of_the_pool};
 use crate::policy::{
     Answer, CacheEvents, Ended, FaultKind, FaultView, Hit, PolicyFault, PolicyKind, PrefixCachePolicy,
 };
@@ -15,12 +16,17 @@ use crate::trial::DivergenceKind;
 const HITS_PER_STEP: usize = 256;
 /// Flushes before `evict`, each of which may name blocks to drop.
 const FLUSHES_PER_EVICTION: usize = 3;
+/// Rows that a policy which knows nothing, or missed much, is told at a time beside what is new: while it hears of
+/// a large pool at once every stream would stand still.
+const CATCH_UP_ROWS: usize = ROWS_PER_OBSERVE;
 /// Events after which a previous policy that is kept hot is told what it missed.
 const BACKLOG_ROWS: usize = 4_096;
 
-/// Events for policies that are not in force now.
+/// Events that policies are told later, or that are for others than the one in force.
 #[derive(Debug, Default)]
 pub(super) struct Feed {
+    /// What the policy in force has yet to hear. Until it has, it can't know what may be dropped.
+    behind: Behind,
     /// What the previous policy has missed. It is told in large pieces, so keeping it hot costs next
     /// to nothing; telling it everything at a rollback instead would leave blocks in its books that
     /// are long gone.
@@ -33,6 +39,35 @@ pub(super) struct Feed {
     priming_overflowed: bool,
     /// What a shadow that just came knows.
     pub shadow_renewed: Option<Renewal>,
+}
+
+impl Feed {
+    /// Whether the policy in force has yet to hear things.
+    pub fn has_more(&self) -> bool {
+        !self.behind.is_empty()
+    }
+}
+
+/// Events that are told piece by piece.
+#[derive(Debug, Default)]
+struct Behind {
+    events: CacheEvents,
+    told: usize,
+}
+
+impl Behind {
+    fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
+    fn next(&mut self, rows: usize) -> CacheEvents {
+        let piece = self.events.piece(self.told, rows);
+        self.told += piece.len();
+        if self.told == self.events.len() {
+            *self = Self::default();
+        }
+        piece
+    }
 }
 
 impl Engine {
@@ -63,7 +98,7 @@ impl Engine {
             session: sequence.request.session,
             prompt_tokens: sequence.prompt_len,
             cached_tokens: cached,
-            same_session: matches!(self.kv.continuity(sequence), Continuity::Shares(_)),
+            same_session: self.kv.continuity(sequence) == Continuity::Shares,
         };
         self.note_state(PolicyKind::PrefixCache, now);
         let mut cx = context!(self, now);
@@ -138,17 +173,19 @@ impl Engine {
     pub(super) fn flush_cache_events(&mut self, now: Micros) {
         let mut cx = context!(self, now);
         self.prefix.mend(&mut cx);
+        if self.prefix.is_over_budget() {
+            // It is told in the next step.
+            return;
+        }
         self.note_state(PolicyKind::PrefixCache, now);
         let mut events = std::mem::take(&mut self.kv.blocks.events);
-        self.feed_others(&events, now);
+        self.feed_others(&events);
         let for_shadow = self.events_for_shadow(&events, now);
-        let renewed = self.prefix.renewed.is_some();
-        match self.prefix.renewed.take() {
-            None => {}
-            Some(Renewal::Blank) => events = self.kv.blocks.idle_events(now),
-            Some(Renewal::Primed) => events = self.missed_while_primed(now),
-            Some(Renewal::CameBack) => events = std::mem::take(&mut self.feed.backlog),
+        let same = !self.is_told_otherwise() && for_shadow.is_none();
+        if self.is_told_otherwise() {
+            events = self.catch_up(events, now);
         }
+        let caught_up = !self.feed.has_more();
         let mut names = Vec::new();
         if !events.is_empty() {
             events.memory = self.kv.blocks.memory();
@@ -158,24 +195,52 @@ impl Engine {
             let question = |p: &mut (dyn PrefixCachePolicy + 'static)| {
                 let names = p.observe_all(&events)?;
                 decisions.note(PolicyKind::PrefixCache, p.info(), view, || Answer::Blocks(names.clone()));
-                only_idle(blocks, names)
+                if caught_up { only_idle(blocks, names) } else { Ok(Vec::new()) }
             };
             names = self.prefix.ask(&mut cx, question, view);
         }
         if self.prefix.has_shadow() {
-            let same = !renewed && for_shadow.is_none();
             self.shadow_observe(for_shadow.as_ref().unwrap_or(&events), same.then_some(&names), now);
         }
-        if !names.is_empty() {
-            for name in names {
-                if self.kv.blocks.is_idle(name) {
-                    self.counters.evicted_blocks += u64::from(self.kv.drop_cached(name, now));
-                }
+        for name in names {
+            if self.kv.blocks.is_idle(name) {
+                self.counters.evicted_blocks += u64::from(self.kv.drop_cached(name, now));
             }
         }
         events.clear();
         if self.kv.blocks.events.is_empty() {
             self.kv.blocks.events = events;
+        }
+    }
+
+    /// Whether the policy in force is told something else than what just happened.
+    fn is_told_otherwise(&self) -> bool {
+        self.prefix.renewed.is_some() || self.feed.has_more()
+    }
+
+    /// What a policy that has yet to hear things is told now, given what just happened.
+    fn catch_up(&mut self, events: CacheEvents, now: Micros) -> CacheEvents {
+        let missed = match self.prefix.renewed.take() {
+            None => {
+                self.feed.behind.events.extend_from(&events, 0);
+                None
+            }
+            Some(Renewal::Blank) => Some(self.kv.blocks.idle_events(now)),
+            Some(Renewal::Primed) => Some(self.missed_while_primed(now)),
+            Some(Renewal::CameBack) => Some(std::mem::take(&mut self.feed.backlog)),
+        };
+        if let Some(missed) = missed {
+            self.feed.behind = Behind { events: missed, told: 0 };
+        }
+        // More than what is new, or it would stay behind.
+        self.feed.behind.next(events.len() + CATCH_UP_ROWS)
+    }
+
+    /// The policy in force is about to leave: should it come back, it begins afresh where it has not heard all.
+    pub(super) fn stop_catching_up(&mut self) {
+        if self.feed.has_more() {
+            self.feed.behind = Behind::default();
+            self.prefix.renewed = Some(Renewal::Blank);
         }
     }
 
@@ -192,7 +257,7 @@ impl Engine {
     fn events_for_shadow(&mut self, events: &CacheEvents, now: Micros) -> Option<CacheEvents> {
         match self.feed.shadow_renewed.take() {
             // The live one is told something else.
-            None if self.prefix.has_shadow() && self.prefix.renewed.is_some() => Some(events.clone()),
+            None if self.prefix.has_shadow() && self.is_told_otherwise() => Some(events.clone()),
             None => None,
             Some(Renewal::Primed) => Some(self.missed_while_primed(now)),
             Some(Renewal::Blank | Renewal::CameBack) => Some(self.kv.blocks.idle_events(now)),
@@ -200,7 +265,7 @@ impl Engine {
     }
 
     /// Keeps events for the previous policy, and for one that is being primed.
-    fn feed_others(&mut self, events: &CacheEvents, now: Micros) {
+    fn feed_others(&mut self, events: &CacheEvents) {
         if let Some(priming) = &mut self.feed.priming {
             priming.extend_from(events, std::mem::take(&mut self.feed.priming_from));
             if priming.len() > 16 * self.config.total_blocks as usize + BACKLOG_ROWS {
@@ -208,27 +273,16 @@ impl Engine {
                 self.feed.priming_overflowed = true;
             }
         }
-        if self.prefix.has_previous() {
-            self.feed.backlog.extend_from(events, 0);
-            if self.feed.backlog.len() >= BACKLOG_ROWS {
-                self.tell_previous(now);
-            }
-        } else if self.prefix.renewed != Some(Renewal::CameBack) {
+        let comes_back = self.prefix.renewed == Some(Renewal::CameBack);
+        if !(self.prefix.has_hot_previous() || comes_back) {
             self.feed.backlog.clear();
-        } else {
-            self.feed.backlog.extend_from(events, 0);
+            return;
         }
-    }
-
-    /// Tells the previous policy what it missed. What it answers counts for nothing; where it
-    /// faults, it is given up.
-    fn tell_previous(&mut self, now: Micros) {
-        self.feed.backlog.memory = self.kv.blocks.memory();
-        let told = self.prefix.previous_mut().map(|p| p.observe_all(&self.feed.backlog));
-        self.feed.backlog.clear();
-        if matches!(told, Some(Err(_))) {
-            let mut cx = context!(self, now);
-            self.prefix.drop_previous(&mut cx);
+        self.feed.backlog.extend_from(events, 0);
+        if !comes_back && self.feed.backlog.len() >= BACKLOG_ROWS {
+            self.feed.backlog.memory = self.kv.blocks.memory();
+            let backlog = std::mem::take(&mut self.feed.backlog);
+            self.prefix.tell_previous(|p| p.observe_all(&backlog));
         }
     }
 
@@ -286,7 +340,10 @@ impl Engine {
                 decisions.note(PolicyKind::PrefixCache, p.info(), view, || Answer::Blocks(names.clone()));
                 only_idle(blocks, names)
             };
-            let names = self.prefix.ask(&mut cx, question, view);
+            let names = match self.feed.has_more() {
+                false => self.prefix.ask(&mut cx, question, view),
+                true => self.prefix.ask_builtin(question),
+            };
             let compared = |p: &mut (dyn PrefixCachePolicy + 'static)| {
                 let shadow = p.evict(now, need).and_then(|names| only_idle(blocks, names))?;
                 let [live, shadow] = [&names, &shadow].map(|names| first(names, need));
@@ -314,8 +371,8 @@ fn first(names: &[BlockId], need: u32) -> Vec<BlockId> {
 
 /// Blocks that a policy may drop; a name of anything else is a fault.
 pub(super) fn only_idle(blocks: &Blocks, names: Vec<BlockId>) -> Result<Vec<BlockId>, PolicyFault> {
-    let total = blocks.memory().total_blocks;
-    match names.iter().find(|b| b.0 >= total || !blocks.is_idle(**b)) {
+    let names = of_the_pool(names, blocks.memory().total_blocks)?;
+    match names.iter().find(|name| !blocks.is_idle(**name)) {
         None => Ok(names),
         Some(BlockId(name)) => {
             let message = format!("it drops block {name}, which is not idle");

@@ -156,6 +156,9 @@ impl Engine {
         if let Some(slot) = row.logits_to {
             self.slab[ix].logits_to = None;
             self.kv.keep_prompt(&mut self.slab, ix, slot, now);
+        } else if row.sample {
+            // It stands in the pool, but its logits found no place: nobody gains by waiting for more.
+            self.kv.withdraw_prompt(&mut self.slab, ix);
         }
         let sequence = &mut self.slab[ix];
         self.view.running.computed_tokens[sequence.row as usize] = sequence.computed;

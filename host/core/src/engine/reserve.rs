@@ -70,7 +70,9 @@ impl Engine {
             self.counters.cut_rows += 1;
             self.slab[cut.ix].planned = mark;
             if cut.starts {
-                self.kv.give_back_hit(&mut self.slab, cut.ix, now);
+                // Those behind it are cut first, and lack nothing themselves.
+                let itself = self.rows.len() == at;
+                self.kv.give_back_hit(&mut self.slab, cut.ix, itself, now);
                 self.refresh_waiting(cut.ix);
             }
         }
@@ -115,6 +117,7 @@ impl Engine {
         }
         sequence.state = SequenceState::Prefill;
         sequence.overtaken = None;
+        sequence.passed = None;
         self.view.tenants.waiting[tenant] -= 1;
         self.view.tenants.running[tenant] += 1;
         if sequence.usage.started == Micros::NEVER {
@@ -136,7 +139,7 @@ impl Engine {
         let sequence = &self.slab[ix];
         let prefix = match self.kv.continuity(sequence) {
             _ if full => PrefixEvent::FullHitNoPrefillNeeded,
-            Continuity::Shares(_) if cached > 0 => PrefixEvent::ConversationalHit,
+            Continuity::Shares if cached > 0 => PrefixEvent::ConversationalHit,
             Continuity::Diverges => PrefixEvent::ConversationalMissUnexpectedPrompt,
             _ if cached > 0 => PrefixEvent::CrossRequestHit,
             _ => PrefixEvent::MissFull,
@@ -175,6 +178,7 @@ impl Engine {
         self.load_changed = true;
         // `leaving` holds running rows now, so nothing here may remove waiting ones.
         self.kv.hash(&mut self.slab[ix]);
+        self.tenants.note_served(sequence.tenant_row, Mark { at: now, step: self.view.number });
         self.kv.watch(&mut self.slab, ix);
         self.ask_reuse(ix, now);
         self.insert_waiting(ix);

@@ -157,10 +157,8 @@ impl Engine {
     fn show(&mut self, now: Micros) {
         self.kv.settle(&mut self.slab);
         // A hit that shrank is in the view at once: what a plan is checked against is what it was shown.
-        while let Some(ix) = self.kv.next_shrunk() {
-            if self.slab.get_mut(ix).is_some_and(|s| s.is_waiting()) {
-                self.refresh_waiting(ix);
-            }
+        while let Some(ix) = self.kv.next_shrunk(&mut self.slab) {
+            self.refresh_waiting(ix);
         }
         self.refresh_shared();
         self.view.now = now;

@@ -67,13 +67,13 @@ impl Kv {
         }
     }
 
-    /// Undoes `take_hit`: the plan's tail was cut.
-    pub fn give_back_hit(&mut self, slab: &mut Slab, ix: SeqIx, now: Micros) {
+    /// Undoes `take_hit`: the plan's tail was cut. `no_copy`: because there was no block for the copy that kept
+    /// logits need, which may stay so for as long as it waits for them.
+    pub fn give_back_hit(&mut self, slab: &mut Slab, ix: SeqIx, no_copy: bool, now: Micros) {
         self.unpin_source(&slab[ix]);
         let sequence = &mut slab[ix];
-        if sequence.logits_from.take().is_some() {
-            sequence.hit.no_full = true;
-        }
+        let whole = sequence.logits_from.take().is_some();
+        sequence.hit.no_full |= whole && no_copy;
         self.release_table(sequence, ix, now);
         self.watch(slab, ix);
     }
@@ -81,9 +81,6 @@ impl Kv {
     /// Allocates until the table holds `tokens` tokens. The blocks were seen to be free.
     pub fn grow(&mut self, sequence: &mut Sequence, ix: SeqIx, tokens: u32, now: Micros) {
         let need = self.blocks_for(tokens) as usize;
-        if sequence.table.len() >= need {
-            return;
-        }
         while sequence.table.len() < need {
             let block = self.blocks.allocate(ix, now).expect("the plan was cut to what memory holds");
             sequence.table.push(block);
@@ -126,7 +123,8 @@ impl Kv {
         }
     }
 
-    fn withdraw_prompt(&mut self, slab: &mut Slab, ix: SeqIx) {
+    /// What this sequence computes answers its prompt for nobody any more.
+    pub fn withdraw_prompt(&mut self, slab: &mut Slab, ix: SeqIx) {
         if std::mem::take(&mut slab[ix].pending_prompt) {
             let key = slab[ix].prompt_key;
             self.watches.withdraw(key);

@@ -157,15 +157,18 @@ impl Kv {
 
     /// How its prompt relates to what its session left.
     pub fn continuity(&self, sequence: &Sequence) -> Continuity {
-        let full = (sequence.prompt_len / self.block_size()) as usize;
-        let prompt = &sequence.hashes[..full.min(sequence.hashes.len())];
-        self.sessions.compare(owner_of(sequence), prompt)
+        let full = sequence.prompt_len >= self.block_size();
+        let first = sequence.hashes.first().filter(|_| full).copied();
+        self.sessions.compare(owner_of(sequence), first)
     }
 
-    /// Notes what an ending sequence leaves to its session.
+    /// Notes what an ending sequence leaves to its session. One that leaves nothing leaves what was there.
     pub fn note_turn(&mut self, sequence: &Sequence) {
-        let left = (sequence.committed as usize).min(sequence.hashes.len());
-        self.sessions.note(owner_of(sequence), &sequence.hashes[..left]);
+        if sequence.committed > 0
+            && let Some(&first) = sequence.hashes.first()
+        {
+            self.sessions.note(owner_of(sequence), first);
+        }
     }
 
     /// Looks up what a waiting sequence would find, and watches for changes.
@@ -252,15 +255,16 @@ impl Kv {
                 let hit = &mut slab[ix].hit;
                 self.watches.shorten(ix, hit);
                 self.watches.mark(ix, hit);
-                self.shrunk.push(ix);
+                note_shrunk(&mut self.shrunk, ix, hit);
             }
         }
         for key in notes.lost.drain(..) {
             self.watches.each_watching(key, |ix| self.rung.push(ix));
             for ix in self.rung.drain(..) {
-                slab[ix].hit.full = None;
-                self.watches.mark(ix, &mut slab[ix].hit);
-                self.shrunk.push(ix);
+                let hit = &mut slab[ix].hit;
+                hit.full = None;
+                self.watches.mark(ix, hit);
+                note_shrunk(&mut self.shrunk, ix, hit);
             }
         }
         for hash in notes.changed.drain(..) {
@@ -282,9 +286,17 @@ impl Kv {
         !(notes.dropped.is_empty() && notes.lost.is_empty() && self.shrunk.is_empty())
     }
 
-    /// Next sequence whose hit became shorter in `settle`. It may wait no longer.
-    pub fn next_shrunk(&mut self) -> Option<SeqIx> {
-        self.shrunk.pop()
+    /// Next waiting sequence whose hit became shorter in `settle`.
+    pub fn next_shrunk(&mut self, slab: &mut Slab) -> Option<SeqIx> {
+        while let Some(ix) = self.shrunk.pop() {
+            if let Some(sequence) = slab.get_mut(ix) {
+                sequence.hit.shrunk = false;
+                if sequence.is_waiting() {
+                    return Some(ix);
+                }
+            }
+        }
+        None
     }
 
     /// The next waiting sequence whose hit may have changed.
@@ -329,6 +341,13 @@ impl Kv {
         if slab.len() == 0 {
             self.watches.assert_empty();
         }
+    }
+}
+
+/// Once, however many blocks of its hit are gone.
+fn note_shrunk(shrunk: &mut Vec<SeqIx>, ix: SeqIx, hit: &mut HitState) {
+    if !std::mem::replace(&mut hit.shrunk, true) {
+        shrunk.push(ix);
     }
 }
 

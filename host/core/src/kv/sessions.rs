@@ -1,7 +1,7 @@
 //! What the last turn of each conversation left, to tell a continuation from a surprise.
 //!
-//! A turn is remembered by the chain hashes of its full blocks: eight bytes for sixteen tokens, and
-//! no client's text. Bounded; the session that was quiet longest is forgotten first.
+//! A turn is remembered by the chain hash of its first block, which tells whether two share anything: eight bytes
+//! however long it was, and no client's text. Bounded; the session that was quiet longest is forgotten first.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,8 @@ const SESSIONS: usize = 4_096;
 
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
-    turns: BTreeMap<Owner, (u64, Box<[u64]>)>,
+    /// When the last turn ended, and its first block.
+    turns: BTreeMap<Owner, (u64, u64)>,
     by_age: BTreeMap<u64, Owner>,
     clock: u64,
 }
@@ -23,14 +24,12 @@ pub(crate) struct Sessions {
 /// How a prompt relates to what its session left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Continuity {
-    /// No session, or nothing known of it.
+    /// No session, or nothing known of it, or the prompt fills no block.
     Unknown,
-    /// The prompt goes on from these leading blocks of the last turn, at least one.
-    Shares(u32),
+    /// The prompt goes on from the last turn's first block at least.
+    Shares,
     /// The prompt begins otherwise than the last turn.
     Diverges,
-    /// One of both has no full block: nothing can be said.
-    TooShort,
 }
 
 impl Sessions {
@@ -39,13 +38,13 @@ impl Sessions {
         self.turns.len()
     }
 
-    /// Notes what a turn left.
-    pub fn note(&mut self, session: Owner, hashes: &[u64]) {
+    /// Notes the first block that a turn left.
+    pub fn note(&mut self, session: Owner, first: u64) {
         if session.1 == SessionId(0) {
             return;
         }
         self.clock += 1;
-        if let Some((age, _)) = self.turns.insert(session, (self.clock, hashes.into())) {
+        if let Some((age, _)) = self.turns.insert(session, (self.clock, first)) {
             self.by_age.remove(&age);
         }
         self.by_age.insert(self.clock, session);
@@ -56,15 +55,12 @@ impl Sessions {
         }
     }
 
-    /// Compares a prompt with what its session left.
-    pub fn compare(&self, session: Owner, prompt: &[u64]) -> Continuity {
-        let Some((_, left)) = self.turns.get(&session) else { return Continuity::Unknown };
-        if left.is_empty() || prompt.is_empty() {
-            return Continuity::TooShort;
-        }
-        match left.iter().zip(prompt).take_while(|(a, b)| a == b).count() {
-            0 => Continuity::Diverges,
-            shared => Continuity::Shares(shared as u32),
+    /// Compares a prompt's first block, where it fills one, with what its session left.
+    pub fn compare(&self, session: Owner, first: Option<u64>) -> Continuity {
+        match (self.turns.get(&session), first) {
+            (Some(&(_, left)), Some(first)) if left == first => Continuity::Shares,
+            (Some(_), Some(_)) => Continuity::Diverges,
+            _ => Continuity::Unknown,
         }
     }
 }
@@ -78,17 +74,16 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_is_compared_by_its_leading_blocks() {
+    fn a_turn_is_compared_by_its_first_block() {
         let mut sessions = Sessions::default();
-        sessions.note(of(7), &[1, 2, 3]);
-        for (session, prompt, expected) in [
-            (7, vec![1, 2, 3, 4], Continuity::Shares(3)),
-            (7, vec![1, 9], Continuity::Shares(1)),
-            (7, vec![9], Continuity::Diverges),
-            (7, vec![], Continuity::TooShort),
-            (8, vec![1], Continuity::Unknown),
+        sessions.note(of(7), 1);
+        for (session, first, expected) in [
+            (7, Some(1), Continuity::Shares),
+            (7, Some(9), Continuity::Diverges),
+            (7, None, Continuity::Unknown),
+            (8, Some(1), Continuity::Unknown),
         ] {
-            assert_eq!(sessions.compare(of(session), &prompt), expected, "{session} {prompt:?}");
+            assert_eq!(sessions.compare(of(session), first), expected, "{session} {first:?}");
         }
     }
 
@@ -96,12 +91,12 @@ mod tests {
     fn the_quietest_session_is_forgotten_first() {
         let mut sessions = Sessions::default();
         for id in 1..=SESSIONS as u64 {
-            sessions.note(of(id), &[id]);
+            sessions.note(of(id), id);
         }
-        sessions.note(of(1), &[1]);
-        sessions.note(of(9_999), &[5]);
-        assert_eq!(sessions.compare(of(1), &[1]), Continuity::Shares(1));
-        assert_eq!(sessions.compare(of(2), &[2]), Continuity::Unknown);
+        sessions.note(of(1), 1);
+        sessions.note(of(9_999), 5);
+        assert_eq!(sessions.compare(of(1), Some(1)), Continuity::Shares);
+        assert_eq!(sessions.compare(of(2), Some(2)), Continuity::Unknown);
         assert_eq!(sessions.turns.len(), SESSIONS);
         assert_eq!(sessions.by_age.len(), SESSIONS);
     }
