@@ -20,7 +20,9 @@ use shadow::Shadow;
 
 use crate::event::{Change, Event};
 use crate::ids::Micros;
-use crate::policy::{AnyPolicy, CallStats, Fault, FaultView, Policy, PolicyFault, PolicyInfo, PolicyKind};
+use crate::policy::{
+    AnyPolicy, CallStats, Fault, FaultKind, FaultView, Policy, PolicyFault, PolicyInfo, PolicyKind,
+};
 use crate::snapshot::SlotSnapshot;
 use crate::trial::{CanaryReport, CanaryState, ShadowReport, ShadowState};
 
@@ -32,6 +34,10 @@ pub(crate) struct Context<'a> {
     /// Policies that nobody needs any more.
     pub retired: &'a mut Vec<AnyPolicy>,
 }
+
+/// Processor time that the calls of a policy may take from one step to the next: so much as five that take all of
+/// theirs. Of the hundreds that a step may have, each within its limit, all streams would feel the sum.
+const STEP_BUDGET: Micros = Micros(100_000);
 
 /// How many faults in what time take a policy out.
 #[derive(Clone, Copy, Debug)]
@@ -45,8 +51,17 @@ struct Tenure<P: ?Sized> {
     since: Micros,
     /// A fault left it in an unknown state: `restart` comes before the next question.
     broken: bool,
-    /// Its last exported state.
+    /// What it last exported or took over: the only copy, from which a restarted one begins.
     state: Vec<u8>,
+}
+
+/// What the calls of a slot's policy may take of a step, whatever each takes of its own limit.
+#[derive(Default)]
+struct Budget {
+    /// What they had taken before this step.
+    before: Micros,
+    /// The built-in answers what is left of the step.
+    over: bool,
 }
 
 pub(crate) struct Slot<P: ?Sized> {
@@ -59,6 +74,7 @@ pub(crate) struct Slot<P: ?Sized> {
     builtin: Box<P>,
     fallback_since: Micros,
     strikes: VecDeque<Micros>,
+    budget: Budget,
     faults: u64,
     fallbacks: u64,
     last_fault: Option<Arc<Fault>>,
@@ -69,6 +85,8 @@ pub(crate) struct Slot<P: ?Sized> {
     last_canary: Option<CanaryReport>,
     /// The instance in force was made afresh, or came back: it may have to be told things again.
     pub renewed: Option<Renewal>,
+    /// A policy was taken out, and nobody has asked since.
+    removed: bool,
 }
 
 /// Why a policy in force may not know what happened so far.
@@ -99,6 +117,7 @@ impl<P: Policy + ?Sized> Slot<P> {
             builtin,
             fallback_since: Micros::ZERO,
             strikes: VecDeque::new(),
+            budget: Budget::default(),
             faults: 0,
             fallbacks: 0,
             last_fault: None,
@@ -107,6 +126,7 @@ impl<P: Policy + ?Sized> Slot<P> {
             canary: None,
             last_canary: None,
             renewed: None,
+            removed: false,
         }
     }
 
@@ -123,9 +143,12 @@ impl<P: Policy + ?Sized> Slot<P> {
         view: impl Fn() -> FaultView,
     ) -> T {
         self.mend(cx);
-        if let Some(tenure) = &mut self.current {
+        if let Some(tenure) = self.current.as_mut().filter(|_| !self.budget.over) {
             match question(&mut tenure.policy) {
-                Ok(answer) => return answer,
+                Ok(answer) => {
+                    self.charge(cx, view);
+                    return answer;
+                }
                 Err(fault) => {
                     tenure.broken = true;
                     self.strike(cx, fault, view(), false);
@@ -134,6 +157,30 @@ impl<P: Policy + ?Sized> Slot<P> {
         }
         self.fallbacks += 1;
         question(&mut self.builtin).expect("the built-in keeps the rules")
+    }
+
+    /// A step begins: what calls took before counts no more.
+    pub fn begin_step(&mut self) {
+        self.budget.over = false;
+        self.budget.measure_from(self.current.as_ref());
+        if let Some(shadow) = &mut self.shadow {
+            shadow.begin_step();
+        }
+    }
+
+    /// Whether the policy in force is asked nothing more in this step.
+    pub fn is_over_budget(&self) -> bool {
+        self.budget.over
+    }
+
+    /// Each call was within its limit; that all of them together take too long is one fault for the step.
+    fn charge(&mut self, cx: &mut Context<'_>, view: impl Fn() -> FaultView) {
+        let spent =
+            self.current.as_ref().map_or(Micros::ZERO, |t| t.policy.spent().since(self.budget.before));
+        if let Some(fault) = over_budget(spent) {
+            self.budget.over = true;
+            self.strike(cx, fault, view(), false);
+        }
     }
 
     /// The built-in answers, whoever is in force: the answer of the policy was of no use.
@@ -209,6 +256,7 @@ impl<P: Policy + ?Sized> Slot<P> {
         let from = self.info();
         let left = self.current.take().expect("a policy was in force");
         cx.retired.push((self.into_any)(left.policy));
+        self.removed = true;
         self.strikes.clear();
         self.fallback_since = cx.now;
         if let Some(mut previous) = self.previous.take() {
@@ -216,7 +264,13 @@ impl<P: Policy + ?Sized> Slot<P> {
             self.current = Some(previous);
             self.renew(Renewal::CameBack);
         }
+        self.budget.measure_from(self.current.as_ref());
         self.changed(cx, from, change, reason);
+    }
+
+    /// Whether a policy was taken out since the last call of this.
+    pub fn take_removal(&mut self) -> bool {
+        std::mem::take(&mut self.removed)
     }
 
     /// Only prefix-cache policies are told things; the others see everything each time.
@@ -251,24 +305,28 @@ impl<P: Policy + ?Sized> Slot<P> {
     pub fn replace(
         &mut self,
         cx: &mut Context<'_>,
-        mut policy: Box<P>,
+        policy: Box<P>,
         change: Change,
     ) -> (bool, Option<AnyPolicy>) {
         self.end_shadow(cx, ShadowState::Replaced, "another policy came into the slot");
         let state = self.outgoing_state(&*policy);
-        let restored = state.is_some_and(|state| policy.import_state(&state).is_ok());
-        (restored, self.install(cx, policy, change))
+        let mut tenure = Tenure::new(policy, cx.now);
+        let restored = state.is_some_and(|state| tenure.import(state));
+        (restored, self.install(cx, tenure, change))
     }
 
     /// Makes the shadow the live policy. It keeps the state that it has.
     pub fn promote_shadow(&mut self, cx: &mut Context<'_>) -> Option<Option<AnyPolicy>> {
         let policy = self.take_shadow(cx, ShadowState::Promoted, "it became the live policy")?;
-        Some(self.install(cx, policy, Change::Promote))
+        let mut tenure = Tenure::new(policy, cx.now);
+        tenure.export();
+        Some(self.install(cx, tenure, Change::Promote))
     }
 
-    fn install(&mut self, cx: &mut Context<'_>, policy: Box<P>, change: Change) -> Option<AnyPolicy> {
+    fn install(&mut self, cx: &mut Context<'_>, tenure: Tenure<P>, change: Change) -> Option<AnyPolicy> {
         let from = self.info();
-        let mut outgoing = self.current.replace(Tenure::new(policy, cx.now));
+        let mut outgoing = self.current.replace(tenure);
+        self.budget.measure_from(self.current.as_ref());
         if self.renewed.take().is_some()
             && let Some(outgoing) = &mut outgoing
         {
@@ -289,9 +347,10 @@ impl<P: Policy + ?Sized> Slot<P> {
         self.end_canary(cx, CanaryState::RolledBack, "an operator rolled it back");
         let from = self.info();
         let state = self.outgoing_state(&*previous.policy);
-        let restored = state.is_some_and(|state| previous.policy.import_state(&state).is_ok());
+        let restored = state.is_some_and(|state| previous.import(state));
         previous.since = cx.now;
         let retired = self.current.replace(previous);
+        self.budget.measure_from(self.current.as_ref());
         self.renew(Renewal::CameBack);
         self.changed(cx, from, Change::Rollback, Change::Rollback.name().to_owned());
         Some((restored, retired.map(|t| (self.into_any)(t.policy))))
@@ -300,13 +359,9 @@ impl<P: Policy + ?Sized> Slot<P> {
     /// The state that a successor takes over. One that can't export any more left some earlier.
     fn outgoing_state(&mut self, successor: &P) -> Option<Vec<u8>> {
         let tenure = self.current.as_mut().filter(|t| successor.takes_state_of(&t.policy.info().name))?;
-        let fresh = match tenure.broken {
-            true => None,
-            // Who fails here may be beyond answering: should it come back, it is started anew first.
-            false => tenure.policy.export_state().inspect_err(|_| tenure.broken = true).ok(),
-        };
-        // Kept too: should it come back, it begins from there. Empty is what was never exported.
-        fresh.or_else(|| (!tenure.state.is_empty()).then(|| tenure.state.clone()))
+        let fresh = !tenure.broken && tenure.export();
+        // Empty is also what was never exported.
+        (fresh || !tenure.state.is_empty()).then(|| tenure.state.clone())
     }
 
     /// Takes a watched canary out because something else is to come.
@@ -328,9 +383,17 @@ impl<P: Policy + ?Sized> Slot<P> {
         self.current.as_ref().map_or_else(|| self.builtin.stats(), |t| t.policy.stats())
     }
 
-    /// The previous policy, which may be told things though it is not asked.
-    pub fn previous_mut(&mut self) -> Option<&mut P> {
-        self.previous.as_mut().map(|t| &mut *t.policy)
+    /// Whether the previous policy is kept up to date though it is not asked. One that failed isn't: should it
+    /// come back, it is started anew.
+    pub fn has_hot_previous(&self) -> bool {
+        self.previous.as_ref().is_some_and(|t| !t.broken)
+    }
+
+    /// Tells the previous policy something. What it answers counts for nothing.
+    pub fn tell_previous<T>(&mut self, tell: impl FnOnce(&mut P) -> Result<T, PolicyFault>) {
+        if let Some(tenure) = self.previous.as_mut().filter(|t| !t.broken) {
+            tenure.broken = tell(&mut tenure.policy).is_err();
+        }
     }
 
     /// When the policy in force came.
@@ -343,10 +406,6 @@ impl<P: Policy + ?Sized> Slot<P> {
         if let Some(tenure) = self.previous.take() {
             cx.retired.push((self.into_any)(tenure.policy));
         }
-    }
-
-    pub fn has_previous(&self) -> bool {
-        self.previous.is_some()
     }
 
     pub fn snapshot(&self) -> SlotSnapshot {
@@ -368,8 +427,45 @@ impl<P: Policy + ?Sized> Slot<P> {
     }
 }
 
-impl<P: ?Sized> Tenure<P> {
+impl Budget {
+    fn measure_from<P: Policy + ?Sized>(&mut self, current: Option<&Tenure<P>>) {
+        self.before = current.map_or(Micros::ZERO, |t| t.policy.spent());
+    }
+}
+
+/// What is wrong where the calls of a step took so long.
+fn over_budget(spent: Micros) -> Option<PolicyFault> {
+    (spent > STEP_BUDGET).then(|| {
+        let (spent, budget) = (spent.0 / 1_000, STEP_BUDGET.0 / 1_000);
+        PolicyFault::new(
+            FaultKind::Deadline,
+            format!("its calls of one step took {spent} ms, over {budget} ms in all"),
+        )
+    })
+}
+
+impl<P: Policy + ?Sized> Tenure<P> {
     fn new(policy: Box<P>, since: Micros) -> Self {
         Self { policy, since, broken: false, state: Vec::new() }
+    }
+
+    /// Keeps a copy of its state. False where that fails: it may be beyond answering, and is started anew
+    /// before anything else is asked of it.
+    fn export(&mut self) -> bool {
+        match self.policy.export_state() {
+            Ok(state) => self.state = state,
+            Err(_) => self.broken = true,
+        }
+        !self.broken
+    }
+
+    /// Takes a state over, and keeps the copy: what it had exported before is older. False where it can't read it.
+    fn import(&mut self, state: Vec<u8>) -> bool {
+        // One that is broken begins from there once it is restarted.
+        let taken = self.broken || self.policy.import_state(&state).is_ok();
+        if taken {
+            self.state = state;
+        }
+        taken
     }
 }

@@ -35,9 +35,8 @@ pub(crate) struct Tenants {
     configured: BTreeMap<TenantId, TenantTerms>,
     /// By row.
     terms: Vec<TenantTerms>,
-    /// When another tenant's later request was first started before one of this tenant's, and none of
-    /// this tenant's since.
-    passed: Vec<Option<Mark>>,
+    /// When something of this tenant last started or stopped running.
+    served: Vec<Mark>,
     /// What each tenant's requests generated lately, in 1/256 tokens; 0 until one has ended.
     outputs: Vec<u32>,
     /// Likewise of all tenants together.
@@ -81,14 +80,14 @@ impl Tenants {
         }
     }
 
-    /// See `Tenants::passed`.
-    pub fn passed(&mut self, row: u32) -> &mut Option<Mark> {
-        &mut self.passed[row as usize]
+    /// When something of a row's tenant last started or stopped running.
+    pub fn served(&self, row: u32) -> Mark {
+        self.served[row as usize]
     }
 
-    /// Forgets who was passed.
-    pub fn forgive(&mut self) {
-        self.passed.fill(None);
+    /// Something of a row's tenant starts or stops running.
+    pub fn note_served(&mut self, row: u32, now: Mark) {
+        self.served[row as usize] = now;
     }
 
     /// The row of a tenant, made where there is none.
@@ -102,7 +101,7 @@ impl Tenants {
             columns.waiting.push(0);
             columns.prompt_tokens_served.push(0);
             columns.output_tokens_served.push(0);
-            self.passed.push(None);
+            self.served.push(Mark::default());
             self.outputs.push(0);
             columns.id.len() as u32 - 1
         })

@@ -3,8 +3,9 @@
 //! one is overtaken for too long.
 //!
 //! Waiting for others (static batching) and plain overload are neither: then nobody that arrived
-//! later is started first. Tenants may be served in any proportion, so between tenants only one that
-//! gets nothing at all counts as overtaken. After Linux's sched_ext, whose watchdog does the same.
+//! later is started first. Tenants may be served in any proportion, so between tenants only one of which
+//! nothing runs counts as overtaken. And only a sequence that waited all that time was: others may have
+//! left the queue by themselves. After Linux's sched_ext, whose watchdog does the same.
 
 use crate::ids::{Micros, SequenceId};
 
@@ -18,7 +19,7 @@ const FEWEST_STEPS: u64 = 8;
 const FEWEST_IDLE_STEPS: u64 = 64;
 
 /// An instant, in time and in steps.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Mark {
     pub at: Micros,
     pub step: u64,

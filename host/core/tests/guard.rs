@@ -8,12 +8,13 @@ use common::info;
 use common::scripted::{Admission, Bench, Scheduler, VOCAB, fcfs, prompt, request, small, trap};
 use infer_core::engine::Policies;
 use infer_core::policy::{
-    AnyPolicy, FaultKind, Plan, Policy, PolicyFault, PolicyInfo, PolicyKind, SchedulerPolicy, StepView,
-    Verdict,
+    AdmissionPolicy, AdmissionRequest, AnyPolicy, FaultKind, Load, Plan, Policy, PolicyFault, PolicyInfo,
+    PolicyKind, Pressure, SchedulerPolicy, StepView, Verdict,
 };
 use infer_core::testing::solo;
 use infer_core::{
-    DeviceFault, DeviceFaultKind, EngineConfig, Event, Limits, Micros, Request, SequenceId, TenantId,
+    DeviceFault, DeviceFaultKind, EngineConfig, Event, FinishReason, Limits, Micros, Request, SequenceId,
+    TenantId,
 };
 
 #[test]
@@ -313,6 +314,195 @@ fn priorities_shares_between_tenants_overload_and_static_batches_starve_nobody()
     }
     bench.run();
     assert_eq!(bench.faults(), []);
+}
+
+#[test]
+fn only_one_that_waited_all_the_time_was_passed_for_too_long() {
+    let shortest = preferring(|step, at| u64::from(step.waiting.prompt_tokens[at]));
+    let mut bench = Bench::scheduled(one_place(), shortest);
+    let short = |tenant, seed| Request { tenant: TenantId(tenant), ..request(prompt(seed, 3), 2) };
+    let impatient = bench.submit(request(prompt(1, 20), 2));
+    bench.submit(short(1, 2));
+    bench.step();
+    assert!(bench.engine.finish(impatient, FinishReason::Cancelled, bench.now));
+    for seed in 3..20 {
+        bench.submit(short(1, seed));
+        bench.run();
+    }
+    bench.now.0 += 1_000_000;
+    // Another one of its tenant is passed once.
+    bench.submit(request(prompt(1, 20), 2));
+    bench.submit(short(1, 21));
+    bench.run();
+    assert_eq!(bench.faults(), []);
+}
+
+#[test]
+fn a_tenant_of_which_something_runs_is_served_and_one_of_which_nothing_does_is_starved() {
+    for (output, faults) in [(110, &[][..]), (1, &[FaultKind::Starvation][..])] {
+        let config = EngineConfig { limits: Limits { max_running: 2, ..small().limits }, ..one_place() };
+        // The other tenant's first, whatever comes.
+        let mut bench =
+            Bench::scheduled(config, preferring(|step, at| u64::from(1 - step.waiting.tenant[at])));
+        bench.submit(request(prompt(1, 9), output));
+        bench.step();
+        bench.submit(request(prompt(2, 9), 2));
+        for seed in 3..100 {
+            bench.submit(Request { tenant: TenantId(1), ..request(prompt(seed, 3), 1) });
+            bench.step();
+        }
+        assert_eq!(bench.faults(), faults, "{output} tokens");
+        bench.run();
+    }
+}
+
+#[test]
+fn who_comes_back_answers_for_what_it_did_itself() {
+    let shortest = || preferring(|step, at| u64::from(step.waiting.prompt_tokens[at]));
+    // It has a patience of its own, which begins with its own first plan.
+    let (mut first_asked, mut plan) = (None, shortest());
+    let mut bench = Bench::scheduled(one_place(), move |step| {
+        let since = step.now.since(*first_asked.get_or_insert(step.now));
+        if since < Micros(30_000) { plan(step) } else { Ok(fcfs(step)) }
+    });
+    let mut plan = shortest();
+    let candidate = move |step: &StepView| if step.now > Micros(45_000) { Err(trap()) } else { plan(step) };
+    let policy = AnyPolicy::Scheduler(Box::new(Scheduler("candidate", candidate)));
+    bench.engine.canary(policy, Micros(10_000_000), bench.now).expect("nobody else is on trial");
+    bench.submit(request(prompt(1, 20), 2));
+    bench.submit(request(prompt(2, 3), 2));
+    stream_in(&mut bench, |turn| request(prompt(turn + 3, 3), 2));
+    assert_eq!(bench.faults(), [FaultKind::Trap]);
+    assert_eq!(bench.changes(), ["candidate", "scripted"]);
+}
+
+/// A scheduler whose state is one number, and which notes what it is given.
+struct Keeper {
+    state: Arc<Mutex<u8>>,
+    given: Arc<Mutex<Vec<u8>>>,
+    fails: Arc<Mutex<bool>>,
+}
+
+impl Policy for Keeper {
+    fn info(&self) -> Arc<PolicyInfo> {
+        info("keeper")
+    }
+
+    fn export_state(&mut self) -> Result<Vec<u8>, PolicyFault> {
+        Ok(vec![*self.state.lock().unwrap()])
+    }
+
+    fn import_state(&mut self, state: &[u8]) -> Result<(), PolicyFault> {
+        self.given.lock().unwrap().extend(state);
+        Ok(())
+    }
+}
+
+impl SchedulerPolicy for Keeper {
+    fn schedule(&mut self, step: &StepView) -> Result<Plan, PolicyFault> {
+        if std::mem::take(&mut *self.fails.lock().unwrap()) { Err(trap()) } else { Ok(fcfs(step)) }
+    }
+}
+
+#[test]
+fn a_restart_goes_on_from_the_last_state_exported_or_taken_over() {
+    let shared = || (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(false)));
+    let [old, new] = [shared(), shared()];
+    let keeper = |(state, given, fails): &(Arc<_>, Arc<_>, Arc<_>)| {
+        let keeper = Keeper { state: Arc::clone(state), given: Arc::clone(given), fails: Arc::clone(fails) };
+        AnyPolicy::Scheduler(Box::new(keeper))
+    };
+    let mut bench = Bench::new(small());
+    let fail = |bench: &mut Bench,
+                (_, given, fails): &(Arc<Mutex<u8>>, Arc<Mutex<Vec<u8>>>, Arc<Mutex<bool>>)| {
+        given.lock().unwrap().clear();
+        *fails.lock().unwrap() = true;
+        bench.submit(request(prompt(1, 9), 4));
+        bench.run();
+        std::mem::take(&mut *given.lock().unwrap())
+    };
+    bench.engine.swap(keeper(&old), bench.now);
+    assert_eq!(fail(&mut bench, &old), [], "it never exported anything");
+    *old.0.lock().unwrap() = 1;
+    assert!(bench.engine.swap(keeper(&new), bench.now).restored);
+    assert_eq!(fail(&mut bench, &new), [1], "what it took over");
+    *new.0.lock().unwrap() = 2;
+    assert!(bench.engine.rollback(PolicyKind::Scheduler, bench.now).expect("the first").restored);
+    assert_eq!(fail(&mut bench, &old), [2], "and not what it exported before it left, nor twice");
+    *old.0.lock().unwrap() = 3;
+    bench.engine.shadow(keeper(&new), bench.now);
+    *new.0.lock().unwrap() = 4;
+    bench.engine.promote(PolicyKind::Scheduler, bench.now).expect("the shadow");
+    assert_eq!(fail(&mut bench, &new), [4], "what it had when it was promoted");
+}
+
+/// Admits everybody, and takes its time.
+struct Slow {
+    spent: Micros,
+    asked: Arc<Mutex<u32>>,
+}
+
+impl Policy for Slow {
+    fn info(&self) -> Arc<PolicyInfo> {
+        info("slow")
+    }
+
+    fn spent(&self) -> Micros {
+        self.spent
+    }
+}
+
+impl AdmissionPolicy for Slow {
+    fn admit(&mut self, _: &AdmissionRequest, _: &Load) -> Result<Verdict, PolicyFault> {
+        self.spent = self.spent.plus(Micros(15_000));
+        *self.asked.lock().unwrap() += 1;
+        Ok(Verdict::Admit)
+    }
+
+    fn measure(&mut self, _: &Load) -> Result<Pressure, PolicyFault> {
+        Ok(Pressure::default())
+    }
+}
+
+#[test]
+fn calls_that_are_each_in_time_may_not_take_a_step_together() {
+    let asked = Arc::new(Mutex::new(0));
+    // What it took before it came is nobody's time.
+    let slow = Slow { spent: Micros(9_000_000), asked: Arc::clone(&asked) };
+    let mut bench = Bench::new(small());
+    bench.engine.swap(AnyPolicy::Admission(Box::new(slow)), bench.now);
+    for turn in 1..=3 {
+        for seed in 0..10 {
+            bench.submit(request(prompt(turn * 10 + seed, 4), 1));
+        }
+        bench.engine.drain_events(&mut bench.events);
+        assert_eq!(bench.faults(), vec![FaultKind::Deadline; turn as usize], "one for the step");
+        assert_eq!(*asked.lock().unwrap(), turn * 7, "the built-in answers the rest");
+        bench.run();
+    }
+    assert_eq!(bench.changes(), ["slow", "builtin-accept"], "these are strikes like others");
+    // Six calls a step are none.
+    let slow = Slow { spent: Micros(0), asked: Arc::clone(&asked) };
+    bench.engine.swap(AnyPolicy::Admission(Box::new(slow)), bench.now);
+    for seed in 0..30 {
+        bench.submit(request(prompt(seed, 4), 1));
+        bench.run();
+    }
+    assert_eq!(bench.faults().len(), 3);
+}
+
+#[test]
+fn a_shadow_whose_calls_take_a_step_ends() {
+    let mut bench = Bench::new(small());
+    let asked = Arc::new(Mutex::new(0));
+    let slow = Slow { spent: Micros(9_000_000), asked: Arc::clone(&asked) };
+    bench.engine.shadow(AnyPolicy::Admission(Box::new(slow)), bench.now);
+    for seed in 0..10 {
+        bench.submit(request(prompt(seed, 4), 1));
+    }
+    bench.run();
+    assert_eq!((bench.faults(), *asked.lock().unwrap()), (vec![FaultKind::Deadline], 7));
+    assert_eq!(bench.changes(), Vec::<&str>::new(), "the live one stays");
 }
 
 #[test]

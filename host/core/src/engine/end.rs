@@ -7,6 +7,7 @@ use crate::kv::Keep;
 use crate::request::{FinishReason, SequenceState, Usage};
 use crate::sequence::SeqIx;
 use crate::snapshot::Counters;
+use crate::watchdog::Mark;
 
 impl Engine {
     /// Ends a sequence from outside (cancelled, or a stop string was seen). False if it is unknown.
@@ -23,8 +24,8 @@ impl Engine {
             self.release_name(ix);
             self.forget_queued(ix);
         }
-        true
         self.note_load(now);
+        true
     }
 
     /// Fails everything that waits (held, waiting, preempted). Returns how many.
@@ -35,8 +36,8 @@ impl Engine {
         for &ix in &queued {
             self.fail_queued(ix, FailureCause::Cleared, message.into(), now);
         }
-        queued.len()
         self.note_load(now);
+        queued.len()
     }
 
     /// Fails a sequence from outside because the driver's time for it is over. False if it is unknown.
@@ -49,8 +50,8 @@ impl Engine {
         } else {
             self.fail_queued(ix, FailureCause::Overdue, message, now);
         }
-        true
         self.note_load(now);
+        true
     }
 
     fn fail_queued(&mut self, ix: SeqIx, cause: FailureCause, message: String, now: Micros) {
@@ -118,6 +119,7 @@ impl Engine {
         sequence.state = state;
         self.expected_output_tokens -= sequence.expected_ahead();
         self.leaving.push(sequence.row);
+        self.tenants.note_served(sequence.tenant_row, Mark { at: now, step: self.view.number });
         self.view.tenants.running[sequence.tenant_row as usize] -= 1;
         self.load_changed = true;
         if sequence.out > 0 {

@@ -313,8 +313,8 @@ impl Engine {
         let idle = self.running.ix.is_empty() && self.waiting.ix.is_empty();
         let plan = (!idle).then_some(self.wake);
         let stall = if idle { None } else { self.watchdog.next_check() };
-        let stale = self.kv.has_stale().then_some(self.clock);
-        [held, plan, stall, stale, self.kv.next_expiry()]
+        let unfinished = (self.kv.has_stale() || self.feed.has_more()).then_some(self.clock);
+        [held, plan, stall, unfinished, self.kv.next_expiry()]
             .into_iter()
             .flatten()
             .filter(|&at| at != Micros::NEVER)

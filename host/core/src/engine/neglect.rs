@@ -8,6 +8,10 @@ use crate::watchdog::Mark;
 impl Engine {
     /// Takes the scheduler out where it has left someone behind for too long.
     pub(super) fn judge_neglect(&mut self, now: Micros) {
+        if self.scheduler.take_removal() {
+            self.forgive(now);
+            return;
+        }
         let message = if let Some(id) = self.watchdog.starved.take() {
             format!("later requests were started before sequence {} for too long", id.0)
         } else if self.watchdog.runs_in_circles(self.last_begun) {
@@ -38,8 +42,8 @@ impl Engine {
         }
         for &ix in &self.waiting.ix {
             self.slab[ix].overtaken = None;
+            self.slab[ix].passed = None;
         }
-        self.tenants.forgive();
         self.watchdog.starved = None;
         self.watchdog.advanced(mark);
         self.watchdog.progressed();
@@ -48,9 +52,9 @@ impl Engine {
     /// Notes whom the starts of this step overtake. `available` blocks were there for anybody, and a
     /// place among the running ones was too. `leaving` holds the positions of what starts.
     pub(super) fn note_overtaken(&mut self, available: u32, now: Micros) {
-        for at in 0..self.leaving.len() {
-            let row = self.slab[self.waiting.ix[self.leaving[at] as usize]].tenant_row;
-            *self.tenants.passed(row) = None;
+        let mark = Mark { at: now, step: self.view.number };
+        for &at in &self.leaving {
+            self.tenants.note_served(self.slab[self.waiting.ix[at as usize]].tenant_row, mark);
         }
         let in_order = self.leaving.iter().enumerate().all(|(nth, &at)| nth == at as usize);
         if in_order || !self.watchdog.scan_now(now) {
@@ -68,12 +72,14 @@ impl Engine {
             if self.view.waiting.pending_tokens[at] > 0 || !self.would_fit(ix, available) {
                 continue;
             }
-            self.note_one(ix, at, Mark { at: now, step: self.view.number });
+            self.note_one(ix, at, mark);
         }
     }
 
     fn note_one(&mut self, ix: SeqIx, at: usize, now: Mark) {
         let rows = &self.view.waiting;
+        let row = self.slab[ix].tenant_row;
+        let served = self.view.tenants.running[row as usize] > 0;
         let mut own = false;
         let mut others = false;
         for &start in &self.leaving {
@@ -87,9 +93,9 @@ impl Engine {
         if own {
             starved |= self.watchdog.too_long(*sequence.overtaken.get_or_insert(now), now);
         }
-        if others && !own {
-            let mark = *self.tenants.passed(sequence.tenant_row).get_or_insert(now);
-            starved |= self.watchdog.too_long(mark, now);
+        if others && !own && !served {
+            let passed = *sequence.passed.get_or_insert(now);
+            starved |= self.watchdog.too_long(passed.max(self.tenants.served(row)), now);
         }
         if starved {
             self.watchdog.starved = Some(sequence.id);

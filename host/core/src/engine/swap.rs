@@ -129,6 +129,7 @@ impl Engine {
         if kind == PolicyKind::PrefixCache {
             // Whoever leaves, and whoever comes, knows everything up to here.
             self.flush_all(now);
+            self.stop_catching_up();
         }
         let mut cx = context!(self, now);
         let retired = slot!(self, kind, slot => slot.promote_shadow(&mut cx))?;
@@ -218,6 +219,7 @@ impl Engine {
         if kind == PolicyKind::PrefixCache {
             // Whoever leaves knows everything up to here.
             self.flush_all(now);
+            self.stop_catching_up();
         }
         let from = self.name_of(kind);
         let trial = window.map(|window| self.trial(kind, window, now));
@@ -249,7 +251,10 @@ impl Engine {
     fn settle_in(&mut self, kind: PolicyKind, now: Micros) {
         match kind {
             PolicyKind::Scheduler => self.forgive(now),
-            PolicyKind::Admission => self.load_changed = true,
+            PolicyKind::Admission => {
+                self.held_alone_since = None;
+                self.load_changed = true;
+            }
             PolicyKind::PrefixCache => self.flush_cache_events(now),
         }
     }

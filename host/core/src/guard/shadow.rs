@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::{Context, Slot};
+use super::{Context, Slot, over_budget};
 use crate::event::Event;
 use crate::ids::Micros;
 use crate::policy::{AnyPolicy, CallStats, Fault, FaultView, Policy, PolicyFault};
@@ -14,6 +14,14 @@ use crate::trial::{Divergence, DivergenceKind, SHADOW_EXAMPLES, ShadowReport, Sh
 pub(super) struct Shadow<P: ?Sized> {
     policy: Box<P>,
     report: ShadowReport,
+    /// What its calls had taken before this step.
+    spent: Micros,
+}
+
+impl<P: Policy + ?Sized> Shadow<P> {
+    pub fn begin_step(&mut self) {
+        self.spent = self.policy.spent();
+    }
 }
 
 /// What came of asking a shadow.
@@ -67,7 +75,8 @@ impl<P: Policy + ?Sized> Slot<P> {
             stats: CallStats::default(),
             live_stats: CallStats::default(),
         };
-        self.shadow = Some(Shadow { policy, report });
+        let spent = policy.spent();
+        self.shadow = Some(Shadow { policy, report, spent });
         self.tell_shadow(cx);
         restored
     }
@@ -85,7 +94,10 @@ impl<P: Policy + ?Sized> Slot<P> {
     ) {
         let Some(shadow) = &mut self.shadow else { return };
         let report = &mut shadow.report;
-        match question(&mut shadow.policy) {
+        let compared = question(&mut shadow.policy).and_then(|compared| {
+            over_budget(shadow.policy.spent().since(shadow.spent)).map_or(Ok(compared), Err)
+        });
+        match compared {
             Ok(Compared::Told) => {}
             Ok(Compared::Same) => {
                 report.questions += 1;

@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use crate::ids::Micros;
 use crate::policy::{
     AdmissionPolicy, AdmissionRequest, CallStats, FaultKind, Load, Policy, PolicyFault, PolicyInfo, Pressure,
     Verdict,
@@ -137,6 +138,10 @@ impl Policy for Chain {
             member.blank = true;
         }
         Ok(())
+    }
+
+    fn spent(&self) -> Micros {
+        self.members.iter().fold(Micros::ZERO, |sum, member| sum.plus(member.policy.spent()))
     }
 
     /// Calls of all members. The percentiles are the sums of theirs, as if all were asked each time and were

@@ -109,7 +109,8 @@ pub trait Policy: Send {
     }
 
     /// Called after a fault, before the next decision is asked for: makes a fresh instance where the
-    /// old one can't be used again. An error takes the policy out for good.
+    /// old one can't be used again. It knows nothing; `import_state` follows where there is a state. An error takes
+    /// the policy out for good.
     fn restart(&mut self) -> Result<(), PolicyFault> {
         Ok(())
     }
@@ -117,6 +118,12 @@ pub trait Policy: Send {
     /// What its calls cost.
     fn stats(&self) -> CallStats {
         CallStats::default()
+    }
+
+    /// Processor time that its calls have taken so far, as far as its implementation measures it. Where decisions
+    /// must not depend on the machine it measures none.
+    fn spent(&self) -> Micros {
+        Micros::ZERO
     }
 }
 

@@ -1,12 +1,10 @@
 //! Which prefixes are reused, kept and evicted. The engine owns blocks, hashes and counts.
 
-use std::collections::BTreeSet;
-
 use crate::ids::{BlockId, Micros, SequenceId, SessionId, TenantId};
-use crate::policy::{Memory, Policy, PolicyFault};
+use crate::policy::{FaultKind, Memory, Policy, PolicyFault};
 
 /// Rows that one call of `observe` is told: a few milliseconds of the slowest shipped policy.
-const ROWS_PER_OBSERVE: usize = 2_048;
+pub(crate) const ROWS_PER_OBSERVE: usize = 2_048;
 
 /// Decides about cached prefixes. See `wit/prefix-cache.wit` for when each is called.
 pub trait PrefixCachePolicy: Policy {
@@ -20,23 +18,38 @@ pub trait PrefixCachePolicy: Policy {
     fn observe(&mut self, events: &CacheEvents) -> Result<Vec<BlockId>, PolicyFault>;
 
     /// Like `observe`, in pieces that a policy gets through in the time of a call however much happened:
-    /// after a swap that is every cached block.
+    /// after a swap that is every cached block. Each piece's answer is checked before the next is told.
     fn observe_all(&mut self, events: &CacheEvents) -> Result<Vec<BlockId>, PolicyFault> {
+        let total = events.memory.total_blocks;
         if events.len() <= ROWS_PER_OBSERVE {
-            return self.observe(events);
+            return self.observe(events).and_then(|names| of_the_pool(names, total));
         }
         let mut names = Vec::new();
-        let mut named = BTreeSet::new();
+        let mut named = vec![false; total as usize];
         for from in (0..events.len()).step_by(ROWS_PER_OBSERVE) {
             // Until it is told that a block is gone, a policy may name it again.
-            let again = self.observe(&events.piece(from, ROWS_PER_OBSERVE))?;
-            names.extend(again.into_iter().filter(|name| named.insert(*name)));
+            let again = of_the_pool(self.observe(&events.piece(from, ROWS_PER_OBSERVE))?, total)?;
+            names.extend(
+                again.into_iter().filter(|name| !std::mem::replace(&mut named[name.0 as usize], true)),
+            );
         }
         Ok(names)
     }
 
     /// Names at least `need` idle blocks to drop, first to go first.
     fn evict(&mut self, now: Micros, need: u32) -> Result<Vec<BlockId>, PolicyFault>;
+}
+
+/// Blocks that a policy names, where they are no more than the pool has.
+pub(crate) fn of_the_pool(names: Vec<BlockId>, total_blocks: u32) -> Result<Vec<BlockId>, PolicyFault> {
+    let message = if names.len() > total_blocks as usize {
+        format!("it names {} blocks of a pool of {total_blocks}", names.len())
+    } else if let Some(BlockId(name)) = names.iter().find(|name| name.0 >= total_blocks) {
+        format!("it drops block {name} of a pool of {total_blocks}")
+    } else {
+        return Ok(names);
+    };
+    Err(PolicyFault::new(FaultKind::InvalidDecision, message))
 }
 
 /// A waiting sequence whose prompt starts with blocks that the pool still holds.
@@ -112,7 +125,7 @@ impl CacheEvents {
     }
 
     /// At most `rows` rows from `from` on.
-    fn piece(&self, from: usize, rows: usize) -> Self {
+    pub(crate) fn piece(&self, from: usize, rows: usize) -> Self {
         let to = self.len().min(from + rows);
         Self {
             memory: self.memory,
