@@ -243,6 +243,33 @@ async fn a_made_token_is_kept_in_a_file_and_gone_with_the_host() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_number_is_the_engines_id_and_long_names_are_cut_only_where_all_are_listed() {
+    let host = Host::start(config()).await;
+    let note = "\u{1}".repeat(512);
+    let fields = json!({"metadata": {"note": note}, "ignore_eos": true, "max_tokens": 1_500});
+    let post = host.client.post(host.url("/v1/completions")).header("x-request-id", "424242");
+    let answer = post.json(&request(fields)).send().await.unwrap();
+    let state = host.until("it decodes", |s| s["requests"][0]["state"] == "decode").await;
+    let row = &state["requests"][0];
+    let listed = row["metadata"]["note"].as_str().unwrap();
+    assert!(listed.ends_with('…') && listed.len() < 64, "{listed:?}");
+    let detail = host.admin_get(&format!("/admin/requests/{}", row["id"])).await;
+    assert_eq!(detail["row"]["metadata"]["note"], json!(note));
+
+    // Its own client calls it by a number that was, or will be, another's id.
+    let end = async |query: &str| {
+        let path = format!("/admin/requests/424242{query}");
+        host.admin(Method::DELETE, &path).send().await.unwrap().status()
+    };
+    assert_eq!(end("").await, 404);
+    assert_eq!(end("?by=name").await, 422);
+    assert_eq!(end("?by=request_id").await, 200);
+    let events = events(answer).await;
+    assert_eq!(events.last().unwrap().1["finish_reason"], "cancelled");
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operators_see_requests_and_can_cancel_them() {
     let host = Host::start(config()).await;
     let fields = json!({"user": "u", "session_id": "s", "metadata": {"k": "v"}, "priority": 3,
