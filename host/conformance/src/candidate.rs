@@ -8,8 +8,8 @@ use infer_wasm::{LoadError, LoaderConfig, PolicyLoader};
 use crate::run::Run;
 use crate::sheet::{Check, Sheet};
 
-/// Fuel of one call. A host allows 20 ms of processor time; a core executes more instructions than this
-/// in it, so a policy within this limit is within the host's, and the outcome is the same on every machine.
+/// Fuel of one call: so many ordinary instructions as a core executes within a host's 20 ms of processor time. The
+/// outcome is the same on every machine, but no promise: a division takes as much fuel as an addition, and more time.
 pub const FUEL_PER_CALL: u64 = 40_000_000;
 
 /// Memory of one instance in bytes, as in a host.
@@ -58,6 +58,11 @@ impl Candidate {
         self.loader.load(self.kind, &self.component, &self.config).expect("it loaded before")
     }
 
+    /// Fuel that all calls have taken so far.
+    pub fn fuel(&self) -> u64 {
+        self.loader.usage().fuel
+    }
+
     /// Writes down what calls took at most.
     pub fn judge_usage(&self, runs: &[Run], sheet: &mut Sheet) {
         let usage = self.loader.usage();
@@ -73,13 +78,16 @@ impl Candidate {
             Check::Memory,
             format!("at most {} KiB, {} KiB are allowed", usage.memory_bytes >> 10, MAX_MEMORY_BYTES >> 10),
         );
+        let longest_ms = usage.time_per_call.as_secs_f64() * 1e3;
+        let allowed_ms = LoaderConfig::default().deadline.as_secs_f64() * 1e3;
+        let beyond = if longest_ms > allowed_ms { ", beyond what a host allows" } else { "" };
         let slowest = runs.iter().max_by(|a, b| a.stats.p99_us.total_cmp(&b.stats.p99_us));
         if let Some(run) = slowest {
             sheet.note(
                 Check::Time,
                 format!(
-                    "a call took {:.0} us (p50) and {:.0} us (p99) in the run `{}`, on this machine and with \
-                     fuel counted",
+                    "a call took {:.0} us (p50) and {:.0} us (p99) in the run `{}`, and the longest of all \
+                     {longest_ms:.1} ms of processor time{beyond}; on this machine and with fuel counted",
                     run.stats.p50_us, run.stats.p99_us, run.name
                 ),
             );

@@ -16,12 +16,17 @@ use crate::transcript::{self, Exchange, Tape, Transcript};
 /// long as the watchdog lets it is asked every millisecond of that.
 const MAX_TURNS: u64 = 200_000;
 
+/// Fuel after which a run is given up: many seconds of a core. The shipped policies take a 300th at most.
+const MAX_FUEL: u64 = 10_000_000_000;
+
 /// How one load went.
 pub(crate) struct Run {
     pub name: &'static str,
     pub submitted: u64,
     /// Not ended when the run was given up.
     pub left: Vec<SequenceId>,
+    /// Given up because its calls took so much in all.
+    pub out_of_fuel: bool,
     pub steps: u64,
     /// Virtual time from start to end.
     pub lasted: Micros,
@@ -73,6 +78,7 @@ impl<'a> Player<'a> {
             name: scenario.name,
             submitted: 0,
             left: Vec::new(),
+            out_of_fuel: false,
             steps: 0,
             lasted: Micros::ZERO,
             cut_rows: 0,
@@ -95,7 +101,12 @@ impl<'a> Player<'a> {
     fn play(mut self) -> Run {
         let mut arrivals = std::mem::take(&mut self.scenario.arrivals).into_iter().peekable();
         let mut next_swap = self.scenario.swap_every.unwrap_or(u64::MAX);
+        let last_fuel = self.candidate.fuel().saturating_add(MAX_FUEL);
         for _ in 0..MAX_TURNS {
+            if self.candidate.fuel() > last_fuel {
+                self.run.out_of_fuel = true;
+                break;
+            }
             while let Some((_, request)) = arrivals.next_if(|(at, _)| *at <= self.now) {
                 self.submit(request);
             }
@@ -189,7 +200,14 @@ pub(crate) fn judge(runs: &[Run], kind: PolicyKind, sheet: &mut Sheet) {
                 format!("run `{}`, step {}: {}{seen}", run.name, fault.step, fault.fault)
             });
         }
-        if let Some(id) = run.left.first() {
+        if run.out_of_fuel {
+            sheet.fail(Check::Fuel, || {
+                format!(
+                    "run `{}`: its calls took over {MAX_FUEL} units in all, and it was given up",
+                    run.name
+                )
+            });
+        } else if let Some(id) = run.left.first() {
             sheet.fail(Check::Progress, || {
                 format!(
                     "run `{}`: {} of {} requests never ended, sequence {} among them",

@@ -26,6 +26,22 @@ pub(crate) enum Exchange {
 }
 
 impl Exchange {
+    /// Memory that it takes, but for a few bytes.
+    fn bytes(&self) -> usize {
+        const ROW: usize = 100;
+        size_of::<Self>()
+            + match self {
+                Self::Schedule(view, plan) => {
+                    let rows = view.running.len() + view.waiting.len() + view.tenants.id.len();
+                    ROW * rows + 12 * plan.run.len() + 8 * plan.preempt.len()
+                }
+                Self::Observe(events, names) => ROW * events.len() + 4 * names.len(),
+                Self::Evict(_, _, names) => 4 * names.len(),
+                Self::Export(state) | Self::Import(state, _) => state.len(),
+                Self::Admit(..) | Self::Measure(..) | Self::Reuse(..) | Self::Retain(..) => 0,
+            }
+    }
+
     /// Puts the same question to another instance: what that one makes of it.
     pub fn ask(&self, policy: &mut AnyPolicy) -> Result<Self, PolicyFault> {
         Ok(match (self, policy) {
@@ -82,11 +98,15 @@ impl Exchange {
     }
 }
 
-/// What an instance was asked up to its first fault: a restarted one has another past.
+/// Memory that a transcript may take; the longest of the shipped policies' takes a sixteenth.
+const MAX_BYTES: usize = 64 << 20;
+
+/// What an instance was asked up to its first fault, for a restarted one has another past, or as long as there is room.
 #[derive(Debug, Default)]
 pub(crate) struct Transcript {
     pub exchanges: Vec<Exchange>,
     pub stats: CallStats,
+    bytes: usize,
     closed: bool,
 }
 
@@ -128,7 +148,10 @@ impl<P: Policy + ?Sized> Probe<P> {
         if let Ok(answer) = &answer
             && !transcript.closed
         {
-            transcript.exchanges.push(exchange(answer));
+            let exchange = exchange(answer);
+            transcript.bytes += exchange.bytes();
+            transcript.closed = transcript.bytes > MAX_BYTES;
+            transcript.exchanges.push(exchange);
         }
         answer
     }

@@ -77,7 +77,7 @@ fn a_prefix_cache_policy_that_misbehaves_fails_with_what_it_does() {
     let cases = [
         ("trap", "runs", "told to trap"),
         ("spin", "fuel", "units of fuel"),
-        ("wrong-blocks", "runs", "not idle"),
+        ("wrong-blocks", "runs", "it drops block 4294967295 of a pool of"),
         ("too-much-reuse", "views", "that are cached"),
         ("too-few", "evictions", "has to pick the rest"),
     ];
