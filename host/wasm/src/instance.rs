@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use infer_core::ids::Micros;
 use infer_core::policy::{CallStats, FaultKind, Policy, PolicyFault, PolicyInfo};
 use wasmtime::Store;
 
@@ -183,6 +184,10 @@ impl<W: World> Policy for Instance<W> {
         })?;
         self.live = Some(live);
         Ok(())
+    }
+
+    fn spent(&self) -> Micros {
+        Micros(u64::try_from(self.spent.as_micros()).unwrap_or(u64::MAX))
     }
 
     fn stats(&self) -> CallStats {

@@ -5,9 +5,9 @@ mod support;
 use std::thread;
 use std::time::Duration;
 
-use infer_core::ids::SequenceId;
+use infer_core::ids::{Micros, SequenceId};
 use infer_core::policy::{FaultKind, PolicyFault, SchedulerPolicy};
-use infer_wasm::LoaderConfig;
+use infer_wasm::{LoaderConfig, PolicyLoader};
 use support::{Guest, TRIGGER, fuel_loader, loader, scheduler, view};
 
 const SPIN: &str = "(loop $forever (br $forever))";
@@ -154,6 +154,25 @@ fn a_spinning_policy_meets_its_deadline_and_a_busy_one_beside_it_does_not() {
     });
     assert_eq!(fault.kind, FaultKind::Deadline, "{fault}");
     assert!(fault.message.contains("ran longer than 500ms"), "{fault}");
+}
+
+#[test]
+fn calls_add_up_to_what_a_policy_spent_and_under_fuel_to_nothing() {
+    let component = Guest::failing_with("unreachable").component();
+    let spent_by = |loader: PolicyLoader| {
+        let mut policy = scheduler(&loader, &component).expect("it loads");
+        assert_eq!(policy.spent(), Micros::ZERO, "nobody pays for the self-test");
+        for _ in 0..1_000 {
+            policy.schedule(&view(1, 32, 1_000)).expect("a plan");
+        }
+        let before = policy.spent();
+        fail(&mut *policy);
+        policy.restart().expect("a fresh instance");
+        assert!(policy.spent() >= before, "a restart forgets nothing of it");
+        before
+    };
+    assert!(spent_by(loader(LoaderConfig::default())) > Micros::ZERO);
+    assert_eq!(spent_by(fuel_loader()), Micros::ZERO);
 }
 
 #[test]
