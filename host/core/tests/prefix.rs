@@ -8,7 +8,8 @@ use common::scripted::{Ask, Bench, PrefixCache, Say, VOCAB, fcfs, prompt, reques
 use common::{Mirror, RandomPrefixCache};
 use infer_core::engine::Policies;
 use infer_core::policy::{
-    AnyPolicy, CacheEventKind, CacheEvents, FaultKind, Memory, PolicyKind, PrefixCachePolicy, Retention,
+    AnyPolicy, CacheEventKind, CacheEvents, Ended, FaultKind, Hit, Memory, Policy, PolicyFault, PolicyInfo,
+    PolicyKind, PrefixCachePolicy, Retention,
 };
 use infer_core::testing::solo;
 use infer_core::{
@@ -639,4 +640,54 @@ fn a_turn_that_leaves_nothing_leaves_what_was_there() {
     let next = bench.submit(of_session(7, prompt(1, 9).into_iter().chain([5; 6]).collect(), 1));
     bench.run();
     assert_eq!(started(&bench, next).0, PrefixEvent::ConversationalHit);
+}
+
+/// A cache that hears, and takes its time over hits.
+struct SlowCache(RandomPrefixCache, Micros);
+
+impl Policy for SlowCache {
+    fn info(&self) -> Arc<PolicyInfo> {
+        common::info("slow-cache")
+    }
+
+    fn spent(&self) -> Micros {
+        self.1
+    }
+}
+
+impl PrefixCachePolicy for SlowCache {
+    fn reuse(&mut self, hit: &Hit) -> Result<u32, PolicyFault> {
+        self.1 = self.1.plus(Micros(60_000));
+        self.0.reuse(hit)
+    }
+
+    fn retain(&mut self, ended: &Ended) -> Result<Retention, PolicyFault> {
+        self.0.retain(ended)
+    }
+
+    fn observe(&mut self, events: &CacheEvents) -> Result<Vec<BlockId>, PolicyFault> {
+        self.0.observe(events)
+    }
+
+    fn evict(&mut self, now: Micros, need: u32) -> Result<Vec<BlockId>, PolicyFault> {
+        self.0.evict(now, need)
+    }
+}
+
+#[test]
+fn what_happens_while_a_policy_rests_is_told_in_the_next_step() {
+    let cache = RandomPrefixCache::new(1, 0);
+    let mirror = cache.mirror.clone();
+    let policies = Policies { prefix_cache: Box::new(SlowCache(cache, Micros::ZERO)), ..Policies::builtin() };
+    let mut bench = Bench::with(EngineConfig { max_strikes: 99, total_blocks: 20, ..small() }, policies);
+    for turn in 0..30 {
+        for seed in 0..4 {
+            bench.submit(request(prompt((turn + seed) % 5, 9 + seed), 2));
+        }
+        bench.run();
+    }
+    assert!(bench.faults().len() > 5 && bench.faults().iter().all(|kind| *kind == FaultKind::Deadline));
+    bench.step();
+    let cached = bench.engine.snapshot(bench.now).memory.cached;
+    assert_eq!(mirror.lock().unwrap().idle.len() as u32, cached);
 }

@@ -154,8 +154,8 @@ impl Engine {
             computing: 0,
             drawing: 0,
             planned: Mark::default(),
-            passed: None,
             overtaken: None,
+            passed: None,
             usage,
             request,
         };
@@ -217,12 +217,12 @@ impl Engine {
     }
 
     /// Takes the admission policy out where it lets nobody in for far too long though the host is idle.
+    pub(super) fn judge_admission(&mut self, now: Micros) {
         if self.admission.take_removal() {
             // The next one is asked, and begins with a clean slate.
             self.held_alone_since = None;
             self.load_changed = true;
         }
-    pub(super) fn judge_admission(&mut self, now: Micros) {
         let idle = self.running.ix.is_empty() && self.waiting.ix.is_empty();
         let Some(head) = self.held.head(&self.view.tenants).filter(|_| idle) else {
             self.held_alone_since = None;

@@ -173,12 +173,12 @@ impl Engine {
         sequence.hit.no_full = false;
         sequence.logits_from = None;
         let tenant = sequence.tenant_row as usize;
+        self.tenants.note_served(sequence.tenant_row, Mark { at: now, step: self.view.number });
         self.view.tenants.running[tenant] -= 1;
         self.view.tenants.waiting[tenant] += 1;
         self.load_changed = true;
         // `leaving` holds running rows now, so nothing here may remove waiting ones.
         self.kv.hash(&mut self.slab[ix]);
-        self.tenants.note_served(sequence.tenant_row, Mark { at: now, step: self.view.number });
         self.kv.watch(&mut self.slab, ix);
         self.ask_reuse(ix, now);
         self.insert_waiting(ix);
