@@ -110,14 +110,15 @@ mod tests {
             let last_runs = plan.run.last().is_some_and(|id| step.running.id.contains(&id.0));
             match self.mode {
                 "idle" => plan = Plan::default(),
-                "greedy" => plan.tokens.iter_mut().take(1).for_each(|tokens| *tokens += 1),
+                "greedy" if !plan.tokens.is_empty() => plan.tokens[0] += 1,
                 "forgetful" if plan.run.len() > 1 && last_runs => {
                     plan.run.pop();
                     plan.tokens.pop();
                 }
                 "uneven" => plan.tokens.truncate(1),
                 "moody" => {
-                    plan.wake = plan.wake.min(step.now.plus(Micros::from_millis(1_000 * u64::from(self.nth))))
+                    let later = Micros::from_millis(1_000 * u64::from(self.nth));
+                    plan.wake = plan.wake.min(step.now.plus(later));
                 }
                 "hoards" => plan = start_without_counting_blocks(step, plan),
                 _ => {}
