@@ -76,7 +76,7 @@ fn srpt_lowers_mean_latency_where_lengths_differ() {
 
 #[test]
 fn a_step_target_keeps_the_time_between_tokens_even() {
-    let run = Run::new("heavy-tail", 0.9, 20_000, 800);
+    let run = Run::new("heavy-tail", 1.0, 20_000, 800);
     let target = run.with(PolicyKind::Scheduler, "continuous", r#"{"step_target_ms": 10}"#);
     let free = run.scheduler("continuous");
     // A step is as slow as its slower side, arithmetic or memory; a line fitted to both misses a little.
@@ -131,14 +131,14 @@ fn priority_serves_the_urgent_at_once_and_everybody_in_the_end() {
 
 #[test]
 fn deadline_keeps_more_promises_under_overload() {
-    let run = Run::new("bursty", 0.8, 20_000, 1_000);
+    let run = Run::new("bursty", 1.0, 20_000, 2_000);
     let (deadline, continuous) = (run.scheduler("deadline"), run.scheduler("continuous"));
     assert!(deadline.in_time > continuous.in_time + 0.05, "{} {}", deadline.in_time, continuous.in_time);
 }
 
 #[test]
 fn slo_refuses_what_would_be_late_and_keeps_the_rest_in_time() {
-    let run = Run::new("bursty", 1.2, 20_000, 1_000);
+    let run = Run::new("bursty", 1.2, 20_000, 2_000);
     let slo = run.with(PolicyKind::Admission, "slo", "{}");
     let all = run.with(PolicyKind::Admission, "memory-aware", "{}");
     assert!(slo.refused > 0 && slo.in_time > all.in_time, "{} {}", slo.in_time, all.in_time);
