@@ -358,10 +358,15 @@ impl<P: Policy + ?Sized> Slot<P> {
 
     /// The state that a successor takes over. One that can't export any more left some earlier.
     fn outgoing_state(&mut self, successor: &P) -> Option<Vec<u8>> {
-        let tenure = self.current.as_mut().filter(|t| successor.takes_state_of(&t.policy.info().name))?;
+        let tenure = self.current.as_mut()?;
+        let outgoing = tenure.policy.info();
+        if !successor.takes_state_of(&outgoing.name) {
+            return None;
+        }
         let fresh = !tenure.broken && tenure.export();
         // Empty is also what was never exported.
-        (fresh || !tenure.state.is_empty()).then(|| tenure.state.clone())
+        let any = fresh || !tenure.state.is_empty();
+        any.then(|| successor.own_part_of(&outgoing.name, &tenure.state)).flatten()
     }
 
     /// Takes a watched canary out because something else is to come.

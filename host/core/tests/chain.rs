@@ -186,11 +186,33 @@ fn a_member_keeps_its_state_where_the_chain_changes() {
     let state = old.export_state().unwrap();
     let mut new = chain(["c", "d", "a"].map(|name| Member::new(name, &log)));
     taken(&log);
-    assert!(new.takes_state_of("a+b+c") && !new.takes_state_of("b+e") && !new.takes_state_of("a"));
+    assert!(new.takes_state_of("a+b+c") && !new.takes_state_of("b+e") && !new.takes_state_of("b"));
+    assert_eq!(new.own_part_of("a+b+c", &state).as_ref(), Some(&state));
     new.import_state(&state).unwrap();
     assert_eq!(taken(&log), ["c import [2]", "a import [2]"]);
     assert_eq!(new.stats().calls, 4);
     assert_eq!((new.stats().p50_us, new.stats().p99_us), (4.5, 30.0));
+}
+
+#[test]
+fn a_policy_keeps_its_state_when_it_comes_into_a_chain_and_when_it_stays_alone() {
+    let log = Log::default();
+    let mut chained = chain(["a", "b"].map(|name| Member::new(name, &log)));
+    assert!(chained.takes_state_of("b"));
+    let state = chained.own_part_of("b", &[7]).unwrap();
+    chained.import_state(&state).unwrap();
+    assert_eq!(taken(&log), ["b import [7]"]);
+    let nothing = chained.own_part_of("a", &[]).unwrap();
+    chained.import_state(&nothing).unwrap();
+    assert_eq!(taken(&log), Vec::<String>::new());
+
+    let state = chained.export_state().unwrap();
+    let [a, b, c] = ["a", "b", "c"].map(|name| Member::new(name, &log));
+    assert!(a.takes_state_of("a+b") && b.takes_state_of("a+b") && !c.takes_state_of("a+b"));
+    assert_eq!(b.own_part_of("a+b", &state), Some(vec![7]));
+    assert_eq!(a.own_part_of("a+b", &state), Some(vec![]), "it had none");
+    assert_eq!(b.own_part_of("b", &[9]), Some(vec![9]));
+    assert_eq!(b.own_part_of("a+b", &[9]), None, "this is no state of a chain");
 }
 
 #[test]

@@ -49,6 +49,10 @@ impl Chain {
         Ok(Self { members, info: Arc::new(describe(&infos)) })
     }
 
+    fn has(&self, name: &str) -> bool {
+        self.members.iter().any(|member| member.name == name)
+    }
+
     /// Whether a chain may have so many members.
     pub fn check_length(members: usize) -> Result<(), PolicyFault> {
         if MEMBERS.contains(&members) {
@@ -93,23 +97,21 @@ impl Policy for Chain {
     /// Per member with a state: length and bytes of its name, length and bytes of its state; lengths are
     /// 32 bits, little-endian.
     fn export_state(&mut self) -> Result<Vec<u8>, PolicyFault> {
-        let mut framed = Vec::new();
+        let mut all = Vec::new();
         for member in &mut self.members {
             let state = member.ask(|policy| policy.export_state())?;
-            if !state.is_empty() {
-                for part in [member.name.as_bytes(), &state] {
-                    framed.extend((part.len() as u32).to_le_bytes());
-                    framed.extend_from_slice(part);
-                }
-            }
+            all.extend(framed(&member.name, &state));
         }
-        Ok(framed)
+        Ok(all)
     }
 
-    /// That of any chain that has one of its members.
+    /// That of any chain that has one of its members, and that of a member which stood alone.
     fn takes_state_of(&self, name: &str) -> bool {
-        let known = |part: &str| self.members.iter().any(|member| member.name == part);
-        name.contains('+') && name.split('+').any(known)
+        name.split('+').any(|part| self.has(part))
+    }
+
+    fn own_part_of(&self, name: &str, state: &[u8]) -> Option<Vec<u8>> {
+        Some(if self.has(name) { framed(name, state) } else { state.to_vec() })
     }
 
     /// Gives each member the state of the one with its name, in whatever chain that stood. After a restart
@@ -206,6 +208,24 @@ impl Member {
         let message = format!("{}: {}", self.name, fault.message);
         PolicyFault { message, member: Some(self.policy.info()), ..fault }
     }
+}
+
+/// The state of one member in that of a chain; `None` where this is no state of a chain.
+pub(super) fn part_of(member: &str, state: &[u8]) -> Option<Vec<u8>> {
+    let own = frames(state)?.into_iter().find(|(name, _)| *name == member.as_bytes());
+    Some(own.map_or_else(Vec::new, |(_, state)| state.to_vec()))
+}
+
+fn framed(name: &str, state: &[u8]) -> Vec<u8> {
+    let mut framed = Vec::new();
+    if state.is_empty() {
+        return framed;
+    }
+    for part in [name.as_bytes(), state] {
+        framed.extend((part.len() as u32).to_le_bytes());
+        framed.extend_from_slice(part);
+    }
+    framed
 }
 
 /// Names and states; `None` where the frames don't add up.

@@ -97,9 +97,17 @@ pub trait Policy: Send {
         Ok(Vec::new())
     }
 
-    /// Whether the state of an outgoing policy with this name is any of its business.
+    /// Whether the state of an outgoing policy with this name is any of its business: one of its own name, or a
+    /// chain in which that stood.
     fn takes_state_of(&self, name: &str) -> bool {
-        self.info().name == name
+        let own = &self.info().name;
+        name == own || name.split('+').any(|part| part == own)
+    }
+
+    /// What is its business of the state of an outgoing policy with this name, as `import_state` takes it.
+    fn own_part_of(&self, name: &str, state: &[u8]) -> Option<Vec<u8>> {
+        let own = &self.info().name;
+        if name == own { Some(state.to_vec()) } else { chain::part_of(own, state) }
     }
 
     /// Takes the state of the outgoing policy, where that is its business. An error starts it cold and is
