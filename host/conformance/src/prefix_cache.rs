@@ -252,9 +252,7 @@ fn ended(rng: &mut SplitMix, prompt_tokens: u32) -> Ended {
 
 /// Events of all kinds and some that don't exist, about blocks that don't either.
 fn hostile(rng: &mut SplitMix) -> CacheEvents {
-    // As many as there are numbers, for whoever is told of a block may name it.
-    let memory = Memory { total_blocks: u32::MAX, ..Memory::default() };
-    let mut events = CacheEvents { memory, ..CacheEvents::default() };
+    let mut events = CacheEvents::default();
     for _ in 0..rng.below(40) {
         let number =
             |rng: &mut SplitMix| [0, 1, 2, 3, 1 << 20, u32::MAX - 1, u32::MAX][rng.below(7) as usize];

@@ -99,8 +99,6 @@ pub(crate) struct Instance<W: World> {
     template: Arc<Template<W>>,
     /// None from a fault until `restart`.
     live: Option<Live<W>>,
-    /// Of the pool that a prefix cache was last told of: no answer names more.
-    pub(crate) pool_blocks: u32,
     /// Processor time of all calls.
     spent: Duration,
     recorder: Recorder,
@@ -109,7 +107,7 @@ pub(crate) struct Instance<W: World> {
 impl<W: World> Instance<W> {
     pub(crate) fn new(template: Arc<Template<W>>, muted: bool) -> Result<Self, SetupError> {
         let live = Some(template.start(muted)?);
-        Ok(Self { template, live, pool_blocks: 0, spent: Duration::ZERO, recorder: Recorder::new() })
+        Ok(Self { template, live, spent: Duration::ZERO, recorder: Recorder::new() })
     }
 
     /// One decision, timed.

@@ -167,7 +167,7 @@ fn memory_aware_admits_what_fits_and_refuses_what_never_can() {
 fn lru_names_the_leaves_of_what_was_idle_longest() {
     let mut policy = lru();
     let idle = |at: u64, first: u32| CacheEvents {
-        memory: Memory { total_blocks: 16, ..Memory::default() },
+        memory: Memory::default(),
         at: vec![at; 2],
         kind: vec![2; 2],
         block: vec![first, first + 1],

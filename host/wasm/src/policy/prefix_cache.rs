@@ -1,8 +1,7 @@
-//! `reuse`, `retain`, `observe`, `evict`. What blocks an answer names is the engine's to check, but for their number:
-//! an answer may hold millions.
+//! `reuse`, `retain`, `observe`, `evict`. What blocks an answer names is the engine's to check.
 
 use infer_core::ids::{BlockId, Micros};
-use infer_core::policy::{CacheEvents, Ended, FaultKind, Hit, PolicyFault, PrefixCachePolicy, Retention};
+use infer_core::policy::{CacheEvents, Ended, Hit, PolicyFault, PrefixCachePolicy, Retention};
 
 use crate::bindings::prefix_cache as world;
 use crate::bindings::prefix_cache::exports::infer::policy::prefix_cache as wit;
@@ -50,28 +49,16 @@ impl PrefixCachePolicy for Instance<world::PrefixCachePolicy> {
             tenant: &events.tenant,
             session: &events.session,
         };
-        self.pool_blocks = events.memory.total_blocks;
         let dropped = self.decide("observe", |exports, store| {
             exports.infer_policy_prefix_cache().call_observe(store, events)
         })?;
-        self.named("observe", dropped)
+        Ok(dropped.into_iter().map(BlockId).collect())
     }
 
     fn evict(&mut self, now: Micros, need: u32) -> Result<Vec<BlockId>, PolicyFault> {
         let dropped = self.decide("evict", |exports, store| {
             exports.infer_policy_prefix_cache().call_evict(store, now.0, need)
         })?;
-        self.named("evict", dropped)
-    }
-}
-
-impl Instance<world::PrefixCachePolicy> {
-    fn named(&self, function: &str, blocks: Vec<u32>) -> Result<Vec<BlockId>, PolicyFault> {
-        let (named, pool) = (blocks.len(), self.pool_blocks);
-        if named > pool as usize {
-            let message = format!("{function}() named {named} blocks of a pool of {pool}");
-            return Err(PolicyFault::new(FaultKind::InvalidDecision, message));
-        }
-        Ok(blocks.into_iter().map(BlockId).collect())
+        Ok(dropped.into_iter().map(BlockId).collect())
     }
 }
