@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Host, config, parse_events, request, text_of, token_ids};
-use infer_server::config::Bounds;
+use infer_server::config::{Bounds, Config, DialectChoice};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -49,6 +49,55 @@ async fn a_stream_is_token_events_and_one_done() {
             .await
             .unwrap();
         assert_eq!(answer.headers()["content-type"], kind, "{accept}");
+    }
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_speaks_which_dialect_is_the_clients_choice_until_the_host_is_told() {
+    const STREAM: &str = "text/event-stream";
+    const JSON: &str = "application/json";
+    let (none, asked) = (json!({}), json!({"stream": true}));
+    let cases = [
+        (DialectChoice::Auto, "*/*", &asked, STREAM, "token"),
+        (DialectChoice::Auto, JSON, &asked, STREAM, ""),
+        (DialectChoice::Named, JSON, &asked, STREAM, "token"),
+        (DialectChoice::OpenAi, "*/*", &asked, STREAM, ""),
+        // OpenAI's clients stream where they ask for it.
+        (DialectChoice::OpenAi, "*/*", &none, JSON, ""),
+        (DialectChoice::Named, "*/*", &none, STREAM, "token"),
+    ];
+    for (sse_dialect, accept, fields, kind, first) in cases {
+        let host = Host::start(Config { sse_dialect, ..config() }).await;
+        let post = host.client.post(host.url("/v1/completions")).header("accept", accept);
+        let answer = post.json(&request(fields.clone())).send().await.unwrap();
+        let what = format!("{sse_dialect:?}, {accept}, {fields}");
+        assert_eq!(answer.headers()["content-type"], kind, "{what}");
+        if kind == STREAM {
+            let events = parse_events(&answer.text().await.unwrap());
+            assert_eq!(events[0].0, first, "{what}: {events:?}");
+        }
+        host.server.shutdown().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_token_is_timed_from_submission() {
+    const HELD: Duration = Duration::from_millis(60);
+    let host = Host::start(config()).await;
+    // The second one needs no prefill.
+    for _ in 0..2 {
+        host.server.engine().hold_steps();
+        let answer =
+            tokio::spawn(host.client.post(host.url("/v1/completions")).json(&request(json!({}))).send());
+        host.until("it waits", |state| state["requests"].as_array().unwrap().len() == 1).await;
+        tokio::time::sleep(HELD).await;
+        host.server.engine().release_steps();
+        let events = parse_events(&answer.await.unwrap().unwrap().text().await.unwrap());
+        let timings = &events.last().unwrap().1["timings"];
+        let ms = |key: &str| timings[key].as_f64().unwrap();
+        assert!(ms("ttft_ms") >= HELD.as_secs_f64() * 1e3, "{timings}");
+        assert!(ms("ttft_ms") >= ms("queue_ms") + ms("prefill_ms") - 0.01, "{timings}");
     }
     host.server.shutdown().await;
 }
@@ -284,6 +333,13 @@ async fn min_tokens_and_ignore_eos_hold_back_the_end() {
 async fn models_health_version_and_metrics_answer() {
     let host = Host::start(config()).await;
     host.events(json!({"ignore_eos": true})).await;
+    // Never starts, and so is no prompt that was taken in.
+    host.server.engine().hold_steps();
+    let left = host.complete(json!({})).await;
+    host.until("it waits", |state| state["requests"].as_array().unwrap().len() == 1).await;
+    drop(left);
+    host.until("its client is gone", |state| state["requests"] == json!([])).await;
+    host.server.engine().release_steps();
     let get = async |path: &str| {
         let answer = host.client.get(host.url(path)).send().await.unwrap();
         assert_eq!(answer.status(), 200, "{path}");
@@ -299,7 +355,24 @@ async fn models_health_version_and_metrics_answer() {
     for line in [
         "infer_ready 1",
         "infer_requests_finished_total{reason=\"length\"}",
-        "infer_prefix_cache_events_total{event=\"MISS_FULL\"}",
+        "infer_prefix_cache_events_total{event=\"CONVERSATIONAL_HIT\"} 0",
+        "infer_prefix_cache_events_total{event=\"CROSS_REQUEST_HIT\"} 0",
+        "infer_prefix_cache_events_total{event=\"MISS_FULL\"} 1",
+        "infer_prefix_cache_events_total{event=\"FULL_HIT_NO_PREFILL_NEEDED\"} 0",
+        "infer_prefix_cache_events_total{event=\"CONVERSATIONAL_MISS_UNEXPECTED_PROMPT\"} 0",
+        "infer_prefix_cache_eligible_requests_total{event=\"MISS_FULL\"} 0",
+        "infer_prefix_cache_cached_tokens_total{event=\"MISS_FULL\"} 0",
+        "infer_prefix_cache_prefilled_tokens_total{event=\"MISS_FULL\"} 7",
+        "infer_prefix_cache_time_to_first_token_seconds_count{prefix=\"miss\"} 1",
+        "infer_prompt_tokens_total 7",
+        "infer_generated_tokens_total 8",
+        "infer_requests_submitted_total 2",
+        "infer_requests_failed_total 0",
+        "infer_requests_running_limit 32",
+        "infer_kv_blocks ",
+        "infer_kv_blocks_available",
+        "infer_max_admissible_tokens",
+        "infer_device_faults_total 0",
         "vllm:num_requests_running{model_name=\"demo\"} 0",
         "vllm:num_requests_waiting{model_name=\"demo\"} 0",
         "vllm:kv_cache_usage_perc{",

@@ -131,6 +131,70 @@ impl infer_core::Executor for Hanging {
     }
 }
 
+/// Fails every step.
+struct Faulty;
+
+impl infer_core::Executor for Faulty {
+    fn execute(
+        &mut self,
+        _: &infer_core::Batch,
+        _: &mut infer_core::StepOutput,
+    ) -> Result<(), infer_core::DeviceFault> {
+        let message = "out of device memory".to_owned();
+        let kind = infer_core::DeviceFaultKind::OutOfMemory;
+        Err(infer_core::DeviceFault { kind, message, rows: None })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_device_fault_is_an_error_to_those_it_hit_and_the_host_goes_on() {
+    let server = Server::start_with(config(), Some(Box::new(|_| Box::new(Faulty)))).await.unwrap();
+    let host = Host { server, client: reqwest::Client::builder().no_proxy().build().unwrap() };
+    for _ in 0..2 {
+        let (name, error) = host.events(json!({})).await.pop().unwrap();
+        assert_eq!((name.as_str(), &error["code"]), ("error", &json!("device_fault")), "{error}");
+        assert!(error["error"].as_str().unwrap().contains("out of device memory"), "{error}");
+        let whole = host.complete(json!({"stream": false})).await;
+        assert_eq!(whole.status(), 500);
+        let error = &whole.json::<Value>().await.unwrap()["error"];
+        assert_eq!(
+            (&error["code"], &error["type"]),
+            (&json!("device_fault"), &json!("server_error")),
+            "{error}"
+        );
+    }
+    assert_eq!(host.client.get(host.url("/health")).send().await.unwrap().status(), 200);
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_that_is_still_loading_is_alive_and_not_ready() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (entered, inside) = tokio::sync::oneshot::channel();
+    let (let_go, held) = std::sync::mpsc::channel::<()>();
+    let make: infer_server::serve::MakeExecutor = Box::new(move |_| {
+        entered.send(()).unwrap();
+        let _ = held.recv();
+        Box::new(Faulty)
+    });
+    let starting = tokio::spawn(Server::start_with(Config { port, ..config() }, Some(make)));
+    inside.await.unwrap();
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let url = |path: &str| format!("http://127.0.0.1:{port}{path}");
+    assert_eq!(client.get(url("/health")).send().await.unwrap().status(), 200);
+    let completion = client.post(url("/v1/completions")).json(&request(json!({})));
+    for asked in [completion, client.get(url("/health/ready")), client.get(url("/v1/models"))] {
+        let answer = asked.send().await.unwrap();
+        assert_eq!((answer.status().as_u16(), answer.headers().contains_key("retry-after")), (503, true));
+        let body: Value = answer.json().await.unwrap();
+        assert_eq!(body["error"]["code"], "loading", "{body}");
+    }
+    drop(let_go);
+    let server = starting.await.unwrap().unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(client.get(url("/health/ready")).send().await.unwrap().status(), 200);
+    server.shutdown().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_checks_say_that_the_device_hangs_until_its_step_ends() {
     let bounds = Bounds { step_timeout: Duration::from_millis(50), ..Bounds::default() };

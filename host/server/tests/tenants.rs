@@ -131,11 +131,16 @@ async fn a_rate_is_kept_per_tenant_without_further_ado() {
     assert_eq!(refused.status(), 429);
     let after: u64 = refused.headers()["retry-after"].to_str().unwrap().parse().unwrap();
     assert!((1..=60).contains(&after), "{after}");
+    // What is more than the tenant may ever ask for at once is not tried again by a client that listens.
+    let never = complete(&host, &slow, json!({"prompt": [1, 2, 3, 4], "max_tokens": 100})).await;
+    assert_eq!(never.status(), 429);
+    let retry = ["retry-after", "x-should-retry"].map(|name| never.headers().get(name).cloned());
+    assert_eq!(retry, [None, Some("false".parse().unwrap())]);
     for _ in 0..4 {
         done(&host, &quick, tokens.clone()).await;
     }
     let metrics = host.client.get(host.url("/metrics")).send().await.unwrap().text().await.unwrap();
-    assert!(metrics.contains("infer_tenant_requests_refused_total{tenant=\"slow\"} 1"), "{metrics}");
+    assert!(metrics.contains("infer_tenant_requests_refused_total{tenant=\"slow\"} 2"), "{metrics}");
     let slots = host.admin_get("/admin/policies").await;
     assert!(slots["slots"][1]["name"].as_str().unwrap().contains("token-bucket"), "{slots}");
     host.server.shutdown().await;

@@ -19,5 +19,7 @@ pub use policies::{
 pub use requests::{
     MAX_ROW_BYTES, MAX_ROWS, Mismatch, RequestDetail, RequestRow, RowChange, RowsChange, TableBlock,
 };
-pub use state::{Counters, HostInfo, Latencies, MAX_STATE_BYTES, Memory, Pressure, Queue, Rates, State};
+pub use state::{
+    CacheLengths, Counters, HostInfo, Latencies, MAX_STATE_BYTES, Memory, Pressure, Queue, Rates, State,
+};
 pub use trial::{CallCost, CanaryInfo, DivergenceInfo, ShadowInfo, WindowInfo};

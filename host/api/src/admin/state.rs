@@ -35,6 +35,9 @@ pub struct State {
     pub counters: Counters,
     /// Prefix cache events by name, `CONVERSATIONAL_HIT` and so on, since start.
     pub cache_events: BTreeMap<String, u64>,
+    /// What requests of each event found, since start.
+    #[serde(default)]
+    pub cache_lengths: BTreeMap<String, CacheLengths>,
     /// The three slots: scheduler, admission, prefix-cache.
     pub policies: Vec<PolicySlot>,
     /// Live requests: running ones in the order in which they started, then the queue. At most
@@ -43,6 +46,17 @@ pub struct State {
     pub requests: Vec<RequestRow>,
     /// How many live requests there are.
     pub requests_total: u32,
+}
+
+/// Sums over the requests of one prefix cache event.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheLengths {
+    /// Those whose prompt fills a block: nothing shorter can be found by what it shares.
+    pub eligible_requests: u64,
+    /// Prompt tokens that were found.
+    pub cached_tokens: u64,
+    /// Prompt tokens that had to be computed.
+    pub prefilled_tokens: u64,
 }
 
 /// Who answers.

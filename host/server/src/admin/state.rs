@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use infer_api::admin::{
-    Counters, HostInfo, Latencies, MAX_ROWS, Memory, PolicySlot, Pressure, Queue, Rates, RequestRow,
-    RowChange, ShadowInfo, State,
+    CacheLengths, Counters, HostInfo, Latencies, MAX_ROWS, Memory, PolicySlot, Pressure, Queue, Rates,
+    RequestRow, RowChange, ShadowInfo, State,
 };
 use infer_core::request::{RefusalReason, SequenceState};
 use infer_core::snapshot::{self, RequestSnapshot, SlotSnapshot, Snapshot};
@@ -74,9 +74,10 @@ pub fn numbers(app: &App, served: &Served, report: &EngineReport) -> State {
         },
         rates: rates(app, snapshot),
         latencies: latencies(app, step_us),
-        pressure: pressure(app, snapshot),
+        pressure: pressure(app, served, snapshot),
         counters: counters(app, served, &snapshot.counters),
         cache_events: cache_events(&snapshot.counters),
+        cache_lengths: cache_lengths(&snapshot.counters),
         policies: slots(served, snapshot, at),
         requests_total: snapshot.requests.len() as u32,
         requests: Vec::new(),
@@ -216,7 +217,7 @@ fn latencies(app: &App, step_us: &[u32]) -> Latencies {
     }
 }
 
-fn pressure(app: &App, snapshot: &Snapshot) -> Pressure {
+fn pressure(app: &App, served: &Served, snapshot: &Snapshot) -> Pressure {
     let p = &snapshot.pressure;
     let q = &snapshot.queue;
     Pressure {
@@ -225,7 +226,8 @@ fn pressure(app: &App, snapshot: &Snapshot) -> Pressure {
         reserved_blocks: p.reserved_blocks,
         available_blocks: p.available_blocks,
         allocated_blocks: snapshot.memory.used,
-        max_sequence_tokens: p.max_sequence_tokens,
+        // What memory would hold may be longer than what a request may be.
+        max_sequence_tokens: p.max_sequence_tokens.min(served.max_seq_len),
         active_sequences: q.running,
         max_sequences: app.config.max_batch_size,
     }
@@ -289,6 +291,15 @@ const FINISHES: [(FinishReason, &str); 4] = [
     (FinishReason::Length, "length"),
     (FinishReason::Cancelled, "cancelled"),
 ];
+
+fn cache_lengths(c: &snapshot::Counters) -> BTreeMap<String, CacheLengths> {
+    let lengths = |at: usize| CacheLengths {
+        eligible_requests: c.prefix_eligible[at],
+        cached_tokens: c.prefix_cached_tokens[at],
+        prefilled_tokens: c.prefix_prefilled_tokens[at],
+    };
+    PrefixEvent::ALL.iter().enumerate().map(|(at, event)| (event.name().to_owned(), lengths(at))).collect()
+}
 
 fn cache_events(c: &snapshot::Counters) -> BTreeMap<String, u64> {
     PrefixEvent::ALL.iter().zip(c.prefix_events).map(|(e, n)| (e.name().to_owned(), n)).collect()

@@ -190,7 +190,12 @@ pub const SETTINGS: &[Setting] = &[
         "none",
         "OpenTelemetry collector, http://HOST:4318 say (builds with the feature `otel`)",
     ),
-    setting("sse-dialect", "DIALECT", "auto", "`auto`, `named` or `openai`"),
+    setting(
+        "sse-dialect",
+        "DIALECT",
+        "auto",
+        "`auto`, `named` or `openai`, which also streams only where asked",
+    ),
 ];
 
 /// Where a value was found; every error about it says so.

@@ -17,6 +17,8 @@ pub struct ApiError {
     param: Option<String>,
     code: &'static str,
     retry_after_ms: u32,
+    /// Trying again can't help, whatever the status suggests.
+    for_good: bool,
     allow: Option<&'static str>,
     close: bool,
 }
@@ -30,6 +32,7 @@ impl ApiError {
             param: None,
             code,
             retry_after_ms: 0,
+            for_good: false,
             allow: None,
             close: false,
         }
@@ -99,7 +102,8 @@ impl ApiError {
         if status == StatusCode::UNPROCESSABLE_ENTITY {
             error.param("prompt")
         } else {
-            error.retry_after_ms(refusal.retry_after_ms.max(1))
+            let for_good = refusal.retry_after_ms == 0;
+            Self { for_good, ..error.retry_after_ms(refusal.retry_after_ms) }
         }
     }
 
@@ -184,6 +188,10 @@ impl ApiError {
         if self.retry_after_ms > 0 {
             headers.insert(RETRY_AFTER, HeaderValue::from(self.retry_after_ms.div_ceil(1_000)));
             headers.insert(HeaderName::from_static("retry-after-ms"), HeaderValue::from(self.retry_after_ms));
+        }
+        if self.for_good {
+            // OpenAI's clients try 429 and 5xx again unless they are told.
+            headers.insert(HeaderName::from_static("x-should-retry"), HeaderValue::from_static("false"));
         }
         if let Some(allow) = self.allow {
             headers.insert(ALLOW, HeaderValue::from_static(allow));

@@ -11,6 +11,8 @@ use crate::data::Outcome;
 pub struct Recorder {
     /// Seconds from submission to the first token.
     pub ttft: Histogram,
+    /// The same, by whether a part of the prompt was found in the prefix cache.
+    pub ttft_by_prefix: ByPrefix,
     /// Seconds between two tokens of a stream.
     pub itl: Histogram,
     /// Seconds from submission to the end.
@@ -35,6 +37,9 @@ pub struct Recorder {
     pub rates: Rates,
 }
 
+/// One histogram for what was found (`hit`), one for what was not (`miss`).
+pub type ByPrefix = Family<[(&'static str, &'static str); 1], Histogram, fn() -> Histogram>;
+
 /// Milliseconds of the last minute.
 #[derive(Debug, Default)]
 #[allow(missing_docs, reason = "named by what they measure")]
@@ -57,6 +62,7 @@ impl Default for Recorder {
     fn default() -> Self {
         Self {
             ttft: Histogram::new(TTFT_S),
+            ttft_by_prefix: Family::new_with_constructor(|| Histogram::new(TTFT_S)),
             itl: Histogram::new(ITL_S),
             e2e: Histogram::new(E2E_S),
             queue: Histogram::new(TTFT_S),
@@ -91,6 +97,8 @@ impl Recorder {
         if let Some(ms) = outcome.timings.ttft_ms {
             self.ttft.observe(ms / 1e3);
             self.windows.ttft.add(ms);
+            let prefix = if outcome.usage.prompt_tokens_details.cached_tokens > 0 { "hit" } else { "miss" };
+            self.ttft_by_prefix.get_or_create(&[("prefix", prefix)]).observe(ms / 1e3);
         }
         if let Some(ms) = outcome.timings.queue_ms {
             self.queue.observe(ms / 1e3);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use hyper::HeaderMap;
 use hyper::header::ACCEPT;
-use infer_api::admin::State;
+use infer_api::admin::{CacheLengths, State};
 use infer_core::FinishReason;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
@@ -18,6 +18,7 @@ use tokio::sync::Mutex;
 use super::process::ProcessUsage;
 use crate::admin;
 use crate::app::App;
+use crate::load::shares_blocks;
 use crate::tenants::UsageSnapshot;
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -91,7 +92,7 @@ async fn open_metrics_text(app: &App) -> String {
         let config = CacheConfig {
             block_size: served.block_size,
             total_blocks: served.total_blocks,
-            prefix_caching: app.config.prefix_caching,
+            prefix_caching: shares_blocks(&app.config),
         };
         aliases(&mut families, state, &config);
         tenants(&mut families, app);
@@ -124,6 +125,11 @@ fn histograms(registry: &mut Registry, app: &App) {
     ] {
         registry.register(format!("infer_{name}"), help, histogram.clone());
     }
+    registry.register(
+        "infer_prefix_cache_time_to_first_token_seconds",
+        "Submission to first token, by whether a part of the prompt was found",
+        r.ttft_by_prefix.clone(),
+    );
     registry.register("infer_request_prompt_tokens", "Tokens of a prompt", r.prompt_tokens.clone());
     registry.register(
         "infer_request_generated_tokens",
@@ -160,6 +166,11 @@ fn process(f: &mut Families, app: &App) {
 
 fn own(f: &mut Families, s: &State) {
     f.gauge("infer_requests_running", "Sequences that hold blocks", s.queue.running.into());
+    f.gauge(
+        "infer_requests_running_limit",
+        "Sequences that may run at once",
+        s.pressure.max_sequences.into(),
+    );
     f.gauge("infer_requests_waiting", "Sequences that wait", s.queue.waiting.into());
     f.gauge("infer_requests_held", "Sequences that admission holds back", s.queue.held.into());
     f.gauge("infer_requests_preempted", "Sequences that wait again", s.queue.preempted.into());
@@ -218,7 +229,30 @@ fn own(f: &mut Families, s: &State) {
         Kind::Counter,
         by("event", &s.cache_events),
     );
+    prefixes(f, s);
     policies(f, s);
+}
+
+/// What was found by requests of each kind, from which hit rates and mean lengths come.
+fn prefixes(f: &mut Families, s: &State) {
+    let each = |value: &dyn Fn(&CacheLengths) -> u64| -> Vec<(Labels, f64)> {
+        s.cache_lengths.iter().map(|(event, l)| (vec![("event", event.clone())], value(l) as f64)).collect()
+    };
+    for (name, help, samples) in [
+        (
+            "infer_prefix_cache_eligible_requests",
+            "Requests whose prompt fills a block",
+            each(&|l| l.eligible_requests),
+        ),
+        ("infer_prefix_cache_cached_tokens", "Prompt tokens that were found", each(&|l| l.cached_tokens)),
+        (
+            "infer_prefix_cache_prefilled_tokens",
+            "Prompt tokens that had to be computed",
+            each(&|l| l.prefilled_tokens),
+        ),
+    ] {
+        f.family(name, help, Kind::Counter, samples);
+    }
 }
 
 fn policies(f: &mut Families, s: &State) {
