@@ -21,7 +21,7 @@ pub enum LoadError {
     },
     /// Compiling it could take more time and memory than a policy's may.
     #[error(
-        "the component has {found} {what}, the limit is {max}; build it in release mode, of one language's modules alone"
+        "the component has {found} {what}, the limit is {max}; build it in release mode, and without what it does not need"
     )]
     TooComplex {
         /// What there is too much of.
