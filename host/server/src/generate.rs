@@ -140,7 +140,7 @@ impl Sequential {
             .submit(request, self.clock.now())
             .map_err(|refusal| GenerateError(refusal.message))?;
         let mut text = Assembly {
-            detokenizer: self.tokenizer.detokenizer(),
+            detokenizer: self.tokenizer.detokenizer_after(&what.prompt),
             stops: StopStrings::new(what.stop.clone()),
             text: String::new(),
         };

@@ -192,6 +192,18 @@ async fn biases_penalties_and_stop_tokens_change_what_is_drawn() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_least_length_that_the_context_has_no_room_for_is_refused() {
+    let host = Host::start(config()).await;
+    let chat = |min_tokens: u32| json!({"model": "demo", "min_tokens": min_tokens, "messages": [{"role": "user", "content": "Hi"}]});
+    let answer = host.post("/v1/chat/completions", &chat(4_000_000_000)).await;
+    assert_eq!(answer.status(), 422);
+    let error: Value = answer.json().await.unwrap();
+    assert_eq!(error["error"]["param"], "min_tokens", "{error}");
+    assert_eq!(host.post("/v1/chat/completions", &chat(8)).await.status(), 200);
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_chat_continues_what_the_template_makes_of_it() {
     let host = Host::start(config()).await;
     let messages = json!([{"role": "system", "content": "Be brief."},

@@ -106,6 +106,7 @@ async fn job(served: &Served, parsed: Parsed) -> Result<(Job, Option<Vec<Prompte
     let job = Job {
         source: "prompt",
         prompts,
+        goes_on: true,
         max_tokens: Some(max_tokens),
         logprobs,
         prompt_logprobs,

@@ -55,14 +55,71 @@ impl Echoes {
         let Prompted { text, tokens } = &self.prompts[choice / self.n];
         let logprobs = self.asks_logprobs.then(|| {
             let mut lists = CompletionLogprobs::default();
-            let mut offset = 0;
-            for (at, &token) in tokens.iter().enumerate() {
+            let offsets = offsets(&self.tokenizer, text, tokens);
+            for (at, (&token, offset)) in tokens.iter().zip(offsets).enumerate() {
                 let told = at.checked_sub(1).and_then(|before| heard.get(before));
                 logprobs::push(&mut lists, &self.tokenizer, token, told, offset);
-                offset += lists.tokens.last().map_or(0, |name| name.chars().count() as u32);
             }
             lists
         });
         Some(Echo { text: text.clone(), logprobs })
+    }
+}
+
+/// Where each token of a prompt begins in its text, in characters. A special one takes room only where its name stands
+/// there: the one in front of all is the tokenizer's. Where a decoder adds a blank, the text decides.
+fn offsets(tokenizer: &Tokenizer, text: &str, tokens: &[u32]) -> Vec<u32> {
+    let mut detokenizer = tokenizer.detokenizer();
+    let (mut rest, mut offset) = (text, 0);
+    let mut begins = |token: &u32| {
+        let begins = offset;
+        let special = tokenizer.token(*token).filter(|written| tokenizer.is_special(written));
+        let piece = match special {
+            Some(name) if rest.starts_with(&name) => name,
+            Some(_) => String::new(),
+            None => detokenizer.push(*token),
+        };
+        let shorter = piece.strip_prefix(' ').filter(|shorter| rest.starts_with(shorter));
+        let piece = if rest.starts_with(&piece) { &piece } else { shorter.unwrap_or(&piece) };
+        rest = rest.strip_prefix(piece).unwrap_or(rest);
+        offset += piece.chars().count() as u32;
+        begins
+    };
+    tokens.iter().map(&mut begins).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use infer_model::Source;
+
+    use super::*;
+
+    /// A vocabulary of SentencePiece's kind, with a blank in front of a text and a BOS in front of all.
+    fn pieces() -> Tokenizer {
+        let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/gguf-mixed/model.gguf");
+        Tokenizer::load(&Source::gguf(golden.as_ref()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn every_token_of_a_prompt_begins_where_its_text_does() {
+        let pieces = pieces();
+        let bytes = Tokenizer::load(&Source::Embedded(infer_demo::FILES)).unwrap();
+        for (tokenizer, text, expected) in [
+            // <s>, a blank, c, ab, a blank and b, a.
+            (&pieces, "cab ba", &[0, 0, 0, 1, 3, 5][..]),
+            (&pieces, "ab\u{1f642}c", &[0, 0, 2, 2, 2, 2, 2]),
+            // The second one is the client's own.
+            (&pieces, "<s>ab", &[0, 3, 3]),
+        ] {
+            let tokens = tokenizer.encode(text, true).unwrap();
+            assert_eq!(offsets(tokenizer, text, &tokens), expected, "{text}: {tokens:?}");
+        }
+        let text = "What is a prefix cache?";
+        let tokens = bytes.encode(text, true).unwrap();
+        for pair in offsets(&bytes, text, &tokens).windows(2).zip(&tokens).filter(|(_, t)| **t > 1) {
+            let ([from, to], token) = (pair.0, *pair.1) else { unreachable!("pairs") };
+            let read: String = text.chars().skip(*from as usize).take((to - from) as usize).collect();
+            assert_eq!(read.as_bytes(), bytes.token_bytes(token));
+        }
     }
 }

@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use infer_core::{Constraint, Micros, Request, SamplingExtras, SamplingParams, SessionId};
+use infer_model::Detokenizer;
 
 use super::common::Common;
 use super::group::Group;
 use super::run::{Beginning, Run, tell_of_refusal};
 use super::structured::{Mask, Shape};
-use super::text::Text;
+use super::text::{Ending, Text};
 use crate::app::{App, Served};
 use crate::engine::{NewRequest, RequestMeta};
 use crate::http::{ApiError, RequestId};
@@ -44,6 +45,8 @@ pub struct Job {
     pub source: &'static str,
     /// At least one.
     pub prompts: Vec<Arc<[u32]>>,
+    /// Whether outputs go on with their prompts' texts.
+    pub goes_on: bool,
     /// Most tokens of a choice; `None` for all that the context has room for. 0 asks about the prompt alone.
     pub max_tokens: Option<u32>,
     /// Alternatives beside each drawn token.
@@ -93,9 +96,13 @@ impl Job {
             error
         })?;
         let runs = live.into_iter().zip(masks).enumerate().map(|(at, (live, shape))| {
-            let detokenizer = served.tokenizer.detokenizer();
-            let text =
-                Text::new(detokenizer, self.common.stop.clone(), Arc::clone(&ends), lengths[at / n].max(1));
+            let ending = Ending {
+                stops: self.common.stop.clone(),
+                tokens: Arc::clone(&ends),
+                min_tokens: self.common.min_tokens,
+                max_tokens: lengths[at / n].max(1),
+            };
+            let text = Text::new(self.detokenizer(served, &self.prompts[at / n]), ending);
             Run::new(Beginning {
                 app: Arc::clone(app),
                 live,
@@ -108,6 +115,15 @@ impl Job {
             })
         });
         Ok(Group::new(runs.collect(), n))
+    }
+
+    /// What must have a shape has it with every blank. A completion goes on where its prompt ends; a reply begins a text.
+    fn detokenizer(&self, served: &Served, prompt: &[u32]) -> Detokenizer {
+        match (&self.shape, self.goes_on) {
+            (Some(_), _) => served.tokenizer.detokenizer_within(),
+            (None, true) => served.tokenizer.detokenizer_after(prompt),
+            (None, false) => served.tokenizer.detokenizer(),
+        }
     }
 
     fn check_tokens(&self, served: &Served) -> Result<(), ApiError> {
@@ -136,13 +152,21 @@ impl Job {
     /// Most tokens that the choices of a prompt generate.
     fn length(&self, served: &Served, prompt: &[u32]) -> Result<u32, ApiError> {
         let (limit, prompt) = (u64::from(served.max_seq_len), prompt.len() as u64);
+        let least = self.common.min_tokens;
         let Some(wanted) = self.max_tokens else {
             if prompt >= limit {
                 let message =
                     format!("{prompt} prompt tokens; this host takes {limit} in all, output included");
                 return Err(ApiError::invalid(self.source, message).code("context_length_exceeded"));
             }
-            return Ok((limit - prompt) as u32);
+            let room = (limit - prompt) as u32;
+            if least > room {
+                let message = format!(
+                    "{least} is more than there is room for: {prompt} prompt tokens, and this host takes {limit} in all"
+                );
+                return Err(ApiError::invalid("min_tokens", message));
+            }
+            return Ok(room);
         };
         let total = prompt + u64::from(wanted);
         if total > limit {
@@ -151,8 +175,8 @@ impl Job {
             );
             return Err(ApiError::invalid("max_tokens", message).code("context_length_exceeded"));
         }
-        if self.common.min_tokens > wanted {
-            let message = format!("{} is more than max_tokens = {wanted}", self.common.min_tokens);
+        if least > wanted {
+            let message = format!("{least} is more than max_tokens = {wanted}");
             return Err(ApiError::invalid("min_tokens", message));
         }
         Ok(wanted)

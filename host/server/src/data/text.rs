@@ -12,9 +12,23 @@ pub struct Text {
     detokenizer: Detokenizer,
     stops: Option<StopStrings>,
     ends: Arc<[u32]>,
+    min_tokens: u32,
     max_tokens: u32,
     tokens: u32,
     last_token: u32,
+}
+
+/// What ends a request's text.
+#[derive(Clone, Debug)]
+pub struct Ending {
+    /// Texts, looked for behind the first `min_tokens`.
+    pub stops: Vec<String>,
+    /// Tokens, which have no text themselves.
+    pub tokens: Arc<[u32]>,
+    /// Before so many nothing ends it.
+    pub min_tokens: u32,
+    /// So many end it.
+    pub max_tokens: u32,
 }
 
 /// What one token adds.
@@ -27,10 +41,11 @@ pub struct Piece {
 }
 
 impl Text {
-    /// Text of a request that ends at one of `ends`, at a stop string or after `max_tokens`.
-    pub fn new(detokenizer: Detokenizer, stops: Vec<String>, ends: Arc<[u32]>, max_tokens: u32) -> Self {
+    /// Text of a request that ends so.
+    pub fn new(detokenizer: Detokenizer, ending: Ending) -> Self {
+        let Ending { stops, tokens: ends, min_tokens, max_tokens } = ending;
         let stops = (!stops.is_empty()).then(|| StopStrings::new(stops));
-        Self { detokenizer, stops, ends, max_tokens, tokens: 0, last_token: u32::MAX }
+        Self { detokenizer, stops, ends, min_tokens, max_tokens, tokens: 0, last_token: u32::MAX }
     }
 
     /// Takes the next token.
@@ -44,7 +59,8 @@ impl Text {
         if is_last {
             text.push_str(&self.detokenizer.finish());
         }
-        let Some(stops) = &mut self.stops else { return Piece { text, stopped: false } };
+        let watched = self.stops.as_mut().filter(|_| self.tokens > self.min_tokens);
+        let Some(stops) = watched else { return Piece { text, stopped: false } };
         let step = stops.push(&text);
         text = step.text;
         if !step.stopped && is_last {
@@ -61,5 +77,40 @@ impl Text {
     /// The token taken last; none of the model's before the first.
     pub fn last_token(&self) -> u32 {
         self.last_token
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use infer_model::{Source, Tokenizer};
+
+    use super::*;
+
+    #[test]
+    fn a_stop_string_counts_behind_the_least_tokens() {
+        let tokenizer = Tokenizer::load(&Source::Embedded(infer_demo::FILES)).unwrap();
+        let tokens = tokenizer.encode("a cache, a cache, a cache", false).unwrap();
+        let texts: Vec<String> = (0..tokens.len() as u32)
+            .map(|min_tokens| {
+                let stops = vec!["cache".to_owned()];
+                let ending = Ending { stops, tokens: Arc::default(), min_tokens, max_tokens: 100 };
+                let mut text = Text::new(tokenizer.detokenizer(), ending);
+                let mut shown = String::new();
+                for token in &tokens {
+                    let piece = text.push(*token);
+                    shown.push_str(&piece.text);
+                    if piece.stopped {
+                        assert!(text.tokens() > min_tokens);
+                        break;
+                    }
+                }
+                shown
+            })
+            .collect();
+        assert_eq!(texts[0], "a ");
+        assert!(texts.is_sorted_by_key(String::len), "{texts:?}");
+        let expected = ["a ", "a cache, a ", "a cache, a cache, a ", "a cache, a cache, a cache"];
+        assert!(texts.iter().all(|text| expected.contains(&text.as_str())), "{texts:?}");
+        assert!(texts.contains(&expected[1].to_owned()), "{texts:?}");
     }
 }

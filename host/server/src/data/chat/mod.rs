@@ -46,7 +46,16 @@ pub async fn chat(asked: Asked<'_>, body: &[u8]) -> Result<Answer, ApiError> {
     let tokens: Arc<[u32]> = render(served, prompt).await?.into();
     let prompt_tokens = tokens.len() as u32;
     let prompts = vec![tokens];
-    let job = Job { source: "messages", prompts, max_tokens, logprobs, prompt_logprobs: None, shape, common };
+    let job = Job {
+        source: "messages",
+        prompts,
+        goes_on: false,
+        max_tokens,
+        logprobs,
+        prompt_logprobs: None,
+        shape,
+        common,
+    };
     let group = job.start(asked).await?;
     let created = app.clock.unix_s();
     let head = |object| Head::new("chatcmpl", object, asked.request_id, served, created);
