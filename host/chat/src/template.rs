@@ -58,19 +58,23 @@ impl Tools {
 }
 
 impl ChatTemplate {
+    /// The files of a checkpoint that it is read from.
+    pub const FILES: [&str; 2] = ["tokenizer_config.json", "chat_template.jinja"];
+
     /// Reads `chat_template.jinja`, else `chat_template` of `tokenizer_config.json`; `None` where a
     /// checkpoint has neither.
     ///
     /// # Errors
     /// A file that can't be read or isn't what it should be; a template with a syntax error.
     pub fn load(sandbox: &Sandbox, source: &Source<'_>) -> Result<Option<Self>, ModelError> {
-        let config = match source.read("tokenizer_config.json")? {
+        let [config, template] = Self::FILES;
+        let config = match source.read(config)? {
             Some(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
                 ModelError::template(format!("tokenizer_config.json is no JSON: {error}"))
             })?,
             None => Json::Null,
         };
-        let template = match source.read("chat_template.jinja")? {
+        let template = match source.read(template)? {
             Some(bytes) => Some(String::from_utf8(bytes.into_owned()).map_err(|error| {
                 ModelError::template(format!("chat_template.jinja is no UTF-8: {error}"))
             })?),

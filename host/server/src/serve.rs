@@ -233,7 +233,7 @@ fn load(app: &App, executor: Option<MakeExecutor>) -> Result<(EngineThread, Part
         None => loaded.executor(config)?,
     };
     // Not before the policies, so that nothing compiles beside those.
-    let chat = data::PendingTemplate::begin(loaded.source.clone())
+    let chat = data::PendingTemplate::begin(&loaded.source)
         .map_err(|e| StartError::Io("can't start a thread for the chat template", e))?;
     let engine = Engine::new(engine_config, slots);
     let bounds = ChannelBounds {

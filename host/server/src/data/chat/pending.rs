@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use infer_chat::{ChatTemplate, Sandbox};
-use infer_model::Source;
+use infer_model::{ModelError, Source};
 use tokio::sync::watch;
 
 use crate::policies;
@@ -18,15 +18,17 @@ pub struct PendingTemplate(watch::Receiver<Found>);
 type Found = Option<Option<Arc<ChatTemplate>>>;
 
 impl PendingTemplate {
-    /// Begins to make the template of a checkpoint ready, on a thread of its own.
+    /// Begins to make the template of a checkpoint ready, on a thread of its own. The checkpoint is read before this
+    /// returns: a running host reads none of its files.
     ///
     /// # Errors
     /// The machine has no thread left.
-    pub fn begin(source: Source<'static>) -> std::io::Result<Self> {
+    pub fn begin(source: &Source<'_>) -> std::io::Result<Self> {
+        let files = files(source);
         let (found, pending) = watch::channel(None);
         std::thread::Builder::new().name("chat-template".into()).spawn(move || {
             // Everything else works without it. Nobody listens any more where the host has ended.
-            let _ = found.send(Some(template(&source).unwrap_or_else(|error| {
+            let _ = found.send(Some(files.and_then(|files| template(&files)).unwrap_or_else(|error| {
                 tracing::warn!("no chat completions: {error}");
                 None
             })));
@@ -42,7 +44,16 @@ impl PendingTemplate {
     }
 }
 
-fn template(source: &Source<'static>) -> Result<Option<Arc<ChatTemplate>>, infer_model::ModelError> {
+/// The files that say what the template is.
+type Files = Vec<(&'static str, Vec<u8>)>;
+
+fn files(source: &Source<'_>) -> Result<Files, ModelError> {
+    let read = |name| Ok(source.read(name)?.map(|bytes| (name, bytes.into_owned())));
+    ChatTemplate::FILES.into_iter().filter_map(|name| read(name).transpose()).collect()
+}
+
+fn template(files: &Files) -> Result<Option<Arc<ChatTemplate>>, ModelError> {
     let sandbox = Sandbox::new(policies::compiled_dir().as_deref())?;
-    Ok(ChatTemplate::load(&sandbox, source)?.map(Arc::new))
+    let files: Vec<_> = files.iter().map(|(name, bytes)| (*name, bytes.as_slice())).collect();
+    Ok(ChatTemplate::load(&sandbox, &Source::Embedded(&files))?.map(Arc::new))
 }
