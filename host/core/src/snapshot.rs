@@ -60,6 +60,7 @@ pub struct Counters {
     pub finished: [u64; 4],
     pub failed: u64,
     pub preemptions: u64,
+    /// Of requests that started.
     pub prompt_tokens: u64,
     pub generated_tokens: u64,
     /// Tokens that the executor computed.
@@ -70,8 +71,12 @@ pub struct Counters {
     /// Prompt tokens looked up in the prefix cache, and those found.
     pub prefix_queries: u64,
     pub prefix_hits: u64,
-    /// By `PrefixEvent::ALL` order.
+    /// By `PrefixEvent::ALL` order: requests, those of them whose prompt fills a block, and their prompts' tokens that
+    /// were found and that had to be computed.
     pub prefix_events: [u64; 5],
+    pub prefix_eligible: [u64; 5],
+    pub prefix_cached_tokens: [u64; 5],
+    pub prefix_prefilled_tokens: [u64; 5],
     pub evicted_blocks: u64,
     /// Rows cut from a plan's tail because memory could not hold them.
     pub cut_rows: u64,

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use common::scripted::{Ask, Bench, PrefixCache, Say, VOCAB, fcfs, prompt, request, small};
 use common::{Mirror, RandomPrefixCache};
+use infer_core::config::Limits;
 use infer_core::engine::Policies;
 use infer_core::policy::{
     AnyPolicy, CacheEventKind, CacheEvents, Ended, FaultKind, Hit, Memory, Policy, PolicyFault, PolicyInfo,
@@ -61,7 +62,28 @@ fn each_start_is_classified_once_by_what_it_found() {
         assert_eq!(started(&bench, id), expected);
         assert_eq!(bench.tokens(id), solo(&request, VOCAB));
     }
-    assert_eq!(bench.engine.snapshot(bench.now).counters.prefix_events, [1, 1, 2, 1, 1]);
+    let counters = bench.engine.snapshot(bench.now).counters;
+    assert_eq!(counters.prefix_events, [1, 1, 2, 1, 1]);
+    assert_eq!(counters.prefix_cached_tokens, [24, 8, 0, 18, 0]);
+    assert_eq!(counters.prefix_prefilled_tokens, [8, 5, 27, 0, 9]);
+    // Shorter than a block, which nothing can share.
+    bench.submit(of_session(0, prompt(7, 3), 2));
+    bench.run();
+    let counters = bench.engine.snapshot(bench.now).counters;
+    assert_eq!((counters.prefix_events[2], counters.prefix_eligible), (3, [1, 1, 2, 1, 1]));
+}
+
+#[test]
+fn prompts_are_counted_when_they_start() {
+    let mut bench =
+        Bench::new(EngineConfig { limits: Limits { max_running: 1, ..small().limits }, ..small() });
+    for seed in [1, 2] {
+        bench.submit(request(prompt(seed, 9), 4));
+    }
+    bench.step();
+    assert_eq!(bench.engine.snapshot(bench.now).counters.prompt_tokens, 9, "the other one waits");
+    bench.run();
+    assert_eq!(bench.engine.snapshot(bench.now).counters.prompt_tokens, 18);
 }
 
 #[test]

@@ -106,7 +106,6 @@ impl Engine {
         self.waiting_prompt_tokens += u64::from(sequence.prompt_len);
         self.expected_output_tokens += sequence.expected_ahead();
         self.view.tenants.waiting[sequence.tenant_row as usize] += 1;
-        self.counters.prompt_tokens += u64::from(sequence.prompt_len);
         self.note_load(now);
         Ok(id)
     }

@@ -145,11 +145,16 @@ impl Engine {
             _ => PrefixEvent::MissFull,
         };
         let prefill_tokens = sequence.prompt_len - cached;
+        self.counters.prompt_tokens += u64::from(sequence.prompt_len);
         if self.config.prefix_caching {
             self.counters.prefix_queries += u64::from(sequence.prompt_len);
             self.counters.prefix_hits += u64::from(cached);
         }
-        self.counters.prefix_events[Counters::prefix_index(prefix)] += 1;
+        let event = Counters::prefix_index(prefix);
+        self.counters.prefix_events[event] += 1;
+        self.counters.prefix_eligible[event] += u64::from(sequence.prompt_len >= self.kv.block_size());
+        self.counters.prefix_cached_tokens[event] += u64::from(cached);
+        self.counters.prefix_prefilled_tokens[event] += u64::from(prefill_tokens);
         self.events.push(Event::Started { id: sequence.id, prefix, cached_tokens: cached, prefill_tokens });
     }
 
