@@ -28,7 +28,7 @@ pub(crate) struct Recorder {
     cached: Mean,
     prefilled: Mean,
     events: [u64; 5],
-    with_block: u64,
+    with_block: [u64; 5],
     tenants: BTreeMap<u32, Tenant>,
     service: Service,
     slo: Slo,
@@ -81,7 +81,7 @@ impl Recorder {
             cached: Mean::default(),
             prefilled: Mean::default(),
             events: [0; 5],
-            with_block: 0,
+            with_block: [0; 5],
             tenants: BTreeMap::new(),
             service: Service::default(),
             promised: 0,
@@ -116,7 +116,7 @@ impl Recorder {
         self.service.serve(start.tenant, f64::from(start.prefill));
         let at = PrefixEvent::ALL.iter().position(|&event| event == start.prefix).expect("ALL holds all");
         self.events[at] += 1;
-        self.with_block += u64::from(start.has_block);
+        self.with_block[at] += u64::from(start.has_block);
         if start.cached > 0 {
             self.cached.add(f64::from(start.cached));
         }
@@ -187,8 +187,10 @@ impl Recorder {
         outcome.latency_quantiles_ms = quantiles(&self.latency);
         outcome.queue_ms = durations(&self.queue);
         let rate = |kinds: &[PrefixEvent]| {
-            let of = PrefixEvent::ALL.iter().zip(self.events).filter(|(event, _)| kinds.contains(event));
-            of.map(|(_, requests)| count(requests)).sum::<f64>() / count(self.with_block).max(1.0)
+            // Kept logits answer a prompt that fills no block, too; rates are of those that can share.
+            let of = PrefixEvent::ALL.iter().zip(self.with_block).filter(|(event, _)| kinds.contains(event));
+            let all: u64 = self.with_block.iter().sum();
+            of.map(|(_, requests)| count(requests)).sum::<f64>() / count(all).max(1.0)
         };
         use PrefixEvent::{ConversationalHit, CrossRequestHit, FullHitNoPrefillNeeded};
         outcome.cache = CacheOutcome {
@@ -237,6 +239,29 @@ impl Mean {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hit_rates_are_of_the_prompts_that_fill_a_block() {
+        use PrefixEvent::{ConversationalHit, CrossRequestHit, FullHitNoPrefillNeeded, MissFull};
+        let mut recorder = Recorder::new(Slo::default());
+        for (prefix, cached, prefill) in [
+            (MissFull, 0, 9),
+            (FullHitNoPrefillNeeded, 9, 0),
+            (FullHitNoPrefillNeeded, 9, 0),
+            (MissFull, 0, 600),
+            (CrossRequestHit, 320, 280),
+            (ConversationalHit, 160, 40),
+            (FullHitNoPrefillNeeded, 64, 0),
+        ] {
+            let has_block = cached + prefill >= 16;
+            recorder.started(Start { tenant: 0, prefix, cached, prefill, has_block });
+        }
+        let outcome = recorder.finish();
+        let cache = &outcome.cache;
+        let rates = [cache.hit_rate, cache.conversational_rate, cache.cross_request_rate];
+        assert_eq!(rates, [0.75, 0.25, 0.25]);
+        assert_eq!(cache.events.iter().sum::<u64>(), 7);
+    }
 
     #[test]
     fn samples_stay_bounded_and_cover_the_run() {

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use super::chart::{Axis, COLOURS, Chart, Mark, Scale, Series, escape};
-use super::table::{COLUMNS, is_best};
+use super::table::{CACHE, COLUMNS, Column, is_best};
 use crate::compare::Cell;
 use crate::metrics::Sample;
 
@@ -92,7 +92,11 @@ fn section(page: &mut String, group: &[Cell]) {
         "<p>{} requests, {:.0} s of traffic; durations are milliseconds, the best of a column is bold.</p>",
         first.outcome.requests, first.outcome.seconds
     );
-    table(page, group);
+    table(page, group, &COLUMNS);
+    if group.iter().any(|cell| cell.outcome.cache.mean_cached > 0.0) {
+        page.push_str("<p>What prompts found in the prefix cache, of those that fill a block:</p>");
+        table(page, group, &CACHE);
+    }
     legend(page, group);
     page.push_str("<div class=\"charts\">");
     let part = |read: fn(&Cell) -> &[f64]| distribution(group, read);
@@ -132,15 +136,15 @@ fn legend(page: &mut String, group: &[Cell]) {
     page.push_str("</p>");
 }
 
-fn table(page: &mut String, group: &[Cell]) {
+fn table(page: &mut String, group: &[Cell], columns: &[Column]) {
     page.push_str("<table><tr><th>policies</th>");
-    for column in &COLUMNS {
+    for column in columns {
         let _ = write!(page, "<th>{}</th>", column.name);
     }
     page.push_str("</tr>");
     for cell in group {
         let _ = write!(page, "<tr><td>{}</td>", escape(&cell.contender));
-        for column in &COLUMNS {
+        for column in columns {
             let class = if is_best(column, cell, group) { " class=\"best\"" } else { "" };
             let _ = write!(page, "<td{class}>{:.*}</td>", column.digits, (column.read)(cell));
         }

@@ -35,6 +35,17 @@ pub(super) const COLUMNS: [Column; 13] = [
     column("preempted", 0, |c| crate::metrics::count(c.outcome.preemptions), Better::Neither),
 ];
 
+/// What prompts found in the prefix cache.
+pub(super) const CACHE: [Column; 7] = [
+    column("hits %", 1, |c| 100.0 * c.outcome.cache.hit_rate, Better::More),
+    column("conversational %", 1, |c| 100.0 * c.outcome.cache.conversational_rate, Better::More),
+    column("cross-request %", 1, |c| 100.0 * c.outcome.cache.cross_request_rate, Better::More),
+    column("tokens found, where any", 0, |c| c.outcome.cache.mean_cached, Better::More),
+    column("tokens prefilled", 0, |c| c.outcome.cache.mean_prefilled, Better::Less),
+    column("TTFT mean, some found", 0, |c| c.outcome.cache.hit_ttft_ms, Better::Less),
+    column("TTFT mean, none found", 0, |c| c.outcome.cache.miss_ttft_ms, Better::Less),
+];
+
 const fn column(name: &'static str, digits: usize, read: fn(&Cell) -> f64, better: Better) -> Column {
     Column { name, digits, read, better }
 }
@@ -67,11 +78,31 @@ pub fn table(cells: &[Cell]) -> String {
                 let _ = write!(text, "  {} policy faults", cell.outcome.policy_faults);
             }
             text.push('\n');
+            prefixes(&mut text, cell);
             tenants(&mut text, cell);
         }
         text.push('\n');
     }
     text
+}
+
+/// A line on what prompts found, where they found something.
+fn prefixes(text: &mut String, cell: &Cell) {
+    let cache = &cell.outcome.cache;
+    if cache.mean_cached == 0.0 {
+        return;
+    }
+    let _ = writeln!(
+        text,
+        "      prefixes: hits {:.1} % conversational, {:.1} % cross-request; {:.0} tokens found where any, {:.0} prefilled; \
+         TTFT mean {:.0} with a hit, {:.0} without",
+        100.0 * cache.conversational_rate,
+        100.0 * cache.cross_request_rate,
+        cache.mean_cached,
+        cache.mean_prefilled,
+        cache.hit_ttft_ms,
+        cache.miss_ttft_ms
+    );
 }
 
 /// One line per tenant, where there are several.
@@ -113,14 +144,15 @@ pub fn csv(cells: &[Cell]) -> String {
     let mut text = String::from(
         "workload,load,contender,requests,finished,refused,failed,seconds,output_tokens_per_second,goodput_per_second,\
          ttft_mean,ttft_p50,ttft_p95,ttft_p99,itl_p50,itl_p95,itl_p99,latency_mean,latency_p50,latency_p99,\
-         in_time,hit_rate,prefilled_ratio,preemptions,service_gap,policy_faults,fingerprint\n",
+         in_time,hit_rate,conversational_rate,cross_request_rate,mean_cached,mean_prefilled,prefilled_ratio,\
+         ttft_hit_mean,ttft_miss_mean,preemptions,service_gap,policy_faults,fingerprint\n",
     );
     for cell in cells {
         let o = &cell.outcome;
         let _ = writeln!(
             text,
             "{},{},{},{},{},{},{},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},\
-             {:.5},{:.5},{:.5},{},{:.1},{},{}",
+             {:.5},{:.5},{:.5},{:.5},{:.1},{:.1},{:.5},{:.3},{:.3},{},{:.1},{},{}",
             field(&cell.workload),
             cell.load,
             field(&cell.contender),
@@ -143,7 +175,13 @@ pub fn csv(cells: &[Cell]) -> String {
             o.latency_ms.p99,
             o.in_time,
             o.cache.hit_rate,
+            o.cache.conversational_rate,
+            o.cache.cross_request_rate,
+            o.cache.mean_cached,
+            o.cache.mean_prefilled,
             o.cache.prefilled_ratio,
+            o.cache.hit_ttft_ms,
+            o.cache.miss_ttft_ms,
             o.preemptions,
             o.service_gap,
             o.policy_faults,
