@@ -2,147 +2,15 @@
 //! can't be read and addresses that can't be had. What goes wrong is named, the exit code says whose fault it
 //! was, and nothing is left that hinders the next start.
 
+mod common;
+
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
-use std::os::unix::fs::PermissionsExt as _;
+use std::io::Read as _;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::Stdio;
 
-use tempfile::TempDir;
-
-const INFER: &str = env!("CARGO_BIN_EXE_infer");
-const COMPLETION: &str = r#"{"model": "demo", "prompt": "What is a block?", "temperature": 0, "stream": false,
-    "max_tokens": 5, "ignore_eos": true}"#;
-
-/// Everything that a host keeps stands in here.
-struct Home {
-    dir: TempDir,
-}
-
-impl Home {
-    fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        for name in ["run", "cache", "state"] {
-            fs::create_dir(dir.path().join(name)).unwrap();
-            fs::set_permissions(dir.path().join(name), fs::Permissions::from_mode(0o700)).unwrap();
-        }
-        Self { dir }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    /// A command of this home, after `before` in a shell.
-    fn command(&self, before: &str, arguments: &[&str]) -> Command {
-        let mut command = Command::new("sh");
-        let script = format!("{before}\nexec \"$@\"");
-        command.args(["-c", &script, "sh", INFER]).args(arguments);
-        command
-            .env("XDG_RUNTIME_DIR", self.path("run"))
-            .env("XDG_CACHE_HOME", self.path("cache"))
-            .env("XDG_STATE_HOME", self.path("state"))
-            .env_remove("INFER_ADMIN_TOKEN")
-            .env_remove("RUST_BACKTRACE")
-            .current_dir(self.dir.path());
-        command
-    }
-
-    fn serve(&self, before: &str, more: &[&str]) -> Command {
-        let mut arguments = vec!["serve", "--threads", "1"];
-        for usual in [["--port", "0"], ["--admin", "127.0.0.1:0"], ["--kv-memory", "32MiB"]] {
-            if !more.contains(&usual[0]) {
-                arguments.extend(usual);
-            }
-        }
-        arguments.extend(more);
-        self.command(before, &arguments)
-    }
-
-    /// A host that fails to start; what it said.
-    fn fails(&self, code: i32, before: &str, more: &[&str], words: &[&str]) -> String {
-        let output = self.serve(before, more).output().expect("sh starts");
-        let said = complaint(&output);
-        assert_eq!(output.status.code(), Some(code), "{more:?}: {said}");
-        for word in words {
-            assert!(said.contains(word), "{more:?}: `{word}` isn't in: {said}");
-        }
-        said
-    }
-
-    /// Files below it, but for those that are meant to stay.
-    fn left(&self, folder: &str) -> Vec<PathBuf> {
-        let mut found = Vec::new();
-        let mut folders = vec![self.path(folder)];
-        while let Some(folder) = folders.pop() {
-            for entry in fs::read_dir(&folder).into_iter().flatten() {
-                let path = entry.unwrap().path();
-                if path.is_dir() { folders.push(path) } else { found.push(path) }
-            }
-        }
-        found
-    }
-}
-
-/// What a command said on its way out, which is words and no trace of the program's own trouble.
-fn complaint(output: &Output) -> String {
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    for trouble in ["panicked", "RUST_BACKTRACE", "stack backtrace", "unwrap()"] {
-        assert!(!said.contains(trouble), "{said}");
-    }
-    said
-}
-
-/// A host that serves.
-struct Host {
-    child: Child,
-    data: String,
-    _said: BufReader<std::process::ChildStdout>,
-}
-
-impl Host {
-    fn start(mut command: Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("sh starts");
-        let mut said = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        said.read_line(&mut line).unwrap();
-        let data = line.strip_prefix("listening on http://").unwrap_or_else(|| panic!("it said: {line:?}"));
-        let data = data.split_whitespace().next().unwrap().to_owned();
-        Self { child, data, _said: said }
-    }
-
-    /// Posts a completion; its connection, with nothing of the answer read.
-    fn ask(&self, body: &str) -> TcpStream {
-        let mut stream = TcpStream::connect(&self.data).unwrap();
-        write!(
-            stream,
-            "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
-            body.len()
-        )
-        .unwrap();
-        stream
-    }
-
-    fn serves(&self) {
-        let mut answer = String::new();
-        self.ask(COMPLETION).read_to_string(&mut answer).unwrap();
-        assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"completion_tokens\":5"), "{answer}");
-    }
-
-    fn ends(mut self) {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
-        assert_eq!(self.child.wait().unwrap().code(), Some(0), "it ends in peace");
-    }
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use common::process::{COMPLETION, Home, Host, complaint};
 
 /// A port that is free now, for hosts that need the same one twice.
 fn free_port() -> u16 {

@@ -1,6 +1,8 @@
 //! What the tests of the host share: a host in this process, a client, SSE frames.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod process;
+
 use std::time::Duration;
 
 use futures_util::StreamExt;
