@@ -78,6 +78,30 @@ async fn a_misbehaving_scheduler_is_reported_and_no_stream_notices() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fault_reaches_who_follows_as_it_happens() {
+    let host = Host::start().await;
+    let mut feed = host.admin(Method::GET, "/admin/events?hz=1").send().await.expect("a feed");
+    let put = host.put_scheduler(&[("config", r#"{"fault": "trap", "after": 100}"#)]);
+    assert_eq!(answer_of(put.body(FAULTY_SCHEDULER)).await.0, 200);
+    host.stream_all().await;
+    let mut told = String::new();
+    let fault = loop {
+        let frame = told.split_once("event: fault\ndata: ").and_then(|(_, rest)| rest.split_once("\n\n"));
+        if let Some((data, _)) = frame {
+            break serde_json::from_str::<Value>(data).expect("JSON");
+        }
+        let chunk = feed.chunk().await.expect("readable").expect("the feed goes on");
+        told.push_str(std::str::from_utf8(&chunk).expect("text"));
+    };
+    assert_eq!(
+        (&fault["policy"], &fault["reason"], &fault["removed"]),
+        (&json!("faulty-scheduler"), &json!("trap"), &json!(false)),
+        "{fault}"
+    );
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_a_list_the_member_that_failed_is_quarantined_alone_and_in_every_list() {
     let host = Host::start().await;
     let slot = async || host.ask(Method::GET, "/admin/policies").await.1["slots"][1].clone();

@@ -6,7 +6,7 @@ mod common;
 use common::{Host, config};
 use futures_util::StreamExt;
 use infer_api::admin::{AdminEvent, BlockInfo, BlockMap, CacheReport, RequestDetail, State};
-use infer_server::config::Config;
+use infer_server::config::{Config, PolicyChoice};
 use serde_json::{Value, json};
 
 /// An open event stream, frame by frame.
@@ -247,4 +247,60 @@ async fn the_cache_names_what_is_found_again_and_for_whom() {
     assert!(block.holders == [id] && block.text.is_some(), "{block:?}");
     engine.release_steps();
     drop(stream);
+}
+
+#[tokio::test]
+async fn a_request_that_gives_its_blocks_back_is_named_as_it_happens() {
+    // Each fits; together they grow beyond the pool.
+    let host = Host::start(Config {
+        kv_memory_bytes: Some(640 << 10),
+        max_seq_len: Some(400),
+        admission: PolicyChoice::named("builtin"),
+        ..config()
+    })
+    .await;
+    let mut feed = Feed::open(&host, "hz=20").await;
+    let engine = host.server.engine().clone();
+    engine.hold_steps();
+    let mut streams = Vec::new();
+    for index in 0..2 {
+        let mut body = long(index);
+        body["max_tokens"] = json!(340);
+        streams.push(host.complete(body).await);
+    }
+    let state: State = get(&host, "/admin/state").await;
+    let ids: Vec<u64> = state.requests.iter().map(|row| row.id).collect();
+    engine.release_steps();
+    let named = loop {
+        if let AdminEvent::Preemption { id } = feed.next().await {
+            break id;
+        }
+    };
+    assert!(ids.contains(&named), "{named} of {ids:?}");
+    for stream in streams {
+        let events = common::events(stream).await;
+        assert_eq!(events.last().unwrap().1["usage"]["completion_tokens"], 340);
+    }
+    host.server.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_prompt_that_comes_again_needs_no_prefill_where_its_logits_are_kept() {
+    for (prompt_cache_entries, again) in [(1, "FULL_HIT_NO_PREFILL_NEEDED"), (0, "CROSS_REQUEST_HIT")] {
+        let host = Host::start(Config { prompt_cache_entries, ..config() }).await;
+        let prompt: Vec<u32> = (5..55).collect();
+        let mut answers = Vec::new();
+        for _ in 0..2 {
+            let events = host.events(json!({"prompt": prompt, "ignore_eos": true})).await;
+            answers.push(common::token_ids(&events));
+        }
+        assert_eq!(answers[0], answers[1]);
+        let state: State = get(&host, "/admin/state").await;
+        let seen: Vec<(&str, u64)> =
+            state.cache_events.iter().filter(|(_, n)| **n > 0).map(|(name, n)| (name.as_str(), *n)).collect();
+        let mut expected = [("MISS_FULL", 1), (again, 1)];
+        expected.sort_unstable();
+        assert_eq!(seen, expected, "{prompt_cache_entries} entries");
+        host.server.shutdown().await;
+    }
 }
