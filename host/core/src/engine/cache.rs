@@ -213,6 +213,13 @@ impl Engine {
         }
     }
 
+    /// The same before an operator's command that changes who listens: also where the policy rests, or what comes next
+    /// would be told apart from what it follows.
+    pub(super) fn flush_before_command(&mut self, now: Micros) {
+        self.prefix.begin_step();
+        self.flush_cache_events(now);
+    }
+
     /// Whether the policy in force is told something else than what just happened.
     fn is_told_otherwise(&self) -> bool {
         self.prefix.renewed.is_some() || self.feed.has_more()
@@ -299,7 +306,7 @@ impl Engine {
     /// Starts to keep what happens for a policy that is told everything else meanwhile.
     pub(super) fn start_priming(&mut self) -> CacheEvents {
         let now = self.clock;
-        self.flush_cache_events(now);
+        self.flush_before_command(now);
         // What that flush dropped stands in neither: it isn't cached any more, and is no news.
         self.feed.priming = Some(CacheEvents::default());
         self.feed.priming_from = self.kv.blocks.events.len();

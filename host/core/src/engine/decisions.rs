@@ -84,7 +84,7 @@ impl Engine {
     pub fn record_decisions(&mut self, on: bool) {
         let now = self.clock;
         // What the prefix cache hasn't been told yet must not stand in what it knew.
-        self.flush_cache_events(now);
+        self.flush_before_command(now);
         self.decisions = Decisions { on, ..Decisions::default() };
         for kind in PolicyKind::ALL {
             self.note_state(kind, now);

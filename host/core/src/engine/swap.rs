@@ -145,7 +145,7 @@ impl Engine {
         let now = self.tick(now);
         let from = self.name_of(kind);
         if kind == PolicyKind::PrefixCache {
-            self.flush_cache_events(now);
+            self.flush_before_command(now);
         }
         let mut cx = context!(self, now);
         let (restored, retired) = slot!(self, kind, slot => slot.rollback(&mut cx))?;
@@ -199,7 +199,7 @@ impl Engine {
     fn withdraw(&mut self, kind: PolicyKind, reason: &str, now: Micros) {
         if self.on_trial() == Some(kind) {
             if kind == PolicyKind::PrefixCache {
-                self.flush_cache_events(now);
+                self.flush_before_command(now);
             }
             let mut cx = context!(self, now);
             slot!(self, kind, slot => slot.withdraw_canary(&mut cx, reason));
@@ -261,9 +261,9 @@ impl Engine {
 
     /// Tells the live prefix-cache policy everything, even one that came back in this very flush.
     fn flush_all(&mut self, now: Micros) {
-        self.flush_cache_events(now);
+        self.flush_before_command(now);
         if self.prefix.renewed.is_some() {
-            self.flush_cache_events(now);
+            self.flush_before_command(now);
         }
     }
 

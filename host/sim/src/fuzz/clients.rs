@@ -9,7 +9,7 @@ use infer_core::request::Usage;
 use infer_core::snapshot::Counters;
 use infer_core::testing::{self, solo};
 use infer_core::{
-    FailureCause, FinishReason, Micros, Refusal, Request, SamplingExtras, SamplingParams, SequenceId,
+    Batch, FailureCause, FinishReason, Micros, Refusal, Request, SamplingExtras, SamplingParams, SequenceId,
     SessionId, TenantId, TokenLogprobs,
 };
 
@@ -34,6 +34,8 @@ pub(super) struct Client {
     pub asked: Option<FinishReason>,
     /// It is to fail, and why.
     pub doomed: Option<FailureCause>,
+    /// The most blocks that it had in a batch.
+    peak_blocks: u32,
     /// Tokens of its prompt of which it was told how likely they are.
     told: usize,
     /// Tokens that it hasn't read, and how it reads.
@@ -183,6 +185,7 @@ impl Clients {
             started: false,
             asked: None,
             doomed: None,
+            peak_blocks: 0,
             told: 0,
             unread: 0,
             lag: ask.lag,
@@ -196,6 +199,14 @@ impl Clients {
         assert!(!refusal.message.is_empty() && refusal.message.len() <= 256, "{refusal:?}");
         self.reached.refused[Counters::refusal_index(refusal.reason)] += 1;
         self.note(refusal.reason as u64);
+    }
+
+    /// A batch is out.
+    pub fn begins(&mut self, batch: &Batch) {
+        for row in &batch.rows {
+            let client = self.alive(row.sequence, "has a row");
+            client.peak_blocks = client.peak_blocks.max(row.table_len);
+        }
     }
 
     /// Clients read what they have been sent.
@@ -306,6 +317,7 @@ impl Clients {
         let client = self.live.remove(&id).expect("it is alive");
         assert_eq!(usage.generated_tokens as usize, client.got, "usage of {id:?}");
         assert_eq!(usage.prompt_tokens as usize, client.prompt_len(), "usage of {id:?}");
+        assert_eq!(usage.peak_blocks, client.peak_blocks, "usage of {id:?}");
         assert_eq!(usage.started != Micros::NEVER, client.started, "usage of {id:?}");
         assert_eq!(usage.first_token != Micros::NEVER, client.got > 0, "usage of {id:?}");
         let times = [Some(usage.arrived), known(usage.started), known(usage.first_token), Some(usage.ended)];

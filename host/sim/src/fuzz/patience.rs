@@ -1,9 +1,9 @@
 //! Who may be kept waiting for how long: the engine promises to wake in time, to stall no longer than its
-//! bound, and to leave no running sequence out for longer.
+//! bound, and to leave no running sequence out for longer. And it reproaches no scheduler with what another did.
 
 use std::collections::BTreeMap;
 
-use infer_core::policy::PolicyKind;
+use infer_core::policy::{FaultKind, PolicyKind};
 use infer_core::{Batch, Event, Micros, SequenceId};
 
 use super::ledger::Ledger;
@@ -30,11 +30,20 @@ pub(super) struct Patience {
     /// How much of that had when each running sequence last had a row.
     rows: BTreeMap<SequenceId, u64>,
     last: Micros,
+    /// When the scheduler in force came, or was last reproached.
+    clean: Micros,
 }
 
 impl Patience {
     pub fn new(bound: Micros) -> Self {
-        Self { bound, slept_us: 0, spent_us: 0, rows: BTreeMap::new(), last: Micros::ZERO }
+        Self {
+            bound,
+            slept_us: 0,
+            spent_us: 0,
+            rows: BTreeMap::new(),
+            last: Micros::ZERO,
+            clean: Micros::ZERO,
+        }
     }
 
     /// Something came in from outside: everybody's time begins anew.
@@ -64,18 +73,20 @@ impl Patience {
     /// A policy that left somebody out was taken out, or replaced: what it did is forgiven.
     pub fn hear(&mut self, event: &Event) {
         match event {
-            Event::PolicyChanged { kind: PolicyKind::Scheduler, .. } => self.forgive(),
+            Event::PolicyChanged { kind: PolicyKind::Scheduler, at, .. } => self.forgive(*at),
             Event::PolicyFault(fault)
-                if fault.slot == PolicyKind::Scheduler
-                    && fault.fault.kind == infer_core::policy::FaultKind::Starvation =>
+                if fault.slot == PolicyKind::Scheduler && fault.fault.kind == FaultKind::Starvation =>
             {
-                self.forgive();
+                let (us, reproach) = (fault.at.since(self.clean).0, &fault.fault.message);
+                assert!(us >= self.bound.0, "after {us} us a scheduler is reproached: {reproach}");
+                self.forgive(fault.at);
             }
             _ => {}
         }
     }
 
-    fn forgive(&mut self) {
+    fn forgive(&mut self, at: Micros) {
+        self.clean = at;
         let spent = self.spent_us;
         self.rows.values_mut().for_each(|mark| *mark = spent);
     }

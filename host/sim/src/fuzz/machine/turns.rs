@@ -47,6 +47,7 @@ impl Machine<'_> {
         self.inspector.check(&batch, self.out.back(), &self.clients, &self.ledger);
         self.patience.begins(&batch, &self.ledger, self.clock, self.aided);
         self.ledger.remember(&self.clients);
+        self.clients.begins(&batch);
         self.clients.reached.copies += u64::from(!batch.copies.is_empty());
         self.clients.reached.answered +=
             batch.rows.iter().filter(|row| row.logits_from.is_some()).count() as u64;

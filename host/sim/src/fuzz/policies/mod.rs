@@ -9,6 +9,7 @@ mod scheduler;
 
 use std::sync::Arc;
 
+use infer_core::Micros;
 use infer_core::policy::{AnyPolicy, CacheEvents, FaultKind, Policy, PolicyFault, PolicyInfo};
 use infer_core::testing::SplitMix;
 
@@ -27,23 +28,37 @@ pub(super) fn make(script: &Script, cached: Option<&CacheEvents>) -> AnyPolicy {
     }
 }
 
+/// Four such calls are more than a step may have.
+const SLOWEST_CALL_US: u64 = 32_000;
+
 /// What all of them share: a name, a style, dice.
 struct Temper {
     info: Arc<PolicyInfo>,
     style: Style,
     dice: SplitMix,
     evil: u64,
+    /// Time that its calls took, as it says.
+    spent: Micros,
 }
 
 impl Temper {
     fn new(script: &Script) -> Self {
         let name = format!("{:?} {:?}", script.style, script.slot).to_lowercase();
         let info = Arc::new(PolicyInfo { name, ..PolicyInfo::default() });
-        Self { info, style: script.style, dice: SplitMix(script.seed), evil: u64::from(script.evil) }
+        Self {
+            info,
+            style: script.style,
+            dice: SplitMix(script.seed),
+            evil: u64::from(script.evil),
+            spent: Micros::ZERO,
+        }
     }
 
-    /// Whether this answer breaks the rules.
+    /// Whether this answer breaks the rules. Whoever ever does is slow too.
     fn sins(&mut self) -> bool {
+        if self.evil > 0 {
+            self.spent = self.spent.plus(Micros(self.dice.0 % SLOWEST_CALL_US));
+        }
         self.evil > 0 && self.dice.chance(self.evil)
     }
 
@@ -77,6 +92,11 @@ macro_rules! lifecycle {
                 let $temper = self;
                 $($reset)*
                 if $at.sins() { Err($at.fault()) } else { Ok(()) }
+            }
+
+            fn spent(&self) -> Micros {
+                let $temper = self;
+                $at.spent
             }
         }
     };
