@@ -1,5 +1,5 @@
-//! The README's pictures are what the program prints: each follows a comment with its command line, played
-//! from a recording that lies beside this file.
+//! The pictures in this program's README and the project's are what it prints: each follows a comment with its
+//! command line, played from a recording that lies beside this file.
 //!
 //! `UPDATE_EXPECT=1 cargo test -p infer-tui --test readme` puts the current pictures in. The recording was made
 //! beside conversations with the demo model (`--show-text`), while a scheduler ran in shadow, with `infer-tui
@@ -26,8 +26,15 @@ fn printed(folder: &Path, arguments: &str) -> String {
 }
 
 #[test]
-fn the_pictures_in_the_readme_are_what_the_program_prints() {
+fn the_pictures_in_the_readmes_are_what_the_program_prints() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    // Every screen but the log; the project's shows one.
+    for (folder, pictures) in [(folder, 5), (folder.parent().expect("the workspace"), 1)] {
+        are_printed(folder, pictures);
+    }
+}
+
+fn are_printed(folder: &Path, expected: usize) {
     let file = folder.join("README.md");
     let readme = std::fs::read_to_string(&file).expect("a README");
     let mut pieces = readme.split(MARK);
@@ -40,7 +47,7 @@ fn the_pictures_in_the_readme_are_what_the_program_prints() {
         current += &format!("{MARK}{arguments} -->\n```\n{}\n```\n{rest}", picture.trim_end());
         pictures += 1;
     }
-    assert_eq!(pictures, 5, "every screen but the log is pictured");
+    assert_eq!(pictures, expected, "{}", file.display());
     if std::env::var_os("UPDATE_EXPECT").is_some() {
         std::fs::write(&file, current).expect("writable");
         return;
