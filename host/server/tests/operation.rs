@@ -260,6 +260,7 @@ async fn a_reader_that_lags_too_far_loses_its_request_and_the_engine_goes_on() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_stream_is_kept_alive_by_comments() {
+    assert_eq!(Bounds::default().keep_alive, Duration::from_secs(15));
     let bounds = Bounds { keep_alive: Duration::from_millis(50), ..Bounds::default() };
     let host = Host::start(Config { bounds, ..config() }).await;
     host.server.engine().hold_steps();
