@@ -45,8 +45,10 @@ impl Operator<'_> {
     }
 }
 
+/// A host whose compiled policies stay for the next test: all of them run the same.
 fn serving(home: &Home) -> Host {
-    Host::start(home.serve("", &[]))
+    let kept = concat!("export XDG_CACHE_HOME='", env!("CARGO_TARGET_TMPDIR"), "/commands-cache'");
+    Host::start(home.serve(kept, &[]))
 }
 
 #[test]
@@ -54,8 +56,10 @@ fn policies_are_swapped_and_brought_back_by_commands_that_find_the_token_by_them
     let home = Home::new();
     let host = serving(&home);
     let operator = Operator { home: &home, host: &host };
-    operator
-        .sees_that(&["list"], &["in force:\n  scheduler     continuous ", "can be swapped in:", " s3-fifo "]);
+    let in_force =
+        ["in force:\n  scheduler     continuous ", "  admission     memory-aware ", "  prefix-cache  lru "];
+    operator.sees_that(&["list"], &in_force);
+    operator.sees_that(&["list"], &["can be swapped in:\n", "  prefix-cache  s3-fifo "]);
     operator.sees_that(&["describe", "prefix-cache"], &["lru 0.1.0 (prefix-cache, live)", "previous none"]);
     operator.sees_that(&["describe", "srpt"], &["srpt 0.1.0 (scheduler)", "patience_ms"]);
 
