@@ -65,6 +65,17 @@ fn a_new_scheduler_is_built_and_passes_every_check() {
 }
 
 #[test]
+fn new_policies_of_the_other_kinds_pass_their_tests() {
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path();
+    for kind in ["admission", "prefix-cache"] {
+        succeeds(folder, &["new", "mine", "--kind", kind, "--path", kind]);
+        let tested = succeeds(folder, &["test", kind]);
+        assert!(tested.contains("test tests::its_configuration_is_what_its_schema_says ... ok"), "{tested}");
+    }
+}
+
+#[test]
 fn what_cannot_be_carried_out_says_what_would_be_right() {
     let home = tempfile::tempdir().unwrap();
     let folder = home.path();

@@ -272,8 +272,10 @@ async fn a_request_that_gives_its_blocks_back_is_named_as_it_happens() {
     let ids: Vec<u64> = state.requests.iter().map(|row| row.id).collect();
     engine.release_steps();
     let named = loop {
-        if let AdminEvent::Preemption { id } = feed.next().await {
-            break id;
+        match feed.next().await {
+            AdminEvent::Preemption { id } => break id,
+            AdminEvent::Snapshot(state) => assert_eq!(state.counters.finished["length"], 0),
+            other => panic!("{other:?}"),
         }
     };
     assert!(ids.contains(&named), "{named} of {ids:?}");
