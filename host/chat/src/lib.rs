@@ -16,4 +16,4 @@ mod template;
 mod wire;
 
 pub use sandbox::Sandbox;
-pub use template::{ChatTemplate, Tools};
+pub use template::{ChatTemplate, Reads, Tools};

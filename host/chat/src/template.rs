@@ -6,7 +6,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use infer_model::{ModelError, Source};
-use serde_json::{Map, Value as Json};
+use serde_json::{Map, Value as Json, json};
 
 use crate::instance::{Failure, Instance};
 use crate::sandbox::Sandbox;
@@ -25,7 +25,16 @@ pub struct ChatTemplate {
     request: Request,
     idle: Mutex<Vec<Instance>>,
     tools: Tools,
-    knows_developer: bool,
+    reads: Reads,
+}
+
+/// What a template makes of messages beyond roles and texts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reads {
+    /// It writes `developer` messages itself.
+    pub developer: bool,
+    /// It goes through the parts of a content, and takes each as it thinks right.
+    pub parts: bool,
 }
 
 /// What a template does with tools, and so how the model writes calls. Told from the template's text:
@@ -93,12 +102,25 @@ impl ChatTemplate {
         let wrong = |why| ModelError::template(format!("the chat template has an error: {why}"));
         let request = introduction(template, config).map_err(wrong)?;
         let first = Instance::new(sandbox, request.bytes()).map_err(|failure| wrong(failure.why()))?;
-        Ok(Self {
+        let mut this = Self {
             sandbox: sandbox.clone(),
             request,
             idle: Mutex::new(vec![first]),
             tools: Tools::of(template),
-            knows_developer: template.contains("developer"),
+            reads: Reads { developer: template.contains("developer"), parts: false },
+        };
+        this.reads.parts = this.goes_through_parts();
+        Ok(this)
+    }
+
+    /// Tries it: a template that takes contents for texts fails, leaves parts out or writes them as they are.
+    fn goes_through_parts(&self) -> bool {
+        const TEXTS: [&str; 2] = ["q7wv", "k3zx"];
+        let parts = TEXTS.map(|text| json!({"type": "text", "text": text}));
+        let messages = json!([{"role": "user", "content": parts}]);
+        self.render(&messages, false).is_ok_and(|prompt| {
+            TEXTS.iter().all(|text| prompt.contains(text))
+                && !["'text'", "\"text\""].iter().any(|raw| prompt.contains(raw))
         })
     }
 
@@ -107,9 +129,9 @@ impl ChatTemplate {
         self.tools
     }
 
-    /// Whether it writes `developer` messages itself.
-    pub fn knows_developer(&self) -> bool {
-        self.knows_developer
+    /// What it makes of messages.
+    pub fn reads(&self) -> Reads {
+        self.reads
     }
 
     /// The prompt for a list of messages (`[{"role", "content"}, ..]`), special tokens included;

@@ -94,8 +94,8 @@ pub async fn tokenize(app: &App, body: &[u8]) -> Result<Answer, ApiError> {
         (Some(PromptField::Text(text)), None) => served.encode(text, special).await?,
         (Some(_), None) => return Err(ApiError::wrong_type("prompt", "text")),
         (None, Some(messages)) => {
-            let knows_developer = served.chat_template().await?.knows_developer();
-            let messages = messages::normalize(Some(messages), knows_developer)?;
+            let reads = served.chat_template().await?.reads();
+            let messages = messages::normalize(Some(messages), reads)?;
             variables.extend(tools.map(|tools| ("tools".to_owned(), Value::Array(tools))));
             chat::render(served, ChatPrompt { messages, add_generation_prompt, variables }).await?
         }

@@ -3,6 +3,7 @@
 //! Fields that templates don't know are dropped, not refused: clients send an answer's message back as it was,
 //! with whatever its library keeps in it.
 
+use infer_chat::Reads;
 use serde_json::{Map, Value, json};
 
 use crate::http::ApiError;
@@ -11,8 +12,9 @@ const NAME: &str = "messages";
 const MAX_MESSAGES: usize = 4_096;
 const ROLES: &[&str] = &["system", "developer", "user", "assistant", "tool"];
 
-/// Checked messages, as a template takes them. Where it doesn't know `developer`, that is `system`.
-pub fn normalize(messages: Option<Vec<Value>>, knows_developer: bool) -> Result<Value, ApiError> {
+/// Checked messages, as a template takes them. Where it doesn't know `developer`, that is `system`; where it knows no
+/// parts, they are one text.
+pub fn normalize(messages: Option<Vec<Value>>, reads: Reads) -> Result<Value, ApiError> {
     let Some(messages) = messages else {
         let error = ApiError::bad_request("missing_field", "messages: missing; give a list of messages");
         return Err(error.param(NAME));
@@ -28,12 +30,12 @@ pub fn normalize(messages: Option<Vec<Value>>, knows_developer: bool) -> Result<
         let Value::Object(message) = message else {
             return Err(ApiError::wrong_type(NAME, "a list of objects"));
         };
-        normal(message, knows_developer).map_err(|error| error.within(&format!("{NAME}[{at}]"), NAME))
+        normal(message, reads).map_err(|error| error.within(&format!("{NAME}[{at}]"), NAME))
     };
     messages.into_iter().enumerate().map(one).collect::<Result<Vec<_>, _>>().map(Value::Array)
 }
 
-fn normal(mut message: Map<String, Value>, knows_developer: bool) -> Result<Value, ApiError> {
+fn normal(mut message: Map<String, Value>, reads: Reads) -> Result<Value, ApiError> {
     let role = match message.remove("role") {
         Some(Value::String(role)) => role,
         None | Some(Value::Null) => {
@@ -46,19 +48,19 @@ fn normal(mut message: Map<String, Value>, knows_developer: bool) -> Result<Valu
         let message = format!("role `{shown}` is none of {}", ROLES.join(", "));
         return Err(ApiError::invalid("role", message));
     }
-    let role = if role == "developer" && !knows_developer { "system".to_owned() } else { role };
+    let role = if role == "developer" && !reads.developer { "system".to_owned() } else { role };
     let calls = match message.remove("tool_calls") {
         None | Some(Value::Null) => Vec::new(),
         Some(Value::Array(calls)) => calls,
         Some(_) => return Err(ApiError::bad_request("wrong_type", "tool_calls must be a list")),
     };
-    let content = content(message.remove("content"))?;
+    let content = content(message.remove("content"), reads.parts)?;
     if content.is_none() && calls.is_empty() && role != "assistant" {
         return Err(ApiError::bad_request("missing_field", "content is missing"));
     }
     let mut normal = Map::new();
     normal.insert("role".to_owned(), Value::String(role));
-    normal.insert("content".to_owned(), Value::String(content.unwrap_or_default()));
+    normal.insert("content".to_owned(), content.unwrap_or_else(|| Value::from("")));
     if !calls.is_empty() {
         let calls = calls.into_iter().map(call).collect::<Result<Vec<_>, _>>()?;
         normal.insert("tool_calls".to_owned(), Value::Array(calls));
@@ -75,11 +77,11 @@ fn normal(mut message: Map<String, Value>, knows_developer: bool) -> Result<Valu
     Ok(Value::Object(normal))
 }
 
-/// Text, or parts that are text, one line each.
-fn content(value: Option<Value>) -> Result<Option<String>, ApiError> {
+/// Text, or parts that are text: as parts where a template goes through them, else one line each.
+fn content(value: Option<Value>, as_parts: bool) -> Result<Option<Value>, ApiError> {
     let parts = match value {
         None | Some(Value::Null) => return Ok(None),
-        Some(Value::String(text)) => return Ok(Some(text)),
+        Some(text @ Value::String(_)) => return Ok(Some(text)),
         Some(Value::Array(parts)) => parts,
         Some(_) => {
             let message = "content must be text or a list of parts";
@@ -96,7 +98,10 @@ fn content(value: Option<Value>) -> Result<Option<String>, ApiError> {
         _ => Err(ApiError::bad_request("wrong_type", "each part of content needs a type and its text")),
     };
     let texts = parts.into_iter().map(text).collect::<Result<Vec<_>, _>>()?;
-    Ok(Some(texts.join("\n")))
+    if as_parts {
+        return Ok(Some(texts.into_iter().map(|text| json!({"type": "text", "text": text})).collect()));
+    }
+    Ok(Some(Value::String(texts.join("\n"))))
 }
 
 /// Templates expect arguments as an object; clients have them as its text.
@@ -127,7 +132,7 @@ mod tests {
 
     fn normalized(messages: Value) -> Result<Value, ApiError> {
         let Value::Array(messages) = messages else { panic!("a list") };
-        normalize(Some(messages), false)
+        normalize(Some(messages), Reads::default())
     }
 
     #[test]
@@ -149,6 +154,20 @@ mod tests {
             {"role": "tool", "tool_call_id": "1", "content": "d"},
         ]);
         assert_eq!(normalized(messages).unwrap(), normal);
+    }
+
+    #[test]
+    fn parts_stay_parts_where_a_template_goes_through_them() {
+        let parts =
+            json!([{"type": "text", "text": "a", "cache_control": {}}, {"type": "refusal", "refusal": "b"}]);
+        let messages =
+            vec![json!({"role": "user", "content": parts}), json!({"role": "user", "content": "c"})];
+        let reads = Reads { parts: true, ..Reads::default() };
+        let normal = json!([
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            {"role": "user", "content": "c"},
+        ]);
+        assert_eq!(normalize(Some(messages), reads).unwrap(), normal);
     }
 
     #[test]

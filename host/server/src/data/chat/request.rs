@@ -66,8 +66,7 @@ pub fn parse(body: &[u8], models: &[String], template: &ChatTemplate) -> Result<
         let error = ApiError::invalid("prompt", "unknown field; a chat has `messages`");
         return Err(error.code("unknown_field"));
     }
-    let messages =
-        messages::normalize(list(&mut fields, "messages", "messages")?, template.knows_developer())?;
+    let messages = messages::normalize(list(&mut fields, "messages", "messages")?, template.reads())?;
     let max_tokens = match integer(&mut fields, "max_completion_tokens", 1, u32::MAX)? {
         Some(most) => {
             fields.take("max_tokens");
