@@ -216,4 +216,16 @@ pub const EDITS: &[(&str, &str, &str, &str)] = &[
         "let idle = self.running.ix.is_empty() && self.waiting.ix.is_empty()\n            \
          && !on(\"admission that is never judged\");",
     ),
+    (
+        "hasty verdict",
+        "watchdog.rs",
+        "        now.at.since(mark.at) > self.bound &&",
+        "        (on(\"hasty verdict\") || now.at.since(mark.at) > self.bound) &&",
+    ),
+    (
+        "forgotten peak",
+        "kv/life.rs",
+        "        while sequence.table.len() < need {",
+        "        if on(\"forgotten peak\") && sequence.table.len() >= need {\n            return;\n        }\n        while sequence.table.len() < need {",
+    ),
 ];

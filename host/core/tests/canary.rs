@@ -265,7 +265,8 @@ fn an_idle_host_promotes_nobody_and_a_host_without_a_past_compares_nothing() {
 /// Whatever takes the last request away, the time until the next one is nobody's.
 #[test]
 fn a_host_is_idle_however_its_last_request_ended() {
-    let ends: [(&str, bool, fn(&mut Engine, SequenceId, Micros)); 6] = [
+    type End = fn(&mut Engine, SequenceId, Micros);
+    let ends: [(&str, bool, End); 6] = [
         ("cancelled", true, |engine, id, now| assert!(engine.finish(id, FinishReason::Cancelled, now))),
         ("stopped", true, |engine, id, now| assert!(engine.finish(id, FinishReason::Stop, now))),
         ("overdue", true, |engine, id, now| assert!(engine.expire(id, "overdue".into(), now))),

@@ -377,6 +377,7 @@ fn who_comes_back_answers_for_what_it_did_itself() {
 }
 
 /// A scheduler whose state is one number, and which notes what it is given.
+#[derive(Clone, Default)]
 struct Keeper {
     state: Arc<Mutex<u8>>,
     given: Arc<Mutex<Vec<u8>>>,
@@ -406,32 +407,27 @@ impl SchedulerPolicy for Keeper {
 
 #[test]
 fn a_restart_goes_on_from_the_last_state_exported_or_taken_over() {
-    let shared = || (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(false)));
-    let [old, new] = [shared(), shared()];
-    let keeper = |(state, given, fails): &(Arc<_>, Arc<_>, Arc<_>)| {
-        let keeper = Keeper { state: Arc::clone(state), given: Arc::clone(given), fails: Arc::clone(fails) };
-        AnyPolicy::Scheduler(Box::new(keeper))
-    };
-    let mut bench = Bench::new(small());
-    let fail = |bench: &mut Bench,
-                (_, given, fails): &(Arc<Mutex<u8>>, Arc<Mutex<Vec<u8>>>, Arc<Mutex<bool>>)| {
-        given.lock().unwrap().clear();
-        *fails.lock().unwrap() = true;
+    let [old, new] = [Keeper::default(), Keeper::default()];
+    let scheduler = |keeper: &Keeper| AnyPolicy::Scheduler(Box::new(keeper.clone()));
+    let fail = |bench: &mut Bench, keeper: &Keeper| {
+        keeper.given.lock().unwrap().clear();
+        *keeper.fails.lock().unwrap() = true;
         bench.submit(request(prompt(1, 9), 4));
         bench.run();
-        std::mem::take(&mut *given.lock().unwrap())
+        std::mem::take(&mut *keeper.given.lock().unwrap())
     };
-    bench.engine.swap(keeper(&old), bench.now);
+    let mut bench = Bench::new(small());
+    bench.engine.swap(scheduler(&old), bench.now);
     assert_eq!(fail(&mut bench, &old), [], "it never exported anything");
-    *old.0.lock().unwrap() = 1;
-    assert!(bench.engine.swap(keeper(&new), bench.now).restored);
+    *old.state.lock().unwrap() = 1;
+    assert!(bench.engine.swap(scheduler(&new), bench.now).restored);
     assert_eq!(fail(&mut bench, &new), [1], "what it took over");
-    *new.0.lock().unwrap() = 2;
+    *new.state.lock().unwrap() = 2;
     assert!(bench.engine.rollback(PolicyKind::Scheduler, bench.now).expect("the first").restored);
     assert_eq!(fail(&mut bench, &old), [2], "and not what it exported before it left, nor twice");
-    *old.0.lock().unwrap() = 3;
-    bench.engine.shadow(keeper(&new), bench.now);
-    *new.0.lock().unwrap() = 4;
+    *old.state.lock().unwrap() = 3;
+    bench.engine.shadow(scheduler(&new), bench.now);
+    *new.state.lock().unwrap() = 4;
     bench.engine.promote(PolicyKind::Scheduler, bench.now).expect("the shadow");
     assert_eq!(fail(&mut bench, &new), [4], "what it had when it was promoted");
 }
