@@ -224,7 +224,7 @@ fn plays_what_there_is_and_not_what_has_holes(Recorded { lines, path, .. }: &Rec
     let played = play(&garbled);
     assert!(!played.status.success() && said(&played).contains("line 3, column 12"), "{}", said(&played));
 
-    let mut lossy = whole.clone();
+    let mut lossy = whole;
     let in_its_midst = end_of(&of(lines, "request")[0]["id"]);
     lossy[in_its_midst] = json!({"lost": {"happenings": 3}}).to_string();
     let missing = format!("line {}, column 1: 3 things that happened are missing here", in_its_midst + 1);

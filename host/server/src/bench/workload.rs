@@ -234,7 +234,7 @@ mod tests {
         let first = Workload::mixed(7, 40, 16, 100, 5_000);
         let rounds = [0, 1, 2].map(|round| first.clone().retold(7, round));
         assert_eq!(rounds[0].jobs, first.jobs);
-        assert_eq!(rounds[1].jobs, first.clone().retold(7, 1).jobs);
+        assert_eq!(rounds[1].jobs, first.retold(7, 1).jobs);
         let sizes = |workload: &Workload| -> Vec<(usize, u32)> {
             workload.jobs.iter().map(|job| (job.prompt.len(), job.max_tokens)).collect()
         };

@@ -207,7 +207,7 @@ impl PolicyManager {
         let (new, _turn) = self.loaded(move |loader| load_choice(loader, kind, &choice)).await?;
         let live = self.slot(kind).await?.policy;
         let chosen = self.chosen.lock().unwrap_or_else(PoisonError::into_inner)[kind as usize].clone();
-        if !chosen.is_some_and(|chosen| (&chosen.name, &chosen.digest) == (&live.name, &live.digest)) {
+        if chosen.is_none_or(|chosen| (&chosen.name, &chosen.digest) != (&live.name, &live.digest)) {
             drop_elsewhere(new.policy);
             return Ok(Reconfigured::Stays(live.name.clone()));
         }
