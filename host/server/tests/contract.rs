@@ -4,10 +4,13 @@ mod common;
 
 use common::{Host, config, parse_events, request, text_of, token_ids};
 use infer_server::config::{Bounds, Config, DialectChoice};
+use reqwest::Response;
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_is_token_events_and_one_done() {
@@ -193,34 +196,45 @@ async fn request_ids_are_echoed_or_made() {
     host.server.shutdown().await;
 }
 
+/// A request whose body stops short of two megabytes, until the sender goes.
+async fn lies(
+    host: &Host,
+) -> (mpsc::Sender<Result<String, std::io::Error>>, JoinHandle<reqwest::Result<Response>>) {
+    let (sender, receiver) = mpsc::channel(1);
+    let body = reqwest::Body::wrap_stream(futures_util::stream::unfold(receiver, |mut receiver| async {
+        Some((receiver.recv().await?, receiver))
+    }));
+    let held = tokio::spawn(host.client.post(host.url("/v1/completions")).body(body).send());
+    for _ in 0..31 {
+        // It may be refused before it has said all.
+        let _ = sender.send(Ok(" ".repeat(64 << 10))).await;
+    }
+    (sender, held)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn long_bodies_share_memory_and_short_requests_pass_beside_them() {
     let room =
         infer_server::config::Config { max_body_bytes: 2 << 20, max_body_memory_bytes: 2 << 20, ..config() };
     let host = Host::start(room).await;
-    let url = host.url("/v1/completions");
-    // One client has sent two megabytes but for a bit and lets them lie.
-    let (sender, receiver) = tokio::sync::mpsc::channel::<Result<String, std::io::Error>>(1);
-    let lying = reqwest::Body::wrap_stream(futures_util::stream::unfold(receiver, |mut receiver| async {
-        Some((receiver.recv().await?, receiver))
-    }));
-    let held = tokio::spawn(host.client.post(&url).body(lying).send());
-    for _ in 0..31 {
-        sender.send(Ok(" ".repeat(64 << 10))).await.unwrap();
-    }
     let long = json!({"model": "demo", "prompt": "x".repeat(1 << 20)});
     let full = async || {
         let answer = host.post("/v1/completions", &long).await;
         (answer.status().as_u16(), answer.headers().contains_key("retry-after"), answer.text().await.unwrap())
     };
-    // What was sent may still be under way.
+    // One client sends two megabytes but for a bit and lets them lie. While they are under way, those who come
+    // meanwhile may be in its way: then it is refused itself, and another one lies.
+    let mut lying = lies(&host).await;
     let mut refused = full().await;
-    for _ in 0..100 {
-        if refused.0 == 503 {
+    for _ in 0..300 {
+        if lying.1.is_finished() {
+            lying = lies(&host).await;
+        } else if refused.0 == 503 {
             break;
         }
         refused = full().await;
     }
+    let (sender, held) = lying;
     assert_eq!((refused.0, refused.1), (503, true), "{}", refused.2);
     assert!(refused.2.contains("bodies_full") && refused.2.contains("--max-body-memory"), "{}", refused.2);
     let short = json!({"model": "demo", "prompt": "What is a token?", "max_tokens": 2, "stream": false});
