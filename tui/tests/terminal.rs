@@ -28,8 +28,9 @@ fn an_operator_watches_swaps_goes_back_and_survives_a_restart() {
     assert_eq!(number(&blocks, "KV blocks "), host.metric("infer_kv_blocks"), "{blocks}");
     terminal.shows("block 0: ");
     terminal.press(&["3"]);
-    let requests = terminal.until("why two wait", |s| s.contains("4 of 4 batch places taken; next in line"));
-    assert!(requests.contains("━"), "progress of those that run: {requests}");
+    terminal.until("why two wait, and the progress of the others", |s| {
+        s.contains("4 of 4 batch places taken; next in line") && s.contains('━')
+    });
     terminal.press(&["Enter"]);
     terminal.until("a request in full", |s| {
         s.contains("timeline") || (s.contains("prefill") && s.contains("others can find"))
