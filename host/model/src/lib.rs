@@ -43,6 +43,8 @@ pub enum DType {
     F32,
     /// bfloat16: half the memory and bandwidth, widened in registers.
     Bf16,
+    /// 16-bit floats of IEEE 754: three more bits than bf16 for numbers below 65,504. Only GPUs compute with it.
+    F16,
 }
 
 impl DType {
@@ -50,7 +52,7 @@ impl DType {
     pub fn bytes(self) -> usize {
         match self {
             Self::F32 => 4,
-            Self::Bf16 => 2,
+            Self::Bf16 | Self::F16 => 2,
         }
     }
 }

@@ -9,6 +9,9 @@ use crate::DType;
 pub struct LoadOptions {
     /// Type of weights and KV cache; as stored where there is none.
     pub dtype: Option<DType>,
+    /// Whether what computes knows f16, as GPUs do. Otherwise what is stored in it is held as f32, since bf16 would drop
+    /// three of its bits.
+    pub knows_f16: bool,
     /// Whether weight matrices become 8-bit integers.
     pub quantize: Quantize,
 }
@@ -32,6 +35,8 @@ pub enum WeightType {
     F32,
     /// bfloat16.
     Bf16,
+    /// 16-bit floats, on a GPU; in f32 until they are there.
+    F16,
     /// 8-bit integers in groups of 32.
     Q8,
 }
@@ -41,6 +46,7 @@ impl fmt::Display for WeightType {
         f.write_str(match self {
             Self::F32 => "f32",
             Self::Bf16 => "bf16",
+            Self::F16 => "f16",
             Self::Q8 => "q8",
         })
     }

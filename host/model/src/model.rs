@@ -126,6 +126,7 @@ impl Model {
         let kv = match self.dtype {
             DType::F32 => self.kv::<f32>(&options)?,
             DType::Bf16 => self.kv::<bf16>(&options)?,
+            DType::F16 => return Err(ModelError::unsupported("f16 is computed on GPUs only".to_owned())),
         };
         let cpu = Cpu::new(options.threads.max(1)).map_err(|error| {
             ModelError::unsupported(format!("can't start {} threads: {error}", options.threads))

@@ -21,6 +21,7 @@ impl Model {
         let (format, dtype) = match weight_type {
             WeightType::F32 => (Format::F32, DType::F32),
             WeightType::Bf16 => (Format::Bf16, DType::Bf16),
+            WeightType::F16 => (Format::F32, DType::F16),
             WeightType::Q8 => (Format::Int8, DType::Bf16),
         };
         let matrices = config.layers.len().saturating_mul(config.layer_weights());

@@ -51,6 +51,8 @@ fn golden_logits_of_qwen2() {
 #[test]
 fn golden_logits_of_qwen3() {
     golden_logits("qwen3-bf16");
+    // Heads of a width that no fast kernel has, in f16.
+    golden_logits("qwen3-yarn-f16");
 }
 
 #[test]

@@ -77,7 +77,7 @@ fn a_gguf_file_computes_what_its_safetensors_do() {
             let most = match (exact, dtype) {
                 (true, _) => 0.0,
                 (false, DType::F32) => 1e-5,
-                (false, DType::Bf16) => 1e-2,
+                (false, DType::Bf16 | DType::F16) => 1e-2,
             };
             let error = distance(got, &want);
             assert!(error <= most, "{name} as {kind:?}, prompt {i}: {error:.2e}");

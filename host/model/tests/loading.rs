@@ -396,8 +396,20 @@ fn half_precision_checkpoints_keep_their_digits() {
     let config = String::from_utf8(read("llama-f32", "config.json")).expect("text");
     let config = config.replace("\"float32\"", "\"float16\"");
     let files: [(&str, &[u8]); 2] = [("config.json", config.as_bytes()), ("model.safetensors", &weights)];
-    let model = Model::load(&Source::Embedded(&files), None).expect("f16 is understood");
-    assert_eq!(model.dtype, DType::F32);
+    let load = |files: &[(&str, &[u8])], dtype, knows_f16| {
+        let options = LoadOptions { dtype, knows_f16, ..LoadOptions::default() };
+        let model = Model::load_with(&Source::Embedded(files), &options, &mut |_| ControlFlow::Continue(()));
+        model.map(|model| (model.dtype, model.weight_type)).map_err(|error| error.to_string())
+    };
+    assert_eq!(load(&files, None, false), Ok((DType::F32, WeightType::F32)));
+    assert_eq!(load(&files, None, true), Ok((DType::F16, WeightType::F16)));
+    assert!(load(&files, Some(DType::F16), false).is_err_and(|error| error.contains("GPUs")));
+
+    let (config, weights) = (read("gemma3-f32", "config.json"), read("gemma3-f32", "model.safetensors"));
+    let config = String::from_utf8(config).expect("text").replace("\"float32\"", "\"float16\"");
+    let gemma: [(&str, &[u8]); 2] = [("config.json", config.as_bytes()), ("model.safetensors", &weights)];
+    assert_eq!(load(&gemma, None, true), Ok((DType::F32, WeightType::F32)));
+    assert!(load(&gemma, Some(DType::F16), true).is_err_and(|error| error.contains("overflow")));
 }
 
 #[test]

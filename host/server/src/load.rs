@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use infer_core::{EngineConfig, Executor, Limits, Micros};
 use infer_model::{
-    ExecutorOptions, KvCacheKind, LoadOptions, Model, ModelError, SamplingDefaults, Source, Tokenizer,
+    DType, ExecutorOptions, KvCacheKind, LoadOptions, Model, ModelError, SamplingDefaults, Source, Tokenizer,
 };
 use infer_wasm::LoadError;
 
@@ -88,9 +88,13 @@ impl Loaded {
     /// Loads what `--model` names.
     pub fn load(config: &Config) -> Result<Self, StartError> {
         let gpu = device::choose(config)?;
+        if config.dtype == Some(DType::F16) && gpu.is_none() {
+            let advice = "`f16` is computed on GPUs only; use `f32`, `bf16` or `auto`";
+            return Err(ConfigError(format!("--dtype: {advice}")).into());
+        }
         let checkpoint = checkpoint::find(&config.model, &Hub::from_env()).map_err(ConfigError)?;
         let sampling = sampling(config, &checkpoint.source)?;
-        let (tokenizer, model) = tokenizer_and_model(config, &checkpoint.source)?;
+        let (tokenizer, model) = tokenizer_and_model(config, &checkpoint.source, gpu.is_some())?;
         let stop_tokens = stop_tokens(&model, &tokenizer, &checkpoint.source)?;
         let shapes = shapes(&model);
         let mut sizing = sizing::size(config, &shapes, Room::Machine(sizing::free_memory()))?;
@@ -179,8 +183,12 @@ fn stop_tokens(model: &Model, tokenizer: &Tokenizer, source: &Source<'_>) -> Res
 }
 
 /// A large vocabulary keeps one core busy for a good while, so both are loaded at once.
-fn tokenizer_and_model(config: &Config, source: &Source<'_>) -> Result<(Tokenizer, Model), ModelError> {
-    let options = LoadOptions { dtype: config.dtype, quantize: config.quantize };
+fn tokenizer_and_model(
+    config: &Config,
+    source: &Source<'_>,
+    on_gpu: bool,
+) -> Result<(Tokenizer, Model), ModelError> {
+    let options = LoadOptions { dtype: config.dtype, knows_f16: on_gpu, quantize: config.quantize };
     let given_up = AtomicBool::new(false);
     let (tokenizer, model) = std::thread::scope(|scope| {
         let tokenizer =

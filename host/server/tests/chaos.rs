@@ -158,6 +158,14 @@ fn a_checkpoint_that_can_not_be_read_is_named() {
     assert_eq!(home.left("run"), Vec::<PathBuf>::new(), "hosts that never served leave no token");
 }
 
+#[test]
+fn a_type_that_the_processor_does_not_compute_is_refused_with_those_that_it_does() {
+    let output = Home::new().serve("", &["--dtype", "f16", "--device", "cpu"]).output().unwrap();
+    let said = complaint(&output);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(["--dtype", "GPUs", "`bf16`"].iter().all(|word| said.contains(word)), "{said}");
+}
+
 fn halve(file: &Path) {
     let content = fs::read(file).unwrap();
     fs::write(file, &content[..content.len() / 2]).unwrap();

@@ -165,8 +165,8 @@ fn stored_dtype(keys: &Keys) -> Result<Option<DType>, ModelError> {
     match name {
         None => Ok(None),
         Some("bfloat16") => Ok(Some(DType::Bf16)),
-        // bf16 has fewer digits than f16, so only f32 keeps what is stored.
-        Some("float32" | "float16") => Ok(Some(DType::F32)),
+        Some("float16") => Ok(Some(DType::F16)),
+        Some("float32") => Ok(Some(DType::F32)),
         Some(_) => Err(keys.unsupported("dtype", "must be float32, float16 or bfloat16")),
     }
 }

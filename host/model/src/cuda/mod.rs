@@ -131,6 +131,7 @@ fn device_type(dtype: DType) -> Type {
     match dtype {
         DType::F32 => Type::F32,
         DType::Bf16 => Type::Bf16,
+        DType::F16 => Type::F16,
     }
 }
 

@@ -232,7 +232,8 @@ fn rope_factors(file: &Gguf, head_dim: usize) -> Result<RopeScaling, ModelError>
 fn stored_dtype(file: &Gguf) -> DType {
     let matrices = file.tensors.values().filter(|tensor| tensor.shape.len() == 2);
     match matrices.max_by_key(|tensor| tensor.bytes.len()).map(|tensor| tensor.kind) {
-        Some(GgmlDType::F32 | GgmlDType::F16) => DType::F32,
+        Some(GgmlDType::F32) => DType::F32,
+        Some(GgmlDType::F16) => DType::F16,
         _ => DType::Bf16,
     }
 }

@@ -70,10 +70,7 @@ impl Weights {
     ) -> Result<Loaded, ModelError> {
         let files = Files::open(source, config.head_dim)?;
         let stored = files.stored_type("layers.0.mlp.down_proj.weight");
-        let dtype = options.dtype.or(config.stored_dtype).unwrap_or(match stored {
-            Some(StoredType::Bf16) => DType::Bf16,
-            _ => DType::F32,
-        });
+        let dtype = dtype(options, config, stored)?;
         // Blocks of few bits lose next to nothing in groups of 8-bit integers, and those of Q8_0 nothing.
         let quantized = match options.quantize {
             Quantize::Auto => options.dtype.is_none() && matches!(stored, Some(StoredType::Blocks(_))),
@@ -84,6 +81,8 @@ impl Weights {
             (true, _) => (WeightType::Q8, Format::Int8),
             (false, DType::F32) => (WeightType::F32, Format::F32),
             (false, DType::Bf16) => (WeightType::Bf16, Format::Bf16),
+            // Processors have no products of f16; the device rounds what it is given.
+            (false, DType::F16) => (WeightType::F16, Format::F32),
         };
         let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
         let packer = Packer::new(threads)
@@ -239,6 +238,34 @@ impl Loader<'_> {
             weight.iter_mut().for_each(|w| *w += 1.0);
         }
         Ok(weight)
+    }
+}
+
+/// What is asked for, or else what keeps all that is stored.
+fn dtype(
+    options: &LoadOptions,
+    config: &ModelConfig,
+    stored: Option<StoredType>,
+) -> Result<DType, ModelError> {
+    // Sums of such layers grow beyond what f16 holds: transformers and vLLM have Gemma 2 and 3 in bf16 or f32 alone.
+    let overflows = config.output_norms;
+    match options.dtype {
+        Some(DType::F16) if !options.knows_f16 => {
+            Err(ModelError::unsupported("f16 is computed on GPUs only; use f32 or bf16".to_owned()))
+        }
+        Some(DType::F16) if overflows => Err(ModelError::unsupported(
+            "activations of this family overflow f16; use bf16 or f32".to_owned(),
+        )),
+        Some(dtype) => Ok(dtype),
+        None => {
+            let stored = config.stored_dtype.unwrap_or(match stored {
+                Some(StoredType::Bf16) => DType::Bf16,
+                Some(StoredType::F16) => DType::F16,
+                _ => DType::F32,
+            });
+            let widened = stored == DType::F16 && (overflows || !options.knows_f16);
+            Ok(if widened { DType::F32 } else { stored })
+        }
     }
 }
 

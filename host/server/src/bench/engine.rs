@@ -239,7 +239,7 @@ impl Measured<'_> {
         let operations = 2.0 * (layers * kind.tokens + config.vocab * config.hidden * heads) as f64;
         let (gb_per_s, gflop_per_s) = (bytes / best / 1e9, operations / best / 1e9);
         let rate = match self.weights {
-            WeightType::F32 => limits.f32_gflop_per_s,
+            WeightType::F32 | WeightType::F16 => limits.f32_gflop_per_s,
             WeightType::Bf16 => limits.bf16_gflop_per_s,
             WeightType::Q8 => limits.int8_gop_per_s,
         };

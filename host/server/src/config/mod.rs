@@ -370,10 +370,10 @@ fn share(text: &str) -> Result<f32, String> {
 }
 
 fn dtype(text: &str) -> Result<Option<DType>, String> {
-    if text.trim().eq_ignore_ascii_case("f16") {
-        return Err("`f16` is not supported on the CPU; use `f32`, `bf16` or `auto`".to_owned());
-    }
-    parse::choice(text, &[("auto", None), ("f32", Some(DType::F32)), ("bf16", Some(DType::Bf16))])
+    let types = [("f32", DType::F32), ("bf16", DType::Bf16), ("f16", DType::F16)];
+    let mut choices = vec![("auto", None)];
+    choices.extend(types.map(|(name, dtype)| (name, Some(dtype))));
+    parse::choice(text, &choices)
 }
 
 fn auto_bytes(text: &str) -> Result<Option<u64>, String> {

@@ -65,7 +65,7 @@ pub const SETTINGS: &[Setting] = &[
         "dtype",
         "DTYPE",
         "auto",
-        "Type of weights and KV cache: `auto` (as stored), `f32` or `bf16`",
+        "Type of weights and KV cache: `auto` (as stored), `f32`, `bf16`, or `f16` (GPUs only)",
     ),
     model_setting(
         "quantize",

@@ -37,7 +37,7 @@ fn every_error_names_the_flag_and_what_would_be_right() {
         (&[("kv-memory", "lots")], &["--kv-memory", "GiB"]),
         (&[("device", "tpu")], &["--device", "`cpu`"]),
         (&[("gpu-memory-utilization", "1.5")], &["--gpu-memory-utilization", "at most 1"]),
-        (&[("dtype", "f16")], &["--dtype", "`bf16`"]),
+        (&[("dtype", "f64")], &["--dtype", "`bf16`", "`f16`"]),
         (&[("speculate", "99")], &["--speculate", "0 to 32"]),
         (&[("quantize", "q4")], &["--quantize", "`q8`"]),
         (&[("prefix-caching", "maybe")], &["--prefix-caching", "`on`"]),

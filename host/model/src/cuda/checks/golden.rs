@@ -1,6 +1,7 @@
 //! Logits and greedy tokens of the golden checkpoints, against what Hugging Face transformers computed.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use serde_json::Value;
 
 use super::walk::{Chunk, Draws, Mode, Walk};
 use crate::cuda::DeviceModel;
-use crate::{DType, Model, Source};
+use crate::{DType, LoadOptions, Model, Source};
 
 /// How much of the golden data is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,10 +79,14 @@ fn read(path: &Path, device: &Arc<dyn Device>, extent: Extent) -> Result<(Case, 
     let arrays =
         candle_core::safetensors::load_buffer(&file("golden.safetensors")?, &candle_core::Device::Cpu)
             .map_err(|error| wrong(error.to_string()))?;
-    let model = Model::load(&Source::Directory(path.to_owned()), None).map_err(|e| wrong(e.to_string()))?;
+    let options = LoadOptions { knows_f16: true, ..LoadOptions::default() };
+    let model =
+        Model::load_with(&Source::Directory(path.to_owned()), &options, &mut |_| ControlFlow::Continue(()))
+            .map_err(|error| wrong(error.to_string()))?;
     let (tolerance, margin) = match model.dtype {
         DType::F32 => (1e-4, "float32_compute"),
         DType::Bf16 => (2e-2, "bfloat16_compute"),
+        DType::F16 => (3e-3, "bfloat16_compute"),
     };
     let safe_margin =
         golden["safe_margin"][margin].as_f64().ok_or_else(|| wrong("no safe margin".to_owned()))?;
