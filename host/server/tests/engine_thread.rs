@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use infer_core::engine::Policies;
 use infer_core::{
@@ -10,10 +11,11 @@ use infer_core::{
     SamplingParams, SessionId, StepOutput, TenantId,
 };
 use infer_server::engine::{
-    ChannelBounds, Clock, End, EngineThread, LiveRequest, NewRequest, RequestMeta, StreamEvent, spawn,
+    ChannelBounds, Clock, End, EngineThread, LiveRequest, NewRequest, RequestMeta, StreamEvent, SubmitError,
+    spawn,
 };
 
-/// Draws token 7 for every row; misbehaves where a prompt asks it to. May start batches and be asked for them later, as
+/// Draws token 7 for every row, after one that it crawls at the same again; misbehaves where a prompt asks it to. May start batches and be asked for them later, as
 /// a device is.
 struct Scripted {
     /// Batches that it takes at a time; with none it computes in the caller's time.
@@ -26,6 +28,7 @@ struct Scripted {
 const FAULTS: u32 = 100;
 const PANICS: u32 = 101;
 const LOSES: u32 = 102;
+const CRAWLS: u32 = 103;
 
 impl Executor for Scripted {
     fn execute(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), DeviceFault> {
@@ -67,8 +70,12 @@ impl Scripted {
             return Err(DeviceFault { kind: DeviceFaultKind::Lost, message, rows: None });
         }
         assert!(!batch.tokens.contains(&PANICS), "scripted panic");
+        if batch.tokens.contains(&CRAWLS) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
         output.sampled.clear();
-        output.sampled.extend(batch.rows.iter().map(|row| row.sample.then_some(7)));
+        let drawn = |row| if batch.row_tokens(row).contains(&CRAWLS) { CRAWLS } else { 7 };
+        output.sampled.extend(batch.rows.iter().map(|row| row.sample.then(|| drawn(row))));
         Ok(())
     }
 }
@@ -121,6 +128,28 @@ async fn works(engine: &EngineThread) {
     let (tokens, end) = to_the_end(live).await;
     assert_eq!(tokens, [7; 5]);
     assert!(matches!(end, Some(End::Finished { reason: FinishReason::Length, .. })), "{end:?}");
+}
+
+#[tokio::test]
+async fn who_finds_the_queue_full_is_told_how_long_a_place_takes() {
+    let (engine, _) = start_with(0);
+    // One fits into the pool, and each of its 1,000 tokens takes 20 ms.
+    let crawl = || {
+        let NewRequest { mut request, meta } = request(&[CRAWLS]);
+        request.max_new_tokens = 1_000;
+        NewRequest { request, meta }
+    };
+    let mut live = Vec::new();
+    let told = loop {
+        match engine.handle.submit(crawl()).await {
+            Ok(request) => live.push(request),
+            Err(SubmitError::Refused(refusal)) if refusal.retry_after_ms > 1_000 => break refusal,
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    };
+    assert!(told.message.contains("queue is full") && told.retry_after_ms <= 60_000, "{told:?}");
+    drop(live);
+    engine.stop();
 }
 
 #[tokio::test]

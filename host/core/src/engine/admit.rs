@@ -73,8 +73,9 @@ impl Engine {
         (self.held.len() + self.waiting.ix.len() - self.preempted) as u32
     }
 
-    /// How long what waits may take at the pace of the last seconds, shared by all places of the queue.
-    fn retry_after_ms(&self, now: Micros) -> u32 {
+    /// Milliseconds until a place of the queue may come free, at the pace of the last seconds: what waits, shared by all
+    /// places. From a second to a minute.
+    pub fn retry_after_ms(&self, now: Micros) -> u32 {
         let (prefill, output) = self.rates.per_second(now);
         let pace = u64::from(prefill) + u64::from(output);
         let per_request = self.waiting_tokens / u64::from(self.queued().max(1));

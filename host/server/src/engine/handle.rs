@@ -4,7 +4,7 @@
 //! is kept here besides is what the engine doesn't need: places in the queue, and what operators see.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -43,6 +43,8 @@ pub(super) struct Shared {
     pub(super) clock: Clock,
     pub(super) tickets: Arc<Semaphore>,
     pub(super) max_waiting: u32,
+    /// When it may be worth asking again, once all places of the queue are taken.
+    pub(super) retry_after_ms: AtomicU32,
     pub(super) stream_events: usize,
     pub(super) refused_here: AtomicU64,
     pub(super) requests: Mutex<HashMap<u64, Arc<RequestMeta>>>,
@@ -115,7 +117,7 @@ impl EngineHandle {
     pub async fn submit(&self, new: NewRequest) -> Result<LiveRequest, SubmitError> {
         let Ok(ticket) = Arc::clone(&self.shared.tickets).try_acquire_owned() else {
             self.shared.refused_here.fetch_add(1, Ordering::Relaxed);
-            let refusal = queue_full(self.shared.max_waiting);
+            let refusal = self.queue_full();
             self.shared.tap.tell(|| Happening::refused(self.shared.clock.now(), &new.request, &refusal));
             return Err(SubmitError::Refused(refusal));
         };
@@ -293,6 +295,15 @@ impl EngineHandle {
         answer.await.map_err(|_| EngineStopped)
     }
 
+    fn queue_full(&self) -> Refusal {
+        let max_waiting = self.shared.max_waiting;
+        Refusal {
+            reason: RefusalReason::QueueFull,
+            message: format!("the waiting queue is full ({max_waiting} requests); try again later"),
+            retry_after_ms: self.shared.retry_after_ms.load(Ordering::Relaxed),
+        }
+    }
+
     fn send(&self, command: Command) -> Result<(), EngineStopped> {
         self.shared.mail.say(command).map_err(|_| EngineStopped)
     }
@@ -308,14 +319,6 @@ impl Drop for Orphan<'_> {
         if let Some(engine) = self.engine {
             engine.shared.mail.look_around(Command::Wake);
         }
-    }
-}
-
-fn queue_full(max_waiting: u32) -> Refusal {
-    Refusal {
-        reason: RefusalReason::QueueFull,
-        message: format!("the waiting queue is full ({max_waiting} requests); try again later"),
-        retry_after_ms: 1_000,
     }
 }
 

@@ -10,7 +10,7 @@ mod steps;
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -69,6 +69,7 @@ pub fn spawn(
         clock,
         tickets: Arc::new(Semaphore::new(max_waiting as usize)),
         max_waiting,
+        retry_after_ms: AtomicU32::new(1_000),
         stream_events,
         refused_here: AtomicU64::new(0),
         requests: Mutex::default(),
@@ -177,6 +178,7 @@ impl Driver {
             if self.receive() == Flow::Stop {
                 return;
             }
+            self.note_pace();
             let stepped = if self.shared.gate.is_held() { self.take_back() } else { self.step() };
             if self.device_lost {
                 // Who was hit is told why; the others' streams end with the thread.
@@ -192,6 +194,14 @@ impl Driver {
 
     fn now(&self) -> Micros {
         self.shared.clock.now()
+    }
+
+    /// Who finds the queue full is told how soon a place may come free.
+    fn note_pace(&self) {
+        if self.shared.tickets.available_permits() == 0 {
+            let ms = self.engine.retry_after_ms(self.now());
+            self.shared.retry_after_ms.store(ms, Ordering::Relaxed);
+        }
     }
 
     fn receive(&mut self) -> Flow {
