@@ -95,6 +95,8 @@ pub(crate) struct Sequence {
     pub overtaken: Option<Mark>,
     /// Likewise one of another tenant, with nothing of its own running.
     pub passed: Option<Mark>,
+    /// Under which name admission is asked about it: that of the first of those that were asked for with it.
+    pub asked_as: SequenceId,
     pub usage: Usage,
 }
 

@@ -2,13 +2,18 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use common::scripted::{Admission, Bench, Scheduler, fcfs, prompt, request, small};
 use infer_core::engine::Policies;
 use infer_core::policy::{AdmissionRequest, Load, Plan, StepView, Verdict};
 use infer_core::request::RefusalReason;
-use infer_core::{EngineConfig, Event, FailureCause, FinishReason, Refusal, Request, SequenceId, StepOutput};
+use infer_core::testing::SplitMix;
+use infer_core::{
+    EngineConfig, Event, FailureCause, FinishReason, Micros, Refusal, Request, SequenceId, StepOutput,
+    TenantId,
+};
 
 #[test]
 fn requests_over_a_limit_are_refused_with_what_is_missing() {
@@ -126,6 +131,80 @@ fn among_equally_urgent_ones_the_tenant_with_least_in_sight_comes_in_first() {
     gate.lock().unwrap().1.clear();
     bench.run();
     assert_eq!(gate.lock().unwrap().1, [1, 4, 2, 5, 3, 6], "they take turns; within a tenant by arrival");
+}
+
+/// One that is held: its tenant, its priority, when it arrives.
+#[derive(Clone, Copy, Debug)]
+struct Waits(u32, i32, u64);
+
+/// Whom a policy is asked about in turn, by their places in `held`, once all of them have arrived. Each tenant of
+/// `running` has a sequence that runs meanwhile.
+fn turns(running: &[u32], held: &[Waits]) -> Vec<usize> {
+    let (mut bench, gate) = gated(EngineConfig { max_waiting: 64, total_blocks: 512, ..small() });
+    gate.lock().unwrap().0 = true;
+    for (seed, &tenant) in running.iter().enumerate() {
+        bench.submit(Request { tenant: TenantId(tenant), ..request(prompt(seed as u32, 4), 99) });
+    }
+    bench.step();
+    gate.lock().unwrap().0 = false;
+    let (began, mut first) = (bench.now, None);
+    for &Waits(tenant, priority, at_s) in held {
+        bench.now = began.plus(Micros(at_s * 1_000_000));
+        let id = bench.submit(Request { tenant: TenantId(tenant), priority, ..request(prompt(9, 4), 99) });
+        first.get_or_insert(id.0);
+    }
+    *gate.lock().unwrap() = (true, Vec::new());
+    bench.step();
+    let asked = gate.lock().unwrap().1.clone();
+    asked.into_iter().map(|id| (id - first.unwrap()) as usize).collect()
+}
+
+#[test]
+fn waiting_makes_urgent_but_a_flood_is_not_ahead_of_who_is_quiet_and_urgent() {
+    let flood = [Waits(1, 0, 0), Waits(1, 0, 1)];
+    let with = |more: &[Waits]| [&flood, more].concat();
+    let cases: [(&str, &[u32], Vec<Waits>, &[usize]); 8] = [
+        ("a quiet one is first", &[1], with(&[Waits(2, 0, 60)]), &[2, 0, 1]),
+        ("and so where it is urgent", &[1], with(&[Waits(2, 5, 60)]), &[2, 0, 1]),
+        (
+            "the flood's age lifts nobody else",
+            &[1],
+            with(&[Waits(3, 0, 59), Waits(3, 0, 59), Waits(2, 5, 60), Waits(2, 5, 60)]),
+            &[4, 5, 2, 0, 3, 1],
+        ),
+        ("who waited itself is lifted", &[1], with(&[Waits(3, 0, 30), Waits(2, 5, 60)]), &[2, 3, 0, 1]),
+        ("where it has no more in sight", &[1, 3], with(&[Waits(3, 0, 30), Waits(2, 5, 60)]), &[3, 0, 2, 1]),
+        ("with nothing in sight a flood has a turn", &[], with(&[Waits(2, 5, 60)]), &[0, 2, 1]),
+        ("an urgent flood keeps nobody out", &[2], with(&[Waits(2, 5, 60), Waits(2, 5, 60)]), &[0, 1, 2, 3]),
+        ("who is less urgent waits for its time", &[1], with(&[Waits(2, -9, 44)]), &[0, 1, 2]),
+    ];
+    for (what, running, held, order) in cases {
+        assert_eq!(turns(running, &held), order, "{what}");
+    }
+}
+
+#[test]
+fn more_urgent_is_never_later() {
+    for seed in 0..400 {
+        let mut rng = SplitMix(seed);
+        let running: Vec<u32> = (0..rng.below(4)).map(|_| rng.below(3) as u32).collect();
+        let mut at_s = 0;
+        let mut held: Vec<Waits> = (0..rng.between(2, 9))
+            .map(|_| {
+                at_s += [0, 1, 4, 30][rng.below(4) as usize];
+                Waits(rng.below(3) as u32, [0, 1, 5][rng.below(3) as usize], at_s)
+            })
+            .collect();
+        let raised = rng.below(held.len() as u64) as usize;
+        let place = |held: &[Waits]| {
+            let turns = turns(&running, held);
+            assert_eq!(turns.len(), held.len(), "seed {seed}: everybody has a turn");
+            turns.iter().position(|&at| at == raised)
+        };
+        let before = place(&held);
+        held[raised].1 += rng.between(1, 4) as i32;
+        assert!(place(&held) <= before, "seed {seed}: {raised} of {held:?} beside {running:?}");
+    }
 }
 
 #[test]
@@ -282,4 +361,89 @@ fn who_gave_way_and_waits_to_go_on_is_counted_apart() {
     bench.submit(request(prompt(2, 8), 9));
     bench.submit(request(prompt(3, 8), 9));
     assert_eq!(*loads.lock().unwrap(), [(0, 0, 0, 0), (0, 0, 1, 0), (0, 1, 1, 1)]);
+}
+
+/// Tokens that are left of a rate, and who has paid.
+type Purse = Arc<Mutex<(u32, BTreeSet<u64>)>>;
+
+/// Lets in who has paid or can pay, and what fits the pool on a host that is busy or idle, as shipped policies do.
+fn charging(config: EngineConfig, purse: u32) -> (Bench, Purse) {
+    let purse = Arc::new(Mutex::new((purse, BTreeSet::new())));
+    let shared = purse.clone();
+    let admission = Admission(move |request: &AdmissionRequest, load: &Load| {
+        let tokens = request.prompt_tokens + request.max_new_tokens;
+        if tokens > load.memory.total_blocks * load.memory.block_size {
+            let message = "it never fits".to_owned();
+            return Ok(Verdict::Refuse(Refusal {
+                reason: RefusalReason::Memory,
+                message,
+                retry_after_ms: 0,
+            }));
+        }
+        let mut purse = shared.lock().unwrap();
+        if purse.1.contains(&request.id.0) {
+            return Ok(Verdict::Admit);
+        }
+        let Some(left) = purse.0.checked_sub(tokens) else {
+            let message = format!("{tokens} of {}", purse.0);
+            return Ok(Verdict::Refuse(Refusal { reason: RefusalReason::Rate, message, retry_after_ms: 9 }));
+        };
+        purse.0 = left;
+        purse.1.insert(request.id.0);
+        Ok(Verdict::Admit)
+    });
+    (Bench::with(config, Policies { admission: Box::new(admission), ..Policies::builtin() }), purse)
+}
+
+#[test]
+fn what_was_asked_for_at_once_is_paid_once_as_a_whole_or_not_at_all() {
+    // Together they are more than the pool holds, which they need not be in at once.
+    let (mut bench, purse) = charging(EngineConfig { total_blocks: 8, ..small() }, 95);
+    let four = || (1..5).map(|seed| request(prompt(seed, 4), 20)).collect::<Vec<_>>();
+    for _ in 0..3 {
+        let refusal = bench.engine.submit_all(four(), bench.now).unwrap_err();
+        assert_eq!((refusal.reason, &*refusal.message), (RefusalReason::Rate, "96 of 95"));
+        assert_eq!(purse.lock().unwrap().0, 95);
+    }
+    assert!(!bench.engine.has_work());
+    purse.lock().unwrap().0 = 100;
+    let all = bench.engine.submit_all(four(), bench.now).unwrap();
+    assert_eq!(purse.lock().unwrap().0, 4);
+    bench.run();
+    assert_eq!(all.iter().map(|&id| bench.tokens(id).len()).collect::<Vec<_>>(), [20; 4]);
+    let counters = bench.engine.snapshot(bench.now).counters;
+    assert_eq!((counters.submitted, counters.refused.iter().sum::<u64>()), (16, 12));
+}
+
+#[test]
+fn where_one_is_refused_those_before_it_are_taken_back() {
+    for (at, verdict) in [(0, Verdict::Admit), (2, Verdict::Admit), (2, Verdict::Wait), (4, Verdict::Wait)] {
+        let mut asked = 0;
+        let said = verdict.clone();
+        let admission = Admission(move |_: &_, _: &_| {
+            asked += 1;
+            let refusal = Refusal { reason: RefusalReason::Other, message: "no".into(), retry_after_ms: 3 };
+            // The first question is about all of them.
+            Ok(if asked == at + 1 { Verdict::Refuse(refusal) } else { said.clone() })
+        });
+        let policies = Policies { admission: Box::new(admission), ..Policies::builtin() };
+        let mut bench = Bench::with(small(), policies);
+        let four = (1..5).map(|seed| request(prompt(seed, 9), 20)).collect();
+        let refusal = bench.engine.submit_all(four, bench.now).unwrap_err();
+        assert_eq!(refusal.retry_after_ms, 3, "{at} {verdict:?}");
+        bench.engine.check_invariants();
+        let queue = bench.engine.snapshot(bench.now).queue;
+        assert_eq!((queue.waiting, queue.held, bench.engine.has_work()), (0, 0, false), "{at} {verdict:?}");
+    }
+}
+
+#[test]
+fn the_queue_has_room_for_all_of_them_or_for_none() {
+    let mut bench = Bench::new(EngineConfig { max_waiting: 5, ..small() });
+    let some = |n: u32| (0..n).map(|seed| request(prompt(seed, 4), 4)).collect::<Vec<_>>();
+    bench.engine.submit_all(some(3), bench.now).unwrap();
+    let refusal = bench.engine.submit_all(some(3), bench.now).unwrap_err();
+    assert_eq!(refusal.reason, RefusalReason::QueueFull);
+    assert_eq!(bench.engine.submit_all(some(2), bench.now).unwrap().len(), 2);
+    bench.run();
 }

@@ -1,4 +1,8 @@
 //! How requests come in: limits, the bounded queue, the admission policy, those it tells to wait.
+//!
+//! What was asked for at once comes in as a whole or not at all. Asked about one by one, a policy that charges would
+//! have charged for those before the one that it refuses, and again at every try. So it is first asked about all tokens
+//! at once, on a host that is idle and has room for them, and then about each sequence under the name that has paid.
 
 use std::sync::Arc;
 
@@ -6,7 +10,8 @@ use super::{Context, Engine, HELD_INTERVAL, context};
 use crate::event::Event;
 use crate::ids::{Micros, SequenceId};
 use crate::policy::{
-    AdmissionPolicy, AdmissionRequest, Answer, FaultKind, FaultView, Load, PolicyFault, PolicyKind, Verdict,
+    AdmissionPolicy, AdmissionRequest, Answer, FaultKind, FaultView, Load, Memory, PolicyFault, PolicyKind,
+    Verdict,
 };
 use crate::request::{Refusal, RefusalReason, Request, SequenceState, Usage};
 use crate::sequence::{HitState, SeqIx, Sequence};
@@ -23,20 +28,40 @@ const RETRY_MS: (u64, u64) = (1_000, 60_000);
 impl Engine {
     /// Takes a request or says why not.
     pub fn submit(&mut self, request: Request, now: Micros) -> Result<SequenceId, Refusal> {
+        self.submit_all(vec![request], now).map(|ids| ids[0])
+    }
+
+    /// Takes requests of one tenant that were asked for at once, or none of them.
+    pub fn submit_all(&mut self, requests: Vec<Request>, now: Micros) -> Result<Vec<SequenceId>, Refusal> {
         let now = self.tick(now);
-        self.counters.submitted += 1;
-        let admitted = self.check_limits(&request, now).and_then(|()| self.admit_new(request, now));
+        let count = requests.len() as u64;
+        self.counters.submitted += count;
+        let admitted = self.check_all(&requests, now).and_then(|()| self.admit_all(requests, now));
         if let Err(refusal) = &admitted {
-            self.counters.refused[Counters::refusal_index(refusal.reason)] += 1;
+            self.counters.refused[Counters::refusal_index(refusal.reason)] += count;
         }
         admitted
     }
 
-    fn check_limits(&self, request: &Request, now: Micros) -> Result<(), Refusal> {
+    fn check_all(&self, requests: &[Request], now: Micros) -> Result<(), Refusal> {
         if self.draining {
             let message = "the server is shutting down and takes no new requests".into();
             return Err(Refusal { reason: RefusalReason::Draining, message, retry_after_ms: 5_000 });
         }
+        requests.iter().try_for_each(|request| self.check_limits(request))?;
+        let waiting = self.queued();
+        if waiting as usize + requests.len() > self.config.max_waiting as usize {
+            let message = format!(
+                "the queue is full: {waiting} requests wait, at most {} may",
+                self.config.max_waiting
+            );
+            let retry_after_ms = self.retry_after_ms(now);
+            return Err(Refusal { reason: RefusalReason::QueueFull, message, retry_after_ms });
+        }
+        Ok(())
+    }
+
+    fn check_limits(&self, request: &Request) -> Result<(), Refusal> {
         let (prompt, output) = (request.prompt.len() as u64, u64::from(request.max_new_tokens));
         if prompt == 0 || output == 0 {
             let message = "a request needs at least one prompt token and one token to generate".into();
@@ -56,15 +81,6 @@ impl Engine {
                 format!("the request needs {need} KV blocks, {missing} more than the pool of {total} has");
             return Err(Refusal { reason: RefusalReason::Memory, message, retry_after_ms: 0 });
         }
-        let waiting = self.queued();
-        if waiting >= self.config.max_waiting {
-            let message = format!(
-                "the queue is full: {waiting} requests wait, at most {} may",
-                self.config.max_waiting
-            );
-            let retry_after_ms = self.retry_after_ms(now);
-            return Err(Refusal { reason: RefusalReason::QueueFull, message, retry_after_ms });
-        }
         Ok(())
     }
 
@@ -83,17 +99,34 @@ impl Engine {
         one_place_ms.clamp(RETRY_MS.0, RETRY_MS.1) as u32
     }
 
-    fn admit_new(&mut self, request: Request, now: Micros) -> Result<SequenceId, Refusal> {
-        self.perf.arrived(now, request.prompt.len() as u32, request.max_new_tokens);
-        let ix = self.enter(request, now);
-        let id = self.slab[ix].id;
-        match self.ask_admission(ix, now) {
-            Verdict::Refuse(refusal) => {
-                self.perf.refused();
+    fn admit_all(&mut self, requests: Vec<Request>, now: Micros) -> Result<Vec<SequenceId>, Refusal> {
+        let all: Vec<SeqIx> = requests.into_iter().map(|request| self.enter(request, now)).collect();
+        let mut refused = self.ask_together(&all, now).err();
+        let mut joined = 0;
+        while refused.is_none() && joined < all.len() {
+            refused = self.admit_new(all[joined], now).err();
+            joined += usize::from(refused.is_none());
+        }
+        let Some(refusal) = refused else {
+            self.note_load(now);
+            return Ok(all.into_iter().map(|ix| self.slab[ix].id).collect());
+        };
+        // From the end, so that no row has to move up.
+        for (at, ix) in all.into_iter().enumerate().rev() {
+            self.perf.refused();
+            if at < joined {
+                self.forget_queued(ix);
+            } else {
                 self.kv.unwatch(&mut self.slab, ix);
                 self.slab.remove(ix);
-                return Err(refusal);
             }
+        }
+        Err(refusal)
+    }
+
+    fn admit_new(&mut self, ix: SeqIx, now: Micros) -> Result<(), Refusal> {
+        match self.ask_admission(ix, now) {
+            Verdict::Refuse(refusal) => return Err(refusal),
             // Whoever is held and at least as urgent is asked first.
             Verdict::Admit if !self.held.is_before(&self.slab[ix]) => self.join_queue(ix, now),
             Verdict::Admit | Verdict::Wait => {
@@ -107,8 +140,7 @@ impl Engine {
         self.waiting_prompt_tokens += u64::from(sequence.prompt_len);
         self.expected_output_tokens += sequence.expected_ahead();
         self.view.tenants.waiting[sequence.tenant_row as usize] += 1;
-        self.note_load(now);
-        Ok(id)
+        Ok(())
     }
 
     fn enter(&mut self, mut request: Request, now: Micros) -> SeqIx {
@@ -116,6 +148,7 @@ impl Engine {
         self.next_id += 1;
         let prompt = std::mem::replace(&mut request.prompt, Arc::from([]));
         let prompt_len = prompt.len() as u32;
+        self.perf.arrived(now, prompt_len, request.max_new_tokens);
         let usage = Usage {
             prompt_tokens: prompt_len,
             arrived: now,
@@ -156,6 +189,7 @@ impl Engine {
             planned: Mark::default(),
             overtaken: None,
             passed: None,
+            asked_as: id,
             usage,
             request,
         };
@@ -170,7 +204,7 @@ impl Engine {
         let sequence = &self.slab[ix];
         let cached_tokens = self.kv.cached_tokens(sequence);
         let request = AdmissionRequest {
-            id: sequence.id,
+            id: sequence.asked_as,
             tenant: sequence.request.tenant,
             session: sequence.request.session,
             priority: sequence.request.priority,
@@ -185,19 +219,51 @@ impl Engine {
         (request, self.load(sequence.tenant_row, now))
     }
 
+    /// Asks about the tokens of several sequences at once, as those of one request that would fit.
+    fn ask_together(&mut self, all: &[SeqIx], now: Micros) -> Result<(), Refusal> {
+        let [first, others @ ..] = all else { return Ok(()) };
+        if others.is_empty() {
+            return Ok(());
+        }
+        let (mut request, load) = self.show_admission(*first, now);
+        for &ix in others {
+            let (other, _) = self.show_admission(ix, now);
+            request.prompt_tokens = request.prompt_tokens.saturating_add(other.prompt_tokens);
+            request.cached_tokens = request.cached_tokens.saturating_add(other.cached_tokens);
+            request.max_new_tokens = request.max_new_tokens.saturating_add(other.max_new_tokens);
+            request.expected_tokens = request.expected_tokens.saturating_add(other.expected_tokens);
+        }
+        request.idle_blocks = 0;
+        let tokens = request.prompt_tokens.saturating_add(request.max_new_tokens);
+        let total_blocks = self.config.total_blocks.max(self.kv.blocks_for(tokens));
+        let memory = Memory { total_blocks, free_blocks: total_blocks, cached_blocks: 0, ..load.memory };
+        let idle = Load { memory, running: 0, admitted: 0, preempted: 0, promised_blocks: 0, ..load };
+        match self.ask(&request, &idle, now) {
+            Verdict::Refuse(refusal) => return Err(refusal),
+            Verdict::Admit => all.iter().for_each(|&ix| self.slab[ix].asked_as = request.id),
+            // Nobody says for what it is to wait: each is asked about for itself.
+            Verdict::Wait => {}
+        }
+        Ok(())
+    }
+
     fn ask_admission(&mut self, ix: SeqIx, now: Micros) -> Verdict {
         let (request, load) = self.show_admission(ix, now);
+        self.ask(&request, &load, now)
+    }
+
+    fn ask(&mut self, request: &AdmissionRequest, load: &Load, now: Micros) -> Verdict {
         self.note_state(PolicyKind::Admission, now);
         let mut cx = context!(self, now);
         let decisions = &mut self.decisions;
-        let view = || FaultView::Admit(request, load);
+        let view = || FaultView::Admit(*request, *load);
         let question = |p: &mut (dyn AdmissionPolicy + 'static)| {
-            let verdict = p.admit(&request, &load)?;
+            let verdict = p.admit(request, load)?;
             decisions.note(PolicyKind::Admission, p.info(), view, || Answer::Verdict(verdict.clone()));
             Ok(verdict)
         };
         let verdict = self.admission.ask(&mut cx, question, view);
-        self.shadow_admit(&request, &load, &verdict, now);
+        self.shadow_admit(request, load, &verdict, now);
         match verdict {
             Verdict::Refuse(mut refusal) => {
                 let end = refusal.message.floor_char_boundary(MESSAGE_BYTES);
@@ -224,7 +290,7 @@ impl Engine {
             self.load_changed = true;
         }
         let idle = self.running.ix.is_empty() && self.waiting.ix.is_empty();
-        let Some(head) = self.held.head(&self.view.tenants).filter(|_| idle) else {
+        let Some(head) = idle.then(|| self.held.head(&self.view.tenants)).flatten() else {
             self.held_alone_since = None;
             return;
         };
