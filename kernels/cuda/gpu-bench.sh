@@ -28,7 +28,8 @@ case $infer in
 esac
 if [ -z "${INFER_CUDA_LIB:-}" ] && command -v python3 >/dev/null; then
     INFER_CUDA_LIB=$(python3 -c 'import glob, nvidia, os
-found = [lib for place in nvidia.__path__ for lib in glob.glob(place + "/cu1*/lib/libcublasLt.so.1*")]
+found = [lib for place in nvidia.__path__ for folder in ("cu1*", "cublas")
+    for lib in glob.glob(place + "/" + folder + "/lib/libcublasLt.so.1*")]
 print(os.path.dirname(found[0]))' 2>/dev/null) && export INFER_CUDA_LIB
 fi
 

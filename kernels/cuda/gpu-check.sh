@@ -25,7 +25,8 @@ case $infer in
 esac
 if [ -z "${INFER_CUDA_LIB:-}" ] && command -v python3 >/dev/null; then
     INFER_CUDA_LIB=$(python3 -c 'import glob, nvidia, os
-found = [lib for place in nvidia.__path__ for lib in glob.glob(place + "/cu1*/lib/libcublasLt.so.1*")]
+found = [lib for place in nvidia.__path__ for folder in ("cu1*", "cublas")
+    for lib in glob.glob(place + "/" + folder + "/lib/libcublasLt.so.1*")]
 print(os.path.dirname(found[0]))' 2>/dev/null) && export INFER_CUDA_LIB
 fi
 
@@ -210,7 +211,9 @@ sanitizer() {
 }
 
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>&1 | tee -a "$log"
-step check 150 limited "$infer" gpu-check ${golden:+--golden "$golden"}
+# What matters most first; then every kernel on larger shapes, whose references take a processor minutes.
+step golden 120 limited "$infer" gpu-check --seeds 1 ${golden:+--golden "$golden"}
+step kernels 150 limited "$infer" gpu-check
 # Requests one after the other; sixteen at a time; sixteen that share a prefix. Greedy, so all must come through.
 step serve 60 bench --workload w1,w2,w3
 step serve-plan-ahead 60 bench --workload w1,w2 --plan-ahead on

@@ -72,6 +72,6 @@ fn the_benchmark_runs() {
     let Some(emulator) = Emulator::new(1) else { return };
     let device: Arc<dyn Device> = Arc::new(emulator);
     let mut lines = 0;
-    bench::run(&device, true, &mut |_| lines += 1).expect("it runs");
+    bench::run(&device, &bench::Extent::SMALLEST, &mut |_| lines += 1).expect("it runs");
     assert!(lines > 20);
 }

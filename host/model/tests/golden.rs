@@ -245,7 +245,7 @@ fn cases() -> impl Iterator<Item = Case> {
         let prompts = prompts.iter().map(|prompt| read_prompt(prompt, &arrays)).collect();
         let (tolerance, margin) = match dtype {
             DType::F32 => (1e-4, "float32_compute"),
-            DType::Bf16 => (2e-2, "bfloat16_compute"),
+            DType::Bf16 | DType::F16 => (2e-2, "bfloat16_compute"),
         };
         let safe_margin = golden["safe_margin"][margin].as_f64().expect("a number");
         let name = format!("{name} as {dtype:?}");

@@ -1,6 +1,7 @@
 //! How fast kernels are, beside what the same device reaches at copying and at products: a line per shape. Decode attention
 //! and products of few rows are judged by bytes, prefill by operations. Data of less than the second-level cache (50 MB on
-//! large devices) is read from there when it is repeated, so short contexts of few rows look better than they are.
+//! large devices) is read from there when it is repeated, so short contexts of few rows look better than they are; products
+//! take turns among more weights than that.
 
 use std::sync::Arc;
 
@@ -22,6 +23,8 @@ const SHAPES: [(&str, u32, u32, u32); 4] = [
 const PRODUCTS: [(u32, u32); 4] = [(6_144, 4_096), (4_096, 4_096), (28_672, 4_096), (4_096, 14_336)];
 /// Largest pool of keys, and of values.
 const MOST_POOL_BYTES: usize = 8 << 30;
+/// Weights that products take turns among: several times what any device keeps in its second-level cache.
+const WEIGHT_BYTES: usize = 512 << 20;
 const BLOCK_SIZE: u32 = 16;
 
 /// Microseconds of one run of `work`, the median of several after a warm-up.
@@ -61,28 +64,94 @@ pub fn copy_rate(device: &Arc<dyn Device>, bytes: usize) -> Result<f64, CudaErro
 /// # Errors
 /// Where the device fails.
 pub fn product_rate(device: &Arc<dyn Device>, width: u32) -> Result<f64, CudaError> {
-    let us = product_us(device, ProductKind::Vendor, [width; 3])?;
+    let us = product_us(device, ProductKind::Vendor, [width; 3], 0)?;
     Ok(2.0 * f64::from(width).powi(3) / us * 1e6)
 }
 
-/// Measures everything; each line goes to `say`. `quick` takes few shapes, small ones.
+/// What is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Extent {
+    copy_bytes: usize,
+    weight_bytes: usize,
+    /// Of the square product.
+    width: u32,
+    batches: &'static [u32],
+    /// The last is also what a sequence may have, which decides how its context is cut.
+    contexts: &'static [u32],
+    prompts: &'static [u32],
+    rows: &'static [u32],
+    /// Products' sides are divided by this.
+    smaller: u32,
+    vocab: u32,
+    draws: &'static [u32],
+}
+
+impl Extent {
+    /// Everything.
+    pub const ALL: Self = Self {
+        copy_bytes: 2 << 30,
+        weight_bytes: WEIGHT_BYTES,
+        width: 8_192,
+        batches: &[1, 8, 32, 128, 256],
+        contexts: &[256, 1_024, 4_096, 16_384],
+        prompts: &[512, 2_048, 8_192, 16_384],
+        rows: &[1, 4, 8, 16, 32, 64, 128, 512, 2_048],
+        smaller: 1,
+        vocab: 128_256,
+        draws: &[1, 32, 256],
+    };
+    /// A few shapes of each.
+    pub const FEW: Self = Self {
+        batches: &[1, 32],
+        contexts: &[256, 16_384],
+        prompts: &[2_048],
+        rows: &[1, 16, 2_048],
+        draws: &[1, 256],
+        ..Self::ALL
+    };
+    /// What an emulated device can do; its figures mean nothing.
+    pub const SMALLEST: Self = Self {
+        copy_bytes: 1 << 20,
+        weight_bytes: 1 << 14,
+        width: 256,
+        batches: &[2],
+        contexts: &[40],
+        prompts: &[70],
+        rows: &[1, 40],
+        smaller: 64,
+        vocab: 500,
+        draws: &[2],
+    };
+}
+
+/// What a device reaches at products, and who computes them: without the vendor's library it is no more than ours.
+pub fn products_say(device: &dyn Device, operations_per_s: f64) -> String {
+    let ours = match device.properties().vendor_products {
+        Some(_) => "",
+        None => " (by our own kernel: cuBLASLt was not found)",
+    };
+    format!("bf16 products {:.0} TFLOP/s{ours}", operations_per_s / 1e12)
+}
+
+/// Measures everything; each line goes to `say`.
 ///
 /// # Errors
 /// Where the device fails.
-pub fn run(device: &Arc<dyn Device>, quick: bool, say: &mut dyn FnMut(String)) -> Result<(), CudaError> {
-    let bytes_per_s = copy_rate(device, if quick { 1 << 20 } else { 2 << 30 })?;
-    let operations_per_s = product_rate(device, if quick { 256 } else { 8_192 })?;
+pub fn run(device: &Arc<dyn Device>, extent: &Extent, say: &mut dyn FnMut(String)) -> Result<(), CudaError> {
+    let bytes_per_s = copy_rate(device, extent.copy_bytes)?;
+    let operations_per_s = product_rate(device, extent.width)?;
     say(format!(
-        "copies {:.0} GB/s (read and written), bf16 products {:.0} TFLOP/s",
+        "copies {:.0} GB/s (read and written), {}",
         bytes_per_s / 1e9,
-        operations_per_s / 1e12
+        products_say(device.as_ref(), operations_per_s)
     ));
     say("decode attention: model, batch, context, us, GB/s, of the copy rate".to_owned());
+    let longest = extent.contexts.last().copied().unwrap_or(1);
     for (name, heads, kv_heads, head_dim) in SHAPES {
         let shape = AttentionShape { ty: Type::Bf16, heads, kv_heads, head_dim };
-        for batch in if quick { vec![2] } else { vec![1, 8, 32, 128, 256] } {
-            for context in if quick { vec![40] } else { vec![256, 1_024, 4_096, 16_384] } {
-                let Some((us, bytes)) = decode_us(device, shape, batch, context)? else { continue };
+        for &batch in extent.batches {
+            for &context in extent.contexts {
+                let Some((us, bytes)) = decode_us(device, shape, batch, context, longest)? else { continue };
                 let rate = bytes / us * 1e6;
                 let part = 100.0 * rate / bytes_per_s;
                 say(format!("{name}\t{batch}\t{context}\t{us:.1}\t{:.0}\t{part:.0} %", rate / 1e9));
@@ -92,7 +161,7 @@ pub fn run(device: &Arc<dyn Device>, quick: bool, say: &mut dyn FnMut(String)) -
     say("prefill attention: model, tokens, us, TFLOP/s, of the product rate".to_owned());
     for (name, heads, kv_heads, head_dim) in SHAPES {
         let shape = AttentionShape { ty: Type::Bf16, heads, kv_heads, head_dim };
-        for tokens in if quick { vec![70] } else { vec![512, 2_048, 8_192, 16_384] } {
+        for &tokens in extent.prompts {
             let us = prefill_us(device, shape, tokens)?;
             let t = f64::from(tokens);
             let rate = 4.0 * f64::from(heads * head_dim) * t * (t + 1.0) / 2.0 / us * 1e6;
@@ -102,10 +171,14 @@ pub fn run(device: &Arc<dyn Device>, quick: bool, say: &mut dyn FnMut(String)) -
     }
     say("products: rows x outputs x inputs, who, us, GB/s of weights, of the copy rate, TFLOP/s".to_owned());
     for (outputs, inputs) in PRODUCTS {
-        let (outputs, inputs) = if quick { (outputs / 64, inputs / 64) } else { (outputs, inputs) };
-        for rows in if quick { vec![1, 40] } else { vec![1, 4, 8, 16, 32, 64, 128, 512, 2_048] } {
-            for kind in [ProductKind::Own, ProductKind::RowByRow, ProductKind::Vendor] {
-                let us = product_us(device, kind, [rows, inputs, outputs])?;
+        let (outputs, inputs) = (outputs / extent.smaller, inputs / extent.smaller);
+        for &rows in extent.rows {
+            let kinds = [ProductKind::Own, ProductKind::RowByRow, ProductKind::Vendor];
+            let there = |kind: &ProductKind| {
+                *kind != ProductKind::Vendor || device.properties().vendor_products.is_some()
+            };
+            for kind in kinds.into_iter().filter(there) {
+                let us = product_us(device, kind, [rows, inputs, outputs], extent.weight_bytes)?;
                 let bytes = 2.0 * f64::from(outputs) * f64::from(inputs) / us * 1e6;
                 let operations = f64::from(rows) * bytes;
                 say(format!(
@@ -118,8 +191,8 @@ pub fn run(device: &Arc<dyn Device>, quick: bool, say: &mut dyn FnMut(String)) -
         }
     }
     say("sampling: rows, vocabulary, how, us".to_owned());
-    let vocab = if quick { 500 } else { 128_256 };
-    for rows in if quick { vec![2] } else { vec![1, 32, 256] } {
+    let vocab = extent.vocab;
+    for &rows in extent.draws {
         for (how, temperature, top_p) in
             [("greedy", 0.0, 1.0), ("temperature", 1.0, 1.0), ("top-p 0.9", 1.0, 0.9)]
         {
@@ -200,12 +273,14 @@ impl Scene {
     }
 }
 
-/// Time and bytes of a decode; `None` where its pool would be too large.
+/// Time and bytes of a decode, cut as an engine cuts it whose sequences may have `longest` tokens; `None` where its pool
+/// would be too large.
 fn decode_us(
     device: &Arc<dyn Device>,
     shape: AttentionShape,
     batch: u32,
     context: u32,
+    longest: u32,
 ) -> Result<Option<(f64, f64)>, CudaError> {
     let bytes = (batch * context) as usize * (shape.kv_heads * shape.head_dim) as usize * 2;
     if bytes > MOST_POOL_BYTES {
@@ -214,7 +289,7 @@ fn decode_us(
     let items: Vec<u32> = (0..batch).collect();
     let scene = Scene::new(device, shape, batch, context, 1, &items)?;
     let partition =
-        Partition::Even(decode_parts(&shape, device.properties().multiprocessors, batch, context));
+        Partition::Even(decode_parts(&shape, device.properties().multiprocessors, batch, longest));
     let partial = Buffer::new(device, 4 * partial_numbers(&shape, batch, partition))?;
     let params = scene.params(shape, partial.at());
     // SAFETY: shapes as allocated.
@@ -235,20 +310,26 @@ fn prefill_us(device: &Arc<dyn Device>, shape: AttentionShape, tokens: u32) -> R
     time_us(device.as_ref(), &mut || unsafe { prefill(device.as_ref(), &shape, params, tiles) })
 }
 
+/// Time of a product whose weights are one of several that take `weight_bytes` in all, so that they come from memory.
 fn product_us(
     device: &Arc<dyn Device>,
     kind: ProductKind,
     [rows, inputs, outputs]: [u32; 3],
+    weight_bytes: usize,
 ) -> Result<f64, CudaError> {
     let ty = Type::Bf16;
-    let (x, w) = (
-        random(device, ty, (rows * inputs) as usize)?,
-        random(device, ty, outputs as usize * inputs as usize)?,
-    );
+    let numbers = outputs as usize * inputs as usize;
+    let matrices = weight_bytes.div_ceil(numbers * ty.bytes()).max(1);
+    let (x, w) = (random(device, ty, (rows * inputs) as usize)?, random(device, ty, matrices * numbers)?);
     let y = Buffer::new(device, rows as usize * outputs as usize * 2)?;
-    let params = ProductParams { x: x.at(), w: w.at(), y: y.at(), rows, inputs, outputs, out_f32: 0 };
-    // SAFETY: shapes as allocated.
-    time_us(device.as_ref(), &mut || unsafe { product(device.as_ref(), ty, kind, &params) })
+    let mut turn = 0;
+    time_us(device.as_ref(), &mut || {
+        turn = (turn + 1) % matrices;
+        let w = w.at() + (turn * numbers * ty.bytes()) as u64;
+        let params = ProductParams { x: x.at(), w, y: y.at(), rows, inputs, outputs, out_f32: 0 };
+        // SAFETY: shapes as allocated.
+        unsafe { product(device.as_ref(), ty, kind, &params) }
+    })
 }
 
 fn sample_us(

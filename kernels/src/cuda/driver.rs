@@ -173,7 +173,7 @@ impl Driver {
             std::ptr::copy_nonoverlapping(KERNELS.as_ptr(), image.as_mut_ptr().cast(), KERNELS.len());
             result::module::load_data(image.as_ptr().cast())
         }
-        .map_err(wrong("the kernels can't be loaded"))?;
+        .map_err(|error| fault(&too_old().unwrap_or("the kernels can't be loaded".to_owned()), error))?;
         let mut driver = Self {
             session: Arc::new(Session { stream, module, context }),
             functions: Mutex::default(),
@@ -181,12 +181,22 @@ impl Driver {
             properties: Properties { name, capability, multiprocessors, vendor_products: None },
         };
         if library::open(&["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"]) {
-            let workspace_bytes = if capability.0 >= 9 { 32 << 20 } else { 4 << 20 };
-            let workspace = driver.allocate(workspace_bytes)?;
-            driver.blas = Some(Blas::new(workspace, workspace_bytes)?);
-            driver.properties.vendor_products = Some(Blas::version());
+            driver.use_vendor(if capability.0 >= 9 { 32 << 20 } else { 4 << 20 });
         }
         Ok(driver)
+    }
+
+    /// Takes the vendor's library for large products. Where it doesn't start, ours compute them.
+    fn use_vendor(&mut self, workspace_bytes: usize) {
+        let Ok(workspace) = self.allocate(workspace_bytes) else { return };
+        match Blas::new(workspace, workspace_bytes) {
+            Ok(blas) => {
+                self.blas = Some(blas);
+                self.properties.vendor_products = Some(Blas::version());
+            }
+            // SAFETY: allocated above, used by nobody.
+            Err(_) => unsafe { self.free(workspace, workspace_bytes) },
+        }
     }
 
     fn bind(&self) -> Result<(), CudaError> {
@@ -447,6 +457,19 @@ impl Drop for DriverMark {
             let _ = unsafe { result::event::destroy(self.event) };
         }
     }
+}
+
+/// What to say of a driver that may be older than the kernels' image.
+fn too_old() -> Option<String> {
+    let mut version = 0;
+    // SAFETY: writes a number.
+    unsafe { sys::cuDriverGetVersion(&raw mut version) }.result().ok()?;
+    let (major, minor) = (version / 1_000, version % 1_000 / 10);
+    let text = format!(
+        "this driver is of CUDA {major}.{minor} and can't load the kernels: those that a toolkit of CUDA 13 made \
+         need driver 580 or newer"
+    );
+    (major < 13).then_some(text)
 }
 
 fn fault(what: &str, error: DriverError) -> CudaError {

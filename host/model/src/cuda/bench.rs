@@ -50,9 +50,9 @@ pub fn run(device: &Arc<dyn Device>, quick: bool, say: &mut dyn FnMut(String)) -
         operations_per_s: rate(bench::product_rate(device, 8_192))?,
     };
     say(format!(
-        "copies {:.0} GB/s (read and written), bf16 products {:.0} TFLOP/s",
+        "copies {:.0} GB/s (read and written), {}",
         limits.bytes_per_s / 1e9,
-        limits.operations_per_s / 1e12
+        bench::products_say(device.as_ref(), limits.operations_per_s)
     ));
     for shape in MEASURED.into_iter().filter_map(Shape::named) {
         measure(device, shape.name, &shape.config(), &limits, if quick { &FEW } else { &ALL }, say)?;
@@ -88,7 +88,8 @@ fn measure(
     let blocks = wanted.min(pool_bytes / (token_bytes * u64::from(BLOCK_SIZE)));
     options.total_blocks = u32::try_from(blocks).map_err(|_| "too many blocks".to_owned())?;
     say(format!("{name}: {} MiB of weights, a pool of {blocks} blocks", model.weight_bytes() >> 20));
-    say("decode: batch, context, ms a step, tokens/s, of what memory allows, ms without graphs".to_owned());
+    say("decode, the median: batch, context, ms a step, tokens/s, of what copies allow, ms without graphs"
+        .to_owned());
     let mut eager = model
         .executor(DeviceOptions { graphs: false, total_blocks: options.total_blocks.min(4_096), ..options })
         .map_err(|error| error.to_string())?;
@@ -122,7 +123,7 @@ fn measure(
             ));
         }
     }
-    say("prefill: tokens, ms, tokens/s, TFLOP/s, of the product rate".to_owned());
+    say("prefill, the best of three: tokens, ms, tokens/s, TFLOP/s, of the product rate".to_owned());
     for tokens in sizes.prompts.iter().filter(|tokens| fits(1, **tokens, options.total_blocks)) {
         let ms = prefill_ms(&mut executor, *tokens)?;
         let operations = operations(config, *tokens);

@@ -34,6 +34,7 @@ pub(super) struct StepLayout {
     pub lists: usize,
     pub end: usize,
     pub max_copies: usize,
+    pub max_tokens: u32,
 }
 
 impl StepLayout {
@@ -63,6 +64,7 @@ impl StepLayout {
             lists: take(lists),
             end,
             max_copies: rows,
+            max_tokens: options.max_tokens,
         }
     }
 

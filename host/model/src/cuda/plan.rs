@@ -32,6 +32,13 @@ pub(super) fn bucket(rows: u32, most: u32) -> u32 {
     size.min(most)
 }
 
+/// Rows of a step that isn't recorded: vendors' libraries plan products for each number of rows, so there had better be
+/// few of them. Short steps are left alone, where padding would show.
+fn even(tokens: u32, most: u32) -> u32 {
+    let rows = if tokens > 64 { tokens.next_multiple_of(16) } else { tokens };
+    rows.min(most).max(tokens)
+}
+
 /// Whether a row computes logits.
 pub(super) fn wants_logits(row: &Row) -> bool {
     row.token_len > 0 && (row.sample || row.logits_to.is_some())
@@ -56,7 +63,7 @@ pub(super) fn write(
     padded: Option<u32>,
 ) -> Plan {
     let count = batch.tokens.len();
-    let tokens = padded.unwrap_or(count as u32);
+    let tokens = padded.unwrap_or_else(|| even(count as u32, layout.max_tokens));
     words[layout.tokens..][..count].copy_from_slice(&batch.tokens);
     words[layout.positions..][..count].copy_from_slice(&batch.positions);
     words[layout.slots..][..count].copy_from_slice(&batch.slots);
@@ -69,7 +76,8 @@ pub(super) fn write(
         words[layout.tables + first..][..len].fill(row.table_start);
         match tiling {
             Some(Tiles { tokens: most, alone }) if len > 1 || alone => {
-                for start in (0..len).step_by(most as usize) {
+                // Those that see most first, so that none of them is left over at the end.
+                for start in (0..len).step_by(most as usize).rev() {
                     let at = layout.tiles + 2 * tiles;
                     words[at] = (first + start) as u32;
                     words[at + 1] = (len - start).min(most as usize) as u32;
@@ -96,13 +104,16 @@ pub(super) fn write(
         logits: logits as u32,
         blocks: batch.block_tables.len(),
     };
+    let missing = count..tokens as usize;
+    for (array, nothing) in
+        [(layout.tokens, NONE), (layout.slots, NONE), (layout.positions, 0), (layout.tables, 0)]
+    {
+        words[array..][missing.clone()].fill(nothing);
+    }
     if padded.is_some() {
-        let missing = count..tokens as usize;
-        for array in [layout.tokens, layout.slots, layout.items, layout.select] {
+        for array in [layout.items, layout.select] {
             words[array..][missing.clone()].fill(NONE);
         }
-        words[layout.positions..][missing.clone()].fill(0);
-        words[layout.tables..][missing.clone()].fill(0);
         plan.logits = tokens;
         if tiles > 0 {
             words[layout.tiles..][2 * missing.start..2 * missing.end].fill(NONE);
@@ -146,6 +157,48 @@ mod tests {
         assert!((1..=256).all(|rows| bucket(rows, 256) >= rows));
         assert!(sizes.len() < 24, "{sizes:?}");
         assert_eq!(bucket(30, 31), 31);
+    }
+
+    #[test]
+    fn a_step_with_prompts_is_padded_and_begins_with_what_sees_most() {
+        let shape = infer_kernels::cuda::AttentionShape {
+            ty: infer_kernels::cuda::Type::Bf16,
+            heads: 4,
+            kv_heads: 2,
+            head_dim: 64,
+        };
+        let options = crate::cuda::DeviceOptions {
+            block_size: 16,
+            total_blocks: 64,
+            max_rows: 8,
+            max_tokens: 200,
+            max_seq_len: 512,
+            prompt_cache_entries: 0,
+            deterministic: false,
+            graphs: true,
+        };
+        let layout = StepLayout::new(&shape, &options);
+        let planned = |prompt: u32| {
+            let count = prompt as usize + 1;
+            let row = |token_start, token_len| Row { token_start, token_len, ..Row::default() };
+            let batch = Batch {
+                rows: vec![row(0, prompt), row(prompt, 1)],
+                tokens: vec![3; count],
+                positions: (0..prompt).chain([9]).collect(),
+                slots: vec![5; count],
+                ..Batch::default()
+            };
+            let mut words = vec![7; layout.end];
+            let plan = write(&mut words, &layout, &batch, Some(Tiles { tokens: 64, alone: false }), None);
+            (plan, words)
+        };
+        let (plan, words) = planned(140);
+        assert_eq!((plan.tokens, plan.tiles, plan.items), (144, 3, 1));
+        assert_eq!(words[layout.tiles..][..6], [128, 12, 64, 64, 0, 64]);
+        assert_eq!(words[layout.slots..][140..145], [5, NONE, NONE, NONE, 7]);
+        assert_eq!(words[layout.tokens..][140..145], [3, NONE, NONE, NONE, 7]);
+        assert_eq!(words[layout.items..][..2], [140, 7]);
+        assert_eq!([planned(40), planned(198)].map(|(plan, _)| plan.tokens), [41, 200]);
     }
 
     #[test]

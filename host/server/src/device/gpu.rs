@@ -42,7 +42,7 @@ impl Gpu {
         let name = format!("cuda:{index} ({})", properties.name);
         if properties.vendor_products.is_none() {
             tracing::warn!(
-                "libcublasLt was not found (INFER_CUDA_LIB names its folder): long prompts are slower"
+                "libcublasLt was not found or doesn't start (INFER_CUDA_LIB names its folder): long prompts are slower"
             );
         }
         Ok(Self { device, name })
@@ -169,7 +169,8 @@ pub fn gpu_check(index: u32, seeds: u64, golden: Option<&Path>) -> Result<(), St
 pub fn measure_kernels(index: u32, quick: bool) -> Result<(), String> {
     let device = Gpu::open(index)?.device;
     println!("{}", describe(&device)?);
-    kernel_bench::run(&device, quick, &mut |line| println!("{line}")).map_err(|error| error.to_string())
+    let extent = if quick { &kernel_bench::Extent::FEW } else { &kernel_bench::Extent::ALL };
+    kernel_bench::run(&device, extent, &mut |line| println!("{line}")).map_err(|error| error.to_string())
 }
 
 /// Speed of whole steps of models with random weights.

@@ -184,14 +184,13 @@ fn allowed(wish: &Wish, token: u32, soft_cap: f32) -> Result<(), String> {
     let Some(best) = best else {
         return if token == NONE { Ok(()) } else { Err(format!("token {token} where there is none")) };
     };
+    // tanh of the device may order near-equal logits otherwise.
+    let near = |least: u32| {
+        let drawn = logits.get(token as usize);
+        soft_cap > 0.0 && drawn.is_some_and(|x| logits[least as usize] - x <= 1e-5 * soft_cap)
+    };
     if greedy {
-        // tanh of the device may order near-equal logits otherwise.
-        let near = logits.get(token as usize).is_some_and(|x| logits[best as usize] - x <= 1e-5 * soft_cap);
-        return if token == best || (soft_cap > 0.0 && near) {
-            Ok(())
-        } else {
-            Err(format!("{token} instead of {best}"))
-        };
+        return if token == best || near(best) { Ok(()) } else { Err(format!("{token} instead of {best}")) };
     }
     let largest = f64::from(logits[best as usize]);
     let weight =
@@ -219,10 +218,12 @@ fn allowed(wish: &Wish, token: u32, soft_cap: f32) -> Result<(), String> {
         order.truncate(last.map_or(order.len(), |last| last + 1));
         total = order.iter().map(weight).sum();
     }
-    let place = order
-        .iter()
-        .position(|t| *t == token)
-        .ok_or_else(|| format!("token {token} is not among the {} allowed", order.len()))?;
+    let Some(place) = order.iter().position(|t| *t == token) else {
+        return match order.last() {
+            Some(last) if near(*last) => Ok(()),
+            _ => Err(format!("token {token} is not among the {} allowed", order.len())),
+        };
+    };
     let before: f64 = order[..place].iter().map(weight).sum::<f64>() / total;
     let after = before + weight(&token) / total;
     let at = f64::from(wish.row.uniform);
