@@ -2,20 +2,28 @@
 
 use std::process::{Command, Stdio};
 
+use crate::cargo::root;
+
 /// What the tests leave out on this machine, and for want of what.
 pub fn left_out() -> Vec<&'static str> {
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
     let programs = [
         (&*compiler, "--version", "CUDA kernels and the decoder on an emulated device: no C++ compiler"),
         ("tmux", "-V", "the console in a terminal: no tmux"),
-        ("curl", "--version", "curl as a client: no curl"),
+        ("curl", "--version", "curl as a client, the console in a terminal: no curl"),
+        ("pgrep", "--version", "the console in a terminal: no pgrep"),
+        ("git", "--version", "checks of the tree itself: no git"),
     ];
     let absent = programs.into_iter().filter(|(program, version, _)| !starts(program, version));
-    absent.map(|(_, _, said)| said).collect()
+    let mut left_out: Vec<_> = absent.map(|(_, _, said)| said).collect();
+    if !root().join(".git").exists() {
+        left_out.push("checks of the tree itself: it is no git checkout");
+    }
+    left_out
 }
 
 /// Whether there is such a program. Words behind it are its arguments, as in `CXX="ccache g++"`.
-fn starts(command: &str, version: &str) -> bool {
+pub fn starts(command: &str, version: &str) -> bool {
     let mut words = command.split_whitespace();
     let Some(program) = words.next() else { return false };
     let mut command = Command::new(program);

@@ -1,7 +1,7 @@
 //! Running child processes, and what a fresh machine lacks.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Targets that policies are built and tested for.
@@ -13,11 +13,43 @@ pub fn root() -> PathBuf {
     manifest.ancestors().nth(2).expect("host/xtask lies two folders below the root").to_owned()
 }
 
-/// Where cargo puts what it builds.
-pub fn target_dir() -> PathBuf {
-    match std::env::var_os("CARGO_TARGET_DIR") {
-        Some(dir) => root().join(dir),
-        None => root().join("target"),
+/// Where cargo puts what it builds: its settings and the environment may name another place.
+pub fn target_dir() -> Result<PathBuf, String> {
+    let metadata =
+        cargo(&["metadata", "--no-deps", "--format-version", "1"]).stderr(Stdio::inherit()).output();
+    let metadata = metadata.map_err(|e| format!("can't start cargo: {e}"))?.stdout;
+    let folder = string(&String::from_utf8_lossy(&metadata), "target_directory");
+    folder.map(PathBuf::from).ok_or_else(|| "`cargo metadata` names no target directory".to_owned())
+}
+
+/// Runs a cargo command that builds, and says where a program that it built lies: a target that is set adds a
+/// folder.
+pub fn build(command: &mut Command, program: &str) -> Result<PathBuf, String> {
+    command.arg("--message-format=json-render-diagnostics");
+    let shown = show(command);
+    eprintln!("$ {shown}");
+    let output = command.stderr(Stdio::inherit()).output();
+    let output = output.map_err(|e| format!("can't start `{shown}`: {e}"))?;
+    if !output.status.success() {
+        return Err(format!("`{shown}` failed ({})", output.status));
+    }
+    let messages = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut programs = messages.lines().filter_map(|line| string(line, "executable")).map(PathBuf::from);
+    let found = programs.find(|path| path.file_stem().is_some_and(|stem| stem == program));
+    found.ok_or_else(|| format!("`{shown}` built no {program}"))
+}
+
+/// The first string of this name in JSON as cargo writes it.
+fn string(json: &str, name: &str) -> Option<String> {
+    let (_, rest) = json.split_once(&format!("\"{name}\":\""))?;
+    let mut text = String::new();
+    let mut chars = rest.chars();
+    loop {
+        match chars.next()? {
+            '"' => return Some(text),
+            '\\' => text.push(chars.next()?),
+            plain => text.push(plain),
+        }
     }
 }
 
@@ -88,4 +120,22 @@ fn show(command: &Command) -> String {
         shown.push_str(&arg.to_string_lossy());
     }
     shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::string;
+
+    #[test]
+    fn strings_are_found_in_what_cargo_writes() {
+        for (json, found) in [
+            (r#"{"executable":"/a/infer","fresh":true}"#, Some("/a/infer")),
+            (r#"{"name":"executable","executable":"C:\\a \"b\"\\c"}"#, Some(r#"C:\a "b"\c"#)),
+            (r#"{"executable":null}"#, None),
+            (r#"{"executable":"/broken off"#, None),
+            ("", None),
+        ] {
+            assert_eq!(string(json, "executable").as_deref(), found, "{json}");
+        }
+    }
 }

@@ -12,25 +12,31 @@ const NODE: &[&str] =
 
 /// Installs what can be had, says what can't, runs all that is there.
 pub fn clients(args: &[String]) -> Result<(), String> {
-    let folder = target_dir().join("clients");
+    let folder = target_dir()?.join("clients");
     std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    for (name, installed) in [("Python", python(&folder)), ("JavaScript", node(&folder))] {
+    let installed = [("Python", python(&folder)), ("JavaScript", node(&folder))];
+    for (name, installed) in &installed {
         if let Err(why) = installed {
             eprintln!("{name} clients that are not there yet are skipped: {why}");
         }
     }
     let mut tests = cargo(&["test", "--workspace", "--all-features", "--test", "clients", "--"]);
     tests.args(["--nocapture", "--test-threads", "1"]).args(args);
-    run(tests.env("INFER_CLIENTS", &folder).env("INFER_CLIENTS_ALL", "1"))
+    run(tests.env("INFER_CLIENTS", &folder).env("INFER_CLIENTS_ALL", "1"))?;
+    match installed.iter().any(|(_, installed)| installed.is_ok()) {
+        true => Ok(()),
+        false => Err("neither Python's nor JavaScript's clients can be installed here".to_owned()),
+    }
 }
 
 fn python(folder: &Path) -> Result<(), String> {
     let venv = folder.join("venv");
-    if !venv.join("bin").join("python").exists() {
+    let bin = venv.join("bin");
+    // A venv that failed halfway has a Python and no pip.
+    if !bin.join("pip").exists() {
         run(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
     }
     // Its resolver needs seconds where pip's needs minutes.
-    let bin = venv.join("bin");
     run(Command::new(bin.join("python")).args(["-m", "pip", "install", "--quiet", "uv"]))?;
     let mut install = Command::new(bin.join("uv"));
     run(install.args(["pip", "install", "--quiet", "--python"]).arg(bin.join("python")).args(PYTHON))

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::cargo::{cargo, root, run, run_within, target_dir};
+use crate::absent::starts;
+use crate::cargo::{build, cargo, root, run, run_within, target_dir};
 
 /// What nvcc needs to compile kernels; 13.0 runs on every driver of CUDA 13.
 const PACKAGES: [&str; 6] = [
@@ -30,33 +31,36 @@ pub fn toolkit() -> Result<(), String> {
     Ok(())
 }
 
-/// Compiles the kernels for every architecture, where a toolkit is there or can be had; whether it could.
-pub fn compile() -> Result<bool, String> {
+/// Compiles the kernels for every architecture, where a toolkit is there or can be had; else what is left out.
+pub fn compile() -> Result<Option<&'static str>, String> {
+    // nvcc leaves the host's side of a source to it.
+    if std::env::var_os("NVCC_CCBIN").is_none() && !starts("g++", "--version") {
+        return Ok(Some("whether nvcc compiles the kernels: no g++"));
+    }
     let home = match ensure() {
         Ok(home) => home,
         Err(why) => {
             eprintln!("{why}");
-            return Ok(false);
+            return Ok(Some("whether nvcc compiles the kernels: no CUDA toolkit"));
         }
     };
-    let image = target_dir().join("tools").join("kernels.fatbin");
-    std::fs::create_dir_all(target_dir().join("tools")).map_err(|e| format!("{}: {e}", image.display()))?;
+    let tools = target_dir()?.join("tools");
+    std::fs::create_dir_all(&tools).map_err(|e| format!("{}: {e}", tools.display()))?;
     let mut nvcc = Command::new(home.join("bin/nvcc"));
     nvcc.current_dir(root().join("kernels"))
         .args(["-optf", "cuda/nvcc.options", "cuda/all.cu", "-o"])
-        .arg(image);
-    run(&mut nvcc).map(|()| true)
+        .arg(tools.join("kernels.fatbin"));
+    run(&mut nvcc).map(|()| None)
 }
 
 /// Builds `infer` with kernels and runs every check that wants a GPU.
 pub fn gpu_check() -> Result<(), String> {
     let home = ensure()?;
     crate::cargo::ensure_wasm_targets()?;
-    let build = ["build", "--release", "--features", "cuda", "--bin", "infer"];
-    run(cargo(&build).env("CUDA_HOME", &home))?;
-    let infer = target_dir().join("release").join("infer");
+    let with_kernels = ["build", "--release", "--features", "cuda", "--bin", "infer"];
+    let infer = build(cargo(&with_kernels).env("CUDA_HOME", &home), "infer")?;
     let golden = root().join("tests").join("golden");
-    let out = target_dir().join("gpu-check");
+    let out = target_dir()?.join("gpu-check");
     run(Command::new("sh").arg(root().join("kernels/cuda/gpu-check.sh")).arg(infer).arg(golden).arg(out))
 }
 
@@ -67,7 +71,7 @@ fn ensure() -> Result<PathBuf, String> {
     if let Some(home) = usual {
         return Ok(home);
     }
-    let environment = target_dir().join("tools").join("cuda");
+    let environment = target_dir()?.join("tools").join("cuda");
     if let Some(home) = installed(&environment) {
         return Ok(home);
     }

@@ -1,16 +1,17 @@
 //! From a fresh machine to a running server; benchmarks and training in release mode.
 
+use std::path::PathBuf;
 use std::process::Command;
 
-use crate::cargo::{cargo, ensure_wasm_targets, run, target_dir};
+use crate::cargo::{build, cargo, ensure_wasm_targets, run};
 
 const TRY: &str = r#"
 Built. Once the line `listening on ...` appears, try in another terminal:
 
   curl -N localhost:8000/v1/completions -d '{"model":"demo","prompt":"What is a prefix cache?","max_tokens":64,"temperature":0}'
-  TARGET/release/infer-tui
-  TARGET/release/infer policy list
-  TARGET/release/infer policy swap scheduler static-batch
+  FOLDER/infer-tui
+  FOLDER/infer policy list
+  FOLDER/infer policy swap scheduler static-batch
 
 Ctrl-C drains and stops.
 "#;
@@ -19,16 +20,16 @@ Ctrl-C drains and stops.
 pub fn demo(args: &[String]) -> Result<(), String> {
     ensure_wasm_targets()?;
     eprintln!("Building `infer` and `infer-tui`; from cold this takes several minutes.");
-    run(&mut cargo(&["build", "--release", "--bin", "infer", "--bin", "infer-tui"]))?;
-    eprintln!("{}", TRY.replace("TARGET", &target_dir().display().to_string()));
-    run(infer().arg("serve").args(args))
+    let infer = infer(&["--bin", "infer-tui"])?;
+    let folder = infer.parent().expect("a program lies in a folder");
+    eprintln!("{}", TRY.replace("FOLDER", &folder.display().to_string()));
+    run(Command::new(&infer).arg("serve").args(args))
 }
 
 /// Runs the serving benchmark.
 pub fn bench(args: &[String]) -> Result<(), String> {
     ensure_wasm_targets()?;
-    run(&mut cargo(&["build", "--release", "--bin", "infer"]))?;
-    run(infer().args(["bench", "serve"]).args(args))
+    run(Command::new(infer(&[])?).args(["bench", "serve"]).args(args))
 }
 
 /// Trains the demo model and writes its checkpoint into the repository.
@@ -38,6 +39,7 @@ pub fn train(args: &[String]) -> Result<(), String> {
     run(cargo(&train).args(args))
 }
 
-fn infer() -> Command {
-    Command::new(target_dir().join("release").join(format!("infer{}", std::env::consts::EXE_SUFFIX)))
+/// Builds the server, and more.
+fn infer(more: &[&str]) -> Result<PathBuf, String> {
+    build(cargo(&["build", "--release", "--bin", "infer"]).args(more), "infer")
 }

