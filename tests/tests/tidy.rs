@@ -1,6 +1,7 @@
 //! Checks of the tree itself: headers, the fixed layout, leftovers, crate directions.
 //!
-//! They read what git tracks; where the sources were unpacked without git there is nothing to check.
+//! They read what git tracks; where the sources were unpacked without git there is nothing to check, and neither is
+//! where there is no git, which `cargo xtask test` says.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +15,11 @@ fn root() -> PathBuf {
 fn tracked_files() -> Vec<String> {
     let output = Command::new("git").current_dir(root()).args(["ls-files"]).output();
     let Ok(output) = output else { return Vec::new() };
-    String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
+    let files: Vec<_> = String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect();
+    let listed = output.status.success() && !files.is_empty();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(listed || !root().join(".git").exists(), "git lists no files of its checkout: {said}");
+    files
 }
 
 fn rust_sources() -> impl Iterator<Item = (String, String)> {
