@@ -26,6 +26,8 @@ pub struct ChatTemplate {
     idle: Mutex<Vec<Instance>>,
     tools: Tools,
     reads: Reads,
+    /// What renders conversations with tools, where that is another one.
+    tool_use: Option<Box<ChatTemplate>>,
 }
 
 /// What a template makes of messages beyond roles and texts.
@@ -70,8 +72,8 @@ impl ChatTemplate {
     /// The files of a checkpoint that it is read from.
     pub const FILES: [&str; 2] = ["tokenizer_config.json", "chat_template.jinja"];
 
-    /// Reads `chat_template.jinja`, else `chat_template` of `tokenizer_config.json`; `None` where a
-    /// checkpoint has neither.
+    /// Reads `chat_template.jinja`, else `chat_template` of `tokenizer_config.json`, which may be a list with one
+    /// that is for tools; `None` where a checkpoint has neither.
     ///
     /// # Errors
     /// A file that can't be read or isn't what it should be; a template with a syntax error.
@@ -83,13 +85,21 @@ impl ChatTemplate {
             })?,
             None => Json::Null,
         };
-        let template = match source.read(template)? {
-            Some(bytes) => Some(String::from_utf8(bytes.into_owned()).map_err(|error| {
-                ModelError::template(format!("chat_template.jinja is no UTF-8: {error}"))
-            })?),
-            None => template_of(&config)?,
+        let (template, tool_use) = match source.read(template)? {
+            Some(bytes) => {
+                let text = String::from_utf8(bytes.into_owned()).map_err(|error| {
+                    ModelError::template(format!("chat_template.jinja is no UTF-8: {error}"))
+                })?;
+                (Some(text), None)
+            }
+            None => templates_of(&config)?,
         };
-        template.map(|template| Self::new(sandbox, &template, &config)).transpose()
+        let Some(template) = template else { return Ok(None) };
+        let mut this = Self::new(sandbox, &template, &config)?;
+        if let Some(tool_use) = tool_use {
+            this.tool_use = Some(Box::new(Self::new(sandbox, &tool_use, &config)?));
+        }
+        Ok(Some(this))
     }
 
     fn new(sandbox: &Sandbox, template: &str, config: &Json) -> Result<Self, ModelError> {
@@ -108,6 +118,7 @@ impl ChatTemplate {
             idle: Mutex::new(vec![first]),
             tools: Tools::of(template),
             reads: Reads { developer: template.contains("developer"), parts: false },
+            tool_use: None,
         };
         this.reads.parts = this.goes_through_parts();
         Ok(this)
@@ -126,12 +137,14 @@ impl ChatTemplate {
 
     /// What it does with tools.
     pub fn tools(&self) -> Tools {
-        self.tools
+        self.tool_use.as_ref().map_or(self.tools, |other| other.tools)
     }
 
-    /// What it makes of messages.
+    /// What it makes of messages, with tools and without.
     pub fn reads(&self) -> Reads {
-        self.reads
+        let Reads { developer, parts } = self.reads;
+        let other = self.tool_use.as_ref().map_or(self.reads, |other| other.reads);
+        Reads { developer: developer && other.developer, parts: parts && other.parts }
     }
 
     /// The prompt for a list of messages (`[{"role", "content"}, ..]`), special tokens included;
@@ -155,6 +168,11 @@ impl ChatTemplate {
     ) -> Result<String, ModelError> {
         if !messages_json.is_array() {
             return Err(ModelError::template("messages must be a list"));
+        }
+        if let Some(other) = &self.tool_use
+            && variables.get("tools").is_some_and(|tools| !tools.is_null())
+        {
+            return other.render_with(messages_json, add_generation_prompt, variables);
         }
         let rendered = match context(messages_json, add_generation_prompt, variables) {
             Ok(request) => self.render_request(request.bytes()).map_err(Failure::why),
@@ -223,17 +241,21 @@ fn context(
     Ok(request)
 }
 
-/// A list of named templates is what some tool-using models have; `default` is meant then.
-fn template_of(config: &Json) -> Result<Option<String>, ModelError> {
+/// The template, and the one for conversations with tools: of a list of named ones, `default` and `tool_use`.
+fn templates_of(config: &Json) -> Result<(Option<String>, Option<String>), ModelError> {
     match config.get("chat_template") {
-        None | Some(Json::Null) => Ok(None),
-        Some(Json::String(template)) => Ok(Some(template.clone())),
+        None | Some(Json::Null) => Ok((None, None)),
+        Some(Json::String(template)) => Ok((Some(template.clone()), None)),
         Some(Json::Array(named)) => {
-            let default = named.iter().find(|entry| entry.get("name").is_some_and(|name| name == "default"));
-            let template = default.and_then(|entry| entry.get("template")).and_then(Json::as_str);
-            template.map(|template| Some(template.to_owned())).ok_or_else(|| {
+            let template = |name: &str| {
+                let entry =
+                    named.iter().find(|entry| entry.get("name").is_some_and(|found| found == name))?;
+                entry.get("template").and_then(Json::as_str).map(str::to_owned)
+            };
+            let default = template("default").ok_or_else(|| {
                 ModelError::template("the list chat_template in tokenizer_config.json has no default")
-            })
+            })?;
+            Ok((Some(default), template("tool_use")))
         }
         Some(_) => Err(ModelError::template("chat_template in tokenizer_config.json must be a string")),
     }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::sandbox;
-use infer_chat::ChatTemplate;
+use infer_chat::{ChatTemplate, Tools};
 use infer_model::Source;
 use serde_json::{Value as Json, json};
 
@@ -25,7 +25,7 @@ fn templates_render_as_hugging_face_does() {
     let messages = json!([{"role": "user", "content": " <b> & 'it' \\u003c "}]);
     for (template, prompt) in [
         ("{{ bos_token }}{{ messages[0].content | trim }}{{ eos_token }}", "<s><b> & 'it' \\u003c</s>"),
-        ("{{ messages[0] | tojson }}", r#"{"content": " <b> & 'it' \\u003c ", "role": "user"}"#),
+        ("{{ messages[0] | tojson }}", r#"{"role": "user", "content": " <b> & 'it' \\u003c "}"#),
         ("{{ [1, {'a': true}] | tojson(indent=2) }}", "[\n  1,\n  {\n    \"a\": true\n  }\n]"),
         ("  {% if add_generation_prompt %}\n  open\n  {% endif %}\nend\n", "  open\nend"),
         ("{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}x{% endfor %}", ""),
@@ -33,6 +33,39 @@ fn templates_render_as_hugging_face_does() {
         ("{{ pad_token }}{% if strftime_now is defined %}today{% endif %}", ""),
     ] {
         assert_eq!(render(template, &messages).as_deref(), Ok(prompt), "{template}");
+    }
+}
+
+/// The texts are transformers' own (5.23.0).
+#[test]
+fn objects_keep_the_order_that_clients_wrote() {
+    let messages = json!([{"role": "user", "content": "ü", "tool_calls": [{"function":
+        {"name": "w", "arguments": {"zip": 1, "city": "a"}}}]}]);
+    let tools = json!([{"type": "function", "function": {"name": "w", "description": "d", "parameters":
+        {"type": "object", "properties": {"zip": {"type": "string"}, "city": {"type": "string"}}, "required": ["zip"]}}}]);
+    let variables = common::variables(&json!({"tools": tools}));
+    for (text, prompt) in [
+        (
+            "{% for tool in tools %}{{ tool | tojson }}{% endfor %}",
+            r#"{"type": "function", "function": {"name": "w", "description": "d", "parameters": {"type": "object", "properties": {"zip": {"type": "string"}, "city": {"type": "string"}}, "required": ["zip"]}}}"#,
+        ),
+        (
+            "{{ messages[0].tool_calls[0].function.arguments | tojson(indent=2) }}",
+            "{\n  \"zip\": 1,\n  \"city\": \"a\"\n}",
+        ),
+        (
+            "{{ messages[0].tool_calls }}",
+            "[{'function': {'name': 'w', 'arguments': {'zip': 1, 'city': 'a'}}}]",
+        ),
+        ("{% for name, value in messages[0].items() %}{{ name }} {% endfor %}", "role content tool_calls "),
+        (
+            "{% for name in messages[0].tool_calls[0].function.arguments %}{{ name }} {% endfor %}",
+            "zip city ",
+        ),
+        ("{{ {'b': 1, 'a': [1.5, none, 'ü<']} | tojson }}", r#"{"b": 1, "a": [1.5, null, "ü<"]}"#),
+    ] {
+        let template = common::template(text).expect("sound");
+        assert_eq!(template.render_with(&messages, true, &variables).as_deref(), Ok(prompt), "{text}");
     }
 }
 
@@ -70,4 +103,24 @@ fn the_default_of_several_templates_and_the_separate_file_are_found() {
     assert_eq!(load(&both).as_deref(), Some("from the file"));
     assert_eq!(load(&[("tokenizer_config.json", b"{}")]), None);
     assert_eq!(load(&[]), None);
+}
+
+#[test]
+fn conversations_with_tools_go_through_the_template_that_is_for_them() {
+    let hermes = "{% for tool in tools %}{{ tool }}{% endfor %}<tool_call>{{ messages[0].role }}";
+    let config = json!({"chat_template": [
+        {"name": "default", "template": "{{ messages[0].role }}"}, {"name": "tool_use", "template": hermes}]});
+    let config = config.to_string();
+    let source = [("tokenizer_config.json", config.as_bytes())];
+    let template = ChatTemplate::load(sandbox(), &Source::Embedded(&source)).expect("loads").expect("two");
+    assert_eq!(template.tools(), Tools::Hermes);
+    let messages = json!([{"role": "user", "content": "x"}]);
+    for (variables, prompt) in [
+        (json!({}), "user"),
+        (json!({"tools": null}), "user"),
+        (json!({"tools": ["a", "b"]}), "ab<tool_call>user"),
+    ] {
+        let rendered = template.render_with(&messages, false, &common::variables(&variables));
+        assert_eq!(rendered.as_deref(), Ok(prompt), "{variables}");
+    }
 }

@@ -6,6 +6,7 @@
 //! pairs of a text (without a letter) and a value. Numbers are little-endian, lengths have 32 bits. The writer is
 //! `infer-chat`'s `wire`.
 
+use indexmap::IndexMap;
 use minijinja::value::Value;
 
 use crate::renderer::Context;
@@ -38,7 +39,8 @@ impl<'a> Reader<'a> {
 
     /// A length and so many pairs of a name and a value. The last of equal names counts.
     pub fn context(&mut self) -> Result<Context, Malformed> {
-        self.pairs(0)
+        let pairs = self.pairs(0, str::to_owned)?;
+        Ok(pairs.into_iter().collect())
     }
 
     fn value(&mut self, depth: u32) -> Result<Value, Malformed> {
@@ -62,17 +64,16 @@ impl<'a> Reader<'a> {
                 }
                 Value::from(values)
             }
-            [b'{'] => Value::from(self.pairs(depth + 1)?),
+            [b'{'] => object(self.pairs(depth + 1, |name| Value::from(name))?),
             _ => return Err(Malformed),
         })
     }
 
-    fn pairs(&mut self, depth: u32) -> Result<Context, Malformed> {
+    fn pairs<N>(&mut self, depth: u32, name: fn(&str) -> N) -> Result<Vec<(N, Value)>, Malformed> {
         let length = self.length()?;
-        let mut pairs = Context::new();
+        let mut pairs = Vec::with_capacity(length.min(self.rest.len()));
         for _ in 0..length {
-            let name = self.text()?.to_owned();
-            pairs.insert(name, self.value(depth)?);
+            pairs.push((name(self.text()?), self.value(depth)?));
         }
         Ok(pairs)
     }
@@ -86,6 +87,11 @@ impl<'a> Reader<'a> {
         self.rest = rest;
         Ok(*array)
     }
+}
+
+/// An object whose names keep their order: models were taught with the order that people write.
+pub fn object(pairs: impl IntoIterator<Item = (Value, Value)>) -> Value {
+    Value::from(pairs.into_iter().collect::<IndexMap<_, _>>())
 }
 
 #[cfg(test)]
@@ -108,7 +114,7 @@ mod tests {
             (b"d\0\0\0\0\0\0\xf8\x3f", "1.5"),
             (b"s\x02\0\0\0hi", "hi"),
             (b"[\x02\0\0\0nf", "[None, False]"),
-            (b"{\x01\0\0\0\x01\0\0\0bt", "{'b': True}"),
+            (b"{\x02\0\0\0\x01\0\0\0bt\x01\0\0\0an", "{'b': True, 'a': None}"),
         ] {
             assert_eq!(read(value).as_deref(), Ok(shown), "{value:?}");
         }

@@ -1,8 +1,6 @@
 //! The renderer without its sandbox: the same program compiled for this machine, given values that no wire carried.
 
-use std::collections::BTreeMap;
-
-use infer_chat_guest::{Context, Renderer};
+use infer_chat_guest::{Context, Renderer, wire};
 use infer_model::Source;
 use minijinja::Value;
 use serde_json::{Map, Value as Json};
@@ -54,8 +52,7 @@ fn value_of(json: &Json) -> Value {
         Json::String(text) => Value::from(text.as_str()),
         Json::Array(items) => items.iter().map(value_of).collect(),
         Json::Object(entries) => {
-            let entries = entries.iter().map(|(name, value)| (name.clone(), value_of(value)));
-            Value::from(entries.collect::<BTreeMap<_, _>>())
+            wire::object(entries.iter().map(|(name, value)| (Value::from(name.as_str()), value_of(value))))
         }
     }
 }
