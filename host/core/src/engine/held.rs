@@ -1,10 +1,14 @@
 //! Those that admission told to wait, and which of them is asked about next.
 //!
-//! The more urgent come first, and waiting makes urgent: the level of a priority whose longest held one would be
-//! oldest, had it arrived earlier by `AGING` for each step of its priority, has its turn. Without that, urgent ones
-//! would keep the others out for as long as they come. On that level the tenant that has least in the scheduler's
-//! sight for its weight is next, and of one tenant who arrived first: were it the order of arrival alone, a tenant
-//! that floods the queue would hide the others from the scheduler, and no scheduler could be fair to them.
+//! The more urgent come first. Of equally urgent ones it is the turn of the tenant that has least in the scheduler's
+//! sight for its weight, and of its own who arrived first: were it the order of arrival alone, a tenant that floods
+//! the queue would hide the others from the scheduler, and no scheduler could be fair to them.
+//!
+//! Waiting makes urgent: who was held for longer by `AGING` for each step of priority between them goes before the
+//! more urgent one, where its tenant has no more in sight than any that holds somebody as urgent or more. Without the
+//! first, urgent ones would keep the others out for as long as they come; without the second a flood, whose wait is of
+//! its own making, would go before whoever is quiet and urgent. A tenant that gets no turn soon has nothing in sight,
+//! and so its turn comes; its own urgent ones count as its turns.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -29,6 +33,13 @@ pub(super) struct Held {
     by_arrival: BTreeMap<(Level, SequenceId), Micros>,
     /// By row of the tenant columns.
     count: Vec<u32>,
+}
+
+/// Who is asked about next of some, and the share of its tenant.
+struct Next {
+    share: u64,
+    id: SequenceId,
+    ix: SeqIx,
 }
 
 impl Held {
@@ -67,39 +78,49 @@ impl Held {
     /// Whether somebody at least as urgent is held.
     pub fn is_before(&self, sequence: &Sequence) -> bool {
         let own = rank(level(sequence), sequence.usage.arrived);
-        self.most_urgent().is_some_and(|(rank, _)| rank <= own)
+        self.levels().any(|(level, arrived)| rank(level, arrived) <= own)
     }
 
     /// Who is asked about next.
     pub fn head(&self, tenants: &TenantColumns) -> Option<SeqIx> {
-        let (_, level) = self.most_urgent()?;
+        let (mut least, mut best) = (u64::MAX, None);
+        for (level, _) in self.levels() {
+            let next = self.next_of(level, tenants);
+            if next.share > least {
+                continue;
+            }
+            least = next.share;
+            let rank = rank(level, self.by_arrival[&(level, next.id)]);
+            if best.is_none_or(|(first, _)| rank < first) {
+                best = Some((rank, next.ix));
+            }
+        }
+        best.map(|(_, ix)| ix)
+    }
+
+    /// Levels that somebody is held on, the most urgent first, and when the first of each arrived.
+    fn levels(&self) -> impl Iterator<Item = (Level, Micros)> + '_ {
+        let from = |level| {
+            let (&(level, _), &arrived) = self.by_arrival.range((level, SequenceId(0))..).next()?;
+            Some((level, arrived))
+        };
+        std::iter::successors(from(Reverse(MOST_URGENT)), move |(level, _)| from(Reverse(level.0 - 1)))
+    }
+
+    /// Whose turn it is among those of a level that somebody is held on.
+    fn next_of(&self, level: Level, tenants: &TenantColumns) -> Next {
         let (mut row, mut best) = (0, None);
         // The first of each tenant, by jumps from tenant to tenant.
         while let Some((&(next, at, id), &ix)) = self.by_tenant.range((level, row, SequenceId(0))..).next()
             && next == level
         {
             let share = self.share(tenants, at as usize);
-            if best.is_none_or(|(least, first, _)| (share, id) < (least, first)) {
-                best = Some((share, id, ix));
+            if best.as_ref().is_none_or(|best: &Next| (share, id) < (best.share, best.id)) {
+                best = Some(Next { share, id, ix });
             }
             row = at + 1;
         }
-        best.map(|(_, _, ix)| ix)
-    }
-
-    /// The level whose turn it is, and the rank of its longest held one.
-    fn most_urgent(&self) -> Option<(i64, Level)> {
-        let mut from = Reverse(MOST_URGENT);
-        let mut best = None;
-        // The first of each level, by jumps from level to level.
-        while let Some((&(level, _), &arrived)) = self.by_arrival.range((from, SequenceId(0))..).next() {
-            let rank = rank(level, arrived);
-            if best.is_none_or(|(least, _)| rank < least) {
-                best = Some((rank, level));
-            }
-            from = Reverse(level.0 - 1);
-        }
-        best
+        best.expect("somebody is held on the level")
     }
 
     /// Sequences that a tenant has running or in the scheduler's sight, for its weight.
