@@ -395,6 +395,13 @@ fn a_picture_that_is_not_renewed_says_how_old_it_is_and_why() {
         app.on_key(Key::Char(key), now + 12_000);
         let text = screen(&app, now + 12_000, (160, 32));
         assert!(text.contains("as of 12 s ago: the token is"), "{text}");
+        for by in ColourBy::ALL {
+            app.blocks.by = by;
+            for size in [(32, 9), (40, 12), (64, 16)] {
+                let text = screen(&app, now + 12_000, size);
+                assert!(text.contains("as of 12 s ago"), "{by:?} {text}");
+            }
+        }
     }
 }
 

@@ -204,6 +204,7 @@ impl BlocksPane {
     /// What is known is of a host that is gone.
     pub fn clear(&mut self) {
         self.map = None;
+        self.error = None;
         self.under = None;
         self.forget();
     }

@@ -42,18 +42,7 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     };
     let place = map_area(area);
     let grid = Grid::new(map, (place.width, place.height));
-    let mut title = Line::from(Span::styled(" KV blocks ", look.theme.title));
-    let scale = if grid.per_cell == 1 {
-        format!("{} of {} tokens ", count(map.total.into()), map.block_size)
-    } else {
-        format!("{}, a cell is {} of them ", count(map.total.into()), grid.per_cell)
-    };
-    title.push_span(Span::styled(scale, look.theme.label));
-    if pane.by != ColourBy::State {
-        title.push_span(Span::styled(format!("coloured by {} ", pane.by.name()), look.theme.key));
-    }
-    title.extend(as_of(look, pane.at, pane.error.as_deref()));
-    framed(title, look.theme, area, buffer);
+    framed(title(look, map, grid), look.theme, area, buffer);
     draw_cells(look, map, grid, place, buffer);
     let legend = below(inset(area, 2, 1), place.height);
     put(legend_line(look, map, legend.width), legend, 0, buffer);
@@ -66,6 +55,23 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     for (index, line) in (0..rest.height).zip(broken(&text, usize::from(rest.width))) {
         put(Line::styled(line, look.theme.label), rest, index, buffer);
     }
+}
+
+/// What the map is of, and that it is an old one before all else: the end of a title is cut.
+fn title(look: Look<'_>, map: &BlockMap, grid: Grid) -> Line<'static> {
+    let pane = &look.app.blocks;
+    let mut title = Line::from(Span::styled(" KV blocks ", look.theme.title));
+    title.extend(as_of(look, pane.at, pane.error.as_deref()));
+    let scale = if grid.per_cell == 1 {
+        format!("{} of {} tokens ", count(map.total.into()), map.block_size)
+    } else {
+        format!("{}, a cell is {} of them ", count(map.total.into()), grid.per_cell)
+    };
+    title.push_span(Span::styled(scale, look.theme.label));
+    if pane.by != ColourBy::State {
+        title.push_span(Span::styled(format!("coloured by {} ", pane.by.name()), look.theme.key));
+    }
+    title
 }
 
 fn draw_cells(look: Look<'_>, map: &BlockMap, grid: Grid, place: Rect, buffer: &mut Buffer) {
