@@ -1,13 +1,16 @@
 //! Where the admin token is looked for. It is looked for at every connection, because a host that restarts
-//! makes a new one, and kept between them: a pipe can be read once. It is never printed, only where it
-//! came from, and the token of a host on this machine goes to no other machine.
+//! makes a new one, and kept between them: a pipe can be read once, and a look that waits for its writer is not
+//! begun a second time. It is never printed, only where it came from, and the token of a host on this machine
+//! goes to no other machine.
 
 use std::io::Read;
 use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use reqwest::Url;
 use tokio::sync::Mutex;
+use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::ConnError;
 
@@ -68,6 +71,12 @@ impl TokenSource {
         }
     }
 
+    /// Whether a second look would find nothing: at the end of a pipe, or waiting for somebody who writes into it.
+    fn is_read_once(&self) -> bool {
+        let path = self.explicit_file.as_ref();
+        path.and_then(|path| path.metadata().ok()).is_some_and(|file| !file.is_file())
+    }
+
     /// What to tell a person whose token was refused.
     #[must_use]
     pub fn advice(&self) -> String {
@@ -99,7 +108,11 @@ pub struct Token {
 struct Found {
     token: Option<String>,
     is_current: bool,
+    /// A look that is not over: who wanted its answer may have stopped waiting.
+    look: Option<JoinHandle<Option<Look>>>,
 }
+
+type Look = Result<Option<String>, ConnError>;
 
 impl std::fmt::Debug for Found {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -121,14 +134,15 @@ impl Token {
     pub async fn get(&self) -> Result<Option<String>, ConnError> {
         let mut found = self.found.lock().await;
         if !found.is_current {
-            let source = self.source.clone();
+            let (source, is_known) = (self.source.clone(), found.token.is_some());
             // A file may be a pipe, or far away: the screen must not wait for it.
-            let looked = tokio::task::spawn_blocking(move || source.find()).await;
+            let look = move || (!is_known || !source.is_read_once()).then(|| source.find());
+            let looked = found.look.get_or_insert_with(|| spawn_blocking(look)).await;
+            found.look = None;
             match looked.expect("looking for a token doesn't panic") {
-                Ok(token) => found.token = token,
-                // A pipe has no second one.
-                Err(error) if found.token.is_none() => return Err(error),
-                Err(_) => {}
+                Some(Ok(token)) => found.token = token,
+                Some(Err(error)) if !is_known => return Err(error),
+                _ => {}
             }
             found.is_current = true;
         }
@@ -158,10 +172,14 @@ fn is_here(address: &Url) -> bool {
 /// Where a host of this user keeps its token files.
 #[must_use]
 pub fn runtime_directory() -> PathBuf {
-    // The host takes no other than an absolute path, either.
-    match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute()) {
+    let user = rustix::process::getuid().as_raw();
+    // The host takes no other than an absolute path to this user's own directory, either.
+    let own = |path: &PathBuf| {
+        path.is_absolute() && path.metadata().is_ok_and(|found| found.is_dir() && found.uid() == user)
+    };
+    match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(own) {
         Some(directory) => directory.join("infer"),
-        None => std::env::temp_dir().join(format!("infer-{}", rustix::process::getuid().as_raw())),
+        None => std::env::temp_dir().join(format!("infer-{user}")),
     }
 }
 
@@ -233,6 +251,26 @@ mod tests {
             assert_eq!(token.get().await.unwrap().as_deref(), Some(want), "{written:?} {again}");
         }
         assert!(!format!("{token:?}").contains("third"), "{token:?}");
+    }
+
+    #[tokio::test]
+    async fn a_named_pipe_is_read_once_and_waited_for_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let pipe = directory.path().join("pipe");
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        let address = "http://gpu-box:8001/".parse().unwrap();
+        let token = Token::new(TokenSource::new(Some(pipe.clone()), None, directory.path(), &address));
+        for _ in 0..3 {
+            let answer = tokio::time::timeout(std::time::Duration::ZERO, token.get()).await;
+            assert!(answer.is_err(), "nobody has written yet");
+        }
+        // Opens for one reader: a second look would take the token from the first, or wait for ever.
+        let writer = std::thread::spawn(move || std::fs::write(pipe, "only\n"));
+        assert_eq!(token.get().await.unwrap().as_deref(), Some("only"));
+        writer.join().unwrap().unwrap();
+        token.look_again().await;
+        assert_eq!(token.get().await.unwrap().as_deref(), Some("only"));
     }
 
     #[test]
