@@ -139,7 +139,8 @@ impl<T: Into<Message>> From<T> for News {
     }
 }
 
-/// The console's clock. A recording brings its own: a second of the host is a second, however fast it is played.
+/// The console's clock. A recording brings its own: a second of the host is a second, however fast it is played, and
+/// after the last one there are none.
 struct Clock {
     since: Instant,
     at: Millis,
@@ -157,6 +158,10 @@ impl Clock {
 
     fn set(&mut self, at: Millis) {
         (self.at, self.since) = (at, Instant::now());
+    }
+
+    fn stop(&mut self) {
+        self.speed = 0.0;
     }
 }
 
@@ -210,7 +215,7 @@ impl Console {
                 event = inputs.next() => match event {
                     Some(event) => {
                         next_frame = Instant::now();
-                        self.on_terminal(&event?, &taken.terminal)?
+                        self.on_terminal(&event?, area(&taken.terminal)?)
                     }
                     None => break Ok(()),
                 },
@@ -226,6 +231,7 @@ impl Console {
                 },
                 _ = ticks.tick() => {
                     let now = self.now();
+                    self.app.pass(TICK);
                     self.app.on_tick(now)
                 }
             };
@@ -256,6 +262,7 @@ impl Console {
                 },
                 _ = ticks.tick() => {
                     let now = self.now();
+                    self.app.pass(TICK);
                     let next = if self.app.state().is_some() { keys.next() } else { None };
                     match next {
                         Some(&key) => {
@@ -294,6 +301,9 @@ impl Console {
         if let Some(at) = at {
             self.clock.set(at);
         }
+        if matches!(message, Message::Feed(Report::Ended | Report::Broken(_))) {
+            self.clock.stop();
+        }
         let now = self.now();
         if let Some(recorder) = &mut self.recorder {
             recorder.note(&message, now)?;
@@ -301,9 +311,11 @@ impl Console {
         Ok(self.app.on_message(message, now))
     }
 
-    fn on_terminal(&mut self, event: &Event, terminal: &DefaultTerminal) -> Result<Vec<Effect>, RunError> {
+    fn on_terminal(&mut self, event: &Event, area: Rect) -> Vec<Effect> {
         let now = self.now();
-        Ok(match input::input(event) {
+        // Keys may come faster than frames, and each means what the one before it has led to.
+        self.app.fit(view::room(&self.app, now, area));
+        match input::input(event) {
             None => Vec::new(),
             Some(Input::Key(key)) => self.app.on_key(key, now),
             Some(Input::AfterEscape(key)) => {
@@ -312,21 +324,18 @@ impl Console {
                 effects
             }
             Some(Input::Paste(text)) => {
-                self.app.on_paste(&text, now);
+                self.app.on_paste(&text);
                 Vec::new()
             }
             Some(Input::Click(x, y)) => {
-                let size = terminal.size()?;
-                let area = Rect::new(0, 0, size.width, size.height);
                 view::hit::at(&self.app, area, x, y).map(|hit| self.app.on_hit(hit, now)).unwrap_or_default()
             }
-        })
+        }
     }
 
     fn draw(&mut self, terminal: &mut DefaultTerminal) -> std::io::Result<()> {
         let now = self.now();
-        let size = terminal.size()?;
-        self.app.fit(view::room(&self.app, now, Rect::new(0, 0, size.width, size.height)));
+        self.app.fit(view::room(&self.app, now, area(terminal)?));
         terminal.draw(|frame| {
             let area = frame.area();
             view::draw(&self.app, now, area, frame.buffer_mut());
@@ -361,6 +370,11 @@ impl Console {
         }
         Ok(false)
     }
+}
+
+fn area(terminal: &DefaultTerminal) -> std::io::Result<Rect> {
+    let size = terminal.size()?;
+    Ok(Rect::new(0, 0, size.width, size.height))
 }
 
 /// Asks the host; the answer is news.
@@ -470,7 +484,54 @@ impl Signals {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+    use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
     use super::*;
+
+    const AREA: Rect = Rect::new(0, 0, 80, 24);
+
+    fn console() -> Console {
+        let recording = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/session.jsonl");
+        let args = Args::parse_from(["infer-tui", "--replay", recording, "--speed", "1000"]);
+        let player = Player::open(recording.as_ref()).expect("the recording of the README");
+        Console::new(&args, Source::Recording(player)).expect("a console")
+    }
+
+    fn press(console: &mut Console, keys: &str) {
+        for key in keys.chars() {
+            let key = KeyEvent::new(KeyCode::Char(key), KeyModifiers::NONE);
+            console.on_terminal(&Event::Key(key), AREA);
+        }
+    }
+
+    #[tokio::test]
+    async fn keys_that_come_before_a_frame_mean_what_they_mean_after_it() {
+        let mut console = console();
+        for n in 0..100 {
+            console.app.on_message(Message::Done(Ok(format!("number {n}."))), 0);
+        }
+        console.app.notice = None;
+        press(&mut console, "6g");
+        let text = print::screen(&console.app, 0, AREA);
+        assert!(text.contains("number 0.") && !text.contains("number 99."), "{text}");
+        press(&mut console, "?G");
+        let text = print::screen(&console.app, 0, AREA);
+        assert!(!text.contains("number 0.") && console.app.help > Some(0), "{text}");
+    }
+
+    #[tokio::test]
+    async fn after_the_end_of_a_recording_its_time_stands() {
+        let mut console = console();
+        let connected = Message::Feed(Report::Replaying);
+        console.on_news(News { at: Some(40_000), message: connected }).expect("nothing is recorded");
+        console.clock.since -= Duration::from_millis(10);
+        assert!(console.now() >= 50_000, "{}", console.now());
+        console.on_news(Report::Broken("line 9: nonsense".to_owned()).into()).expect("nothing is recorded");
+        console.clock.since -= Duration::from_secs(1);
+        assert_eq!(console.now(), 40_000);
+        assert_eq!(console.app.feed().log.last().map(|line| line.at), Some(40_000));
+    }
 
     #[test]
     fn a_recordings_clock_is_the_recordings_and_runs_as_fast_as_it_is_played() {

@@ -1,6 +1,8 @@
 //! What changes the host: swap, promote, rollback, cancel, clear, drain. Each passes a question, none is
 //! possible with `--read-only`, and every outcome is shown and logged.
 
+use std::time::Duration;
+
 use infer_api::admin::{PolicySlot, SwapAnswer};
 use serde_json::Value;
 
@@ -12,18 +14,18 @@ use super::text::LineEdit;
 use super::{App, Effect, Link, Millis};
 
 /// How long an outcome stays in the footer, and how long one that has to be read does.
-const NOTICE_MS: Millis = 8_000;
-const ERROR_MS: Millis = 30_000;
+const NOTICE: Duration = Duration::from_secs(8);
+const ERROR: Duration = Duration::from_secs(30);
 
 impl App {
     /// Shows an outcome.
-    pub(super) fn notify(&mut self, level: Level, text: String, now: Millis) {
-        let stays = if level == Level::Error { ERROR_MS } else { NOTICE_MS };
-        self.notice = Some(Notice { level, text, until: now.saturating_add(stays) });
+    pub(super) fn notify(&mut self, level: Level, text: String) {
+        let left = if level == Level::Error { ERROR } else { NOTICE };
+        self.notice = Some(Notice { level, text, left });
     }
 
     /// Whether changes are allowed; says so where they are not.
-    pub(super) fn may_change(&mut self, now: Millis) -> bool {
+    pub(super) fn may_change(&mut self) -> bool {
         let why = if matches!(self.link, Link::Replay | Link::Ended) {
             "this is a recording: there is nothing to change"
         } else if self.read_only {
@@ -35,7 +37,7 @@ impl App {
         } else {
             return true;
         };
-        self.notify(Level::Warning, why.to_owned(), now);
+        self.notify(Level::Warning, why.to_owned());
         false
     }
 
@@ -55,8 +57,8 @@ impl App {
     }
 
     /// Asks whether a request is to be cancelled.
-    pub(super) fn ask_cancel(&mut self, id: u64, now: Millis) {
-        if !self.may_change(now) {
+    pub(super) fn ask_cancel(&mut self, id: u64) {
+        if !self.may_change() {
             return;
         }
         let rows = self.live.state.as_ref().map_or(&[][..], |state| &state.requests);
@@ -71,8 +73,8 @@ impl App {
     }
 
     /// Asks whether everything that waits is to fail.
-    pub(super) fn ask_clear_queue(&mut self, now: Millis) {
-        if self.may_change(now) {
+    pub(super) fn ask_clear_queue(&mut self) {
+        if self.may_change() {
             let queue = self.live.state.as_ref().map(|state| state.queue).unwrap_or_default();
             let waiting = queue.waiting + queue.held + queue.preempted;
             let begun = match queue.preempted {
@@ -86,16 +88,16 @@ impl App {
     }
 
     /// Asks whether the host is to take nothing new.
-    pub(super) fn ask_drain(&mut self, now: Millis) {
-        if self.may_change(now) {
+    pub(super) fn ask_drain(&mut self) {
+        if self.may_change() {
             let question = "Take no new requests from now on? Only a restart of the host undoes this.";
             self.confirm(question.to_owned(), Effect::Drain);
         }
     }
 
     /// Opens the list of what can be swapped into the selected slot.
-    pub(super) fn open_picker(&mut self, now: Millis) -> Vec<Effect> {
-        if !self.may_change(now) {
+    pub(super) fn open_picker(&mut self) -> Vec<Effect> {
+        if !self.may_change() {
             return Vec::new();
         }
         let mut picker = Picker::new(self.policies.kind());
@@ -127,8 +129,8 @@ impl App {
     }
 
     /// Asks whether an order is to be given.
-    pub(super) fn ask_swap(&mut self, order: Order, now: Millis) {
-        if !self.may_change(now) {
+    pub(super) fn ask_swap(&mut self, order: Order) {
+        if !self.may_change() {
             return;
         }
         let from = self.live_slot(&order.kind).map(|slot| slot.name.clone()).unwrap_or_default();
@@ -139,7 +141,7 @@ impl App {
     }
 
     /// Opens the form of a plan's configuration.
-    pub(super) fn edit(&mut self, plan: Plan, now: Millis) {
+    pub(super) fn edit(&mut self, plan: Plan) {
         let current = plan.order.config.clone().unwrap_or(Value::Null);
         match Form::new(&plan.schema, &current) {
             Some(form) => {
@@ -148,21 +150,21 @@ impl App {
             None => {
                 let text =
                     format!("{} takes no configuration that could be edited here", plan.order.source.text());
-                self.notify(Level::Warning, text, now);
+                self.notify(Level::Warning, text);
                 self.dialog = Some(Dialog::Swap(Box::new(plan)));
             }
         }
     }
 
     /// Opens the form of the policy in force; what the host has under its name is wanted for the question.
-    pub(super) fn configure(&mut self, kind: &str, now: Millis) -> Vec<Effect> {
-        if !self.may_change(now) {
+    pub(super) fn configure(&mut self, kind: &str) -> Vec<Effect> {
+        if !self.may_change() {
             return Vec::new();
         }
         let Some(slot) = self.live_slot(kind) else { return Vec::new() };
         let Some(form) = Form::new(&slot.config_schema, &slot.config) else {
             let text = format!("{} takes no configuration", slot.name);
-            self.notify(Level::Warning, text, now);
+            self.notify(Level::Warning, text);
             return Vec::new();
         };
         let order = Order {
@@ -191,8 +193,8 @@ impl App {
     }
 
     /// Asks whether a slot is to be rolled back.
-    pub(super) fn ask_rollback(&mut self, kind: &str, now: Millis) {
-        if !self.may_change(now) {
+    pub(super) fn ask_rollback(&mut self, kind: &str) {
+        if !self.may_change() {
             return;
         }
         let Some(slot) = self.live_slot(kind) else { return };
@@ -207,14 +209,14 @@ impl App {
             }
             None => {
                 let text = format!("{kind}: there is nothing to roll back to");
-                self.notify(Level::Warning, text, now);
+                self.notify(Level::Warning, text);
             }
         }
     }
 
     /// Asks whether what is tried in a slot is to become live.
-    pub(super) fn ask_promote(&mut self, kind: &str, now: Millis) {
-        if !self.may_change(now) {
+    pub(super) fn ask_promote(&mut self, kind: &str) {
+        if !self.may_change() {
             return;
         }
         let Some(slot) = self.live_slot(kind) else { return };
@@ -225,15 +227,15 @@ impl App {
             format!("End the trial of {} well, before its window is over?", slot.name)
         } else {
             let text = format!("{kind}: nothing runs in shadow or on trial");
-            self.notify(Level::Warning, text, now);
+            self.notify(Level::Warning, text);
             return;
         };
         self.confirm(question, Effect::Promote { kind: kind.to_owned() });
     }
 
     /// Asks whether a slot's shadow is to end.
-    pub(super) fn ask_stop_shadow(&mut self, kind: &str, now: Millis) {
-        if !self.may_change(now) {
+    pub(super) fn ask_stop_shadow(&mut self, kind: &str) {
+        if !self.may_change() {
             return;
         }
         let shadow = self.live_slot(kind).and_then(|slot| slot.shadow.as_ref());
@@ -244,7 +246,7 @@ impl App {
             }
             None => {
                 let text = format!("{kind}: nothing runs in shadow");
-                self.notify(Level::Warning, text, now);
+                self.notify(Level::Warning, text);
             }
         }
     }
@@ -289,11 +291,11 @@ impl App {
                     // The host tells of swaps by itself, but not of shadows.
                     self.live.log.push(now, Level::Info, "console", text.clone());
                 }
-                self.notify(Level::Info, text, now);
+                self.notify(Level::Info, text);
             }
             Err(text) => {
                 self.live.log.push(now, Level::Error, "console", text.clone());
-                self.notify(Level::Error, text, now);
+                self.notify(Level::Error, text);
             }
         }
         self.policies.forget_history();

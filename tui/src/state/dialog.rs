@@ -1,9 +1,11 @@
 //! What covers the screen and wants an answer, and the outcomes that the footer tells for a while.
 
+use std::time::Duration;
+
+use super::Effect;
 use super::log::Level;
 use super::swap::{Editing, Path, Picker, Plan};
 use super::text::LineEdit;
-use super::{Effect, Millis};
 
 /// Covers the screen and wants an answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,6 +48,6 @@ pub struct Notice {
     pub level: Level,
     /// What happened.
     pub text: String,
-    /// When it goes away.
-    pub until: Millis,
+    /// How long it stays, for whoever reads it: a recording's clock runs as fast as it is played.
+    pub left: Duration,
 }

@@ -47,7 +47,7 @@ impl App {
             return self.on_prompt_key(prompt, key, now);
         }
         if let Some(dialog) = self.dialog.take() {
-            let mut effects = self.on_dialog_key(dialog, key, now);
+            let mut effects = self.on_dialog_key(dialog, key);
             effects.extend(self.on_tick(now));
             return effects;
         }
@@ -64,18 +64,18 @@ impl App {
             };
             return Vec::new();
         }
-        if let Some(mut effects) = self.on_global_key(key, now) {
+        if let Some(mut effects) = self.on_global_key(key) {
             effects.extend(self.on_tick(now));
             return effects;
         }
-        let mut effects = self.on_screen_key(key, now);
+        let mut effects = self.on_screen_key(key);
         effects.extend(self.on_tick(now));
         effects
     }
 
     /// Takes what was pasted: the first line of it into the line that is typed, if one is. It is never keys, which
     /// would mean whatever its letters do.
-    pub fn on_paste(&mut self, text: &str, now: Millis) {
+    pub fn on_paste(&mut self, text: &str) {
         let text = text.trim().lines().next().unwrap_or_default();
         match (&mut self.prompt, &mut self.dialog) {
             (Some(Prompt::Command(line, options)), _) => {
@@ -95,12 +95,12 @@ impl App {
                 editing.form.insert(text);
                 editing.faults.clear();
             }
-            _ => self.notify(Level::Info, "there is no line to paste into".to_owned(), now),
+            _ => self.notify(Level::Info, "there is no line to paste into".to_owned()),
         }
     }
 
     /// `None` where the key has no meaning everywhere.
-    fn on_global_key(&mut self, key: Key, now: Millis) -> Option<Vec<Effect>> {
+    fn on_global_key(&mut self, key: Key) -> Option<Vec<Effect>> {
         match key {
             Key::Char('q') => return Some(vec![Effect::Quit]),
             Key::Char('?') => self.help = Some(0),
@@ -111,7 +111,7 @@ impl App {
                     Screen::Log => &self.log.filter,
                     _ => {
                         let text = "there is nothing to filter here; requests and the log have filters";
-                        self.notify(Level::Warning, text.to_owned(), now);
+                        self.notify(Level::Warning, text.to_owned());
                         return Some(Vec::new());
                     }
                 };
@@ -123,10 +123,10 @@ impl App {
             Key::Char('t') => {
                 self.settings.next_theme();
                 let text = format!("theme {}", self.settings.theme.name());
-                self.notify(Level::Info, text, now);
+                self.notify(Level::Info, text);
             }
-            Key::Char('m') => return Some(self.toggle_mouse(now)),
-            Key::Char('y') => return Some(self.copy(now)),
+            Key::Char('m') => return Some(self.toggle_mouse()),
+            Key::Char('y') => return Some(self.copy()),
             Key::Char(digit @ '1'..='6') => self.screen = Screen::ALL[digit as usize - '1' as usize],
             Key::Tab => self.screen = self.screen.step(1),
             Key::BackTab => self.screen = self.screen.step(Screen::ALL.len() - 1),
@@ -137,14 +137,14 @@ impl App {
         Some(Vec::new())
     }
 
-    pub(super) fn toggle_mouse(&mut self, now: Millis) -> Vec<Effect> {
+    pub(super) fn toggle_mouse(&mut self) -> Vec<Effect> {
         self.settings.mouse = !self.settings.mouse;
         let text = if self.settings.mouse {
             "the mouse points and scrolls; hold shift to select text"
         } else {
             "the mouse is the terminal's again"
         };
-        self.notify(Level::Info, text.to_owned(), now);
+        self.notify(Level::Info, text.to_owned());
         vec![Effect::Mouse(self.settings.mouse)]
     }
 
@@ -174,12 +174,12 @@ impl App {
         self.on_tick(now)
     }
 
-    fn on_screen_key(&mut self, key: Key, now: Millis) -> Vec<Effect> {
+    fn on_screen_key(&mut self, key: Key) -> Vec<Effect> {
         match self.screen {
             Screen::Overview => self.on_overview_key(key),
             Screen::Blocks => self.on_blocks_key(key),
-            Screen::Requests => self.on_requests_key(key, now),
-            Screen::Policies => return self.on_policies_key(key, now),
+            Screen::Requests => self.on_requests_key(key),
+            Screen::Policies => return self.on_policies_key(key),
             Screen::Cache => match key.motion() {
                 Key::Up => self.cache.move_by(-1),
                 Key::Down => self.cache.move_by(1),
@@ -227,7 +227,7 @@ impl App {
         }
     }
 
-    fn on_requests_key(&mut self, key: Key, now: Millis) {
+    fn on_requests_key(&mut self, key: Key) {
         let feed = self.frozen.as_deref().unwrap_or(&self.live);
         let rows = feed.state.as_ref().map_or(&[][..], |state| &state.requests);
         match key.motion() {
@@ -247,14 +247,14 @@ impl App {
             }
             Key::Char('c' | 'x') | Key::Delete => {
                 if let Some(id) = self.requests.selected(rows).map(|row| row.id) {
-                    self.ask_cancel(id, now);
+                    self.ask_cancel(id);
                 }
             }
             _ => {}
         }
     }
 
-    fn on_policies_key(&mut self, key: Key, now: Millis) -> Vec<Effect> {
+    fn on_policies_key(&mut self, key: Key) -> Vec<Effect> {
         let kind = self.policies.kind();
         match key.motion() {
             Key::Up | Key::Left => self.policies.move_by(-1),
@@ -264,14 +264,14 @@ impl App {
                 let page = self.room.facts.page.max(1);
                 self.policies.scroll = self.policies.scroll.saturating_sub(page);
             }
-            Key::Char('s') | Key::Enter => return self.open_picker(now),
-            Key::Char('f') if self.may_change(now) => {
+            Key::Char('s') | Key::Enter => return self.open_picker(),
+            Key::Char('f') if self.may_change() => {
                 self.dialog = Some(Dialog::Path(Path::new(kind)));
             }
-            Key::Char('e') => return self.configure(kind, now),
-            Key::Char('r') => self.ask_rollback(kind, now),
-            Key::Char('p') => self.ask_promote(kind, now),
-            Key::Char('x') => self.ask_stop_shadow(kind, now),
+            Key::Char('e') => return self.configure(kind),
+            Key::Char('r') => self.ask_rollback(kind),
+            Key::Char('p') => self.ask_promote(kind),
+            Key::Char('x') => self.ask_stop_shadow(kind),
             _ => {}
         }
         Vec::new()
@@ -292,7 +292,7 @@ impl App {
     }
 
     /// Copies what the screen is about: an id, a hash, a digest, a line.
-    fn copy(&mut self, now: Millis) -> Vec<Effect> {
+    fn copy(&mut self) -> Vec<Effect> {
         let feed = self.feed();
         let text = match self.screen {
             Screen::Overview => Some(self.address.clone()),
@@ -321,10 +321,10 @@ impl App {
             }
         };
         let Some(text) = text else {
-            self.notify(Level::Warning, "there is nothing to copy here".to_owned(), now);
+            self.notify(Level::Warning, "there is nothing to copy here".to_owned());
             return Vec::new();
         };
-        self.notify(Level::Info, format!("copied {text}"), now);
+        self.notify(Level::Info, format!("copied {text}"));
         vec![Effect::Copy(text)]
     }
 
@@ -363,11 +363,11 @@ impl App {
                 }
                 Key::Enter => match command::parse(&line.text()) {
                     Ok(command) => {
-                        let mut effects = self.on_command(command, now);
+                        let mut effects = self.on_command(command);
                         effects.extend(self.on_tick(now));
                         return effects;
                     }
-                    Err(wrong) => self.notify(Level::Error, wrong, now),
+                    Err(wrong) => self.notify(Level::Error, wrong),
                 },
                 key => {
                     line.on_key(key);
@@ -378,7 +378,7 @@ impl App {
         Vec::new()
     }
 
-    fn on_command(&mut self, command: Command, now: Millis) -> Vec<Effect> {
+    fn on_command(&mut self, command: Command) -> Vec<Effect> {
         match command {
             Command::Quit => return vec![Effect::Quit],
             Command::Show(screen) => self.screen = screen,
@@ -397,36 +397,36 @@ impl App {
             }
             Command::Theme(theme) => self.settings.theme = theme,
             Command::Ascii => self.settings.ascii = !self.settings.ascii,
-            Command::Mouse => return self.toggle_mouse(now),
+            Command::Mouse => return self.toggle_mouse(),
             Command::Pause => self.toggle_pause(),
             Command::Swap { kind, source, mode, config, force } => {
-                self.ask_swap(Order { kind: kind.to_owned(), source, mode, config, force }, now);
+                self.ask_swap(Order { kind: kind.to_owned(), source, mode, config, force });
             }
-            Command::Promote { kind } => self.ask_promote(kind, now),
-            Command::Rollback { kind } => self.ask_rollback(kind, now),
-            Command::StopShadow { kind } => self.ask_stop_shadow(kind, now),
-            Command::Configure { kind } => return self.configure(kind, now),
-            Command::Cancel { id } => self.ask_cancel(id, now),
-            Command::ClearQueue => self.ask_clear_queue(now),
-            Command::Drain => self.ask_drain(now),
+            Command::Promote { kind } => self.ask_promote(kind),
+            Command::Rollback { kind } => self.ask_rollback(kind),
+            Command::StopShadow { kind } => self.ask_stop_shadow(kind),
+            Command::Configure { kind } => return self.configure(kind),
+            Command::Cancel { id } => self.ask_cancel(id),
+            Command::ClearQueue => self.ask_clear_queue(),
+            Command::Drain => self.ask_drain(),
         }
         Vec::new()
     }
 
-    fn on_dialog_key(&mut self, dialog: Dialog, key: Key, now: Millis) -> Vec<Effect> {
+    fn on_dialog_key(&mut self, dialog: Dialog, key: Key) -> Vec<Effect> {
         let closes = matches!(key, Key::Escape | Key::Char('q' | 'n'));
         match dialog {
             Dialog::Confirm { effect, question } => {
                 // Enter is no yes: a second one that slipped would be it before the question is read.
                 if key == Key::Char('y') {
-                    return if self.may_change(now) { vec![effect] } else { Vec::new() };
+                    return if self.may_change() { vec![effect] } else { Vec::new() };
                 }
                 if !closes {
                     self.dialog = Some(Dialog::Confirm { effect, question });
                 }
             }
             Dialog::Details { id } => match key {
-                Key::Char('c' | 'x') | Key::Delete => self.ask_cancel(id, now),
+                Key::Char('c' | 'x') | Key::Delete => self.ask_cancel(id),
                 Key::Enter => {}
                 _ if closes => {}
                 _ => self.dialog = Some(Dialog::Details { id }),
@@ -457,7 +457,7 @@ impl App {
                 Key::Enter => {
                     let source = Source::File(path.line.text());
                     let mode = Mode::Now;
-                    self.ask_swap(Order { kind: path.kind, source, mode, config: None, force: false }, now);
+                    self.ask_swap(Order { kind: path.kind, source, mode, config: None, force: false });
                 }
                 key => {
                     path.line.on_key(key);
@@ -465,7 +465,7 @@ impl App {
                     self.dialog = Some(Dialog::Path(path));
                 }
             },
-            Dialog::Swap(plan) if !closes => return self.on_swap_key(*plan, key, now),
+            Dialog::Swap(plan) if !closes => return self.on_swap_key(*plan, key),
             Dialog::Swap(_) => {}
             Dialog::Edit(mut editing) => match key {
                 Key::Escape => {}
@@ -490,17 +490,17 @@ impl App {
         Vec::new()
     }
 
-    fn on_swap_key(&mut self, mut plan: Plan, key: Key, now: Millis) -> Vec<Effect> {
+    fn on_swap_key(&mut self, mut plan: Plan, key: Key) -> Vec<Effect> {
         let order = &mut plan.order;
         match key.motion() {
             Key::Char('y') => {
-                return if self.may_change(now) { vec![Effect::Swap(plan.order)] } else { Vec::new() };
+                return if self.may_change() { vec![Effect::Swap(plan.order)] } else { Vec::new() };
             }
             Key::Right | Key::Tab | Key::Down => order.mode = order.mode.step(1),
             Key::Left | Key::BackTab | Key::Up => order.mode = order.mode.step(-1),
             Key::Char('f') => order.force = !order.force,
             Key::Char('e') => {
-                self.edit(plan, now);
+                self.edit(plan);
                 return Vec::new();
             }
             _ => {}

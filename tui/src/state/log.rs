@@ -127,7 +127,8 @@ pub struct LogPane {
 }
 
 impl LogPane {
-    /// Lines between the latest and the one at the bottom, at most `most`.
+    /// Lines between the latest and the one at the bottom, at most `most`. Where that is less the place is kept: a
+    /// filter goes again.
     #[must_use]
     pub fn newer(&self, log: &Log, most: usize) -> usize {
         let Some(bottom) = self.bottom else { return 0 };
@@ -137,13 +138,6 @@ impl LogPane {
     /// Moves towards older lines (positive) or newer ones.
     pub fn scroll_by(&mut self, lines: isize, log: &Log, most: usize) {
         self.stand(self.newer(log, most).saturating_add_signed(lines).min(most), log);
-    }
-
-    /// Where it is scrolled further than it goes, it stands at the end.
-    pub fn fit(&mut self, log: &Log, most: usize) {
-        if self.bottom.is_some() && self.newer(log, usize::MAX) > most {
-            self.stand(most, log);
-        }
     }
 
     fn stand(&mut self, newer: usize, log: &Log) {

@@ -21,6 +21,8 @@ pub mod swap;
 pub mod text;
 pub mod why;
 
+use std::time::Duration;
+
 use infer_api::admin::{BlockMap, CacheReport, HistoryEntry, Policies, RequestDetail, State, SwapAnswer};
 
 use crate::conn::feed::Report;
@@ -33,7 +35,7 @@ use policies::PoliciesPane;
 use requests::RequestsPane;
 use settings::Settings;
 
-/// Milliseconds since the console started.
+/// Milliseconds since the console started, or of a recording's time.
 pub type Millis = u64;
 
 /// A snapshot older than this is shown as stale.
@@ -316,23 +318,24 @@ impl App {
         (age > STALE_AFTER_MS && self.link != Link::Ended).then_some(age)
     }
 
-    /// Takes the room that there is; what was scrolled further than it goes stands at its end.
+    /// Takes the room that there is; facts and help that were scrolled further than they go stand at their ends.
     pub fn fit(&mut self, room: Room) {
         self.blocks.room = room.blocks;
         self.policies.scroll = self.policies.scroll.min(room.facts.most);
         self.help = self.help.map(|scroll| scroll.min(room.help.most));
-        if self.screen == Screen::Log {
-            let feed = self.frozen.as_deref().unwrap_or(&self.live);
-            self.log.fit(&feed.log, room.log.most);
-        }
         self.room = room;
     }
 
-    /// Lets time pass: asks for what the shown screen needs beside the feed.
-    pub fn on_tick(&mut self, now: Millis) -> Vec<Effect> {
-        if self.notice.as_ref().is_some_and(|notice| now >= notice.until) {
-            self.notice = None;
+    /// Lets so much time pass for whoever looks: an outcome goes when there was time to read it.
+    pub fn pass(&mut self, time: Duration) {
+        self.notice = self.notice.take().filter(|notice| notice.left > time);
+        if let Some(notice) = &mut self.notice {
+            notice.left -= time;
         }
+    }
+
+    /// Lets time pass on the host: asks for what the shown screen needs beside the feed.
+    pub fn on_tick(&mut self, now: Millis) -> Vec<Effect> {
         let mut effects = Vec::new();
         if self.link != Link::Live || self.paused() {
             return effects;

@@ -16,7 +16,7 @@ impl App {
     pub fn on_message(&mut self, message: Message, now: Millis) -> Vec<Effect> {
         match message {
             Message::Feed(report) => return self.on_report(report, now),
-            Message::Folder { folder, result } => self.on_folder(&folder, result, now),
+            Message::Folder { folder, result } => self.on_folder(&folder, result),
             Message::Map(result) => self.blocks.on_map(result, now),
             Message::Under(of, result) => self.blocks.on_under(of, result),
             Message::Cache(result) => self.cache.on_report(result, now),
@@ -37,17 +37,17 @@ impl App {
                     Err(text) => (Level::Error, text),
                 };
                 self.live.log.push(now, level, "console", text.clone());
-                self.notify(level, text, now);
+                self.notify(level, text);
             }
         }
         self.on_tick(now)
     }
 
     /// What is typed may have changed since the folder was asked for; then its names are for nobody.
-    fn on_folder(&mut self, folder: &str, result: Result<Vec<String>, String>, now: Millis) {
+    fn on_folder(&mut self, folder: &str, result: Result<Vec<String>, String>) {
         let names = match result {
             Ok(names) => names,
-            Err(error) => return self.notify(Level::Warning, error, now),
+            Err(error) => return self.notify(Level::Warning, error),
         };
         match (&mut self.dialog, &mut self.prompt) {
             (_, Some(Prompt::Command(line, options)))
@@ -80,7 +80,7 @@ impl App {
             Report::Broken(why) => {
                 self.link = Link::Ended;
                 self.live.log.push(now, Level::Error, "console", why.clone());
-                self.notify(Level::Error, why, now);
+                self.notify(Level::Error, why);
             }
             Report::Lost { error, retry_in } => {
                 let why = error.to_string();
@@ -179,7 +179,7 @@ impl App {
         let text = "the host was restarted".to_owned();
         self.live.log.push(now, Level::Warning, "console", text.clone());
         if self.dialog.take().is_some() {
-            self.notify(Level::Warning, format!("{text}: what was open is closed"), now);
+            self.notify(Level::Warning, format!("{text}: what was open is closed"));
         }
         self.live.restarts += 1;
         self.live.history = History::default();

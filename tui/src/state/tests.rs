@@ -114,7 +114,7 @@ fn an_error_stays_longer_than_an_outcome() {
     let mut app = app();
     for (result, gone) in [(Ok("done".to_owned()), true), (Err("refused, because".to_owned()), false)] {
         app.on_message(Message::Done(result), 0);
-        app.on_tick(10_000);
+        app.pass(Duration::from_secs(10));
         assert_eq!(app.notice.is_none(), gone);
     }
 }
@@ -127,7 +127,7 @@ fn a_request_is_cancelled_only_after_a_yes() {
     assert_eq!(keys(&mut app, &[Key::Char('c'), Key::Char('y')], 0), [Effect::Cancel { id: 9 }]);
     app.on_message(Message::Done(Ok("request 9 cancelled".into())), 5);
     assert!(app.notice.as_ref().unwrap().text.contains("request 9 cancelled"));
-    app.on_tick(60_000);
+    app.pass(Duration::from_mins(1));
     assert_eq!(app.notice, None);
 }
 
@@ -151,7 +151,7 @@ fn a_key_that_slips_and_a_text_that_is_pasted_are_no_yes() {
     assert_eq!(keys(&mut app, &[Key::Enter; 5], 0), [], "a held key swaps nothing");
     app.on_key(Key::Escape, 0);
     app.on_key(Key::Char('3'), 0);
-    app.on_paste("cy", 0);
+    app.on_paste("cy");
     assert_eq!((app.dialog.clone(), app.screen), (None, Screen::Requests));
     assert!(app.notice.as_ref().unwrap().text.contains("no line to paste into"));
 }
@@ -160,15 +160,15 @@ fn a_key_that_slips_and_a_text_that_is_pasted_are_no_yes() {
 fn a_paste_goes_into_the_line_that_is_typed() {
     let mut app = app();
     keys(&mut app, &[Key::Char('3'), Key::Char('/')], 0);
-    app.on_paste("  id:9\nand more", 0);
+    app.on_paste("  id:9\nand more");
     assert_eq!((app.requests.filter.text(), app.requests.order().len()), ("id:9", 1));
     keys(&mut app, &[Key::Escape, Key::Char(':')], 0);
     keys(&mut app, &typed("cancel "), 0);
-    app.on_paste("9\n", 0);
+    app.on_paste("9\n");
     app.on_key(Key::Enter, 0);
     assert!(matches!(&app.dialog, Some(Dialog::Confirm { effect: Effect::Cancel { id: 9 }, .. })));
     keys(&mut app, &[Key::Escape, Key::Char('4'), Key::Char('f')], 0);
-    app.on_paste("./mine.wasm", 0);
+    app.on_paste("./mine.wasm");
     let effects = keys(&mut app, &[Key::Enter, Key::Char('y')], 0);
     assert_eq!(effects, [Effect::Swap(order("./mine.wasm", Mode::Now))]);
 }
@@ -384,6 +384,28 @@ fn a_filter_applies_while_it_is_typed_and_escape_clears_it() {
     assert_eq!((app.requests.order().len(), app.prompt.is_none()), (1, true));
     keys(&mut app, &[Key::Escape], 0);
     assert_eq!(app.requests.order().len(), 2);
+}
+
+#[test]
+fn a_filter_that_leaves_less_than_a_screen_forgets_no_place() {
+    let mut app = app();
+    for n in 0..100 {
+        app.on_message(Message::Done(Ok(format!("number {n}."))), 0);
+    }
+    let shown = |app: &mut App, pressed: &str| {
+        keys(app, &typed(pressed), 0);
+        let area = Rect::new(0, 0, 80, 24);
+        app.fit(crate::view::room(app, 0, area));
+        print::screen(app, 0, area)
+    };
+    shown(&mut app, "6");
+    let read = shown(&mut app, "kkkkk");
+    assert!(read.contains("number 94.") && !read.contains("number 95."), "{read}");
+    assert!(shown(&mut app, "/number 7.").contains("10 of 100 lines"));
+    app.on_key(Key::Escape, 0);
+    app.notice = None;
+    let again = shown(&mut app, "");
+    assert!(again.contains("number 94.") && !again.contains("number 95."), "{again}");
 }
 
 #[test]
@@ -604,7 +626,8 @@ fn a_loss_in_a_recording_is_told_as_it_was_and_a_broken_line_ends_it() {
     let texts: Vec<&str> = app.feed().log.shown(&app.log.filter).map(|entry| entry.text.as_str()).collect();
     assert_eq!(texts, ["connection lost: gone", "connected again", "a.jsonl, line 9: nonsense"]);
     assert_eq!(app.link, Link::Ended);
-    assert!(app.notice.as_ref().unwrap().text.contains("line 9"));
+    app.on_tick(u64::MAX);
+    assert!(app.notice.as_ref().unwrap().text.contains("line 9"), "it is read at the pace of who reads it");
 }
 
 #[test]
