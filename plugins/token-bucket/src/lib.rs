@@ -12,21 +12,20 @@
 //! in, and before one it pays at the door; both charge it once. Before one that refuses (`slo`) it has paid
 //! for what it doesn't get, and a client that tries again drains its bucket: put this policy behind that one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use infer_policy_sdk::{
-    Admission, Load, Micros, Policy, Pressure, Reason, Refusal, Request, SequenceId, TenantId, Verdict,
-    export_policy,
+    Admission, Load, Micros, Policy, Pressure, Reason, Refusal, Request, TenantId, Verdict, export_policy,
 };
 use serde::{Deserialize, Serialize};
 
+mod charged;
 mod state;
+
+use charged::Charged;
 
 /// Buckets kept. Past this the one used longest ago is forgotten, and its tenant begins with a full one.
 const MAX_TENANTS: usize = 4_096;
-/// Charged requests remembered, the earliest forgotten first: more than the longest queue of a host holds,
-/// 100,000.
-const MAX_CHARGED: usize = 1 << 17;
 /// Units in a token. A rate of one token a minute is one unit a microsecond.
 const TOKEN: u64 = 60_000_000;
 
@@ -45,7 +44,7 @@ pub struct TokenBucket {
     config: Config,
     buckets: BTreeMap<TenantId, Bucket>,
     /// Requests that have paid. One that then waits for something else is asked about again.
-    charged: BTreeSet<SequenceId>,
+    charged: Charged,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +86,7 @@ impl Policy for TokenBucket {
         if config.tokens_per_minute == 0 && config.burst > 0 {
             return Err("`burst` needs `tokens_per_minute`, at which it fills again".to_owned());
         }
-        Ok(Self { config, buckets: BTreeMap::new(), charged: BTreeSet::new() })
+        Ok(Self { config, buckets: BTreeMap::new(), charged: Charged::default() })
     }
 
     fn export_state(&mut self) -> Vec<u8> {
@@ -103,7 +102,7 @@ impl Policy for TokenBucket {
 impl Admission for TokenBucket {
     fn admit(&mut self, request: &Request, load: &Load) -> Verdict {
         let Some(limit) = self.limit(load) else { return Verdict::Admit };
-        if self.charged.contains(&request.id) {
+        if self.charged.contains(request.id) {
             return Verdict::Admit;
         }
         let tokens = request.prompt_tokens.saturating_add(request.max_new_tokens);
@@ -118,7 +117,7 @@ impl Admission for TokenBucket {
         let cost = u64::from(tokens) * TOKEN;
         if bucket.level >= cost {
             bucket.level -= cost;
-            self.remember(request.id);
+            self.charged.insert(request.id);
             return Verdict::Admit;
         }
         let (has, missing) = (bucket.level / TOKEN, cost - bucket.level);
@@ -159,13 +158,6 @@ impl TokenBucket {
         bucket.level = bucket.level.saturating_add(filled).min(full);
         bucket.at = bucket.at.max(now);
         bucket
-    }
-
-    fn remember(&mut self, id: SequenceId) {
-        if self.charged.len() >= MAX_CHARGED {
-            self.charged.pop_first();
-        }
-        self.charged.insert(id);
     }
 }
 

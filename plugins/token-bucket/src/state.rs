@@ -1,19 +1,20 @@
 //! What the next version of this policy is handed: levels, and who has paid.
 //!
-//! Little-endian: a version byte; the number of buckets, then tenant, level and time of each; then the ids
-//! that were charged. A swap must neither fill buckets nor charge a waiting request twice.
+//! Little-endian: a version byte; the number of buckets, then tenant, level and time of each; then who was
+//! charged, as `charged` writes it. A swap must neither fill buckets nor charge a waiting request twice.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use infer_policy_sdk::{Micros, SequenceId, TenantId};
+use infer_policy_sdk::{Micros, TenantId};
 
-use crate::{Bucket, MAX_CHARGED, MAX_TENANTS};
+use crate::charged::Charged;
+use crate::{Bucket, MAX_TENANTS};
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
-type State = (BTreeMap<TenantId, Bucket>, BTreeSet<SequenceId>);
+type State = (BTreeMap<TenantId, Bucket>, Charged);
 
-pub(crate) fn write(buckets: &BTreeMap<TenantId, Bucket>, charged: &BTreeSet<SequenceId>) -> Vec<u8> {
+pub(crate) fn write(buckets: &BTreeMap<TenantId, Bucket>, charged: &Charged) -> Vec<u8> {
     let mut bytes = vec![VERSION];
     bytes.extend((buckets.len() as u32).to_le_bytes());
     for (tenant, bucket) in buckets {
@@ -21,19 +22,19 @@ pub(crate) fn write(buckets: &BTreeMap<TenantId, Bucket>, charged: &BTreeSet<Seq
         bytes.extend(bucket.level.to_le_bytes());
         bytes.extend(bucket.at.0.to_le_bytes());
     }
-    bytes.extend(charged.iter().flat_map(|id| id.0.to_le_bytes()));
+    charged.write(&mut bytes);
     bytes
 }
 
 pub(crate) fn read(state: &[u8]) -> Result<State, String> {
     let (buckets, charged) = parse(state).ok_or("this is no state of token buckets")?;
-    if buckets.len() > MAX_TENANTS || charged.len() > MAX_CHARGED {
-        return Err(format!("{} tenants and {} requests are too many", buckets.len(), charged.len()));
+    if buckets.len() > MAX_TENANTS {
+        return Err(format!("{} tenants are too many", buckets.len()));
     }
     Ok((buckets, charged))
 }
 
-/// `None` where bytes are missing, left over, or of another version.
+/// `None` where bytes are missing, wrong, or of another version.
 fn parse(state: &[u8]) -> Option<State> {
     let (version, rest) = state.split_first()?;
     let (count, mut rest) = rest.split_first_chunk()?;
@@ -46,7 +47,5 @@ fn parse(state: &[u8]) -> Option<State> {
         buckets.insert(TenantId(u32::from_le_bytes(*tenant)), bucket);
         rest = after;
     }
-    let (ids, left) = rest.as_chunks();
-    let charged = ids.iter().map(|id| SequenceId(u64::from_le_bytes(*id))).collect();
-    (*version == VERSION && left.is_empty()).then_some((buckets, charged))
+    (*version == VERSION).then_some((buckets, Charged::read(rest)?))
 }
