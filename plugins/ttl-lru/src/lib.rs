@@ -7,13 +7,17 @@
 //!
 //! What a request leaves that ended well the host drops when its time is over, whether anything happens then
 //! or not: `retain` tells it how long. It asks that of no others. So what is left by one that failed or was
-//! cancelled, and what was in the cache before this policy, goes with the first event after its time; on a
-//! host with nothing to do it may stay until there is one. After a swap all time counts from the swap.
+//! cancelled, and what was in the cache before this policy, goes with the first event after its time, or with
+//! those after that where it is more than a call has time for; on a host with nothing to do it may stay until
+//! there is one. After a swap all time counts from the swap.
 
 use infer_policy_sdk::{
     BlockId, Ended, EventKind, Events, IdleTree, Micros, Policy, PrefixCache, Retention, export_policy,
 };
 use serde::{Deserialize, Serialize};
+
+/// Blocks named in a call. After a swap a whole pool may be over its time at once.
+const MAX_NAMED: usize = 4_096;
 
 /// What `configure` takes.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
@@ -88,14 +92,12 @@ impl PrefixCache for TtlLru {
             }
         }
         let is_old = |(since, _): (Micros, u64)| since.plus(self.ttl()) <= self.now && self.config.ttl_s > 0;
-        let mut names: Vec<BlockId> =
-            self.idle.order().take_while(|(key, _)| is_old(*key)).map(|(_, block)| block).collect();
+        let old = self.idle.order().take_while(|(key, _)| is_old(*key)).map(|(_, block)| block);
         // A block that becomes an entry of its own by this is counted when the host tells what it dropped.
         let entries = self.idle.leaves();
         let over = entries.len().saturating_sub(self.config.max_entries as usize);
         let young = entries.take(over).filter(|(key, _)| !is_old(*key));
-        names.extend(young.flat_map(|(_, leaf)| self.idle.branch(leaf)));
-        names
+        old.chain(young.flat_map(|(_, leaf)| self.idle.branch(leaf))).take(MAX_NAMED).collect()
     }
 
     fn evict(&mut self, _now: Micros, need: u32) -> Vec<BlockId> {

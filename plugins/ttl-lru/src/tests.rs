@@ -1,7 +1,7 @@
 //! Caps and times, on a pool with real sharing.
 
-use infer_policy_sdk::parse_config;
 use infer_policy_sdk::testing::{CacheHost, Turn, check_config, check_prefix_cache};
+use infer_policy_sdk::{Event, SessionId, TenantId, parse_config};
 
 use super::*;
 
@@ -125,4 +125,32 @@ fn without_cap_and_time_it_names_what_lru_names() {
     }
     assert_eq!(own.tally("any"), lru.tally("any"));
     assert!(own.tally("any").hit_percent() > 0);
+}
+
+/// The same thing happens to all of some blocks, which nothing precedes.
+fn all(kind: EventKind, at: Micros, blocks: impl IntoIterator<Item = BlockId>) -> Events {
+    let mut events = Events::default();
+    let (tenant, session) = (TenantId(0), SessionId(0));
+    for block in blocks {
+        events.push(Event { at, kind, block, parent: None, depth: 0, tenant, session });
+    }
+    events
+}
+
+#[test]
+fn a_whole_pool_that_is_over_its_time_or_the_cap_goes_in_pieces() {
+    let whole = 3 * MAX_NAMED as u32 - 7;
+    let at = Micros(10 * SECOND.0);
+    for (config, stay) in [(r#"{"ttl_s": 10, "max_entries": 100000}"#, 0), (r#"{"max_entries": 5}"#, 5)] {
+        let mut policy = policy(config);
+        let mut pieces = vec![policy.observe(&all(EventKind::Idle, Micros::ZERO, (0..whole).map(BlockId)))];
+        let elsewhere = all(EventKind::Reused, at, [BlockId(whole)]);
+        pieces.push(policy.observe(&elsewhere));
+        while let Some(names) = pieces.last().filter(|names| !names.is_empty()) {
+            let dropped = all(EventKind::Dropped, at, names.iter().copied());
+            pieces.push(policy.observe(&dropped));
+        }
+        let most = pieces.iter().map(Vec::len).max();
+        assert_eq!((most, policy.idle.len()), (Some(MAX_NAMED), stay), "{config}");
+    }
 }
