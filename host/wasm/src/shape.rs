@@ -138,6 +138,11 @@ fn units(body: &FunctionBody<'_>) -> Result<u64, BinaryReaderError> {
             Operator::BrTable { targets } => branches += u64::from(targets.len()),
             Operator::Call { .. }
             | Operator::CallIndirect { .. }
+            | Operator::ReturnCall { .. }
+            | Operator::ReturnCallIndirect { .. }
+            | Operator::RefFunc { .. }
+            | Operator::ElemDrop { .. }
+            | Operator::DataDrop { .. }
             | Operator::MemoryInit { .. }
             | Operator::MemoryCopy { .. }
             | Operator::MemoryFill { .. }

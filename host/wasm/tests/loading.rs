@@ -165,7 +165,12 @@ fn what_would_take_gigabytes_to_compile_is_refused_before() {
         let text = format!("(local {}) {}", "i32 ".repeat(locals), "(block)".repeat(branches));
         function("", &text)
     };
-    let calls = |calls: usize| format!("(core module (func $f) (func {}))", "(call $f)".repeat(calls));
+    let module = |body: &str| {
+        format!(
+            r#"(core module (memory 1) (table 1 funcref) (func $f) (elem $e func $f) (data $d "") (func {body}))"#
+        )
+    };
+    let calls = |calls: usize| module(&"(call $f)".repeat(calls));
     let cases: [(&str, String, &str); 18] = [
         ("a tower of instances", tower, "inside of the component"),
         ("components in components", deep, "inside of the component"),
@@ -198,8 +203,21 @@ fn what_would_take_gigabytes_to_compile_is_refused_before() {
             "bytes of types",
         ),
     ];
+    // What the host does for a guest takes a call, however little of the code says so.
+    let as_calls = [
+        "(call_indirect (i32.const 0))",
+        "(return_call $f)",
+        "(return_call_indirect (i32.const 0))",
+        "(drop (ref.func $f))",
+        "(elem.drop $e)",
+        "(data.drop $d)",
+        "(drop (table.get (i32.const 0)))",
+        "(drop (memory.grow (i32.const 0)))",
+        "(memory.fill (i32.const 0) (i32.const 0) (i32.const 0))",
+    ];
+    let hidden = as_calls.map(|call| (call, module(&call.repeat(30_000)), "units of code in one function"));
     let loader = fuel_loader();
-    for (what, inside, message) in cases {
+    for (what, inside, message) in cases.into_iter().chain(hidden) {
         let check = if message == "rebuild it" { "interface" } else { "size" };
         expect_refusal(what, loader.describe(&outline(&inside)).map(drop), check, message);
     }
