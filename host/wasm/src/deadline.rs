@@ -4,7 +4,7 @@
 //! What is measured is the calling thread's processor time, not the wall: a guest can't block, so on
 //! a crowded machine the wall would blame the policy for what others use.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 use wasmtime::UpdateDeadline;
@@ -15,16 +15,24 @@ pub(crate) const TICK: Duration = Duration::from_millis(1);
 /// What one store knows about the call it is in.
 pub(crate) struct Deadline {
     limit: Duration,
-    /// The thread's processor time when the call was first looked at, at a tick mostly. Reading it costs a system
-    /// call, so a call that ends before its first tick, as nearly all do, never reads it.
-    first_look: Option<Duration>,
-    /// From then to the last look.
+    began: Instant,
+    /// When the call was first looked at, at a tick mostly. Reading the processor time costs a system call, so a call
+    /// that ends before its first tick, as nearly all do, never reads it.
+    first_look: Option<Look>,
+    /// Processor time from then to the last look.
     since: Duration,
+}
+
+struct Look {
+    /// The thread's processor time.
+    processor: Duration,
+    /// What had passed by the clock since the call began.
+    elapsed: Duration,
 }
 
 impl Deadline {
     pub(crate) fn new(limit: Duration) -> Self {
-        Self { limit, first_look: None, since: Duration::ZERO }
+        Self { limit, began: Instant::now(), first_look: None, since: Duration::ZERO }
     }
 
     pub(crate) fn limit(&self) -> Duration {
@@ -33,7 +41,7 @@ impl Deadline {
 
     /// A call begins.
     pub(crate) fn arm(&mut self) {
-        (self.first_look, self.since) = (None, Duration::ZERO);
+        (self.began, self.first_look, self.since) = (Instant::now(), None, Duration::ZERO);
     }
 
     /// The epoch callback. A call may so run up to one tick longer than its limit.
@@ -44,7 +52,9 @@ impl Deadline {
     /// Whether the limit has passed.
     pub(crate) fn look(&mut self) -> bool {
         let now = thread_cpu_time();
-        self.since = now.saturating_sub(*self.first_look.get_or_insert(now));
+        let began = self.began;
+        let first = self.first_look.get_or_insert_with(|| Look { processor: now, elapsed: began.elapsed() });
+        self.since = now.saturating_sub(first.processor);
         self.since >= self.limit
     }
 
@@ -59,10 +69,11 @@ impl Deadline {
         self.since
     }
 
-    /// Processor time of the call that ended, of which this much passed by the clock. What no tick saw may have been
-    /// somebody else's time, but is at most a tick.
+    /// Processor time of the call that ended, of which this much passed by the clock. What passed before the first look
+    /// may have been somebody else's time, so it counts for at most a tick.
     pub(crate) fn spent(&self, elapsed: Duration) -> Duration {
-        elapsed.min(TICK) + self.since
+        let unseen = self.first_look.as_ref().map_or(elapsed, |first| first.elapsed);
+        unseen.min(TICK) + self.since
     }
 }
 
@@ -93,12 +104,18 @@ mod tests {
 
     #[test]
     fn what_passed_before_the_first_look_counts_as_a_tick_at_most() {
-        let mut deadline = Deadline::new(Duration::ZERO);
-        deadline.arm();
-        assert_eq!(deadline.spent(Duration::from_micros(3)), Duration::from_micros(3));
-        assert_eq!(deadline.spent(Duration::from_secs(5)), TICK);
-        deadline.look();
-        deadline.look();
-        assert!(deadline.spent(Duration::from_secs(5)) > TICK);
+        let micros = Duration::from_micros;
+        let looked_at = |after| Some(Look { processor: Duration::ZERO, elapsed: micros(after) });
+        for (first_look, since, elapsed, spent) in [
+            (None, 0, 3, 3),
+            (None, 0, 5_000, 1_000),
+            // At a tick, and by a call that logs in its first line.
+            (looked_at(700), 4_000, 4_700, 4_700),
+            (looked_at(1), 900, 901, 901),
+            (looked_at(9_000), 4_000, 13_000, 5_000),
+        ] {
+            let deadline = Deadline { first_look, since: micros(since), ..Deadline::new(Duration::ZERO) };
+            assert_eq!(deadline.spent(micros(elapsed)), micros(spent), "{since} {elapsed}");
+        }
     }
 }

@@ -177,3 +177,42 @@ pub fn bare_config() -> Config {
 fn setup(error: wasmtime::Error) -> LoadError {
     LoadError::Engine(format!("{error:#}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use infer_core::policy::FaultKind;
+
+    use super::*;
+    use crate::fault;
+
+    /// A store whose guest has no time left, or no limit of time.
+    fn armed(fuel: Option<u64>) -> (Runtime, Store<HostState>) {
+        let config = LoaderConfig { deadline: Duration::ZERO, fuel, ..LoaderConfig::default() };
+        let runtime = Runtime::new(&config).expect("an engine");
+        let mut store = runtime.store(GuestLog::new("logs".into(), true));
+        drop(runtime.arm(&mut store));
+        (runtime, store)
+    }
+
+    fn log(store: &mut Store<HostState>) -> wasmtime::Result<()> {
+        host::Host::log(store.data_mut(), host::Level::Info, "a line".to_owned())
+    }
+
+    /// Nothing in it asks for the time but what is called here: a guest without loops and calls.
+    #[test]
+    fn a_guest_that_only_logs_meets_its_deadline_in_the_log_and_at_its_end() {
+        let (runtime, mut store) = armed(None);
+        runtime.account(&mut store).expect("nobody looked");
+        let late = log(&mut store).expect_err("its time is over");
+        assert_eq!(fault::from_error(&late, "schedule", store.data_mut()).kind, FaultKind::Deadline);
+        let late = runtime.account(&mut store).expect_err("and stays over");
+        assert_eq!(fault::from_error(&late, "schedule", store.data_mut()).kind, FaultKind::Deadline);
+    }
+
+    #[test]
+    fn under_fuel_no_time_is_over() {
+        let (runtime, mut store) = armed(Some(1_000));
+        log(&mut store).expect("there is fuel");
+        runtime.account(&mut store).expect("there is fuel");
+    }
+}
