@@ -18,7 +18,7 @@ pub struct Starts {
     watermark_permyriad: i64,
     prefix_wait: Micros,
     /// Who was told to wait for a prefix, and since when; kept until they start, or a step that doesn't come
-    /// to them would make their time begin anew.
+    /// to them would make their time begin anew. Where it is full, only those are kept whose prefix is still coming.
     deferred: Vec<(SequenceId, Micros)>,
 }
 
@@ -67,7 +67,7 @@ impl Starts {
         step: &Step,
         planner: &mut Planner<'_>,
     ) -> Option<Blocked<'a>> {
-        self.deferred.retain(|(id, _)| still_waits(step, *id));
+        self.deferred.retain(|(id, _)| in_queue(step, *id).is_some());
         // Prompts that start together compute what they have in common once each; those that start a
         // step later find it. So a step starts about one chunk's worth of them, however wide it is.
         let (mut fresh, mut deferred) = (0, 0);
@@ -100,12 +100,15 @@ impl Starts {
     /// least one more block of its prompt. Bounded from the first time on, for what is worth a short wait
     /// isn't worth being overtaken for ever.
     fn waits_for_prefix(&mut self, waiting: Sequence<'_>, step: &Step) -> Option<Micros> {
-        let block_size = step.memory.block_size.max(1);
-        if waiting.pending_tokens() / block_size <= waiting.computed_tokens() / block_size {
+        if !has_prefix_coming(waiting, step) {
             return None;
         }
         let known = self.deferred.iter().find(|(id, _)| *id == waiting.id());
         let (began, is_new) = known.map_or((step.now, true), |(_, began)| (*began, false));
+        if is_new && self.deferred.len() == MAX_DEFERRED {
+            let waits_now = |id| in_queue(step, id).is_some_and(|other| has_prefix_coming(other, step));
+            self.deferred.retain(|(id, _)| waits_now(*id));
+        }
         if step.now.since(began) >= self.prefix_wait || (is_new && self.deferred.len() == MAX_DEFERRED) {
             return None;
         }
@@ -129,11 +132,18 @@ impl Starts {
     }
 }
 
-/// Whether it is in the queue, of which each part, those that were preempted and the others, is sorted.
-fn still_waits(step: &Step, id: SequenceId) -> bool {
-    let again = step.waiting.preemptions.partition_point(|times| *times > 0);
-    let (again, others) = step.waiting.id.split_at(again.min(step.waiting.len()));
-    again.binary_search(&id.0).is_ok() || others.binary_search(&id.0).is_ok()
+/// Whether somebody is computing at least one more block of its prompt.
+fn has_prefix_coming(waiting: Sequence<'_>, step: &Step) -> bool {
+    let block_size = step.memory.block_size.max(1);
+    waiting.pending_tokens() / block_size > waiting.computed_tokens() / block_size
+}
+
+/// Who it is in the queue, of which each part, those that were preempted and the others, is sorted.
+fn in_queue(step: &Step, id: SequenceId) -> Option<Sequence<'_>> {
+    let first = step.waiting.preemptions.partition_point(|times| *times > 0).min(step.waiting.len());
+    let (again, others) = step.waiting.id.split_at(first);
+    let row = again.binary_search(&id.0).or_else(|_| others.binary_search(&id.0).map(|row| first + row));
+    row.ok().map(|row| step.waiting.get(row))
 }
 
 #[cfg(test)]
@@ -220,5 +230,37 @@ mod tests {
         assert_eq!(started(&step), (vec![], MAX_DEFERRED), "the scan ends there");
         step.waiting = (41..=100).map(row).collect();
         assert_eq!(started(&step), (vec![], 60), "who left is forgotten, and the next are remembered");
+    }
+
+    #[test]
+    fn who_finds_its_prefix_but_cannot_start_takes_no_place_of_those_that_wait_for_one() {
+        let row = |id, pending_tokens| Row {
+            id,
+            prompt_tokens: 64,
+            max_new_tokens: 9,
+            pending_tokens,
+            ..Row::default()
+        };
+        let long = |id, pending_tokens| Row { prompt_tokens: 5_000, ..row(id, pending_tokens) };
+        let computing = Row { blocks: 1, computed_tokens: 16, prompt_tokens: 900, ..row(999, 0) };
+        let mut step = Step {
+            limits: Limits { max_running: 1_000, max_prefill_sequences: 1_000, ..limits() },
+            memory: Memory { block_size: 16, total_blocks: 9_000, free_blocks: 9_000, cached_blocks: 0 },
+            running: [computing].into_iter().collect(),
+            waiting: (1..=64).map(|id| long(id, 32)).collect(),
+            ..Step::default()
+        };
+        let mut starts = Starts::new(0.0, 1_000).unwrap();
+        let mut decide = |step: &Step| {
+            let mut planner = Planner::new(step);
+            planner.go_on();
+            let blocked = starts.start(step.waiting.iter().rev(), step, &mut planner);
+            (blocked.map(|blocked| blocked.short), planner.started().len())
+        };
+        assert_eq!(decide(&step), (None, 0), "as many wait as can be remembered");
+        // Their prefix is there, and memory is short. Others come first in the order and wait for another one.
+        step.memory.free_blocks = 200;
+        step.waiting = (1..=64).map(|id| long(id, 0)).chain((65..=114).map(|id| row(id, 32))).collect();
+        assert_eq!(decide(&step), (Some(Short::Memory), 0), "none of the fifty computes what is coming");
     }
 }
