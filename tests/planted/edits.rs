@@ -206,8 +206,8 @@ pub const EDITS: &[(&str, &str, &str, &str)] = &[
     (
         "endless queue",
         "engine/admit.rs",
-        "if waiting >= self.config.max_waiting {",
-        "if waiting >= self.config.max_waiting && !on(\"endless queue\") {",
+        "if requests.len() > room as usize {",
+        "if requests.len() > room as usize && !on(\"endless queue\") {",
     ),
     (
         "admission that is never judged",

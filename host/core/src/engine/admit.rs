@@ -50,7 +50,8 @@ impl Engine {
         }
         requests.iter().try_for_each(|request| self.check_limits(request))?;
         let waiting = self.queued();
-        if waiting as usize + requests.len() > self.config.max_waiting as usize {
+        let room = self.config.max_waiting.saturating_sub(waiting);
+        if requests.len() > room as usize {
             let message = format!(
                 "the queue is full: {waiting} requests wait, at most {} may",
                 self.config.max_waiting
