@@ -203,6 +203,38 @@ DEVICE void products(const T* q, u32 lane, float (&scores)[N][4], Load load) {
     }
 }
 
+// Which keys and values a lane reads above, for kernels where it fetches them itself: the same words in the same order,
+// visit(i, dimension, words) with as many words, for the lane's i-th position of the tile.
+DEVICE u32 key_position(u32 lane, u32 i) { return i * 8 + lane / 4; }
+DEVICE u32 value_position(u32 lane, u32 i) { return lane % 4 * 2 + i / 2 + i % 2 * 8; }
+
+template <u32 D, u32 N, class Visit>
+DEVICE void each_key(u32 lane, Visit visit) {
+    const u32 four[4] = {}, two[2] = {};
+#pragma unroll
+    for (u32 chunk = 0; chunk < D / 32; chunk++)
+#pragma unroll
+        for (u32 n = 0; n < N; n++) visit(n, chunk * 32 + lane % 4 * 8, four);
+    if constexpr (D % 32 == 16)
+#pragma unroll
+        for (u32 n = 0; n < N; n++) visit(n, D / 32 * 32 + lane % 4 * 4, two);
+}
+
+template <u32 D, class Visit>
+DEVICE void each_value(u32 lane, Visit visit) {
+    const u32 four[4] = {}, two[2] = {}, one[1] = {};
+#pragma unroll
+    for (u32 base = 0; base + 64 <= D; base += 64)
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) visit(i, base + lane / 4 * 8, four);
+    if constexpr (D % 64 >= 32)
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) visit(i, D / 64 * 64 + lane / 4 * 4, two);
+    if constexpr (D % 32 >= 16)
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) visit(i, D / 32 * 32 + lane / 4 * 2, one);
+}
+
 // Reads WORDS words at once.
 template <u32 WORDS, class T>
 DEVICE void read_words(const T* from, u32 (&words)[WORDS]) {

@@ -1,11 +1,20 @@
 // Paged attention for tokens that stand alone (decode): the context is cut into parts, one block of four warps each,
 // and a second kernel adds the parts up.
 //
-// Versions. 1 (this one): keys and values go from memory straight into the registers of the tensor core products;
-// 16 rows are the query heads of one key head, so each key is read once for all of them; a warp takes tiles of 16
-// positions in turn, four warps a block; the parts' number is fixed by the host, so that a captured graph serves any
-// context. Tried on paper and not built: products with the heads as the 8 columns (half the registers for groups up to
-// 8, but the weights then need a transpose).
+// 16 rows of the tensor core products are the query heads of one key head, so each key is read once for all of them; a
+// warp takes tiles of 16 positions in turn, four warps a block; the parts' number is fixed by the host, so that a captured
+// graph serves any context: parts without positions end at once, and the second pass leaves them out.
+//
+// Versions. 1: keys and values went from memory straight into registers. nvcc put each load beside its use: 512 bytes a warp
+// under way for most of the time, 8 KB a multiprocessor. 2 (this one): two tiles a warp (one of 256 dimensions) pass
+// through shared memory by cp.async; the next keys are asked for before the softmax of these. The second pass reads 16
+// parts at a time; it read one after another.
+// Tried on paper and not built: products with the heads as the 8 columns (half the registers for groups up to 8, but the
+// weights then need a transpose); the next tiles in registers (126 + 64, two blocks); three stages (two blocks).
+// Estimated, not measured: of 128 dimensions three blocks fit a multiprocessor (71 KB each), 12 warps with 12 to 16 KB,
+// 144 KB at least; of 64 dimensions four with 24 KB, of 256 three with 32 KB. An H200 asks for 40 to 48 KB (product.cu).
+// A warp's own chain for a tile (8 products of keys in a row, two exchanges, 8 KB) is some 800 clocks, so 12 warps could
+// take 120 bytes a clock, of which memory gives 13 (H100).
 // Measurements: not yet measured on a device.
 // Registers and spills: README.md. The limit: memory bandwidth (each key and value is read once).
 #include "attention.cuh"
@@ -16,23 +25,66 @@ constexpr u32 WARPS = 4;
 constexpr u32 TILE = 16;
 constexpr u32 ROWS = 16;
 
-// A part's range of positions, [x, y).
-DEVICE void part_range(const AttentionParams& p, u32 context, u32 part, u32& begin, u32& end) {
-    const u32 first = first_seen(p, context - 1);
-    u32 tokens = p.part_tokens, start = 0;
-    if (tokens == 0) {
+// How a context is cut.
+struct Cut {
+    u32 first;     // First position that is seen.
+    u32 start;     // Where part 0 begins.
+    u32 tokens;    // Of a part.
+    u32 context;
+
+    DEVICE Cut(const AttentionParams& p, u32 context)
+        : first(first_seen(p, context - 1)), start(0), tokens(p.part_tokens), context(context) {
+        if (tokens != 0) return;
         start = first / TILE * TILE;
         tokens = ((context - start + p.parts - 1) / p.parts + TILE - 1) / TILE * TILE;
     }
-    begin = start + part * tokens;
-    end = begin + tokens < context ? begin + tokens : context;
-    begin = begin > first ? begin : first;
-}
+
+    // A part's positions, [begin, end).
+    DEVICE u32 begin(u32 part) const {
+        const u32 begin = start + part * tokens;
+        return begin > first ? begin : first;
+    }
+    DEVICE u32 end(u32 part) const {
+        const u32 end = start + (part + 1) * tokens;
+        return end < context ? end : context;
+    }
+
+    // The parts that hold positions, [first_part, parts): nobody writes or reads the sums of another.
+    DEVICE u32 first_part() const { return (first - start) / tokens; }
+    DEVICE u32 parts() const { return (context - start + tokens - 1) / tokens; }
+};
+
+// Tiles that a warp has under way: as many as let two blocks and more share 227 KB (and one 99 KB).
+DEVICE constexpr u32 stages(u32 head_dim) { return head_dim > 128 ? 1 : 2; }
+
+// A lane's share of a tile's keys or values in shared memory: the words that it reads, in the order in which it reads
+// them. It copied them itself, so warps need no barrier and rows no padding.
+template <class T, u32 D>
+struct Share {
+    static constexpr u32 BYTES = TILE * D * sizeof(T);
+    unsigned char* next;
+    u32 lane;
+
+    template <u32 WORDS>
+    DEVICE unsigned char* take() {
+        unsigned char* at = next + lane * 4 * WORDS;
+        next += WARP * 4 * WORDS;
+        return at;
+    }
+    template <u32 WORDS>
+    DEVICE void copy(const T* from, bool there, const u32 (&)[WORDS]) { copy_async<4 * WORDS>(take<WORDS>(), from, there); }
+    template <u32 WORDS>
+    DEVICE void read(u32 (&words)[WORDS]) { read_words(reinterpret_cast<const T*>(take<WORDS>()), words); }
+};
 
 template <class T, u32 D>
 DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
+    constexpr u32 STAGES = stages(D);
     const u32 token = p.items[blockIdx.z];
     if (token == NONE) return;
+    const Cut cut(p, p.positions[token] + 1);
+    const u32 begin = cut.begin(blockIdx.x), end = cut.end(blockIdx.x);
+    if (begin >= end) return;
     const u32 thread = threadIdx.x, lane = lane_of(thread), warp = warp_of(thread);
     const u32 group = p.heads / p.kv_heads;
     const u32 tiles = (group + ROWS - 1) / ROWS;
@@ -41,47 +93,91 @@ DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
     const u32 first_head = kv_head * group + first_row;
 
     T* q = reinterpret_cast<T*>(shared);
-    float* merged = reinterpret_cast<float*>(shared + ROWS * key_stride(D) * sizeof(T));
-    float* largest = merged + ROWS * D;
+    float* largest = reinterpret_cast<float*>(shared + ROWS * key_stride(D) * sizeof(T));
     float* total = largest + WARPS * ROWS;
+    unsigned char* tiles_here = reinterpret_cast<unsigned char*>(total + WARPS * ROWS);
     const T* source = static_cast<const T*>(p.q) + static_cast<u64>(token) * p.q_stride + first_head * D;
-    for (u32 i = thread; i < ROWS * D; i += WARPS * WARP)
-        q[i / D * key_stride(D) + i % D] = i / D < rows ? source[i] : Number<T>::round(0.0f);
-    sync_block();
+    for (u32 i = thread; i < ROWS * D / 8; i += WARPS * WARP) {
+        const u32 row = i / (D / 8), chunk = i % (D / 8) * 8;
+        copy_async<16>(q + row * key_stride(D) + chunk, source + (row < rows ? row * D + chunk : 0), row < rows);
+    }
+    commit_copies();
 
-    u32 begin, end;
-    part_range(p, p.positions[token] + 1, blockIdx.x, begin, end);
     const u32* table = p.blocks + p.tables[token];
-    const T* keys = static_cast<const T*>(p.keys);
-    const T* values = static_cast<const T*>(p.values);
     const bool whole_tiles = p.block_size % TILE == 0;
-    Rows16<T, D> sums;
-    sums.clear();
-    for (u32 tile = begin / TILE + warp; tile * TILE < end; tile += WARPS) {
+    const auto share = [&](u32 stage, u32 values) {
+        return Share<T, D>{tiles_here + ((warp * STAGES + stage) * 2 + values) * Share<T, D>::BYTES, lane};
+    };
+    // Where this lane's numbers of a tile are: `position_of` gives its i-th position there. Past the end nothing is
+    // copied, but counted.
+    const auto locate = [&](u32 tile, auto& at, auto& there, auto position_of) {
         const u32 start = tile * TILE;
         const u64 tile_index = whole_tiles ? pool_index(p, table, kv_head, start, D) : 0;
-        const auto seen = [&](u32 i) { return start + i >= begin && start + i < end; };
-        const auto index = [&](u32 i) {
-            return whole_tiles ? tile_index + i * D : pool_index(p, table, kv_head, start + i, D);
-        };
-        const auto load = [&](const T* from, u32 i, u32 dimension, auto& words) {
-            if (seen(i)) {
-                read_words(from + index(i) + dimension, words);
-            } else {
-                for (u32& word : words) word = 0;
-            }
-        };
+#pragma unroll
+        for (u32 i = 0; i < sizeof(there) / sizeof(there[0]); i++) {
+            const u32 position = start + position_of(i);
+            there[i] = position >= begin && position < end;
+            at[i] = !there[i]      ? 0
+                    : whole_tiles ? tile_index + position_of(i) * D
+                                  : pool_index(p, table, kv_head, position, D);
+        }
+    };
+    const auto start_keys = [&](u32 tile, u32 stage) {
+        if (tile * TILE < end) {
+            u64 at[2];
+            bool there[2];
+            locate(tile, at, there, [&](u32 i) { return key_position(lane, i); });
+            Share<T, D> to = share(stage, 0);
+            each_key<D, 2>(lane, [&](u32 i, u32 dimension, const auto& words) {
+                to.copy(static_cast<const T*>(p.keys) + at[i] + (there[i] ? dimension : 0), there[i], words);
+            });
+        }
+        commit_copies();
+    };
+    const auto start_values = [&](u32 tile, u32 stage) {
+        if (tile * TILE < end) {
+            u64 at[4];
+            bool there[4];
+            locate(tile, at, there, [&](u32 i) { return value_position(lane, i); });
+            Share<T, D> to = share(stage, 1);
+            each_value<D>(lane, [&](u32 i, u32 dimension, const auto& words) {
+                to.copy(static_cast<const T*>(p.values) + at[i] + (there[i] ? dimension : 0), there[i], words);
+            });
+        }
+        commit_copies();
+    };
+    u32 tile = begin / TILE + warp;
+    for (u32 stage = 0; stage < STAGES; stage++) {
+        start_keys(tile + stage * WARPS, stage);
+        start_values(tile + stage * WARPS, stage);
+    }
+    wait_copies<2 * STAGES>();
+    sync_block();
+
+    Rows16<T, D> sums;
+    sums.clear();
+    for (u32 stage = 0; tile * TILE < end; tile += WARPS, stage = (stage + 1) % STAGES) {
         float scores[2][4];
-        products<T, D, 2>(q, lane, scores, [&](u32 i, u32 d, auto& words) { load(keys, i, d, words); });
+        wait_copies<2 * STAGES - 1>();
+        Share<T, D> keys = share(stage, 0);
+        products<T, D, 2>(q, lane, scores, [&](u32, u32, auto& words) { keys.read(words); });
+        start_keys(tile + STAGES * WARPS, stage);
 #pragma unroll
         for (u32 n = 0; n < 2; n++)
 #pragma unroll
-            for (u32 j = 0; j < 4; j++)
-                scores[n][j] =
-                    seen(n * 8 + lane % 4 * 2 + j % 2) ? score(p, scores[n][j]) : negative_infinity();
+            for (u32 j = 0; j < 4; j++) {
+                const u32 position = tile * TILE + n * 8 + lane % 4 * 2 + j % 2;
+                const bool seen = position >= begin && position < end;
+                scores[n][j] = seen ? score(p, scores[n][j]) : negative_infinity();
+            }
         sums.template soften<2>(scores);
-        sums.add_values(scores[0], scores[1], lane, [&](u32 i, u32 d, auto& words) { load(values, i, d, words); });
+        wait_copies<2 * STAGES - 1>();
+        Share<T, D> values = share(stage, 1);
+        sums.add_values(scores[0], scores[1], lane, [&](u32, u32, auto& words) { values.read(words); });
+        start_values(tile + STAGES * WARPS, stage);
     }
+    // Where the tiles were, once everybody is done with them.
+    float* merged = reinterpret_cast<float*>(tiles_here);
 
     // The warps' sums, in their order.
     if (lane % 4 == 0)
@@ -128,26 +224,52 @@ DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
     }
 }
 
-// Adds the parts of one head of one token up, in their order. One block a head, a thread a dimension.
+constexpr u32 REDUCERS = 128;
+
+// Adds the parts of one head of one token up, in their order. One block a head, a thread a dimension (or two).
 template <class T>
-DEVICE void reduce(const AttentionParams& p) {
-    const u32 token = p.items[blockIdx.y], head = blockIdx.x, width = p.head_dim;
+DEVICE void reduce(const AttentionParams& p, unsigned char* shared) {
+    const u32 token = p.items[blockIdx.y], head = blockIdx.x, width = p.head_dim, thread = threadIdx.x;
     if (token == NONE) return;
-    const float* parts = p.partial + (static_cast<u64>(blockIdx.y) * p.heads + head) * p.parts * (width + 2);
+    const Cut cut(p, p.positions[token] + 1);
+    const u32 first = cut.first_part(), parts = cut.parts();
+    const float* partial = p.partial + (static_cast<u64>(blockIdx.y) * p.heads + head) * p.parts * (width + 2);
+    const auto part_at = [&](u32 part) { return partial + part * (width + 2); };
+    float* weights = reinterpret_cast<float*>(shared);
+    float* totals = weights + REDUCERS;
+
     float most = negative_infinity();
-    for (u32 part = 0; part < p.parts; part++) most = larger(most, parts[part * (width + 2) + width]);
-    for (u32 dimension = threadIdx.x; dimension < width; dimension += blockDim.x) {
-        float sum = 0.0f, total = 0.0f;
-        for (u32 part = 0; part < p.parts; part++) {
-            const float* from = parts + part * (width + 2);
-            if (from[width] == negative_infinity()) continue;
-            const float weight = exp2_fast(from[width] - most);
-            sum += from[dimension] * weight;
-            total += from[width + 1] * weight;
+    for (u32 part = first + thread; part < parts; part += REDUCERS) most = larger(most, part_at(part)[width]);
+    most = block_largest(most, weights);
+    float sums[2] = {0.0f, 0.0f}, total = 0.0f;
+    for (u32 here = first; here < parts; here += REDUCERS) {
+        const u32 count = parts - here < REDUCERS ? parts - here : REDUCERS;
+        const float own = thread < count ? part_at(here + thread)[width] : negative_infinity();
+        weights[thread] = own == negative_infinity() ? 0.0f : exp2_fast(own - most);
+        totals[thread] = thread < count ? part_at(here + thread)[width + 1] * weights[thread] : 0.0f;
+        sync_block();
+        for (u32 i = 0; i < count; i++) total += totals[i];
+#pragma unroll
+        for (u32 k = 0; k < 2; k++) {
+            const u32 dimension = k * REDUCERS + thread;
+            if (dimension >= width) break;
+            // Many at once: each comes from the cache behind all multiprocessors. Past the end weights are 0.
+            constexpr u32 TOGETHER = 16;
+            for (u32 i = 0; i < count; i += TOGETHER) {
+                float numbers[TOGETHER];
+#pragma unroll
+                for (u32 j = 0; j < TOGETHER; j++)
+                    numbers[j] = load_now(part_at(here + (i + j < count ? i + j : count - 1)) + dimension);
+#pragma unroll
+                for (u32 j = 0; j < TOGETHER; j++) sums[k] += numbers[j] * weights[i + j];
+            }
         }
-        T* out = static_cast<T*>(p.out) + (static_cast<u64>(token) * p.heads + head) * width;
-        out[dimension] = Number<T>::round(sum / total);
+        sync_block();
     }
+    T* out = static_cast<T*>(p.out) + (static_cast<u64>(token) * p.heads + head) * width;
+#pragma unroll
+    for (u32 k = 0; k < 2; k++)
+        if (k * REDUCERS + thread < width) out[k * REDUCERS + thread] = Number<T>::round(sums[k] / total);
 }
 
 }  // namespace decode
@@ -164,6 +286,9 @@ DEVICE void reduce(const AttentionParams& p) {
     DECODE(T, 96)                                                                            \
     DECODE(T, 128)                                                                           \
     DECODE(T, 256)                                                                           \
-    KERNEL(attention_reduce_##T, AttentionParams, 128) { decode::reduce<T>(p); }
+    KERNEL(attention_reduce_##T, AttentionParams, decode::REDUCERS) {                        \
+        SHARED_MEMORY(shared);                                                               \
+        decode::reduce<T>(p, shared);                                                        \
+    }
 DECODE_TYPE(bf16)
 DECODE_TYPE(f16)

@@ -28,8 +28,8 @@ DEVICE void load_stage(const AttentionParams& p, T* keys, T* values, const u32* 
         const u32 position = start + row;
         const bool seen = position >= first && position < end;
         const u64 index = seen ? pool_index(p, table, kv_head, position, D) + chunk : 0;
-        copy_async16(keys + row * key_stride(D) + chunk, static_cast<const T*>(p.keys) + index, seen);
-        copy_async16(values + row * value_stride(D) + chunk, static_cast<const T*>(p.values) + index, seen);
+        copy_async<16>(keys + row * key_stride(D) + chunk, static_cast<const T*>(p.keys) + index, seen);
+        copy_async<16>(values + row * value_stride(D) + chunk, static_cast<const T*>(p.values) + index, seen);
     }
     commit_copies();
 }

@@ -48,13 +48,15 @@ DEVICE float negative_infinity() { return -__builtin_inff(); }
 DEVICE float exp2_fast(float x) { return __builtin_exp2f(x); }
 DEVICE u32 low_halves(u32 a, u32 b) { return (a & 0xffffu) | (b << 16); }
 DEVICE u32 high_halves(u32 a, u32 b) { return (a >> 16) | (b & 0xffff0000u); }
-DEVICE float shuffle_xor(float value, u32 lanes) { return emulate::shuffle_xor(value, lanes); }
+DEVICE float shuffle_xor(float value, u32 lanes) { return bits_to_float(emulate::shuffle_xor(float_to_bits(value), lanes)); }
+DEVICE u64 shuffle_xor(u64 value, u32 lanes) { return emulate::shuffle_xor(value, lanes); }
+DEVICE float load_now(const float* from) { return *from; }
 DEVICE void sync_block() { emulate::sync_block(); }
 DEVICE u32 atomic_add(u32* at, u32 value) { u32 old = *at; *at += value; return old; }
-DEVICE u64 atomic_add(u64* at, u64 value) { u64 old = *at; *at += value; return old; }
 DEVICE u64 atomic_max(u64* at, u64 value) { u64 old = *at; if (value > old) *at = value; return old; }
 DEVICE u32 atomic_or(u32* at, u32 value) { u32 old = *at; *at |= value; return old; }
-DEVICE void copy_async16(void* to, const void* from, bool there) { emulate::copy_async16(to, from, there); }
+template <u32 BYTES>
+DEVICE void copy_async(void* to, const void* from, bool there) { emulate::copy_async(to, from, BYTES, there); }
 DEVICE void commit_copies() { emulate::commit_copies(); }
 template <int LEFT>
 DEVICE void wait_copies() { emulate::wait_copies(LEFT); }
@@ -86,16 +88,29 @@ DEVICE float exp2_fast(float x) {
 DEVICE u32 low_halves(u32 a, u32 b) { return __byte_perm(a, b, 0x5410); }
 DEVICE u32 high_halves(u32 a, u32 b) { return __byte_perm(a, b, 0x7632); }
 DEVICE float shuffle_xor(float value, u32 lanes) { return __shfl_xor_sync(0xffffffffu, value, lanes); }
+DEVICE u64 shuffle_xor(u64 value, u32 lanes) { return __shfl_xor_sync(0xffffffffu, value, lanes); }
+// A load that stays where it is written. nvcc moves others to their use, and each waits for memory alone there.
+DEVICE float load_now(const float* from) {
+    float value;
+    asm volatile("ld.global.f32 %0, [%1];" : "=f"(value) : "l"(from) : "memory");
+    return value;
+}
 DEVICE void sync_block() { __syncthreads(); }
 DEVICE u32 atomic_add(u32* at, u32 value) { return atomicAdd(at, value); }
-DEVICE u64 atomic_add(u64* at, u64 value) { return atomicAdd(at, value); }
 DEVICE u64 atomic_max(u64* at, u64 value) { return atomicMax(at, value); }
 DEVICE u32 atomic_or(u32* at, u32 value) { return atomicOr(at, value); }
-// Copies 16 bytes to shared memory in the background; writes zeros where `there` is false and reads nothing.
-DEVICE void copy_async16(void* to, const void* from, bool there) {
+// Copies 16 (8, 4) bytes to shared memory in the background; writes zeros where `there` is false and reads nothing. The
+// second cache fetches whole lines of 128 bytes: what lies beside is wanted next.
+template <u32 BYTES>
+DEVICE void copy_async(void* to, const void* from, bool there) {
     const u32 target = static_cast<u32>(__cvta_generic_to_shared(to));
-    const u32 bytes = there ? 16 : 0;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(from), "r"(bytes) : "memory");
+    const u32 bytes = there ? BYTES : 0;
+    if constexpr (BYTES == 16)
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
+                     ::"r"(target), "l"(from), "r"(bytes) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %3, %2;"
+                     ::"r"(target), "l"(from), "r"(bytes), "n"(BYTES) : "memory");
 }
 DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits until at most LEFT groups of this thread's copies are under way.
@@ -160,12 +175,43 @@ DEVICE u32 pack(float first, float second) {
     return static_cast<u32>(Number<T>::round(first).bits) | (static_cast<u32>(Number<T>::round(second).bits) << 16);
 }
 
+// Eight numbers in a row at a multiple of 16 bytes, in as few words as there are.
+template <class T>
+struct Eight {
+    Words4 words[sizeof(T) / 2];
+
+    DEVICE void read(const T* from) {
+#pragma unroll
+        for (u32 i = 0; i < sizeof(T) / 2; i++) words[i] = reinterpret_cast<const Words4*>(from)[i];
+    }
+    DEVICE void write(T* to) const {
+#pragma unroll
+        for (u32 i = 0; i < sizeof(T) / 2; i++) reinterpret_cast<Words4*>(to)[i] = words[i];
+    }
+    DEVICE float get(u32 i) const {
+        if constexpr (sizeof(T) == 4)
+            return bits_to_float(words[i / 4].w[i % 4]);
+        else
+            return Number<T>::widen(T{static_cast<u16>(words[0].w[i / 2] >> i % 2 * 16)});
+    }
+    // Two numbers at an even place.
+    DEVICE void set(u32 i, float first, float second) {
+        if constexpr (sizeof(T) == 4) {
+            words[i / 4].w[i % 4] = float_to_bits(first);
+            words[i / 4].w[i % 4 + 1] = float_to_bits(second);
+        } else {
+            words[0].w[i / 2] = pack<T>(first, second);
+        }
+    }
+};
+
 DEVICE u32 lane_of(u32 thread) { return thread % WARP; }
 DEVICE u32 warp_of(u32 thread) { return thread / WARP; }
 DEVICE float larger(float a, float b) { return a > b ? a : b; }
 
 // Sum over a warp; every lane has it. The order is fixed.
-DEVICE float warp_sum(float x) {
+template <class T>
+DEVICE T warp_sum(T x) {
     for (u32 lanes = WARP / 2; lanes > 0; lanes /= 2) x += shuffle_xor(x, lanes);
     return x;
 }
@@ -179,4 +225,14 @@ DEVICE float block_sum(float x, float* scratch) {
     for (u32 warp = 0; warp < blockDim.x / WARP; warp++) total += scratch[warp];
     sync_block();
     return total;
+}
+
+// The largest of a block, likewise.
+DEVICE float block_largest(float x, float* scratch) {
+    for (u32 lanes = WARP / 2; lanes > 0; lanes /= 2) x = larger(x, shuffle_xor(x, lanes));
+    if (lane_of(threadIdx.x) == 0) scratch[warp_of(threadIdx.x)] = x;
+    sync_block();
+    for (u32 warp = 0; warp < blockDim.x / WARP; warp++) x = larger(x, scratch[warp]);
+    sync_block();
+    return x;
 }

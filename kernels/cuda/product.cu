@@ -2,11 +2,24 @@
 // tiled one for where cuBLASLt is missing or its shape-dependent algorithms are not wanted (--deterministic).
 //
 // Versions.
-//   few    1: a warp multiplies 16 outputs (rows of w) with up to 32 rows of x; weights go from memory straight into
-//          registers (the order of the inputs in a product is free, so a lane takes 8 in a row); a block's eight warps
-//          share the inputs and add up in their order. A row's bits don't depend on how many rows there are.
+//   few    1: a warp multiplies 16 outputs (rows of w) with up to 32 rows of x; weights went from memory straight into
+//          registers. nvcc moved each load to its use, which left two of eight under way (1 KB a warp).
+//          2 (this one): weights pass through shared memory (cp.async), 8 KB a warp under way, and a lane reads what it
+//          copied, so there is no barrier; inputs are read a turn ahead. The order of the inputs in a product is free, so
+//          a lane takes 8 in a row. A block's eight warps add up in their order. A row's bits don't depend on how many
+//          rows there are.
+//          Estimated, not measured: a multiprocessor of an H100 needs about 32 KB under way for 90 % of its share of
+//          memory (23 GB/s times some 1.4 us with queues), one of an H200 40 to 48. A block keeps 48 to 64 KB, three fit a
+//          multiprocessor (66 KB of shared memory, 80 registers at most), and the least that a shape leaves one is a
+//          single block (2,048 outputs on 132 multiprocessors).
 //   tiled  1: 128 x 128 tiles, 32 inputs a stage, three stages of cp.async; a stage's rows are 64 bytes, which the
-//          fragment loads read without bank conflicts and without padding.
+//          fragment loads read without bank conflicts and without padding. A wave of blocks ran along the outputs, so it
+//          read all of w once per 128 rows.
+//          2 (this one): a wave runs along the rows first (2,048 rows: 16 tiles of them by 16 of outputs, 33 MB at 4,096
+//          inputs), and up to 64 rows have tiles of 16 x 64 with 16 stages, `narrow`: 60 KB of weights under way in a
+//          block. A sum takes its inputs in order in both, so they agree bit by bit.
+//          Estimated, not measured: a step of `narrow` is a chain of some 150 clocks for 4 KB, so the 64 blocks of 4,096
+//          outputs could take as much as an H100's memory gives; its large products leave no multiprocessor out.
 //   plain  1: 64 x 64 tiles in f32, any type, any width.
 // Measurements: not yet measured on a device.
 // The limits: memory bandwidth (few), mma.sync rate (tiled; wgmma would reach about twice that on sm_90).
@@ -35,48 +48,74 @@ DEVICE void store(const ProductParams& p, u32 row, u32 output, float value) {
         static_cast<T*>(p.y)[at] = Number<T>::round(value);
 }
 
-DEVICE Words4 read_or_zero(const void* from, u64 number, u32 bytes, bool there) {
-    if (!there) return Words4{{0, 0, 0, 0}};
-    return *reinterpret_cast<const Words4*>(static_cast<const u8*>(from) + number * bytes);
-}
-
-// Inputs of a warp's turn: four chunks of 32.
-constexpr u32 TURN = 128;
+// Inputs of a warp's turn, in two chunks of 32: a whole line of memory of each of its 16 rows of w.
+constexpr u32 TURN = 64;
+// Turns of weights under way: 8 KB a warp.
+constexpr u32 TURNS = 4;
 
 template <class T, u32 N>
 DEVICE void few(const ProductParams& p, unsigned char* shared) {
     constexpr u32 WARPS = THREADS / WARP;
     const u32 lane = lane_of(threadIdx.x), warp = warp_of(threadIdx.x);
-    const u32 first = blockIdx.x * 16 + lane / 4;
+    // A lane reads the words that it copied itself, so nobody waits for anybody.
+    Words4* own = reinterpret_cast<Words4*>(shared) + warp * TURNS * 4 * WARP + lane;
+    const auto place = [&](u32 stage, u32 chunk, u32 half) { return own + ((stage * 2 + chunk) * 2 + half) * WARP; };
+    const auto input_of = [&](u32 turn, u32 chunk) { return turn * TURN + chunk * 32 + lane % 4 * 8; };
+    // Past the end it copies zeros, which keeps the count of groups even.
+    const auto start_weights = [&](u32 turn, u32 stage) {
+#pragma unroll
+        for (u32 half = 0; half < 2; half++)
+#pragma unroll
+            for (u32 chunk = 0; chunk < 2; chunk++) {
+                const u32 input = input_of(turn, chunk), output = blockIdx.x * 16 + half * 8 + lane / 4;
+                const bool there = input < p.inputs && output < p.outputs;
+                const u64 at = there ? static_cast<u64>(output) * p.inputs + input : 0;
+                copy_async<16>(place(stage, chunk, half), static_cast<const T*>(p.w) + at, there);
+            }
+        commit_copies();
+    };
+    const auto read_inputs = [&](u32 turn, Words4 (&x)[2][N]) {
+#pragma unroll
+        for (u32 chunk = 0; chunk < 2; chunk++)
+#pragma unroll
+            for (u32 n = 0; n < N; n++) {
+                const u32 input = input_of(turn, chunk), row = n * 8 + lane / 4;
+                const bool there = input < p.inputs && row < p.rows;
+                const T* from = static_cast<const T*>(p.x) + static_cast<u64>(row) * p.inputs + input;
+                x[chunk][n] = there ? *reinterpret_cast<const Words4*>(from) : Words4{{0, 0, 0, 0}};
+            }
+    };
+#pragma unroll
+    for (u32 stage = 0; stage < TURNS; stage++) start_weights(warp + stage * WARPS, stage);
+    Words4 x[2][N];
+    read_inputs(warp, x);
     float sums[N][4];
     for (u32 n = 0; n < N; n++)
         for (u32 j = 0; j < 4; j++) sums[n][j] = 0.0f;
-    for (u32 turn = warp * TURN; turn < p.inputs; turn += WARPS * TURN) {
-        Words4 low[4], high[4];
+    const u32 turns = (p.inputs + TURN - 1) / TURN;
+    u32 stage = 0;
+    for (u32 turn = warp; turn < turns; turn += WARPS) {
+        Words4 next[2][N];
+        read_inputs(turn + WARPS, next);
+        wait_copies<TURNS - 1>();
 #pragma unroll
-        for (u32 c = 0; c < 4; c++) {
-            const u32 input = turn + c * 32 + lane % 4 * 8;
-            const bool there = input < p.inputs;
-            low[c] = read_or_zero(p.w, static_cast<u64>(first) * p.inputs + input, sizeof(T),
-                                  there && first < p.outputs);
-            high[c] = read_or_zero(p.w, static_cast<u64>(first + 8) * p.inputs + input, sizeof(T),
-                                   there && first + 8 < p.outputs);
-        }
-#pragma unroll
-        for (u32 c = 0; c < 4; c++) {
-            const u32 input = turn + c * 32 + lane % 4 * 8;
-            const Fragment even = {{low[c].w[0], high[c].w[0], low[c].w[1], high[c].w[1]}};
-            const Fragment odd = {{low[c].w[2], high[c].w[2], low[c].w[3], high[c].w[3]}};
+        for (u32 chunk = 0; chunk < 2; chunk++) {
+            const Words4 low = *place(stage, chunk, 0), high = *place(stage, chunk, 1);
+            const Fragment even = {{low.w[0], high.w[0], low.w[1], high.w[1]}};
+            const Fragment odd = {{low.w[2], high.w[2], low.w[3], high.w[3]}};
 #pragma unroll
             for (u32 n = 0; n < N; n++) {
-                const u32 row = n * 8 + lane / 4;
-                const Words4 x = read_or_zero(p.x, static_cast<u64>(row) * p.inputs + input, sizeof(T),
-                                              row < p.rows && input < p.inputs);
-                Number<T>::multiply(sums[n], even, x.w[0], x.w[1]);
-                Number<T>::multiply(sums[n], odd, x.w[2], x.w[3]);
+                Number<T>::multiply(sums[n], even, x[chunk][n].w[0], x[chunk][n].w[1]);
+                Number<T>::multiply(sums[n], odd, x[chunk][n].w[2], x[chunk][n].w[3]);
+                x[chunk][n] = next[chunk][n];
             }
         }
+        start_weights(turn + TURNS * WARPS, stage);
+        stage = (stage + 1) % TURNS;
     }
+    wait_copies<0>();
+    // The warps' sums take the weights' place.
+    sync_block();
     float* all = reinterpret_cast<float*>(shared);
     for (u32 n = 0; n < N; n++)
         for (u32 j = 0; j < 4; j++) {
@@ -93,58 +132,70 @@ DEVICE void few(const ProductParams& p, unsigned char* shared) {
     }
 }
 
-constexpr u32 TILE = 128;
+// A block's rows and outputs, those of each of its warps, and the steps of inputs under way.
+template <u32 BLOCK_ROWS, u32 BLOCK_OUTPUTS, u32 ROWS, u32 OUTPUTS, u32 COUNT>
+struct Tile {
+    static constexpr u32 block_rows = BLOCK_ROWS, block_outputs = BLOCK_OUTPUTS;
+    static constexpr u32 rows = ROWS, outputs = OUTPUTS;
+    static constexpr u32 stages = COUNT;
+    static constexpr u32 lines = BLOCK_ROWS + BLOCK_OUTPUTS;
+    static_assert(BLOCK_ROWS / ROWS * (BLOCK_OUTPUTS / OUTPUTS) == THREADS / WARP, "a tile for each warp");
+};
+using Large = Tile<128, 128, 64, 32, 3>;
+using Narrow = Tile<16, 64, 16, 8, 16>;
 constexpr u32 STEP = 32;
-constexpr u32 STAGES = 3;
 
-template <class T>
+template <class T, class TILE>
 DEVICE void load_stage(const ProductParams& p, T* stage, u32 row, u32 output, u32 input) {
 #pragma unroll
-    for (u32 turn = 0; turn < 2 * TILE * STEP / 8 / THREADS; turn++) {
+    for (u32 turn = 0; turn * THREADS < TILE::lines * STEP / 8; turn++) {
         const u32 i = turn * THREADS + threadIdx.x;
         const u32 line = i / (STEP / 8), chunk = i % (STEP / 8) * 8;
-        const bool of_x = line < TILE;
-        const u32 at = of_x ? row + line : output + line - TILE;
+        if (TILE::lines * STEP / 8 % THREADS != 0 && line >= TILE::lines) continue;
+        const bool of_x = line < TILE::block_rows;
+        const u32 at = of_x ? row + line : output + line - TILE::block_rows;
         const bool there = at < (of_x ? p.rows : p.outputs) && input + chunk < p.inputs;
         const T* from = static_cast<const T*>(of_x ? p.x : p.w);
-        copy_async16(stage + line * STEP + chunk,
-                     there ? from + static_cast<u64>(at) * p.inputs + input + chunk : from, there);
+        copy_async<16>(stage + line * STEP + chunk,
+                       there ? from + static_cast<u64>(at) * p.inputs + input + chunk : from, there);
     }
     commit_copies();
 }
 
-template <class T>
+template <class T, class TILE>
 DEVICE void tiled(const ProductParams& p, unsigned char* shared) {
-    // Eight warps, two by four: 64 rows and 32 outputs each.
+    constexpr u32 ROWS = TILE::rows / 16, OUTPUTS = TILE::outputs / 8, STAGES = TILE::stages;
+    constexpr u32 BESIDE = TILE::block_outputs / TILE::outputs;
     const u32 lane = lane_of(threadIdx.x), warp = warp_of(threadIdx.x);
-    const u32 row = blockIdx.y * TILE, output = blockIdx.x * TILE;
-    const u32 warp_row = warp / 4 * 64, warp_output = warp % 4 * 32;
+    // Blocks in a row share their rows of w: what runs at once reads little of it, and reads it once.
+    const u32 row = blockIdx.x * TILE::block_rows, output = blockIdx.y * TILE::block_outputs;
+    const u32 warp_row = warp / BESIDE * TILE::rows, warp_output = warp % BESIDE * TILE::outputs;
     T* stages = reinterpret_cast<T*>(shared);
-    const auto stage = [&](u32 step) { return stages + step % STAGES * 2 * TILE * STEP; };
-    float sums[4][4][4];
-    for (u32 i = 0; i < 4; i++)
-        for (u32 n = 0; n < 4; n++)
+    const auto stage = [&](u32 step) { return stages + step % STAGES * TILE::lines * STEP; };
+    float sums[ROWS][OUTPUTS][4];
+    for (u32 i = 0; i < ROWS; i++)
+        for (u32 n = 0; n < OUTPUTS; n++)
             for (u32 j = 0; j < 4; j++) sums[i][n][j] = 0.0f;
     const u32 steps = (p.inputs + STEP - 1) / STEP;
-    for (u32 step = 0; step < STAGES - 1; step++) load_stage(p, stage(step), row, output, step * STEP);
+    for (u32 step = 0; step < STAGES - 1; step++) load_stage<T, TILE>(p, stage(step), row, output, step * STEP);
     for (u32 step = 0; step < steps; step++) {
         wait_copies<STAGES - 2>();
         sync_block();
         // Past the end it loads zeros, which keeps the count of groups even.
-        load_stage(p, stage(step + STAGES - 1), row, output, (step + STAGES - 1) * STEP);
+        load_stage<T, TILE>(p, stage(step + STAGES - 1), row, output, (step + STAGES - 1) * STEP);
         const T* x = stage(step) + (warp_row + lane / 4) * STEP + lane % 4 * 8;
-        const T* w = stage(step) + (TILE + warp_output + lane / 4) * STEP + lane % 4 * 8;
-        Words4 columns[4];
+        const T* w = stage(step) + (TILE::block_rows + warp_output + lane / 4) * STEP + lane % 4 * 8;
+        Words4 columns[OUTPUTS];
 #pragma unroll
-        for (u32 n = 0; n < 4; n++) columns[n] = *reinterpret_cast<const Words4*>(w + n * 8 * STEP);
+        for (u32 n = 0; n < OUTPUTS; n++) columns[n] = *reinterpret_cast<const Words4*>(w + n * 8 * STEP);
 #pragma unroll
-        for (u32 i = 0; i < 4; i++) {
+        for (u32 i = 0; i < ROWS; i++) {
             const Words4 a = *reinterpret_cast<const Words4*>(x + i * 16 * STEP);
             const Words4 b = *reinterpret_cast<const Words4*>(x + (i * 16 + 8) * STEP);
             const Fragment even = {{a.w[0], b.w[0], a.w[1], b.w[1]}};
             const Fragment odd = {{a.w[2], b.w[2], a.w[3], b.w[3]}};
 #pragma unroll
-            for (u32 n = 0; n < 4; n++) {
+            for (u32 n = 0; n < OUTPUTS; n++) {
                 Number<T>::multiply(sums[i][n], even, columns[n].w[0], columns[n].w[1]);
                 Number<T>::multiply(sums[i][n], odd, columns[n].w[2], columns[n].w[3]);
             }
@@ -152,9 +203,9 @@ DEVICE void tiled(const ProductParams& p, unsigned char* shared) {
     }
     wait_copies<0>();
 #pragma unroll
-    for (u32 i = 0; i < 4; i++)
+    for (u32 i = 0; i < ROWS; i++)
 #pragma unroll
-        for (u32 n = 0; n < 4; n++)
+        for (u32 n = 0; n < OUTPUTS; n++)
 #pragma unroll
             for (u32 j = 0; j < 4; j++) {
                 const u32 to_row = row + warp_row + i * 16 + lane / 4 + j / 2 * 8;
@@ -213,15 +264,18 @@ DEVICE void plain(const ProductParams& p, unsigned char* shared) {
         SHARED_MEMORY(shared);                                                               \
         product::few<T, N>(p, shared);                                                       \
     }
+#define PRODUCT_TILED(T, NAME, TILE)                                                         \
+    KERNEL(NAME, ProductParams, product::THREADS) {                                          \
+        SHARED_MEMORY(shared);                                                               \
+        product::tiled<T, product::TILE>(p, shared);                                         \
+    }
 #define PRODUCT(T)                                                                           \
     PRODUCT_PLAIN(T)                                                                         \
     PRODUCT_FEW(T, 1)                                                                        \
     PRODUCT_FEW(T, 2)                                                                        \
     PRODUCT_FEW(T, 4)                                                                        \
-    KERNEL(product_tiled_##T, ProductParams, product::THREADS) {                             \
-        SHARED_MEMORY(shared);                                                               \
-        product::tiled<T>(p, shared);                                                        \
-    }
+    PRODUCT_TILED(T, product_tiled_##T, Large)                                               \
+    PRODUCT_TILED(T, product_narrow_##T, Narrow)
 PRODUCT_PLAIN(float)
 PRODUCT(bf16)
 PRODUCT(f16)

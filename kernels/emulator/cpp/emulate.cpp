@@ -24,6 +24,7 @@ constexpr unsigned char GUARD_BYTE = 0xa5;
 struct Copy {
     void* to;
     const void* from;
+    unsigned bytes;
     bool there;
     unsigned group;
 };
@@ -252,9 +253,9 @@ void multiply_together(void** lanes) {
 }
 
 struct Shuffle {
-    float value;
+    uint64_t value;
     unsigned lanes;
-    float answer;
+    uint64_t answer;
 };
 
 void shuffle_together(void** lanes) {
@@ -291,17 +292,17 @@ void warp_operation(void (*together)(void**), void* mine) {
     leave();
 }
 
-void copy_async16(void* to, const void* from, bool there) {
+void copy_async(void* to, const void* from, unsigned bytes, bool there) {
     Fiber& self = *machine.current;
     if (self.copy_count == MAX_COPIES) {
         machine.fault = "more asynchronous copies than a fiber remembers";
         leave();
     }
-    if (reinterpret_cast<uintptr_t>(to) % 16 != 0 || (there && reinterpret_cast<uintptr_t>(from) % 16 != 0)) {
+    if (reinterpret_cast<uintptr_t>(to) % bytes != 0 || (there && reinterpret_cast<uintptr_t>(from) % bytes != 0)) {
         machine.fault = "an asynchronous copy is not aligned";
         leave();
     }
-    self.copies[self.copy_count++] = Copy{to, from, there, self.group};
+    self.copies[self.copy_count++] = Copy{to, from, bytes, there, self.group};
 }
 
 void commit_copies() { machine.current->group++; }
@@ -314,9 +315,9 @@ void wait_copies(int left) {
         if (copy.group + static_cast<unsigned>(left) >= self.group) {
             self.copies[kept++] = copy;
         } else if (copy.there) {
-            memcpy(copy.to, copy.from, 16);
+            memcpy(copy.to, copy.from, copy.bytes);
         } else {
-            memset(copy.to, 0, 16);
+            memset(copy.to, 0, copy.bytes);
         }
     }
     self.copy_count = kept;
@@ -367,8 +368,8 @@ float widen_f16(uint16_t bits) {
     return bits & 0x8000 ? -size : size;
 }
 
-float shuffle_xor(float value, unsigned lanes) {
-    Shuffle mine = {value, lanes, 0.0f};
+uint64_t shuffle_xor(uint64_t value, unsigned lanes) {
+    Shuffle mine = {value, lanes, 0};
     warp_operation(shuffle_together, &mine);
     return mine.answer;
 }

@@ -38,7 +38,7 @@ unsigned char* shared_memory();
 void sync_block();
 // Calls `together` once with what each lane of the warp gave; all lanes must come.
 void warp_operation(void (*together)(void** lanes), void* mine);
-void copy_async16(void* to, const void* from, bool there);
+void copy_async(void* to, const void* from, unsigned bytes, bool there);
 void commit_copies();
 void wait_copies(int left);
 
@@ -47,7 +47,7 @@ uint32_t to_bits(float value);
 uint16_t round_bf16(float value);
 uint16_t round_f16(float value);
 float widen_f16(uint16_t bits);
-float shuffle_xor(float value, unsigned lanes);
+uint64_t shuffle_xor(uint64_t value, unsigned lanes);
 // mma.m16n8k16 with the fragment layout of the PTX ISA.
 void multiply_16x8x16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, bool is_bf16);
 

@@ -13,7 +13,7 @@ const DECODE_ROWS: u32 = 16;
 /// Positions that a decode block takes at a time.
 const DECODE_TILE: u32 = 64;
 /// Most parts of a context.
-const MAX_PARTS: u32 = 64;
+const MAX_PARTS: u32 = 256;
 
 /// What decides on a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,8 +69,26 @@ impl Partition {
 /// Parts that fill a device with `items` tokens, without more than contexts of up to `longest` can use.
 pub fn decode_parts(shape: &AttentionShape, multiprocessors: u32, items: u32, longest: u32) -> u32 {
     let blocks = items * shape.kv_heads * shape.row_tiles();
-    // Four blocks of four warps on each multiprocessor keep its loads in flight.
-    (4 * multiprocessors).div_ceil(blocks.max(1)).min(longest.div_ceil(DECODE_TILE)).clamp(1, MAX_PARTS)
+    let places = multiprocessors * blocks_at_once(shape.head_dim);
+    // One block more than there are places would make all others' places wait for it.
+    (places / blocks.max(1)).min(longest.div_ceil(DECODE_TILE)).clamp(1, MAX_PARTS)
+}
+
+/// Decode blocks that keep a multiprocessor's memory busy: about 100 KB of keys and values under way, and no more than
+/// registers and 227 KB of shared memory hold.
+fn blocks_at_once(head_dim: u32) -> u32 {
+    match head_dim {
+        ..=32 => 8,
+        33..=96 => 4,
+        _ => 3,
+    }
+}
+
+/// Shared memory of a decode block: its queries, what its warps saw, and their tiles, which the sums replace.
+fn decode_shared_bytes(head_dim: u32) -> u32 {
+    let stages = if head_dim > 128 { 1 } else { 2 };
+    let tile = 2 * 16 * head_dim * 2;
+    16 * key_stride(head_dim) * 2 + 2 * 4 * 16 * 4 + 4 * stages * tile
 }
 
 /// Numbers that a decode of `items` tokens keeps between its two passes.
@@ -126,7 +144,7 @@ pub unsafe fn decode(
         kernel: name(ty, head_dim, &DECODE_BF16, &DECODE_F16),
         grid: [parts, kv_heads * shape.row_tiles(), items],
         threads: 128,
-        shared_bytes: 16 * key_stride(head_dim) * 2 + (16 * head_dim + 2 * 4 * 16) * 4,
+        shared_bytes: decode_shared_bytes(head_dim),
         params: params.bytes(),
     };
     // SAFETY: the caller's promise.
@@ -135,8 +153,13 @@ pub unsafe fn decode(
         return Ok(());
     }
     let kernel = ty.pick("", "attention_reduce_bf16", "attention_reduce_f16");
-    let launch =
-        Launch { kernel, grid: [heads, items, 1], threads: 128, shared_bytes: 0, params: params.bytes() };
+    let launch = Launch {
+        kernel,
+        grid: [heads, items, 1],
+        threads: 128,
+        shared_bytes: 2 * 128 * 4,
+        params: params.bytes(),
+    };
     // SAFETY: the caller's promise.
     unsafe { device.launch(launch) }
 }
@@ -202,3 +225,38 @@ names!(DECODE_BF16, "attention_decode_bf16");
 names!(DECODE_F16, "attention_decode_f16");
 names!(PREFILL_BF16, "attention_prefill_bf16");
 names!(PREFILL_F16, "attention_prefill_f16");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decode_blocks_of_a_multiprocessor_share_its_memory() {
+        for width in WIDTHS {
+            // 228 KB of an H100, of which each block takes one more.
+            let bytes = blocks_at_once(width) * (decode_shared_bytes(width) + 1_024);
+            assert!(bytes <= 228 * 1_024, "width {width}: {bytes} bytes");
+            assert!(decode_shared_bytes(width) <= 99 * 1_024, "width {width} on compute capability 8.9");
+        }
+    }
+
+    /// On 132 multiprocessors.
+    #[test]
+    fn parts_of_a_context_fill_the_device_once() {
+        let llama = (32, 8, 128);
+        let gemma = (4, 1, 256);
+        for ((heads, kv_heads, head_dim), items, longest, parts) in [
+            (llama, 1, 16_384, 49),
+            (llama, 1, 1_000, 16),
+            (llama, 8, 16_384, 6),
+            (llama, 25, 16_384, 1),
+            (llama, 500, 16_384, 1),
+            (gemma, 1, 65_536, 256),
+            (gemma, 2, 65_536, 198),
+            ((32, 8, 64), 1, 16_384, 66),
+        ] {
+            let shape = AttentionShape { ty: Type::Bf16, heads, kv_heads, head_dim };
+            assert_eq!(decode_parts(&shape, 132, items, longest), parts, "{shape:?}, {items} items");
+        }
+    }
+}

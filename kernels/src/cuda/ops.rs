@@ -21,7 +21,14 @@ pub unsafe fn add_norm(
     params: &NormParams,
     rows: u32,
 ) -> Result<(), CudaError> {
-    let kernel = ty.pick("add_norm_float", "add_norm_bf16", "add_norm_f16");
+    // A block of 512 threads keeps a row of 8 numbers a thread, or twice as many, in registers.
+    let kernel = match params.width {
+        width if !width.is_multiple_of(8) || width > 8_192 => {
+            ty.pick("add_norm_float", "add_norm_bf16", "add_norm_f16")
+        }
+        ..=4_096 => ty.pick("add_norm_float_1", "add_norm_bf16_1", "add_norm_f16_1"),
+        _ => ty.pick("add_norm_float_2", "add_norm_bf16_2", "add_norm_f16_2"),
+    };
     let launch =
         Launch { kernel, grid: [rows, 1, 1], threads: 512, shared_bytes: 64, params: params.bytes() };
     // SAFETY: the caller's promise.
@@ -62,7 +69,7 @@ pub unsafe fn gated(
     let gelu = u32::from(activation == Activation::GeluTanh);
     let params = GatedParams { gate_up, out, bias, width, rows, gelu, unused: 0 };
     let kernel = ty.pick("gated_float", "gated_bf16", "gated_f16");
-    let grid = [width.div_ceil(1_024), rows, 1];
+    let grid = [width.div_ceil(256 * 8), rows, 1];
     let launch = Launch { kernel, grid, threads: 256, shared_bytes: 0, params: params.bytes() };
     // SAFETY: the caller's promise.
     unsafe { device.launch(launch) }
@@ -162,7 +169,7 @@ pub unsafe fn sample(device: &dyn Device, params: &SampleParams, rows: u32) -> R
         kernel: "sample_token",
         grid: [rows, 1, 1],
         threads: 1_024,
-        shared_bytes: 256 * 12 + 4 * 8 + 2 * 4,
+        shared_bytes: 256 * (8 + 8 + 4) + 4 * 8 + 4 * 4,
         params: params.bytes(),
     };
     // SAFETY: the caller's promise.

@@ -6,7 +6,9 @@ use super::params::{Params, ProductParams};
 
 /// Most rows of the kernel that reads weights once for few rows.
 const FEW: u32 = 32;
-/// Rows up to which it is taken where the vendor's library is there too.
+/// Most rows of narrow tiles, whose bits are those of the large ones.
+const NARROW: u32 = 64;
+/// Rows up to which the kernel for few is taken where the vendor's library is there too.
 const FEW_BESIDE_VENDOR: u32 = 16;
 
 /// Who multiplies.
@@ -14,7 +16,8 @@ const FEW_BESIDE_VENDOR: u32 = 16;
 pub enum ProductKind {
     /// Whoever is fastest for the shape.
     Fastest,
-    /// One kernel whatever the number of rows, so that a row's bits depend on that row alone.
+    /// Tiles whose sums take their inputs in the same order whatever the number of rows, so that a row's bits depend on
+    /// that row alone.
     RowByRow,
     /// Our kernels only.
     Own,
@@ -60,15 +63,21 @@ pub unsafe fn product(
         let grid = [outputs.div_ceil(64), rows.div_ceil(64), 1];
         return launch(kernel, grid, 2 * 16 * 68 * 4);
     }
+    if kind == ProductKind::RowByRow && rows <= NARROW {
+        let kernel = ty.pick("", "product_narrow_bf16", "product_narrow_f16");
+        let grid = [rows.div_ceil(16), outputs.div_ceil(64), 1];
+        return launch(kernel, grid, 16 * (16 + 64) * 32 * 2);
+    }
     if rows > FEW || kind == ProductKind::RowByRow {
         let kernel = ty.pick("", "product_tiled_bf16", "product_tiled_f16");
-        let grid = [outputs.div_ceil(128), rows.div_ceil(128), 1];
-        return launch(kernel, grid, 3 * 2 * 128 * 32 * 2);
+        let grid = [rows.div_ceil(128), outputs.div_ceil(128), 1];
+        return launch(kernel, grid, 3 * (128 + 128) * 32 * 2);
     }
-    let (kernel, n) = match rows.div_ceil(8) {
-        1 => (ty.pick("", "product_few_bf16_1", "product_few_f16_1"), 1),
-        2 => (ty.pick("", "product_few_bf16_2", "product_few_f16_2"), 2),
-        _ => (ty.pick("", "product_few_bf16_4", "product_few_f16_4"), 4),
+    let kernel = match rows.div_ceil(8) {
+        1 => ty.pick("", "product_few_bf16_1", "product_few_f16_1"),
+        2 => ty.pick("", "product_few_bf16_2", "product_few_f16_2"),
+        _ => ty.pick("", "product_few_bf16_4", "product_few_f16_4"),
     };
-    launch(kernel, [outputs.div_ceil(16), 1, 1], 8 * n * 8 * 16 * 4)
+    // Eight warps with four turns of 64 inputs for 16 outputs.
+    launch(kernel, [outputs.div_ceil(16), 1, 1], 8 * 4 * 64 * 16 * 2)
 }

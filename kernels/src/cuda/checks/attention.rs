@@ -208,7 +208,13 @@ pub(super) fn decode(
             }
         }
     }
-    Ok("three types, nine widths, 1 to 40 parts, windows, soft caps, contexts from 1 on".to_owned())
+    // More parts than the second pass takes at a time.
+    let shape = AttentionShape { ty: Type::Bf16, heads: 2, kv_heads: 1, head_dim: 32 };
+    let scene = Scene::new(device, random, shape, vec![2_100, 31], &[1, 1])?;
+    for partition in [Partition::Fixed { tokens: 16, longest: 2_200 }, Partition::Even(256)] {
+        scene.check(&scene.decode(device, partition, &[1, 0])?, &scene.want(), &format!("{partition:?}"))?;
+    }
+    Ok("three types, nine widths, 1 to 256 parts, windows, soft caps, contexts from 1 on".to_owned())
 }
 
 /// In fixed parts, a token's bits don't depend on who else is there.

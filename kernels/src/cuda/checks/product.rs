@@ -53,10 +53,13 @@ pub(super) fn rows_alone(
     random: &mut Random,
 ) -> Result<String, String> {
     for ty in [Type::Bf16, Type::F16] {
-        for (kind, most) in [(ProductKind::RowByRow, 150), (ProductKind::Own, 32)] {
+        // In narrow tiles, in large ones, and by the kernel for few rows.
+        let ways =
+            [(ProductKind::RowByRow, 2, 64), (ProductKind::RowByRow, 65, 150), (ProductKind::Own, 2, 32)];
+        for (kind, least, most) in ways {
             let (inputs, outputs) =
                 (8 * random.size(1, effort.pick(40, 500)), random.size(1, effort.pick(150, 2_000)));
-            let rows = random.size(2, most);
+            let rows = random.size(least, most);
             let (x, w) = (random.numbers(ty, rows * inputs), random.numbers(ty, outputs * inputs));
             let together = run(device, ty, kind, [&x, &w], [rows, inputs, outputs], true)?;
             let row = random.size(0, rows - 1);

@@ -44,8 +44,9 @@ pub(super) fn gated(device: &Arc<dyn Device>, effort: Effort, random: &mut Rando
     for ty in TYPES {
         for activation in [Activation::Silu, Activation::GeluTanh] {
             for biased in [false, true] {
-                let (width, rows) =
-                    (random.size(1, effort.pick(1_100, 14_336)), random.size(1, effort.pick(3, 60)));
+                let most = effort.pick(2_200, 14_336);
+                let width = [random.size(1, most), 8 * random.size(1, most / 8)][random.size(0, 1)];
+                let rows = random.size(1, effort.pick(3, 60));
                 let wide = |x: &mut f32| *x = rounded(ty, *x * 6.0);
                 let mut gate_up = random.numbers(ty, 2 * width * rows);
                 gate_up.iter_mut().for_each(wide);
@@ -81,8 +82,10 @@ pub(super) fn add_norm(
     for ty in TYPES {
         for case in 0..8 {
             let (with_delta, with_bias, with_norm) = (case & 1 > 0, case & 2 > 0, case & 4 > 0);
-            let (width, tokens) =
-                (random.size(1, effort.pick(700, 8_192)), random.size(1, effort.pick(4, 200)));
+            // Any, and those that registers keep: up to 4,096 and up to 8,192.
+            let any = random.size(1, effort.pick(700, 10_000));
+            let width = [any, 8 * random.size(1, 512), 8 * random.size(513, 1_024)][random.size(0, 2)];
+            let tokens = random.size(1, effort.pick(4, 200));
             let residual = random.numbers(Type::F32, width * tokens);
             let delta = random.numbers(ty, width * tokens);
             let [bias, delta_weight, weight] = [0; 3].map(|_| random.numbers(Type::F32, width));
