@@ -55,7 +55,7 @@ impl Check {
     /// Where a fault belongs that happened while `self` was checked.
     pub fn of_fault(self, kind: FaultKind) -> Self {
         match kind {
-            FaultKind::Deadline => Self::Fuel,
+            FaultKind::Deadline | FaultKind::StepBudget => Self::Fuel,
             FaultKind::Memory => Self::Memory,
             FaultKind::Starvation => Self::Progress,
             FaultKind::Trap | FaultKind::InvalidDecision | FaultKind::Setup => self,

@@ -12,7 +12,7 @@ mod shadow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-pub(crate) use canary::Trial;
+pub(crate) use canary::{Company, Trial};
 pub(crate) use shadow::Compared;
 
 use canary::Canary;
@@ -443,7 +443,7 @@ fn over_budget(spent: Micros) -> Option<PolicyFault> {
     (spent > STEP_BUDGET).then(|| {
         let (spent, budget) = (spent.0 / 1_000, STEP_BUDGET.0 / 1_000);
         PolicyFault::new(
-            FaultKind::Deadline,
+            FaultKind::StepBudget,
             format!("its calls of one step took {spent} ms, over {budget} ms in all"),
         )
     })

@@ -151,6 +151,9 @@ pub struct CanaryReport {
     pub window: Micros,
     /// How much of that has passed.
     pub watched: Micros,
+    /// Whose policy changed in another slot meanwhile: what is measured since then can't be compared with the time
+    /// before, and only a fault of its own can still speak against it.
+    pub disturbed: Option<PolicyKind>,
     /// The time before it came.
     pub before: WindowStats,
     /// The time since.

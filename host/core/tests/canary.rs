@@ -6,7 +6,7 @@ use common::scripted::{Admission, Bench, Scheduler, fcfs, prompt, request, small
 use common::site::{Site, Traffic};
 use infer_core::builtin::FirstComeFirstServed;
 use infer_core::engine::Policies;
-use infer_core::policy::{AnyPolicy, FaultKind, Plan, PolicyFault, PolicyKind, StepView, Verdict};
+use infer_core::policy::{AnyPolicy, FaultKind, Load, Plan, PolicyFault, PolicyKind, StepView, Verdict};
 use infer_core::request::RefusalReason;
 use infer_core::trial::{CanaryReport, CanaryState};
 use infer_core::{Change, Engine, Event, FinishReason, Micros, Refusal, SequenceId};
@@ -313,4 +313,105 @@ fn a_host_is_idle_once_the_last_held_request_is_refused() {
     bench.step();
     let canary = bench.engine.snapshot(bench.now).policies[0].canary.clone().expect("on trial");
     assert_eq!(canary.state, CanaryState::Watching, "{}", canary.reason);
+}
+
+/// What another slot's policy does to clients is not told from what the candidate does.
+#[test]
+fn a_canary_is_not_blamed_for_what_changes_in_another_slot() {
+    fn refuse_some() -> AnyPolicy {
+        let mut turn = 0;
+        AnyPolicy::Admission(Box::new(Admission(move |_: &_, _: &_| {
+            turn += 1;
+            let refusal =
+                Refusal { reason: RefusalReason::Rate, message: "no".into(), retry_after_ms: 1_000 };
+            Ok(if turn % 2 == 0 { Verdict::Refuse(refusal) } else { Verdict::Admit })
+        })))
+    }
+    fn fail_late() -> AnyPolicy {
+        AnyPolicy::Admission(Box::new(Admission(|_: &_, load: &Load| {
+            if load.now < Micros(16_900_000) { Ok(Verdict::Admit) } else { Err(trap()) }
+        })))
+    }
+    const KIND: PolicyKind = PolicyKind::Admission;
+    type Change = fn(&mut Engine, Micros);
+    // What happens before the trial, and in the midst of it.
+    let changes: [(&str, Change, Change); 4] = [
+        ("swapped", |_, _| {}, |engine, now| drop(engine.swap(refuse_some(), now))),
+        (
+            "promoted",
+            |engine, now| drop(engine.shadow(refuse_some(), now)),
+            |engine, now| assert!(engine.promote(KIND, now).is_some()),
+        ),
+        (
+            "rolled back",
+            |engine, now| drop(engine.swap(refuse_some(), now)),
+            |engine, now| assert!(engine.rollback(KIND, now).is_some()),
+        ),
+        ("struck out", |engine, now| drop(engine.swap(fail_late(), now)), |_, _| {}),
+    ];
+    for (how, before, change) in changes {
+        let mut site = site(11, Traffic::BURSTS);
+        before(&mut site.bench.engine, site.bench.now);
+        site.serve(12.0);
+        let policy = AnyPolicy::Scheduler(Box::new(Scheduler("candidate", |s: &StepView| Ok(fcfs(s)))));
+        site.bench.engine.canary(policy, WINDOW, site.bench.now).expect("nobody else is on trial");
+        site.serve(5.0);
+        change(&mut site.bench.engine, site.bench.now);
+        site.serve(1.0);
+        let canary = |site: &mut Site| {
+            site.bench.engine.snapshot(site.bench.now).policies[0].canary.clone().expect("on trial")
+        };
+        let disturbed = canary(&mut site);
+        assert_eq!(disturbed.state, CanaryState::Watching, "{how}: {disturbed:#?}");
+        assert_eq!(disturbed.disturbed, Some(KIND), "{how}");
+        assert!(disturbed.watched < Micros(2_000_000), "{how}: the window begins anew");
+        assert!(disturbed.reason.contains("the admission policy changed"), "{how}: {}", disturbed.reason);
+        site.serve(60.0);
+        let ended = canary(&mut site);
+        assert_eq!(ended.state, CanaryState::Promoted, "{how}: {ended:#?}");
+        assert!(ended.reason.contains("nothing was compared"), "{how}: {}", ended.reason);
+        let told = site.bench.events.iter().filter(|event| {
+            matches!(event, Event::Canary(report) if report.disturbed.is_some() && report.ended == Micros::NEVER)
+        });
+        assert!(told.count() >= 1, "{how}: it is told");
+        site.finish();
+    }
+}
+
+#[test]
+fn a_canary_is_not_compared_with_a_time_under_another_policy_in_another_slot() {
+    let mut site = site(12, Traffic::BURSTS);
+    site.serve(12.0);
+    let refusal = Refusal { reason: RefusalReason::Rate, message: "no".into(), retry_after_ms: 1_000 };
+    let refuse = Admission(move |_: &_, _: &_| Ok(Verdict::Refuse(refusal.clone())));
+    site.bench.engine.swap(AnyPolicy::Admission(Box::new(refuse)), site.bench.now);
+    site.serve(0.2);
+    let policy = AnyPolicy::Scheduler(Box::new(Scheduler("candidate", |s: &StepView| Ok(fcfs(s)))));
+    site.bench.engine.canary(policy, WINDOW, site.bench.now).expect("nobody else is on trial");
+    site.serve(30.0);
+    let canary =
+        site.bench.engine.snapshot(site.bench.now).policies[0].canary.clone().expect("it was on trial");
+    assert_eq!(canary.state, CanaryState::Promoted, "{canary:#?}");
+}
+
+/// Strikes of the candidate count as ever, whatever else changed.
+#[test]
+fn a_disturbed_canary_still_goes_at_its_first_fault() {
+    let mut site = site(13, Traffic::BURSTS);
+    site.serve(3.0);
+    let policy = Scheduler(
+        "candidate",
+        |s: &StepView| {
+            if s.now > Micros(6_000_000) { Err(trap()) } else { Ok(fcfs(s)) }
+        },
+    );
+    site.bench.engine.canary(AnyPolicy::Scheduler(Box::new(policy)), WINDOW, site.bench.now).unwrap();
+    site.serve(1.0);
+    site.bench.engine.swap(AnyPolicy::Admission(Policies::builtin().admission), site.bench.now);
+    site.serve(10.0);
+    let slot = site.bench.engine.snapshot(site.bench.now).policies[0].clone();
+    assert_eq!(slot.policy.name, "builtin-fcfs");
+    assert_eq!(slot.canary.unwrap().state, CanaryState::RolledBack);
+    site.finish();
+    site.check_streams();
 }

@@ -395,6 +395,7 @@ impl Policy for Keeper {
 
     fn import_state(&mut self, state: &[u8]) -> Result<(), PolicyFault> {
         self.given.lock().unwrap().extend(state);
+        *self.state.lock().unwrap() = state[0];
         Ok(())
     }
 }
@@ -472,7 +473,7 @@ fn calls_that_are_each_in_time_may_not_take_a_step_together() {
             bench.submit(request(prompt(turn * 10 + seed, 4), 1));
         }
         bench.engine.drain_events(&mut bench.events);
-        assert_eq!(bench.faults(), vec![FaultKind::Deadline; turn as usize], "one for the step");
+        assert_eq!(bench.faults(), vec![FaultKind::StepBudget; turn as usize], "one for the step");
         assert_eq!(*asked.lock().unwrap(), turn * 7, "the built-in answers the rest");
         bench.run();
     }
@@ -497,7 +498,7 @@ fn a_shadow_whose_calls_take_a_step_ends() {
         bench.submit(request(prompt(seed, 4), 1));
     }
     bench.run();
-    assert_eq!((bench.faults(), *asked.lock().unwrap()), (vec![FaultKind::Deadline], 7));
+    assert_eq!((bench.faults(), *asked.lock().unwrap()), (vec![FaultKind::StepBudget], 7));
     assert_eq!(bench.changes(), Vec::<&str>::new(), "the live one stays");
 }
 

@@ -708,7 +708,7 @@ fn what_happens_while_a_policy_rests_is_told_in_the_next_step() {
         }
         bench.run();
     }
-    assert!(bench.faults().len() > 5 && bench.faults().iter().all(|kind| *kind == FaultKind::Deadline));
+    assert!(bench.faults().len() > 5 && bench.faults().iter().all(|kind| *kind == FaultKind::StepBudget));
     bench.step();
     let cached = bench.engine.snapshot(bench.now).memory.cached;
     assert_eq!(mirror.lock().unwrap().idle.len() as u32, cached);

@@ -26,7 +26,6 @@ pub(crate) struct Template<W: World> {
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) pre: W::Pre,
     pub(crate) info: Arc<PolicyInfo>,
-    pub(crate) config: String,
 }
 
 /// A store with one instance in it.
@@ -85,7 +84,7 @@ impl<W: World> Template<W> {
     pub(crate) fn start(&self, muted: bool) -> Result<Live<W>, SetupError> {
         let log = GuestLog::new(self.info.name.as_str().into(), muted);
         let mut live = Live::<W>::new(&self.runtime, &self.pre, log).map_err(SetupError::Instantiate)?;
-        let configured = live.call("configure", |exports, store| exports.configure(store, &self.config));
+        let configured = live.call("configure", |exports, store| exports.configure(store, &self.info.config));
         match configured {
             Ok(Ok(())) => Ok(live),
             Ok(Err(refusal)) => Err(SetupError::Refused(clip(&refusal, MAX_REFUSAL_BYTES))),

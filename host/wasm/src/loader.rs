@@ -134,8 +134,7 @@ impl PolicyLoader {
         let template = Arc::new(Template {
             runtime: Arc::clone(&self.inner.runtime),
             pre,
-            info: Arc::new(info),
-            config: config_json.to_owned(),
+            info: Arc::new(PolicyInfo { config: config_json.to_owned(), ..info }),
         });
         let mut throwaway = Instance::<W>::new(Arc::clone(&template), true).map_err(setup_failed)?;
         W::self_test(&mut throwaway).map_err(|(view, fault)| LoadError::SelfTest { view, fault })?;

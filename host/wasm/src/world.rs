@@ -49,7 +49,7 @@ macro_rules! world {
                     version: info.version,
                     description: info.description,
                     config_schema: info.config_schema,
-                    digest: String::new(),
+                    ..PolicyInfo::default()
                 })
             }
 

@@ -18,6 +18,6 @@ fn info(name: &str, description: &str) -> Arc<PolicyInfo> {
         version: env!("CARGO_PKG_VERSION").into(),
         description: description.into(),
         config_schema: "{}".into(),
-        digest: String::new(),
+        ..PolicyInfo::default()
     })
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Context, Engine, SwapReport, context};
 use crate::event::Change;
-use crate::guard::{Renewal, Slot, Trial};
+use crate::guard::{Company, Renewal, Slot, Trial};
 use crate::ids::Micros;
 use crate::policy::{AnyPolicy, CacheEvents, Policy, PolicyInfo, PolicyKind};
 use crate::trial::CanaryState;
@@ -58,7 +58,9 @@ impl Engine {
     /// host than before.
     ///
     /// One policy is on trial at a time, or nobody could tell whose doing it is: where another slot's
-    /// is, the policy comes back with that slot.
+    /// is, the policy comes back with that slot. For the same reason nothing is compared any more once
+    /// another slot's policy changed, by hand or by faults: a full window without a fault is what is
+    /// left to ask for then.
     pub fn canary(
         &mut self,
         policy: AnyPolicy,
@@ -172,11 +174,26 @@ impl Engine {
             // Should the previous one come back, it is told all that it missed.
             self.flush_cache_events(now);
         }
+        self.note_disturbance(kind, now);
         let mut cx = context!(self, now);
         let recorder = &self.perf;
         if slot!(self, kind, slot => slot.judge_canary(&mut cx, recorder)) {
             self.settle_in(kind, now);
         }
+    }
+
+    /// Whose doing it is that clients are worse off can't be told once another slot's policy changed.
+    fn note_disturbance(&mut self, kind: PolicyKind, now: Micros) {
+        let company = self.in_force();
+        let Some(other) = slot!(self, kind, slot => slot.disturbance(&company)) else { return };
+        self.perf.cut(now);
+        let seen = self.perf.closed();
+        let mut cx = context!(self, now);
+        slot!(self, kind, slot => slot.disturb_canary(&mut cx, other, company, seen));
+    }
+
+    fn in_force(&self) -> Company {
+        [self.scheduler.info(), self.admission.info(), self.prefix.info()]
     }
 
     /// Brings the recorder up to what is there now.
@@ -243,8 +260,11 @@ impl Engine {
     /// What a policy that comes into the slot now is compared with.
     fn trial(&mut self, kind: PolicyKind, window: Micros, now: Micros) -> Trial {
         self.perf.cut(now);
-        let (since, previous) = slot!(self, kind, slot => (slot.since(), slot.info()));
-        Trial { previous, window, before: self.perf.before(since, window), seen: self.perf.closed() }
+        let previous = slot!(self, kind, slot => slot.info());
+        // Under another policy in any slot clients got something else.
+        let since = self.scheduler.since().max(self.admission.since()).max(self.prefix.since());
+        let (before, seen) = (self.perf.before(since, window), self.perf.closed());
+        Trial { previous, window, company: self.in_force(), before, seen }
     }
 
     /// Another policy is in force.

@@ -16,6 +16,8 @@ pub(super) struct Shadow<P: ?Sized> {
     report: ShadowReport,
     /// What its calls had taken before this step.
     spent: Micros,
+    /// What it began from.
+    state: Vec<u8>,
 }
 
 impl<P: Policy + ?Sized> Shadow<P> {
@@ -53,14 +55,14 @@ impl<P: Policy + ?Sized> Slot<P> {
     /// Puts a policy beside the live one. Returns whether it took a copy of the live one's state.
     pub fn start_shadow(&mut self, cx: &mut Context<'_>, mut policy: Box<P>) -> bool {
         self.end_shadow(cx, ShadowState::Replaced, "another shadow takes its place");
-        let mut restored = false;
+        let mut state = Vec::new();
         if policy.info().name == self.info().name {
-            self.save_state(cx);
-            restored = self
-                .current
-                .as_ref()
-                .is_some_and(|t| !t.state.is_empty() && policy.import_state(&t.state).is_ok());
+            let live = self.state_now(cx);
+            if !live.is_empty() && policy.import_state(&live).is_ok() {
+                state = live;
+            }
         }
+        let restored = !state.is_empty();
         let report = ShadowReport {
             policy: policy.info(),
             state: ShadowState::Watching,
@@ -76,7 +78,7 @@ impl<P: Policy + ?Sized> Slot<P> {
             live_stats: CallStats::default(),
         };
         let spent = policy.spent();
-        self.shadow = Some(Shadow { policy, report, spent });
+        self.shadow = Some(Shadow { policy, report, spent, state });
         self.tell_shadow(cx);
         restored
     }
@@ -120,7 +122,7 @@ impl<P: Policy + ?Sized> Slot<P> {
                     step: cx.step,
                     at: cx.now,
                     view: view(),
-                    state: Vec::new(),
+                    state: std::mem::take(&mut shadow.state),
                     shadow: true,
                     removed: true,
                 };

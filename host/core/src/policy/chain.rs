@@ -64,7 +64,8 @@ impl Chain {
     }
 }
 
-/// A chain's name is those of its members joined by `+`; likewise version and digest.
+/// A chain's name is those of its members joined by `+`; likewise version and digest. Its configuration is the list of
+/// theirs.
 fn describe(members: &[Arc<PolicyInfo>]) -> PolicyInfo {
     let column = |cell: fn(&PolicyInfo) -> &str| members.iter().map(|info| cell(info)).collect::<Vec<_>>();
     PolicyInfo {
@@ -73,6 +74,10 @@ fn describe(members: &[Arc<PolicyInfo>]) -> PolicyInfo {
         description: format!("Asks in turn; all must admit: {}.", column(|info| &info.name).join(", ")),
         config_schema: "{}".to_owned(),
         digest: column(|info| &info.digest).join("+"),
+        config: format!(
+            "[{}]",
+            column(|info| if info.config.is_empty() { "{}" } else { &info.config }).join(",")
+        ),
     }
 }
 

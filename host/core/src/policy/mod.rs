@@ -74,6 +74,8 @@ pub struct PolicyInfo {
     pub config_schema: String,
     /// SHA-256 of the component in hex; empty for native policies.
     pub digest: String,
+    /// How it was configured, as JSON; empty where it was not.
+    pub config: String,
 }
 
 /// What a policy's calls cost, as far as its implementation measures it.
@@ -213,6 +215,8 @@ pub enum FaultKind {
     Trap,
     /// It ran past its deadline or out of fuel.
     Deadline,
+    /// Each of its calls of a step was in time, all of them together were not.
+    StepBudget,
     /// It asked for more memory than its limit.
     Memory,
     /// Its answer breaks the rules of the interface.
@@ -229,6 +233,7 @@ impl FaultKind {
         match self {
             Self::Trap => "trap",
             Self::Deadline => "deadline",
+            Self::StepBudget => "step-budget",
             Self::Memory => "memory",
             Self::InvalidDecision => "invalid-decision",
             Self::Starvation => "starvation",

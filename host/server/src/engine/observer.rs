@@ -6,9 +6,9 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, OnceLock};
 
 use infer_api::admin::{AdminEvent, FaultInfo, HistoryEntry};
-use infer_core::SequenceId;
 use infer_core::policy::{Fault, PolicyKind};
 use infer_core::trial::{CanaryReport, CanaryState, ShadowReport, ShadowState};
+use infer_core::{Micros, SequenceId};
 use tokio::sync::broadcast;
 
 use super::quarantine::Quarantine;
@@ -111,22 +111,19 @@ impl Observer {
         );
     }
 
-    /// A canary's trial began or ended.
-    pub fn canary(&self, report: &CanaryReport, step: u64) {
-        if report.state == CanaryState::Promoted {
+    /// A canary's trial began, was disturbed, or ended.
+    pub fn canary(&self, report: &CanaryReport, step: u64, at: Micros) {
+        let noted = match report.state {
+            CanaryState::Promoted => Some((report.ended, "stays")),
+            CanaryState::Watching => report.disturbed.map(|_| (at, "disturbed")),
+            CanaryState::RolledBack => None,
+        };
+        if let Some((at, mode)) = noted {
             let name = report.policy.name.clone();
-            self.note(
-                report.kind,
-                HistoryEntry {
-                    at_ms: report.ended.0 / 1_000,
-                    step,
-                    from: name.clone(),
-                    to: name,
-                    sha256: report.policy.digest.clone(),
-                    reason: report.reason.clone(),
-                    mode: "stays".to_owned(),
-                },
-            );
+            let (sha256, reason) = (report.policy.digest.clone(), report.reason.clone());
+            let (at_ms, mode) = (at.0 / 1_000, mode.to_owned());
+            let entry = HistoryEntry { at_ms, step, from: name.clone(), to: name, sha256, reason, mode };
+            self.note(report.kind, entry);
         }
         self.publish(AdminEvent::Canary(Box::new(wire::canary_info(report))));
     }

@@ -26,7 +26,6 @@ pub(super) struct Artifact {
     pub at_us: u64,
     pub shadow: bool,
     pub removed: bool,
-    pub limits: LimitsJson,
     /// The state that the policy had last exported, in hex.
     pub state: String,
     pub question: Question,
@@ -55,16 +54,8 @@ pub(super) struct FaultJson {
     pub message: String,
 }
 
-/// What a call may take.
-#[derive(Debug, Deserialize, Serialize)]
-pub(super) struct LimitsJson {
-    pub deadline_us: u64,
-    pub memory_bytes: u64,
-}
-
 impl Artifact {
     pub fn of(fault: &Fault, loaded: &Loaded) -> Self {
-        let limits = infer_wasm::LoaderConfig::default();
         let members = loaded.members.iter().map(|member| MemberJson {
             name: member.info.name.clone(),
             version: member.info.version.clone(),
@@ -87,10 +78,6 @@ impl Artifact {
             at_us: fault.at.0,
             shadow: fault.shadow,
             removed: fault.removed,
-            limits: LimitsJson {
-                deadline_us: u64::try_from(limits.deadline.as_micros()).unwrap_or(u64::MAX),
-                memory_bytes: limits.max_memory_bytes as u64,
-            },
             state: fault.state.iter().map(|byte| format!("{byte:02x}")).collect(),
             question: Question::of(&fault.view),
         }
@@ -101,8 +88,8 @@ impl Artifact {
     }
 
     pub fn fault_kind(&self) -> Option<FaultKind> {
-        use FaultKind::{Deadline, InvalidDecision, Memory, Setup, Starvation, Trap};
-        let all = [Trap, Deadline, Memory, InvalidDecision, Starvation, Setup];
+        use FaultKind::{Deadline, InvalidDecision, Memory, Setup, Starvation, StepBudget, Trap};
+        let all = [Trap, Deadline, StepBudget, Memory, InvalidDecision, Starvation, Setup];
         all.into_iter().find(|kind| kind.name() == self.fault.kind)
     }
 
