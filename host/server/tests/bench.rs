@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::process::{Home, complaint};
 use common::{Host, config};
 use infer_server::bench::{
     self, Api, Arrival, BenchError, Dialect, Plan, Report, Shape, Target, Targets, Workload, loading,
@@ -120,6 +121,25 @@ async fn refused_requests_are_counted_and_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_warm_up_that_fails_costs_its_own_workload_and_none_before_it() {
+    let host = Host::start(Config { max_seq_len: Some(80), ..config() }).await;
+    let mut refused = short(3, 256);
+    refused.warm_up.prompt = vec![1; 90];
+    let url = host.url("");
+    let alone = plan(url.clone(), Dialect::Named, None, vec![refused.clone()]);
+    let error = bench::run(alone, None).await.unwrap_err().to_string();
+    assert!(error.contains("the warm-up request failed: HTTP 422"), "{error}");
+
+    let both = plan(url, Dialect::Named, None, vec![short(4, 256), refused, short(2, 256)]);
+    let report = measure(&host, both, None).await.unwrap();
+    let counts = report.workloads.iter().map(|w| (w.completed, w.errors.values().sum::<usize>()));
+    assert_eq!(counts.collect::<Vec<_>>(), [(4, 0), (0, 3), (2, 0)], "{}", report.text());
+    let said = "failed 3x  not sent: the warm-up request failed: HTTP 422";
+    assert!(report.text().contains(said), "{}", report.text());
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_not_there_is_an_error_and_not_a_report() {
     let target = "http://127.0.0.1:1".to_owned();
     let error = bench::run(plan(target, Dialect::Named, None, vec![short(1, 256)]), None).await.unwrap_err();
@@ -136,4 +156,56 @@ fn a_load_is_measured_beside_a_copy_of_the_same_bytes() {
     let missing = Config { model: "/nowhere".to_owned(), ..config() };
     let error = loading::run(&missing, 1, |_| {}).unwrap_err().to_string();
     assert!(error.contains("/nowhere"), "{error}");
+}
+
+#[test]
+fn loads_that_would_not_be_what_a_report_says_are_refused() {
+    let home = Home::new();
+    let nowhere = ["bench", "serve", "--url", "http://127.0.0.1:1"];
+    let refused: [(&str, &str); 5] = [
+        ("--workload w4 --dialect openai", "--workload: w4 sends replies again"),
+        ("--workload w1,w4 --dialect openai --api completions", "take --api text or --api chat"),
+        ("--baseline on --api chat", "--baseline: it computes the same token ids"),
+        ("--baseline on --api text", "--baseline: "),
+        ("--baseline on --lengths any", "--lengths exact"),
+    ];
+    // These get as far as the server that isn't there.
+    let sent = ["--workload w4", "--workload w4 --dialect openai --api text", "--workload w4 --api chat"];
+    let cases = refused.into_iter().map(|(flags, words)| (flags, words, 2));
+    for (flags, words, code) in cases.chain(sent.map(|flags| (flags, "--url: ", 1))) {
+        let flags: Vec<&str> = flags.split(' ').collect();
+        let output = home.command("", &[&nowhere, &flags[..]].concat()).output().expect("sh starts");
+        let said = complaint(&output);
+        assert!(output.status.code() == Some(code) && said.contains(words), "{flags:?}: {said}");
+    }
+}
+
+#[test]
+fn a_server_of_its_own_asks_for_no_key_and_has_no_baseline_for_chats() {
+    let home = Home::new();
+    let mut run =
+        home.command("", &["bench", "serve", "--api", "chat", "--workload", "w2", "--requests", "1"]);
+    // None of these files is there: nobody looks at them.
+    run.args(["--tls-cert", "cert.pem", "--tls-key", "key.pem", "--api-keys", "tenants.toml"]);
+    run.args(["--sse-dialect", "named", "--kv-memory", "32MiB"]);
+    let output = run.output().expect("sh starts");
+    let report = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}", complaint(&output));
+    assert!(
+        report.contains("1 completed, 0 failed") && !report.contains("in process, one after"),
+        "{report}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_streams_at_once_need_no_other_limit_of_open_files() {
+    let host = Host::start(config()).await;
+    let home = Home::new();
+    let (url, requests) = (host.url(""), ["--workload", "w2", "--requests", "24", "--concurrency", "24"]);
+    let mut run = home.command("ulimit -Sn 24", &["bench", "serve", "--url", &url]);
+    let output = tokio::task::spawn_blocking(move || run.args(requests).output()).await.unwrap();
+    let output = output.expect("sh starts");
+    let report = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(report.contains("24 completed, 0 failed"), "{report}{}", complaint(&output));
+    host.server.shutdown().await;
 }

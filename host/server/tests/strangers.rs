@@ -102,6 +102,10 @@ fn no_bytes_of_a_stranger_break_anything() {
     let wanted = std::env::var("EDGE").ok();
     let rounds = number("ROUNDS").unwrap_or(ROUNDS);
     let first = number("SEED").unwrap_or(1);
+    if let Some(wanted) = &wanted {
+        let names: Vec<&str> = ALL.iter().map(|(name, _)| *name).collect();
+        assert!(names.contains(&wanted.as_str()), "EDGE={wanted}: there are {names:?}");
+    }
     for (name, edge) in ALL {
         if wanted.as_ref().is_some_and(|wanted| wanted != name) {
             continue;

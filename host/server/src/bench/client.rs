@@ -160,8 +160,14 @@ impl Client {
         first.ok_or_else(|| format!("{url} lists no model; {advice}"))
     }
 
-    /// Sends what was said so far and reads the answer's stream to its end.
+    /// Sends what was said so far and reads the answer's stream to its end. What went wrong is one line, fit for a
+    /// terminal whoever wrote it.
     pub async fn run_one(&self, history: &History, max_tokens: u32) -> Outcome {
+        let outcome = self.exchange(history, max_tokens).await;
+        outcome.map_err(|error| error.replace(char::is_control, " "))
+    }
+
+    async fn exchange(&self, history: &History, max_tokens: u32) -> Outcome {
         let body = self.body(history, max_tokens).to_string();
         let accept = match self.target.dialect {
             Dialect::Named => "text/event-stream",

@@ -148,7 +148,8 @@ fn table(page: &mut String, parts: &[Part<'_>]) {
         let failed: usize = report.errors.values().sum();
         let good = report.goodput.map_or_else(|| "-".to_owned(), |g| format!("{:.2}", g.requests_per_s));
         let local = report.in_process.as_ref();
-        let local = local.map_or_else(|| "-".to_owned(), |c| format!("{:.2}x", c.throughput_ratio));
+        let local = local.and_then(|c| c.throughput_ratio);
+        let local = local.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}x"));
         let _ = write!(
             page,
             "<tr><td>{}{}<td>{}<td>{failed}<td>{:.1}<td>{:.1}<td>{}{}{}{}<td>{good}<td>{local}</tr>",
@@ -203,17 +204,21 @@ fn throughput(samples: &[Sample]) -> Vec<(f64, f64)> {
     const SLICES: usize = 60;
     let end = samples.iter().map(|s| s.sent_ms + s.latency_ms).fold(1.0, f64::max);
     let slice_ms = end / SLICES as f64;
-    let mut counts = [0u32; SLICES];
+    let mut counts = [0.0; SLICES];
     for sample in samples.iter().filter(|sample| sample.error.is_none()) {
+        // A chunk may hold several tokens; reports of earlier versions don't say how many came.
+        let chunks = sample.itl_ms.len() + 1;
+        let of_each = match sample.completion_tokens {
+            0 => 1.0,
+            tokens => f64::from(tokens) / chunks as f64,
+        };
         let mut at = sample.sent_ms + sample.ttft_ms;
         for gap in std::iter::once(0.0).chain(sample.itl_ms.iter().copied()) {
             at += gap;
-            counts[((at / slice_ms) as usize).min(SLICES - 1)] += 1;
+            counts[((at / slice_ms) as usize).min(SLICES - 1)] += of_each;
         }
     }
-    let point = |(nth, &count): (usize, &u32)| {
-        ((nth as f64 + 0.5) * slice_ms / 1e3, f64::from(count) / slice_ms * 1e3)
-    };
+    let point = |(nth, &count): (usize, &f64)| ((nth as f64 + 0.5) * slice_ms / 1e3, count / slice_ms * 1e3);
     counts.iter().enumerate().map(point).collect()
 }
 
@@ -259,35 +264,97 @@ fn timeline(page: &mut String, part: &Part<'_>) {
     page.push_str("</svg></figure>");
 }
 
-/// Goodput over the rate that was asked for, where there were several.
+/// Goodput over the rate that was asked for, where there were several: a chart for each workload.
 fn goodput(page: &mut String, reports: &[Report]) {
-    let mut lines: BTreeMap<(usize, &str), Vec<(f64, f64)>> = BTreeMap::new();
-    for (at, report) in reports.iter().enumerate() {
-        for workload in &report.workloads {
-            if let (Arrival::Poisson(rate), Some(good)) = (workload.arrival, workload.goodput) {
-                lines.entry((at, &workload.name)).or_default().push((rate, good.requests_per_s));
+    let mut charts: BTreeMap<&str, Vec<Series>> = BTreeMap::new();
+    for (colour, report) in reports.iter().enumerate() {
+        for (workload, mut points) in rates(report) {
+            if points.len() > 1 {
+                points.sort_by(|a, b| a.0.total_cmp(&b.0));
+                let name = report.subject.clone();
+                charts.entry(workload).or_default().push(Series { name, colour, mark: Mark::Line, points });
             }
         }
     }
-    lines.retain(|_, points| points.len() > 1);
-    let series: Vec<_> = lines
-        .into_iter()
-        .enumerate()
-        .map(|(colour, ((at, workload), points))| {
-            let name = format!("{}, {workload}", reports[at].subject);
-            Series { name, colour, mark: Mark::Line, points }
-        })
-        .collect();
-    if !series.is_empty() {
-        page.push_str("<h2>Goodput</h2><div class=\"charts\">");
-        figure(
-            page,
-            "Good requests a second, by the rate that was asked for",
-            "conversations/s",
-            Scale::Linear,
-            "good/s",
-            series,
-        );
-        page.push_str("</div>");
+    if charts.is_empty() {
+        return;
+    }
+    page.push_str("<h2>Goodput</h2><div class=\"charts\">");
+    for (workload, series) in charts {
+        let title = format!("{}: good requests a second, by the rate that was asked for", escape(workload));
+        figure(page, &title, "conversations/s", Scale::Linear, "good/s", series);
+    }
+    page.push_str("</div>");
+}
+
+/// Rates and good requests a second, by workload.
+fn rates(report: &Report) -> BTreeMap<&str, Vec<(f64, f64)>> {
+    let mut rates: BTreeMap<&str, Vec<_>> = BTreeMap::new();
+    for workload in &report.workloads {
+        if let (Arrival::Poisson(rate), Some(good)) = (workload.arrival, workload.goodput) {
+            rates.entry(&workload.name).or_default().push((rate, good.requests_per_s));
+        }
+    }
+    rates
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::load::Served;
+    use super::super::{Api, Dialect, Machine, Targets, Workload};
+    use super::*;
+
+    /// Four requests at each rate, answered at once.
+    fn swept(subject: &str, rates: &[f64]) -> Report {
+        let targets = Targets { ttft_ms: Some(1.0), itl_ms: None };
+        let at = |&rate: &f64| {
+            let workload = Workload::mixed(1, 4, 1, 0, 64).arriving(Arrival::Poisson(rate));
+            let outcomes = vec![Ok(super::super::client::Timing::default()); 4];
+            let served = Served { outcomes, sent_ms: vec![0.0; 4], late_ms: 0.0, wall_s: 4.0 / rate };
+            WorkloadReport::new(&workload, &served, targets, None)
+        };
+        Report {
+            subject: subject.to_owned(),
+            url: String::new(),
+            dialect: Dialect::Named,
+            api: Api::Completions,
+            model: String::new(),
+            seed: 1,
+            machine: Machine::here(),
+            load_average_after: None,
+            workloads: rates.iter().map(at).collect(),
+        }
+    }
+
+    #[test]
+    fn a_line_of_goodput_has_its_reports_colour_and_its_rates_in_order() {
+        let mut page = String::new();
+        // The first was measured at one rate, which is no line.
+        goodput(&mut page, &[swept("one rate", &[2.0]), swept("peer", &[8.0, 2.0, 4.0])]);
+        assert_eq!(page.matches("<path").count(), 1, "{page}");
+        let (before, after) = page.split_once("<path d=\"").unwrap();
+        assert!(before.contains("W2: good requests"), "{page}");
+        assert!(after.contains(COLOURS[1]) && after.contains("<title>peer"), "{page}");
+        let xs: Vec<f64> = after.split('"').next().unwrap()[1..]
+            .split('L')
+            .map(|point| point.split(' ').next().unwrap().parse().unwrap())
+            .collect();
+        assert!(xs.len() == 3 && xs.is_sorted(), "{xs:?}");
+    }
+
+    #[test]
+    fn throughput_over_time_counts_tokens_and_not_chunks() {
+        let sample = |completion_tokens| Sample {
+            itl_ms: vec![10.0; 4],
+            completion_tokens,
+            latency_ms: 60.0,
+            ..Sample::default()
+        };
+        for (told, tokens) in [(5, 5.0), (40, 40.0), (0, 5.0)] {
+            let points = throughput(&[sample(told)]);
+            let slice_s = points[1].0 - points[0].0;
+            let sum: f64 = points.iter().map(|point| point.1 * slice_s).sum();
+            assert!((sum - tokens).abs() < 1e-9, "{told} tokens told: {sum}");
+        }
     }
 }

@@ -21,6 +21,19 @@ pub struct Served {
     pub wall_s: f64,
 }
 
+impl Served {
+    /// Nothing was sent, for this reason.
+    pub fn failed(workload: &Workload, error: &str) -> Self {
+        let jobs = workload.jobs.len();
+        Self {
+            outcomes: vec![Err(error.to_owned()); jobs],
+            sent_ms: vec![0.0; jobs],
+            late_ms: 0.0,
+            wall_s: 0.0,
+        }
+    }
+}
+
 /// What became of a job.
 struct Done {
     index: usize,

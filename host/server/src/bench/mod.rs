@@ -78,11 +78,17 @@ pub async fn run(plan: Plan, baseline: Option<Sequential>) -> Result<Report, Ben
     let mut workloads = Vec::new();
     for workload in &plan.workloads {
         let progress = Progress::new(workload);
-        let mut warm_up = History::default();
-        warm_up.ask(&workload.warm_up);
-        client.run_one(&warm_up, workload.warm_up.max_tokens).await.map_err(|error| {
-            BenchError::Target(format!("{}: the warm-up request failed: {error}", client.url()))
-        })?;
+        if let Err(error) = warm_up(&client, workload).await {
+            if workloads.is_empty() {
+                return Err(BenchError::Target(format!("{}: {error}", client.url())));
+            }
+            // What others measured before stays worth a report.
+            let error = format!("not sent: {error}");
+            eprintln!("{}: {error}", workload.name);
+            let served = Served::failed(workload, &error);
+            workloads.push(WorkloadReport::new(workload, &served, plan.targets, None));
+            continue;
+        }
         let (served, local, returned) = measure(&client, workload, plan.seed, baseline, &progress).await?;
         baseline = returned;
         workloads.push(WorkloadReport::new(workload, &served, plan.targets, local.as_deref()));
@@ -99,6 +105,13 @@ pub async fn run(plan: Plan, baseline: Option<Sequential>) -> Result<Report, Ben
         machine,
         workloads,
     })
+}
+
+async fn warm_up(client: &Client, workload: &Workload) -> Result<(), String> {
+    let mut history = History::default();
+    history.ask(&workload.warm_up);
+    let outcome = client.run_one(&history, workload.warm_up.max_tokens).await;
+    outcome.map(drop).map_err(|error| format!("the warm-up request failed: {error}"))
 }
 
 /// Serves the workload between two halves of the baseline, so that a machine that drifts (another busy

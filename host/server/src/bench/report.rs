@@ -52,7 +52,7 @@ pub struct WorkloadReport {
     pub late_ms: f64,
     /// Requests that ended as they should.
     pub completed: usize,
-    /// Requests that didn't, by message.
+    /// Requests that didn't, by message; one message stands for those that differ in numbers alone.
     pub errors: BTreeMap<String, usize>,
     /// From the first request sent to the last one ended.
     pub wall_s: f64,
@@ -173,8 +173,8 @@ pub struct Comparison {
     pub ttft_ms: Summary,
     /// Milliseconds.
     pub latency_ms: Summary,
-    /// Served throughput over the baseline's.
-    pub throughput_ratio: f64,
+    /// Served throughput over the baseline's; not where requests come by themselves, which decides what is served.
+    pub throughput_ratio: Option<f64>,
     /// What serving adds to a request's mean latency, in percent; only where requests run alone.
     pub overhead_percent: Option<f64>,
     /// Completed requests whose tokens equal the baseline's, where the dialect tells tokens.
@@ -191,10 +191,6 @@ impl WorkloadReport {
         let (outcomes, wall_s) = (&served.outcomes, served.wall_s);
         let samples = samples(served);
         assert_eq!(outcomes.len(), workload.jobs.len(), "every job has an outcome");
-        let mut errors = BTreeMap::new();
-        for error in outcomes.iter().filter_map(|outcome| outcome.as_ref().err()) {
-            *errors.entry(error.clone()).or_insert(0) += 1;
-        }
         let completed: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.as_ref().ok()).collect();
         // As the server counts them: what was said before, and templates, count too.
         let prompt_tokens = completed.iter().map(|timing| u64::from(timing.prompt_tokens)).sum();
@@ -208,7 +204,7 @@ impl WorkloadReport {
             arrival: workload.arrival,
             late_ms: served.late_ms,
             completed: completed.len(),
-            errors,
+            errors: counted(outcomes.iter().filter_map(|outcome| outcome.as_ref().err())),
             wall_s,
             prompt_tokens,
             output_tokens,
@@ -245,7 +241,8 @@ impl WorkloadReport {
             wall_s,
             output_tokens_per_s,
             ttft_ms: summary(|generated| generated.ttft.as_secs_f64()),
-            throughput_ratio: ratio(self.output_tokens_per_s, output_tokens_per_s),
+            throughput_ratio: matches!(self.arrival, Arrival::Closed(_))
+                .then(|| ratio(self.output_tokens_per_s, output_tokens_per_s)),
             overhead_percent: (self.arrival == Arrival::Closed(1) && self.completed > 0)
                 .then(|| (ratio(self.latency_ms.mean, latency_ms.mean) - 1.0) * 100.0),
             identical: told.then(|| same.count()),
@@ -343,9 +340,12 @@ impl WorkloadReport {
         line("    in process, one after the other, same prompts:".to_owned());
         line(row("TTFT ms", &local.ttft_ms));
         line(row("latency ms", &local.latency_ms));
+        let ratio = local.throughput_ratio.map(|ratio| format!("; served is {ratio:.2}x of it"));
         line(format!(
-            "    baseline      {:.1} output tok/s in {:.2} s; served is {:.2}x of it",
-            local.output_tokens_per_s, local.wall_s, local.throughput_ratio
+            "    baseline      {:.1} output tok/s in {:.2} s{}",
+            local.output_tokens_per_s,
+            local.wall_s,
+            ratio.unwrap_or_default()
         ));
         if let Some(percent) = local.overhead_percent {
             line(format!(
@@ -362,6 +362,29 @@ impl WorkloadReport {
             ));
         }
     }
+}
+
+/// How often each kind of failure came, under the first message of its kind.
+fn counted<'a>(errors: impl Iterator<Item = &'a String>) -> BTreeMap<String, usize> {
+    const KINDS: usize = 10;
+    let mut kinds: BTreeMap<String, (&str, usize)> = BTreeMap::new();
+    let mut others = 0;
+    for error in errors {
+        let kind = kind(error);
+        if kinds.len() < KINDS || kinds.contains_key(&kind) {
+            kinds.entry(kind).or_insert((error, 0)).1 += 1;
+        } else {
+            others += 1;
+        }
+    }
+    let others = (others > 0).then_some(("other messages", others));
+    kinds.into_values().chain(others).map(|(message, count)| (message.to_owned(), count)).collect()
+}
+
+/// A message without the numbers behind its status: lengths, names and times differ from request to request.
+fn kind(message: &str) -> String {
+    let (status, rest) = message.split_at(message.find(':').unwrap_or(0));
+    status.chars().chain(rest.chars().filter(|c| !c.is_ascii_digit())).collect()
 }
 
 fn per_second(count: u64, seconds: f64) -> f64 {
@@ -419,7 +442,7 @@ mod tests {
         assert_eq!((report.output_tokens, report.output_tokens_per_s), (4, 2.0));
         let local = report.in_process.as_ref().unwrap();
         assert_eq!(local.output_tokens_per_s, 20.0);
-        assert_eq!(local.throughput_ratio, 0.1);
+        assert_eq!(local.throughput_ratio, Some(0.1));
         assert_eq!(local.overhead_percent, Some(100.0));
         assert_eq!(local.identical, Some(1));
         let mut text = String::new();
@@ -428,5 +451,38 @@ mod tests {
             text.contains("2 completed, 2 failed") && text.contains("failed 2x  HTTP 503: full"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn what_an_open_loop_serves_is_no_multiple_of_the_baseline() {
+        let workload = Workload::single(1, 1, 0, 64).arriving(Arrival::Poisson(8.0));
+        let served =
+            Served { outcomes: vec![timing(&[1], 9.0)], sent_ms: vec![0.0], late_ms: 0.0, wall_s: 1.0 };
+        let report = WorkloadReport::new(&workload, &served, Targets::default(), Some(&[generated(&[1], 9)]));
+        assert_eq!(report.in_process.as_ref().unwrap().throughput_ratio, None);
+        let mut text = String::new();
+        report.write(&mut |line| text += &line);
+        assert!(text.contains("baseline") && !text.contains("served is"), "{text}");
+    }
+
+    #[test]
+    fn failures_that_differ_in_numbers_alone_are_counted_together() {
+        let long = |tokens| format!("HTTP 422: {tokens} tokens are too many");
+        let letters = || ('a'..='z').map(|letter| format!("no {letter}"));
+        let cases: [(Vec<String>, &[(&str, usize)]); 4] = [
+            ((600..900).map(long).collect(), &[("HTTP 422: 600 tokens are too many", 300)]),
+            (
+                vec!["HTTP 503: full".into(), "HTTP 429: full".into()],
+                &[("HTTP 429: full", 1), ("HTTP 503: full", 1)],
+            ),
+            (vec!["7 tokens came".into(), "8 tokens came".into()], &[("7 tokens came", 2)]),
+            (vec![], &[]),
+        ];
+        for (errors, want) in cases {
+            let want = want.iter().map(|&(message, count)| (message.to_owned(), count)).collect();
+            assert_eq!(counted(errors.iter()), want, "{errors:?}");
+        }
+        let many = counted(letters().collect::<Vec<_>>().iter());
+        assert_eq!((many.len(), many["other messages"]), (11, 16), "{many:?}");
     }
 }

@@ -10,7 +10,7 @@ use super::serve::raise_open_files;
 use super::{Failure, bench_engine};
 use crate::bench::robust::{self, HostOptions};
 use crate::bench::{self, Api, Arrival, Dialect, Lengths, Plan, Report, Target, Targets, Workload, loading};
-use crate::config::{Config, GenerationConfig};
+use crate::config::{Config, DialectChoice, GenerationConfig};
 use crate::generate::Sequential;
 use crate::serve::{RunningServer, Server};
 use crate::web::Trust;
@@ -22,8 +22,10 @@ W1: requests one after the other, 256 tokens in, 256 out. W2: 16 at a time, 32 t
 conversations of 5 turns, each turn everything said before and 32 to 96 tokens more, 32 to 96 out.
 Prompts are random token ids that share nothing else (see --shared-prefix), end tokens are ignored,
 sampling is greedy. With --rate requests come at random moments instead, whatever became of those before.
-Without --url a server is started in this process on free loopback ports (--host, --port and --admin don't
-count) with the model and the policies that the other flags name.
+Without --url a server is started in this process on free loopback ports (--host, --port, --admin, --tls-cert,
+--tls-key, --api-keys and --sse-dialect don't count) with the model and the policies that the other flags name.
+The baseline computes token ids, so there is one for --api completions with exact lengths. W4 sends replies
+again, so it needs --api text or chat where a server doesn't tell their ids (--dialect openai).
 
 A peer, and both on one page:
   infer bench serve --url http://HOST:8080 --dialect openai --baseline off --format json --out peer.json
@@ -176,7 +178,7 @@ pub struct ServeArgs {
     /// Token ids are drawn below this [default: the model's vocabulary, 256 without a baseline]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     vocab_size: Option<u32>,
-    /// Whether the prompts also run in process [default: on without --url, else off]
+    /// Whether the prompts also run in process [default: on without --url where both sides compute the same]
     #[arg(long, value_enum, value_name = "ON|OFF")]
     baseline: Option<Switch>,
     /// Model that requests name [default: the first of /v1/models]
@@ -230,16 +232,9 @@ pub fn run(command: BenchCommand) -> Result<(), Failure> {
         BenchCommand::Kernels(args) => return gpu::kernels(args),
         other => return robust(other),
     };
-    let config = Config {
-        host: "127.0.0.1".to_owned(),
-        port: 0,
-        admin_host: "127.0.0.1".to_owned(),
-        admin_port: 0,
-        // Requests say how tokens are drawn; what a checkpoint wishes beside it would make the two sides differ.
-        generation_config: GenerationConfig::None,
-        ..args.flags.config()?
-    };
-    let wants_baseline = args.baseline.map_or(args.url.is_none(), |switch| switch == Switch::On);
+    let wants_baseline = args.wants_baseline()?;
+    let config = of_its_own(args.flags.config()?);
+    raise_open_files();
     // Loaded here, before there is a runtime: loading blocks.
     let baseline = if wants_baseline { Some(Sequential::load(&config)?) } else { None };
     let workloads = args.workloads(&config, baseline.as_ref())?;
@@ -256,6 +251,22 @@ pub fn run(command: BenchCommand) -> Result<(), Failure> {
     match failed {
         0 => Ok(()),
         failed => Err(Failure::Failed(format!("{failed} requests failed; the report says why"))),
+    }
+}
+
+/// The server that is measured: nobody else finds it, and the generator gets in.
+fn of_its_own(config: Config) -> Config {
+    Config {
+        host: "127.0.0.1".to_owned(),
+        port: 0,
+        admin_host: "127.0.0.1".to_owned(),
+        admin_port: 0,
+        tls: None,
+        api_keys: None,
+        sse_dialect: DialectChoice::Auto,
+        // Requests say how tokens are drawn; what a checkpoint wishes beside it would make the two sides differ.
+        generation_config: GenerationConfig::None,
+        ..config
     }
 }
 
@@ -397,6 +408,28 @@ async fn measure(
 }
 
 impl ServeArgs {
+    /// Whether the prompts also run in process. Refuses what would not be the work that a report says it is.
+    fn wants_baseline(&self) -> Result<bool, Failure> {
+        let ids = self.api == Api::Completions;
+        if ids && self.dialect == Dialect::Openai && self.workload.contains(&Which::W4) {
+            return Err(Failure::Usage(
+                "--workload: w4 sends replies again, and OpenAI's dialect doesn't tell their token ids; \
+                 take --api text or --api chat"
+                    .to_owned(),
+            ));
+        }
+        let same = ids && self.lengths == Lengths::Exact;
+        match self.baseline {
+            None => Ok(same && self.url.is_none()),
+            Some(Switch::On) if !same => Err(Failure::Usage(
+                "--baseline: it computes the same token ids, as many as are asked for; that needs \
+                 --api completions and --lengths exact"
+                    .to_owned(),
+            )),
+            Some(switch) => Ok(switch == Switch::On),
+        }
+    }
+
     fn workloads(&self, config: &Config, baseline: Option<&Sequential>) -> Result<Vec<Workload>, Failure> {
         let vocab_size = match (self.vocab_size, baseline) {
             (Some(given), Some(model)) if given > model.vocab_size() => {
