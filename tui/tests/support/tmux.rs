@@ -26,8 +26,13 @@ pub fn infer_tui() -> Option<PathBuf> {
 }
 
 pub fn missing() -> Option<String> {
-    if Command::new("tmux").arg("-V").stdout(Stdio::null()).status().is_err() {
-        return Some("tmux is not installed".to_owned());
+    let programs = [("tmux", "-V"), ("curl", "--version"), ("pgrep", "--version")];
+    let starts = |&(program, version): &(&str, &str)| {
+        let mut command = Command::new(program);
+        command.arg(version).stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
+    };
+    if let Some((program, _)) = programs.iter().find(|program| !starts(program)) {
+        return Some(format!("{program} is not installed"));
     }
     let absent = [("infer", infer().is_none()), ("infer-tui", infer_tui().is_none())];
     let (name, _) = absent.into_iter().find(|(_, absent)| *absent)?;
