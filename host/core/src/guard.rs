@@ -162,7 +162,7 @@ impl<P: Policy + ?Sized> Slot<P> {
     /// A step begins: what calls took before counts no more.
     pub fn begin_step(&mut self) {
         self.budget.over = false;
-        self.budget.measure_from(self.current.as_ref());
+        self.budget.measure_from(self.current.as_mut());
         if let Some(shadow) = &mut self.shadow {
             shadow.begin_step();
         }
@@ -175,9 +175,8 @@ impl<P: Policy + ?Sized> Slot<P> {
 
     /// Each call was within its limit; that all of them together take too long is one fault for the step.
     fn charge(&mut self, cx: &mut Context<'_>, view: impl Fn() -> FaultView) {
-        let spent =
-            self.current.as_ref().map_or(Micros::ZERO, |t| t.policy.spent().since(self.budget.before));
-        if let Some(fault) = over_budget(spent) {
+        let fault = self.current.as_ref().and_then(|t| over_budget(&*t.policy, self.budget.before));
+        if let Some(fault) = fault {
             self.budget.over = true;
             self.strike(cx, fault, view(), false);
         }
@@ -191,7 +190,8 @@ impl<P: Policy + ?Sized> Slot<P> {
 
     /// What it decided so far has an outcome that nobody can wait any longer for: out it goes.
     pub fn condemn(&mut self, cx: &mut Context<'_>, fault: PolicyFault, view: FaultView) {
-        if self.current.is_some() {
+        if let Some(tenure) = &self.current {
+            let fault = tenure.policy.attribute(fault);
             self.strike(cx, fault, view, true);
         }
     }
@@ -203,9 +203,12 @@ impl<P: Policy + ?Sized> Slot<P> {
         {
             match tenure.policy.restart() {
                 Ok(()) => {
-                    if !tenure.state.is_empty() {
-                        // A policy that can't read its own state starts cold, which is no fault.
-                        let _ = tenure.policy.import_state(&tenure.state);
+                    // A policy that can't read its own state starts cold, which is no fault.
+                    if !tenure.state.is_empty()
+                        && tenure.policy.import_state(&tenure.state).is_err_and(|fault| !fault.is_refusal())
+                    {
+                        tenure.state.clear();
+                        tenure.broken = true;
                     }
                     self.renew(Renewal::Blank);
                 }
@@ -264,7 +267,7 @@ impl<P: Policy + ?Sized> Slot<P> {
             self.current = Some(previous);
             self.renew(Renewal::CameBack);
         }
-        self.budget.measure_from(self.current.as_ref());
+        self.budget.measure_from(self.current.as_mut());
         self.changed(cx, from, change, reason);
     }
 
@@ -326,7 +329,7 @@ impl<P: Policy + ?Sized> Slot<P> {
     fn install(&mut self, cx: &mut Context<'_>, tenure: Tenure<P>, change: Change) -> Option<AnyPolicy> {
         let from = self.info();
         let mut outgoing = self.current.replace(tenure);
-        self.budget.measure_from(self.current.as_ref());
+        self.budget.measure_from(self.current.as_mut());
         if self.renewed.take().is_some()
             && let Some(outgoing) = &mut outgoing
         {
@@ -350,7 +353,7 @@ impl<P: Policy + ?Sized> Slot<P> {
         let restored = state.is_some_and(|state| previous.import(state));
         previous.since = cx.now;
         let retired = self.current.replace(previous);
-        self.budget.measure_from(self.current.as_ref());
+        self.budget.measure_from(self.current.as_mut());
         self.renew(Renewal::CameBack);
         self.changed(cx, from, Change::Rollback, Change::Rollback.name().to_owned());
         Some((restored, retired.map(|t| (self.into_any)(t.policy))))
@@ -367,6 +370,11 @@ impl<P: Policy + ?Sized> Slot<P> {
         // Empty is also what was never exported.
         let any = fresh || !tenure.state.is_empty();
         any.then(|| successor.own_part_of(&outgoing.name, &tenure.state)).flatten()
+    }
+
+    /// Whether the policy in force is made anew before it is asked anything: nothing that it was told counts.
+    pub fn is_broken(&self) -> bool {
+        self.current.as_ref().is_some_and(|t| t.broken)
     }
 
     /// Takes a watched canary out because something else is to come.
@@ -433,19 +441,21 @@ impl<P: Policy + ?Sized> Slot<P> {
 }
 
 impl Budget {
-    fn measure_from<P: Policy + ?Sized>(&mut self, current: Option<&Tenure<P>>) {
-        self.before = current.map_or(Micros::ZERO, |t| t.policy.spent());
+    fn measure_from<P: Policy + ?Sized>(&mut self, current: Option<&mut Tenure<P>>) {
+        self.before = current.map_or(Micros::ZERO, |t| {
+            t.policy.begin_step();
+            t.policy.spent()
+        });
     }
 }
 
-/// What is wrong where the calls of a step took so long.
-fn over_budget(spent: Micros) -> Option<PolicyFault> {
+/// What is wrong where the calls of a step took too long; `before` is what those before had taken.
+fn over_budget<P: Policy + ?Sized>(policy: &P, before: Micros) -> Option<PolicyFault> {
+    let spent = policy.spent().since(before);
     (spent > STEP_BUDGET).then(|| {
         let (spent, budget) = (spent.0 / 1_000, STEP_BUDGET.0 / 1_000);
-        PolicyFault::new(
-            FaultKind::StepBudget,
-            format!("its calls of one step took {spent} ms, over {budget} ms in all"),
-        )
+        let message = format!("its calls of one step took {spent} ms, over {budget} ms in all");
+        policy.attribute(PolicyFault::new(FaultKind::StepBudget, message))
     })
 }
 
@@ -464,13 +474,20 @@ impl<P: Policy + ?Sized> Tenure<P> {
         !self.broken
     }
 
-    /// Takes a state over, and keeps the copy: what it had exported before is older. False where it can't read it.
+    /// Takes a state over, and keeps a copy of what it has then: what it had exported before is older, and this may be
+    /// a part of it. False where it can't read it.
     fn import(&mut self, state: Vec<u8>) -> bool {
-        // One that is broken begins from there once it is restarted.
-        let taken = self.broken || self.policy.import_state(&state).is_ok();
-        if taken {
+        if self.broken {
+            // It begins from there once it is restarted.
             self.state = state;
+            return true;
         }
-        taken
+        if let Err(fault) = self.policy.import_state(&state) {
+            self.broken = !fault.is_refusal();
+            return false;
+        }
+        self.state = state;
+        self.export();
+        true
     }
 }

@@ -9,10 +9,10 @@ use common::scripted::{Bench, prompt, request, small, trap};
 use infer_core::engine::Policies;
 use infer_core::policy::{
     AdmissionPolicy, AdmissionRequest, AnyPolicy, CallStats, Chain, FaultKind, Load, Policy, PolicyFault,
-    PolicyInfo, Pressure, Verdict,
+    PolicyInfo, PolicyKind, Pressure, Verdict,
 };
 use infer_core::request::RefusalReason;
-use infer_core::{Event, FinishReason, Micros, Refusal, SequenceId, SessionId, TenantId};
+use infer_core::{EngineConfig, Event, FinishReason, Micros, Refusal, SequenceId, SessionId, TenantId};
 
 type Log = Arc<Mutex<Vec<String>>>;
 
@@ -23,6 +23,9 @@ struct Member {
     answers: VecDeque<Result<Verdict, PolicyFault>>,
     pressure: Pressure,
     given: u8,
+    /// What its calls have taken, and what each takes in microseconds, by how many it had before.
+    spent: Micros,
+    takes_us: fn(u8) -> u64,
 }
 
 impl Member {
@@ -33,6 +36,8 @@ impl Member {
             answers: VecDeque::new(),
             pressure: Pressure::default(),
             given: 0,
+            spent: Micros::ZERO,
+            takes_us: |_| 0,
         }
     }
 
@@ -59,7 +64,7 @@ impl Policy for Member {
         self.note(&format!("import {state:?}"));
         match *state {
             [given] if given < 100 => self.given = given,
-            _ => return Err(PolicyFault::new(FaultKind::InvalidDecision, "that is too much")),
+            _ => return Err(PolicyFault::new(FaultKind::Setup, "that is too much")),
         }
         Ok(())
     }
@@ -70,6 +75,10 @@ impl Policy for Member {
         Ok(())
     }
 
+    fn spent(&self) -> Micros {
+        self.spent
+    }
+
     fn stats(&self) -> CallStats {
         CallStats { calls: u64::from(self.given), p50_us: 1.5, p99_us: 10.0 }
     }
@@ -78,6 +87,7 @@ impl Policy for Member {
 impl AdmissionPolicy for Member {
     fn admit(&mut self, _request: &AdmissionRequest, _load: &Load) -> Result<Verdict, PolicyFault> {
         self.note("admit");
+        self.spent = self.spent.plus(Micros((self.takes_us)(self.given)));
         self.given += 1;
         self.answers.pop_front().unwrap_or(Ok(Verdict::Admit))
     }
@@ -281,4 +291,163 @@ fn one_member_waits_while_another_would_admit_and_the_request_runs_in_the_end() 
     assert_eq!(bench.tokens(id).len(), 2);
     assert_eq!(taken(&log), ["a admit", "a admit", "a admit", "b admit"]);
     assert_eq!(bench.engine.snapshot(bench.now).policies[1].policy.name, "a+b");
+}
+
+/// Who is blamed for the first fault, and with what words.
+fn blamed(bench: &mut Bench) -> (FaultKind, String, String) {
+    bench.engine.drain_events(&mut bench.events);
+    let fault = bench.events.iter().find_map(|e| match e {
+        Event::PolicyFault(fault) => Some(&fault.fault),
+        _ => None,
+    });
+    let fault = fault.expect("there is one");
+    let member = fault.member.as_ref().expect("it is a member's");
+    (fault.kind, member.name.clone(), fault.message.clone())
+}
+
+#[test]
+fn too_much_time_in_a_step_is_the_fault_of_the_member_that_took_most_of_it() {
+    let log = Log::default();
+    // One took far more in the steps before; then the other one takes too much.
+    let early: fn(u8) -> u64 = |before| if before < 90 { 9_000 } else { 100 };
+    let late: fn(u8) -> u64 = |before| if before < 90 { 100 } else { 15_000 };
+    for (takes_us, slow) in [([early, late], "b"), ([late, early], "a")] {
+        for shadow in [false, true] {
+            let member = |name, at: usize| Member { takes_us: takes_us[at], ..Member::new(name, &log) };
+            let policy = AnyPolicy::Admission(Box::new(chain([member("a", 0), member("b", 1)])));
+            let mut bench = Bench::new(small());
+            match shadow {
+                true => bench.engine.shadow(policy, bench.now),
+                false => bench.engine.swap(policy, bench.now),
+            };
+            for round in 0..10 {
+                assert_eq!(bench.faults(), [], "{round}");
+                for seed in 0..10 {
+                    bench.submit(request(prompt(seed, 4), 2));
+                }
+                bench.run();
+            }
+            let (kind, member, message) = blamed(&mut bench);
+            assert_eq!((kind, &*member), (FaultKind::StepBudget, slow), "shadow: {shadow}");
+            assert!(message.starts_with(&format!("{slow}: its calls of one step took 10")), "{message}");
+        }
+    }
+}
+
+#[test]
+fn a_request_that_nobody_lets_in_is_the_fault_of_the_member_that_held_it() {
+    let log = Log::default();
+    let waits = || Member::new("b", &log).answers(std::iter::repeat_n((), 9_999).map(|()| Ok(Verdict::Wait)));
+    let admits = || Member::new("a", &log);
+    for members in [[admits(), waits()], [waits(), admits()]] {
+        let config = EngineConfig { starvation_bound: Micros(50_000), ..small() };
+        let policies = Policies { admission: Box::new(chain(members)), ..Policies::builtin() };
+        let mut bench = Bench::with(config, policies);
+        bench.submit(request(prompt(1, 4), 2));
+        bench.run();
+        let (kind, member, message) = blamed(&mut bench);
+        assert_eq!((kind, &*member), (FaultKind::Starvation, "b"));
+        assert!(message.starts_with("b: request 1 was held on an idle host"), "{message}");
+    }
+}
+
+fn imports(log: &Log) -> Vec<String> {
+    taken(log).into_iter().filter(|line| !line.ends_with("admit")).collect()
+}
+
+#[test]
+fn a_shadow_takes_of_the_live_state_what_a_successor_takes() {
+    let log = Log::default();
+    let alone = || AnyPolicy::Admission(Box::new(Member::new("b", &log)));
+    let list = || AnyPolicy::Admission(Box::new(chain(["a", "b"].map(|name| Member::new(name, &log)))));
+    for (live, shadow, restored) in
+        [(alone(), list(), true), (list(), alone(), true), (list(), list(), true), (alone(), alone(), true)]
+    {
+        let mut bench = Bench::new(small());
+        bench.engine.swap(live, bench.now);
+        for seed in 0..3 {
+            bench.submit(request(prompt(seed, 4), 2));
+        }
+        bench.run();
+        taken(&log);
+        assert_eq!(bench.engine.shadow(shadow, bench.now).restored, restored);
+        let imported = imports(&log);
+        assert_eq!(imported.last().map(String::as_str), Some("b import [3]"), "{imported:?}");
+    }
+    let mut bench = Bench::new(small());
+    bench.engine.swap(alone(), bench.now);
+    let other = AnyPolicy::Admission(Box::new(Member::new("c", &log)));
+    assert!(!bench.engine.shadow(other, bench.now).restored);
+}
+
+#[test]
+fn a_list_that_comes_back_keeps_the_states_of_all_members() {
+    let log = Log::default();
+    let failing = Member::new("b", &log).answers([Ok(Verdict::Admit), Ok(Verdict::Admit), Err(trap())]);
+    let mut bench = Bench::new(small());
+    let list = chain([Member::new("a", &log), failing]);
+    bench.engine.swap(AnyPolicy::Admission(Box::new(list)), bench.now);
+    for seed in 0..2 {
+        bench.submit(request(prompt(seed, 4), 2));
+    }
+    bench.engine.swap(AnyPolicy::Admission(Box::new(Member::new("a", &log))), bench.now);
+    bench.submit(request(prompt(3, 4), 2));
+    taken(&log);
+    assert!(bench.engine.rollback(PolicyKind::Admission, bench.now).expect("the list").restored);
+    bench.submit(request(prompt(4, 4), 2));
+    bench.submit(request(prompt(5, 4), 2));
+    bench.run();
+    assert_eq!(imports(&log), ["a import [3]", "b restart", "b import [2]"]);
+}
+
+/// Ends when it is given a state, as an instance does that traps.
+struct Fragile(Member, bool);
+
+impl Policy for Fragile {
+    fn info(&self) -> Arc<PolicyInfo> {
+        self.0.info()
+    }
+
+    fn export_state(&mut self) -> Result<Vec<u8>, PolicyFault> {
+        self.0.export_state()
+    }
+
+    fn import_state(&mut self, _state: &[u8]) -> Result<(), PolicyFault> {
+        self.1 = true;
+        Err(trap())
+    }
+
+    fn restart(&mut self) -> Result<(), PolicyFault> {
+        self.1 = false;
+        self.0.restart()
+    }
+}
+
+impl AdmissionPolicy for Fragile {
+    fn admit(&mut self, request: &AdmissionRequest, load: &Load) -> Result<Verdict, PolicyFault> {
+        if self.1 { Err(trap()) } else { self.0.admit(request, load) }
+    }
+
+    fn measure(&mut self, load: &Load) -> Result<Pressure, PolicyFault> {
+        if self.1 { Err(trap()) } else { self.0.measure(load) }
+    }
+}
+
+#[test]
+fn a_member_that_its_state_ends_begins_anew_and_nobody_is_at_fault() {
+    let log = Log::default();
+    let fragile = || -> Box<dyn AdmissionPolicy> { Box::new(Fragile(Member::new("a", &log), false)) };
+    let list = || {
+        let members = vec![fragile(), Box::new(Member { given: 50, ..Member::new("b", &log) }) as _];
+        AnyPolicy::Admission(Box::new(Chain::new(members).unwrap()))
+    };
+    let mut bench = Bench::new(small());
+    bench.engine.swap(list(), bench.now);
+    bench.submit(request(prompt(1, 4), 2));
+    taken(&log);
+    assert!(!bench.engine.swap(list(), bench.now).restored);
+    bench.submit(request(prompt(2, 4), 2));
+    bench.run();
+    assert_eq!(bench.faults(), []);
+    assert_eq!(taken(&log), ["b import [51]", "a restart", "a admit", "b admit"]);
 }

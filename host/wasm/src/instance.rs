@@ -161,11 +161,7 @@ impl<W: World> Policy for Instance<W> {
     }
 
     fn import_state(&mut self, state: &[u8]) -> Result<(), PolicyFault> {
-        let imported = self.guarded("import-state", |exports, store| exports.import_state(store, state));
-        let imported = imported.inspect_err(|_| {
-            // It starts cold, which takes an instance. Where there can't be one, the next question says so.
-            let _ = self.restart();
-        })?;
+        let imported = self.guarded("import-state", |exports, store| exports.import_state(store, state))?;
         imported.map_err(|refusal| PolicyFault::new(FaultKind::Setup, clip(&refusal, MAX_REFUSAL_BYTES)))
     }
 

@@ -118,17 +118,19 @@ fn a_state_that_is_refused_leaves_the_policy_as_it_was() {
     let mut policy = scheduler(&fuel_loader(), &Guest::default().component()).expect("it loads");
     policy.import_state(&[7, 0, 0, 0]).expect("it takes four bytes");
     let refused = policy.import_state(&[1]).expect_err("it takes nothing else");
-    assert_eq!((refused.kind, refused.message.as_str()), (FaultKind::Setup, "text"));
+    assert_eq!((refused.is_refusal(), refused.message.as_str()), (true, "text"));
     assert_eq!(policy.export_state(), Ok(vec![7, 0, 0, 0]));
 }
 
 #[test]
-fn a_state_that_fails_the_policy_leaves_it_cold_and_alive() {
+fn a_state_that_fails_the_policy_ends_its_instance_and_a_restarted_one_is_cold() {
     let guest = Guest { misfit: "unreachable".into(), ..Guest::default() };
     let mut policy = scheduler(&fuel_loader(), &guest.component()).expect("it loads");
     policy.import_state(&[7, 0, 0, 0]).expect("it takes four bytes");
     let fault = policy.import_state(&[1]).expect_err("it fails over anything else");
-    assert_eq!(fault.kind, FaultKind::Trap, "{fault}");
+    assert!(fault.kind == FaultKind::Trap && !fault.is_refusal(), "{fault}");
+    policy.schedule(&view(1, 1, 1)).expect_err("its instance is gone");
+    policy.restart().expect("a fresh instance");
     policy.schedule(&view(1, 1, 1)).expect("it answers");
     assert_eq!(policy.export_state(), Ok(vec![1, 0, 0, 0]), "nothing of the state before is left");
 }

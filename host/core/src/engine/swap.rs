@@ -91,7 +91,7 @@ impl Engine {
             AnyPolicy::PrefixCache(p) => self.prefix.start_shadow(&mut cx, p),
         };
         if kind == PolicyKind::PrefixCache {
-            let renewal = if self.is_primed() { Renewal::Primed } else { Renewal::Blank };
+            let renewal = self.renewal(self.prefix.has_blank_shadow());
             self.feed.shadow_renewed = Some(renewal);
             self.flush_cache_events(now);
         }
@@ -251,10 +251,19 @@ impl Engine {
         }
         if kind == PolicyKind::PrefixCache {
             self.restart_feed();
-            self.prefix.renewed = Some(if self.is_primed() { Renewal::Primed } else { Renewal::Blank });
+            let renewal = self.renewal(self.prefix.is_broken());
+            self.prefix.renewed = Some(renewal);
         }
         self.settle_in(kind, now);
         SwapReport { kind, from, to, at_step: self.view.number, restored, retired }
+    }
+
+    /// What a prefix-cache policy knows that comes now; `anew` is whether it forgot what it was primed with.
+    fn renewal(&mut self, anew: bool) -> Renewal {
+        if anew {
+            self.stop_priming();
+        }
+        if self.is_primed() { Renewal::Primed } else { Renewal::Blank }
     }
 
     /// What a policy that comes into the slot now is compared with.

@@ -18,10 +18,13 @@ pub(super) struct Shadow<P: ?Sized> {
     spent: Micros,
     /// What it began from.
     state: Vec<u8>,
+    /// It was made anew as it came: nothing that it was told before counts.
+    blank: bool,
 }
 
 impl<P: Policy + ?Sized> Shadow<P> {
     pub fn begin_step(&mut self) {
+        self.policy.begin_step();
         self.spent = self.policy.spent();
     }
 }
@@ -55,12 +58,14 @@ impl<P: Policy + ?Sized> Slot<P> {
     /// Puts a policy beside the live one. Returns whether it took a copy of the live one's state.
     pub fn start_shadow(&mut self, cx: &mut Context<'_>, mut policy: Box<P>) -> bool {
         self.end_shadow(cx, ShadowState::Replaced, "another shadow takes its place");
-        let mut state = Vec::new();
-        if policy.info().name == self.info().name {
-            let live = self.state_now(cx);
-            if !live.is_empty() && policy.import_state(&live).is_ok() {
-                state = live;
-            }
+        let mut state = self.outgoing_state(&*policy).unwrap_or_default();
+        let mut blank = false;
+        if !state.is_empty()
+            && let Err(fault) = policy.import_state(&state)
+        {
+            state.clear();
+            // Where that can't be, the first question says so.
+            blank = !fault.is_refusal() && policy.restart().is_ok();
         }
         let restored = !state.is_empty();
         let report = ShadowReport {
@@ -77,14 +82,20 @@ impl<P: Policy + ?Sized> Slot<P> {
             stats: CallStats::default(),
             live_stats: CallStats::default(),
         };
+        policy.begin_step();
         let spent = policy.spent();
-        self.shadow = Some(Shadow { policy, report, spent, state });
+        self.shadow = Some(Shadow { policy, report, spent, state, blank });
         self.tell_shadow(cx);
         restored
     }
 
     pub fn has_shadow(&self) -> bool {
         self.shadow.is_some()
+    }
+
+    /// Whether the shadow was made anew as it came.
+    pub fn has_blank_shadow(&self) -> bool {
+        self.shadow.as_ref().is_some_and(|shadow| shadow.blank)
     }
 
     /// Asks the shadow, if there is one. `view` is what it was shown.
@@ -96,9 +107,8 @@ impl<P: Policy + ?Sized> Slot<P> {
     ) {
         let Some(shadow) = &mut self.shadow else { return };
         let report = &mut shadow.report;
-        let compared = question(&mut shadow.policy).and_then(|compared| {
-            over_budget(shadow.policy.spent().since(shadow.spent)).map_or(Ok(compared), Err)
-        });
+        let compared = question(&mut shadow.policy)
+            .and_then(|compared| over_budget(&*shadow.policy, shadow.spent).map_or(Ok(compared), Err));
         match compared {
             Ok(Compared::Told) => {}
             Ok(Compared::Same) => {

@@ -22,6 +22,8 @@ const NAME_BYTES: usize = 64;
 /// Admission policies that are asked in turn.
 pub struct Chain {
     members: Vec<Member>,
+    /// Which of them told a request to wait last.
+    waits: Option<usize>,
     info: Arc<PolicyInfo>,
 }
 
@@ -32,6 +34,8 @@ struct Member {
     failed: bool,
     /// It was restarted, and nobody has given it its state since.
     blank: bool,
+    /// What its calls had taken before this step.
+    spent_before: Micros,
 }
 
 impl Chain {
@@ -46,7 +50,7 @@ impl Chain {
             }
         }
         let members = members.into_iter().map(Member::new).collect();
-        Ok(Self { members, info: Arc::new(describe(&infos)) })
+        Ok(Self { members, waits: None, info: Arc::new(describe(&infos)) })
     }
 
     fn has(&self, name: &str) -> bool {
@@ -122,20 +126,24 @@ impl Policy for Chain {
     /// Gives each member the state of the one with its name, in whatever chain that stood. After a restart
     /// only those that were restarted get theirs: the others know more than their last exported state.
     fn import_state(&mut self, state: &[u8]) -> Result<(), PolicyFault> {
-        let states = frames(state)
-            .ok_or_else(|| PolicyFault::new(FaultKind::InvalidDecision, "this is no state of a chain"))?;
+        let states =
+            frames(state).ok_or_else(|| PolicyFault::new(FaultKind::Setup, "this is no state of a chain"))?;
         let restarted = self.members.iter().any(|member| member.blank);
-        let mut first_refusal = Ok(());
+        let mut worst: Result<(), PolicyFault> = Ok(());
         for member in self.members.iter_mut().filter(|member| member.blank || !restarted) {
             member.blank = false;
             let Some((_, state)) = states.iter().find(|(name, _)| *name == member.name.as_bytes()) else {
                 continue;
             };
             // One that can't read its state starts cold, which must not keep the others from theirs.
-            let taken = member.policy.import_state(state).map_err(|fault| member.sign(fault));
-            first_refusal = first_refusal.and(taken);
+            if let Err(fault) = member.policy.import_state(state) {
+                member.failed |= !fault.is_refusal();
+                if worst.as_ref().map_or_else(PolicyFault::is_refusal, |()| true) {
+                    worst = Err(member.sign(fault));
+                }
+            }
         }
-        first_refusal
+        worst
     }
 
     fn restart(&mut self) -> Result<(), PolicyFault> {
@@ -149,6 +157,26 @@ impl Policy for Chain {
 
     fn spent(&self) -> Micros {
         self.members.iter().fold(Micros::ZERO, |sum, member| sum.plus(member.policy.spent()))
+    }
+
+    fn begin_step(&mut self) {
+        for member in &mut self.members {
+            member.spent_before = member.policy.spent();
+        }
+    }
+
+    /// Too much time is the doing of the member that took most of it, and a request that nobody lets in that of the
+    /// one that held it.
+    fn attribute(&self, fault: PolicyFault) -> PolicyFault {
+        let member = match fault.kind {
+            FaultKind::StepBudget => self.members.iter().max_by_key(|member| member.spent_in_step()),
+            FaultKind::Starvation => self.waits.map(|at| &self.members[at]),
+            _ => None,
+        };
+        match member {
+            Some(member) => member.sign(fault),
+            None => fault,
+        }
     }
 
     /// Calls of all members. The percentiles are the sums of theirs, as if all were asked each time and were
@@ -166,10 +194,14 @@ impl Policy for Chain {
 
 impl AdmissionPolicy for Chain {
     fn admit(&mut self, request: &AdmissionRequest, load: &Load) -> Result<Verdict, PolicyFault> {
-        for member in &mut self.members {
-            let verdict = member.ask(|policy| policy.admit(request, load))?;
-            if verdict != Verdict::Admit {
-                return Ok(verdict);
+        for (at, member) in self.members.iter_mut().enumerate() {
+            match member.ask(|policy| policy.admit(request, load))? {
+                Verdict::Admit => {}
+                Verdict::Wait => {
+                    self.waits = Some(at);
+                    return Ok(Verdict::Wait);
+                }
+                refusal @ Verdict::Refuse(_) => return Ok(refusal),
             }
         }
         Ok(Verdict::Admit)
@@ -195,7 +227,12 @@ impl AdmissionPolicy for Chain {
 impl Member {
     fn new(policy: Box<dyn AdmissionPolicy>) -> Self {
         let name = policy.info().name.clone();
-        Self { policy, name, failed: false, blank: false }
+        let spent_before = policy.spent();
+        Self { policy, name, failed: false, blank: false, spent_before }
+    }
+
+    fn spent_in_step(&self) -> Micros {
+        self.policy.spent().since(self.spent_before)
     }
 
     fn ask<T>(

@@ -112,8 +112,8 @@ pub trait Policy: Send {
         if name == own { Some(state.to_vec()) } else { chain::part_of(own, state) }
     }
 
-    /// Takes the state of the outgoing policy, where that is its business. An error starts it cold and is
-    /// no fault.
+    /// Takes the state of the outgoing policy, where that is its business. A refusal leaves it as it was; after any
+    /// other error it is restarted, and begins cold. Neither is a fault.
     fn import_state(&mut self, _state: &[u8]) -> Result<(), PolicyFault> {
         Ok(())
     }
@@ -134,6 +134,15 @@ pub trait Policy: Send {
     /// must not depend on the machine it measures none.
     fn spent(&self) -> Micros {
         Micros::ZERO
+    }
+
+    /// What its calls take together is looked at from here on.
+    fn begin_step(&mut self) {}
+
+    /// Names the member whose doing a fault is that no single call shows, where several policies stand in the slot
+    /// as one.
+    fn attribute(&self, fault: PolicyFault) -> PolicyFault {
+        fault
     }
 }
 
@@ -197,6 +206,11 @@ impl PolicyFault {
     /// A fault of `kind`.
     pub fn new(kind: FaultKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), member: None }
+    }
+
+    /// Whether a policy said no to what it was given, and is none the worse.
+    pub fn is_refusal(&self) -> bool {
+        self.kind == FaultKind::Setup
     }
 }
 

@@ -95,7 +95,11 @@ pub fn replay(path: &Path, loader: &PolicyLoader, options: &ReplayOptions) -> Re
     let info = policy.info();
     if !state.is_empty() && info.name == artifact.policy.name {
         // One that can't read it starts cold, here as in a host.
-        let _ = policy.lifecycle().import_state(&state);
+        let policy = policy.lifecycle();
+        if policy.import_state(&state).is_err_and(|fault| !fault.is_refusal()) {
+            // Where that can't be, the question says so.
+            let _ = policy.restart();
+        }
     }
     let view = artifact.question.view();
     let mut asked = 0;
