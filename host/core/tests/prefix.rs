@@ -4,15 +4,16 @@ mod common;
 
 use std::sync::{Arc, Mutex};
 
-use common::scripted::{Ask, Bench, PrefixCache, Say, VOCAB, fcfs, prompt, request, small};
+use common::scripted::{Ask, Bench, PrefixCache, Say, Scheduler, VOCAB, fcfs, prompt, request, small};
 use common::{Mirror, RandomPrefixCache};
 use infer_core::config::Limits;
 use infer_core::engine::Policies;
 use infer_core::policy::{
-    AnyPolicy, CacheEventKind, CacheEvents, Ended, FaultKind, Hit, Memory, Policy, PolicyFault, PolicyInfo,
-    PolicyKind, PrefixCachePolicy, Retention,
+    AnyPolicy, CacheEventKind, CacheEvents, Ended, FaultKind, Hit, Memory, Plan, Policy, PolicyFault,
+    PolicyInfo, PolicyKind, PrefixCachePolicy, Retention, StepView,
 };
 use infer_core::testing::solo;
+use infer_core::trial::ShadowState;
 use infer_core::{
     BlockId, EngineConfig, Event, FinishReason, Micros, PrefixEvent, Request, SequenceId, SessionId, TenantId,
 };
@@ -712,4 +713,183 @@ fn what_happens_while_a_policy_rests_is_told_in_the_next_step() {
     bench.step();
     let cached = bench.engine.snapshot(bench.now).memory.cached;
     assert_eq!(mirror.lock().unwrap().idle.len() as u32, cached);
+}
+
+#[test]
+fn a_shadow_does_not_answer_for_what_it_is_told_later_because_the_live_one_rests() {
+    let mut mirror = Mirror::default();
+    let shadow = PrefixCache(move |ask: Ask<'_>| {
+        Ok(match ask {
+            Ask::Observe(events) => {
+                mirror.absorb(events);
+                Say::Default
+            }
+            Ask::Evict(_) => Say::Drop(mirror.idle.iter().copied().map(BlockId).collect()),
+            _ => Say::Default,
+        })
+    });
+    // Who runs, a chunk each; everybody where nobody is named.
+    let only = Arc::new(Mutex::new(Vec::new()));
+    let named = only.clone();
+    let scheduler = Scheduler("by name", move |step: &StepView| {
+        let run: Vec<SequenceId> = named.lock().unwrap().clone();
+        let tokens = vec![16; run.len()];
+        Ok(if run.is_empty() { fcfs(step) } else { Plan { run, tokens, ..Plan::default() } })
+    });
+    let live = SlowCache(RandomPrefixCache::new(1, 0), Micros::ZERO);
+    let policies =
+        Policies { scheduler: Box::new(scheduler), prefix_cache: Box::new(live), ..Policies::builtin() };
+    let mut bench = Bench::with(EngineConfig { max_strikes: 99, total_blocks: 24, ..small() }, policies);
+    bench.engine.shadow(AnyPolicy::PrefixCache(Box::new(shadow)), bench.now);
+    for (seed, len) in [(1, 13), (2, 41)] {
+        bench.submit(request(prompt(seed, len), 3));
+        bench.run();
+    }
+    // While the first computes, two that share its prompt find more at each step, which takes the time of a step. In
+    // that step another one takes what was idle, and needs more than is free.
+    let [computes, ..] = [(); 3].map(|()| bench.submit(request(prompt(3, 48), 2)));
+    let takes = bench.submit(request([prompt(1, 12), prompt(4, 20)].concat(), 2));
+    *only.lock().unwrap() = vec![computes];
+    bench.step();
+    let evicted = bench.engine.snapshot(bench.now).counters.evicted_blocks;
+    assert_eq!((bench.faults(), evicted), (vec![], 0));
+    *only.lock().unwrap() = vec![computes, takes];
+    bench.step();
+    let evicted = bench.engine.snapshot(bench.now).counters.evicted_blocks;
+    assert_eq!((bench.faults(), evicted > 0), (vec![FaultKind::StepBudget], true));
+    only.lock().unwrap().clear();
+    bench.run();
+    let shadow = bench.engine.snapshot(bench.now).policies[2].shadow.clone().expect("there was one");
+    assert_eq!((shadow.state, &*shadow.reason), (ShadowState::Watching, ""));
+}
+
+#[test]
+fn what_a_policy_named_before_it_heard_of_the_block_again_is_not_its_last_word() {
+    let blocks = 2_048;
+    let later = [
+        (CacheEventKind::Reused, 5),
+        (CacheEventKind::Reused, 6),
+        (CacheEventKind::Idle, 6),
+        (CacheEventKind::Dropped, 7),
+    ];
+    let rows = (0..blocks).map(|block| (CacheEventKind::Idle, block)).chain(later);
+    let (kind, block): (Vec<u8>, Vec<u32>) = rows.map(|(kind, block)| (kind as u8, block)).unzip();
+    let column = vec![0; block.len()];
+    let events = CacheEvents {
+        memory: Memory { block_size: 1, total_blocks: blocks, free_blocks: 0, cached_blocks: blocks },
+        at: vec![0; block.len()],
+        kind,
+        block,
+        parent: column.clone(),
+        depth: column.clone(),
+        tenant: column,
+        session: vec![0; blocks as usize + later.len()],
+    };
+    // Names the first nine that are idle, as it knows at each call.
+    let mut mirror = Mirror::default();
+    let mut policy = PrefixCache(|ask: Ask<'_>| {
+        let Ask::Observe(events) = ask else { return Ok(Say::Default) };
+        mirror.absorb(events);
+        Ok(Say::Drop(mirror.idle.iter().take(9).copied().map(BlockId).collect()))
+    });
+    let names = policy.observe_all(&events).expect("within the pool");
+    let mut names: Vec<u32> = names.into_iter().map(|name| name.0).collect();
+    names.sort_unstable();
+    assert_eq!(names, [0, 1, 2, 3, 4, 6, 8, 9, 10], "each once, and none that it knows to be in use or gone");
+}
+
+/// A cache that ends when it is given a state, as an instance does that traps.
+struct Fragile(RandomPrefixCache, bool);
+
+impl Fragile {
+    fn alive(&mut self) -> Result<&mut RandomPrefixCache, PolicyFault> {
+        if self.1 { Err(common::scripted::trap()) } else { Ok(&mut self.0) }
+    }
+}
+
+impl Policy for Fragile {
+    fn info(&self) -> Arc<PolicyInfo> {
+        common::info("fragile")
+    }
+
+    fn export_state(&mut self) -> Result<Vec<u8>, PolicyFault> {
+        self.alive().map(|_| vec![1])
+    }
+
+    fn import_state(&mut self, _state: &[u8]) -> Result<(), PolicyFault> {
+        self.1 = true;
+        self.alive().map(|_| ())
+    }
+
+    fn restart(&mut self) -> Result<(), PolicyFault> {
+        self.1 = false;
+        self.0.restart()
+    }
+}
+
+impl PrefixCachePolicy for Fragile {
+    fn reuse(&mut self, hit: &Hit) -> Result<u32, PolicyFault> {
+        self.alive()?.reuse(hit)
+    }
+
+    fn retain(&mut self, ended: &Ended) -> Result<Retention, PolicyFault> {
+        self.alive()?.retain(ended)
+    }
+
+    fn observe(&mut self, events: &CacheEvents) -> Result<Vec<BlockId>, PolicyFault> {
+        self.alive()?.observe(events)
+    }
+
+    fn evict(&mut self, now: Micros, need: u32) -> Result<Vec<BlockId>, PolicyFault> {
+        self.alive()?.evict(now, need)
+    }
+}
+
+#[test]
+fn a_policy_that_its_state_ends_is_told_everything_anew() {
+    for primed in [false, true] {
+        for shadow in [false, true] {
+            let mut bench = Bench::new(EngineConfig { prompt_cache_entries: 2, total_blocks: 40, ..small() });
+            let serve = |bench: &mut Bench, seeds: std::ops::Range<u32>| {
+                for seed in seeds {
+                    bench.submit(request(prompt(seed, 9), 3));
+                    bench.run();
+                }
+            };
+            let fragile = |seed| {
+                let cache = RandomPrefixCache::new(seed, 0);
+                (cache.mirror.clone(), AnyPolicy::PrefixCache(Box::new(Fragile(cache, false))))
+            };
+            let knows_all = |bench: &mut Bench, mirror: &Mutex<Mirror>, what: &str| {
+                let cached = bench.engine.snapshot(bench.now).memory.cached;
+                let known = mirror.lock().unwrap().idle.len() as u32;
+                assert!(known == cached && cached > 0, "{what}: {known} of {cached}, {primed} {shadow}");
+            };
+            let (first, policy) = fragile(1);
+            bench.engine.swap(policy, bench.now);
+            serve(&mut bench, 1..4);
+            let (second, policy) = fragile(2);
+            if primed {
+                second.lock().unwrap().absorb(&bench.engine.begin_priming());
+                serve(&mut bench, 4..6);
+            }
+            let report = match shadow {
+                true => bench.engine.shadow(policy, bench.now),
+                false => bench.engine.swap(policy, bench.now),
+            };
+            assert!(!report.restored);
+            knows_all(&mut bench, &second, "who comes");
+            serve(&mut bench, 6..8);
+            if !shadow {
+                bench.engine.rollback(PolicyKind::PrefixCache, bench.now).expect("the first");
+                knows_all(&mut bench, &first, "who comes back");
+            }
+            // The next one is told everything, whatever the one before it was told.
+            let third = RandomPrefixCache::new(3, 0);
+            let known = third.mirror.clone();
+            bench.engine.swap(AnyPolicy::PrefixCache(Box::new(third)), bench.now);
+            knows_all(&mut bench, &known, "who comes next");
+            assert_eq!(bench.faults(), []);
+        }
+    }
 }

@@ -335,6 +335,8 @@ impl Engine {
                 break;
             }
         }
+        // A policy that rests, or names more at every flush, can't know yet what may be dropped.
+        let untold = !self.kv.blocks.events.is_empty();
         let before = self.kv.blocks.free();
         if before < want {
             let need = want - before;
@@ -347,7 +349,7 @@ impl Engine {
                 decisions.note(PolicyKind::PrefixCache, p.info(), view, || Answer::Blocks(names.clone()));
                 only_idle(blocks, names)
             };
-            let names = match self.feed.has_more() {
+            let names = match untold || self.feed.has_more() {
                 false => self.prefix.ask(&mut cx, question, view),
                 true => self.prefix.ask_builtin(question),
             };
@@ -356,7 +358,9 @@ impl Engine {
                 let [live, shadow] = [&names, &shadow].map(|names| first(names, need));
                 Ok(Compared::of(DivergenceKind::Evict, &live, &shadow, |names| block_names("evicts", names)))
             };
-            self.prefix.ask_shadow(&mut cx, compared, || FaultView::Evict { now, need });
+            if !untold {
+                self.prefix.ask_shadow(&mut cx, compared, || FaultView::Evict { now, need });
+            }
             for name in names {
                 if self.kv.blocks.free() < want && self.kv.blocks.is_idle(name) {
                     self.kv.drop_cached(name, now);

@@ -18,7 +18,8 @@ pub trait PrefixCachePolicy: Policy {
     fn observe(&mut self, events: &CacheEvents) -> Result<Vec<BlockId>, PolicyFault>;
 
     /// Like `observe`, in pieces that a policy gets through in the time of a call however much happened:
-    /// after a swap that is every cached block. Each piece's answer is checked before the next is told.
+    /// after a swap that is every cached block. Each piece's answer is checked before the next is told, and what it
+    /// names counts unless it hears of the block again: it may have named one that a later row takes into use.
     fn observe_all(&mut self, events: &CacheEvents) -> Result<Vec<BlockId>, PolicyFault> {
         let total = events.memory.total_blocks;
         if events.len() <= ROWS_PER_OBSERVE {
@@ -27,12 +28,19 @@ pub trait PrefixCachePolicy: Policy {
         let mut names = Vec::new();
         let mut named = vec![false; total as usize];
         for from in (0..events.len()).step_by(ROWS_PER_OBSERVE) {
+            let piece = events.piece(from, ROWS_PER_OBSERVE);
+            for &block in &piece.block {
+                if let Some(named) = named.get_mut(block as usize) {
+                    *named = false;
+                }
+            }
             // Until it is told that a block is gone, a policy may name it again.
-            let again = of_the_pool(self.observe(&events.piece(from, ROWS_PER_OBSERVE))?, total)?;
+            let again = of_the_pool(self.observe(&piece)?, total)?;
             names.extend(
                 again.into_iter().filter(|name| !std::mem::replace(&mut named[name.0 as usize], true)),
             );
         }
+        names.retain(|name| std::mem::take(&mut named[name.0 as usize]));
         Ok(names)
     }
 
