@@ -4,11 +4,14 @@
 //!   window is full, and such a connection would keep its place for ever.
 //! - Between requests a connection may idle for one time, and once the first byte of a head has come, the
 //!   head has another: hyper has one timer for both, and a proxy's kept-alive connections need the longer.
+//! - While a request is answered, hyper looks whether its peer has left only where nothing came behind that request.
+//!   Here bytes that did come are laid aside, some of them, and what follows them is looked at.
 //! - A head that can't be read is answered by hyper with a bare status; here it gets the body that every
 //!   other error has.
 
 use std::future::Future;
 use std::io;
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,10 +20,14 @@ use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
 use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
-use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
 use tokio::time::{Instant, Sleep};
 
 use super::{ApiError, Body, wire};
+
+/// Most that is read ahead of hyper, and how much of it at once.
+const AHEAD_BYTES: usize = 16 << 10;
+const AHEAD_PIECE: usize = 4 << 10;
 
 /// How long a peer may be silent.
 #[derive(Clone, Copy, Debug)]
@@ -111,6 +118,8 @@ pub struct Guarded<T> {
     write: Timer,
     /// An answer that replaces hyper's, as far as it is not sent.
     instead: Vec<u8>,
+    /// What came while a request was answered and hyper has not asked for.
+    ahead: Vec<u8>,
 }
 
 struct Timer {
@@ -146,6 +155,7 @@ impl<T> Guarded<T> {
             late_head: false,
             write: Timer::new(patience.write),
             instead: Vec::new(),
+            ahead: Vec::new(),
         }
     }
 
@@ -180,6 +190,36 @@ impl<T> Guarded<T> {
     }
 }
 
+impl<T: Read + Unpin> Guarded<T> {
+    /// What was read ahead comes before anything else.
+    fn poll_next(&mut self, cx: &mut Context<'_>, mut buf: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+        if self.ahead.is_empty() {
+            return Pin::new(&mut self.inner).poll_read(cx, buf);
+        }
+        let taken = self.ahead.len().min(buf.remaining());
+        buf.put_slice(&self.ahead[..taken]);
+        self.ahead.drain(..taken);
+        Poll::Ready(Ok(()))
+    }
+
+    /// Fails where the peer has left while its request is answered. Wakes when it does.
+    fn look_for_end(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        while self.phase.serving.load(Ordering::Acquire) && self.ahead.len() < AHEAD_BYTES {
+            let mut bytes = [MaybeUninit::uninit(); AHEAD_PIECE];
+            let mut piece = ReadBuf::uninit(&mut bytes);
+            match Pin::new(&mut self.inner).poll_read(cx, piece.unfilled()) {
+                Poll::Pending => break,
+                Poll::Ready(Err(error)) => return Err(error),
+                Poll::Ready(Ok(())) if piece.filled().is_empty() => {
+                    return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the peer has left"));
+                }
+                Poll::Ready(Ok(())) => self.ahead.extend_from_slice(piece.filled()),
+            }
+        }
+        Ok(())
+    }
+}
+
 impl<T: Read + Unpin> Read for Guarded<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -187,7 +227,7 @@ impl<T: Read + Unpin> Read for Guarded<T> {
         buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
         self.note_requests();
-        let polled = Pin::new(&mut self.inner).poll_read(cx, buf);
+        let polled = self.poll_next(cx, buf);
         self.phase.connection.register(cx.waker());
         if self.phase.serving.load(Ordering::Acquire) {
             return polled;
@@ -222,7 +262,7 @@ impl<T: Write + Unpin> Guarded<T> {
     }
 }
 
-impl<T: Write + Unpin> Write for Guarded<T> {
+impl<T: Read + Write + Unpin> Write for Guarded<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         if let Some(answer) = instead_of(buf) {
             self.instead = answer;
@@ -237,6 +277,8 @@ impl<T: Write + Unpin> Write for Guarded<T> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Whatever hyper waits for, it flushes each time that it looks.
+        self.look_for_end(cx)?;
         let polled = match self.poll_instead(cx) {
             Poll::Ready(Ok(())) => Pin::new(&mut self.inner).poll_flush(cx),
             other => other,
