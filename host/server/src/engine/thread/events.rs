@@ -40,7 +40,6 @@ impl Driver {
                 drop_elsewhere(retired);
             }
             while let Some(id) = self.lagging.pop() {
-                self.live.remove(&id);
                 self.engine.finish(id, FinishReason::Cancelled, now);
             }
         }
@@ -92,6 +91,8 @@ impl Driver {
         // The last place is kept for the end.
         let fits = live.events.capacity() > 1;
         if !fits || live.events.try_send(event).is_err() {
+            // At once: its end may be the next event, and would say that nothing is missing.
+            self.live.remove(&id);
             self.lagging.push(id);
         }
     }
