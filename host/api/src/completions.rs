@@ -21,7 +21,8 @@ pub struct CompletionRequest {
     pub model: String,
     /// What to continue.
     pub prompt: Prompt,
-    /// Most tokens to generate, the end token included; 128 where absent. 0 only with `echo`.
+    /// Most tokens to generate, the end token included; where absent 128 (or `min_tokens`), or what there is room for.
+    /// 0 only with `echo`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u32>,
     /// Before this many tokens no end token is drawn and no stop string ends it.
@@ -67,7 +68,7 @@ pub struct CompletionRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 128)))]
     pub best_of: Option<u32>,
-    /// Report how likely the drawn tokens were, beside so many likeliest.
+    /// Report how likely the drawn tokens were, beside so many likeliest. An answer may have 4,194,304 of these numbers.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(max = 20)))]
     pub logprobs: Option<u32>,

@@ -11,14 +11,14 @@ use infer_model::{SamplingDefaults, Tokenizer};
 use tokio::sync::{Semaphore, watch};
 
 use crate::config::{Config, ConfigError};
-use crate::data::{Compiler, Outcome, PendingTemplate, openai_reason};
+use crate::data::{Compiler, PendingTemplate};
 use crate::engine::{Clock, EngineHandle};
-use crate::http::{ApiError, BodyRoom, RequestId, Tls};
+use crate::http::{ApiError, BodyRoom, Room, Tls};
 use crate::metrics::{Recorder, Scrapes};
-use crate::otel::{self, Traces};
+use crate::otel::Traces;
 use crate::policies::PolicyManager;
 use crate::reload::Reload;
-use crate::tenants::{Tenant, Tenants};
+use crate::tenants::Tenants;
 
 /// Text below this length is tokenized where it stands: handing it over would take longer.
 const INLINE_TOKENIZE_BYTES: usize = 1_024;
@@ -100,7 +100,7 @@ pub struct Served {
     pub seeds: Seeds,
     chat: PendingTemplate,
     keys: RandomState,
-    tokenizing: Semaphore,
+    tokenizing: Arc<Semaphore>,
 }
 
 /// What `Served` is made of, before it gets what is its own.
@@ -178,7 +178,7 @@ impl App {
             settings: parts.settings,
             seeds: Seeds::new(parts.seed),
             keys: RandomState::new(),
-            tokenizing: Semaphore::new(parts.threads.max(1)),
+            tokenizing: Arc::new(Semaphore::new(parts.threads.max(1))),
             device: parts.device,
         };
         assert!(self.served.set(served).is_ok(), "the model is loaded once");
@@ -214,30 +214,6 @@ impl App {
         self.turned_away.load(Ordering::Relaxed)
     }
 
-    /// Tells metrics, the tenant's books and traces that a request ended.
-    pub fn note_end(&self, request_id: &RequestId, tenant: &Tenant, outcome: &Outcome, refused: bool) {
-        self.recorder.ended(outcome);
-        let usage = &outcome.usage;
-        let failed = outcome.error.is_some();
-        if refused {
-            tenant.usage.refused();
-        } else {
-            let cached = usage.prompt_tokens_details.cached_tokens;
-            tenant.usage.ended(usage.prompt_tokens, cached, usage.completion_tokens, failed);
-        }
-        self.traces.ended(&otel::Ended {
-            request_id: request_id.as_str(),
-            traceparent: request_id.traceparent(),
-            tenant: &tenant.name,
-            model: self.served().map_or("", |served| &served.model_names[0]),
-            e2e_ms: outcome.e2e_ms,
-            usage,
-            timings: &outcome.timings,
-            finish_reason: outcome.reason.map_or("error", openai_reason),
-            error: outcome.error.as_ref().map(ApiError::message),
-        });
-    }
-
     /// The 503 of a host that is going down.
     pub fn refuse_if_draining(&self) -> Result<(), ApiError> {
         if self.is_draining() {
@@ -248,11 +224,14 @@ impl App {
 }
 
 impl Served {
-    /// Tokenizes; long text on a thread that may block, and only so many at once.
-    pub async fn encode(&self, text: String, special: bool) -> Result<Vec<u32>, ApiError> {
-        let encoded =
-            self.with_tokenizer(text.len(), move |tokenizer| tokenizer.encode(&text, special)).await?;
-        encoded.map_err(|e| ApiError::invalid("prompt", e))
+    /// Tokenizes a text that came in a body.
+    pub async fn encode(&self, text: String, special: bool, room: Room) -> Result<Vec<u32>, ApiError> {
+        let bytes = text.len();
+        let encode = move |tokenizer: &Tokenizer| {
+            let _room = room;
+            tokenizer.encode(&text, special)
+        };
+        self.with_tokenizer(bytes, encode).await?.map_err(|e| ApiError::invalid("prompt", e))
     }
 
     /// Does work on so many bytes of text: at once where it is little, else on a thread that may block.
@@ -268,12 +247,17 @@ impl Served {
         self.off_thread(move || work(&tokenizer)).await
     }
 
-    /// Does work with text on a thread that may block; so much of it at once as there are processors.
+    /// Does work with text on a thread that may block; so much of it at once as there are processors, and none
+    /// without its turn: work that has begun goes on when its client has gone.
     pub async fn off_thread<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {
-        let _turn = self.tokenizing.acquire().await.expect("the semaphore is never closed");
+        let turn = Arc::clone(&self.tokenizing).acquire_owned().await.expect("the semaphore is never closed");
+        let work = move || {
+            let _turn = turn;
+            work()
+        };
         tokio::task::spawn_blocking(work)
             .await
             .map_err(|_| ApiError::internal("tokenizer", "the tokenizer failed on this text"))

@@ -145,6 +145,8 @@ async fn every_refusal_has_its_status_and_names_the_fault() {
         (json!({"max_tokens": 1_000_000}), 422, "max_tokens"),
         (json!({"prompt": [999_999_999]}), 422, "prompt"),
         (json!({"prompt": [-1]}), 422, "prompt"),
+        (json!({"prompt": vec!["x"; 1_025]}), 422, "prompt"),
+        (json!({"prompt": vec![[1]; 1_025]}), 422, "prompt"),
     ];
     for (extra, status, param) in cases {
         let answer = host.complete(extra.clone()).await;
@@ -243,6 +245,27 @@ async fn long_bodies_share_memory_and_short_requests_pass_beside_them() {
     drop(sender);
     assert_eq!(held.await.unwrap().unwrap().status(), 400, "blanks are no JSON");
     assert_ne!(full().await.0, 503, "its room is free again");
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_body_takes_no_room_while_its_answer_is_waited_for() {
+    let room =
+        infer_server::config::Config { max_body_bytes: 2 << 20, max_body_memory_bytes: 2 << 20, ..config() };
+    let host = Host::start(room).await;
+    host.server.engine().hold_steps();
+    let short = json!({"model": "demo", "prompt": "What is a token?", "max_tokens": 2, "stream": false});
+    let long = format!("{}{short}", " ".repeat(3 << 19));
+    let mut answers = Vec::new();
+    for waiting in 1..4 {
+        let send = host.client.post(host.url("/v1/completions")).body(long.clone()).send();
+        answers.push(tokio::spawn(send));
+        host.until("it waits", |state| state["queue"]["waiting"] == waiting).await;
+    }
+    host.server.engine().release_steps();
+    for answer in answers {
+        assert_eq!(answer.await.unwrap().unwrap().status(), 200);
+    }
     host.server.shutdown().await;
 }
 

@@ -119,6 +119,7 @@ async fn a_request_that_lives_too_long_ends_with_an_error_that_says_so() {
     assert_eq!((&body["error"]["code"], end), (&json!("request_timeout"), &json!("[DONE]")));
     for answer in [whole, chat] {
         assert_eq!(answer.status(), 504);
+        assert_eq!(answer.headers()["x-should-retry"], "false", "it would take as long again");
         let body: Value = answer.json().await.unwrap();
         let error = &body["error"];
         assert_eq!(

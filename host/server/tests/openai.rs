@@ -310,6 +310,19 @@ async fn a_client_that_leaves_frees_all_of_its_choices() {
     waiting.abort();
     host.server.engine().release_steps();
     host.until("none is left", |s| s["counters"]["finished"]["cancelled"] == 24).await;
+    // Whatever came behind the request.
+    host.server.engine().hold_steps();
+    for (more, cancelled) in [("\r\n", 36), ("GET /health HTTP/1.1\r\nhost: x\r\n\r\n", 48)] {
+        let body = body.to_string();
+        let head =
+            format!("POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len());
+        let mut stream = tokio::net::TcpStream::connect(host.server.data_addr).await.unwrap();
+        tokio::io::AsyncWriteExt::write_all(&mut stream, (head + &body + more).as_bytes()).await.unwrap();
+        host.until("all twelve wait", |s| s["counters"]["submitted"] == cancelled).await;
+        drop(stream);
+        host.until("none is left", |s| s["counters"]["finished"]["cancelled"] == cancelled).await;
+    }
+    host.server.engine().release_steps();
     // An operator ends all choices of a request by its id.
     let fields = common::request(json!({"n": 3, "ignore_eos": true, "max_tokens": 1_500}));
     let named = host.client.post(host.url("/v1/completions")).header("x-request-id", "three").json(&fields);
@@ -373,5 +386,130 @@ async fn models_tools_and_documents_are_found() {
     let strings: String =
         body["token_strs"].as_array().unwrap().iter().map(|s| s.as_str().unwrap()).collect();
     assert_eq!(strings, "Hello");
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_begin_where_their_text_does_though_a_stop_string_holds_it_back() {
+    let host = Host::start(config()).await;
+    let asked = json!({"logprobs": 0, "max_tokens": 12, "ignore_eos": true});
+    let plain = whole(&host, asked.clone()).await;
+    let mut held = asked;
+    held["stop"] = json!([format!("{}\u{ff}", texts(&plain)[0])]);
+    let stopped = whole(&host, held.clone()).await;
+    assert_eq!(texts(&stopped), texts(&plain));
+    let offsets = |body: &Value| body["choices"][0]["logprobs"]["text_offset"].clone();
+    assert_eq!(offsets(&stopped), offsets(&plain));
+    held["stream_options"] = json!({});
+    let streamed: Vec<Value> = chunks(host.complete(held).await)
+        .await
+        .iter()
+        .filter_map(|chunk| chunk["choices"][0]["logprobs"]["text_offset"].as_array())
+        .flatten()
+        .cloned()
+        .collect();
+    assert_eq!(Value::from(streamed), offsets(&plain));
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_gives_no_length_gets_the_usual_one_or_what_there_is_room_for() {
+    let host = Host::start(Config { max_seq_len: Some(300), ..config() }).await;
+    for (prompt, fields, tokens) in [
+        (9, json!({}), 128),
+        (9, json!({"min_tokens": 200}), 200),
+        (295, json!({}), 5),
+        (299, json!({}), 1),
+        (299, json!({"max_tokens": 0, "echo": true}), 0),
+    ] {
+        let mut asked = json!({"prompt": vec![5; prompt], "max_tokens": null, "ignore_eos": true});
+        asked.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let body = whole(&host, asked).await;
+        assert_eq!(body["usage"]["completion_tokens"], tokens, "{prompt} {fields}");
+    }
+    for (prompt, fields, param) in [
+        (300, json!({}), "prompt"),
+        (300, json!({"max_tokens": 0, "echo": true}), "prompt"),
+        (295, json!({"max_tokens": 6}), "max_tokens"),
+        (295, json!({"min_tokens": 6}), "min_tokens"),
+    ] {
+        let mut asked = json!({"prompt": vec![5; prompt], "max_tokens": null});
+        asked.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let answer = host.complete(asked).await;
+        assert_eq!(answer.status(), 422);
+        let body: Value = answer.json().await.unwrap();
+        assert_eq!(body["error"]["param"], param, "{prompt} {fields}: {body}");
+    }
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_has_so_many_log_probabilities_and_no_more() {
+    let host = Host::start(config()).await;
+    let long: Vec<u32> = vec![5; 3_000];
+    for fields in [
+        json!({"n": 128, "logprobs": 20, "max_tokens": 4_000}),
+        json!({"n": 128, "prompt": long, "echo": true, "logprobs": 10, "max_tokens": 1}),
+        json!({"n": 2, "prompt": vec![long.clone(); 400], "echo": true, "logprobs": 1, "max_tokens": 0}),
+    ] {
+        let answer = host.complete(fields).await;
+        assert_eq!(answer.status(), 422);
+        let body: Value = answer.json().await.unwrap();
+        assert_eq!(body["error"]["param"], "logprobs", "{body}");
+    }
+    // Without a length of its own the answer is as long as it may be.
+    host.server.engine().hold_steps();
+    let messages = json!([{"role": "user", "content": "Hi"}]);
+    let all = json!({"model": "demo", "messages": messages, "n": 128, "logprobs": true, "top_logprobs": 20, "stream": true});
+    let stream = host.post("/v1/chat/completions", &all).await;
+    assert_eq!(stream.status(), 200);
+    let state = host.admin_get("/admin/state").await;
+    assert_eq!(state["requests"][0]["max_tokens"], (1 << 22) / (128 * 21), "{}", state["requests"][0]);
+    drop(stream);
+    host.server.engine().release_steps();
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scoring_that_is_cancelled_does_not_claim_to_be_one() {
+    let host = Host::start(config()).await;
+    host.server.engine().hold_steps();
+    let fields = json!({"echo": true, "logprobs": 0, "max_tokens": 0, "stream": false});
+    let request = host
+        .client
+        .post(host.url("/v1/completions"))
+        .header("x-request-id", "score")
+        .json(&common::request(fields))
+        .send();
+    let waiting = tokio::spawn(request);
+    host.until("it waits", |state| state["queue"]["waiting"] == 1).await;
+    host.admin(reqwest::Method::DELETE, "/admin/requests/score").send().await.unwrap();
+    let body: Value = waiting.await.unwrap().unwrap().json().await.unwrap();
+    assert_eq!(body["choices"][0]["finish_reason"], "cancelled", "{body}");
+    host.server.engine().release_steps();
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_model_is_called_what_the_operator_calls_it() {
+    let served_model_names = vec!["a=b & c+d".to_owned(), "org/large".to_owned()];
+    let host = Host::start(Config { served_model_names, ..config() }).await;
+    let get = async |path: &str| {
+        let answer = host.client.get(host.url(path)).send().await.unwrap();
+        (answer.status().as_u16(), answer.json::<Value>().await.unwrap())
+    };
+    let (_, models) = get("/v1/models").await;
+    let ids: Vec<&str> =
+        models["data"].as_array().unwrap().iter().map(|m| m["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["a=b & c+d", "org/large"]);
+    for path in ["a=b%20&%20c+d", "a%3Db%20%26%20c%2Bd"] {
+        assert_eq!(get(&format!("/v1/models/{path}")).await.1["id"], ids[0], "{path}");
+    }
+    assert_eq!(get("/v1/models/org/large").await.1["id"], "org/large");
+    assert_eq!(get("/v1/models/a").await.0, 404);
+    for name in ids {
+        assert_eq!(whole(&host, json!({"model": name})).await["model"], "a=b & c+d");
+    }
+    assert_eq!(host.complete(json!({"model": "demo"})).await.status(), 422);
     host.server.shutdown().await;
 }

@@ -146,6 +146,41 @@ async fn a_rate_is_kept_per_tenant_without_further_ado() {
     host.server.shutdown().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_choices_and_prompts_are_paid_for_at_once_or_not_at_all() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    // Refills so slowly that nothing comes back while this runs.
+    let slow = key("slow", "tokens-per-minute = 1\nburst = 100");
+    write(file.path(), &[&slow]);
+    let host = Host::start(Config { api_keys: Some(file.path().to_owned()), ..config() }).await;
+    let asked = |n: u32, prompts: usize| json!({"prompt": vec![[1, 2, 3, 4]; prompts], "n": n, "max_tokens": 20, "ignore_eos": true});
+    // 24 tokens each: the first leaves 76, for three of them and not for four.
+    done(&host, &slow, asked(1, 1)).await;
+    for (n, prompts) in [(4, 1), (1, 4), (2, 2)] {
+        let refused = complete(&host, &slow, asked(n, prompts)).await;
+        assert_eq!(refused.status(), 429);
+        let after: u64 = refused.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+        assert!((19 * 60..=20 * 60).contains(&after), "for the 20 tokens that all of them lack: {after} s");
+        let body: Value = refused.json().await.unwrap();
+        assert!(body["error"]["message"].as_str().unwrap().contains("96 tokens, 76 are left"), "{body}");
+    }
+    let never = complete(&host, &slow, asked(5, 1)).await;
+    assert_eq!(never.headers()["x-should-retry"], "false");
+    assert_eq!(done(&host, &slow, asked(3, 1)).await["usage"]["completion_tokens"], 60);
+    // Once each, in whatever number of choices.
+    let metrics = host.client.get(host.url("/metrics")).send().await.unwrap().text().await.unwrap();
+    for line in [
+        "infer_tenant_requests_total{tenant=\"slow\"} 2",
+        "infer_tenant_requests_refused_total{tenant=\"slow\"} 4",
+        "infer_tenant_prompt_tokens_total{tenant=\"slow\"} 8",
+        "infer_tenant_generated_tokens_total{tenant=\"slow\"} 80",
+        "infer_tenant_requests_failed_total{tenant=\"slow\"} 0",
+    ] {
+        assert!(metrics.contains(line), "{line}\n{metrics}");
+    }
+    host.server.shutdown().await;
+}
+
 /// A chat, asked for with a key or none.
 async fn chat(host: &Host, key: Option<&Key>, extra: Value) -> reqwest::Response {
     let mut body = json!({"model": "demo", "messages": [{"role": "user", "content": "Hello"}]});

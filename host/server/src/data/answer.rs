@@ -71,7 +71,11 @@ fn take(group: &mut Group, sink: &mut (impl Sink + ?Sized), (choice, step): (usi
 pub async fn collect(app: &App, mut group: Group, sink: &mut impl Sink) -> Result<Totals, ApiError> {
     let last = last_moment(app);
     while !group.is_done() {
-        let next = timeout_at(last, group.next()).await.map_err(|_| engine_hangs())?;
+        let Ok(next) = timeout_at(last, group.next()).await else {
+            let error = engine_hangs();
+            group.fail(&error);
+            return Err(error);
+        };
         let failed = failure(&next.1);
         take(&mut group, sink, next);
         if let Some(error) = failed {
@@ -112,7 +116,9 @@ pub fn stream_answer(app: &Arc<App>, group: Group, frames: Box<dyn Frames>) -> A
         loop {
             let Ok(event) = timeout_at(quiet.min(last), group.next()).await else {
                 if Instant::now() >= last {
-                    frames.failed(&engine_hangs());
+                    let error = engine_hangs();
+                    group.fail(&error);
+                    frames.failed(&error);
                     return Some((Ok(chunk(&mut *frames)), None));
                 }
                 return Some((Ok(Frame::data(Bytes::from_static(KEEP_ALIVE))), Some((group, frames))));

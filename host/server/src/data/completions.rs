@@ -8,19 +8,19 @@ use serde_json::Value;
 
 use super::answer::{accepts_json, collect, stream_answer};
 use super::common::{self, Common, MAX_LOGPROBS};
-use super::echo::{Echoes, Prompted};
+use super::echo::{self, Echoes, Prompted};
 use super::fields::{self, boolean, check_model, integer, not_supported, refuse_rest, string};
 use super::frames::Head;
-use super::job::{self, Asked, Job, MAX_SEQUENCES};
-use super::json::{Fields, PromptField};
+use super::job::{self, Asked, Job, Longest, MAX_SEQUENCES};
+use super::json::{NOT_A_PROMPT, PromptField};
 use super::named::NamedFrames;
 use super::openai::{CompletionBody, CompletionFrames};
 use super::structured::Shape;
 use crate::app::Served;
 use crate::config::DialectChoice;
-use crate::http::{Answer, ApiError, json};
+use crate::http::{Answer, ApiError, ReadBody, Room, json_bytes};
 
-/// `max_tokens` where the request gives none.
+/// `max_tokens` where the request gives none, and there is room for it.
 pub const DEFAULT_MAX_TOKENS: u32 = 128;
 
 /// Names of its own fields; `prompt` is read apart.
@@ -36,7 +36,7 @@ pub fn known_fields() -> Vec<&'static str> {
 #[derive(Clone, Debug, PartialEq)]
 struct Parsed {
     prompts: Vec<PromptInput>,
-    max_tokens: u32,
+    max_tokens: Option<u32>,
     logprobs: Option<u32>,
     echo: bool,
     /// A text gets what a bare prompt gets.
@@ -54,10 +54,11 @@ enum PromptInput {
 }
 
 /// Answers a request whose body has been read.
-pub async fn complete(asked: Asked<'_>, headers: &HeaderMap, body: &[u8]) -> Result<Answer, ApiError> {
+pub async fn complete(asked: Asked<'_>, headers: &HeaderMap, body: ReadBody) -> Result<Answer, ApiError> {
     let app = asked.app;
     let served = app.served()?;
-    let parsed = parse(body, &served.model_names)?;
+    let parsed = parse(&body, &served.model_names)?;
+    let room = body.into_room();
     let wants_json = accepts_json(headers);
     let options = parsed.common.stream_options;
     // A host that is told to speak OpenAI also streams only where that is asked, as OpenAI does.
@@ -67,22 +68,25 @@ pub async fn complete(asked: Asked<'_>, headers: &HeaderMap, body: &[u8]) -> Res
         DialectChoice::Auto => (wants_json || options.is_some(), !wants_json),
     };
     let streams = parsed.common.stream.unwrap_or(default);
-    let (job, prompted) = job(served, parsed).await?;
+    let (job, prompted) = job(served, parsed, room).await?;
     let n = job.common.n as usize;
     let prompt_tokens = job.prompts.iter().map(|prompt| prompt.len() as u32).sum();
     let (asks_logprobs, echo) = (job.logprobs.is_some(), prompted.is_some());
     let group = job.start(asked).await?;
-    let echoes =
-        Echoes::new(served.tokenizer.clone(), prompted.unwrap_or_default(), n, asks_logprobs && echo);
+    let echoes = Echoes::new(prompted.unwrap_or_default(), n, asks_logprobs && echo);
     let head = Head::new("cmpl", "text_completion", asked.request_id, served, app.clock.unix_s());
     if !streams {
-        let mut body = CompletionBody::new(group.choices(), asks_logprobs, echoes, &served.tokenizer);
+        let mut body = CompletionBody::new(group.choices(), asks_logprobs, echoes);
         let totals = collect(app, group, &mut body).await?;
-        return Ok(json(StatusCode::OK, &body.finish(&head, &totals)));
+        let spelled = body.spelled_bytes();
+        let write = move |tokenizer: &Tokenizer| body.written(&head, &totals, tokenizer);
+        let written = served.with_tokenizer(spelled, write).await?;
+        return Ok(json_bytes(StatusCode::OK, written));
     }
     Ok(if speaks_openai {
+        let logprobs = asks_logprobs.then(|| served.tokenizer.clone());
         let frames = CompletionFrames::new(head, group.choices(), echoes, options, prompt_tokens);
-        stream_answer(app, group, Box::new(frames.with_logprobs(asks_logprobs, &served.tokenizer)))
+        stream_answer(app, group, Box::new(frames.with_logprobs(logprobs)))
     } else {
         let frames = NamedFrames::new(group.choices(), echoes, &served.tokenizer);
         stream_answer(app, group, Box::new(frames))
@@ -90,13 +94,15 @@ pub async fn complete(asked: Asked<'_>, headers: &HeaderMap, body: &[u8]) -> Res
 }
 
 /// Tokenizes. The prompts' texts come back where they are to be echoed.
-async fn job(served: &Served, parsed: Parsed) -> Result<(Job, Option<Vec<Prompted>>), ApiError> {
+async fn job(served: &Served, parsed: Parsed, room: Room) -> Result<(Job, Option<Vec<Prompted>>), ApiError> {
     let Parsed { prompts: inputs, max_tokens, logprobs, echo, special, mut common } = parsed;
     // Before there is any work for them.
     job::check_sequences(common.n as usize * inputs.len(), MAX_SEQUENCES)?;
     let (longest, bytes) = (served.max_seq_len as usize, inputs.iter().map(|input| input.work(echo)).sum());
+    let reading = Reading { special, echo, offsets: echo && logprobs.is_some(), longest };
     let read = move |tokenizer: &Tokenizer| {
-        let prompts = inputs.into_iter().map(|input| input.read(tokenizer, echo, special, longest));
+        let _room = room;
+        let prompts = inputs.into_iter().map(|input| input.read(tokenizer, reading));
         prompts.collect::<Result<Vec<Prompted>, _>>()
     };
     let prompted = served.with_tokenizer(bytes, read).await?.map_err(|e| ApiError::invalid("prompt", e))?;
@@ -107,7 +113,7 @@ async fn job(served: &Served, parsed: Parsed) -> Result<(Job, Option<Vec<Prompte
         source: "prompt",
         prompts,
         goes_on: true,
-        max_tokens: Some(max_tokens),
+        longest: max_tokens.map_or(Longest::Room(DEFAULT_MAX_TOKENS), Longest::Asked),
         logprobs,
         prompt_logprobs,
         shape,
@@ -126,26 +132,35 @@ impl PromptInput {
         }
     }
 
-    /// Its tokens, and its text where that is to be echoed. A prompt longer than `longest` is refused later.
-    fn read(
-        self,
-        tokenizer: &Tokenizer,
-        echo: bool,
-        special: bool,
-        longest: usize,
-    ) -> Result<Prompted, ModelError> {
+    /// Its tokens, and its text where that is to be echoed.
+    fn read(self, tokenizer: &Tokenizer, how: Reading) -> Result<Prompted, ModelError> {
         let (text, tokens): (_, Arc<[u32]>) = match self {
             Self::Text(text) => {
-                let tokens = tokenizer.encode(&text, special)?;
-                (if echo { text } else { String::new() }, tokens.into())
+                let tokens = tokenizer.encode(&text, how.special)?;
+                (if how.echo { text } else { String::new() }, tokens.into())
             }
             Self::Tokens(tokens) => {
-                let shown = if echo && tokens.len() <= longest { &tokens[..] } else { &[] };
+                let shown = if how.echo && tokens.len() <= how.longest { &tokens[..] } else { &[] };
                 (tokenizer.decode(shown, true).unwrap_or_default(), tokens.into())
             }
         };
-        Ok(Prompted { text, tokens })
+        let told = if how.offsets && tokens.len() <= how.longest { &tokens[..] } else { &[] };
+        let offsets = echo::offsets(tokenizer, &text, told);
+        Ok(Prompted { text, tokens, offsets })
     }
+}
+
+/// How prompts are read.
+#[derive(Clone, Copy)]
+struct Reading {
+    /// A text gets what a bare prompt gets.
+    special: bool,
+    /// Their texts are asked for.
+    echo: bool,
+    /// And where each token begins in them.
+    offsets: bool,
+    /// One of more tokens is refused later.
+    longest: usize,
 }
 
 /// Reads a body, as far as that takes no model. What its output must be, if anything.
@@ -160,9 +175,8 @@ fn parse(body: &[u8], models: &[String]) -> Result<Parsed, ApiError> {
     let prompts = prompts(fields.prompt.take())?;
     let echo = boolean(&mut fields, "echo")?.unwrap_or(false);
     let special = boolean(&mut fields, "add_special_tokens")?.unwrap_or(true);
-    let max_tokens =
-        integer(&mut fields, "max_tokens", u32::from(!echo), u32::MAX)?.unwrap_or(DEFAULT_MAX_TOKENS);
-    let logprobs = logprobs(&mut fields)?;
+    let max_tokens = integer(&mut fields, "max_tokens", u32::from(!echo), u32::MAX)?;
+    let logprobs = integer(&mut fields, "logprobs", 0, MAX_LOGPROBS)?;
     let model = check_model(&mut fields, models);
     let common = Common::take(&mut fields)?;
     if let Some(best) = integer(&mut fields, "best_of", 1, common::MAX_N)?.filter(|&best| best != common.n) {
@@ -173,16 +187,11 @@ fn parse(body: &[u8], models: &[String]) -> Result<Parsed, ApiError> {
     }
     refuse_rest(&fields, &known_fields())?;
     model?;
-    if common.min_tokens > max_tokens {
-        let message = format!("{} is more than max_tokens = {max_tokens}", common.min_tokens);
+    if let Some(most) = max_tokens.filter(|&most| common.min_tokens > most) {
+        let message = format!("{} is more than max_tokens = {most}", common.min_tokens);
         return Err(ApiError::invalid("min_tokens", message));
     }
     Ok(Parsed { prompts, max_tokens, logprobs, echo, special, common })
-}
-
-/// A count, or a switch as some clients write it.
-fn logprobs(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
-    integer(fields, "logprobs", 0, MAX_LOGPROBS)
 }
 
 fn prompts(field: Option<PromptField>) -> Result<Vec<PromptInput>, ApiError> {
@@ -195,7 +204,10 @@ fn prompts(field: Option<PromptField>) -> Result<Vec<PromptInput>, ApiError> {
         Some(PromptField::Tokens(tokens)) => vec![PromptInput::Tokens(tokens)],
         Some(PromptField::Texts(texts)) => texts.into_iter().map(PromptInput::Text).collect(),
         Some(PromptField::TokenLists(lists)) => lists.into_iter().map(PromptInput::Tokens).collect(),
-        Some(PromptField::Wrong(expected)) => return Err(ApiError::wrong_type("prompt", expected)),
+        Some(PromptField::TooMany) => {
+            return Err(ApiError::invalid("prompt", format!("more than {MAX_SEQUENCES} prompts")));
+        }
+        Some(PromptField::Wrong) => return Err(ApiError::wrong_type("prompt", NOT_A_PROMPT)),
     };
     let empty = |prompt: &PromptInput| match prompt {
         PromptInput::Text(text) => text.is_empty(),
@@ -229,7 +241,7 @@ mod tests {
     fn defaults_are_the_documented_ones() {
         let p = with(json!({})).unwrap();
         let s = p.common.sampling.params(&SamplingDefaults::default());
-        assert_eq!((p.max_tokens, s.temperature, s.top_p, s.top_k, s.min_p), (128, 1.0, 1.0, 0, 0.0));
+        assert_eq!((p.max_tokens, s.temperature, s.top_p, s.top_k, s.min_p), (None, 1.0, 1.0, 0, 0.0));
         assert_eq!((s.repetition_penalty, s.presence_penalty, s.frequency_penalty), (1.0, 0.0, 0.0));
         assert_eq!(
             (p.common.seed, p.common.stream, p.common.n, p.logprobs, p.echo),
@@ -245,7 +257,7 @@ mod tests {
         }))
         .unwrap();
         let s = p.common.sampling.params(&SamplingDefaults::default());
-        assert_eq!((p.max_tokens, s.temperature, s.top_p, s.top_k, s.min_p), (7, 0.25, 0.5, 11, 0.125));
+        assert_eq!((p.max_tokens, s.temperature, s.top_p, s.top_k, s.min_p), (Some(7), 0.25, 0.5, 11, 0.125));
         assert_eq!((s.repetition_penalty, s.presence_penalty, s.frequency_penalty), (1.5, -0.5, 0.75));
         assert_eq!((p.common.priority, p.common.n), (9, 3));
         assert_eq!(p.common.ttft_deadline, Some(std::time::Duration::from_millis(1_234)));
@@ -298,7 +310,7 @@ mod tests {
         let wrong_values = json!({
             "max_tokens": 0, "temperature": -1, "top_p": 0, "top_k": -2, "repetition_penalty": 0,
             "stop": "", "seed": 1e30, "n": 0, "logprobs": 21, "presence_penalty": 2.5,
-            "frequency_penalty": -2.5, "logit_bias": {"5": 101}, "min_p": 1.1, "min_tokens": 129,
+            "frequency_penalty": -2.5, "logit_bias": {"5": 101}, "min_p": 1.1, "min_tokens": -1,
             "stop_token_ids": [-1], "stream_options": {"foo": true}, "priority": 1e12, "ttft_deadline_ms": 0,
             "user": "x".repeat(513), "metadata": {"a": "x".repeat(513)}, "foo": null, "best_of": 2,
             "suffix": "x", "model": "other", "cache_salt": "x".repeat(513), "response_format": {"type": "xml"},
@@ -312,6 +324,13 @@ mod tests {
                 assert!(answer.contains(name), "{name}: {answer}");
             }
         }
+    }
+
+    #[test]
+    fn no_more_tokens_are_the_least_than_the_most() {
+        assert_eq!(with(json!({"min_tokens": 9, "max_tokens": 8})).unwrap_err().status().as_u16(), 422);
+        with(json!({"min_tokens": 8, "max_tokens": 8})).unwrap();
+        with(json!({"min_tokens": 1_000})).unwrap();
     }
 
     #[test]
@@ -334,8 +353,8 @@ mod tests {
 
     #[test]
     fn whole_numbers_may_be_written_with_a_point() {
-        assert_eq!(with(json!({"max_tokens": 8.0})).unwrap().max_tokens, 8);
+        assert_eq!(with(json!({"max_tokens": 8.0})).unwrap().max_tokens, Some(8));
         assert_eq!(with(json!({"seed": -1})).unwrap().common.seed, Some(u64::MAX));
-        assert_eq!(with(json!({"max_tokens": 0, "echo": true})).unwrap().max_tokens, 0);
+        assert_eq!(with(json!({"max_tokens": 0, "echo": true})).unwrap().max_tokens, Some(0));
     }
 }

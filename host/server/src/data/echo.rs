@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use infer_api::completions::CompletionLogprobs;
 use infer_core::TokenLogprobs;
 use infer_model::Tokenizer;
 
-use super::logprobs;
+use super::logprobs::Lists;
 
 /// A prompt that is to be echoed.
 #[derive(Clone, Debug)]
@@ -15,11 +14,12 @@ pub struct Prompted {
     pub text: String,
     /// As the model read it.
     pub tokens: Arc<[u32]>,
+    /// Where each token begins in the text, in characters, where that was asked.
+    pub offsets: Vec<u32>,
 }
 
 /// The prompts of a request's choices, until each was told.
 pub struct Echoes {
-    tokenizer: Tokenizer,
     prompts: Vec<Prompted>,
     n: usize,
     asks_logprobs: bool,
@@ -32,14 +32,14 @@ pub struct Echo {
     /// The prompt.
     pub text: String,
     /// Of its tokens, where that was asked.
-    pub logprobs: Option<CompletionLogprobs>,
+    pub logprobs: Option<Lists>,
 }
 
 impl Echoes {
     /// Of these prompts with `n` choices each; none where nothing is to be echoed.
-    pub fn new(tokenizer: Tokenizer, prompts: Vec<Prompted>, n: usize, asks_logprobs: bool) -> Self {
+    pub fn new(prompts: Vec<Prompted>, n: usize, asks_logprobs: bool) -> Self {
         let heard = vec![Some(Vec::new()); prompts.len() * n];
-        Self { tokenizer, prompts, n, asks_logprobs, heard }
+        Self { prompts, n, asks_logprobs, heard }
     }
 
     /// How likely a prompt's next tokens were.
@@ -52,13 +52,13 @@ impl Echoes {
     /// A choice's echo, once: when its first token or its end comes.
     pub fn take(&mut self, choice: usize) -> Option<Echo> {
         let heard = self.heard.get_mut(choice)?.take()?;
-        let Prompted { text, tokens } = &self.prompts[choice / self.n];
+        let Prompted { text, tokens, offsets } = &self.prompts[choice / self.n];
         let logprobs = self.asks_logprobs.then(|| {
-            let mut lists = CompletionLogprobs::default();
-            let offsets = offsets(&self.tokenizer, text, tokens);
-            for (at, (&token, offset)) in tokens.iter().zip(offsets).enumerate() {
-                let told = at.checked_sub(1).and_then(|before| heard.get(before));
-                logprobs::push(&mut lists, &self.tokenizer, token, told, offset);
+            let mut lists = Lists::default();
+            // Nothing is told of the first.
+            let mut told = std::iter::once(None).chain(heard.into_iter().map(Some));
+            for (&token, &offset) in tokens.iter().zip(offsets) {
+                lists.push(token, told.next().flatten(), offset);
             }
             lists
         });
@@ -68,7 +68,7 @@ impl Echoes {
 
 /// Where each token of a prompt begins in its text, in characters. A special one takes room only where its name stands
 /// there: the one in front of all is the tokenizer's. Where a decoder adds a blank, the text decides.
-fn offsets(tokenizer: &Tokenizer, text: &str, tokens: &[u32]) -> Vec<u32> {
+pub fn offsets(tokenizer: &Tokenizer, text: &str, tokens: &[u32]) -> Vec<u32> {
     let mut detokenizer = tokenizer.detokenizer();
     let (mut rest, mut offset) = (text, 0);
     let mut begins = |token: &u32| {

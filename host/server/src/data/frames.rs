@@ -3,20 +3,16 @@
 use infer_api::usage::Usage;
 use serde::Serialize;
 
+use super::group::Totals;
 use crate::app::Served;
 use crate::http::{ApiError, RequestId};
+
+/// In front of a frame's JSON.
+const FIELD: &[u8] = b"data: ";
 
 /// What an OpenAI object says of itself.
 #[derive(Clone, Debug)]
 pub struct Head {
-    /// With its kind in front.
-    pub id: String,
-    /// OpenAI's name of the object.
-    pub object: &'static str,
-    /// Seconds since 1970.
-    pub created: u64,
-    /// The served model.
-    pub model: String,
     /// Of a chunk: everything up to the choices.
     prefix: Vec<u8>,
 }
@@ -31,12 +27,13 @@ impl Head {
         created: u64,
     ) -> Self {
         let id = format!("{kind}-{}", request_id.as_str());
-        let model = served.model_names[0].clone();
-        let head = serde_json::json!({"id": id, "object": object, "created": created, "model": model});
-        let mut prefix = b"data: ".to_vec();
+        let head = serde_json::json!({
+            "id": id, "object": object, "created": created, "model": served.model_names[0]
+        });
+        let mut prefix = FIELD.to_vec();
         prefix.extend_from_slice(head.to_string().trim_end_matches('}').as_bytes());
         prefix.extend_from_slice(b",\"choices\":");
-        Self { id, object, created, model, prefix }
+        Self { prefix }
     }
 
     /// One chunk.
@@ -48,6 +45,23 @@ impl Head {
             write_json(out, usage);
         }
         out.extend_from_slice(b"}\n\n");
+    }
+
+    /// A whole object, written choice by choice: with the names of their tokens they are long.
+    pub fn whole<T: Serialize>(&self, choices: impl Iterator<Item = T>, totals: &Totals) -> Vec<u8> {
+        let mut out = self.prefix[FIELD.len()..].to_vec();
+        let mut before = b'[';
+        for choice in choices {
+            out.push(before);
+            write_json(&mut out, &choice);
+            before = b',';
+        }
+        out.extend_from_slice(b"],\"usage\":");
+        write_json(&mut out, &totals.usage);
+        out.extend_from_slice(b",\"timings\":");
+        write_json(&mut out, &totals.timings);
+        out.push(b'}');
+        out
     }
 }
 
@@ -61,7 +75,7 @@ pub fn named<T: Serialize>(out: &mut Vec<u8>, event: &str, value: &T) {
 
 /// An event without one.
 pub fn data<T: Serialize>(out: &mut Vec<u8>, value: &T) {
-    out.extend_from_slice(b"data: ");
+    out.extend_from_slice(FIELD);
     write_json(out, value);
     out.extend_from_slice(b"\n\n");
 }

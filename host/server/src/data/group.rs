@@ -1,7 +1,8 @@
 //! All sequences of one request: each prompt's choices, read in turn so that none of them starves.
 //!
 //! Dropping the group drops its runs, so a client that goes away frees all of them, whatever each was
-//! doing; so does the first failure, because a request that failed in part failed.
+//! doing; so does the first failure, because a request that failed in part failed. Either way the request is
+//! accounted for once.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -9,6 +10,7 @@ use std::task::Poll;
 use infer_api::usage::{Timings, Usage};
 use infer_core::FinishReason;
 
+use super::account::{Account, Close};
 use super::outcome::Outcome;
 use super::run::{Run, Step};
 use crate::http::ApiError;
@@ -22,6 +24,10 @@ pub struct Group {
     next: usize,
     alive: usize,
     outcomes: Vec<Option<Outcome>>,
+    /// Of all prompts.
+    prompt_tokens: u32,
+    /// Until the end is entered.
+    account: Option<Account>,
 }
 
 /// What an answer says of all choices at its end.
@@ -37,9 +43,17 @@ pub struct Totals {
 
 impl Group {
     /// Of at least one run; `n` for each prompt.
-    pub fn new(runs: Vec<Run>, n: usize) -> Self {
+    pub fn new(runs: Vec<Run>, n: usize, account: Account) -> Self {
         let alive = runs.len();
-        Self { outcomes: vec![None; alive], runs: runs.into_iter().map(Some).collect(), n, next: 0, alive }
+        Self {
+            outcomes: vec![None; alive],
+            prompt_tokens: runs.iter().step_by(n).map(Run::prompt_tokens).sum(),
+            runs: runs.into_iter().map(Some).collect(),
+            n,
+            next: 0,
+            alive,
+            account: Some(account),
+        }
     }
 
     /// Choices in all.
@@ -87,7 +101,24 @@ impl Group {
             self.runs[at] = None;
             self.alive -= 1;
             self.outcomes[at] = Some((**outcome).clone());
+            match &outcome.error {
+                Some(error) if outcome.refused => self.close(Close::Refused(error)),
+                Some(error) => self.close(Close::Failed(error)),
+                None if self.is_done() => self.close(Close::Well),
+                None => {}
+            }
         }
+    }
+
+    fn close(&mut self, how: Close<'_>) {
+        if let Some(account) = self.account.take() {
+            account.close(how, &self.sum());
+        }
+    }
+
+    /// It is given up, for this reason.
+    pub fn fail(&mut self, error: &ApiError) {
+        self.close(Close::Failed(error));
     }
 
     /// Ends one choice: it has said what it was to say.
@@ -99,19 +130,25 @@ impl Group {
 
     /// Once all have ended.
     pub fn totals(&self) -> Result<Totals, ApiError> {
+        match self.outcomes.iter().flatten().find_map(|outcome| outcome.error.clone()) {
+            Some(error) => Err(error),
+            None => Ok(self.sum()),
+        }
+    }
+
+    /// Of what there is until now.
+    fn sum(&self) -> Totals {
         let all: Vec<&Outcome> = self.outcomes.iter().flatten().collect();
-        if let Some(error) = all.iter().find_map(|outcome| outcome.error.clone()) {
-            return Err(error);
-        }
-        let reasons = all.iter().map(|o| o.reason.unwrap_or(FinishReason::Cancelled)).collect();
-        let mut usage = Usage::default();
-        for choices in all.chunks(self.n) {
-            usage.prompt_tokens += choices[0].usage.prompt_tokens;
+        let reason = |outcome: &Option<Outcome>| outcome.as_ref().and_then(|outcome| outcome.reason);
+        let reasons = self.outcomes.iter().map(|o| reason(o).unwrap_or(FinishReason::Cancelled)).collect();
+        let mut usage = Usage { prompt_tokens: self.prompt_tokens, ..Usage::default() };
+        for choices in self.outcomes.chunks(self.n) {
             // What one choice computed and the next found was not cached before.
-            let cached = choices.iter().map(|c| c.usage.prompt_tokens_details.cached_tokens).min();
+            let cached = choices.iter().flatten().map(|c| c.usage.prompt_tokens_details.cached_tokens).min();
             usage.prompt_tokens_details.cached_tokens += cached.unwrap_or(0);
-            usage.completion_tokens += choices.iter().map(|c| c.usage.completion_tokens).sum::<u32>();
         }
+        let still: u32 = self.runs.iter().flatten().map(Run::tokens).sum();
+        usage.completion_tokens = still + all.iter().map(|o| o.usage.completion_tokens).sum::<u32>();
         usage.total_tokens = usage.prompt_tokens + usage.completion_tokens;
         let first = |of: fn(&Timings) -> Option<f64>| {
             all.iter().filter_map(|o| of(&o.timings)).min_by(f64::total_cmp)
@@ -127,6 +164,12 @@ impl Group {
             prefilled_tokens: all.iter().map(|o| o.timings.prefilled_tokens).sum(),
             kv_bytes: all.iter().map(|o| o.timings.kv_bytes).sum(),
         };
-        Ok(Totals { reasons, usage, timings })
+        Totals { reasons, usage, timings }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.close(Close::Left);
     }
 }

@@ -4,22 +4,24 @@
 
 use std::sync::Arc;
 
-use futures_util::future::join_all;
 use infer_core::{Constraint, Micros, Request, SamplingExtras, SamplingParams, SessionId};
 use infer_model::Detokenizer;
 
+use super::account::{Account, tell_of_refusal};
 use super::common::Common;
 use super::group::Group;
-use super::run::{Beginning, Run, tell_of_refusal};
+use super::run::{Beginning, Run};
 use super::structured::{Mask, Shape};
 use super::text::{Ending, Text};
 use crate::app::{App, Served};
-use crate::engine::{NewRequest, RequestMeta};
+use crate::engine::RequestMeta;
 use crate::http::{ApiError, RequestId};
 use crate::tenants::Tenant;
 
 /// Most sequences of one request.
 pub const MAX_SEQUENCES: usize = 1_024;
+/// Most log-probabilities of one answer, at its longest: eight bytes each while it is gathered, twenty as JSON.
+const MAX_LOGPROBS: u64 = 1 << 22;
 
 /// Refuses a request of more sequences than it may have.
 pub fn check_sequences(sequences: usize, most: usize) -> Result<(), ApiError> {
@@ -47,8 +49,8 @@ pub struct Job {
     pub prompts: Vec<Arc<[u32]>>,
     /// Whether outputs go on with their prompts' texts.
     pub goes_on: bool,
-    /// Most tokens of a choice; `None` for all that the context has room for. 0 asks about the prompt alone.
-    pub max_tokens: Option<u32>,
+    /// Most tokens of a choice.
+    pub longest: Longest,
     /// Alternatives beside each drawn token.
     pub logprobs: Option<u32>,
     /// And beside each token of the prompt.
@@ -57,6 +59,15 @@ pub struct Job {
     pub shape: Option<Shape>,
     /// The rest.
     pub common: Common,
+}
+
+/// Most tokens of a choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Longest {
+    /// As the request says; where there is no room for them, it can't be served. 0 asks about the prompt alone.
+    Asked(u32),
+    /// The request doesn't say: so many, or what there is room for.
+    Room(u32),
 }
 
 impl Job {
@@ -72,7 +83,7 @@ impl Job {
         let most = MAX_SEQUENCES.min(app.config.max_waiting_requests as usize);
         check_sequences(sequences, most)?;
         self.check_tokens(served)?;
-        let lengths = self.prompts.iter().map(|p| self.length(served, p)).collect::<Result<Vec<_>, _>>()?;
+        let lengths = self.lengths(served)?;
         let masks = match &self.shape {
             Some(shape) => served.compiler.masks(shape, sequences).await?.into_iter().map(Some).collect(),
             None => vec![None; sequences],
@@ -85,16 +96,22 @@ impl Job {
                 self.request(asked, served, &self.prompts[at / n], lengths[at / n], &ends, sampling)
             })
             .collect();
-        let submitted = requests
-            .into_iter()
-            .map(|request| served.engine.submit(NewRequest { request, meta: self.meta(request_id, tenant) }));
-        let taken: Result<Vec<_>, _> = join_all(submitted).await.into_iter().collect();
-        let live = taken.map_err(|error| {
+        let meta = self.meta(request_id, tenant);
+        let live = served.engine.submit_all(requests, meta.clone()).await.map_err(|error| {
             let error = ApiError::from(error);
             tell_of_refusal(served, request_id, &error);
             tenant.usage.refused();
             error
         })?;
+        let account = Account {
+            app: Arc::clone(app),
+            request_id: request_id.clone(),
+            tenant: Arc::clone(tenant),
+            meta,
+            submitted: live[0].submitted(),
+            id: live[0].id(),
+            shape: masks[0].clone(),
+        };
         let runs = live.into_iter().zip(masks).enumerate().map(|(at, (live, shape))| {
             let ending = Ending {
                 stops: self.common.stop.clone(),
@@ -107,14 +124,12 @@ impl Job {
                 app: Arc::clone(app),
                 live,
                 text,
-                request_id: request_id.clone(),
-                tenant: Arc::clone(tenant),
                 prompt_tokens: self.prompts[at / n].len() as u32,
-                mute: self.max_tokens == Some(0),
+                mute: self.longest == Longest::Asked(0),
                 shape,
             })
         });
-        Ok(Group::new(runs.collect(), n))
+        Ok(Group::new(runs.collect(), n, account))
     }
 
     /// What must have a shape has it with every blank. A completion goes on where its prompt ends; a reply begins a text.
@@ -149,37 +164,53 @@ impl Job {
         Ok(())
     }
 
+    /// Most tokens that the choices of each prompt generate.
+    fn lengths(&self, served: &Served) -> Result<Vec<u32>, ApiError> {
+        let mut lengths =
+            self.prompts.iter().map(|p| self.length(served, p)).collect::<Result<Vec<_>, _>>()?;
+        let n = u64::from(self.common.n);
+        let each = |alternatives: Option<u32>| alternatives.map_or(0, |beside| u64::from(beside) + 1);
+        let (of_prompt, of_output) = (each(self.prompt_logprobs), each(self.logprobs));
+        let prompts = n * of_prompt * self.prompts.iter().map(|p| p.len() as u64).sum::<u64>();
+        if matches!(self.longest, Longest::Room(_)) && of_output > 0 {
+            let room = MAX_LOGPROBS.saturating_sub(prompts) / (n * of_output * lengths.len() as u64);
+            let room = u32::try_from(room).unwrap_or(u32::MAX).max(self.common.min_tokens).max(1);
+            lengths.iter_mut().for_each(|length| *length = room.min(*length));
+        }
+        let all = prompts + n * of_output * lengths.iter().map(|&length| u64::from(length)).sum::<u64>();
+        if all > MAX_LOGPROBS {
+            let message =
+                format!("the answer may have {all} log-probabilities; one answer may have {MAX_LOGPROBS}");
+            return Err(ApiError::invalid("logprobs", message));
+        }
+        Ok(lengths)
+    }
+
     /// Most tokens that the choices of a prompt generate.
     fn length(&self, served: &Served, prompt: &[u32]) -> Result<u32, ApiError> {
         let (limit, prompt) = (u64::from(served.max_seq_len), prompt.len() as u64);
         let least = self.common.min_tokens;
-        let Some(wanted) = self.max_tokens else {
-            if prompt >= limit {
-                let message =
-                    format!("{prompt} prompt tokens; this host takes {limit} in all, output included");
-                return Err(ApiError::invalid(self.source, message).code("context_length_exceeded"));
-            }
-            let room = (limit - prompt) as u32;
-            if least > room {
-                let message = format!(
-                    "{least} is more than there is room for: {prompt} prompt tokens, and this host takes {limit} in all"
-                );
-                return Err(ApiError::invalid("min_tokens", message));
-            }
-            return Ok(room);
-        };
-        let total = prompt + u64::from(wanted);
-        if total > limit {
-            let message = format!(
-                "{prompt} prompt tokens and max_tokens = {wanted} make {total}; this host takes {limit} in all"
-            );
-            return Err(ApiError::invalid("max_tokens", message).code("context_length_exceeded"));
+        if prompt >= limit {
+            let message = format!("{prompt} prompt tokens; this host takes {limit} in all, output included");
+            return Err(ApiError::invalid(self.source, message).code("context_length_exceeded"));
         }
-        if least > wanted {
-            let message = format!("{least} is more than max_tokens = {wanted}");
+        let room = (limit - prompt) as u32;
+        let (longest, name) = match self.longest {
+            Longest::Asked(wanted) if wanted > room => {
+                let total = prompt + u64::from(wanted);
+                let message = format!(
+                    "{prompt} prompt tokens and max_tokens = {wanted} make {total}; this host takes {limit} in all"
+                );
+                return Err(ApiError::invalid("max_tokens", message).code("context_length_exceeded"));
+            }
+            Longest::Asked(wanted) => (wanted, "max_tokens"),
+            Longest::Room(most) => (most.max(least).min(room), "the room behind the prompt"),
+        };
+        if least > longest {
+            let message = format!("{least} is more than {name} = {longest}");
             return Err(ApiError::invalid("min_tokens", message));
         }
-        Ok(wanted)
+        Ok(longest)
     }
 
     fn ends(&self, served: &Served) -> Arc<[u32]> {

@@ -1,7 +1,7 @@
-//! Reads the body of a completion request: JSON without duplicate keys, prompts without detours.
+//! Reads bodies of requests: JSON without duplicate keys, prompts without detours.
 //!
 //! Token ids go straight into a vector: as general JSON values a long prompt would take eight times
-//! the memory. Depth is bounded by serde_json itself, the number of values here.
+//! the memory. Depth is bounded by serde_json itself, the number of values and of prompts here.
 
 use std::cell::Cell;
 use std::fmt;
@@ -10,6 +10,8 @@ use serde::de::{
     self, Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor,
 };
 use serde_json::{Map, Number, Value};
+
+use super::job::MAX_SEQUENCES;
 
 /// A JSON object's fields in their order, `prompt` apart.
 #[derive(Debug, Default)]
@@ -35,9 +37,14 @@ pub enum PromptField {
     Texts(Vec<String>),
     /// Several lists of integers.
     TokenLists(Vec<Vec<u32>>),
-    /// Something else, and what is wrong with it.
-    Wrong(&'static str),
+    /// More prompts than a request may have.
+    TooMany,
+    /// Something else.
+    Wrong,
 }
+
+/// What is expected in its place.
+pub const NOT_A_PROMPT: &str = "text, a list of token ids, or a list of prompts of either kind";
 
 impl Fields {
     /// Reads a body. The error says where it stops being valid.
@@ -80,7 +87,7 @@ impl<'de> Deserialize<'de> for Fields {
                         return Err(duplicate(&key));
                     }
                     if key == "prompt" {
-                        fields.prompt = Some(map.next_value()?);
+                        fields.prompt = Some(map.next_value_seed(Part { depth: 0 })?.into_prompt());
                     } else if fields.rest.len() == MAX_FIELDS {
                         return Err(de::Error::custom(format!("more than {MAX_FIELDS} fields")));
                     } else {
@@ -105,191 +112,106 @@ fn duplicate<E: de::Error>(key: &str) -> E {
     E::custom(format!("the key `{shown}` occurs twice"))
 }
 
-impl<'de> Deserialize<'de> for PromptField {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Prompt;
-        const NOT_A_PROMPT: &str = "text, a list of token ids, or a list of prompts of either kind";
-        impl<'de> Visitor<'de> for Prompt {
-            type Value = PromptField;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(NOT_A_PROMPT)
+impl PromptField {
+    /// Adds an element to what begins as an empty list of tokens. False where the two don't go together.
+    fn push(&mut self, item: Item) -> bool {
+        match (&mut *self, item) {
+            (Self::Tokens(all), Item::Token(token)) => all.push(token),
+            (Self::Tokens(none), Item::Text(text)) if none.is_empty() => *self = Self::Texts(vec![text]),
+            (Self::Tokens(none), Item::List(Self::Tokens(list))) if none.is_empty() => {
+                *self = Self::TokenLists(vec![list]);
             }
-
-            fn visit_unit<E>(self) -> Result<PromptField, E> {
-                Ok(PromptField::Null)
+            (Self::Texts(all), Item::Text(text)) if all.len() < MAX_SEQUENCES => all.push(text),
+            (Self::TokenLists(all), Item::List(Self::Tokens(list))) if all.len() < MAX_SEQUENCES => {
+                all.push(list);
             }
-
-            fn visit_str<E>(self, text: &str) -> Result<PromptField, E> {
-                Ok(PromptField::Text(text.to_owned()))
+            (Self::Texts(_), Item::Text(_)) | (Self::TokenLists(_), Item::List(Self::Tokens(_))) => {
+                *self = Self::TooMany;
+                return false;
             }
-
-            fn visit_string<E>(self, text: String) -> Result<PromptField, E> {
-                Ok(PromptField::Text(text))
-            }
-
-            fn visit_bool<E>(self, _: bool) -> Result<PromptField, E> {
-                Ok(PromptField::Wrong(NOT_A_PROMPT))
-            }
-
-            fn visit_u64<E>(self, _: u64) -> Result<PromptField, E> {
-                Ok(PromptField::Wrong(NOT_A_PROMPT))
-            }
-
-            fn visit_i64<E>(self, _: i64) -> Result<PromptField, E> {
-                Ok(PromptField::Wrong(NOT_A_PROMPT))
-            }
-
-            fn visit_f64<E>(self, _: f64) -> Result<PromptField, E> {
-                Ok(PromptField::Wrong(NOT_A_PROMPT))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<PromptField, A::Error> {
-                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-                Ok(PromptField::Wrong(NOT_A_PROMPT))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<PromptField, A::Error> {
-                let (mut tokens, mut texts, mut lists) = (Vec::new(), Vec::new(), Vec::new());
-                while let Some(element) = list.next_element::<Element>()? {
-                    match element {
-                        Element::Token(token) if texts.is_empty() && lists.is_empty() => tokens.push(token),
-                        Element::Text(text) if tokens.is_empty() && lists.is_empty() => texts.push(text),
-                        Element::List(list) if tokens.is_empty() && texts.is_empty() => lists.push(list),
-                        _ => {
-                            while list.next_element::<IgnoredAny>()?.is_some() {}
-                            return Ok(PromptField::Wrong(NOT_A_PROMPT));
-                        }
-                    }
-                }
-                Ok(match (texts.is_empty(), lists.is_empty()) {
-                    (true, true) => PromptField::Tokens(tokens),
-                    (false, _) => PromptField::Texts(texts),
-                    (_, false) => PromptField::TokenLists(lists),
-                })
-            }
+            _ => return false,
         }
-        from.deserialize_any(Prompt)
+        true
     }
 }
 
-/// One element of a prompt that is a list.
-enum Element {
+/// A value within a prompt.
+enum Item {
+    Null,
     Token(u32),
     Text(String),
-    List(Vec<u32>),
+    List(PromptField),
     Wrong,
 }
 
-impl<'de> Deserialize<'de> for Element {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct One;
-        impl<'de> Visitor<'de> for One {
-            type Value = Element;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a token id or a prompt")
-            }
-
-            fn visit_u64<E>(self, id: u64) -> Result<Element, E> {
-                Ok(Element::Token(u32::try_from(id).unwrap_or(u32::MAX)))
-            }
-
-            fn visit_i64<E>(self, _: i64) -> Result<Element, E> {
-                Ok(Element::Token(u32::MAX))
-            }
-
-            fn visit_f64<E>(self, _: f64) -> Result<Element, E> {
-                Ok(Element::Wrong)
-            }
-
-            fn visit_bool<E>(self, _: bool) -> Result<Element, E> {
-                Ok(Element::Wrong)
-            }
-
-            fn visit_unit<E>(self) -> Result<Element, E> {
-                Ok(Element::Wrong)
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<Element, E> {
-                Ok(Element::Text(text.to_owned()))
-            }
-
-            fn visit_string<E>(self, text: String) -> Result<Element, E> {
-                Ok(Element::Text(text))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Element, A::Error> {
-                let mut tokens = Vec::new();
-                while let Some(element) = list.next_element::<Id>()? {
-                    match element {
-                        Id(Some(token)) => tokens.push(token),
-                        Id(None) => {
-                            while list.next_element::<IgnoredAny>()?.is_some() {}
-                            return Ok(Element::Wrong);
-                        }
-                    }
-                }
-                Ok(Element::List(tokens))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Element, A::Error> {
-                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-                Ok(Element::Wrong)
-            }
+impl Item {
+    fn into_prompt(self) -> PromptField {
+        match self {
+            Self::Null => PromptField::Null,
+            Self::Text(text) => PromptField::Text(text),
+            Self::List(list) => list,
+            Self::Token(_) | Self::Wrong => PromptField::Wrong,
         }
-        from.deserialize_any(One)
     }
 }
 
-/// A token id in a list of lists; none where it is something else, which is read without recursion.
-struct Id(Option<u32>);
+/// Reads a prompt, an element of it or one of that. What is deeper is skipped without recursion.
+struct Part {
+    depth: u8,
+}
 
-impl<'de> Deserialize<'de> for Id {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct One;
-        impl<'de> Visitor<'de> for One {
-            type Value = Id;
+impl<'de> DeserializeSeed<'de> for Part {
+    type Value = Item;
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a token id")
-            }
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Item, D::Error> {
+        from.deserialize_any(self)
+    }
+}
 
-            fn visit_u64<E>(self, id: u64) -> Result<Id, E> {
-                Ok(Id(Some(u32::try_from(id).unwrap_or(u32::MAX))))
-            }
+impl<'de> Visitor<'de> for Part {
+    type Value = Item;
 
-            fn visit_i64<E>(self, _: i64) -> Result<Id, E> {
-                Ok(Id(Some(u32::MAX)))
-            }
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(NOT_A_PROMPT)
+    }
 
-            fn visit_f64<E>(self, _: f64) -> Result<Id, E> {
-                Ok(Id(None))
-            }
+    fn visit_unit<E>(self) -> Result<Item, E> {
+        Ok(Item::Null)
+    }
 
-            fn visit_bool<E>(self, _: bool) -> Result<Id, E> {
-                Ok(Id(None))
-            }
+    fn visit_bool<E>(self, _: bool) -> Result<Item, E> {
+        Ok(Item::Wrong)
+    }
 
-            fn visit_unit<E>(self) -> Result<Id, E> {
-                Ok(Id(None))
-            }
+    fn visit_u64<E>(self, id: u64) -> Result<Item, E> {
+        Ok(Item::Token(u32::try_from(id).unwrap_or(u32::MAX)))
+    }
 
-            fn visit_str<E>(self, _: &str) -> Result<Id, E> {
-                Ok(Id(None))
-            }
+    fn visit_i64<E>(self, _: i64) -> Result<Item, E> {
+        Ok(Item::Token(u32::MAX))
+    }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Id, A::Error> {
-                while list.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(Id(None))
-            }
+    fn visit_f64<E>(self, _: f64) -> Result<Item, E> {
+        Ok(Item::Wrong)
+    }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Id, A::Error> {
-                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-                Ok(Id(None))
-            }
+    fn visit_str<E>(self, text: &str) -> Result<Item, E> {
+        Ok(Item::Text(text.to_owned()))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Item, A::Error> {
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(Item::Wrong)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Item, A::Error> {
+        let mut all = PromptField::Tokens(Vec::new());
+        let mut fits = self.depth < 2;
+        while fits && let Some(item) = list.next_element_seed(Self { depth: self.depth + 1 })? {
+            fits = all.push(item);
         }
-        from.deserialize_any(One)
+        while list.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(if fits || all == PromptField::TooMany { Item::List(all) } else { Item::Wrong })
     }
 }
 
@@ -381,8 +303,26 @@ mod tests {
         let wrong =
             ["3", "true", "{\"a\": [1]}", "[1.5, 2]", "[\"a\", 1]", "[[1], 2]", "[[1], [[2]]]", "[null, 1]"];
         for wrong in wrong {
-            assert!(matches!(prompt(wrong), PromptField::Wrong(_)), "{wrong}");
+            assert!(matches!(prompt(wrong), PromptField::Wrong), "{wrong}");
         }
+    }
+
+    #[test]
+    fn no_more_prompts_are_read_than_a_request_may_have() {
+        for one in ["\"x\"", "[1]", "[]"] {
+            let list = |n: usize| prompt(&format!("[{}]", vec![one; n].join(",")));
+            match list(MAX_SEQUENCES) {
+                PromptField::Texts(all) => assert_eq!(all.len(), MAX_SEQUENCES),
+                PromptField::TokenLists(all) => assert_eq!(all.len(), MAX_SEQUENCES),
+                other => panic!("{one}: {other:?}"),
+            }
+            assert_eq!(list(MAX_SEQUENCES + 1), PromptField::TooMany, "{one}");
+        }
+        assert_eq!(
+            prompt(&format!("[[{}]]", vec!["\"x\""; MAX_SEQUENCES + 1].join(","))),
+            PromptField::Wrong
+        );
+        assert!(matches!(prompt(&format!("[{}]", vec!["1"; 2_000].join(","))), PromptField::Tokens(_)));
     }
 
     #[test]
@@ -410,6 +350,6 @@ mod tests {
         assert!(Fields::parse(b"{\"user\": \"\xff\"}").is_err());
         // Skipped without recursion, however deep.
         let deep_prompt = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
-        assert!(matches!(prompt(&deep_prompt), PromptField::Wrong(_)));
+        assert!(matches!(prompt(&deep_prompt), PromptField::Wrong));
     }
 }

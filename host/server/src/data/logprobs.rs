@@ -1,4 +1,5 @@
-//! Log-probabilities as the two OpenAI objects write them.
+//! Log-probabilities as the two OpenAI objects write them. Numbers are kept until they are written: an answer may
+//! have millions of them, and names take many times their memory.
 
 use std::collections::BTreeMap;
 
@@ -27,26 +28,50 @@ pub fn spell(tokenizer: &Tokenizer, token: u32) -> String {
     }
 }
 
-/// Adds a token to a completion's lists. `offset` is where it begins in the text.
-pub fn push(
-    lists: &mut CompletionLogprobs,
-    tokenizer: &Tokenizer,
-    token: u32,
-    logprobs: Option<&TokenLogprobs>,
-    offset: u32,
-) {
-    let name = spell(tokenizer, token);
-    lists.token_logprobs.push(logprobs.map(|of| finite(of.logprob)));
-    lists.top_logprobs.push(logprobs.map(|of| {
-        let mut top: BTreeMap<String, f32> = BTreeMap::new();
-        for &(token, logprob) in &of.top {
-            top.entry(spell(tokenizer, token)).or_insert(finite(logprob));
+/// How likely a completion's tokens were.
+#[derive(Clone, Debug, Default)]
+pub struct Lists {
+    tokens: Vec<u32>,
+    told: Vec<Option<TokenLogprobs>>,
+    offsets: Vec<u32>,
+}
+
+impl Lists {
+    /// Of one token, which begins at `offset` in the text.
+    pub fn of(token: u32, told: Option<TokenLogprobs>, offset: u32) -> Self {
+        Self { tokens: vec![token], told: vec![told], offsets: vec![offset] }
+    }
+
+    /// Adds a token.
+    pub fn push(&mut self, token: u32, told: Option<TokenLogprobs>, offset: u32) {
+        self.tokens.push(token);
+        self.told.push(told);
+        self.offsets.push(offset);
+    }
+
+    /// Numbers in it.
+    pub fn numbers(&self) -> usize {
+        self.told.iter().map(|told| told.as_ref().map_or(1, |told| told.top.len() + 1)).sum()
+    }
+
+    /// With the tokens' names.
+    pub fn written(&self, tokenizer: &Tokenizer) -> CompletionLogprobs {
+        let top = |(&token, told): (&u32, &Option<TokenLogprobs>)| {
+            let told = told.as_ref()?;
+            let mut top: BTreeMap<String, f32> = BTreeMap::new();
+            for &(token, logprob) in &told.top {
+                top.entry(spell(tokenizer, token)).or_insert(finite(logprob));
+            }
+            top.entry(spell(tokenizer, token)).or_insert(finite(told.logprob));
+            Some(top)
+        };
+        CompletionLogprobs {
+            tokens: self.tokens.iter().map(|&token| spell(tokenizer, token)).collect(),
+            token_logprobs: self.told.iter().map(|told| Some(finite(told.as_ref()?.logprob))).collect(),
+            top_logprobs: self.tokens.iter().zip(&self.told).map(top).collect(),
+            text_offset: self.offsets.clone(),
         }
-        top.entry(name.clone()).or_insert(finite(of.logprob));
-        top
-    }));
-    lists.tokens.push(name);
-    lists.text_offset.push(offset);
+    }
 }
 
 /// The named dialect's alternatives.

@@ -1,5 +1,6 @@
 //! The data plane: what clients of the model talk to.
 
+mod account;
 mod answer;
 mod chat;
 mod common;
@@ -22,7 +23,7 @@ mod run;
 mod structured;
 mod text;
 
-pub use outcome::{Outcome, openai_reason, reason_name};
+pub use outcome::{Outcome, reason_name};
 pub use route::route;
 pub use structured::{Compiler, Shape};
 

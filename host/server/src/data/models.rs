@@ -11,32 +11,33 @@ use super::fields::{self, boolean, object, refuse_rest};
 use super::json::{Fields, PromptField};
 use super::logprobs;
 use crate::app::{App, Served};
-use crate::http::{Answer, ApiError, json};
+use crate::http::{Answer, ApiError, ReadBody, json};
 
-/// The served model.
+/// The served model, by each of its names.
 pub fn list(app: &App) -> Result<Answer, ApiError> {
-    let card = card(app, app.served()?);
-    Ok(json(StatusCode::OK, &ModelList { object: "list".to_owned(), data: vec![card] }))
+    let served = app.served()?;
+    let data = served.model_names.iter().map(|name| card(app, served, name)).collect();
+    Ok(json(StatusCode::OK, &ModelList { object: "list".to_owned(), data }))
 }
 
 /// The served model by one of its names; names may have slashes, written as they are or as `%2F`.
 pub fn one(app: &App, name: &str) -> Result<Answer, ApiError> {
     let served = app.served()?;
-    // A plus is a plus in a path; in what this decodes it would be a blank.
-    let decoded = form_urlencoded::parse(name.replace('+', "%2B").as_bytes())
-        .next()
-        .map_or(String::new(), |(name, _)| name.into_owned());
+    // What is more than a character in a form is one in a path.
+    let plain = name.replace('+', "%2B").replace('&', "%26").replace('=', "%3D");
+    let decoded =
+        form_urlencoded::parse(plain.as_bytes()).next().map_or(String::new(), |(n, _)| n.into_owned());
     if !served.model_names.contains(&decoded) {
         let shown: String = decoded.chars().take(128).collect();
         let message = format!("this host serves `{}`, not `{shown}`", served.model_names[0]);
         return Err(ApiError::not_found(message).param("model").code("model_not_found"));
     }
-    Ok(json(StatusCode::OK, &card(app, served)))
+    Ok(json(StatusCode::OK, &card(app, served, &decoded)))
 }
 
-fn card(app: &App, served: &Served) -> ModelCard {
+fn card(app: &App, served: &Served, name: &str) -> ModelCard {
     ModelCard {
-        id: served.model_names[0].clone(),
+        id: name.to_owned(),
         object: "model".to_owned(),
         created: app.clock.started_unix_s(),
         owned_by: "infer".to_owned(),
@@ -77,9 +78,10 @@ pub const TOKENIZE_FIELDS: &[&str] = &[
 pub const DETOKENIZE_FIELDS: &[&str] = &["model", "tokens"];
 
 /// Text to tokens, or a conversation to those of its prompt.
-pub async fn tokenize(app: &App, body: &[u8]) -> Result<Answer, ApiError> {
+pub async fn tokenize(app: &App, body: ReadBody) -> Result<Answer, ApiError> {
     let served = app.served()?;
-    let mut fields = fields::read(body)?;
+    let mut fields = fields::read(&body)?;
+    let room = body.into_room();
     check_model(&mut fields, &served.model_names)?;
     let special = boolean(&mut fields, "add_special_tokens")?.unwrap_or(true);
     let strings = boolean(&mut fields, "return_token_strs")?.unwrap_or(false);
@@ -91,13 +93,13 @@ pub async fn tokenize(app: &App, body: &[u8]) -> Result<Answer, ApiError> {
     refuse_rest(&fields, TOKENIZE_FIELDS)?;
     let tokens = match (prompt, messages) {
         (Some(PromptField::Text(text)), None) if text.is_empty() => Vec::new(),
-        (Some(PromptField::Text(text)), None) => served.encode(text, special).await?,
+        (Some(PromptField::Text(text)), None) => served.encode(text, special, room).await?,
         (Some(_), None) => return Err(ApiError::wrong_type("prompt", "text")),
         (None, Some(messages)) => {
             let reads = served.chat_template().await?.reads();
             let messages = messages::normalize(Some(messages), reads)?;
             variables.extend(tools.map(|tools| ("tools".to_owned(), Value::Array(tools))));
-            chat::render(served, ChatPrompt { messages, add_generation_prompt, variables }).await?
+            chat::render(served, ChatPrompt { messages, add_generation_prompt, variables }, room).await?
         }
         (Some(_), Some(_)) => {
             return Err(ApiError::invalid("messages", "give either messages or a prompt"));
@@ -117,9 +119,10 @@ pub async fn tokenize(app: &App, body: &[u8]) -> Result<Answer, ApiError> {
 }
 
 /// Tokens to text.
-pub async fn detokenize(app: &App, body: &[u8]) -> Result<Answer, ApiError> {
+pub async fn detokenize(app: &App, body: ReadBody) -> Result<Answer, ApiError> {
     let served = app.served()?;
-    let mut fields = fields::read(body)?;
+    let mut fields = fields::read(&body)?;
+    let room = body.into_room();
     check_model(&mut fields, &served.model_names)?;
     let Some(list) = fields::list(&mut fields, "tokens", "token ids")? else {
         let message = "tokens: missing; give a list of token ids";
@@ -137,8 +140,13 @@ pub async fn detokenize(app: &App, body: &[u8]) -> Result<Answer, ApiError> {
         })
     };
     let tokens: Vec<u32> = list.iter().map(token).collect::<Result<_, _>>()?;
-    let decode = move |tokenizer: &Tokenizer| tokenizer.decode(&tokens, false);
-    let prompt = served.with_tokenizer(4 * list.len(), decode).await?;
+    let bytes = 4 * list.len();
+    drop(list);
+    let decode = move |tokenizer: &Tokenizer| {
+        let _room = room;
+        tokenizer.decode(&tokens, false)
+    };
+    let prompt = served.with_tokenizer(bytes, decode).await?;
     let prompt = prompt.map_err(|e| ApiError::invalid("tokens", e))?;
     Ok(json(StatusCode::OK, &DetokenizeAnswer { prompt }))
 }

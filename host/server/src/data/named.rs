@@ -35,7 +35,8 @@ impl NamedFrames {
     fn echo(&mut self, choice: usize) {
         if let Some(echo) = self.echoes.take(choice) {
             let index = self.index(choice);
-            let event = PromptEvent { prompt: echo.text, index, logprobs: echo.logprobs };
+            let logprobs = echo.logprobs.map(|lists| lists.written(&self.tokenizer));
+            let event = PromptEvent { prompt: echo.text, index, logprobs };
             named(&mut self.out, "prompt", &event);
         }
     }

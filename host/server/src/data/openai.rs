@@ -1,6 +1,6 @@
 //! Completions as OpenAI writes them: one body, or unnamed chunks and `[DONE]`.
 
-use infer_api::completions::{Choice, Completion, CompletionLogprobs};
+use infer_api::completions::{Choice, CompletionLogprobs};
 use infer_api::usage::Usage;
 use infer_core::TokenLogprobs;
 use infer_model::Tokenizer;
@@ -10,57 +10,60 @@ use super::common::StreamOptions;
 use super::echo::Echoes;
 use super::frames::{Head, openai_done, openai_error};
 use super::group::Totals;
-use super::logprobs;
+use super::logprobs::Lists;
 use super::outcome::{Outcome, openai_reason};
 use super::run::Piece;
 use crate::http::ApiError;
 
 /// Gathers choices for one body.
 pub struct CompletionBody {
-    choices: Vec<Choice>,
-    asks_logprobs: bool,
+    choices: Vec<Gathered>,
     echoes: Echoes,
-    tokenizer: Tokenizer,
-    /// Characters of each choice's text.
-    offsets: Vec<u32>,
+}
+
+/// A choice so far.
+struct Gathered {
+    text: String,
+    /// Characters of its tokens.
+    offset: u32,
+    /// Where log-probabilities are asked for.
+    logprobs: Option<Lists>,
+    finish_reason: Option<String>,
 }
 
 impl CompletionBody {
     /// For so many choices.
-    pub fn new(choices: usize, asks_logprobs: bool, echoes: Echoes, tokenizer: &Tokenizer) -> Self {
-        let choice = |index| {
-            let logprobs = asks_logprobs.then(CompletionLogprobs::default);
-            Choice { index: index as u32, logprobs, ..Choice::default() }
+    pub fn new(choices: usize, asks_logprobs: bool, echoes: Echoes) -> Self {
+        let choice = || {
+            let logprobs = asks_logprobs.then(Lists::default);
+            Gathered { text: String::new(), offset: 0, logprobs, finish_reason: None }
         };
-        let tokenizer = tokenizer.clone();
-        Self {
-            choices: (0..choices).map(choice).collect(),
-            asks_logprobs,
-            echoes,
-            tokenizer,
-            offsets: vec![0; choices],
-        }
+        Self { choices: (0..choices).map(|_| choice()).collect(), echoes }
     }
 
-    /// The body.
-    pub fn finish(self, head: &Head, totals: &Totals) -> Completion {
-        Completion {
-            id: head.id.clone(),
-            object: head.object.to_owned(),
-            created: head.created,
-            model: head.model.clone(),
-            choices: self.choices,
-            usage: Some(totals.usage),
-            timings: Some(totals.timings),
-        }
+    /// Bytes of names that it is written with, about.
+    pub fn spelled_bytes(&self) -> usize {
+        self.choices.iter().flat_map(|choice| &choice.logprobs).map(|lists| 4 * lists.numbers()).sum()
+    }
+
+    /// The body as JSON.
+    pub fn written(self, head: &Head, totals: &Totals, tokenizer: &Tokenizer) -> Vec<u8> {
+        let choices = self.choices.into_iter().enumerate().map(|(at, choice)| Choice {
+            index: at as u32,
+            text: choice.text,
+            logprobs: choice.logprobs.map(|lists| lists.written(tokenizer)),
+            finish_reason: choice.finish_reason,
+        });
+        head.whole(choices, totals)
     }
 
     fn echo(&mut self, at: usize) {
         let Some(echo) = self.echoes.take(at) else { return };
-        self.offsets[at] += echo.text.chars().count() as u32;
-        self.choices[at].text.push_str(&echo.text);
+        let choice = &mut self.choices[at];
+        choice.offset += echo.text.chars().count() as u32;
+        choice.text.push_str(&echo.text);
         if let Some(logprobs) = echo.logprobs {
-            self.choices[at].logprobs = Some(logprobs);
+            choice.logprobs = Some(logprobs);
         }
     }
 }
@@ -73,17 +76,17 @@ impl Sink for CompletionBody {
     fn token(&mut self, at: usize, piece: Piece) -> Go {
         self.echo(at);
         let choice = &mut self.choices[at];
-        if let Some(lists) = choice.logprobs.as_mut().filter(|_| self.asks_logprobs) {
-            let of = piece.logprobs.as_deref();
-            logprobs::push(lists, &self.tokenizer, piece.token, of, self.offsets[at]);
+        if let Some(lists) = &mut choice.logprobs {
+            lists.push(piece.token, piece.logprobs.map(|told| *told), choice.offset);
         }
-        self.offsets[at] += piece.text.chars().count() as u32;
+        choice.offset += piece.chars;
         choice.text.push_str(&piece.text);
         Go::On
     }
 
     fn end(&mut self, at: usize, outcome: &Outcome) {
         self.echo(at);
+        self.choices[at].text.push_str(&outcome.rest);
         self.choices[at].finish_reason = outcome.reason.map(|reason| openai_reason(reason).to_owned());
     }
 }
@@ -115,9 +118,12 @@ impl CompletionFrames {
     }
 
     /// Tells how likely tokens were, where that is asked.
-    pub fn with_logprobs(mut self, asked: bool, tokenizer: &Tokenizer) -> Self {
-        self.spelling = asked.then(|| tokenizer.clone());
-        self
+    pub fn with_logprobs(self, spelling: Option<Tokenizer>) -> Self {
+        Self { spelling, ..self }
+    }
+
+    fn written(&self, lists: Option<Lists>) -> Option<CompletionLogprobs> {
+        self.spelling.as_ref().zip(lists).map(|(tokenizer, lists)| lists.written(tokenizer))
     }
 
     fn chunk(&mut self, choice: Choice) {
@@ -128,12 +134,8 @@ impl CompletionFrames {
     fn echo(&mut self, at: usize) {
         if let Some(echo) = self.echoes.take(at) {
             self.offsets[at] += echo.text.chars().count() as u32;
-            self.chunk(Choice {
-                index: at as u32,
-                text: echo.text,
-                logprobs: echo.logprobs,
-                finish_reason: None,
-            });
+            let logprobs = self.written(echo.logprobs);
+            self.chunk(Choice { index: at as u32, text: echo.text, logprobs, finish_reason: None });
         }
     }
 }
@@ -148,12 +150,9 @@ impl Sink for CompletionFrames {
         self.usage.completion_tokens += 1;
         self.usage.total_tokens += 1;
         let offset = self.offsets[at];
-        self.offsets[at] += piece.text.chars().count() as u32;
-        let logprobs = self.spelling.as_ref().map(|tokenizer| {
-            let mut lists = CompletionLogprobs::default();
-            logprobs::push(&mut lists, tokenizer, piece.token, piece.logprobs.as_deref(), offset);
-            lists
-        });
+        self.offsets[at] += piece.chars;
+        let lists = Lists::of(piece.token, piece.logprobs.map(|told| *told), offset);
+        let logprobs = self.written(Some(lists));
         self.chunk(Choice { index: at as u32, text: piece.text, logprobs, finish_reason: None });
         Go::On
     }
@@ -161,7 +160,8 @@ impl Sink for CompletionFrames {
     fn end(&mut self, at: usize, outcome: &Outcome) {
         self.echo(at);
         let finish_reason = outcome.reason.map(|reason| openai_reason(reason).to_owned());
-        self.chunk(Choice { index: at as u32, finish_reason, ..Choice::default() });
+        let text = outcome.rest.clone();
+        self.chunk(Choice { index: at as u32, text, logprobs: None, finish_reason });
     }
 }
 

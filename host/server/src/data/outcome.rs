@@ -19,6 +19,10 @@ pub struct Outcome {
     pub e2e_ms: f64,
     /// What went wrong, as an answer that is one body says it.
     pub error: Option<ApiError>,
+    /// It had waited and was turned away after all.
+    pub refused: bool,
+    /// Text that was held back and leaves with the end.
+    pub rest: String,
 }
 
 /// What an outcome is computed from, besides the engine's word.
@@ -63,11 +67,12 @@ impl Outcome {
             }
             None => (None, None, Some(ApiError::unavailable("stopped", "the host stopped"))),
         };
-        let reason = reason.map(|reason| match reason {
-            _ if known.stopped => FinishReason::Stop,
-            FinishReason::Eos if !known.model_end => FinishReason::Stop,
-            other => other,
-        });
+        let (reason, error) = match reason {
+            // All that it was to say was said, whatever befell it then.
+            _ if known.stopped => (Some(FinishReason::Stop), None),
+            Some(FinishReason::Eos) if !known.model_end => (Some(FinishReason::Stop), error),
+            reason => (reason, error),
+        };
         let usage = engine.unwrap_or_default();
         let ms = |from: Micros, to: Micros| {
             let never = from == Micros::NEVER || to == Micros::NEVER || engine.is_none();
@@ -91,6 +96,8 @@ impl Outcome {
             },
             e2e_ms: known.now.since(known.submitted).0 as f64 / 1_000.0,
             error,
+            refused: matches!(end, Some(End::Refused(_))),
+            rest: String::new(),
         }
     }
 }
@@ -110,5 +117,43 @@ pub fn openai_reason(reason: FinishReason) -> &'static str {
     match reason {
         FinishReason::Eos => "stop",
         other => reason_name(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(stopped: bool) -> Known {
+        Known {
+            submitted: Micros(0),
+            now: Micros(9),
+            prompt_tokens: 3,
+            sent_tokens: 4,
+            block_bytes: 1,
+            stopped,
+            model_end: false,
+            engine_alive: true,
+        }
+    }
+
+    #[test]
+    fn what_was_said_to_its_stop_string_ended_well_whatever_came_then() {
+        let failed =
+            |cause| Some(End::Failed { cause, message: "it failed".to_owned(), usage: Default::default() });
+        let reason = FinishReason::Length;
+        let ends = [
+            failed(FailureCause::Device),
+            failed(FailureCause::Overdue),
+            Some(End::Finished { reason, usage: Default::default() }),
+            None,
+        ];
+        for end in &ends {
+            let outcome = Outcome::new(end.as_ref(), known(true));
+            assert_eq!(outcome.reason, Some(FinishReason::Stop), "{end:?}");
+            assert!(outcome.error.is_none(), "{end:?}");
+            let fails = !matches!(end, Some(End::Finished { .. }));
+            assert_eq!(Outcome::new(end.as_ref(), known(false)).error.is_some(), fails, "{end:?}");
+        }
     }
 }

@@ -149,10 +149,10 @@ async fn post(asked: Asked<'_>, head: &Parts, body: &mut Option<Incoming>) -> Re
     let body = read_body(&head.headers, body.take().expect("the body is read once"), limits).await?;
     check_content_type(&head.headers)?;
     match head.uri.path() {
-        "/tokenize" => models::tokenize(app, &body).await,
-        "/detokenize" => models::detokenize(app, &body).await,
-        "/v1/chat/completions" => chat::chat(asked, &body).await,
-        _ => completions::complete(asked, &head.headers, &body).await,
+        "/tokenize" => models::tokenize(app, body).await,
+        "/detokenize" => models::detokenize(app, body).await,
+        "/v1/chat/completions" => chat::chat(asked, body).await,
+        _ => completions::complete(asked, &head.headers, body).await,
     }
 }
 

@@ -1,19 +1,17 @@
-//! One sequence of a request as its client's connection holds it: engine events in, text out, and one
-//! account of how it ended to metrics, tenant and log. Dropping it takes the sequence back.
+//! One sequence of a request as its client's connection holds it: engine events in, text out, and how it
+//! ended to the metrics. Dropping it takes the sequence back.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use infer_api::admin::AdminEvent;
 use infer_core::{FailureCause, FinishReason, Micros, TokenLogprobs};
 
-use super::outcome::{Known, Outcome, reason_name};
+use super::outcome::{Known, Outcome};
 use super::structured::Mask;
 use super::text::Text;
-use crate::app::{App, Served};
+use crate::app::App;
 use crate::engine::{End, LiveRequest, StreamEvent};
-use crate::http::{ApiError, RequestId};
-use crate::tenants::Tenant;
+use crate::http::ApiError;
 
 /// Tokens between two reports of a stream's gaps to the metrics.
 const GAPS_PER_REPORT: usize = 32;
@@ -23,8 +21,6 @@ pub struct Run {
     app: Arc<App>,
     live: LiveRequest,
     text: Text,
-    request_id: RequestId,
-    tenant: Arc<Tenant>,
     prompt_tokens: u32,
     /// Its tokens are not for the client, who asked about the prompt alone.
     mute: bool,
@@ -41,8 +37,6 @@ pub struct Beginning {
     pub app: Arc<App>,
     pub live: LiveRequest,
     pub text: Text,
-    pub request_id: RequestId,
-    pub tenant: Arc<Tenant>,
     pub prompt_tokens: u32,
     pub mute: bool,
     pub shape: Option<Arc<Mask>>,
@@ -66,6 +60,8 @@ pub enum Step {
 pub struct Piece {
     /// May be empty.
     pub text: String,
+    /// Characters of the token's own text.
+    pub chars: u32,
     /// Which.
     pub token: u32,
     /// How likely it was, where the request asked.
@@ -75,9 +71,19 @@ pub struct Piece {
 impl Run {
     /// A run of a sequence that the engine has taken.
     pub fn new(begin: Beginning) -> Self {
-        let Beginning { app, live, text, request_id, tenant, prompt_tokens, mute, shape } = begin;
+        let Beginning { app, live, text, prompt_tokens, mute, shape } = begin;
         let (stopped, last_at, gaps_us) = (false, None, Vec::new());
-        Self { app, live, text, request_id, tenant, prompt_tokens, mute, shape, stopped, last_at, gaps_us }
+        Self { app, live, text, prompt_tokens, mute, shape, stopped, last_at, gaps_us }
+    }
+
+    /// Length of the prompt.
+    pub fn prompt_tokens(&self) -> u32 {
+        self.prompt_tokens
+    }
+
+    /// Tokens sent so far.
+    pub fn tokens(&self) -> u32 {
+        if self.mute { 0 } else { self.text.tokens() }
     }
 
     /// Waits for the next event.
@@ -111,7 +117,7 @@ impl Run {
                 }
                 match self.mute {
                     true => Step::Nothing,
-                    false => Step::Token(Piece { text: piece.text, token, logprobs }),
+                    false => Step::Token(Piece { text: piece.text, chars: piece.chars, token, logprobs }),
                 }
             }
             Some(StreamEvent::Prompt(logprobs)) => Step::Prompt(logprobs),
@@ -143,7 +149,7 @@ impl Run {
                 submitted: self.live.submitted(),
                 now: self.app.clock.now(),
                 prompt_tokens: self.prompt_tokens,
-                sent_tokens: if self.mute { 0 } else { self.text.tokens() },
+                sent_tokens: self.tokens(),
                 block_bytes,
                 stopped: self.stopped,
                 model_end,
@@ -151,59 +157,19 @@ impl Run {
             },
         );
         if self.mute {
-            outcome.reason = outcome.reason.map(|_| FinishReason::Length);
+            // The one token that was drawn is nobody's business, and so is what ended it.
+            let cancelled = |&reason: &FinishReason| reason == FinishReason::Cancelled;
+            outcome.reason =
+                outcome.reason.map(|reason| Some(reason).filter(cancelled).unwrap_or(FinishReason::Length));
+        } else if outcome.reason == Some(FinishReason::Cancelled) {
+            outcome.rest = self.text.finish();
         }
-        if let (Some(End::Failed { cause: FailureCause::Device, .. }), Some(why)) =
-            (end, self.shape.as_ref().and_then(|mask| mask.fault()))
+        if let (Some(End::Failed { cause: FailureCause::Device, .. }), Some(_), Some(why)) =
+            (end, &outcome.error, self.shape.as_ref().and_then(|mask| mask.fault()))
         {
-            outcome.error = Some(ApiError::internal("structured_output_failed", why));
+            outcome.error = Some(ApiError::internal("structured_output_failed", why).for_good());
         }
-        self.account(end, &outcome);
+        self.app.recorder.ended(&outcome);
         outcome
     }
-
-    fn account(&self, end: Option<&End>, outcome: &Outcome) {
-        self.app.note_end(&self.request_id, &self.tenant, outcome, matches!(end, Some(End::Refused(_))));
-        if let (Some(End::Refused(_)), Some(error), Ok(served)) = (end, &outcome.error, self.app.served()) {
-            tell_of_refusal(served, &self.request_id, error);
-        }
-        let meta = self.live.meta();
-        tracing::info!(
-            request_id = self.request_id.as_str(),
-            id = self.live.id().0,
-            tenant = meta.tenant,
-            user = meta.user,
-            session = meta.session,
-            metadata = ?meta.metadata,
-            reason = outcome.reason.map_or("failed", reason_name),
-            error = outcome.error.as_ref().map(ApiError::message),
-            prompt_tokens = outcome.usage.prompt_tokens,
-            cached_tokens = outcome.usage.prompt_tokens_details.cached_tokens,
-            completion_tokens = outcome.usage.completion_tokens,
-            ttft_ms = outcome.timings.ttft_ms,
-            e2e_ms = outcome.e2e_ms,
-            mask_us = self.shape.as_ref().map(|mask| mask.mean_us()),
-            mask_wait_us = self.shape.as_ref().map(|mask| mask.mean_wait_us()),
-            "request ended"
-        );
-    }
-}
-
-impl Drop for Run {
-    fn drop(&mut self) {
-        if !self.live.is_ended() {
-            let (request_id, id) = (self.request_id.as_str(), self.live.id().0);
-            self.tenant.usage.ended(self.prompt_tokens, 0, self.text.tokens(), false);
-            tracing::info!(request_id, id, completion_tokens = self.text.tokens(), "the client went away");
-        }
-    }
-}
-
-/// Lets consoles know that a request was turned away.
-pub fn tell_of_refusal(served: &Served, request_id: &RequestId, error: &ApiError) {
-    served.engine.observer().publish(AdminEvent::Refusal {
-        request_id: request_id.as_str().to_owned(),
-        reason: error.reason().to_owned(),
-        message: error.message().to_owned(),
-    });
 }

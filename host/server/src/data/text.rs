@@ -36,6 +36,8 @@ pub struct Ending {
 pub struct Piece {
     /// Text that became complete; may be empty.
     pub text: String,
+    /// Characters of the token's own text, however much of it is held back.
+    pub chars: u32,
     /// A stop string was seen; the text ends before it and nothing may follow.
     pub stopped: bool,
 }
@@ -59,14 +61,24 @@ impl Text {
         if is_last {
             text.push_str(&self.detokenizer.finish());
         }
+        let chars = text.chars().count() as u32;
         let watched = self.stops.as_mut().filter(|_| self.tokens > self.min_tokens);
-        let Some(stops) = watched else { return Piece { text, stopped: false } };
+        let Some(stops) = watched else { return Piece { text, chars, stopped: false } };
         let step = stops.push(&text);
         text = step.text;
         if !step.stopped && is_last {
             text.push_str(&stops.finish());
         }
-        Piece { text, stopped: step.stopped }
+        Piece { text, chars, stopped: step.stopped }
+    }
+
+    /// What is held back, where no token was the last.
+    pub fn finish(&mut self) -> String {
+        let mut text = self.detokenizer.finish();
+        if let Some(stops) = &mut self.stops {
+            text = stops.push(&text).text + &stops.finish();
+        }
+        text
     }
 
     /// Tokens taken.
@@ -85,6 +97,29 @@ mod tests {
     use infer_model::{Source, Tokenizer};
 
     use super::*;
+
+    #[test]
+    fn what_is_held_back_for_a_stop_string_is_counted_with_its_tokens_and_can_be_had() {
+        let tokenizer = Tokenizer::load(&Source::Embedded(infer_demo::FILES)).unwrap();
+        let written = "A prefix cache keeps \u{1f600} what it has";
+        let tokens = tokenizer.encode(written, false).unwrap();
+        for taken in 0..=tokens.len() {
+            let read = |stops: &[&str]| {
+                let stops = stops.iter().map(|&stop| stop.to_owned()).collect();
+                let ending = Ending { stops, tokens: Arc::default(), min_tokens: 0, max_tokens: 100 };
+                let mut text = Text::new(tokenizer.detokenizer(), ending);
+                let pieces: Vec<_> = tokens[..taken].iter().map(|&token| text.push(token)).collect();
+                let shown: String = pieces.iter().map(|piece| &*piece.text).collect();
+                let chars: Vec<u32> = pieces.iter().map(|piece| piece.chars).collect();
+                (chars, shown + &text.finish())
+            };
+            assert_eq!(
+                read(&["A prefix cache keeps \u{1f600} what it has not"]),
+                read(&[]),
+                "{taken} tokens"
+            );
+        }
+    }
 
     #[test]
     fn a_stop_string_counts_behind_the_least_tokens() {

@@ -14,7 +14,7 @@ use super::stream::StreamEvent;
 
 /// One command.
 pub enum Command {
-    /// Take a request.
+    /// Take requests that come as one.
     Submit(Box<Submission>),
     /// End a request from outside.
     Finish(SequenceId, FinishReason),
@@ -84,18 +84,24 @@ pub struct OtherOnTrial {
     pub policy: AnyPolicy,
 }
 
-/// A request on its way to the engine.
+/// Requests on their way to the engine, which takes all of them or none.
 pub struct Submission {
-    /// The request; its `deadline` is already on the engine's clock.
-    pub request: Request,
-    /// When it was sent; a step may have been running then.
+    /// At least one; each `deadline` is already on the engine's clock.
+    pub requests: Vec<Request>,
+    /// What each has with the host.
+    pub seats: Vec<Seat>,
+    /// When they were sent; a step may have been running then.
     pub sent: Micros,
+    /// Whether they were taken.
+    pub reply: oneshot::Sender<Result<Vec<SequenceId>, Refusal>>,
+}
+
+/// What a request has besides its sequence.
+pub struct Seat {
     /// Its place in the waiting queue, given back when it starts or ends.
     pub ticket: OwnedSemaphorePermit,
     /// Where its tokens go.
     pub events: mpsc::Sender<StreamEvent>,
-    /// Whether it was taken.
-    pub reply: oneshot::Sender<Result<SequenceId, Refusal>>,
 }
 
 /// A swap that is in force.

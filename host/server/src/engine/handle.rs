@@ -12,11 +12,11 @@ use infer_core::kv_events::KvBlock;
 use infer_core::policy::{AnyPolicy, CacheEvents, PolicyKind};
 use infer_core::request::RefusalReason;
 use infer_core::snapshot::BlockSnapshot;
-use infer_core::{Engine, FinishReason, Micros, Refusal, SequenceId, TenantId, TenantTerms};
+use infer_core::{Engine, FinishReason, Micros, Refusal, Request, SequenceId, TenantId, TenantTerms};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use super::clock::Clock;
-use super::command::{Command, EngineReport, KvListener, OtherOnTrial, Submission, SwapMode, Swapped};
+use super::command::{Command, EngineReport, KvListener, OtherOnTrial, Seat, Submission, SwapMode, Swapped};
 use super::gate::StepGate;
 use super::mailbox::Mail;
 use super::observer::Observer;
@@ -115,28 +115,49 @@ impl EngineHandle {
 
     /// Hands a request to the engine.
     pub async fn submit(&self, new: NewRequest) -> Result<LiveRequest, SubmitError> {
-        let Ok(ticket) = Arc::clone(&self.shared.tickets).try_acquire_owned() else {
-            self.shared.refused_here.fetch_add(1, Ordering::Relaxed);
+        let mut taken = self.submit_all(vec![new.request], new.meta).await?;
+        Ok(taken.pop().expect("every request that was taken is answered with"))
+    }
+
+    /// Hands requests that come as one to the engine, which takes all of them or none.
+    pub async fn submit_all(
+        &self,
+        requests: Vec<Request>,
+        meta: RequestMeta,
+    ) -> Result<Vec<LiveRequest>, SubmitError> {
+        let Shared { tickets, stream_events, clock, .. } = &*self.shared;
+        let Ok(mut tickets) = Arc::clone(tickets).try_acquire_many_owned(requests.len() as u32) else {
+            self.shared.refused_here.fetch_add(requests.len() as u64, Ordering::Relaxed);
             let refusal = self.queue_full();
-            self.shared.tap.tell(|| Happening::refused(self.shared.clock.now(), &new.request, &refusal));
+            for request in &requests {
+                self.shared.tap.tell(|| Happening::refused(clock.now(), request, &refusal));
+            }
             return Err(SubmitError::Refused(refusal));
         };
-        let submitted = self.shared.clock.now();
-        // A client that goes away while it waits for the answer leaves a request that nobody can take back by its
-        // id. What is declared first is dropped last: the engine is told to look when the reader has gone.
+        let sent = clock.now();
+        // A client that goes away while it waits for the answer leaves requests that nobody can take back by their
+        // ids. What is declared first is dropped last: the engine is told to look when the readers have gone.
         let mut orphan = Orphan { engine: None };
-        let (events, receiver) = mpsc::channel(self.shared.stream_events + 1);
+        let (seats, readers): (Vec<_>, Vec<_>) = (0..requests.len())
+            .map(|_| {
+                let (events, reader) = mpsc::channel(stream_events + 1);
+                (Seat { ticket: tickets.split(1).expect("there is one for each"), events }, reader)
+            })
+            .unzip();
         let (reply, answer) = oneshot::channel();
-        let submission = Submission { request: new.request, sent: submitted, ticket, events, reply };
+        let submission = Submission { requests, seats, sent, reply };
         self.send(Command::Submit(Box::new(submission))).map_err(|_| SubmitError::Stopped)?;
         orphan.engine = Some(self);
         let answer = answer.await;
         orphan.engine = None;
-        let id = answer.map_err(|_| SubmitError::Stopped)?.map_err(SubmitError::Refused)?;
-        self.shared.live.send_modify(|live| *live += 1);
-        let meta = Arc::new(new.meta);
-        lock(&self.shared.requests).insert(id.0, Arc::clone(&meta));
-        Ok(LiveRequest::new(id, submitted, meta, receiver, self.clone()))
+        let ids = answer.map_err(|_| SubmitError::Stopped)?.map_err(SubmitError::Refused)?;
+        self.shared.live.send_modify(|live| *live += ids.len());
+        let meta = Arc::new(meta);
+        lock(&self.shared.requests).extend(ids.iter().map(|id| (id.0, Arc::clone(&meta))));
+        let live = ids.into_iter().zip(readers);
+        Ok(live
+            .map(|(id, reader)| LiveRequest::new(id, sent, Arc::clone(&meta), reader, self.clone()))
+            .collect())
     }
 
     /// What operators see of a live request.

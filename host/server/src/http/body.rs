@@ -57,7 +57,20 @@ impl BodyRoom {
 #[derive(Debug)]
 pub struct ReadBody {
     bytes: Bytes,
-    _room: Option<OwnedSemaphorePermit>,
+    room: Room,
+}
+
+/// Memory that a body took, for what was read from it.
+#[derive(Debug)]
+pub struct Room {
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl ReadBody {
+    /// Lets go of the bytes. The room is for the texts that were in them, until they are tokens.
+    pub fn into_room(self) -> Room {
+        self.room
+    }
 }
 
 impl Deref for ReadBody {
@@ -104,7 +117,7 @@ pub async fn read_body(
                 let message = format!("the body did not arrive within {} s", limits.timeout.as_secs_f32());
                 return Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", message).close());
             }
-            Ok(None) => return Ok(ReadBody { bytes: read.into(), _room: room }),
+            Ok(None) => return Ok(ReadBody { bytes: read.into(), room: Room { _permit: room } }),
             Ok(Some(Err(error))) => {
                 return Err(ApiError::bad_request("body", format!("can't read the body: {error}")).close());
             }

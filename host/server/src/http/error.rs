@@ -82,9 +82,9 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, code, message)
     }
 
-    /// 504: the host's time for a whole request was over.
+    /// 504: the host's time for a whole request was over. It would take as long again.
     pub fn too_late(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::GATEWAY_TIMEOUT, "request_timeout", message)
+        Self::new(StatusCode::GATEWAY_TIMEOUT, "request_timeout", message).for_good()
     }
 
     /// What a refusal by the engine is to a client.
@@ -129,6 +129,12 @@ impl ApiError {
     /// Adds `Retry-After`.
     pub fn retry_after_ms(mut self, after_ms: u32) -> Self {
         self.retry_after_ms = after_ms;
+        self
+    }
+
+    /// The same request would meet the same again.
+    pub fn for_good(mut self) -> Self {
+        self.for_good = true;
         self
     }
 

@@ -17,7 +17,7 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 
-pub use body::{BodyLimits, BodyRoom, discard, read_body};
+pub use body::{BodyLimits, BodyRoom, ReadBody, Room, discard, read_body};
 pub use error::ApiError;
 pub use guard::Patience;
 pub use listener::{Listener, ListenerOptions};
@@ -50,7 +50,11 @@ fn wire(error: ApiError) -> Vec<u8> {
 
 /// A JSON answer.
 pub fn json<T: Serialize>(status: StatusCode, value: &T) -> Answer {
-    let bytes = serde_json::to_vec(value).expect("wire types can be written as JSON");
+    json_bytes(status, serde_json::to_vec(value).expect("wire types can be written as JSON"))
+}
+
+/// A JSON answer that is written already.
+pub fn json_bytes(status: StatusCode, bytes: Vec<u8>) -> Answer {
     let mut answer = Response::new(full(bytes));
     *answer.status_mut() = status;
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

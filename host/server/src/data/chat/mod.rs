@@ -23,17 +23,18 @@ use self::request::Parsed;
 use self::sink::{ChatBody, ChatFrames, Replies};
 use super::answer::{collect, stream_answer};
 use super::frames::Head;
-use super::job::{Asked, Job};
+use super::job::{Asked, Job, Longest};
 use super::structured::Shape;
-use crate::http::{Answer, ApiError, json};
+use crate::http::{Answer, ApiError, ReadBody, json_bytes};
 
 /// Answers a request whose body has been read.
-pub async fn chat(asked: Asked<'_>, body: &[u8]) -> Result<Answer, ApiError> {
+pub async fn chat(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError> {
     let app = asked.app;
     let served = app.served()?;
     let template = served.chat_template().await?;
     let Parsed { prompt, offer, max_tokens, logprobs, mut common } =
-        request::parse(body, &served.model_names, &template)?;
+        request::parse(&body, &served.model_names, &template)?;
+    let room = body.into_room();
     let (streams, options) = (common.stream.unwrap_or(false), common.stream_options);
     let replies = Replies {
         style: template.tools(),
@@ -43,14 +44,14 @@ pub async fn chat(asked: Asked<'_>, body: &[u8]) -> Result<Answer, ApiError> {
     };
     let shape = common.shape.take();
     let shape = offer.shape(template.tools()).or(shape);
-    let tokens: Arc<[u32]> = render(served, prompt).await?.into();
+    let tokens: Arc<[u32]> = render(served, prompt, room).await?.into();
     let prompt_tokens = tokens.len() as u32;
     let prompts = vec![tokens];
     let job = Job {
         source: "messages",
         prompts,
         goes_on: false,
-        max_tokens,
+        longest: max_tokens.map_or(Longest::Room(u32::MAX), Longest::Asked),
         logprobs,
         prompt_logprobs: None,
         shape,
@@ -66,7 +67,10 @@ pub async fn chat(asked: Asked<'_>, body: &[u8]) -> Result<Answer, ApiError> {
     }
     let mut body = ChatBody::new(group.choices(), replies);
     let totals = collect(app, group, &mut body).await?;
-    Ok(json(StatusCode::OK, &body.finish(&head("chat.completion"), &totals)))
+    let (head, spelled) = (head("chat.completion"), body.spelled_bytes());
+    let written =
+        served.with_tokenizer(spelled, move |tokenizer| body.written(&head, &totals, tokenizer)).await?;
+    Ok(json_bytes(StatusCode::OK, written))
 }
 
 /// Reads a body, as far as that takes no model: its prompt's text, and what its output must be, if anything.

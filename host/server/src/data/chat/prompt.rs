@@ -4,7 +4,7 @@ use infer_model::ModelErrorKind;
 use serde_json::{Map, Value};
 
 use crate::app::Served;
-use crate::http::ApiError;
+use crate::http::{ApiError, Room};
 
 /// A conversation as a template takes it.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,10 +17,11 @@ pub struct ChatPrompt {
     pub variables: Map<String, Value>,
 }
 
-/// The tokens of a conversation.
-pub async fn render(served: &Served, prompt: ChatPrompt) -> Result<Vec<u32>, ApiError> {
+/// The tokens of a conversation that came in a body.
+pub async fn render(served: &Served, prompt: ChatPrompt, room: Room) -> Result<Vec<u32>, ApiError> {
     let (template, tokenizer) = (served.chat_template().await?, served.tokenizer.clone());
     let work = move || {
+        let _room = room;
         let ChatPrompt { messages, add_generation_prompt, variables } = prompt;
         let text = template.render_with(&messages, add_generation_prompt, &variables)?;
         // The template has written the special tokens itself.

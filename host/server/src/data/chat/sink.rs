@@ -1,8 +1,6 @@
 //! A chat's choices on their way to the client: text, calls, log-probabilities.
 
-use infer_api::chat::{
-    CalledFunction, ChatChoice, ChatChunkChoice, ChatCompletion, ChatLogprobs, Delta, Reply, ToolCall,
-};
+use infer_api::chat::{CalledFunction, ChatChoice, ChatChunkChoice, ChatLogprobs, Delta, Reply, ToolCall};
 use infer_api::usage::Usage;
 use infer_chat::Tools;
 use infer_core::{FinishReason, TokenLogprobs};
@@ -113,6 +111,8 @@ pub struct ChatBody {
     replies: Replies,
     speakers: Vec<Speaker>,
     choices: Vec<ChatChoice>,
+    /// How likely each choice's tokens were, where that is asked.
+    told: Vec<Vec<(u32, Box<TokenLogprobs>)>>,
 }
 
 impl ChatBody {
@@ -120,27 +120,33 @@ impl ChatBody {
     pub fn new(choices: usize, replies: Replies) -> Self {
         let choice = |index| {
             let message = Reply { role: "assistant".to_owned(), ..Reply::default() };
-            let logprobs = replies.logprobs.as_ref().map(|_| ChatLogprobs::default());
-            ChatChoice { index: index as u32, message, logprobs, finish_reason: None }
+            ChatChoice { index: index as u32, message, logprobs: None, finish_reason: None }
         };
         Self {
             speakers: (0..choices).map(|_| replies.speaker()).collect(),
             choices: (0..choices).map(choice).collect(),
+            told: vec![Vec::new(); choices],
             replies,
         }
     }
 
-    /// The body.
-    pub fn finish(self, head: &Head, totals: &Totals) -> ChatCompletion {
-        ChatCompletion {
-            id: head.id.clone(),
-            object: head.object.to_owned(),
-            created: head.created,
-            model: head.model.clone(),
-            choices: self.choices,
-            usage: totals.usage,
-            timings: totals.timings,
-        }
+    /// Bytes of names that it is written with, about.
+    pub fn spelled_bytes(&self) -> usize {
+        self.told.iter().flatten().map(|(_, of)| 4 * (of.top.len() + 1)).sum()
+    }
+
+    /// The body as JSON.
+    pub fn written(self, head: &Head, totals: &Totals, tokenizer: &Tokenizer) -> Vec<u8> {
+        let asked = self.replies.logprobs.is_some();
+        let choices = self.choices.into_iter().zip(self.told).map(|(mut choice, told)| {
+            choice.logprobs = asked.then(|| {
+                let mut list = ChatLogprobs::default();
+                told.iter().for_each(|(token, of)| push_chat(&mut list, tokenizer, *token, of));
+                list
+            });
+            choice
+        });
+        head.whole(choices, totals)
     }
 
     fn add(&mut self, choice: usize, parts: Vec<Part>) {
@@ -164,8 +170,8 @@ impl Sink for ChatBody {
     fn prompt(&mut self, _choice: usize, _logprobs: Vec<TokenLogprobs>) {}
 
     fn token(&mut self, at: usize, piece: Piece) -> Go {
-        if let (Some(all), Some(new)) = (&mut self.choices[at].logprobs, self.replies.logprobs(&piece)) {
-            all.content.extend(new.content);
+        if let Some(of) = piece.logprobs {
+            self.told[at].push((piece.token, of));
         }
         let parts = self.speakers[at].push(piece.text);
         self.add(at, parts);
@@ -173,7 +179,8 @@ impl Sink for ChatBody {
     }
 
     fn end(&mut self, at: usize, outcome: &Outcome) {
-        let parts = self.speakers[at].finish();
+        let mut parts = self.speakers[at].push(outcome.rest.clone());
+        parts.extend(self.speakers[at].finish());
         self.add(at, parts);
         let choice = &mut self.choices[at];
         choice.finish_reason = self.speakers[at].reason(outcome);
@@ -276,6 +283,8 @@ impl Sink for ChatFrames {
 
     fn end(&mut self, at: usize, outcome: &Outcome) {
         self.open(at);
+        let rest = self.speakers[at].push(outcome.rest.clone());
+        self.write(at, rest, None);
         let parts = self.speakers[at].finish();
         self.write(at, parts, None);
         let reason = self.speakers[at].reason(outcome);

@@ -6,7 +6,7 @@ use infer_core::{Engine, FinishReason, Micros};
 
 use super::events::drop_elsewhere;
 use super::{Driver, Live};
-use crate::engine::command::{Command, EngineReport, OtherOnTrial, Submission, SwapMode, Swapped};
+use crate::engine::command::{Command, EngineReport, OtherOnTrial, Seat, Submission, SwapMode, Swapped};
 use crate::trace::Happening;
 
 impl Driver {
@@ -97,23 +97,28 @@ impl Driver {
     }
 
     fn submit(&mut self, submission: Submission, now: Micros) {
-        let Submission { request, sent, ticket, events, reply } = submission;
-        let copy = self.shared.tap.is_on().then(|| Box::new(request.clone()));
-        match self.engine.submit(request, now) {
+        let Submission { requests, seats, sent, reply } = submission;
+        let copies = if self.shared.tap.is_on() { requests.clone() } else { Vec::new() };
+        match self.engine.submit_all(requests, now) {
             Err(refusal) => {
-                if let Some(request) = copy {
-                    self.shared.tap.tell(|| Happening::refused(now, &request, &refusal));
+                for request in &copies {
+                    self.shared.tap.tell(|| Happening::refused(now, request, &refusal));
                 }
                 let _ = reply.send(Err(refusal));
             }
-            Ok(id) => {
-                if let Some(request) = copy {
+            Ok(ids) => {
+                for (&id, request) in ids.iter().zip(copies) {
+                    let request = Box::new(request);
                     self.shared.tap.tell(|| Happening::Taken { id, sent, at: now, request });
                 }
-                self.live.insert(id, Live { events, ticket: Some(ticket) });
-                if reply.send(Ok(id)).is_err() {
-                    self.live.remove(&id);
-                    self.engine.finish(id, FinishReason::Cancelled, now);
+                for (&id, Seat { ticket, events }) in ids.iter().zip(seats) {
+                    self.live.insert(id, Live { events, ticket: Some(ticket) });
+                }
+                if let Err(Ok(ids)) = reply.send(Ok(ids)) {
+                    for id in ids {
+                        self.live.remove(&id);
+                        self.engine.finish(id, FinishReason::Cancelled, now);
+                    }
                 }
             }
         }
