@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The models that a host serves: one.
+/// The model that a host serves, by each of its names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ModelList {
     /// `list`.
     pub object: String,
-    /// The served model.
+    /// One entry for each name.
     pub data: Vec<ModelCard>,
 }
 

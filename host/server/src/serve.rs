@@ -1,5 +1,6 @@
 //! Starts a host, and ends it without losing a stream.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -266,7 +267,7 @@ fn load(app: &App, executor: Option<MakeExecutor>) -> Result<(EngineThread, Part
         tokenizer: loaded.tokenizer,
         weights: loaded.model.weight_type.to_string(),
         chat,
-        model_names: loaded.names,
+        model_names: model_names(&config.served_model_names, loaded.names),
         max_seq_len: loaded.sizing.max_seq_len,
         block_bytes: loaded.sizing.block_bytes,
         block_size: config.block_size,
@@ -277,6 +278,13 @@ fn load(app: &App, executor: Option<MakeExecutor>) -> Result<(EngineThread, Part
         device,
     };
     Ok((thread, parts))
+}
+
+/// What requests may call the model, each name once: what was chosen, else the checkpoint's own.
+fn model_names(chosen: &[String], own: Vec<String>) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    let all = if chosen.is_empty() { own } else { chosen.to_vec() };
+    all.into_iter().filter(|name| seen.insert(name.clone())).collect()
 }
 
 /// A directory that can't be used costs the files, not the host.

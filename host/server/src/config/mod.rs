@@ -29,6 +29,8 @@ pub struct ConfigError(pub String);
 pub struct Config {
     /// `demo`, a directory, a `.gguf` file, or `ORG/NAME`.
     pub model: String,
+    /// What requests call it; empty for its own names.
+    pub served_model_names: Vec<String>,
     /// Address of the data plane.
     pub host: String,
     /// Port of the data plane; 0 for any free one.
@@ -220,6 +222,9 @@ impl Config {
             };
         let config = Self {
             model: read(all, "model", "demo".to_owned(), non_empty)?,
+            served_model_names: read(all, "served-model-name", Vec::new(), |t| {
+                t.split(',').map(non_empty).collect()
+            })?,
             host: read(all, "host", "127.0.0.1".to_owned(), non_empty)?,
             port: read(all, "port", 8000, |t| parse::number(t, 0, u16::MAX))?,
             admin_host,

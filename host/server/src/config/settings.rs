@@ -57,6 +57,12 @@ pub const SETTINGS: &[Setting] = &[
         "`demo`, a checkpoint directory, a .gguf file, or ORG/NAME on the Hugging Face hub (HF_HUB_CACHE, HF_TOKEN and \
          HF_HUB_OFFLINE count)",
     ),
+    setting(
+        "served-model-name",
+        "NAME",
+        "the model's own",
+        "What requests call the model; several with commas between, the first of which answers show",
+    ),
     setting("host", "HOST", "127.0.0.1", "Address of the data plane"),
     setting("port", "PORT", "8000", "Port of the data plane; 0 takes any free one"),
     setting("admin", "HOST:PORT", "127.0.0.1:8001", "Address of the admin plane; port 0 takes any free one"),

@@ -25,6 +25,8 @@ fn defaults_are_the_documented_ones() {
     assert_eq!((config.prompt_cache_entries, config.prompt_cache_ttl.as_secs()), (100, 300));
     assert_eq!(config.max_body_bytes, 8 << 20);
     assert!(config.prefix_caching);
+    assert!(config.served_model_names.is_empty());
+    assert_eq!(parse(&[("served-model-name", "a, b/c")]).unwrap().served_model_names, ["a", "b/c"]);
 }
 
 #[test]
@@ -35,6 +37,7 @@ fn every_error_names_the_flag_and_what_would_be_right() {
         (&[("max-batch-size", "0")], &["--max-batch-size", "1 to 4096"]),
         (&[("kv-cache", "ring")], &["--kv-cache", "`paged`", "`contiguous`"]),
         (&[("kv-memory", "lots")], &["--kv-memory", "GiB"]),
+        (&[("served-model-name", "a,,b")], &["--served-model-name", "empty"]),
         (&[("device", "tpu")], &["--device", "`cpu`"]),
         (&[("gpu-memory-utilization", "1.5")], &["--gpu-memory-utilization", "at most 1"]),
         (&[("dtype", "f64")], &["--dtype", "`bf16`", "`f16`"]),
