@@ -150,7 +150,8 @@ impl Policy for Counting {
 
 impl SchedulerPolicy for Counting {
     fn schedule(&mut self, step: &StepView) -> Result<Plan, PolicyFault> {
-        *self.0.lock().unwrap() += 1;
+        let mut count = self.0.lock().unwrap();
+        *count = count.checked_add(1).ok_or_else(trap)?;
         Ok(fcfs(step))
     }
 }
@@ -173,6 +174,20 @@ fn a_promoted_shadow_keeps_what_it_knows_and_one_of_the_same_name_starts_from_a_
     assert_eq!(*first.lock().unwrap(), 20, "it is asked no more");
     assert!(*second.lock().unwrap() > 1_040);
     assert_eq!(self::report(&mut bench, PolicyKind::Scheduler).state, ShadowState::Promoted);
+}
+
+#[test]
+fn a_shadows_fault_is_told_with_the_state_that_it_began_from() {
+    let mut bench = Bench::new(small());
+    let (live, shadow): (Arc<Mutex<u64>>, Arc<Mutex<u64>>) = Default::default();
+    bench.engine.swap(AnyPolicy::Scheduler(Box::new(Counting(live))), bench.now);
+    bench.submit(request(prompt(1, 9), 60));
+    steps(&mut bench, 10);
+    bench.engine.shadow(AnyPolicy::Scheduler(Box::new(Counting(shadow.clone()))), bench.now);
+    *shadow.lock().unwrap() = u64::MAX;
+    bench.run();
+    let fault = report(&mut bench, PolicyKind::Scheduler).fault.expect("it failed");
+    assert_eq!(fault.state, 10_u64.to_le_bytes());
 }
 
 #[test]

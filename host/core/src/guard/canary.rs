@@ -16,11 +16,16 @@ const LONGEST: u64 = 4;
 
 pub(super) struct Canary {
     report: CanaryReport,
+    /// Who was in force in the slots, in `PolicyKind::ALL` order.
+    company: Company,
     before: Vec<Slice>,
     after: Vec<Slice>,
     /// Slices that the recorder had closed up to the last look.
     seen: u64,
 }
+
+/// Who is in force in the slots, in `PolicyKind::ALL` order.
+pub(crate) type Company = [Arc<PolicyInfo>; 3];
 
 /// What a trial starts from.
 pub(crate) struct Trial {
@@ -28,6 +33,8 @@ pub(crate) struct Trial {
     pub previous: Arc<PolicyInfo>,
     /// How much time with work in it the trial lasts.
     pub window: Micros,
+    /// Beside whom it is tried.
+    pub company: Company,
     /// What was measured before.
     pub before: Vec<Slice>,
     /// Slices that the recorder has closed so far.
@@ -36,7 +43,7 @@ pub(crate) struct Trial {
 
 impl Canary {
     fn new(kind: PolicyKind, policy: Arc<PolicyInfo>, trial: Trial, since: Micros) -> Self {
-        let Trial { previous, window, before, seen } = trial;
+        let Trial { previous, window, company, before, seen } = trial;
         let report = CanaryReport {
             kind,
             policy,
@@ -47,10 +54,23 @@ impl Canary {
             ended: Micros::NEVER,
             window,
             watched: Micros::ZERO,
+            disturbed: None,
             before: perf::summarize(&before),
             after: perf::summarize(&[]),
         };
-        Self { report, before, after: Vec::new(), seen }
+        Self { report, company, before, after: Vec::new(), seen }
+    }
+
+    /// Another slot's policy changed, and what is measured from now on, after `seen` slices, may be its doing: the
+    /// window begins anew, with nothing to compare it with.
+    fn disturb(&mut self, other: PolicyKind, company: Company, seen: u64) {
+        (self.company, self.seen) = (company, seen);
+        self.before.clear();
+        self.after.clear();
+        let report = &mut self.report;
+        (report.disturbed, report.watched) = (Some(other), Micros::ZERO);
+        (report.before, report.after) = (perf::summarize(&[]), perf::summarize(&[]));
+        report.reason = format!("the {other} policy changed meanwhile; it is watched for faults alone");
     }
 
     fn end(mut self, state: CanaryState, reason: &str, now: Micros) -> CanaryReport {
@@ -85,6 +105,11 @@ impl Canary {
     fn praise(&self, comparable: bool) -> String {
         let (before, after) = (&self.report.before, &self.report.after);
         let watched = self.report.watched.0 as f64 / 1e6;
+        if let Some(other) = self.report.disturbed {
+            return format!(
+                "no fault in {watched:.1} s; the {other} policy changed during the trial, so nothing was compared"
+            );
+        }
         if self.before.is_empty() {
             return format!("no fault in {watched:.1} s; there was nothing before it to compare with");
         }
@@ -112,6 +137,20 @@ impl<P: Policy + ?Sized> Slot<P> {
 
     pub fn on_trial(&self) -> bool {
         self.canary.is_some()
+    }
+
+    /// The other slot whose policy changed during the trial since this was asked last.
+    pub fn disturbance(&self, now: &Company) -> Option<PolicyKind> {
+        let canary = self.canary.as_ref()?;
+        let mut others = PolicyKind::ALL.into_iter().filter(|&kind| kind != self.kind);
+        others.find(|&kind| canary.company[kind as usize] != now[kind as usize])
+    }
+
+    /// The trial goes on without what was measured so far.
+    pub fn disturb_canary(&mut self, cx: &mut Context<'_>, other: PolicyKind, company: Company, seen: u64) {
+        let Some(canary) = &mut self.canary else { return };
+        canary.disturb(other, company, seen);
+        cx.events.push(Event::Canary(Box::new(canary.report.clone())));
     }
 
     /// Looks at what was measured since the last look. True where the canary was taken out.
