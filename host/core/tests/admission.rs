@@ -161,9 +161,11 @@ fn turns(running: &[u32], held: &[Waits]) -> Vec<usize> {
 
 #[test]
 fn waiting_makes_urgent_but_a_flood_is_not_ahead_of_who_is_quiet_and_urgent() {
+    /// What it shows, of whom something runs, who is held, and the order of their turns.
+    type Case = (&'static str, &'static [u32], Vec<Waits>, &'static [usize]);
     let flood = [Waits(1, 0, 0), Waits(1, 0, 1)];
     let with = |more: &[Waits]| [&flood, more].concat();
-    let cases: [(&str, &[u32], Vec<Waits>, &[usize]); 8] = [
+    let cases: [Case; 8] = [
         ("a quiet one is first", &[1], with(&[Waits(2, 0, 60)]), &[2, 0, 1]),
         ("and so where it is urgent", &[1], with(&[Waits(2, 5, 60)]), &[2, 0, 1]),
         (
