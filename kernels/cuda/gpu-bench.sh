@@ -62,7 +62,7 @@ serve() {
 
 run() {
     case $1 in
-    kernels) limited "$infer" bench kernels $quick ;;
+    kernels) limited "$infer" bench kernels --device cuda $quick ;;
     engine) limited "$infer" bench engine --device cuda $quick ;;
     # It stops measuring by itself, so that a model that compiles for a minute still ends in time.
     peers) limited python3 "$here/peers.py" --seconds 420 $quick ;;

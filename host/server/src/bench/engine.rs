@@ -128,7 +128,7 @@ pub struct Crowded {
 pub fn run(plan: &EnginePlan, progress: impl Fn(&str)) -> Result<EngineReport, String> {
     let machine = Machine::here();
     progress("the machine's limits");
-    let limits = limits(plan)?;
+    let limits = limits(plan.threads)?;
     let mut runs = Vec::new();
     for shape in &plan.shapes {
         for weights in &plan.weights {
@@ -146,8 +146,9 @@ pub fn run(plan: &EnginePlan, progress: impl Fn(&str)) -> Result<EngineReport, S
     })
 }
 
-fn limits(plan: &EnginePlan) -> Result<Limits, String> {
-    let cpu = Cpu::new(plan.threads).map_err(|error| format!("--threads: {error}"))?;
+/// Reads and computes as fast as so many threads can.
+pub(super) fn limits(threads: usize) -> Result<Limits, String> {
+    let cpu = Cpu::new(threads).map_err(|error| format!("--threads: {error}"))?;
     let read = |pages| cpu.read_bandwidth(pages, PROBE_BYTES, 5).map_err(|error| error.to_string());
     let rate = |format| cpu.peak_rate(format, 9) / 1e9;
     Ok(Limits {

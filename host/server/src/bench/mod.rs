@@ -12,6 +12,7 @@ pub mod engine;
 mod engine_text;
 mod history;
 mod html;
+pub mod kernels;
 mod load;
 pub mod loading;
 mod machine;

@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::flags::Flags;
-use super::gpu;
 use super::serve::raise_open_files;
-use super::{Failure, bench_engine};
+use super::{Failure, bench_engine, bench_kernels};
 use crate::bench::robust::{self, HostOptions};
 use crate::bench::{self, Api, Arrival, Dialect, Lengths, Plan, Report, Target, Targets, Workload, loading};
 use crate::config::{Config, DialectChoice, GenerationConfig};
@@ -39,8 +38,9 @@ pub enum BenchCommand {
     /// Generates load over HTTP and compares it with the same prompts in process
     #[command(after_help = AFTER_HELP)]
     Serve(Box<ServeArgs>),
-    /// Measures a GPU's kernels beside its own limits
-    Kernels(gpu::BenchArgs),
+    /// Measures products and attention alone, on the CPU or a GPU, beside the machine's limits
+    #[command(after_help = bench_kernels::AFTER_HELP)]
+    Kernels(bench_kernels::KernelArgs),
     /// Many streams at once without a model, beside a bare hyper loop: tokens, processor time, memory
     Streams(StreamsArgs),
     /// More load than a host without a model can serve: who is turned away, who is served how
@@ -229,7 +229,7 @@ pub fn run(command: BenchCommand) -> Result<(), Failure> {
         BenchCommand::Engine(args) => return bench_engine::run(&args),
         BenchCommand::Load(args) => return load(&args),
         BenchCommand::Report(args) => return page(&args),
-        BenchCommand::Kernels(args) => return gpu::kernels(args),
+        BenchCommand::Kernels(args) => return bench_kernels::run(&args),
         other => return robust(other),
     };
     let wants_baseline = args.wants_baseline()?;

@@ -54,40 +54,52 @@ pub struct EngineArgs {
     quick: bool,
 }
 
+/// How a report is printed.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
+pub(super) enum Output {
     Text,
     Json,
 }
 
+/// How weights are stored.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Weights {
+pub(super) enum Weights {
     F32,
     Bf16,
     Q8,
 }
 
+impl Weights {
+    /// Those that were named, or else bf16 and q8.
+    pub(super) fn types(named: &[Self]) -> Vec<WeightType> {
+        let named = if named.is_empty() { &[Self::Bf16, Self::Q8] } else { named };
+        let kind = |weights: &Self| match weights {
+            Self::F32 => WeightType::F32,
+            Self::Bf16 => WeightType::Bf16,
+            Self::Q8 => WeightType::Q8,
+        };
+        named.iter().map(kind).collect()
+    }
+}
+
+/// Those that were named, or else the usual ones.
+pub(super) fn shapes(named: &[String]) -> Vec<Shape> {
+    let wanted = |shape: &Shape| match named.is_empty() {
+        true => DEFAULT.contains(&shape.name),
+        false => named.iter().any(|name| name == shape.name),
+    };
+    SHAPES.into_iter().filter(wanted).collect()
+}
+
 /// Runs the benchmark.
 pub fn run(args: &EngineArgs) -> Result<(), Failure> {
     if let DeviceChoice::Cuda(index) = args.device {
-        crate::log::start();
+        crate::log::start("info")?;
         return measure_engine(index, args.quick).map_err(Failure::Failed);
     }
-    let wanted = |shape: &Shape| match args.shape.is_empty() {
-        true => DEFAULT.contains(&shape.name),
-        false => args.shape.iter().any(|name| name == shape.name),
-    };
-    let weights = args.weights.iter().map(|weights| match weights {
-        Weights::F32 => WeightType::F32,
-        Weights::Bf16 => WeightType::Bf16,
-        Weights::Q8 => WeightType::Q8,
-    });
     let plan = EnginePlan {
-        shapes: SHAPES.into_iter().filter(wanted).collect(),
-        weights: match args.weights.is_empty() {
-            true => vec![WeightType::Bf16, WeightType::Q8],
-            false => weights.collect(),
-        },
+        shapes: shapes(&args.shape),
+        weights: Weights::types(&args.weights),
         threads: args.threads.map_or_else(|| Machine::here().cores, usize::from),
         context: args.context as usize,
         steps: args.steps as usize,

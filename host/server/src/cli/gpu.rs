@@ -1,11 +1,11 @@
-//! `infer gpu-check` and `infer bench kernels`: what a GPU computes, and how fast.
+//! `infer gpu-check`: whether a GPU computes what it should.
 
 use std::path::PathBuf;
 
 use clap::Args;
 
 use super::Failure;
-use crate::device::{DeviceChoice, gpu_check, measure_kernels};
+use crate::device::{DeviceChoice, gpu_check};
 
 /// Shown below the flags.
 pub const AFTER_HELP: &str = "\
@@ -26,27 +26,10 @@ pub struct CheckArgs {
     golden: Option<PathBuf>,
 }
 
-/// Arguments of `infer bench kernels`.
-#[derive(Args)]
-pub struct BenchArgs {
-    /// The GPU: `cuda` or `cuda:N`
-    #[arg(long, value_name = "DEVICE", default_value = "cuda", value_parser = cuda)]
-    device: u32,
-    /// Fewer shapes, each once
-    #[arg(long)]
-    quick: bool,
-}
-
 /// Checks the GPU.
 pub fn check(args: CheckArgs) -> Result<(), Failure> {
-    crate::log::start();
+    crate::log::start("info")?;
     gpu_check(args.device, args.seeds, args.golden.as_deref()).map_err(Failure::Failed)
-}
-
-/// Measures kernels.
-pub fn kernels(args: BenchArgs) -> Result<(), Failure> {
-    crate::log::start();
-    measure_kernels(args.device, args.quick).map_err(Failure::Failed)
 }
 
 fn cuda(text: &str) -> Result<u32, String> {

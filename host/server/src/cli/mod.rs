@@ -8,6 +8,7 @@ mod admin;
 mod author;
 mod bench;
 mod bench_engine;
+mod bench_kernels;
 mod config;
 mod flags;
 mod generate;

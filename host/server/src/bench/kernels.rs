@@ -1,0 +1,355 @@
+//! `infer bench kernels` on a CPU: products and paged attention in the shapes of known models, each beside the limit that
+//! it runs into. What is read in turns is larger than caches, as it is within a step of a whole model.
+
+use std::fmt::Write as _;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use half::bf16;
+use infer_kernels::{
+    Arena, AttentionParams, Cpu, Format, Inputs, Isa, Matrix, OutOfMemory, Packer, PagedLayer, PagedLayout,
+    PagedQuery, QueryRun, Rows, Then,
+};
+use infer_model::shapes::Shape;
+use infer_model::{ModelConfig, WeightType};
+use serde::Serialize;
+
+use super::Machine;
+use super::engine::{Limits, limits};
+use super::engine_text::conditions;
+use super::machine::load_average;
+
+/// Rows of products: a decode, decodes of 16 sequences, a prompt.
+const ROWS: [usize; 3] = [1, 16, 512];
+/// Tokens that attend, and the tokens that the first of them ends: decodes and a prompt's last chunk.
+const ATTENDING: [(usize, usize); 3] = [(1, 512), (1, 4_096), (128, 512)];
+/// What is read in turns.
+const TURNS_BYTES: usize = 512 << 20;
+/// How long a kernel is repeated.
+const ENOUGH: Duration = Duration::from_millis(200);
+const BLOCK: usize = 16;
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct KernelPlan {
+    /// Which shapes.
+    pub shapes: Vec<Shape>,
+    /// How weights are stored.
+    pub weights: Vec<WeightType>,
+    /// Threads that compute.
+    pub threads: usize,
+}
+
+/// What was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct KernelReport {
+    /// On what.
+    pub machine: Machine,
+    /// Load average of the last minute when the measurement ended.
+    pub load_average_after: Option<f64>,
+    /// Threads that computed.
+    pub threads: usize,
+    /// The widest instruction set found.
+    pub instructions: String,
+    /// What the machine can do at most.
+    pub limits: Limits,
+    /// One per kernel and shape.
+    pub runs: Vec<KernelRun>,
+}
+
+/// One kernel at one shape, the quickest of all times.
+#[derive(Clone, Debug, Serialize)]
+pub struct KernelRun {
+    /// Name of the model's shape.
+    pub shape: &'static str,
+    /// `product ROWS x OUTPUTS x INPUTS` or `attention TOKENS of CONTEXT`.
+    pub kernel: String,
+    /// How weights, or keys and values, are stored.
+    pub stored: String,
+    /// Microseconds.
+    pub us: f64,
+    /// Of weights, or of keys and values.
+    pub gb_per_s: f64,
+    /// 10^9 operations a second, two for a multiplication and its sum.
+    pub gflop_per_s: f64,
+    /// The larger share: of the bandwidth with huge pages, or of the format's rate.
+    pub share_of_limit: f64,
+    /// `memory` or `arithmetic`: which limit that is.
+    pub bound_by: &'static str,
+}
+
+/// Measures everything, telling `progress` what comes next.
+///
+/// # Errors
+/// Where memory or threads can't be had.
+pub fn run(plan: &KernelPlan, progress: impl Fn(&str)) -> Result<KernelReport, String> {
+    let machine = Machine::here();
+    progress("the machine's limits");
+    let limits = limits(plan.threads)?;
+    let mut runs = Vec::new();
+    for shape in &plan.shapes {
+        progress(shape.name);
+        let bench = Bench::new(shape.name, shape.config(), plan.threads, limits, TURNS_BYTES)?;
+        for weights in &plan.weights {
+            runs.extend(bench.products(*weights)?);
+        }
+        runs.extend(bench.attention()?);
+    }
+    Ok(KernelReport {
+        machine,
+        load_average_after: load_average(),
+        threads: plan.threads,
+        instructions: format!("{:?}", Isa::detect()),
+        limits,
+        runs,
+    })
+}
+
+impl KernelReport {
+    /// For people.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = conditions(
+            &self.machine,
+            self.load_average_after,
+            self.threads,
+            &self.instructions,
+            &self.limits,
+        );
+        _ = writeln!(
+            text,
+            "{:<12} {:<28} {:<5} {:>11} {:>7} {:>8}  limit",
+            "shape", "kernel", "", "us", "GB/s", "GFLOP/s"
+        );
+        for run in &self.runs {
+            _ = writeln!(
+                text,
+                "{:<12} {:<28} {:<5} {:>11.1} {:>7.1} {:>8.1}  {:.0} % of {}",
+                run.shape,
+                run.kernel,
+                run.stored,
+                run.us,
+                run.gb_per_s,
+                run.gflop_per_s,
+                100.0 * run.share_of_limit,
+                run.bound_by
+            );
+        }
+        text
+    }
+}
+
+/// Measures kernels in one model's shapes.
+struct Bench {
+    shape: &'static str,
+    config: ModelConfig,
+    cpu: Cpu,
+    limits: Limits,
+    /// What is read in turns.
+    bytes: usize,
+}
+
+impl Bench {
+    fn new(
+        shape: &'static str,
+        config: ModelConfig,
+        threads: usize,
+        limits: Limits,
+        bytes: usize,
+    ) -> Result<Self, String> {
+        let cpu = Cpu::new(threads).map_err(|error| format!("--threads: {error}"))?;
+        Ok(Self { shape, config, cpu, limits, bytes })
+    }
+
+    /// A layer's four products.
+    fn products(&self, weights: WeightType) -> Result<Vec<KernelRun>, String> {
+        let (format, rate) = match weights {
+            WeightType::F32 | WeightType::F16 => (Format::F32, self.limits.f32_gflop_per_s),
+            WeightType::Bf16 => (Format::Bf16, self.limits.bf16_gflop_per_s),
+            WeightType::Q8 => (Format::Int8, self.limits.int8_gop_per_s),
+        };
+        let config = &self.config;
+        let products = [
+            (config.q_width() + 2 * config.kv_width(), config.hidden),
+            (config.hidden, config.q_width()),
+            (2 * config.intermediate, config.hidden),
+            (config.hidden, config.intermediate),
+        ];
+        let mut runs = Vec::new();
+        for (outputs, inputs) in products {
+            let matrices = self.matrices(format, outputs, inputs)?;
+            for rows in ROWS {
+                let x = numbers(rows * inputs);
+                let (mut loaded, mut out) = (Inputs::default(), vec![0.0; rows * outputs]);
+                let seconds = quickest(|turn| {
+                    self.cpu.load(Rows::dense(black_box(&x), inputs), rows, format, &mut loaded);
+                    self.cpu.matmul(&loaded, &matrices[turn % matrices.len()], None, Then::Store, &mut out);
+                });
+                let kernel = format!("product {rows} x {outputs} x {inputs}");
+                let operations = 2.0 * (rows * outputs * inputs) as f64;
+                let bytes = matrices[0].bytes() as f64;
+                runs.push(self.judged(kernel, weights.to_string(), seconds, bytes, operations, rate));
+            }
+        }
+        Ok(runs)
+    }
+
+    fn matrices(&self, format: Format, outputs: usize, inputs: usize) -> Result<Vec<Matrix>, String> {
+        let mut packer = Packer::new(self.cpu.threads()).map_err(|error| format!("--threads: {error}"))?;
+        let some = numbers(inputs + 31);
+        let row = |row: usize, out: &mut [f32]| out.copy_from_slice(&some[row % 31..][..inputs]);
+        let mut pack = || packer.matrix(format, outputs, inputs, row).map_err(|error| error.to_string());
+        let first = pack()?;
+        let more = self.bytes.div_ceil(first.bytes()) - 1;
+        std::iter::once(Ok(first)).chain((0..more).map(|_| pack())).collect()
+    }
+
+    /// Keys and values in bf16, scattered blocks.
+    fn attention(&self) -> Result<Vec<KernelRun>, String> {
+        let config = &self.config;
+        let layout = PagedLayout { block_size: BLOCK, kv_heads: config.kv_heads, head_dim: config.head_dim };
+        let params = AttentionParams {
+            heads: config.heads,
+            scale: (config.head_dim as f32).powf(-0.5),
+            soft_cap: None,
+            window: None,
+        };
+        let mut runs = Vec::new();
+        for (tokens, context) in ATTENDING {
+            let bytes = 2 * context * config.kv_width() * size_of::<bf16>();
+            let layers = self.layers(layout, context, self.bytes.div_ceil(bytes))?;
+            let blocks = context.div_ceil(BLOCK);
+            // Every other block first, so that the table is no identity.
+            let tables: Vec<u32> =
+                (0..blocks as u32).step_by(2).chain((1..blocks as u32).step_by(2)).collect();
+            let positions: Vec<u32> = (context - tokens..context).map(|position| position as u32).collect();
+            let whole = QueryRun { first: 0, count: tokens as u32, table_start: 0, table_len: blocks as u32 };
+            let mut queries = Vec::new();
+            whole.split(&mut queries);
+            let q = numbers(tokens * config.q_width());
+            let (mut scratch, mut out) = (Vec::new(), vec![0.0; q.len()]);
+            let seconds = quickest(|turn| {
+                let query = PagedQuery {
+                    q: Rows::dense(black_box(&q), config.q_width()),
+                    positions: &positions,
+                    runs: &queries,
+                    tables: &tables,
+                };
+                let layer = &layers[turn % layers.len()];
+                self.cpu.paged_attention(layer, &params, query, &mut scratch, &mut out);
+            });
+            let seen: usize = positions.iter().map(|position| *position as usize + 1).sum();
+            let operations = 4.0 * (seen * config.q_width()) as f64;
+            let kernel = format!("attention {tokens} of {context}");
+            // Products of attention are of f32, whatever keys are stored as.
+            let rate = self.limits.f32_gflop_per_s;
+            runs.push(self.judged(kernel, "bf16".to_owned(), seconds, bytes as f64, operations, rate));
+        }
+        Ok(runs)
+    }
+
+    fn layers(
+        &self,
+        layout: PagedLayout,
+        context: usize,
+        count: usize,
+    ) -> Result<Vec<PagedLayer<bf16>>, String> {
+        let failed = |error: OutOfMemory| error.to_string();
+        let width = layout.kv_heads * layout.head_dim;
+        let slots: Vec<u32> = (0..context as u32).collect();
+        let kv = numbers(context * width);
+        let layer = |_| {
+            let blocks = context.div_ceil(BLOCK);
+            let mut layer = PagedLayer::new(layout, blocks, &mut Arena::default()).map_err(failed)?;
+            layer.write(&slots, Rows::dense(&kv, width), Rows::dense(&kv, width));
+            Ok(layer)
+        };
+        (0..count.max(1)).map(layer).collect()
+    }
+
+    fn judged(
+        &self,
+        kernel: String,
+        stored: String,
+        seconds: f64,
+        bytes: f64,
+        operations: f64,
+        rate: f64,
+    ) -> KernelRun {
+        let (gb_per_s, gflop_per_s) = (bytes / seconds / 1e9, operations / seconds / 1e9);
+        let (memory, arithmetic) = (gb_per_s / self.limits.read_huge_pages_gb_per_s, gflop_per_s / rate);
+        KernelRun {
+            shape: self.shape,
+            kernel,
+            stored,
+            us: seconds * 1e6,
+            gb_per_s,
+            gflop_per_s,
+            share_of_limit: memory.max(arithmetic),
+            bound_by: if memory > arithmetic { "memory" } else { "arithmetic" },
+        }
+    }
+}
+
+/// Seconds of the quickest of many repetitions, each told which it is.
+fn quickest(mut work: impl FnMut(usize)) -> f64 {
+    work(0);
+    let begun = Instant::now();
+    let mut best = f64::INFINITY;
+    for turn in 1.. {
+        let begin = Instant::now();
+        work(turn);
+        best = best.min(begin.elapsed().as_secs_f64());
+        if begun.elapsed() > ENOUGH && turn >= 5 {
+            break;
+        }
+    }
+    best
+}
+
+/// Arbitrary numbers from -1 to 1.
+fn numbers(count: usize) -> Vec<f32> {
+    (0..count).map(|i| (i * 7_919 % 1_000) as f32 / 500.0 - 1.0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_shape_is_measured_in_every_kernel() {
+        let config = serde_json::json!({
+            "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+            "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64, "vocab_size": 300,
+            "max_position_embeddings": 1024, "tie_word_embeddings": true
+        });
+        let config = ModelConfig::parse(config.to_string().as_bytes(), None).unwrap();
+        let limits = Limits {
+            read_small_pages_gb_per_s: 1.0,
+            read_huge_pages_gb_per_s: 1e9,
+            f32_gflop_per_s: 4.0,
+            bf16_gflop_per_s: 1.0,
+            int8_gop_per_s: 2.0,
+        };
+        let bench = Bench::new("small", config, 2, limits, 1 << 16).unwrap();
+        let mut runs = bench.products(WeightType::Q8).unwrap();
+        runs.truncate(3);
+        runs.extend(bench.attention().unwrap());
+        let expected = [
+            ("product 1 x 256 x 64", 2.0 * 256.0 * 64.0, 2.0),
+            ("product 16 x 256 x 64", 16.0 * 2.0 * 256.0 * 64.0, 2.0),
+            ("product 512 x 256 x 64", 512.0 * 2.0 * 256.0 * 64.0, 2.0),
+            ("attention 1 of 512", 4.0 * 512.0 * 128.0, 4.0),
+            ("attention 1 of 4096", 4.0 * 4_096.0 * 128.0, 4.0),
+            ("attention 128 of 512", 4.0 * 128.0 * (385.0 + 512.0) / 2.0 * 128.0, 4.0),
+        ];
+        assert_eq!(runs.len(), expected.len());
+        for (run, (kernel, operations, rate)) in runs.iter().zip(expected) {
+            assert_eq!((run.kernel.as_str(), run.bound_by), (kernel, "arithmetic"));
+            assert!((run.gflop_per_s * run.us * 1e3 / operations - 1.0).abs() < 1e-9, "{run:?}");
+            assert!((run.share_of_limit * rate / run.gflop_per_s - 1.0).abs() < 1e-9, "{run:?}");
+        }
+        // Keys and values of one head, in two bytes.
+        assert!((runs[3].gb_per_s * runs[3].us * 1e3 / (2.0 * 512.0 * 64.0 * 2.0) - 1.0).abs() < 1e-9);
+    }
+}
