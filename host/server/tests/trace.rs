@@ -164,9 +164,30 @@ async fn a_recording_keeps_texts_to_itself_and_replays_to_the_same_decisions() {
     assert_eq!(found.status.code(), Some(1));
     assert!(said(&found).contains("then \"wait\"; now \"admit\""), "{}", said(&found));
 
+    asks_nobody_behind_a_gap(&recorded);
     replays_with_the_same_hits(&recorded);
     plays_what_there_is_and_not_what_has_holes(&recorded);
     calibrates_and_judges(&recorded);
+}
+
+/// Where something was lost nobody knows what a policy knew, until its state is told again.
+fn asks_nobody_behind_a_gap(Recorded { lines, path, .. }: &Recorded) {
+    let other = path.with_file_name("gap.jsonl");
+    let told = |line: &Value| line["asked"]["question"].get("observe").is_some();
+    let mut lossy = lines.clone();
+    let at =
+        lossy.iter().position(|line| told(line) && line["asked"].get("state").is_none_or(Value::is_null));
+    lossy[at.unwrap()] = json!({"lost": {"happenings": 1}});
+    std::fs::write(&other, lossy.iter().map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+    let found = infer(&["decisions"], &other);
+    assert!(found.status.success(), "{}", said(&found));
+    assert!(said(&found).contains("more are behind a gap"), "{}", said(&found));
+    // A scheduler's state was told when it came into force.
+    let srpt = lines.iter().position(|line| line.get("policy").is_some()).unwrap();
+    let asked = lines[srpt..].iter().filter(|line| line.get("decision").is_some()).count();
+    let before = lines[..at.unwrap()].iter().filter(|line| line.get("decision").is_some()).count();
+    let equal = format!("{0} of {0} plans are equal\n", before + asked);
+    assert!(said(&found).contains(&equal), "{equal}: {}", said(&found));
 }
 
 /// In the simulator prompts share with each other what they shared on the host.

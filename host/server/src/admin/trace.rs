@@ -9,9 +9,10 @@ use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
 use infer_api::trace::{FORMAT, Head, Line};
 use infer_core::policy::PolicyInfo;
+use infer_core::snapshot::SlotSnapshot;
 use tokio::sync::watch;
 
-use crate::app::App;
+use crate::app::{App, Served};
 use crate::http::{Answer, ApiError, Query, json};
 use crate::trace::{Recording, Writer};
 
@@ -46,13 +47,9 @@ pub async fn start(app: Arc<App>, query: &Query) -> Result<Answer, ApiError> {
         })?,
     };
     let served = app.served()?;
-    let report = super::report(served).await?;
-    let recording = served.engine.tap().start(decisions).ok_or_else(|| {
-        let message = "a recording is under way; stop it with POST /admin/trace/stop";
-        ApiError::new(StatusCode::CONFLICT, "already_recording", message)
-    })?;
+    let (recording, in_force) = begin(served, decisions).await?;
     tracing::info!(decisions, max_mib, "a recording begins");
-    let policies = report.snapshot.policies.iter();
+    let policies = in_force.iter();
     let head = Head {
         format: FORMAT,
         host: env!("CARGO_PKG_VERSION").to_owned(),
@@ -79,6 +76,23 @@ pub async fn start(app: Arc<App>, query: &Query) -> Result<Answer, ApiError> {
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
     answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     Ok(answer)
+}
+
+/// A recording, and who was in force when it began: whoever comes later is told in it. Where somebody came right then
+/// it begins again, for nothing was read of it.
+async fn begin(served: &Served, decisions: bool) -> Result<(Recording, [SlotSnapshot; 3]), ApiError> {
+    let mut before = super::report(served).await?.snapshot.policies;
+    loop {
+        let recording = served.engine.tap().start(decisions).ok_or_else(|| {
+            let message = "a recording is under way; stop it with POST /admin/trace/stop";
+            ApiError::new(StatusCode::CONFLICT, "already_recording", message)
+        })?;
+        let after = super::report(served).await?.snapshot.policies;
+        if before.iter().zip(&after).all(|(before, after)| Arc::ptr_eq(&before.policy, &after.policy)) {
+            return Ok((recording, after));
+        }
+        before = after;
+    }
 }
 
 /// Ends the recording: its reader finds the last line.
@@ -129,6 +143,9 @@ impl Stream {
     }
 
     fn end(mut self, reason: &str, mut out: Vec<u8>) -> (Vec<u8>, Option<Self>) {
+        if let Some(lost) = self.recording.lost_last() {
+            self.writer.happened(lost, &mut out);
+        }
         self.writer.end(reason, self.app.clock.now(), &mut out);
         (out, None)
     }

@@ -1,7 +1,7 @@
 //! Where the engine thread tells a recording what happens.
 
 use std::mem::size_of;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use infer_api::trace::{Step, Stopped};
@@ -158,6 +158,8 @@ impl Happening {
 pub struct Tap {
     on: AtomicBool,
     decisions: AtomicBool,
+    /// Counts the beginnings of what can be asked again: of recordings, and behind losses.
+    beginnings: AtomicU64,
     sink: Mutex<Option<Sink>>,
 }
 
@@ -167,13 +169,16 @@ struct Sink {
     happenings: u64,
     lost: u64,
     /// Of `lost`, those that the reader was not told about.
-    untold: u64,
+    untold: Arc<AtomicU64>,
+    /// Something was lost since the last beginning.
+    adrift: bool,
 }
 
 /// The reader's side of a recording. Dropping it ends the recording.
 pub struct Recording {
     queue: mpsc::Receiver<Happening>,
     bytes: Arc<AtomicUsize>,
+    untold: Arc<AtomicU64>,
 }
 
 impl Tap {
@@ -182,9 +187,11 @@ impl Tap {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// Whether decisions are wanted, too.
-    pub fn wants_decisions(&self) -> bool {
-        self.is_on() && self.decisions.load(Ordering::Relaxed)
+    /// Where decisions are wanted, too, from which beginning on: each begins with the states of all policies, for who
+    /// asks them again can't go on from before it.
+    pub fn wants_decisions(&self) -> Option<u64> {
+        let wanted = self.is_on() && self.decisions.load(Ordering::Relaxed);
+        wanted.then(|| self.beginnings.load(Ordering::Relaxed))
     }
 
     /// Something happened. Never waits.
@@ -200,6 +207,9 @@ impl Tap {
             return;
         }
         sink.tell(happening());
+        if sink.begins_anew() {
+            self.beginnings.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Begins a recording, unless there is one.
@@ -209,11 +219,13 @@ impl Tap {
             return None;
         }
         let (queue, receiver) = mpsc::channel(QUEUE);
-        let bytes = Arc::new(AtomicUsize::new(0));
-        *slot = Some(Sink { queue, bytes: Arc::clone(&bytes), happenings: 0, lost: 0, untold: 0 });
+        let (bytes, untold) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicU64::new(0)));
+        let recording = Recording { queue: receiver, bytes: Arc::clone(&bytes), untold: Arc::clone(&untold) };
+        *slot = Some(Sink { queue, bytes, happenings: 0, lost: 0, untold, adrift: false });
         self.decisions.store(decisions, Ordering::Relaxed);
+        self.beginnings.fetch_add(1, Ordering::Relaxed);
         self.on.store(true, Ordering::Relaxed);
-        Some(Recording { queue: receiver, bytes })
+        Some(recording)
     }
 
     /// Ends the recording, if there is one; its reader finds the end once it has read the rest.
@@ -235,13 +247,25 @@ impl Tap {
 impl Sink {
     fn tell(&mut self, happening: Happening) {
         self.happenings += 1;
-        if self.untold > 0 && self.send(Happening::Lost(self.untold)) {
-            self.untold = 0;
+        let untold = self.untold.load(Ordering::Relaxed);
+        let told = untold == 0 || self.send(Happening::Lost(untold));
+        if told {
+            self.untold.store(0, Ordering::Relaxed);
         }
-        if self.untold > 0 || !self.send(happening) {
+        if !told || !self.send(happening) {
             self.lost += 1;
-            self.untold += 1;
+            self.adrift = true;
+            self.untold.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Whether the reader has caught up since the last loss. True once for each: to begin anew costs the engine a
+    /// state of every policy, and is lost, too, where the next loss is near.
+    fn begins_anew(&mut self) -> bool {
+        let room = self.queue.capacity() > QUEUE / 2 && self.bytes.load(Ordering::Relaxed) < QUEUE_BYTES / 2;
+        let anew = self.adrift && room && self.untold.load(Ordering::Relaxed) == 0;
+        self.adrift &= !anew;
+        anew
     }
 
     fn send(&mut self, happening: Happening) -> bool {
@@ -267,6 +291,12 @@ impl Recording {
     pub fn try_next(&mut self) -> Option<Happening> {
         let happening = self.queue.try_recv().ok();
         self.note(happening)
+    }
+
+    /// What was lost last, and no happening behind it came to say so. Once nothing more is read.
+    pub fn lost_last(&self) -> Option<Happening> {
+        let lost = self.untold.swap(0, Ordering::Relaxed);
+        (lost > 0).then_some(Happening::Lost(lost))
     }
 
     fn note(&self, happening: Option<Happening>) -> Option<Happening> {
@@ -306,6 +336,42 @@ mod tests {
         let stopped = tap.stop().unwrap();
         assert_eq!((stopped.happenings, stopped.lost), (QUEUE as u64 + 6, 5));
         assert!(tap.stop().is_none() && !tap.is_on());
+        assert!(recording.lost_last().is_none(), "it was told");
+    }
+
+    #[test]
+    fn what_was_lost_last_is_told_though_nothing_comes_behind_it() {
+        let tap = Tap::default();
+        let mut recording = tap.start(false).unwrap();
+        for _ in 0..QUEUE + 3 {
+            tap.tell(preempted);
+        }
+        assert_eq!(tap.stop().unwrap().lost, 3);
+        while recording.try_next().is_some() {}
+        assert!(matches!(recording.lost_last(), Some(Happening::Lost(3))));
+        assert!(recording.lost_last().is_none());
+    }
+
+    #[test]
+    fn decisions_begin_anew_with_each_recording_and_once_the_reader_caught_up_with_a_loss() {
+        let tap = Tap::default();
+        let mut recording = tap.start(true).unwrap();
+        let first = tap.wants_decisions().unwrap();
+        for _ in 0..QUEUE + 3 {
+            tap.tell(preempted);
+        }
+        recording.try_next();
+        recording.try_next();
+        tap.tell(preempted);
+        assert_eq!(tap.wants_decisions(), Some(first), "the next loss is near");
+        while recording.try_next().is_some() {}
+        (0..2).for_each(|_| tap.tell(preempted));
+        let second = tap.wants_decisions().unwrap();
+        assert_eq!(second, first + 1, "once");
+        tap.stop();
+        assert_eq!(tap.wants_decisions(), None);
+        let _next = tap.start(true).unwrap();
+        assert!(tap.wants_decisions().unwrap() > second);
     }
 
     #[test]
@@ -336,7 +402,7 @@ mod tests {
     fn a_reader_that_goes_away_ends_the_recording() {
         let tap = Tap::default();
         drop(tap.start(true));
-        assert!(tap.wants_decisions());
+        assert!(tap.wants_decisions().is_some());
         tap.tell(preempted);
         assert!(!tap.is_on() && tap.stop().is_none());
         assert!(tap.start(false).is_some());

@@ -17,7 +17,8 @@ pub const AFTER_HELP: &str = "\
 The recording must hold decisions: infer sim record --decisions --out FILE. Each component is asked again what it was
 asked, from the state that it had: a policy is a function of that and of what it is shown, so all answers must be
 equal, bit by bit. Exit code 1 if one isn't. A prefix cache may know more of the blocks than its state and the pool
-tell: where a recording began in the midst of its life, its answers may differ in the order of blocks. With
+tell: where a recording began in the midst of its life, its answers may differ in the order of blocks. Where the
+recording lost something, nobody is asked until a policy's state stands in it again. With
 --scheduler, --admission or --prefix-cache another policy is asked instead, and what it answers otherwise is no
 failure.";
 
@@ -54,7 +55,14 @@ pub fn run(args: &DecisionsArgs) -> Result<(), Failure> {
     let mut slots = Vec::new();
     for (kind, given) in PolicyKind::ALL.into_iter().zip(given) {
         let other = given.as_deref().map(|text| choice(kind, text)).transpose()?;
-        slots.push(Slot { kind, other, known: Vec::new(), asked: None, tally: Tally::default() });
+        slots.push(Slot {
+            kind,
+            other,
+            known: Vec::new(),
+            asked: None,
+            adrift: false,
+            tally: Tally::default(),
+        });
     }
     let shown = args.recording.display();
     let wrong = |error: &dyn std::fmt::Display| Failure::Usage(format!("{shown}: {error}"));
@@ -75,6 +83,7 @@ pub fn run(args: &DecisionsArgs) -> Result<(), Failure> {
             }
             Line::Lost { happenings } => {
                 lost += happenings;
+                replay.slots.iter_mut().for_each(|slot| slot.adrift = true);
                 continue;
             }
             _ => continue,
@@ -89,7 +98,7 @@ fn report(slots: &[Slot], lost: u64) -> Result<(), Failure> {
     let mut text = String::new();
     let mut differ = 0;
     for Slot { kind, other, tally, .. } in slots {
-        let Tally { asked, equal, examples } = tally;
+        let Tally { asked, equal, skipped, examples } = tally;
         let what = match kind {
             PolicyKind::Scheduler => "plans",
             PolicyKind::Admission => "answers of admission policies",
@@ -97,6 +106,10 @@ fn report(slots: &[Slot], lost: u64) -> Result<(), Failure> {
         };
         if *asked > 0 || other.is_some() {
             text += &format!("{equal} of {asked} {what} are equal\n");
+        }
+        if *skipped > 0 {
+            text +=
+                &format!("  {skipped} more are behind a gap, and what the policy knew then is not known\n");
         }
         for example in examples {
             text += &format!("  {example}\n");
@@ -132,6 +145,8 @@ struct Slot {
     known: Vec<Policy>,
     /// Who is asked now, by the digest of who was asked then.
     asked: Option<(String, AnyPolicy)>,
+    /// Something was lost, so what a policy knew is not known until its state is told.
+    adrift: bool,
     tally: Tally,
 }
 
@@ -140,6 +155,7 @@ struct Slot {
 struct Tally {
     asked: u64,
     equal: u64,
+    skipped: u64,
     examples: Vec<String>,
 }
 
@@ -158,6 +174,11 @@ impl<'a> Replay<'a> {
 
     fn ask(&mut self, question: Question) -> Result<(), String> {
         let slot = &mut self.slots[question.kind as usize];
+        slot.adrift &= question.state.is_none();
+        if slot.adrift && slot.other.is_none() {
+            slot.tally.skipped += 1;
+            return Ok(());
+        }
         slot.prepare(&question, self.loader, self.components)?;
         let (_, policy) = slot.asked.as_mut().expect("it was just prepared");
         let answer = question.view.put_to(policy).ok_or("it is no question for this kind of policy")?;

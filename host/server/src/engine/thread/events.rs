@@ -82,7 +82,7 @@ impl Driver {
             Event::Shadow { kind, live, report } => {
                 self.shared.observer.shadow(kind, live, &report, self.engine.next_step());
             }
-            Event::Canary(report) => self.shared.observer.canary(&report, self.engine.next_step()),
+            Event::Canary(report) => self.shared.observer.canary(&report, self.engine.next_step(), now),
         }
     }
 
@@ -115,7 +115,7 @@ impl Driver {
     }
 
     fn tell_decisions(&mut self) {
-        if !self.keeps_decisions {
+        if self.keeps_decisions.is_none() {
             return;
         }
         for decision in self.engine.take_decisions() {

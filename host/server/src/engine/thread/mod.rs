@@ -133,8 +133,8 @@ struct Driver {
     waited: bool,
     /// For recordings.
     sharing: SharedContext,
-    /// The engine keeps its decisions for a recording.
-    keeps_decisions: bool,
+    /// The engine keeps its decisions for a recording, from this beginning on.
+    keeps_decisions: Option<u64>,
     kv_listener: Option<KvListener>,
     /// Nothing will be computed any more.
     device_lost: bool,
@@ -166,7 +166,7 @@ impl Driver {
             times: StepTimes::default(),
             waited: true,
             sharing: SharedContext::default(),
-            keeps_decisions: false,
+            keeps_decisions: None,
             kv_listener: None,
             device_lost: false,
         }

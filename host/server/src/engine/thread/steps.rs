@@ -60,7 +60,8 @@ impl Driver {
         let wanted = self.shared.tap.wants_decisions();
         if wanted != self.keeps_decisions {
             self.take_all_back();
-            self.engine.record_decisions(wanted);
+            self.dispatch();
+            self.engine.record_decisions(wanted.is_some());
             self.keeps_decisions = wanted;
         }
         if self.out.is_empty() && !self.begin() {
