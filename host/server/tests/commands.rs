@@ -119,10 +119,21 @@ fn a_command_that_can_not_be_carried_out_says_why() {
     let home = Home::new();
     let host = serving(&home);
     let operator = Operator { home: &home, host: &host };
-    let cases: [(&[&str], i32, &str); 11] = [
+    std::fs::write(home.path("mine.wasm"), infer_bundle::find("scheduler", "srpt").unwrap().component)
+        .unwrap();
+    let long = &*format!(r#"{{"{}": 1}}"#, "k".repeat(9_000));
+    let cases: [(&[&str], i32, &str); 15] = [
         (&["describe", "nothing"], 2, "policies are "),
         (&["swap", "scheduler", "nothing"], 1, "there is no scheduler policy `nothing`"),
         (&["swap", "scheduler", "nothing.wasm"], 2, "nothing.wasm"),
+        (&["swap", "admission", "memory-aware,./nothing.wasm"], 2, "a list takes names"),
+        (
+            &["swap", "scheduler", "mine.wasm", "--config", long],
+            2,
+            "beside a component it has at most 8192 bytes",
+        ),
+        (&["swap", "scheduler", "fair", "--of", "srpt"], 1, "`continuous` is in the scheduler slot by now"),
+        (&["rollback", "scheduler", "--of", "srpt"], 1, "`continuous` is in the scheduler slot by now"),
         (&["swap", "scheduler", "fair", "--config", "nothing.json"], 2, "--config: nothing.json"),
         (&["swap", "scheduler", "fair", "--config", "{"], 2, "--config: not valid JSON"),
         (&["swap", "scheduler", "fair", "--mode", "shadow", "--window", "5"], 2, "--mode canary"),
@@ -150,6 +161,45 @@ fn a_command_that_can_not_be_carried_out_says_why() {
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("no admin token") && said.contains(folder.to_str().unwrap()), "{said}");
     host.ends();
+}
+
+/// Whether a fault would come again decides the exit code, so that a script can ask for a mended policy.
+#[test]
+fn a_replay_fails_where_the_policy_fails_now() {
+    let home = Home::new();
+    let lifecycle = json!("lifecycle");
+    let evict = json!({"evict": {"now": 1, "need": 1}});
+    let cases = [
+        // No question for this slot's policy.
+        (("scheduler", "builtin-fcfs"), "setup", &evict, 1, "it fails as it did"),
+        (("scheduler", "builtin-fcfs"), "trap", &evict, 1, "it fails, but not as it did"),
+        (("scheduler", "builtin-fcfs"), "trap", &lifecycle, 0, "it does not fail any more"),
+        (("scheduler", "builtin-fcfs"), "step-budget", &lifecycle, 0, "can't show"),
+        (("scheduler", "builtin-fcfs"), "starvation", &lifecycle, 0, "can't show"),
+        // The pool of which the policy knew is not in the file.
+        (("prefix-cache", "builtin-keep"), "trap", &evict, 0, "can't show"),
+    ];
+    for ((slot, name), kind, question, code, words) in cases {
+        let fault = json!({
+            "format": 1, "slot": slot, "step": 1, "at_us": 1, "shadow": false, "removed": false, "state": "",
+            "policy": {"name": name, "version": "0.1.0",
+                "members": [{"name": name, "version": "0.1.0", "sha256": "", "config": {}}]},
+            "fault": {"kind": kind, "message": "it failed"}, "question": question,
+        });
+        std::fs::write(home.path("fault.json"), fault.to_string()).unwrap();
+        let replay = |more: &[&str]| {
+            let mut command = home.command("", &["policy", "replay", "fault.json"]);
+            command.args(more).output().expect("sh starts")
+        };
+        let output = replay(&[]);
+        let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{slot} {kind}: {said}");
+        assert!(said.contains(words), "{slot} {kind}: `{words}` isn't in: {said}");
+        let output = replay(&["--json"]);
+        assert_eq!(output.status.code(), Some(code), "{slot} {kind}");
+        let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(answer["fails"], code == 1, "{slot} {kind}: {answer}");
+    }
 }
 
 fn generate(home: &Home, arguments: &[&str]) -> Output {

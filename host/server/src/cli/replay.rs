@@ -29,7 +29,7 @@ pub struct ReplayArgs {
     json: bool,
 }
 
-/// Shows what happens now beside what happened then.
+/// Shows what happens now beside what happened then. That it fails is the command's failure, too.
 pub fn run(args: ReplayArgs) -> Result<(), Failure> {
     let component = args.policy.as_ref().map(std::fs::read).transpose();
     let component = component.map_err(|e| Failure::Usage(format!("--policy: can't read it: {e}")))?;
@@ -43,19 +43,22 @@ pub fn run(args: ReplayArgs) -> Result<(), Failure> {
     if args.json {
         let json = json!({
             "policy": replayed.policy, "question": replayed.question, "then": replayed.then,
-            "now": replayed.now, "same": replayed.same, "asked": replayed.asked,
+            "now": replayed.now, "fails": replayed.fails, "same": replayed.same, "asked": replayed.asked,
         });
         println!("{}", serde_json::to_string_pretty(&json).map_err(Failure::failed)?);
-        return Ok(());
+    } else {
+        println!("{} is asked {}() again", replayed.policy, replayed.question);
+        println!("  then  {}", replayed.then);
+        println!("  now   {} (asked {} times)", replayed.now, replayed.asked);
     }
-    let verdict = match replayed.same {
-        Some(true) => "it fails as it did",
-        Some(false) => "it does not fail as it did",
-        None => "one question can't show whether it would fail as it did",
+    let verdict = match (replayed.fails, replayed.same) {
+        (true, Some(true)) => return Err(Failure::Failed("it fails as it did".to_owned())),
+        (true, _) => return Err(Failure::Failed("it fails, but not as it did".to_owned())),
+        (false, Some(_)) => "it does not fail any more",
+        (false, None) => "it does not fail, but one question can't show whether it would have failed then",
     };
-    println!("{} is asked {}() again", replayed.policy, replayed.question);
-    println!("  then  {}", replayed.then);
-    println!("  now   {} (asked {} times)", replayed.now, replayed.asked);
-    println!("{verdict}");
+    if !args.json {
+        println!("{verdict}");
+    }
     Ok(())
 }

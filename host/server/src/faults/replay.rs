@@ -42,7 +42,10 @@ pub struct Replayed {
     pub then: String,
     /// What happens now.
     pub now: String,
-    /// Whether it fails with the same kind of fault; `None` where one question can't show that.
+    /// Whether it fails now.
+    pub fails: bool,
+    /// Whether it fails with the same kind of fault; `None` where it doesn't fail, and one question can't show whether
+    /// it would.
     pub same: Option<bool>,
     /// How often it was asked.
     pub asked: u32,
@@ -86,6 +89,7 @@ pub fn replay(path: &Path, loader: &PolicyLoader, options: &ReplayOptions) -> Re
                 question,
                 then,
                 now,
+                fails: true,
                 same: Some(fault.kind == fault_kind),
                 asked: 0,
             });
@@ -110,14 +114,14 @@ pub fn replay(path: &Path, loader: &PolicyLoader, options: &ReplayOptions) -> Re
             break outcome;
         }
     };
+    let fails = outcome.is_err();
     let (now, same) = match outcome {
         Err(fault) => (fault.to_string(), Some(fault.kind == fault_kind)),
-        // A verdict about many steps, or about blocks that only the pool knew.
         Ok(answer) if cannot_show(fault_kind, &view) => (answer, None),
         Ok(answer) => (answer, Some(false)),
     };
     let policy = format!("{} {}", info.name, info.version);
-    Ok(Replayed { policy, question: question_name(&view).to_owned(), then, now, same, asked })
+    Ok(Replayed { policy, question: question_name(&view).to_owned(), then, now, fails, same, asked })
 }
 
 fn read(path: &Path) -> Result<Artifact, ReplayError> {
@@ -185,9 +189,10 @@ fn component_beside(path: &Path, sha256: &str) -> Result<Vec<u8>, ReplayError> {
     Ok(bytes)
 }
 
+/// A verdict about many questions, or about blocks of which a prefix cache was told before and the pool knew.
 fn cannot_show(fault: FaultKind, view: &FaultView) -> bool {
-    let names_blocks = matches!(view, FaultView::Observe(_) | FaultView::Evict { .. });
-    fault == FaultKind::Starvation || (fault == FaultKind::InvalidDecision && names_blocks)
+    let of_many = matches!(fault, FaultKind::Starvation | FaultKind::StepBudget);
+    of_many || matches!(view, FaultView::Observe(_) | FaultView::Evict { .. })
 }
 
 /// The answer in short.

@@ -1,15 +1,18 @@
-//! The directory: private to this user, bounded, each file whole or not there.
+//! The directory: private to this user, bounded, each file whole or not there. Hosts of one user share it, so what
+//! may be another one's work in progress is left alone.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// Fault files kept; the oldest goes first.
 const MAX_FILES: usize = 64;
 /// Leading digits of a digest in a fault file's name.
 const SHORT: usize = 12;
+/// No host takes so long from a component to the fault file that names it.
+const ABANDONED: Duration = Duration::from_secs(3_600);
 
 pub(super) struct Storage {
     dir: PathBuf,
@@ -28,15 +31,22 @@ impl Storage {
         }
     }
 
-    /// Writes a file, unless it is there.
+    /// Writes a file that is named after what it holds, unless it is there: then it is wanted again.
+    pub fn keep(&self, name: &str, content: &[u8]) -> io::Result<()> {
+        let there = OpenOptions::new().write(true).open(self.dir.join(name));
+        match there.and_then(|file| file.set_modified(SystemTime::now())) {
+            Ok(()) => Ok(()),
+            Err(_) => self.put(name, content),
+        }
+    }
+
+    /// Writes a file, in place of one that has its name.
     pub fn put(&self, name: &str, content: &[u8]) -> io::Result<()> {
         let path = self.dir.join(name);
-        if path.exists() {
-            return Ok(());
-        }
-        let temporary = self.dir.join(format!("{name}.{}.tmp", std::process::id()));
-        let mut file =
-            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        // Hosts in containers have the same process id.
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let temporary = self.dir.join(format!("{name}.{}-{now}.tmp", std::process::id()));
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
         let written = file.write_all(content).and_then(|()| fs::rename(&temporary, path));
         if written.is_err() {
             let _ = fs::remove_file(&temporary);
@@ -44,35 +54,39 @@ impl Storage {
         written
     }
 
-    /// Drops the oldest fault files beyond the bound, components that no fault file names, and what a host
-    /// that was killed left half written.
-    pub fn tidy(&self) -> io::Result<()> {
-        let mut faults = Vec::new();
-        let mut components = Vec::new();
-        let own = format!(".{}.tmp", std::process::id());
+    /// Drops the oldest fault files beyond the bound, and, once they are abandoned, components that no fault file names
+    /// and what a host that was killed left half written. Returns the names of the fault files that are gone.
+    pub fn tidy(&self) -> io::Result<Vec<String>> {
+        let (mut faults, mut components, mut leftovers) = (Vec::new(), Vec::new(), Vec::new());
+        let abandoned = SystemTime::now() - ABANDONED;
         for entry in fs::read_dir(&self.dir)? {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
+            // Another host may have removed it since.
+            let Ok(modified) = entry.metadata().and_then(|metadata| metadata.modified()) else { continue };
             if name.ends_with(".json") {
-                let modified = entry.metadata()?.modified().unwrap_or(SystemTime::UNIX_EPOCH);
                 faults.push((modified, name));
-            } else if name.ends_with(".wasm") {
+            } else if name.ends_with(".wasm") && modified < abandoned {
                 components.push(name);
-            } else if name.ends_with(".tmp") && !name.ends_with(&own) {
-                fs::remove_file(self.dir.join(name))?;
+            } else if name.ends_with(".tmp") && modified < abandoned {
+                leftovers.push(name);
             }
         }
         faults.sort();
         let excess = faults.len().saturating_sub(MAX_FILES);
-        for (_, name) in faults.drain(..excess) {
-            fs::remove_file(self.dir.join(name))?;
+        let gone: Vec<String> = faults.drain(..excess).map(|(_, name)| name).collect();
+        components.retain(|name| !faults.iter().any(|(_, fault)| fault.contains(short(name))));
+        for name in gone.iter().chain(&components).chain(&leftovers) {
+            self.remove(name)?;
         }
-        for component in components {
-            if !faults.iter().any(|(_, fault)| fault.contains(short(&component))) {
-                fs::remove_file(self.dir.join(component))?;
-            }
+        Ok(gone)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        match fs::remove_file(self.dir.join(name)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            done => done,
         }
-        Ok(())
     }
 }
 
@@ -85,35 +99,54 @@ pub(super) fn short(digest: &str) -> &str {
 mod tests {
     use super::*;
 
+    fn age(storage: &Storage, name: &str, at: SystemTime) {
+        OpenOptions::new().write(true).open(storage.dir.join(name)).unwrap().set_modified(at).unwrap();
+    }
+
+    fn names(storage: &Storage) -> Vec<String> {
+        let names =
+            fs::read_dir(&storage.dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        names
+    }
+
     #[test]
     fn the_oldest_faults_go_and_their_components_with_them() {
         let dir = tempfile::tempdir().unwrap();
         let storage = Storage::open(&dir.path().join("faults")).unwrap();
         for at in 0..MAX_FILES + 3 {
             let digest = format!("{at:064}").chars().rev().collect::<String>();
-            storage.put(&format!("{digest}.wasm"), b"component").unwrap();
+            let component = format!("{digest}.wasm");
+            storage.keep(&component, b"component").unwrap();
             let name = format!("scheduler-{}-schedule-trap.json", short(&digest));
             storage.put(&name, b"{}").unwrap();
-            let file = OpenOptions::new().write(true).open(storage.dir.join(name)).unwrap();
-            file.set_modified(SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(at as u64)).unwrap();
+            for name in [name, component] {
+                age(&storage, &name, SystemTime::UNIX_EPOCH + Duration::from_secs(at as u64));
+            }
         }
-        storage.tidy().unwrap();
-        let names: Vec<_> = fs::read_dir(&storage.dir).unwrap().map(|e| e.unwrap()).collect();
-        assert_eq!(names.len(), 2 * MAX_FILES);
-        assert!(names.iter().all(|e| e.metadata().unwrap().mode() & 0o777 == 0o600));
+        let gone = storage.tidy().unwrap();
+        assert_eq!((gone.len(), &*gone[0]), (3, "scheduler-000000000000-schedule-trap.json"));
+        assert_eq!(names(&storage).len(), 2 * MAX_FILES);
+        let entries = fs::read_dir(&storage.dir).unwrap();
+        assert!(entries.into_iter().all(|e| e.unwrap().metadata().unwrap().mode() & 0o777 == 0o600));
     }
 
     #[test]
-    fn what_was_left_half_written_goes_and_what_is_being_written_stays() {
+    fn what_another_host_may_be_writing_stays_until_it_is_abandoned() {
         let dir = tempfile::tempdir().unwrap();
         let storage = Storage::open(&dir.path().join("faults")).unwrap();
-        let own = format!("b.json.{}.tmp", std::process::id());
-        for name in ["a.json.1.tmp", &own] {
-            fs::write(storage.dir.join(name), b"{").unwrap();
+        let digests = ["a", "b", "c"].map(|digit| format!("{}.wasm", digit.repeat(64)));
+        let [new, old, wanted_again] = &digests;
+        for name in ["half.json.1-1.tmp", "old.json.1-2.tmp", new, old, wanted_again] {
+            storage.put(name, b"{").unwrap();
         }
-        storage.tidy().unwrap();
-        let names: Vec<_> = fs::read_dir(&storage.dir).unwrap().map(|e| e.unwrap().file_name()).collect();
-        assert_eq!(names, [&*own]);
+        for name in ["old.json.1-2.tmp", old, wanted_again] {
+            age(&storage, name, SystemTime::now() - 2 * ABANDONED);
+        }
+        storage.keep(wanted_again, b"{").unwrap();
+        assert!(storage.tidy().unwrap().is_empty());
+        assert_eq!(names(&storage), [new, wanted_again, "half.json.1-1.tmp"]);
     }
 
     #[test]
