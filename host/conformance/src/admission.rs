@@ -10,22 +10,31 @@ use crate::run::Run;
 use crate::sheet::{Check, Sheet};
 use crate::transcript::Exchange;
 
-const CONSISTENT: u64 = 400;
+/// Hosts that a policy meets, each from its start on, and what it is asked about on each of them.
+const HOSTS: u64 = 4;
+const CONSISTENT: u64 = 100;
+const TENANTS: usize = 4;
 const HOSTILE: u64 = 150;
 const IDLE: u64 = 100;
 
 pub(crate) fn judge_views(policy: &mut dyn AdmissionPolicy, options: &Options, sheet: &mut Sheet) {
     let mut rng = SplitMix(options.seed);
-    for nth in 0..CONSISTENT {
-        let load = busy_host(&mut rng);
-        let request = request(&mut rng, load.memory);
-        ask(policy, Check::Views, nth, (&request, &load), sheet);
-        match policy.measure(&load) {
-            Ok(pressure) => judge_pressure(nth, &pressure, &load, sheet),
-            Err(fault) => failed(policy, Check::Views, nth, &fault, &format!("{load:?}"), sheet),
+    for nth in 0..HOSTS {
+        if !is_anew(policy, Check::Views, sheet) {
+            return;
+        }
+        let mut host = BusyHost::new(&mut rng);
+        for nth in nth * CONSISTENT..(nth + 1) * CONSISTENT {
+            let (request, load) = host.next(&mut rng);
+            ask(policy, Check::Views, nth, (&request, &load), sheet);
+            match policy.measure(&load) {
+                Ok(pressure) => judge_pressure(nth, &pressure, &load, sheet),
+                Err(fault) => failed(policy, Check::Views, nth, &fault, &format!("{load:?}"), sheet),
+            }
         }
     }
-    sheet.done(Check::Views, format!("{CONSISTENT} loads that a host could have; every measure is in range"));
+    let loads = HOSTS * CONSISTENT;
+    sheet.done(Check::Views, format!("{loads} loads that hosts could have; every measure is in range"));
     for nth in 0..HOSTILE {
         let (request, load) = hostile(&mut rng);
         ask(policy, Check::Hostile, nth, (&request, &load), sheet);
@@ -36,6 +45,15 @@ pub(crate) fn judge_views(policy: &mut dyn AdmissionPolicy, options: &Options, s
     sheet
         .done(Check::Hostile, format!("{HOSTILE} loads of extreme and contradictory numbers, each answered"));
     judge_open_door(policy, options, &mut rng, sheet);
+}
+
+/// A policy may keep what it saw, of a host whose time goes on: another host meets another instance.
+fn is_anew(policy: &mut dyn AdmissionPolicy, check: Check, sheet: &mut Sheet) -> bool {
+    let restarted = policy.restart();
+    if let Err(fault) = &restarted {
+        sheet.fail(check, || fault.to_string());
+    }
+    restarted.is_ok()
 }
 
 fn ask(
@@ -98,6 +116,9 @@ fn judge_open_door(
     let is_default = options.config.split_whitespace().collect::<String>() == "{}";
     let mut outside = 0;
     for nth in 0..IDLE {
+        if !is_anew(policy, Check::OpenDoor, sheet) {
+            return;
+        }
         let total_blocks = rng.between(8, 4_096) as u32;
         let memory = Memory { block_size: 16, total_blocks, free_blocks: total_blocks, cached_blocks: 0 };
         let load = Load { memory, waiting: rng.below(2) as u32, ..quiet(memory) };
@@ -169,17 +190,46 @@ fn quiet(memory: Memory) -> Load {
     }
 }
 
-/// A load whose numbers agree with each other.
-fn busy_host(rng: &mut SplitMix) -> Load {
-    let total_blocks = rng.between(8, 4_096) as u32;
-    let free_blocks = rng.below(u64::from(total_blocks) + 1) as u32;
-    let cached_blocks = rng.below(u64::from(total_blocks - free_blocks) + 1) as u32;
-    let memory = Memory {
-        block_size: *[1, 4, 16, 32].get(rng.below(4) as usize).unwrap_or(&16),
-        total_blocks,
-        free_blocks,
-        cached_blocks,
-    };
+/// A host whose numbers agree with each other, and with those that it had before.
+struct BusyHost {
+    now: Micros,
+    block_size: u32,
+    total_blocks: u32,
+    /// Prompt and output tokens that each tenant was served.
+    served: [[u64; 2]; TENANTS],
+}
+
+impl BusyHost {
+    fn new(rng: &mut SplitMix) -> Self {
+        Self {
+            now: Micros(1_000_000),
+            block_size: *[1, 4, 16, 32].get(rng.below(4) as usize).unwrap_or(&16),
+            total_blocks: rng.between(8, 4_096) as u32,
+            served: [(); TENANTS].map(|()| [rng.below(1_000_000), rng.below(1_000_000)]),
+        }
+    }
+
+    /// Some time later.
+    fn next(&mut self, rng: &mut SplitMix) -> (AdmissionRequest, Load) {
+        self.now = self.now.plus(Micros(rng.below(200_000)));
+        let free_blocks = rng.below(u64::from(self.total_blocks) + 1) as u32;
+        let cached_blocks = rng.below(u64::from(self.total_blocks - free_blocks) + 1) as u32;
+        let (block_size, total_blocks) = (self.block_size, self.total_blocks);
+        let memory = Memory { block_size, total_blocks, free_blocks, cached_blocks };
+        let request = request(rng, memory);
+        let arrived = Micros(self.now.0 - rng.below(1_000_000));
+        let deadline = match request.deadline {
+            Micros::NEVER => Micros::NEVER,
+            of_the_first_second => arrived.plus(of_the_first_second),
+        };
+        let served = &mut self.served[request.tenant.0 as usize];
+        served.iter_mut().for_each(|tokens| *tokens += rng.below(10_000));
+        let load = Load { now: self.now, ..busy(rng, memory, *served) };
+        (AdmissionRequest { arrived, deadline, ..request }, load)
+    }
+}
+
+fn busy(rng: &mut SplitMix, memory: Memory, [prompts_served, outputs_served]: [u64; 2]) -> Load {
     let (running, waiting) = (rng.between(0, 32) as u32, rng.between(0, 1_000) as u32);
     let admitted = rng.below(u64::from(waiting) + 1) as u32;
     let prompts = u64::from(waiting) * rng.between(1, 500);
@@ -194,13 +244,13 @@ fn busy_host(rng: &mut SplitMix) -> Load {
         expected_output_tokens: u64::from(running + waiting) * rng.between(1, 100),
         prefill_tokens_per_second: rng.below(20_000) as u32,
         output_tokens_per_second: rng.below(2_000) as u32,
-        promised_blocks: rng.below(u64::from(total_blocks) * 2) as u32,
+        promised_blocks: rng.below(u64::from(memory.total_blocks) * 2) as u32,
         tenant_running: rng.below(u64::from(running) + 1) as u32,
         tenant_waiting: rng.below(u64::from(waiting) + 1) as u32,
         tenant_rate_per_minute: if limited { rng.between(100, 100_000) as u32 } else { 0 },
         tenant_burst: if limited { rng.between(10, 10_000) as u32 } else { 0 },
-        tenant_prompt_tokens_served: rng.below(1_000_000),
-        tenant_output_tokens_served: rng.below(1_000_000),
+        tenant_prompt_tokens_served: prompts_served,
+        tenant_output_tokens_served: outputs_served,
         ..quiet(memory)
     }
 }
@@ -213,7 +263,7 @@ fn request(rng: &mut SplitMix, memory: Memory) -> AdmissionRequest {
     let cached_blocks = cached_tokens / memory.block_size;
     AdmissionRequest {
         id: SequenceId(rng.between(1, 1_000_000)),
-        tenant: TenantId(rng.below(4) as u32),
+        tenant: TenantId(rng.below(TENANTS as u64) as u32),
         session: SessionId(rng.below(10)),
         priority: rng.below(3) as i32 - 1,
         arrived: Micros(rng.below(1_000_000)),

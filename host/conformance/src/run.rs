@@ -234,7 +234,12 @@ pub(crate) fn judge(runs: &[Run], kind: PolicyKind, sheet: &mut Sheet) {
             runs.len()
         ),
     );
-    sheet.done(Check::Progress, "every request ended, and the watchdog had no reason to step in");
+    if runs.iter().all(|run| run.left.is_empty()) {
+        sheet.done(Check::Progress, "every request ended, and the watchdog had no reason to step in");
+    } else {
+        // A failure outweighs it.
+        sheet.note(Check::Progress, "not known: a run was given up before its requests had ended");
+    }
 }
 
 /// The part of what a policy was shown that lets a person understand what it did.
@@ -268,4 +273,34 @@ pub(crate) fn scene(view: &StepView) -> String {
         limits.max_prefill_tokens,
         limits.prefill_chunk,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Outcome;
+
+    #[test]
+    fn a_run_that_was_given_up_says_nothing_of_how_its_requests_end() {
+        let run = |left: &[u64]| Run {
+            name: "given up",
+            submitted: 3,
+            left: left.iter().map(|&id| SequenceId(id)).collect(),
+            out_of_fuel: !left.is_empty(),
+            steps: 1,
+            lasted: Micros(1),
+            cut_rows: 0,
+            faults: Vec::new(),
+            transcripts: Vec::new(),
+            stats: CallStats::default(),
+        };
+        let progress = |runs: &[Run]| {
+            let mut sheet = Sheet::default();
+            judge(runs, PolicyKind::Scheduler, &mut sheet);
+            let lines = sheet.lines();
+            lines.iter().find(|line| line.check == "progress").expect("it is judged").outcome
+        };
+        assert_eq!(progress(&[run(&[])]), Outcome::Ok);
+        assert_eq!(progress(&[run(&[]), run(&[2])]), Outcome::Note);
+    }
 }

@@ -1,6 +1,7 @@
 //! Every shipped policy, and every one that a new policy begins as, passes. Each one that misbehaves on
 //! purpose fails, in the right place, with a message that says what it does.
 
+use infer_conformance::cost::measure;
 use infer_conformance::{Options, Outcome, Report, check};
 use infer_tests::{
     FAULTY_ADMISSION, FAULTY_PREFIX_CACHE, FAULTY_SCHEDULER, TEMPLATE_ADMISSION, TEMPLATE_PREFIX_CACHE,
@@ -84,6 +85,16 @@ fn a_prefix_cache_policy_that_misbehaves_fails_with_what_it_does() {
     for (fault, check, part) in cases {
         fails(FAULTY_PREFIX_CACHE, &format!(r#"{{"fault": "{fault}", "after": 30}}"#), check, part);
     }
+}
+
+#[test]
+fn what_a_call_beyond_the_limits_costs_is_told_beside_the_others() {
+    let costs = measure(FAULTY_SCHEDULER, r#"{"fault": "spin", "after": 30}"#).expect("it can be asked");
+    assert_eq!(costs.len(), 3, "{costs:?}");
+    assert!(
+        costs.iter().all(|cost| cost.fault.as_ref().is_some_and(|fault| fault.contains("deadline"))),
+        "{costs:?}"
+    );
 }
 
 #[test]
