@@ -84,13 +84,25 @@ fn what_cannot_be_carried_out_says_what_would_be_right() {
     std::fs::write(folder.join("plain/Cargo.toml"), manifest).unwrap();
     std::fs::write(folder.join("plain/src/lib.rs"), "").unwrap();
     std::fs::write(folder.join("text.wasm"), "text").unwrap();
-    let cases: [(&[&str], i32, &str); 9] = [
+    let with = |name: &str, more: &str| {
+        std::fs::create_dir_all(folder.join(name).join("src")).unwrap();
+        std::fs::create_dir_all(folder.join(name).join("examples")).unwrap();
+        std::fs::write(folder.join(name).join("src/lib.rs"), "").unwrap();
+        std::fs::write(folder.join(name).join("examples/shown.rs"), "").unwrap();
+        std::fs::write(folder.join(name).join("Cargo.toml"), manifest.to_owned() + more).unwrap();
+    };
+    with("renamed", "[lib]\nname = \"other\"\ncrate-type = [\"rlib\", \"cdylib\"]\n");
+    with("shown", "[[example]]\nname = \"shown\"\ncrate-type = [\"cdylib\"]\n");
+    let cases: [(&[&str], i32, &str); 12] = [
         (&["new", "Mine", "--kind", "scheduler"], 2, "shortest-first"),
         (&["new", "serde", "--kind", "scheduler"], 2, "taken"),
+        (&["new", "if", "--kind", "scheduler"], 2, "taken"),
         (&["new", "mine", "--kind", "schedule"], 2, "prefix-cache"),
         (&["new", "mine", "--kind", "admission", "--path", "plain"], 2, "not empty"),
         (&["build", "nowhere"], 2, "infer policy new"),
         (&["build", "plain"], 1, "cdylib"),
+        (&["build", "shown"], 1, "add `[lib]`"),
+        (&["build", "renamed"], 1, "a name of its own, `other`"),
         (&["check", "nowhere.wasm"], 2, "nowhere.wasm"),
         (&["inspect", "text.wasm"], 1, "not a WebAssembly file"),
         (&["bench", "text.wasm"], 1, "not a WebAssembly file"),

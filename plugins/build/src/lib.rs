@@ -139,7 +139,7 @@ impl Builder {
             return Ok(());
         }
         ensure!(
-            target_is_installed(TARGET),
+            target_is_installed(TARGET, &self.workspace),
             "{} is compiled for {TARGET}, which this toolchain lacks: run `rustup target add {TARGET}`",
             packages.join(", ")
         );
@@ -234,10 +234,11 @@ fn checkout(workspace: &Path) -> String {
     format!("{hash:08x}")
 }
 
-/// Whether the toolchain has a target's standard library.
-pub fn target_is_installed(target: &str) -> bool {
+/// Whether the toolchain that builds in a folder, which may have chosen one, has a target's standard library.
+pub fn target_is_installed(target: &str, folder: &Path) -> bool {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| OsString::from("rustc"));
-    let libraries = Command::new(rustc).args(["--print", "target-libdir", "--target", target]).output();
+    let print = ["--print", "target-libdir", "--target", target];
+    let libraries = Command::new(rustc).current_dir(folder).args(print).output();
     libraries.is_ok_and(|output| Path::new(String::from_utf8_lossy(&output.stdout).trim()).is_dir())
 }
 

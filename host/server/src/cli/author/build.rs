@@ -20,7 +20,7 @@ pub(super) fn run(folder: &Path) -> Result<(), Failure> {
 
 /// Builds the component and writes it to NAME.wasm in the crate's folder.
 pub(super) fn component(package: &Package) -> Result<(PathBuf, Vec<u8>), Failure> {
-    require_target(TARGET)?;
+    require_target(TARGET, &package.workspace)?;
     // A part of the target directory of its own: other settings than those of the author's builds.
     let builder = Builder::new(&package.workspace, package.target_dir.join("policy")).showing_progress();
     let mut components =

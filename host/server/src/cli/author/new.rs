@@ -20,6 +20,13 @@ const PACKAGES: &str = include_str!(concat!(env!("OUT_DIR"), "/packages.lock"));
 
 const TARGETS: [&str; 2] = ["wasm32-unknown-unknown", "wasm32-wasip2"];
 const MAX_NAME: usize = 64;
+/// Of Rust, of any edition: no crate can have such a name.
+const KEYWORDS: &[&str] = &[
+    "abstract", "as", "async", "await", "become", "box", "break", "const", "continue", "do", "dyn", "else",
+    "enum", "extern", "false", "final", "fn", "for", "gen", "if", "impl", "in", "let", "loop", "macro",
+    "match", "mod", "move", "mut", "override", "priv", "pub", "ref", "return", "static", "struct", "trait",
+    "true", "try", "type", "typeof", "unsafe", "unsized", "use", "virtual", "where", "while", "yield",
+];
 
 /// What to make.
 #[derive(Args)]
@@ -105,7 +112,8 @@ pub(super) fn run(args: &NewArgs) -> Result<(), Failure> {
         println!("  infer policy {command} {shown}");
     }
     println!("  infer policy swap {kind} {}", folder.join(format!("{name}.wasm")).display());
-    let missing: Vec<_> = TARGETS.into_iter().filter(|target| !target_is_installed(target)).collect();
+    let missing: Vec<_> =
+        TARGETS.into_iter().filter(|target| !target_is_installed(target, &folder)).collect();
     if !missing.is_empty() {
         println!(
             "The Rust toolchain lacks what these need: run `rustup target add {}` first.",
@@ -133,9 +141,7 @@ fn check_name(name: &str) -> Result<(), String> {
     }
     let taken = PACKAGES.lines().any(|line| line == format!("name = \"{name}\""));
     let reserved = ["core", "std", "alloc", "test", "proc-macro", "self", "super", "crate", "build", "deps"];
-    let keyword =
-        ["fn", "mod", "use", "type", "match", "loop", "move", "async", "await", "dyn", "impl", "struct"];
-    if taken || reserved.contains(&name) || keyword.contains(&name) {
+    if taken || reserved.contains(&name) || KEYWORDS.contains(&name) {
         return Err(format!(
             "`{name}` is taken by Rust or by a crate that a policy depends on; choose another name"
         ));

@@ -33,7 +33,9 @@ struct Described {
 
 #[derive(Deserialize)]
 struct Target {
-    crate_types: Vec<String>,
+    name: String,
+    /// Of a library its crate types.
+    kind: Vec<String>,
 }
 
 impl Package {
@@ -48,6 +50,7 @@ impl Package {
             ))
         })?;
         let output = cargo()
+            .current_dir(folder)
             .args(["metadata", "--no-deps", "--format-version", "1", "--manifest-path"])
             .arg(&manifest)
             .output()
@@ -65,11 +68,17 @@ impl Package {
                 manifest.display()
             )));
         };
-        let is_component = |target: &Target| target.crate_types.iter().any(|kind| kind == "cdylib");
-        if !package.targets.iter().any(is_component) {
-            return Err(Failure::Failed(format!(
-                "{} can't become a component: add `[lib]` with `crate-type = [\"rlib\", \"cdylib\"]`",
-                manifest.display()
+        let wrong = |what: String| {
+            Failure::Failed(format!("{} can't become a component: {what}", manifest.display()))
+        };
+        let is_component = |target: &&Target| target.kind.iter().any(|kind| kind == "cdylib");
+        let Some(library) = package.targets.iter().find(is_component) else {
+            return Err(wrong("add `[lib]` with `crate-type = [\"rlib\", \"cdylib\"]`".to_owned()));
+        };
+        if library.name.replace('-', "_") != package.name.replace('-', "_") {
+            let Target { name, .. } = library;
+            return Err(wrong(format!(
+                "its library has a name of its own, `{name}`: leave that out of `[lib]`"
             )));
         }
         Ok(Self {
@@ -92,10 +101,13 @@ pub(super) fn no_cargo(error: std::io::Error) -> Failure {
     ))
 }
 
-/// Says what to install where the toolchain lacks a target.
-pub(super) fn require_target(target: &str) -> Result<(), Failure> {
-    if target_is_installed(target) {
+/// Says what to install where the toolchain that builds in a folder lacks a target.
+pub(super) fn require_target(target: &str, folder: &Path) -> Result<(), Failure> {
+    if target_is_installed(target, folder) {
         return Ok(());
     }
-    Err(Failure::Failed(format!("the Rust toolchain lacks {target}: run `rustup target add {target}`")))
+    let folder = folder.display();
+    Err(Failure::Failed(format!(
+        "the Rust toolchain of {folder} lacks {target}: run `rustup target add {target}` there"
+    )))
 }

@@ -23,9 +23,13 @@ pub struct TestArgs {
 
 pub(super) fn run(args: &TestArgs) -> Result<(), Failure> {
     let package = Package::open(&args.folder)?;
-    require_target(TARGET)?;
+    require_target(TARGET, &package.folder)?;
     let this =
         std::env::current_exe().map_err(|e| Failure::Failed(format!("can't find this program: {e}")))?;
+    let this = this.to_str().ok_or_else(|| {
+        let this = this.display();
+        Failure::Failed(format!("cargo can't be told to run {this}, whose path is not UTF-8: move it"))
+    })?;
     // A list in TOML, which JSON's strings are part of: a path may hold blanks.
     let runner = serde_json::json!([this, "policy", "run-wasi"]);
     let status = cargo()
