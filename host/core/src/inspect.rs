@@ -117,6 +117,8 @@ pub struct TreeBlock {
     pub session: SessionId,
     /// When it was last touched.
     pub last_used: Micros,
+    /// Names its content and all before it; `None` while others can't find it.
+    pub hash: Option<u64>,
 }
 
 /// The cache's tree and what hangs on it.

@@ -58,6 +58,15 @@ fn results_are_csv_and_json_too() {
 }
 
 #[test]
+fn a_result_that_can_not_be_written_is_a_failure() {
+    let mut infer = Command::new(env!("CARGO_BIN_EXE_infer"));
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("a device that is always full");
+    let output = infer.args(["sim", "run", "--list"]).stdout(full).output().expect("infer starts");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("can't write the output"), "{}", text(&output.stderr));
+}
+
+#[test]
 fn bad_arguments_are_named_with_what_would_be_right() {
     for (arguments, says) in [
         (&["run", "--workload", "silence"][..], "there are chat, instruct"),
@@ -70,6 +79,7 @@ fn bad_arguments_are_named_with_what_would_be_right() {
         (&["run", "--workload", "chat", "--trace", "x"], "cannot be used with"),
         (&["run", "--hardware", "l4", "--model", "70b"], "choose a larger device"),
         (&["run", "--scheduler", "nobody"], "there are continuous"),
+        (&["run", "--closed-loop"], "--closed-loop: only a recording"),
         (&["run", "--scheduler", "srpt={"], "no JSON object"),
         (&["run", "--scheduler", r#"srpt={"speed": 1}"#], "unknown field `speed`"),
         (&["run", "--scheduler", "missing.wasm"], "can't read missing.wasm"),

@@ -84,6 +84,7 @@ impl Kv {
             tenant: block.scope.tenant,
             session: block.session,
             last_used: block.last_used,
+            hash: block.indexed.then_some(block.hash),
         };
         CacheTree {
             enabled: self.sharing,

@@ -188,13 +188,16 @@ pub async fn cache(app: &App, query: &Query) -> Result<Answer, ApiError> {
     report.prefixes_total = total;
     report.prefixes = roots;
     let blocks: Vec<BlockId> = report.prefixes.iter().map(|prefix| BlockId(prefix.block)).collect();
+    let hashes: HashMap<BlockId, _> = tree.blocks.iter().map(|block| (block.id, block.hash)).collect();
     let look = move |engine: &infer_core::Engine, _| -> Vec<Option<BlockDetail>> {
         blocks.into_iter().map(|id| engine.block_detail(id)).collect()
     };
     let details = served.engine.inspect(look).await?;
     for (prefix, detail) in report.prefixes.iter_mut().zip(details) {
-        let Some(detail) = detail else { continue };
         prefix.shared_tokens *= served.block_size;
+        // Another prefix may be in the block by now.
+        let hash = hashes.get(&BlockId(prefix.block)).copied().flatten();
+        let Some(detail) = detail.filter(|detail| detail.hash == hash) else { continue };
         prefix.hash = detail.hash.map(hex).unwrap_or_default();
         // What is before it stands with an earlier prefix.
         let own = detail.prefix.len().saturating_sub(served.block_size as usize);

@@ -12,12 +12,11 @@ mod run;
 mod settings;
 mod trace;
 
-use std::io::Write as _;
 use std::path::Path;
 
 use clap::Subcommand;
 
-use super::Failure;
+use super::{Failure, out};
 
 /// What to simulate, and with what.
 #[derive(Subcommand)]
@@ -58,13 +57,12 @@ pub fn run(command: SimCommand) -> Result<(), Failure> {
 }
 
 /// Writes a result to a file, or to the terminal.
-fn emit(out: Option<&Path>, text: &str) -> Result<(), Failure> {
-    match out {
+fn emit(file: Option<&Path>, text: &str) -> Result<(), Failure> {
+    match file {
         Some(path) => std::fs::write(path, text)
             .map_err(|error| Failure::Failed(format!("can't write {}: {error}", path.display()))),
         None => {
-            // A reader that has seen enough, `head` say, is no failure.
-            let _ = std::io::stdout().lock().write_all(text.as_bytes());
+            out::put(format_args!("{text}"));
             Ok(())
         }
     }

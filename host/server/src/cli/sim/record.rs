@@ -46,14 +46,12 @@ async fn record(args: &RecordArgs) -> Result<(), Failure> {
     let mut answer = host.open(Method::POST, &path, None).await?;
     let mut file = std::io::BufWriter::new(std::fs::File::create(&args.out).map_err(unwritable)?);
     eprintln!("recording to {shown}");
-    let mut over = std::pin::pin!(over(args.seconds));
-    let mut stopping = false;
+    let mut given_up = std::pin::pin!(stop(&host, args.seconds));
     loop {
         let chunk = tokio::select! {
-            () = &mut over, if !stopping => {
-                stopping = true;
-                host.ask(Method::POST, "/admin/trace/stop", None).await?;
-                continue;
+            () = &mut given_up => {
+                let why = format!("the host had not ended the recording; what came of it is in {shown}");
+                return file.flush().map_err(unwritable).and(Err(Failure::Failed(why)));
             }
             chunk = answer.chunk() => chunk.map_err(|error| host.unreachable(&error))?,
         };
@@ -64,6 +62,24 @@ async fn record(args: &RecordArgs) -> Result<(), Failure> {
     let bytes = std::fs::metadata(&args.out).map_err(unwritable)?.len();
     eprintln!("{bytes} bytes in {shown}");
     Ok(())
+}
+
+/// Ends the recording when its time is over or at Ctrl-C; its lines come to their end then. Returns at another Ctrl-C.
+async fn stop(host: &Host, seconds: Option<u64>) {
+    over(seconds).await;
+    let stop = async {
+        // Where it has ended by itself meanwhile, the file is as whole.
+        if let Err(Failure::Failed(why) | Failure::Usage(why)) =
+            host.ask(Method::POST, "/admin/trace/stop", None).await
+        {
+            eprintln!("the host could not be told to stop: {why}");
+        }
+        std::future::pending().await
+    };
+    tokio::select! {
+        () = stop => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
 }
 
 async fn over(seconds: Option<u64>) {

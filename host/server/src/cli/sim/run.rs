@@ -1,6 +1,6 @@
 //! `infer sim run` and `infer sim compare`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use infer_core::policy::PolicyKind;
@@ -15,8 +15,8 @@ use super::{Failure, emit};
 pub const AFTER_HELP: &str = "\
 Policies are names (see `infer policy list`), `builtin`, or .wasm files, each with an optional configuration:
   infer sim compare --scheduler continuous --scheduler 'srpt={\"patience_ms\": 1000}' --workload heavy-tail
-Traces are recordings of a host (`infer sim record`), whose settings and policies are the default then, or
-files of Azure's LLM inference traces (CSV), Mooncake's (JSONL) and BurstGPT's (CSV):
+Traces are recordings of a host (`infer sim record`), whose settings are the default then, for `run` its
+policies, too; or files of Azure's LLM inference traces (CSV), Mooncake's (JSONL) and BurstGPT's (CSV):
   infer sim run --trace requests.csv --device l4 --model 8b --load 2
 Durations in tables are milliseconds; a `*` marks the best of a group. The output depends on the arguments and
 the seed alone.";
@@ -102,8 +102,14 @@ struct Common {
 }
 
 impl Common {
-    fn open(&self, path: &Path) -> Result<TraceFile, Failure> {
-        Ok(TraceFile::find(path)?.closed_loop(self.closed_loop))
+    fn open(&self, paths: &[PathBuf]) -> Result<Vec<TraceFile>, Failure> {
+        let traces: Vec<TraceFile> =
+            paths.iter().map(|path| TraceFile::find(path)).collect::<Result<_, _>>()?;
+        if self.closed_loop && traces.iter().all(|trace| trace.head().is_none()) {
+            let why = "--closed-loop: only a recording of a host says who came right after whom; give one to --trace";
+            return Err(Failure::Usage(why.to_owned()));
+        }
+        Ok(traces.into_iter().map(|trace| trace.closed_loop(self.closed_loop)).collect())
     }
 }
 
@@ -121,8 +127,7 @@ pub fn run(args: RunArgs) -> Result<(), Failure> {
     if args.common.list {
         return list();
     }
-    let traces: Vec<TraceFile> =
-        args.trace.iter().map(|path| args.common.open(path)).collect::<Result<_, _>>()?;
+    let traces = args.common.open(args.trace.as_slice())?;
     let head = traces.first().and_then(TraceFile::head);
     let loader = policies::loader()?;
     let components = Components::new(&loader, &args.component)?;
@@ -157,8 +162,7 @@ pub fn compare(args: CompareArgs) -> Result<(), Failure> {
     if args.common.list {
         return list();
     }
-    let traces: Vec<TraceFile> =
-        args.trace.iter().map(|path| args.common.open(path)).collect::<Result<_, _>>()?;
+    let traces = args.common.open(&args.trace)?;
     let loader = policies::loader()?;
     let shipped: Vec<&str> =
         infer_bundle::POLICIES.iter().filter(|p| p.kind == "scheduler").map(|p| p.name).collect();
