@@ -132,10 +132,51 @@ async fn a_canary_that_fails_is_out_at_once_in_quarantine_and_can_be_asked_again
     assert_eq!((&*once.question, once.same, once.asked), ("schedule", Some(false), 1), "{once:?}");
     assert!(once.then.starts_with("trap: schedule() trapped"), "{once:?}");
     let often = ask(ReplayOptions { times: 500, ..ReplayOptions::default() });
-    assert_eq!((often.same, often.asked), (Some(true), 101), "{often:?}");
+    assert_eq!((often.fails, often.same, often.asked), (true, Some(true), 101), "{often:?}");
     let component = infer_bundle::find("scheduler", "static-batch").expect("bundled").component.to_vec();
     let other = ask(ReplayOptions { component: Some(component), times: 500, ..ReplayOptions::default() });
     assert!(other.policy.starts_with("static-batch ") && other.same == Some(false), "{other:?}");
+    host.server.shutdown().await;
+}
+
+/// What a configuration did closes the way back to the same component with another one for nobody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bad_experiment_with_a_component_leaves_the_way_back_to_it() {
+    let host = Host::start().await;
+    let swap = async |query: &[(&str, &str)]| {
+        let (status, answer) = answer_of(host.put_scheduler(query).body(FAULTY_SCHEDULER)).await;
+        (status, answer["error"]["code"].clone())
+    };
+    let by_name = async |name: &str| {
+        assert_eq!(answer_of(host.put_scheduler(&[]).json(&json!({"name": name}))).await.0, 200);
+    };
+    let rollback = async || host.ask(Method::POST, "/admin/policies/scheduler/rollback").await;
+    assert_eq!(swap(&[]).await.0, 200);
+    assert_eq!(swap(&[("mode", "shadow"), ("config", TRAP)]).await.0, 200);
+    host.stream_all().await;
+    assert_eq!(host.scheduler_slot().await["shadow"]["state"], "failed");
+    let (_, policies) = host.ask(Method::GET, "/admin/policies").await;
+    let trap: Value = serde_json::from_str(TRAP).expect("JSON");
+    assert_eq!(policies["quarantine"][0]["config"], trap);
+
+    by_name("static-batch").await;
+    let (status, back) = rollback().await;
+    assert_eq!((status, &back["to"]), (200, &json!("faulty-scheduler")), "{back}");
+    // As it was made anew, two policies ago.
+    by_name("static-batch").await;
+    by_name("continuous").await;
+    assert_eq!(rollback().await.1["to"], "static-batch");
+    assert_eq!(rollback().await.1["to"], "faulty-scheduler");
+    assert_eq!(swap(&[]).await.0, 200, "nor does it need force");
+    let quarantined = (422, json!("quarantined"));
+    assert_eq!(swap(&[("config", TRAP)]).await, quarantined, "the bad one does");
+
+    // Whom somebody forces in is vouched for: it can be left and come back.
+    assert_eq!(swap(&[("config", TRAP), ("force", "true")]).await.0, 200);
+    by_name("continuous").await;
+    let (status, back) = rollback().await;
+    assert_eq!((status, &back["to"]), (200, &json!("faulty-scheduler")), "{back}");
+    assert_eq!(host.scheduler_slot().await["config"], trap);
     host.server.shutdown().await;
 }
 

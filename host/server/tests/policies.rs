@@ -127,6 +127,107 @@ async fn rollbacks_lead_back_through_all_that_was_in_force_as_it_was_configured(
     host.server.shutdown().await;
 }
 
+/// A second operator, or a retry after a lost answer, changes nothing where it says what it has seen.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_says_what_is_to_be_replaced_replaces_nobody_else() {
+    let host = Host::start(config()).await;
+    let ask = async |method: Method, path: &str, body: &str| {
+        let answer = host.admin(method, &format!("/admin/policies/scheduler{path}")).body(body.to_owned());
+        let answer = answer.send().await.unwrap();
+        (answer.status().as_u16(), answer.json::<Value>().await.unwrap())
+    };
+    let refused = (409, json!("not_there"));
+    let code = |(status, answer): (u16, Value)| (status, answer["error"]["code"].clone());
+    let (status, answer) = ask(Method::PUT, "", &"w".repeat(9 << 20)).await;
+    assert_eq!((status, &answer["error"]["message"]), (413, &json!("a component has at most 8 MiB")));
+    // JSON needs no header to be told from a component.
+    assert_eq!(ask(Method::PUT, "", r#" {"name": "fair"}"#).await.0, 200);
+    assert_eq!(ask(Method::PUT, "?of=fair", r#"{"name": "srpt"}"#).await.0, 200);
+    assert_eq!(code(ask(Method::PUT, "?of=fair", r#"{"name": "srpt"}"#).await), refused);
+
+    let (status, answer) = ask(Method::POST, "/rollback?of=srpt", "").await;
+    assert_eq!((status, &answer["to"]), (200, &json!("fair")), "{answer}");
+    assert_eq!(code(ask(Method::POST, "/rollback?of=srpt", "").await), refused);
+    assert_eq!(code(ask(Method::POST, "/rollback?of=", "").await), refused);
+    let fair = infer_bundle::find("scheduler", "fair").unwrap().sha256;
+
+    assert_eq!(ask(Method::PUT, "?mode=shadow", r#"{"name": "srpt"}"#).await.0, 200);
+    assert_eq!(ask(Method::PUT, "?mode=shadow", r#"{"name": "static-batch"}"#).await.0, 200);
+    assert_eq!(code(ask(Method::POST, "/promote?of=srpt", "").await), refused);
+    assert_eq!(ask(Method::POST, "/promote?of=static-batch", "").await.0, 200);
+    let (status, answer) = ask(Method::POST, "/rollback?of=static-batch", "").await;
+    assert_eq!((status, &answer["to"]), (200, &json!("fair")), "{answer}");
+
+    assert_eq!(ask(Method::PUT, &format!("?mode=canary&of={fair}"), r#"{"name": "srpt"}"#).await.0, 200);
+    assert_eq!(code(ask(Method::POST, "/promote?of=fair", "").await), refused);
+    assert_eq!(ask(Method::POST, "/promote?of=srpt", "").await.0, 200);
+    host.server.shutdown().await;
+}
+
+/// What an operator set by hand in an emergency is not undone by a file, whatever has the same name.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reload_replaces_whom_the_files_chose_and_nobody_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("policies.json");
+    let write =
+        |patience: u64| std::fs::write(&file, json!({"scheduler": {"patience_ms": patience}}).to_string());
+    write(1_000).unwrap();
+    let host = Host::start(Config {
+        scheduler: PolicyChoice { name: "srpt".into(), config: r#"{"patience_ms": 1000}"#.into() },
+        policy_config: Some(file.clone()),
+        ..config()
+    })
+    .await;
+    let put = async |name: &str, config: Value| {
+        let body = json!({"name": name, "config": config});
+        let put = host.admin(Method::PUT, "/admin/policies/scheduler").json(&body).send().await;
+        assert_eq!(put.unwrap().status(), 200);
+    };
+    let rollback = async || {
+        let back = host.admin(Method::POST, "/admin/policies/scheduler/rollback").send().await;
+        assert_eq!(back.unwrap().status(), 200);
+    };
+    let reload = async |patience: u64| {
+        write(patience).unwrap();
+        host.server.reload().await;
+        slot(&host.admin_get("/admin/policies").await, "scheduler")["config"]["patience_ms"].clone()
+    };
+    assert_eq!(reload(2_000).await, 2_000, "the chosen one has its new configuration");
+    put("srpt", json!({"patience_ms": 77})).await;
+    assert_eq!(reload(3_000).await, 77, "this one was set by hand");
+    rollback().await;
+    assert_eq!(reload(4_000).await, 4_000, "the chosen one is back");
+    // Also as it is made anew.
+    put("srpt", json!({"patience_ms": 78})).await;
+    put("srpt", json!({"patience_ms": 79})).await;
+    rollback().await;
+    rollback().await;
+    assert_eq!(reload(5_000).await, 5_000);
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_trial_is_not_judged_by_what_changes_in_another_slot() {
+    let host = Host::start(config()).await;
+    let put = async |path: &str, name: &str| {
+        let put = host.admin(Method::PUT, &format!("/admin/policies/{path}")).json(&json!({"name": name}));
+        assert_eq!(put.send().await.unwrap().status(), 200, "{path}");
+    };
+    put("scheduler?mode=canary&window_s=300", "srpt").await;
+    put("admission", "builtin").await;
+    host.events(json!({"max_tokens": 4})).await;
+    let slot = slot(&host.admin_get("/admin/policies").await, "scheduler").clone();
+    assert_eq!((&slot["state"], &slot["name"]), (&json!("canary"), &json!("srpt")), "it stays on trial");
+    let reason = slot["canary"]["reason"].as_str().unwrap();
+    assert!(reason.contains("the admission policy changed"), "{reason}");
+    let history = host.admin_get("/admin/policies/scheduler/history").await;
+    let entries = history.as_array().unwrap();
+    let modes: Vec<&str> = entries.iter().map(|e| e["mode"].as_str().unwrap()).collect();
+    assert_eq!(modes, ["start", "canary", "disturbed"], "{history}");
+    assert_eq!(entries[2]["reason"], reason);
+    host.server.shutdown().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_no_usable_policy_is_refused_with_the_check_that_failed() {
     let host = Host::start(config()).await;

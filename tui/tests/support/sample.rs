@@ -282,6 +282,7 @@ pub fn policies() -> Policies {
         ],
         quarantine: vec![QuarantineEntry {
             sha256: "bb".repeat(32),
+            config: serde_json::json!({}),
             name: "broken".into(),
             kind: "scheduler".into(),
             reason: "trap: unreachable executed".into(),

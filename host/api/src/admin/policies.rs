@@ -55,7 +55,7 @@ pub struct FaultInfo {
     pub policy: String,
     /// Its digest.
     pub sha256: String,
-    /// `trap`, `deadline`, `memory`, `invalid-decision`, `starvation`, `setup`.
+    /// `trap`, `deadline`, `step-budget`, `memory`, `invalid-decision`, `starvation`, `setup`.
     pub reason: String,
     /// What happened, for a person.
     pub message: String,
@@ -150,16 +150,20 @@ pub struct HistoryEntry {
     /// `start`, `swap`, `canary`, `promote`, `rollback`, or why the predecessor was taken out.
     pub reason: String,
     /// `start`, `swap`, `canary`, `promote`, `rollback`, `fault`, `verdict`; `shadow` where `to` came or
-    /// ended beside `from`; `stays` where a trial ended well.
+    /// ended beside `from`; `stays` where a trial ended well, `disturbed` where one is compared with nothing any more,
+    /// for another slot's policy changed.
     #[serde(default)]
     pub mode: String,
 }
 
-/// A component that was taken out, and that is not taken in again unless that is forced.
+/// A component that was taken out, and that is not taken in again with this configuration unless that is forced.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuarantineEntry {
     /// SHA-256 of the component.
     pub sha256: String,
+    /// How it was configured.
+    #[serde(default)]
+    pub config: serde_json::Value,
     /// Name of the policy.
     pub name: String,
     /// Which slot.

@@ -43,17 +43,21 @@ pub async fn swap(
 ) -> Result<Answer, ApiError> {
     app.served()?;
     let (mode, force) = (swap_mode(query)?, force(query)?);
+    let of = query.get("of").map(str::to_owned);
     let limits = BodyLimits {
         max_bytes: MAX_BODY_BYTES,
         room: BodyRoom::new(MAX_BODY_BYTES),
         timeout: Duration::from_secs(60),
     };
-    let body = read_body(headers, body.take().expect("the body is read once"), limits).await?;
-    let is_json = headers
-        .get(CONTENT_TYPE)
-        .and_then(|v| v.to_str().ok())
-        .is_some_and(|v| v.trim().to_ascii_lowercase().starts_with("application/json"));
-    let (source, config) = if is_json {
+    let body = read_body(headers, body.take().expect("the body is read once"), limits).await;
+    let body = body.map_err(|error| match error.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => {
+            let message = "a component has at most 8 MiB";
+            ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message).close()
+        }
+        _ => error,
+    })?;
+    let (source, config) = if is_json(headers, &body) {
         by_name(&body, query)?
     } else if body.is_empty() {
         return Err(ApiError::bad_request(
@@ -69,10 +73,19 @@ pub async fn swap(
         };
         (PolicySource::Component(body[..].into()), config)
     };
-    let order = SwapOrder { source, config, mode, force };
+    let order = SwapOrder { source, config, mode, force, of };
     // A swap under way ends well even where its caller goes away.
     let task = tokio::spawn(async move { app.served()?.policies.swap(kind, order).await.map_err(refused) });
     in_force(task).await
+}
+
+/// By its type, or by its first byte, with which no component begins.
+fn is_json(headers: &HeaderMap, body: &[u8]) -> bool {
+    let said = headers
+        .get(CONTENT_TYPE)
+        .and_then(|v| v.to_str().ok())
+        .is_some_and(|v| v.trim().to_ascii_lowercase().starts_with("application/json"));
+    said || matches!(body.trim_ascii_start(), [b'{' | b'[', ..])
 }
 
 fn swap_mode(query: &Query) -> Result<SwapMode, ApiError> {
@@ -161,14 +174,22 @@ fn config_object(config: Value) -> Result<Value, ApiError> {
 }
 
 /// `POST /admin/policies/{kind}/rollback`.
-pub async fn rollback(app: Arc<App>, kind: PolicyKind) -> Result<Answer, ApiError> {
-    let task = tokio::spawn(async move { app.served()?.policies.rollback(kind).await.map_err(refused) });
+pub async fn rollback(app: Arc<App>, kind: PolicyKind, query: &Query) -> Result<Answer, ApiError> {
+    let of = query.get("of").map(str::to_owned);
+    let task =
+        tokio::spawn(
+            async move { app.served()?.policies.rollback(kind, of.as_deref()).await.map_err(refused) },
+        );
     in_force(task).await
 }
 
 /// `POST /admin/policies/{kind}/promote`.
-pub async fn promote(app: Arc<App>, kind: PolicyKind) -> Result<Answer, ApiError> {
-    let task = tokio::spawn(async move { app.served()?.policies.promote(kind).await.map_err(refused) });
+pub async fn promote(app: Arc<App>, kind: PolicyKind, query: &Query) -> Result<Answer, ApiError> {
+    let of = query.get("of").map(str::to_owned);
+    let task =
+        tokio::spawn(
+            async move { app.served()?.policies.promote(kind, of.as_deref()).await.map_err(refused) },
+        );
     in_force(task).await
 }
 
@@ -211,6 +232,8 @@ fn refused(error: PolicyError) -> ApiError {
     match &error {
         PolicyError::Stopped(stopped) => (*stopped).into(),
         PolicyError::NoPrevious(_)
+        | PolicyError::PreviousQuarantined { .. }
+        | PolicyError::NotThere { .. }
         | PolicyError::OtherOnTrial(_)
         | PolicyError::NothingToPromote(_)
         | PolicyError::NoShadow(_) => ApiError::new(StatusCode::CONFLICT, error.check(), error.to_string()),

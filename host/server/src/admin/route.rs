@@ -92,18 +92,16 @@ async fn dispatch(app: Arc<App>, head: &Parts, body: &mut Option<Incoming>) -> R
         ["admin", "policies", kind] => {
             only(&Method::PUT, "PUT")?;
             let kind = policy_kind(kind)?;
-            let query = query(&["mode", "config", "window_s", "force"])?;
+            let query = query(&["mode", "config", "window_s", "force", "of"])?;
             policies::swap(app, kind, &query, &head.headers, body).await
         }
         ["admin", "policies", kind, "rollback"] => {
             only(&Method::POST, "POST")?;
-            query(&[])?;
-            policies::rollback(app, policy_kind(kind)?).await
+            policies::rollback(app, policy_kind(kind)?, &query(&["of"])?).await
         }
         ["admin", "policies", kind, "promote"] => {
             only(&Method::POST, "POST")?;
-            query(&[])?;
-            policies::promote(app, policy_kind(kind)?).await
+            policies::promote(app, policy_kind(kind)?, &query(&["of"])?).await
         }
         ["admin", "policies", kind, "shadow"] => {
             let kind = policy_kind(kind)?;

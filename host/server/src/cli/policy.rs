@@ -13,6 +13,9 @@ use super::replay::{self, ReplayArgs};
 use super::{Failure, author};
 use crate::policies::is_component_path;
 
+/// A configuration beside a component stands in the request's first line, of which a host takes so much.
+const MAX_CONFIG_BYTES: usize = 8 << 10;
+
 /// Commands about policies.
 #[derive(Subcommand)]
 pub enum PolicyCommand {
@@ -39,9 +42,12 @@ pub enum PolicyCommand {
         /// Seconds with work in them for which a canary is watched [default: 30]
         #[arg(long, value_name = "SECONDS", requires = "mode")]
         window: Option<f64>,
-        /// Also where the component was taken out before
+        /// Also where the component was taken out before, so configured
         #[arg(long)]
         force: bool,
+        /// Only where this policy is in force
+        #[arg(long, value_name = "NAME|SHA256")]
+        of: Option<String>,
         #[command(flatten)]
         target: Target,
     },
@@ -49,6 +55,9 @@ pub enum PolicyCommand {
     Promote {
         /// Which slot
         kind: Kind,
+        /// Only where this policy is tried
+        #[arg(long, value_name = "NAME|SHA256")]
+        of: Option<String>,
         #[command(flatten)]
         target: Target,
     },
@@ -68,6 +77,9 @@ pub enum PolicyCommand {
     Rollback {
         /// Which slot
         kind: Kind,
+        /// Only where this policy is in force: of two who ask at once one goes back
+        #[arg(long, value_name = "NAME|SHA256")]
+        of: Option<String>,
         #[command(flatten)]
         target: Target,
     },
@@ -146,12 +158,13 @@ pub fn run(command: PolicyCommand) -> Result<(), Failure> {
                 unreachable!("carried out above, without a runtime")
             }
             PolicyCommand::List { target } => list(&target).await,
-            PolicyCommand::Swap { kind, policy, config, mode, window, force, target } => {
-                let query = swap_query(mode, window, force)?;
+            PolicyCommand::Swap { kind, policy, config, mode, window, force, of, target } => {
+                let mut query = swap_query(mode, window, force)?;
+                query.extend(of.map(|of| ("of", of)));
                 swap(&target, kind, &policy, config.as_deref(), query).await
             }
-            PolicyCommand::Promote { kind, target } => {
-                let path = format!("/admin/policies/{}/promote", kind.name());
+            PolicyCommand::Promote { kind, of, target } => {
+                let path = path(kind, "/promote", of.map(|of| ("of", of)));
                 let answer = Host::of(&target.admin)?.ask(Method::POST, &path, None).await?;
                 print(&target, answer, show_swap)
             }
@@ -161,8 +174,8 @@ pub fn run(command: PolicyCommand) -> Result<(), Failure> {
                 let answer = Host::of(&target.admin)?.ask(method, &path, None).await?;
                 print(&target, answer, show_shadow)
             }
-            PolicyCommand::Rollback { kind, target } => {
-                let path = format!("/admin/policies/{}/rollback", kind.name());
+            PolicyCommand::Rollback { kind, of, target } => {
+                let path = path(kind, "/rollback", of.map(|of| ("of", of)));
                 let answer = Host::of(&target.admin)?.ask(Method::POST, &path, None).await?;
                 print(&target, answer, show_swap)
             }
@@ -217,10 +230,11 @@ async fn list(target: &Target) -> Result<(), Failure> {
         }
         for entry in &all.quarantine {
             println!(
-                "  {:<13} {:<16} {:.12} {}",
+                "  {:<13} {:<16} {:.12} {} {}",
                 entry.kind,
                 entry.name,
                 entry.sha256,
+                entry.config,
                 first_line(&entry.reason)
             );
         }
@@ -256,20 +270,41 @@ async fn swap(
 ) -> Result<(), Failure> {
     let config = config.map(read_config).transpose()?;
     let body = if is_component_path(policy) {
-        let bytes = std::fs::read(policy)
-            .map_err(|e| Failure::Usage(format!("can't read the component {policy}: {e}")))?;
-        if let Some(config) = config {
-            query.push(("config", config.to_string()));
+        let bytes = read_component(policy)?;
+        if let Some(config) = config.map(|config| config.to_string()) {
+            if config.len() > MAX_CONFIG_BYTES {
+                return Err(Failure::Usage(format!(
+                    "--config: beside a component it has at most {MAX_CONFIG_BYTES} bytes, not {}; swap the component \
+                     in shadow without one, then by its name with this one",
+                    config.len()
+                )));
+            }
+            query.push(("config", config));
         }
         ("application/wasm", bytes)
     } else {
         let body = serde_json::json!({"name": policy, "config": config});
         ("application/json", body.to_string().into_bytes())
     };
-    let query: String = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
-    let path = format!("/admin/policies/{}?{query}", kind.name());
+    let path = path(kind, "", query);
     let answer = Host::of(&target.admin)?.ask(Method::PUT, &path, Some(body)).await?;
     print(target, answer, show_swap)
+}
+
+fn path(kind: Kind, what: &str, query: impl IntoIterator<Item = (&'static str, String)>) -> String {
+    let query: String = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
+    format!("/admin/policies/{}{what}?{query}", kind.name())
+}
+
+fn read_component(path: &str) -> Result<Vec<u8>, Failure> {
+    let unreadable = |error| {
+        let mut message = format!("can't read the component {path}: {error}");
+        if path.contains(',') {
+            message += "; a list takes names: swap each component of it in shadow first, then the list with its name";
+        }
+        Failure::Usage(message)
+    };
+    std::fs::read(path).map_err(unreadable)
 }
 
 /// A JSON object, as it stands or in a file.

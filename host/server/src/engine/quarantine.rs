@@ -1,6 +1,7 @@
 //! Components that were taken out: for strikes, starvation, a fault in shadow or on trial, or because
-//! clients were worse off. They are not taken in again unless that is forced, for a process's lifetime.
-//! Native policies are never listed: the host itself vouches for them.
+//! clients were worse off. As they were configured then they are not taken in again unless that is forced,
+//! for a process's lifetime: a bad experiment must not close the way back to what was proved. Native policies
+//! are never listed: the host itself vouches for them.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -8,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use infer_api::admin::QuarantineEntry;
 use infer_core::Micros;
 use infer_core::policy::{PolicyInfo, PolicyKind};
+use serde_json::Value;
 
 /// Components listed; the oldest is forgotten.
 const ENTRIES: usize = 64;
@@ -25,13 +27,14 @@ impl Quarantine {
             return;
         }
         self.with(|entries| {
-            entries.retain(|entry| entry.sha256 != policy.digest);
+            entries.retain(|entry| !is_of(entry, policy));
             if entries.len() == ENTRIES {
                 entries.pop_front();
             }
             entries.push_back(QuarantineEntry {
                 sha256: policy.digest.clone(),
                 name: policy.name.clone(),
+                config: config_of(policy),
                 kind: kind.name().to_owned(),
                 reason: reason.to_owned(),
                 at_ms: at.0 / 1_000,
@@ -39,12 +42,17 @@ impl Quarantine {
         });
     }
 
-    /// Why a component is listed.
-    pub fn find(&self, sha256: &str) -> Option<QuarantineEntry> {
-        self.with(|entries| entries.iter().find(|entry| entry.sha256 == sha256).cloned())
+    /// Why a policy is listed.
+    pub fn find(&self, policy: &PolicyInfo) -> Option<QuarantineEntry> {
+        self.with(|entries| entries.iter().find(|entry| is_of(entry, policy)).cloned())
     }
 
-    /// Takes a component off the list. False if it was not on it.
+    /// Takes a policy off the list: an operator vouches for it.
+    pub fn pardon(&self, policy: &PolicyInfo) {
+        self.with(|entries| entries.retain(|entry| !is_of(entry, policy)));
+    }
+
+    /// Takes a component off the list, however it was configured. False if it was not on it.
     pub fn lift(&self, sha256: &str) -> bool {
         self.with(|entries| {
             let before = entries.len();
@@ -63,6 +71,15 @@ impl Quarantine {
     }
 }
 
+fn is_of(entry: &QuarantineEntry, policy: &PolicyInfo) -> bool {
+    entry.sha256 == policy.digest && entry.config == config_of(policy)
+}
+
+/// As JSON, in which the order of keys says nothing.
+fn config_of(policy: &PolicyInfo) -> Value {
+    serde_json::from_str(&policy.config).unwrap_or(Value::Null)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,8 +95,24 @@ mod tests {
         }
         quarantine.add(PolicyKind::Scheduler, &policy("5".into()), "again", Micros(1 << 20));
         assert_eq!(quarantine.list().len(), ENTRIES);
-        assert_eq!(quarantine.find("5").unwrap().reason, "again");
-        assert_eq!(quarantine.find("1"), None);
+        assert_eq!(quarantine.find(&policy("5".into())).unwrap().reason, "again");
+        assert_eq!(quarantine.find(&policy("1".into())), None);
         assert!(quarantine.lift("5") && !quarantine.lift("5"));
+    }
+
+    #[test]
+    fn a_component_is_listed_as_it_was_configured() {
+        let quarantine = Quarantine::default();
+        let policy =
+            |config: &str| PolicyInfo { digest: "d".into(), config: config.into(), ..PolicyInfo::default() };
+        for config in [r#"{"a":1,"b":2}"#, r#"{"a":2}"#] {
+            quarantine.add(PolicyKind::Scheduler, &policy(config), config, Micros(1));
+        }
+        assert_eq!(quarantine.find(&policy("{}")), None);
+        let found = quarantine.find(&policy(r#"{ "b": 2, "a": 1 }"#)).unwrap();
+        assert_eq!(found.config, serde_json::json!({"a": 1, "b": 2}));
+        quarantine.pardon(&policy(r#"{"a":2}"#));
+        assert_eq!(quarantine.list(), [found]);
+        assert!(quarantine.lift("d") && quarantine.list().is_empty());
     }
 }

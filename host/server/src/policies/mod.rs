@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use infer_api::admin::{AdminEvent, AvailablePolicy, QuarantineEntry, SwapAnswer};
 use infer_core::policy::{AnyPolicy, PolicyFault, PolicyInfo, PolicyKind};
 use infer_core::snapshot::SlotSnapshot;
+use infer_core::trial::ShadowState;
 use infer_wasm::{LoadError, PolicyLoader};
 use serde_json::Value;
 
@@ -44,8 +45,10 @@ pub struct SwapOrder {
     pub config: Value,
     /// At once, in shadow, or on trial.
     pub mode: SwapMode,
-    /// Also where it is in quarantine.
+    /// Also where it is in quarantine, which ends that.
     pub force: bool,
+    /// Only where this one is in force: a name, or the digest of a component.
+    pub of: Option<String>,
 }
 
 /// Why a policy is not in force.
@@ -100,6 +103,28 @@ pub enum PolicyError {
     /// Nothing to go back to.
     #[error("the {0} slot has no previous policy to go back to")]
     NoPrevious(PolicyKind),
+    /// Nothing to go back to but what was taken out.
+    #[error(
+        "the previous policy of the {kind} slot, `{name}`, was taken out: {reason}; swap it in with `force` all the same"
+    )]
+    PreviousQuarantined {
+        /// The slot.
+        kind: PolicyKind,
+        /// Its name.
+        name: String,
+        /// Why.
+        reason: String,
+    },
+    /// Not whom the caller has seen.
+    #[error("`{found}` is in the {kind} slot by now, not `{expected}`: look again")]
+    NotThere {
+        /// The slot.
+        kind: PolicyKind,
+        /// As the caller named it.
+        expected: String,
+        /// Who is there.
+        found: String,
+    },
     /// The engine is gone.
     #[error("{0}")]
     Stopped(#[from] EngineStopped),
@@ -114,7 +139,8 @@ impl PolicyError {
             Self::Load(error) => error.check(),
             Self::Prime(_) => "prime",
             Self::NoConfig => "configure",
-            Self::NoPrevious(_) => "no_previous",
+            Self::NoPrevious(_) | Self::PreviousQuarantined { .. } => "no_previous",
+            Self::NotThere { .. } => "not_there",
             Self::List(_) => "list",
             Self::Quarantined { .. } => "quarantined",
             Self::OtherOnTrial(_) => "on_trial",
@@ -186,12 +212,14 @@ impl PolicyManager {
 
     /// Checks a policy off the engine thread and brings it in. Answers once it is there.
     pub async fn swap(&self, kind: PolicyKind, order: SwapOrder) -> Result<SwapAnswer, PolicyError> {
-        let SwapOrder { source, config, mode, force } = order;
+        let SwapOrder { source, config, mode, force, of } = order;
         let source = self.known_by_name(kind, source);
         let (new, _turn) = self.loaded(move |loader| load(loader, kind, source, config)).await?;
-        if !force && let Some(QuarantineEntry { name, kind, reason, .. }) = self.quarantined(&new.loaded) {
+        let live = self.slot(kind).await?.policy;
+        let may_come = expect(kind, &live, of.as_deref()).and_then(|()| self.admit(&new.loaded, force));
+        if let Err(error) = may_come {
             drop_elsewhere(new.policy);
-            return Err(PolicyError::Quarantined { name, kind, reason });
+            return Err(error);
         }
         let swapped = self.bring_in(new, |policy| self.engine.swap(policy, mode)).await?;
         Ok(self.in_force(swapped, mode_name(mode)))
@@ -207,7 +235,7 @@ impl PolicyManager {
         let (new, _turn) = self.loaded(move |loader| load_choice(loader, kind, &choice)).await?;
         let live = self.slot(kind).await?.policy;
         let chosen = self.chosen.lock().unwrap_or_else(PoisonError::into_inner)[kind as usize].clone();
-        if chosen.is_none_or(|chosen| (&chosen.name, &chosen.digest) != (&live.name, &live.digest)) {
+        if chosen.is_none_or(|chosen| !Arc::ptr_eq(&chosen, &live)) {
             drop_elsewhere(new.policy);
             return Ok(Reconfigured::Stays(live.name.clone()));
         }
@@ -261,11 +289,24 @@ impl PolicyManager {
         Ok(slots.into_iter().find(|slot| slot.kind == kind).expect("every kind has a slot"))
     }
 
+    /// Refuses what is in quarantine; with `force` an operator vouches for it, and it is there no more.
+    fn admit(&self, loaded: &Loaded, force: bool) -> Result<(), PolicyError> {
+        if force {
+            let quarantine = self.engine.observer().quarantine();
+            parts(loaded).for_each(|info| quarantine.pardon(info));
+        }
+        match self.quarantined(loaded) {
+            Some(QuarantineEntry { name, kind, reason, .. }) => {
+                Err(PolicyError::Quarantined { name, kind, reason })
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Why a policy, or one of a list's members, is not taken in again.
     fn quarantined(&self, loaded: &Loaded) -> Option<QuarantineEntry> {
         let quarantine = self.engine.observer().quarantine();
-        let members = loaded.members.iter().map(|member| &member.info);
-        members.chain([&loaded.info]).find_map(|info| quarantine.find(&info.digest))
+        parts(loaded).find_map(|info| quarantine.find(info))
     }
 
     /// A component that was given before can be named: to configure it anew nobody needs its file. The host's own
@@ -284,30 +325,53 @@ impl PolicyManager {
     }
 
     /// Brings the previous policy of a slot back; asked again, the one before it. Who was rolled back from
-    /// stands in nobody's way.
-    pub async fn rollback(&self, kind: PolicyKind) -> Result<SwapAnswer, PolicyError> {
+    /// stands in nobody's way. With `of`, only where that one is in force: of two who ask at once one goes back.
+    pub async fn rollback(&self, kind: PolicyKind, of: Option<&str>) -> Result<SwapAnswer, PolicyError> {
         let _turn = self.one_at_a_time.lock().await;
-        let previous = self.slot(kind).await?.previous;
-        let back = match previous.filter(|info| self.may_come_back(kind, info)) {
+        let SlotSnapshot { policy, previous, .. } = self.slot(kind).await?;
+        expect(kind, &policy, of)?;
+        let back = match previous.as_ref().filter(|info| self.may_come_back(kind, info)) {
             Some(_) => self.engine.rollback(kind).await?,
             None => None,
         };
         let swapped = match back {
             Some(swapped) => swapped,
-            None => self.rollback_to_earlier(kind).await?,
+            None => self.rollback_to_earlier(kind, previous).await?,
         };
         Ok(self.in_force(swapped, "rollback"))
     }
 
-    async fn rollback_to_earlier(&self, kind: PolicyKind) -> Result<Swapped, PolicyError> {
-        let (at, earlier) = self.last_earlier(kind).ok_or(PolicyError::NoPrevious(kind))?;
+    async fn rollback_to_earlier(
+        &self,
+        kind: PolicyKind,
+        previous: Option<Arc<PolicyInfo>>,
+    ) -> Result<Swapped, PolicyError> {
+        let (at, earlier) = self.last_earlier(kind).ok_or_else(|| self.no_way_back(kind, previous))?;
+        let then = Arc::clone(&earlier.info);
         let loader = self.loader.clone();
         let new = blocking(move || load_again(&loader, kind, earlier)).await?;
+        let info = Arc::clone(&new.loaded.info);
         let enter = |policy| async { self.engine.rollback_to(policy).await.map(Ok) };
         let swapped = self.bring_in(new, enter).await?;
         // It and who came after it are forgotten once it is back.
         self.earlier.lock().unwrap_or_else(PoisonError::into_inner)[kind as usize].truncate(at);
+        let chosen = &mut self.chosen.lock().unwrap_or_else(PoisonError::into_inner)[kind as usize];
+        if chosen.as_ref().is_some_and(|chosen| Arc::ptr_eq(chosen, &then)) {
+            *chosen = Some(info);
+        }
         Ok(swapped)
+    }
+
+    fn no_way_back(&self, kind: PolicyKind, previous: Option<Arc<PolicyInfo>>) -> PolicyError {
+        let earlier = self.earlier.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = previous.and_then(|info| self.library.find(kind, &info));
+        let last = last.as_ref().or_else(|| earlier[kind as usize].back());
+        match last.and_then(|loaded| self.quarantined(loaded)) {
+            Some(QuarantineEntry { name, reason, .. }) => {
+                PolicyError::PreviousQuarantined { kind, name, reason }
+            }
+            None => PolicyError::NoPrevious(kind),
+        }
     }
 
     /// Tells a prefix cache what is cached. Until the engine has it, what happens meanwhile is kept for it.
@@ -338,9 +402,16 @@ impl PolicyManager {
         Some((at, slot[at].clone()))
     }
 
-    /// Makes what runs in shadow the live policy, or ends a trial well.
-    pub async fn promote(&self, kind: PolicyKind) -> Result<SwapAnswer, PolicyError> {
+    /// Makes what runs in shadow the live policy, or ends a trial well. With `of`, only where that one does.
+    pub async fn promote(&self, kind: PolicyKind, of: Option<&str>) -> Result<SwapAnswer, PolicyError> {
         let _turn = self.one_at_a_time.lock().await;
+        let slot = self.slot(kind).await?;
+        let tried = match slot.shadow {
+            Some(shadow) if !slot.trial && shadow.state == ShadowState::Watching => Some(shadow.policy),
+            _ => slot.trial.then_some(slot.policy),
+        };
+        let tried = tried.ok_or(PolicyError::NothingToPromote(kind))?;
+        expect(kind, &tried, of)?;
         let swapped = self.engine.promote(kind).await?.ok_or(PolicyError::NothingToPromote(kind))?;
         Ok(self.in_force(swapped, "promote"))
     }
@@ -421,6 +492,21 @@ struct New {
 }
 
 type Turn<'a> = tokio::sync::MutexGuard<'a, ()>;
+
+/// A policy and, of a list, its members.
+fn parts(loaded: &Loaded) -> impl Iterator<Item = &Arc<PolicyInfo>> {
+    loaded.members.iter().map(|member| &member.info).chain([&loaded.info])
+}
+
+/// Refuses where somebody else is there than whom the caller has seen.
+fn expect(kind: PolicyKind, found: &PolicyInfo, of: Option<&str>) -> Result<(), PolicyError> {
+    match of {
+        Some(of) if of.is_empty() || (of != found.name && of != found.digest) => {
+            Err(PolicyError::NotThere { kind, expected: of.to_owned(), found: found.name.clone() })
+        }
+        _ => Ok(()),
+    }
+}
 
 fn mode_name(mode: SwapMode) -> &'static str {
     match mode {
