@@ -8,11 +8,30 @@
 #ifdef INFER_EMULATE
 #include "emulate.h"
 #else
-// A kernel takes one plain struct, so that Rust mirrors structs and not argument lists.
-#define KERNEL(NAME, PARAMS, THREADS) \
-    extern "C" __global__ void __launch_bounds__(THREADS) NAME(const __grid_constant__ PARAMS p)
-#define SHARED_MEMORY(NAME) extern __shared__ __align__(16) unsigned char NAME[]
 #define DEVICE __device__ __forceinline__
+
+// Lets the kernel behind this one come to the device, and waits until all before it are done and what they wrote is seen
+// (programmatic dependent launch, PTX ISA: griddepcontrol). Each thread of each kernel does so before it touches memory, so
+// the order of what kernels do is that of their launches; only the way to the device is gone while those ahead compute.
+DEVICE void take_turn() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// A kernel takes one plain struct, so that Rust mirrors structs and not argument lists.
+#define ENTRY(NAME, PARAMS, THREADS, BEFORE)                                                       \
+    DEVICE void NAME##_body(const PARAMS& p);                                                      \
+    extern "C" __global__ void __launch_bounds__(THREADS) NAME(const __grid_constant__ PARAMS p) { \
+        BEFORE;                                                                                    \
+        NAME##_body(p);                                                                            \
+    }                                                                                              \
+    DEVICE void NAME##_body(const PARAMS& p)
+#define KERNEL(NAME, PARAMS, THREADS) ENTRY(NAME, PARAMS, THREADS, take_turn())
+// One that takes its turn itself, and reads weights before, which no kernel writes.
+#define EARLY_KERNEL(NAME, PARAMS, THREADS) ENTRY(NAME, PARAMS, THREADS, )
+#define SHARED_MEMORY(NAME) extern __shared__ __align__(16) unsigned char NAME[]
 #endif
 
 typedef unsigned char u8;
@@ -39,6 +58,7 @@ struct f16 {
 };
 
 #ifdef INFER_EMULATE
+DEVICE void take_turn() {}
 DEVICE float bits_to_float(u32 bits) { return emulate::from_bits(bits); }
 DEVICE u32 float_to_bits(float value) { return emulate::to_bits(value); }
 DEVICE u16 round_bf16(float value) { return emulate::round_bf16(value); }

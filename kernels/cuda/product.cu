@@ -5,7 +5,8 @@
 //   few    1: a warp multiplies 16 outputs (rows of w) with up to 32 rows of x; weights went from memory straight into
 //          registers. nvcc moved each load to its use, which left two of eight under way (1 KB a warp).
 //          2 (this one): weights pass through shared memory (cp.async), 8 KB a warp under way, and a lane reads what it
-//          copied, so there is no barrier; inputs are read a turn ahead. The order of the inputs in a product is free, so
+//          copied, so there is no barrier; inputs are read a turn ahead. The first 64 KB of a block are asked for before
+//          its turn, while the kernels ahead are at their small work. The order of the inputs in a product is free, so
 //          a lane takes 8 in a row. A block's eight warps add up in their order. A row's bits don't depend on how many
 //          rows there are.
 //          Estimated, not measured: a multiprocessor of an H100 needs about 32 KB under way for 90 % of its share of
@@ -27,7 +28,7 @@
 
 struct ProductParams {
     const void* x;      // [row][inputs]
-    const void* w;      // [output][inputs]
+    const void* w;      // [output][inputs]; read before the kernel's turn.
     void* y;            // [row][outputs]
     u32 rows;
     u32 inputs;
@@ -87,6 +88,7 @@ DEVICE void few(const ProductParams& p, unsigned char* shared) {
     };
 #pragma unroll
     for (u32 stage = 0; stage < TURNS; stage++) start_weights(warp + stage * WARPS, stage);
+    take_turn();
     Words4 x[2][N];
     read_inputs(warp, x);
     float sums[N][4];
@@ -260,7 +262,7 @@ DEVICE void plain(const ProductParams& p, unsigned char* shared) {
         product::plain<T>(p, shared);                                                        \
     }
 #define PRODUCT_FEW(T, N)                                                                    \
-    KERNEL(product_few_##T##_##N, ProductParams, product::THREADS) {                         \
+    EARLY_KERNEL(product_few_##T##_##N, ProductParams, product::THREADS) {                   \
         SHARED_MEMORY(shared);                                                               \
         product::few<T, N>(p, shared);                                                       \
     }

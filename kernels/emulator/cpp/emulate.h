@@ -17,6 +17,9 @@
                                        [](const void* params) { NAME(*static_cast<const PARAMS*>(params)); }); \
     static void NAME(const PARAMS& p)
 
+// Here kernels come when those before them are done.
+#define EARLY_KERNEL KERNEL
+
 struct Index3 {
     unsigned int x, y, z;
 };

@@ -207,6 +207,8 @@ fn random(device: &Arc<dyn Device>, ty: Type, numbers: usize) -> Result<Buffer, 
     let buffer = Buffer::new(device, numbers * ty.bytes())?;
     // SAFETY: as large.
     unsafe { fill_random(device.as_ref(), ty, buffer.at(), numbers, numbers as u64, 1.0) }?;
+    // Products may read weights early.
+    device.wait()?;
     Ok(buffer)
 }
 

@@ -32,6 +32,8 @@ pub struct Driver {
     session: Arc<Session>,
     functions: Mutex<HashMap<&'static str, Function>>,
     blas: Option<Blas>,
+    /// Whether a kernel may come to the device before the one ahead of it is done.
+    early: bool,
     properties: Properties,
 }
 
@@ -178,6 +180,8 @@ impl Driver {
             session: Arc::new(Session { stream, module, context }),
             functions: Mutex::default(),
             blas: None,
+            early: capability.0 == 9
+                && std::env::var_os("INFER_CUDA_EARLY").is_none_or(|value| value != "off"),
             properties: Properties { name, capability, multiprocessors, vendor_products: None },
         };
         if library::open(&["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"]) {
@@ -303,17 +307,27 @@ impl Device for Driver {
         let function = self.function(&launch)?;
         let [x, y, z] = launch.grid;
         let mut params = [launch.params.as_ptr().cast_mut().cast::<c_void>()];
+        // Kernels wait for those ahead of them themselves (`take_turn` of `device.cuh`), so they may be sent early.
+        let mut attribute = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        };
+        let config = sys::CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: launch.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: launch.shared_bytes,
+            hStream: self.session.stream,
+            attrs: &mut attribute,
+            numAttrs: u32::from(self.early),
+        };
         // SAFETY: the caller's promise; the driver copies the parameters during the call.
         unsafe {
-            let threads = (launch.threads, 1, 1);
-            result::launch_kernel(
-                function,
-                (x, y, z),
-                threads,
-                launch.shared_bytes,
-                self.session.stream,
-                &mut params,
-            )
+            sys::cuLaunchKernelEx(&config, function, params.as_mut_ptr(), std::ptr::null_mut()).result()
         }
         .map_err(|error| fault(launch.kernel, error))
     }

@@ -33,6 +33,7 @@ pub enum ProductKind {
 /// # Safety
 /// The parameters describe memory on the device; rows of `x` and `w` start at multiples of 16 bytes where `inputs` is a
 /// multiple of eight.
+/// No kernel that may still be under way writes `w`: it may be read before their end.
 pub unsafe fn product(
     device: &dyn Device,
     ty: Type,
