@@ -15,6 +15,8 @@ pub struct Ended<'a> {
     pub request_id: &'a str,
     /// The caller's `traceparent`.
     pub traceparent: Option<&'a str>,
+    /// The caller's `tracestate`.
+    pub tracestate: Option<&'a str>,
     /// The tenant's name.
     pub tenant: &'a str,
     /// The model's name.
@@ -25,7 +27,7 @@ pub struct Ended<'a> {
     pub usage: &'a Usage,
     /// Where the time went.
     pub timings: &'a Timings,
-    /// Why it ended, in OpenAI's words.
+    /// Why it ended, in OpenAI's words; those of several choices with commas between them.
     pub finish_reason: &'a str,
     /// What went wrong.
     pub error: Option<&'a str>,
@@ -89,7 +91,7 @@ mod sink {
         Span, SpanContext, SpanId, SpanKind, Status, TraceContextExt, TraceFlags, TraceId, TraceState,
         Tracer, TracerProvider,
     };
-    use opentelemetry::{Context, KeyValue};
+    use opentelemetry::{Array, Context, KeyValue, StringValue, Value};
     use opentelemetry_http::{HttpClient, HttpError, Request, Response};
     use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig, WithHttpConfig};
     use opentelemetry_sdk::Resource;
@@ -129,16 +131,18 @@ mod sink {
             let Some(Sink { tracer, .. }) = &self.0 else { return };
             let now = SystemTime::now();
             let (began, phases) = request.phases(now);
-            let parent = match request.traceparent.and_then(remote) {
+            let parent = match request.traceparent.and_then(|parent| remote(parent, request.tracestate)) {
                 Some(remote) => Context::new().with_remote_span_context(remote),
                 None => Context::new(),
             };
             let tokens = |n: u32| i64::from(n);
+            let reasons = request.finish_reason.split(',').map(|reason| StringValue::from(reason.to_owned()));
+            let reasons = Value::Array(Array::String(reasons.collect()));
             let attributes = vec![
                 KeyValue::new("gen_ai.request.model", request.model.to_owned()),
                 KeyValue::new("gen_ai.usage.input_tokens", tokens(request.usage.prompt_tokens)),
                 KeyValue::new("gen_ai.usage.output_tokens", tokens(request.usage.completion_tokens)),
-                KeyValue::new("gen_ai.response.finish_reasons", request.finish_reason.to_owned()),
+                KeyValue::new("gen_ai.response.finish_reasons", reasons),
                 KeyValue::new(
                     "infer.cached_tokens",
                     tokens(request.usage.prompt_tokens_details.cached_tokens),
@@ -176,8 +180,9 @@ mod sink {
         }
     }
 
-    /// W3C Trace Context, section 3.2: `00-TRACE-SPAN-FLAGS`.
-    fn remote(header: &str) -> Option<SpanContext> {
+    /// W3C Trace Context, section 3.2: `00-TRACE-SPAN-FLAGS`; and what systems on the way say of it (3.3), which is
+    /// nothing where it can't be read.
+    fn remote(header: &str, state: Option<&str>) -> Option<SpanContext> {
         let parts: Vec<&str> = header.split('-').collect();
         let [version, trace, span, flags, ..] = parts[..] else { return None };
         if version.len() != 2 || version == "ff" || trace.len() != 32 || span.len() != 16 {
@@ -185,7 +190,8 @@ mod sink {
         }
         let flags = TraceFlags::new(u8::from_str_radix(flags.get(..2)?, 16).ok()?);
         let (trace, span) = (TraceId::from_hex(trace).ok()?, SpanId::from_hex(span).ok()?);
-        let context = SpanContext::new(trace, span, flags, true, TraceState::default());
+        let state = state.and_then(|state| state.parse::<TraceState>().ok()).unwrap_or_default();
+        let context = SpanContext::new(trace, span, flags, true, state);
         context.is_valid().then_some(context)
     }
 
@@ -241,13 +247,15 @@ mod sink {
         #[test]
         fn a_callers_trace_is_taken_over_and_nonsense_is_not() {
             let header = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-            let context = remote(header).unwrap();
+            let context = remote(header, Some("vendor=1,other=x")).unwrap();
+            assert_eq!(context.trace_state().header(), "vendor=1,other=x");
             assert_eq!(context.span_id().to_string(), "00f067aa0ba902b7");
             assert!(context.is_sampled());
             let zeros = format!("00-{}-{}-01", "0".repeat(32), "0".repeat(16));
             for odd in ["", "00", "00-x-y-01", &header[..40], zeros.as_str(), "ff-4bf9-00f0-01"] {
-                assert!(remote(odd).is_none(), "{odd}");
+                assert!(remote(odd, None).is_none(), "{odd}");
             }
+            assert_eq!(remote(header, Some("nonsense")).unwrap().trace_state().header(), "");
         }
     }
 }

@@ -1,5 +1,5 @@
 //! What ties a request to its caller: `x-request-id`, taken from the client where it is harmless, else made
-//! here; and the `traceparent` of the trace that it is part of.
+//! here; and `traceparent` and `tracestate` of the trace that it is part of.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,12 +13,15 @@ pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// A `traceparent` of the only version there is.
 const TRACEPARENT_LEN: usize = 55;
+/// Longer ones are dropped; W3C Trace Context wants so much of them to be carried.
+const MAX_TRACESTATE_LEN: usize = 512;
 
 /// Names a request in answers, logs, traces and the console.
 #[derive(Clone, Debug)]
 pub struct RequestId {
     id: String,
     traceparent: Option<String>,
+    tracestate: Option<String>,
 }
 
 impl RequestId {
@@ -32,12 +35,20 @@ impl RequestId {
             _ => fresh(),
         };
         let traceparent = text(HeaderName::from_static("traceparent"));
-        Self { id, traceparent: traceparent.filter(|t| t.len() == TRACEPARENT_LEN).map(str::to_owned) }
+        let traceparent = traceparent.filter(|t| t.len() == TRACEPARENT_LEN).map(str::to_owned);
+        let tracestate = text(HeaderName::from_static("tracestate"));
+        let tracestate = tracestate.filter(|t| t.len() <= MAX_TRACESTATE_LEN).map(str::to_owned);
+        Self { id, traceparent, tracestate }
     }
 
     /// The caller's trace, as it says.
     pub fn traceparent(&self) -> Option<&str> {
         self.traceparent.as_deref()
+    }
+
+    /// What systems on the way say of it.
+    pub fn tracestate(&self) -> Option<&str> {
+        self.tracestate.as_deref()
     }
 
     /// As text.
