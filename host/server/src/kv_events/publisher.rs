@@ -1,24 +1,21 @@
 //! From the engine thread to subscribers: a bounded channel that the engine never waits for, a buffer of what
 //! was sent, two sockets.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use hyper::body::Bytes;
 use infer_core::kv_events::KvEvent;
 use tokio::sync::{Notify, mpsc, watch};
 use zeromq::{PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqError, ZmqMessage};
 
+use super::sent::Sent;
 use super::wire::{Batch, encode};
 use crate::engine::EngineHandle;
 
 /// Batches on their way from the engine.
 const CHANNEL: usize = 4_096;
-/// Batches kept for subscribers that missed them.
-const BUFFER: usize = 10_000;
-/// Bytes kept for them.
-const BUFFER_BYTES: usize = 64 << 20;
 /// Ends a replay: no batch has this number.
 const END: [u8; 8] = (-1i64).to_be_bytes();
 /// For a subscriber to take one of the batches that it asked for again.
@@ -73,16 +70,15 @@ pub fn channel() -> (KvSender, KvReceiver) {
 pub struct Publisher {
     events: PubSocket,
     replay: Option<RouterSocket>,
-    topic: Vec<u8>,
+    topic: Bytes,
     next: u64,
-    sent: VecDeque<(u64, Vec<u8>)>,
-    sent_bytes: usize,
+    sent: Sent,
     bound: Endpoints,
 }
 
 impl Publisher {
     /// Binds both sockets.
-    pub async fn bind(endpoints: &Endpoints, topic: String) -> Result<Self, ZmqError> {
+    pub async fn bind(endpoints: &Endpoints) -> Result<Self, ZmqError> {
         let mut events = PubSocket::new();
         let events_endpoint = events.bind(&endpoints.events).await?.to_string();
         let (mut replay, mut replay_endpoint) = (None, None);
@@ -94,10 +90,9 @@ impl Publisher {
         Ok(Self {
             events,
             replay,
-            topic: topic.into_bytes(),
+            topic: Bytes::new(),
             next: 0,
-            sent: VecDeque::new(),
-            sent_bytes: 0,
+            sent: Sent::default(),
             bound: Endpoints { events: events_endpoint, replay: replay_endpoint },
         })
     }
@@ -105,6 +100,11 @@ impl Publisher {
     /// Where the sockets listen.
     pub fn endpoints(&self) -> Endpoints {
         self.bound.clone()
+    }
+
+    /// Publishes under a topic from now on.
+    pub fn about(self, topic: String) -> Self {
+        Self { topic: topic.into(), ..self }
     }
 
     /// Publishes until `stop` turns true.
@@ -134,7 +134,11 @@ impl Publisher {
                 },
                 () = inbox.wake.notified() => {}
                 asked = replay => match asked {
-                    Ok(asked) => self.send_again(asked).await,
+                    Ok(asked) => {
+                        if self.send_again(asked).await == Reach::TooShort {
+                            inbox.lost.store(true, Ordering::Release);
+                        }
+                    }
                     Err(error) => tracing::debug!("a replay could not be read: {error}"),
                 },
             }
@@ -142,46 +146,53 @@ impl Publisher {
     }
 
     async fn publish(&mut self, batch: &Batch) {
-        let payload = encode(batch);
+        let payload = Bytes::from(encode(batch));
         let number = self.next;
         self.next += 1;
-        let frames =
-            vec![self.topic.clone().into(), number.to_be_bytes().to_vec().into(), payload.clone().into()];
+        let frames = vec![self.topic.clone(), Bytes::copy_from_slice(&number.to_be_bytes()), payload.clone()];
         if let Err(error) = self.events.send(message(frames)).await {
             tracing::debug!("KV events could not be sent: {error}");
         }
-        self.sent_bytes += payload.len();
-        self.sent.push_back((number, payload));
-        while self.sent.len() > BUFFER || (self.sent_bytes > BUFFER_BYTES && self.sent.len() > 1) {
-            let oldest = self.sent.pop_front();
-            self.sent_bytes -= oldest.map_or(0, |(_, payload)| payload.len());
-        }
+        self.sent.push(number, payload, batch.begins_anew());
     }
 
     /// Answers `[identity, "", number]` with every batch from that number on, then with the end mark.
-    async fn send_again(&mut self, asked: ZmqMessage) {
+    async fn send_again(&mut self, asked: ZmqMessage) -> Reach {
         let frames = asked.into_vec();
-        let [identity, _, number] = &frames[..] else { return };
-        let Ok(from) = <[u8; 8]>::try_from(&number[..]) else { return };
+        let [identity, _, number] = &frames[..] else { return Reach::Enough };
+        let Ok(from) = <[u8; 8]>::try_from(&number[..]) else { return Reach::Enough };
         let from = u64::from_be_bytes(from);
-        let Some(socket) = &mut self.replay else { return };
-        let batches = self.sent.iter().filter(|(number, _)| *number >= from);
-        let answers = batches.map(|(number, payload)| (number.to_be_bytes(), payload.clone()));
-        for (number, payload) in answers.chain([(END, Vec::new())]) {
-            let frames = vec![identity.clone(), Vec::new().into(), number.to_vec().into(), payload.into()];
+        let Some(socket) = &mut self.replay else { return Reach::Enough };
+        let answers = self.sent.from(from).map(|(number, payload)| (number.to_be_bytes(), payload));
+        for (number, payload) in answers.chain([(END, Bytes::new())]) {
+            let frames = vec![identity.clone(), Bytes::new(), Bytes::copy_from_slice(&number), payload];
             // Everybody's events wait meanwhile.
             match tokio::time::timeout(REPLAY_PATIENCE, socket.send(message(frames))).await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => return tracing::debug!("a subscriber left during a replay: {error}"),
+                Ok(Err(error)) => {
+                    tracing::debug!("a subscriber left during a replay: {error}");
+                    return Reach::Enough;
+                }
                 Err(_) => {
-                    return tracing::warn!("a subscriber doesn't read the events that it asked for again");
+                    tracing::warn!("a subscriber doesn't read the events that it asked for again");
+                    return Reach::Enough;
                 }
             }
         }
+        if self.sent.reaches(from) { Reach::Enough } else { Reach::TooShort }
     }
 }
 
-fn message(frames: Vec<hyper::body::Bytes>) -> ZmqMessage {
+/// What a subscriber gets of what it missed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    /// All that its copy needs, or nobody is there any more.
+    Enough,
+    /// Not that: everything has to be told anew.
+    TooShort,
+}
+
+fn message(frames: Vec<Bytes>) -> ZmqMessage {
     ZmqMessage::try_from(frames).expect("a message has frames")
 }
 

@@ -63,6 +63,11 @@ impl Batch {
         batch
     }
 
+    /// Whether it tells everything.
+    pub fn begins_anew(&self) -> bool {
+        self.events.first() == Some(&Event::Cleared)
+    }
+
     fn push(&mut self, event: &KvEvent) {
         match (event, self.events.last_mut()) {
             (KvEvent::Removed { hash }, Some(Event::Removed { hashes })) => hashes.push(*hash),
