@@ -27,6 +27,8 @@ pub struct CallJson {
     /// Arguments that came before the name.
     early: String,
     has_arguments: bool,
+    /// Some of them were told.
+    told: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +65,7 @@ impl CallJson {
             name: None,
             early: String::new(),
             has_arguments: false,
+            told: false,
         }
     }
 
@@ -93,6 +96,10 @@ impl CallJson {
                 self.seen.push(letter);
             }
             self.step(letter, found);
+            if self.is_broken() && self.has_begun() && !self.told {
+                // Clients read arguments as JSON, which nothing isn't.
+                self.tell("{}".to_owned(), found);
+            }
             if matches!(self.place, Place::Done | Place::Broken) {
                 return text[at + letter.len_utf8()..].to_owned();
             }
@@ -182,7 +189,7 @@ impl CallJson {
         } else if self.is_arguments() {
             // Some models write the arguments as a string of JSON.
             let plain = serde_json::from_str::<String>(&value).unwrap_or(value);
-            self.tell(plain, found);
+            self.tell(if plain.trim() == "null" { "{}".to_owned() } else { plain }, found);
             self.has_arguments = true;
         }
         Place::BeforeKey
@@ -196,6 +203,7 @@ impl CallJson {
         if self.name.is_none() {
             self.early.push_str(&arguments);
         } else if !arguments.is_empty() {
+            self.told = true;
             found.push(Found::Arguments(arguments));
         }
     }

@@ -39,8 +39,8 @@ pub struct Calls {
 enum State {
     Text,
     Call(CallJson),
-    /// Behind a call, in front of what ends it.
-    Behind,
+    /// Behind a call, in front of what ends it: text that is nothing if its end comes.
+    Behind(String),
 }
 
 impl Calls {
@@ -67,7 +67,8 @@ impl Calls {
                 let seen = call.take_seen();
                 self.text(&mut parts, self.opening() + &seen + &rest);
             }
-            State::Call(_) | State::Behind => {}
+            State::Call(_) => {}
+            State::Behind(passed) => self.text(&mut parts, (passed + &rest).trim().to_owned()),
         }
         parts
     }
@@ -92,22 +93,27 @@ impl Calls {
                 }));
                 self.after_call |= begun;
                 if broken && !begun {
-                    let seen = call.take_seen();
+                    let mut seen = call.take_seen();
                     self.state = State::Text;
+                    // What breaks it may begin another one.
+                    if seen.ends_with('<') {
+                        seen.pop();
+                        self.held.insert(0, '<');
+                    }
                     self.text(parts, self.opening() + &seen);
                     // What isn't a call of Llama's isn't followed by one either.
                     if self.style == Tools::Llama3 {
                         self.style = Tools::None;
                     }
                 } else if done || broken {
-                    self.state = State::Behind;
+                    self.state = State::Behind(String::new());
                     if done {
                         parts.push(Part::Done);
                     }
                 }
                 (done || broken) && !self.held.is_empty()
             }
-            State::Behind => self.pass_end(),
+            State::Behind(_) => self.pass_end(parts),
         }
     }
 
@@ -150,16 +156,25 @@ impl Calls {
         false
     }
 
-    /// Passes over what stands between a call and what follows it.
-    fn pass_end(&mut self) -> bool {
-        if self.style == Tools::Hermes {
-            if let Some(at) = self.held.find(CLOSE) {
+    /// Passes over what stands between a call and what follows it. A call that follows ends it, too: small models
+    /// forget the tag.
+    fn pass_end(&mut self, parts: &mut Vec<Part>) -> bool {
+        if let (Tools::Hermes, State::Behind(passed)) = (self.style, &mut self.state) {
+            let (open, close) = (self.held.find(OPEN), self.held.find(CLOSE));
+            if let Some(at) = close.filter(|&close| open.is_none_or(|open| close < open)) {
                 self.held.drain(..at + CLOSE.len());
                 self.state = State::Text;
                 return true;
             }
-            let keep = longest_overlap(&self.held, CLOSE);
-            self.held.drain(..self.held.len() - keep);
+            if let Some(at) = open {
+                passed.extend(self.held.drain(..at));
+                let passed = passed.trim().to_owned();
+                self.state = State::Text;
+                self.text(parts, passed);
+                return true;
+            }
+            let keep = longest_overlap(&self.held, CLOSE).max(longest_overlap(&self.held, OPEN));
+            passed.extend(self.held.drain(..self.held.len() - keep));
             return false;
         }
         let rest = self.held.trim_start_matches([';', ' ', '\n', '\t', ',']);
@@ -241,6 +256,30 @@ mod tests {
             (tagged(bare), call("time", "{}")),
             (tagged(as_text), call("time", r#"{"a": 2}"#)),
             (format!("{} done", tagged(bare)), [call("time", "{}"), vec![text(" done")]].concat()),
+            // Tags that are said twice, and ends that are not said.
+            (
+                format!("<tool_call>\n{}", tagged(bare)),
+                [vec![text("<tool_call>\n")], call("time", "{}")].concat(),
+            ),
+            (
+                format!("<tool_call>{bare}\n{}", tagged(late)),
+                [call("time", "{}"), call("time", r#"{"a": 1}"#)].concat(),
+            ),
+            (
+                format!("<tool_call>{bare}}}\n{} x", tagged(bare)),
+                [call("time", "{}"), vec![text("}")], call("time", "{}"), vec![text(" x")]].concat(),
+            ),
+            (
+                format!("<tool_call>{bare} and so < on"),
+                [call("time", "{}"), vec![text("and so < on")]].concat(),
+            ),
+            (format!("<tool_call>{bare}}} </tool_call>"), call("time", "{}")),
+            // Arguments are JSON, whatever becomes of the call.
+            (tagged(r#"{"name": "time", "arguments": null}"#), call("time", "{}")),
+            (
+                tagged(r#"{"name": "time" oops"#),
+                vec![Part::Call { name: "time".to_owned() }, Part::Arguments("{}".to_owned())],
+            ),
             (tagged("no json"), vec![text("<tool_call>\nno json\n</tool_call>")]),
             (tagged(r#"{"x": 1}"#), vec![text("<tool_call>\n{\"x\": 1}\n</tool_call>")]),
             ("<tool_call>\n{\"na".to_owned(), vec![text("<tool_call>\n{\"na")]),

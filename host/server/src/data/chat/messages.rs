@@ -119,11 +119,13 @@ fn call(mut call: Value) -> Result<Value, ApiError> {
         Some(object @ Value::Object(_)) => object,
         Some(_) => return Err(wrong()),
     };
-    let mut normal = json!({"type": "function", "function": {"name": name, "arguments": arguments}});
+    let mut normal = Map::new();
     if let Some(id) = call.get("id").and_then(Value::as_str) {
-        normal["id"] = Value::from(id);
+        normal.insert("id".to_owned(), Value::from(id));
     }
-    Ok(normal)
+    normal.insert("type".to_owned(), Value::from("function"));
+    normal.insert("function".to_owned(), json!({"name": name, "arguments": arguments}));
+    Ok(Value::Object(normal))
 }
 
 #[cfg(test)]
