@@ -11,4 +11,4 @@ pub mod token;
 mod trace;
 
 pub use route::route;
-pub use state::{rates, refusal_name, report, state};
+pub use state::{rates, refusal_name, report, state, state_within};

@@ -22,7 +22,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The engine's report, once the step that runs now is done.
 pub async fn report(served: &Served) -> Result<Box<EngineReport>, ApiError> {
-    tokio::time::timeout(PATIENCE, served.engine.report())
+    report_within(served, PATIENCE).await
+}
+
+async fn report_within(served: &Served, patience: Duration) -> Result<Box<EngineReport>, ApiError> {
+    tokio::time::timeout(patience, served.engine.report())
         .await
         .map_err(|_| ApiError::unavailable("busy", "the engine is in a long step; try again"))?
         .map_err(ApiError::from)
@@ -30,8 +34,13 @@ pub async fn report(served: &Served) -> Result<Box<EngineReport>, ApiError> {
 
 /// The whole state.
 pub async fn state(app: &App) -> Result<State, ApiError> {
+    state_within(app, PATIENCE).await
+}
+
+/// The whole state, for who can't wait as long for it.
+pub async fn state_within(app: &App, patience: Duration) -> Result<State, ApiError> {
     let served = app.served()?;
-    let report = report(served).await?;
+    let report = report_within(served, patience).await?;
     let rows = report.snapshot.requests.iter().take(MAX_ROWS);
     let requests = rows.map(|row| request_row(served, row, report.at).listed()).collect();
     Ok(State { requests, ..numbers(app, served, &report) })

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use hyper::HeaderMap;
 use hyper::header::ACCEPT;
@@ -17,17 +18,21 @@ use tokio::sync::Mutex;
 
 use super::process::ProcessUsage;
 use crate::admin;
-use crate::app::App;
+use crate::app::{App, Served};
 use crate::load::shares_blocks;
 use crate::tenants::UsageSnapshot;
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
+/// How long a scrape waits for the step that runs now: scrapers give up after ten seconds, two scrapes may
+/// follow each other, and what the host itself knows is wanted most when the device is stuck.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 type Labels = Vec<(&'static str, String)>;
 
-/// All metrics: content type and text. While the model loads, or where the engine is gone, only what
-/// the host itself knows is there.
+/// All metrics: content type and text. While the model loads, during a long step, or where the engine is gone, only
+/// what the host itself knows is there.
 pub async fn render(app: &App, headers: &HeaderMap) -> (&'static str, String) {
     let accepts = headers.get_all(ACCEPT).iter().filter_map(|v| v.to_str().ok());
     let open_metrics = accepts.into_iter().any(|v| v.contains("application/openmetrics-text"));
@@ -82,9 +87,9 @@ fn older(text: &str) -> String {
 }
 
 async fn open_metrics_text(app: &App) -> String {
-    let state = admin::state(app).await.ok();
+    let state = admin::state_within(app, PATIENCE).await.ok();
     let mut families = Families::default();
-    let ready = state.is_some() && !app.is_draining();
+    let ready = !app.is_draining() && app.served().is_ok_and(|served| is_working(app, served));
     families.gauge("infer_ready", "1 while new requests are taken", u8::from(ready).into());
     process(&mut families, app);
     if let (Some(state), Ok(served)) = (&state, app.served()) {
@@ -103,6 +108,11 @@ async fn open_metrics_text(app: &App) -> String {
     let mut out = String::new();
     text::encode(&mut out, &registry).expect("writing to a string can't fail");
     out
+}
+
+/// A long step is work, too; one without an end isn't.
+fn is_working(app: &App, served: &Served) -> bool {
+    served.engine.is_alive() && served.engine.computing_for() <= app.config.bounds.step_timeout
 }
 
 fn histograms(registry: &mut Registry, app: &App) {
