@@ -33,6 +33,8 @@ pub struct Outcome {
 pub struct Reload {
     chosen: Choices,
     applied: Mutex<Choices>,
+    /// One reload at a time, or what an older file says could replace what a newer one does.
+    turn: tokio::sync::Mutex<()>,
 }
 
 impl Reload {
@@ -40,7 +42,7 @@ impl Reload {
     pub fn new(config: &Config, tenants: &Tenants) -> Self {
         let chosen = PolicyKind::ALL.map(|kind| config.policy(kind).clone());
         let applied = keep_rates(chosen.clone(), config.admission_chosen, tenants);
-        Self { chosen, applied: Mutex::new(applied) }
+        Self { chosen, applied: Mutex::new(applied), turn: tokio::sync::Mutex::default() }
     }
 
     /// What is chosen now.
@@ -76,6 +78,7 @@ fn keep_rates(mut choices: Choices, admission_chosen: bool, tenants: &Tenants) -
 
 /// Reads everything again, and logs what came of it.
 pub async fn reload(app: &App) -> Vec<Outcome> {
+    let _turn = app.reload.turn.lock().await;
     let mut outcomes = Vec::new();
     let mut note = |what, done: Result<String, String>| {
         let (done, error) = match done {
