@@ -10,7 +10,7 @@ use infer_model::{
 };
 use infer_wasm::LoadError;
 
-use crate::checkpoint::{self, Checkpoint, Hub};
+use crate::checkpoint::{self, Checkpoint, CheckpointError, Hub};
 use crate::config::{Config, ConfigError, GenerationConfig};
 use crate::device::{self, Placed};
 use crate::policies::PolicyError;
@@ -23,6 +23,9 @@ pub enum StartError {
     /// Something was asked for that can't be.
     #[error("{0}")]
     Config(#[from] ConfigError),
+    /// There is no checkpoint.
+    #[error("{0}")]
+    Checkpoint(#[from] CheckpointError),
     /// The checkpoint can't be used.
     #[error("--model: {0}")]
     Model(#[from] ModelError),
@@ -56,6 +59,7 @@ impl StartError {
         matches!(
             self,
             Self::Config(_)
+                | Self::Checkpoint(CheckpointError::Wrong(_))
                 | Self::Policy(
                     _,
                     PolicyError::Unknown { .. } | PolicyError::NoConfig | PolicyError::File(..)
@@ -92,7 +96,7 @@ impl Loaded {
             let advice = "`f16` is computed on GPUs only; use `f32`, `bf16` or `auto`";
             return Err(ConfigError(format!("--dtype: {advice}")).into());
         }
-        let checkpoint = checkpoint::find(&config.model, &Hub::from_env()).map_err(ConfigError)?;
+        let checkpoint = checkpoint::find(&config.model, &Hub::from_env())?;
         let sampling = sampling(config, &checkpoint.source)?;
         let (tokenizer, model) = tokenizer_and_model(config, &checkpoint.source, gpu.is_some())?;
         let stop_tokens = stop_tokens(&model, &tokenizer, &checkpoint.source)?;

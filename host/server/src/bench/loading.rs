@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::{Distribution, Machine};
 use crate::checkpoint::{self, Hub};
-use crate::config::{Config, ConfigError};
+use crate::config::Config;
 use crate::load::{Loaded, StartError};
 
 /// What was measured.
@@ -45,7 +45,7 @@ pub struct Round {
 /// What keeps the model from being loaded.
 pub fn run(config: &Config, rounds: u32, says: impl Fn(&str)) -> Result<LoadReport, StartError> {
     let machine = Machine::here();
-    let checkpoint = checkpoint::find(&config.model, &Hub::from_env()).map_err(ConfigError)?;
+    let checkpoint = checkpoint::find(&config.model, &Hub::from_env())?;
     let mut report = LoadReport {
         machine,
         model: config.model.clone(),

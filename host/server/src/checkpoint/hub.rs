@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use super::CheckpointError::{self, Failed, Wrong};
 use super::download;
 
 /// Where the hub and its cache are.
@@ -17,6 +19,23 @@ pub struct Hub {
     pub endpoint: Option<String>,
     /// `HF_TOKEN`, else the file that `hf auth login` wrote.
     pub token: Option<String>,
+    /// For how long it is waited for.
+    pub patience: Patience,
+}
+
+/// How long a hub is waited for.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// For its connection, its answer, and each byte after another.
+    pub silence: Duration,
+    /// Before what failed is tried again; longer each time.
+    pub pause: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { silence: Duration::from_secs(30), pause: Duration::from_secs(1) }
+    }
 }
 
 impl Hub {
@@ -34,13 +53,15 @@ impl Hub {
             offline: ["1", "true", "yes", "on"].contains(&offline.as_str()),
             endpoint: text("HF_ENDPOINT"),
             token: text("HF_TOKEN").or(kept).map(|token| token.trim().to_owned()).filter(|t| !t.is_empty()),
+            patience: Patience::default(),
         }
     }
 
     /// The directory of a checkpoint, whose missing files are downloaded first.
-    pub(super) fn checkpoint(&self, org: &str, name: &str) -> Result<PathBuf, String> {
-        let cache = self.cache.as_deref().ok_or("--model: no home directory; set HF_HUB_CACHE")?;
-        let repository = cache.join(format!("models--{org}--{name}"));
+    pub(super) fn checkpoint(&self, org: &str, name: &str) -> Result<PathBuf, CheckpointError> {
+        let homeless = || Wrong("no home directory; set HF_HUB_CACHE".to_owned());
+        let cache = self.cache.as_deref().ok_or_else(homeless)?;
+        let repository = cache.join(folder(org, name));
         let missing = match snapshot(&repository) {
             Some(snapshot) => match missing_file(&snapshot) {
                 None => return Ok(snapshot),
@@ -49,16 +70,21 @@ impl Hub {
             None => format!("it is not in {}", cache.display()),
         };
         if self.offline {
-            return Err(format!(
-                "--model: {org}/{name} is no directory, {missing}, and HF_HUB_OFFLINE is set; unset it, or fetch \
-                 the checkpoint first (`hf download {org}/{name}`)"
-            ));
+            return Err(Wrong(format!(
+                "{org}/{name} is no directory, {missing}, and HF_HUB_OFFLINE is set; unset it, or fetch the \
+                 checkpoint first (`hf download {org}/{name}`)"
+            )));
         }
-        download::fetch(self, cache, &format!("{org}/{name}"))
-            .map_err(|error| format!("--model: {org}/{name} is no directory, {missing}; {error}"))?;
+        download::fetch(self, cache, org, name)
+            .map_err(|error| error.map(|why| format!("{org}/{name} is no directory, {missing}; {why}")))?;
         let fetched = snapshot(&repository).filter(|snapshot| missing_file(snapshot).is_none());
-        fetched.ok_or_else(|| format!("--model: {org}/{name} was downloaded, but isn't complete; try again"))
+        fetched.ok_or_else(|| Failed(format!("{org}/{name} was downloaded, but isn't complete; try again")))
     }
+}
+
+/// A repository's folder in the cache.
+pub(super) fn folder(org: &str, name: &str) -> String {
+    format!("models--{org}--{name}")
 }
 
 /// The snapshot that `main` names.

@@ -3,12 +3,35 @@
 
 mod download;
 mod hub;
+mod part;
+mod site;
 
 use std::path::{Path, PathBuf};
 
 use infer_model::Source;
 
-pub use self::hub::Hub;
+use self::CheckpointError::Wrong;
+pub use self::hub::{Hub, Patience};
+
+/// Why there is no checkpoint.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// Something was asked for that isn't there, or isn't given to whoever asks; says what would be right.
+    #[error("--model: {0}")]
+    Wrong(String),
+    /// The network, the hub or the disk failed: the same may work later.
+    #[error("--model: {0}")]
+    Failed(String),
+}
+
+impl CheckpointError {
+    fn map(self, say: impl FnOnce(String) -> String) -> Self {
+        match self {
+            Self::Wrong(why) => Self::Wrong(say(why)),
+            Self::Failed(why) => Self::Failed(say(why)),
+        }
+    }
+}
 
 /// A checkpoint that was found.
 #[derive(Debug)]
@@ -20,7 +43,7 @@ pub struct Checkpoint {
 }
 
 /// Finds what `--model` means; names of the hub are looked up in `hub`. The error says what would be right.
-pub fn find(model: &str, hub: &Hub) -> Result<Checkpoint, String> {
+pub fn find(model: &str, hub: &Hub) -> Result<Checkpoint, CheckpointError> {
     if model == "demo" {
         return Ok(Checkpoint { source: Source::Embedded(infer_demo::FILES), names: vec![model.to_owned()] });
     }
@@ -35,13 +58,12 @@ pub fn find(model: &str, hub: &Hub) -> Result<Checkpoint, String> {
         let found = directory(&hub.checkpoint(org, name)?, model)?;
         return Ok(Checkpoint { names: vec![model.to_owned()], ..found });
     }
-    Err(format!(
-        "--model: {model} is no directory; give `demo`, a checkpoint directory, a .gguf file, or ORG/NAME on the \
-         Hugging Face hub"
-    ))
+    Err(Wrong(format!(
+        "{model} is no directory; give `demo`, a checkpoint directory, a .gguf file, or ORG/NAME on the Hugging Face hub"
+    )))
 }
 
-fn directory(path: &Path, given: &str) -> Result<Checkpoint, String> {
+fn directory(path: &Path, given: &str) -> Result<Checkpoint, CheckpointError> {
     if !path.join("config.json").is_file() {
         let files = std::fs::read_dir(path).into_iter().flatten().flatten();
         let gguf = files.map(|file| file.path()).find(|file| file.extension().is_some_and(|e| e == "gguf"));
@@ -49,17 +71,17 @@ fn directory(path: &Path, given: &str) -> Result<Checkpoint, String> {
             || "give the directory of a Hugging Face checkpoint".to_owned(),
             |file| format!("give the GGUF file itself: {}", file.display()),
         );
-        return Err(format!("--model: {given} has no config.json; {hint}"));
+        return Err(Wrong(format!("{given} has no config.json; {hint}")));
     }
-    let path = path.canonicalize().map_err(|e| format!("--model: can't open {given}: {e}"))?;
+    let path = path.canonicalize().map_err(|e| Wrong(format!("can't open {given}: {e}")))?;
     Ok(Checkpoint { names: names(path.file_name(), given), source: Source::Directory(path) })
 }
 
-fn gguf(path: &Path, given: &str) -> Result<Checkpoint, String> {
+fn gguf(path: &Path, given: &str) -> Result<Checkpoint, CheckpointError> {
     // Links are left as they are: in the hub's cache they lead to names that don't say which part a file is.
     let found = std::fs::metadata(path).and_then(|_| std::path::absolute(path));
-    let path: PathBuf = found.map_err(|e| format!("--model: can't open {given}: {e}"))?;
-    let source = Source::gguf(&path).map_err(|error| format!("--model: {error}"))?;
+    let path: PathBuf = found.map_err(|e| Wrong(format!("can't open {given}: {e}")))?;
+    let source = Source::gguf(&path).map_err(|error| Wrong(error.to_string()))?;
     Ok(Checkpoint { names: names(path.file_stem(), given), source })
 }
 
@@ -100,10 +122,10 @@ mod tests {
             (empty.path().to_str().unwrap(), "give the GGUF file itself"),
         ];
         for (model, part) in cases {
-            let error = find(model, &hub).unwrap_err();
+            let error = find(model, &hub).unwrap_err().to_string();
             assert!(error.contains("--model") && error.contains(part), "{model}: {error}");
         }
         let homeless = Hub::default();
-        assert!(find("a/b", &homeless).unwrap_err().contains("HF_HUB_CACHE"));
+        assert!(find("a/b", &homeless).unwrap_err().to_string().contains("HF_HUB_CACHE"));
     }
 }
