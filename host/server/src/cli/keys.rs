@@ -1,8 +1,9 @@
 //! `infer keys`: makes API keys, hashes given ones, says whose a file holds. A key is shown once and kept
 //! nowhere; the file of tenants has its digest.
 
-use std::io::{Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
@@ -65,19 +66,22 @@ pub fn run(command: KeysCommand) -> Result<(), Failure> {
 
 fn new(args: &NewArgs) -> Result<(), Failure> {
     tenants::check_name(&args.tenant).map_err(|wrong| Failure::Usage(format!("{}: {wrong}", args.tenant)))?;
-    let path = &args.file.file;
-    let shown = path.display().to_string();
-    let before = match std::fs::read_to_string(path) {
+    let shown = args.file.file.display().to_string();
+    let cant = |what: &str, error: io::Error| Failure::Failed(format!("can't {what} {shown}: {error}"));
+    // What a link leads to is written, and the link stays.
+    let path = args.file.file.canonicalize().unwrap_or_else(|_| args.file.file.clone());
+    let _alone = lock_folder(&path).map_err(|error| cant("lock the folder of", error))?;
+    let before = match std::fs::read_to_string(&path) {
         Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-        Err(error) => return Err(Failure::Failed(format!("can't read {shown}: {error}"))),
+        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(cant("read", error)),
     };
     let key = tenants::fresh().map_err(Failure::failed)?;
     let after =
         with_key(&before, args, KeyDigest::of(&key)).map_err(|e| Failure::Failed(format!("{shown}: {e}")))?;
     // What is written is what a host would read.
     tenants::grants(&shown, &after).map_err(Failure::Usage)?;
-    write(path, &after).map_err(|error| Failure::Failed(format!("can't write {shown}: {error}")))?;
+    replace(&path, &after).map_err(|error| cant("write", error))?;
     println!("{key}");
     eprintln!("added to {shown}; a running host takes it up on SIGHUP. The key is not kept anywhere.");
     Ok(())
@@ -122,15 +126,40 @@ fn set(table: &mut dyn TableLike, key: &str, value: toml_edit::Value) {
     table.insert(key, Item::Value(value));
 }
 
+/// Keeps others from adding keys to the folder's files until it is dropped: of two that read the same text one would
+/// be lost.
+fn lock_folder(path: &Path) -> io::Result<File> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = File::open(folder.unwrap_or(Path::new(".")))?;
+    folder.lock()?;
+    Ok(folder)
+}
+
 /// Beside the file first, then in its place, so that a host never reads half of it.
-fn write(path: &Path, text: &str) -> std::io::Result<()> {
+fn replace(path: &Path, text: &str) -> io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    let mut file =
-        std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
+    beside.push(format!(".{:016x}.new", getrandom::u64().map_err(io::Error::other)?));
+    let beside = PathBuf::from(beside);
+    let replaced = write_like(path, &beside, text).and_then(|()| std::fs::rename(&beside, path));
+    replaced.inspect_err(|_| drop(std::fs::remove_file(&beside)))
+}
+
+/// Whoever may read the old file may read the new one; where there is none, its owner alone.
+fn write_like(old: &Path, new: &Path, text: &str) -> io::Result<()> {
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(new)?;
+    match std::fs::metadata(old) {
+        Ok(old) => {
+            let made = file.metadata()?;
+            if (made.uid(), made.gid()) != (old.uid(), old.gid()) {
+                std::os::unix::fs::fchown(&file, Some(old.uid()), Some(old.gid()))?;
+            }
+            file.set_permissions(std::fs::Permissions::from_mode(old.mode() & 0o7777))?;
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
     file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    std::fs::rename(&beside, path)
+    file.sync_all()
 }
 
 fn hash() -> Result<(), Failure> {
@@ -179,6 +208,42 @@ mod tests {
             max_priority: Some(-2),
             file,
         }
+    }
+
+    #[test]
+    fn whoever_could_read_the_file_still_can() {
+        let folder = tempfile::tempdir().unwrap();
+        let [file, link] = ["tenants.toml", "link.toml"].map(|name| folder.path().join(name));
+        let added = |tenant: &str, file: &Path| {
+            let args = NewArgs { file: FileArg { file: file.to_owned() }, ..args(tenant, None) };
+            assert!(new(&args).is_ok(), "{tenant}");
+        };
+        let mode = || std::fs::metadata(&file).unwrap().mode() & 0o7777;
+        added("alice", &file);
+        assert_eq!(mode(), 0o600, "its owner's, until somebody says otherwise");
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+        std::os::unix::fs::symlink("tenants.toml", &link).unwrap();
+        added("bob", &link);
+        assert!(link.is_symlink() && mode() == 0o644);
+        let names: Vec<_> = tenants::read(&file).unwrap().into_iter().map(|grant| grant.name).collect();
+        assert_eq!(names, ["alice", "bob"]);
+        let left: Vec<_> =
+            std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(left.len(), 2, "{left:?}");
+    }
+
+    #[test]
+    fn keys_that_are_made_at_once_are_all_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("tenants.toml");
+        std::thread::scope(|scope| {
+            for at in 0..8 {
+                let file = FileArg { file: file.clone() };
+                let args = NewArgs { file, ..args(&format!("tenant-{at}"), None) };
+                scope.spawn(move || assert!(new(&args).is_ok()));
+            }
+        });
+        assert_eq!(tenants::read(&file).unwrap().len(), 8);
     }
 
     #[test]
