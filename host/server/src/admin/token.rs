@@ -1,8 +1,8 @@
 //! The admin token: from `INFER_ADMIN_TOKEN`, or made at start and kept where only this user reads.
 //!
 //! The file is `<runtime dir>/infer/admin-<port>.token`, where the runtime dir is `$XDG_RUNTIME_DIR`;
-//! without one it is `<temp dir>/infer-<uid>/admin-<port>.token`, in a directory that must belong to
-//! this user alone. Clients on the same machine find it by the admin plane's port.
+//! without one that is this user's it is `<temp dir>/infer-<uid>/admin-<port>.token`, in a directory that must
+//! belong to this user alone. Clients on the same machine find it by the admin plane's port.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -10,6 +10,8 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 
 use subtle::ConstantTimeEq;
+
+use crate::config::Environment;
 
 /// Environment variable that holds a token, for server and clients.
 pub const VARIABLE: &str = "INFER_ADMIN_TOKEN";
@@ -67,9 +69,14 @@ impl TokenFile {
         &self.path
     }
 
-    /// Writes the token of the admin plane at `port`, readable by this user alone.
+    /// Writes the token of the admin plane at `port`, readable by this user alone. Errors name the file.
     pub fn write(port: u16, token: &Token) -> io::Result<Self> {
         let path = path(port);
+        let shown = path.display().to_string();
+        Self::write_to(path, token).map_err(|error| io::Error::new(error.kind(), format!("{shown}: {error}")))
+    }
+
+    fn write_to(path: PathBuf, token: &Token) -> io::Result<Self> {
         make_private_dir(path.parent().expect("the path has a directory"))?;
         // A leftover of a host that was killed; creating anew refuses links and foreign files.
         match std::fs::remove_file(&path) {
@@ -97,8 +104,8 @@ impl Drop for TokenFile {
 
 /// The token for a host on this machine: the variable's, else the file's of the admin plane at `port`.
 pub fn find(port: u16) -> Result<Token, String> {
-    if let Ok(text) = std::env::var(VARIABLE) {
-        return Token::given(&text).map_err(|wrong| format!("{VARIABLE}: {wrong}"));
+    if let Some(token) = given()? {
+        return Ok(token);
     }
     let path = path(port);
     let shown = path.display();
@@ -111,15 +118,27 @@ pub fn find(port: u16) -> Result<Token, String> {
     Token::given(&text).map_err(|wrong| format!("{shown}: {wrong}"))
 }
 
+/// The variable's token.
+pub fn given() -> Result<Option<Token>, String> {
+    let environment = Environment::of_process().map_err(|wrong| wrong.to_string())?;
+    let token = environment.get(VARIABLE).map(Token::given).transpose();
+    token.map_err(|wrong| format!("{VARIABLE}: {wrong}"))
+}
+
 /// Where the token of the admin plane at `port` is kept.
 pub fn path(port: u16) -> PathBuf {
     directory().join(format!("admin-{port}.token"))
 }
 
 fn directory() -> PathBuf {
-    match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
-        Some(dir) if dir.is_absolute() => dir.join("infer"),
-        _ => std::env::temp_dir().join(format!("infer-{}", rustix::process::getuid().as_raw())),
+    let user = rustix::process::getuid().as_raw();
+    // Whoever became another user carries a variable that names the first one's directory, or one that has gone.
+    let own = |dir: &PathBuf| {
+        dir.is_absolute() && std::fs::metadata(dir).is_ok_and(|found| found.is_dir() && found.uid() == user)
+    };
+    match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(own) {
+        Some(dir) => dir.join("infer"),
+        None => std::env::temp_dir().join(format!("infer-{user}")),
     }
 }
 

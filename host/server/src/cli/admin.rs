@@ -79,14 +79,13 @@ fn find_token(url: &Url) -> Result<Token, String> {
     if is_here(host) {
         return token::find(url.port_or_known_default().unwrap_or(80));
     }
-    match std::env::var(token::VARIABLE) {
-        Ok(text) => Token::given(&text).map_err(|wrong| format!("{}: {wrong}", token::VARIABLE)),
-        Err(_) => Err(format!(
-            "no admin token: {host} is another machine, and {} is not set; take the token from the file that \
-             the host there named at its start",
+    token::given()?.ok_or_else(|| {
+        format!(
+            "no admin token: {host} is another machine, and {} is not set; take the token from the file that the \
+             host there named at its start",
             token::VARIABLE
-        )),
-    }
+        )
+    })
 }
 
 /// Whether a URL's host is this machine by its name.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgMatches, Args, FromArgMatches};
 
-use crate::config::{Config, ConfigError, SETTINGS, Setting, Settings, environment_name};
+use crate::config::{Config, ConfigError, Environment, SETTINGS, Setting, Settings, environment_name};
 
 /// Settings as given on the command line. `SERVE` has all of them, otherwise those about the model.
 #[derive(Clone, Debug, Default)]
@@ -17,22 +17,23 @@ pub struct Flags<const SERVE: bool> {
 impl<const SERVE: bool> Flags<SERVE> {
     /// Together with environment and file, checked.
     pub fn config(&self) -> Result<Config, ConfigError> {
-        let admin_token = environment(crate::admin::token::VARIABLE);
-        Ok(Config { admin_token, ..Config::from_settings(&self.settings()?)? })
+        let environment = Environment::of_process()?;
+        let admin_token = environment.get(crate::admin::token::VARIABLE).map(str::to_owned);
+        Ok(Config { admin_token, ..Config::from_settings(&self.merged(&environment)?)? })
     }
 
     /// Together with environment and file, as text.
     pub fn settings(&self) -> Result<Settings, ConfigError> {
+        self.merged(&Environment::of_process()?)
+    }
+
+    fn merged(&self, environment: &Environment) -> Result<Settings, ConfigError> {
         Settings::gather(&self.given, environment, self.file.as_deref())
     }
 
     fn table() -> impl Iterator<Item = &'static Setting> {
         SETTINGS.iter().filter(|s| SERVE || s.generate)
     }
-}
-
-fn environment(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 impl<const SERVE: bool> FromArgMatches for Flags<SERVE> {

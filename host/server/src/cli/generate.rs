@@ -1,7 +1,5 @@
 //! `infer generate`: one completion in this process, with its timing on stderr.
 
-use std::io::Write;
-
 use clap::Args;
 use infer_core::SamplingParams;
 
@@ -54,6 +52,7 @@ pub fn run(args: GenerateArgs) -> Result<(), Failure> {
     if args.stop.iter().any(String::is_empty) {
         return Err(Failure::Usage("--stop: an empty text would stop at once".to_owned()));
     }
+    crate::log::start("warn,infer_server::checkpoint=info,infer_server::progress=info")?;
     let config = args.flags.config()?;
     let seed = match args.seed {
         Some(seed) => seed,
@@ -86,20 +85,18 @@ pub fn run(args: GenerateArgs) -> Result<(), Failure> {
         ignore_eos: args.ignore_eos,
         stop: args.stop,
     };
-    let mut out = std::io::stdout().lock();
-    let quiet = args.json;
     let generated = model
         .generate(&what, |text| {
-            if !quiet {
-                let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+            if !args.json {
+                print!("{text}");
             }
         })
         .map_err(Failure::failed)?;
     let report = report(&generated, what.prompt.len());
     if args.json {
-        let _ = writeln!(out, "{report}");
+        println!("{report}");
     } else {
-        let _ = writeln!(out);
+        println!();
         let number = |key: &str| report[key].as_f64().unwrap_or(0.0);
         eprintln!(
             "{} prompt tokens, {} generated; first token after {:.1} ms, {:.1} ms in all, {:.1} tokens/s",

@@ -5,7 +5,9 @@ use std::io::{ErrorKind, Write};
 
 /// Writes to the terminal, or ends the command: quietly where the reader has seen enough, `head` say.
 pub(super) fn put(text: Arguments<'_>) {
-    let Err(error) = std::io::stdout().lock().write_fmt(text) else { return };
+    let mut out = std::io::stdout().lock();
+    // Text that comes piece by piece is there as it comes.
+    let Err(error) = out.write_fmt(text).and_then(|()| out.flush()) else { return };
     if error.kind() == ErrorKind::BrokenPipe {
         std::process::exit(0);
     }

@@ -84,8 +84,13 @@ impl Entry<'_> {
 
     /// As a whole number.
     pub fn integer(&self) -> Option<i64> {
+        self.whole().and_then(|number| i64::try_from(number).ok())
+    }
+
+    /// Wider than any setting, whose own range is what counts.
+    fn whole(&self) -> Option<i128> {
         let number = self.value().as_integer()?;
-        i64::from_str_radix(&number.as_str().replace('_', ""), number.radix()).ok()
+        i128::from_str_radix(&number.as_str().replace('_', ""), number.radix()).ok()
     }
 
     /// As a number.
@@ -100,7 +105,7 @@ impl Entry<'_> {
     pub fn text(&self) -> Option<String> {
         match self.value() {
             DeValue::String(text) => Some(text.to_string()),
-            DeValue::Integer(_) => self.integer().map(|n| n.to_string()),
+            DeValue::Integer(_) => self.whole().map(|n| n.to_string()),
             DeValue::Float(float) => Some(float.as_str().to_owned()),
             DeValue::Boolean(b) => Some(if *b { "on" } else { "off" }.to_owned()),
             _ => None,
@@ -155,6 +160,8 @@ mod tests {
         let seen: Vec<_> = all.iter().map(|e| (e.key.as_str(), document.line(e))).collect();
         assert_eq!(seen, [("z", 1), ("a", 3), ("t", 4)]);
         assert_eq!((all[0].integer(), all[1].integer()), (Some(1_000), Some(16)));
+        let seed = Document::parse("f", "seed = 18446744073709551615").unwrap();
+        assert_eq!(seed.entries()[0].text(), Some(u64::MAX.to_string()));
         let inner = document.table(&all[2]).unwrap();
         assert_eq!((inner[0].path.as_str(), inner[0].number()), ("t.b", Some(1.5)));
         assert_eq!(

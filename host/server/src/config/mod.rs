@@ -17,7 +17,7 @@ use infer_model::{DType, KvCacheKind, Quantize};
 use crate::device::DeviceChoice;
 pub use document::{Document, Entry, near};
 
-pub use settings::{Origin, SETTINGS, Setting, Settings, environment_name};
+pub use settings::{Environment, Origin, SETTINGS, Setting, Settings, environment_name};
 
 /// A setting that can't be used; names where it stands and what would be right.
 #[derive(Debug, thiserror::Error)]

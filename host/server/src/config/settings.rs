@@ -4,6 +4,7 @@
 //! can't drift apart. Values stay text here; `Config` gives them meaning once.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -227,6 +228,49 @@ impl fmt::Display for Origin {
     }
 }
 
+/// Variables of the host that are no settings.
+const OTHER_VARIABLES: &[&str] = &["admin-token", "config", "cuda-lib", "log", "log-format"];
+
+/// The variables that begin with `INFER_`. One that is empty counts as absent.
+#[derive(Clone, Debug, Default)]
+pub struct Environment(BTreeMap<String, String>);
+
+impl Environment {
+    /// This process's.
+    pub fn of_process() -> Result<Self, ConfigError> {
+        Self::new(std::env::vars_os())
+    }
+
+    /// Those among all `variables`. What can't be read is an error, and so is what looks like a setting's name but is
+    /// none; other programs' may begin like ours.
+    pub fn new(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Self, ConfigError> {
+        let mut known = known_keys();
+        known.extend(OTHER_VARIABLES);
+        let mut all = BTreeMap::new();
+        for (name, value) in variables {
+            let Some(name) = name.to_str().filter(|name| name.starts_with("INFER_")) else { continue };
+            let key = name["INFER_".len()..].to_ascii_lowercase().replace('_', "-");
+            let is_known = known.iter().any(|known| environment_name(known) == name);
+            if let (false, Some(meant)) = (is_known, near(&key, &known)) {
+                let meant = environment_name(meant);
+                return Err(ConfigError(format!("{name}: unknown variable; did you mean `{meant}`?")));
+            }
+            match value.into_string() {
+                Ok(text) if text.is_empty() => {}
+                Ok(text) => drop(all.insert(name.to_owned(), text)),
+                Err(_) if is_known => return Err(ConfigError(format!("{name}: its value is not UTF-8"))),
+                Err(_) => {}
+            }
+        }
+        Ok(Self(all))
+    }
+
+    /// A variable's value.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+}
+
 /// Settings as text with their origins: flags win over the environment, which wins over the file.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
@@ -238,11 +282,12 @@ impl Settings {
     /// where it exists.
     pub fn gather(
         flags: &BTreeMap<&'static str, String>,
-        environment: impl Fn(&str) -> Option<String>,
+        environment: &Environment,
         file: Option<&Path>,
     ) -> Result<Self, ConfigError> {
         let mut all = Self::default();
-        let named = file.map(Path::to_path_buf).or_else(|| environment("INFER_CONFIG").map(PathBuf::from));
+        let named =
+            file.map(Path::to_path_buf).or_else(|| environment.get("INFER_CONFIG").map(PathBuf::from));
         match named {
             Some(path) => all.read_file(&path)?,
             None if Path::new("infer.toml").is_file() => all.read_file(Path::new("infer.toml"))?,
@@ -250,8 +295,8 @@ impl Settings {
         }
         for setting in SETTINGS {
             let name = environment_name(setting.key);
-            if let Some(value) = environment(&name) {
-                all.values.insert(setting.key, (Origin::Environment(name), value));
+            if let Some(value) = environment.get(&name) {
+                all.values.insert(setting.key, (Origin::Environment(name.clone()), value.to_owned()));
             }
             if let Some(value) = flags.get(setting.key) {
                 all.values.insert(setting.key, (Origin::Flag(setting.key), value.clone()));
@@ -325,13 +370,46 @@ mod tests {
         pairs.iter().map(|&(k, v)| (k, v.to_owned())).collect()
     }
 
+    fn environment(pairs: &[(&str, &str)]) -> Result<Environment, ConfigError> {
+        Environment::new(pairs.iter().map(|&(name, value)| (name.into(), value.into())))
+    }
+
+    #[test]
+    fn variables_that_look_like_settings_are_settings() {
+        for (name, meant) in [
+            ("INFER_MAX_BATCH_SISE", "INFER_MAX_BATCH_SIZE"),
+            ("INFER_API_KEY", "INFER_API_KEYS"),
+            ("INFER_LOG_FROMAT", "INFER_LOG_FORMAT"),
+            ("INFER_max_batch_size", "INFER_MAX_BATCH_SIZE"),
+        ] {
+            let error = environment(&[(name, "3")]).unwrap_err().to_string();
+            assert!(error.starts_with(name) && error.contains(meant), "{error}");
+        }
+        for name in [
+            "INFER_ADMIN_TOKEN",
+            "INFER_LOG",
+            "INFER_SERVICE_HOST",
+            "INFER_PORT_8000_TCP_ADDR",
+            "INFER_ZIG",
+            "MODEL",
+        ] {
+            assert!(environment(&[(name, "3")]).is_ok(), "{name}");
+        }
+        use std::os::unix::ffi::OsStringExt as _;
+        let odd = |name: &str| Environment::new([(name.into(), OsString::from_vec(vec![b'm', 0xff]))]);
+        assert!(odd("INFER_MODEL").unwrap_err().to_string().contains("INFER_MODEL"));
+        assert!(odd("INFER_ZIG").is_ok() && odd("PATH").is_ok());
+    }
+
     #[test]
     fn flags_win_over_the_environment_which_wins_over_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("infer.toml");
         std::fs::write(&path, "port = 1\nmax_batch_size = 2\nprefix-caching = false\n").unwrap();
-        let environment = |name: &str| ["INFER_PORT", "INFER_SEED"].contains(&name).then(|| "5".to_owned());
-        let all = Settings::gather(&flags(&[("port", "9")]), environment, Some(&path)).unwrap();
+        let environment =
+            environment(&[("INFER_PORT", "5"), ("INFER_SEED", "5"), ("INFER_HOST", "")]).unwrap();
+        let all = Settings::gather(&flags(&[("port", "9")]), &environment, Some(&path)).unwrap();
+        assert_eq!(all.get("host"), None, "what is empty counts as absent");
         assert_eq!(all.get("port").unwrap(), (&Origin::Flag("port"), "9"));
         assert_eq!(all.get("seed").unwrap().1, "5");
         assert_eq!(all.get("max-batch-size").unwrap().1, "2");
@@ -345,7 +423,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.toml");
         std::fs::write(&path, "\nmax-batch-sise = 2\n").unwrap();
-        let error = Settings::gather(&flags(&[]), |_| None, Some(&path)).unwrap_err().to_string();
+        let error =
+            Settings::gather(&flags(&[]), &Environment::default(), Some(&path)).unwrap_err().to_string();
         assert!(
             error.contains("x.toml:2: max-batch-sise: unknown key; did you mean `max-batch-size`?"),
             "{error}"

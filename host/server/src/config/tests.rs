@@ -5,7 +5,7 @@ use super::*;
 fn parse(pairs: &[(&'static str, &str)]) -> Result<Config, ConfigError> {
     let flags = pairs.iter().map(|&(k, v)| (k, v.to_owned())).collect();
     let nowhere = tempfile::NamedTempFile::new().unwrap();
-    Config::from_settings(&Settings::gather(&flags, |_| None, Some(nowhere.path())).unwrap())
+    Config::from_settings(&Settings::gather(&flags, &Environment::default(), Some(nowhere.path())).unwrap())
 }
 
 #[test]
