@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use infer_core::engine::Policies;
 use infer_core::{Engine, EngineConfig, Executor, Micros};
+use infer_wasm::PolicyLoader;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -14,13 +16,15 @@ use crate::admin::token::{Token, TokenFile};
 use crate::app::{App, Doors, Parts, Served};
 use crate::config::{Config, ConfigError};
 use crate::data;
+#[cfg(feature = "kv-events")]
+use crate::engine::EngineStopped;
 use crate::engine::{self, ChannelBounds, Clock, EngineHandle, EngineReport, EngineThread};
 use crate::faults::{self, FaultRecorder, Library};
 use crate::http::{Listener, ListenerOptions, Patience, Tls};
 #[cfg(feature = "kv-events")]
 use crate::kv_events;
 use crate::load::{Loaded, StartError};
-use crate::policies::{self, PolicyManager};
+use crate::policies::{self, Choices, PolicyManager};
 use crate::reload;
 use crate::tenants::Tenants;
 
@@ -73,6 +77,8 @@ impl Server {
         let data = bind("--port", &config.host, config.port).await?;
         let control = bind("--admin", &config.admin_host, config.admin_port).await?;
         let (data_addr, admin_addr) = (data.address, control.address);
+        #[cfg(feature = "kv-events")]
+        let publisher = bind_kv_events(&config).await?;
         let (token, token_file) = admin_token(&config, admin_addr.port())?;
         let (shutdown, stopping) = watch::channel(false);
         warn_of_open_doors(data_addr, admin_addr, &tenants);
@@ -88,7 +94,12 @@ impl Server {
             }
         };
         #[cfg(feature = "kv-events")]
-        let kv_endpoints = publish_kv_events(&app, data_addr, &engine.handle, stopping.clone()).await?;
+        let kv_endpoints = match publisher {
+            Some(publisher) => {
+                Some(publish_kv_events(publisher, &app, data_addr, &engine.handle, &stopping)?)
+            }
+            None => None,
+        };
         tokio::spawn(watch_over(Arc::clone(&app), stopping));
         Ok(RunningServer {
             data_addr,
@@ -105,29 +116,36 @@ impl Server {
     }
 }
 
-/// Where KV events are to be had, where they are.
+/// Before anything is loaded: an address that can't be had is said at once.
 #[cfg(feature = "kv-events")]
-async fn publish_kv_events(
-    app: &App,
-    data_addr: SocketAddr,
-    engine: &EngineHandle,
-    stopping: watch::Receiver<bool>,
-) -> Result<Option<kv_events::Endpoints>, StartError> {
-    let Some((events, replay)) = app.config.kv_events.clone() else { return Ok(None) };
-    let model = app.served().map_or_else(|_| String::new(), |served| served.model_names[0].clone());
-    let topic = app.config.kv_events_topic.clone().unwrap_or_else(|| format!("kv@{data_addr}@{model}"));
+async fn bind_kv_events(config: &Config) -> Result<Option<kv_events::Publisher>, StartError> {
+    let Some((events, replay)) = config.kv_events.clone() else { return Ok(None) };
     let wanted = kv_events::Endpoints { events, replay };
-    let publisher = kv_events::Publisher::bind(&wanted, topic).await.map_err(|error| StartError::Bind {
+    let publisher = kv_events::Publisher::bind(&wanted).await.map_err(|error| StartError::Bind {
         flag: "--kv-events",
         address: wanted.events.clone(),
         error: std::io::Error::other(error),
     })?;
+    Ok(Some(publisher))
+}
+
+/// Publishes what the engine tells; where it is to be had.
+#[cfg(feature = "kv-events")]
+fn publish_kv_events(
+    publisher: kv_events::Publisher,
+    app: &App,
+    data_addr: SocketAddr,
+    engine: &EngineHandle,
+    stopping: &watch::Receiver<bool>,
+) -> Result<kv_events::Endpoints, EngineStopped> {
+    let model = app.served().map_or_else(|_| String::new(), |served| served.model_names[0].clone());
+    let topic = app.config.kv_events_topic.clone().unwrap_or_else(|| format!("kv@{data_addr}@{model}"));
     let bound = publisher.endpoints();
     tracing::info!(events = bound.events, replay = bound.replay, "KV events are published");
     let (sender, inbox) = kv_events::channel();
     engine.watch_kv(Box::new(move |happened| sender.send(happened)))?;
-    tokio::spawn(publisher.run(inbox, engine.clone(), stopping));
-    Ok(Some(bound))
+    tokio::spawn(publisher.about(topic).run(inbox, engine.clone(), stopping.clone()));
+    Ok(bound)
 }
 
 fn open_tls(config: &Config) -> Result<Option<Arc<Tls>>, ConfigError> {
@@ -218,11 +236,10 @@ async fn start_engine(app: &Arc<App>, executor: Option<MakeExecutor>) -> Result<
 fn load(app: &App, executor: Option<MakeExecutor>) -> Result<(EngineThread, Parts), StartError> {
     let config = &app.config;
     let loading = Instant::now();
-    let loaded = Loaded::load(config)?;
+    // Before the model, which may be gigabytes to fetch: a policy's name that is wrong is said at once.
     let loader = policies::loader()?;
-    let choices = app.reload.choices();
-    let (slots, library) = policies::load_initial(&loader, &choices)
-        .map_err(|(kind, error)| StartError::Policy(kind.name(), error))?;
+    let (slots, library) = initial_policies(&loader, &app.reload.choices())?;
+    let loaded = Loaded::load(config)?;
     let mut key = [0u8; 16];
     getrandom::fill(&mut key)
         .map_err(|e| StartError::Io("no randomness", std::io::Error::other(e.to_string())))?;
@@ -287,6 +304,11 @@ fn model_names(chosen: &[String], own: Vec<String>) -> Vec<String> {
     all.into_iter().filter(|name| seen.insert(name.clone())).collect()
 }
 
+/// The policies that are chosen.
+pub fn initial_policies(loader: &PolicyLoader, choices: &Choices) -> Result<(Policies, Library), StartError> {
+    policies::load_initial(loader, choices).map_err(|(kind, error)| StartError::Policy(kind.name(), error))
+}
+
 /// A directory that can't be used costs the files, not the host.
 fn write_faults(config: &Config, engine: &EngineHandle, library: &Arc<Library>) {
     let Some(dir) = config.fault_dir.clone().or_else(faults::default_dir) else { return };
@@ -310,7 +332,7 @@ async fn watch_over(app: Arc<App>, mut stopping: watch::Receiver<bool>) {
         match admin::report(served).await {
             Ok(report) => {
                 admin::rates(&app, &report.snapshot);
-                end_overdue(&app, served, &report).await;
+                end_overdue(&app, served, &report);
             }
             Err(_) if !served.engine.is_alive() => return,
             Err(_) => {}
@@ -318,18 +340,25 @@ async fn watch_over(app: Arc<App>, mut stopping: watch::Receiver<bool>) {
     }
 }
 
-async fn end_overdue(app: &App, served: &Served, report: &EngineReport) {
+fn end_overdue(app: &App, served: &Served, report: &EngineReport) {
     let limit = Micros(app.config.bounds.request_timeout.as_micros() as u64);
     let seconds = app.config.bounds.request_timeout.as_secs_f32();
-    for row in report.snapshot.requests.iter().filter(|row| report.at.since(row.arrived) > limit) {
-        let so_far = match row.started {
-            Micros::NEVER => "it had not started yet".to_owned(),
-            _ => format!("{} tokens had been generated", row.generated_tokens),
-        };
-        let message = format!(
-            "the request took longer than this host allows, {seconds} s (--request-timeout); {so_far}"
-        );
-        let _ = served.engine.expire(row.id, message).await;
+    let rows = report.snapshot.requests.iter().filter(|row| report.at.since(row.arrived) > limit);
+    let overdue: Vec<_> = rows
+        .map(|row| {
+            let so_far = match row.started {
+                Micros::NEVER => "it had not started yet".to_owned(),
+                _ => format!("{} tokens had been generated", row.generated_tokens),
+            };
+            let message = format!(
+                "the request took longer than this host allows, {seconds} s (--request-timeout); {so_far}"
+            );
+            (row.id, message)
+        })
+        .collect();
+    if !overdue.is_empty() {
+        // Where it can't be said now, they are as overdue in a second.
+        let _ = served.engine.expire(overdue);
     }
 }
 

@@ -88,6 +88,66 @@ fn a_terminal_that_takes_nothing_stops_nobody() {
         let output = home.command("exec >/dev/full", arguments).output().unwrap();
         complaint(&output);
     }
+    let generate = ["generate", "--prompt", "What is a block?", "--max-tokens", "3", "--seed", "1"];
+    for json in [&[][..], &["--json"]] {
+        let output = home.command("exec >/dev/full", &[&generate[..], json].concat()).output().unwrap();
+        let said = complaint(&output);
+        assert!(output.status.code() == Some(1) && said.contains("output"), "{said}");
+    }
+}
+
+/// A model that nobody can fetch: the hub isn't there.
+const UNREACHABLE: [&str; 2] = ["--model", "org/none"];
+const NO_HUB: &str = "export HF_ENDPOINT=http://127.0.0.1:1 HF_HUB_CACHE=hub HF_TOKEN= HF_HUB_OFFLINE=";
+
+#[test]
+fn what_needs_no_model_to_be_seen_is_said_before_one_is_fetched() {
+    let home = Home::new();
+    let with = |more: &[&'static str]| [&UNREACHABLE[..], more].concat();
+    home.fails(1, NO_HUB, &UNREACHABLE, &["org/none", "can't be reached"]);
+    home.fails(2, &format!("{NO_HUB}1"), &UNREACHABLE, &["HF_HUB_OFFLINE"]);
+    home.fails(2, NO_HUB, &with(&["--scheduler", "contiuous"]), &["--scheduler", "contiuous"]);
+    home.fails(2, NO_HUB, &with(&["--admission", "./none.wasm"]), &["--admission", "none.wasm"]);
+    fs::write(home.path("policies.json"), r#"{"scheduler": {"nonsense": 1}}"#).unwrap();
+    home.fails(1, NO_HUB, &with(&["--policy-config", "policies.json"]), &["--scheduler", "nonsense"]);
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("tcp://{}", taken.local_addr().unwrap());
+    home.fails(
+        1,
+        NO_HUB,
+        &[&UNREACHABLE[..], &["--kv-events", &endpoint]].concat(),
+        &["--kv-events", &endpoint],
+    );
+    let output = home.command("", &["config", "check", "--scheduler", "contiuous"]).output().unwrap();
+    let said = complaint(&output);
+    assert!(output.status.code() == Some(2) && said.contains("contiuous"), "{said}");
+}
+
+#[test]
+fn variables_that_can_not_be_meant_are_named() {
+    let home = Home::new();
+    for (variable, words) in [
+        ("INFER_MAX_BATCH_SISE=3", &["INFER_MAX_BATCH_SISE", "INFER_MAX_BATCH_SIZE"][..]),
+        ("INFER_LOG=debgu", &["INFER_LOG", "debgu"]),
+        ("INFER_LOG_FORMAT=yaml", &["INFER_LOG_FORMAT", "`json`"]),
+    ] {
+        home.fails(2, &format!("export {variable}"), &UNREACHABLE, words);
+    }
+}
+
+#[test]
+fn a_host_without_a_runtime_directory_of_its_own_keeps_its_token_elsewhere() {
+    let home = Home::new();
+    let elsewhere =
+        "mkdir -p tmp; export TMPDIR=$PWD/tmp XDG_RUNTIME_DIR=/nonexistent/run INFER_ADMIN_TOKEN= INFER_LOG=";
+    let host = Host::start(home.serve(elsewhere, &[]));
+    assert_eq!(home.left("tmp").len(), 1, "{:?}", home.left("tmp"));
+    let list = home.command(elsewhere, &["policy", "list", "--admin", &host.admin]).output().unwrap();
+    assert!(list.status.success(), "{}", complaint(&list));
+    host.ends();
+    assert_eq!(home.left("tmp"), Vec::<PathBuf>::new());
+    let nowhere = "export TMPDIR=/nonexistent/tmp XDG_RUNTIME_DIR=/nonexistent/run";
+    home.fails(1, nowhere, &[], &["/nonexistent/tmp/infer-", "INFER_ADMIN_TOKEN"]);
 }
 
 #[test]

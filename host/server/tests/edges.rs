@@ -159,7 +159,7 @@ async fn a_stream_that_has_begun_says_in_its_last_event_that_its_time_is_over() 
         let answer = host.complete(fields).await;
         let state = host.until("it decodes", |s| s["requests"][0]["state"] == "decode").await;
         let id = infer_core::SequenceId(state["requests"][0]["id"].as_u64().unwrap());
-        assert!(host.server.engine().expire(id, "too late".to_owned()).await.unwrap());
+        host.server.engine().expire(vec![(id, "too late".to_owned())]).unwrap();
         let frames = common::events(answer).await;
         assert!(frames.len() > last, "tokens came before");
         let (name, end) = &frames[frames.len() - last];

@@ -157,6 +157,7 @@ async fn a_lost_device_ends_the_engine_and_every_stream() {
     for most in [0, 1, 2] {
         let (engine, _) = start_with(most);
         works(&engine).await;
+        assert!(!engine.handle.has_failed());
         engine.handle.hold_steps();
         let hit = engine.handle.submit(request(&[LOSES])).await.unwrap();
         let mut other = engine.handle.submit(request(&[4, 5])).await.unwrap();
@@ -172,6 +173,7 @@ async fn a_lost_device_ends_the_engine_and_every_stream() {
             }
         }
         engine.handle.stopped().await;
+        assert!(engine.handle.has_failed(), "nobody told it to");
         assert!(engine.handle.submit(request(&[1])).await.is_err());
         engine.stop();
     }
@@ -268,6 +270,52 @@ async fn a_submission_that_is_given_up_while_it_is_under_way_leaves_nothing_behi
     assert_eq!(engine.handle.live(), 0);
     engine.handle.release_steps();
     works(&engine).await;
+    engine.stop();
+}
+
+#[tokio::test]
+async fn a_request_counts_as_live_from_the_moment_that_it_is_on_its_way() {
+    let engine = start();
+    let (entered, inside) = tokio::sync::oneshot::channel();
+    let (let_go, held) = std::sync::mpsc::channel::<()>();
+    let handle = engine.handle.clone();
+    let look = move |_: &Engine, _| {
+        entered.send(()).unwrap();
+        let _ = held.recv();
+    };
+    let looking = tokio::spawn(async move { handle.inspect(look).await });
+    inside.await.unwrap();
+    // While the engine is held up it can't have taken anything.
+    let handle = engine.handle.clone();
+    let mut submitted = std::pin::pin!(handle.submit(request(&[1, 2])));
+    assert!(futures_util::poll!(submitted.as_mut()).is_pending());
+    assert_eq!(engine.handle.live(), 1);
+    drop(let_go);
+    looking.await.unwrap().unwrap();
+    to_the_end(submitted.await.unwrap()).await;
+    assert_eq!(engine.handle.live(), 0);
+    engine.handle.drain();
+    assert!(matches!(engine.handle.submit(request(&[1])).await, Err(SubmitError::Refused(_))));
+    assert_eq!(engine.handle.live(), 0, "what was refused is gone");
+    engine.stop();
+}
+
+#[tokio::test]
+async fn requests_whose_time_is_over_end_all_at_once() {
+    let engine = start();
+    engine.handle.hold_steps();
+    let mut live = Vec::new();
+    for _ in 0..3 {
+        live.push(engine.handle.submit(request(&[1, 2])).await.unwrap());
+    }
+    let overdue = live.iter().map(|live| (live.id(), "too late".to_owned())).collect();
+    engine.handle.expire(overdue).unwrap();
+    let report = engine.handle.report().await.unwrap();
+    assert!(report.snapshot.requests.is_empty(), "what is asked for later knows of it");
+    for live in live {
+        let (_, end) = to_the_end(live).await;
+        assert!(matches!(&end, Some(End::Failed { message, .. }) if message == "too late"), "{end:?}");
+    }
     engine.stop();
 }
 

@@ -24,6 +24,8 @@ Try:  curl -N localhost:8000/v1/completions -d '{\"model\":\"demo\",\"prompt\":\
 /// For streams to be told that the engine has stopped.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
+const STOPPED: &str = "the engine has stopped; the log says why";
+
 /// Arguments of `infer serve`.
 #[derive(Args)]
 pub struct ServeArgs {
@@ -33,7 +35,7 @@ pub struct ServeArgs {
 
 /// Serves until a signal or an internal failure ends it.
 pub fn run(args: ServeArgs) -> Result<(), Failure> {
-    crate::log::start();
+    crate::log::start("info")?;
     let config = args.flags.config()?;
     raise_open_files();
     let runtime =
@@ -59,13 +61,17 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
                 () = server.engine_stopped() => {
                     // Its streams are told, and whatever was read is answered.
                     let _ = tokio::time::timeout(LAST_WORDS, server.shutdown()).await;
-                    return Err(Failure::Failed("the engine has stopped; the log says why".to_owned()));
+                    return Err(Failure::Failed(STOPPED.to_owned()));
                 }
             }
         }
         tracing::info!("ending: streams may finish; a second signal ends at once");
+        let engine = server.engine().clone();
         tokio::select! {
-            () = server.shutdown() => Ok(()),
+            () = server.shutdown() => match engine.has_failed() {
+                false => Ok(()),
+                true => Err(Failure::Failed(STOPPED.to_owned())),
+            },
             () = signals.next() => std::process::exit(1),
         }
     });

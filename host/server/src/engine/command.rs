@@ -20,8 +20,8 @@ pub enum Command {
     Finish(SequenceId, FinishReason),
     /// End a request on an operator's word; answers whether it was alive.
     Cancel(SequenceId, oneshot::Sender<bool>),
-    /// End a request whose time is over, with what its client is told; answers whether it was alive.
-    Expire(SequenceId, String, oneshot::Sender<bool>),
+    /// End requests whose time is over, with what their clients are told.
+    Expire(Vec<(SequenceId, String)>),
     /// Report.
     Report(oneshot::Sender<Box<EngineReport>>),
     /// Report on every block.

@@ -52,6 +52,8 @@ pub(super) struct Shared {
     pub(super) alive: watch::Sender<bool>,
     /// The thread lets go of all requests, and will not be alive.
     pub(super) ending: AtomicBool,
+    /// It ended without having been told to.
+    pub(super) failed: AtomicBool,
     pub(super) gate: StepGate,
     /// Since when the executor has had the step that it is at, in the clock's microseconds; the largest while it has none.
     pub(super) computing_since: AtomicU64,
@@ -85,6 +87,11 @@ impl EngineHandle {
         self.shared.ending.load(Ordering::Acquire)
     }
 
+    /// Whether it ended without having been told to: it failed an internal check, or the device is lost.
+    pub fn has_failed(&self) -> bool {
+        self.shared.failed.load(Ordering::Acquire)
+    }
+
     /// How long the executor has been at its step; zero while it has none.
     pub fn computing_for(&self) -> Duration {
         let since = Micros(self.shared.computing_since.load(Ordering::Relaxed));
@@ -97,7 +104,7 @@ impl EngineHandle {
         let _ = alive.wait_for(|alive| !alive).await;
     }
 
-    /// Requests whose clients still hold them.
+    /// Requests whose clients still hold them, or wait for the engine to take them.
     pub fn live(&self) -> usize {
         *self.shared.live.borrow()
     }
@@ -135,6 +142,7 @@ impl EngineHandle {
             return Err(SubmitError::Refused(refusal));
         };
         let sent = clock.now();
+        let coming = Coming::count(&self.shared.live, requests.len());
         // A client that goes away while it waits for the answer leaves requests that nobody can take back by their
         // ids. What is declared first is dropped last: the engine is told to look when the readers have gone.
         let mut orphan = Orphan { engine: None };
@@ -151,7 +159,7 @@ impl EngineHandle {
         let answer = answer.await;
         orphan.engine = None;
         let ids = answer.map_err(|_| SubmitError::Stopped)?.map_err(SubmitError::Refused)?;
-        self.shared.live.send_modify(|live| *live += ids.len());
+        coming.came();
         let meta = Arc::new(meta);
         lock(&self.shared.requests).extend(ids.iter().map(|id| (id.0, Arc::clone(&meta))));
         let live = ids.into_iter().zip(readers);
@@ -208,9 +216,9 @@ impl EngineHandle {
         self.ask(|reply| Command::Cancel(id, reply)).await
     }
 
-    /// Fails a request whose time is over; false if it was not alive.
-    pub async fn expire(&self, id: SequenceId, message: String) -> Result<bool, EngineStopped> {
-        self.ask(|reply| Command::Expire(id, message, reply)).await
+    /// Fails requests whose time is over, all of them before the next step. A report that is asked for later knows of it.
+    pub fn expire(&self, overdue: Vec<(SequenceId, String)>) -> Result<(), EngineStopped> {
+        self.send(Command::Expire(overdue))
     }
 
     /// Fails everything that waits; returns how many.
@@ -327,6 +335,32 @@ impl EngineHandle {
 
     fn send(&self, command: Command) -> Result<(), EngineStopped> {
         self.shared.mail.say(command).map_err(|_| EngineStopped)
+    }
+}
+
+/// Requests on their way to the engine. They count as live: whoever waits until none is must not overlook them.
+struct Coming<'a> {
+    live: &'a watch::Sender<usize>,
+    count: usize,
+}
+
+impl<'a> Coming<'a> {
+    fn count(live: &'a watch::Sender<usize>, count: usize) -> Self {
+        live.send_modify(|live| *live += count);
+        Self { live, count }
+    }
+
+    /// The engine has them. They count until their clients let go of them.
+    fn came(mut self) {
+        self.count = 0;
+    }
+}
+
+impl Drop for Coming<'_> {
+    fn drop(&mut self) {
+        if self.count > 0 {
+            self.live.send_modify(|live| *live -= self.count);
+        }
     }
 }
 

@@ -20,8 +20,10 @@ impl Driver {
             Command::Cancel(id, reply) => {
                 let _ = reply.send(self.engine.finish(id, FinishReason::Cancelled, now));
             }
-            Command::Expire(id, message, reply) => {
-                let _ = reply.send(self.engine.expire(id, message, now));
+            Command::Expire(overdue) => {
+                for (id, message) in overdue {
+                    self.engine.expire(id, message, now);
+                }
             }
             // Who asked may have gone meanwhile.
             Command::Report(reply) if reply.is_closed() => {}

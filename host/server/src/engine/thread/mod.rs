@@ -76,6 +76,7 @@ pub fn spawn(
         live: watch::Sender::new(0),
         alive: watch::Sender::new(true),
         ending: AtomicBool::new(false),
+        failed: AtomicBool::new(false),
         gate: StepGate::default(),
         computing_since: AtomicU64::new(u64::MAX),
         observer: Observer::default(),
@@ -84,9 +85,11 @@ pub fn spawn(
     let mut driver = Driver::new(engine, executor, inbox, Arc::clone(&shared));
     let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(move || {
         let outcome = catch_unwind(AssertUnwindSafe(|| driver.run()));
-        if let Err(panic) = outcome {
+        let told = outcome.unwrap_or_else(|panic| {
             tracing::error!("the engine failed an internal check and stopped: {}", panic_text(&*panic));
-        }
+            false
+        });
+        driver.shared.failed.store(!told, Ordering::Release);
         // Streams must end before anybody can learn that the engine is gone, not after, and must know why.
         driver.shared.ending.store(true, Ordering::Release);
         driver.live.clear();
@@ -172,11 +175,12 @@ impl Driver {
         }
     }
 
-    fn run(&mut self) {
+    /// Whether it ended because it was told to.
+    fn run(&mut self) -> bool {
         self.note_initial_policies();
         loop {
             if self.receive() == Flow::Stop {
-                return;
+                return true;
             }
             self.note_pace();
             let stepped = if self.shared.gate.is_held() { self.take_back() } else { self.step() };
@@ -184,10 +188,10 @@ impl Driver {
                 // Who was hit is told why; the others' streams end with the thread.
                 self.dispatch();
                 tracing::error!("the device computes nothing more in this process: the engine stops");
-                return;
+                return false;
             }
             if !stepped && self.park() == Flow::Stop {
-                return;
+                return true;
             }
         }
     }
