@@ -156,8 +156,13 @@ impl PolicyError {
 pub enum Reconfigured {
     /// The chosen policy has it.
     Done(SwapAnswer),
-    /// This policy was swapped in by hand, and stays.
-    Stays(String),
+    /// Another one is in force, and stays.
+    Stays {
+        /// Its name.
+        name: String,
+        /// Why the chosen one was taken out, where nobody swapped this one in instead.
+        taken_out: Option<String>,
+    },
 }
 
 /// Loads and swaps policies.
@@ -225,19 +230,26 @@ impl PolicyManager {
         Ok(self.in_force(swapped, mode_name(mode)))
     }
 
-    /// Makes a slot's chosen policy anew, with another configuration, where it is in force. Whom somebody swapped in
-    /// by hand stays, by whatever name.
+    /// Makes a slot's chosen policy anew, with another configuration, where it is in force, or where the built-in
+    /// stands in for one that was taken out. Whom somebody swapped in by hand stays, by whatever name.
     pub async fn reconfigure(
         &self,
         kind: PolicyKind,
         choice: PolicyChoice,
     ) -> Result<Reconfigured, PolicyError> {
         let (new, _turn) = self.loaded(move |loader| load_choice(loader, kind, &choice)).await?;
-        let live = self.slot(kind).await?.policy;
+        let SlotSnapshot { policy: live, fallback, .. } = self.slot(kind).await?;
         let chosen = self.chosen.lock().unwrap_or_else(PoisonError::into_inner)[kind as usize].clone();
-        if chosen.is_none_or(|chosen| !Arc::ptr_eq(&chosen, &live)) {
+        let is_live = chosen.as_ref().is_some_and(|chosen| Arc::ptr_eq(chosen, &live));
+        if !is_live && !fallback {
             drop_elsewhere(new.policy);
-            return Ok(Reconfigured::Stays(live.name.clone()));
+            let quarantine = self.engine.observer().quarantine();
+            let taken_out = chosen.and_then(|chosen| quarantine.find(&chosen)).map(|entry| entry.reason);
+            return Ok(Reconfigured::Stays { name: live.name.clone(), taken_out });
+        }
+        if let Err(error) = self.admit(&new.loaded, false) {
+            drop_elsewhere(new.policy);
+            return Err(error);
         }
         let info = Arc::clone(&new.loaded.info);
         let swapped = self.bring_in(new, |policy| self.engine.swap(policy, SwapMode::Now)).await?;
