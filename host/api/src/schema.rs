@@ -26,17 +26,22 @@ pub(crate) fn response_format(_: &mut SchemaGenerator) -> Schema {
 
 /// `structured_outputs`.
 pub(crate) fn structured_outputs(_: &mut SchemaGenerator) -> Schema {
+    let ways = ["json", "json_object", "regex", "choice", "grammar"];
+    let ways = ways.map(|way| json!({"type": "object", "required": [way]}));
+    let either: Vec<_> = [json!({"type": "null"})].into_iter().chain(ways).collect();
     json_schema!({
-        "type": ["object", "null"],
-        "minProperties": 1,
-        "maxProperties": 1,
+        "oneOf": either,
         "additionalProperties": false,
         "properties": {
             "json": {"type": ["object", "string"], "description": "JSON Schema that the output fulfils."},
             "json_object": {"const": true},
             "regex": {"type": "string", "minLength": 1},
             "choice": {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1}},
-            "grammar": {"type": "string", "minLength": 1, "description": "A grammar in Lark's notation."}
+            "grammar": {"type": "string", "minLength": 1, "description": "A grammar in Lark's notation."},
+            "disable_any_whitespace": {"enum": [false, null]},
+            "disable_additional_properties": {"enum": [false, null]},
+            "disable_fallback": {"enum": [false, null]},
+            "whitespace_pattern": {"type": "null"}
         }
     })
 }

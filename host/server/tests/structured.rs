@@ -59,6 +59,17 @@ async fn every_form_is_kept_to_by_a_model_that_knows_none() {
     let grammar = "start: sum\nsum: NUMBER (\"+\" NUMBER)~1..2\nNUMBER: /[1-9][0-9]?/\n";
     let (text, _) = complete(&host, json!({"structured_outputs": {"grammar": grammar}})).await;
     assert!(text.split('+').all(|n| n.parse::<u32>().is_ok()) && text.contains('+'), "{text:?}");
+    // Alternatives that overlap, and a shape that is kept by more choices than share an automaton.
+    let either = json!({"oneOf": [{"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"],
+        "additionalProperties": false}, {"type": "integer", "maximum": 9}, {"type": "number", "minimum": 5}]});
+    let fields = json!({"structured_outputs": {"json": either, "disable_any_whitespace": false,
+        "whitespace_pattern": null}, "n": 9, "max_tokens": 100});
+    let (_, body) = complete(&host, fields).await;
+    for choice in body["choices"].as_array().unwrap() {
+        let text = choice["text"].as_str().unwrap();
+        let is_whole = choice["finish_reason"] == "length" || serde_json::from_str::<Value>(text).is_ok();
+        assert!(is_whole, "{text:?}");
+    }
     // An object of any kind may be longer than there is room for, but begins as one.
     let format = json!({"type": "json_object"});
     let (text, _) = complete(&host, json!({"response_format": format})).await;
@@ -92,7 +103,16 @@ async fn shapes_that_can_t_be_are_422_and_the_engine_lives_on() {
     let many: serde_json::Map<String, Value> = (0..5_000)
         .map(|n| (format!("key_{n}"), json!({"type": "string", "pattern": "^(a|b)*c{3,900}$"})))
         .collect();
+    let names: Vec<String> = (0..20_000).map(|n| format!("n{n}")).collect();
+    let multiplied = json!({"type": "object", "required": names, "anyOf": vec![true; 10_000]});
+    let patterns: serde_json::Map<String, Value> =
+        (0..2_000).map(|n| (format!("^{n}-$"), Value::Bool(true))).collect();
     let cases = [
+        json!({"structured_outputs": {"json": multiplied}}),
+        json!({"structured_outputs": {"json": {"type": "object", "patternProperties": patterns}}}),
+        json!({"structured_outputs": {"grammar": format!("start: %json {}",
+            json!({"required": names[..3_000], "anyOf": vec![true; 3_000]}))}}),
+        json!({"structured_outputs": {"regex": "a", "disable_any_whitespace": true}}),
         json!({"response_format": {"type": "json_schema"}}),
         json!({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "nothing"}}}}),
         json!({"response_format": {"type": "json_schema", "json_schema": {"schema": {"$ref": "#/nowhere"}}}}),
@@ -198,6 +218,23 @@ async fn calls_that_have_to_come_come_whole_and_streamed() {
         body["tool_choice"] = json!("auto");
         let answer = host.post("/v1/chat/completions", &body).await;
         assert_eq!(answer.status(), 200, "{:?}", answer.text().await);
+
+        // Its schemas have the bounds of any other.
+        for (schema, why) in [
+            ((0..40).fold(json!({}), |inner, _| json!({"properties": {"a": inner}})), "nested deeper"),
+            (json!({"description": "x".repeat(300 << 10)}), "longer than"),
+            (
+                json!({"required": vec!["x"; 20], "anyOf": vec![true; 200], "oneOf": vec![true; 200]}),
+                "multiplied",
+            ),
+        ] {
+            body["tools"][0]["function"]["parameters"] = schema;
+            body["tool_choice"] = json!("required");
+            let answer = host.post("/v1/chat/completions", &body).await;
+            let (status, body) = (answer.status(), answer.json::<Value>().await.unwrap());
+            assert_eq!((status.as_u16(), &body["error"]["param"]), (422, &json!("tools")), "{body}");
+            assert!(body["error"]["message"].as_str().unwrap().contains(why), "{body}");
+        }
         host.server.shutdown().await;
     }
 }

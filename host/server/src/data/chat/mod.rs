@@ -43,7 +43,7 @@ pub async fn chat(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError> 
         logprobs: logprobs.is_some().then(|| served.tokenizer.clone()),
     };
     let shape = common.shape.take();
-    let shape = offer.shape(template.tools()).or(shape);
+    let shape = offer.shape(template.tools())?.or(shape);
     let tokens: Arc<[u32]> = render(served, prompt, room).await?.into();
     let prompt_tokens = tokens.len() as u32;
     let prompts = vec![tokens];
@@ -82,5 +82,5 @@ pub fn check(
     let Parsed { prompt, offer, common, .. } = request::parse(body, models, template)?;
     let text = template.render_with(&prompt.messages, prompt.add_generation_prompt, &prompt.variables);
     let text = text.map_err(|error| ApiError::invalid("messages", error.message))?;
-    Ok((text, offer.shape(template.tools()).or(common.shape)))
+    Ok((text, offer.shape(template.tools())?.or(common.shape)))
 }

@@ -7,9 +7,10 @@ use serde_json::{Map, Value, json};
 
 use crate::data::fields::list;
 use crate::data::json::Fields;
-use crate::data::structured::Shape;
+use crate::data::structured::{Shape, check_schemas, with_options};
 use crate::http::ApiError;
 
+const TOOLS: &str = "tools";
 const MAX_TOOLS: usize = 128;
 
 /// The functions of a request and what it says about them.
@@ -40,9 +41,9 @@ pub enum Choice {
 impl Offer {
     /// Takes `tools`, `tool_choice` and `parallel_tool_calls` out of a body.
     pub fn take(fields: &mut Fields) -> Result<Self, ApiError> {
-        let tools = list(fields, "tools", "functions")?.unwrap_or_default();
+        let tools = list(fields, TOOLS, "functions")?.unwrap_or_default();
         if tools.len() > MAX_TOOLS {
-            return Err(ApiError::invalid("tools", format!("at most {MAX_TOOLS}, got {}", tools.len())));
+            return Err(ApiError::invalid(TOOLS, format!("at most {MAX_TOOLS}, got {}", tools.len())));
         }
         tools.iter().try_for_each(check)?;
         let parallel = crate::data::fields::boolean(fields, "parallel_tool_calls")?.unwrap_or(true);
@@ -78,24 +79,33 @@ impl Offer {
 
     /// What the output must be where a call has to come: calls as the model writes them, with
     /// arguments of their schemas.
-    pub fn shape(&self, style: Tools) -> Option<Shape> {
+    ///
+    /// # Errors
+    /// A schema that is longer or deeper than an output's may be.
+    pub fn shape(&self, style: Tools) -> Result<Option<Shape>, ApiError> {
         if !self.is_forced() {
-            return None;
+            return Ok(None);
         }
         let arguments = if style == Tools::Llama3 { "parameters" } else { "arguments" };
+        let may_be_called = |function: &&Value| match &self.choice {
+            Choice::Named(only) => function["name"] == only.as_str(),
+            _ => true,
+        };
+        let functions: Vec<&Value> =
+            self.tools.iter().map(|tool| &tool["function"]).filter(may_be_called).collect();
+        check_schemas(
+            TOOLS,
+            functions.iter().map(|function| &function["parameters"]).filter(|p| !p.is_null()),
+        )?;
         let mut grammar = String::new();
         let mut calls = Vec::new();
-        for tool in &self.tools {
-            let function = &tool["function"];
+        for function in functions {
             let name = function["name"].as_str().unwrap_or_default();
-            if matches!(&self.choice, Choice::Named(only) if only != name) {
-                continue;
-            }
             let schema = match &function["parameters"] {
                 Value::Object(schema) => Value::Object(schema.clone()),
                 _ => json!({"type": "object"}),
             };
-            let schema = crate::data::structured::with_options(schema);
+            let schema = with_options(schema);
             let head = json!(format!("{{\"name\": \"{name}\", \"{arguments}\": "));
             let rule = format!("call_{}", calls.len());
             let _ = writeln!(grammar, "{rule}: {head} arguments_{} \"}}\"", calls.len());
@@ -113,15 +123,15 @@ impl Offer {
         if style != Tools::Llama3 {
             grammar.push_str("tagged: \"<tool_call>\\n\" object \"\\n</tool_call>\"\n");
         }
-        Some(Shape::lark("tools", format!("{start}\n{grammar}")))
+        Ok(Some(Shape::lark(TOOLS, format!("{start}\n{grammar}"))))
     }
 }
 
 fn check(tool: &Value) -> Result<(), ApiError> {
-    let wrong = |what: &str| ApiError::wrong_type("tools", what);
+    let wrong = |what: &str| ApiError::wrong_type(TOOLS, what);
     let Value::Object(tool) = tool else { return Err(wrong("a list of objects")) };
     if tool.get("type").and_then(Value::as_str) != Some("function") {
-        return Err(ApiError::invalid("tools", "a tool's type is `function`").code("not_supported"));
+        return Err(ApiError::invalid(TOOLS, "a tool's type is `function`").code("not_supported"));
     }
     let Some(Value::Object(function)) = tool.get("function") else {
         return Err(wrong("`function`, an object, in each tool"));
@@ -133,7 +143,7 @@ fn check(tool: &Value) -> Result<(), ApiError> {
     if name.is_empty() || name.len() > 64 || !name.bytes().all(plain) {
         let shown: String = name.chars().take(64).collect();
         let message = format!("`{shown}` is no name: 1 to 64 letters, digits, `_` and `-`");
-        return Err(ApiError::invalid("tools", message));
+        return Err(ApiError::invalid(TOOLS, message));
     }
     match function.get("parameters") {
         None | Some(Value::Null | Value::Object(_)) => Ok(()),

@@ -10,21 +10,29 @@ use infer_model::Tokenizer;
 use llguidance::api::ParserLimits;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory, earley::SlicedBiasComputer};
-use tokio::sync::{Semaphore, oneshot};
+use sha2::{Digest as _, Sha256};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::ahead::Ahead;
+use super::expansion;
 use super::mask::Mask;
 use super::shape::Shape;
 use crate::http::ApiError;
 
 /// Compilations at once: they are processor time that tokens need too.
 const AT_ONCE: usize = 2;
-/// Longest wait for a compilation, its turn included. The thread itself ends by its fuel.
+/// Longest wait for a turn.
+const TURN_PATIENCE: Duration = Duration::from_secs(20);
+/// Longest wait for a compilation. The thread itself ends by its fuel.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Compilers recurse over what clients wrote.
-const STACK_BYTES: usize = 64 << 20;
+pub(super) const STACK_BYTES: usize = 64 << 20;
 /// Compiled shapes that are kept; the one used longest ago goes first.
 const KEPT: usize = 32;
+/// Their texts together: automata grow with them.
+const KEPT_BYTES: usize = 2 << 20;
+/// Sequences of a request that share one automaton's caches, its lock, and the limit of its states.
+const SHARING: usize = 4;
 /// Longest message of a compiler that a client is shown.
 const MESSAGE_BYTES: usize = 400;
 
@@ -56,8 +64,25 @@ struct Inner {
     /// Started with it.
     ahead: OnceLock<Result<Ahead, String>>,
     turns: Arc<Semaphore>,
-    kept: Mutex<VecDeque<(String, Matcher)>>,
+    kept: Mutex<Kept>,
 }
+
+/// What was compiled lately.
+#[derive(Default)]
+struct Kept {
+    entries: VecDeque<Entry>,
+    bytes: usize,
+}
+
+struct Entry {
+    digest: Digest,
+    /// Of the shape's text.
+    bytes: usize,
+    matcher: Matcher,
+}
+
+/// Of a shape's key.
+type Digest = [u8; 32];
 
 impl Compiler {
     /// For a model of `vocab_size` tokens that ends its output with one of `ends`.
@@ -71,27 +96,48 @@ impl Compiler {
     pub async fn masks(&self, shape: &Shape, count: usize) -> Result<Vec<Arc<Mask>>, ApiError> {
         let ahead = self.inner.ahead()?;
         let key = shape.key();
-        let matcher = match self.inner.find(&key) {
+        let (digest, bytes) = (Digest::from(Sha256::digest(&key)), key.len());
+        drop(key);
+        let mut matcher = match self.inner.find(&digest) {
             Some(matcher) => matcher,
-            None => {
-                let matcher = tokio::time::timeout(PATIENCE, self.compile(shape)).await.map_err(|_| {
-                    let message = format!("not compiled within {} s; make it simpler", PATIENCE.as_secs());
-                    ApiError::invalid(shape.field, message)
-                })??;
-                self.inner.keep(key, &matcher);
-                matcher
-            }
+            None => self.compiled(shape, digest, bytes).await?,
         };
-        Ok((0..count).map(|_| Arc::new(Mask::new(matcher.clone(), ahead.clone()))).collect())
+        let mask = |at: usize| {
+            if at > 0 && at.is_multiple_of(SHARING) {
+                matcher = matcher.deep_clone();
+            }
+            Arc::new(Mask::new(matcher.clone(), ahead.clone()))
+        };
+        Ok((0..count).map(mask).collect())
     }
 
-    async fn compile(&self, shape: &Shape) -> Result<Matcher, ApiError> {
+    async fn compiled(&self, shape: &Shape, digest: Digest, bytes: usize) -> Result<Matcher, ApiError> {
         if self.inner.ends.is_empty() {
             let message = "this model has no end token, which structured output needs";
             return Err(ApiError::invalid(shape.field, message).code("not_supported"));
         }
-        let turns = Arc::clone(&self.inner.turns);
-        let turn = turns.acquire_owned().await.expect("the semaphore is never closed");
+        let turn = self.turn(TURN_PATIENCE).await?;
+        // Who had the turn before may have compiled the same.
+        if let Some(matcher) = self.inner.find(&digest) {
+            return Ok(matcher);
+        }
+        let compiled = self.compile(shape, turn);
+        let matcher = tokio::time::timeout(PATIENCE, compiled).await.map_err(|_| {
+            let message = format!("not compiled within {} s; make it simpler", PATIENCE.as_secs());
+            ApiError::invalid(shape.field, message)
+        })??;
+        self.inner.keep(digest, bytes, &matcher);
+        Ok(matcher)
+    }
+
+    /// A wait for others is no fault of a shape.
+    async fn turn(&self, patience: Duration) -> Result<OwnedSemaphorePermit, ApiError> {
+        let turn = tokio::time::timeout(patience, Arc::clone(&self.inner.turns).acquire_owned()).await;
+        let turn = turn.map_err(|_| ApiError::unavailable("busy", "other shapes are being compiled"))?;
+        Ok(turn.expect("the semaphore is never closed"))
+    }
+
+    async fn compile(&self, shape: &Shape, turn: OwnedSemaphorePermit) -> Result<Matcher, ApiError> {
         let (inner, work) = (Arc::clone(&self.inner), shape.clone());
         let (reply, answer) = oneshot::channel();
         std::thread::Builder::new()
@@ -122,6 +168,7 @@ impl Inner {
     }
 
     fn compile(&self, shape: &Shape) -> Result<Matcher, String> {
+        expansion::check(&shape.schemas())?;
         let factory = self.factory.get_or_init(|| self.factory()).as_ref().map_err(Clone::clone)?;
         let parser = factory.create_parser(shape.grammar()).map_err(|error| error.to_string())?;
         let mut matcher = Matcher::new(Ok(parser));
@@ -156,23 +203,97 @@ impl Inner {
         bytes
     }
 
-    fn find(&self, key: &str) -> Option<Matcher> {
+    fn find(&self, digest: &Digest) -> Option<Matcher> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = kept.iter().position(|(other, _)| other == key)?;
-        let entry = kept.remove(at)?;
+        let at = kept.entries.iter().position(|entry| entry.digest == *digest)?;
+        let entry = kept.entries.remove(at)?;
         // A copy of its own: the caches that grow with use are its request's alone.
-        let matcher = entry.1.deep_clone();
-        kept.push_back(entry);
+        let matcher = entry.matcher.deep_clone();
+        kept.entries.push_back(entry);
         Some(matcher)
     }
 
-    fn keep(&self, key: String, matcher: &Matcher) {
-        let copy = matcher.deep_clone();
+    fn keep(&self, digest: Digest, bytes: usize, matcher: &Matcher) {
+        let matcher = matcher.deep_clone();
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.retain(|(other, _)| *other != key);
-        if kept.len() == KEPT {
-            kept.pop_front();
+        if kept.entries.iter().any(|entry| entry.digest == digest) {
+            return;
         }
-        kept.push_back((key, copy));
+        kept.bytes += bytes;
+        kept.entries.push_back(Entry { digest, bytes, matcher });
+        while kept.entries.len() > KEPT || kept.bytes > KEPT_BYTES {
+            let Some(oldest) = kept.entries.pop_front() else { return };
+            kept.bytes -= oldest.bytes;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use infer_core::Constraint as _;
+    use infer_model::Source;
+    use serde_json::json;
+
+    use super::*;
+
+    const VOCAB: u32 = 1_792;
+
+    fn compiler() -> Compiler {
+        let tokenizer = Tokenizer::load(&Source::Embedded(infer_demo::FILES)).unwrap();
+        Compiler::new(tokenizer, VOCAB, Arc::from([1]))
+    }
+
+    fn regex(regex: &str) -> Shape {
+        let shape = Shape::of_outputs(json!({"regex": regex}).as_object().unwrap().clone());
+        shape.unwrap_or_else(|error| panic!("{}", error.message()))
+    }
+
+    fn digest(shape: &Shape) -> Digest {
+        Sha256::digest(shape.key()).into()
+    }
+
+    fn allowed(mask: &Mask) -> usize {
+        let mut logits = vec![0.0; VOCAB as usize];
+        assert!(mask.restrict(&[], &mut logits));
+        logits.iter().filter(|&&logit| logit == 0.0).count()
+    }
+
+    #[tokio::test]
+    async fn who_never_gets_a_turn_is_told_to_come_back() {
+        let compiler = compiler();
+        let _held = Arc::clone(&compiler.inner.turns).acquire_many_owned(AT_ONCE as u32).await.unwrap();
+        let error = compiler.turn(Duration::ZERO).await.unwrap_err();
+        assert_eq!((error.status().as_u16(), error.reason()), (503, "busy"), "{}", error.message());
+    }
+
+    #[tokio::test]
+    async fn who_waited_takes_what_was_compiled_meanwhile() {
+        let (compiler, narrow, wide) = (compiler(), regex("a"), regex("[a-z]+"));
+        let held = Arc::clone(&compiler.inner.turns).acquire_many_owned(AT_ONCE as u32).await.unwrap();
+        let mut waiting = std::pin::pin!(compiler.masks(&narrow, 1));
+        assert!(tokio::time::timeout(Duration::ZERO, &mut waiting).await.is_err(), "all turns are taken");
+        // Something else under its name, so that it is known again.
+        let planted = compiler.inner.compile(&wide).unwrap();
+        compiler.inner.keep(digest(&narrow), 1, &planted);
+        drop(held);
+        let masks = waiting.await.unwrap_or_else(|error| panic!("{}", error.message()));
+        assert!(allowed(&masks[0]) > 26, "it wasn't compiled again");
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_by_number_and_by_size() {
+        let (compiler, kept) = (compiler(), |compiler: &Compiler| {
+            let kept = compiler.inner.kept.lock().unwrap();
+            (kept.entries.len(), kept.bytes)
+        });
+        let matcher = compiler.inner.compile(&regex("a")).unwrap();
+        for at in 0..40 {
+            compiler.inner.keep([at; 32], 1_000, &matcher);
+            compiler.inner.keep([at; 32], 1_000, &matcher);
+        }
+        assert_eq!(kept(&compiler), (KEPT, KEPT * 1_000));
+        compiler.inner.keep([100; 32], KEPT_BYTES - 2_500, &matcher);
+        assert_eq!(kept(&compiler), (3, KEPT_BYTES - 500));
+        assert!(compiler.inner.find(&[100; 32]).is_some() && compiler.inner.find(&[0; 32]).is_none());
     }
 }

@@ -1,14 +1,15 @@
 //! Output that must be something: JSON, a schema's JSON, what a regex or a grammar matches, one of some texts.
 //!
 //! `shape` reads what a request asks, `compiler` turns it into an automaton off the engine thread and within
-//! bounds, `mask` tells the sampler which tokens may follow, `ahead` finds that out before it is asked. The
+//! bounds, which `expansion` knows beforehand for schemas, `mask` tells the sampler which tokens may follow, `ahead` finds that out before it is asked. The
 //! automata are llguidance's.
 
 mod ahead;
 mod compiler;
+mod expansion;
 mod mask;
 mod shape;
 
 pub use compiler::Compiler;
 pub use mask::Mask;
-pub use shape::{Shape, with_options};
+pub use shape::{Shape, check_schemas, with_options};

@@ -1,9 +1,11 @@
 //! What an output must be, as requests say it: OpenAI's `response_format`, vLLM's `structured_outputs`.
 
+use std::borrow::Cow;
+
 use llguidance::api::TopLevelGrammar;
 use serde_json::{Map, Value, json};
 
-use crate::data::fields::{object, unknown_field};
+use crate::data::fields::{not_supported, object, unknown_field};
 use crate::data::json::Fields;
 use crate::http::ApiError;
 
@@ -11,7 +13,16 @@ const FORMAT: &str = "response_format";
 const OUTPUTS: &str = "structured_outputs";
 /// Ways of `structured_outputs`, of which a request has one.
 const WAYS: &[&str] = &["json", "json_object", "regex", "choice", "grammar"];
+/// What vLLM has besides, and the one value that is taken.
+const OFF: &[(&str, Value)] = &[
+    ("disable_any_whitespace", Value::Bool(false)),
+    ("disable_additional_properties", Value::Bool(false)),
+    ("disable_fallback", Value::Bool(false)),
+    ("whitespace_pattern", Value::Null),
+];
 const MAX_SCHEMA_BYTES: usize = 256 << 10;
+/// All schemas of a request together.
+const MAX_SCHEMAS_BYTES: usize = 1 << 20;
 const MAX_GRAMMAR_BYTES: usize = 64 << 10;
 const MAX_REGEX_BYTES: usize = 8 << 10;
 const MAX_CHOICES: usize = 1_024;
@@ -70,6 +81,18 @@ impl Shape {
         }
     }
 
+    /// All schemas in it: those of a grammar stand behind `%json`.
+    pub fn schemas(&self) -> Cow<'_, [Value]> {
+        match &self.kind {
+            Kind::Schema(schema) => Cow::Borrowed(std::slice::from_ref(schema)),
+            Kind::Regex(_) => Cow::Borrowed(&[]),
+            Kind::Lark(grammar) => {
+                let behind = grammar.match_indices("%json").map(|(at, mark)| &grammar[at + mark.len()..]);
+                behind.filter_map(leading_value).collect()
+            }
+        }
+    }
+
     /// As the compiler takes it.
     pub fn grammar(&self) -> TopLevelGrammar {
         match &self.kind {
@@ -80,12 +103,30 @@ impl Shape {
     }
 }
 
-/// A schema with this host's rules for white space; a client's own would be an instruction to the compiler.
+/// A schema with this host's rules for white space; a client's own would be an instruction to the compiler. Of
+/// alternatives that overlap an output may fulfil several: no automaton of this kind counts them.
 pub fn with_options(mut schema: Value) -> Value {
     if let Value::Object(schema) = &mut schema {
-        schema.insert("x-guidance".to_owned(), json!({"whitespace_pattern": WHITE_SPACE}));
+        let options = json!({"whitespace_pattern": WHITE_SPACE, "coerce_one_of": true});
+        schema.insert("x-guidance".to_owned(), options);
     }
     schema
+}
+
+/// Refuses schemas that are no objects, or that nobody would want to compile: by their lengths and depths.
+pub fn check_schemas<'a>(
+    field: &'static str,
+    schemas: impl IntoIterator<Item = &'a Value>,
+) -> Result<(), ApiError> {
+    let mut bytes = 0;
+    for schema in schemas {
+        bytes += check_schema(field, schema)?;
+    }
+    if bytes > MAX_SCHEMAS_BYTES {
+        let message = format!("the schemas together are longer than {MAX_SCHEMAS_BYTES} bytes");
+        return Err(ApiError::invalid(field, message));
+    }
+    Ok(())
 }
 
 fn response_format(mut object: Map<String, Value>) -> Result<Option<Shape>, ApiError> {
@@ -112,7 +153,13 @@ fn response_format(mut object: Map<String, Value>) -> Result<Option<Shape>, ApiE
     }
 }
 
-fn structured_outputs(object: Map<String, Value>) -> Result<Shape, ApiError> {
+fn structured_outputs(mut object: Map<String, Value>) -> Result<Shape, ApiError> {
+    for (name, only) in OFF {
+        let given = object.remove(*name).unwrap_or_default();
+        if !given.is_null() && given != *only {
+            return Err(not_supported(&format!("{OUTPUTS}.{name}"), &given, &only.to_string()));
+        }
+    }
     let mut given = object.into_iter().filter(|(_, value)| !value.is_null());
     let (Some((way, value)), None) = (given.next(), given.next()) else {
         let message = format!("give exactly one of {}", WAYS.join(", "));
@@ -152,23 +199,35 @@ fn any_object() -> Kind {
 }
 
 fn checked_schema(field: &'static str, schema: Value) -> Result<Kind, ApiError> {
+    check_schema(field, &schema)?;
+    Ok(Kind::Schema(schema))
+}
+
+/// The length of a schema that is worth compiling.
+fn check_schema(field: &'static str, schema: &Value) -> Result<usize, ApiError> {
     if !schema.is_object() {
         return Err(ApiError::wrong_type(field, "a JSON schema, which is an object"));
     }
-    if schema.to_string().len() > MAX_SCHEMA_BYTES {
+    let bytes = schema.to_string().len();
+    if bytes > MAX_SCHEMA_BYTES {
         return Err(ApiError::invalid(field, format!("the schema is longer than {MAX_SCHEMA_BYTES} bytes")));
     }
-    if depth(&schema) > MAX_DEPTH {
+    if depth(schema) > MAX_DEPTH {
         return Err(ApiError::invalid(field, format!("the schema is nested deeper than {MAX_DEPTH} levels")));
     }
-    if let Some(pattern) = too_deep_pattern(&schema) {
+    if let Some(pattern) = too_deep_pattern(schema) {
         let shown: String = pattern.chars().take(40).collect();
         return Err(ApiError::invalid(
             field,
             format!("the pattern `{shown}..` is too long or too deeply nested"),
         ));
     }
-    Ok(Kind::Schema(schema))
+    Ok(bytes)
+}
+
+/// The value that a text begins with.
+fn leading_value(text: &str) -> Option<Value> {
+    serde_json::Deserializer::from_str(text).into_iter().next()?.ok()
 }
 
 fn depth(value: &Value) -> usize {
