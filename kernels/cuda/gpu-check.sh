@@ -111,6 +111,11 @@ stop() {
     [ "$there" -eq 0 ] && [ "$code" = 0 ]
 }
 
+# The same with kernels that begin when those before them have ended.
+plainly() {
+    (export INFER_CUDA_EARLY=off && limited "$@")
+}
+
 bench() {
     limited "$infer" bench serve --device cuda --baseline off --kv-memory 4GiB "$@"
 }
@@ -213,6 +218,7 @@ sanitizer() {
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>&1 | tee -a "$log"
 # What matters most first; then every kernel on larger shapes, whose references take a processor minutes.
 step golden 120 limited "$infer" gpu-check --seeds 1 ${golden:+--golden "$golden"}
+step golden-plainly 60 plainly "$infer" gpu-check --seeds 1 ${golden:+--golden "$golden"}
 step kernels 150 limited "$infer" gpu-check
 # Requests one after the other; sixteen at a time; sixteen that share a prefix. Greedy, so all must come through.
 step serve 60 bench --workload w1,w2,w3
