@@ -2,6 +2,10 @@
 
 use std::collections::BTreeMap;
 
+/// Tenants that are compared at a time; who begins to wait beside so many isn't. Each is compared with each, so time
+/// and memory go with the square.
+const MOST: usize = 256;
+
 /// How far apart the service of two tenants gets while both have something waiting. Time and memory go with the
 /// tenants that wait, not with all that ever came.
 #[derive(Debug, Default)]
@@ -24,7 +28,7 @@ impl Service {
         let before = entry.waiting > 0;
         entry.waiting += change;
         let (after, own) = (entry.waiting > 0, entry.total);
-        if after && !before {
+        if after && !before && self.since.len() < MOST {
             let mut ahead = BTreeMap::new();
             for (other, others) in &mut self.since {
                 let difference = own - self.tenants[other].total;
@@ -32,8 +36,7 @@ impl Service {
                 others.insert(tenant, -difference);
             }
             self.since.insert(tenant, ahead);
-        } else if before && !after {
-            self.since.remove(&tenant);
+        } else if before && !after && self.since.remove(&tenant).is_some() {
             self.since.values_mut().for_each(|others| _ = others.remove(&tenant));
         }
     }
@@ -88,5 +91,23 @@ mod tests {
             2,
             "only those that wait are kept"
         );
+    }
+
+    #[test]
+    fn a_crowd_that_waits_is_compared_as_far_as_there_is_room_for() {
+        let mut service = Service::default();
+        let crowd = 2 * MOST as u32;
+        (0..crowd).for_each(|tenant| service.waits(tenant, 1));
+        let pairs = |service: &Service| service.since.values().map(BTreeMap::len).sum::<usize>();
+        assert_eq!(pairs(&service), MOST * (MOST - 1));
+        service.serve(crowd - 1, 70.0);
+        assert!(service.gap < 0.1, "it came when there was no room: {}", service.gap);
+        service.waits(7, -1);
+        service.waits(crowd - 1, -1);
+        service.waits(crowd - 1, 1);
+        service.serve(crowd - 1, 30.0);
+        assert!((service.gap - 30.0).abs() < 1e-9, "{}", service.gap);
+        (0..crowd).for_each(|tenant| service.waits(tenant, -1));
+        assert_eq!(pairs(&service), 0);
     }
 }
