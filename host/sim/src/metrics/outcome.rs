@@ -28,16 +28,16 @@ pub struct CacheOutcome {
     pub conversational_rate: f64,
     /// Of these requests, those that found what others left.
     pub cross_request_rate: f64,
-    /// Mean prompt tokens that a hit found.
-    pub mean_cached: f64,
-    /// Mean prompt tokens computed for a request.
-    pub mean_prefilled: f64,
+    /// Mean prompt tokens that a hit found; nothing where there was no hit.
+    pub mean_cached: Option<f64>,
+    /// Mean prompt tokens computed for a request; nothing where none started.
+    pub mean_prefilled: Option<f64>,
     /// Prompt tokens computed, of all.
     pub prefilled_ratio: f64,
-    /// Mean time to the first token of hits and of misses, in milliseconds.
-    pub hit_ttft_ms: f64,
+    /// Mean time to the first token of hits and of misses, in milliseconds; nothing where there were none.
+    pub hit_ttft_ms: Option<f64>,
     /// See `hit_ttft_ms`.
-    pub miss_ttft_ms: f64,
+    pub miss_ttft_ms: Option<f64>,
     /// Requests by what they found, in `PrefixEvent::ALL` order.
     pub events: [u64; 5],
 }
@@ -113,7 +113,7 @@ pub struct Outcome {
     /// By tenant.
     pub tenants: Vec<TenantOutcome>,
     /// Largest difference of weighted service (prompt token 1, output token 2) between two tenants while
-    /// both had requests waiting.
+    /// both had requests waiting; of the first 256 that wait at a time.
     pub service_gap: f64,
     /// Sequences that gave their blocks back before their end.
     pub preemptions: u64,

@@ -231,8 +231,9 @@ impl Mean {
         self.count += 1;
     }
 
-    fn get(self) -> f64 {
-        self.sum / count(self.count).max(1.0)
+    /// Nothing is the mean of nothing.
+    fn get(self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum / count(self.count))
     }
 }
 

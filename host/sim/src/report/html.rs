@@ -93,7 +93,7 @@ fn section(page: &mut String, group: &[Cell]) {
         first.outcome.requests, first.outcome.seconds
     );
     table(page, group, &COLUMNS);
-    if group.iter().any(|cell| cell.outcome.cache.mean_cached > 0.0) {
+    if group.iter().any(|cell| cell.outcome.cache.mean_cached.is_some()) {
         page.push_str("<p>What prompts found in the prefix cache, of those that fill a block:</p>");
         table(page, group, &CACHE);
     }
@@ -146,7 +146,7 @@ fn table(page: &mut String, group: &[Cell], columns: &[Column]) {
         let _ = write!(page, "<tr><td>{}</td>", escape(&cell.contender));
         for column in columns {
             let class = if is_best(column, cell, group) { " class=\"best\"" } else { "" };
-            let _ = write!(page, "<td{class}>{:.*}</td>", column.digits, (column.read)(cell));
+            let _ = write!(page, "<td{class}>{}</td>", column.shown(cell));
         }
         page.push_str("</tr>");
     }

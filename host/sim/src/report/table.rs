@@ -7,8 +7,9 @@ use crate::compare::Cell;
 /// A column of both tables: its name, its unit-free heading, how it is read, whether less is better.
 pub(super) struct Column {
     pub name: &'static str,
-    pub digits: usize,
-    pub read: fn(&Cell) -> f64,
+    digits: usize,
+    /// Nothing where it is a mean of nothing.
+    read: fn(&Cell) -> Option<f64>,
     better: Better,
 }
 
@@ -20,34 +21,46 @@ enum Better {
 }
 
 pub(super) const COLUMNS: [Column; 13] = [
-    column("out tok/s", 0, |c| c.outcome.output_per_second, Better::More),
-    column("TTFT mean", 0, |c| c.outcome.ttft_ms.mean, Better::Less),
-    column("p50", 0, |c| c.outcome.ttft_ms.p50, Better::Less),
-    column("p99", 0, |c| c.outcome.ttft_ms.p99, Better::Less),
-    column("ITL p50", 1, |c| c.outcome.itl_ms.p50, Better::Less),
-    column("p99", 1, |c| c.outcome.itl_ms.p99, Better::Less),
-    column("latency mean", 0, |c| c.outcome.latency_ms.mean, Better::Less),
-    column("in time %", 1, |c| 100.0 * c.outcome.in_time, Better::More),
-    column("goodput/s", 2, |c| c.outcome.goodput_per_second, Better::More),
-    column("hits %", 1, |c| 100.0 * c.outcome.cache.hit_rate, Better::More),
-    column("prefilled %", 1, |c| 100.0 * c.outcome.cache.prefilled_ratio, Better::Less),
-    column("refused", 0, |c| crate::metrics::count(c.outcome.refused), Better::Neither),
-    column("preempted", 0, |c| crate::metrics::count(c.outcome.preemptions), Better::Neither),
+    column("out tok/s", 0, |c| Some(c.outcome.output_per_second), Better::More),
+    column("TTFT mean", 0, |c| Some(c.outcome.ttft_ms.mean), Better::Less),
+    column("p50", 0, |c| Some(c.outcome.ttft_ms.p50), Better::Less),
+    column("p99", 0, |c| Some(c.outcome.ttft_ms.p99), Better::Less),
+    column("ITL p50", 1, |c| Some(c.outcome.itl_ms.p50), Better::Less),
+    column("p99", 1, |c| Some(c.outcome.itl_ms.p99), Better::Less),
+    column("latency mean", 0, |c| Some(c.outcome.latency_ms.mean), Better::Less),
+    column("in time %", 1, |c| Some(100.0 * c.outcome.in_time), Better::More),
+    column("goodput/s", 2, |c| Some(c.outcome.goodput_per_second), Better::More),
+    column("hits %", 1, |c| Some(100.0 * c.outcome.cache.hit_rate), Better::More),
+    column("prefilled %", 1, |c| Some(100.0 * c.outcome.cache.prefilled_ratio), Better::Less),
+    column("refused", 0, |c| Some(crate::metrics::count(c.outcome.refused)), Better::Neither),
+    column("preempted", 0, |c| Some(crate::metrics::count(c.outcome.preemptions)), Better::Neither),
 ];
 
 /// What prompts found in the prefix cache.
 pub(super) const CACHE: [Column; 7] = [
-    column("hits %", 1, |c| 100.0 * c.outcome.cache.hit_rate, Better::More),
-    column("conversational %", 1, |c| 100.0 * c.outcome.cache.conversational_rate, Better::More),
-    column("cross-request %", 1, |c| 100.0 * c.outcome.cache.cross_request_rate, Better::More),
+    column("hits %", 1, |c| Some(100.0 * c.outcome.cache.hit_rate), Better::More),
+    column("conversational %", 1, |c| Some(100.0 * c.outcome.cache.conversational_rate), Better::More),
+    column("cross-request %", 1, |c| Some(100.0 * c.outcome.cache.cross_request_rate), Better::More),
     column("tokens found, where any", 0, |c| c.outcome.cache.mean_cached, Better::More),
     column("tokens prefilled", 0, |c| c.outcome.cache.mean_prefilled, Better::Less),
     column("TTFT mean, some found", 0, |c| c.outcome.cache.hit_ttft_ms, Better::Less),
     column("TTFT mean, none found", 0, |c| c.outcome.cache.miss_ttft_ms, Better::Less),
 ];
 
-const fn column(name: &'static str, digits: usize, read: fn(&Cell) -> f64, better: Better) -> Column {
+const fn column(name: &'static str, digits: usize, read: fn(&Cell) -> Option<f64>, better: Better) -> Column {
     Column { name, digits, read, better }
+}
+
+impl Column {
+    /// What stands in a cell's row.
+    pub fn shown(&self, cell: &Cell) -> String {
+        number((self.read)(cell), self.digits)
+    }
+}
+
+/// A number, or that there is none.
+fn number(value: Option<f64>, digits: usize) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
 }
 
 /// A table for a terminal; durations are milliseconds.
@@ -71,7 +84,7 @@ pub fn table(cells: &[Cell]) -> String {
             let _ = write!(text, "  {:names$}", cell.contender);
             for (column, width) in COLUMNS.iter().zip(&widths) {
                 let mark = if is_best(column, cell, group) { "*" } else { "" };
-                let shown = format!("{:.*}{mark:1}", column.digits, (column.read)(cell));
+                let shown = format!("{}{mark:1}", column.shown(cell));
                 let _ = write!(text, " {shown:>width$}");
             }
             if cell.outcome.policy_faults > 0 {
@@ -89,19 +102,19 @@ pub fn table(cells: &[Cell]) -> String {
 /// A line on what prompts found, where they found something.
 fn prefixes(text: &mut String, cell: &Cell) {
     let cache = &cell.outcome.cache;
-    if cache.mean_cached == 0.0 {
+    if cache.mean_cached.is_none() {
         return;
     }
     let _ = writeln!(
         text,
-        "      prefixes: hits {:.1} % conversational, {:.1} % cross-request; {:.0} tokens found where any, {:.0} prefilled; \
-         TTFT mean {:.0} with a hit, {:.0} without",
+        "      prefixes: hits {:.1} % conversational, {:.1} % cross-request; {} tokens found where any, {} prefilled; \
+         TTFT mean {} with a hit, {} without",
         100.0 * cache.conversational_rate,
         100.0 * cache.cross_request_rate,
-        cache.mean_cached,
-        cache.mean_prefilled,
-        cache.hit_ttft_ms,
-        cache.miss_ttft_ms
+        number(cache.mean_cached, 0),
+        number(cache.mean_prefilled, 0),
+        number(cache.hit_ttft_ms, 0),
+        number(cache.miss_ttft_ms, 0)
     );
 }
 
@@ -126,20 +139,21 @@ fn tenants(text: &mut String, cell: &Cell) {
     let _ = writeln!(text, "      largest difference of service while both wait: {:.0}", outcome.service_gap);
 }
 
-/// Whether a cell is the best of its group. Who finished nothing was quick at that, and is out of the contest.
+/// Whether a cell is the best of its group. Who finished nothing was quick at that, and is out of the contest; so is
+/// who has nothing in this column.
 pub(super) fn is_best(column: &Column, cell: &Cell, group: &[Cell]) -> bool {
-    let own = (column.read)(cell);
-    let rivals = || group.iter().filter(|other| other.outcome.finished > 0);
-    let beats = |other: &Cell| match column.better {
-        Better::Less => own <= (column.read)(other),
-        Better::More => own >= (column.read)(other),
+    let Some(own) = (column.read)(cell) else { return false };
+    let rivals = || group.iter().filter(|other| other.outcome.finished > 0).filter_map(column.read);
+    let beats = |other| match column.better {
+        Better::Less => own <= other,
+        Better::More => own >= other,
         Better::Neither => false,
     };
-    let differs = rivals().any(|other| (column.read)(other) != own);
+    let differs = rivals().any(|other| other != own);
     cell.outcome.finished > 0 && differs && rivals().all(beats)
 }
 
-/// The same columns and what they leave out, for spreadsheets. Durations are milliseconds.
+/// The same columns and what they leave out, for spreadsheets. Durations are milliseconds; a mean of nothing is empty.
 pub fn csv(cells: &[Cell]) -> String {
     let mut text = String::from(
         "workload,load,contender,requests,finished,refused,failed,seconds,output_tokens_per_second,goodput_per_second,\
@@ -147,12 +161,13 @@ pub fn csv(cells: &[Cell]) -> String {
          in_time,hit_rate,conversational_rate,cross_request_rate,mean_cached,mean_prefilled,prefilled_ratio,\
          ttft_hit_mean,ttft_miss_mean,preemptions,service_gap,policy_faults,fingerprint\n",
     );
+    let mean = |value: Option<f64>, digits| value.map_or_else(String::new, |_| number(value, digits));
     for cell in cells {
         let o = &cell.outcome;
         let _ = writeln!(
             text,
             "{},{},{},{},{},{},{},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},\
-             {:.5},{:.5},{:.5},{:.5},{:.1},{:.1},{:.5},{:.3},{:.3},{},{:.1},{},{}",
+             {:.5},{:.5},{:.5},{:.5},{},{},{:.5},{},{},{},{:.1},{},{}",
             field(&cell.workload),
             cell.load,
             field(&cell.contender),
@@ -177,11 +192,11 @@ pub fn csv(cells: &[Cell]) -> String {
             o.cache.hit_rate,
             o.cache.conversational_rate,
             o.cache.cross_request_rate,
-            o.cache.mean_cached,
-            o.cache.mean_prefilled,
+            mean(o.cache.mean_cached, 1),
+            mean(o.cache.mean_prefilled, 1),
             o.cache.prefilled_ratio,
-            o.cache.hit_ttft_ms,
-            o.cache.miss_ttft_ms,
+            mean(o.cache.hit_ttft_ms, 3),
+            mean(o.cache.miss_ttft_ms, 3),
             o.preemptions,
             o.service_gap,
             o.policy_faults,
@@ -243,5 +258,26 @@ mod tests {
         assert_eq!(best("TTFT mean"), [true, false, false]);
         assert_eq!(best("out tok/s"), [false, false, true]);
         assert_eq!(best("latency mean"), [false; 3], "they don't differ");
+    }
+
+    #[test]
+    fn who_found_nothing_was_not_quick_at_it() {
+        let mut cells = [cell(0, "slow", 5, 1.0), cell(0, "none", 5, 1.0), cell(0, "quick", 5, 1.0)];
+        for (cell, ttft_ms) in cells.iter_mut().zip([Some(160.0), None, Some(40.0)]) {
+            cell.outcome.cache.hit_ttft_ms = ttft_ms;
+            cell.outcome.cache.mean_cached = ttft_ms;
+        }
+        let column = CACHE.iter().find(|column| column.name == "TTFT mean, some found").expect("a column");
+        let best =
+            |group: &[Cell]| -> Vec<bool> { group.iter().map(|cell| is_best(column, cell, group)).collect() };
+        assert_eq!(best(&cells), [false, false, true]);
+        assert_eq!(best(&cells[..2]), [false, false], "there is nobody to be quicker than");
+        assert_eq!(cells.each_ref().map(|cell| column.shown(cell)), ["160", "-", "40"]);
+        assert!(table(&cells).contains("TTFT mean 160 with a hit, - without"), "{}", table(&cells));
+        let text = csv(&cells);
+        let mut lines = text.lines().map(|line| line.split(',').collect::<Vec<_>>());
+        let head = lines.next().expect("a head");
+        let at = head.iter().position(|&name| name == "ttft_hit_mean").expect("a column");
+        assert_eq!(lines.map(|line| line[at]).collect::<Vec<_>>(), ["160.000", "", "40.000"]);
     }
 }
