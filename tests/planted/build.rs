@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 mod edits;
 
-use edits::EDITS;
+use edits::{EDITS, Edit, MENDS};
 
 fn main() -> Result<()> {
     println!("cargo::rerun-if-changed=edits.rs");
@@ -23,14 +23,23 @@ fn main() -> Result<()> {
     }
     copy_folder(&core, &copy)?;
     copy_folder(&fuzz, &copy.join("fuzz"))?;
-    for (bug, file, from, to) in EDITS {
+    for (bug, file, from, to) in EDITS.iter().chain(MENDS) {
         plant(&copy, file, from, to).with_context(|| format!("the bug `{bug}`"))?;
     }
     fs::write(out.join("modules.rs"), modules(&core, &copy)?)?;
-    let names: BTreeSet<_> = EDITS.iter().map(|(bug, ..)| bug).filter(|bug| !bug.is_empty()).collect();
-    let names: Vec<_> = names.into_iter().collect();
-    fs::write(out.join("names.rs"), format!("/// All bugs.\npub const ALL: &[&str] = &{names:?};\n"))?;
+    let lists = format!(
+        "/// Bugs that seeds find.\npub const ALL: &[&str] = &{:?};\n\
+         /// Bugs that a minimized case each finds, by its name.\npub const MENDED: &[&str] = &{:?};\n",
+        names(EDITS),
+        names(MENDS)
+    );
+    fs::write(out.join("names.rs"), lists)?;
     Ok(())
+}
+
+fn names(edits: &[Edit]) -> Vec<&str> {
+    let names: BTreeSet<_> = edits.iter().map(|(bug, ..)| *bug).filter(|bug| !bug.is_empty()).collect();
+    names.into_iter().collect()
 }
 
 fn copy_folder(from: &Path, to: &Path) -> Result<()> {

@@ -4,8 +4,11 @@
 //! The first one is no bug and always on: it takes the engine's own assertions out, so that the machine has to
 //! find everything by itself.
 
-/// All edits.
-pub const EDITS: &[(&str, &str, &str, &str)] = &[
+/// One edit.
+pub type Edit = (&'static str, &'static str, &'static str, &'static str);
+
+/// Bugs that seeds find.
+pub const EDITS: &[Edit] = &[
     ("", "engine/finish_step.rs", "if cfg!(debug_assertions) && ", "if false && "),
     (
         "leak",
@@ -217,6 +220,31 @@ pub const EDITS: &[(&str, &str, &str, &str)] = &[
          && !on(\"admission that is never judged\");",
     ),
     (
+        "admitted counts twice",
+        "engine/load.rs",
+        "            admitted: (self.waiting.ix.len() - self.preempted) as u32,",
+        "            admitted: (self.waiting.ix.len() - self.preempted) as u32\n                \
+         * if on(\"admitted counts twice\") { 2 } else { 1 },",
+    ),
+    (
+        "preempted ones out of sight",
+        "engine/load.rs",
+        "            preempted: self.preempted as u32,",
+        "            preempted: if on(\"preempted ones out of sight\") { 0 } else { self.preempted as u32 },",
+    ),
+    (
+        "forgotten promise",
+        "engine/load.rs",
+        "        grow.chain(start)",
+        "        grow.skip(usize::from(on(\"forgotten promise\"))).chain(start)",
+    ),
+    (
+        "held blocks count as idle",
+        "kv/mod.rs",
+        "take_while(|&&b| self.blocks.get(b).refs == 0)",
+        "take_while(|&&b| on(\"held blocks count as idle\") || self.blocks.get(b).refs == 0)",
+    ),
+    (
         "hasty verdict",
         "watchdog.rs",
         "        now.at.since(mark.at) > self.bound &&",
@@ -227,5 +255,65 @@ pub const EDITS: &[(&str, &str, &str, &str)] = &[
         "kv/life.rs",
         "        while sequence.table.len() < need {",
         "        if on(\"forgotten peak\") && sequence.table.len() >= need {\n            return;\n        }\n        while sequence.table.len() < need {",
+    ),
+];
+
+/// Mends of what was found once, taken back: each has the name of the minimized case that it broke.
+pub const MENDS: &[Edit] = &[
+    (
+        "canary-faults-at-once",
+        "engine/swap.rs",
+        "        if let Some(trial) = trial {\n",
+        "        let late = on(\"canary-faults-at-once\");\n        \
+         let (trial, late) = if late { (None, trial) } else { (trial, None) };\n        \
+         if let Some(trial) = trial {\n",
+    ),
+    (
+        "canary-faults-at-once",
+        "engine/swap.rs",
+        "        self.settle_in(kind, now);\n        SwapReport {",
+        "        self.settle_in(kind, now);\n        if let Some(trial) = late {\n            \
+         let mut cx = context!(self, now);\n            slot!(self, kind, slot => slot.watch(&mut cx, trial));\n        \
+         }\n        SwapReport {",
+    ),
+    (
+        "asked-about-what-is-gone",
+        "engine/admit.rs",
+        "        self.kv.settle(&mut self.slab);\n        let (request",
+        "        if !on(\"asked-about-what-is-gone\") {\n            self.kv.settle(&mut self.slab);\n        }\n        \
+         let (request",
+    ),
+    (
+        "full-memory-stalls",
+        "engine/step.rs",
+        "        let stuck = wanted || self.judge_stall(now);",
+        "        let excused = on(\"full-memory-stalls\") && !self.would_fit_any();\n        \
+         if excused {\n            self.watchdog.progressed();\n        }\n        \
+         let stuck = wanted || (!excused && self.judge_stall(now));",
+    ),
+    (
+        "preempting-alone",
+        "engine/step.rs",
+        "        } else if preempted {",
+        "        } else if preempted && !on(\"preempting-alone\") {",
+    ),
+    (
+        "preempting-alone",
+        "engine/step.rs",
+        "            if !self.carry_out(plan, now) || !self.rows.is_empty() {",
+        "            if !self.carry_out(plan, now) || !self.rows.is_empty() || on(\"preempting-alone\") {",
+    ),
+    (
+        "state-of-a-failed-policy",
+        "guard.rs",
+        "        let any = fresh || !tenure.state.is_empty();",
+        "        let any = fresh || !tenure.state.is_empty() || on(\"state-of-a-failed-policy\");",
+    ),
+    (
+        "told-apart-while-it-rests",
+        "engine/cache.rs",
+        "        self.prefix.begin_step();\n        self.flush_cache_events(now);",
+        "        if !on(\"told-apart-while-it-rests\") {\n            self.prefix.begin_step();\n        }\n        \
+         self.flush_cache_events(now);",
     ),
 ];

@@ -1,8 +1,10 @@
 //! Every planted bug is found within the budget of an ordinary test run, by the machine's own books alone, and
 //! shrinks to a handful of operations; without one nothing is found.
 
+use std::path::PathBuf;
+
 use infer_planted::bugs;
-use infer_planted::fuzz::{Checks, OPS, Violation, generate, minimize, play};
+use infer_planted::fuzz::{Case, Checks, OPS, Violation, generate, minimize, play};
 
 /// The engine's own assertions are left out: the machine has to see for itself.
 const CHECKS: Checks = Checks { own: false };
@@ -48,4 +50,27 @@ fn what_is_found_becomes_small_and_is_still_the_same() {
 #[test]
 fn without_a_bug_nothing_is_found() {
     assert_eq!(hunt(200), None);
+}
+
+/// A minimized case that no longer gets to where it once broke would pass for ever.
+#[test]
+fn what_was_found_once_is_found_again_where_its_mend_is_taken_back() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../host/sim/tests/regressions");
+    let mut lost = Vec::new();
+    for file in folder.read_dir().expect("the cases") {
+        let file = file.expect("a file").path();
+        let name = file.file_stem().expect("a name").to_str().expect("a plain one");
+        let bug = bugs::MENDED.iter().find(|bug| **bug == name);
+        bugs::switch(bug.unwrap_or_else(|| panic!("`{name}` has no bug in edits.rs")));
+        let text = std::fs::read_to_string(&file).expect("a file");
+        let case = Case::from_text(&text).expect("a case");
+        let told: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let then = told["violation"].as_str().expect("what went wrong");
+        if !play(&case, &[], CHECKS).is_err_and(|violation| violation.message.contains(then)) {
+            lost.push(name.to_owned());
+        }
+        bugs::switch("");
+        assert_eq!(play(&case, &[], CHECKS).err(), None, "{name}");
+    }
+    assert!(lost.is_empty(), "these no longer get to what they are about: {lost:?}");
 }

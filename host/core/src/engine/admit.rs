@@ -249,6 +249,8 @@ impl Engine {
     }
 
     fn ask_admission(&mut self, ix: SeqIx, now: Micros) -> Verdict {
+        // What it would have found may have been dropped since.
+        self.kv.settle(&mut self.slab);
         let (request, load) = self.show_admission(ix, now);
         self.ask(&request, &load, now)
     }

@@ -233,6 +233,9 @@ pub struct Script {
     pub seed: u64,
     /// How many of a hundred answers break the rules.
     pub evil: u8,
+    /// How long a call takes at most, as it says; 0 where it measures none.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub slow_us: u32,
 }
 
 /// What a policy is like while it keeps the rules. Where a slot has no policy of a style it has a random one.

@@ -12,6 +12,10 @@ const KINDS: usize = 17;
 /// How often each happens in a case of no particular taste. In the order of `Taste::op`.
 const USUAL: [u64; KINDS] = [26, 4, 2, 4, 74, 4, 1, 1, 3, 4, 1, 1, 2, 1, 2, 1, 2];
 
+/// How many of a hundred policies are slow, and how slow: four such calls are more than a step may have.
+const SLOW: u64 = 25;
+const SLOWEST_CALL_US: u32 = 32_000;
+
 struct Taste {
     weights: [u64; KINDS],
     evil: u64,
@@ -144,7 +148,10 @@ impl Taste {
             own[rng.below(own.len() as u64) as usize]
         };
         let evil = if rng.chance(50) { rng.below(self.evil + 1) as u8 } else { 0 };
-        Script { slot, style, seed: rng.next_u64(), evil }
+        let seed = rng.next_u64();
+        // Dice of its own, as with planning ahead.
+        let slow_us = if SplitMix(!seed).chance(SLOW) { SLOWEST_CALL_US } else { 0 };
+        Script { slot, style, seed, evil, slow_us }
     }
 
     fn ask(&self, rng: &mut SplitMix, setup: &Setup) -> Ask {

@@ -1,5 +1,6 @@
 //! Plays a case: drives a real engine as the host's thread does, and checks after each operation.
 
+mod admission;
 mod device;
 mod finale;
 mod operator;
@@ -19,7 +20,7 @@ use super::clients::Clients;
 use super::inspector::Inspector;
 use super::ledger::Ledger;
 use super::patience::Patience;
-use super::policies;
+use super::policies::{self, Shown};
 use super::report::Reached;
 use super::watch::watch;
 
@@ -101,6 +102,8 @@ struct Machine<'a> {
     nothing_came: bool,
     lost: bool,
     trouble: Option<Trouble>,
+    /// What admission was shown since the last check.
+    shown: Shown,
     output: StepOutput,
     events: Vec<Event>,
     batches: u64,
@@ -112,8 +115,9 @@ struct Machine<'a> {
 impl<'a> Machine<'a> {
     fn new(setup: &'a Setup, outsiders: &'a [Outsider<'a>], checks: Checks) -> Self {
         let mut slots = Policies::builtin();
+        let shown = Shown::default();
         for script in &setup.policies {
-            match make(script, outsiders, None) {
+            match make(script, outsiders, None, &shown) {
                 AnyPolicy::Scheduler(policy) => slots.scheduler = policy,
                 AnyPolicy::Admission(policy) => slots.admission = policy,
                 AnyPolicy::PrefixCache(policy) => slots.prefix_cache = policy,
@@ -134,6 +138,7 @@ impl<'a> Machine<'a> {
             nothing_came: false,
             lost: false,
             trouble: None,
+            shown,
             output: StepOutput::default(),
             events: Vec::new(),
             batches: 0,
@@ -194,10 +199,16 @@ impl<'a> Machine<'a> {
         if self.checks.own {
             self.engine.check_invariants();
         }
+        self.forget_shown();
     }
 }
 
-fn make(script: &Script, outsiders: &[Outsider<'_>], cached: Option<&CacheEvents>) -> AnyPolicy {
+fn make(
+    script: &Script,
+    outsiders: &[Outsider<'_>],
+    cached: Option<&CacheEvents>,
+    shown: &Shown,
+) -> AnyPolicy {
     match script.style {
         Style::Outsider(at) if !outsiders.is_empty() => {
             let mut policy = (outsiders[at as usize % outsiders.len()].make)();
@@ -207,6 +218,6 @@ fn make(script: &Script, outsiders: &[Outsider<'_>], cached: Option<&CacheEvents
             }
             policy
         }
-        _ => policies::make(script, cached),
+        _ => policies::make(script, cached, shown),
     }
 }

@@ -58,7 +58,7 @@ impl Machine<'_> {
             self.step(500);
             self.end_all(1_000);
         }
-        let policy = make(script, self.outsiders, cached.as_ref());
+        let policy = make(script, self.outsiders, cached.as_ref(), &self.shown);
         let now = self.tell();
         match mode {
             Mode::Now | Mode::Primed => drop(self.engine.swap(policy, now)),
@@ -71,7 +71,12 @@ impl Machine<'_> {
     /// What an operator is shown is so.
     pub(super) fn report(&mut self) {
         let now = self.tell();
+        let books = self.books();
         let snapshot = self.engine.snapshot(now);
+        for load in self.take_shown() {
+            books.check(&load);
+            assert_eq!(load.admitted, snapshot.queue.waiting, "those let in");
+        }
         self.drain();
         let memory = snapshot.memory;
         assert_eq!(memory, self.engine.memory());

@@ -13,7 +13,10 @@ impl Machine<'_> {
         let request = self.clients.request(ask, self.now);
         let due = self.refusal_due(request.prompt.len(), request.max_new_tokens as usize);
         let now = self.tell();
-        match self.engine.submit(request.clone(), now) {
+        let books = self.books();
+        let answer = self.engine.submit(request.clone(), now);
+        self.take_shown().iter().for_each(|load| books.check(load));
+        match answer {
             Ok(id) => {
                 assert_eq!(due, None, "a request was taken that can't be");
                 self.clients.taken(id, ask, request);

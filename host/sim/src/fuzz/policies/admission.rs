@@ -1,4 +1,6 @@
-//! Admission policies of every temper.
+//! Admission policies of every temper. They note what they are shown, for the machine to hold against its books.
+
+use std::sync::{Arc, Mutex};
 
 use infer_core::Refusal;
 use infer_core::policy::{AdmissionPolicy, AdmissionRequest, Load, PolicyFault, Pressure, Verdict};
@@ -7,17 +9,26 @@ use infer_core::request::RefusalReason;
 use super::Temper;
 use crate::fuzz::case::Style;
 
-pub(super) struct Gate(pub Temper);
+/// The loads that admission was shown, in order.
+pub type Shown = Arc<Mutex<Vec<Load>>>;
+
+pub(super) struct Gate {
+    pub temper: Temper,
+    pub shown: Shown,
+}
 
 impl AdmissionPolicy for Gate {
     fn admit(&mut self, request: &AdmissionRequest, load: &Load) -> Result<Verdict, PolicyFault> {
         assert!(request.cached_tokens <= request.prompt_tokens, "{request:?}");
-        check(load);
-        if self.0.sins() {
-            return Err(self.0.fault());
+        let (idle, in_all) = (request.idle_blocks, load.memory.cached_blocks);
+        let found = request.cached_tokens / load.memory.block_size;
+        assert!(idle <= found && idle <= in_all, "{idle} of {found} blocks found are idle, {in_all} of all");
+        self.look_at(load);
+        if self.temper.sins() {
+            return Err(self.temper.fault());
         }
-        let dice = &mut self.0.dice;
-        Ok(match self.0.style {
+        let dice = &mut self.temper.dice;
+        Ok(match self.temper.style {
             Style::Plain | Style::Crumbs | Style::Thrash | Style::Outsider(_) => Verdict::Admit,
             Style::Timid => Verdict::Wait,
             Style::Stall => refuse(dice.next_u64()),
@@ -34,8 +45,20 @@ impl AdmissionPolicy for Gate {
     }
 
     fn measure(&mut self, load: &Load) -> Result<Pressure, PolicyFault> {
-        check(load);
-        if self.0.sins() { Err(self.0.fault()) } else { Ok(Pressure::default()) }
+        self.look_at(load);
+        if self.temper.sins() { Err(self.temper.fault()) } else { Ok(Pressure::default()) }
+    }
+}
+
+impl Gate {
+    fn look_at(&self, load: &Load) {
+        let memory = load.memory;
+        assert!(memory.free_blocks + memory.cached_blocks <= memory.total_blocks, "{memory:?}");
+        assert!(load.running <= load.max_running && load.waiting <= load.max_waiting, "{load:?}");
+        assert!(load.admitted <= load.waiting, "{load:?}");
+        assert!(load.tenant_running <= load.running, "{load:?}");
+        assert!(load.waiting_prompt_tokens <= load.waiting_tokens, "{load:?}");
+        self.shown.lock().expect("nobody panics with it").push(*load);
     }
 }
 
@@ -46,12 +69,4 @@ fn refuse(dice: u64) -> Verdict {
         message: "ü".repeat(1 + (dice % 300) as usize),
         retry_after_ms: (dice >> 32) as u32,
     })
-}
-
-fn check(load: &Load) {
-    let memory = load.memory;
-    assert!(memory.free_blocks + memory.cached_blocks <= memory.total_blocks, "{memory:?}");
-    assert!(load.running <= load.max_running && load.waiting <= load.max_waiting, "{load:?}");
-    assert!(load.tenant_running <= load.running, "{load:?}");
-    assert!(load.waiting_prompt_tokens <= load.waiting_tokens, "{load:?}");
 }

@@ -1,5 +1,6 @@
 //! Policies of every temper, made from a few words of a case. While they keep the rules they differ in taste;
-//! so many of a hundred answers break them, in every way that the boundary to a component lets through.
+//! so many of a hundred answers break them, in every way that the boundary to a component lets through. How slow
+//! they are is another matter: faults within what a step may take are other faults than those beyond it.
 //!
 //! They also look at what they are shown: a view that contradicts itself is the engine's fault, and they panic.
 
@@ -15,21 +16,19 @@ use infer_core::testing::SplitMix;
 
 use super::case::{Script, Slot, Style};
 use admission::Gate;
+pub(super) use admission::Shown;
 use prefix_cache::Cache;
 use scheduler::Planner;
 
-/// Makes a policy. `cached` is what a prefix cache is told before it comes in.
-pub(super) fn make(script: &Script, cached: Option<&CacheEvents>) -> AnyPolicy {
+/// Makes a policy. `cached` is what a prefix cache is told before it comes in; what admission is shown stands in `shown`.
+pub(super) fn make(script: &Script, cached: Option<&CacheEvents>, shown: &Shown) -> AnyPolicy {
     let temper = Temper::new(script);
     match script.slot {
         Slot::Scheduler => AnyPolicy::Scheduler(Box::new(Planner(temper))),
-        Slot::Admission => AnyPolicy::Admission(Box::new(Gate(temper))),
+        Slot::Admission => AnyPolicy::Admission(Box::new(Gate { temper, shown: Arc::clone(shown) })),
         Slot::PrefixCache => AnyPolicy::PrefixCache(Box::new(Cache::new(temper, cached))),
     }
 }
-
-/// Four such calls are more than a step may have.
-const SLOWEST_CALL_US: u64 = 32_000;
 
 /// What all of them share: a name, a style, dice.
 struct Temper {
@@ -37,6 +36,7 @@ struct Temper {
     style: Style,
     dice: SplitMix,
     evil: u64,
+    slow_us: u64,
     /// Time that its calls took, as it says.
     spent: Micros,
 }
@@ -50,15 +50,15 @@ impl Temper {
             style: script.style,
             dice: SplitMix(script.seed),
             evil: u64::from(script.evil),
+            slow_us: u64::from(script.slow_us),
             spent: Micros::ZERO,
         }
     }
 
-    /// Whether this answer breaks the rules. Whoever ever does is slow too.
+    /// Whether this answer breaks the rules. It takes its time over either.
     fn sins(&mut self) -> bool {
-        if self.evil > 0 {
-            self.spent = self.spent.plus(Micros(self.dice.0 % SLOWEST_CALL_US));
-        }
+        // No draw: what a policy answers doesn't hang on its pace.
+        self.spent = self.spent.plus(Micros(self.dice.0.checked_rem(self.slow_us).unwrap_or(0)));
         self.evil > 0 && self.dice.chance(self.evil)
     }
 
@@ -103,5 +103,5 @@ macro_rules! lifecycle {
 }
 
 lifecycle!(Planner, it => it.0,);
-lifecycle!(Gate, it => it.0,);
+lifecycle!(Gate, it => it.temper,);
 lifecycle!(Cache, it => it.temper, it.forget(););

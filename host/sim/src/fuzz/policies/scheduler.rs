@@ -224,6 +224,10 @@ fn check(step: &StepView) {
         }
     }
     let used: u32 = memory.total_blocks - memory.free_blocks - memory.cached_blocks;
+    for (&idle, &found) in step.waiting.idle_blocks.iter().zip(&step.waiting.computed_tokens) {
+        let (found, in_all) = (found / memory.block_size, memory.cached_blocks);
+        assert!(idle <= found && idle <= in_all, "{idle} of {found} blocks found are idle, {in_all} of all");
+    }
     let sole: u32 = step.running.freeable_blocks.iter().sum();
     assert!(sole <= used, "{sole} blocks have one holder, {used} have any");
 }
