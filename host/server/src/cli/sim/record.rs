@@ -74,7 +74,7 @@ async fn stop(host: &Host, seconds: Option<u64>) {
         {
             eprintln!("the host could not be told to stop: {why}");
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     };
     tokio::select! {
         () = stop => {}
