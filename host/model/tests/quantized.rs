@@ -20,7 +20,7 @@ const BOUND: f64 = 8e-2;
 const MEAN_BOUND: f64 = 4e-2;
 
 fn load(source: &Source<'_>, dtype: Option<DType>, quantize: Quantize) -> Model {
-    let options = LoadOptions { dtype, quantize };
+    let options = LoadOptions { dtype, quantize, ..LoadOptions::default() };
     Model::load_with(source, &options, &mut |_| ControlFlow::Continue(())).expect("it loads")
 }
 

@@ -284,7 +284,8 @@ fn whatever_is_there_and_whatever_the_hub_does_the_weights_are_the_hub_s() {
     let (half, fifth, size) = (whole.len() / 2, whole.len() / 5, whole.len() as u64);
     let longer = [whole.clone(), whole.clone()].concat();
     let fifth_and_half = [(half + fifth) as u64, half as u64];
-    let cases: [(&str, &[u8], &[Act], &[u64]); 12] = [
+    type Case<'a> = (&'a str, &'a [u8], &'a [Act], &'a [u64]);
+    let cases: [Case<'_>; 12] = [
         ("half", &whole[..half], &[], &[half as u64]),
         ("half, a refusal", &whole[..half], &[Act::Status(503)], &[half as u64; 2]),
         (
@@ -323,7 +324,8 @@ fn a_hub_that_does_not_give_what_it_has_is_named_and_leaves_nothing_in_the_cache
     let etag = |etag: &str| (None, Some(etag.to_owned()));
     let outside = tempfile::tempdir().unwrap();
     let path = outside.path().join("written-by-the-hub").display().to_string();
-    let cases: [((Option<Act>, Option<String>), &str); 10] = [
+    type Faults = (Option<Act>, Option<String>);
+    let cases: [(Faults, &str); 10] = [
         ((Some(Act::Garbled), None), "SHA-256"),
         ((Some(Act::TooLong), None), "sends more of model.safetensors"),
         ((Some(Act::Status(503)), None), "status 503"),

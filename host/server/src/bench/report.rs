@@ -469,7 +469,8 @@ mod tests {
     fn failures_that_differ_in_numbers_alone_are_counted_together() {
         let long = |tokens| format!("HTTP 422: {tokens} tokens are too many");
         let letters = || ('a'..='z').map(|letter| format!("no {letter}"));
-        let cases: [(Vec<String>, &[(&str, usize)]); 4] = [
+        type Case = (Vec<String>, &'static [(&'static str, usize)]);
+        let cases: [Case; 4] = [
             ((600..900).map(long).collect(), &[("HTTP 422: 600 tokens are too many", 300)]),
             (
                 vec!["HTTP 503: full".into(), "HTTP 429: full".into()],

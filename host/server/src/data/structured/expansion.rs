@@ -284,7 +284,7 @@ impl<'a> Expansion<'a> {
             (Form::Either(options), _) => self.distribute(options, b, depth + 1),
             (_, Form::Either(options)) => self.distribute(options, a, depth + 1),
             (Form::Plain(one), Form::Plain(other)) => match same_type(one, other) {
-                true => self.plain(*one, a.bytes + b.bytes),
+                true => self.plain(one, a.bytes + b.bytes),
                 false => Ok(never()),
             },
             (Form::Array { first: a, rest: a_rest }, Form::Array { first: b, rest: b_rest }) => {
