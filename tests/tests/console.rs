@@ -161,8 +161,9 @@ fn changes_by_keys(size: (u16, u16)) {
     operator.sees("config watermark 0.01 (default)");
 
     // A canary that fails is out by itself; asked for again, it needs force.
-    let canary = format!(":swap scheduler {}/faulty.wasm canary", operator.folder);
-    operator.types(&format!(r#"{canary} {{"fault": "trap", "after": 50}}"#));
+    let canary =
+        format!(r#":swap scheduler {}/faulty.wasm canary {{"fault": "trap", "after": 50}}"#, operator.folder);
+    operator.types(&canary);
     operator.presses(&["Enter"]);
     operator.sees("\"fault\":\"trap\"");
     operator.presses(&["y"]);

@@ -5,8 +5,8 @@ mod support;
 use infer_bundle::{Bundled, POLICIES};
 use infer_core::ids::{BlockId, Micros, SequenceId, SessionId, TenantId};
 use infer_core::policy::{
-    AdmissionPolicy, AdmissionRequest, AnyPolicy, CacheEvents, FaultKind, Load, Memory, PolicyKind,
-    PrefixCachePolicy, SchedulerPolicy, Verdict,
+    AdmissionPolicy, AdmissionRequest, AnyPolicy, CacheEvents, FaultKind, Load, Memory, PolicyInfo,
+    PolicyKind, PrefixCachePolicy, SchedulerPolicy, Verdict,
 };
 use infer_core::request::RefusalReason;
 use infer_wasm::{LoadError, LoaderConfig, PolicyLoader};
@@ -55,7 +55,8 @@ fn each_describes_itself_as_the_bundle_does_and_passes_every_check() {
         assert_eq!(info.digest, policy.sha256, "{}", policy.name);
         assert!(!info.version.is_empty() && !info.description.is_empty(), "{info:?}");
         let loaded = loader.load(found, policy.component, "{}").expect(policy.name);
-        assert_eq!((loaded.kind(), &*loaded.info()), (found, &info));
+        let configured = PolicyInfo { config: "{}".to_owned(), ..info };
+        assert_eq!((loaded.kind(), &*loaded.info()), (found, &configured));
     }
 }
 

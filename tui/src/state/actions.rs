@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use infer_api::admin::{PolicySlot, SwapAnswer};
+use infer_api::admin::{PolicySlot, QuarantineEntry, SwapAnswer};
 use serde_json::Value;
 
 use super::dialog::{Dialog, Notice, Prompt};
@@ -117,9 +117,15 @@ impl App {
             Some(Picked::File) => self.dialog = Some(Dialog::Path(Path::new(&kind))),
             Some(Picked::Policy(policy)) => {
                 let (name, schema) = (policy.name.clone(), policy.config_schema.clone());
-                let quarantined = !policy.sha256.is_empty();
-                let quarantine =
-                    picker.quarantine.iter().find(|q| quarantined && q.sha256 == policy.sha256).cloned();
+                // As it would be configured here: what failed under another configuration may come.
+                let unconfigured = |entry: &QuarantineEntry| match &entry.config {
+                    Value::Object(config) => config.is_empty(),
+                    config => config.is_null(),
+                };
+                let same = |q: &&QuarantineEntry| {
+                    !policy.sha256.is_empty() && q.sha256 == policy.sha256 && unconfigured(q)
+                };
+                let quarantine = picker.quarantine.iter().find(same).cloned();
                 let order =
                     Order { kind, source: Source::Name(name), mode: Mode::Now, config: None, force: false };
                 let from = self.live_slot(&order.kind).map(|slot| slot.name.clone()).unwrap_or_default();
