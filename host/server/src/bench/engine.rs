@@ -8,14 +8,13 @@
 
 use std::time::Instant;
 
-use infer_kernels::{Cpu, Format, Isa, Pages};
 use infer_model::shapes::Shape;
 use infer_model::walk::{Chunk, Draws, Walk};
 use infer_model::{ExecutorOptions, KvCacheKind, Model, ModelConfig, ModelExecutor, WeightType};
 use serde::Serialize;
 
 use super::Machine;
-use super::machine::load_average;
+use super::limits::{Conditions, Limits};
 use super::neighbours::{Neighbours, fair_share};
 
 /// Tokens of the prefill.
@@ -24,8 +23,6 @@ const PREFILL: usize = 512;
 const BATCH: usize = 16;
 /// Tokens in a KV block.
 const BLOCK: usize = 16;
-/// Memory that is read to measure bandwidth: more than caches hold.
-const PROBE_BYTES: usize = 1 << 30;
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -50,32 +47,10 @@ pub struct EnginePlan {
 #[derive(Clone, Debug, Serialize)]
 pub struct EngineReport {
     /// On what.
-    pub machine: Machine,
-    /// Load average of the last minute when the measurement ended.
-    pub load_average_after: Option<f64>,
-    /// Threads that computed.
-    pub threads: usize,
-    /// The widest instruction set found.
-    pub instructions: String,
-    /// What the machine can do at most.
-    pub limits: Limits,
+    #[serde(flatten)]
+    pub conditions: Conditions,
     /// One per shape, format and kind of step.
     pub runs: Vec<EngineRun>,
-}
-
-/// What the machine can do at most, all threads together.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Limits {
-    /// 10^9 bytes a second, pages of 4 KiB.
-    pub read_small_pages_gb_per_s: f64,
-    /// 10^9 bytes a second, huge pages where the system has them.
-    pub read_huge_pages_gb_per_s: f64,
-    /// 10^9 operations a second on f32.
-    pub f32_gflop_per_s: f64,
-    /// 10^9 operations a second on bf16 pairs.
-    pub bf16_gflop_per_s: f64,
-    /// 10^9 operations a second on 8-bit integers.
-    pub int8_gop_per_s: f64,
 }
 
 /// One kind of step.
@@ -126,38 +101,17 @@ pub struct Crowded {
 /// # Errors
 /// Where memory or threads can't be had.
 pub fn run(plan: &EnginePlan, progress: impl Fn(&str)) -> Result<EngineReport, String> {
-    let machine = Machine::here();
     progress("the machine's limits");
-    let limits = limits(plan.threads)?;
+    let mut conditions = Conditions::measure(plan.threads)?;
     let mut runs = Vec::new();
     for shape in &plan.shapes {
         for weights in &plan.weights {
             progress(&format!("{}, {weights}", shape.name));
-            runs.extend(measure(plan, shape.name, &shape.config(), *weights, &limits)?);
+            runs.extend(measure(plan, shape.name, &shape.config(), *weights, &conditions.limits)?);
         }
     }
-    Ok(EngineReport {
-        machine,
-        load_average_after: load_average(),
-        threads: plan.threads,
-        instructions: format!("{:?}", Isa::detect()),
-        limits,
-        runs,
-    })
-}
-
-/// Reads and computes as fast as so many threads can.
-pub(super) fn limits(threads: usize) -> Result<Limits, String> {
-    let cpu = Cpu::new(threads).map_err(|error| format!("--threads: {error}"))?;
-    let read = |pages| cpu.read_bandwidth(pages, PROBE_BYTES, 5).map_err(|error| error.to_string());
-    let rate = |format| cpu.peak_rate(format, 9) / 1e9;
-    Ok(Limits {
-        read_small_pages_gb_per_s: read(Pages::Small)? / 1e9,
-        read_huge_pages_gb_per_s: read(Pages::Huge)? / 1e9,
-        f32_gflop_per_s: rate(Format::F32),
-        bf16_gflop_per_s: rate(Format::Bf16),
-        int8_gop_per_s: rate(Format::Int8),
-    })
+    conditions.end();
+    Ok(EngineReport { conditions, runs })
 }
 
 fn measure(
@@ -239,12 +193,7 @@ impl Measured<'_> {
         let layers = config.layer_weights() * config.layers.len();
         let operations = 2.0 * (layers * kind.tokens + config.vocab * config.hidden * heads) as f64;
         let (gb_per_s, gflop_per_s) = (bytes / best / 1e9, operations / best / 1e9);
-        let rate = match self.weights {
-            WeightType::F32 | WeightType::F16 => limits.f32_gflop_per_s,
-            WeightType::Bf16 => limits.bf16_gflop_per_s,
-            WeightType::Q8 => limits.int8_gop_per_s,
-        };
-        let (memory, arithmetic) = (gb_per_s / limits.read_huge_pages_gb_per_s, gflop_per_s / rate);
+        let (share_of_limit, bound_by) = limits.judge(self.weights, gb_per_s, gflop_per_s);
         EngineRun {
             shape: self.shape,
             weights: self.weights.to_string(),
@@ -255,8 +204,8 @@ impl Measured<'_> {
             weights_mb: bytes / 1e6,
             gb_per_s,
             gflop_per_s,
-            share_of_limit: memory.max(arithmetic),
-            bound_by: if memory > arithmetic { "memory" } else { "arithmetic" },
+            share_of_limit,
+            bound_by,
             crowded,
         }
     }

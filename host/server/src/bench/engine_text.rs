@@ -2,41 +2,13 @@
 
 use std::fmt::Write as _;
 
-use super::Machine;
-use super::engine::{EngineReport, Limits};
-
-/// On what was measured, and what it can do at most.
-pub(super) fn conditions(
-    machine: &Machine,
-    load_after: Option<f64>,
-    threads: usize,
-    instructions: &str,
-    limits: &Limits,
-) -> String {
-    let Limits { read_small_pages_gb_per_s, read_huge_pages_gb_per_s, .. } = limits;
-    let Limits { f32_gflop_per_s, bf16_gflop_per_s, int8_gop_per_s, .. } = limits;
-    let load = |load: Option<f64>| load.map_or_else(|| "unknown".to_owned(), |load| format!("{load:.1}"));
-    let (before, after) = (load(machine.load_average_before), load(load_after));
-    let (cpu, cores) = (&machine.cpu, machine.cores);
-    format!(
-        "{cpu}, {cores} cores, {instructions}; {threads} threads; load {before} before, {after} after\n\
-         limits: read {read_small_pages_gb_per_s:.1} GB/s (4 KiB pages), {read_huge_pages_gb_per_s:.1} GB/s \
-         (huge pages); f32 {f32_gflop_per_s:.0}, bf16 {bf16_gflop_per_s:.0}, int8 {int8_gop_per_s:.0} \
-         billion operations/s\n\n"
-    )
-}
+use super::engine::EngineReport;
 
 impl EngineReport {
     /// For people.
     #[must_use]
     pub fn text(&self) -> String {
-        let mut text = conditions(
-            &self.machine,
-            self.load_average_after,
-            self.threads,
-            &self.instructions,
-            &self.limits,
-        );
+        let mut text = format!("{}\n", self.conditions);
         _ = writeln!(
             text,
             "{:<12} {:<5} {:<12} {:>9} {:>9} {:>9} {:>7} {:>8}  limit",

@@ -7,17 +7,14 @@ use std::time::{Duration, Instant};
 
 use half::bf16;
 use infer_kernels::{
-    Arena, AttentionParams, Cpu, Format, Inputs, Isa, Matrix, OutOfMemory, Packer, PagedLayer, PagedLayout,
+    Arena, AttentionParams, Cpu, Format, Inputs, Matrix, OutOfMemory, Packer, PagedLayer, PagedLayout,
     PagedQuery, QueryRun, Rows, Then,
 };
 use infer_model::shapes::Shape;
 use infer_model::{ModelConfig, WeightType};
 use serde::Serialize;
 
-use super::Machine;
-use super::engine::{Limits, limits};
-use super::engine_text::conditions;
-use super::machine::load_average;
+use super::limits::{Conditions, Limits};
 
 /// Rows of products: a decode, decodes of 16 sequences, a prompt.
 const ROWS: [usize; 3] = [1, 16, 512];
@@ -44,15 +41,8 @@ pub struct KernelPlan {
 #[derive(Clone, Debug, Serialize)]
 pub struct KernelReport {
     /// On what.
-    pub machine: Machine,
-    /// Load average of the last minute when the measurement ended.
-    pub load_average_after: Option<f64>,
-    /// Threads that computed.
-    pub threads: usize,
-    /// The widest instruction set found.
-    pub instructions: String,
-    /// What the machine can do at most.
-    pub limits: Limits,
+    #[serde(flatten)]
+    pub conditions: Conditions,
     /// One per kernel and shape.
     pub runs: Vec<KernelRun>,
 }
@@ -83,39 +73,26 @@ pub struct KernelRun {
 /// # Errors
 /// Where memory or threads can't be had.
 pub fn run(plan: &KernelPlan, progress: impl Fn(&str)) -> Result<KernelReport, String> {
-    let machine = Machine::here();
     progress("the machine's limits");
-    let limits = limits(plan.threads)?;
+    let mut conditions = Conditions::measure(plan.threads)?;
     let mut runs = Vec::new();
     for shape in &plan.shapes {
         progress(shape.name);
-        let bench = Bench::new(shape.name, shape.config(), plan.threads, limits, TURNS_BYTES)?;
+        let bench = Bench::new(shape.name, shape.config(), plan.threads, conditions.limits, TURNS_BYTES)?;
         for weights in &plan.weights {
             runs.extend(bench.products(*weights)?);
         }
         runs.extend(bench.attention()?);
     }
-    Ok(KernelReport {
-        machine,
-        load_average_after: load_average(),
-        threads: plan.threads,
-        instructions: format!("{:?}", Isa::detect()),
-        limits,
-        runs,
-    })
+    conditions.end();
+    Ok(KernelReport { conditions, runs })
 }
 
 impl KernelReport {
     /// For people.
     #[must_use]
     pub fn text(&self) -> String {
-        let mut text = conditions(
-            &self.machine,
-            self.load_average_after,
-            self.threads,
-            &self.instructions,
-            &self.limits,
-        );
+        let mut text = format!("{}\n", self.conditions);
         _ = writeln!(
             text,
             "{:<12} {:<28} {:<5} {:>11} {:>7} {:>8}  limit",
@@ -163,10 +140,10 @@ impl Bench {
 
     /// A layer's four products.
     fn products(&self, weights: WeightType) -> Result<Vec<KernelRun>, String> {
-        let (format, rate) = match weights {
-            WeightType::F32 | WeightType::F16 => (Format::F32, self.limits.f32_gflop_per_s),
-            WeightType::Bf16 => (Format::Bf16, self.limits.bf16_gflop_per_s),
-            WeightType::Q8 => (Format::Int8, self.limits.int8_gop_per_s),
+        let format = match weights {
+            WeightType::F32 | WeightType::F16 => Format::F32,
+            WeightType::Bf16 => Format::Bf16,
+            WeightType::Q8 => Format::Int8,
         };
         let config = &self.config;
         let products = [
@@ -188,7 +165,7 @@ impl Bench {
                 let kernel = format!("product {rows} x {outputs} x {inputs}");
                 let operations = 2.0 * (rows * outputs * inputs) as f64;
                 let bytes = matrices[0].bytes() as f64;
-                runs.push(self.judged(kernel, weights.to_string(), seconds, bytes, operations, rate));
+                runs.push(self.judged(kernel, [weights; 2], seconds, bytes, operations));
             }
         }
         Ok(runs)
@@ -242,8 +219,8 @@ impl Bench {
             let operations = 4.0 * (seen * config.q_width()) as f64;
             let kernel = format!("attention {tokens} of {context}");
             // Products of attention are of f32, whatever keys are stored as.
-            let rate = self.limits.f32_gflop_per_s;
-            runs.push(self.judged(kernel, "bf16".to_owned(), seconds, bytes as f64, operations, rate));
+            let types = [WeightType::Bf16, WeightType::F32];
+            runs.push(self.judged(kernel, types, seconds, bytes as f64, operations));
         }
         Ok(runs)
     }
@@ -270,23 +247,22 @@ impl Bench {
     fn judged(
         &self,
         kernel: String,
-        stored: String,
+        [stored, computed]: [WeightType; 2],
         seconds: f64,
         bytes: f64,
         operations: f64,
-        rate: f64,
     ) -> KernelRun {
         let (gb_per_s, gflop_per_s) = (bytes / seconds / 1e9, operations / seconds / 1e9);
-        let (memory, arithmetic) = (gb_per_s / self.limits.read_huge_pages_gb_per_s, gflop_per_s / rate);
+        let (share_of_limit, bound_by) = self.limits.judge(computed, gb_per_s, gflop_per_s);
         KernelRun {
             shape: self.shape,
             kernel,
-            stored,
+            stored: stored.to_string(),
             us: seconds * 1e6,
             gb_per_s,
             gflop_per_s,
-            share_of_limit: memory.max(arithmetic),
-            bound_by: if memory > arithmetic { "memory" } else { "arithmetic" },
+            share_of_limit,
+            bound_by,
         }
     }
 }

@@ -13,6 +13,7 @@ mod engine_text;
 mod history;
 mod html;
 pub mod kernels;
+pub mod limits;
 mod load;
 pub mod loading;
 mod machine;

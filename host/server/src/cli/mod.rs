@@ -15,6 +15,7 @@ mod generate;
 mod gpu;
 mod health;
 mod keys;
+mod measured;
 mod policy;
 mod replay;
 mod serve;
