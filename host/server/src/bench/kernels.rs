@@ -47,7 +47,7 @@ pub struct KernelReport {
     pub runs: Vec<KernelRun>,
 }
 
-/// One kernel at one shape, the quickest of all times.
+/// One kernel at one shape, the median of many times.
 #[derive(Clone, Debug, Serialize)]
 pub struct KernelRun {
     /// Name of the model's shape.
@@ -158,7 +158,7 @@ impl Bench {
             for rows in ROWS {
                 let x = numbers(rows * inputs);
                 let (mut loaded, mut out) = (Inputs::default(), vec![0.0; rows * outputs]);
-                let seconds = quickest(|turn| {
+                let seconds = median_s(|turn| {
                     self.cpu.load(Rows::dense(black_box(&x), inputs), rows, format, &mut loaded);
                     self.cpu.matmul(&loaded, &matrices[turn % matrices.len()], None, Then::Store, &mut out);
                 });
@@ -205,7 +205,7 @@ impl Bench {
             whole.split(&mut queries);
             let q = numbers(tokens * config.q_width());
             let (mut scratch, mut out) = (Vec::new(), vec![0.0; q.len()]);
-            let seconds = quickest(|turn| {
+            let seconds = median_s(|turn| {
                 let query = PagedQuery {
                     q: Rows::dense(black_box(&q), config.q_width()),
                     positions: &positions,
@@ -267,20 +267,19 @@ impl Bench {
     }
 }
 
-/// Seconds of the quickest of many repetitions, each told which it is.
-fn quickest(mut work: impl FnMut(usize)) -> f64 {
+/// Seconds of the repetition in the middle of many, each told which it is. The quickest of so many short ones would be
+/// quicker than memory is for long.
+fn median_s(mut work: impl FnMut(usize)) -> f64 {
     work(0);
     let begun = Instant::now();
-    let mut best = f64::INFINITY;
-    for turn in 1.. {
+    let mut times = Vec::new();
+    while begun.elapsed() < ENOUGH || times.len() < 5 {
         let begin = Instant::now();
-        work(turn);
-        best = best.min(begin.elapsed().as_secs_f64());
-        if begun.elapsed() > ENOUGH && turn >= 5 {
-            break;
-        }
+        work(times.len() + 1);
+        times.push(begin.elapsed().as_secs_f64());
     }
-    best
+    times.sort_unstable_by(f64::total_cmp);
+    times[times.len() / 2]
 }
 
 /// Arbitrary numbers from -1 to 1.

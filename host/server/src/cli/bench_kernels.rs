@@ -9,7 +9,7 @@ use crate::device::measure_kernels;
 
 /// Shown below the flags.
 pub const AFTER_HELP: &str = "\
-The four products of a layer for 1, 16 and 512 rows, and attention over blocks. The quickest of many times
+The four products of a layer for 1, 16 and 512 rows, and attention over blocks. The median of many times
 counts; weights, keys and values are read in turns from half a gigabyte, so that caches don't hold them. The
 last column says which share of its limit a kernel reaches: of the memory's bandwidth or of the
 instructions' rate, measured in the same run.";
