@@ -423,12 +423,12 @@ async fn ask(client: &Client, effect: Effect) -> Option<Message> {
             let result = client.swap(&order).await;
             swapped(order.kind, "swapped", result)
         }
-        Effect::Rollback { kind } => {
-            let result = client.rollback(&kind).await;
+        Effect::Rollback { kind, of } => {
+            let result = client.rollback(&kind, &of).await;
             swapped(kind, "rolled back", result)
         }
-        Effect::Promote { kind } => {
-            let result = client.promote(&kind).await;
+        Effect::Promote { kind, of } => {
+            let result = client.promote(&kind, &of).await;
             swapped(kind, "promoted", result)
         }
         Effect::StopShadow { kind } => {

@@ -66,24 +66,31 @@ async fn every_endpoint_answers_in_its_type() {
     assert_eq!(client.request(1_180).await.unwrap(), sample::request(60));
     assert_eq!(client.policies().await.unwrap(), sample::policies());
     assert_eq!(client.history("scheduler").await.unwrap(), sample::history());
-    let answer = client.swap(&order("static-batch")).await.unwrap();
+    let of = Some("continuous".to_owned());
+    let answer = client.swap(&Order { of, ..order("static-batch") }).await.unwrap();
     assert_eq!((answer.from.as_str(), answer.to.as_str()), ("continuous", "static-batch"));
-    assert_eq!(client.rollback("scheduler").await.unwrap().kind, "scheduler");
-    assert_eq!(client.promote("scheduler").await.unwrap().kind, "scheduler");
+    assert_eq!(client.rollback("scheduler", "static-batch").await.unwrap().kind, "scheduler");
+    assert_eq!(client.promote("scheduler", "a b&c").await.unwrap().kind, "scheduler");
     client.stop_shadow("scheduler").await.unwrap();
     client.clear_queue().await.unwrap();
     client.drain().await.unwrap();
     client.cancel(7).await.unwrap();
     let asked = peer.asked();
     assert_eq!(asked.last().unwrap(), "DELETE /admin/requests/7");
-    assert!(asked.contains(&"PUT /admin/policies/scheduler".to_owned()), "{asked:?}");
+    for change in [
+        "PUT /admin/policies/scheduler?mode=now&force=false&of=continuous",
+        "POST /admin/policies/scheduler/rollback?of=static-batch",
+        "POST /admin/policies/scheduler/promote?of=a+b%26c",
+    ] {
+        assert!(asked.contains(&change.to_owned()), "{change}: {asked:?}");
+    }
     let text = client.state_json().await.unwrap();
     assert_eq!(serde_json::from_str::<infer_api::admin::State>(&text).unwrap(), sample::state(60));
 }
 
 fn order(name: &str) -> Order {
     let (kind, source) = ("scheduler".into(), Source::of(name));
-    Order { kind, source, mode: Mode::Now, config: None, force: false }
+    Order { kind, source, mode: Mode::Now, config: None, force: false, of: None }
 }
 
 #[tokio::test]

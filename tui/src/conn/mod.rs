@@ -226,8 +226,10 @@ impl Client {
     /// # Errors
     /// Any [`ConnError`]; [`ConnError::Refused`] says which check the component failed.
     pub async fn swap(&self, order: &Order) -> Result<SwapAnswer, ConnError> {
-        let mut path =
-            format!("admin/policies/{}?mode={}&force={}", order.kind, order.mode.name(), order.force);
+        let force = order.force.to_string();
+        let mut query = vec![("mode", order.mode.name()), ("force", &force)];
+        query.extend(order.of.as_deref().map(|of| ("of", of)));
+        let config = order.config.as_ref().map(Value::to_string);
         let body = match &order.source {
             Source::Name(_) if order.config.as_ref().is_some_and(Value::is_array) => {
                 // A list, and each of its members with its own.
@@ -238,31 +240,30 @@ impl Client {
                 Body::Json(serde_json::to_vec(&body).expect("a swap request is JSON"))
             }
             Source::File(file) => {
-                if let Some(config) = &order.config {
-                    let mut query = Url::parse("http://query").expect("a URL");
-                    query.query_pairs_mut().append_pair("config", &config.to_string());
-                    path = format!("{path}&{}", query.query().unwrap_or_default());
-                }
+                query.extend(config.as_deref().map(|config| ("config", config)));
                 Body::Component(read_component(file).await?)
             }
         };
+        let path = with_query(&format!("admin/policies/{}", order.kind), &query);
         self.json(Method::PUT, &path, Some(body)).await
     }
 
-    /// `POST /admin/policies/{kind}/rollback`.
+    /// `POST /admin/policies/{kind}/rollback`, where `of` is still in force.
     ///
     /// # Errors
     /// Any [`ConnError`].
-    pub async fn rollback(&self, kind: &str) -> Result<SwapAnswer, ConnError> {
-        self.json(Method::POST, &format!("admin/policies/{kind}/rollback"), None).await
+    pub async fn rollback(&self, kind: &str, of: &str) -> Result<SwapAnswer, ConnError> {
+        let path = with_query(&format!("admin/policies/{kind}/rollback"), &[("of", of)]);
+        self.json(Method::POST, &path, None).await
     }
 
-    /// `POST /admin/policies/{kind}/promote`.
+    /// `POST /admin/policies/{kind}/promote`, where `of` is still what is tried.
     ///
     /// # Errors
     /// Any [`ConnError`].
-    pub async fn promote(&self, kind: &str) -> Result<SwapAnswer, ConnError> {
-        self.json(Method::POST, &format!("admin/policies/{kind}/promote"), None).await
+    pub async fn promote(&self, kind: &str, of: &str) -> Result<SwapAnswer, ConnError> {
+        let path = with_query(&format!("admin/policies/{kind}/promote"), &[("of", of)]);
+        self.json(Method::POST, &path, None).await
     }
 
     /// `DELETE /admin/policies/{kind}/shadow`.
@@ -452,6 +453,13 @@ async fn read_component(path: &str) -> Result<Vec<u8>, ConnError> {
         return Err(wrong(format!("has {length} bytes, a component has at most {MAX_COMPONENT_BYTES}")));
     }
     tokio::fs::read(&file).await.map_err(|error| wrong(error.to_string()))
+}
+
+/// `path` with its query, whatever the values are.
+fn with_query(path: &str, query: &[(&str, &str)]) -> String {
+    let mut url = Url::parse("http://query").expect("a URL");
+    url.query_pairs_mut().extend_pairs(query);
+    format!("{path}?{}", url.query().unwrap_or_default())
 }
 
 fn parse_address(address: &str) -> Result<Url, ConnError> {

@@ -126,24 +126,29 @@ impl App {
                     !policy.sha256.is_empty() && q.sha256 == policy.sha256 && unconfigured(q)
                 };
                 let quarantine = picker.quarantine.iter().find(same).cloned();
-                let order =
-                    Order { kind, source: Source::Name(name), mode: Mode::Now, config: None, force: false };
-                let from = self.live_slot(&order.kind).map(|slot| slot.name.clone()).unwrap_or_default();
-                self.dialog = Some(Dialog::Swap(Box::new(Plan { order, from, schema, quarantine })));
+                let of = self.in_force(&kind);
+                let source = Source::Name(name);
+                let order = Order { kind, source, mode: Mode::Now, config: None, force: false, of };
+                self.dialog = Some(Dialog::Swap(Box::new(Plan { order, schema, quarantine })));
             }
         }
     }
 
-    /// Asks whether an order is to be given.
+    /// The policy that is in force in a slot, as its questions show it.
+    fn in_force(&self, kind: &str) -> Option<String> {
+        self.live_slot(kind).map(|slot| slot.name.clone())
+    }
+
+    /// Asks whether an order is to be given, of whoever is in force now.
     pub(super) fn ask_swap(&mut self, order: Order) {
         if !self.may_change() {
             return;
         }
-        let from = self.live_slot(&order.kind).map(|slot| slot.name.clone()).unwrap_or_default();
+        let order = Order { of: self.in_force(&order.kind), ..order };
         let known = self.policies.known.iter().flat_map(|known| &known.available);
         let policy = known.into_iter().find(|p| p.kind == order.kind && *p.name == *order.source.text());
         let schema = policy.map(|policy| policy.config_schema.clone()).unwrap_or_default();
-        self.dialog = Some(Dialog::Swap(Box::new(Plan { order, from, schema, quarantine: None })));
+        self.dialog = Some(Dialog::Swap(Box::new(Plan { order, schema, quarantine: None })));
     }
 
     /// Opens the form of a plan's configuration.
@@ -179,9 +184,9 @@ impl App {
             mode: Mode::Now,
             config: None,
             force: false,
+            of: Some(slot.name.clone()),
         };
-        let plan =
-            Plan { order, from: slot.name.clone(), schema: slot.config_schema.clone(), quarantine: None };
+        let plan = Plan { order, schema: slot.config_schema.clone(), quarantine: None };
         self.dialog = Some(Dialog::Edit(Box::new(Editing { plan, form, faults: Vec::new() })));
         if self.policies.known.is_none() { vec![Effect::FetchPolicies] } else { Vec::new() }
     }
@@ -211,7 +216,8 @@ impl App {
                 } else {
                     format!("Roll {kind} back from {} to {previous}?", slot.name)
                 };
-                self.confirm(question, Effect::Rollback { kind: kind.to_owned() });
+                let of = slot.name.clone();
+                self.confirm(question, Effect::Rollback { kind: kind.to_owned(), of });
             }
             None => {
                 let text = format!("{kind}: there is nothing to roll back to");
@@ -227,16 +233,17 @@ impl App {
         }
         let Some(slot) = self.live_slot(kind) else { return };
         let shadow = slot.shadow.as_ref().filter(|shadow| shadow.state == "watching");
-        let question = if let Some(shadow) = shadow {
-            format!("Make {} live, in place of {}?", shadow.policy, slot.name)
+        let (question, of) = if let Some(shadow) = shadow {
+            (format!("Make {} live, in place of {}?", shadow.policy, slot.name), shadow.policy.clone())
         } else if slot.state == "canary" {
-            format!("End the trial of {} well, before its window is over?", slot.name)
+            let question = format!("End the trial of {} well, before its window is over?", slot.name);
+            (question, slot.name.clone())
         } else {
             let text = format!("{kind}: nothing runs in shadow or on trial");
             self.notify(Level::Warning, text);
             return;
         };
-        self.confirm(question, Effect::Promote { kind: kind.to_owned() });
+        self.confirm(question, Effect::Promote { kind: kind.to_owned(), of });
     }
 
     /// Asks whether a slot's shadow is to end.

@@ -400,7 +400,7 @@ impl App {
             Command::Mouse => return self.toggle_mouse(),
             Command::Pause => self.toggle_pause(),
             Command::Swap { kind, source, mode, config, force } => {
-                self.ask_swap(Order { kind: kind.to_owned(), source, mode, config, force });
+                self.ask_swap(Order { kind: kind.to_owned(), source, mode, config, force, of: None });
             }
             Command::Promote { kind } => self.ask_promote(kind),
             Command::Rollback { kind } => self.ask_rollback(kind),
@@ -457,7 +457,14 @@ impl App {
                 Key::Enter => {
                     let source = Source::File(path.line.text());
                     let mode = Mode::Now;
-                    self.ask_swap(Order { kind: path.kind, source, mode, config: None, force: false });
+                    self.ask_swap(Order {
+                        kind: path.kind,
+                        source,
+                        mode,
+                        config: None,
+                        force: false,
+                        of: None,
+                    });
                 }
                 key => {
                     path.line.on_key(key);

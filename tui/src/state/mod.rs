@@ -66,9 +66,11 @@ pub enum Effect {
     Swap(swap::Order),
     Promote {
         kind: String,
+        of: String,
     },
     Rollback {
         kind: String,
+        of: String,
     },
     StopShadow {
         kind: String,

@@ -90,6 +90,8 @@ pub struct Order {
     pub config: Option<Value>,
     /// Also where it was taken out before.
     pub force: bool,
+    /// Only where this one is still in force; whoever is, where it isn't known.
+    pub of: Option<String>,
 }
 
 /// An order with what its question shows.
@@ -97,8 +99,6 @@ pub struct Order {
 pub struct Plan {
     /// What would be asked for.
     pub order: Order,
-    /// Who is in force.
-    pub from: String,
     /// Schema of its configuration; null where it isn't known.
     pub schema: Value,
     /// Why it was taken out before, where it was.

@@ -193,9 +193,10 @@ fn typed(text: &str) -> Vec<Key> {
     text.chars().map(Key::Char).collect()
 }
 
+/// What is ordered while `continuous` is in force.
 fn order(name: &str, mode: Mode) -> Order {
-    let (kind, source) = ("scheduler".into(), Source::of(name));
-    Order { kind, source, mode, config: None, force: false }
+    let (kind, source, of) = ("scheduler".into(), Source::of(name), Some("continuous".into()));
+    Order { kind, source, mode, config: None, force: false, of }
 }
 
 #[test]
@@ -205,7 +206,9 @@ fn a_swap_is_picked_from_the_list_and_confirmed_and_reports_its_pause() {
     assert_eq!(effects, [Effect::FetchHistory { kind: "scheduler".into() }, Effect::FetchPolicies]);
     app.on_message(Message::Policies(Ok(known())), 0);
     assert_eq!(keys(&mut app, &[Key::Down, Key::Enter], 0), []);
-    assert!(matches!(&app.dialog, Some(Dialog::Swap(plan)) if plan.from == "continuous"));
+    assert!(
+        matches!(&app.dialog, Some(Dialog::Swap(plan)) if plan.order.of.as_deref() == Some("continuous"))
+    );
     assert_eq!(keys(&mut app, &[Key::Char('y')], 0), [Effect::Swap(order("static-batch", Mode::Now))]);
     let answer = SwapAnswer {
         from: "continuous".into(),
@@ -341,7 +344,7 @@ fn what_runs_in_shadow_is_promoted_or_ended_after_a_yes() {
     let kind = || "scheduler".to_owned();
     assert_eq!(effects, [Effect::FetchHistory { kind: kind() }], "it has an entry, whoever asked for it");
     let promoted = keys(&mut app, &[Key::Char('p'), Key::Char('y')], 0);
-    assert_eq!(promoted, [Effect::Promote { kind: kind() }]);
+    assert_eq!(promoted, [Effect::Promote { kind: kind(), of: "fair".into() }]);
     assert_eq!(keys(&mut app, &[Key::Char('x'), Key::Char('y')], 0), [Effect::StopShadow { kind: kind() }]);
 }
 
@@ -474,7 +477,10 @@ fn a_recording_asks_for_everything_and_a_replay_changes_nothing() {
 fn rollback_is_offered_only_where_there_is_a_predecessor() {
     let mut app = app();
     let effects = keys(&mut app, &[Key::Char('4'), Key::Char('r'), Key::Char('y')], 0);
-    assert!(effects.contains(&Effect::Rollback { kind: "scheduler".into() }), "{effects:?}");
+    assert!(
+        effects.contains(&Effect::Rollback { kind: "scheduler".into(), of: "continuous".into() }),
+        "{effects:?}"
+    );
     keys(&mut app, &[Key::Down, Key::Char('r')], 0);
     assert_eq!(app.dialog, None);
     assert!(app.notice.as_ref().unwrap().text.contains("nothing to roll back"));
@@ -535,7 +541,9 @@ fn a_paused_screen_asks_about_what_is_so_now() {
     app.on_key(Key::Char('r'), 500);
     assert_eq!(question(&app), "Roll scheduler back from fair to continuous?");
     keys(&mut app, &[Key::Char('n'), Key::Char('e')], 500);
-    assert!(matches!(&app.dialog, Some(Dialog::Edit(editing)) if editing.plan.from == "fair"));
+    assert!(
+        matches!(&app.dialog, Some(Dialog::Edit(editing)) if editing.plan.order.of.as_deref() == Some("fair"))
+    );
     app.on_key(Key::Escape, 500);
     for (line, want) in [("clear-queue", "Fail all 5 requests"), ("cancel 9", "7 of 0 tokens")] {
         keys(&mut app, &[Key::Char(':')], 500);

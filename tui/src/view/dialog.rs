@@ -164,9 +164,10 @@ fn draw_path(look: Look<'_>, path: &Path, area: Rect, buffer: &mut Buffer) {
 fn draw_plan(look: Look<'_>, plan: &Plan, area: Rect, buffer: &mut Buffer) {
     let order = &plan.order;
     let mut texts: Vec<(String, Style)> = Vec::new();
+    let of = order.of.as_deref().unwrap_or_default();
     let what = match &order.source {
-        Source::Name(name) if *name == plan.from => format!("Configure {} of {} anew?", name, order.kind),
-        source => format!("Swap {} from {} to {}?", order.kind, plan.from, source.text()),
+        Source::Name(name) if name == of => format!("Configure {} of {} anew?", name, order.kind),
+        source => format!("Swap {} from {of} to {}?", order.kind, source.text()),
     };
     texts.push((what, Style::new()));
     if look.app.hides_the_hosts_own(order) {

@@ -32,7 +32,7 @@ pub struct Peer {
 
 struct Shared {
     token: String,
-    /// Everything that was asked, as `METHOD /path`.
+    /// Everything that was asked, as `METHOD /path?query`.
     asked: Mutex<Vec<String>>,
     /// The scheduler in force.
     scheduler: Mutex<String>,
@@ -94,7 +94,8 @@ impl std::error::Error for Gone {}
 async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Response<Body>, Gone> {
     let (head, body) = request.into_parts();
     let path = head.uri.path().to_owned();
-    shared.asked.lock().expect("not poisoned").push(format!("{} {path}", head.method));
+    let asked = format!("{} {}", head.method, head.uri.path_and_query().map_or(&*path, |all| all.as_str()));
+    shared.asked.lock().expect("not poisoned").push(asked);
     let given = head.headers.get("authorization").and_then(|value| value.to_str().ok()).unwrap_or_default();
     if given != format!("Bearer {}", shared.token) {
         return Ok(error(StatusCode::UNAUTHORIZED, "wrong or missing admin token"));
