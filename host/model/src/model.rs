@@ -88,8 +88,7 @@ impl Model {
 
     /// Bytes that one token's keys and values take, all layers together.
     pub fn kv_bytes_per_token(&self) -> u64 {
-        let numbers = 2 * self.config.layers.len() * self.config.kv_width();
-        (numbers * self.dtype.bytes()) as u64
+        self.config.kv_bytes_per_token(self.dtype)
     }
 
     /// Bytes of all weight matrices.
@@ -109,7 +108,7 @@ impl Model {
 
     /// Positions that the model was made for.
     pub fn context_length(&self) -> u32 {
-        u32::try_from(self.config.max_positions).unwrap_or(u32::MAX)
+        self.config.context_length()
     }
 
     /// Embedding rows: token ids are below it.

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use infer_core::{EngineConfig, Executor, Limits, Micros};
 use infer_model::{
-    DType, ExecutorOptions, KvCacheKind, LoadOptions, Model, ModelError, SamplingDefaults, Source, Tokenizer,
+    DType, ExecutorOptions, KvCacheKind, LoadOptions, Model, ModelConfig, ModelError, SamplingDefaults,
+    Source, Tokenizer,
 };
 use infer_wasm::LoadError;
 
@@ -98,9 +99,10 @@ impl Loaded {
         }
         let checkpoint = checkpoint::find(&config.model, &Hub::from_env())?;
         let sampling = sampling(config, &checkpoint.source)?;
+        check_sizes(config, &checkpoint.source)?;
         let (tokenizer, model) = tokenizer_and_model(config, &checkpoint.source, gpu.is_some())?;
         let stop_tokens = stop_tokens(&model, &tokenizer, &checkpoint.source)?;
-        let shapes = shapes(&model);
+        let shapes = Shapes::of(&model.config, model.dtype);
         let mut sizing = sizing::size(config, &shapes, Room::Machine(sizing::free_memory()))?;
         let placed = gpu.map(|gpu| gpu.place(&model)).transpose()?;
         if let Some(placed) = &placed {
@@ -157,6 +159,15 @@ impl Loaded {
             ..EngineConfig::default()
         }
     }
+}
+
+/// Refuses sizes that no weights could make right, before gigabytes of them are read.
+fn check_sizes(config: &Config, source: &Source<'_>) -> Result<(), StartError> {
+    let model = ModelConfig::load(source)?;
+    // Where nothing says how it is stored, it takes two bytes a number at least.
+    let dtype = config.dtype.or(model.stored_dtype).unwrap_or(DType::Bf16);
+    sizing::size(config, &Shapes::of(&model, dtype), Room::Machine(sizing::free_memory()))?;
+    Ok(())
 }
 
 /// What the checkpoint wishes, unless it isn't asked.
@@ -221,16 +232,4 @@ fn entries(config: &Config) -> u32 {
 /// Whether equal prefixes share blocks.
 pub fn shares_blocks(config: &Config) -> bool {
     config.prefix_caching && config.kv_cache == KvCacheKind::Paged
-}
-
-fn shapes(model: &Model) -> Shapes {
-    let config = &model.config;
-    Shapes {
-        context_length: model.context_length(),
-        kv_bytes_per_token: model.kv_bytes_per_token(),
-        hidden: config.hidden as u64,
-        query: (config.heads * config.head_dim) as u64,
-        key: (config.kv_heads * config.head_dim) as u64,
-        intermediate: config.intermediate as u64,
-    }
 }

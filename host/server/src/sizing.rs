@@ -1,7 +1,7 @@
 //! What follows from the model's shapes and the machine's memory: the pool, a step's prompt tokens,
 //! the longest sequence.
 
-use infer_model::{KvCacheKind, memory};
+use infer_model::{DType, KvCacheKind, ModelConfig, memory};
 
 use crate::config::{Config, ConfigError};
 
@@ -20,6 +20,20 @@ pub struct Shapes {
     pub key: u64,
     /// Width of the feed-forward layer.
     pub intermediate: u64,
+}
+
+impl Shapes {
+    /// Those of a model whose keys and values are stored as `dtype`.
+    pub fn of(model: &ModelConfig, dtype: DType) -> Self {
+        Self {
+            context_length: model.context_length(),
+            kv_bytes_per_token: model.kv_bytes_per_token(dtype),
+            hidden: model.hidden as u64,
+            query: model.q_width() as u64,
+            key: model.kv_width() as u64,
+            intermediate: model.intermediate as u64,
+        }
+    }
 }
 
 /// What the host works with.

@@ -276,3 +276,22 @@ fn what_can_not_be_generated_is_named() {
     let output = home.command("", &["generate", "--prompt", ""]).output().unwrap();
     assert!(output.status.code() == Some(2) && complaint(&output).contains("--prompt"));
 }
+
+#[test]
+fn sizes_that_no_weights_could_make_right_are_refused_before_any_are_read() {
+    let home = Home::new();
+    let checkpoint = tempfile::tempdir().unwrap();
+    for (name, bytes) in infer_demo::FILES.iter().filter(|(name, _)| !name.ends_with(".safetensors")) {
+        std::fs::write(checkpoint.path().join(name), bytes).unwrap();
+    }
+    let directory = checkpoint.path().to_str().unwrap();
+    for (flag, value) in
+        [("--max-seq-len", "9999999"), ("--kv-memory", "4KiB"), ("--max-prefill-memory", "1KiB")]
+    {
+        let output = generate(&home, &["--model", directory, flag, value]);
+        let said = complaint(&output);
+        assert!(output.status.code() == Some(2) && said.contains(flag), "{flag}: {said}");
+    }
+    let output = generate(&home, &["--model", directory]);
+    assert!(complaint(&output).contains(".safetensors"), "its weights aren't there: {}", complaint(&output));
+}

@@ -108,6 +108,16 @@ impl ModelConfig {
         self.kv_heads * self.head_dim
     }
 
+    /// Bytes that one token's keys and values take as `dtype`, all layers together.
+    pub fn kv_bytes_per_token(&self, dtype: DType) -> u64 {
+        (2 * self.layers.len() * self.kv_width() * dtype.bytes()) as u64
+    }
+
+    /// Positions that the model was made or stretched for.
+    pub fn context_length(&self) -> u32 {
+        u32::try_from(self.max_positions).unwrap_or(u32::MAX)
+    }
+
     /// Weights of a layer's projections: its multiply-adds for one token.
     pub fn layer_weights(&self) -> usize {
         self.hidden * (2 * self.q_width() + 2 * self.kv_width() + 3 * self.intermediate)
