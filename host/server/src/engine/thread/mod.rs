@@ -200,9 +200,9 @@ impl Driver {
         self.shared.clock.now()
     }
 
-    /// Who finds the queue full is told how soon a place may come free.
+    /// Who finds too few places in the queue is told how soon one may come free.
     fn note_pace(&self) {
-        if self.shared.tickets.available_permits() == 0 {
+        if self.shared.tickets.available_permits() < self.shared.max_waiting as usize {
             let ms = self.engine.retry_after_ms(self.now());
             self.shared.retry_after_ms.store(ms, Ordering::Relaxed);
         }
