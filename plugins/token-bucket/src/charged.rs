@@ -1,20 +1,20 @@
-//! Who has paid. Ids come in order, and those that pay come in runs: as such they are kept and written, for a state
-//! is asked for every thousand steps, on the thread that the device waits for.
+//! The requests that are charged. Ids ascend, and charged ones come in runs, so runs are what is kept and exported: the
+//! host exports the state every thousand steps, on the thread that the device waits for.
 //!
-//! Written, a run is the ids since the one before it and how many more than one it has, each in groups of seven bits,
-//! the lowest first; all but the last of a number have the eighth bit (LEB128).
+//! An exported run is two numbers in LEB128: the distance from the end of the run before it to its first id, and how many
+//! ids follow that one.
 
 use std::collections::BTreeMap;
 
 use infer_policy_sdk::SequenceId;
 
-/// Requests remembered, the earliest forgotten first: more than the longest queue of a host holds, 100,000.
+/// Requests remembered; beyond that the lowest id is forgotten. More than a host's longest queue, 100,000.
 pub(crate) const MAX_CHARGED: usize = 1 << 17;
 
-/// Ids of requests that have paid.
+/// Ids of charged requests.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Charged {
-    /// First and last id of each run; no two touch.
+    /// First and last id of each run; no two runs are adjacent.
     runs: BTreeMap<u64, u64>,
     len: usize,
 }
@@ -29,13 +29,13 @@ impl Charged {
         self.runs.range(..=id).next_back().is_some_and(|(_, &last)| id <= last)
     }
 
-    /// Remembers one more; where that is too many the earliest makes room.
+    /// Adds an id. Forgets the lowest one if there are too many.
     pub fn insert(&mut self, id: SequenceId) {
         if self.contains(id) {
             return;
         }
         if self.len == MAX_CHARGED {
-            self.forget_earliest();
+            self.forget_lowest();
         }
         let (mut first, mut last) = (id.0, id.0);
         if let Some((&before, &end)) = self.runs.range(..id.0).next_back()
@@ -50,7 +50,7 @@ impl Charged {
         self.len += 1;
     }
 
-    fn forget_earliest(&mut self) {
+    fn forget_lowest(&mut self) {
         if let Some((first, last)) = self.runs.pop_first() {
             self.len -= 1;
             if first < last {
@@ -68,7 +68,7 @@ impl Charged {
         }
     }
 
-    /// `None` for what `write` doesn't write, and for too many.
+    /// `None` for bytes that `write` doesn't produce, and for too many ids.
     pub fn read(mut bytes: &[u8]) -> Option<Self> {
         let mut charged = Self::default();
         let mut end = 0u64;
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn it_holds_what_a_set_holds_and_comes_back_as_it_was_written() {
+    fn ids_equal_a_set_and_survive_export() {
         for_seeds(0..300, |rng| {
             let (mut charged, mut set) = (Charged::default(), BTreeSet::new());
             let base = [0, 1 << 40, u64::MAX - 60][rng.between(0, 2) as usize];
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_as_there_may_be_are_a_few_bytes_in_one_run_and_two_for_each_alone() {
+    fn a_full_set_exports_to_two_bytes_an_id_or_one_run() {
         for (apart, most_bytes) in [(1, 8), (2, 2 * MAX_CHARGED + 8), (50, 2 * MAX_CHARGED + 8)] {
             let mut charged = Charged::default();
             for n in 0..MAX_CHARGED as u64 + 100 {
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_it_never_writes_are_none_of_its() {
+    fn malformed_bytes_are_refused() {
         let mut much = Vec::new();
         write_number(1, &mut much);
         write_number(MAX_CHARGED as u64, &mut much);

@@ -1,41 +1,49 @@
 //! `token-bucket`: a rate and a burst of tokens for each tenant, and an honest `Retry-After`.
 //!
-//! The token bucket of traffic policing (RFC 2697 describes its meter): a tenant's bucket fills at its
-//! rate up to its burst, and a request takes its prompt and its longest output out of it when it is let
-//! in. Levels are whole numbers of a unit in which every rate is whole, so that nothing is lost by rounding
-//! however often a bucket is looked at.
+//! The token bucket of traffic policing (RFC 2697 describes its meter): a tenant's bucket fills at its rate up to its
+//! burst, and pays for what the tenant uses. A prompt is charged when its request is admitted: all of it, cached or not,
+//! and once for each choice. Output is charged as it is generated, from the host's count of the tenant's output tokens.
+//! Both charges are exact, and each token is charged once, however often a request is asked about, preempted or retried.
 //!
-//! A request larger than the burst is refused for good instead of passing into debt: the burst then bounds
-//! what a tenant can put on the host at once, and the message tells the client what would pass. What a
-//! request was charged and didn't generate isn't refunded, for no event tells a policy how one ended.
-//! Memory is no matter of this policy. Behind a member that looks after it a request pays when it may come
-//! in, and before one it pays at the door; both charge it once. Before one that refuses (`slo`) it has paid
-//! for what it doesn't get, and a client that tries again drains its bucket: put this policy behind that one.
+//! How long an output will be isn't known in advance. So the bucket reserves the output that the requests in flight are
+//! expected to generate, and admits a request only if its prompt and its expected output fit beside that. Reservations
+//! are estimates. They start from the mean of the tenant's recent outputs (from the most that the request may generate
+//! until the host has finished a first one). No event tells a policy which request ended, only how many of the tenant's
+//! are in flight, so each one that ended is taken to have reserved as much as the mean of them, and to have generated
+//! before the others. Requests that an earlier member of a chain defers count as in flight, and delay the release.
+//!
+//! Output beyond its reservation takes the level below zero, and the tenant is refused until the rate has made up for it.
+//! Over any time a tenant therefore uses at most its burst, its rate times that time, and what the requests generate that
+//! were in flight when the time began or after the last admission within it.
+//!
+//! A request is refused for good only if its prompt and one token of output exceed the burst. One that is expected to
+//! exceed the burst is admitted when the bucket is full. A prompt isn't refunded if its request never runs: in a chain,
+//! put this policy behind one that refuses (`slo`). Before or behind one that defers (`memory-aware`) it charges once.
 
 use std::collections::BTreeMap;
 
 use infer_policy_sdk::{
-    Admission, Load, Micros, Policy, Pressure, Reason, Refusal, Request, TenantId, Verdict, export_policy,
+    Admission, Load, Policy, Pressure, Reason, Refusal, Request, TenantId, Verdict, export_policy,
 };
 use serde::{Deserialize, Serialize};
 
+mod bucket;
 mod charged;
 mod state;
 
+use bucket::{Bucket, Limit, Need, TOKEN, units};
 use charged::Charged;
 
-/// Buckets kept. Past this the one used longest ago is forgotten, and its tenant begins with a full one.
+/// Buckets kept. Beyond this the least recently used one is dropped, and its tenant restarts with a full one.
 const MAX_TENANTS: usize = 4_096;
-/// Units in a token. A rate of one token a minute is one unit a microsecond.
-const TOKEN: u64 = 60_000_000;
 
 /// What `configure` takes.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Tokens a minute, of a tenant for which the host has no limit of its own; 0 for no limit.
+    /// Tokens a minute for tenants without a limit of their own; 0 for no limit.
     pub tokens_per_minute: u32,
-    /// Tokens that such a tenant may take at once; 0 for a minute's worth.
+    /// Tokens that such a tenant may use at once; 0 for a minute's worth.
     pub burst: u32,
 }
 
@@ -43,48 +51,34 @@ pub struct Config {
 pub struct TokenBucket {
     config: Config,
     buckets: BTreeMap<TenantId, Bucket>,
-    /// Requests that have paid. One that then waits for something else is asked about again.
+    /// Requests whose prompt is charged. Those that then wait for something else are asked about again.
     charged: Charged,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Bucket {
-    level: u64,
-    /// When the level was right.
-    at: Micros,
-}
-
-/// A tenant's limit, in tokens.
-#[derive(Clone, Copy)]
-struct Limit {
-    per_minute: u32,
-    burst: u32,
 }
 
 impl Policy for TokenBucket {
     type Config = Config;
     const NAME: &'static str = "token-bucket";
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
-    const DESCRIPTION: &'static str = "Gives each tenant a rate and a burst of tokens, prompt and longest \
-         output, and tells whom it refuses when to come back.";
+    const DESCRIPTION: &'static str = "Limits the tokens a minute that each tenant uses, prompt and output, and \
+         tells refused clients when to retry.";
     const CONFIG_SCHEMA: &'static str = r#"{
         "type": "object",
         "additionalProperties": false,
         "properties": {
             "tokens_per_minute": {
                 "type": "integer", "minimum": 0, "default": 0,
-                "description": "Tokens a minute for tenants that the host sets no limit; 0 for no limit"
+                "description": "Tokens a minute, prompt and output, for tenants without a limit of their own; 0 for no limit"
             },
             "burst": {
                 "type": "integer", "minimum": 0, "default": 0,
-                "description": "Tokens that such a tenant may take at once; 0 for a minute's worth"
+                "description": "Tokens that such a tenant may use at once; 0 for a minute's worth"
             }
         }
     }"#;
 
     fn new(config: Config) -> Result<Self, String> {
         if config.tokens_per_minute == 0 && config.burst > 0 {
-            return Err("`burst` needs `tokens_per_minute`, at which it fills again".to_owned());
+            return Err("`burst` needs `tokens_per_minute`, the rate at which it refills".to_owned());
         }
         Ok(Self { config, buckets: BTreeMap::new(), charged: Charged::default() })
     }
@@ -101,33 +95,38 @@ impl Policy for TokenBucket {
 
 impl Admission for TokenBucket {
     fn admit(&mut self, request: &Request, load: &Load) -> Verdict {
-        let Some(limit) = self.limit(load) else { return Verdict::Admit };
-        if self.charged.contains(request.id) {
+        let Some(limit) = self.limit(load) else {
+            // If a limit is set later, the output generated until then isn't charged.
+            self.buckets.remove(&request.tenant);
+            return Verdict::Admit;
+        };
+        let others = others_in_flight(request, load);
+        let is_charged = self.charged.contains(request.id);
+        let bucket = self.bucket(request.tenant, limit, load);
+        if is_charged {
+            bucket.settle(limit, load, others.saturating_add(1));
             return Verdict::Admit;
         }
-        let tokens = request.prompt_tokens.saturating_add(request.max_new_tokens);
-        if tokens > limit.burst {
-            let message = format!(
-                "the request counts {tokens} tokens, prompt and longest output; at most {} may be taken at once",
-                limit.burst
-            );
-            return refuse(message, 0);
+        bucket.settle(limit, load, others);
+        if request.expected_tokens < request.max_new_tokens {
+            // It is the mean then, not the request's own bound.
+            bucket.limit_to_mean(request.expected_tokens);
         }
-        let bucket = self.bucket(request.tenant, limit, load.now);
-        let cost = u64::from(tokens) * TOKEN;
-        if bucket.level >= cost {
-            bucket.level -= cost;
-            self.charged.insert(request.id);
-            return Verdict::Admit;
+        let room = limit.burst.saturating_sub(request.prompt_tokens);
+        if room == 0 {
+            return refuse(too_long(request.prompt_tokens, limit), 0);
         }
-        let (has, missing) = (bucket.level / TOKEN, cost - bucket.level);
-        let micros = missing.div_ceil(u64::from(limit.per_minute));
-        let retry_after_ms = u32::try_from(micros.div_ceil(1_000)).unwrap_or(u32::MAX);
-        let message = format!(
-            "the request counts {tokens} tokens, {has} are left of the {} a minute",
-            limit.per_minute
-        );
-        refuse(message, retry_after_ms)
+        let need = Need { prompt: request.prompt_tokens, output: request.expected_tokens.clamp(1, room) };
+        let missing = units(need.tokens()).saturating_sub(bucket.available());
+        if missing > 0 {
+            let micros = missing.unsigned_abs().div_ceil(u64::from(limit.per_minute));
+            let retry_after_ms = u32::try_from(micros.div_ceil(1_000)).unwrap_or(u32::MAX);
+            let available = (bucket.available() / TOKEN).max(0) as u64;
+            return refuse(too_soon(need, available, limit, retry_after_ms), retry_after_ms);
+        }
+        bucket.admit(need);
+        self.charged.insert(request.id);
+        Verdict::Admit
     }
 
     fn measure(&mut self, load: &Load) -> Pressure {
@@ -136,7 +135,7 @@ impl Admission for TokenBucket {
 }
 
 impl TokenBucket {
-    /// The host's limit for the tenant, else the configured one; `None` where there is none.
+    /// The host's limit for the tenant, else the configured one; `None` if there is neither.
     fn limit(&self, load: &Load) -> Option<Limit> {
         let (per_minute, burst) = match load.tenant_rate_per_minute {
             0 => (self.config.tokens_per_minute, self.config.burst),
@@ -146,23 +145,48 @@ impl TokenBucket {
         (per_minute > 0).then_some(Limit { per_minute, burst })
     }
 
-    /// The tenant's bucket as it is now.
-    fn bucket(&mut self, tenant: TenantId, limit: Limit, now: Micros) -> &mut Bucket {
-        let full = u64::from(limit.burst) * TOKEN;
+    /// The tenant's bucket, as of its last request.
+    fn bucket(&mut self, tenant: TenantId, limit: Limit, load: &Load) -> &mut Bucket {
         if !self.buckets.contains_key(&tenant) && self.buckets.len() >= MAX_TENANTS {
             let idlest = self.buckets.iter().min_by_key(|(_, bucket)| bucket.at).map(|(tenant, _)| *tenant);
             idlest.and_then(|tenant| self.buckets.remove(&tenant));
         }
-        let bucket = self.buckets.entry(tenant).or_insert(Bucket { level: full, at: now });
-        let filled = now.since(bucket.at).0.saturating_mul(u64::from(limit.per_minute));
-        bucket.level = bucket.level.saturating_add(filled).min(full);
-        bucket.at = bucket.at.max(now);
-        bucket
+        self.buckets.entry(tenant).or_insert_with(|| Bucket::full(limit, load))
     }
+}
+
+/// Sequences of the request's tenant in flight, the request itself not counted. The host counts it from the moment at
+/// which it has arrived.
+fn others_in_flight(request: &Request, load: &Load) -> u32 {
+    let is_counted = load.now > request.arrived;
+    load.tenant_running.saturating_add(load.tenant_waiting).saturating_sub(u32::from(is_counted))
 }
 
 fn refuse(message: String, retry_after_ms: u32) -> Verdict {
     Verdict::Refuse(Refusal { reason: Reason::Rate, message, retry_after_ms })
+}
+
+fn too_long(prompt: u32, limit: Limit) -> String {
+    format!(
+        "the request has {prompt} prompt tokens and needs at least one of output, but the limit is {} tokens at \
+         once: shorten the prompt",
+        limit.burst
+    )
+}
+
+fn too_soon(need: Need, available: u64, limit: Limit, retry_after_ms: u32) -> String {
+    let Need { prompt, output } = need;
+    let fits = match available.saturating_sub(u64::from(prompt)) {
+        0 => String::new(),
+        fits => format!(" or ask for at most {fits} output tokens"),
+    };
+    format!(
+        "the limit is {} tokens a minute: the request needs about {} ({prompt} prompt, {output} output) and \
+         {available} are available; retry in {} s{fits}",
+        limit.per_minute,
+        need.tokens(),
+        retry_after_ms.div_ceil(1_000)
+    )
 }
 
 export_policy!(admission: TokenBucket);

@@ -1,7 +1,8 @@
-//! What the next version of this policy is handed: levels, and who has paid.
+//! The state handed to the next version of this policy: the buckets, and the requests that are charged. A swap must
+//! neither refill a bucket nor charge a waiting request twice.
 //!
-//! Little-endian: a version byte; the number of buckets, then tenant, level and time of each; then who was
-//! charged, as `charged` writes it. A swap must neither fill buckets nor charge a waiting request twice.
+//! Little-endian: a version byte; the number of buckets, then the fields of each; then the charged requests, as `charged`
+//! writes them. A state of another version is refused, and the policy starts cold, with full buckets.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use infer_policy_sdk::{Micros, TenantId};
 use crate::charged::Charged;
 use crate::{Bucket, MAX_TENANTS};
 
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 type State = (BTreeMap<TenantId, Bucket>, Charged);
 
@@ -21,31 +22,48 @@ pub(crate) fn write(buckets: &BTreeMap<TenantId, Bucket>, charged: &Charged) -> 
         bytes.extend(tenant.0.to_le_bytes());
         bytes.extend(bucket.level.to_le_bytes());
         bytes.extend(bucket.at.0.to_le_bytes());
+        bytes.extend(bucket.output_charged.to_le_bytes());
+        bytes.extend(bucket.in_flight.to_le_bytes());
+        bytes.extend(bucket.granted.to_le_bytes());
+        bytes.extend(bucket.reserved.to_le_bytes());
     }
     charged.write(&mut bytes);
     bytes
 }
 
 pub(crate) fn read(state: &[u8]) -> Result<State, String> {
-    let (buckets, charged) = parse(state).ok_or("this is no state of token buckets")?;
+    let (buckets, charged) =
+        parse(state).ok_or("this is no state of token buckets, or one of another version")?;
     if buckets.len() > MAX_TENANTS {
         return Err(format!("{} tenants are too many", buckets.len()));
     }
     Ok((buckets, charged))
 }
 
-/// `None` where bytes are missing, wrong, or of another version.
+/// `None` if bytes are missing or wrong, or the version is another one.
 fn parse(state: &[u8]) -> Option<State> {
-    let (version, rest) = state.split_first()?;
-    let (count, mut rest) = rest.split_first_chunk()?;
-    let mut buckets = BTreeMap::new();
-    for _ in 0..u32::from_le_bytes(*count) {
-        let (tenant, after) = rest.split_first_chunk()?;
-        let (level, after) = after.split_first_chunk()?;
-        let (at, after) = after.split_first_chunk()?;
-        let bucket = Bucket { level: u64::from_le_bytes(*level), at: Micros(u64::from_le_bytes(*at)) };
-        buckets.insert(TenantId(u32::from_le_bytes(*tenant)), bucket);
-        rest = after;
+    let (version, mut rest) = state.split_first()?;
+    if *version != VERSION {
+        return None;
     }
-    (*version == VERSION).then_some((buckets, Charged::read(rest)?))
+    let mut buckets = BTreeMap::new();
+    for _ in 0..u32::from_le_bytes(take(&mut rest)?) {
+        let tenant = TenantId(u32::from_le_bytes(take(&mut rest)?));
+        let bucket = Bucket {
+            level: i64::from_le_bytes(take(&mut rest)?),
+            at: Micros(u64::from_le_bytes(take(&mut rest)?)),
+            output_charged: u64::from_le_bytes(take(&mut rest)?),
+            in_flight: u32::from_le_bytes(take(&mut rest)?),
+            granted: u64::from_le_bytes(take(&mut rest)?),
+            reserved: u64::from_le_bytes(take(&mut rest)?),
+        };
+        buckets.insert(tenant, bucket);
+    }
+    Some((buckets, Charged::read(rest)?))
+}
+
+fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+    let (taken, rest) = bytes.split_first_chunk()?;
+    *bytes = rest;
+    Some(*taken)
 }
