@@ -1,22 +1,22 @@
-// Paged attention for tokens that stand alone (decode): the context is cut into parts, one block of four warps each,
-// and a second kernel adds the parts up.
+// Paged attention for single tokens (decode): the context is cut into parts, one block of four warps each, and a second
+// kernel adds the parts up.
 //
-// 16 rows of the tensor core products are the query heads of one key head, so each key is read once for all of them; a
-// warp takes tiles of 16 positions in turn, four warps a block; the parts' number is fixed by the host, so that a captured
-// graph serves any context: parts without positions end at once, and the second pass leaves them out.
+// The 16 rows of a tensor core product are query heads of one key head, so each key is read once for all of them. The
+// four warps of a block take tiles of 16 positions in turn. The host fixes the number of parts, so one captured graph
+// serves any context: blocks of parts without positions return at once, and the second pass skips those parts.
 //
-// Versions. 1: keys and values went from memory straight into registers. nvcc put each load beside its use: 512 bytes a warp
-// under way for most of the time, 8 KB a multiprocessor. 2 (this one): two tiles a warp (one of 256 dimensions) pass
-// through shared memory by cp.async; the next keys are asked for before the softmax of these. The second pass reads 16
-// parts at a time; it read one after another.
-// Tried on paper and not built: products with the heads as the 8 columns (half the registers for groups up to 8, but the
+// Versions. 1: keys and values went from memory straight into registers. nvcc sank each load to its use: 512 bytes a warp
+// in flight for most of the time, 8 KB a multiprocessor. 2: two tiles a warp (one at 256 dimensions) pass through shared
+// memory by cp.async; the next keys are requested before the softmax of the current ones. 3 (this one): the second pass
+// has 16 parts' numbers in flight, kept together by `fence_loads`; it read one after another.
+// Considered and not built: products with the heads as the 8 columns (half the registers for groups up to 8, but the
 // weights then need a transpose); the next tiles in registers (126 + 64, two blocks); three stages (two blocks).
-// Estimated, not measured: of 128 dimensions three blocks fit a multiprocessor (71 KB each), 12 warps with 12 to 16 KB,
-// 144 KB at least; of 64 dimensions four with 24 KB, of 256 three with 32 KB. An H200 asks for 40 to 48 KB (product.cu).
-// A warp's own chain for a tile (8 products of keys in a row, two exchanges, 8 KB) is some 800 clocks, so 12 warps could
-// take 120 bytes a clock, of which memory gives 13 (H100).
+// Estimated, not measured: at 128 dimensions three blocks fit a multiprocessor (71 KB each), 12 warps with 12 to 16 KB in
+// flight, 144 KB at least; at 64 dimensions four with 24 KB, at 256 three with 32 KB. An H200 needs 40 to 48 KB
+// (product.cu). A warp's own chain for a tile (8 dependent products of keys, two shuffles, 8 KB) is some 800 clocks, so
+// 12 warps could consume 120 bytes a clock, of which memory delivers 13 (H100).
 // Measurements: not yet measured on a device.
-// Registers and spills: README.md. The limit: memory bandwidth (each key and value is read once).
+// Registers and spills: README.md. Limit: memory bandwidth (each key and value is read once).
 #include "attention.cuh"
 
 namespace decode {
@@ -27,9 +27,9 @@ constexpr u32 ROWS = 16;
 
 // How a context is cut.
 struct Cut {
-    u32 first;     // First position that is seen.
+    u32 first;     // First visible position.
     u32 start;     // Where part 0 begins.
-    u32 tokens;    // Of a part.
+    u32 tokens;    // Positions of a part.
     u32 context;
 
     DEVICE Cut(const AttentionParams& p, u32 context)
@@ -49,16 +49,16 @@ struct Cut {
         return end < context ? end : context;
     }
 
-    // The parts that hold positions, [first_part, parts): nobody writes or reads the sums of another.
+    // The parts that hold positions, [first_part, parts). The sums of others are neither written nor read.
     DEVICE u32 first_part() const { return (first - start) / tokens; }
     DEVICE u32 parts() const { return (context - start + tokens - 1) / tokens; }
 };
 
-// Tiles that a warp has under way: as many as let two blocks and more share 227 KB (and one 99 KB).
+// Tiles that a warp has in flight: as many as let at least two blocks share 227 KB (and one fit 99 KB).
 DEVICE constexpr u32 stages(u32 head_dim) { return head_dim > 128 ? 1 : 2; }
 
-// A lane's share of a tile's keys or values in shared memory: the words that it reads, in the order in which it reads
-// them. It copied them itself, so warps need no barrier and rows no padding.
+// A lane's share of a tile's keys or values in shared memory: the words that it reads, in reading order. The lane copied
+// them itself, so warps need no barrier and rows no padding.
 template <class T, u32 D>
 struct Share {
     static constexpr u32 BYTES = TILE * D * sizeof(T);
@@ -108,8 +108,8 @@ DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
     const auto share = [&](u32 stage, u32 values) {
         return Share<T, D>{tiles_here + ((warp * STAGES + stage) * 2 + values) * Share<T, D>::BYTES, lane};
     };
-    // Where this lane's numbers of a tile are: `position_of` gives its i-th position there. Past the end nothing is
-    // copied, but counted.
+    // Locates this lane's numbers of a tile; `position_of` gives its i-th position. Past the end nothing is copied, but the
+    // group is still committed.
     const auto locate = [&](u32 tile, auto& at, auto& there, auto position_of) {
         const u32 start = tile * TILE;
         const u64 tile_index = whole_tiles ? pool_index(p, table, kv_head, start, D) : 0;
@@ -176,10 +176,10 @@ DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
         sums.add_values(scores[0], scores[1], lane, [&](u32, u32, auto& words) { values.read(words); });
         start_values(tile + STAGES * WARPS, stage);
     }
-    // Where the tiles were, once everybody is done with them.
+    // Reuses the tiles' memory once all warps are done with it.
     float* merged = reinterpret_cast<float*>(tiles_here);
 
-    // The warps' sums, in their order.
+    // Warps add their sums in a fixed order.
     if (lane % 4 == 0)
         for (u32 half = 0; half < 2; half++) {
             largest[warp * ROWS + half * 8 + lane / 4] = sums.largest[half];
@@ -226,7 +226,7 @@ DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
 
 constexpr u32 REDUCERS = 128;
 
-// Adds the parts of one head of one token up, in their order. One block a head, a thread a dimension (or two).
+// Adds up the parts of one head of one token in order. One block per head, one thread per dimension (or two).
 template <class T>
 DEVICE void reduce(const AttentionParams& p, unsigned char* shared) {
     const u32 token = p.items[blockIdx.y], head = blockIdx.x, width = p.head_dim, thread = threadIdx.x;
@@ -251,15 +251,17 @@ DEVICE void reduce(const AttentionParams& p, unsigned char* shared) {
         for (u32 i = 0; i < count; i++) total += totals[i];
 #pragma unroll
         for (u32 k = 0; k < 2; k++) {
-            const u32 dimension = k * REDUCERS + thread;
-            if (dimension >= width) break;
-            // Many at once: each comes from the cache behind all multiprocessors. Past the end weights are 0.
+            if (k * REDUCERS >= width) break;
+            // `fence_loads` needs whole warps: threads past the last dimension repeat it, and their sums are not stored.
+            const u32 dimension = k * REDUCERS + thread < width ? k * REDUCERS + thread : width - 1;
+            // In flight at once, since each load goes to the L2 cache. Weights past the end are 0.
             constexpr u32 TOGETHER = 16;
             for (u32 i = 0; i < count; i += TOGETHER) {
                 float numbers[TOGETHER];
 #pragma unroll
                 for (u32 j = 0; j < TOGETHER; j++)
-                    numbers[j] = load_now(part_at(here + (i + j < count ? i + j : count - 1)) + dimension);
+                    numbers[j] = part_at(here + (i + j < count ? i + j : count - 1))[dimension];
+                fence_loads();
 #pragma unroll
                 for (u32 j = 0; j < TOGETHER; j++) sums[k] += numbers[j] * weights[i + j];
             }

@@ -71,6 +71,7 @@ DEVICE u32 high_halves(u32 a, u32 b) { return (a >> 16) | (b & 0xffff0000u); }
 DEVICE float shuffle_xor(float value, u32 lanes) { return bits_to_float(emulate::shuffle_xor(float_to_bits(value), lanes)); }
 DEVICE u64 shuffle_xor(u64 value, u32 lanes) { return emulate::shuffle_xor(value, lanes); }
 DEVICE float load_now(const float* from) { return *from; }
+DEVICE void fence_loads() {}
 DEVICE void sync_block() { emulate::sync_block(); }
 DEVICE u32 atomic_add(u32* at, u32 value) { u32 old = *at; *at += value; return old; }
 DEVICE u64 atomic_max(u64* at, u64 value) { u64 old = *at; if (value > old) *at = value; return old; }
@@ -109,12 +110,15 @@ DEVICE u32 low_halves(u32 a, u32 b) { return __byte_perm(a, b, 0x5410); }
 DEVICE u32 high_halves(u32 a, u32 b) { return __byte_perm(a, b, 0x7632); }
 DEVICE float shuffle_xor(float value, u32 lanes) { return __shfl_xor_sync(0xffffffffu, value, lanes); }
 DEVICE u64 shuffle_xor(u64 value, u32 lanes) { return __shfl_xor_sync(0xffffffffu, value, lanes); }
-// A load that stays where it is written. nvcc moves others to their use, and each waits for memory alone there.
+// A load that stays in program order. nvcc sinks ordinary loads to their first use, where each waits for memory alone.
 DEVICE float load_now(const float* from) {
     float value;
     asm volatile("ld.global.f32 %0, [%1];" : "=f"(value) : "l"(from) : "memory");
     return value;
 }
+// Loads written before this are issued before it, and uses written after it wait until then. All lanes of a warp must get
+// here together. `load_now` doesn't suffice where later arithmetic could be scheduled between the loads.
+DEVICE void fence_loads() { __syncwarp(); }
 DEVICE void sync_block() { __syncthreads(); }
 DEVICE u32 atomic_add(u32* at, u32 value) { return atomicAdd(at, value); }
 DEVICE u64 atomic_max(u64* at, u64 value) { return atomicMax(at, value); }

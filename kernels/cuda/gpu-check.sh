@@ -1,10 +1,11 @@
 #!/bin/sh
-# Everything that wants a GPU, by one command, with a carried binary: no cargo, no toolkit.
+# Every check that needs a GPU, in one command, with a binary built elsewhere: no cargo, no toolkit.
 #   sh gpu-check.sh INFER [GOLDEN_DIR] [OUT_DIR]
-# INFER: the program, built with --features cuda where a toolkit was; gzipped if its name ends in .gz. libcublasLt is looked
-# for in the loader's paths and in INFER_CUDA_LIB; without any, PyTorch's copy is found through python3. Each step has a
-# limit, and all together end within nine minutes: what finds no time left is not run, and the table at the end says so.
-# OUT_DIR/log.txt has everything that was printed, and that table. Exit code 1 if a check failed.
+# INFER: the program, built with --features cuda and a toolkit; gzipped if its name ends in .gz. libcublasLt is searched in
+# the loader's paths and INFER_CUDA_LIB; failing that, PyTorch's copy is found through python3. Each step has a limit, and
+# all together end within nine minutes: a step without time left is not run, and the table at the end says so.
+# OUT_DIR/log.txt receives everything printed, and that table. If the script is killed, OUT_DIR/step.txt has the output of
+# the step that the log ends with. Exit code 1 if a check failed.
 set -u
 infer=$1
 golden=${2:-}
@@ -15,6 +16,7 @@ failed=0
 tmp=$(mktemp -d)
 mkdir -p "$out"
 log=$out/log.txt
+output=$out/step.txt
 : >"$log"
 : >"$tmp/table"
 trap '[ -s "$tmp/code" ] || kill -s KILL "$(cat "$tmp/pid" 2>/dev/null)" 2>/dev/null; rm -rf "$tmp"' EXIT
@@ -34,7 +36,7 @@ say() {
     echo "$@" | tee -a "$log"
 }
 
-# Seconds that are left to this step; never 0, which means no limit to `timeout`.
+# Seconds left for this step; never 0, which `timeout` takes as no limit.
 left() {
     seconds=$((until - $(date +%s)))
     [ "$seconds" -gt 0 ] || seconds=1
@@ -45,7 +47,7 @@ limited() {
     timeout -k 5 "$(left)" "$@"
 }
 
-# step NAME SECONDS COMMAND...: a row of the table. The command keeps to the limit by `left`, and may change the verdict.
+# step NAME SECONDS COMMAND...: a row of the table. The command observes the limit through `left` and may set `verdict`.
 step() {
     name=$1
     begun=$(date +%s)
@@ -53,11 +55,12 @@ step() {
     shift 2
     [ "$until" -le "$deadline" ] || until=$deadline
     verdict=passed
-    : >"$tmp/output"
+    : >"$output"
+    echo "== $name: $*" >>"$log"
     if [ $((until - begun)) -lt 10 ]; then
         verdict="not run: no time left"
     else
-        "$@" >"$tmp/output" 2>&1 </dev/null
+        "$@" >"$output" 2>&1 </dev/null
         code=$?
         case $code in
         0) ;;
@@ -67,12 +70,12 @@ step() {
         [ "$code" -eq 0 ] || failed=1
     fi
     printf '%-22s %-46s %4d s\n' "$name" "$verdict" $(($(date +%s) - begun)) >>"$tmp/table"
-    { echo "== $name: $*"; cat "$tmp/output"; echo; } >>"$log"
+    { cat "$output"; echo; } >>"$log"
     tail -n 1 "$tmp/table"
-    case $verdict in FAILED*) tail -n 25 "$tmp/output" | cut -c 1-300 ;; esac
+    case $verdict in FAILED*) tail -n 25 "$output" | cut -c 1-300 ;; esac
 }
 
-# A server in a process of its own, with these flags; `url` and `admin` say where. Whoever starts it stops it.
+# Starts a server with these flags in its own process and sets `url` and `admin`. The caller stops it.
 start() {
     rm -f "$tmp/code"
     : >"$tmp/server"
@@ -92,7 +95,7 @@ start() {
     [ -n "$url" ] || { echo "the server did not start"; stop KILL; return 1; }
 }
 
-# Ends the server. It must have been there, drain, and leave with 0: not with a signal, not with a failure.
+# Signals the server, which must still be running, drain, and exit with 0.
 stop() {
     kill -s "$1" "$(cat "$tmp/pid")" 2>/dev/null
     there=$?
@@ -101,7 +104,7 @@ stop() {
         sleep 0.2
     done
     if [ ! -s "$tmp/code" ]; then
-        echo "the server goes on 20 s after SIG$1"
+        echo "the server is still running 20 s after SIG$1"
         kill -s KILL "$(cat "$tmp/pid")"
         sleep 1
     fi
@@ -111,7 +114,7 @@ stop() {
     [ "$there" -eq 0 ] && [ "$code" = 0 ]
 }
 
-# The same with kernels that begin when those before them have ended.
+# With kernels that start only once those before them are done.
 plainly() {
     (export INFER_CUDA_EARLY=off && limited "$@")
 }
@@ -128,7 +131,7 @@ sigterm() {
     return $outcome
 }
 
-# Swaps under load. A swap that is refused counts, too.
+# Swaps schedulers under load until told to stop. A refused swap is a failure.
 swap() {
     count=0
     until [ -e "$tmp/calm" ]; do
@@ -154,7 +157,7 @@ storm() {
     return $outcome
 }
 
-# The same requests, one by one or at once: a line for each answer, text and log-probabilities.
+# Sends a fixed set of requests, one by one or at once. Prints a line per response: text and log-probabilities.
 ask() {
     limited python3 - "$url" "$1" <<'END'
 import concurrent.futures, json, sys, urllib.request
@@ -173,8 +176,8 @@ with concurrent.futures.ThreadPoolExecutor(24 if sys.argv[2] == "at-once" else 1
 END
 }
 
-# answers ORDERS WANTED FLAGS...: a server with these flags answers as the first one that was asked for WANTED did. Without
-# shared prefixes, so that between the orders nothing but the batches differs.
+# answers ORDERS WANTED FLAGS...: a server with these flags must give the same responses as the first one started for
+# WANTED. Prefix caching is off, so only the batches differ between orders.
 answers() {
     orders=$1
     wanted=$tmp/answers-$2
@@ -184,16 +187,16 @@ answers() {
     for order in $orders; do
         ask "$order" >"$tmp/answers" || outcome=1
         [ -e "$wanted" ] || cp "$tmp/answers" "$wanted"
-        diff "$wanted" "$tmp/answers" && echo "$(grep -c . "$tmp/answers") answers $order are as they should be" ||
+        diff "$wanted" "$tmp/answers" && echo "$(grep -c . "$tmp/answers") responses $order are as expected" ||
             outcome=1
     done
     stop TERM || outcome=1
     return $outcome
 }
 
-# sanitizer TOOL ARGUMENTS...: the program under compute-sanitizer. Stopped by its limit (SIGINT, so that the tool still sums
-# up) it has passed as far as it came. API errors are the program's own to judge: it asks for too much memory on purpose. The
-# tool takes memory of the device, so what the program then says about free memory doesn't count.
+# sanitizer TOOL ARGUMENTS...: runs the program under compute-sanitizer. If the limit stops it (SIGINT, so the tool still
+# prints its summary), what ran so far counts as passed. API errors aren't reported, because the program requests too much
+# memory on purpose. The tool itself uses device memory, so failures of the check of free memory don't count.
 sanitizer() {
     tool=$1
     shift
@@ -257,6 +260,7 @@ else
     say "No compute-sanitizer: memory accesses and races are not checked."
 fi
 
+rm -f "$output"
 { echo; cat "$tmp/table"; } | tee -a "$log"
 if [ "$failed" -eq 0 ]; then say "No check failed."; else say "Some checks FAILED; see $log."; fi
 exit "$failed"

@@ -1,34 +1,36 @@
-// Matrix products of our own, y = x * w^T: for few rows (decode), where reading the weights is all there is to it; and a
-// tiled one for where cuBLASLt is missing or its shape-dependent algorithms are not wanted (--deterministic).
+// Matrix products y = x * w^T: one kernel for few rows (decode), which only has to read the weights at full bandwidth, and
+// tiled ones for when cuBLASLt is missing or its shape-dependent choice of algorithm is unwanted (--deterministic).
 //
 // Versions.
-//   few    1: a warp multiplies 16 outputs (rows of w) with up to 32 rows of x; weights went from memory straight into
-//          registers. nvcc moved each load to its use, which left two of eight under way (1 KB a warp).
-//          2 (this one): weights pass through shared memory (cp.async), 8 KB a warp under way, and a lane reads what it
-//          copied, so there is no barrier; inputs are read a turn ahead. The first 64 KB of a block are asked for before
-//          its turn, while the kernels ahead are at their small work. The order of the inputs in a product is free, so
-//          a lane takes 8 in a row. A block's eight warps add up in their order. A row's bits don't depend on how many
-//          rows there are.
-//          Estimated, not measured: a multiprocessor of an H100 needs about 32 KB under way for 90 % of its share of
-//          memory (23 GB/s times some 1.4 us with queues), one of an H200 40 to 48. A block keeps 48 to 64 KB, three fit a
-//          multiprocessor (66 KB of shared memory, 80 registers at most), and the least that a shape leaves one is a
-//          single block (2,048 outputs on 132 multiprocessors).
-//   tiled  1: 128 x 128 tiles, 32 inputs a stage, three stages of cp.async; a stage's rows are 64 bytes, which the
-//          fragment loads read without bank conflicts and without padding. A wave of blocks ran along the outputs, so it
-//          read all of w once per 128 rows.
-//          2 (this one): a wave runs along the rows first (2,048 rows: 16 tiles of them by 16 of outputs, 33 MB at 4,096
-//          inputs), and up to 64 rows have tiles of 16 x 64 with 16 stages, `narrow`: 60 KB of weights under way in a
-//          block. A sum takes its inputs in order in both, so they agree bit by bit.
-//          Estimated, not measured: a step of `narrow` is a chain of some 150 clocks for 4 KB, so the 64 blocks of 4,096
-//          outputs could take as much as an H100's memory gives; its large products leave no multiprocessor out.
-//   plain  1: 64 x 64 tiles in f32, any type, any width.
+//   few    1: a warp multiplied 16 outputs (rows of w) with up to 32 rows of x; weights went from memory straight into
+//          registers. nvcc sank each load to its use, which left two of eight in flight (1 KB a warp).
+//          2: weights pass through shared memory (cp.async), 8 KB a warp in flight. A lane reads only what it copied, so
+//          there is no barrier. A block requests its first 64 KB before `take_turn`, while the small kernels ahead of it
+//          run. Inputs may be summed in any order, so a lane takes 8 consecutive ones. The block's eight warps add up in
+//          a fixed order. A row's bits don't depend on the number of rows. Inputs were read a turn ahead and then
+//          copied from one set of registers to the other, and the copy waited for the read it had just issued.
+//          3 (this one): two sets of input registers take turns, so a read has a whole turn before its use; with 17 to
+//          32 rows registers allow one set, read as soon as its last product is issued.
+//          Estimated, not measured: a multiprocessor of an H100 needs about 32 KB in flight for 90 % of its share of
+//          memory bandwidth (23 GB/s times about 1.4 us with queueing), one of an H200 40 to 48. A block keeps 48 to
+//          64 KB in flight, three fit a multiprocessor (66 KB of shared memory, at most 80 registers), and the smallest
+//          shapes still give each multiprocessor one block (2,048 outputs on 132 multiprocessors).
+//   tiled  1: tiles of 128 x 128, 32 inputs a stage, three stages of cp.async; a stage's rows are 64 bytes, which the
+//          fragment loads read without bank conflicts or padding. A wave of blocks ran along the outputs, so it read
+//          all of w once per 128 rows.
+//          2 (this one): a wave runs along the rows first (2,048 rows: 16 tiles of rows by 16 of outputs, 33 MB at 4,096
+//          inputs), and up to 64 rows use tiles of 16 x 64 with 16 stages, `narrow`: 60 KB of weights in flight per
+//          block. Both sum the inputs in order, so they agree bit by bit.
+//          Estimated, not measured: a step of `narrow` is a chain of some 150 clocks for 4 KB, so 64 blocks (4,096
+//          outputs) could consume all the bandwidth of an H100; the large products occupy every multiprocessor.
+//   plain  1: tiles of 64 x 64 in f32, any type, any width.
 // Measurements: not yet measured on a device.
-// The limits: memory bandwidth (few), mma.sync rate (tiled; wgmma would reach about twice that on sm_90).
+// Limits: memory bandwidth (few), mma.sync rate (tiled; wgmma would reach about twice that on sm_90).
 #include "device.cuh"
 
 struct ProductParams {
     const void* x;      // [row][inputs]
-    const void* w;      // [output][inputs]; read before the kernel's turn.
+    const void* w;      // [output][inputs]; read before `take_turn`.
     void* y;            // [row][outputs]
     u32 rows;
     u32 inputs;
@@ -49,20 +51,20 @@ DEVICE void store(const ProductParams& p, u32 row, u32 output, float value) {
         static_cast<T*>(p.y)[at] = Number<T>::round(value);
 }
 
-// Inputs of a warp's turn, in two chunks of 32: a whole line of memory of each of its 16 rows of w.
+// Inputs of a warp's turn, in two chunks of 32: one 128-byte line of each of its 16 rows of w.
 constexpr u32 TURN = 64;
-// Turns of weights under way: 8 KB a warp.
+// Turns of weights in flight: 8 KB a warp.
 constexpr u32 TURNS = 4;
 
 template <class T, u32 N>
 DEVICE void few(const ProductParams& p, unsigned char* shared) {
     constexpr u32 WARPS = THREADS / WARP;
     const u32 lane = lane_of(threadIdx.x), warp = warp_of(threadIdx.x);
-    // A lane reads the words that it copied itself, so nobody waits for anybody.
+    // A lane reads only the words that it copied itself, so no barrier is needed.
     Words4* own = reinterpret_cast<Words4*>(shared) + warp * TURNS * 4 * WARP + lane;
     const auto place = [&](u32 stage, u32 chunk, u32 half) { return own + ((stage * 2 + chunk) * 2 + half) * WARP; };
     const auto input_of = [&](u32 turn, u32 chunk) { return turn * TURN + chunk * 32 + lane % 4 * 8; };
-    // Past the end it copies zeros, which keeps the count of groups even.
+    // Past the end it copies zeros, which keeps the number of groups in flight constant.
     const auto start_weights = [&](u32 turn, u32 stage) {
 #pragma unroll
         for (u32 half = 0; half < 2; half++)
@@ -89,16 +91,16 @@ DEVICE void few(const ProductParams& p, unsigned char* shared) {
 #pragma unroll
     for (u32 stage = 0; stage < TURNS; stage++) start_weights(warp + stage * WARPS, stage);
     take_turn();
-    Words4 x[2][N];
-    read_inputs(warp, x);
+    // Sets of inputs. Each is read again as soon as its products are issued, AHEAD turns before its next use. Taking turns
+    // by name rather than copying registers means that nothing waits for a read that was just issued.
+    constexpr u32 AHEAD = N < 4 ? 2 : 1;
+    Words4 x[AHEAD][2][N];
+#pragma unroll
+    for (u32 i = 0; i < AHEAD; i++) read_inputs(warp + i * WARPS, x[i]);
     float sums[N][4];
     for (u32 n = 0; n < N; n++)
         for (u32 j = 0; j < 4; j++) sums[n][j] = 0.0f;
-    const u32 turns = (p.inputs + TURN - 1) / TURN;
-    u32 stage = 0;
-    for (u32 turn = warp; turn < turns; turn += WARPS) {
-        Words4 next[2][N];
-        read_inputs(turn + WARPS, next);
+    const auto multiply = [&](u32 turn, u32 stage, Words4 (&inputs)[2][N]) {
         wait_copies<TURNS - 1>();
 #pragma unroll
         for (u32 chunk = 0; chunk < 2; chunk++) {
@@ -107,16 +109,24 @@ DEVICE void few(const ProductParams& p, unsigned char* shared) {
             const Fragment odd = {{low.w[2], high.w[2], low.w[3], high.w[3]}};
 #pragma unroll
             for (u32 n = 0; n < N; n++) {
-                Number<T>::multiply(sums[n], even, x[chunk][n].w[0], x[chunk][n].w[1]);
-                Number<T>::multiply(sums[n], odd, x[chunk][n].w[2], x[chunk][n].w[3]);
-                x[chunk][n] = next[chunk][n];
+                Number<T>::multiply(sums[n], even, inputs[chunk][n].w[0], inputs[chunk][n].w[1]);
+                Number<T>::multiply(sums[n], odd, inputs[chunk][n].w[2], inputs[chunk][n].w[3]);
             }
         }
+        read_inputs(turn + AHEAD * WARPS, inputs);
+        fence_loads();
         start_weights(turn + TURNS * WARPS, stage);
-        stage = (stage + 1) % TURNS;
+    };
+    const u32 turns = (p.inputs + TURN - 1) / TURN;
+    u32 stage = 0;
+    // With two sets an odd number of turns ends with one of zeros.
+    for (u32 turn = warp; turn < turns; turn += AHEAD * WARPS) {
+#pragma unroll
+        for (u32 i = 0; i < AHEAD; i++) multiply(turn + i * WARPS, stage + i, x[i]);
+        stage = (stage + AHEAD) % TURNS;
     }
     wait_copies<0>();
-    // The warps' sums take the weights' place.
+    // The warps' sums reuse the weights' shared memory.
     sync_block();
     float* all = reinterpret_cast<float*>(shared);
     for (u32 n = 0; n < N; n++)
@@ -134,7 +144,7 @@ DEVICE void few(const ProductParams& p, unsigned char* shared) {
     }
 }
 
-// A block's rows and outputs, those of each of its warps, and the steps of inputs under way.
+// Rows and outputs of a block and of each of its warps, and the number of stages of inputs in flight.
 template <u32 BLOCK_ROWS, u32 BLOCK_OUTPUTS, u32 ROWS, u32 OUTPUTS, u32 COUNT>
 struct Tile {
     static constexpr u32 block_rows = BLOCK_ROWS, block_outputs = BLOCK_OUTPUTS;
@@ -169,7 +179,7 @@ DEVICE void tiled(const ProductParams& p, unsigned char* shared) {
     constexpr u32 ROWS = TILE::rows / 16, OUTPUTS = TILE::outputs / 8, STAGES = TILE::stages;
     constexpr u32 BESIDE = TILE::block_outputs / TILE::outputs;
     const u32 lane = lane_of(threadIdx.x), warp = warp_of(threadIdx.x);
-    // Blocks in a row share their rows of w: what runs at once reads little of it, and reads it once.
+    // Blocks that run at the same time share rows of w, so little of it is read at once, and only once.
     const u32 row = blockIdx.x * TILE::block_rows, output = blockIdx.y * TILE::block_outputs;
     const u32 warp_row = warp / BESIDE * TILE::rows, warp_output = warp % BESIDE * TILE::outputs;
     T* stages = reinterpret_cast<T*>(shared);
@@ -183,7 +193,7 @@ DEVICE void tiled(const ProductParams& p, unsigned char* shared) {
     for (u32 step = 0; step < steps; step++) {
         wait_copies<STAGES - 2>();
         sync_block();
-        // Past the end it loads zeros, which keeps the count of groups even.
+        // Past the end it loads zeros, which keeps the number of groups in flight constant.
         load_stage<T, TILE>(p, stage(step + STAGES - 1), row, output, (step + STAGES - 1) * STEP);
         const T* x = stage(step) + (warp_row + lane / 4) * STEP + lane % 4 * 8;
         const T* w = stage(step) + (TILE::block_rows + warp_output + lane / 4) * STEP + lane % 4 * 8;

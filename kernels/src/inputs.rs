@@ -69,7 +69,7 @@ impl Inputs {
     /// Writes row `row`, as it was rounded, to `out`.
     ///
     /// # Panics
-    /// Where there is no such row, or it has another width.
+    /// If there is no such row, or it has another width.
     pub fn unpack_row(&self, row: usize, out: &mut [f32]) {
         assert!(row < self.rows && out.len() == self.width, "row {row} of {} x {}", self.rows, self.width);
         let words = &self.words[self.first + start(self.format, self.layout, self.width, row)..];

@@ -103,7 +103,7 @@ impl Matrix {
     /// gate's rows come first.
     ///
     /// # Panics
-    /// Where there is no such row, or it has another width.
+    /// If there is no such row, or it has another width.
     pub fn unpack_row(&self, row: usize, scale: f32, out: &mut [f32]) {
         let Shape { format, outputs, inputs, .. } = self.shape;
         assert!(row < outputs, "row {row} of {outputs}");

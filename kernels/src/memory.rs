@@ -73,7 +73,7 @@ impl Arena {
     /// A zeroed buffer of `len` numbers.
     ///
     /// # Errors
-    /// Where the system maps no more memory.
+    /// If the system maps no more memory.
     pub fn numbers<T: Plain>(&mut self, len: usize) -> Result<Numbers<T>, OutOfMemory> {
         let bytes =
             len.checked_mul(size_of::<T>()).filter(|bytes| *bytes <= isize::MAX as usize - MAP).ok_or_else(
@@ -114,7 +114,7 @@ impl<T: Plain> Numbers<T> {
     /// A zeroed buffer with a map of its own.
     ///
     /// # Errors
-    /// Where the system maps no more memory.
+    /// If the system maps no more memory.
     pub fn zeroed(len: usize) -> Result<Self, OutOfMemory> {
         Arena::default().numbers(len)
     }

@@ -26,7 +26,7 @@ impl Packer {
     /// With `threads` threads, the caller's included.
     ///
     /// # Errors
-    /// Where the system gives no threads.
+    /// If the system gives no threads.
     pub fn new(threads: usize) -> std::io::Result<Self> {
         Ok(Self { cpu: Cpu::new(threads)?, arena: Arena::default() })
     }
@@ -35,10 +35,10 @@ impl Packer {
     /// each row, by any thread, in no order.
     ///
     /// # Errors
-    /// Where memory can't be had.
+    /// If memory can't be had.
     ///
     /// # Panics
-    /// Where the matrix has no columns, or `row` does.
+    /// If the matrix has no columns, or `row` does.
     pub fn matrix(
         &mut self,
         format: Format,

@@ -46,7 +46,7 @@ impl<T: Element> PagedLayer<T> {
     /// written.
     ///
     /// # Errors
-    /// Where memory can't be had.
+    /// If memory can't be had.
     pub fn new(layout: PagedLayout, blocks: usize, arena: &mut Arena) -> Result<Self, OutOfMemory> {
         let len = blocks.saturating_mul(layout.block_len()).saturating_add(LANES);
         Ok(Self { layout, blocks, keys: arena.numbers(len)?, values: arena.numbers(len)? })
@@ -72,7 +72,7 @@ impl<T: Element> PagedLayer<T> {
     /// offset`.
     ///
     /// # Panics
-    /// Where a slot is beyond the pool or rows are too narrow.
+    /// If a slot is beyond the pool or rows are too narrow.
     pub fn write(&mut self, slots: &[u32], keys: Rows<'_>, values: Rows<'_>) {
         let (layout, heads) = (self.layout, self.heads(slots));
         for head in 0..layout.kv_heads {
@@ -88,7 +88,7 @@ impl<T: Element> PagedLayer<T> {
     /// The pool for writers of different heads, at these slots.
     ///
     /// # Panics
-    /// Where a slot is beyond the pool.
+    /// If a slot is beyond the pool.
     pub(crate) fn heads(&mut self, slots: &[u32]) -> Heads<T> {
         let slots_in_all = self.blocks * self.layout.block_size;
         for slot in slots {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use infer_cuda_emulator::Emulator;
 use infer_kernels::cuda::checks::{self, Effort};
-use infer_kernels::cuda::{Device, Driver, bench, kernels_embedded};
+use infer_kernels::cuda::{CudaErrorKind, Device, Driver, bench, kernels_embedded};
 
 /// Seeds of shapes and of the order of threads.
 const SEEDS: u64 = 2;
@@ -52,16 +52,13 @@ checks! {
 }
 
 #[test]
-fn a_machine_without_a_gpu_says_what_is_missing() {
+fn opening_reports_missing_kernels_before_a_missing_gpu() {
     match Driver::open(0) {
-        Ok(driver) => assert!(!driver.properties().name.is_empty()),
+        Ok(driver) => assert!(kernels_embedded() && !driver.properties().name.is_empty()),
+        Err(error) if kernels_embedded() => assert_ne!(error.kind, CudaErrorKind::NoKernels, "{error}"),
         Err(error) => {
-            let said = error.to_string();
-            assert!(
-                said.contains("no NVIDIA driver") || said.contains("toolkit") || said.contains("no GPU"),
-                "{said}"
-            );
-            assert!(!said.contains("toolkit") || !kernels_embedded());
+            assert_eq!(error.kind, CudaErrorKind::NoKernels, "{error}");
+            assert!(error.message.contains("cargo xtask cuda-toolkit"), "{error}");
         }
     }
 }

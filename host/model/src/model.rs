@@ -119,7 +119,7 @@ impl Model {
     /// An executor with its own KV cache.
     ///
     /// # Errors
-    /// Where an option is impossible or memory for the KV cache can't be had.
+    /// If an option is impossible or memory for the KV cache can't be had.
     pub fn executor(&self, options: ExecutorOptions) -> Result<ModelExecutor, ModelError> {
         self.check(&options)?;
         let kv = match self.dtype {

@@ -16,7 +16,7 @@ impl Model {
     /// are, bf16 otherwise.
     ///
     /// # Errors
-    /// Where memory or threads can't be had.
+    /// If memory or threads can't be had.
     pub fn random(config: ModelConfig, weight_type: WeightType, seed: u64) -> Result<Self, ModelError> {
         let (format, dtype) = match weight_type {
             WeightType::F32 => (Format::F32, DType::F32),

@@ -84,7 +84,7 @@ impl<E: Executor> Walk<E> {
     /// A sequence's blocks.
     ///
     /// # Panics
-    /// Where it has none.
+    /// If it has none.
     pub fn table(&self, sequence: u64) -> Vec<BlockId> {
         self.tables[&sequence].clone()
     }
@@ -92,7 +92,7 @@ impl<E: Executor> Walk<E> {
     /// A batch of these chunks.
     ///
     /// # Panics
-    /// Where the pool is too small for them.
+    /// If the pool is too small for them.
     pub fn batch(&mut self, chunks: &[Chunk<'_>], draws: Draws) -> Batch {
         self.step += 1;
         let mut batch =
@@ -143,7 +143,7 @@ impl<E: Executor> Walk<E> {
     /// What the executor reports.
     ///
     /// # Panics
-    /// Where the pool is too small.
+    /// If the pool is too small.
     pub fn run(&mut self, chunks: &[Chunk<'_>], draws: Draws) -> Result<&[Option<u32>], String> {
         let batch = self.batch(chunks, draws);
         self.execute(&batch)

@@ -8,8 +8,8 @@ use infer_core::{
     StepOutput,
 };
 use infer_cuda_emulator::Emulator;
-use infer_kernels::cuda::Device;
-use infer_model::cuda::checks::{self, Extent};
+use infer_kernels::cuda::{Buffer, Device, Type, fill_random};
+use infer_model::cuda::checks::{self, Extent, Report};
 use infer_model::cuda::{DeviceExecutor, DeviceOptions};
 use infer_model::{ExecutorOptions, KvCacheKind, Model, Source};
 
@@ -93,6 +93,40 @@ fn a_pool_beyond_the_device_is_refused_with_advice() {
     device.limit_memory(64 << 20);
     let device: Arc<dyn Device> = device;
     passes(checks::memory_runs_out(&device, &golden().join("llama-bf16")));
+}
+
+#[test]
+fn a_report_ends_at_a_fault_that_leaves_the_device_unusable() {
+    let Some(device) = emulator() else { return };
+    let device: Arc<dyn Device> = device;
+    let mut lines = Vec::new();
+    let mut say = |line| lines.push(line);
+    let mut report = Report::new(&device, &mut say);
+    report.check("first", || Err("differs".to_owned()));
+    report.check("second", || {
+        let buffer = Buffer::new(&device, 16).map_err(|error| error.message)?;
+        // SAFETY: behind the buffer, in the emulator's guard.
+        unsafe { fill_random(device.as_ref(), Type::F32, buffer.at() + 16, 1, 1, 1.0) }
+            .and_then(|()| device.wait())
+            .map_err(|error| error.message)?;
+        Ok("not reached".to_owned())
+    });
+    report.check("third", || panic!("the device is lost"));
+    let summary = report.finish().unwrap_err();
+    assert!(summary.contains("`second`") && summary.contains("CUDA_LAUNCH_BLOCKING=1"), "{summary}");
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert_eq!(lines[0], "FAILED  first: differs");
+    assert!(lines[1].starts_with("FAILED  second: fill_float wrote beside"), "{lines:?}");
+}
+
+#[test]
+fn golden_checkpoints_are_a_directory_or_those_in_it() {
+    let all = checks::checkpoints(&golden()).expect("the repository's");
+    let names: Vec<_> = all.iter().map(|path| path.file_name().expect("a folder").to_owned()).collect();
+    assert!(names.contains(&"llama-f32".into()) && names.is_sorted(), "{names:?}");
+    assert_eq!(checks::checkpoints(&all[0]), Ok(vec![all[0].clone()]));
+    let empty = checks::checkpoints(&PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src"));
+    assert!(empty.unwrap_err().ends_with("contains no golden checkpoints"));
 }
 
 fn model() -> Model {

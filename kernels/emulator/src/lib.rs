@@ -15,7 +15,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use infer_kernels::cuda::{CudaError, Device, Graph, Launch, Mark, Memory, ProductParams, Properties, Type};
+use infer_kernels::cuda::{
+    CudaError, CudaErrorKind, Device, Graph, Launch, Mark, Memory, ProductParams, Properties, Type,
+};
 
 use memory::Memories;
 
@@ -73,9 +75,9 @@ impl State {
         {
             self.done += 1;
             if let Err(fault) = run(self, &step, seed) {
-                // Who hears of it gives its memory back, which the steps behind would use.
+                // The caller frees its memory when it sees the fault, and the queued steps would still use it.
                 self.queue.clear();
-                self.fault = Some(fault);
+                self.fault = Some(CudaError { kind: CudaErrorKind::Lost, ..fault });
             }
             self.healthy()?;
         }
@@ -127,6 +129,7 @@ impl Emulator {
             name: "emulated device".to_owned(),
             capability: (9, 0),
             multiprocessors: 4,
+            early: false,
             vendor_products: None,
         };
         let (memories, queue) = (Memories::default(), VecDeque::new());

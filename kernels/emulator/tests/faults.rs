@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use infer_cuda_emulator::Emulator;
-use infer_kernels::cuda::{Buffer, CudaError, Device, HostBuffer, Type, fill_random};
+use infer_kernels::cuda::{Buffer, CudaError, CudaErrorKind, Device, HostBuffer, Type, fill_random};
 
 fn device() -> Option<Arc<dyn Device>> {
     match Emulator::new(1) {
@@ -55,6 +55,7 @@ fn a_device_that_failed_does_nothing_more_and_keeps_saying_why() {
     drop(other);
     let fault = device.wait().expect_err("a guard was written");
     assert!(fault.message.contains("beside an allocation"), "{fault}");
+    assert_eq!(fault.kind, CudaErrorKind::Lost);
     assert_eq!(mark.wait(), Err(fault.clone()));
     assert_eq!(buffer.read(16), Err(fault.clone()));
     assert_eq!(buffer.fill(0), Err(fault));

@@ -20,7 +20,7 @@ impl Cpu {
     /// `x[i] += y[i]`.
     ///
     /// # Panics
-    /// Where lengths differ.
+    /// If lengths differ.
     pub fn add(&self, x: &mut [f32], y: &[f32]) {
         assert_eq!(x.len(), y.len(), "lengths must agree");
         for (x, y) in x.iter_mut().zip(y) {

@@ -74,7 +74,7 @@ impl Cpu {
     /// `scratch` is reused; it grows with the contexts of decodes that are few.
     ///
     /// # Panics
-    /// Where shapes disagree, a table is too short for its token, or it names a block beyond the pool.
+    /// If shapes disagree, a table is too short for its token, or it names a block beyond the pool.
     pub fn paged_attention<T: Element>(
         &self,
         layer: &PagedLayer<T>,

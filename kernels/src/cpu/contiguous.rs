@@ -49,7 +49,7 @@ impl<T: Element> ContiguousLayer<T> {
     /// Stores a token's keys and values.
     ///
     /// # Panics
-    /// Where slot or position are beyond the storage.
+    /// If slot or position are beyond the storage.
     pub fn write(&mut self, slot: u32, position: u32, key: &[f32], value: &[f32]) {
         let width = self.kv_heads * self.head_dim;
         assert!((position as usize) < self.positions, "position {position} is beyond {}", self.positions);
@@ -71,7 +71,7 @@ impl Cpu {
     /// Attends each token to its own context, one after another. `scores` is scratch that is reused.
     ///
     /// # Panics
-    /// Where shapes disagree.
+    /// If shapes disagree.
     pub fn contiguous_attention<T: Element>(
         &self,
         layer: &ContiguousLayer<T>,

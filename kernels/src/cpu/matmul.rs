@@ -37,7 +37,7 @@ impl Cpu {
     /// Rounds rows to a product's input format.
     ///
     /// # Panics
-    /// Where the rows don't lie in their buffer.
+    /// If the rows don't lie in their buffer.
     pub fn load(&self, rows: Rows<'_>, count: usize, format: Format, inputs: &mut Inputs) {
         rows.check(count);
         let (isa, writer) = (self.isa, inputs.reshape(self.isa, format, count, rows.width));
@@ -47,7 +47,7 @@ impl Cpu {
     /// `out[i][j] = sum over k of x[i][k] * w[j][k] + bias[j]`, or that added to `out`, which is dense.
     ///
     /// # Panics
-    /// Where shapes or formats disagree.
+    /// If shapes or formats disagree.
     pub fn matmul(&self, x: &Inputs, w: &Matrix, bias: Option<&[f32]>, then: Then, out: &mut [f32]) {
         let n = w.outputs();
         assert!(!w.is_gated(), "a gated matrix has a product of its own");
@@ -71,7 +71,7 @@ impl Cpu {
     /// `2n` outputs, biases added; rounded to `format` for the next product.
     ///
     /// # Panics
-    /// Where shapes or formats disagree.
+    /// If shapes or formats disagree.
     pub fn gated(
         &self,
         x: &Inputs,

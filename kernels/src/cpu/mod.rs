@@ -41,7 +41,7 @@ impl Cpu {
     /// With the widest instruction set and `threads` threads, the caller's included.
     ///
     /// # Errors
-    /// Where the system gives no threads.
+    /// If the system gives no threads.
     pub fn new(threads: usize) -> std::io::Result<Self> {
         Self::with_isa(Isa::detect(), threads)
     }
@@ -49,10 +49,10 @@ impl Cpu {
     /// With a given instruction set.
     ///
     /// # Errors
-    /// Where the system gives no threads.
+    /// If the system gives no threads.
     ///
     /// # Panics
-    /// Where this CPU lacks the instruction set.
+    /// If this CPU lacks the instruction set.
     pub fn with_isa(isa: Isa, threads: usize) -> std::io::Result<Self> {
         assert!(Isa::available().contains(&isa), "this CPU has no {isa:?}");
         let pool = match threads.saturating_sub(1) {

@@ -16,7 +16,7 @@ impl Cpu {
     /// Norms rows of `x` into `out`, which is dense.
     ///
     /// # Panics
-    /// Where widths disagree.
+    /// If widths disagree.
     pub fn rms_norm(&self, x: Rows<'_>, weight: &[f32], epsilon: f32, out: &mut [f32]) {
         assert_eq!(x.width, weight.len(), "rows and weight must be equally wide");
         assert!(out.len().is_multiple_of(x.width), "output must be whole rows");
@@ -33,7 +33,7 @@ impl Cpu {
     /// Norms the first `count` rows of `x` into the inputs of a product.
     ///
     /// # Panics
-    /// Where widths disagree.
+    /// If widths disagree.
     pub fn rms_norm_inputs(
         &self,
         x: Rows<'_>,
@@ -51,7 +51,7 @@ impl Cpu {
     /// Norms each of `heads` consecutive heads of a row in place, for `rows` rows `stride` apart.
     ///
     /// # Panics
-    /// Where the heads don't lie in the buffer.
+    /// If the heads don't lie in the buffer.
     pub fn rms_norm_heads(&self, data: &mut [f32], heads: HeadRows, weight: &[f32], epsilon: f32) {
         let width = weight.len();
         let all = heads.heads.checked_mul(width).expect("heads lie in the buffer");

@@ -20,7 +20,7 @@ impl Cpu {
     /// Bytes per second at which all threads together read `bytes` bytes of memory: the best of `passes`.
     ///
     /// # Errors
-    /// Where memory can't be had.
+    /// If memory can't be had.
     pub fn read_bandwidth(&self, pages: Pages, bytes: usize, passes: usize) -> Result<f64, OutOfMemory> {
         let mut words = Arena::with_pages(pages).numbers::<u32>(bytes / PART * (PART / 4))?;
         words.fill(1);

@@ -37,7 +37,7 @@ impl RopeTable {
     /// Cosines and sines of a position.
     ///
     /// # Panics
-    /// Where the table does not reach that far.
+    /// If the table does not reach that far.
     pub fn at(&self, position: u32) -> (&[f32], &[f32]) {
         self.table[position as usize * 2 * self.half..][..2 * self.half].split_at(self.half)
     }
@@ -94,7 +94,7 @@ impl Cpu {
     /// Turns queries and keys in place.
     ///
     /// # Panics
-    /// Where a position is beyond the table or lengths disagree.
+    /// If a position is beyond the table or lengths disagree.
     pub fn rope(&self, qkv: &mut Qkv<'_>) {
         self.turn_heads(qkv, |_, _| {});
     }
@@ -102,7 +102,7 @@ impl Cpu {
     /// Turns queries and keys in place, and stores keys and values at `slots` as [`PagedLayer::write`] does.
     ///
     /// # Panics
-    /// Where a position is beyond the table, a slot beyond the pool, or shapes disagree.
+    /// If a position is beyond the table, a slot beyond the pool, or shapes disagree.
     pub fn rope_and_store<T: Element>(&self, qkv: &mut Qkv<'_>, slots: &[u32], layer: &mut PagedLayer<T>) {
         let (width, layout) = (qkv.rope.head_dim(), *layer.layout());
         assert!(

@@ -1,21 +1,21 @@
-//! Launches of attention: which kernel takes which shape, how a context is cut into parts.
+//! Launches of attention: which kernel computes which shape, and how a context is cut into parts.
 
 use super::device::{Device, Launch, Type};
 use super::error::CudaError;
 use super::params::{AttentionParams, Params};
 
-/// Widths of heads that the tensor core kernels are made for.
+/// Head widths that have tensor core kernels.
 const WIDTHS: [u32; 6] = [32, 64, 80, 96, 128, 256];
 /// Rows of a prefill block: tokens times query heads of a key head.
 const PREFILL_ROWS: u32 = 64;
-/// Query heads that a decode block takes.
+/// Query heads of a decode block.
 const DECODE_ROWS: u32 = 16;
-/// Positions that a decode block takes at a time.
+/// Positions that a decode block processes at a time.
 const DECODE_TILE: u32 = 64;
-/// Most parts of a context.
+/// Maximum parts of a context.
 const MAX_PARTS: u32 = 256;
 
-/// What decides on a kernel.
+/// What selects a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttentionShape {
     /// How queries, keys and values are stored.
@@ -24,16 +24,16 @@ pub struct AttentionShape {
     pub heads: u32,
     /// Key heads.
     pub kv_heads: u32,
-    /// Numbers of a head; at most 256, even.
+    /// Dimensions of a head; even, at most 256.
     pub head_dim: u32,
 }
 
-/// How a decode's context is cut.
+/// How the context of a decode is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Partition {
-    /// Into this many equal parts: fills the device, but a row's bits depend on it.
+    /// Into this many equal parts: fills the device, but a row's bits depend on the number.
     Even(u32),
-    /// Into parts of this many tokens from position 0 on, up to a longest context: a row's bits depend on nothing else.
+    /// Into parts of a fixed number of tokens from position 0 on: a row's bits depend on nothing else.
     Fixed {
         /// Tokens of a part; a multiple of 16.
         tokens: u32,
@@ -51,7 +51,7 @@ impl AttentionShape {
         self.ty != Type::F32 && WIDTHS.contains(&self.head_dim)
     }
 
-    /// Blocks of rows per key head in decode.
+    /// Tiles of rows per key head in decode.
     fn row_tiles(&self) -> u32 {
         self.group().div_ceil(DECODE_ROWS)
     }
@@ -66,16 +66,16 @@ impl Partition {
     }
 }
 
-/// Parts that fill a device with `items` tokens, without more than contexts of up to `longest` can use.
+/// Number of parts with which `items` tokens fill a device, but no more than a context of `longest` tokens can use.
 pub fn decode_parts(shape: &AttentionShape, multiprocessors: u32, items: u32, longest: u32) -> u32 {
     let blocks = items * shape.kv_heads * shape.row_tiles();
     let places = multiprocessors * blocks_at_once(shape.head_dim);
-    // One block more than there are places would make all others' places wait for it.
+    // A single block beyond what runs at once would start a second wave and leave the rest of the device idle.
     (places / blocks.max(1)).min(longest.div_ceil(DECODE_TILE)).clamp(1, MAX_PARTS)
 }
 
-/// Decode blocks that keep a multiprocessor's memory busy: about 100 KB of keys and values under way, and no more than
-/// registers and 227 KB of shared memory hold.
+/// Decode blocks per multiprocessor: enough for about 100 KB of keys and values in flight, within what registers and 227 KB
+/// of shared memory allow.
 fn blocks_at_once(head_dim: u32) -> u32 {
     match head_dim {
         ..=32 => 8,
@@ -84,14 +84,14 @@ fn blocks_at_once(head_dim: u32) -> u32 {
     }
 }
 
-/// Shared memory of a decode block: its queries, what its warps saw, and their tiles, which the sums replace.
+/// Shared memory of a decode block: its queries, its warps' softmax state, and their tiles, which the sums later replace.
 fn decode_shared_bytes(head_dim: u32) -> u32 {
     let stages = if head_dim > 128 { 1 } else { 2 };
     let tile = 2 * 16 * head_dim * 2;
     16 * key_stride(head_dim) * 2 + 2 * 4 * 16 * 4 + 4 * stages * tile
 }
 
-/// Numbers that a decode of `items` tokens keeps between its two passes.
+/// Number of partial sums (f32) that a decode of `items` tokens keeps between its two passes.
 pub fn partial_numbers(shape: &AttentionShape, items: u32, partition: Partition) -> usize {
     match partition.parts() {
         _ if !shape.on_tensor_cores() => 0,
@@ -100,16 +100,16 @@ pub fn partial_numbers(shape: &AttentionShape, items: u32, partition: Partition)
     }
 }
 
-/// Tokens of one sequence that a prefill block takes, where prefill has a kernel of its own for the shape. Where it has
-/// none, all tokens go through [`decode`].
+/// Tokens of one sequence that a prefill block processes. `None` if the shape has no prefill kernel: then all tokens go
+/// through [`decode`].
 pub fn prefill_rows(shape: &AttentionShape) -> Option<u32> {
     (shape.on_tensor_cores() && shape.group() <= PREFILL_ROWS).then(|| PREFILL_ROWS / shape.group())
 }
 
-/// Attends `items` tokens, one by one. `params` names the token of each item.
+/// Computes attention of `items` single tokens. `params.items` lists the tokens.
 ///
 /// # Errors
-/// Where the device refuses.
+/// If the device refuses.
 ///
 /// # Safety
 /// The parameters describe memory on the device, block tables are long enough for their tokens and name blocks of the
@@ -164,10 +164,11 @@ pub unsafe fn decode(
     unsafe { device.launch(launch) }
 }
 
-/// Attends tiles of neighbouring tokens of a sequence: pairs of first token and count, of at most [`prefill_rows`].
+/// Computes attention of tiles of consecutive tokens of a sequence: pairs of first token and count, the latter at most
+/// [`prefill_rows`].
 ///
 /// # Errors
-/// Where the device refuses.
+/// If the device refuses.
 ///
 /// # Safety
 /// As for [`decode`].
@@ -231,9 +232,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn decode_blocks_of_a_multiprocessor_share_its_memory() {
+    fn concurrent_decode_blocks_fit_shared_memory() {
         for width in WIDTHS {
-            // 228 KB of an H100, of which each block takes one more.
+            // An H100 has 228 KB and reserves 1 KB per block.
             let bytes = blocks_at_once(width) * (decode_shared_bytes(width) + 1_024);
             assert!(bytes <= 228 * 1_024, "width {width}: {bytes} bytes");
             assert!(decode_shared_bytes(width) <= 99 * 1_024, "width {width} on compute capability 8.9");

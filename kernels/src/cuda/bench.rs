@@ -1,7 +1,7 @@
-//! How fast kernels are, beside what the same device reaches at copying and at products: a line per shape. Decode attention
-//! and products of few rows are judged by bytes, prefill by operations. Data of less than the second-level cache (50 MB on
-//! large devices) is read from there when it is repeated, so short contexts of few rows look better than they are; products
-//! take turns among more weights than that.
+//! Speed of kernels relative to the device's own copy and product rates, a line per shape. Decode attention and products of
+//! few rows are measured in bytes, prefill in operations. Repeated runs read data that fits the L2 cache (50 MB on large
+//! devices) from there, so short contexts of few rows look better than they are; products cycle through more weights than
+//! that. With early launches, repeats of our own products also overlap, which repeats of cuBLASLt's can't.
 
 use std::sync::Arc;
 
@@ -21,16 +21,16 @@ const SHAPES: [(&str, u32, u32, u32); 4] = [
 ];
 /// Products of Llama 3.1 8B: outputs, inputs.
 const PRODUCTS: [(u32, u32); 4] = [(6_144, 4_096), (4_096, 4_096), (28_672, 4_096), (4_096, 14_336)];
-/// Largest pool of keys, and of values.
+/// Largest pool of keys, and of values, each.
 const MOST_POOL_BYTES: usize = 8 << 30;
-/// Weights that products take turns among: several times what any device keeps in its second-level cache.
+/// Bytes of weights that products cycle through: several times the L2 cache of any device.
 const WEIGHT_BYTES: usize = 512 << 20;
 const BLOCK_SIZE: u32 = 16;
 
-/// Microseconds of one run of `work`, the median of several after a warm-up.
+/// Microseconds of one run of `work`: the median of several rounds after a warm-up.
 ///
 /// # Errors
-/// Where the work fails.
+/// If the work fails.
 pub fn time_us(
     device: &dyn Device,
     work: &mut dyn FnMut() -> Result<(), CudaError>,
@@ -47,14 +47,14 @@ pub fn time_us(
     Ok(times[times.len() / 2])
 }
 
-/// Bytes per second that the device copies, read and written bytes counted.
+/// Bytes per second of a copy within the device, counting bytes read and bytes written.
 ///
 /// # Errors
-/// Where the device fails.
+/// If the device fails.
 pub fn copy_rate(device: &Arc<dyn Device>, bytes: usize) -> Result<f64, CudaError> {
     let (from, to) = (Buffer::new(device, bytes)?, Buffer::new(device, bytes)?);
     from.fill(1)?;
-    // SAFETY: both are as large.
+    // SAFETY: both buffers have this size.
     let us = time_us(device.as_ref(), &mut || unsafe { device.copy(to.at(), from.at(), bytes) })?;
     Ok(2.0 * bytes as f64 / us * 1e6)
 }
@@ -62,7 +62,7 @@ pub fn copy_rate(device: &Arc<dyn Device>, bytes: usize) -> Result<f64, CudaErro
 /// Operations per second of a bf16 product of square matrices.
 ///
 /// # Errors
-/// Where the device fails.
+/// If the device fails.
 pub fn product_rate(device: &Arc<dyn Device>, width: u32) -> Result<f64, CudaError> {
     let us = product_us(device, ProductKind::Vendor, [width; 3], 0)?;
     Ok(2.0 * f64::from(width).powi(3) / us * 1e6)
@@ -73,14 +73,14 @@ pub fn product_rate(device: &Arc<dyn Device>, width: u32) -> Result<f64, CudaErr
 pub struct Extent {
     copy_bytes: usize,
     weight_bytes: usize,
-    /// Of the square product.
+    /// Side of the square product.
     width: u32,
     batches: &'static [u32],
-    /// The last is also what a sequence may have, which decides how its context is cut.
+    /// The last one is also the longest allowed context, which decides how contexts are cut.
     contexts: &'static [u32],
     prompts: &'static [u32],
     rows: &'static [u32],
-    /// Products' sides are divided by this.
+    /// Divisor of the products' sides.
     smaller: u32,
     vocab: u32,
     draws: &'static [u32],
@@ -109,7 +109,7 @@ impl Extent {
         draws: &[1, 256],
         ..Self::ALL
     };
-    /// What an emulated device can do; its figures mean nothing.
+    /// Small enough for the emulated device; the figures mean nothing.
     pub const SMALLEST: Self = Self {
         copy_bytes: 1 << 20,
         weight_bytes: 1 << 14,
@@ -124,7 +124,7 @@ impl Extent {
     };
 }
 
-/// What a device reaches at products, and who computes them: without the vendor's library it is no more than ours.
+/// Text for the product rate. Without cuBLASLt it is only the rate of our own kernel, and the text says so.
 pub fn products_say(device: &dyn Device, operations_per_s: f64) -> String {
     let ours = match device.properties().vendor_products {
         Some(_) => "",
@@ -136,7 +136,7 @@ pub fn products_say(device: &dyn Device, operations_per_s: f64) -> String {
 /// Measures everything; each line goes to `say`.
 ///
 /// # Errors
-/// Where the device fails.
+/// If the device fails.
 pub fn run(device: &Arc<dyn Device>, extent: &Extent, say: &mut dyn FnMut(String)) -> Result<(), CudaError> {
     let bytes_per_s = copy_rate(device, extent.copy_bytes)?;
     let operations_per_s = product_rate(device, extent.width)?;
@@ -169,7 +169,7 @@ pub fn run(device: &Arc<dyn Device>, extent: &Extent, say: &mut dyn FnMut(String
             say(format!("{name}\t{tokens}\t{us:.1}\t{:.0}\t{part:.0} %", rate / 1e12));
         }
     }
-    say("products: rows x outputs x inputs, who, us, GB/s of weights, of the copy rate, TFLOP/s".to_owned());
+    say("products: rows x outputs x inputs, by, us, GB/s of weights, of the copy rate, TFLOP/s".to_owned());
     for (outputs, inputs) in PRODUCTS {
         let (outputs, inputs) = (outputs / extent.smaller, inputs / extent.smaller);
         for &rows in extent.rows {
@@ -190,6 +190,10 @@ pub fn run(device: &Arc<dyn Device>, extent: &Extent, say: &mut dyn FnMut(String
             }
         }
     }
+    if device.properties().early {
+        say("(repeats of our own products overlap by early launches, 1 to 2 us each; Vendor's can't)"
+            .to_owned());
+    }
     say("sampling: rows, vocabulary, how, us".to_owned());
     let vocab = extent.vocab;
     for &rows in extent.draws {
@@ -205,14 +209,14 @@ pub fn run(device: &Arc<dyn Device>, extent: &Extent, say: &mut dyn FnMut(String
 
 fn random(device: &Arc<dyn Device>, ty: Type, numbers: usize) -> Result<Buffer, CudaError> {
     let buffer = Buffer::new(device, numbers * ty.bytes())?;
-    // SAFETY: as large.
+    // SAFETY: allocated with this size.
     unsafe { fill_random(device.as_ref(), ty, buffer.at(), numbers, numbers as u64, 1.0) }?;
-    // Products may read weights early.
+    // Products may read weights before the fill is done.
     device.wait()?;
     Ok(buffer)
 }
 
-/// Buffers of an attention whose blocks lie in random order.
+/// Buffers for attention over a pool whose blocks are in random order.
 struct Scene {
     buffers: [Buffer; 8],
     q_stride: u32,
@@ -275,8 +279,7 @@ impl Scene {
     }
 }
 
-/// Time and bytes of a decode, cut as an engine cuts it whose sequences may have `longest` tokens; `None` where its pool
-/// would be too large.
+/// Time and bytes of a decode, cut as in an engine that allows `longest` tokens; `None` if the pool would be too large.
 fn decode_us(
     device: &Arc<dyn Device>,
     shape: AttentionShape,
@@ -303,7 +306,7 @@ fn decode_us(
 
 fn prefill_us(device: &Arc<dyn Device>, shape: AttentionShape, tokens: u32) -> Result<f64, CudaError> {
     let rows = prefill_rows(&shape).expect("a shape with a kernel");
-    // The longest tiles first, so that none is left over at the end.
+    // Longest tiles first, so that no long one runs alone at the end.
     let starts = (0..tokens).step_by(rows as usize).rev();
     let items: Vec<u32> = starts.flat_map(|start| [start, rows.min(tokens - start)]).collect();
     let scene = Scene::new(device, shape, 1, tokens, tokens, &items)?;
@@ -312,7 +315,7 @@ fn prefill_us(device: &Arc<dyn Device>, shape: AttentionShape, tokens: u32) -> R
     time_us(device.as_ref(), &mut || unsafe { prefill(device.as_ref(), &shape, params, tiles) })
 }
 
-/// Time of a product whose weights are one of several that take `weight_bytes` in all, so that they come from memory.
+/// Time of a product. Weights cycle through matrices of `weight_bytes` in total, so that they come from memory.
 fn product_us(
     device: &Arc<dyn Device>,
     kind: ProductKind,

@@ -1,5 +1,5 @@
-//! Matrix products by cuBLASLt. The library picks an algorithm per shape, so a row's bits depend on how many rows there
-//! are; plans are kept, since asking for one takes longer than a small product.
+//! Matrix products by cuBLASLt. The library picks an algorithm per shape, so a row's bits depend on the number of rows. Plans
+//! are cached because creating one takes longer than a small product.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -12,10 +12,10 @@ use super::device::Type;
 use super::error::{CudaError, CudaErrorKind};
 use super::params::ProductParams;
 
-/// Plans kept before all are forgotten: prefill has one per number of rows.
+/// Cached plans; at the limit the cache is cleared. Prefill needs one per number of rows.
 const MAX_PLANS: usize = 4_096;
 
-/// The library, its workspace, and plans.
+/// The library, its workspace and cached plans.
 pub(super) struct Blas {
     handle: sys::cublasLtHandle_t,
     workspace: u64,
@@ -42,7 +42,7 @@ struct Plan {
 }
 
 impl Blas {
-    /// `workspace` is device memory that is this library's from now on.
+    /// Opens the library. `workspace` is device memory, owned by the library until [`Blas::close`].
     pub(super) fn new(workspace: u64, workspace_bytes: usize) -> Result<Self, CudaError> {
         let handle = result::create_handle().map_err(|error| fault(&error))?;
         Ok(Self { handle, workspace, workspace_bytes, plans: Mutex::default() })
@@ -100,7 +100,7 @@ impl Blas {
         };
         match done {
             Ok(()) => Ok(true),
-            // It may promise an algorithm and refuse it when asked; nothing was started then.
+            // The library may refuse an algorithm that it proposed itself; nothing was started then.
             Err(CublasError(
                 sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED
                 | sys::cublasStatus_t::CUBLAS_STATUS_INVALID_VALUE
@@ -113,7 +113,7 @@ impl Blas {
         }
     }
 
-    /// The library counts by columns: `y^T [outputs, rows] = w^T transposed * x^T`.
+    /// The library is column-major: `y^T [outputs, rows] = w^T transposed * x^T`.
     fn plan(&self, shape: Shape) -> Result<Plan, CublasError> {
         let Shape { ty, rows, inputs, outputs, out_f32 } = shape;
         let number = match ty {
@@ -138,7 +138,7 @@ impl Blas {
         plan.x = layout(number, inputs, rows)?;
         plan.y = layout(result_number, outputs, rows)?;
         let (transposed, bytes) = (1_i32, self.workspace_bytes);
-        // SAFETY: descriptors were just made; attributes have the sizes that the library asks for.
+        // SAFETY: descriptors were just created; attributes have the sizes that the library expects.
         unsafe {
             result::set_matmul_desc_attribute(
                 plan.product,
@@ -163,10 +163,10 @@ impl Blas {
         Ok(plan)
     }
 
-    /// Ends the library's use, and gives the workspace back.
+    /// Closes the library and returns the workspace.
     pub(super) fn close(self) -> u64 {
         self.plans.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clear();
-        // SAFETY: nobody uses it any more.
+        // SAFETY: `self` was its only user.
         let _ = unsafe { result::destroy_handle(self.handle) };
         self.workspace
     }
@@ -174,7 +174,7 @@ impl Blas {
 
 impl Drop for Plan {
     fn drop(&mut self) {
-        // SAFETY: made by `plan`; absent ones are null.
+        // SAFETY: created by `plan`; absent ones are null.
         unsafe {
             let _ = result::destroy_matmul_desc(self.product);
             for layout in [self.w, self.x, self.y].into_iter().filter(|layout| !layout.is_null()) {

@@ -1,11 +1,11 @@
-//! Memory with an owner: on the device, and pinned memory of the host.
+//! Owned memory: on the device, and pinned memory of the host.
 
 use std::sync::Arc;
 
 use super::device::{Device, Type};
 use super::error::CudaError;
 
-/// Memory on a device; given back when dropped.
+/// Memory on a device; freed on drop.
 pub struct Buffer {
     device: Arc<dyn Device>,
     at: u64,
@@ -13,27 +13,27 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Memory with undefined content.
+    /// Allocates memory with undefined content.
     ///
     /// # Errors
-    /// Where there is not enough.
+    /// If there is not enough memory.
     pub fn new(device: &Arc<dyn Device>, bytes: usize) -> Result<Self, CudaError> {
         let bytes = bytes.max(16);
         let at = device.allocate(bytes)?;
         Ok(Self { device: Arc::clone(device), at, bytes })
     }
 
-    /// Memory with these bytes.
+    /// Allocates memory with these bytes.
     ///
     /// # Errors
-    /// Where there is not enough, or the copy fails.
+    /// If there is not enough memory, or the copy fails.
     pub fn from_bytes(device: &Arc<dyn Device>, bytes: &[u8]) -> Result<Self, CudaError> {
         let buffer = Self::new(device, bytes.len())?;
         buffer.write(0, bytes)?;
         Ok(buffer)
     }
 
-    /// Memory with these numbers, rounded to a type.
+    /// Allocates memory with these numbers, rounded to `ty`.
     ///
     /// # Errors
     /// As [`Buffer::from_bytes`].
@@ -43,7 +43,7 @@ impl Buffer {
         Self::from_bytes(device, &bytes)
     }
 
-    /// Memory with these indexes.
+    /// Allocates memory with these indexes.
     ///
     /// # Errors
     /// As [`Buffer::from_bytes`].
@@ -57,31 +57,31 @@ impl Buffer {
         self.at
     }
 
-    /// How large it is.
+    /// Its size in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Overwrites a part.
+    /// Overwrites the bytes from `start` on.
     ///
     /// # Errors
-    /// Where the copy fails.
+    /// If the copy fails.
     ///
     /// # Panics
-    /// Where the part doesn't lie inside.
+    /// If they don't fit.
     pub fn write(&self, start: usize, bytes: &[u8]) -> Result<(), CudaError> {
         assert!(start + bytes.len() <= self.bytes, "{} bytes at {start} of {}", bytes.len(), self.bytes);
         // SAFETY: inside this allocation.
         unsafe { self.device.copy_in(self.at + start as u64, bytes) }
     }
 
-    /// The first bytes, after everything before is done.
+    /// Waits for all earlier work, then returns the first `bytes` bytes.
     ///
     /// # Errors
-    /// Where something before, or the copy, failed.
+    /// If earlier work or the copy failed.
     ///
     /// # Panics
-    /// Where it isn't that large.
+    /// If the buffer is smaller.
     pub fn read(&self, bytes: usize) -> Result<Vec<u8>, CudaError> {
         assert!(bytes <= self.bytes, "{bytes} bytes of {}", self.bytes);
         let mut data = vec![0; bytes];
@@ -91,7 +91,7 @@ impl Buffer {
         Ok(data)
     }
 
-    /// The first numbers.
+    /// Returns the first `count` numbers.
     ///
     /// # Errors
     /// As [`Buffer::read`].
@@ -102,7 +102,7 @@ impl Buffer {
     /// Sets all bytes.
     ///
     /// # Errors
-    /// Where the device refuses.
+    /// If the device refuses.
     pub fn fill(&self, byte: u8) -> Result<(), CudaError> {
         // SAFETY: inside this allocation.
         unsafe { self.device.fill(self.at, byte, self.bytes) }
@@ -111,12 +111,12 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: allocated by this device. Launches that use it come before, in the device's order.
+        // SAFETY: allocated by this device. All launches that use it are earlier in the device's order.
         unsafe { self.device.free(self.at, self.bytes) };
     }
 }
 
-/// Pinned memory of the host; given back when dropped.
+/// Pinned memory of the host; freed on drop.
 pub struct HostBuffer {
     device: Arc<dyn Device>,
     at: *mut u8,
@@ -127,10 +127,10 @@ pub struct HostBuffer {
 unsafe impl Send for HostBuffer {}
 
 impl HostBuffer {
-    /// Zeroed memory.
+    /// Allocates zeroed memory.
     ///
     /// # Errors
-    /// Where there is not enough.
+    /// If there is not enough memory.
     pub fn new(device: &Arc<dyn Device>, bytes: usize) -> Result<Self, CudaError> {
         let bytes = bytes.max(16);
         let at = device.allocate_host(bytes)?;
@@ -139,15 +139,15 @@ impl HostBuffer {
         Ok(Self { device: Arc::clone(device), at, bytes })
     }
 
-    /// The memory. A copy that is under way must not be disturbed: `wait` first.
+    /// The memory. Wait for copies in flight before using it.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: allocated with this size and initialized.
         unsafe { std::slice::from_raw_parts(self.at, self.bytes) }
     }
 
-    /// The memory, to write. As for [`HostBuffer::bytes`].
+    /// The memory, mutable. As for [`HostBuffer::bytes`].
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: allocated with this size and initialized; borrowed alone.
+        // SAFETY: allocated with this size and initialized; the borrow is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.at, self.bytes) }
     }
 }
@@ -155,7 +155,7 @@ impl HostBuffer {
 impl Drop for HostBuffer {
     fn drop(&mut self) {
         let _ = self.device.wait();
-        // SAFETY: allocated by this device; no copy is under way after the wait.
+        // SAFETY: allocated by this device; no copy is in flight after the wait.
         unsafe { self.device.free_host(self.at, self.bytes) };
     }
 }

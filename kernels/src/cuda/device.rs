@@ -1,9 +1,9 @@
-//! What kernels run on: memory, copies, launches in one order (a stream), and recorded launches (graphs).
+//! The device interface: memory, copies, launches in one order (a stream), and recorded launches (graphs).
 
 use super::error::CudaError;
 use super::params::ProductParams;
 
-/// How numbers are stored on a device.
+/// Storage type of numbers on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Type {
     /// 32-bit floats: no tensor cores.
@@ -23,7 +23,7 @@ impl Type {
         }
     }
 
-    /// The one of three names.
+    /// Selects the name for this type.
     pub(super) fn pick(self, f32: &'static str, bf16: &'static str, f16: &'static str) -> &'static str {
         match self {
             Self::F32 => f32,
@@ -32,7 +32,7 @@ impl Type {
         }
     }
 
-    /// A number, rounded to this type, as its bytes.
+    /// Appends a number, rounded to this type, as bytes.
     pub fn write(self, value: f32, to: &mut Vec<u8>) {
         match self {
             Self::F32 => to.extend(value.to_ne_bytes()),
@@ -41,7 +41,7 @@ impl Type {
         }
     }
 
-    /// Numbers from bytes.
+    /// Reads numbers from bytes.
     pub fn read(self, bytes: &[u8]) -> Vec<f32> {
         let pair = |b: &[u8]| [b[0], b[1]];
         match self {
@@ -61,11 +61,11 @@ impl Type {
 pub struct Launch<'a> {
     /// The kernel's name in `cuda/*.cu`.
     pub kernel: &'static str,
-    /// Blocks.
+    /// Number of blocks in each dimension.
     pub grid: [u32; 3],
-    /// Threads of a block.
+    /// Threads per block.
     pub threads: u32,
-    /// Bytes of shared memory of a block.
+    /// Bytes of shared memory per block.
     pub shared_bytes: u32,
     /// The kernel's parameter struct.
     pub params: &'a [u8],
@@ -74,171 +74,174 @@ pub struct Launch<'a> {
 /// Memory of a device, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// Not in use by anybody.
+    /// Not in use by any process.
     pub free: u64,
-    /// In all.
+    /// Total.
     pub total: u64,
 }
 
-/// What a device is.
+/// Properties of a device.
 #[derive(Clone, Debug)]
 pub struct Properties {
-    /// As the maker calls it.
+    /// The vendor's name for it.
     pub name: String,
     /// Compute capability.
     pub capability: (u32, u32),
-    /// Multiprocessors: decides how far work is split.
+    /// Number of multiprocessors; decides how far work is split.
     pub multiprocessors: u32,
-    /// Version of the vendor's library for products, where one was found.
+    /// Whether a kernel may start before the one ahead of it is done (programmatic dependent launch).
+    pub early: bool,
+    /// Version of the vendor's library for products, if found.
     pub vendor_products: Option<usize>,
 }
 
-/// Launches that were recorded and can be repeated. Parameters are those of the recording.
+/// Recorded launches that can be repeated, with the parameters of the recording.
 pub trait Graph: Send {
-    /// Repeats them, in order with everything else on the device.
+    /// Repeats the launches, in order with everything else on the device.
     ///
     /// # Errors
-    /// Where the device refuses.
+    /// If the device refuses.
     ///
     /// # Safety
-    /// All memory that the recorded launches name is still allocated.
+    /// All memory that the recorded launches refer to is still allocated.
     unsafe fn launch(&self) -> Result<(), CudaError>;
 }
 
-/// A place in the order of a device's work, that can be set again and again.
+/// A reusable marker in a device's order of work (an event).
 pub trait Mark: Send {
-    /// It is here: behind everything that the device was given so far.
+    /// Places the mark after all work submitted so far.
     ///
     /// # Errors
-    /// Where the device refuses.
+    /// If the device refuses.
     fn set(&self) -> Result<(), CudaError>;
 
-    /// Waits until everything before it is done. What came later may still be under way.
+    /// Waits until everything before the mark is done. Later work may still be in flight.
     ///
     /// # Errors
-    /// What went wrong since the last time that anybody waited.
+    /// The first failure since the last wait of any kind.
     fn wait(&self) -> Result<(), CudaError>;
 }
 
-/// A device. Everything but [`Device::wait`] and host copies returns before it is done; the order is that of the calls.
+/// A device. Work runs in the order of the calls, and all calls but [`Device::wait`] and copies to and from pageable host
+/// memory return before it is done.
 ///
-/// Addresses are plain numbers because kernels read them from structs; who makes up an address breaks the process
-/// (hence the `unsafe`s).
+/// Addresses are plain numbers because kernels read them from structs. A made-up address is undefined behaviour, hence the
+/// `unsafe` methods.
 pub trait Device: Send + Sync {
-    /// What it is.
+    /// What kind of device it is.
     fn properties(&self) -> &Properties;
 
-    /// What memory it has now.
+    /// Its current memory.
     ///
     /// # Errors
-    /// Where the device doesn't answer.
+    /// If the query fails.
     fn memory(&self) -> Result<Memory, CudaError>;
 
-    /// Memory on the device, 256-byte aligned, its content undefined.
+    /// Allocates memory on the device, 256-byte aligned, with undefined content.
     ///
     /// # Errors
-    /// Where there is not enough.
+    /// If there is not enough memory.
     fn allocate(&self, bytes: usize) -> Result<u64, CudaError>;
 
-    /// Gives memory back.
+    /// Frees memory.
     ///
     /// # Safety
-    /// It came from `allocate`, and nothing uses it any more.
+    /// It came from `allocate` and is not used after this.
     unsafe fn free(&self, at: u64, bytes: usize);
 
-    /// Host memory that copies to and from the device needn't wait for.
+    /// Allocates pinned host memory, with which copies are asynchronous.
     ///
     /// # Errors
-    /// Where there is not enough.
+    /// If there is not enough memory.
     fn allocate_host(&self, bytes: usize) -> Result<*mut u8, CudaError>;
 
-    /// Gives host memory back.
+    /// Frees host memory.
     ///
     /// # Safety
-    /// It came from `allocate_host`, and no copy is under way.
+    /// It came from `allocate_host`, and no copy is in flight.
     unsafe fn free_host(&self, at: *mut u8, bytes: usize);
 
-    /// Copies to the device. Pageable memory may be reused at once, pinned memory after a wait.
+    /// Copies to the device. Pageable memory may be reused on return, pinned memory after a wait.
     ///
     /// # Errors
-    /// Where the device refuses.
+    /// If the device refuses.
     ///
     /// # Safety
-    /// `to` has room for it on the device.
+    /// `to` has room for the bytes on the device.
     unsafe fn copy_in(&self, to: u64, from: &[u8]) -> Result<(), CudaError>;
 
-    /// Copies from the device; with pinned memory complete after a wait.
+    /// Copies from the device. A copy to pinned memory is complete after a wait.
     ///
     /// # Errors
-    /// Where the device refuses.
+    /// If the device refuses.
     ///
     /// # Safety
-    /// `from` has as many bytes on the device; `to` lives until the copy is complete.
+    /// `from` has `to.len()` bytes on the device; `to` lives until the copy is complete.
     unsafe fn copy_out(&self, from: u64, to: &mut [u8]) -> Result<(), CudaError>;
 
     /// Copies within the device.
     ///
     /// # Errors
-    /// Where the device refuses.
+    /// If the device refuses.
     ///
     /// # Safety
-    /// Both places have as many bytes and don't overlap.
+    /// Both ranges are allocated and don't overlap.
     unsafe fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<(), CudaError>;
 
     /// Sets bytes.
     ///
     /// # Errors
-    /// Where the device refuses.
+    /// If the device refuses.
     ///
     /// # Safety
-    /// The place has as many bytes.
+    /// The range is allocated.
     unsafe fn fill(&self, at: u64, byte: u8, bytes: usize) -> Result<(), CudaError>;
 
     /// Launches a kernel.
     ///
     /// # Errors
-    /// Where the device refuses.
+    /// If the device refuses.
     ///
     /// # Safety
     /// The parameters are the kernel's, and its reads and writes stay inside allocated memory.
     unsafe fn launch(&self, launch: Launch<'_>) -> Result<(), CudaError>;
 
-    /// A product by the vendor's library; `false` where there is none or it won't.
+    /// Computes a product with the vendor's library. Returns `false` if there is none or it refuses the shape.
     ///
     /// # Errors
-    /// Where the device refuses.
+    /// If the device refuses.
     ///
     /// # Safety
     /// As for `launch`.
     unsafe fn vendor_product(&self, ty: Type, params: &ProductParams) -> Result<bool, CudaError>;
 
-    /// From now on launches and device copies are recorded and not done.
+    /// Starts recording: launches and copies within the device are recorded instead of run.
     ///
     /// # Errors
-    /// Where the device refuses.
+    /// If the device refuses.
     fn begin_recording(&self) -> Result<(), CudaError>;
 
-    /// Ends the recording, also a failed one.
+    /// Ends the recording. Must be called even after a failure within it.
     ///
     /// # Errors
-    /// Where something in between can't be recorded.
+    /// If something in between can't be recorded.
     fn end_recording(&self) -> Result<Box<dyn Graph>, CudaError>;
 
-    /// A mark that was not set yet.
+    /// Creates a mark.
     ///
     /// # Errors
-    /// Where the device refuses.
+    /// If the device refuses.
     fn mark(&self) -> Result<Box<dyn Mark>, CudaError>;
 
-    /// Waits until all is done.
+    /// Waits until all work is done.
     ///
     /// # Errors
-    /// What went wrong since the last time.
+    /// The first failure since the last wait.
     fn wait(&self) -> Result<(), CudaError>;
 
-    /// Time that passes on the device while `work`'s launches run, in microseconds.
+    /// Time on the device of the launches in `work`, in microseconds.
     ///
     /// # Errors
-    /// Where `work` fails or the device refuses.
+    /// If `work` fails or the device refuses.
     fn time_us(&self, work: &mut dyn FnMut() -> Result<(), CudaError>) -> Result<f64, CudaError>;
 }

@@ -1,11 +1,11 @@
-//! What can go wrong on the way to a GPU and on it.
+//! Failures of a GPU, its libraries or its memory.
 
 /// A device, its libraries or its memory failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CudaError {
     /// What kind of failure.
     pub kind: CudaErrorKind,
-    /// What happened and, where there is something, what to do.
+    /// What happened and, if anything helps, what to do.
     pub message: String,
 }
 
@@ -14,23 +14,23 @@ pub struct CudaError {
 pub enum CudaErrorKind {
     /// No driver or no such device.
     NoDevice,
-    /// This program holds no kernels: it was built without a CUDA toolkit.
+    /// This program contains no kernels: it was built without a CUDA toolkit.
     NoKernels,
-    /// The device has no memory for it.
+    /// Not enough device memory.
     OutOfMemory,
-    /// The device answers nothing more in this process: a fault on it left its context unusable.
+    /// A fault left the device's context unusable: every later call in this process fails.
     Lost,
     /// Anything else.
     Failed,
 }
 
 impl CudaError {
-    /// Something that should not happen.
+    /// A failure of no particular kind.
     pub fn failed(message: impl Into<String>) -> Self {
         Self { kind: CudaErrorKind::Failed, message: message.into() }
     }
 
-    /// Memory that can't be had.
+    /// A failed allocation.
     pub fn out_of_memory(message: impl Into<String>) -> Self {
         Self { kind: CudaErrorKind::OutOfMemory, message: message.into() }
     }

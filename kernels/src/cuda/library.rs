@@ -1,9 +1,8 @@
-//! Finding the vendor's libraries. Nothing is linked: a machine without them runs the same program.
+//! Finds the vendor's libraries at run time. Nothing is linked, so the same program runs on a machine without them.
 
 use std::path::PathBuf;
 
-/// Where to look: in the folder that `INFER_CUDA_LIB` names, in the loader's own paths (an empty one), then where toolkits
-/// keep libraries.
+/// Search order: `INFER_CUDA_LIB`, the loader's own paths (an empty path), then the usual places of toolkits.
 fn directories() -> Vec<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let mut places: Vec<PathBuf> = variable("INFER_CUDA_LIB").into_iter().collect();
@@ -15,13 +14,13 @@ fn directories() -> Vec<PathBuf> {
     places
 }
 
-/// Opens a library that the loader wouldn't find by itself; once open, it is found by its name. Whether it is there.
+/// Opens a library from outside the loader's paths, after which it is found by name. Returns whether it exists.
 pub(super) fn open(names: &[&str]) -> bool {
     for path in directories().into_iter().flat_map(|place| names.iter().map(move |name| place.join(name))) {
-        // SAFETY: loading runs the library's initializers; these are the vendor's own, from the loader's paths or
-        // from where the operator says.
+        // SAFETY: loading runs the library's initializers; these are the vendor's, from the loader's paths or from a
+        // folder that the operator named.
         if let Ok(library) = unsafe { libloading::Library::new(&path) } {
-            // It stays open: closing it would take it away from who looks it up by name.
+            // Keep it open: later lookups by name need it.
             std::mem::forget(library);
             return true;
         }

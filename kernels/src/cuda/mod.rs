@@ -1,9 +1,9 @@
-//! The GPU: kernels of our own (`cuda/*.cu`), what launches them, and checks of every one against [`crate::reference`].
+//! GPU kernels (`cuda/*.cu`), their launches, and checks of each against [`crate::reference`].
 //!
-//! [`Device`] is what a kernel runs on. There are two: [`Driver`], an NVIDIA GPU, whose libraries are opened at run time
-//! so that this builds, links and starts without any of them; and the emulator crate, which runs the same `.cu` sources
-//! on the host for tests. Everything above the trait (launch shapes, parameters, the decoder) is the same for both.
-//! Memory is asked for once, at start; nothing here allocates within a step.
+//! Kernels run on a [`Device`], of which there are two: [`Driver`], an NVIDIA GPU, whose libraries are opened at run time so
+//! that this builds, links and starts without them; and the emulator crate, which runs the same `.cu` sources on the host
+//! for tests. Everything above the trait (launch shapes, parameters, the decoder) is shared. Memory is allocated once at
+//! start; nothing here allocates within a step.
 
 mod attention;
 pub mod bench;

@@ -1,4 +1,4 @@
-//! Launches of everything but attention and products.
+//! Launches of all kernels but attention and products.
 
 use super::device::{Device, Launch, Type};
 use super::error::CudaError;
@@ -11,7 +11,7 @@ use crate::Activation;
 /// `out[i] = norm(residual[i] += delta[i])` for `rows` rows. See `NormParams`.
 ///
 /// # Errors
-/// Where the device refuses.
+/// If the device refuses.
 ///
 /// # Safety
 /// The parameters describe memory on the device.
@@ -21,7 +21,7 @@ pub unsafe fn add_norm(
     params: &NormParams,
     rows: u32,
 ) -> Result<(), CudaError> {
-    // A block of 512 threads keeps a row of 8 numbers a thread, or twice as many, in registers.
+    // A block of 512 threads keeps a row in registers: 8 numbers per thread, or 16.
     let kernel = match params.width {
         width if !width.is_multiple_of(8) || width > 8_192 => {
             ty.pick("add_norm_float", "add_norm_bf16", "add_norm_f16")
@@ -35,10 +35,10 @@ pub unsafe fn add_norm(
     unsafe { device.launch(launch) }
 }
 
-/// Bias, norm of heads, rope; queries stay, keys and values go to their slots. See `KvWriteParams`.
+/// Applies bias, head norms and rope. Queries stay in place, keys and values go to their slots. See `KvWriteParams`.
 ///
 /// # Errors
-/// Where the device refuses.
+/// If the device refuses.
 ///
 /// # Safety
 /// The parameters describe memory on the device; slots lie in the pool.
@@ -54,7 +54,7 @@ pub unsafe fn kv_write(device: &dyn Device, ty: Type, params: &KvWriteParams) ->
 /// `out[row][i] = activation(gate_up[row][i] + bias[i]) * (gate_up[row][width + i] + bias[width + i])`.
 ///
 /// # Errors
-/// Where the device refuses.
+/// If the device refuses.
 ///
 /// # Safety
 /// `gate_up` has `rows` rows of `2 * width`, `out` of `width`; `bias` has `2 * width` numbers or is 0.
@@ -78,7 +78,7 @@ pub unsafe fn gated(
 /// `out[i] = table[tokens[i]] * scale`, in f32.
 ///
 /// # Errors
-/// Where the device refuses.
+/// If the device refuses.
 ///
 /// # Safety
 /// Tokens are rows of the table (or `NONE`), `out` has `count` rows of `width`.
@@ -101,10 +101,10 @@ pub unsafe fn embed(
 /// `tokens[pair[0]] = drawn[pair[1]]` for `count` pairs.
 ///
 /// # Errors
-/// Where the device refuses.
+/// If the device refuses.
 ///
 /// # Safety
-/// The pairs name places of `tokens`, each once, and of `drawn`.
+/// The pairs are indexes into `tokens`, each at most once, and into `drawn`.
 pub unsafe fn follow_draws(
     device: &dyn Device,
     [tokens, drawn, pairs]: [u64; 3],
@@ -118,10 +118,10 @@ pub unsafe fn follow_draws(
     unsafe { device.launch(launch) }
 }
 
-/// Copies `count` whole blocks of all layers, in no order. See `CopyParams`.
+/// Copies `count` whole blocks of all layers, in no particular order. See `CopyParams`.
 ///
 /// # Errors
-/// Where the device refuses.
+/// If the device refuses.
 ///
 /// # Safety
 /// The blocks lie in their pools, and none is both read and written.
@@ -133,10 +133,10 @@ pub unsafe fn copy_blocks(device: &dyn Device, params: &CopyParams, count: u32) 
     unsafe { device.launch(launch) }
 }
 
-/// Random numbers between `-scale` and `scale` that depend on the seed and their place.
+/// Fills memory with random numbers in `-scale..scale` that depend only on the seed and their index.
 ///
 /// # Errors
-/// Where the device refuses.
+/// If the device refuses.
 ///
 /// # Safety
 /// `out` has room for `count` numbers.
@@ -156,10 +156,10 @@ pub unsafe fn fill_random(
     unsafe { device.launch(launch) }
 }
 
-/// Draws a token for each of `rows` rows. See `SampleParams`.
+/// Samples a token for each of `rows` rows. See `SampleParams`.
 ///
 /// # Errors
-/// Where the device refuses.
+/// If the device refuses.
 ///
 /// # Safety
 /// The parameters describe memory on the device.

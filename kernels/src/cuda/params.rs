@@ -206,7 +206,7 @@ params!(
 );
 
 impl SampleRow {
-    /// A row that draws nothing.
+    /// A row that samples nothing.
     pub const NOTHING: Self = Self {
         row: NONE,
         history_start: 0,

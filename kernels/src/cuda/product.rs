@@ -1,39 +1,37 @@
-//! Which kernel multiplies: the vendor's library, or one of ours.
+//! Chooses between the vendor's library and our kernels for a matrix product.
 
 use super::device::{Device, Launch, Type};
 use super::error::CudaError;
 use super::params::{Params, ProductParams};
 
-/// Most rows of the kernel that reads weights once for few rows.
+/// Maximum rows of `product_few`, which reads weights once for all rows.
 const FEW: u32 = 32;
-/// Most rows of narrow tiles, whose bits are those of the large ones.
+/// Maximum rows of the narrow tiles, which give the same bits as the large ones.
 const NARROW: u32 = 64;
-/// Rows up to which the kernel for few is taken where the vendor's library is there too.
+/// Maximum rows of `product_few` if the vendor's library is available.
 const FEW_BESIDE_VENDOR: u32 = 16;
 
-/// Who multiplies.
+/// What computes a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProductKind {
-    /// Whoever is fastest for the shape.
+    /// The fastest for the shape.
     Fastest,
-    /// Tiles whose sums take their inputs in the same order whatever the number of rows, so that a row's bits depend on
-    /// that row alone.
+    /// Tiles that sum inputs in the same order for any number of rows, so that a row's bits depend on that row alone.
     RowByRow,
     /// Our kernels only.
     Own,
-    /// The vendor's library, where there is one; for benchmarks.
+    /// The vendor's library if available; for benchmarks.
     Vendor,
 }
 
 /// `y = x * w^T`. See `ProductParams`.
 ///
 /// # Errors
-/// Where the device refuses.
+/// If the device refuses.
 ///
 /// # Safety
-/// The parameters describe memory on the device; rows of `x` and `w` start at multiples of 16 bytes where `inputs` is a
-/// multiple of eight.
-/// No kernel that may still be under way writes `w`: it may be read before their end.
+/// The parameters describe memory on the device; if `inputs` is a multiple of eight, rows of `x` and `w` start at multiples
+/// of 16 bytes. No kernel in flight writes `w`, which may be read before they end.
 pub unsafe fn product(
     device: &dyn Device,
     ty: Type,
@@ -79,6 +77,6 @@ pub unsafe fn product(
         2 => ty.pick("", "product_few_bf16_2", "product_few_f16_2"),
         _ => ty.pick("", "product_few_bf16_4", "product_few_f16_4"),
     };
-    // Eight warps with four turns of 64 inputs for 16 outputs.
+    // Eight warps, each with four turns of 64 inputs for 16 outputs.
     launch(kernel, [outputs.div_ceil(16), 1, 1], 8 * 4 * 64 * 16 * 2)
 }

@@ -42,7 +42,7 @@ const FEW: Sizes = Sizes { batches: &[1, 32], contexts: &[256, 4_096], prompts: 
 /// Measures every shape; each line goes to `say`.
 ///
 /// # Errors
-/// Where the device fails.
+/// If the device fails.
 pub fn run(device: &Arc<dyn Device>, quick: bool, say: &mut dyn FnMut(String)) -> Result<(), String> {
     let rate = |rate: Result<f64, infer_kernels::cuda::CudaError>| rate.map_err(|error| error.message);
     let limits = Limits {
@@ -93,7 +93,7 @@ fn measure(
     let mut eager = model
         .executor(DeviceOptions { graphs: false, total_blocks: options.total_blocks.min(4_096), ..options })
         .map_err(|error| error.to_string())?;
-    eager.clear_pool().map_err(|fault| fault.message)?;
+    eager.fill_pool().map_err(|fault| fault.message)?;
     let eager_blocks = options.total_blocks.min(4_096);
     let mut eager = Walk::new(eager, BLOCK_SIZE, eager_blocks);
     let mut without = Vec::new();
@@ -102,7 +102,7 @@ fn measure(
     }
     drop(eager);
     let mut executor = model.executor(options).map_err(|error| error.to_string())?;
-    executor.clear_pool().map_err(|fault| fault.message)?;
+    executor.fill_pool().map_err(|fault| fault.message)?;
     let mut executor = Walk::new(executor, BLOCK_SIZE, options.total_blocks);
     for batch in sizes.batches {
         for context in sizes.contexts.iter().filter(|context| fits(*batch, **context, options.total_blocks)) {

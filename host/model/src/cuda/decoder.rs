@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use infer_kernels::cuda::{
     AttentionParams, AttentionShape, CopyParams, CudaError, Device, KvWriteParams, NormParams, ProductKind,
-    ProductParams, Type, add_norm, copy_blocks, decode, embed, follow_draws, gated, kv_write, prefill,
-    product,
+    ProductParams, Type, add_norm, copy_blocks, decode, embed, fill_random, follow_draws, gated, kv_write,
+    prefill, product,
 };
 
 use super::buffers::Buffers;
@@ -43,6 +43,14 @@ impl DeviceDecoder {
 
     pub(super) fn shape(&self) -> &AttentionShape {
         &self.shape
+    }
+
+    /// Overwrites the pool with random numbers.
+    pub(super) fn fill_pool(&self) -> Result<(), CudaError> {
+        let pool = &self.buffers.pool.data;
+        let numbers = pool.bytes() / self.ty.bytes();
+        // SAFETY: the pool stores this many keys and values as `ty`.
+        unsafe { fill_random(self.device.as_ref(), self.ty, pool.at(), numbers, 1, 1.0) }
     }
 
     /// Copies blocks in all layers. The pairs are words of the step, `first` of them before these.

@@ -114,7 +114,7 @@ impl DeviceExecutor {
     /// Logits that a row kept with `logits_to`.
     ///
     /// # Errors
-    /// Where the device doesn't give them.
+    /// If the device doesn't give them.
     pub fn kept_logits(&mut self, slot: LogitsSlot) -> Result<Option<Vec<f32>>, DeviceFault> {
         if self.kept.get(slot.0 as usize).is_none_or(|kept| !kept) {
             return Ok(None);
@@ -123,12 +123,13 @@ impl DeviceExecutor {
         Ok(Some(self.scratch.clone()))
     }
 
-    /// Overwrites the pool with zeros: for benchmarks, which read what nobody wrote.
+    /// Overwrites the pool with random numbers, for benchmarks, which read blocks that were never written. Zeros would
+    /// draw less power and so run faster than real keys and values.
     ///
     /// # Errors
-    /// Where the device refuses.
-    pub fn clear_pool(&mut self) -> Result<(), DeviceFault> {
-        self.decoder.buffers.pool.data.fill(0).map_err(fault)
+    /// If the device refuses.
+    pub fn fill_pool(&mut self) -> Result<(), DeviceFault> {
+        self.decoder.fill_pool().map_err(fault)
     }
 
     /// Finds what would read beyond the tables.

@@ -62,7 +62,7 @@ impl Model {
     /// Copies the weights to a device. The model itself may then go.
     ///
     /// # Errors
-    /// Where a part of the model has no kernel, or the device no memory.
+    /// If a part of the model has no kernel, or the device no memory.
     pub fn to_device(&self, device: &Arc<dyn Device>) -> Result<DeviceModel, ModelError> {
         check(&self.config)?;
         let ty = device_type(self.dtype);
@@ -96,7 +96,7 @@ impl DeviceModel {
     /// An executor with its own KV pool.
     ///
     /// # Errors
-    /// Where an option is impossible or the device has no memory for it.
+    /// If an option is impossible or the device has no memory for it.
     pub fn executor(&self, options: DeviceOptions) -> Result<DeviceExecutor, ModelError> {
         DeviceExecutor::new(self, options)
     }

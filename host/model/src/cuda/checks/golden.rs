@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::Tensor;
@@ -43,32 +43,35 @@ struct Case {
     safe_margin: f64,
 }
 
-/// Checks a golden checkpoint, or every one under `directory`: prompts in chunks of mixed lengths, then decodes that join
-/// one by one.
+/// Golden checkpoints: `directory` itself if it is one, else those in it, by name.
 ///
 /// # Errors
-/// Names the checkpoint, the prompt and the position that differ, or the file that can't be read.
-pub fn golden(device: &Arc<dyn Device>, directory: &Path, extent: Extent) -> Result<String, String> {
+/// If the directory can't be read or holds none.
+pub fn checkpoints(directory: &Path) -> Result<Vec<PathBuf>, String> {
     let is_golden = |path: &Path| path.join("golden.safetensors").exists();
+    if is_golden(directory) {
+        return Ok(vec![directory.to_owned()]);
+    }
     let entries =
         std::fs::read_dir(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
     let mut paths: Vec<_> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
-    if is_golden(directory) {
-        paths = vec![directory.to_owned()];
-    }
     paths.retain(|path| is_golden(path));
     paths.sort();
     if paths.is_empty() {
-        return Err(format!("{} holds no golden checkpoints", directory.display()));
+        return Err(format!("{} contains no golden checkpoints", directory.display()));
     }
-    let mut done = Vec::new();
-    for path in paths {
-        let (case, model) = read(&path, device, extent)?;
-        case.prompts_in_chunks(&model)?;
-        case.greedy(&model, extent)?;
-        done.push(case.name);
-    }
-    Ok(done.join(", "))
+    Ok(paths)
+}
+
+/// Checks one golden checkpoint: prompts in chunks of mixed lengths, then greedy decodes that join the batch one by one.
+///
+/// # Errors
+/// Names the checkpoint, prompt and position of each of the two parts that differs, or the file that can't be read.
+pub fn golden(device: &Arc<dyn Device>, checkpoint: &Path, extent: Extent) -> Result<String, String> {
+    let (case, model) = read(checkpoint, device, extent)?;
+    let outcomes = [case.prompts_in_chunks(&model), case.greedy(&model, extent)];
+    let wrong: Vec<String> = outcomes.into_iter().filter_map(Result::err).collect();
+    if wrong.is_empty() { Ok(format!("{} prompts", case.prompts.len())) } else { Err(wrong.join("; ")) }
 }
 
 fn read(path: &Path, device: &Arc<dyn Device>, extent: Extent) -> Result<(Case, DeviceModel), String> {

@@ -1,13 +1,16 @@
-//! An NVIDIA GPU behind [`Device`], through the driver API. One stream, kernels from the image that the build embedded.
+//! An NVIDIA GPU as a [`Device`], through the driver API: one stream, kernels from the image embedded by the build.
 //!
-//! Driver calls go to the context of the calling thread, so every method binds it first: the engine thread and the one
-//! that loads may differ.
+//! Driver calls act on the calling thread's current context, so every method binds it first: weights may be loaded on
+//! another thread than the engine's.
+
+mod error;
+mod session;
 
 use std::collections::HashMap;
-use std::ffi::{CString, c_void};
+use std::ffi::{CString, OsStr, c_void};
 use std::sync::{Arc, Mutex};
 
-use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::result;
 use cudarc::driver::sys;
 
 use super::blas::Blas;
@@ -15,14 +18,19 @@ use super::device::{Device, Graph, Launch, Mark, Memory, Properties, Type};
 use super::error::{CudaError, CudaErrorKind};
 use super::library;
 use super::params::ProductParams;
+use error::{fault, too_old};
+use session::{Context, DriverGraph, DriverMark, Session};
 
-/// Every kernel for sm_80, sm_89 and sm_90, and PTX for what is newer; empty where no toolkit was there.
+/// Every kernel for sm_80, sm_89 and sm_90, and PTX for newer devices; empty if the build found no toolkit.
 static KERNELS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernels.fatbin"));
 
-/// Shared memory of a block that needs no permission.
+/// Shared memory that a block may use without opting in.
 const COMMON_SHARED: u32 = 48 << 10;
 
-/// Whether this program was built with a toolkit and holds kernels.
+/// Turns early launches off: `off`, `no`, `false` or `0`.
+const EARLY_VARIABLE: &str = "INFER_CUDA_EARLY";
+
+/// Whether this program was built with a CUDA toolkit and contains kernels.
 pub fn kernels_embedded() -> bool {
     !KERNELS.is_empty()
 }
@@ -32,81 +40,18 @@ pub struct Driver {
     session: Arc<Session>,
     functions: Mutex<HashMap<&'static str, Function>>,
     blas: Option<Blas>,
-    /// Whether a kernel may come to the device before the one ahead of it is done.
-    early: bool,
     properties: Properties,
 }
 
-/// The stream and the kernels of a [`Driver`]. Recordings and marks hold it, too: they end before it does, whoever is
-/// dropped first.
-struct Session {
-    stream: sys::CUstream,
-    module: sys::CUmodule,
-    // Given back last.
-    context: Context,
-}
-
-/// A device's primary context. What is left in it goes with it.
-struct Context {
-    device: sys::CUdevice,
-    handle: sys::CUcontext,
-}
-
-// SAFETY: handles may be used from any thread that binds the context; the driver orders calls on a stream.
-unsafe impl Send for Session {}
-// SAFETY: as above.
-unsafe impl Sync for Session {}
-
-impl Session {
-    /// The context becomes the calling thread's.
-    fn bind(&self) -> Result<(), CudaError> {
-        self.context.bind().map_err(|error| fault("no context", error))
-    }
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        if self.bind().is_err() {
-            return;
-        }
-        // SAFETY: nobody else has these handles any more.
-        unsafe {
-            let _ = result::stream::synchronize(self.stream);
-            let _ = result::module::unload(self.module);
-            let _ = result::stream::destroy(self.stream);
-        }
-    }
-}
-
-impl Context {
-    fn retain(device: sys::CUdevice) -> Result<Self, DriverError> {
-        // SAFETY: the device was got from the driver.
-        let handle = unsafe { result::primary_ctx::retain(device) }?;
-        Ok(Self { device, handle })
-    }
-
-    fn bind(&self) -> Result<(), DriverError> {
-        // SAFETY: retained until this is dropped.
-        unsafe { result::ctx::set_current(self.handle) }
-    }
-}
-
-impl Drop for Context {
-    fn drop(&mut self) {
-        // SAFETY: retained once, given back once.
-        let _ = unsafe { result::primary_ctx::release(self.device) };
-    }
-}
-
-/// A kernel and how much shared memory it was allowed.
+/// A kernel and the shared memory it may use.
 #[derive(Clone, Copy)]
 struct Function {
     handle: sys::CUfunction,
     shared_bytes: u32,
 }
 
-// SAFETY: functions are handles of the session's module; what changes is behind a mutex, and cuBLASLt's handle may be
-// used from any thread.
+// SAFETY: functions are handles of the session's module, mutable state is behind a mutex, and any thread may use
+// cuBLASLt's handle.
 unsafe impl Send for Driver {}
 // SAFETY: as above.
 unsafe impl Sync for Driver {}
@@ -115,30 +60,31 @@ impl Driver {
     /// Opens the `index`-th GPU.
     ///
     /// # Errors
-    /// Says whether the kernels, the driver or the device are missing.
+    /// If kernels, driver or device are missing; the message says which. Missing kernels come first, so a machine without
+    /// a GPU can tell whether a binary has them.
     pub fn open(index: u32) -> Result<Self, CudaError> {
         let refuse = |kind, message: String| Err(CudaError { kind, message });
-        if !library::open(&["libcuda.so.1", "libcuda.so"]) {
-            return refuse(CudaErrorKind::NoDevice, "no NVIDIA driver (libcuda.so.1) was found".to_owned());
-        }
         if !kernels_embedded() {
-            let message = "this program was built without a CUDA toolkit and holds no GPU kernels; see \
+            let message = "this program was built without a CUDA toolkit and contains no GPU kernels; see \
                            `cargo xtask cuda-toolkit`";
             return refuse(CudaErrorKind::NoKernels, message.to_owned());
+        }
+        if !library::open(&["libcuda.so.1", "libcuda.so"]) {
+            return refuse(CudaErrorKind::NoDevice, "no NVIDIA driver (libcuda.so.1) was found".to_owned());
         }
         let count = result::init().and_then(|()| result::device::get_count());
         let count = match count {
             Ok(count) if count > 0 => count,
-            Ok(_) => return refuse(CudaErrorKind::NoDevice, "the NVIDIA driver shows no GPU".to_owned()),
+            Ok(_) => return refuse(CudaErrorKind::NoDevice, "the NVIDIA driver reports no GPU".to_owned()),
             Err(error) => {
                 return refuse(
                     CudaErrorKind::NoDevice,
-                    format!("the NVIDIA driver shows no GPU ({error:?})"),
+                    format!("the NVIDIA driver reports no GPU ({error:?})"),
                 );
             }
         };
         if i64::from(index) >= i64::from(count) {
-            let message = format!("there is no GPU {index}: the driver shows {count}, counted from 0");
+            let message = format!("there is no GPU {index}: the driver reports {count}, numbered from 0");
             return refuse(CudaErrorKind::NoDevice, message);
         }
         Self::start(index as i32)
@@ -148,19 +94,19 @@ impl Driver {
         let wrong = |what: &'static str| move |error| fault(what, error);
         let device = result::device::get(index).map_err(wrong("no such device"))?;
         let attribute = |attribute| {
-            // SAFETY: the device was just got.
+            // SAFETY: the device handle just came from the driver.
             let value = unsafe { result::device::get_attribute(device, attribute) };
-            value.map(|value| value as u32).map_err(wrong("the device doesn't say what it is"))
+            value.map(|value| value as u32).map_err(wrong("the device's attributes"))
         };
         let capability = (
             attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
             attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
         );
-        let name = result::device::get_name(device).map_err(wrong("the device has no name"))?;
+        let name = result::device::get_name(device).map_err(wrong("the device's name"))?;
         if capability.0 < 8 {
             let (major, minor) = capability;
             return Err(CudaError::failed(format!(
-                "{name} has compute capability {major}.{minor}; 8.0 or newer is needed"
+                "{name} has compute capability {major}.{minor}; kernels need 8.0 or newer"
             )));
         }
         let multiprocessors = attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
@@ -168,21 +114,20 @@ impl Driver {
         context.bind().map_err(wrong("no context"))?;
         let stream =
             result::stream::create(result::stream::StreamKind::NonBlocking).map_err(wrong("no stream"))?;
-        // Embedded bytes may lie anywhere; the driver reads words.
+        // The driver reads words, and embedded bytes may be unaligned.
         let mut image = vec![0_u64; KERNELS.len().div_ceil(8)];
-        // SAFETY: as many bytes are there. The image knows its own length, and the driver copies it.
+        // SAFETY: `image` has room for all bytes. The image records its own length, and the driver copies it.
         let module = unsafe {
             std::ptr::copy_nonoverlapping(KERNELS.as_ptr(), image.as_mut_ptr().cast(), KERNELS.len());
             result::module::load_data(image.as_ptr().cast())
         }
         .map_err(|error| fault(&too_old().unwrap_or("the kernels can't be loaded".to_owned()), error))?;
+        let early = capability.0 == 9 && !is_off(std::env::var_os(EARLY_VARIABLE).as_deref());
         let mut driver = Self {
-            session: Arc::new(Session { stream, module, context }),
+            session: Arc::new(Session::new(stream, module, context)),
             functions: Mutex::default(),
             blas: None,
-            early: capability.0 == 9
-                && std::env::var_os("INFER_CUDA_EARLY").is_none_or(|value| value != "off"),
-            properties: Properties { name, capability, multiprocessors, vendor_products: None },
+            properties: Properties { name, capability, multiprocessors, early, vendor_products: None },
         };
         if library::open(&["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"]) {
             driver.use_vendor(if capability.0 >= 9 { 32 << 20 } else { 4 << 20 });
@@ -190,7 +135,7 @@ impl Driver {
         Ok(driver)
     }
 
-    /// Takes the vendor's library for large products. Where it doesn't start, ours compute them.
+    /// Uses the vendor's library for large products. If it doesn't start, our kernels compute them.
     fn use_vendor(&mut self, workspace_bytes: usize) {
         let Ok(workspace) = self.allocate(workspace_bytes) else { return };
         match Blas::new(workspace, workspace_bytes) {
@@ -198,7 +143,7 @@ impl Driver {
                 self.blas = Some(blas);
                 self.properties.vendor_products = Some(Blas::version());
             }
-            // SAFETY: allocated above, used by nobody.
+            // SAFETY: allocated above and not used by anything.
             Err(_) => unsafe { self.free(workspace, workspace_bytes) },
         }
     }
@@ -216,7 +161,7 @@ impl Driver {
                 let name = CString::new(launch.kernel).expect("kernel names hold no zero");
                 // SAFETY: the module lives as long as this.
                 let handle = unsafe { result::module::get_function(self.session.module, name) }
-                    .map_err(|error| fault(&format!("no kernel {}", launch.kernel), error))?;
+                    .map_err(|error| fault(&format!("finding kernel {}", launch.kernel), error))?;
                 Function { handle, shared_bytes: COMMON_SHARED }
             }
         };
@@ -226,7 +171,7 @@ impl Driver {
             unsafe {
                 result::function::set_function_attribute(function.handle, kind, launch.shared_bytes as i32)
             }
-            .map_err(|error| fault(&format!("{} and its shared memory", launch.kernel), error))?;
+            .map_err(|error| fault(&format!("shared memory for {}", launch.kernel), error))?;
             function.shared_bytes = launch.shared_bytes;
         }
         functions.insert(launch.kernel, function);
@@ -254,7 +199,7 @@ impl Device for Driver {
 
     unsafe fn free(&self, at: u64, _bytes: usize) {
         if self.bind().is_ok() {
-            // SAFETY: the caller's promise. The call waits for the device, so launches before it are over.
+            // SAFETY: the caller's promise. The call waits for the device, so earlier launches are done.
             let _ = unsafe { result::free_sync(at) };
         }
     }
@@ -307,7 +252,7 @@ impl Device for Driver {
         let function = self.function(&launch)?;
         let [x, y, z] = launch.grid;
         let mut params = [launch.params.as_ptr().cast_mut().cast::<c_void>()];
-        // Kernels wait for those ahead of them themselves (`take_turn` of `device.cuh`), so they may be sent early.
+        // Each kernel itself waits for those ahead of it (`take_turn` of `device.cuh`), so it may start early.
         let mut attribute = sys::CUlaunchAttribute {
             id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
             pad: [0; 4],
@@ -323,7 +268,7 @@ impl Device for Driver {
             sharedMemBytes: launch.shared_bytes,
             hStream: self.session.stream,
             attrs: &mut attribute,
-            numAttrs: u32::from(self.early),
+            numAttrs: u32::from(self.properties.early),
         };
         // SAFETY: the caller's promise; the driver copies the parameters during the call.
         unsafe {
@@ -353,9 +298,9 @@ impl Device for Driver {
         let graph = unsafe { result::stream::end_capture(self.session.stream) }
             .map_err(|error| fault("recording", error))?;
         if graph.is_null() {
-            return Err(CudaError::failed("the recording broke off"));
+            return Err(CudaError::failed("the recording was aborted"));
         }
-        // SAFETY: the graph was just made, and the executable one doesn't need it.
+        // SAFETY: the graph was just created, and its executable form doesn't need it.
         let executable = unsafe {
             let executable = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0));
             let _ = result::graph::destroy(graph);
@@ -386,7 +331,7 @@ impl Device for Driver {
             result::event::create(flags).map_err(|error| fault("no event", error))
         };
         let (begin, end) = (event()?, event()?);
-        // SAFETY: events and stream are alive; the elapsed time is asked for once both were reached.
+        // SAFETY: events and stream are alive; both events have completed when the elapsed time is read.
         let elapsed = unsafe {
             let wrong = |error| fault("timing", error);
             let begun = result::event::record(begin, self.session.stream).map_err(wrong);
@@ -406,7 +351,7 @@ impl Drop for Driver {
     fn drop(&mut self) {
         let Some(blas) = self.blas.take() else { return };
         if self.bind().is_ok() {
-            // SAFETY: nobody else has its memory; what is under way ends first.
+            // SAFETY: only cuBLASLt uses this memory, and all work on it is done after the wait.
             unsafe {
                 let _ = result::stream::synchronize(self.session.stream);
                 let _ = result::free_sync(blas.close());
@@ -415,94 +360,31 @@ impl Drop for Driver {
     }
 }
 
-struct DriverGraph {
-    executable: sys::CUgraphExec,
-    session: Arc<Session>,
+/// Whether the variable's value turns something off.
+fn is_off(value: Option<&OsStr>) -> bool {
+    let value = value.map(|value| value.to_string_lossy().trim().to_ascii_lowercase());
+    value.is_some_and(|value| ["off", "no", "false", "0"].contains(&value.as_str()))
 }
 
-// SAFETY: used by one owner at a time, which binds the context.
-unsafe impl Send for DriverGraph {}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Graph for DriverGraph {
-    unsafe fn launch(&self) -> Result<(), CudaError> {
-        self.session.bind()?;
-        // SAFETY: the caller's promise; the session keeps its handles.
-        unsafe { result::graph::launch(self.executable, self.session.stream) }
-            .map_err(|error| fault("a graph of launches", error))
-    }
-}
-
-impl Drop for DriverGraph {
-    fn drop(&mut self) {
-        if self.session.bind().is_ok() {
-            // SAFETY: made by `end_recording`, used by nobody else.
-            let _ = unsafe { result::graph::exec_destroy(self.executable) };
+    #[test]
+    fn early_launches_are_turned_off_by_any_usual_spelling() {
+        for (value, off) in [
+            ("off", true),
+            ("OFF", true),
+            ("0", true),
+            ("false", true),
+            ("No ", true),
+            ("", false),
+            ("on", false),
+            ("1", false),
+            ("true", false),
+        ] {
+            assert_eq!(is_off(Some(OsStr::new(value))), off, "{value:?}");
         }
+        assert!(!is_off(None));
     }
-}
-
-struct DriverMark {
-    event: sys::CUevent,
-    session: Arc<Session>,
-}
-
-// SAFETY: used by one owner at a time, which binds the context.
-unsafe impl Send for DriverMark {}
-
-impl Mark for DriverMark {
-    fn set(&self) -> Result<(), CudaError> {
-        self.session.bind()?;
-        // SAFETY: the event is this one's own, the session keeps its stream.
-        unsafe { result::event::record(self.event, self.session.stream) }
-            .map_err(|error| fault("a mark", error))
-    }
-
-    fn wait(&self) -> Result<(), CudaError> {
-        self.session.bind()?;
-        // SAFETY: as above.
-        unsafe { result::event::synchronize(self.event) }.map_err(|error| fault("the device", error))
-    }
-}
-
-impl Drop for DriverMark {
-    fn drop(&mut self) {
-        if self.session.bind().is_ok() {
-            // SAFETY: made by `mark`, used by nobody else.
-            let _ = unsafe { result::event::destroy(self.event) };
-        }
-    }
-}
-
-/// What to say of a driver that may be older than the kernels' image.
-fn too_old() -> Option<String> {
-    let mut version = 0;
-    // SAFETY: writes a number.
-    unsafe { sys::cuDriverGetVersion(&raw mut version) }.result().ok()?;
-    let (major, minor) = (version / 1_000, version % 1_000 / 10);
-    let text = format!(
-        "this driver is of CUDA {major}.{minor} and can't load the kernels: those that a toolkit of CUDA 13 made \
-         need driver 580 or newer"
-    );
-    (major < 13).then_some(text)
-}
-
-fn fault(what: &str, error: DriverError) -> CudaError {
-    let kind = match error.0 {
-        sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => CudaErrorKind::OutOfMemory,
-        sys::CUresult::CUDA_ERROR_NO_DEVICE => CudaErrorKind::NoDevice,
-        // After these every call fails with the same, until the process ends.
-        sys::CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
-        | sys::CUresult::CUDA_ERROR_MISALIGNED_ADDRESS
-        | sys::CUresult::CUDA_ERROR_ILLEGAL_INSTRUCTION
-        | sys::CUresult::CUDA_ERROR_INVALID_ADDRESS_SPACE
-        | sys::CUresult::CUDA_ERROR_INVALID_PC
-        | sys::CUresult::CUDA_ERROR_HARDWARE_STACK_ERROR
-        | sys::CUresult::CUDA_ERROR_ASSERT
-        | sys::CUresult::CUDA_ERROR_LAUNCH_TIMEOUT
-        | sys::CUresult::CUDA_ERROR_LAUNCH_FAILED
-        | sys::CUresult::CUDA_ERROR_ECC_UNCORRECTABLE
-        | sys::CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED => CudaErrorKind::Lost,
-        _ => CudaErrorKind::Failed,
-    };
-    CudaError { kind, message: format!("{what}: {error:?}") }
 }
