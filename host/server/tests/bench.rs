@@ -1,5 +1,5 @@
-//! The load generator against a real host: lengths, counts, both dialects, the baseline's tokens, and
-//! errors that are counted. No figure is asserted: how fast a test machine is, is nobody's contract.
+//! The load generator against a real host: lengths, counts, both dialects, the baseline's tokens, counted errors.
+//! No speed is asserted, because it depends on the machine that runs the test.
 
 mod common;
 
@@ -25,12 +25,12 @@ fn plan(url: String, dialect: Dialect, model: Option<&str>, workloads: Vec<Workl
 async fn measure(host: &Host, plan: Plan, baseline: Option<Sequential>) -> Result<Report, BenchError> {
     let report = bench::run(plan, baseline).await;
     let state = host.admin_get("/admin/state").await;
-    assert_eq!(state["queue"]["running"], 0, "every stream was read to its end");
+    assert_eq!(state["queue"]["running"], 0, "every stream has been read to its end");
     report
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_served_equals_the_baseline_token_for_token() {
+async fn served_tokens_equal_the_baseline() {
     let config = config();
     let local = config.clone();
     let baseline = tokio::task::spawn_blocking(move || Sequential::load(&local)).await.unwrap().unwrap();
@@ -62,7 +62,7 @@ async fn the_openai_dialect_counts_the_same_tokens() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn conversations_send_all_that_was_said_and_the_page_shows_every_request() {
+async fn conversations_resend_their_history_and_a_saved_report_is_rendered() {
     let config = config();
     let local = config.clone();
     let baseline = tokio::task::spawn_blocking(move || Sequential::load(&local)).await.unwrap().unwrap();
@@ -75,10 +75,10 @@ async fn conversations_send_all_that_was_said_and_the_page_shows_every_request()
     assert_eq!((result.completed, report.failed()), (6, 0), "{}", report.text());
     let local = result.in_process.as_ref().unwrap();
     assert_eq!(local.identical, Some(6), "the histories are the same on both sides: {}", report.text());
-    assert!(result.cached_tokens >= 4 * 16, "a later turn finds the earlier ones: {}", report.text());
+    assert!(result.cached_tokens >= 4 * 16, "later turns hit the earlier ones: {}", report.text());
     assert_eq!(result.goodput.map(|good| (good.good, good.share)), Some((6, 1.0)));
 
-    // What is written can be read again, and drawn beside another.
+    // A report survives JSON, and can be shown next to another.
     let json = serde_json::to_string(&report).unwrap();
     let mut other: Report = serde_json::from_str(&json).unwrap();
     other.subject = "<another>".to_owned();
@@ -86,14 +86,14 @@ async fn conversations_send_all_that_was_said_and_the_page_shows_every_request()
     assert!(page.contains("&lt;another&gt;") && !page.contains("<another>"));
     assert!(
         !page.contains("http://www") && !page.contains("src=") && !page.contains("<script"),
-        "it needs nothing else"
+        "the page is self-contained"
     );
     assert!(page.matches("<svg").count() >= 4, "{page}");
     host.server.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_open_loop_sends_at_its_own_moments_and_text_needs_no_token_ids() {
+async fn open_loop_sends_text_prompts_at_their_arrival_times() {
     let host = Host::start(config()).await;
     let workload = short(6, 256).arriving(Arrival::Poisson(200.0));
     let moments = workload.arrivals_ms(5).unwrap();
@@ -102,7 +102,7 @@ async fn an_open_loop_sends_at_its_own_moments_and_text_needs_no_token_ids() {
     let report = measure(&host, plan, None).await.unwrap();
     assert_eq!(report.failed(), 0, "{}", report.text());
     for (sample, moment) in report.workloads[0].samples.iter().zip(moments) {
-        assert!(sample.sent_ms >= moment, "never before its moment");
+        assert!(sample.sent_ms >= moment, "not before its arrival time");
     }
     assert!(report.workloads[0].prompt_tokens > 0, "the server counts them");
     host.server.shutdown().await;
@@ -110,7 +110,7 @@ async fn an_open_loop_sends_at_its_own_moments_and_text_needs_no_token_ids() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refused_requests_are_counted_and_named() {
-    // Longer than this host takes; the warm-up request is not.
+    // The requests are longer than this host accepts; the warm-up request is not.
     let host = Host::start(Config { max_seq_len: Some(48), ..config() }).await;
     let shape = Shape { prompt_tokens: (64, 64), output_tokens: (2, 2), shared_prefix: 0, vocab_size: 256 };
     let plan = plan(host.url(""), Dialect::Named, None, vec![Workload::make("W1", 1, 2, 1, shape)]);
@@ -121,7 +121,7 @@ async fn refused_requests_are_counted_and_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_warm_up_that_fails_costs_its_own_workload_and_none_before_it() {
+async fn failed_warm_up_skips_its_workload_but_keeps_the_others() {
     let host = Host::start(Config { max_seq_len: Some(80), ..config() }).await;
     let mut refused = short(3, 256);
     refused.warm_up.prompt = vec![1; 90];
@@ -136,18 +136,20 @@ async fn a_warm_up_that_fails_costs_its_own_workload_and_none_before_it() {
     assert_eq!(counts.collect::<Vec<_>>(), [(4, 0), (0, 3), (2, 0)], "{}", report.text());
     let said = "failed 3x  not sent: the warm-up request failed: HTTP 422";
     assert!(report.text().contains(said), "{}", report.text());
+    let judged = report.workloads.iter().map(|w| w.goodput.map(|goodput| goodput.good));
+    assert_eq!(judged.collect::<Vec<_>>(), [Some(4), None, Some(2)], "what was never sent has no goodput");
     host.server.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_not_there_is_an_error_and_not_a_report() {
+async fn unreachable_server_is_an_error() {
     let target = "http://127.0.0.1:1".to_owned();
     let error = bench::run(plan(target, Dialect::Named, None, vec![short(1, 256)]), None).await.unwrap_err();
     assert!(error.to_string().starts_with("--url: "), "{error}");
 }
 
 #[test]
-fn a_load_is_measured_beside_a_copy_of_the_same_bytes() {
+fn loading_is_measured_next_to_a_copy_of_the_same_bytes() {
     let report = loading::run(&config(), 2, |_| {}).unwrap();
     assert_eq!((report.rounds.len(), report.weights.as_str()), (2, "bf16"));
     assert!(report.bytes > 0 && report.rounds.iter().all(|round| round.copy_seconds > 0.0), "{report:?}");
@@ -159,17 +161,18 @@ fn a_load_is_measured_beside_a_copy_of_the_same_bytes() {
 }
 
 #[test]
-fn loads_that_would_not_be_what_a_report_says_are_refused() {
+fn flags_that_would_falsify_the_report_are_refused() {
     let home = Home::new();
     let nowhere = ["bench", "serve", "--url", "http://127.0.0.1:1"];
-    let refused: [(&str, &str); 5] = [
-        ("--workload w4 --dialect openai", "--workload: w4 sends replies again"),
-        ("--workload w1,w4 --dialect openai --api completions", "take --api text or --api chat"),
-        ("--baseline on --api chat", "--baseline: it computes the same token ids"),
+    let refused: [(&str, &str); 6] = [
+        ("--workload w4 --dialect openai", "--workload: w4 resends the output of earlier turns"),
+        ("--workload w1,w4 --dialect openai --api completions", "use --api text or --api chat"),
+        ("--baseline on --api chat", "--baseline: both sides must compute"),
         ("--baseline on --api text", "--baseline: "),
         ("--baseline on --lengths any", "--lengths exact"),
+        ("--served-model-name llama", "name the model of requests with --served-model"),
     ];
-    // These get as far as the server that isn't there.
+    // These get as far as connecting to a server that isn't there.
     let sent = ["--workload w4", "--workload w4 --dialect openai --api text", "--workload w4 --api chat"];
     let cases = refused.into_iter().map(|(flags, words)| (flags, words, 2));
     for (flags, words, code) in cases.chain(sent.map(|flags| (flags, "--url: ", 1))) {
@@ -181,11 +184,22 @@ fn loads_that_would_not_be_what_a_report_says_are_refused() {
 }
 
 #[test]
-fn a_server_of_its_own_asks_for_no_key_and_has_no_baseline_for_chats() {
+fn kernel_and_engine_benchmarks_need_a_named_device() {
+    let home = Home::new();
+    for command in ["kernels", "engine"] {
+        let output = home.command("", &["bench", command, "--device", "auto"]).output().expect("sh starts");
+        let said = complaint(&output);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("`auto` is not one of `cpu`, `cuda`, `cuda:N`"), "{said}");
+    }
+}
+
+#[test]
+fn own_server_needs_no_api_key_and_chats_have_no_baseline() {
     let home = Home::new();
     let mut run =
         home.command("", &["bench", "serve", "--api", "chat", "--workload", "w2", "--requests", "1"]);
-    // None of these files is there: nobody looks at them.
+    // None of these files exists, and none is read.
     run.args(["--tls-cert", "cert.pem", "--tls-key", "key.pem", "--api-keys", "tenants.toml"]);
     run.args(["--sse-dialect", "named", "--kv-memory", "32MiB"]);
     let output = run.output().expect("sh starts");
@@ -198,7 +212,7 @@ fn a_server_of_its_own_asks_for_no_key_and_has_no_baseline_for_chats() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_streams_at_once_need_no_other_limit_of_open_files() {
+async fn soft_limit_of_open_files_is_raised_for_many_streams() {
     let host = Host::start(config()).await;
     let home = Home::new();
     let (url, requests) = (host.url(""), ["--workload", "w2", "--requests", "24", "--concurrency", "24"]);

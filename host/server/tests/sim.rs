@@ -1,5 +1,4 @@
-//! `infer sim` from outside: what it prints depends on the arguments and the seed alone, and bad arguments
-//! are named.
+//! `infer sim` as a process: its output depends only on the arguments and the seed, and errors name the bad argument.
 
 use std::process::{Command, Output};
 
@@ -15,7 +14,7 @@ fn text(output: &[u8]) -> String {
 }
 
 #[test]
-fn a_comparison_is_the_same_whatever_the_threads() {
+fn comparison_does_not_depend_on_the_number_of_threads() {
     let run = |threads: &str| {
         let output = sim(&[
             "compare",
@@ -42,7 +41,7 @@ fn a_comparison_is_the_same_whatever_the_threads() {
 }
 
 #[test]
-fn results_are_csv_and_json_too() {
+fn results_come_as_csv_json_and_html() {
     let csv = text(&sim(&["run", "--requests", "50", "--format", "csv"]).stdout);
     let (head, row) = csv.split_once('\n').expect("two lines");
     assert_eq!(head.split(',').count(), row.trim().split(',').count(), "{csv}");
@@ -52,13 +51,13 @@ fn results_are_csv_and_json_too() {
     assert!(page.starts_with("<!doctype html>") && page.matches("<figure>").count() == 8, "{page}");
     assert!(
         !page.contains("http") && !page.contains("NaN") && !page.contains("inf "),
-        "it needs nothing else"
+        "the page is self-contained"
     );
     assert_eq!((&cells[0]["contender"], &cells[0]["requests"]), (&"continuous".into(), &50.into()));
 }
 
 #[test]
-fn a_result_that_can_not_be_written_is_a_failure() {
+fn unwritable_output_is_a_failure() {
     let mut infer = Command::new(env!("CARGO_BIN_EXE_infer"));
     let full = std::fs::File::options().write(true).open("/dev/full").expect("a device that is always full");
     let output = infer.args(["sim", "run", "--list"]).stdout(full).output().expect("infer starts");
@@ -67,7 +66,7 @@ fn a_result_that_can_not_be_written_is_a_failure() {
 }
 
 #[test]
-fn bad_arguments_are_named_with_what_would_be_right() {
+fn errors_name_the_bad_argument_and_the_valid_values() {
     for (arguments, says) in [
         (&["run", "--workload", "silence"][..], "there are chat, instruct"),
         (&["run", "--load", "0"], "--load must be from 0.01 to 100"),
@@ -91,7 +90,7 @@ fn bad_arguments_are_named_with_what_would_be_right() {
 }
 
 #[test]
-fn traces_of_public_formats_are_played_and_compared() {
+fn public_trace_formats_are_replayed_and_compared() {
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../sim/tests/traces/");
     let [azure, burstgpt, mooncake] =
         ["azure.csv", "burstgpt.csv", "mooncake.jsonl"].map(|name| format!("{dir}{name}"));
@@ -123,7 +122,7 @@ fn traces_of_public_formats_are_played_and_compared() {
 }
 
 #[test]
-fn traces_of_one_name_stay_apart_and_each_is_played_as_fast_as_it_was() {
+fn traces_with_equal_names_stay_apart_and_keep_their_speed() {
     let dir = tempfile::tempdir().expect("a directory");
     let head = "TIMESTAMP,ContextTokens,GeneratedTokens\n";
     let [one, other] = [("one", "00:00:03"), ("other", "00:00:05")].map(|(folder, end)| {
@@ -148,7 +147,7 @@ fn traces_of_one_name_stay_apart_and_each_is_played_as_fast_as_it_was() {
 }
 
 #[test]
-fn recordings_of_different_hosts_are_not_compared_on_one_of_them() {
+fn recordings_of_hosts_with_different_settings_are_not_compared() {
     let dir = tempfile::tempdir().expect("a directory");
     let recording = |name: &str, total_blocks: u32| {
         let engine = trace::Settings {
@@ -180,6 +179,31 @@ fn recordings_of_different_hosts_are_not_compared_on_one_of_them() {
     assert!(text(&refused.stderr).contains(&says), "{}", text(&refused.stderr));
     let same = compare(&["--blocks", "300"]);
     assert!(same.status.success(), "{}", text(&same.stderr));
+}
+
+#[test]
+fn decisions_behind_a_gap_are_no_empty_recording() {
+    let head = trace::Head { format: trace::FORMAT, decisions: true, ..trace::Head::default() };
+    let asked = trace::Asked {
+        kind: "prefix-cache".to_owned(),
+        question: serde_json::json!({"evict": {"now": 1, "need": 1}}),
+        answer: serde_json::json!([]),
+        ..trace::Asked::default()
+    };
+    let (head, asked) = (trace::Line::Head(Box::new(head)), trace::Line::Asked(Box::new(asked)));
+    let gap = trace::Line::Lost { happenings: 3 };
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("gap.jsonl");
+    for (lines, says) in [
+        (vec![&head, &gap, &asked, &asked], "all 2 are behind a gap"),
+        (vec![&head], "the recording contains no decisions"),
+    ] {
+        let line = |line: &&trace::Line| serde_json::to_string(line).expect("JSON") + "\n";
+        std::fs::write(&path, lines.iter().map(line).collect::<String>()).expect("it can be written");
+        let output = sim(&["decisions", path.to_str().expect("UTF-8")]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(text(&output.stderr).contains(says), "{says}: {}", text(&output.stderr));
+    }
 }
 
 #[test]

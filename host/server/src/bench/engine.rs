@@ -1,10 +1,10 @@
-//! `infer bench engine`: steps of a model with arbitrary weights in a known shape, beside what the machine can do
-//! at most. No server, no tokenizer, no scheduler: one prefill of 512 tokens, decodes at batch 1 and 16.
+//! `infer bench engine`: steps of a model with random weights in a known shape, next to the machine's limits. No
+//! server, no tokenizer, no scheduler: one prefill of 512 tokens, decodes at batch 1 and 16.
 //!
-//! A decode has to read all weights once: its limit is the bandwidth at which memory is read. A prefill has to
-//! do two operations per weight and token: its limit is the rate of the instructions. Both are measured in
-//! the same run. What keys and values cost comes on top and is not counted. With neighbours, passes alternate
-//! between an empty machine and one on which threads that only spin want the cores too.
+//! A decode reads all weights once, so memory bandwidth limits it. A prefill does two operations per weight and
+//! token, so the instruction rate limits it. Both limits are measured in the same run. The cost of keys and values
+//! comes on top and is not counted. With neighbours, passes alternate between an otherwise idle machine and one
+//! whose cores are shared with spinning threads.
 
 use std::time::Instant;
 
@@ -21,35 +21,35 @@ use super::neighbours::{Neighbours, fair_share};
 const PREFILL: usize = 512;
 /// Sequences of the larger decode.
 const BATCH: usize = 16;
-/// Tokens in a KV block.
+/// Tokens per KV block.
 const BLOCK: usize = 16;
 
-/// What to measure.
+/// A measurement to run.
 #[derive(Clone, Debug)]
 pub struct EnginePlan {
-    /// Which shapes.
+    /// Model shapes.
     pub shapes: Vec<Shape>,
-    /// How weights are stored.
+    /// Storage types of the weights.
     pub weights: Vec<WeightType>,
-    /// Threads that compute.
+    /// Compute threads.
     pub threads: usize,
-    /// Tokens that sequences hold when decoding begins.
+    /// Tokens already in each sequence when decoding starts.
     pub context: usize,
-    /// Decode steps of a pass.
+    /// Decode steps per pass.
     pub steps: usize,
-    /// How often everything is measured.
+    /// Passes over all measurements.
     pub passes: usize,
-    /// Spinning threads beside which everything is measured once more.
+    /// Spinning threads next to which everything is measured once more; 0 for none.
     pub neighbours: usize,
 }
 
-/// What was measured.
+/// Result of the benchmark.
 #[derive(Clone, Debug, Serialize)]
 pub struct EngineReport {
-    /// On what.
+    /// Machine, threads and limits.
     #[serde(flatten)]
     pub conditions: Conditions,
-    /// One per shape, format and kind of step.
+    /// One per shape, storage type and kind of step.
     pub runs: Vec<EngineRun>,
 }
 
@@ -62,44 +62,44 @@ pub struct EngineRun {
     pub weights: String,
     /// `prefill_512`, `decode_1`, `decode_16`.
     pub run: String,
-    /// Of the quickest step.
+    /// Throughput of the fastest step.
     pub best_tokens_per_s: f64,
-    /// Of the step in the middle.
+    /// Throughput of the median step.
     pub median_tokens_per_s: f64,
-    /// Of the quickest step.
+    /// Duration of the fastest step.
     pub best_ms: f64,
     /// Weights that a step reads, 10^6 bytes.
     pub weights_mb: f64,
-    /// Of the weights alone, at the quickest step.
+    /// Read rate of the weights alone in the fastest step.
     pub gb_per_s: f64,
-    /// Of the products alone, at the quickest step.
+    /// Rate of the matrix products alone in the fastest step.
     pub gflop_per_s: f64,
-    /// The larger share: of the bandwidth with huge pages, or of the format's rate.
+    /// The larger of two shares: of the read bandwidth with huge pages, and of the type's instruction rate.
     pub share_of_limit: f64,
-    /// `memory` or `arithmetic`: which limit that is.
+    /// Which limit that is: `memory` or `arithmetic`.
     pub bound_by: &'static str,
-    /// The same steps beside threads that spin.
+    /// The same steps next to spinning threads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub crowded: Option<Crowded>,
 }
 
-/// Steps of a machine that others want too.
+/// Steps on a machine whose cores are shared with spinning threads.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Crowded {
-    /// Threads that spun.
+    /// Number of spinning threads.
     pub neighbours: usize,
-    /// Over all steps, the machine's own business aside.
+    /// Mean throughput over all steps.
     pub mean_tokens_per_s: f64,
-    /// Of the mean without them, in the same run.
+    /// Share of the mean throughput without them, in the same run.
     pub share: f64,
-    /// What is left where every thread gets as much of the cores.
+    /// Share that would remain if all threads got equal time.
     pub fair_share: f64,
 }
 
-/// Measures everything, telling `progress` what comes next.
+/// Measures everything; calls `progress` with what comes next.
 ///
 /// # Errors
-/// Where memory or threads can't be had.
+/// If the system has not enough memory or threads.
 pub fn run(plan: &EnginePlan, progress: impl Fn(&str)) -> Result<EngineReport, String> {
     progress("the machine's limits");
     let mut conditions = Conditions::measure(plan.threads)?;
@@ -149,23 +149,23 @@ fn measure(
     Ok(kinds.into_iter().map(|kind| measured.run(kind)).collect())
 }
 
-/// What steps were made of.
+/// What the steps of a model have in common.
 struct Measured<'a> {
     plan: &'a EnginePlan,
     shape: &'static str,
     config: &'a ModelConfig,
     weights: WeightType,
-    /// Of all weights.
+    /// Bytes of weights that a step reads.
     bytes: f64,
     limits: &'a Limits,
 }
 
-/// One kind of step, and how long steps took.
+/// One kind of step, and the durations of its steps.
 struct Kind {
     name: &'static str,
     tokens: usize,
     seconds: Vec<f64>,
-    /// Beside neighbours.
+    /// Durations next to spinning threads.
     crowded: Vec<f64>,
 }
 
@@ -211,14 +211,14 @@ impl Measured<'_> {
     }
 }
 
-/// Runs steps of sequences.
+/// Runs steps.
 struct Steps {
     vocab: usize,
     walk: Walk<ModelExecutor>,
 }
 
 impl Steps {
-    /// Measures a prefill, or decodes of so many sequences.
+    /// Measures a prefill, or decodes of `tokens` sequences.
     fn pass(&mut self, plan: &EnginePlan, tokens: usize, seconds: &mut Vec<f64>) -> Result<(), String> {
         if tokens == PREFILL {
             seconds.push(self.run(1, 0, PREFILL)?);
@@ -236,7 +236,8 @@ impl Steps {
         Ok(())
     }
 
-    /// Seconds that `count` tokens from `start` on of each of `rows` sequences take, drawing included.
+    /// Runs one step of `count` tokens from `start` on for each of `rows` sequences, and returns its duration in
+    /// seconds, sampling included.
     fn run(&mut self, rows: usize, start: usize, count: usize) -> Result<f64, String> {
         let tokens: Vec<Vec<u32>> = (0..rows).map(|row| self.tokens(row, start, count)).collect();
         let chunks: Vec<Chunk<'_>> = tokens
@@ -250,7 +251,7 @@ impl Steps {
         Ok(begin.elapsed().as_secs_f64())
     }
 
-    /// Arbitrary tokens.
+    /// Arbitrary token ids.
     fn tokens(&self, sequence: usize, start: usize, count: usize) -> Vec<u32> {
         let token = |position: usize| ((position * 7_919 + sequence * 31) % self.vocab) as u32;
         (start..start + count).map(token).collect()
@@ -262,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_small_shape_is_measured_in_every_kind_of_step() {
+    fn every_kind_of_step_is_measured_and_judged() {
         let config = serde_json::json!({
             "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
             "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64, "vocab_size": 300, "max_position_embeddings": 1024,
@@ -294,7 +295,7 @@ mod tests {
             assert!((run.share_of_limit * 2.0 / run.gflop_per_s - 1.0).abs() < 1e-9, "{run:?}");
             assert_eq!(run.bound_by, "arithmetic");
         }
-        // What a token multiplies: queries, output, keys, values and the three of the feed-forward layer.
+        // Weights per token: queries, output, keys, values and the three matrices of the feed-forward layer.
         let products = 2 * 64 * (2 * 64 * 2 + 64 * 2 + 3 * 96);
         let decode = 2.0 * f64::from(products + 300 * 64);
         assert!((runs[1].gflop_per_s * runs[1].best_ms * 1e6 / decode - 1.0).abs() < 1e-9);

@@ -1,11 +1,11 @@
-//! The report of `infer bench engine` as people read it.
+//! The report of `infer bench engine` as text.
 
 use std::fmt::Write as _;
 
 use super::engine::EngineReport;
 
 impl EngineReport {
-    /// For people.
+    /// Renders the report as text.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!("{}\n", self.conditions);
@@ -34,7 +34,7 @@ impl EngineReport {
             let Some(crowded) = run.crowded else { continue };
             _ = writeln!(
                 text,
-                "beside {} spinning threads, {} {} {}: {:.1} tok/s on average, {:.0} % of the average without; \
+                "next to {} spinning threads, {} {} {}: {:.1} tok/s on average, {:.0} % of the average without them; \
                  a fair share is {:.0} %",
                 crowded.neighbours,
                 run.shape,

@@ -1,5 +1,5 @@
-//! `infer bench kernels` on a CPU: products and paged attention in the shapes of known models, each beside the limit that
-//! it runs into. What is read in turns is larger than caches, as it is within a step of a whole model.
+//! `infer bench kernels` on a CPU: matrix products and paged attention in the shapes of known models, each next to the
+//! limit that bounds it. Repetitions cycle through more memory than caches hold, as a step of a whole model does.
 
 use std::fmt::Write as _;
 use std::hint::black_box;
@@ -16,62 +16,62 @@ use serde::Serialize;
 
 use super::limits::{Conditions, Limits};
 
-/// Rows of products: a decode, decodes of 16 sequences, a prompt.
+/// Rows of products: decode of one sequence, decode of 16 sequences, prefill.
 const ROWS: [usize; 3] = [1, 16, 512];
-/// Tokens that attend, and the tokens that the first of them ends: decodes and a prompt's last chunk.
+/// Query tokens and context length: two decodes, and the last chunk of a prompt.
 const ATTENDING: [(usize, usize); 3] = [(1, 512), (1, 4_096), (128, 512)];
-/// What is read in turns.
+/// Bytes of weights, or of keys and values, that repetitions cycle through.
 const TURNS_BYTES: usize = 512 << 20;
-/// How long a kernel is repeated.
+/// Minimum time for which a kernel is repeated.
 const ENOUGH: Duration = Duration::from_millis(200);
 const BLOCK: usize = 16;
 
-/// What to measure.
+/// A measurement to run.
 #[derive(Clone, Debug)]
 pub struct KernelPlan {
-    /// Which shapes.
+    /// Model shapes.
     pub shapes: Vec<Shape>,
-    /// How weights are stored.
+    /// Storage types of the weights.
     pub weights: Vec<WeightType>,
-    /// Threads that compute.
+    /// Compute threads.
     pub threads: usize,
 }
 
-/// What was measured.
+/// Result of the benchmark.
 #[derive(Clone, Debug, Serialize)]
 pub struct KernelReport {
-    /// On what.
+    /// Machine, threads and limits.
     #[serde(flatten)]
     pub conditions: Conditions,
     /// One per kernel and shape.
     pub runs: Vec<KernelRun>,
 }
 
-/// One kernel at one shape, the median of many times.
+/// One kernel at one shape; times are medians.
 #[derive(Clone, Debug, Serialize)]
 pub struct KernelRun {
     /// Name of the model's shape.
     pub shape: &'static str,
     /// `product ROWS x OUTPUTS x INPUTS` or `attention TOKENS of CONTEXT`.
     pub kernel: String,
-    /// How weights, or keys and values, are stored.
+    /// Storage type of the weights, or of keys and values.
     pub stored: String,
-    /// Microseconds.
+    /// Microseconds per call.
     pub us: f64,
-    /// Of weights, or of keys and values.
+    /// Read rate of weights, or of keys and values.
     pub gb_per_s: f64,
-    /// 10^9 operations a second, two for a multiplication and its sum.
+    /// 10^9 operations per second; a multiply-add counts as two.
     pub gflop_per_s: f64,
-    /// The larger share: of the bandwidth with huge pages, or of the format's rate.
+    /// The larger of two shares: of the read bandwidth with huge pages, and of the type's instruction rate.
     pub share_of_limit: f64,
-    /// `memory` or `arithmetic`: which limit that is.
+    /// Which limit that is: `memory` or `arithmetic`.
     pub bound_by: &'static str,
 }
 
-/// Measures everything, telling `progress` what comes next.
+/// Measures everything; calls `progress` with what comes next.
 ///
 /// # Errors
-/// Where memory or threads can't be had.
+/// If the system has not enough memory or threads.
 pub fn run(plan: &KernelPlan, progress: impl Fn(&str)) -> Result<KernelReport, String> {
     progress("the machine's limits");
     let mut conditions = Conditions::measure(plan.threads)?;
@@ -89,7 +89,7 @@ pub fn run(plan: &KernelPlan, progress: impl Fn(&str)) -> Result<KernelReport, S
 }
 
 impl KernelReport {
-    /// For people.
+    /// Renders the report as text.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!("{}\n", self.conditions);
@@ -116,13 +116,13 @@ impl KernelReport {
     }
 }
 
-/// Measures kernels in one model's shapes.
+/// Measures kernels in the shapes of one model.
 struct Bench {
     shape: &'static str,
     config: ModelConfig,
     cpu: Cpu,
     limits: Limits,
-    /// What is read in turns.
+    /// Bytes that repetitions cycle through.
     bytes: usize,
 }
 
@@ -138,7 +138,7 @@ impl Bench {
         Ok(Self { shape, config, cpu, limits, bytes })
     }
 
-    /// A layer's four products.
+    /// Measures the four products of a layer.
     fn products(&self, weights: WeightType) -> Result<Vec<KernelRun>, String> {
         let format = match weights {
             WeightType::F32 | WeightType::F16 => Format::F32,
@@ -181,7 +181,7 @@ impl Bench {
         std::iter::once(Ok(first)).chain((0..more).map(|_| pack())).collect()
     }
 
-    /// Keys and values in bf16, scattered blocks.
+    /// Measures attention with keys and values in bf16, in scattered blocks.
     fn attention(&self) -> Result<Vec<KernelRun>, String> {
         let config = &self.config;
         let layout = PagedLayout { block_size: BLOCK, kv_heads: config.kv_heads, head_dim: config.head_dim };
@@ -196,7 +196,7 @@ impl Bench {
             let bytes = 2 * context * config.kv_width() * size_of::<bf16>();
             let layers = self.layers(layout, context, self.bytes.div_ceil(bytes))?;
             let blocks = context.div_ceil(BLOCK);
-            // Every other block first, so that the table is no identity.
+            // Even blocks first, so that the block table is not the identity.
             let tables: Vec<u32> =
                 (0..blocks as u32).step_by(2).chain((1..blocks as u32).step_by(2)).collect();
             let positions: Vec<u32> = (context - tokens..context).map(|position| position as u32).collect();
@@ -218,7 +218,7 @@ impl Bench {
             let seen: usize = positions.iter().map(|position| *position as usize + 1).sum();
             let operations = 4.0 * (seen * config.q_width()) as f64;
             let kernel = format!("attention {tokens} of {context}");
-            // Products of attention are of f32, whatever keys are stored as.
+            // Attention computes in f32, whatever type the keys are stored in.
             let types = [WeightType::Bf16, WeightType::F32];
             runs.push(self.judged(kernel, types, seconds, bytes as f64, operations));
         }
@@ -235,9 +235,11 @@ impl Bench {
         let width = layout.kv_heads * layout.head_dim;
         let slots: Vec<u32> = (0..context as u32).collect();
         let kv = numbers(context * width);
+        // One for all: an arena maps at least 64 MiB, however small the layer is.
+        let mut arena = Arena::default();
         let layer = |_| {
             let blocks = context.div_ceil(BLOCK);
-            let mut layer = PagedLayer::new(layout, blocks, &mut Arena::default()).map_err(failed)?;
+            let mut layer = PagedLayer::new(layout, blocks, &mut arena).map_err(failed)?;
             layer.write(&slots, Rows::dense(&kv, width), Rows::dense(&kv, width));
             Ok(layer)
         };
@@ -267,8 +269,8 @@ impl Bench {
     }
 }
 
-/// Seconds of the repetition in the middle of many, each told which it is. The quickest of so many short ones would be
-/// quicker than memory is for long.
+/// Median duration in seconds of many calls of `work`, which receives its index. The minimum would be misleading: with
+/// this many short calls, some run faster than memory can sustain.
 fn median_s(mut work: impl FnMut(usize)) -> f64 {
     work(0);
     let begun = Instant::now();
@@ -282,7 +284,7 @@ fn median_s(mut work: impl FnMut(usize)) -> f64 {
     times[times.len() / 2]
 }
 
-/// Arbitrary numbers from -1 to 1.
+/// Arbitrary numbers in -1..1.
 fn numbers(count: usize) -> Vec<f32> {
     (0..count).map(|i| (i * 7_919 % 1_000) as f32 / 500.0 - 1.0).collect()
 }
@@ -292,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_small_shape_is_measured_in_every_kernel() {
+    fn every_kernel_is_measured_and_judged() {
         let config = serde_json::json!({
             "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
             "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64, "vocab_size": 300,

@@ -1,4 +1,4 @@
-//! What a machine can do at most, which what is measured is held against, in the same run.
+//! The machine's limits (read bandwidth, instruction rates), measured in the same run as what is compared with them.
 
 use std::fmt;
 
@@ -9,44 +9,44 @@ use serde::Serialize;
 use super::Machine;
 use super::machine::load_average;
 
-/// Memory that is read to measure bandwidth: more than caches hold.
+/// Memory that the bandwidth probe reads: more than caches hold.
 const PROBE_BYTES: usize = 1 << 30;
 
-/// On what was measured.
+/// Machine, threads and limits of a measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Conditions {
     /// The machine.
     pub machine: Machine,
     /// Load average of the last minute when the measurement ended.
     pub load_average_after: Option<f64>,
-    /// Threads that computed.
+    /// Compute threads.
     pub threads: usize,
-    /// The widest instruction set found.
+    /// Widest instruction set that the machine has.
     pub instructions: String,
-    /// What the machine can do at most.
+    /// The machine's limits.
     pub limits: Limits,
 }
 
-/// What the machine can do at most, all threads together.
+/// The machine's limits, all threads together.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Limits {
-    /// 10^9 bytes a second, pages of 4 KiB.
+    /// 10^9 bytes per second, 4 KiB pages.
     pub read_small_pages_gb_per_s: f64,
-    /// 10^9 bytes a second, huge pages where the system has them.
+    /// 10^9 bytes per second, huge pages if the system has them.
     pub read_huge_pages_gb_per_s: f64,
-    /// 10^9 operations a second on f32.
+    /// 10^9 operations per second on f32.
     pub f32_gflop_per_s: f64,
-    /// 10^9 operations a second on bf16 pairs.
+    /// 10^9 operations per second on bf16 pairs.
     pub bf16_gflop_per_s: f64,
-    /// 10^9 operations a second on 8-bit integers.
+    /// 10^9 operations per second on 8-bit integers.
     pub int8_gop_per_s: f64,
 }
 
 impl Conditions {
-    /// Measures the limits of so many threads.
+    /// Measures the limits with `threads` threads.
     ///
     /// # Errors
-    /// Where memory or threads can't be had.
+    /// If the system has not enough memory or threads.
     pub(super) fn measure(threads: usize) -> Result<Self, String> {
         let machine = Machine::here();
         let limits = Limits::measure(threads)?;
@@ -54,7 +54,7 @@ impl Conditions {
         Ok(Self { machine, load_average_after: None, threads, instructions, limits })
     }
 
-    /// The measurement ended.
+    /// Notes the load average at the end of the measurement.
     pub(super) fn end(&mut self) {
         self.load_average_after = load_average();
     }
@@ -74,8 +74,8 @@ impl Limits {
         })
     }
 
-    /// The larger share of a limit that is reached, and of which: `memory`, with huge pages, or `arithmetic`, in what
-    /// the weights are stored as.
+    /// The larger share of a limit, and which limit it is: `memory` (with huge pages) or `arithmetic` (at the rate of
+    /// `weights`).
     pub(super) fn judge(&self, weights: WeightType, gb_per_s: f64, gflop_per_s: f64) -> (f64, &'static str) {
         let rate = match weights {
             WeightType::F32 | WeightType::F16 => self.f32_gflop_per_s,

@@ -1,5 +1,5 @@
-//! Sends a workload: closed loop (so many at a time) or open loop (at moments that were drawn before, whatever
-//! became of the requests before them, so that a slow server can't slow its load down).
+//! Sends a workload: closed loop (a fixed number at a time) or open loop (at times drawn in advance, so that a
+//! slow server can't slow down its own load).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,16 +13,16 @@ use super::workload::{Arrival, Job, Workload};
 pub struct Served {
     /// One per job.
     pub outcomes: Vec<Outcome>,
-    /// When each was sent, in milliseconds from the beginning; of one that never was, 0.
+    /// When each was sent, in milliseconds from the start; 0 for a request that was never sent.
     pub sent_ms: Vec<f64>,
-    /// Most that a request of an open loop was sent after its moment.
+    /// Longest delay with which a request of an open loop was sent, in milliseconds.
     pub late_ms: f64,
-    /// From the first request sent to the last one ended.
+    /// Seconds from the first request sent to the last one finished.
     pub wall_s: f64,
 }
 
 impl Served {
-    /// Nothing was sent, for this reason.
+    /// Results of a workload that was never sent, all with this error.
     pub fn failed(workload: &Workload, error: &str) -> Self {
         let jobs = workload.jobs.len();
         Self {
@@ -34,14 +34,14 @@ impl Served {
     }
 }
 
-/// What became of a job.
+/// A finished job.
 struct Done {
     index: usize,
     sent_ms: f64,
     outcome: Outcome,
 }
 
-/// Sends everything; `step` hears of each job whether it failed.
+/// Sends all jobs; calls `step` after each with whether it failed.
 pub async fn serve(
     client: &Client,
     workload: &Workload,
@@ -69,7 +69,7 @@ pub async fn serve(
             }
         }
         None => {
-            let Arrival::Closed(at_once) = workload.arrival else { unreachable!("it has no moments") };
+            let Arrival::Closed(at_once) = workload.arrival else { unreachable!("no arrival times") };
             let next = Arc::new(AtomicUsize::new(0));
             for _ in 0..at_once.min(conversations) {
                 let (talk, next) = (talk.clone(), Arc::clone(&next));
@@ -96,7 +96,7 @@ pub async fn serve(
     Served { outcomes: all.into_iter().map(|done| done.outcome).collect(), sent_ms, late_ms, wall_s }
 }
 
-/// One conversation, turn by turn. What follows a turn that failed is not sent.
+/// Sends a conversation turn by turn. Turns after a failed one are not sent.
 async fn converse(
     client: &Client,
     jobs: &[Job],

@@ -1,8 +1,8 @@
-//! `infer bench load`: from files to a model that can run, beside a plain copy of the same bytes into new memory.
+//! `infer bench load`: time from files to a runnable model, next to a plain copy of the same bytes into new memory.
 //!
-//! Rules: copies and loads alternate, so that a drift of the machine hits both alike; each gives its memory back
-//! before the next. Both read through the page cache: whoever wants the disk's share empties it first, and looks at
-//! the first round. Pages are new to the process, so the system clears them: that is in both.
+//! Rules: copies and loads alternate, so that drift of the machine affects both alike, and each frees its memory
+//! before the next starts. Both read through the page cache: to include the disk, drop the cache first and look at
+//! round 1. Both also include the kernel's zeroing of fresh pages.
 
 use std::fmt::Write;
 use std::time::Instant;
@@ -11,39 +11,40 @@ use infer_model::Model;
 use serde::Serialize;
 
 use super::{Distribution, Machine};
-use crate::checkpoint::{self, Hub};
 use crate::config::Config;
-use crate::load::{Loaded, StartError};
+use crate::serve::StartError;
+use crate::startup::checkpoint::{self, Hub};
+use crate::startup::load::LoadedModel;
 
-/// What was measured.
+/// Result of the benchmark.
 #[derive(Debug, Serialize)]
 pub struct LoadReport {
     /// The machine.
     pub machine: Machine,
     /// The checkpoint.
     pub model: String,
-    /// How its weights are held.
+    /// Storage type of the loaded weights.
     pub weights: String,
-    /// Bytes of its matrices as they are stored.
+    /// Bytes of its matrices in the files.
     pub bytes: u64,
-    /// One entry a round.
+    /// One entry per round.
     pub rounds: Vec<Round>,
 }
 
 /// Seconds of one round.
 #[derive(Debug, Serialize)]
 pub struct Round {
-    /// All matrices copied as they are.
+    /// Copying all matrices unchanged.
     pub copy_seconds: f64,
-    /// Weights and tokenizer loaded, ready to run.
+    /// Loading weights and tokenizer until the model can run.
     pub load_seconds: f64,
 }
 
-/// Measures so many rounds of the model that `config` names; `says` is told what begins.
+/// Measures `rounds` rounds with the model of `config`; calls `progress` at the start of each.
 ///
 /// # Errors
-/// What keeps the model from being loaded.
-pub fn run(config: &Config, rounds: u32, says: impl Fn(&str)) -> Result<LoadReport, StartError> {
+/// If the model can't be loaded.
+pub fn run(config: &Config, rounds: u32, progress: impl Fn(&str)) -> Result<LoadReport, StartError> {
     let machine = Machine::here();
     let checkpoint = checkpoint::find(&config.model, &Hub::from_env())?;
     let mut report = LoadReport {
@@ -54,11 +55,11 @@ pub fn run(config: &Config, rounds: u32, says: impl Fn(&str)) -> Result<LoadRepo
         rounds: Vec::new(),
     };
     for round in 1..=rounds {
-        says(&format!("round {round} of {rounds}"));
+        progress(&format!("round {round} of {rounds}"));
         let (bytes, copied) = Model::copy_weights(&checkpoint.source)?;
         report.bytes = bytes;
         let began = Instant::now();
-        let loaded = Loaded::load(config)?;
+        let loaded = LoadedModel::load(config)?;
         let load = began.elapsed();
         report.weights = loaded.model.weight_type.to_string();
         report.rounds.push(Round { copy_seconds: copied.as_secs_f64(), load_seconds: load.as_secs_f64() });
@@ -67,7 +68,7 @@ pub fn run(config: &Config, rounds: u32, says: impl Fn(&str)) -> Result<LoadRepo
 }
 
 impl LoadReport {
-    /// For a terminal.
+    /// Renders the report as text.
     #[must_use]
     pub fn text(&self) -> String {
         let Self { machine, model, weights, bytes, rounds } = self;

@@ -1,11 +1,10 @@
 //! `infer bench serve`: a load generator for any completions endpoint, with the in-process sequential
 //! baseline measured beside it, in the same run and on the same prompts.
 //!
-//! Rules: one warm-up request on each side, a monotonic clock, exact lengths (token ids in, end tokens
-//! ignored), prompts that share nothing unless asked, every error counted and shown. The generator lives
-//! in the process of the server that it starts, so client work competes with the engine as it would on
-//! one machine; `--url` measures a server elsewhere. Deliberately absent: traces, which belong to the
-//! simulator.
+//! Rules: one warm-up request per side, a monotonic clock, exact lengths (token ids in, end tokens ignored),
+//! prompts that share nothing unless requested, every error counted and shown. Unless `--url` names a server,
+//! the load generator runs in the same process as the server that it starts, so both compete for the cores as
+//! they would on one machine. Deliberately absent: traces, which belong to the simulator.
 
 mod client;
 pub mod engine;
@@ -19,6 +18,7 @@ pub mod loading;
 mod machine;
 mod neighbours;
 mod report;
+mod report_text;
 pub mod robust;
 mod sse;
 mod stats;
@@ -43,36 +43,36 @@ use client::Client;
 use history::History;
 use load::Served;
 
-/// What to measure.
+/// A measurement to run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Where requests go.
+    /// The server, and how to talk to it.
     pub target: Target,
-    /// What is sent.
+    /// Workloads to send, in order.
     pub workloads: Vec<Workload>,
     /// Seed of the workloads, for the report.
     pub seed: u64,
-    /// What counts as good.
+    /// Latency targets of goodput.
     pub targets: Targets,
-    /// Says what is served and by whom, for the report.
+    /// Describes the model and the server, for the report.
     pub subject: String,
 }
 
-/// Why nothing was measured.
+/// Why there is nothing to report.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    /// The endpoint doesn't answer as one.
+    /// The endpoint can't be reached, or doesn't serve completions.
     #[error("--url: {0}")]
     Target(String),
-    /// The baseline failed; a comparison without it would be a guess.
+    /// The baseline failed, so there is nothing to compare with.
     #[error("the in-process baseline failed: {0}")]
     Baseline(String),
 }
 
-/// Measures every workload over HTTP, and in process where a baseline is given.
+/// Measures every workload over HTTP, and in process if a baseline is given.
 ///
 /// # Errors
-/// [`BenchError`] where nothing could be measured; requests that fail are part of the report.
+/// [`BenchError`] if nothing could be measured; failed requests are part of the report instead.
 pub async fn run(plan: Plan, baseline: Option<Sequential>) -> Result<Report, BenchError> {
     let client = Client::connect(plan.target.clone()).await.map_err(BenchError::Target)?;
     let mut baseline = baseline;
@@ -84,11 +84,11 @@ pub async fn run(plan: Plan, baseline: Option<Sequential>) -> Result<Report, Ben
             if workloads.is_empty() {
                 return Err(BenchError::Target(format!("{}: {error}", client.url())));
             }
-            // What others measured before stays worth a report.
+            // Keep the report of the workloads that were measured before this one.
             let error = format!("not sent: {error}");
             eprintln!("{}: {error}", workload.name);
             let served = Served::failed(workload, &error);
-            workloads.push(WorkloadReport::new(workload, &served, plan.targets, None));
+            workloads.push(WorkloadReport::new(workload, &served, Targets::default(), None));
             continue;
         }
         let (served, local, returned) = measure(&client, workload, plan.seed, baseline, &progress).await?;
@@ -116,8 +116,8 @@ async fn warm_up(client: &Client, workload: &Workload) -> Result<(), String> {
     outcome.map(drop).map_err(|error| format!("the warm-up request failed: {error}"))
 }
 
-/// Serves the workload between two halves of the baseline, so that a machine that drifts (another busy
-/// process, a clock that throttles) treats both sides alike.
+/// Sends the workload between two halves of the baseline, so that drift of the machine (another busy process,
+/// thermal throttling) affects both sides alike.
 async fn measure(
     client: &Client,
     workload: &Workload,
@@ -141,7 +141,7 @@ async fn measure(
     Ok((served, Some(local), Some(second.0)))
 }
 
-/// One conversation after the other in this process, on a thread that may compute.
+/// Generates the conversations sequentially in this process, on a blocking thread.
 async fn generate_all(
     mut model: Sequential,
     conversations: Vec<Vec<Job>>,
@@ -176,12 +176,12 @@ async fn generate_all(
         .unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }
 
-/// The likeliest token each time, so that both sides do the same work on the same tokens.
+/// Greedy sampling, so that both sides compute the same tokens.
 fn greedy() -> SamplingParams {
     SamplingParams { temperature: 0.0, ..SamplingParams::default() }
 }
 
-/// Progress on stderr: a line that rewrites itself on a terminal, else one line per workload.
+/// Progress on stderr: a line that is redrawn on a terminal, else one line per workload.
 #[derive(Clone)]
 struct Progress {
     name: &'static str,

@@ -1,8 +1,6 @@
-//! What was measured, for people and for programs. Failed requests are in no distribution and in every
-//! report.
+//! What `infer bench serve` measured. Failed requests are excluded from distributions and counted in every report.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
@@ -11,22 +9,22 @@ use super::load::Served;
 use super::{Api, Arrival, Dialect, Distribution, Machine, Shape, Summary, Workload};
 use crate::generate::Generated;
 
-/// A whole run.
+/// A run of the benchmark.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
-    /// What is served and by whom.
+    /// Describes the model and the server.
     pub subject: String,
     /// Where requests went.
     pub url: String,
-    /// How it streams.
+    /// Stream format of the server.
     pub dialect: Dialect,
-    /// What requests were.
+    /// What requests carried.
     pub api: Api,
-    /// Model that requests named.
+    /// Model name in requests.
     pub model: String,
     /// Seed of the workloads.
     pub seed: u64,
-    /// Where the generator ran.
+    /// Machine that ran the load generator.
     pub machine: Machine,
     /// Load average of the last minute when the measurement ended.
     pub load_average_after: Option<f64>,
@@ -34,35 +32,35 @@ pub struct Report {
     pub workloads: Vec<WorkloadReport>,
 }
 
-/// One workload over HTTP, and beside it in process.
+/// One workload over HTTP, with its in-process baseline if there is one.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WorkloadReport {
     /// `W1` to `W4`.
     pub name: String,
-    /// For people.
+    /// Requests and lengths in words.
     pub description: String,
-    /// How its requests were made.
+    /// Lengths that its requests were generated from.
     pub shape: Shape,
-    /// Requests of a conversation; 0 in reports that don't say.
+    /// Requests per conversation; 0 if the report is too old to say.
     #[serde(default)]
     pub turns: usize,
     /// When requests were sent.
     pub arrival: Arrival,
-    /// Most that a request of an open loop was sent after its moment, in milliseconds.
+    /// Longest delay with which a request of an open loop was sent, in milliseconds.
     pub late_ms: f64,
-    /// Requests that ended as they should.
+    /// Requests that completed.
     pub completed: usize,
-    /// Requests that didn't, by message; one message stands for those that differ in numbers alone.
+    /// Failed requests by message; messages that differ only in numbers are counted under the first of them.
     pub errors: BTreeMap<String, usize>,
-    /// From the first request sent to the last one ended.
+    /// Seconds from the first request sent to the last one finished.
     pub wall_s: f64,
     /// Of the completed requests.
     pub prompt_tokens: u64,
     /// Of the completed requests.
     pub output_tokens: u64,
-    /// Prompt tokens that the server found in its cache.
+    /// Prompt tokens that the server found in its prefix cache.
     pub cached_tokens: u64,
-    /// Output tokens a second over the wall time.
+    /// Output tokens per second of wall time.
     pub output_tokens_per_s: f64,
     /// Milliseconds.
     pub ttft_ms: Summary,
@@ -70,21 +68,21 @@ pub struct WorkloadReport {
     pub itl_ms: Summary,
     /// Milliseconds.
     pub latency_ms: Summary,
-    /// Requests that were as quick as they should be.
+    /// Requests that met the targets; `None` without targets, or if the workload was never sent.
     pub goodput: Option<Goodput>,
-    /// The same prompts one after the other in process.
+    /// The same prompts run sequentially in process.
     pub in_process: Option<Comparison>,
     /// Every request, in the order of the workload.
     pub samples: Vec<Sample>,
 }
 
-/// What makes a request a good one. A time per token is the mean after the first, as in DistServe (Zhong et
-/// al. 2024, section 2).
+/// Latency targets of goodput. The time per token is the mean after the first, as in DistServe (Zhong et al.
+/// 2024, section 2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Targets {
-    /// Its first token came within this.
+    /// Longest time to the first token.
     pub ttft_ms: Option<f64>,
-    /// Its other tokens took at most this on average.
+    /// Longest mean time per token after the first.
     pub itl_ms: Option<f64>,
 }
 
@@ -95,25 +93,25 @@ pub struct Goodput {
     pub targets: Targets,
     /// Requests that met them.
     pub good: usize,
-    /// Their share of all that were to be sent.
+    /// Share of all requests of the workload.
     pub share: f64,
-    /// Of them a second.
+    /// Requests per second that met them.
     pub requests_per_s: f64,
 }
 
 /// One request.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// When it was sent, in milliseconds from the workload's beginning.
+    /// When it was sent, in milliseconds from the start of the workload.
     pub sent_ms: f64,
-    /// To its first token.
+    /// Milliseconds to the first token.
     pub ttft_ms: f64,
-    /// Between one token and the next, or one chunk and the next where those hold several.
+    /// Milliseconds between tokens, or between chunks if a chunk holds several tokens.
     pub itl_ms: Vec<f64>,
-    /// Tokens that came.
+    /// Tokens received.
     #[serde(default)]
     pub completion_tokens: u32,
-    /// To its end.
+    /// Milliseconds to the end of the stream.
     pub latency_ms: f64,
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -121,14 +119,14 @@ pub struct Sample {
 }
 
 impl Targets {
-    /// Whether there is any.
+    /// Whether any target is set.
     #[must_use]
     pub fn any(&self) -> bool {
         self.ttft_ms.is_some() || self.itl_ms.is_some()
     }
 
     fn met_by(&self, sample: &Sample) -> bool {
-        // A chunk may hold several tokens; reports of earlier versions don't say how many came.
+        // A chunk may hold several tokens; reports of earlier versions lack the token count.
         let gaps = (sample.completion_tokens as usize).saturating_sub(1).max(sample.itl_ms.len());
         let mean = sample.itl_ms.iter().sum::<f64>() / gaps.max(1) as f64;
         sample.error.is_none()
@@ -162,22 +160,22 @@ fn samples(served: &Served) -> Vec<Sample> {
     served.outcomes.iter().zip(&served.sent_ms).map(sample).collect()
 }
 
-/// The sequential baseline and what serving makes of it.
+/// The sequential baseline, and serving relative to it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Comparison {
-    /// Sum of the requests' durations.
+    /// Sum of the requests' durations, in seconds.
     pub wall_s: f64,
-    /// Output tokens a second.
+    /// Output tokens per second.
     pub output_tokens_per_s: f64,
     /// Milliseconds.
     pub ttft_ms: Summary,
     /// Milliseconds.
     pub latency_ms: Summary,
-    /// Served throughput over the baseline's; not where requests come by themselves, which decides what is served.
+    /// Served throughput over the baseline's; closed loop only, because an open loop's arrivals set the throughput.
     pub throughput_ratio: Option<f64>,
-    /// What serving adds to a request's mean latency, in percent; only where requests run alone.
+    /// What serving adds to the mean latency, in percent; only if requests run one at a time.
     pub overhead_percent: Option<f64>,
-    /// Completed requests whose tokens equal the baseline's, where the dialect tells tokens.
+    /// Completed requests whose tokens equal the baseline's; `None` if the dialect carries no token ids.
     pub identical: Option<usize>,
 }
 
@@ -192,7 +190,7 @@ impl WorkloadReport {
         let samples = samples(served);
         assert_eq!(outcomes.len(), workload.jobs.len(), "every job has an outcome");
         let completed: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.as_ref().ok()).collect();
-        // As the server counts them: what was said before, and templates, count too.
+        // The server's own count, which includes the history and chat template tokens.
         let prompt_tokens = completed.iter().map(|timing| u64::from(timing.prompt_tokens)).sum();
         let output_tokens = completed.iter().map(|timing| u64::from(timing.completion_tokens)).sum();
         let latency: Distribution = completed.iter().map(|timing| timing.latency_ms).collect();
@@ -252,119 +250,14 @@ impl WorkloadReport {
 }
 
 impl Report {
-    /// Requests that failed.
+    /// Number of failed requests.
     #[must_use]
     pub fn failed(&self) -> usize {
         self.workloads.iter().flat_map(|workload| workload.errors.values()).sum()
     }
-
-    /// For people.
-    #[must_use]
-    pub fn text(&self) -> String {
-        let mut out = String::new();
-        let mut line = |text: String| writeln!(out, "{text}").expect("a string takes everything");
-        let load = |value: Option<f64>| value.map_or_else(|| "?".to_owned(), |value| format!("{value:.2}"));
-        line(format!("{} at {}, seed {}", self.subject, self.url, self.seed));
-        line(format!(
-            "{}, {} cores, load average {} before and {} after",
-            self.machine.cpu,
-            self.machine.cores,
-            load(self.machine.load_average_before),
-            load(self.load_average_after)
-        ));
-        for workload in &self.workloads {
-            line(String::new());
-            workload.write(&mut line);
-        }
-        out
-    }
 }
 
-impl WorkloadReport {
-    fn write(&self, line: &mut impl FnMut(String)) {
-        line(format!("{}  {}", self.name, self.description));
-        let failed: usize = self.errors.values().sum();
-        line(format!("    requests      {} completed, {failed} failed", self.completed));
-        for (error, count) in &self.errors {
-            line(format!("      failed {count}x  {error}"));
-        }
-        line(format!(
-            "    throughput    {:.1} output tok/s ({} tokens in {:.2} s), {:.1} prompt tok/s, {} prompt tokens cached",
-            self.output_tokens_per_s,
-            self.output_tokens,
-            self.wall_s,
-            per_second(self.prompt_tokens, self.wall_s),
-            self.cached_tokens
-        ));
-        if self.shape.shared_prefix == 0 && self.turns == 1 && self.cached_tokens > 0 {
-            line("      cached though its prompts share nothing: the server has had them before; give another --seed".to_owned());
-        }
-        line(format!("{:17} {:>10} {:>10} {:>10} {:>10} {:>8}", "", "p50", "p95", "p99", "mean", "n"));
-        let row = |name: &str, s: &Summary| {
-            format!(
-                "    {name:<13} {:>10.2} {:>10.2} {:>10.2} {:>10.2} {:>8}",
-                s.p50, s.p95, s.p99, s.mean, s.count
-            )
-        };
-        line(row("TTFT ms", &self.ttft_ms));
-        line(row("ITL ms", &self.itl_ms));
-        let gaps = self.output_tokens.saturating_sub(self.completed as u64);
-        if (self.itl_ms.count as u64) < gaps {
-            line(format!(
-                "      between {} chunks, which held {gaps} tokens after the first",
-                self.itl_ms.count
-            ));
-        }
-        line(row("latency ms", &self.latency_ms));
-        if self.late_ms > 5.0 {
-            line(format!(
-                "    sent late     by {:.1} ms at most: this machine had no more to give",
-                self.late_ms
-            ));
-        }
-        if let Some(good) = &self.goodput {
-            let target = |name: &str, ms: Option<f64>| ms.map(|ms| format!("{name} {ms} ms"));
-            let all: Vec<_> = [target("TTFT", good.targets.ttft_ms), target("ITL", good.targets.itl_ms)]
-                .into_iter()
-                .flatten()
-                .collect();
-            line(format!(
-                "    goodput       {:.2} requests/s: {} ({:.1}%) within {}",
-                good.requests_per_s,
-                good.good,
-                good.share * 100.0,
-                all.join(" and ")
-            ));
-        }
-        let Some(local) = &self.in_process else { return };
-        line("    in process, one after the other, same prompts:".to_owned());
-        line(row("TTFT ms", &local.ttft_ms));
-        line(row("latency ms", &local.latency_ms));
-        let ratio = local.throughput_ratio.map(|ratio| format!("; served is {ratio:.2}x of it"));
-        line(format!(
-            "    baseline      {:.1} output tok/s in {:.2} s{}",
-            local.output_tokens_per_s,
-            local.wall_s,
-            ratio.unwrap_or_default()
-        ));
-        if let Some(percent) = local.overhead_percent {
-            line(format!(
-                "    overhead      {percent:+.1}% latency ({:+.1} ms of {:.1} ms), TTFT {:+.2} ms",
-                self.latency_ms.mean - local.latency_ms.mean,
-                local.latency_ms.mean,
-                self.ttft_ms.mean - local.ttft_ms.mean
-            ));
-        }
-        if let Some(identical) = local.identical {
-            line(format!(
-                "    tokens        identical to the baseline's in {identical} of {}",
-                self.completed
-            ));
-        }
-    }
-}
-
-/// How often each kind of failure came, under the first message of its kind.
+/// Counts failures by kind, each under the first message of its kind.
 fn counted<'a>(errors: impl Iterator<Item = &'a String>) -> BTreeMap<String, usize> {
     const KINDS: usize = 10;
     let mut kinds: BTreeMap<String, (&str, usize)> = BTreeMap::new();
@@ -381,13 +274,13 @@ fn counted<'a>(errors: impl Iterator<Item = &'a String>) -> BTreeMap<String, usi
     kinds.into_values().chain(others).map(|(message, count)| (message.to_owned(), count)).collect()
 }
 
-/// A message without the numbers behind its status: lengths, names and times differ from request to request.
+/// The message without digits after its status: lengths, ids and times differ from request to request.
 fn kind(message: &str) -> String {
     let (status, rest) = message.split_at(message.find(':').unwrap_or(0));
     status.chars().chain(rest.chars().filter(|c| !c.is_ascii_digit())).collect()
 }
 
-fn per_second(count: u64, seconds: f64) -> f64 {
+pub(super) fn per_second(count: u64, seconds: f64) -> f64 {
     if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
 }
 
@@ -426,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_counted_and_stay_out_of_the_distributions() {
+    fn failed_requests_are_counted_and_excluded_from_distributions() {
         let workload = Workload::single(1, 4, 0, 64);
         let failed = || Err("HTTP 503: full".to_owned());
         let outcomes = [timing(&[1, 2], 100.0), failed(), failed(), timing(&[3, 4], 300.0)];
@@ -445,8 +338,7 @@ mod tests {
         assert_eq!(local.throughput_ratio, Some(0.1));
         assert_eq!(local.overhead_percent, Some(100.0));
         assert_eq!(local.identical, Some(1));
-        let mut text = String::new();
-        report.write(&mut |line| text += &format!("{line}\n"));
+        let text = report.text();
         assert!(
             text.contains("2 completed, 2 failed") && text.contains("failed 2x  HTTP 503: full"),
             "{text}"
@@ -454,19 +346,18 @@ mod tests {
     }
 
     #[test]
-    fn what_an_open_loop_serves_is_no_multiple_of_the_baseline() {
+    fn open_loop_has_no_throughput_ratio() {
         let workload = Workload::single(1, 1, 0, 64).arriving(Arrival::Poisson(8.0));
         let served =
             Served { outcomes: vec![timing(&[1], 9.0)], sent_ms: vec![0.0], late_ms: 0.0, wall_s: 1.0 };
         let report = WorkloadReport::new(&workload, &served, Targets::default(), Some(&[generated(&[1], 9)]));
         assert_eq!(report.in_process.as_ref().unwrap().throughput_ratio, None);
-        let mut text = String::new();
-        report.write(&mut |line| text += &line);
-        assert!(text.contains("baseline") && !text.contains("served is"), "{text}");
+        let text = report.text();
+        assert!(text.contains("baseline") && !text.contains("the server reaches"), "{text}");
     }
 
     #[test]
-    fn failures_that_differ_in_numbers_alone_are_counted_together() {
+    fn failures_that_differ_only_in_numbers_are_counted_together() {
         let long = |tokens| format!("HTTP 422: {tokens} tokens are too many");
         let letters = || ('a'..='z').map(|letter| format!("no {letter}"));
         type Case = (Vec<String>, &'static [(&'static str, usize)]);

@@ -1,4 +1,4 @@
-//! The flags of `infer serve` and the model flags of other commands, made from the table of settings.
+//! The flags of `infer serve`, and the model flags of other commands, generated from the table of settings.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use clap::{Arg, ArgMatches, Args, FromArgMatches};
 
 use crate::config::{Config, ConfigError, Environment, SETTINGS, Setting, Settings, environment_name};
 
-/// Settings as given on the command line. `SERVE` has all of them, otherwise those about the model.
+/// Settings from the command line: all of them with `SERVE`, otherwise those of the model.
 #[derive(Clone, Debug, Default)]
 pub struct Flags<const SERVE: bool> {
     given: BTreeMap<&'static str, String>,
@@ -15,16 +15,21 @@ pub struct Flags<const SERVE: bool> {
 }
 
 impl<const SERVE: bool> Flags<SERVE> {
-    /// Together with environment and file, checked.
+    /// The configuration from these flags, the environment and the file.
     pub fn config(&self) -> Result<Config, ConfigError> {
-        let environment = Environment::of_process()?;
-        let admin_token = environment.get(crate::admin::token::VARIABLE).map(str::to_owned);
+        let environment = Environment::of_process();
+        let admin_token = environment.get(crate::admin::token::VARIABLE)?.map(str::to_owned);
         Ok(Config { admin_token, ..Config::from_settings(&self.merged(&environment)?)? })
     }
 
-    /// Together with environment and file, as text.
+    /// The settings from these flags, the environment and the file, as text.
     pub fn settings(&self) -> Result<Settings, ConfigError> {
-        self.merged(&Environment::of_process()?)
+        self.merged(&Environment::of_process())
+    }
+
+    /// Whether the command line itself has this flag.
+    pub fn has(&self, key: &str) -> bool {
+        self.given.contains_key(key)
     }
 
     fn merged(&self, environment: &Environment) -> Result<Settings, ConfigError> {
@@ -74,7 +79,7 @@ impl<const SERVE: bool> Args for Flags<SERVE> {
                 .long("config")
                 .value_name("FILE")
                 .value_parser(clap::value_parser!(PathBuf))
-                .help("TOML file with the same keys as these flags [default: infer.toml if there] [env: INFER_CONFIG]"),
+                .help("TOML file with the same keys as these flags [default: infer.toml if it exists] [env: INFER_CONFIG]"),
         )
     }
 

@@ -5,19 +5,14 @@
 mod out;
 
 mod admin;
-mod author;
 mod bench;
-mod bench_engine;
-mod bench_kernels;
 mod config;
 mod flags;
 mod generate;
 mod gpu;
 mod health;
 mod keys;
-mod measured;
 mod policy;
-mod replay;
 mod serve;
 mod sim;
 
@@ -82,8 +77,8 @@ impl From<crate::config::ConfigError> for Failure {
     }
 }
 
-impl From<crate::load::StartError> for Failure {
-    fn from(error: crate::load::StartError) -> Self {
+impl From<crate::serve::StartError> for Failure {
+    fn from(error: crate::serve::StartError) -> Self {
         if error.is_usage() { Self::Usage(error.to_string()) } else { Self::Failed(error.to_string()) }
     }
 }

@@ -12,7 +12,7 @@ use infer_core::{Batch, DeviceFault, EngineConfig, Executor, StepOutput};
 use super::{RobustError, serve_bare};
 use crate::config::{Config, PolicyChoice};
 use crate::metrics::ProcessUsage;
-use crate::serve::Server;
+use crate::serve;
 
 /// Tokens that the scripted executor draws from: fewer than any vocabulary has.
 pub const VOCAB: u32 = 200;
@@ -128,7 +128,7 @@ pub async fn run_host(options: HostOptions) -> Result<(), RobustError> {
             }
         }
         HostKind::Scripted => {
-            let server = Server::start_with(config(options), Some(executor(options.step_us)))
+            let server = serve::start_with(config(options), Some(executor(options.step_us)))
                 .await
                 .map_err(|e| RobustError(e.to_string()))?;
             say(server.data_addr);

@@ -1,4 +1,4 @@
-//! `infer sim decisions`: the same questions to the same components, and what they answer now.
+//! `infer sim decisions`: repeats the recorded policy calls on the same components and compares the answers.
 
 use std::path::PathBuf;
 
@@ -14,40 +14,39 @@ use super::{Failure, emit};
 use crate::trace::{Question, answer_json};
 
 pub const AFTER_HELP: &str = "\
-The recording must hold decisions: infer sim record --decisions --out FILE. Each component is asked again what it was
-asked, from the state that it had: a policy is a function of that and of what it is shown, so all answers must be
-equal, bit by bit. Exit code 1 if one isn't. A prefix cache may know more of the blocks than its state and the pool
-tell: where a recording began in the midst of its life, its answers may differ in the order of blocks. Where the
-recording lost something, nobody is asked until a policy's state stands in it again. With
---scheduler, --admission or --prefix-cache another policy is asked instead, and what it answers otherwise is no
-failure.";
+Needs a recording with decisions: infer sim record --decisions --out FILE. Every recorded call is repeated on the same
+component, starting from its recorded state. A policy is a function of its state and its input, so all answers must be
+bit-identical; exit code 1 if any differs. A prefix cache may know more about its blocks than its state and the pool
+reveal: if it was already running when the recording started, its answers may differ in the order of blocks. After a
+gap in the recording, a policy's calls are skipped until its state is recorded again. With --scheduler, --admission or
+--prefix-cache, the calls go to another policy instead; its differences are shown and are no failure.";
 
-/// Differences that are spelled out, of each slot.
+/// Differences shown per slot.
 const SHOWN: usize = 3;
-/// Characters of an answer that are shown.
+/// Characters shown of an answer.
 const ANSWER_SHOWN: usize = 160;
 
 /// Arguments of `infer sim decisions`.
 #[derive(Args)]
 pub struct DecisionsArgs {
-    /// A recording
+    /// Recording to check
     #[arg(value_name = "FILE")]
     recording: PathBuf,
-    /// Asks this scheduler instead: a name or a .wasm file, with an optional configuration
+    /// Call this scheduler instead: a name or a .wasm file, with an optional configuration
     #[arg(long, value_name = "NAME|FILE.wasm")]
     scheduler: Option<String>,
-    /// Likewise an admission policy
+    /// Call this admission policy instead
     #[arg(long, value_name = "NAME|FILE.wasm")]
     admission: Option<String>,
-    /// Likewise a prefix cache
+    /// Call this prefix cache instead
     #[arg(long, value_name = "NAME|FILE.wasm")]
     prefix_cache: Option<String>,
-    /// A component that the recording names and that isn't shipped, repeatable
+    /// Component that the recording names but that isn't bundled; repeatable
     #[arg(long, value_name = "FILE.wasm")]
     component: Vec<PathBuf>,
 }
 
-/// Asks all questions of a recording again.
+/// Repeats all policy calls of a recording.
 pub fn run(args: &DecisionsArgs) -> Result<(), Failure> {
     let loader = policies::loader()?;
     let components = Components::new(&loader, &args.component)?;
@@ -69,7 +68,9 @@ pub fn run(args: &DecisionsArgs) -> Result<(), Failure> {
     let mut recording = Recording::open(&args.recording)?;
     let head = recording.head().map_err(|error| wrong(&error))?;
     if !head.decisions {
-        return Err(Failure::Usage(format!("{shown}: it holds no decisions; record them with --decisions")));
+        return Err(Failure::Usage(format!(
+            "{shown}: no decisions in this recording; record with --decisions"
+        )));
     }
     let mut replay = Replay::new(&loader, &components, slots, &head);
     let mut lost = 0;
@@ -109,23 +110,27 @@ fn report(slots: &[Slot], lost: u64) -> Result<(), Failure> {
         }
         if *skipped > 0 {
             text +=
-                &format!("  {skipped} more are behind a gap, and what the policy knew then is not known\n");
+                &format!("  {skipped} more are behind a gap: the policy's state at that point is unknown\n");
         }
         for example in examples {
             text += &format!("  {example}\n");
         }
-        // Another policy may well answer otherwise.
+        // Another policy is expected to differ.
         differ += if other.is_none() { asked - equal } else { 0 };
     }
     if lost > 0 {
-        text += &format!("  {lost} things that happened are not in the recording\n");
+        text += &format!("  {lost} events are missing from the recording\n");
     }
     emit(None, &text)?;
     if slots.iter().all(|slot| slot.tally.asked == 0) {
-        return Err(Failure::Failed("the recording holds no decision".to_owned()));
+        let why = match slots.iter().map(|slot| slot.tally.skipped).sum::<u64>() {
+            0 => "the recording contains no decisions".to_owned(),
+            skipped => format!("no decision could be checked: all {skipped} are behind a gap; record again"),
+        };
+        return Err(Failure::Failed(why));
     }
     if differ > 0 {
-        return Err(Failure::Failed(format!("{differ} decisions are not what they were")));
+        return Err(Failure::Failed(format!("{differ} decisions differ from the recording")));
     }
     Ok(())
 }
@@ -136,21 +141,21 @@ struct Replay<'a> {
     slots: Vec<Slot>,
 }
 
-/// Of one kind of policy.
+/// The replay of one policy slot.
 struct Slot {
     kind: PolicyKind,
-    /// Asked instead of those that were.
+    /// Called instead of the recorded policies.
     other: Option<Choice>,
-    /// Those that came into force so far.
+    /// Policies that have been live so far.
     known: Vec<Policy>,
-    /// Who is asked now, by the digest of who was asked then.
+    /// The policy that is called, with the digest of the recorded one.
     asked: Option<(String, AnyPolicy)>,
-    /// Something was lost, so what a policy knew is not known until its state is told.
+    /// After a gap, until the recording contains the policy's state again.
     adrift: bool,
     tally: Tally,
 }
 
-/// What came of it.
+/// Counts of a slot.
 #[derive(Default)]
 struct Tally {
     asked: u64,
@@ -180,8 +185,8 @@ impl<'a> Replay<'a> {
             return Ok(());
         }
         slot.prepare(&question, self.loader, self.components)?;
-        let (_, policy) = slot.asked.as_mut().expect("it was just prepared");
-        let answer = question.view.put_to(policy).ok_or("it is no question for this kind of policy")?;
+        let (_, policy) = slot.asked.as_mut().expect("`prepare` sets it");
+        let answer = question.view.put_to(policy).ok_or("the call doesn't fit this kind of policy")?;
         let now = answer.map(|answer| answer_json(&answer)).map_err(|fault| fault.to_string());
         slot.tally.asked += 1;
         if now.as_ref() == Ok(&question.answer) {
@@ -195,7 +200,7 @@ impl<'a> Replay<'a> {
 }
 
 impl Slot {
-    /// Has the policy ready that is to be asked, in the state that it had.
+    /// Loads the policy for `question` unless it is loaded already, and restores its recorded state.
     fn prepare(
         &mut self,
         question: &Question,
@@ -232,7 +237,7 @@ impl Slot {
         Ok(())
     }
 
-    /// With its configuration, the latest that came with this digest.
+    /// The latest live policy with this digest, and its configuration.
     fn named(&self, sha256: &str) -> Result<Policy, String> {
         let digest = |policy: &Policy| {
             let members: Vec<&str> = policy.members.iter().map(|member| member.sha256.as_str()).collect();
@@ -240,11 +245,11 @@ impl Slot {
         };
         match self.known.iter().rev().find(|policy| digest(policy) == sha256) {
             Some(policy) => Ok(policy.clone()),
-            // The built-in answers where a policy failed, whoever is in force.
+            // The built-in answers for a policy that failed, without having been live itself.
             None if sha256.is_empty() => {
                 Ok(Policy { kind: self.kind.name().to_owned(), members: vec![Member::default()] })
             }
-            None => Err(format!("no policy with SHA-256 {sha256} came into force before")),
+            None => Err(format!("no policy with SHA-256 {sha256} has been live before this line")),
         }
     }
 }
@@ -262,7 +267,7 @@ fn when(view: &FaultView) -> String {
     }
 }
 
-/// An answer's JSON as far as it is short.
+/// An answer's JSON, truncated.
 fn in_short(answer: &Value) -> String {
     let text = answer.to_string();
     match text.char_indices().nth(ANSWER_SHOWN) {

@@ -1,18 +1,18 @@
-//! `infer bench kernels`: measures products and attention alone, beside the machine's limits.
+//! `infer bench kernels`: measures matrix products and attention alone, against the machine's limits.
 
 use clap::Args;
 
 use super::Failure;
 use super::measured::Measured;
 use crate::bench::kernels::{self, KernelPlan, KernelReport};
-use crate::device::measure_kernels;
+use crate::startup::device::measure_kernels;
 
 /// Shown below the flags.
 pub const AFTER_HELP: &str = "\
-The four products of a layer for 1, 16 and 512 rows, and attention over blocks. The median of many times
-counts; weights, keys and values are read in turns from half a gigabyte, so that caches don't hold them. The
-last column says which share of its limit a kernel reaches: of the memory's bandwidth or of the
-instructions' rate, measured in the same run.";
+Measures the four matrix products of a layer for 1, 16 and 512 rows, and paged attention. Each figure is the
+median of many repetitions, which cycle through half a gigabyte of weights, or of keys and values, so that
+caches can't hold them. Memory bandwidth and instruction rates are measured in the same run; the last column
+is the share of the limit that a kernel reaches. The bandwidth probe needs 1 GB of memory, the rest less.";
 
 /// Arguments of `infer bench kernels`.
 #[derive(Args)]

@@ -1,4 +1,4 @@
-//! What `infer bench engine` and `infer bench kernels` measure, and how they print it.
+//! Flags that `infer bench engine` and `infer bench kernels` share: what to measure, and how to print it.
 
 use clap::{Args, ValueEnum};
 use infer_model::WeightType;
@@ -7,30 +7,30 @@ use serde::Serialize;
 
 use super::Failure;
 use crate::bench::Machine;
-use crate::device::DeviceChoice;
+use crate::startup::device::DeviceChoice;
 
-/// Measured where no shape is named.
+/// Measured unless `--shape` is given.
 const DEFAULT: [&str; 2] = ["smollm-135m", "llama-1b"];
 
-/// Flags of both.
+/// Flags of both commands.
 #[derive(Args)]
 pub struct Measured {
     /// Shapes to measure [default: smollm-135m and llama-1b]
     #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(SHAPES.map(|shape| shape.name)))]
     shape: Vec<String>,
-    /// How weights are stored; q8 is 8 bits with a scale per 32 [default: bf16 and q8]
+    /// Storage type of the weights; q8 is 8-bit integers with a scale per 32 [default: bf16 and q8]
     #[arg(long, value_enum, value_name = "TYPE")]
     weights: Vec<Weights>,
-    /// Threads that compute [default: all cores]
+    /// Compute threads [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1_024))]
     threads: Option<u16>,
-    /// How the report is printed
+    /// Format of the report
     #[arg(long, value_enum, default_value_t = Output::Text)]
     format: Output,
-    /// `cpu`, or a GPU (`cuda`, `cuda:N`): what is measured there is its own, and the other flags don't count
-    #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = DeviceChoice::parse)]
+    /// `cpu`, or a GPU (`cuda`, `cuda:N`); a GPU has measurements of its own and uses no other flag but --quick
+    #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = named_device)]
     device: DeviceChoice,
-    /// On a GPU, fewer shapes, batches and lengths
+    /// On a GPU, measure fewer shapes, batches and lengths
     #[arg(long)]
     quick: bool,
 }
@@ -49,7 +49,7 @@ enum Weights {
 }
 
 impl Measured {
-    /// Measures a GPU by `measure`, which is told which and whether quickly, where one was asked for. False where none was.
+    /// Calls `measure` with the GPU's index and `--quick` if `--device` names a GPU; else returns false.
     pub(super) fn on_gpu(&self, measure: fn(u32, bool) -> Result<(), String>) -> Result<bool, Failure> {
         let DeviceChoice::Cuda(index) = self.device else { return Ok(false) };
         crate::log::start("info")?;
@@ -80,12 +80,20 @@ impl Measured {
         self.threads.map_or_else(|| Machine::here().cores, usize::from)
     }
 
-    /// Prints a report, for people or for programs.
+    /// Prints a report to stdout.
     pub(super) fn print<T: Serialize>(&self, report: &T, text: fn(&T) -> String) -> Result<(), Failure> {
         match self.format {
             Output::Text => print!("{}", text(report)),
             Output::Json => println!("{}", serde_json::to_string_pretty(report).map_err(Failure::failed)?),
         }
         Ok(())
+    }
+}
+
+/// Refuses `auto`: a figure is worth nothing unless the caller knows which device it is of.
+fn named_device(text: &str) -> Result<DeviceChoice, String> {
+    match DeviceChoice::parse(text) {
+        Ok(DeviceChoice::Auto) | Err(_) => Err(format!("`{text}` is not one of `cpu`, `cuda`, `cuda:N`")),
+        named => named,
     }
 }
