@@ -1,5 +1,4 @@
-//! Builds the misbehaving policies, and those that new policies begin as, to components and hands their
-//! bytes to the tests.
+//! Builds the misbehaving policies and the policy templates to components, and embeds them in the tests.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;

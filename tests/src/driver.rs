@@ -1,4 +1,4 @@
-//! Turns an engine over the demo model by hand: a step takes five virtual milliseconds.
+//! Drives an engine with the demo model step by step; a step takes five virtual milliseconds.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,40 +15,40 @@ const STEP_US: u64 = 5_000;
 /// How a sequence ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// Well.
+    /// It completed.
     Finished(FinishReason),
-    /// By an error.
+    /// An error ended it.
     Failed(String),
-    /// Turned away while it waited.
+    /// It was refused while it waited.
     Refused(String),
 }
 
-/// An engine, the model, and everything that the engine said.
+/// An engine, the model, and all events that the engine emitted.
 pub struct Driver {
     /// The engine.
     pub engine: Engine,
     /// The model.
     pub executor: ModelExecutor,
-    /// Virtual now.
+    /// Virtual time.
     pub now: Micros,
     /// Tokens of each sequence.
     pub tokens: BTreeMap<SequenceId, Vec<u32>>,
-    /// How likely these were, where a request asked.
+    /// Log-probabilities of these tokens, for requests that asked for them.
     pub logprobs: BTreeMap<SequenceId, Vec<TokenLogprobs>>,
-    /// Ends of sequences.
+    /// How each sequence ended.
     pub ended: BTreeMap<SequenceId, (Ended, Option<Usage>)>,
-    /// Everything else, oldest first.
+    /// All other events, oldest first.
     pub events: Vec<Event>,
     output: StepOutput,
 }
 
 impl Driver {
-    /// A driver over the paged cache.
+    /// A driver of the demo model with the paged cache.
     pub fn new(config: EngineConfig, policies: Policies) -> Self {
         Self::with_cache(config, policies, crate::model(), KvCacheKind::Paged)
     }
 
-    /// A driver of a model over either cache.
+    /// A driver of `model` with the given cache.
     pub fn with_cache(
         config: EngineConfig,
         policies: Policies,
@@ -75,10 +75,10 @@ impl Driver {
         Ok(id)
     }
 
-    /// One step; where nothing can run, jumps to the engine's next wake. False when nothing is left.
+    /// Runs one step; if nothing can run, advances time to the engine's next wake-up. False when no work is left.
     ///
     /// # Panics
-    /// Where work is left but the engine neither runs nor names a wake: it would hang.
+    /// If work is left, but the engine neither runs any nor names a wake-up: a host would hang.
     pub fn step(&mut self) -> bool {
         match self.engine.begin_step(self.now) {
             Some(batch) => {
@@ -104,12 +104,12 @@ impl Driver {
         while self.step() {}
     }
 
-    /// The tokens of all sequences, in the order of submission.
+    /// The tokens of all sequences, in submission order.
     pub fn streams(&self) -> Vec<Vec<u32>> {
         self.tokens.values().cloned().collect()
     }
 
-    /// Fault reasons that the engine reported, in order.
+    /// Policy faults that the engine reported, in order.
     pub fn faults(&self) -> Vec<&'static str> {
         let name = |event: &Event| match event {
             Event::PolicyFault(fault) => Some(fault.fault.kind.name()),
@@ -141,7 +141,7 @@ impl Driver {
     }
 }
 
-/// A greedy request that runs to its length.
+/// A greedy request without stop tokens.
 pub fn request(prompt: Vec<u32>, max_new_tokens: u32) -> Request {
     Request {
         tenant: TenantId(0),

@@ -1,8 +1,8 @@
-//! What the cross-crate tests share: the demo model, its engine turned by hand in virtual time, and
-//! the policy components, shipped and misbehaving.
+//! Support of the cross-crate tests: the demo model, a driver that steps its engine in virtual time, and policy
+//! components, shipped and misbehaving.
 //!
-//! Everything here is the real thing: real components on the real sandbox over the real model. Only
-//! the clock is virtual, so that a test's outcome does not depend on the machine.
+//! Components, sandbox and model are the real ones. Only the clock is virtual, so that a test's outcome does not
+//! depend on the machine.
 #![forbid(unsafe_code)]
 
 mod driver;

@@ -1,5 +1,4 @@
-//! Policy components: the shipped ones by name, those that misbehave on purpose, and those that new
-//! policies begin as.
+//! Policy components: the shipped ones by name, misbehaving ones, and the templates of `infer policy new`.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -25,11 +24,11 @@ pub fn faulty(kind: PolicyKind, config: &str) -> AnyPolicy {
     load(kind, component, config)
 }
 
-/// A component, loaded with all checks. The deadline is generous: only a real endless loop meets it.
+/// Loads a component with all checks. Only an endless loop exceeds the generous deadline.
 pub fn load(kind: PolicyKind, component: &[u8], config: &str) -> AnyPolicy {
     static LOADER: OnceLock<PolicyLoader> = OnceLock::new();
     let loader = LOADER.get_or_init(|| {
-        // Compiled once, however often a test swaps it in.
+        // Compiles a component once, however often a test swaps it in.
         let cache_dir = Some(concat!(env!("OUT_DIR"), "/compiled").into());
         let deadline = Duration::from_millis(200);
         let config = LoaderConfig { deadline, cache_dir, ..LoaderConfig::default() };

@@ -1,7 +1,7 @@
-//! A policy that wasn't written in Rust: built from C, checked and run like any other.
+//! A policy written in C: built, checked and run like any other.
 //!
-//! Needs a C compiler for WebAssembly. `cargo xtask test` sees to one and says so by `INFER_ZIG`; without it
-//! and without one on the path, the test says that it was left out.
+//! Needs a C compiler for WebAssembly. `cargo xtask test` provides one and sets `INFER_ZIG`; without that variable and
+//! without zig on the path, the tests are skipped and say so.
 
 use infer_core::engine::Policies;
 use infer_core::policy::{AnyPolicy, PolicyKind};
@@ -12,9 +12,9 @@ fn component() -> Option<Vec<u8>> {
     let Some(zig) = first_come_c::Zig::find() else {
         assert!(
             std::env::var_os(first_come_c::ZIG_VARIABLE).is_none(),
-            "the compiler that was named is there"
+            "the compiler that INFER_ZIG names exists"
         );
-        eprintln!("left out: no C compiler for WebAssembly (zig) was found");
+        eprintln!("skipped: no C compiler for WebAssembly (zig) was found");
         return None;
     };
     let out = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("first-come-c");
@@ -37,15 +37,15 @@ fn streams(policies: Policies, total_blocks: u32) -> Driver {
 }
 
 #[test]
-fn a_scheduler_in_c_serves_as_one_in_rust_does() {
+fn scheduler_in_c_serves_like_one_in_rust() {
     let Some(component) = component() else { return };
     for total_blocks in [400, 24] {
         let AnyPolicy::Scheduler(scheduler) = load(PolicyKind::Scheduler, &component, "{}") else {
-            unreachable!("it is a scheduler")
+            unreachable!("the component is a scheduler")
         };
         let mut in_c = streams(Policies { scheduler, ..Policies::builtin() }, total_blocks);
         let in_rust = streams(Policies::builtin(), total_blocks);
-        assert_eq!(in_c.streams(), in_rust.streams(), "policies change when tokens come, never which");
+        assert_eq!(in_c.streams(), in_rust.streams(), "a policy may delay tokens, never change them");
         assert!(in_c.faults().is_empty(), "{:?}", in_c.faults());
         assert!(in_c.ended.values().all(|(end, _)| matches!(end, Ended::Finished(_))));
         assert_eq!(in_c.engine.snapshot(in_c.now).policies[0].policy.name, "first-come-c");
@@ -53,7 +53,7 @@ fn a_scheduler_in_c_serves_as_one_in_rust_does() {
 }
 
 #[test]
-fn its_refusals_name_what_is_wrong() {
+fn rejected_configuration_is_explained() {
     let Some(component) = component() else { return };
     let loader =
         infer_wasm::PolicyLoader::new(infer_wasm::LoaderConfig::default()).expect("the sandbox starts");

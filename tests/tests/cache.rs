@@ -1,4 +1,4 @@
-//! Prefix hits, full hits, preemption and the contiguous backend: all give the same tokens.
+//! Prefix hits, full hits, preemption and the contiguous backend all produce the same tokens.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ fn prefix_events(driver: &Driver) -> Vec<(PrefixEvent, u32, u32)> {
 }
 
 #[test]
-fn a_repeated_prompt_hits_all_of_it_and_runs_no_prefill() {
+fn repeated_prompt_is_a_full_hit_without_prefill() {
     let mut driver = Driver::new(EngineConfig::default(), Policies::builtin());
     let tokens = long_prompt();
     let len = tokens.len() as u32;
@@ -54,7 +54,7 @@ fn a_repeated_prompt_hits_all_of_it_and_runs_no_prefill() {
 }
 
 #[test]
-fn a_shared_prefix_is_reused_and_changes_no_token() {
+fn shared_prefix_is_reused_without_changing_tokens() {
     let mut driver = Driver::new(EngineConfig::default(), Policies::builtin());
     let first = long_prompt();
     let mut second = first.clone();
@@ -70,7 +70,7 @@ fn a_shared_prefix_is_reused_and_changes_no_token() {
 }
 
 #[test]
-fn the_next_turn_of_a_conversation_starts_from_prompt_and_reply() {
+fn next_turn_hits_the_cached_prompt_and_output() {
     let mut driver = Driver::new(EngineConfig::default(), Policies::builtin());
     let mut first = request(long_prompt(), 40);
     first.session = SessionId(7);
@@ -111,12 +111,12 @@ fn preemption_by_recompute_changes_no_token() {
     }
 }
 
-/// How much likelier the likeliest next token is than `token`, after `context`.
+/// Difference in log-probability between the likeliest next token after `context` and `token`.
 fn margin(context: Vec<u32>, token: u32) -> f32 {
     let mut driver = Driver::new(EngineConfig::default(), Policies::builtin());
     let mut request = request(context, 1);
-    let asked = SamplingExtras { logprobs: Some(5), ..SamplingExtras::default() };
-    request.sampling.extras = Some(Arc::new(asked));
+    let extras = SamplingExtras { logprobs: Some(5), ..SamplingExtras::default() };
+    request.sampling.extras = Some(Arc::new(extras));
     let id = driver.submit(request).expect("admitted");
     driver.run();
     let top = &driver.logprobs[&id][0].top;
@@ -128,7 +128,7 @@ fn repeated_prompts() -> Vec<Vec<u32>> {
     (1..=8).map(|i| prompt(&"Explain paged attention. ".repeat(i))).collect()
 }
 
-/// The streams of the prompts over both caches, paged first.
+/// The streams of the prompts with each cache, paged first.
 fn over_both_caches(model: &Model, prompts: &[Vec<u32>]) -> [Vec<Vec<u32>>; 2] {
     [KvCacheKind::Paged, KvCacheKind::Contiguous].map(|kind| {
         let config = EngineConfig {
@@ -153,7 +153,7 @@ fn contiguous_and_paged_caches_agree() {
     assert_eq!(paged, contiguous);
 }
 
-/// How likely each token of these texts was but the first, over a cache.
+/// Log-probability of each token of the texts but the first, computed with a cache.
 fn likelihoods(model: &Model, kind: KvCacheKind, texts: &[Vec<u32>]) -> Vec<f32> {
     let config = EngineConfig {
         prefix_caching: false,
@@ -184,17 +184,16 @@ fn likelihoods(model: &Model, kind: KvCacheKind, texts: &[Vec<u32>]) -> Vec<f32>
     assert_eq!(
         all.len(),
         texts.iter().map(|text| text.len() - 1).sum::<usize>(),
-        "every text is judged whole"
+        "every token of every text but the first"
     );
     all
 }
 
-/// The two backends share no line of attention code and add in another order, which products in bf16 round to
-/// other values now and then. What that may change is what rounding to bf16 changes at all: the distance to the same
-/// weights computed in f32. The backends are nearer to each other than that, and where their texts part two tokens
-/// are as likely as two such errors can make them.
+/// The two backends share no attention code and sum in different orders, so inputs of bf16 products sometimes round
+/// differently. Their distance must stay below the error of bf16 itself, which is the distance to the same weights
+/// computed in f32. Where the streams diverge, the two tokens must be within twice that error of each other.
 #[test]
-fn in_bf16_contiguous_and_paged_caches_differ_by_less_than_rounding_does() {
+fn in_bf16_contiguous_and_paged_caches_differ_less_than_the_rounding_error() {
     let prompts = repeated_prompts();
     let [paged, contiguous] = over_both_caches(model(), &prompts);
     let texts: Vec<Vec<u32>> =

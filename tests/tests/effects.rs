@@ -1,5 +1,5 @@
-//! What each shipped policy is for, seen on the real engine with the real components: in the simulator, so
-//! that the outcome is a function of the seed. `plugins/README.md` has the figures.
+//! The intended effect of each shipped policy, measured with the real engine and components in the simulator, so that
+//! the outcome depends only on the seed. `plugins/README.md` has the figures.
 
 use infer_core::config::{EngineConfig, Limits};
 use infer_core::engine::Policies;
@@ -8,7 +8,7 @@ use infer_core::policy::{AnyPolicy, PolicyKind};
 use infer_sim::{Outcome, Profile, Settings, Slo, Workload, simulate};
 use infer_tests::bundled;
 
-/// Traffic, and what serves it besides the policy that is looked at.
+/// A workload, and the host that serves it.
 #[derive(Clone, Copy)]
 struct Run {
     workload: &'static str,
@@ -23,7 +23,7 @@ impl Run {
         Self { workload, load, blocks, requests, admission: Some("memory-aware") }
     }
 
-    /// With the policy `name`, and the host's defaults in the other slots.
+    /// Simulates with the policy `name`, and the host's defaults in the other slots.
     fn with(&self, kind: PolicyKind, name: &str, config: &str) -> Outcome {
         let mut policies = Policies::builtin();
         put(&mut policies, bundled(PolicyKind::Scheduler, "continuous", "{}"));
@@ -63,7 +63,7 @@ fn put(slots: &mut Policies, policy: AnyPolicy) {
 }
 
 fn tenant(outcome: &Outcome, tenant: u32) -> &infer_sim::metrics::TenantOutcome {
-    outcome.tenants.iter().find(|t| t.tenant == tenant).expect("the tenant asked")
+    outcome.tenants.iter().find(|t| t.tenant == tenant).expect("the tenant sent requests")
 }
 
 #[test]
@@ -75,18 +75,18 @@ fn srpt_lowers_mean_latency_where_lengths_differ() {
 }
 
 #[test]
-fn a_step_target_keeps_the_time_between_tokens_even() {
+fn step_target_bounds_inter_token_latency() {
     let run = Run::new("heavy-tail", 1.0, 20_000, 800);
     let target = run.with(PolicyKind::Scheduler, "continuous", r#"{"step_target_ms": 10}"#);
     let free = run.scheduler("continuous");
-    // A step is as slow as its slower side, arithmetic or memory; a line fitted to both misses a little.
+    // The policy fits one line to step times, but a step is bound by either arithmetic or memory: it is slightly off.
     assert!(target.itl_ms.p99 < 0.95 * free.itl_ms.p99, "{:?} {:?}", target.itl_ms, free.itl_ms);
     assert!(target.itl_ms.max < 0.7 * free.itl_ms.max, "{:?} {:?}", target.itl_ms, free.itl_ms);
 }
 
 #[test]
-fn cache_aware_answers_sooner_where_prefixes_compete_and_leaves_no_cold_tail() {
-    // What admission holds back no scheduler can put in order, so it lets in what fits.
+fn cache_aware_lowers_ttft_for_competing_prefixes_without_a_cold_tail() {
+    // A scheduler can't order what admission defers, so the built-in admits whatever fits.
     let run = Run { admission: None, ..Run::new("few-shot", 1.0, 3_200, 1_000) };
     let (aware, continuous) = (run.scheduler("cache-aware"), run.scheduler("continuous"));
     assert!(
@@ -100,15 +100,19 @@ fn cache_aware_answers_sooner_where_prefixes_compete_and_leaves_no_cold_tail() {
 }
 
 #[test]
-fn fair_gives_a_quiet_tenant_its_share_beside_a_flood() {
+fn fair_protects_a_quiet_tenant_from_a_flood() {
     for blocks in [6_000, 20_000] {
         let run = Run::new("tenants", 1.0, blocks, 800);
         let (fair, continuous) = (run.scheduler("fair"), run.scheduler("continuous"));
         let quiet = |outcome: &Outcome| tenant(outcome, 2).ttft_ms.mean;
         assert!(quiet(&fair) < 0.25 * quiet(&continuous), "{} {}", quiet(&fair), quiet(&continuous));
-        assert_eq!(tenant(&fair, 1).finished, tenant(&continuous, 1).finished, "nobody is refused for it");
-        // The bound of VTC: twice the larger of a longest prompt and what 64 sequences still generate,
-        // an output token counting 2.
+        assert_eq!(
+            tenant(&fair, 1).finished,
+            tenant(&continuous, 1).finished,
+            "no request is refused for it"
+        );
+        // VTC's bound: twice the larger of the longest prompt and the outputs of 64 running sequences, where an
+        // output token counts 2.
         assert!(fair.service_gap < 2.0 * 2.0 * 64.0 * 800.0, "{}", fair.service_gap);
         assert!(
             fair.service_gap < 0.1 * continuous.service_gap,
@@ -120,7 +124,7 @@ fn fair_gives_a_quiet_tenant_its_share_beside_a_flood() {
 }
 
 #[test]
-fn priority_serves_the_urgent_at_once_and_everybody_in_the_end() {
+fn priority_serves_urgent_requests_at_once_without_starving_others() {
     let run = Run::new("urgent", 1.2, 20_000, 800);
     let (priority, continuous) = (run.scheduler("priority"), run.scheduler("continuous"));
     let ttft = |outcome: &Outcome, which| tenant(outcome, which).ttft_ms.mean;
@@ -130,19 +134,19 @@ fn priority_serves_the_urgent_at_once_and_everybody_in_the_end() {
 }
 
 #[test]
-fn deadline_keeps_more_promises_under_overload() {
+fn deadline_meets_more_deadlines_under_overload() {
     let run = Run::new("bursty", 1.0, 20_000, 2_000);
     let (deadline, continuous) = (run.scheduler("deadline"), run.scheduler("continuous"));
     assert!(deadline.in_time > continuous.in_time + 0.05, "{} {}", deadline.in_time, continuous.in_time);
 }
 
 #[test]
-fn slo_refuses_what_would_be_late_and_keeps_the_rest_in_time() {
+fn slo_refuses_late_requests_and_keeps_the_rest_in_time() {
     let run = Run::new("bursty", 1.2, 20_000, 2_000);
     let slo = run.with(PolicyKind::Admission, "slo", "{}");
     let all = run.with(PolicyKind::Admission, "memory-aware", "{}");
     assert!(slo.refused > 0 && slo.in_time > all.in_time, "{} {}", slo.in_time, all.in_time);
-    assert!(slo.ttft_ms.p99 < 2_000.0, "whoever is let in is served in time: {:?}", slo.ttft_ms);
+    assert!(slo.ttft_ms.p99 < 2_000.0, "admitted requests are served in time: {:?}", slo.ttft_ms);
 }
 
 #[test]
@@ -154,7 +158,7 @@ fn session_keeps_conversations_warm_through_a_flood() {
 }
 
 #[test]
-fn a_tenant_keeps_its_prefixes_beside_one_that_never_comes_back() {
+fn tenant_keeps_its_prefixes_next_to_one_that_never_reuses_any() {
     let run = Run::new("neighbours", 0.8, 4_500, 1_000);
     let cached = |name| tenant(&run.prefix_cache(name), 2).cached_ratio;
     let lru = cached("lru");

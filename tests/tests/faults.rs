@@ -5,7 +5,7 @@ use infer_core::policy::{AnyPolicy, PolicyKind};
 use infer_core::{EngineConfig, SequenceId};
 use infer_tests::{Driver, Ended, bundled, faulty, request, tokenizer};
 
-/// Forty requests: more decisions of every kind than the self-test at loading asks for.
+/// Submits forty requests, which cause more policy calls of every kind than the self-test at loading.
 fn submit_some(driver: &mut Driver) -> Vec<SequenceId> {
     let tokenizer = tokenizer();
     let questions =
@@ -44,7 +44,7 @@ fn baseline() -> Vec<Vec<u32>> {
     driver.streams()
 }
 
-/// Runs the load under a policy that misbehaves after some calls; answers the fault reasons seen.
+/// Runs the load under a policy that misbehaves after thirty calls; returns the fault reasons seen.
 fn survives(kind: PolicyKind, fault: &str) -> Vec<&'static str> {
     let policy = faulty(kind, &format!(r#"{{"fault": "{fault}", "after": 30}}"#));
     let mut driver = Driver::new(config(), policies(kind, policy));
@@ -58,7 +58,7 @@ fn survives(kind: PolicyKind, fault: &str) -> Vec<&'static str> {
 }
 
 #[test]
-fn a_scheduler_that_misbehaves_is_replaced_in_the_same_step() {
+fn misbehaving_scheduler_is_replaced_in_the_same_step() {
     let cases = [
         ("trap", "trap"),
         ("spin", "deadline"),
@@ -77,7 +77,7 @@ fn a_scheduler_that_misbehaves_is_replaced_in_the_same_step() {
 }
 
 #[test]
-fn an_admission_policy_that_traps_or_spins_costs_no_request() {
+fn trapping_or_spinning_admission_costs_no_request() {
     for (fault, reason) in [("trap", "trap"), ("spin", "deadline")] {
         let seen = survives(PolicyKind::Admission, fault);
         assert!(seen.contains(&reason), "{fault}: saw {seen:?}");
@@ -85,7 +85,7 @@ fn an_admission_policy_that_traps_or_spins_costs_no_request() {
 }
 
 #[test]
-fn a_prefix_cache_policy_that_misbehaves_costs_no_token() {
+fn misbehaving_prefix_cache_costs_no_token() {
     for (fault, reason) in [("trap", "trap"), ("spin", "deadline")] {
         let seen = survives(PolicyKind::PrefixCache, fault);
         assert!(seen.contains(&reason), "{fault}: saw {seen:?}");
@@ -93,7 +93,7 @@ fn a_prefix_cache_policy_that_misbehaves_costs_no_token() {
 }
 
 #[test]
-fn the_fault_names_policy_digest_step_and_view() {
+fn fault_names_policy_digest_step_and_view() {
     let policy = faulty(PolicyKind::Scheduler, r#"{"fault": "trap", "after": 30}"#);
     let digest = policy.info().digest.clone();
     let mut driver = Driver::new(config(), policies(PolicyKind::Scheduler, policy));

@@ -1,5 +1,5 @@
-//! A thousand swaps of everything that can be swapped, a tenth of them to policies that misbehave, under a
-//! mixed load over the real model: nobody loses a token, a request or a block.
+//! A thousand swaps across all slots, a tenth of them to misbehaving policies, under a mixed load on the real model:
+//! no token, request or block is lost.
 
 use infer_core::policy::{AnyPolicy, PolicyKind};
 use infer_core::testing::SplitMix;
@@ -9,12 +9,12 @@ use infer_tests::{Driver, Ended, bundled, faulty, request, tokenizer};
 const SWAPS: u32 = 1_000;
 const REQUESTS: usize = 500;
 const LIVE_AT_ONCE: usize = 16;
-/// Calls after which one misbehaves: more than a host tries it with before it puts it in force.
+/// Calls after which a policy misbehaves: more than the self-test makes before a policy goes live.
 const CALLS_BEFORE_FAULT: u32 = 16;
-/// Steps for which one that will misbehave stays, so that it gets to it.
+/// Steps for which a misbehaving policy stays live, so that it gets to its fault.
 const STEPS_OF_FAULTY: u32 = 40;
 
-/// Short and long prompts, some with a prefix in common, of three tenants, some in conversations.
+/// Short and long prompts of three tenants, some with a common prefix, some in conversations.
 fn requests() -> Vec<Request> {
     let tokenizer = tokenizer();
     let shared = "What is a prefix cache? How does continuous batching work? Why is decode bound by memory? ";
@@ -40,7 +40,7 @@ fn config() -> EngineConfig {
     EngineConfig { limits, total_blocks: 160, max_seq_len: 1_024, ..EngineConfig::default() }
 }
 
-/// Plays all requests, `LIVE_AT_ONCE` of them at a time; `each` is called before every step.
+/// Runs all requests, `LIVE_AT_ONCE` at a time; calls `each` before every step.
 fn play(mut each: impl FnMut(&mut Driver)) -> (Driver, Vec<SequenceId>) {
     let mut driver = Driver::new(config(), Policies::builtin());
     let mut ids = Vec::new();
@@ -58,7 +58,7 @@ fn play(mut each: impl FnMut(&mut Driver)) -> (Driver, Vec<SequenceId>) {
     }
 }
 
-/// The policy of swap number `nth`: mostly a shipped one, each tenth time one that soon misbehaves.
+/// The policy of the `nth` swap: a shipped one, or every tenth time one that soon misbehaves.
 fn policy(nth: u32, random: &mut SplitMix) -> AnyPolicy {
     let kind = PolicyKind::ALL[nth as usize % 3];
     if nth % 10 == 9 {
@@ -77,7 +77,7 @@ fn policy(nth: u32, random: &mut SplitMix) -> AnyPolicy {
 }
 
 #[test]
-fn a_thousand_swaps_of_everything_lose_nothing() {
+fn thousand_swaps_lose_no_token_request_or_block() {
     let (plain, plain_ids) = play(|_| {});
     let (mut swaps, mut stays, mut random) = (0, 0, SplitMix(7));
     let mut resident = Vec::new();
@@ -106,17 +106,17 @@ fn a_thousand_swaps_of_everything_lose_nothing() {
         );
     }
     let faults = stormy.faults();
-    assert!(faults.len() >= 20, "the misbehaving ones got their turn: {faults:?}");
+    assert!(faults.len() >= 20, "misbehaving policies reached their faults: {faults:?}");
     let mut stormy = stormy;
     let snapshot = stormy.engine.snapshot(stormy.now).memory;
     assert_eq!((snapshot.used, snapshot.free + snapshot.cached), (0, snapshot.total));
-    // Everything that a swap makes is let go again. The first hundreds fill caches and allocators.
+    // A swap leaks nothing. The first few hundred swaps only fill caches and allocators.
     if let (Some(Some(early)), Some(Some(late))) = (resident.get(2), resident.last()) {
         assert!(late < &(early + 64), "memory grew from {early} to {late} MiB");
     }
 }
 
-/// Resident memory of this process, where the system tells it.
+/// Resident memory of this process in MiB, if the system reports it.
 fn resident_mib() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;

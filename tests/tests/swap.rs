@@ -1,4 +1,4 @@
-//! Swapping policies while tokens stream changes nobody's tokens and loses nobody.
+//! Swapping policies while tokens stream changes no token and loses no request.
 
 use infer_core::engine::Policies;
 use infer_core::policy::{AnyPolicy, PolicyKind};

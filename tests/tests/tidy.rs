@@ -1,7 +1,7 @@
-//! Checks of the tree itself: headers, the fixed layout, leftovers, crate directions.
+//! Checks of the source tree: file headers, folder layout, leftovers, crate dependencies, names of tests in documents.
 //!
-//! They read what git tracks; where the sources were unpacked without git there is nothing to check, and neither is
-//! where there is no git, which `cargo xtask test` says.
+//! They cover the files that git tracks. Without git, or outside a checkout, they check nothing; `cargo xtask test`
+//! reports a missing git.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,7 +18,7 @@ fn tracked_files() -> Vec<String> {
     let files: Vec<_> = String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect();
     let listed = output.status.success() && !files.is_empty();
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(listed || !root().join(".git").exists(), "git lists no files of its checkout: {said}");
+    assert!(listed || !root().join(".git").exists(), "git lists no files in its checkout: {said}");
     files
 }
 
@@ -33,13 +33,13 @@ fn rust_sources() -> impl Iterator<Item = (String, String)> {
 fn top_level_folders_are_the_fixed_ones() {
     for path in tracked_files() {
         if let Some((folder, _)) = path.split_once('/') {
-            assert!(TOP_LEVEL_FOLDERS.contains(&folder), "{path} lies in a folder outside the layout");
+            assert!(TOP_LEVEL_FOLDERS.contains(&folder), "{path}: `{folder}` is not a folder of the layout");
         }
     }
 }
 
 #[test]
-fn every_source_file_says_what_it_is_for() {
+fn every_source_file_has_a_module_header() {
     let silent: Vec<String> =
         rust_sources().filter(|(_, text)| !text.starts_with("//!")).map(|(path, _)| path).collect();
     assert!(silent.is_empty(), "no `//!` header on the first line: {silent:?}");
@@ -60,14 +60,17 @@ fn nothing_is_left_unfinished() {
     }
 }
 
-/// What a crate may import of ours, by its folder. Tests and build scripts may import more.
-const IMPORTS: [(&str, &[&str]); 15] = [
+/// Crates of this workspace that a crate may depend on, by folder. Tests and build scripts may use more.
+const IMPORTS: [(&str, &[&str]); 20] = [
     ("host/api", &[]),
-    ("host/chat", &["infer-model", "infer-wasm"]),
-    ("host/chat/guest", &[]),
+    ("host/chat", &["infer-model", "infer-sandbox"]),
+    ("host/chat/guest", &["infer-sandbox-guest"]),
     ("host/conformance", &["infer-core", "infer-policy-sdk", "infer-wasm"]),
     ("host/core", &[]),
     ("host/demo", &["infer-chat", "infer-core", "infer-model"]),
+    ("host/grammar", &["infer-sandbox"]),
+    ("host/grammar/clockless", &[]),
+    ("host/grammar/guest", &["infer-sandbox-guest"]),
     ("host/model", &["infer-core", "infer-kernels"]),
     (
         "host/server",
@@ -78,6 +81,7 @@ const IMPORTS: [(&str, &[&str]); 15] = [
             "infer-conformance",
             "infer-core",
             "infer-demo",
+            "infer-grammar",
             "infer-kernels",
             "infer-model",
             "infer-policy-build",
@@ -85,18 +89,19 @@ const IMPORTS: [(&str, &[&str]); 15] = [
             "infer-wasm",
         ],
     ),
+    ("host/sandbox", &["infer-wasm"]),
+    ("host/sandbox/guest", &[]),
     ("host/sim", &["infer-core"]),
     ("host/wasm", &["infer-core"]),
     ("host/xtask", &[]),
     ("kernels", &[]),
-    // A device for tests.
     ("kernels/emulator", &["infer-kernels"]),
-    // Compares with an engine, in a workspace of its own.
+    // A comparison benchmark in a workspace of its own.
     ("kernels/benches/candle", &["infer-model"]),
     ("tui", &["infer-api"]),
 ];
 
-/// Crates of ours that a manifest imports, on any platform.
+/// Crates of this workspace that a manifest depends on, on any platform.
 fn imports(manifest: &str) -> Vec<String> {
     let mut imports = Vec::new();
     let mut inside = false;
@@ -121,18 +126,43 @@ fn crates_import_in_the_directions_of_the_architecture() {
         let (_, may) = match IMPORTS.iter().find(|(of, _)| *of == folder) {
             Some(known) => *known,
             None if folder.starts_with("plugins/") || folder.starts_with("tests") => continue,
-            None => panic!("{path}: what may it import? ARCHITECTURE.md and this test say so"),
+            None => panic!("{path}: add the crate to IMPORTS and to ARCHITECTURE.md"),
         };
         let manifest = std::fs::read_to_string(root().join(&path)).expect("a manifest");
         for import in imports(&manifest) {
-            assert!(may.contains(&import.as_str()), "{path} imports {import}, which {folder} may not");
+            assert!(may.contains(&import.as_str()), "{path} depends on {import}, which {folder} may not");
         }
     }
 }
 
-/// Nor do their tests know the engine.
+/// What a part of the console may import of the others. Its tests draw screens and may import more.
+const CONSOLE: [(&str, &[&str]); 4] = [
+    ("conn", &["files", "order", "text"]),
+    ("input", &[]),
+    ("state", &["input", "order", "text"]),
+    ("view", &["order", "state", "text"]),
+];
+
 #[test]
-fn policies_import_the_sdk_alone() {
+fn parts_of_the_console_import_in_one_direction() {
+    for (path, text) in rust_sources().filter(|(path, _)| !path.contains("/tests/")) {
+        let Some(module) = path.strip_prefix("tui/src/").and_then(|rest| rest.split(['/', '.']).next())
+        else {
+            continue;
+        };
+        let Some((part, may)) = CONSOLE.iter().find(|(part, _)| *part == module) else { continue };
+        for import in text.split("crate::").skip(1).filter_map(|rest| rest.split([':', ';']).next()) {
+            assert!(
+                import == *part || may.contains(&import),
+                "{path} imports {import}, which {part} may not"
+            );
+        }
+    }
+}
+
+/// Holds for the tests of policies, too.
+#[test]
+fn policies_depend_only_on_the_sdk() {
     let of_policies = |path: &String| path.starts_with("plugins/") && path.ends_with("/Cargo.toml");
     for path in tracked_files().into_iter().filter(of_policies) {
         let manifest = std::fs::read_to_string(root().join(&path)).expect("a manifest");
@@ -146,23 +176,31 @@ fn policies_import_the_sdk_alone() {
     }
 }
 
-/// Kernels and device code, maps of files, our own precompiled code, what a Wasm module exports.
-const UNSAFE: [&str; 4] =
-    ["kernels/", "host/model/", "host/wasm/src/precompiled.rs", "host/chat/guest/src/exports.rs"];
-/// Crates whose roots forbid nothing: those with such code; policies, whose macros write what a component exports; and
-/// threads that loom runs, whose sources are other crates'.
-const NOT_FORBIDDEN: [&str; 7] = [
+/// Kernels and device code, memory maps, loading of our own precompiled code, exports of a Wasm module.
+const UNSAFE: [&str; 6] = [
+    "kernels/",
+    "host/model/",
+    "host/wasm/src/precompiled.rs",
+    "host/chat/guest/src/exports.rs",
+    "host/grammar/guest/src/lib.rs",
+    "host/sandbox/guest/src/lib.rs",
+];
+/// Crates without `forbid(unsafe_code)`: those with unsafe code; policies, because their macros generate a component's
+/// exports; and `interleave`, because it compiles other crates' sources.
+const NOT_FORBIDDEN: [&str; 9] = [
     "kernels/",
     "host/model/",
     "host/wasm/src/lib.rs",
     "host/chat/guest/",
+    "host/grammar/guest/",
+    "host/sandbox/guest/",
     "plugins/",
     "tests/policies/",
     "tests/interleave/",
 ];
 
 #[test]
-fn unsafe_code_is_where_it_must_be_and_forbidden_elsewhere() {
+fn unsafe_code_is_confined_and_forbidden_elsewhere() {
     let among = |path: &str, folders: &[&str]| folders.iter().any(|folder| path.starts_with(folder));
     let marks = ["{", "fn ", "impl", "extern", "trait"].map(|what| format!("{} {what}", "unsafe"));
     for (path, text) in rust_sources() {
@@ -175,6 +213,25 @@ fn unsafe_code_is_where_it_must_be_and_forbidden_elsewhere() {
         assert!(
             !is_root || among(&path, &NOT_FORBIDDEN) || text.contains("#![forbid(unsafe_code)]"),
             "{path} doesn't forbid unsafe code"
+        );
+    }
+}
+
+/// Backticked names with at least three underscores; `first_words_..` stands for a longer name.
+#[test]
+fn tests_named_in_regressions_exist() {
+    let sources: String = rust_sources().map(|(_, text)| text).collect();
+    let text = std::fs::read_to_string(root().join("tests/REGRESSIONS.md")).expect("REGRESSIONS.md");
+    let names: Vec<&str> = text.split('`').filter(|name| name.matches('_').count() >= 3).collect();
+    assert!(!names.is_empty(), "REGRESSIONS.md names no test");
+    for name in names {
+        let function = match name.strip_suffix("..") {
+            Some(start) => format!("fn {start}"),
+            None => format!("fn {name}("),
+        };
+        assert!(
+            sources.is_empty() || sources.contains(&function),
+            "REGRESSIONS.md names `{name}`, which is gone"
         );
     }
 }

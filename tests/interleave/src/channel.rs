@@ -1,4 +1,4 @@
-//! `std::sync::mpsc::sync_channel`, of a mutex and a condition variable.
+//! `std::sync::mpsc::sync_channel` for loom, built from a mutex and a condition variable.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{RecvError, RecvTimeoutError, TryRecvError, TrySendError};
@@ -18,7 +18,7 @@ struct Shared<T> {
     bound: usize,
 }
 
-/// Sends. That it is gone is never noticed.
+/// The sending end. Unlike in std, the receiver doesn't learn that all senders are gone.
 pub struct SyncSender<T>(Arc<Shared<T>>);
 
 impl<T> Clone for SyncSender<T> {
@@ -28,9 +28,9 @@ impl<T> Clone for SyncSender<T> {
 }
 
 impl<T> SyncSender<T> {
-    /// Sends, where there is room.
+    /// Sends without waiting; fails if the channel is full.
     pub fn try_send(&self, message: T) -> Result<(), TrySendError<T>> {
-        let mut queue = self.0.queue.lock().expect("nobody panics with it");
+        let mut queue = self.0.queue.lock().expect("no holder panics");
         if queue.len() == self.0.bound {
             return Err(TrySendError::Full(message));
         }
@@ -40,27 +40,27 @@ impl<T> SyncSender<T> {
     }
 }
 
-/// Receives.
+/// The receiving end.
 pub struct Receiver<T>(Arc<Shared<T>>);
 
 impl<T> Receiver<T> {
-    /// What is there.
+    /// Receives without waiting.
     pub fn try_recv(&self) -> Result<T, TryRecvError> {
-        self.0.queue.lock().expect("nobody panics with it").pop_front().ok_or(TryRecvError::Empty)
+        self.0.queue.lock().expect("no holder panics").pop_front().ok_or(TryRecvError::Empty)
     }
 
     /// Waits for a message.
     pub fn recv(&self) -> Result<T, RecvError> {
-        let mut queue = self.0.queue.lock().expect("nobody panics with it");
+        let mut queue = self.0.queue.lock().expect("no holder panics");
         loop {
             if let Some(message) = queue.pop_front() {
                 return Ok(message);
             }
-            queue = self.0.filled.wait(queue).expect("nobody panics with it");
+            queue = self.0.filled.wait(queue).expect("no holder panics");
         }
     }
 
-    /// As `recv`: no time ever passes here.
+    /// Same as `recv`, because loom has no time.
     pub fn recv_timeout(&self, _limit: Duration) -> Result<T, RecvTimeoutError> {
         self.recv().map_err(|_| RecvTimeoutError::Disconnected)
     }

@@ -1,12 +1,11 @@
-//! How threads meet, in every order of their steps (with a bounded number of forced switches) and with every value
-//! that the C++ memory model lets a load see. Who is never woken ends in a deadlock that loom names.
+//! Concurrent protocols under loom: every interleaving up to a bounded number of preemptions, and every value that the
+//! C++ memory model allows a load to return. A lost wake-up shows as a deadlock, which loom reports.
 //!
-//! A protocol that is to be checked takes threads and atomics from `super::world` and is compiled here once more, from
-//! the same file, with loom's. That leaves its source as it is: no type parameters for atomics, and no build with
-//! `cfg(loom)`. Sequentially consistent accesses are to be written as fences: loom takes the former for mere acquire
-//! and release.
+//! A checked protocol imports threads and atomics from `super::world`. Its file is compiled a second time here, where
+//! that module is loom's. The shipped source therefore needs neither type parameters for atomics nor `cfg(loom)`.
+//! It must express sequential consistency by fences, because loom weakens `SeqCst` accesses to acquire and release.
 //!
-//! A workspace of its own: loom switches features of crates on that half of the project's dependencies are built upon.
+//! A workspace of its own: loom enables features of crates that half of the project's dependencies share.
 #![cfg(test)]
 
 mod channel;

@@ -1,4 +1,4 @@
-//! Words for the engine thread, in a box that may be full.
+//! The engine thread's mailbox, which may be full.
 
 use protocol::{Mail, mailbox};
 use world::{Arc, AtomicBool, Ordering};
@@ -9,13 +9,13 @@ mod protocol;
 
 use crate::world;
 
-/// What clients say.
+/// Messages from clients.
 enum Word {
     Gone(usize),
     Wake,
 }
 
-/// Goes away, and says so.
+/// Disconnects a client: closes first, sends second.
 fn leave(gone: &AtomicBool, mail: &Mail<Word>, who: usize) {
     gone.store(true, Ordering::Release);
     if mail.say(Word::Gone(who)).is_err() {
@@ -23,9 +23,9 @@ fn leave(gone: &AtomicBool, mail: &Mail<Word>, who: usize) {
     }
 }
 
-/// Two clients go away, and there is room for one word: the thread finds out about both and doesn't sleep for ever.
+/// Two clients disconnect, with room for one message: the engine thread notices both, and doesn't sleep forever.
 #[test]
-fn nobody_goes_away_unnoticed() {
+fn no_disconnect_is_missed() {
     world::check(3, || {
         let clients = Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
         let (mail, inbox) = mailbox(1);
@@ -34,7 +34,7 @@ fn nobody_goes_away_unnoticed() {
         let thread = world::spawn(move || leave(&theirs[0], &their_mail, 0));
         let (theirs, their_mail) = (Arc::clone(&clients), Arc::clone(&mail));
         let other = world::spawn(move || leave(&theirs[1], &their_mail, 1));
-        // As the engine's thread does.
+        // Same loop as in the engine thread.
         let mut noticed = [false; 2];
         let hear = |word: Word, noticed: &mut [bool; 2]| {
             if let Word::Gone(who) = word {
@@ -53,7 +53,7 @@ fn nobody_goes_away_unnoticed() {
             if noticed == [true; 2] {
                 break;
             }
-            let word = inbox.sleep(None).expect("nobody hangs up");
+            let word = inbox.sleep(None).expect("a sender exists");
             hear(word, &mut noticed);
         }
         thread.join().unwrap();

@@ -1,4 +1,4 @@
-//! The kernels' pool: a job, the helpers that sleep, the caller that waits.
+//! The kernels' thread pool: a job, sleeping helpers, a waiting caller.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -14,13 +14,13 @@ mod protocol;
 
 fn counted(pool: &mut Pool, items: usize) {
     let counts: Vec<AtomicUsize> = (0..items).map(|_| AtomicUsize::new(0)).collect();
-    // Relaxed: that the caller sees them is for the pool to bring about.
+    // Relaxed, because the pool itself must make them visible to the caller.
     pool.run(items, &|range: Range<usize>| range.for_each(|i| _ = counts[i].fetch_add(1, Ordering::Relaxed)));
     assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1), "each item is done once");
 }
 
 #[test]
-fn the_caller_is_woken_and_sees_what_was_done() {
+fn caller_wakes_and_sees_the_results() {
     check(3, || {
         let mut pool = Pool::new(1).unwrap();
         counted(&mut pool, 2);
@@ -33,9 +33,9 @@ fn three_threads_share_a_job() {
     check(1, || counted(&mut Pool::new(2).unwrap(), 3));
 }
 
-/// Whichever thread has the piece that panics. The pool goes while its helper may still be looking for more.
+/// Either thread may run the piece that panics. The pool is dropped while its helper may still be looking for work.
 #[test]
-fn a_panic_reaches_the_caller_after_the_other_piece() {
+fn panic_reaches_the_caller_after_the_other_piece_is_done() {
     check(3, || {
         let mut pool = Pool::new(1).unwrap();
         let done = AtomicUsize::new(0);
@@ -52,12 +52,12 @@ fn a_panic_reaches_the_caller_after_the_other_piece() {
 }
 
 #[test]
-fn a_helper_that_sleeps_is_woken() {
+fn sleeping_helper_wakes_for_a_job() {
     check(3, || {
         let mut pool = Pool::new(1).unwrap();
         for _ in 0..2 {
             let (arrived, all) = (Mutex::new(0), Condvar::new());
-            // Two items that only two threads can finish.
+            // Each item waits for the other, so it takes two threads.
             pool.run(2, &|range: Range<usize>| {
                 range.for_each(|_| {
                     let mut arrived = arrived.lock().unwrap();

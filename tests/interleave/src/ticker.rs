@@ -1,4 +1,4 @@
-//! The thread that ticks while policies are called.
+//! The thread that ticks while policies are running.
 
 use protocol::Ticker;
 use world::{Arc, AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ mod world {
     /// Counts ticks.
     pub type Epoch = Arc<AtomicUsize>;
 
-    /// As few as there can be.
+    /// The smallest possible number.
     pub const IDLE_TICKS: u32 = 1;
 
     pub fn tick(epoch: &Epoch) {
@@ -25,7 +25,7 @@ mod world {
 }
 
 #[test]
-fn a_call_is_ticked_for_though_the_thread_was_going_to_sleep() {
+fn call_is_ticked_even_if_the_ticker_was_about_to_sleep() {
     world::check(2, || {
         let epoch = Arc::new(AtomicUsize::new(0));
         let ticker = Ticker::start(Arc::clone(&epoch)).unwrap();

@@ -1,4 +1,4 @@
-//! Threads and atomics that loom schedules, by the names that std gives them. Deliberately absent: time.
+//! loom's threads and atomics under the names of std's. Deliberately absent: time.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ pub use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Orde
 pub use loom::sync::{Arc, Condvar, Mutex};
 pub use loom::thread::{Thread, current, park, yield_now};
 
-/// Runs `run` in every way that needs no more than so many forced switches between threads.
+/// Runs `run` in every interleaving with at most `switches` preemptions.
 pub fn check(switches: usize, run: impl Fn() + Send + Sync + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(switches);
@@ -15,12 +15,12 @@ pub fn check(switches: usize, run: impl Fn() + Send + Sync + 'static) {
     model.check(run);
 }
 
-/// Looks once: whatever a spin would see is seen by looking later, too.
+/// Checks once instead of spinning: loom also tries the interleavings in which the check comes later.
 pub fn spin(_limit: Duration, found: impl Fn() -> bool) -> bool {
     found()
 }
 
-/// As std's.
+/// Same interface as std's.
 #[derive(Debug, Default)]
 pub struct Builder;
 
@@ -54,8 +54,8 @@ pub fn spawn(work: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
     JoinHandle { thread, ended }
 }
 
-/// Of a thread. Only the thread that started it may wait for it: it waits by parking, because loom's own `join` takes
-/// an unpark that comes late for the end of the thread.
+/// Handle of a thread. Only the thread that started it may join it: it waits by parking, because loom's own `join`
+/// mistakes a late unpark for the end of the thread.
 #[derive(Debug)]
 pub struct JoinHandle<T> {
     thread: loom::thread::JoinHandle<T>,
@@ -63,7 +63,7 @@ pub struct JoinHandle<T> {
 }
 
 impl<T> JoinHandle<T> {
-    /// For waking it.
+    /// The thread, for unparking it.
     pub fn thread(&self) -> &Thread {
         self.thread.thread()
     }

@@ -1,6 +1,7 @@
 //! Every planted bug is found within the budget of an ordinary test run, by the machine's own books alone, and
 //! shrinks to a handful of operations; without one nothing is found.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use infer_planted::bugs;
@@ -56,12 +57,14 @@ fn without_a_bug_nothing_is_found() {
 #[test]
 fn what_was_found_once_is_found_again_where_its_mend_is_taken_back() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../host/sim/tests/regressions");
-    let mut lost = Vec::new();
+    let (mut played, mut lost) = (BTreeSet::new(), Vec::new());
     for file in folder.read_dir().expect("the cases") {
         let file = file.expect("a file").path();
         let name = file.file_stem().expect("a name").to_str().expect("a plain one");
         let bug = bugs::MENDED.iter().find(|bug| **bug == name);
-        bugs::switch(bug.unwrap_or_else(|| panic!("`{name}` has no bug in edits.rs")));
+        let bug = bug.unwrap_or_else(|| panic!("`{name}` has no bug in edits.rs"));
+        played.insert(*bug);
+        bugs::switch(bug);
         let text = std::fs::read_to_string(&file).expect("a file");
         let case = Case::from_text(&text).expect("a case");
         let told: serde_json::Value = serde_json::from_str(&text).expect("JSON");
@@ -73,4 +76,6 @@ fn what_was_found_once_is_found_again_where_its_mend_is_taken_back() {
         assert_eq!(play(&case, &[], CHECKS).err(), None, "{name}");
     }
     assert!(lost.is_empty(), "these no longer get to what they are about: {lost:?}");
+    let mended: BTreeSet<&str> = bugs::MENDED.iter().copied().collect();
+    assert_eq!(played, mended, "each mend in edits.rs has a case in {}", folder.display());
 }

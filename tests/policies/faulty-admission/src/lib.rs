@@ -1,12 +1,12 @@
-//! An admission policy that misbehaves on request: `{"fault": "wait-forever", "after": 100}` admits
-//! everybody for a hundred calls and nobody from then on.
+//! An admission policy that misbehaves on request: `{"fault": "wait-forever", "after": 100}` admits every request for a
+//! hundred calls and none after that.
 
 use infer_policy_sdk::{
     Admission, Load, Policy, Pressure, Reason, Refusal, Request, Verdict, export_policy, tokens_in,
 };
 use serde::{Deserialize, Serialize};
 
-/// What it does wrong.
+/// The misbehaviour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fault {
@@ -16,13 +16,13 @@ pub enum Fault {
     Trap,
     /// Never returns.
     Spin,
-    /// Turns everybody away.
+    /// Refuses every request.
     RefuseAll,
-    /// Turns everybody away and doesn't say why.
+    /// Refuses every request without a message.
     RefuseSilently,
-    /// Makes everybody wait, also on an idle host.
+    /// Makes every request wait, even on an idle host.
     WaitForever,
-    /// Reports more blocks than there are.
+    /// Reports more available blocks than the pool has.
     Boast,
 }
 
@@ -30,9 +30,9 @@ pub enum Fault {
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// What it does wrong.
+    /// The misbehaviour.
     pub fault: Fault,
-    /// Calls that it answers well before.
+    /// Number of calls answered correctly first.
     pub after: u64,
 }
 
@@ -57,8 +57,8 @@ impl Policy for Faulty {
         "type": "object",
         "additionalProperties": false,
         "properties": {
-            "fault": {"default": "none", "description": "What it does wrong"},
-            "after": {"type": "integer", "default": 100, "description": "Calls that it answers well before"}
+            "fault": {"default": "none", "description": "The misbehaviour"},
+            "after": {"type": "integer", "default": 100, "description": "Number of calls answered correctly first"}
         }
     }"#;
 
@@ -72,7 +72,7 @@ impl Admission for Faulty {
         match self.fault() {
             Fault::RefuseAll => Verdict::Refuse(Refusal {
                 reason: Reason::Other,
-                message: "told to refuse everybody".to_owned(),
+                message: "told to refuse all requests".to_owned(),
                 retry_after_ms: 1_000,
             }),
             Fault::RefuseSilently => {
@@ -122,12 +122,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn its_configuration_is_what_its_schema_says() {
+    fn configuration_matches_its_schema() {
         check_config::<Faulty>();
     }
 
     #[test]
-    fn it_admits_until_told_otherwise() {
+    fn admits_until_its_fault_starts() {
         for (fault, refuses) in [("refuse-all", true), ("wait-forever", false)] {
             let config = parse_config(&format!(r#"{{"fault": "{fault}", "after": 1}}"#)).unwrap();
             let mut policy = Faulty::new(config).unwrap();

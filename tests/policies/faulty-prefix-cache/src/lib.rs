@@ -1,12 +1,12 @@
-//! A prefix-cache policy that misbehaves on request: `{"fault": "wrong-blocks", "after": 100}` is no
-//! worse than a simple one for a hundred calls and names blocks that are in use from then on.
+//! A prefix-cache policy that misbehaves on request: `{"fault": "wrong-blocks", "after": 100}` behaves for a hundred
+//! calls, and names blocks in use after that.
 
 use std::collections::BTreeSet;
 
 use infer_policy_sdk::{BlockId, EventKind, Events, Hit, Micros, Policy, PrefixCache, export_policy};
 use serde::{Deserialize, Serialize};
 
-/// What it does wrong.
+/// The misbehaviour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fault {
@@ -20,7 +20,7 @@ pub enum Fault {
     WrongBlocks,
     /// Reuses more than is cached.
     TooMuchReuse,
-    /// Names one block, however many are asked for.
+    /// Names at most one block, however many are needed.
     TooFew,
 }
 
@@ -28,9 +28,9 @@ pub enum Fault {
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// What it does wrong.
+    /// The misbehaviour.
     pub fault: Fault,
-    /// Calls that it answers well before.
+    /// Number of calls answered correctly first.
     pub after: u64,
 }
 
@@ -57,8 +57,8 @@ impl Policy for Faulty {
         "type": "object",
         "additionalProperties": false,
         "properties": {
-            "fault": {"default": "none", "description": "What it does wrong"},
-            "after": {"type": "integer", "default": 100, "description": "Calls that it answers well before"}
+            "fault": {"default": "none", "description": "The misbehaviour"},
+            "after": {"type": "integer", "default": 100, "description": "Number of calls answered correctly first"}
         }
     }"#;
 
@@ -131,12 +131,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn its_configuration_is_what_its_schema_says() {
+    fn configuration_matches_its_schema() {
         check_config::<Faulty>();
     }
 
     #[test]
-    fn it_answers_well_until_told_otherwise() {
+    fn behaves_until_its_fault_starts() {
         let config = parse_config(r#"{"fault": "too-much-reuse", "after": 1}"#).unwrap();
         let mut policy = Faulty::new(config).unwrap();
         let hit = Hit { cached_tokens: 32, ..Hit::default() };

@@ -1,13 +1,13 @@
-//! A scheduler that misbehaves on request: `{"fault": "trap", "after": 100}` serves first come first
-//! served for a hundred calls and traps from then on.
+//! A scheduler that misbehaves on request: `{"fault": "trap", "after": 100}` schedules first come, first served for a
+//! hundred calls, and traps after that.
 //!
-//! It behaves at first because a host tries every policy before it puts it in force (some twenty
-//! calls), and because a fault in mid-flight is the one that could cost somebody a token.
+//! It behaves at first because a host tests every policy with some twenty calls before it goes live, and because a
+//! fault is most likely to cost a token while requests run.
 
 use infer_policy_sdk::{Plan, Planner, Policy, Scheduler, SequenceId, Step, export_policy};
 use serde::{Deserialize, Serialize};
 
-/// What it does wrong.
+/// The misbehaviour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fault {
@@ -21,19 +21,19 @@ pub enum Fault {
     Slow,
     /// Allocates until it can't.
     Memory,
-    /// Runs a sequence that nobody knows.
+    /// Runs a sequence that doesn't exist.
     UnknownId,
     /// Runs a sequence twice.
     Duplicate,
-    /// Gives more tokens than a step may compute.
+    /// Plans more tokens than a step may compute.
     OverBudget,
-    /// Gives one token count too many.
+    /// Returns one token count too many.
     UnequalColumns,
-    /// Never serves the first running and the first waiting sequence, though others.
+    /// Never runs the first running and the first waiting sequence, but runs others.
     Starve,
-    /// Serves nobody.
+    /// Plans nothing.
     Stall,
-    /// Serves every second call in reverse: a view alone doesn't explain its answer.
+    /// Reverses every second plan, so that a view alone doesn't determine the answer.
     Moody,
 }
 
@@ -41,11 +41,11 @@ pub enum Fault {
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// What it does wrong.
+    /// The misbehaviour.
     pub fault: Fault,
-    /// Calls that it serves well before.
+    /// Number of calls answered correctly first.
     pub after: u64,
-    /// Whether it takes over the count of calls of the policy before it; if not, it refuses the state.
+    /// Continue the predecessor's call count; otherwise its state is rejected.
     pub keep_calls: bool,
 }
 
@@ -70,9 +70,9 @@ impl Policy for Faulty {
         "type": "object",
         "additionalProperties": false,
         "properties": {
-            "fault": {"default": "none", "description": "What it does wrong"},
-            "after": {"type": "integer", "default": 100, "description": "Calls that it serves well before"},
-            "keep_calls": {"type": "boolean", "default": false, "description": "Whether it takes over state"}
+            "fault": {"default": "none", "description": "The misbehaviour"},
+            "after": {"type": "integer", "default": 100, "description": "Number of calls answered correctly first"},
+            "keep_calls": {"type": "boolean", "default": false, "description": "Whether to accept a predecessor's state"}
         }
     }"#;
 
@@ -86,7 +86,7 @@ impl Policy for Faulty {
 
     fn import_state(&mut self, state: &[u8]) -> Result<(), String> {
         if !self.config.keep_calls {
-            return Err("it was told to keep no calls".to_owned());
+            return Err("`keep_calls` is off".to_owned());
         }
         let bytes = state.try_into().map_err(|_| format!("the state has {} bytes, not 8", state.len()))?;
         self.calls = u64::from_le_bytes(bytes);
@@ -167,7 +167,7 @@ fn spin(most: u64) {
 fn exhaust() {
     let mut hoard = Vec::new();
     loop {
-        // Not written to: the limit that it meets is memory's, not time's.
+        // Not written to, so that it reaches the memory limit before the deadline.
         hoard.push(std::hint::black_box(Vec::<u8>::with_capacity(1 << 20)));
     }
 }
@@ -186,12 +186,12 @@ mod tests {
     }
 
     #[test]
-    fn its_configuration_is_what_its_schema_says() {
+    fn configuration_matches_its_schema() {
         check_config::<Faulty>();
     }
 
     #[test]
-    fn it_behaves_until_told_otherwise_and_then_breaks_the_rules() {
+    fn behaves_until_its_fault_starts_and_then_breaks_the_rules() {
         for fault in ["unknown-id", "duplicate", "over-budget", "unequal-columns"] {
             for_seeds(0..50, |rng| {
                 let step = random_step(rng);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn state_is_taken_over_only_where_it_is_wanted() {
+    fn state_is_imported_only_with_keep_calls() {
         let mut before = policy(r#"{"after": 5}"#);
         for_seeds(0..3, |rng| drop(before.schedule(&random_step(rng))));
         let state = before.export_state();

@@ -1,9 +1,8 @@
-//! What a scheduler's call costs as a component and as the same Rust compiled into the host, asked in turns.
+//! Cost of a scheduler call as a component and as the same Rust compiled natively, alternating.
 //!
-//! `cargo bench --workspace --all-features --bench cost`. Two situations of each size: a full house, in
-//! which nobody can start, and one with sixteen free places, for which the queue has to be put in order.
-//! The native one is shown a view that is already its own; the component's call includes the copy into
-//! its memory.
+//! `cargo bench --workspace --all-features --bench cost`. Two cases per size: a full batch, in which no sequence can
+//! start, and one with sixteen free slots, which makes the scheduler sort its queue. The component's time includes
+//! copying the view into its memory; the native policy gets a view that is already in its own types.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -15,15 +14,15 @@ use infer_policy_sdk::{
 use infer_wasm::{LoaderConfig, PolicyLoader};
 use shipped_policies::step_view;
 
-/// How long each pair is measured, and how often at least.
+/// Duration and minimum number of calls per pair.
 const MEASURED: Duration = Duration::from_millis(600);
 const MIN_CALLS: usize = 50;
-/// The step that a call's share is stated of, in microseconds.
+/// Step duration that the last column relates a call to, in microseconds.
 const STEP_US: f64 = 5_000.0;
 
 fn main() {
     let loader = PolicyLoader::new(LoaderConfig::default()).expect("a loader");
-    println!("| scheduler | running + waiting | free places | Wasm p50 | p99 | native p50 | p99 | of 5 ms |");
+    println!("| scheduler | running + waiting | free slots | Wasm p50 | p99 | native p50 | p99 | of 5 ms |");
     println!("|---|---|---|---|---|---|---|---|");
     scheduler::<policy_continuous::Continuous>(&loader);
     scheduler::<policy_static_batch::StaticBatch>(&loader);
@@ -37,8 +36,8 @@ fn main() {
 fn scheduler<P: Policy + Scheduler>(loader: &PolicyLoader) {
     let component = infer_bundle::find("scheduler", P::NAME).expect("it is shipped").component;
     for (running, waiting) in [(1, 0), (256, 1_000), (1_000, 10_000)] {
-        for places in [0, 16] {
-            if (waiting, places) == (0, 16) {
+        for slots in [0, 16] {
+            if (waiting, slots) == (0, 16) {
                 continue;
             }
             let Ok(AnyPolicy::Scheduler(mut wasm)) = loader.load(PolicyKind::Scheduler, component, "{}")
@@ -46,14 +45,14 @@ fn scheduler<P: Policy + Scheduler>(loader: &PolicyLoader) {
                 panic!("{} loads", P::NAME)
             };
             let mut native = P::new(parse_config("{}").expect("the defaults")).expect("the defaults");
-            let step = step(running, waiting, places);
+            let step = step(running, waiting, slots);
             let view = step_view(&step);
             let [wasm, native] = in_turns(
                 || drop(black_box(schedule(wasm.as_mut(), &view))),
                 || drop(black_box(native.schedule(black_box(&step)))),
             );
             println!(
-                "| {} | {running} + {waiting} | {places} | {:.1} us | {:.1} | {:.1} us | {:.1} | {:.2} % |",
+                "| {} | {running} + {waiting} | {slots} | {:.1} us | {:.1} | {:.1} us | {:.1} | {:.2} % |",
                 P::NAME,
                 wasm.0,
                 wasm.1,
@@ -92,8 +91,8 @@ fn in_turns(mut first: impl FnMut(), mut second: impl FnMut()) -> [(f64, f64); 2
     })
 }
 
-/// Everybody who runs generates; the queue is of two tenants, several priorities and lengths.
-fn step(running: u32, waiting: u32, places: u32) -> Step {
+/// All running sequences decode; the queue has two tenants, several priorities and lengths.
+fn step(running: u32, waiting: u32, slots: u32) -> Step {
     let rows = |count: u32, first: u64, computed_tokens: u32, generated_tokens: u32| -> Sequences {
         (0..count)
             .map(|row| Row {
@@ -134,7 +133,7 @@ fn step(running: u32, waiting: u32, places: u32) -> Step {
         starvation_bound: Micros::from_millis(5_000),
         limits: Limits {
             max_batch_tokens: 8_192,
-            max_running: running + places,
+            max_running: running + slots,
             prefill_chunk: 512,
             max_prefill_sequences: 16,
             max_prefill_tokens: 8_192,

@@ -1,4 +1,4 @@
-//! Between the engine's types and the SDK's, which describe the same interface on its two sides.
+//! Conversions between the engine's types and the SDK's, which mirror the same interface.
 
 use infer_core::config::Limits;
 use infer_core::ids::Micros;
@@ -9,7 +9,7 @@ use infer_core::policy::{
 use infer_core::request::{Refusal, RefusalReason};
 use infer_policy_sdk as sdk;
 
-/// Columns, one side's to the other's: the names are the same.
+/// Converts columns from one side to the other; the names are the same.
 macro_rules! columns {
     ($from:expr, $to:ident: $($column:ident)*) => { $to { $($column: $from.$column.clone(),)* } };
 }
@@ -61,7 +61,7 @@ pub fn to_step(view: &StepView) -> sdk::Step {
     }
 }
 
-/// A view that a policy's test made, as the engine would have it.
+/// The engine's view for an SDK step that a test made.
 pub fn step_view(step: &sdk::Step) -> StepView {
     StepView {
         now: Micros(step.now.0),

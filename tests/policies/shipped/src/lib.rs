@@ -1,7 +1,6 @@
-//! Puts a policy crate behind the engine's traits without Wasm between, so that it can be compared with
-//! its own component, decision for decision.
+//! Runs a policy crate natively behind the engine's traits, to compare it with its component call by call.
 //!
-//! Only tests need this: the host runs policies as components alone.
+//! For tests only: a host always runs policies as components.
 #![forbid(unsafe_code)]
 
 mod convert;
@@ -19,11 +18,11 @@ use infer_core::policy::{
 };
 use infer_policy_sdk as sdk;
 
-/// A policy crate as the engine sees it.
+/// A native policy with the engine's interface.
 pub struct Native<P>(P);
 
 impl<P: sdk::Policy> Native<P> {
-    /// With a configuration in JSON.
+    /// Creates the policy with a JSON configuration.
     pub fn new(config: &str) -> Self {
         let config = sdk::parse_config(config).expect("a valid configuration");
         Self(P::new(config).expect("a valid configuration"))

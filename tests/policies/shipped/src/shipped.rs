@@ -1,18 +1,18 @@
-//! The shipped components, loaded as a host loads them but with a limit that is hit at the same
-//! instruction each time, whatever else the machine does.
+//! The shipped components, loaded as a host loads them, but limited by fuel instead of time: a call is cut off at the
+//! same instruction on every machine.
 
 use std::path::Path;
 
 use infer_core::policy::{AdmissionPolicy, AnyPolicy, PolicyKind, PrefixCachePolicy, SchedulerPolicy};
 use infer_wasm::{LoaderConfig, PolicyLoader};
 
-/// Loads shipped policies by name. Each is compiled once.
+/// Loads shipped policies by name, and compiles each only once.
 pub struct Shipped {
     loader: PolicyLoader,
 }
 
 impl Shipped {
-    /// Keeps compiled components in a private folder of `cache_dir`.
+    /// A loader that caches compiled components in `cache_dir`.
     pub fn new(cache_dir: &Path) -> Self {
         let config = LoaderConfig {
             cache_dir: Some(cache_dir.join("compiled")),

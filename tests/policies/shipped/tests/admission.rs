@@ -1,4 +1,4 @@
-//! `memory-aware` at the engine's door: what it lets in at once, and beside what the pool holds already.
+//! `memory-aware` in the engine: concurrent admissions, and admissions while the pool holds other data.
 
 use infer_core::engine::Policies;
 use infer_core::testing::{self, ScriptedExecutor, request};
@@ -17,7 +17,7 @@ struct Host {
 }
 
 impl Host {
-    /// With 100 blocks of 4 tokens.
+    /// A host with 100 blocks of 4 tokens.
     fn new(max_running: u32, admission: &str) -> Self {
         let limits = Limits { max_running, ..EngineConfig::default().limits };
         let config = EngineConfig {
@@ -46,7 +46,7 @@ impl Host {
         self.engine.drain_events(&mut self.events);
     }
 
-    /// Runs to the end; the most that ran at once.
+    /// Runs until no work is left; returns the largest number of sequences that ran at once.
     fn run(&mut self) -> u32 {
         let mut most = 0;
         while self.engine.has_work() {
@@ -65,23 +65,23 @@ impl Host {
 }
 
 #[test]
-fn a_burst_between_two_steps_keeps_the_limit_in_flight() {
-    for (max_in_flight, places, most) in [(3, 8, 3), (8, 8, 8), (9, 8, 8)] {
-        let mut host = Host::new(places, &format!("{{\"max_in_flight\": {max_in_flight}}}"));
+fn burst_between_two_steps_respects_max_in_flight() {
+    for (max_in_flight, max_running, most) in [(3, 8, 3), (8, 8, 8), (9, 8, 8)] {
+        let mut host = Host::new(max_running, &format!("{{\"max_in_flight\": {max_in_flight}}}"));
         for n in 0..20 {
             host.submit(vec![n; 4], 4);
         }
         let queue = host.engine.snapshot(host.now).queue;
-        let held = if max_in_flight < places { 20 - max_in_flight } else { queue.held };
-        assert_eq!(queue.held, held, "{max_in_flight} of {places} places");
-        assert_eq!(host.run(), most, "{max_in_flight} of {places} places");
+        let held = if max_in_flight < max_running { 20 - max_in_flight } else { queue.held };
+        assert_eq!(queue.held, held, "{max_in_flight} in flight, {max_running} running");
+        assert_eq!(host.run(), most, "{max_in_flight} in flight, {max_running} running");
     }
 }
 
 #[test]
-fn the_held_that_are_asked_again_in_one_step_keep_the_limit_too() {
+fn deferred_requests_retried_in_one_step_respect_max_in_flight() {
     let mut host = Host::new(8, r#"{"max_in_flight": 3}"#);
-    // They all end in one step.
+    // All three end in the same step.
     for n in 0..3 {
         host.submit(vec![n; 4], 4);
     }
@@ -92,16 +92,16 @@ fn the_held_that_are_asked_again_in_one_step_keep_the_limit_too() {
 }
 
 #[test]
-fn a_turn_whose_history_is_cached_waits_for_the_memory_that_it_takes() {
+fn turn_with_a_cached_history_waits_until_its_memory_is_free() {
     let mut host = Host::new(8, "{}");
     let first: Vec<u32> = (0..200).map(|i| i * 7 % VOCAB).collect();
     let turn = host.submit(first.clone(), 41);
     host.run();
     let history: Vec<u32> = first.into_iter().chain(host.tokens(turn)).collect();
-    // 60 blocks are cached. Somebody takes 25 more, of which 10 are promised.
+    // 60 blocks are cached. Another request takes 25, of which 10 are only promised so far.
     let other = host.submit((0..60).map(|i| i * 11 % VOCAB).collect(), 41);
     (0..3).for_each(|_| host.step());
-    // 60 that it finds and 20 that it doesn't are not there beside 25 and a reserve of 10.
+    // Its 60 cached and 20 new blocks don't fit next to those 25 and a reserve of 10.
     let next = host.submit(history, 79);
     host.step();
     let queue = host.engine.snapshot(host.now).queue;

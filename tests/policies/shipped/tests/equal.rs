@@ -1,5 +1,5 @@
-//! A component decides what the same policy decides as plain Rust, for any view: what its unit tests
-//! prove natively holds for what is shipped.
+//! A component and the same policy compiled natively decide alike for any input, so what a policy's unit tests show
+//! natively also holds for the shipped component.
 
 use infer_core::ids::{Micros, SequenceId, SessionId, TenantId};
 use infer_core::policy::{
@@ -26,7 +26,7 @@ use policy_ttl_lru::TtlLru;
 use shipped_policies::{Native, Shipped, step_view};
 
 #[test]
-fn schedulers_plan_alike() {
+fn schedulers_equal_their_native_builds() {
     fn check<P: Policy + Scheduler + Send>(shipped: &Shipped, config: &str) {
         let mut native = Native::<P>::new(config);
         let mut component = shipped.scheduler(P::NAME, config);
@@ -56,7 +56,7 @@ fn schedulers_plan_alike() {
 }
 
 #[test]
-fn admission_decides_alike() {
+fn admission_policies_equal_their_native_builds() {
     fn check<P: Policy + Admission + Send>(shipped: &Shipped, config: &str) {
         let mut native = Native::<P>::new(config);
         let mut component = shipped.admission(P::NAME, config);
@@ -92,6 +92,9 @@ fn random_request(rng: &mut Rng) -> (AdmissionRequest, Load) {
         output_tokens_per_second: number(500),
         tenant_rate_per_minute: number(1).saturating_mul(50_000),
         tenant_burst: number(4_000),
+        tenant_running: number(3),
+        tenant_waiting: number(3),
+        tenant_output_tokens_served: u64::from(number(9_000)),
         running: number(2),
         admitted: number(2),
         preempted: number(2),
@@ -117,7 +120,7 @@ fn random_request(rng: &mut Rng) -> (AdmissionRequest, Load) {
 }
 
 #[test]
-fn prefix_caches_decide_alike() {
+fn prefix_caches_equal_their_native_builds() {
     fn check<P: Policy + PrefixCache + Send>(shipped: &Shipped, config: &str) {
         let mut native = Native::<P>::new(config);
         let mut component = shipped.prefix_cache(P::NAME, config);
@@ -153,7 +156,7 @@ fn ended(rng: &mut Rng, now: Micros) -> Ended {
     }
 }
 
-/// Chains and single blocks, and now and then a number that no pool has.
+/// Chains and single blocks, and occasionally a block number outside the pool.
 fn random_events(rng: &mut Rng) -> CacheEvents {
     let memory = Memory { block_size: 16, total_blocks: 100, ..Memory::default() };
     let mut events = CacheEvents { memory, ..CacheEvents::default() };

@@ -1,6 +1,6 @@
-//! Random runs of the engine under the shipped components: small pools, shared and repeated prompts,
-//! schedulers that are swapped in mid-flight. No stream may differ from the same request run alone, no
-//! policy may be at fault, and no plan may promise memory that isn't there.
+//! Random runs of the engine with the shipped components: small pools, shared and repeated prompts, scheduler swaps.
+//! No stream may differ from the same request run alone, no policy may fault, and no plan may promise memory that
+//! isn't there.
 
 use infer_core::engine::Policies;
 use infer_core::policy::AnyPolicy;
@@ -13,7 +13,7 @@ const SCHEDULERS: [&str; 7] =
     ["continuous", "static-batch", "cache-aware", "deadline", "fair", "priority", "srpt"];
 
 #[test]
-fn streams_are_as_if_alone_under_each_scheduler_and_across_swaps() {
+fn streams_equal_solo_runs_under_each_scheduler_and_across_swaps() {
     let cache = tempfile::tempdir().unwrap();
     let shipped = Shipped::new(cache.path());
     for seed in 0..120 {
@@ -23,7 +23,7 @@ fn streams_are_as_if_alone_under_each_scheduler_and_across_swaps() {
     }
 }
 
-/// `mode`: one of the schedulers, or after the last all in turn.
+/// `mode` is an index into `SCHEDULERS`, or its length to swap through all of them.
 fn run(shipped: &Shipped, mut rng: SplitMix, mode: usize) {
     const PREFIX_CACHES: [&str; 6] = ["lru", "cost-aware", "s3-fifo", "session", "tenant-quota", "ttl-lru"];
     let prefix_cache = |rng: &mut SplitMix| {
@@ -68,13 +68,13 @@ fn run(shipped: &Shipped, mut rng: SplitMix, mode: usize) {
         engine.drain_events(&mut events);
     }
     check(&submitted, &events);
-    assert_eq!(engine.snapshot(now).counters.cut_rows, 0, "what is planned fits");
+    assert_eq!(engine.snapshot(now).counters.cut_rows, 0, "every planned row fits");
 }
 
 fn check(submitted: &[(SequenceId, Request)], events: &[Event]) {
     for event in events {
         if let Event::PolicyFault(fault) = event {
-            panic!("{} is at fault: {}", fault.policy.name, fault.fault);
+            panic!("{} faulted: {}", fault.policy.name, fault.fault);
         }
     }
     for (id, request) in submitted {
@@ -109,7 +109,7 @@ fn random_config(rng: &mut SplitMix) -> EngineConfig {
     }
 }
 
-/// Prompts that begin alike, and some that are the same; several tenants, priorities and deadlines.
+/// Prompts with shared prefixes, some of them repeated; several tenants, priorities and deadlines.
 fn random_requests(rng: &mut SplitMix, max_seq_len: u32) -> Vec<Request> {
     let half = u64::from(max_seq_len / 2);
     let mut requests: Vec<Request> = Vec::new();
@@ -135,7 +135,7 @@ fn random_requests(rng: &mut SplitMix, max_seq_len: u32) -> Vec<Request> {
     requests
 }
 
-/// Printed while a panic unwinds, and so only for the seed that failed.
+/// Prints the seed when it is dropped by a panic; forgotten otherwise.
 struct Announce(u64);
 
 impl Drop for Announce {
