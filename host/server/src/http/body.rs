@@ -1,8 +1,8 @@
-//! Reads a request body within a limit and a deadline, and all bodies within the memory that they may take
-//! together: many that are each short enough could fill a machine.
+//! Reads request bodies, each within a size limit and a deadline, and all of them within a shared memory
+//! budget: many bodies under the limit could still exhaust the host's memory.
 //!
-//! A body that is refused is still drained for a while: closing a socket with unread bytes resets the
-//! connection, and the client would never see the answer.
+//! A rejected body is still drained for a while: closing a socket with unread bytes resets the connection,
+//! and the client would never see the response.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -16,27 +16,28 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{Answer, ApiError};
 
-/// Most that is read and thrown away of a body that was refused.
+/// Most bytes drained of a rejected body.
 const DRAIN_BYTES: usize = 64 << 20;
-/// Longest time for that.
+/// Longest time spent draining.
 const DRAIN_TIME: Duration = Duration::from_secs(5);
 
-/// What a body has without asking: usual requests pass whatever long ones do, and connections bound their number.
+/// Bytes of each body that the shared budget doesn't count, so long bodies can't block ordinary requests. The
+/// connection limit bounds their sum.
 const FREE_BYTES: usize = 64 << 10;
-/// What memory is counted in.
+/// Bytes per permit of the budget.
 const UNIT: usize = 1 << 10;
 
-/// Memory that long bodies share.
+/// The memory budget that long bodies share.
 #[derive(Clone, Debug)]
 pub struct BodyRoom(Arc<Semaphore>);
 
 impl BodyRoom {
-    /// Room for so many bytes beside what each body has free.
+    /// A budget of `bytes`, in addition to the free bytes of each body.
     pub fn new(bytes: usize) -> Self {
         Self(Arc::new(Semaphore::new((bytes / UNIT).min(Semaphore::MAX_PERMITS))))
     }
 
-    /// Lets a body that has `taken` grow to `bytes`; false where there is no room.
+    /// Extends the reservation `taken` of a body to cover `bytes`. Returns false if the budget is exhausted.
     fn grow(&self, taken: &mut Option<OwnedSemaphorePermit>, bytes: usize) -> bool {
         let wanted = bytes.saturating_sub(FREE_BYTES).div_ceil(UNIT);
         let more = wanted.saturating_sub(taken.as_ref().map_or(0, OwnedSemaphorePermit::num_permits));
@@ -53,21 +54,22 @@ impl BodyRoom {
     }
 }
 
-/// A whole body, and its room for as long as it is held.
+/// A complete body and its share of the budget.
 #[derive(Debug)]
 pub struct ReadBody {
     bytes: Bytes,
     room: Room,
 }
 
-/// Memory that a body took, for what was read from it.
+/// A body's share of the budget. Held as long as anything parsed from the body needs memory.
 #[derive(Debug)]
 pub struct Room {
     _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl ReadBody {
-    /// Lets go of the bytes. The room is for the texts that were in them, until they are tokens.
+    /// Drops the bytes and returns their share of the budget, which the body's texts need until they are
+    /// tokens.
     pub fn into_room(self) -> Room {
         self.room
     }
@@ -81,18 +83,21 @@ impl Deref for ReadBody {
     }
 }
 
-/// Bounds of a body.
+/// Limits of a body.
 #[derive(Clone, Debug)]
 pub struct BodyLimits {
-    /// Longest body.
+    /// Longest body, in bytes.
     pub max_bytes: usize,
-    /// What it shares with others.
+    /// The budget it shares with other bodies.
     pub room: BodyRoom,
-    /// For the whole body.
+    /// Time until the whole body must have arrived.
     pub timeout: Duration,
 }
 
-/// The whole body, or the 400, 408, 413 or 503 that it deserves.
+/// Reads the whole body.
+///
+/// # Errors
+/// 400 for a broken transfer, 408 for a slow one, 413 for a long body, 503 if the budget is exhausted.
 pub async fn read_body(
     headers: &HeaderMap,
     mut body: Incoming,
@@ -100,14 +105,14 @@ pub async fn read_body(
 ) -> Result<ReadBody, ApiError> {
     let announced = headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|n| n > limits.max_bytes as u64) {
-        // A client that waits for leave to send has sent nothing that would have to be drained.
+        // A client that waits for `100 Continue` has sent nothing to drain.
         if !headers.contains_key(EXPECT) {
             drain(body);
         }
         return Err(too_large(limits.max_bytes));
     }
     let deadline = tokio::time::Instant::now() + limits.timeout;
-    // Nothing is laid aside for what is only announced.
+    // `content-length` is only a claim: reserve little for it.
     let mut read = Vec::with_capacity(body.size_hint().lower().min(FREE_BYTES as u64) as usize);
     let mut room = None;
     loop {
@@ -130,14 +135,14 @@ pub async fn read_body(
         }
         if !limits.room.grow(&mut room, read.len() + data.len()) {
             drain(body);
-            let message = "the bodies of requests take all memory that they may (--max-body-memory)";
+            let message = "request bodies use all the memory they may (--max-body-memory); retry later";
             return Err(ApiError::unavailable("bodies_full", message).close());
         }
         read.extend_from_slice(&data);
     }
 }
 
-/// Closes the connection after an answer to a request whose body nobody read; what comes of it is drained.
+/// Closes the connection after the response to a request whose body was not read, and drains the body.
 pub fn discard(unread: Option<Incoming>, answer: &mut Answer) {
     if let Some(body) = unread.filter(|body| !body.is_end_stream()) {
         answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -170,11 +175,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_bodies_share_their_room_and_short_ones_need_none() {
+    fn long_bodies_share_a_budget_and_short_ones_need_none() {
         let room = BodyRoom::new(1 << 20);
         let (mut first, mut second, mut third) = (None, None, None);
         assert!(room.grow(&mut first, FREE_BYTES + (600 << 10)));
-        assert!(room.grow(&mut first, FREE_BYTES + (1 << 20)), "it grows by what it lacks");
+        assert!(room.grow(&mut first, FREE_BYTES + (1 << 20)), "only the difference is reserved");
         assert!(!room.grow(&mut second, FREE_BYTES + 1));
         assert!(room.grow(&mut third, FREE_BYTES));
         drop(first);

@@ -1,4 +1,4 @@
-//! The one shape of error answers: `{"error": {"message", "type", "param", "code"}}`.
+//! Error responses, all of one shape: `{"error": {"message", "type", "param", "code"}}`.
 
 use hyper::StatusCode;
 use hyper::header::{ALLOW, CONNECTION, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -9,7 +9,7 @@ use infer_core::request::RefusalReason;
 use super::{Answer, json};
 use crate::engine::SubmitError;
 
-/// An error answer before it is sent.
+/// An error response before it is sent.
 #[derive(Clone, Debug)]
 pub struct ApiError {
     status: StatusCode,
@@ -17,14 +17,14 @@ pub struct ApiError {
     param: Option<String>,
     code: &'static str,
     retry_after_ms: u32,
-    /// Trying again can't help, whatever the status suggests.
+    /// A retry would fail again, whatever the status suggests.
     for_good: bool,
     allow: Option<&'static str>,
     close: bool,
 }
 
 impl ApiError {
-    /// Any status; `code` is machine-readable.
+    /// An error of any status. `code` is machine-readable.
     pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
         Self {
             status,
@@ -38,7 +38,7 @@ impl ApiError {
         }
     }
 
-    /// 400: it can't be read, or a field has the wrong type.
+    /// 400: the request can't be parsed, or a field has the wrong type.
     pub fn bad_request(code: &'static str, message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, code, message)
     }
@@ -48,7 +48,7 @@ impl ApiError {
         Self::bad_request("wrong_type", format!("{param}: expected {expected}")).param(param)
     }
 
-    /// 422: a field's value can't be used.
+    /// 422: a field's value is not acceptable.
     pub fn invalid(param: &str, message: impl std::fmt::Display) -> Self {
         let message = format!("{param}: {message}");
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_value", message).param(param)
@@ -59,22 +59,22 @@ impl ApiError {
         Self::new(StatusCode::NOT_FOUND, "not_found", message)
     }
 
-    /// 405 with the methods that would be right.
+    /// 405 with the allowed methods.
     pub fn method_not_allowed(path: &str, allow: &'static str) -> Self {
-        let message = format!("{path} answers {allow} only");
+        let message = format!("{path} accepts {allow} only");
         let mut error = Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message);
         error.allow = Some(allow);
         error
     }
 
-    /// 503, worth trying again after a second.
+    /// 503, to be retried after a second.
     pub fn unavailable(code: &'static str, message: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, code, message).retry_after_ms(1_000)
     }
 
-    /// A head that can't be read.
+    /// An error about a request head that can't be parsed.
     pub(super) fn head(code: &'static str, status: u16, message: &str) -> Self {
-        Self::new(StatusCode::from_u16(status).expect("a status of this file"), code, message).close()
+        Self::new(StatusCode::from_u16(status).expect("callers pass valid statuses"), code, message).close()
     }
 
     /// 500.
@@ -82,21 +82,21 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, code, message)
     }
 
-    /// 504: the host's time for a whole request was over. It would take as long again.
+    /// 504: the request reached the host's time limit. A retry would take as long.
     pub fn too_late(message: impl Into<String>) -> Self {
         Self::new(StatusCode::GATEWAY_TIMEOUT, "request_timeout", message).for_good()
     }
 
-    /// What a refusal by the engine is to a client.
+    /// The response to a request that admission refused.
     pub fn refused(refusal: &Refusal) -> Self {
         let (status, code) = match refusal.reason {
-            RefusalReason::TooLong => (StatusCode::UNPROCESSABLE_ENTITY, "too_long"),
+            RefusalReason::TooLong => (StatusCode::UNPROCESSABLE_ENTITY, refusal.reason.name()),
             RefusalReason::Rate => (StatusCode::TOO_MANY_REQUESTS, "rate_limited"),
-            RefusalReason::QueueFull => (StatusCode::SERVICE_UNAVAILABLE, "queue_full"),
-            RefusalReason::Memory => (StatusCode::SERVICE_UNAVAILABLE, "memory"),
-            RefusalReason::Backpressure => (StatusCode::SERVICE_UNAVAILABLE, "backpressure"),
             RefusalReason::Other => (StatusCode::SERVICE_UNAVAILABLE, "refused"),
-            RefusalReason::Draining => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
+            RefusalReason::QueueFull
+            | RefusalReason::Memory
+            | RefusalReason::Backpressure
+            | RefusalReason::Draining => (StatusCode::SERVICE_UNAVAILABLE, refusal.reason.name()),
         };
         let error = Self::new(status, code, refusal.message.clone());
         if status == StatusCode::UNPROCESSABLE_ENTITY {
@@ -107,20 +107,20 @@ impl ApiError {
         }
     }
 
-    /// The field at fault.
+    /// Sets the field at fault.
     pub fn param(mut self, param: &str) -> Self {
         self.param = Some(param.to_owned());
         self
     }
 
-    /// The same about a part of a field: `place` says where.
+    /// Locates the error within a field: `place` precedes the message.
     pub fn within(mut self, place: &str, param: &str) -> Self {
         self.message = format!("{place}: {}", self.message);
         self.param = Some(param.to_owned());
         self
     }
 
-    /// Another code.
+    /// Replaces the code.
     pub fn code(mut self, code: &'static str) -> Self {
         self.code = code;
         self
@@ -132,29 +132,29 @@ impl ApiError {
         self
     }
 
-    /// The same request would meet the same again.
+    /// Tells clients not to retry: the same request would fail again.
     pub fn for_good(mut self) -> Self {
         self.for_good = true;
         self
     }
 
-    /// The connection can't be used again: the request was not read to its end.
+    /// Closes the connection, because the request was not read to its end.
     pub fn close(mut self) -> Self {
         self.close = true;
         self
     }
 
-    /// Shown to the client.
+    /// The message for the client.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// Machine-readable reason.
+    /// The machine-readable code.
     pub fn reason(&self) -> &'static str {
         self.code
     }
 
-    /// OpenAI's name for errors of its kind.
+    /// OpenAI's type for errors of this status.
     pub fn kind(&self) -> &'static str {
         match self.status.as_u16() {
             401 => "authentication_error",
@@ -167,7 +167,7 @@ impl ApiError {
         }
     }
 
-    /// Its status.
+    /// The HTTP status.
     pub fn status(&self) -> StatusCode {
         self.status
     }
@@ -182,12 +182,12 @@ impl ApiError {
         ErrorBody { error }
     }
 
-    /// The body alone.
+    /// The JSON body alone.
     pub(super) fn body(&self) -> Vec<u8> {
         serde_json::to_vec(&self.info()).expect("wire types can be written as JSON")
     }
 
-    /// The answer.
+    /// The whole response.
     pub fn into_answer(self) -> Answer {
         let mut answer = json(self.status, &self.info());
         let headers = answer.headers_mut();
@@ -196,7 +196,7 @@ impl ApiError {
             headers.insert(HeaderName::from_static("retry-after-ms"), HeaderValue::from(self.retry_after_ms));
         }
         if self.for_good {
-            // OpenAI's clients try 429 and 5xx again unless they are told.
+            // OpenAI's clients retry 429 and 5xx unless this header forbids it.
             headers.insert(HeaderName::from_static("x-should-retry"), HeaderValue::from_static("false"));
         }
         if let Some(allow) = self.allow {

@@ -1,13 +1,13 @@
-//! A connection as hyper sees it, with the bounds that hyper doesn't keep and the answers it doesn't give.
+//! Wraps the connection given to hyper, to add timeouts and error responses that hyper lacks.
 //!
-//! - A peer that takes nothing for too long is given up: TCP itself waits as long as the peer says that its
-//!   window is full, and such a connection would keep its place for ever.
-//! - Between requests a connection may idle for one time, and once the first byte of a head has come, the
-//!   head has another: hyper has one timer for both, and a proxy's kept-alive connections need the longer.
-//! - While a request is answered, hyper looks whether its peer has left only where nothing came behind that request.
-//!   Here bytes that did come are laid aside, some of them, and what follows them is looked at.
-//! - A head that can't be read is answered by hyper with a bare status; here it gets the body that every
-//!   other error has.
+//! - Write timeout: a connection is dropped when its peer reads nothing for too long. TCP itself waits as
+//!   long as the peer advertises a zero window, so such a connection would never end.
+//! - Separate timeouts for idle connections and for request heads: hyper has one timer for both, and
+//!   connections that a proxy keeps alive need a longer one.
+//! - Disconnect detection during a request: hyper notices that the peer has left only if no bytes follow the
+//!   request. Here a bounded number of such bytes is buffered and the read side is watched behind them.
+//! - Error bodies: hyper responds to a malformed head with a bare status. That response is replaced by one
+//!   with the JSON body of all other errors.
 
 use std::future::Future;
 use std::io;
@@ -25,37 +25,37 @@ use tokio::time::{Instant, Sleep};
 
 use super::{ApiError, Body, wire};
 
-/// Most that is read ahead of hyper, and how much of it at once.
+/// Most bytes that are read ahead of hyper, and how many of them in one read.
 const AHEAD_BYTES: usize = 16 << 10;
 const AHEAD_PIECE: usize = 4 << 10;
 
-/// How long a peer may be silent.
+/// Timeouts for a silent peer.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// From the first byte of a head to its last; on a new connection from its beginning.
+    /// From the first byte of a head to its last; for the first head, from the start of the connection.
     pub head: Duration,
-    /// Between two requests.
+    /// Between requests.
     pub idle: Duration,
-    /// While something is to be sent to it.
+    /// While there is something to send to it.
     pub write: Duration,
 }
 
-/// What the connection and the service that answers on it tell each other.
+/// State shared by a connection and the service that handles its requests.
 #[derive(Debug, Default)]
 pub struct Phase {
-    /// A request is being answered.
+    /// A request is being handled.
     serving: AtomicBool,
-    /// Requests so far.
+    /// Requests received so far.
     requests: AtomicU64,
-    /// The connection, which is to look at its times again when an answer has ended.
+    /// Wakes the connection after each response, to restart its timers.
     connection: AtomicWaker,
 }
 
-/// Until it is dropped, a request is being answered.
+/// Marks a request as being handled until it is dropped.
 pub struct Serving(Arc<Phase>);
 
 impl Phase {
-    /// A head has come.
+    /// Call this when a head has arrived.
     pub fn begin(self: &Arc<Self>) -> Serving {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.serving.store(true, Ordering::Release);
@@ -70,14 +70,14 @@ impl Drop for Serving {
     }
 }
 
-/// A body whose end is the end of the request.
+/// A response body that ends the handling of its request when it is dropped.
 pub struct ServedBody {
     inner: Body,
     _serving: Serving,
 }
 
 impl ServedBody {
-    /// Holds `serving` until the body is sent or given up.
+    /// Keeps `serving` until the body is sent or abandoned.
     pub fn new(inner: Body, serving: Serving) -> Self {
         Self { inner, _serving: serving }
     }
@@ -103,22 +103,22 @@ impl HttpBody for ServedBody {
     }
 }
 
-/// See the module's documentation.
+/// A guarded connection; see the module documentation.
 pub struct Guarded<T> {
     inner: T,
     patience: Patience,
     phase: Arc<Phase>,
-    /// Requests that the read timer knows of.
+    /// Requests for which the read timer was restarted.
     seen: u64,
     read: Timer,
-    /// The first byte of a head has come.
+    /// The first byte of a head has arrived.
     in_head: bool,
-    /// The read timer ended it, and part of a head had come.
+    /// The read timer expired after a part of a head.
     late_head: bool,
     write: Timer,
-    /// An answer that replaces hyper's, as far as it is not sent.
+    /// The unsent rest of a response that replaces hyper's.
     instead: Vec<u8>,
-    /// What came while a request was answered and hyper has not asked for.
+    /// Bytes that arrived during a request and that hyper has not read.
     ahead: Vec<u8>,
 }
 
@@ -132,7 +132,7 @@ impl Timer {
         Self { sleep: Box::pin(tokio::time::sleep(first)), armed: false }
     }
 
-    /// Runs from the first call after `armed` was false.
+    /// Whether the time has passed since the first call after `armed` was cleared.
     fn passed(&mut self, after: Duration, cx: &mut Context<'_>) -> bool {
         if !self.armed {
             self.armed = true;
@@ -159,12 +159,12 @@ impl<T> Guarded<T> {
         }
     }
 
-    /// The connection itself.
+    /// Returns the connection itself.
     pub fn into_inner(self) -> T {
         self.inner
     }
 
-    /// Whether it ended because the rest of a head did not come.
+    /// Whether it ended because the rest of a head did not arrive in time.
     pub fn ended_in_head(&self) -> bool {
         self.late_head
     }
@@ -191,7 +191,7 @@ impl<T> Guarded<T> {
 }
 
 impl<T: Read + Unpin> Guarded<T> {
-    /// What was read ahead comes before anything else.
+    /// Serves bytes that were read ahead before reading more.
     fn poll_next(&mut self, cx: &mut Context<'_>, mut buf: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
         if self.ahead.is_empty() {
             return Pin::new(&mut self.inner).poll_read(cx, buf);
@@ -202,7 +202,7 @@ impl<T: Read + Unpin> Guarded<T> {
         Poll::Ready(Ok(()))
     }
 
-    /// Fails where the peer has left while its request is answered. Wakes when it does.
+    /// Fails if the peer has left during its request. Registers for a wake-up otherwise.
     fn look_for_end(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         while self.phase.serving.load(Ordering::Acquire) && self.ahead.len() < AHEAD_BYTES {
             let mut bytes = [MaybeUninit::uninit(); AHEAD_PIECE];
@@ -277,7 +277,7 @@ impl<T: Read + Write + Unpin> Write for Guarded<T> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Whatever hyper waits for, it flushes each time that it looks.
+        // hyper flushes each time it is polled, whatever it waits for.
         self.look_for_end(cx)?;
         let polled = match self.poll_instead(cx) {
             Poll::Ready(Ok(())) => Pin::new(&mut self.inner).poll_flush(cx),
@@ -307,8 +307,8 @@ impl<T: Read + Write + Unpin> Write for Guarded<T> {
     }
 }
 
-/// What to send where hyper is about to answer a head that it can't read. Its answers have no body and
-/// no request id, ours always have the latter.
+/// The replacement for a response that hyper made up for a malformed head. Those have no body and no request
+/// id; every response of ours has a request id.
 fn instead_of(buf: &[u8]) -> Option<Vec<u8>> {
     if !buf.starts_with(b"HTTP/1.1 4") {
         return None;
@@ -318,10 +318,12 @@ fn instead_of(buf: &[u8]) -> Option<Vec<u8>> {
         return None;
     }
     let error = match head.get(9..12)? {
-        "431" => {
-            ApiError::head("header_fields_too_large", 431, "the head has too many fields or is too long")
-        }
-        _ => ApiError::head("malformed_head", 400, "the head is not valid HTTP/1.1"),
+        "431" => ApiError::head(
+            "header_fields_too_large",
+            431,
+            "the request head has too many fields or is too long",
+        ),
+        _ => ApiError::head("malformed_head", 400, "the request head is not valid HTTP/1.1"),
     };
     Some(wire(error))
 }
@@ -331,7 +333,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_answers_that_hyper_makes_up_are_replaced() {
+    fn only_responses_made_up_by_hyper_are_replaced() {
         let hyper = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\ndate: x\r\n\r\n";
         let answer = String::from_utf8(instead_of(hyper).unwrap()).unwrap();
         assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");

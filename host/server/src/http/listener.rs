@@ -1,4 +1,4 @@
-//! Accepts connections within a bound, serves each with hyper, ends them gracefully.
+//! Accepts a bounded number of connections, serves each with hyper, and shuts them down gracefully.
 
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
@@ -21,52 +21,52 @@ use super::guard::{Guarded, Patience, Phase, ServedBody};
 use super::tls::Tls;
 use super::{Answer, ApiError, wire};
 
-/// Bytes that hyper buffers per connection and direction.
+/// Most bytes that hyper buffers per connection and direction.
 const BUFFER_BYTES: usize = 64 << 10;
-/// Header fields of one request.
+/// Most header fields of one request.
 const MAX_HEADERS: usize = 100;
-/// Bytes of one request's head.
+/// Most bytes of one request's head.
 const MAX_HEAD_BYTES: usize = 32 << 10;
-/// Pause after a failed accept: file descriptors may be short, and come back.
+/// Pause after a failed accept. It may have run out of file descriptors, which other connections free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// After a connection was ended on our side, this much of what the peer still sends is thrown away: closing
-/// a socket with unread bytes resets it, and the peer would not see its last answer.
+/// Most bytes drained after the host ends a connection: closing a socket with unread bytes resets it, and the
+/// peer would not see its last response.
 const LINGER_BYTES: u64 = 1 << 20;
-/// Longest time for that.
+/// Longest time spent draining.
 const LINGER_TIME: Duration = Duration::from_millis(500);
 
-/// Bounds of a listener, and how it is spoken to.
+/// Limits of a listener, and its encryption.
 #[derive(Clone)]
 pub struct ListenerOptions {
-    /// Open connections; more wait in the kernel's backlog.
+    /// Most open connections; more wait in the kernel's backlog.
     pub max_connections: usize,
-    /// How long peers may be silent.
+    /// Timeouts for silent peers.
     pub patience: Patience,
-    /// Encrypts, where it is there.
+    /// Plain HTTP if absent.
     pub tls: Option<Arc<Tls>>,
-    /// Connections that are open, for the metrics.
+    /// Counts open connections, for the metrics.
     pub open: Arc<AtomicUsize>,
 }
 
-/// A bound socket, not yet served.
+/// A bound socket that isn't served yet.
 pub struct Listener {
     socket: TcpListener,
-    /// Where it listens.
+    /// The address it is bound to.
     pub address: SocketAddr,
 }
 
 type HandlerFuture = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
 impl Listener {
-    /// Binds; port 0 takes any free one.
+    /// Binds to a port; 0 selects a free one.
     pub async fn bind(host: &str, port: u16) -> std::io::Result<Self> {
         let socket = TcpListener::bind((host, port)).await?;
         let address = socket.local_addr()?;
         Ok(Self { socket, address })
     }
 
-    /// Serves until `shutdown` turns true, then lets open requests end. Completes when all connections
-    /// are closed.
+    /// Serves until `shutdown` becomes true, then lets open requests finish. Returns when all connections are
+    /// closed.
     pub async fn serve<H, F>(self, options: ListenerOptions, mut shutdown: watch::Receiver<bool>, handler: H)
     where
         H: Fn(Request<Incoming>) -> F + Clone + Send + Sync + Unpin + 'static,
@@ -173,12 +173,12 @@ async fn serve_connection<S, H, F>(
     })
     .await;
     let guarded = connection.into_parts().io;
-    // An idle connection that timed out has asked nothing and is owed nothing.
+    // An idle connection that timed out has no request to respond to.
     let late_head = guarded.ended_in_head();
     let mut stream = guarded.into_inner().into_inner();
     let farewell = async {
         if late_head {
-            let error = ApiError::head("header_timeout", 408, "the request's head did not arrive in time");
+            let error = ApiError::head("header_timeout", 408, "the request head did not arrive in time");
             let _ = stream.write_all(&wire(error)).await;
         }
         let _ = stream.shutdown().await;
@@ -189,7 +189,7 @@ async fn serve_connection<S, H, F>(
     let _ = tokio::time::timeout(LINGER_TIME, farewell).await;
 }
 
-/// A handler never fails: what goes wrong is an answer.
+/// A handler's future for hyper. Handlers never fail: their errors are responses.
 struct InfallibleFuture(HandlerFuture);
 
 impl Future for InfallibleFuture {

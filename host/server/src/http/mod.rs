@@ -1,4 +1,5 @@
-//! HTTP without endpoints: connections and their bounds, bodies, errors, request ids, queries.
+//! HTTP shared by both planes: connections and their limits, bodies, errors, request ids, queries. No
+//! endpoints.
 
 mod body;
 mod error;
@@ -25,17 +26,17 @@ pub use query::Query;
 pub use request_id::RequestId;
 pub use tls::Tls;
 
-/// Body of every answer.
+/// Body of every response.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
-/// Every answer.
+/// Every response.
 pub type Answer = Response<Body>;
 
-/// A body that is known as a whole.
+/// A body that is already complete.
 pub fn full(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).boxed_unsync()
 }
 
-/// An error as bytes, for connections on which no request could be read. The connection ends with it.
+/// An error response as bytes, for a connection on which no request could be read. It closes the connection.
 fn wire(error: ApiError) -> Vec<u8> {
     let status = error.status();
     let (id, body) = (RequestId::of(&hyper::HeaderMap::new()), error.body());
@@ -48,12 +49,12 @@ fn wire(error: ApiError) -> Vec<u8> {
     [head.into_bytes(), body].concat()
 }
 
-/// A JSON answer.
+/// A JSON response.
 pub fn json<T: Serialize>(status: StatusCode, value: &T) -> Answer {
     json_bytes(status, serde_json::to_vec(value).expect("wire types can be written as JSON"))
 }
 
-/// A JSON answer that is written already.
+/// A response of serialized JSON.
 pub fn json_bytes(status: StatusCode, bytes: Vec<u8>) -> Answer {
     let mut answer = Response::new(full(bytes));
     *answer.status_mut() = status;
@@ -61,7 +62,7 @@ pub fn json_bytes(status: StatusCode, bytes: Vec<u8>) -> Answer {
     answer
 }
 
-/// A text answer.
+/// A text response.
 pub fn text(content_type: &'static str, text: String) -> Answer {
     let mut answer = Response::new(full(text));
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));

@@ -1,4 +1,4 @@
-//! Query parameters: each at most once, unknown ones are refused by name.
+//! Query parameters. Unknown and repeated ones are rejected by name.
 
 use super::ApiError;
 use hyper::StatusCode;
@@ -7,13 +7,13 @@ use hyper::StatusCode;
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Decodes `a=1&b=2`; only `known` names may occur.
+    /// Decodes `a=1&b=2`. Any name but the `known` ones is an error.
     pub fn parse(raw: Option<&str>, known: &[&str]) -> Result<Self, ApiError> {
         let mut pairs: Vec<(String, String)> = Vec::new();
         for (key, value) in form_urlencoded::parse(raw.unwrap_or("").as_bytes()) {
             if !known.contains(&&*key) {
-                let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-                let message = format!("unknown query parameter `{key}`; known here: {known}");
+                let known = if known.is_empty() { "no parameters".to_owned() } else { known.join(", ") };
+                let message = format!("unknown query parameter `{key}`; this path accepts {known}");
                 return Err(
                     ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "unknown_parameter", message).param(&key)
                 );
@@ -26,7 +26,7 @@ impl Query {
         Ok(Self(pairs))
     }
 
-    /// A parameter's value.
+    /// Returns a parameter's value.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.0.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
     }

@@ -1,7 +1,7 @@
-//! TLS by rustls, with certificate and key from files that can be read again while connections run.
+//! TLS by rustls. Certificate and key come from files and can be reloaded while connections are open.
 //!
-//! A connection keeps what it was opened with. The admin plane has none: it belongs on the loopback
-//! interface.
+//! An open connection keeps the certificate of its handshake. The admin plane has no TLS: it belongs on the
+//! loopback interface.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::server::TlsStream;
 
-/// Opens connections with the certificate that was read last.
+/// Accepts connections with the certificate that was loaded last.
 pub struct Tls {
     cert: PathBuf,
     key: PathBuf,
@@ -23,20 +23,20 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Reads certificate (with its chain) and key, both PEM.
+    /// Loads the certificate (with its chain) and the key, both PEM.
     pub fn open(cert: &Path, key: &Path) -> Result<Self, String> {
         let acceptor = RwLock::new(read(cert, key)?);
         Ok(Self { cert: cert.to_owned(), key: key.to_owned(), acceptor })
     }
 
-    /// Reads both again. Where anything is wrong, the ones in use stay.
+    /// Reloads both files. On an error the current ones stay in use.
     pub fn reload(&self) -> Result<(), String> {
         let fresh = read(&self.cert, &self.key)?;
         *self.acceptor.write().unwrap_or_else(PoisonError::into_inner) = fresh;
         Ok(())
     }
 
-    /// The handshake of a connection.
+    /// Performs the handshake of a connection.
     pub async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let acceptor = self.acceptor.read().unwrap_or_else(PoisonError::into_inner).clone();
         acceptor.accept(stream).await
@@ -49,7 +49,7 @@ fn read(cert: &Path, key: &Path) -> Result<TlsAcceptor, String> {
         .and_then(Iterator::collect)
         .map_err(|e| of(cert, &format!("can't read a PEM certificate: {e}")))?;
     if chain.is_empty() {
-        return Err(of(cert, &"has no PEM certificate"));
+        return Err(of(cert, &"contains no PEM certificate"));
     }
     let private = PrivateKeyDer::from_pem_file(key)
         .map_err(|e| of(key, &format!("can't read a PEM private key: {e}")))?;

@@ -1,4 +1,4 @@
-//! Which key is whose, now; and who everybody was since the host started.
+//! The current keys and tenants, and the numbers and usage of every tenant since the host started.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,27 +13,27 @@ use super::key::KeyDigest;
 use super::usage::{Usage, UsageSnapshot};
 use crate::http::ApiError;
 
-/// Names since the host started. More can't come by reloading: each has a row in the engine.
+/// Most names since the host started, over all reloads: each has a row in the engine.
 const MAX_NAMES: usize = 4_096;
-/// Tenants that metrics tell apart; the rest are one, called `other`.
+/// Tenants with metrics of their own; the rest are summed up as `other`.
 const MAX_LABELS: usize = 128;
 
 /// One tenant.
 #[derive(Debug)]
 pub struct Tenant {
-    /// The engine's name for it.
+    /// Its number in the engine.
     pub id: TenantId,
-    /// The operator's.
+    /// Its name in the tenants file.
     pub name: String,
-    /// What policies see of it.
+    /// What policies see of the tenant.
     pub terms: TenantTerms,
-    /// Highest priority that its requests can have.
+    /// Upper limit on the priority of its requests.
     pub max_priority: i32,
-    /// What it used since the host started.
+    /// Its usage since the host started.
     pub usage: Arc<Usage>,
 }
 
-/// All tenants. Without a file there is one, and nobody needs a key.
+/// All tenants. Without a tenants file there is one, `default`, and requests need no key.
 #[derive(Debug)]
 pub struct Tenants {
     path: Option<PathBuf>,
@@ -41,16 +41,16 @@ pub struct Tenants {
     names: Mutex<Names>,
 }
 
-/// What a file said last.
+/// The tenants as loaded last.
 #[derive(Debug, Default)]
 struct Book {
     keys: Vec<(KeyDigest, Arc<Tenant>)>,
-    /// Who asks without a key, where that is allowed.
+    /// The tenant of requests without a key, if those are allowed.
     anonymous: Option<Arc<Tenant>>,
     tenants: Vec<Arc<Tenant>>,
 }
 
-/// Who has been here since the start: ids are positions, and they stay.
+/// Every tenant since the start. Ids are positions in `usage` and never change.
 #[derive(Debug, Default)]
 struct Names {
     ids: BTreeMap<String, u32>,
@@ -58,7 +58,7 @@ struct Names {
 }
 
 impl Tenants {
-    /// The tenants of a file; without one, everybody is `default`.
+    /// Loads a tenants file. Without one, every request belongs to `default`.
     pub fn open(path: Option<&Path>) -> Result<Self, String> {
         let all =
             Self { path: path.map(Path::to_path_buf), book: RwLock::default(), names: Mutex::default() };
@@ -67,7 +67,7 @@ impl Tenants {
         Ok(all)
     }
 
-    /// Reads the file again. Where anything is wrong with it, everything stays as it was.
+    /// Reloads the file. On an error nothing changes.
     pub fn reload(&self) -> Result<(), String> {
         let book = match &self.path {
             Some(path) => self.book_of(file::read(path)?)?,
@@ -86,34 +86,35 @@ impl Tenants {
         Ok(())
     }
 
-    /// Whether requests need a key.
+    /// Whether requests need an API key.
     pub fn need_keys(&self) -> bool {
         self.now().anonymous.is_none()
     }
 
-    /// Keys that open the data plane.
+    /// Number of valid API keys.
     pub fn key_count(&self) -> usize {
         self.now().keys.len()
     }
 
-    /// Whether any tenant has a rate.
+    /// Whether any tenant has a rate limit.
     pub fn has_rates(&self) -> bool {
         self.now().tenants.iter().any(|tenant| tenant.terms.rate_per_minute > 0)
     }
 
-    /// What the engine is to know.
+    /// What the engine needs to know of the tenants.
     pub fn terms(&self) -> Vec<(TenantId, TenantTerms)> {
         self.now().tenants.iter().map(|tenant| (tenant.id, tenant.terms)).collect()
     }
 
-    /// Who asks, by `Authorization: Bearer`. Every key is compared, in the same time whichever it is.
+    /// Finds the tenant by `Authorization: Bearer`. Always compares all keys, so the time taken reveals
+    /// nothing.
     pub fn authenticate(&self, headers: &HeaderMap) -> Result<Arc<Tenant>, ApiError> {
         let book = self.now();
         if let Some(anonymous) = &book.anonymous {
             return Ok(Arc::clone(anonymous));
         }
         let Some(given) = headers.get(AUTHORIZATION) else {
-            let message = "no API key: send `Authorization: Bearer KEY`";
+            let message = "missing API key; send `Authorization: Bearer KEY`";
             return Err(ApiError::new(StatusCode::UNAUTHORIZED, "missing_api_key", message));
         };
         let bearer = given.to_str().ok().and_then(|v| {
@@ -128,12 +129,12 @@ impl Tenants {
             }
         }
         found.cloned().ok_or_else(|| {
-            let message = "the API key is not one of this host's; send `Authorization: Bearer KEY`";
+            let message = "unknown API key; send a key of this host as `Authorization: Bearer KEY`";
             ApiError::new(StatusCode::UNAUTHORIZED, "invalid_api_key", message)
         })
     }
 
-    /// What everybody used, in the order of their numbers; the last may stand for many.
+    /// The usage of all tenants by number; a last entry `other` sums up those beyond the first `MAX_LABELS`.
     pub fn usage(&self) -> Vec<(String, UsageSnapshot)> {
         let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         let own = names.usage.iter().take(MAX_LABELS);
@@ -155,7 +156,7 @@ impl Tenants {
         let fresh = grants.iter().filter(|grant| !known.contains_key(&grant.name)).count();
         if known.len() + fresh > MAX_NAMES {
             return Err(format!(
-                "{MAX_NAMES} tenants have been here since the start; restart the host for more"
+                "{MAX_NAMES} tenants have been loaded since the start, the limit; restart the host to add more"
             ));
         }
         let mut book = Book::default();
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reload_keeps_numbers_and_counts_and_a_bad_file_changes_nothing() {
+    fn reload_keeps_numbers_and_usage_and_ignores_a_bad_file() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let write = |text: String| std::fs::write(file.path(), text).unwrap();
         let key = |name: &str, key: &str| format!("[tenants.{name}]\nkeys = [\"{}\"]\n", KeyDigest::of(key));
@@ -203,7 +204,7 @@ mod tests {
         let bob = tenants.authenticate(&bearer("Bearer b")).unwrap();
         bob.usage.ended(3, 1, 2, false);
         let number = bob.id;
-        assert_ne!(number, TenantId(0), "nobody shares what came without a key");
+        assert_ne!(number, TenantId(0), "0 is the tenant of requests without a key");
 
         write("[tenants.bob]\nkeys = 3\n".to_owned());
         assert!(tenants.reload().unwrap_err().contains(":2: tenants.bob.keys"));
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_file_nobody_needs_a_key_and_with_one_everybody_does() {
+    fn requests_need_a_key_only_with_a_tenants_file() {
         let open = Tenants::open(None).unwrap();
         assert_eq!(open.authenticate(&HeaderMap::new()).unwrap().name, "default");
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_tell_a_bounded_number_of_tenants_apart() {
+    fn usage_lists_a_bounded_number_of_tenants() {
         let text: String = (0..200).map(|n| format!("[tenants.t{n}]\n")).collect();
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();

@@ -1,15 +1,15 @@
-//! The file of tenants: TOML, one table each.
+//! The tenants file: TOML, one table per tenant.
 //!
 //! ```toml
 //! [tenants.alice]
-//! keys = ["sha256:..."]        # of `infer keys new`; two at a time while one is replaced
-//! weight = 2                   # share beside others; 1 by default
-//! tokens-per-minute = 60000    # prompt and output; no limit by default
-//! burst = 10000                # tokens at once; a minute's worth by default
-//! max-priority = 0             # requests that ask for more get this; no ceiling by default
+//! keys = ["sha256:..."]        # from `infer keys new`; list two while one replaces the other
+//! weight = 2                   # share relative to other tenants; default 1
+//! tokens-per-minute = 60000    # prompt and output tokens; unlimited by default
+//! burst = 10000                # tokens at once; default: those of a minute
+//! max-priority = 0             # higher priorities are lowered to this; unlimited by default
 //! ```
-//! What is wrong is named with its line. Nothing else is read from it, so that it can belong to whoever
-//! hands out keys.
+//! Errors name the line and the key. The file holds nothing else, so it can belong to the person who hands
+//! out keys.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,35 +20,35 @@ use toml::de::DeValue;
 use super::key::KeyDigest;
 use crate::config::{Document, Entry};
 
-/// Tenants of a file.
+/// Most tenants of a file.
 pub const MAX_TENANTS: usize = 1_024;
-/// Keys of a file: each request is compared with all of them.
+/// Most keys of a file. Every request is compared with all of them.
 pub const MAX_KEYS: usize = 1_024;
-/// Longest name.
+/// Longest name, in bytes.
 const MAX_NAME_BYTES: usize = 64;
 const KEYS: [&str; 5] = ["keys", "weight", "tokens-per-minute", "burst", "max-priority"];
 
-/// A tenant as the file says.
+/// A tenant as configured in the file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Grant {
     /// For logs, metrics and the console.
     pub name: String,
     /// Digests of its keys.
     pub keys: Vec<KeyDigest>,
-    /// What policies see of it.
+    /// What policies see of the tenant.
     pub terms: TenantTerms,
-    /// Highest priority that its requests can have.
+    /// Upper limit on the priority of its requests.
     pub max_priority: i32,
 }
 
-/// Reads a file.
+/// Reads the tenants file.
 pub fn read(path: &Path) -> Result<Vec<Grant>, String> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).map_err(|e| format!("can't read {shown}: {e}"))?;
     grants(&shown.to_string(), &text)
 }
 
-/// Reads a file's text; `shown` names it in errors.
+/// Parses a file's text. `shown` names the file in errors.
 pub fn grants(shown: &str, text: &str) -> Result<Vec<Grant>, String> {
     let document = Document::parse(shown, text)?;
     let mut all = Vec::new();
@@ -61,7 +61,7 @@ pub fn grants(shown: &str, text: &str) -> Result<Vec<Grant>, String> {
             let grant = grant(&document, &entry)?;
             for key in &grant.keys {
                 if let Some(other) = owners.insert(key.to_string(), grant.name.clone()) {
-                    let message = format!("the key {key} is already one of `{other}`");
+                    let message = format!("the key {key} already belongs to `{other}`");
                     return Err(document.wrong(&entry, message));
                 }
             }
@@ -71,22 +71,22 @@ pub fn grants(shown: &str, text: &str) -> Result<Vec<Grant>, String> {
     if all.len() > MAX_TENANTS || owners.len() > MAX_KEYS {
         let (tenants, keys) = (all.len(), owners.len());
         return Err(format!(
-            "{shown}: {tenants} tenants with {keys} keys; there may be {MAX_TENANTS} and {MAX_KEYS}"
+            "{shown}: {tenants} tenants with {keys} keys; the limits are {MAX_TENANTS} and {MAX_KEYS}"
         ));
     }
     Ok(all)
 }
 
-/// What a tenant may be called.
+/// Checks a tenant's name.
 pub fn check_name(name: &str) -> Result<(), String> {
     let fits = (1..=MAX_NAME_BYTES).contains(&name.len());
     if !fits || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b)) {
         return Err(format!(
-            "a tenant's name has 1 to {MAX_NAME_BYTES} letters, digits, dots, dashes or underscores"
+            "a tenant's name must have 1 to {MAX_NAME_BYTES} letters, digits, dots, dashes or underscores"
         ));
     }
     if ["default", "other"].contains(&name) {
-        return Err(format!("`{name}` is not free: metrics use it"));
+        return Err(format!("`{name}` is reserved for metrics; choose another name"));
     }
     Ok(())
 }
@@ -116,7 +116,7 @@ fn grant(document: &Document<'_>, entry: &Entry<'_>) -> Result<Grant, String> {
         }
     }
     if grant.terms.burst > 0 && grant.terms.rate_per_minute == 0 {
-        let message = "`burst` needs `tokens-per-minute`, at which it fills again".to_owned();
+        let message = "`burst` needs `tokens-per-minute`, the rate at which it refills".to_owned();
         return Err(document.wrong(entry, message));
     }
     Ok(grant)
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_says_who_has_which_keys_and_what_they_are_granted() {
+    fn keys_and_limits_are_read_with_their_defaults() {
         let digest = KeyDigest::of("k");
         let text = format!(
             "[tenants.alice]\nkeys = [\"{digest}\"]\nweight = 2.5\ntokens_per_minute = 600\nburst = 50\n\
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_line_and_key() {
+    fn errors_name_line_and_key() {
         let digest = KeyDigest::of("k");
         let twice = format!("[tenants.a]\nkeys=[\"{digest}\"]\n[tenants.b]\nkeys=[\"{digest}\"]");
         let cases = [
@@ -174,7 +174,7 @@ mod tests {
             ),
             ("[tenants.a]\nkeys = [\n  \"hunter2\",\n]", "f:3: tenants.a.keys: expected `sha256:`"),
             ("[tenants.\"a b\"]", "f:1: tenants.a b: a tenant's name"),
-            ("[tenants.other]", "f:1: tenants.other: `other` is not free"),
+            ("[tenants.other]", "f:1: tenants.other: `other` is reserved"),
             ("tenants = 3", "f:1: tenants: expected a table"),
             ("[tenants.a", "f:1: "),
             (twice.as_str(), "f:3: tenants.b: the key sha256:"),

@@ -1,18 +1,18 @@
 //! API keys and their digests.
 //!
-//! A key has 256 random bits, so one pass of SHA-256 is all that its digest needs: there is nothing to
-//! guess, and every request can be checked in a microsecond. That is why short keys are refused here.
+//! A key has 256 random bits, so a single SHA-256 protects it: it can't be guessed from its digest, and a
+//! slow password hash would only delay every request. For the same reason short keys are rejected.
 
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-/// What every key that is made here begins with, so that scanners of leaked secrets can find it.
+/// Prefix of generated keys, which scanners for leaked secrets can look for.
 const PREFIX: &str = "infer-";
-/// Shortest key that is taken over from elsewhere.
+/// Shortest accepted key.
 const MIN_BYTES: usize = 32;
-/// Longest.
+/// Longest accepted key.
 const MAX_BYTES: usize = 512;
-/// How a digest is written.
+/// Prefix of a written digest.
 const SCHEME: &str = "sha256:";
 
 /// The digest of a key.
@@ -20,17 +20,17 @@ const SCHEME: &str = "sha256:";
 pub struct KeyDigest([u8; 32]);
 
 impl KeyDigest {
-    /// Of a key.
+    /// The digest of a key.
     pub fn of(key: &str) -> Self {
         Self(Sha256::digest(key.as_bytes()).into())
     }
 
-    /// From `sha256:` and 64 hexadecimal digits.
+    /// Parses `sha256:` and 64 hexadecimal digits.
     pub fn parse(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
-                "expected `{SCHEME}` and 64 hexadecimal digits, as `infer keys hash` prints them; keys themselves \
-                 don't belong here"
+                "expected `{SCHEME}` and 64 hexadecimal digits, as printed by `infer keys hash`; don't put keys \
+                 themselves here"
             )
         };
         let digits = text.strip_prefix(SCHEME).ok_or_else(wrong)?;
@@ -44,7 +44,7 @@ impl KeyDigest {
         Ok(Self(bytes))
     }
 
-    /// Whether they are the same; takes the same time wherever they differ.
+    /// Compares in constant time.
     pub fn matches(&self, other: &Self) -> bool {
         self.0.ct_eq(&other.0).into()
     }
@@ -57,22 +57,22 @@ impl std::fmt::Display for KeyDigest {
     }
 }
 
-/// A new key.
+/// Generates a key.
 pub fn fresh() -> std::io::Result<String> {
     let mut bytes = [0u8; 32];
     getrandom::fill(&mut bytes).map_err(|e| std::io::Error::other(format!("no randomness: {e}")))?;
     Ok(bytes.iter().fold(PREFIX.to_owned(), |text, byte| text + &format!("{byte:02x}")))
 }
 
-/// Whether a key from elsewhere is long enough to be kept as a plain digest.
+/// Checks that a key from elsewhere is long enough for an unsalted digest.
 pub fn check_strength(key: &str) -> Result<(), String> {
     if !key.bytes().all(|b| b.is_ascii_graphic()) {
-        return Err("a key has visible ASCII characters only".to_owned());
+        return Err("a key may only contain visible ASCII characters".to_owned());
     }
     if !(MIN_BYTES..=MAX_BYTES).contains(&key.len()) {
         return Err(format!(
-            "a key has {MIN_BYTES} to {MAX_BYTES} characters, this one {}: a shorter one could be guessed from \
-             its digest; `infer keys new` makes one",
+            "a key must have {MIN_BYTES} to {MAX_BYTES} characters, this one has {}: a short key could be guessed \
+             from its digest; `infer keys new` generates one",
             key.len()
         ));
     }
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn digests_are_written_and_read() {
+    fn digests_parse_back_to_themselves() {
         // FIPS 180-4's example for "abc".
         let digest = KeyDigest::of("abc");
         let text = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn fresh_keys_differ_and_are_strong() {
+    fn generated_keys_are_distinct_and_strong() {
         let (a, b) = (fresh().unwrap(), fresh().unwrap());
         assert_ne!(a, b);
         check_strength(&a).unwrap();

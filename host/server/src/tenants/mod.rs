@@ -1,8 +1,8 @@
-//! Who asks: API keys, what each tenant is granted, what it used.
+//! Tenants: their API keys, their limits and their usage.
 //!
-//! Keys stand in a file as digests alone. A tenant keeps its number for as long as the host runs, whatever
-//! happens to the file: its prefix cache, its sessions and its counters hang on it. Deliberately absent:
-//! the admin plane, which no key of a tenant opens.
+//! The tenants file holds only digests of keys. A tenant keeps its number while the host runs, however the
+//! file changes, because its prefix cache, sessions and counters are bound to it. Deliberately absent: the
+//! admin plane, which no tenant's key opens.
 
 mod book;
 mod file;

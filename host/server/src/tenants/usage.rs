@@ -1,8 +1,8 @@
-//! What a tenant used, as counters that only grow.
+//! A tenant's usage, as counters that only grow.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts of one tenant.
+/// Counters of one tenant.
 #[derive(Debug, Default)]
 pub struct Usage {
     requests: AtomicU64,
@@ -13,30 +13,30 @@ pub struct Usage {
     generated_tokens: AtomicU64,
 }
 
-/// The same at one instant.
+/// The counters' values at one instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UsageSnapshot {
-    /// Requests that were taken and ended, whatever the reason.
+    /// Admitted requests that have ended, for any reason.
     pub requests: u64,
-    /// Requests turned away.
+    /// Requests refused.
     pub refused: u64,
-    /// Taken requests that ended by an error.
+    /// Admitted requests that ended with an error.
     pub failed: u64,
-    /// Prompt tokens of taken requests.
+    /// Prompt tokens of admitted requests.
     pub prompt_tokens: u64,
-    /// Those of them that were found cached.
+    /// Prompt tokens found in the prefix cache.
     pub cached_tokens: u64,
     /// Tokens generated.
     pub generated_tokens: u64,
 }
 
 impl Usage {
-    /// A request was turned away.
+    /// Counts a refused request.
     pub fn refused(&self) {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A taken request ended; `cached_tokens` of its prompt had been there already.
+    /// Counts an admitted request that ended. `cached_tokens` of its prompt were in the prefix cache.
     pub fn ended(&self, prompt_tokens: u32, cached_tokens: u32, generated_tokens: u32, failed: bool) {
         let add = |counter: &AtomicU64, n: u64| counter.fetch_add(n, Ordering::Relaxed);
         add(&self.requests, 1);
@@ -46,7 +46,7 @@ impl Usage {
         add(&self.generated_tokens, generated_tokens.into());
     }
 
-    /// Now.
+    /// The current values.
     pub fn snapshot(&self) -> UsageSnapshot {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         UsageSnapshot {
