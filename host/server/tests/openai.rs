@@ -1,4 +1,4 @@
-//! What OpenAI's clients ask for: choices, batches, log-probabilities, chats.
+//! What OpenAI's clients use: choices, batches, log-probabilities, chats.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::{Host, config, parse_events, text_of, token_ids};
 use infer_server::config::{Bounds, Config};
 use serde_json::{Value, json};
 
-/// A completion as one body.
+/// The body of a completion that isn't streamed.
 async fn whole(host: &Host, extra: Value) -> Value {
     let mut body = json!({"stream": false});
     for (key, value) in extra.as_object().unwrap() {
@@ -19,7 +19,7 @@ async fn whole(host: &Host, extra: Value) -> Value {
     body
 }
 
-/// A chat's answer.
+/// The response to a chat.
 async fn chat(host: &Host, extra: Value) -> reqwest::Response {
     let mut body = json!({"model": "demo", "temperature": 0, "max_tokens": 24,
         "messages": [{"role": "user", "content": "What is a prefix cache?"}]});
@@ -29,7 +29,7 @@ async fn chat(host: &Host, extra: Value) -> reqwest::Response {
     host.post("/v1/chat/completions", &body).await
 }
 
-/// Chunks of an OpenAI stream, without `[DONE]`, which must be its end.
+/// The chunks of an OpenAI stream, which must end with `[DONE]`.
 async fn chunks(answer: reqwest::Response) -> Vec<Value> {
     assert_eq!(answer.status(), 200);
     assert_eq!(answer.headers()["content-type"], "text/event-stream");
@@ -44,9 +44,9 @@ fn texts(body: &Value) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn choices_of_a_prompt_compute_it_once_and_differ() {
+async fn choices_share_one_prefill_and_differ() {
     let host = Host::start(config()).await;
-    // Longer than a block, and it ends within one.
+    // Longer than a block, with a partial last block.
     let prompt = "What is a prefix cache? ".repeat(6);
     let asked = json!({"prompt": prompt, "n": 5, "temperature": 1.5, "seed": 3, "max_tokens": 12, "ignore_eos": true});
     let body = whole(&host, asked.clone()).await;
@@ -56,9 +56,12 @@ async fn choices_of_a_prompt_compute_it_once_and_differ() {
     let prompt = body["usage"]["prompt_tokens"].as_u64().unwrap();
     assert_eq!(body["usage"]["completion_tokens"], 60);
     assert_eq!(body["usage"]["total_tokens"], prompt + 60);
-    assert_eq!(body["usage"]["prompt_tokens_details"]["cached_tokens"], 0, "nothing was there before");
-    assert_eq!(body["timings"]["prefilled_tokens"], prompt, "the first computes it, the others find it");
-    // The first choice doesn't depend on how many there are.
+    assert_eq!(body["usage"]["prompt_tokens_details"]["cached_tokens"], 0, "the cache was empty");
+    assert_eq!(
+        body["timings"]["prefilled_tokens"], prompt,
+        "the first choice computes the prompt, the others hit the cache"
+    );
+    // The first choice doesn't depend on `n`.
     let mut one = asked;
     one["n"] = json!(1);
     assert_eq!(texts(&whole(&host, one.clone()).await), [several[0]]);
@@ -85,7 +88,7 @@ async fn choices_of_a_prompt_compute_it_once_and_differ() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_batch_of_prompts_is_answered_like_each_of_them() {
+async fn batched_prompts_complete_like_single_ones() {
     let host = Host::start(config()).await;
     let prompts = ["What is a prefix cache?", "What is a block table?", "Hello"];
     let mut alone = Vec::new();
@@ -113,9 +116,9 @@ async fn a_batch_of_prompts_is_answered_like_each_of_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn logprobs_and_echo_tell_how_likely_prompt_and_output_were() {
+async fn logprobs_and_echo_report_prompt_and_output() {
     let host = Host::start(config()).await;
-    // The prompt stands in the cache as a whole when it is asked about.
+    // The whole prompt is in the prefix cache when its log-probabilities are requested.
     let plain = whole(&host, json!({})).await;
     let asked = json!({"logprobs": 3, "echo": true, "max_tokens": 8});
     let body = whole(&host, asked.clone()).await;
@@ -133,10 +136,10 @@ async fn logprobs_and_echo_tell_how_likely_prompt_and_output_were() {
         assert!(own <= 0.0 && (3..=4).contains(&top.len()), "{at}: {own} {top:?}");
         let best = top.values().map(|v| v.as_f64().unwrap()).fold(f64::NEG_INFINITY, f64::max);
         if at as u64 >= prompt {
-            assert!((best - own).abs() < 1e-6, "greedy draws the likeliest");
+            assert!((best - own).abs() < 1e-6, "greedy sampling takes the most likely token");
         }
     }
-    // The model's own text, scored as a prompt, is as likely as when it was drawn.
+    // Scored as a prompt, the model's output has the log-probabilities it was generated with.
     let tokens: Value = host.post("/tokenize", &json!({"prompt": text})).await.json().await.unwrap();
     let drawn = host.events(json!({"logprobs": 0, "max_tokens": 8})).await;
     let mut all = tokens["tokens"].as_array().unwrap()[..prompt as usize].to_vec();
@@ -171,13 +174,13 @@ async fn logprobs_and_echo_tell_how_likely_prompt_and_output_were() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn biases_penalties_and_stop_tokens_change_what_is_drawn() {
+async fn biases_penalties_and_stop_tokens_change_the_output() {
     let host = Host::start(config()).await;
     let free = token_ids(&host.events(json!({"ignore_eos": true})).await);
     let other = if free[0] == 300 { 301 } else { 300 };
     let forced = host.events(json!({"logit_bias": {other.to_string(): 100}, "max_tokens": 4})).await;
     assert_eq!(token_ids(&forced), [other; 4]);
-    // A bias that forces one token meets a penalty that grows with each.
+    // A bias forces one token until a penalty that grows with each repetition outweighs it.
     let fields = json!({"logit_bias": {"300": 60, "301": 59}, "frequency_penalty": 2, "max_tokens": 6});
     let penalized = token_ids(&host.events(fields).await);
     assert_eq!((penalized[0], penalized.contains(&301)), (300, true), "{penalized:?}");
@@ -187,12 +190,12 @@ async fn biases_penalties_and_stop_tokens_change_what_is_drawn() {
     assert_eq!(token_ids(&stopped), free[..4]);
     assert_eq!(stopped.last().unwrap().1["finish_reason"], "stop");
     let likely = host.events(json!({"min_p": 1.0, "temperature": 2.0, "ignore_eos": true})).await;
-    assert_eq!(token_ids(&likely), free, "nothing is as likely as the likeliest");
+    assert_eq!(token_ids(&likely), free, "only the most likely token reaches min_p = 1");
     host.server.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_least_length_that_the_context_has_no_room_for_is_refused() {
+async fn min_tokens_beyond_the_context_is_rejected() {
     let host = Host::start(config()).await;
     let chat = |min_tokens: u32| json!({"model": "demo", "min_tokens": min_tokens, "messages": [{"role": "user", "content": "Hi"}]});
     let answer = host.post("/v1/chat/completions", &chat(4_000_000_000)).await;
@@ -204,7 +207,7 @@ async fn a_least_length_that_the_context_has_no_room_for_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_chat_continues_what_the_template_makes_of_it() {
+async fn chat_completes_the_rendered_prompt() {
     let host = Host::start(config()).await;
     let messages = json!([{"role": "system", "content": "Be brief."},
         {"role": "user", "content": [{"type": "text", "text": "What is a prefix cache?"}]}]);
@@ -213,7 +216,7 @@ async fn a_chat_continues_what_the_template_makes_of_it() {
 
     let fields = json!({"messages": messages, "max_tokens": 48});
     let answer = chat(&host, fields.clone()).await;
-    assert_eq!(answer.headers()["content-type"], "application/json", "chats stream only where asked");
+    assert_eq!(answer.headers()["content-type"], "application/json", "chats stream only on request");
     let body: Value = answer.json().await.unwrap();
     assert_eq!(body["object"], "chat.completion");
     let message = &body["choices"][0]["message"];
@@ -246,7 +249,7 @@ async fn a_chat_continues_what_the_template_makes_of_it() {
     assert_eq!(told.len() as u64, body["usage"]["completion_tokens"].as_u64().unwrap());
     assert!(told.iter().all(|t| t["top_logprobs"].as_array().unwrap().len() == 2 && t["bytes"].is_array()));
 
-    // A conversation goes on: its second turn finds the first in the cache.
+    // The conversation's second turn finds the first in the prefix cache.
     let longer =
         json!([messages[0], messages[1], message, {"role": "user", "content": "And a block table?"}]);
     let body: Value = chat(&host, json!({"messages": longer, "n": 2, "max_completion_tokens": 4}))
@@ -260,7 +263,7 @@ async fn a_chat_continues_what_the_template_makes_of_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_chat_that_can_t_be_says_why() {
+async fn invalid_chats_name_the_field() {
     let host = Host::start(config()).await;
     let tool = json!([{"type": "function", "function": {"name": "f"}}]);
     let cases = [
@@ -285,13 +288,13 @@ async fn a_chat_that_can_t_be_says_why() {
         let body: Value = answer.json().await.unwrap();
         assert_eq!(body["error"]["param"], param, "{extra}: {body}");
     }
-    // Tools that are not to be used need no template that knows them.
+    // Tools that must not be used need no support by the template.
     assert_eq!(chat(&host, json!({"tools": tool, "tool_choice": "none"})).await.status(), 200);
     host.server.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_leaves_frees_all_of_its_choices() {
+async fn disconnect_frees_all_choices() {
     let host = Host::start(Config { prefix_caching: false, ..config() }).await;
     let endless = json!({"prompt": ["one", "two"], "n": 6, "ignore_eos": true, "max_tokens": 1_500});
     let stream = common::first_chunk(host.complete(endless.clone()).await).await;
@@ -300,7 +303,13 @@ async fn a_client_that_leaves_frees_all_of_its_choices() {
     let state = host.until("none is left", |s| s["queue"]["running"] == 0).await;
     assert_eq!(state["memory"]["free"], state["memory"]["total"]);
     assert_eq!(state["counters"]["finished"]["cancelled"], 12);
-    // The same where it waits for one body, and where some of them still wait.
+    // The times to the first token count although the client has left.
+    let metrics = host.client.get(host.url("/metrics")).send().await.unwrap().text().await.unwrap();
+    let first_tokens = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix("infer_time_to_first_token_seconds_count ")?.parse::<u32>().ok());
+    assert!((1..=12).contains(&first_tokens.unwrap()), "{first_tokens:?}");
+    // The same while the client waits for one body and nothing has started.
     host.server.engine().hold_steps();
     let mut body = common::request(endless);
     body["stream"] = json!(false);
@@ -310,7 +319,7 @@ async fn a_client_that_leaves_frees_all_of_its_choices() {
     waiting.abort();
     host.server.engine().release_steps();
     host.until("none is left", |s| s["counters"]["finished"]["cancelled"] == 24).await;
-    // Whatever came behind the request.
+    // The same if bytes follow the request.
     host.server.engine().hold_steps();
     for (more, cancelled) in [("\r\n", 36), ("GET /health HTTP/1.1\r\nhost: x\r\n\r\n", 48)] {
         let body = body.to_string();
@@ -342,14 +351,14 @@ async fn a_client_that_leaves_frees_all_of_its_choices() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slow_reader_of_several_choices_loses_all_of_them_and_nobody_else_any() {
+async fn slow_reader_cancels_only_its_own_choices() {
     let bounds = Bounds { stream_events: 32, ..Bounds::default() };
     let host = Host::start(Config { bounds, ..config() }).await;
-    // Far more than sockets hold: each token comes with twenty alternatives.
+    // Far more bytes than socket buffers hold: each token has twenty alternatives.
     let fields =
         json!({"n": 4, "ignore_eos": true, "max_tokens": 2_000, "logprobs": 20, "stream_options": {}});
     let slow = host.complete(fields).await;
-    let state = host.until("it is given up", |s| s["counters"]["finished"]["cancelled"] == 4).await;
+    let state = host.until("it is cancelled", |s| s["counters"]["finished"]["cancelled"] == 4).await;
     assert_eq!(state["queue"]["running"], 0);
     let text = slow.text().await.unwrap();
     assert!(
@@ -357,12 +366,12 @@ async fn a_slow_reader_of_several_choices_loses_all_of_them_and_nobody_else_any(
         "{}",
         &text[text.len() - 300..]
     );
-    assert_eq!(token_ids(&host.events(json!({"ignore_eos": true})).await).len(), 8, "it serves on");
+    assert_eq!(token_ids(&host.events(json!({"ignore_eos": true})).await).len(), 8, "the host keeps serving");
     host.server.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn models_tools_and_documents_are_found() {
+async fn models_tokenizer_and_openapi_document_are_served() {
     let host = Host::start(config()).await;
     let get = async |path: &str| {
         let answer = host.client.get(host.url(path)).send().await.unwrap();
@@ -390,7 +399,7 @@ async fn models_tools_and_documents_are_found() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tokens_begin_where_their_text_does_though_a_stop_string_holds_it_back() {
+async fn text_offsets_ignore_text_held_back_for_stop_strings() {
     let host = Host::start(config()).await;
     let asked = json!({"logprobs": 0, "max_tokens": 12, "ignore_eos": true});
     let plain = whole(&host, asked.clone()).await;
@@ -413,7 +422,7 @@ async fn tokens_begin_where_their_text_does_though_a_stop_string_holds_it_back()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_gives_no_length_gets_the_usual_one_or_what_there_is_room_for() {
+async fn default_max_tokens_is_bounded_by_the_context() {
     let host = Host::start(Config { max_seq_len: Some(300), ..config() }).await;
     for (prompt, fields, tokens) in [
         (9, json!({}), 128),
@@ -444,7 +453,7 @@ async fn who_gives_no_length_gets_the_usual_one_or_what_there_is_room_for() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_answer_has_so_many_log_probabilities_and_no_more() {
+async fn log_probabilities_of_a_response_are_bounded() {
     let host = Host::start(config()).await;
     let long: Vec<u32> = vec![5; 3_000];
     for fields in [
@@ -457,21 +466,21 @@ async fn an_answer_has_so_many_log_probabilities_and_no_more() {
         let body: Value = answer.json().await.unwrap();
         assert_eq!(body["error"]["param"], "logprobs", "{body}");
     }
-    // Without a length of its own the answer is as long as it may be.
+    // Without `max_tokens` the bound limits the length.
     host.server.engine().hold_steps();
     let messages = json!([{"role": "user", "content": "Hi"}]);
     let all = json!({"model": "demo", "messages": messages, "n": 128, "logprobs": true, "top_logprobs": 20, "stream": true});
     let stream = host.post("/v1/chat/completions", &all).await;
     assert_eq!(stream.status(), 200);
     let state = host.admin_get("/admin/state").await;
-    assert_eq!(state["requests"][0]["max_tokens"], (1 << 22) / (128 * 21), "{}", state["requests"][0]);
+    assert_eq!(state["requests"][0]["max_tokens"], (1 << 20) / (128 * 22), "{}", state["requests"][0]);
     drop(stream);
     host.server.engine().release_steps();
     host.server.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_scoring_that_is_cancelled_does_not_claim_to_be_one() {
+async fn cancelled_scoring_reports_cancelled() {
     let host = Host::start(config()).await;
     host.server.engine().hold_steps();
     let fields = json!({"echo": true, "logprobs": 0, "max_tokens": 0, "stream": false});
@@ -491,7 +500,7 @@ async fn a_scoring_that_is_cancelled_does_not_claim_to_be_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_model_is_called_what_the_operator_calls_it() {
+async fn model_is_served_under_its_configured_names() {
     let served_model_names = vec!["a=b & c+d".to_owned(), "org/large".to_owned()];
     let host = Host::start(Config { served_model_names, ..config() }).await;
     let get = async |path: &str| {

@@ -1,4 +1,4 @@
-//! `POST /v1/completions`: its fields, and which of the three forms its answer takes.
+//! `POST /v1/completions`: its fields, and the choice between its three forms of response.
 
 use std::sync::Arc;
 
@@ -6,45 +6,45 @@ use hyper::{HeaderMap, StatusCode};
 use infer_model::{ModelError, Tokenizer};
 use serde_json::Value;
 
-use super::answer::{accepts_json, collect, stream_answer};
-use super::common::{self, Common, MAX_LOGPROBS};
-use super::echo::{self, Echoes, Prompted};
-use super::fields::{self, boolean, check_model, integer, not_supported, refuse_rest, string};
-use super::frames::Head;
-use super::job::{self, Asked, Job, Longest, MAX_SEQUENCES};
-use super::json::{NOT_A_PROMPT, PromptField};
-use super::named::NamedFrames;
-use super::openai::{CompletionBody, CompletionFrames};
+use super::request::common::{self, Common, MAX_LOGPROBS};
+use super::request::fields::{self, boolean, check_model, integer, not_supported, refuse_rest, string};
+use super::request::json::{NOT_A_PROMPT, PromptField};
+use super::response::echo::{self, Echoes, Prompted};
+use super::response::frames::Head;
+use super::response::named::NamedFrames;
+use super::response::openai::{CompletionBody, CompletionFrames};
+use super::response::{accepts_json, collect, stream_answer};
+use super::sequence::job::{self, Asked, Job, Longest, MAX_SEQUENCES};
 use super::structured::Shape;
 use crate::app::Served;
 use crate::config::DialectChoice;
 use crate::http::{Answer, ApiError, ReadBody, Room, json_bytes};
 
-/// `max_tokens` where the request gives none, and there is room for it.
+/// `max_tokens` of requests that set none, if the context has room for it.
 pub const DEFAULT_MAX_TOKENS: u32 = 128;
 
-/// Names of its own fields; `prompt` is read apart.
+/// Fields that chats lack or define differently.
 const OWN_FIELDS: &[&str] =
     &["prompt", "max_tokens", "logprobs", "echo", "add_special_tokens", "best_of", "suffix"];
 
-/// Names of all fields of a body.
+/// All fields of a body.
 pub fn known_fields() -> Vec<&'static str> {
     [OWN_FIELDS, common::FIELDS].concat()
 }
 
-/// A request whose fields are right by themselves.
+/// A request whose fields have been checked, but not yet against the model and the host.
 #[derive(Clone, Debug, PartialEq)]
 struct Parsed {
     prompts: Vec<PromptInput>,
     max_tokens: Option<u32>,
     logprobs: Option<u32>,
     echo: bool,
-    /// A text gets what a bare prompt gets.
+    /// Whether to add the tokenizer's special tokens to texts.
     special: bool,
     common: Common,
 }
 
-/// A prompt that is not empty.
+/// A non-empty prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum PromptInput {
     /// To be tokenized.
@@ -53,7 +53,7 @@ enum PromptInput {
     Tokens(Vec<u32>),
 }
 
-/// Answers a request whose body has been read.
+/// Handles a request.
 pub async fn complete(asked: Asked<'_>, headers: &HeaderMap, body: ReadBody) -> Result<Answer, ApiError> {
     let app = asked.app;
     let served = app.served()?;
@@ -61,7 +61,7 @@ pub async fn complete(asked: Asked<'_>, headers: &HeaderMap, body: ReadBody) -> 
     let room = body.into_room();
     let wants_json = accepts_json(headers);
     let options = parsed.common.stream_options;
-    // A host that is told to speak OpenAI also streams only where that is asked, as OpenAI does.
+    // With the OpenAI dialect the host also streams only on request, as OpenAI does.
     let (speaks_openai, default) = match app.config.sse_dialect {
         DialectChoice::Named => (false, !wants_json),
         DialectChoice::OpenAi => (true, options.is_some()),
@@ -93,10 +93,10 @@ pub async fn complete(asked: Asked<'_>, headers: &HeaderMap, body: ReadBody) -> 
     })
 }
 
-/// Tokenizes. The prompts' texts come back where they are to be echoed.
+/// Tokenizes the prompts. Also returns them if they are to be echoed.
 async fn job(served: &Served, parsed: Parsed, room: Room) -> Result<(Job, Option<Vec<Prompted>>), ApiError> {
     let Parsed { prompts: inputs, max_tokens, logprobs, echo, special, mut common } = parsed;
-    // Before there is any work for them.
+    // Before any work is spent on them.
     job::check_sequences(common.n as usize * inputs.len(), MAX_SEQUENCES)?;
     let (longest, bytes) = (served.max_seq_len as usize, inputs.iter().map(|input| input.work(echo)).sum());
     let reading = Reading { special, echo, offsets: echo && logprobs.is_some(), longest };
@@ -123,7 +123,7 @@ async fn job(served: &Served, parsed: Parsed, room: Room) -> Result<(Job, Option
 }
 
 impl PromptInput {
-    /// Bytes of text that `read` works on, about.
+    /// Estimated bytes of text that `read` processes.
     fn work(&self, echo: bool) -> usize {
         match self {
             Self::Text(text) => text.len(),
@@ -132,7 +132,7 @@ impl PromptInput {
         }
     }
 
-    /// Its tokens, and its text where that is to be echoed.
+    /// Tokenizes the prompt; its text is returned if it is to be echoed.
     fn read(self, tokenizer: &Tokenizer, how: Reading) -> Result<Prompted, ModelError> {
         let (text, tokens): (_, Arc<[u32]>) = match self {
             Self::Text(text) => {
@@ -150,26 +150,25 @@ impl PromptInput {
     }
 }
 
-/// How prompts are read.
+/// How to tokenize prompts.
 #[derive(Clone, Copy)]
 struct Reading {
-    /// A text gets what a bare prompt gets.
+    /// Whether to add the tokenizer's special tokens to texts.
     special: bool,
-    /// Their texts are asked for.
+    /// Whether to return their texts.
     echo: bool,
-    /// And where each token begins in them.
+    /// Whether to return where each token begins in the text.
     offsets: bool,
-    /// One of more tokens is refused later.
+    /// Longer prompts get no text or offsets, because they are rejected later.
     longest: usize,
 }
 
-/// Reads a body, as far as that takes no model. What its output must be, if anything.
+/// Parses and checks a body as far as that needs no model. Returns the required form of the output, if any.
 pub fn check(body: &[u8], models: &[String]) -> Result<Option<Shape>, ApiError> {
     Ok(parse(body, models)?.common.shape)
 }
 
-/// Reads and checks a body. `models` are the names under which the model is served, the first of
-/// which is shown.
+/// Parses and checks a body. `models` are the names of the served model; errors mention the first.
 fn parse(body: &[u8], models: &[String]) -> Result<Parsed, ApiError> {
     let mut fields = fields::read(body)?;
     let prompts = prompts(fields.prompt.take())?;
@@ -216,7 +215,7 @@ fn prompts(field: Option<PromptField>) -> Result<Vec<PromptInput>, ApiError> {
     match prompts.iter().position(empty) {
         None => Ok(prompts),
         Some(at) if prompts.len() > 1 => {
-            let message = format!("prompt: the one at index {at} is empty");
+            let message = format!("prompt: the prompt at index {at} is empty");
             Err(ApiError::bad_request("empty_prompt", message).param("prompt"))
         }
         Some(_) => Err(ApiError::bad_request("empty_prompt", "prompt: must not be empty").param("prompt")),
@@ -250,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn each_field_goes_where_its_name_says() {
+    fn each_field_sets_its_parameter() {
         let p = with(json!({
             "max_tokens": 7, "temperature": 0.25, "top_p": 0.5, "top_k": 11, "min_p": 0.125, "repetition_penalty": 1.5,
             "presence_penalty": -0.5, "frequency_penalty": 0.75, "ttft_deadline_ms": 1_234, "priority": 9, "n": 3,
@@ -264,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_request_leaves_out_is_as_the_checkpoint_wishes() {
+    fn missing_parameters_are_the_checkpoints_defaults() {
         let wished = SamplingDefaults {
             temperature: Some(0.5),
             top_p: Some(0.75),
@@ -279,7 +278,7 @@ mod tests {
             let s = with(fields).unwrap().common.sampling.params(&wished);
             assert_eq!((s.temperature, s.top_p, s.top_k, s.min_p, s.repetition_penalty), expected);
         }
-        // Dividing by next to nothing is what a request may not do either.
+        // The checkpoint's temperature has the same lower bound as a request's.
         let cold = SamplingDefaults { temperature: Some(1e-9), ..wished };
         assert_eq!(with(json!({})).unwrap().common.sampling.params(&cold).temperature, 0.0);
     }
@@ -327,14 +326,14 @@ mod tests {
     }
 
     #[test]
-    fn no_more_tokens_are_the_least_than_the_most() {
+    fn min_tokens_must_not_exceed_max_tokens() {
         assert_eq!(with(json!({"min_tokens": 9, "max_tokens": 8})).unwrap_err().status().as_u16(), 422);
         with(json!({"min_tokens": 8, "max_tokens": 8})).unwrap();
         with(json!({"min_tokens": 1_000})).unwrap();
     }
 
     #[test]
-    fn prompts_must_be_there() {
+    fn missing_and_empty_prompts_are_rejected() {
         let wrong = [
             json!(null),
             json!(""),
@@ -352,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_numbers_may_be_written_with_a_point() {
+    fn whole_numbers_may_have_a_decimal_point() {
         assert_eq!(with(json!({"max_tokens": 8.0})).unwrap().max_tokens, Some(8));
         assert_eq!(with(json!({"seed": -1})).unwrap().common.seed, Some(u64::MAX));
         assert_eq!(with(json!({"max_tokens": 0, "echo": true})).unwrap().max_tokens, Some(0));

@@ -1,32 +1,25 @@
-//! The data plane: what clients of the model talk to.
+//! The data plane: the API that clients of the model use.
+//!
+//! `request` reads and checks bodies, `sequence` runs them on the engine, `response` writes what comes back.
+//! `completions` and `chat` combine the three; `structured` constrains outputs.
 
-mod account;
-mod answer;
 mod chat;
-mod common;
 mod completions;
-mod echo;
-mod fields;
-mod frames;
-mod group;
-mod job;
-mod json;
-mod logprobs;
 mod models;
-mod named;
-mod openai;
 mod openapi;
-mod outcome;
+mod request;
+mod response;
 mod route;
-mod router_fields;
-mod run;
+mod sequence;
 mod structured;
-mod text;
-
-pub use outcome::{Outcome, reason_name};
-pub use route::route;
-pub use structured::{Compiler, Shape};
 
 pub use chat::PendingTemplate;
+pub use route::route;
+pub use sequence::outcome::Outcome;
+pub use structured::{Compiler, Shape};
+
 pub(crate) use chat::{Calls, Part, check as check_chat};
 pub(crate) use completions::check as check_completion;
+
+// Shorter paths for `structured`.
+use request::{fields, json};

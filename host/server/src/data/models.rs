@@ -7,23 +7,23 @@ use infer_model::{SamplingDefaults, Tokenizer};
 use serde_json::Value;
 
 use super::chat::{self, ChatPrompt, messages};
-use super::fields::{self, boolean, object, refuse_rest};
-use super::json::{Fields, PromptField};
-use super::logprobs;
+use super::request::fields::{self, boolean, object, refuse_rest};
+use super::request::json::{Fields, PromptField};
+use super::response::logprobs;
 use crate::app::{App, Served};
 use crate::http::{Answer, ApiError, ReadBody, json};
 
-/// The served model, by each of its names.
+/// Lists the served model under each of its names.
 pub fn list(app: &App) -> Result<Answer, ApiError> {
     let served = app.served()?;
     let data = served.model_names.iter().map(|name| card(app, served, name)).collect();
     Ok(json(StatusCode::OK, &ModelList { object: "list".to_owned(), data }))
 }
 
-/// The served model by one of its names; names may have slashes, written as they are or as `%2F`.
+/// Returns the served model by one of its names. Slashes in names may be written plainly or as `%2F`.
 pub fn one(app: &App, name: &str) -> Result<Answer, ApiError> {
     let served = app.served()?;
-    // What is more than a character in a form is one in a path.
+    // These have a meaning in forms but not in paths.
     let plain = name.replace('+', "%2B").replace('&', "%26").replace('=', "%3D");
     let decoded =
         form_urlencoded::parse(plain.as_bytes()).next().map_or(String::new(), |(n, _)| n.into_owned());
@@ -45,8 +45,8 @@ fn card(app: &App, served: &Served, name: &str) -> ModelCard {
     }
 }
 
-/// Name and version of the host and, once the model is loaded, how its weights are held and tokens are drawn where a
-/// request doesn't say.
+/// Name and version of the host and, once the model is loaded, the type of its weights and its default
+/// sampling parameters.
 pub fn version(app: &App) -> Answer {
     let mut version = serde_json::json!({"name": "infer", "version": env!("CARGO_PKG_VERSION")});
     if let Ok(served) = app.served() {
@@ -63,7 +63,7 @@ pub fn version(app: &App) -> Answer {
     json(StatusCode::OK, &version)
 }
 
-/// Names of the fields of `/tokenize`.
+/// Fields of `/tokenize`.
 pub const TOKENIZE_FIELDS: &[&str] = &[
     "model",
     "prompt",
@@ -74,10 +74,10 @@ pub const TOKENIZE_FIELDS: &[&str] = &[
     "chat_template_kwargs",
     "return_token_strs",
 ];
-/// Names of the fields of `/detokenize`.
+/// Fields of `/detokenize`.
 pub const DETOKENIZE_FIELDS: &[&str] = &["model", "tokens"];
 
-/// Text to tokens, or a conversation to those of its prompt.
+/// Tokenizes text, or the prompt that the chat template makes of a conversation.
 pub async fn tokenize(app: &App, body: ReadBody) -> Result<Answer, ApiError> {
     let served = app.served()?;
     let mut fields = fields::read(&body)?;
@@ -102,10 +102,11 @@ pub async fn tokenize(app: &App, body: ReadBody) -> Result<Answer, ApiError> {
             chat::render(served, ChatPrompt { messages, add_generation_prompt, variables }, room).await?
         }
         (Some(_), Some(_)) => {
-            return Err(ApiError::invalid("messages", "give either messages or a prompt"));
+            return Err(ApiError::invalid("messages", "give either `messages` or `prompt`, not both"));
         }
         (None, None) => {
-            return Err(ApiError::bad_request("missing_field", "prompt: missing; give text").param("prompt"));
+            let message = "prompt: missing; give text, or `messages`";
+            return Err(ApiError::bad_request("missing_field", message).param("prompt"));
         }
     };
     let work = if strings { 4 * tokens.len() } else { 0 };
@@ -118,7 +119,7 @@ pub async fn tokenize(app: &App, body: ReadBody) -> Result<Answer, ApiError> {
     Ok(json(StatusCode::OK, &TokenizeAnswer { count, max_model_len, tokens, token_strs }))
 }
 
-/// Tokens to text.
+/// Decodes tokens to text.
 pub async fn detokenize(app: &App, body: ReadBody) -> Result<Answer, ApiError> {
     let served = app.served()?;
     let mut fields = fields::read(&body)?;
@@ -136,7 +137,8 @@ pub async fn detokenize(app: &App, body: ReadBody) -> Result<Answer, ApiError> {
         let known = fields::token_id("tokens", value)?;
         (known < served.vocab_size).then_some(known).ok_or_else(|| {
             let last = served.vocab_size - 1;
-            ApiError::invalid("tokens", format!("{value} is no token of this model; ids go from 0 to {last}"))
+            let message = format!("{value} is not a token of this model; ids range from 0 to {last}");
+            ApiError::invalid("tokens", message)
         })
     };
     let tokens: Vec<u32> = list.iter().map(token).collect::<Result<_, _>>()?;
@@ -151,7 +153,7 @@ pub async fn detokenize(app: &App, body: ReadBody) -> Result<Answer, ApiError> {
     Ok(json(StatusCode::OK, &DetokenizeAnswer { prompt }))
 }
 
-/// A model that is named must be served; it need not be named.
+/// Checks that the model is served, if the body names one.
 fn check_model(fields: &mut Fields, names: &[String]) -> Result<(), ApiError> {
     match fields::string(fields, "model")? {
         Some(model) if !names.contains(&model) => Err(fields::wrong_model(&model, names)),

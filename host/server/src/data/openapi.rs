@@ -1,5 +1,5 @@
-//! The OpenAPI document that the host publishes of its data plane: schemas are those of the wire types, paths
-//! those of the route table. Tests hold both against what handlers read.
+//! The OpenAPI document of the data plane. Its schemas come from the wire types and its paths from the route
+//! table; tests compare both with what the handlers read.
 
 use std::sync::OnceLock;
 
@@ -9,18 +9,19 @@ use infer_api::chat::{ChatChunkChoice, ChatCompletion, ChatFields};
 use infer_api::completions::{Completion, CompletionRequest, DoneEvent, ErrorEvent, PromptEvent, TokenEvent};
 use infer_api::models::{ModelCard, ModelList};
 use infer_api::tokenize::{DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest};
+use schemars::JsonSchema;
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use serde_json::{Map, Value, json};
 
-use super::route::{ROUTES, Route};
+use super::route::{Endpoint, ROUTES, Route};
 use crate::app::App;
 use crate::http::{Answer, json as answer_json};
 
-/// Fields of completions that chats don't have.
-const NOT_OF_CHATS: &[&str] =
+/// Fields of completions that chats lack.
+const COMPLETION_ONLY: &[&str] =
     &["prompt", "max_tokens", "echo", "add_special_tokens", "suffix", "best_of", "logprobs"];
 
-/// Schemas of bodies that name the model, and whether they must.
+/// Schemas of bodies with a `model` field, and whether it is required.
 const NAMING: &[(&str, bool)] = &[
     ("CompletionRequest", true),
     ("ChatRequest", true),
@@ -28,7 +29,7 @@ const NAMING: &[(&str, bool)] = &[
     ("DetokenizeRequest", false),
 ];
 
-/// `GET /openapi.json`. Once the model is loaded, the document says what it is called.
+/// `GET /openapi.json`. Once the model is loaded, the document lists its names.
 pub fn answer(app: &App) -> Answer {
     static DOCUMENT: OnceLock<Value> = OnceLock::new();
     let mut document = DOCUMENT.get_or_init(document).clone();
@@ -51,7 +52,6 @@ pub fn document() -> Value {
         let operation = operation(route, &mut generator);
         paths.insert(route.path.to_owned(), json!({route.method.to_lowercase(): operation}));
     }
-    generator.subschema_for::<ErrorBody>();
     let mut schemas: Map<String, Value> = generator.take_definitions(true).into_iter().collect();
     let chat = chat_request(&schemas);
     schemas.insert("ChatRequest".to_owned(), chat);
@@ -61,7 +61,7 @@ pub fn document() -> Value {
         "info": {
             "title": "infer",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "An inference host. Streams come in two dialects: named events, or OpenAI's chunks."
+            "description": "An LLM inference host with two stream dialects: named events, and OpenAI's chunks."
         },
         "paths": paths,
         "components": {
@@ -71,140 +71,136 @@ pub fn document() -> Value {
     })
 }
 
-/// A chat's own fields and those that it shares with completions.
+/// The fields that only chats have, and those that they share with completions.
 fn chat_request(schemas: &Map<String, Value>) -> Value {
     let mut chat = schemas["ChatFields"].clone();
     let shared = schemas["CompletionRequest"]["properties"].as_object().expect("it has fields");
     let fields = chat["properties"].as_object_mut().expect("it has fields");
-    for (name, schema) in shared.iter().filter(|(name, _)| !NOT_OF_CHATS.contains(&name.as_str())) {
+    for (name, schema) in shared.iter().filter(|(name, _)| !COMPLETION_ONLY.contains(&name.as_str())) {
         fields.entry(name.clone()).or_insert_with(|| schema.clone());
     }
-    fields["stream"]["description"] = json!("Answer as events; off.");
+    fields["stream"]["description"] = json!("Stream the response as server-sent events. Default: false.");
     chat["required"].as_array_mut().expect("messages are required").push(json!("model"));
     chat["additionalProperties"] = json!(false);
     chat["description"] = json!("Body of `POST /v1/chat/completions`.");
     chat
 }
 
-fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
-    let mut of = |name: &str| -> Value {
-        macro_rules! schema {
-            ($($known:ident),*) => {
-                match name {
-                    $(stringify!($known) => generator.subschema_for::<$known>().to_value(),)*
-                    _ => unreachable!("{name} is listed"),
-                }
-            };
+/// What distinguishes an endpoint's operation from the others.
+struct Described {
+    summary: &'static str,
+    /// Schema of the body.
+    request: Option<Value>,
+    /// Schema of the JSON response; `None` for text.
+    response: Option<Value>,
+}
+
+fn schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Value {
+    generator.subschema_for::<T>().to_value()
+}
+
+fn described(endpoint: Endpoint, of: &mut SchemaGenerator) -> Described {
+    let posted =
+        |summary, request, response| Described { summary, request: Some(request), response: Some(response) };
+    let got = |summary, response| Described { summary, request: None, response: Some(response) };
+    let object = json!({"type": "object"});
+    match endpoint {
+        Endpoint::Completions => {
+            // Only streams have these, and their schema isn't part of the operation.
+            schema::<PromptEvent>(of);
+            schema::<TokenEvent>(of);
+            schema::<DoneEvent>(of);
+            schema::<ErrorEvent>(of);
+            posted("Complete prompts", schema::<CompletionRequest>(of), schema::<Completion>(of))
         }
-        schema!(
-            Completion,
-            CompletionRequest,
-            ChatFields,
-            ChatCompletion,
-            ChatChunkChoice,
-            ModelList,
-            ModelCard,
-            TokenizeRequest,
-            TokenizeAnswer,
-            DetokenizeRequest,
-            DetokenizeAnswer,
-            TokenEvent,
-            PromptEvent,
-            DoneEvent,
-            ErrorEvent,
-            ErrorBody
-        )
-    };
-    let (summary, body, answer) = match route.path {
-        "/v1/completions" => {
-            for event in ["PromptEvent", "TokenEvent", "DoneEvent", "ErrorEvent"] {
-                of(event);
-            }
-            let request = of("CompletionRequest");
-            ("Continues prompts", Some(request), Some(of("Completion")))
-        }
-        "/v1/chat/completions" => {
-            for schema in ["ChatFields", "ChatChunkChoice"] {
-                of(schema);
-            }
+        Endpoint::Chat => {
+            schema::<ChatFields>(of);
+            schema::<ChatChunkChoice>(of);
             let request = json!({"$ref": "#/components/schemas/ChatRequest"});
-            ("Answers a conversation", Some(request), Some(of("ChatCompletion")))
+            posted("Complete a conversation", request, schema::<ChatCompletion>(of))
         }
-        "/v1/models" => ("The served model", None, Some(of("ModelList"))),
-        "/v1/models/{model}" => ("The served model by its name", None, Some(of("ModelCard"))),
-        "/tokenize" => {
-            let request = of("TokenizeRequest");
-            ("Text or messages to tokens", Some(request), Some(of("TokenizeAnswer")))
+        Endpoint::Models => got("List the served model", schema::<ModelList>(of)),
+        Endpoint::Model => got("Get the served model by its name", schema::<ModelCard>(of)),
+        Endpoint::Tokenize => {
+            posted("Tokenize text or messages", schema::<TokenizeRequest>(of), schema::<TokenizeAnswer>(of))
         }
-        "/detokenize" => {
-            let request = of("DetokenizeRequest");
-            ("Tokens to text", Some(request), Some(of("DetokenizeAnswer")))
+        Endpoint::Detokenize => {
+            posted("Decode tokens to text", schema::<DetokenizeRequest>(of), schema::<DetokenizeAnswer>(of))
         }
-        "/health" => ("Alive", None, Some(json!({"type": "object"}))),
-        "/health/ready" => ("Takes requests", None, Some(json!({"type": "object"}))),
-        "/version" => ("Name and version", None, Some(json!({"type": "object"}))),
-        "/openapi.json" => ("This document", None, Some(json!({"type": "object"}))),
-        _ => ("Prometheus metrics", None, None),
-    };
-    let mut content = match answer {
+        Endpoint::Health => got("Liveness", object),
+        Endpoint::Ready => got("Readiness", object),
+        Endpoint::Version => got("Name and version of the host", object),
+        Endpoint::OpenApi => got("This document", object),
+        Endpoint::Metrics => Described { summary: "Prometheus metrics", request: None, response: None },
+    }
+}
+
+fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
+    let Described { summary, request, response } = described(route.endpoint, generator);
+    let mut content = match response {
         Some(schema) => json!({"application/json": {"schema": schema}}),
         None => {
             let text = json!({"schema": {"type": "string"}});
             json!({"text/plain": text, "application/openmetrics-text": text})
         }
     };
-    if route.path.ends_with("/completions") {
-        // Without a schema: some read one as that of the whole text, others as that of each event.
+    if generates(route.endpoint) {
+        // Without a schema: tools disagree on whether it would describe each event or the whole text.
         content["text/event-stream"] = json!({});
     }
     let mut responses = json!({"200": {"description": "OK", "content": content}});
-    let error = of("ErrorBody");
+    let error = schema::<ErrorBody>(generator);
     for (status, why) in errors(route) {
         responses[status] = json!({"description": why, "content": {"application/json": {"schema": error}}});
     }
     let mut operation = json!({"summary": summary, "responses": responses});
-    if let Some(schema) = body {
+    if let Some(schema) = request {
         operation["requestBody"] =
             json!({"required": true, "content": {"application/json": {"schema": schema}}});
     }
     if !route.open {
-        // An empty requirement: where no keys are configured, none is needed.
+        // The empty requirement: a host without configured keys needs none.
         operation["security"] = json!([{"key": []}, {}]);
     }
-    if route.path.contains('{') {
+    if route.endpoint == Endpoint::Model {
         operation["parameters"] =
             json!([{"name": "model", "in": "path", "required": true, "schema": {"type": "string"}}]);
     }
     operation
 }
 
-/// What may go wrong on a path, by status.
+/// Whether the endpoint generates text, and streams it on request.
+fn generates(endpoint: Endpoint) -> bool {
+    matches!(endpoint, Endpoint::Completions | Endpoint::Chat)
+}
+
+/// Errors of a path: status and description.
 fn errors(route: &Route) -> Vec<(&'static str, &'static str)> {
     let mut errors = Vec::new();
     if route.method == "POST" {
         errors.extend([
-            ("400", "Malformed JSON, wrong types, an empty prompt"),
-            ("408", "The body came too slowly"),
+            ("400", "Malformed JSON, a field of the wrong type, or an empty prompt"),
+            ("408", "The body arrived too slowly"),
             ("413", "The body is too large"),
-            ("415", "Not JSON"),
-            ("422", "A value that can't be used, an unknown field, another model"),
+            ("415", "The content type is not JSON"),
+            ("422", "A value out of range, an unknown field, or an unknown model"),
         ]);
     }
-    if route.path.ends_with("/completions") {
+    if generates(route.endpoint) {
         errors.extend([
-            ("429", "Refused for this tenant"),
+            ("429", "The tenant's rate limit is exceeded"),
             ("500", "The device or the host failed"),
-            ("504", "It took longer than this host allows (--request-timeout)"),
+            ("504", "The request took longer than --request-timeout"),
         ]);
     }
     if !route.open {
-        errors.push(("401", "No key, or an unknown one"));
+        errors.push(("401", "The API key is missing or unknown"));
     }
-    if route.path.contains('{') {
+    if route.endpoint == Endpoint::Model {
         errors.push(("404", "No such model"));
     }
-    if !["/version", "/metrics", "/openapi.json"].contains(&route.path) {
-        errors.push(("503", "Not now: loading, full, draining; with Retry-After"));
+    if !matches!(route.endpoint, Endpoint::Version | Endpoint::Metrics | Endpoint::OpenApi) {
+        errors.push(("503", "Loading, at capacity or draining; see Retry-After"));
     }
     errors
 }
@@ -223,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn the_document_has_the_fields_that_handlers_read_and_no_others() {
+    fn document_lists_exactly_the_fields_that_handlers_read() {
         let document = document();
         let read = [
             ("CompletionRequest", completions::known_fields()),
@@ -238,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reference_leads_somewhere_and_every_path_is_there() {
+    fn document_has_every_path_and_no_dangling_reference() {
         let document = document();
         for route in ROUTES {
             let method = route.method.to_lowercase();

@@ -1,4 +1,4 @@
-//! Which path answers what, and what every answer of the data plane has in common.
+//! The data plane's route table, and what all of its responses have in common.
 
 use std::sync::Arc;
 
@@ -7,118 +7,78 @@ use hyper::header::CONTENT_TYPE;
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, StatusCode};
 
-use super::job::Asked;
+use super::sequence::job::Asked;
 use super::{chat, completions, models, openapi};
-use crate::app::App;
-use crate::http::{Answer, ApiError, BodyLimits, RequestId, discard, json, read_body, text};
+use crate::app::{App, Health};
+use crate::http::{Answer, ApiError, BodyLimits, ReadBody, RequestId, discard, json, read_body, text};
 use crate::metrics;
 
-/// Answers one request; `x-request-id` is echoed whatever happens.
-pub async fn route(app: Arc<App>, request: Request<Incoming>) -> Answer {
-    let (head, body) = request.into_parts();
-    let mut body = Some(body);
-    let request_id = RequestId::of(&head.headers);
-    let path = head.uri.path();
-    let mut answer = match dispatch(&app, &request_id, &head, &mut body).await {
-        Ok(answer) => answer,
-        Err(error) => {
-            tracing::info!(
-                request_id = request_id.as_str(),
-                path,
-                status = error.status().as_u16(),
-                code = error.reason(),
-                // As a field, so that a client's line breaks are written as such.
-                error = error.message(),
-                "request turned away"
-            );
-            error.into_answer()
-        }
-    };
-    discard(body, &mut answer);
-    app.recorder.answered(label(path), answer.status().as_u16());
-    answer.headers_mut().insert("x-request-id", request_id.header());
-    answer
-}
-
-/// A path as metrics know it: there are only so many.
-fn label(path: &str) -> &'static str {
-    ROUTES.iter().find(|route| route.matches(path)).map_or("other", |route| route.path)
-}
-
-async fn dispatch(
-    app: &Arc<App>,
-    request_id: &RequestId,
-    head: &Parts,
-    body: &mut Option<Incoming>,
-) -> Result<Answer, ApiError> {
-    let path = head.uri.path();
-    let Some(route) = ROUTES.iter().find(|route| route.matches(path)) else {
-        let shown: String = path.chars().take(128).collect();
-        let known: Vec<&str> = ROUTES.iter().map(|route| route.path).collect();
-        return Err(ApiError::not_found(format!("no such path: {shown}; there are {}", known.join(", "))));
-    };
-    let fits = match route.method {
-        "POST" => head.method == Method::POST,
-        _ => [Method::GET, Method::HEAD].contains(&head.method),
-    };
-    if !fits {
-        return Err(ApiError::method_not_allowed(path, route.method));
-    }
-    let tenant = if route.open { None } else { Some(app.tenants.authenticate(&head.headers)?) };
-    match route.path {
-        "/v1/models" => models::list(app),
-        "/v1/models/{model}" => models::one(app, route.rest(path)),
-        "/version" => Ok(models::version(app)),
-        "/health" => health(app),
-        "/health/ready" => ready(app),
-        "/metrics" => {
-            let (content_type, metrics) = metrics::render(app, &head.headers).await;
-            Ok(text(content_type, metrics))
-        }
-        "/openapi.json" => Ok(openapi::answer(app)),
-        _ => {
-            let tenant = tenant.expect("what reads a body needs a tenant");
-            post(Asked { app, request_id, tenant: &tenant }, head, body).await
-        }
-    }
-}
-
-/// One path of the data plane.
+/// A path of the data plane.
 #[derive(Debug)]
 pub struct Route {
-    /// As OpenAPI writes it; what is in braces at its end stands for all that follows.
+    /// As OpenAPI writes it. A final `{name}` stands for the rest of the path, slashes included.
     pub path: &'static str,
-    /// Besides `HEAD`, where it is `GET`.
+    /// What it does.
+    pub endpoint: Endpoint,
+    /// `GET` includes `HEAD`.
     pub method: &'static str,
-    /// Probes, scrapers and tools have no key.
+    /// Whether it needs no API key: probes, scrapers and tools have none.
     pub open: bool,
 }
 
-/// All there are.
+/// What a path does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    Completions,
+    Chat,
+    Models,
+    Model,
+    Tokenize,
+    Detokenize,
+    Health,
+    Ready,
+    Metrics,
+    Version,
+    OpenApi,
+}
+
+/// All paths of the data plane.
 pub const ROUTES: &[Route] = &[
-    Route::post("/v1/completions"),
-    Route::post("/v1/chat/completions"),
-    Route { path: "/v1/models", method: "GET", open: false },
-    Route { path: "/v1/models/{model}", method: "GET", open: false },
-    Route::post("/tokenize"),
-    Route::post("/detokenize"),
-    Route::open("/health"),
-    Route::open("/health/ready"),
-    Route::open("/metrics"),
-    Route::open("/version"),
-    Route::open("/openapi.json"),
+    Route::post("/v1/completions", Endpoint::Completions),
+    Route::post("/v1/chat/completions", Endpoint::Chat),
+    Route::get("/v1/models", Endpoint::Models),
+    Route::get("/v1/models/{model}", Endpoint::Model),
+    Route::post("/tokenize", Endpoint::Tokenize),
+    Route::post("/detokenize", Endpoint::Detokenize),
+    Route::open("/health", Endpoint::Health),
+    Route::open("/health/ready", Endpoint::Ready),
+    Route::open("/metrics", Endpoint::Metrics),
+    Route::open("/version", Endpoint::Version),
+    Route::open("/openapi.json", Endpoint::OpenApi),
 ];
 
 impl Route {
-    const fn post(path: &'static str) -> Self {
-        Self { path, method: "POST", open: false }
+    const fn post(path: &'static str, endpoint: Endpoint) -> Self {
+        Self { path, endpoint, method: "POST", open: false }
     }
 
-    const fn open(path: &'static str) -> Self {
-        Self { path, method: "GET", open: true }
+    const fn get(path: &'static str, endpoint: Endpoint) -> Self {
+        Self { path, endpoint, method: "GET", open: false }
     }
 
-    /// What of the path is fixed, and whether something follows.
+    const fn open(path: &'static str, endpoint: Endpoint) -> Self {
+        Self { path, endpoint, method: "GET", open: true }
+    }
+
+    /// The route of a request's path.
+    fn of(path: &str) -> Option<&'static Self> {
+        ROUTES.iter().find(|route| match route.fixed() {
+            (fixed, true) => path.len() > fixed.len() && path.starts_with(fixed),
+            (fixed, false) => path == fixed,
+        })
+    }
+
+    /// The fixed part of the path, and whether a parameter follows it.
     fn fixed(&self) -> (&'static str, bool) {
         match self.path.split_once('{') {
             Some((fixed, _)) => (fixed, true),
@@ -126,21 +86,93 @@ impl Route {
         }
     }
 
-    fn matches(&self, path: &str) -> bool {
-        match self.fixed() {
-            (fixed, true) => path.len() > fixed.len() && path.starts_with(fixed),
-            (fixed, false) => path == fixed,
-        }
+    /// The value of the path's parameter.
+    fn parameter<'a>(&self, path: &'a str) -> &'a str {
+        &path[self.fixed().0.len()..]
     }
 
-    /// What stands in place of the braces.
-    fn rest<'a>(&self, path: &'a str) -> &'a str {
-        &path[self.fixed().0.len()..]
+    fn allows(&self, method: &Method) -> bool {
+        match self.method {
+            "POST" => method == Method::POST,
+            _ => [Method::GET, Method::HEAD].contains(method),
+        }
     }
 }
 
-async fn post(asked: Asked<'_>, head: &Parts, body: &mut Option<Incoming>) -> Result<Answer, ApiError> {
-    let app = asked.app;
+/// Responds to one request. Every response, errors included, carries the `x-request-id`.
+pub async fn route(app: Arc<App>, request: Request<Incoming>) -> Answer {
+    let (head, body) = request.into_parts();
+    let mut body = Some(body);
+    let request_id = RequestId::of(&head.headers);
+    let path = head.uri.path();
+    let route = Route::of(path);
+    let mut answer = match dispatch(&app, route, &request_id, &head, &mut body).await {
+        Ok(answer) => answer,
+        Err(error) => {
+            tracing::info!(
+                request_id = request_id.as_str(),
+                path,
+                status = error.status().as_u16(),
+                code = error.reason(),
+                // A field, so that line breaks from the client are escaped.
+                error = error.message(),
+                "request rejected"
+            );
+            error.into_answer()
+        }
+    };
+    discard(body, &mut answer);
+    // The table's paths, not the client's: labels of metrics must stay few.
+    app.recorder.answered(route.map_or("other", |route| route.path), answer.status().as_u16());
+    answer.headers_mut().insert("x-request-id", request_id.header());
+    answer
+}
+
+async fn dispatch(
+    app: &Arc<App>,
+    route: Option<&Route>,
+    request_id: &RequestId,
+    head: &Parts,
+    body: &mut Option<Incoming>,
+) -> Result<Answer, ApiError> {
+    let path = head.uri.path();
+    let Some(route) = route else {
+        let shown: String = path.chars().take(128).collect();
+        let known: Vec<&str> = ROUTES.iter().map(|route| route.path).collect();
+        return Err(ApiError::not_found(format!(
+            "no such path: {shown}; the paths are {}",
+            known.join(", ")
+        )));
+    };
+    if !route.allows(&head.method) {
+        return Err(ApiError::method_not_allowed(path, route.method));
+    }
+    let tenant = if route.open { None } else { Some(app.tenants.authenticate(&head.headers)?) };
+    let asked =
+        || Asked { app, request_id, tenant: tenant.as_ref().expect("only open paths have no tenant") };
+    match route.endpoint {
+        Endpoint::Completions => {
+            let body = read(app, head, body).await?;
+            completions::complete(asked(), &head.headers, body).await
+        }
+        Endpoint::Chat => chat::chat(asked(), read(app, head, body).await?).await,
+        Endpoint::Models => models::list(app),
+        Endpoint::Model => models::one(app, route.parameter(path)),
+        Endpoint::Tokenize => models::tokenize(app, read(app, head, body).await?).await,
+        Endpoint::Detokenize => models::detokenize(app, read(app, head, body).await?).await,
+        Endpoint::Health => health(app),
+        Endpoint::Ready => ready(app),
+        Endpoint::Metrics => {
+            let (content_type, metrics) = metrics::render(app, &head.headers).await;
+            Ok(text(content_type, metrics))
+        }
+        Endpoint::Version => Ok(models::version(app)),
+        Endpoint::OpenApi => Ok(openapi::answer(app)),
+    }
+}
+
+/// Reads the request's body, which is taken out of `body`.
+async fn read(app: &App, head: &Parts, body: &mut Option<Incoming>) -> Result<ReadBody, ApiError> {
     let limits = BodyLimits {
         max_bytes: app.config.max_body_bytes,
         room: app.body_room.clone(),
@@ -148,15 +180,10 @@ async fn post(asked: Asked<'_>, head: &Parts, body: &mut Option<Incoming>) -> Re
     };
     let body = read_body(&head.headers, body.take().expect("the body is read once"), limits).await?;
     check_content_type(&head.headers)?;
-    match head.uri.path() {
-        "/tokenize" => models::tokenize(app, body).await,
-        "/detokenize" => models::detokenize(app, body).await,
-        "/v1/chat/completions" => chat::chat(asked, body).await,
-        _ => completions::complete(asked, &head.headers, body).await,
-    }
+    Ok(body)
 }
 
-/// JSON, nothing, or what curl says where it is told nothing.
+/// Accepts JSON, no content type, and what curl sends by default.
 fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
     let Some(value) = headers.get(CONTENT_TYPE) else { return Ok(()) };
     let kind = value.to_str().unwrap_or("").split(';').next().unwrap_or("").trim().to_ascii_lowercase();
@@ -169,18 +196,17 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
 }
 
 fn health(app: &App) -> Result<Answer, ApiError> {
-    if let Ok(served) = app.served() {
-        if !served.engine.is_alive() {
-            return Err(ApiError::unavailable("engine_stopped", "the engine has stopped; restart the host"));
+    match app.served().map(|served| served.health(app.config.bounds.step_timeout)) {
+        Ok(Health::Stopped) => {
+            Err(ApiError::unavailable("engine_stopped", "the engine has stopped; restart the host"))
         }
-        let computing = served.engine.computing_for();
-        if computing > app.config.bounds.step_timeout {
+        Ok(Health::Hanging(computing)) => {
             let seconds = computing.as_secs_f32();
             let message = format!("the device has been at one step for {seconds:.1} s (--step-timeout)");
-            return Err(ApiError::unavailable("engine_hangs", message));
+            Err(ApiError::unavailable("engine_hangs", message))
         }
+        Ok(Health::Working) | Err(_) => Ok(json(StatusCode::OK, &serde_json::json!({"status": "ok"}))),
     }
-    Ok(json(StatusCode::OK, &serde_json::json!({"status": "ok"})))
 }
 
 fn ready(app: &App) -> Result<Answer, ApiError> {

@@ -1,5 +1,6 @@
-//! Times of requests as their streams see them: Prometheus histograms and the console's windows.
+//! Latencies of requests, measured at their streams: Prometheus histograms and the console's windows.
 
+use infer_core::Micros;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
@@ -7,11 +8,11 @@ use prometheus_client::metrics::histogram::Histogram;
 use super::window::{Rates, Window};
 use crate::data::Outcome;
 
-/// Everything that is measured outside the engine.
+/// Measurements taken outside the engine.
 pub struct Recorder {
     /// Seconds from submission to the first token.
     pub ttft: Histogram,
-    /// The same, by whether a part of the prompt was found in the prefix cache.
+    /// Time to first token, by whether a part of the prompt was in the prefix cache.
     pub ttft_by_prefix: ByPrefix,
     /// Seconds between two tokens of a stream.
     pub itl: Histogram,
@@ -27,20 +28,20 @@ pub struct Recorder {
     pub prefill: Histogram,
     /// Seconds from the first token to the end.
     pub decode: Histogram,
-    /// Answers by path and status.
+    /// Responses by path and status.
     pub answers: Family<Vec<(&'static str, String)>, Counter>,
-    /// Requests that were taken and ended by an error, by its code.
+    /// Admitted requests that ended with an error, by code.
     pub errors: Family<Vec<(&'static str, String)>, Counter>,
-    /// The same times, for percentiles of the last minute.
+    /// Latencies of the last minute, for percentiles.
     pub windows: Windows,
-    /// Growth of the engine's counters.
+    /// Rates of the engine's counters.
     pub rates: Rates,
 }
 
-/// One histogram for what was found (`hit`), one for what was not (`miss`).
+/// A histogram for prefix cache hits (`hit`) and one for misses (`miss`).
 pub type ByPrefix = Family<[(&'static str, &'static str); 1], Histogram, fn() -> Histogram>;
 
-/// Milliseconds of the last minute.
+/// Latencies of the last minute, in milliseconds.
 #[derive(Debug, Default)]
 #[allow(missing_docs, reason = "named by what they measure")]
 pub struct Windows {
@@ -82,7 +83,7 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// Gaps between a stream's tokens, in microseconds.
+    /// Records gaps between a stream's tokens, in microseconds.
     pub fn gaps(&self, gaps_us: &[u32]) {
         for &gap in gaps_us {
             self.itl.observe(f64::from(gap) / 1e6);
@@ -90,16 +91,20 @@ impl Recorder {
         }
     }
 
-    /// A request of the data plane was answered. `path` is one of a fixed set.
+    /// Counts a response of the data plane. `path` is one of a fixed set.
     pub fn answered(&self, path: &'static str, status: u16) {
         self.answers.get_or_create(&vec![("path", path.to_owned()), ("status", status.to_string())]).inc();
     }
 
-    /// A request ended.
+    /// Records the time from a sequence's submission to its first token.
+    pub fn first_token(&self, after: Micros) {
+        self.ttft.observe(after.0 as f64 / 1e6);
+        self.windows.ttft.add(after.0 as f64 / 1e3);
+    }
+
+    /// Records a request that ended.
     pub fn ended(&self, outcome: &Outcome) {
         if let Some(ms) = outcome.timings.ttft_ms {
-            self.ttft.observe(ms / 1e3);
-            self.windows.ttft.add(ms);
             let prefix = if outcome.usage.prompt_tokens_details.cached_tokens > 0 { "hit" } else { "miss" };
             self.ttft_by_prefix.get_or_create(&[("prefix", prefix)]).observe(ms / 1e3);
         }
@@ -114,7 +119,7 @@ impl Recorder {
             self.decode.observe(ms / 1e3);
         }
         match &outcome.error {
-            // Codes are constants of this program.
+            // Codes are a fixed set, so the family is bounded.
             Some(error) => _ = self.errors.get_or_create(&vec![("code", error.reason().to_owned())]).inc(),
             None => {
                 self.e2e.observe(outcome.e2e_ms / 1e3);

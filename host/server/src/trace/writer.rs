@@ -5,13 +5,12 @@ use std::sync::Arc;
 
 use infer_api::trace::{End, Foot, Line, Member, Policy, Refused, Request, Settings, Started};
 use infer_core::policy::{PolicyInfo, PolicyKind};
-use infer_core::{Micros, SequenceId};
+use infer_core::{FinishReason, Micros, SequenceId};
 
 use super::decision;
 use super::names::Names;
 use super::tap::Happening;
 use crate::admin::refusal_name;
-use crate::data::reason_name;
 use crate::faults::Loaded;
 
 type Describe = Box<dyn Fn(PolicyKind, &Arc<PolicyInfo>) -> Policy + Send>;
@@ -103,7 +102,9 @@ impl Writer {
             Happening::Preempted { id } => {
                 self.live.contains_key(&id).then_some(Line::Preempted { id: id.0 })
             }
-            Happening::Ended { id, at, reason } => self.ended(id, at, reason.map_or("failed", reason_name)),
+            Happening::Ended { id, at, reason } => {
+                self.ended(id, at, reason.map_or("failed", FinishReason::name))
+            }
             Happening::TurnedAway { id, at, reason } => {
                 let prompt = self.live.remove(&id)?.prompt as u32;
                 let reason = refusal_name(reason).to_owned();

@@ -1,22 +1,26 @@
-//! Reads one call, a JSON object, letter by letter: its name and its arguments as soon as they are there.
+//! Reads one call, a JSON object, character by character, and reports its name and arguments as soon as they
+//! arrive.
 //!
-//! Not a JSON parser: it finds where values begin and end, which needs strings, escapes and brackets alone.
-//! Arguments pass as they were written.
+//! This is not a JSON parser: it only finds where values begin and end, for which strings, escapes and
+//! brackets suffice. Arguments are passed on as the model wrote them.
 
-/// What was found.
+/// Arguments of a call that has none, as JSON.
+pub const NO_ARGUMENTS: &str = "{}";
+
+/// A part of a call.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Found {
-    /// The function's name. Comes first.
+    /// The function's name. Reported first.
     Name(String),
-    /// More of its arguments.
+    /// More of the arguments: JSON text.
     Arguments(String),
 }
 
-/// One object on its way.
+/// A call that is being read.
 pub struct CallJson {
-    /// Key of the arguments.
+    /// The key of the arguments.
     arguments: &'static str,
-    /// Names that a call may have; `None` for any.
+    /// Functions that may be called; `None` for any.
     names: Option<Vec<String>>,
     seen: String,
     place: Place,
@@ -24,11 +28,10 @@ pub struct CallJson {
     value: String,
     scan: Scan,
     name: Option<String>,
-    /// Arguments that came before the name.
+    /// Arguments that precede the name.
     early: String,
+    /// Whether any arguments were reported.
     has_arguments: bool,
-    /// Some of them were told.
-    told: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +46,7 @@ enum Place {
     Broken,
 }
 
-/// Where in a value it stands.
+/// The position inside a value.
 #[derive(Clone, Copy, Debug, Default)]
 struct Scan {
     depth: usize,
@@ -52,7 +55,7 @@ struct Scan {
 }
 
 impl CallJson {
-    /// A call whose arguments stand at a key.
+    /// A call whose arguments are at the key `arguments`.
     pub fn new(arguments: &'static str, names: Option<Vec<String>>) -> Self {
         Self {
             arguments,
@@ -65,40 +68,43 @@ impl CallJson {
             name: None,
             early: String::new(),
             has_arguments: false,
-            told: false,
         }
     }
 
-    /// Whether the function's name was told.
+    /// Whether the function's name was reported.
     pub fn has_begun(&self) -> bool {
         self.name.is_some()
     }
 
-    /// The object is complete and was a call.
+    /// Whether the object is complete and was a call.
     pub fn is_done(&self) -> bool {
         self.place == Place::Done
     }
 
-    /// It is no call, or no JSON.
+    /// Whether any of the call's arguments were reported.
+    pub fn has_arguments(&self) -> bool {
+        self.has_arguments
+    }
+
+    /// Whether the text is not a call, or not JSON.
     pub fn is_broken(&self) -> bool {
         self.place == Place::Broken
     }
 
-    /// Everything taken so far, while no call has begun.
+    /// Removes and returns the text so far, if no call has begun.
     pub fn take_seen(&mut self) -> String {
         std::mem::take(&mut self.seen)
     }
 
-    /// Takes text up to the object's end; returns what stands behind it.
+    /// Reads text up to the end of the object. Returns the text after it.
     pub fn push(&mut self, text: &str, found: &mut Vec<Found>) -> String {
         for (at, letter) in text.char_indices() {
             if self.name.is_none() {
                 self.seen.push(letter);
             }
             self.step(letter, found);
-            if self.is_broken() && self.has_begun() && !self.told {
-                // Clients read arguments as JSON, which nothing isn't.
-                self.tell("{}".to_owned(), found);
+            if self.is_broken() && self.has_begun() {
+                self.complete_arguments(found);
             }
             if matches!(self.place, Place::Done | Place::Broken) {
                 return text[at + letter.len_utf8()..].to_owned();
@@ -156,7 +162,7 @@ impl CallJson {
             '"' => scan.in_string = true,
             '{' | '[' => scan.depth += 1,
             '}' | ']' if scan.depth == 0 => {
-                // The object's own end, behind a number or a word.
+                // The end of the object, after a number or a literal.
                 let place = self.end_value(found);
                 return if place == Place::Broken { place } else { self.close(found) };
             }
@@ -174,7 +180,7 @@ impl CallJson {
         Place::Value
     }
 
-    /// A value is complete.
+    /// Ends a value.
     fn end_value(&mut self, found: &mut Vec<Found>) -> Place {
         let value = std::mem::take(&mut self.value);
         if self.key == "name" && self.name.is_none() {
@@ -187,10 +193,11 @@ impl CallJson {
             let early = std::mem::take(&mut self.early);
             self.tell(early, found);
         } else if self.is_arguments() {
-            // Some models write the arguments as a string of JSON.
+            // Some models write the arguments as a string of JSON, and an empty one for a function without
+            // parameters.
             let plain = serde_json::from_str::<String>(&value).unwrap_or(value);
-            self.tell(if plain.trim() == "null" { "{}".to_owned() } else { plain }, found);
-            self.has_arguments = true;
+            let none = ["", "null"].contains(&plain.trim());
+            self.tell(if none { NO_ARGUMENTS.to_owned() } else { plain }, found);
         }
         Place::BeforeKey
     }
@@ -203,12 +210,12 @@ impl CallJson {
         if self.name.is_none() {
             self.early.push_str(&arguments);
         } else if !arguments.is_empty() {
-            self.told = true;
+            self.has_arguments = true;
             found.push(Found::Arguments(arguments));
         }
     }
 
-    /// Arguments that are an object go on as they come.
+    /// Reports the part of an argument object that has arrived.
     fn flush(&mut self, found: &mut Vec<Found>) {
         let inside = self.place == Place::Value && self.scan.depth > 0;
         if inside && self.is_arguments() && self.name.is_some() {
@@ -217,14 +224,19 @@ impl CallJson {
         }
     }
 
-    /// The object ends.
+    /// Ends the object.
     fn close(&mut self, found: &mut Vec<Found>) -> Place {
         if self.name.is_none() {
             return Place::Broken;
         }
-        if !self.has_arguments {
-            self.tell("{}".to_owned(), found);
-        }
+        self.complete_arguments(found);
         Place::Done
+    }
+
+    /// Clients parse the arguments as JSON, so a call without any gets an empty object.
+    fn complete_arguments(&mut self, found: &mut Vec<Found>) {
+        if !self.has_arguments {
+            self.tell(NO_ARGUMENTS.to_owned(), found);
+        }
     }
 }

@@ -1,55 +1,56 @@
-//! Finds the calls in what a model writes, while it writes: text goes on as text, a call's name as soon as it
-//! is known, its arguments as they come. What looks like a call and turns out not to be one is text.
+//! Finds function calls in the model's output while it streams: text is passed on as text, a call's name as
+//! soon as it is known, and its arguments as they arrive. Text that looks like a call but isn't one is passed
+//! on as text.
 
 use infer_chat::Tools;
 
-use super::call_json::{CallJson, Found};
+use super::call_json::{CallJson, Found, NO_ARGUMENTS};
 
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
 
-/// Something that became certain.
+/// A part of the output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Text for the reader.
+    /// Text.
     Text(String),
     /// A call begins.
     Call {
-        /// Of which function.
+        /// The function's name.
         name: String,
     },
-    /// More of the arguments of the call that began last: JSON text.
+    /// More of the last call's arguments: JSON text.
     Arguments(String),
-    /// The call that began last is complete.
+    /// The end of the last call: it is complete, or its rest is not JSON.
     Done,
 }
 
-/// One choice's text, in which calls are looked for.
+/// Finds the calls in one choice's output.
 pub struct Calls {
     style: Tools,
-    /// Functions that there are.
+    /// Functions that may be called.
     names: Vec<String>,
     state: State,
-    /// Text that may still turn out to be something else.
+    /// Text that may turn out to be part of a call.
     held: String,
-    /// The last thing found was a call: blanks between calls are not text.
+    /// Whether the last part was a call: blanks between calls are dropped.
     after_call: bool,
 }
 
 enum State {
     Text,
     Call(CallJson),
-    /// Behind a call, in front of what ends it: text that is nothing if its end comes.
+    /// After a call and before its closing tag. Holds text that is dropped if the tag follows.
     Behind(String),
 }
 
 impl Calls {
-    /// Looks for calls of `names` as models with this kind of template write them.
+    /// Looks for calls of `names` in the syntax of models with this kind of template.
     pub fn new(style: Tools, names: Vec<String>) -> Self {
         Self { style, names, state: State::Text, held: String::new(), after_call: false }
     }
 
-    /// Takes more text.
+    /// Reads more text.
     pub fn push(&mut self, text: &str) -> Vec<Part> {
         let mut parts = Vec::new();
         self.held.push_str(text);
@@ -57,7 +58,7 @@ impl Calls {
         parts
     }
 
-    /// No more text follows.
+    /// Ends the text.
     pub fn finish(&mut self) -> Vec<Part> {
         let mut parts = Vec::new();
         let rest = std::mem::take(&mut self.held);
@@ -66,6 +67,9 @@ impl Calls {
             State::Call(mut call) if !call.has_begun() => {
                 let seen = call.take_seen();
                 self.text(&mut parts, self.opening() + &seen + &rest);
+            }
+            State::Call(call) if !call.has_arguments() => {
+                parts.push(Part::Arguments(NO_ARGUMENTS.to_owned()));
             }
             State::Call(_) => {}
             State::Behind(passed) => self.text(&mut parts, (passed + &rest).trim().to_owned()),
@@ -77,7 +81,7 @@ impl Calls {
         if self.style == Tools::Hermes { OPEN.to_owned() } else { String::new() }
     }
 
-    /// One move; false where more text is needed.
+    /// Takes one step. Returns false if it needs more text.
     fn advance(&mut self, parts: &mut Vec<Part>) -> bool {
         match &mut self.state {
             State::Text if self.style == Tools::Hermes => self.look_for_tag(parts),
@@ -95,21 +99,19 @@ impl Calls {
                 if broken && !begun {
                     let mut seen = call.take_seen();
                     self.state = State::Text;
-                    // What breaks it may begin another one.
+                    // The character that breaks it may begin another tag.
                     if seen.ends_with('<') {
                         seen.pop();
                         self.held.insert(0, '<');
                     }
                     self.text(parts, self.opening() + &seen);
-                    // What isn't a call of Llama's isn't followed by one either.
+                    // With Llama no call follows text.
                     if self.style == Tools::Llama3 {
                         self.style = Tools::None;
                     }
                 } else if done || broken {
                     self.state = State::Behind(String::new());
-                    if done {
-                        parts.push(Part::Done);
-                    }
+                    parts.push(Part::Done);
                 }
                 (done || broken) && !self.held.is_empty()
             }
@@ -117,7 +119,7 @@ impl Calls {
         }
     }
 
-    /// Text up to a tag, or up to what may become one.
+    /// Passes on text up to a tag, or up to what may become one.
     fn look_for_tag(&mut self, parts: &mut Vec<Part>) -> bool {
         if let Some(at) = self.held.find(OPEN) {
             let rest = self.held.split_off(at + OPEN.len());
@@ -129,7 +131,7 @@ impl Calls {
             return true;
         }
         let mut keep = longest_overlap(&self.held, OPEN);
-        // Blanks in front of a call belong to it.
+        // Blanks before a call belong to it.
         let settled = self.held[..self.held.len() - keep].trim_end().len();
         keep = self.held.len() - settled;
         let rest = self.held.split_off(self.held.len() - keep);
@@ -138,7 +140,7 @@ impl Calls {
         false
     }
 
-    /// Llama's calls stand alone: the text begins with one, or there is none.
+    /// Llama's calls stand alone: the text begins with a call or has none.
     fn look_for_object(&mut self, parts: &mut Vec<Part>) -> bool {
         if self.style == Tools::Llama3 {
             match self.held.trim_start().chars().next() {
@@ -156,8 +158,8 @@ impl Calls {
         false
     }
 
-    /// Passes over what stands between a call and what follows it. A call that follows ends it, too: small models
-    /// forget the tag.
+    /// Skips the rest of a call up to its closing tag. The next call's opening tag ends it, too, because
+    /// small models forget closing tags.
     fn pass_end(&mut self, parts: &mut Vec<Part>) -> bool {
         if let (Tools::Hermes, State::Behind(passed)) = (self.style, &mut self.state) {
             let (open, close) = (self.held.find(OPEN), self.held.find(CLOSE));
@@ -196,7 +198,7 @@ impl Calls {
     }
 }
 
-/// How much of the end of `text` may be the beginning of `mark`, in bytes.
+/// Bytes at the end of `text` that may be the beginning of `mark`.
 fn longest_overlap(text: &str, mark: &str) -> usize {
     (1..=mark.len().min(text.len()))
         .rev()
@@ -208,7 +210,7 @@ fn longest_overlap(text: &str, mark: &str) -> usize {
 mod tests {
     use super::*;
 
-    /// What came out, with neighbouring texts and arguments joined.
+    /// The parts found, with adjacent texts and arguments joined.
     fn read(style: Tools, text: &str, width: usize) -> Vec<Part> {
         let mut calls = Calls::new(style, vec!["weather".to_owned(), "time".to_owned()]);
         let letters: Vec<char> = text.chars().collect();
@@ -238,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_found_however_the_text_is_cut() {
+    fn calls_are_found_however_the_text_is_split() {
         let tagged = |json: &str| format!("<tool_call>\n{json}\n</tool_call>");
         let weather = r#"{"name": "weather", "arguments": {"city": "Köln \"}]", "n": [1, {"x": null}]}}"#;
         let weather_arguments = r#"{"city": "Köln \"}]", "n": [1, {"x": null}]}"#;
@@ -256,7 +258,7 @@ mod tests {
             (tagged(bare), call("time", "{}")),
             (tagged(as_text), call("time", r#"{"a": 2}"#)),
             (format!("{} done", tagged(bare)), [call("time", "{}"), vec![text(" done")]].concat()),
-            // Tags that are said twice, and ends that are not said.
+            // Repeated opening tags, and missing closing tags.
             (
                 format!("<tool_call>\n{}", tagged(bare)),
                 [vec![text("<tool_call>\n")], call("time", "{}")].concat(),
@@ -274,10 +276,17 @@ mod tests {
                 [call("time", "{}"), vec![text("and so < on")]].concat(),
             ),
             (format!("<tool_call>{bare}}} </tool_call>"), call("time", "{}")),
-            // Arguments are JSON, whatever becomes of the call.
+            // Arguments are always JSON, even if they are missing or the call is broken.
             (tagged(r#"{"name": "time", "arguments": null}"#), call("time", "{}")),
+            (tagged(r#"{"name": "time", "arguments": ""}"#), call("time", "{}")),
+            (tagged(r#"{"arguments": " ", "name": "time"}"#), call("time", "{}")),
+            (tagged(r#"{"name": "time" oops"#), call("time", "{}")),
             (
-                tagged(r#"{"name": "time" oops"#),
+                "<tool_call>{\"name\": \"time\"".to_owned(),
+                vec![Part::Call { name: "time".to_owned() }, Part::Arguments("{}".to_owned())],
+            ),
+            (
+                "<tool_call>{\"name\": \"time\", \"arguments\": \"{\\\"a".to_owned(),
                 vec![Part::Call { name: "time".to_owned() }, Part::Arguments("{}".to_owned())],
             ),
             (tagged("no json"), vec![text("<tool_call>\nno json\n</tool_call>")]),

@@ -1,7 +1,7 @@
-//! The conversation: what clients write becomes what templates expect.
+//! Normalizes a client's messages to the form that chat templates expect.
 //!
-//! Fields that templates don't know are dropped, not refused: clients send an answer's message back as it was,
-//! with whatever its library keeps in it.
+//! Fields unknown to templates are dropped, not rejected: clients send a response's message back with
+//! whatever fields their library keeps in it.
 
 use infer_chat::Reads;
 use serde_json::{Map, Value, json};
@@ -12,8 +12,8 @@ const NAME: &str = "messages";
 const MAX_MESSAGES: usize = 4_096;
 const ROLES: &[&str] = &["system", "developer", "user", "assistant", "tool"];
 
-/// Checked messages, as a template takes them. Where it doesn't know `developer`, that is `system`; where it knows no
-/// parts, they are one text.
+/// Checks and normalizes messages for a template. If it doesn't know `developer`, that becomes `system`; if
+/// it doesn't know parts, they are joined to one text.
 pub fn normalize(messages: Option<Vec<Value>>, reads: Reads) -> Result<Value, ApiError> {
     let Some(messages) = messages else {
         let error = ApiError::bad_request("missing_field", "messages: missing; give a list of messages");
@@ -45,7 +45,7 @@ fn normal(mut message: Map<String, Value>, reads: Reads) -> Result<Value, ApiErr
     };
     if !ROLES.contains(&role.as_str()) {
         let shown: String = role.chars().take(32).collect();
-        let message = format!("role `{shown}` is none of {}", ROLES.join(", "));
+        let message = format!("role `{shown}` is not one of {}", ROLES.join(", "));
         return Err(ApiError::invalid("role", message));
     }
     let role = if role == "developer" && !reads.developer { "system".to_owned() } else { role };
@@ -77,7 +77,8 @@ fn normal(mut message: Map<String, Value>, reads: Reads) -> Result<Value, ApiErr
     Ok(Value::Object(normal))
 }
 
-/// Text, or parts that are text: as parts where a template goes through them, else one line each.
+/// Normalizes content, which is text or a list of text parts. Parts stay parts if the template reads them,
+/// and are joined with line breaks otherwise.
 fn content(value: Option<Value>, as_parts: bool) -> Result<Option<Value>, ApiError> {
     let parts = match value {
         None | Some(Value::Null) => return Ok(None),
@@ -92,10 +93,10 @@ fn content(value: Option<Value>, as_parts: bool) -> Result<Option<Value>, ApiErr
         (Some("text"), Some(text), _) | (Some("refusal"), _, Some(text)) => Ok(text.to_owned()),
         (Some(kind), _, _) if kind != "text" => {
             let shown: String = kind.chars().take(32).collect();
-            let message = format!("a part of type `{shown}` can't be read by this model; only text can");
+            let message = format!("a part of type `{shown}` is not supported; this model reads text only");
             Err(ApiError::invalid("content", message).code("not_supported"))
         }
-        _ => Err(ApiError::bad_request("wrong_type", "each part of content needs a type and its text")),
+        _ => Err(ApiError::bad_request("wrong_type", "each part of content needs a type and a text")),
     };
     let texts = parts.into_iter().map(text).collect::<Result<Vec<_>, _>>()?;
     if as_parts {
@@ -104,17 +105,17 @@ fn content(value: Option<Value>, as_parts: bool) -> Result<Option<Value>, ApiErr
     Ok(Some(Value::String(texts.join("\n"))))
 }
 
-/// Templates expect arguments as an object; clients have them as its text.
+/// Normalizes a tool call: templates expect the arguments as an object, clients send it as JSON text.
 fn call(mut call: Value) -> Result<Value, ApiError> {
     let wrong =
-        || ApiError::bad_request("wrong_type", "a tool call needs a function with name and arguments");
+        || ApiError::bad_request("wrong_type", "a tool call needs a `function` with a name and arguments");
     let function = call.get_mut("function").and_then(Value::as_object_mut).ok_or_else(wrong)?;
     let name = function.get("name").and_then(Value::as_str).ok_or_else(wrong)?.to_owned();
     let arguments = match function.remove("arguments") {
         None | Some(Value::Null) => json!({}),
         Some(Value::String(text)) if text.trim().is_empty() => json!({}),
         Some(Value::String(text)) => serde_json::from_str(&text).map_err(|e| {
-            ApiError::invalid("tool_calls", format!("the arguments of `{name:.64}` are no JSON: {e}"))
+            ApiError::invalid("tool_calls", format!("the arguments of `{name:.64}` are not JSON: {e}"))
         })?,
         Some(object @ Value::Object(_)) => object,
         Some(_) => return Err(wrong()),
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_become_what_templates_expect() {
+    fn messages_are_normalized_for_templates() {
         let messages = json!([
             {"role": "developer", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
             {"role": "user", "content": "c", "annotations": [], "refusal": null, "name": "me"},
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_stay_parts_where_a_template_goes_through_them() {
+    fn parts_stay_parts_if_the_template_reads_them() {
         let parts =
             json!([{"type": "text", "text": "a", "cache_control": {}}, {"type": "refusal", "refusal": "b"}]);
         let messages =
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_names_its_place() {
+    fn invalid_messages_are_located() {
         let cases = [
             (json!([{"role": "user", "content": "x"}, 5]), 400, "objects"),
             (json!([{"content": "x"}]), 400, "messages[0]: role is missing"),
@@ -189,7 +190,7 @@ mod tests {
             (
                 json!([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]),
                 422,
-                "no JSON",
+                "not JSON",
             ),
             (json!([]), 400, "must not be empty"),
         ];

@@ -1,5 +1,5 @@
-//! `POST /v1/chat/completions`, always as OpenAI writes it: messages become a prompt by the checkpoint's own
-//! template, and calls of functions are found in what the model writes.
+//! `POST /v1/chat/completions`, always in OpenAI's form. The checkpoint's own template turns messages into a
+//! prompt, and function calls are parsed out of the model's output.
 
 mod call_json;
 mod calls;
@@ -21,13 +21,13 @@ use infer_chat::ChatTemplate;
 
 use self::request::Parsed;
 use self::sink::{ChatBody, ChatFrames, Replies};
-use super::answer::{collect, stream_answer};
-use super::frames::Head;
-use super::job::{Asked, Job, Longest};
 use super::structured::Shape;
+use crate::data::response::frames::Head;
+use crate::data::response::{collect, stream_answer};
+use crate::data::sequence::job::{Asked, Job, Longest};
 use crate::http::{Answer, ApiError, ReadBody, json_bytes};
 
-/// Answers a request whose body has been read.
+/// Handles a request.
 pub async fn chat(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError> {
     let app = asked.app;
     let served = app.served()?;
@@ -73,7 +73,8 @@ pub async fn chat(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError> 
     Ok(json_bytes(StatusCode::OK, written))
 }
 
-/// Reads a body, as far as that takes no model: its prompt's text, and what its output must be, if anything.
+/// Parses and checks a body as far as that needs no model. Returns the prompt's text and the required form of
+/// the output, if any.
 pub fn check(
     body: &[u8],
     models: &[String],

@@ -1,7 +1,7 @@
-//! The checkpoint's chat template, which may be there a moment after the host is.
+//! The checkpoint's chat template, which is prepared in the background at startup.
 //!
-//! Compiling the renderer takes about a second where no cache of compiled code has it. Nothing but chats needs
-//! it, so only chats wait.
+//! Compiling the renderer takes about a second if the code cache lacks it. Only chats need it, so only chats
+//! wait.
 
 use std::sync::Arc;
 
@@ -11,40 +11,40 @@ use tokio::sync::watch;
 
 use crate::policies;
 
-/// A template that is being made ready, or is.
+/// A template that is ready or being prepared.
 pub struct PendingTemplate(watch::Receiver<Found>);
 
-/// `None` while it isn't known whether there is a template.
+/// `None` until it is known whether there is a template.
 type Found = Option<Option<Arc<ChatTemplate>>>;
 
 impl PendingTemplate {
-    /// Begins to make the template of a checkpoint ready, on a thread of its own. The checkpoint is read before this
-    /// returns: a running host reads none of its files.
+    /// Starts to prepare a checkpoint's template on a thread of its own. The checkpoint's files are read
+    /// before this returns, because a running host reads none of them.
     ///
     /// # Errors
-    /// The machine has no thread left.
+    /// The thread can't be spawned.
     pub fn begin(source: &Source<'_>) -> std::io::Result<Self> {
         let files = files(source);
         let (found, pending) = watch::channel(None);
         std::thread::Builder::new().name("chat-template".into()).spawn(move || {
-            // Everything else works without it. Nobody listens any more where the host has ended.
+            // Everything else works without it. Sending fails if the host has ended.
             let _ = found.send(Some(files.and_then(|files| template(&files)).unwrap_or_else(|error| {
-                tracing::warn!("no chat completions: {error}");
+                tracing::warn!("chat completions are not available: {error}");
                 None
             })));
         })?;
         Ok(Self(pending))
     }
 
-    /// The template, once it is known whether there is one.
+    /// Waits until it is known whether there is a template, and returns it.
     pub async fn ready(&self) -> Option<Arc<ChatTemplate>> {
         let mut pending = self.0.clone();
-        // An error says that the thread has ended without an answer.
+        // Fails if the thread has ended without a result.
         pending.wait_for(Option::is_some).await.ok().and_then(|found| found.clone().flatten())
     }
 }
 
-/// The files that say what the template is.
+/// The files that contain or configure the template.
 type Files = Vec<(&'static str, Vec<u8>)>;
 
 fn files(source: &Source<'_>) -> Result<Files, ModelError> {

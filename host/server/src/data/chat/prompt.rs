@@ -1,4 +1,4 @@
-//! From messages to tokens, off the threads that serve connections: templates are programs.
+//! Renders messages to tokens. Templates are programs, so this runs off the threads that serve connections.
 
 use infer_model::ModelErrorKind;
 use serde_json::{Map, Value};
@@ -6,25 +6,25 @@ use serde_json::{Map, Value};
 use crate::app::Served;
 use crate::http::{ApiError, Room};
 
-/// A conversation as a template takes it.
+/// A conversation and the template's other inputs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChatPrompt {
     /// Checked messages.
     pub messages: Value,
-    /// Whether it ends where an answer begins.
+    /// Whether the prompt ends where the reply begins.
     pub add_generation_prompt: bool,
-    /// Further variables, tools among them.
+    /// Other variables, including tools.
     pub variables: Map<String, Value>,
 }
 
-/// The tokens of a conversation that came in a body.
+/// Renders a conversation and tokenizes it. `room` is the share of its body in the memory budget.
 pub async fn render(served: &Served, prompt: ChatPrompt, room: Room) -> Result<Vec<u32>, ApiError> {
     let (template, tokenizer) = (served.chat_template().await?, served.tokenizer.clone());
     let work = move || {
         let _room = room;
         let ChatPrompt { messages, add_generation_prompt, variables } = prompt;
         let text = template.render_with(&messages, add_generation_prompt, &variables)?;
-        // The template has written the special tokens itself.
+        // The template has already written the special tokens.
         tokenizer.encode(&text, false)
     };
     served.off_thread(work).await?.map_err(|error| match error.kind {

@@ -6,14 +6,14 @@ use serde_json::{Map, Value};
 use super::messages;
 use super::prompt::ChatPrompt;
 use super::tools::Offer;
-use crate::data::common::{self, Common, MAX_LOGPROBS};
-use crate::data::fields::{
+use crate::data::request::common::{self, Common, MAX_LOGPROBS};
+use crate::data::request::fields::{
     self, boolean, check_model, integer, label, list, not_supported, object, refuse_rest, string,
 };
-use crate::data::json::Fields;
+use crate::data::request::json::Fields;
 use crate::http::ApiError;
 
-/// Names of its own fields.
+/// Fields that completions lack or define differently.
 const OWN_FIELDS: &[&str] = &[
     "messages",
     "max_completion_tokens",
@@ -32,7 +32,7 @@ const OWN_FIELDS: &[&str] = &[
     "safety_identifier",
 ];
 
-/// Fields that other hosts know. Their null is accepted, anything else is said not to be.
+/// Fields of other hosts. Null is accepted; any other value is an error that says so.
 const UNSUPPORTED: &[&str] = &[
     "audio",
     "function_call",
@@ -44,12 +44,12 @@ const UNSUPPORTED: &[&str] = &[
     "web_search_options",
 ];
 
-/// Names of all fields of a body, without those that only their null is accepted of.
+/// All fields of a body but the unsupported ones.
 pub fn known_fields() -> Vec<&'static str> {
     [OWN_FIELDS, common::FIELDS].concat()
 }
 
-/// A request whose fields are right by themselves.
+/// A request whose fields have been checked, but not yet against the model and the host.
 #[derive(Debug)]
 pub struct Parsed {
     pub prompt: ChatPrompt,
@@ -59,11 +59,11 @@ pub struct Parsed {
     pub common: Common,
 }
 
-/// Reads and checks a body.
+/// Parses and checks a body.
 pub fn parse(body: &[u8], models: &[String], template: &ChatTemplate) -> Result<Parsed, ApiError> {
     let mut fields = fields::read(body)?;
     if fields.prompt.is_some() {
-        let error = ApiError::invalid("prompt", "unknown field; a chat has `messages`");
+        let error = ApiError::invalid("prompt", "unknown field; chats use `messages`");
         return Err(error.code("unknown_field"));
     }
     let messages = messages::normalize(list(&mut fields, "messages", "messages")?, template.reads())?;
@@ -85,13 +85,13 @@ pub fn parse(body: &[u8], models: &[String], template: &ChatTemplate) -> Result<
     let model = check_model(&mut fields, models);
     let common = Common::take(&mut fields)?;
     if offer.is_forced() && common.shape.is_some() {
-        let message = "a call that has to come can't be something else at once";
+        let message = "a forced call can't be combined with another output format";
         return Err(ApiError::invalid("tool_choice", message));
     }
     if offer.is_forced() && common.ignore_eos {
         return Err(ApiError::invalid(
             "ignore_eos",
-            "a call that has to come ends with the model's end token",
+            "a forced call needs the model's end token, so it can't be ignored",
         ));
     }
     only_defaults(&mut fields)?;
@@ -105,7 +105,7 @@ fn check_template(tools: Tools) -> Result<(), ApiError> {
     let why = match tools {
         Tools::Hermes | Tools::Llama3 => return Ok(()),
         Tools::None => "the model's chat template has no tools",
-        Tools::Other => "the form of this model's calls is not known here",
+        Tools::Other => "this host does not know the syntax of this model's calls",
     };
     Err(ApiError::invalid("tools", why).code("not_supported"))
 }
@@ -116,11 +116,11 @@ fn logprobs(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
     match (asked, top) {
         (true, top) => Ok(Some(top.unwrap_or(0))),
         (false, None | Some(0)) => Ok(None),
-        (false, Some(_)) => Err(ApiError::invalid("top_logprobs", "only together with logprobs: true")),
+        (false, Some(_)) => Err(ApiError::invalid("top_logprobs", "only allowed with `logprobs: true`")),
     }
 }
 
-/// Fields that have no effect here, at the values that ask for none.
+/// Accepts the fields that have no effect on this host with the values that request none.
 fn only_defaults(fields: &mut Fields) -> Result<(), ApiError> {
     if let Some(modalities) = list(fields, "modalities", "modalities")?
         && modalities != [Value::from("text")]

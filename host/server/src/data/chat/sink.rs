@@ -1,4 +1,4 @@
-//! A chat's choices on their way to the client: text, calls, log-probabilities.
+//! A chat's choices as the client receives them: text, calls, log-probabilities.
 
 use infer_api::chat::{CalledFunction, ChatChoice, ChatChunkChoice, ChatLogprobs, Delta, Reply, ToolCall};
 use infer_api::usage::Usage;
@@ -7,34 +7,34 @@ use infer_core::{FinishReason, TokenLogprobs};
 use infer_model::Tokenizer;
 
 use super::calls::{Calls, Part};
-use crate::data::answer::{Frames, Go, Sink};
-use crate::data::common::StreamOptions;
-use crate::data::frames::{Head, openai_done, openai_error};
-use crate::data::group::Totals;
-use crate::data::logprobs::push_chat;
-use crate::data::outcome::{Outcome, openai_reason};
-use crate::data::run::Piece;
+use crate::data::request::common::StreamOptions;
+use crate::data::response::frames::{Head, openai_done, openai_error};
+use crate::data::response::logprobs::{NAME_BYTES, push_chat};
+use crate::data::response::{Frames, Go, Preface, Sink};
+use crate::data::sequence::group::Totals;
+use crate::data::sequence::outcome::{Outcome, openai_reason};
+use crate::data::sequence::run::Piece;
 use crate::http::ApiError;
 
-/// What all replies of a request have in common.
+/// What all replies of a request share.
 pub struct Replies {
-    /// How the model writes calls.
+    /// The syntax of the model's calls.
     pub style: Tools,
-    /// Functions that it may call; none where it was told of none.
+    /// Functions that the model may call; none if the prompt offers none.
     pub names: Vec<String>,
-    /// Whether several at once.
+    /// Whether it may call several.
     pub parallel: bool,
-    /// Where log-probabilities are asked for.
+    /// Present if log-probabilities are requested.
     pub logprobs: Option<Tokenizer>,
 }
 
-/// One choice's reply, part by part.
+/// Splits one choice's reply into parts.
 struct Speaker {
     calls: Option<Calls>,
     parallel: bool,
-    /// Calls that have begun.
+    /// Number of calls that have begun.
     begun: u32,
-    /// The one call that was allowed is complete.
+    /// The only allowed call has ended.
     satisfied: bool,
 }
 
@@ -67,7 +67,7 @@ impl Speaker {
         self.allowed(parts)
     }
 
-    /// Where one call is allowed, nothing follows it.
+    /// Drops what follows the only allowed call.
     fn allowed(&mut self, parts: Vec<Part>) -> Vec<Part> {
         let mut allowed = Vec::with_capacity(parts.len());
         for part in parts {
@@ -95,7 +95,7 @@ impl Speaker {
     }
 }
 
-/// A name for a call, by which its answer refers to it.
+/// A random id for a call, which its `tool` message refers to.
 fn call_id() -> String {
     let random = || getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()));
     format!("call_{:016x}{:08x}", random(), random() >> 32)
@@ -106,17 +106,17 @@ fn begin_call(index: Option<u32>, name: String) -> ToolCall {
     ToolCall { index, id: Some(call_id()), kind: Some("function".to_owned()), function }
 }
 
-/// Gathers choices for one body.
+/// Collects choices for a response of one body.
 pub struct ChatBody {
     replies: Replies,
     speakers: Vec<Speaker>,
     choices: Vec<ChatChoice>,
-    /// How likely each choice's tokens were, where that is asked.
-    told: Vec<Vec<(u32, Box<TokenLogprobs>)>>,
+    /// Log-probabilities of each choice's tokens, if requested.
+    logprobs: Vec<Vec<(u32, Box<TokenLogprobs>)>>,
 }
 
 impl ChatBody {
-    /// For so many choices.
+    /// A body of this many choices.
     pub fn new(choices: usize, replies: Replies) -> Self {
         let choice = |index| {
             let message = Reply { role: "assistant".to_owned(), ..Reply::default() };
@@ -125,23 +125,23 @@ impl ChatBody {
         Self {
             speakers: (0..choices).map(|_| replies.speaker()).collect(),
             choices: (0..choices).map(choice).collect(),
-            told: vec![Vec::new(); choices],
+            logprobs: vec![Vec::new(); choices],
             replies,
         }
     }
 
-    /// Bytes of names that it is written with, about.
+    /// Estimated bytes of token names to serialize.
     pub fn spelled_bytes(&self) -> usize {
-        self.told.iter().flatten().map(|(_, of)| 4 * (of.top.len() + 1)).sum()
+        self.logprobs.iter().flatten().map(|(_, of)| NAME_BYTES * (of.top.len() + 1)).sum()
     }
 
     /// The body as JSON.
     pub fn written(self, head: &Head, totals: &Totals, tokenizer: &Tokenizer) -> Vec<u8> {
         let asked = self.replies.logprobs.is_some();
-        let choices = self.choices.into_iter().zip(self.told).map(|(mut choice, told)| {
+        let choices = self.choices.into_iter().zip(self.logprobs).map(|(mut choice, logprobs)| {
             choice.logprobs = asked.then(|| {
                 let mut list = ChatLogprobs::default();
-                told.iter().for_each(|(token, of)| push_chat(&mut list, tokenizer, *token, of));
+                logprobs.iter().for_each(|(token, of)| push_chat(&mut list, tokenizer, *token, of));
                 list
             });
             choice
@@ -171,7 +171,7 @@ impl Sink for ChatBody {
 
     fn token(&mut self, at: usize, piece: Piece) -> Go {
         if let Some(of) = piece.logprobs {
-            self.told[at].push((piece.token, of));
+            self.logprobs[at].push((piece.token, of));
         }
         let parts = self.speakers[at].push(piece.text);
         self.add(at, parts);
@@ -197,13 +197,13 @@ pub struct ChatFrames {
     options: StreamOptions,
     replies: Replies,
     speakers: Vec<Speaker>,
-    /// Choices whose first chunk is written.
+    /// By choice: whether its first chunk is written.
     opened: Vec<bool>,
     usage: Usage,
 }
 
 impl ChatFrames {
-    /// For so many choices of a prompt of so many tokens.
+    /// Frames of this many choices.
     pub fn new(
         head: Head,
         choices: usize,
@@ -229,7 +229,7 @@ impl ChatFrames {
         self.head.chunk(&mut self.out, &[choice], usage);
     }
 
-    /// The first chunk says who speaks.
+    /// Writes the first chunk, which has the role.
     fn open(&mut self, at: usize) {
         if !std::mem::replace(&mut self.opened[at], true) {
             let delta = Delta {
@@ -242,7 +242,7 @@ impl ChatFrames {
     }
 
     fn write(&mut self, at: usize, parts: Vec<Part>, mut logprobs: Option<ChatLogprobs>) {
-        // Calls that had begun before these parts.
+        // The number of calls before these parts.
         let starting = parts.iter().filter(|part| matches!(part, Part::Call { .. })).count() as u32;
         let mut begun = self.speakers[at].begun - starting;
         for part in parts {
@@ -293,6 +293,10 @@ impl Sink for ChatFrames {
 }
 
 impl Frames for ChatFrames {
+    fn preface(&mut self, _choice: usize) -> Option<Preface> {
+        None
+    }
+
     fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.out
     }
@@ -306,5 +310,28 @@ impl Frames for ChatFrames {
 
     fn failed(&mut self, error: &ApiError) {
         openai_error(&mut self.out, error);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_follows_the_one_call_allowed_even_if_it_is_broken() {
+        let broken = "<tool_call>{\"name\": \"time\" oops</tool_call>";
+        let whole = "<tool_call>{\"name\": \"time\"}</tool_call>";
+        for first in [broken, whole] {
+            let names = vec!["time".to_owned(), "weather".to_owned()];
+            let replies = Replies { style: Tools::Hermes, names, parallel: false, logprobs: None };
+            let mut speaker = replies.speaker();
+            let mut parts = speaker.push(first.to_owned());
+            assert_eq!(speaker.go(), Go::Stop, "{first}");
+            parts.extend(speaker.push("<tool_call>{\"name\": \"weather\"}</tool_call> and more".to_owned()));
+            parts.extend(speaker.finish());
+            let name = "time".to_owned();
+            let expected = [Part::Call { name }, Part::Arguments("{}".to_owned()), Part::Done];
+            assert_eq!(parts, expected, "{first}");
+        }
     }
 }

@@ -1,40 +1,40 @@
-//! The functions that a chat offers, and what a chat that must call one has to write.
+//! The functions that a chat offers, and the grammar of a forced call.
 
 use std::fmt::Write as _;
 
 use infer_chat::Tools;
 use serde_json::{Map, Value, json};
 
-use crate::data::fields::list;
-use crate::data::json::Fields;
+use crate::data::request::fields::list;
+use crate::data::request::json::Fields;
 use crate::data::structured::{Shape, check_schemas, with_options};
 use crate::http::ApiError;
 
 const TOOLS: &str = "tools";
 const MAX_TOOLS: usize = 128;
 
-/// The functions of a request and what it says about them.
+/// The functions of a request and how the model may use them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Offer {
-    /// As the client wrote them: that is what templates expect.
+    /// The functions as the client sent them, which is what templates expect.
     pub tools: Vec<Value>,
-    /// What the model is to do with them.
+    /// The request's `tool_choice`.
     pub choice: Choice,
-    /// Whether it may call several at once.
+    /// Whether the model may call several.
     pub parallel: bool,
 }
 
-/// What the model is to do with the functions.
+/// What the model does with the functions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
-    /// It isn't told of them.
+    /// The prompt doesn't mention them.
     None,
-    /// It decides.
+    /// The model decides.
     #[default]
     Auto,
-    /// It calls one at least.
+    /// It must call at least one.
     Required,
-    /// It calls this one.
+    /// It must call this one.
     Named(String),
 }
 
@@ -46,42 +46,41 @@ impl Offer {
             return Err(ApiError::invalid(TOOLS, format!("at most {MAX_TOOLS}, got {}", tools.len())));
         }
         tools.iter().try_for_each(check)?;
-        let parallel = crate::data::fields::boolean(fields, "parallel_tool_calls")?.unwrap_or(true);
+        let parallel = crate::data::request::fields::boolean(fields, "parallel_tool_calls")?.unwrap_or(true);
         let choice = choice(fields.take("tool_choice"))?;
         let offer = Self { tools, choice, parallel };
         match &offer.choice {
             Choice::Required | Choice::Named(_) if offer.tools.is_empty() => {
-                Err(ApiError::invalid("tool_choice", "there are no tools to choose from"))
+                Err(ApiError::invalid("tool_choice", "the request has no tools to choose from"))
             }
             Choice::Named(name) if !offer.names().any(|n| n == name) => {
                 let known: Vec<&str> = offer.names().collect();
-                let message = format!("`{name}` is none of the tools: {}", known.join(", "));
+                let message = format!("`{name}` is not one of the tools: {}", known.join(", "));
                 Err(ApiError::invalid("tool_choice", message))
             }
             _ => Ok(offer),
         }
     }
 
-    /// Whether the model is told of any function.
+    /// Whether the prompt mentions any functions.
     pub fn is_shown(&self) -> bool {
         !self.tools.is_empty() && self.choice != Choice::None
     }
 
-    /// Whether a call has to come.
+    /// Whether the output must be a call.
     pub fn is_forced(&self) -> bool {
         matches!(self.choice, Choice::Required | Choice::Named(_))
     }
 
-    /// Names of all functions.
+    /// The names of all functions.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tools.iter().filter_map(|tool| tool["function"]["name"].as_str())
     }
 
-    /// What the output must be where a call has to come: calls as the model writes them, with
-    /// arguments of their schemas.
+    /// The grammar of a forced call: calls in the model's syntax, with arguments that match their schemas.
     ///
     /// # Errors
-    /// A schema that is longer or deeper than an output's may be.
+    /// A schema exceeds the limits on length or depth.
     pub fn shape(&self, style: Tools) -> Result<Option<Shape>, ApiError> {
         if !self.is_forced() {
             return Ok(None);
@@ -131,7 +130,7 @@ fn check(tool: &Value) -> Result<(), ApiError> {
     let wrong = |what: &str| ApiError::wrong_type(TOOLS, what);
     let Value::Object(tool) = tool else { return Err(wrong("a list of objects")) };
     if tool.get("type").and_then(Value::as_str) != Some("function") {
-        return Err(ApiError::invalid(TOOLS, "a tool's type is `function`").code("not_supported"));
+        return Err(ApiError::invalid(TOOLS, "the type of a tool must be `function`").code("not_supported"));
     }
     let Some(Value::Object(function)) = tool.get("function") else {
         return Err(wrong("`function`, an object, in each tool"));
@@ -142,7 +141,8 @@ fn check(tool: &Value) -> Result<(), ApiError> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
     if name.is_empty() || name.len() > 64 || !name.bytes().all(plain) {
         let shown: String = name.chars().take(64).collect();
-        let message = format!("`{shown}` is no name: 1 to 64 letters, digits, `_` and `-`");
+        let message =
+            format!("`{shown}` is not a valid function name: use 1 to 64 letters, digits, `_` and `-`");
         return Err(ApiError::invalid(TOOLS, message));
     }
     match function.get("parameters") {

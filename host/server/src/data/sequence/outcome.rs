@@ -1,4 +1,4 @@
-//! How a request ended, in the words of the wire: reason, usage, timings.
+//! How a sequence ended, as the API reports it: finish reason, usage, timings.
 
 use infer_api::usage::{PromptTokensDetails, Timings, Usage};
 use infer_core::{FailureCause, FinishReason, Micros};
@@ -6,48 +6,48 @@ use infer_core::{FailureCause, FinishReason, Micros};
 use crate::engine::End;
 use crate::http::ApiError;
 
-/// Everything the last event of a stream says, and what metrics need.
+/// What the last event of a stream reports, and what the metrics record.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// `eos`, `stop`, `length`, `cancelled`; none where it failed.
+    /// Finish reason; `None` if it failed.
     pub reason: Option<FinishReason>,
     /// Tokens in and out.
     pub usage: Usage,
-    /// Where the time went.
+    /// Durations of its phases.
     pub timings: Timings,
-    /// From submission to the end.
+    /// Time from submission to the end.
     pub e2e_ms: f64,
-    /// What went wrong, as an answer that is one body says it.
+    /// Why it failed, as an error response.
     pub error: Option<ApiError>,
-    /// It had waited and was turned away after all.
+    /// Whether it was refused after it had waited.
     pub refused: bool,
-    /// Text that was held back and leaves with the end.
+    /// Text that was held back and is sent with the end.
     pub rest: String,
 }
 
-/// What an outcome is computed from, besides the engine's word.
+/// What an outcome is computed from, besides the engine's last event.
 #[derive(Clone, Copy, Debug)]
 pub struct Known {
-    /// When it was handed to the engine, maybe while a step was running.
+    /// When it was submitted to the engine, possibly during a step.
     pub submitted: Micros,
     /// Now.
     pub now: Micros,
-    /// Length of the prompt.
+    /// Tokens of the prompt.
     pub prompt_tokens: u32,
     /// Token events sent.
     pub sent_tokens: u32,
-    /// Bytes of a block.
+    /// Bytes per KV block.
     pub block_bytes: u64,
-    /// Whether a stop string ended it, whatever the engine saw.
+    /// Whether a stop string ended it, even if the engine reports otherwise.
     pub stopped: bool,
-    /// Whether the token that ended it is one of the model's own.
+    /// Whether its last token is one of the model's end tokens.
     pub model_end: bool,
     /// Whether the engine still runs.
     pub engine_alive: bool,
 }
 
 impl Outcome {
-    /// Of a request whose last event is `end`; `None` where the engine let go of it.
+    /// The outcome of a sequence whose last event is `end`; `None` if the engine dropped it without one.
     pub fn new(end: Option<&End>, known: Known) -> Self {
         let (reason, engine, error) = match end {
             Some(End::Finished { reason, usage }) => (Some(*reason), Some(*usage), None),
@@ -62,13 +62,13 @@ impl Outcome {
             }
             Some(End::Refused(refusal)) => (None, None, Some(ApiError::refused(refusal))),
             None if known.engine_alive => {
-                let message = "the client read too slowly and its request was cancelled";
+                let message = "the client read too slowly, so its request was cancelled";
                 (None, None, Some(ApiError::internal("slow_reader", message)))
             }
             None => (None, None, Some(ApiError::unavailable("stopped", "the host stopped"))),
         };
         let (reason, error) = match reason {
-            // All that it was to say was said, whatever befell it then.
+            // The stop string was already reached, so later faults do not change the outcome.
             _ if known.stopped => (Some(FinishReason::Stop), None),
             Some(FinishReason::Eos) if !known.model_end => (Some(FinishReason::Stop), error),
             reason => (reason, error),
@@ -102,21 +102,11 @@ impl Outcome {
     }
 }
 
-/// The named dialect's word for a reason.
-pub fn reason_name(reason: FinishReason) -> &'static str {
-    match reason {
-        FinishReason::Eos => "eos",
-        FinishReason::Stop => "stop",
-        FinishReason::Length => "length",
-        FinishReason::Cancelled => "cancelled",
-    }
-}
-
-/// OpenAI's word for a reason.
+/// OpenAI's name of a finish reason.
 pub fn openai_reason(reason: FinishReason) -> &'static str {
     match reason {
-        FinishReason::Eos => "stop",
-        other => reason_name(other),
+        FinishReason::Eos => FinishReason::Stop.name(),
+        other => other.name(),
     }
 }
 
@@ -138,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_to_its_stop_string_ended_well_whatever_came_then() {
+    fn stopped_sequence_finishes_whatever_the_engine_reports() {
         let failed =
             |cause| Some(End::Failed { cause, message: "it failed".to_owned(), usage: Default::default() });
         let reason = FinishReason::Length;

@@ -1,7 +1,7 @@
-//! Reads bodies of requests: JSON without duplicate keys, prompts without detours.
+//! Parses request bodies: JSON without duplicate keys.
 //!
-//! Token ids go straight into a vector: as general JSON values a long prompt would take eight times
-//! the memory. Depth is bounded by serde_json itself, the number of values and of prompts here.
+//! Token ids are read directly into a vector: as JSON values a long prompt would take eight times the memory.
+//! serde_json bounds the nesting depth; the number of values and of prompts is bounded here.
 
 use std::cell::Cell;
 use std::fmt;
@@ -11,27 +11,27 @@ use serde::de::{
 };
 use serde_json::{Map, Number, Value};
 
-use super::job::MAX_SEQUENCES;
+use crate::data::sequence::job::MAX_SEQUENCES;
 
-/// A JSON object's fields in their order, `prompt` apart.
+/// The fields of a JSON object in their order, with `prompt` apart.
 #[derive(Debug, Default)]
 pub struct Fields {
-    /// The prompt, if there is one.
+    /// The field `prompt`.
     pub prompt: Option<PromptField>,
-    /// Everything else; names are unique.
+    /// All other fields. Names are unique.
     pub rest: Vec<(String, Value)>,
-    /// Names that were asked for, in debug builds: to be compared with the documented ones.
+    /// Names passed to `take`, in debug builds only, to be compared with the documented fields.
     asked: Vec<String>,
 }
 
-/// What stood at `prompt`.
+/// The value of `prompt`.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PromptField {
     /// `null`.
     Null,
     /// Text.
     Text(String),
-    /// Integers; out-of-range ones are `u32::MAX`, which is no token of any model.
+    /// Integers. Those out of range become `u32::MAX`, which is not a token of any model.
     Tokens(Vec<u32>),
     /// Several texts.
     Texts(Vec<String>),
@@ -39,20 +39,20 @@ pub enum PromptField {
     TokenLists(Vec<Vec<u32>>),
     /// More prompts than a request may have.
     TooMany,
-    /// Something else.
+    /// Anything else.
     Wrong,
 }
 
-/// What is expected in its place.
+/// The values that `prompt` accepts, for error messages.
 pub const NOT_A_PROMPT: &str = "text, a list of token ids, or a list of prompts of either kind";
 
 impl Fields {
-    /// Reads a body. The error says where it stops being valid.
+    /// Parses a body. The error says where it is invalid.
     pub fn parse(body: &[u8]) -> Result<Self, String> {
         serde_json::from_slice(body).map_err(|e| e.to_string())
     }
 
-    /// Takes a field out; `null` counts as absent.
+    /// Removes and returns a field. `null` counts as absent.
     pub fn take(&mut self, name: &str) -> Option<Value> {
         if cfg!(debug_assertions) {
             self.asked.push(name.to_owned());
@@ -62,7 +62,7 @@ impl Fields {
         (!value.is_null()).then_some(value)
     }
 
-    /// Names that were asked for; none in release builds.
+    /// Names passed to `take`; none in release builds.
     pub fn asked(&self) -> &[String] {
         &self.asked
     }
@@ -101,10 +101,10 @@ impl<'de> Deserialize<'de> for Fields {
     }
 }
 
-/// Most values of a body, those within others counted and its prompt apart. Each takes some hundred bytes where it takes
-/// two to write.
+/// Most JSON values in a body, nested ones included and the prompt excepted. A value of two bytes can take a
+/// hundred in memory.
 const MAX_VALUES: usize = 100_000;
-/// Far more fields than anybody knows; bounds the search for duplicates.
+/// Most fields of a body. Far more than the API has; it bounds the search for duplicates.
 const MAX_FIELDS: usize = 256;
 
 fn duplicate<E: de::Error>(key: &str) -> E {
@@ -113,7 +113,8 @@ fn duplicate<E: de::Error>(key: &str) -> E {
 }
 
 impl PromptField {
-    /// Adds an element to what begins as an empty list of tokens. False where the two don't go together.
+    /// Appends an element; the list starts as an empty list of tokens. Returns false if the element doesn't
+    /// fit.
     fn push(&mut self, item: Item) -> bool {
         match (&mut *self, item) {
             (Self::Tokens(all), Item::Token(token)) => all.push(token),
@@ -135,7 +136,7 @@ impl PromptField {
     }
 }
 
-/// A value within a prompt.
+/// A value inside a prompt.
 enum Item {
     Null,
     Token(u32),
@@ -155,7 +156,7 @@ impl Item {
     }
 }
 
-/// Reads a prompt, an element of it or one of that. What is deeper is skipped without recursion.
+/// Reads a prompt, one of its elements, or an element of those. Deeper values are skipped without recursion.
 struct Part {
     depth: u8,
 }
@@ -215,7 +216,7 @@ impl<'de> Visitor<'de> for Part {
     }
 }
 
-/// Reads a JSON value in which no object has a key twice, and no more values than are left.
+/// Reads a JSON value without duplicate keys, and counts its values against those left.
 #[derive(Clone, Copy)]
 struct Unique<'a>(&'a Cell<usize>);
 
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn prompts_are_text_or_token_ids() {
+    fn prompt_is_text_or_token_ids() {
         assert_eq!(prompt("\"a\\n\""), PromptField::Text("a\n".to_owned()));
         assert_eq!(prompt("[1, 2]"), PromptField::Tokens(vec![1, 2]));
         assert_eq!(prompt("[-1, 99999999999]"), PromptField::Tokens(vec![u32::MAX, u32::MAX]));
@@ -308,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_prompts_are_read_than_a_request_may_have() {
+    fn too_many_prompts_are_not_read() {
         for one in ["\"x\"", "[1]", "[]"] {
             let list = |n: usize| prompt(&format!("[{}]", vec![one; n].join(",")));
             match list(MAX_SEQUENCES) {
@@ -326,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_bodies_are_clean_errors() {
+    fn hostile_bodies_give_clean_errors() {
         let deep = format!("{{\"metadata\": {}1{}}}", "[".repeat(500), "]".repeat(500));
         let wide = format!("{{\"metadata\": [{}0]}}", "0,".repeat(100_000));
         let nested = format!("{{\"metadata\": [{}0]}}", "{\"\":0},".repeat(50_000));
@@ -348,7 +349,7 @@ mod tests {
             assert!(error.contains(part), "{}: {error}", &body[..body.len().min(60)]);
         }
         assert!(Fields::parse(b"{\"user\": \"\xff\"}").is_err());
-        // Skipped without recursion, however deep.
+        // Any depth is skipped without recursion.
         let deep_prompt = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
         assert!(matches!(prompt(&deep_prompt), PromptField::Wrong));
     }

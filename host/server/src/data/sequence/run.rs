@@ -1,5 +1,5 @@
-//! One sequence of a request as its client's connection holds it: engine events in, text out, and how it
-//! ended to the metrics. Dropping it takes the sequence back.
+//! One sequence as its client's connection sees it: turns engine events into text and reports times to the
+//! metrics. Dropping it cancels the sequence.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -7,32 +7,32 @@ use std::task::{Context, Poll};
 use infer_core::{FailureCause, FinishReason, Micros, TokenLogprobs};
 
 use super::outcome::{Known, Outcome};
-use super::structured::Mask;
 use super::text::Text;
 use crate::app::App;
+use crate::data::structured::Mask;
 use crate::engine::{End, LiveRequest, StreamEvent};
 use crate::http::ApiError;
 
-/// Tokens between two reports of a stream's gaps to the metrics.
+/// Inter-token gaps that are collected before they are reported to the metrics.
 const GAPS_PER_REPORT: usize = 32;
 
-/// A taken sequence and its text so far.
+/// A live sequence and its text so far.
 pub struct Run {
     app: Arc<App>,
     live: LiveRequest,
     text: Text,
     prompt_tokens: u32,
-    /// Its tokens are not for the client, who asked about the prompt alone.
+    /// The client asked about the prompt alone: it gets no tokens.
     mute: bool,
-    /// What its output must be; says why it failed, if that was it.
+    /// The output's constraint, which may explain a failure.
     shape: Option<Arc<Mask>>,
-    /// It was ended from here; what the engine still sends is not for the client.
+    /// Ended from this side; further tokens of the engine are dropped.
     stopped: bool,
     last_at: Option<Micros>,
     gaps_us: Vec<u32>,
 }
 
-/// What a run begins with.
+/// Arguments of `Run::new`.
 pub struct Beginning {
     pub app: Arc<App>,
     pub live: LiveRequest,
@@ -42,12 +42,12 @@ pub struct Beginning {
     pub shape: Option<Arc<Mask>>,
 }
 
-/// What an engine event is to the client.
+/// What an engine event means for the client.
 #[derive(Debug)]
 pub enum Step {
     /// Nothing.
     Nothing,
-    /// How likely the prompt's next tokens were, from its second on.
+    /// Log-probabilities of the prompt's next tokens, from the second token on.
     Prompt(Vec<TokenLogprobs>),
     /// A token.
     Token(Piece),
@@ -58,25 +58,24 @@ pub enum Step {
 /// A token and the text that became complete with it.
 #[derive(Clone, Debug, Default)]
 pub struct Piece {
-    /// May be empty.
+    /// Empty while the token's text is incomplete or held back.
     pub text: String,
-    /// Characters of the token's own text.
+    /// Characters that the token adds to the text, including those held back.
     pub chars: u32,
-    /// Which.
     pub token: u32,
-    /// How likely it was, where the request asked.
+    /// The token's log-probabilities, if requested.
     pub logprobs: Option<Box<TokenLogprobs>>,
 }
 
 impl Run {
-    /// A run of a sequence that the engine has taken.
+    /// A run of a sequence that the engine has admitted to its queue.
     pub fn new(begin: Beginning) -> Self {
         let Beginning { app, live, text, prompt_tokens, mute, shape } = begin;
         let (stopped, last_at, gaps_us) = (false, None, Vec::new());
         Self { app, live, text, prompt_tokens, mute, shape, stopped, last_at, gaps_us }
     }
 
-    /// Length of the prompt.
+    /// Tokens of the prompt.
     pub fn prompt_tokens(&self) -> u32 {
         self.prompt_tokens
     }
@@ -92,13 +91,13 @@ impl Run {
         Poll::Ready(self.take(event))
     }
 
-    /// The next event, if it has happened.
+    /// Returns the next event if there is one already.
     pub fn try_next(&mut self) -> Option<Step> {
         let event = self.live.try_next()?;
         Some(self.take(Some(event)))
     }
 
-    /// Ends it: what it was to say is said. Its end follows.
+    /// Ends the sequence because its output is complete. Its end event follows.
     pub fn stop(&mut self) {
         if !self.stopped {
             self.stopped = true;
@@ -110,7 +109,7 @@ impl Run {
         match event {
             Some(StreamEvent::Token { .. }) if self.stopped => Step::Nothing,
             Some(StreamEvent::Token { token, at, logprobs }) => {
-                self.note_gap(at);
+                self.note_time(at);
                 let piece = self.text.push(token);
                 if piece.stopped {
                     self.stop();
@@ -126,13 +125,15 @@ impl Run {
         }
     }
 
-    fn note_gap(&mut self, at: Micros) {
-        if let Some(last) = self.last_at.replace(at) {
-            self.gaps_us.push(u32::try_from(at.since(last).0).unwrap_or(u32::MAX));
-            if self.gaps_us.len() == GAPS_PER_REPORT {
-                self.app.recorder.gaps(&self.gaps_us);
-                self.gaps_us.clear();
-            }
+    fn note_time(&mut self, at: Micros) {
+        let Some(last) = self.last_at.replace(at) else {
+            // Reported at once, because the client may leave before the end.
+            return self.app.recorder.first_token(at.since(self.live.submitted()));
+        };
+        self.gaps_us.push(u32::try_from(at.since(last).0).unwrap_or(u32::MAX));
+        if self.gaps_us.len() == GAPS_PER_REPORT {
+            self.app.recorder.gaps(&self.gaps_us);
+            self.gaps_us.clear();
         }
     }
 
@@ -157,7 +158,8 @@ impl Run {
             },
         );
         if self.mute {
-            // The one token that was drawn is nobody's business, and so is what ended it.
+            // With `max_tokens: 0` one token is still sampled; neither it nor its finish reason is shown to
+            // the client.
             let cancelled = |&reason: &FinishReason| reason == FinishReason::Cancelled;
             outcome.reason =
                 outcome.reason.map(|reason| Some(reason).filter(cancelled).unwrap_or(FinishReason::Length));
@@ -169,7 +171,10 @@ impl Run {
         {
             outcome.error = Some(ApiError::internal("structured_output_failed", why).for_good());
         }
-        self.app.recorder.ended(&outcome);
+        // A refused sequence never ran, so it has no times.
+        if !outcome.refused {
+            self.app.recorder.ended(&outcome);
+        }
         outcome
     }
 }

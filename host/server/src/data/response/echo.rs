@@ -1,4 +1,4 @@
-//! The prompt as the beginning of an answer, with how likely its tokens were where that was asked.
+//! Echoes prompts at the beginning of outputs, with log-probabilities if requested.
 
 use std::sync::Arc;
 
@@ -7,58 +7,66 @@ use infer_model::Tokenizer;
 
 use super::logprobs::Lists;
 
-/// A prompt that is to be echoed.
+/// A prompt to echo.
 #[derive(Clone, Debug)]
 pub struct Prompted {
-    /// As the client wrote it, or as its tokens read.
+    /// The client's text, or the decoded tokens.
     pub text: String,
-    /// As the model read it.
+    /// The tokens of the prompt.
     pub tokens: Arc<[u32]>,
-    /// Where each token begins in the text, in characters, where that was asked.
+    /// Where each token begins in the text, in characters, if log-probabilities are requested.
     pub offsets: Vec<u32>,
 }
 
-/// The prompts of a request's choices, until each was told.
+/// The echoes of a request's choices.
 pub struct Echoes {
     prompts: Vec<Prompted>,
     n: usize,
     asks_logprobs: bool,
-    /// By choice: told parts of its prompt, until it was echoed.
-    heard: Vec<Option<Vec<TokenLogprobs>>>,
+    /// By choice: the prompt's log-probabilities so far; `None` once it is echoed.
+    logprobs: Vec<Option<Vec<TokenLogprobs>>>,
 }
 
-/// The beginning of a choice's answer.
+/// The beginning of a choice's output.
 pub struct Echo {
     /// The prompt.
     pub text: String,
-    /// Of its tokens, where that was asked.
+    /// Log-probabilities of its tokens, if requested.
     pub logprobs: Option<Lists>,
 }
 
+impl Echo {
+    /// Estimated bytes of token names that it is written with.
+    pub fn spelled_bytes(&self) -> usize {
+        self.logprobs.as_ref().map_or(0, Lists::spelled_bytes)
+    }
+}
+
 impl Echoes {
-    /// Of these prompts with `n` choices each; none where nothing is to be echoed.
+    /// Echoes these prompts, each for `n` choices. Without prompts nothing is echoed.
     pub fn new(prompts: Vec<Prompted>, n: usize, asks_logprobs: bool) -> Self {
-        let heard = vec![Some(Vec::new()); prompts.len() * n];
-        Self { prompts, n, asks_logprobs, heard }
+        let logprobs = vec![Some(Vec::new()); prompts.len() * n];
+        Self { prompts, n, asks_logprobs, logprobs }
     }
 
-    /// How likely a prompt's next tokens were.
-    pub fn hear(&mut self, choice: usize, logprobs: Vec<TokenLogprobs>) {
-        if let Some(Some(heard)) = self.heard.get_mut(choice) {
-            heard.extend(logprobs);
+    /// Adds the log-probabilities of a prompt's next tokens.
+    pub fn add(&mut self, choice: usize, logprobs: Vec<TokenLogprobs>) {
+        if let Some(Some(so_far)) = self.logprobs.get_mut(choice) {
+            so_far.extend(logprobs);
         }
     }
 
-    /// A choice's echo, once: when its first token or its end comes.
+    /// Returns a choice's echo, once. Call it at the choice's first token or its end, when the echo is
+    /// complete.
     pub fn take(&mut self, choice: usize) -> Option<Echo> {
-        let heard = self.heard.get_mut(choice)?.take()?;
+        let logprobs = self.logprobs.get_mut(choice)?.take()?;
         let Prompted { text, tokens, offsets } = &self.prompts[choice / self.n];
         let logprobs = self.asks_logprobs.then(|| {
             let mut lists = Lists::default();
-            // Nothing is told of the first.
-            let mut told = std::iter::once(None).chain(heard.into_iter().map(Some));
+            // The first token has no log-probability.
+            let mut logprobs = std::iter::once(None).chain(logprobs.into_iter().map(Some));
             for (&token, &offset) in tokens.iter().zip(offsets) {
-                lists.push(token, told.next().flatten(), offset);
+                lists.push(token, logprobs.next().flatten(), offset);
             }
             lists
         });
@@ -66,8 +74,9 @@ impl Echoes {
     }
 }
 
-/// Where each token of a prompt begins in its text, in characters. A special one takes room only where its name stands
-/// there: the one in front of all is the tokenizer's. Where a decoder adds a blank, the text decides.
+/// Where each token of a prompt begins in its text, in characters. A special token counts only if its name is
+/// in the text: the leading one is usually the tokenizer's own. A blank that the decoder adds counts only if
+/// it is in the text.
 pub fn offsets(tokenizer: &Tokenizer, text: &str, tokens: &[u32]) -> Vec<u32> {
     let mut detokenizer = tokenizer.detokenizer();
     let (mut rest, mut offset) = (text, 0);
@@ -94,22 +103,22 @@ mod tests {
 
     use super::*;
 
-    /// A vocabulary of SentencePiece's kind, with a blank in front of a text and a BOS in front of all.
+    /// A SentencePiece vocabulary, which prepends a blank and a BOS token to a text.
     fn pieces() -> Tokenizer {
         let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/gguf-mixed/model.gguf");
         Tokenizer::load(&Source::gguf(golden.as_ref()).unwrap()).unwrap()
     }
 
     #[test]
-    fn every_token_of_a_prompt_begins_where_its_text_does() {
+    fn token_offsets_match_their_text() {
         let pieces = pieces();
         let bytes = Tokenizer::load(&Source::Embedded(infer_demo::FILES)).unwrap();
         for (tokenizer, text, expected) in [
             // <s>, a blank, c, ab, a blank and b, a.
             (&pieces, "cab ba", &[0, 0, 0, 1, 3, 5][..]),
-            // A byte may be a part of a character, and comes with what follows, as in an output.
+            // A byte may be part of a character, so it is decoded with what follows, as in outputs.
             (&pieces, "ab\nc", &[0, 0, 2, 2]),
-            // The second one is the client's own.
+            // The second BOS is in the client's text.
             (&pieces, "<s>ab", &[0, 3, 3]),
         ] {
             let tokens = tokenizer.encode(text, true).unwrap();

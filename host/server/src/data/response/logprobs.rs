@@ -1,5 +1,5 @@
-//! Log-probabilities as the two OpenAI objects write them. Numbers are kept until they are written: an answer may
-//! have millions of them, and names take many times their memory.
+//! Log-probabilities in the forms of OpenAI's two objects. Until a response is serialized only the numbers
+//! are kept: there may be millions, and the names of their tokens take many times the memory.
 
 use std::collections::BTreeMap;
 
@@ -8,16 +8,19 @@ use infer_api::completions::{CompletionLogprobs, NamedLogprob};
 use infer_core::TokenLogprobs;
 use infer_model::Tokenizer;
 
-/// JSON has no infinity; this is what OpenAI writes for what can't be.
+/// What OpenAI reports for impossible tokens: JSON has no infinity.
 const LEAST: f32 = -9999.0;
 
-/// A log-probability that JSON can write.
+/// Typical length of a token's name.
+pub const NAME_BYTES: usize = 4;
+
+/// A log-probability that JSON can represent.
 pub fn finite(logprob: f32) -> f32 {
     if logprob.is_finite() { logprob.clamp(LEAST, 0.0) } else { LEAST }
 }
 
-/// A token's text by itself; bytes that are no characters as `bytes:\xe2`, so that two tokens never
-/// share a name by losing what they are.
+/// A token's text by itself. Bytes that aren't valid UTF-8 are spelled as `bytes:\xe2`, so that distinct
+/// tokens keep distinct names.
 pub fn spell(tokenizer: &Tokenizer, token: u32) -> String {
     match String::from_utf8(tokenizer.token_bytes(token)) {
         Ok(text) => text,
@@ -28,7 +31,7 @@ pub fn spell(tokenizer: &Tokenizer, token: u32) -> String {
     }
 }
 
-/// How likely a completion's tokens were.
+/// Log-probabilities of a completion's tokens.
 #[derive(Clone, Debug, Default)]
 pub struct Lists {
     tokens: Vec<u32>,
@@ -37,7 +40,7 @@ pub struct Lists {
 }
 
 impl Lists {
-    /// Of one token, which begins at `offset` in the text.
+    /// A list of one token that begins at `offset` in the text.
     pub fn of(token: u32, told: Option<TokenLogprobs>, offset: u32) -> Self {
         Self { tokens: vec![token], told: vec![told], offsets: vec![offset] }
     }
@@ -49,12 +52,13 @@ impl Lists {
         self.offsets.push(offset);
     }
 
-    /// Numbers in it.
-    pub fn numbers(&self) -> usize {
-        self.told.iter().map(|told| told.as_ref().map_or(1, |told| told.top.len() + 1)).sum()
+    /// Estimated bytes of token names to serialize.
+    pub fn spelled_bytes(&self) -> usize {
+        let names = |told: &Option<TokenLogprobs>| told.as_ref().map_or(1, |told| told.top.len() + 1);
+        self.told.iter().map(|told| NAME_BYTES * names(told)).sum()
     }
 
-    /// With the tokens' names.
+    /// The wire form, with the tokens' names.
     pub fn written(&self, tokenizer: &Tokenizer) -> CompletionLogprobs {
         let top = |(&token, told): (&u32, &Option<TokenLogprobs>)| {
             let told = told.as_ref()?;
@@ -74,7 +78,7 @@ impl Lists {
     }
 }
 
-/// The named dialect's alternatives.
+/// The alternatives in the named dialect's form.
 pub fn named(tokenizer: &Tokenizer, of: &TokenLogprobs) -> Vec<NamedLogprob> {
     let top = of.top.iter();
     top.map(|&(token, logprob)| NamedLogprob {
@@ -85,7 +89,7 @@ pub fn named(tokenizer: &Tokenizer, of: &TokenLogprobs) -> Vec<NamedLogprob> {
     .collect()
 }
 
-/// Adds a token to a chat's list.
+/// Appends a token to a chat's list.
 pub fn push_chat(list: &mut ChatLogprobs, tokenizer: &Tokenizer, token: u32, of: &TokenLogprobs) {
     let likelihood = |token: u32, logprob: f32| {
         let bytes = tokenizer.token_bytes(token);

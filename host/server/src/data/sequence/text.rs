@@ -1,13 +1,13 @@
-//! From tokens to text as a client sees it: incremental detokenizing and stop strings.
+//! Turns tokens into the text that a client sees: incremental detokenization and stop strings.
 //!
-//! Which token is a request's last is known when it arrives (an end token, or the last one allowed),
-//! so text that was held back leaves with it and no token event has to be invented for it.
+//! A request's last token (an end token, or the last one allowed) is recognized when it arrives, so held-back
+//! text is sent with it and needs no extra token event.
 
 use std::sync::Arc;
 
 use infer_model::{Detokenizer, StopStrings};
 
-/// One request's text.
+/// The text of one sequence.
 pub struct Text {
     detokenizer: Detokenizer,
     stops: Option<StopStrings>,
@@ -18,32 +18,32 @@ pub struct Text {
     last_token: u32,
 }
 
-/// What ends a request's text.
+/// What ends a sequence's text.
 #[derive(Clone, Debug)]
 pub struct Ending {
-    /// Texts, looked for behind the first `min_tokens`.
+    /// Stop strings, which count after the first `min_tokens`.
     pub stops: Vec<String>,
-    /// Tokens, which have no text themselves.
+    /// End tokens. They add no text.
     pub tokens: Arc<[u32]>,
-    /// Before so many nothing ends it.
+    /// Nothing ends the text before this many tokens.
     pub min_tokens: u32,
-    /// So many end it.
+    /// The text ends after this many tokens.
     pub max_tokens: u32,
 }
 
 /// What one token adds.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Text that became complete; may be empty.
+    /// Text that became complete; possibly empty.
     pub text: String,
-    /// Characters of the token's own text, however much of it is held back.
+    /// Characters that the token adds to the text, including those held back.
     pub chars: u32,
-    /// A stop string was seen; the text ends before it and nothing may follow.
+    /// A stop string was found. The text ends before it.
     pub stopped: bool,
 }
 
 impl Text {
-    /// Text of a request that ends so.
+    /// An empty text.
     pub fn new(detokenizer: Detokenizer, ending: Ending) -> Self {
         let Ending { stops, tokens: ends, min_tokens, max_tokens } = ending;
         let stops = (!stops.is_empty()).then(|| StopStrings::new(stops));
@@ -56,7 +56,7 @@ impl Text {
         self.last_token = token;
         let is_end = self.ends.contains(&token);
         let is_last = is_end || self.tokens == self.max_tokens;
-        // The end token stands for the end, not for text.
+        // An end token has no text.
         let mut text = if is_end { String::new() } else { self.detokenizer.push(token) };
         if is_last {
             text.push_str(&self.detokenizer.finish());
@@ -72,7 +72,7 @@ impl Text {
         Piece { text, chars, stopped: step.stopped }
     }
 
-    /// What is held back, where no token was the last.
+    /// Returns the text held back, if the sequence was cut off before its last token.
     pub fn finish(&mut self) -> String {
         let mut text = self.detokenizer.finish();
         if let Some(stops) = &mut self.stops {
@@ -81,12 +81,12 @@ impl Text {
         text
     }
 
-    /// Tokens taken.
+    /// Number of tokens so far.
     pub fn tokens(&self) -> u32 {
         self.tokens
     }
 
-    /// The token taken last; none of the model's before the first.
+    /// The last token; `u32::MAX`, which is not a token of any model, before the first.
     pub fn last_token(&self) -> u32 {
         self.last_token
     }
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_held_back_for_a_stop_string_is_counted_with_its_tokens_and_can_be_had() {
+    fn text_held_back_for_a_stop_string_counts_with_its_tokens_and_is_returned_by_finish() {
         let tokenizer = Tokenizer::load(&Source::Embedded(infer_demo::FILES)).unwrap();
         let written = "A prefix cache keeps \u{1f600} what it has";
         let tokens = tokenizer.encode(written, false).unwrap();
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_string_counts_behind_the_least_tokens() {
+    fn stop_string_counts_only_after_min_tokens() {
         let tokenizer = Tokenizer::load(&Source::Embedded(infer_demo::FILES)).unwrap();
         let tokens = tokenizer.encode("a cache, a cache, a cache", false).unwrap();
         let texts: Vec<String> = (0..tokens.len() as u32)

@@ -1,5 +1,5 @@
-//! Typed readers of a request's fields: a wrong type is a 400, a value that can't be used a 422, a field that
-//! nobody knows a 422 too; all of them name the field.
+//! Typed readers of a request's fields. A wrong type is a 400, an unacceptable value or an unknown field a
+//! 422; each error names its field.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,11 @@ use serde_json::{Map, Value};
 use super::json::Fields;
 use crate::http::ApiError;
 
-/// Longest label: strings that go to logs and consoles.
+/// Longest label, in bytes.
 pub const MAX_TEXT_BYTES: usize = 512;
 const MAX_METADATA: usize = 16;
 
-/// A body's fields, or the 400 of one that can't be read.
+/// Parses a body into fields. A malformed one is a 400.
 pub fn read(body: &[u8]) -> Result<Fields, ApiError> {
     Fields::parse(body)
         .map_err(|e| ApiError::bad_request("invalid_json", format!("the body is not a valid request: {e}")))
@@ -27,7 +27,7 @@ pub fn string(fields: &mut Fields, name: &str) -> Result<Option<String>, ApiErro
     }
 }
 
-/// A short string that goes to logs and consoles.
+/// Takes a short string that logs and consoles show. An empty one counts as absent.
 pub fn label(fields: &mut Fields, name: &str) -> Result<Option<String>, ApiError> {
     let text = string(fields, name)?;
     match &text {
@@ -62,7 +62,7 @@ pub fn list(fields: &mut Fields, name: &str, of: &str) -> Result<Option<Vec<Valu
     }
 }
 
-/// A whole number, `8.0` too.
+/// Reads a whole number. `8.0` is one, too.
 pub fn whole(name: &str, value: &Value) -> Result<i128, ApiError> {
     let wrong = || ApiError::wrong_type(name, "a whole number");
     let Value::Number(number) = value else { return Err(wrong()) };
@@ -73,7 +73,7 @@ pub fn whole(name: &str, value: &Value) -> Result<i128, ApiError> {
         return Ok(n.into());
     }
     let x = number.as_f64().ok_or_else(wrong)?;
-    // Saturates, which is out of every range below.
+    // Saturates to a value outside the range of every field.
     if x.fract() == 0.0 { Ok(x as i128) } else { Err(wrong()) }
 }
 
@@ -97,7 +97,7 @@ pub fn float(
 ) -> Result<Option<f32>, ApiError> {
     let Some(value) = fields.take(name) else { return Ok(None) };
     let Some(x) = value.as_f64() else { return Err(ApiError::wrong_type(name, "a number")) };
-    // What is too small for 32 bits is still more than nothing.
+    // A number too small for 32 bits must not become 0.
     let x = if x > 0.0 { (x as f32).max(f32::MIN_POSITIVE) } else { x as f32 };
     if x.is_finite() && within(x) {
         Ok(Some(x))
@@ -106,9 +106,10 @@ pub fn float(
     }
 }
 
-/// A token id as JSON writes it. Whether the model has it is asked later.
+/// Reads a token id. Whether the model has this token is checked later.
 pub fn token_id(name: &str, value: &Value) -> Result<u32, ApiError> {
-    u32::try_from(whole(name, value)?).map_err(|_| ApiError::invalid(name, format!("{value} is no token id")))
+    u32::try_from(whole(name, value)?)
+        .map_err(|_| ApiError::invalid(name, format!("{value} is not a token id")))
 }
 
 pub fn metadata(fields: &mut Fields) -> Result<BTreeMap<String, String>, ApiError> {
@@ -126,7 +127,7 @@ pub fn metadata(fields: &mut Fields) -> Result<BTreeMap<String, String>, ApiErro
     for (key, value) in object {
         let Value::String(value) = value else { return Err(wrong()) };
         if key.len() > MAX_TEXT_BYTES || value.len() > MAX_TEXT_BYTES {
-            let message = format!("keys and values may have {MAX_TEXT_BYTES} bytes");
+            let message = format!("a key or value is longer than {MAX_TEXT_BYTES} bytes");
             return Err(ApiError::invalid(NAME, message));
         }
         map.insert(key, value);
@@ -134,7 +135,7 @@ pub fn metadata(fields: &mut Fields) -> Result<BTreeMap<String, String>, ApiErro
     Ok(map)
 }
 
-/// The model that a body names, which must be one that is served.
+/// Checks that the body names a served model.
 pub fn check_model(fields: &mut Fields, models: &[String]) -> Result<(), ApiError> {
     let model = string(fields, "model")?.ok_or_else(|| {
         ApiError::bad_request("missing_field", "model: missing; give the model's name").param("model")
@@ -142,31 +143,31 @@ pub fn check_model(fields: &mut Fields, models: &[String]) -> Result<(), ApiErro
     if models.contains(&model) { Ok(()) } else { Err(wrong_model(&model, models)) }
 }
 
-/// The refusal of a model that is not served; the first name is shown.
+/// The error for a model that isn't served. It names the model that is, by its first name.
 pub fn wrong_model(model: &str, models: &[String]) -> ApiError {
     let shown: String = model.chars().take(128).collect();
     let message = format!("this host serves `{}`, not `{shown}`", models[0]);
     ApiError::invalid("model", message).code("model_not_found")
 }
 
-/// A value of a known field that this host can't serve.
+/// The error for a known field whose value this host doesn't support.
 pub fn not_supported(name: &str, value: &Value, only: &str) -> ApiError {
     let shown: String = value.to_string().chars().take(64).collect();
     ApiError::invalid(name, format!("{shown} is not supported; only {only} is")).code("not_supported")
 }
 
-/// Refuses what nobody took. `known` are the fields that there are.
+/// Rejects fields that were not taken. `known` lists all documented fields.
 pub fn refuse_rest(fields: &Fields, known: &[&str]) -> Result<(), ApiError> {
     debug_assert!(
         fields.asked().iter().all(|name| known.contains(&name.as_str())),
-        "every field that is read is listed: {:?}",
+        "a field was read that is not listed: {:?}",
         fields.asked()
     );
     let Some((name, _)) = fields.rest.first() else { return Ok(()) };
     Err(unknown_field(name, known))
 }
 
-/// The refusal of a field that nobody knows, with the one that was perhaps meant.
+/// The error for an unknown field, with a suggestion if a known name is similar.
 pub fn unknown_field(name: &str, known: &[&str]) -> ApiError {
     let shown: String = name.chars().take(64).collect();
     let likeliest = known.iter().map(|known| (strsim::levenshtein(&shown, known), known)).min();
@@ -184,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_was_mistyped_finds_the_one_that_was_meant() {
+    fn mistyped_field_name_gets_a_suggestion() {
         let known = ["max_tokens", "n", "stop"];
         for (name, meant) in [("max_token", "max_tokens"), ("max_tokns", "max_tokens"), ("stops", "stop")] {
             assert!(unknown_field(name, &known).message().contains(&format!("`{meant}`?")), "{name}");

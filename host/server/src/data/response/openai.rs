@@ -1,21 +1,21 @@
-//! Completions as OpenAI writes them: one body, or unnamed chunks and `[DONE]`.
+//! Completions in OpenAI's form: one body, or unnamed chunks and `[DONE]`.
 
 use infer_api::completions::{Choice, CompletionLogprobs};
 use infer_api::usage::Usage;
 use infer_core::TokenLogprobs;
 use infer_model::Tokenizer;
 
-use super::answer::{Frames, Go, Sink};
-use super::common::StreamOptions;
 use super::echo::Echoes;
 use super::frames::{Head, openai_done, openai_error};
-use super::group::Totals;
 use super::logprobs::Lists;
-use super::outcome::{Outcome, openai_reason};
-use super::run::Piece;
+use super::{Frames, Go, Preface, Sink};
+use crate::data::request::common::StreamOptions;
+use crate::data::sequence::group::Totals;
+use crate::data::sequence::outcome::{Outcome, openai_reason};
+use crate::data::sequence::run::Piece;
 use crate::http::ApiError;
 
-/// Gathers choices for one body.
+/// Collects choices for a response of one body.
 pub struct CompletionBody {
     choices: Vec<Gathered>,
     echoes: Echoes,
@@ -24,15 +24,15 @@ pub struct CompletionBody {
 /// A choice so far.
 struct Gathered {
     text: String,
-    /// Characters of its tokens.
+    /// Characters so far, including held-back ones.
     offset: u32,
-    /// Where log-probabilities are asked for.
+    /// Present if log-probabilities are requested.
     logprobs: Option<Lists>,
     finish_reason: Option<String>,
 }
 
 impl CompletionBody {
-    /// For so many choices.
+    /// A body of this many choices.
     pub fn new(choices: usize, asks_logprobs: bool, echoes: Echoes) -> Self {
         let choice = || {
             let logprobs = asks_logprobs.then(Lists::default);
@@ -41,9 +41,9 @@ impl CompletionBody {
         Self { choices: (0..choices).map(|_| choice()).collect(), echoes }
     }
 
-    /// Bytes of names that it is written with, about.
+    /// Estimated bytes of token names to serialize.
     pub fn spelled_bytes(&self) -> usize {
-        self.choices.iter().flat_map(|choice| &choice.logprobs).map(|lists| 4 * lists.numbers()).sum()
+        self.choices.iter().flat_map(|choice| &choice.logprobs).map(Lists::spelled_bytes).sum()
     }
 
     /// The body as JSON.
@@ -70,7 +70,7 @@ impl CompletionBody {
 
 impl Sink for CompletionBody {
     fn prompt(&mut self, choice: usize, logprobs: Vec<TokenLogprobs>) {
-        self.echoes.hear(choice, logprobs);
+        self.echoes.add(choice, logprobs);
     }
 
     fn token(&mut self, at: usize, piece: Piece) -> Go {
@@ -97,14 +97,14 @@ pub struct CompletionFrames {
     head: Head,
     options: StreamOptions,
     echoes: Echoes,
-    /// Where log-probabilities are asked for.
+    /// Present if log-probabilities are requested.
     spelling: Option<Tokenizer>,
     offsets: Vec<u32>,
     usage: Usage,
 }
 
 impl CompletionFrames {
-    /// For so many choices, whose prompts have so many tokens.
+    /// Frames of this many choices. `prompt_tokens` counts each prompt once.
     pub fn new(
         head: Head,
         choices: usize,
@@ -117,7 +117,7 @@ impl CompletionFrames {
         Self { out, head, options, echoes, spelling: None, offsets: vec![0; choices], usage }
     }
 
-    /// Tells how likely tokens were, where that is asked.
+    /// Adds log-probabilities if there is a tokenizer to name the tokens.
     pub fn with_logprobs(self, spelling: Option<Tokenizer>) -> Self {
         Self { spelling, ..self }
     }
@@ -130,23 +130,14 @@ impl CompletionFrames {
         let usage = self.options.continuous_usage.then_some(&self.usage);
         self.head.chunk(&mut self.out, &[choice], usage);
     }
-
-    fn echo(&mut self, at: usize) {
-        if let Some(echo) = self.echoes.take(at) {
-            self.offsets[at] += echo.text.chars().count() as u32;
-            let logprobs = self.written(echo.logprobs);
-            self.chunk(Choice { index: at as u32, text: echo.text, logprobs, finish_reason: None });
-        }
-    }
 }
 
 impl Sink for CompletionFrames {
     fn prompt(&mut self, choice: usize, logprobs: Vec<TokenLogprobs>) {
-        self.echoes.hear(choice, logprobs);
+        self.echoes.add(choice, logprobs);
     }
 
     fn token(&mut self, at: usize, piece: Piece) -> Go {
-        self.echo(at);
         self.usage.completion_tokens += 1;
         self.usage.total_tokens += 1;
         let offset = self.offsets[at];
@@ -158,7 +149,6 @@ impl Sink for CompletionFrames {
     }
 
     fn end(&mut self, at: usize, outcome: &Outcome) {
-        self.echo(at);
         let finish_reason = outcome.reason.map(|reason| openai_reason(reason).to_owned());
         let text = outcome.rest.clone();
         self.chunk(Choice { index: at as u32, text, logprobs: None, finish_reason });
@@ -166,6 +156,21 @@ impl Sink for CompletionFrames {
 }
 
 impl Frames for CompletionFrames {
+    fn preface(&mut self, at: usize) -> Option<Preface> {
+        let echo = self.echoes.take(at)?;
+        self.offsets[at] += echo.text.chars().count() as u32;
+        let (head, usage) = (self.head.clone(), self.options.continuous_usage.then_some(self.usage));
+        let spelled_bytes = echo.spelled_bytes();
+        let write = move |tokenizer: &Tokenizer| {
+            let logprobs = echo.logprobs.map(|lists| lists.written(tokenizer));
+            let choice = Choice { index: at as u32, text: echo.text, logprobs, finish_reason: None };
+            let mut out = Vec::new();
+            head.chunk(&mut out, &[choice], usage.as_ref());
+            out
+        };
+        Some(Preface { spelled_bytes, write: Box::new(write) })
+    }
+
     fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.out
     }

@@ -1,17 +1,17 @@
-//! The project's own dialect: `token` events, then one `done` or `error`. Where a request has several choices,
-//! every event says whose it is.
+//! The named dialect, which is this project's own: `token` events, then one `done` or `error`. If a request
+//! has several choices, each event has the index of its choice.
 
 use infer_api::completions::{DoneEvent, ErrorEvent, PromptEvent, TokenEvent};
 use infer_core::TokenLogprobs;
 use infer_model::Tokenizer;
 
-use super::answer::{Frames, Go, Sink};
 use super::echo::Echoes;
 use super::frames::named;
-use super::group::Totals;
 use super::logprobs;
-use super::outcome::{Outcome, reason_name};
-use super::run::Piece;
+use super::{Frames, Go, Preface, Sink};
+use crate::data::sequence::group::Totals;
+use crate::data::sequence::outcome::Outcome;
+use crate::data::sequence::run::Piece;
 use crate::http::ApiError;
 
 /// Writes named events.
@@ -23,7 +23,7 @@ pub struct NamedFrames {
 }
 
 impl NamedFrames {
-    /// For a request with so many choices.
+    /// Frames of a request with this many choices.
     pub fn new(choices: usize, echoes: Echoes, tokenizer: &Tokenizer) -> Self {
         Self { out: Vec::new(), several: choices > 1, echoes, tokenizer: tokenizer.clone() }
     }
@@ -31,24 +31,14 @@ impl NamedFrames {
     fn index(&self, choice: usize) -> Option<u32> {
         self.several.then_some(choice as u32)
     }
-
-    fn echo(&mut self, choice: usize) {
-        if let Some(echo) = self.echoes.take(choice) {
-            let index = self.index(choice);
-            let logprobs = echo.logprobs.map(|lists| lists.written(&self.tokenizer));
-            let event = PromptEvent { prompt: echo.text, index, logprobs };
-            named(&mut self.out, "prompt", &event);
-        }
-    }
 }
 
 impl Sink for NamedFrames {
     fn prompt(&mut self, choice: usize, logprobs: Vec<TokenLogprobs>) {
-        self.echoes.hear(choice, logprobs);
+        self.echoes.add(choice, logprobs);
     }
 
     fn token(&mut self, choice: usize, piece: Piece) -> Go {
-        self.echo(choice);
         let of = piece.logprobs.as_deref();
         let event = TokenEvent {
             token: piece.text,
@@ -61,18 +51,28 @@ impl Sink for NamedFrames {
         Go::On
     }
 
-    fn end(&mut self, choice: usize, _outcome: &Outcome) {
-        self.echo(choice);
-    }
+    fn end(&mut self, _choice: usize, _outcome: &Outcome) {}
 }
 
 impl Frames for NamedFrames {
+    fn preface(&mut self, choice: usize) -> Option<Preface> {
+        let (echo, index) = (self.echoes.take(choice)?, self.index(choice));
+        let spelled_bytes = echo.spelled_bytes();
+        let write = move |tokenizer: &Tokenizer| {
+            let logprobs = echo.logprobs.map(|lists| lists.written(tokenizer));
+            let mut out = Vec::new();
+            named(&mut out, "prompt", &PromptEvent { prompt: echo.text, index, logprobs });
+            out
+        };
+        Some(Preface { spelled_bytes, write: Box::new(write) })
+    }
+
     fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.out
     }
 
     fn done(&mut self, totals: &Totals) {
-        let reasons: Vec<String> = totals.reasons.iter().map(|&r| reason_name(r).to_owned()).collect();
+        let reasons: Vec<String> = totals.reasons.iter().map(|reason| reason.name().to_owned()).collect();
         let event = DoneEvent {
             finish_reason: reasons[0].clone(),
             finish_reasons: if self.several { reasons } else { Vec::new() },

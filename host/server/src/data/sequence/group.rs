@@ -1,7 +1,7 @@
-//! All sequences of one request: each prompt's choices, read in turn so that none of them starves.
+//! All sequences of one request: the choices of each prompt, read in turn so that none of them starves.
 //!
-//! Dropping the group drops its runs, so a client that goes away frees all of them, whatever each was
-//! doing; so does the first failure, because a request that failed in part failed. Either way the request is
+//! Dropping the group cancels its sequences, so a client that disconnects frees all of them. The first
+//! failure ends the group, too: a request that failed in part has failed. In each case the request is
 //! accounted for once.
 
 use std::future::poll_fn;
@@ -15,34 +15,34 @@ use super::outcome::Outcome;
 use super::run::{Run, Step};
 use crate::http::ApiError;
 
-/// The runs of one request, choice by choice.
+/// The runs of one request, by choice.
 pub struct Group {
     runs: Vec<Option<Run>>,
     /// Choices of each prompt.
     n: usize,
-    /// Where the next look begins.
+    /// The run to poll first.
     next: usize,
     alive: usize,
     outcomes: Vec<Option<Outcome>>,
-    /// Of all prompts.
+    /// Tokens of all prompts.
     prompt_tokens: u32,
-    /// Until the end is entered.
+    /// Taken when the end is recorded.
     account: Option<Account>,
 }
 
-/// What an answer says of all choices at its end.
+/// What a response reports of all choices at its end.
 #[derive(Clone, Debug)]
 pub struct Totals {
-    /// Why each ended.
+    /// Each choice's finish reason.
     pub reasons: Vec<FinishReason>,
-    /// Each prompt once, every output.
+    /// Counts each prompt once, and every output.
     pub usage: Usage,
-    /// From the first to start to the last to end; work and memory of all.
+    /// From the first start to the last end. Work and memory are sums over all choices.
     pub timings: Timings,
 }
 
 impl Group {
-    /// Of at least one run; `n` for each prompt.
+    /// Groups at least one run, with `n` runs per prompt.
     pub fn new(runs: Vec<Run>, n: usize, account: Account) -> Self {
         let alive = runs.len();
         Self {
@@ -56,7 +56,7 @@ impl Group {
         }
     }
 
-    /// Choices in all.
+    /// Number of choices.
     pub fn choices(&self) -> usize {
         self.runs.len()
     }
@@ -66,7 +66,7 @@ impl Group {
         self.alive == 0
     }
 
-    /// What happens next, and to which choice. Not to be asked once all have ended.
+    /// Waits for the next event and returns it with its choice. Pends forever once all choices have ended.
     pub async fn next(&mut self) -> (usize, Step) {
         let (at, step) = poll_fn(|cx| {
             for turn in 0..self.runs.len() {
@@ -83,7 +83,7 @@ impl Group {
         (at, step)
     }
 
-    /// What has happened already, without waiting.
+    /// Returns the next event if there is one already.
     pub fn try_next(&mut self) -> Option<(usize, Step)> {
         for turn in 0..self.runs.len() {
             let at = (self.next + turn) % self.runs.len();
@@ -116,19 +116,19 @@ impl Group {
         }
     }
 
-    /// It is given up, for this reason.
+    /// Records that the request failed with this error.
     pub fn fail(&mut self, error: &ApiError) {
         self.close(Close::Failed(error));
     }
 
-    /// Ends one choice: it has said what it was to say.
+    /// Ends a choice whose output is complete.
     pub fn stop(&mut self, at: usize) {
         if let Some(run) = &mut self.runs[at] {
             run.stop();
         }
     }
 
-    /// Once all have ended.
+    /// The totals once all choices have ended, or the error of one that failed.
     pub fn totals(&self) -> Result<Totals, ApiError> {
         match self.outcomes.iter().flatten().find_map(|outcome| outcome.error.clone()) {
             Some(error) => Err(error),
@@ -136,14 +136,14 @@ impl Group {
         }
     }
 
-    /// Of what there is until now.
+    /// The totals so far.
     fn sum(&self) -> Totals {
         let all: Vec<&Outcome> = self.outcomes.iter().flatten().collect();
         let reason = |outcome: &Option<Outcome>| outcome.as_ref().and_then(|outcome| outcome.reason);
         let reasons = self.outcomes.iter().map(|o| reason(o).unwrap_or(FinishReason::Cancelled)).collect();
         let mut usage = Usage { prompt_tokens: self.prompt_tokens, ..Usage::default() };
         for choices in self.outcomes.chunks(self.n) {
-            // What one choice computed and the next found was not cached before.
+            // What one choice computed and the next one hit had not been cached before the request.
             let cached = choices.iter().flatten().map(|c| c.usage.prompt_tokens_details.cached_tokens).min();
             usage.prompt_tokens_details.cached_tokens += cached.unwrap_or(0);
         }

@@ -1,38 +1,40 @@
-//! From a checked request to sequences that the engine has taken: tokens and lengths are looked at, what the
-//! output must be is compiled, and all choices are handed over at once. Those of one prompt share its blocks:
-//! the first computes them, the others find them and copy the last, half-full one when they write to it.
+//! Submits a checked request to the engine: checks tokens and lengths, compiles the output's constraint, and
+//! submits all choices at once. The choices of a prompt share its blocks: the first computes them, the others
+//! hit the prefix cache and copy the last, partial block when they write to it.
 
 use std::sync::Arc;
 
 use infer_core::{Constraint, Micros, Request, SamplingExtras, SamplingParams, SessionId};
 use infer_model::Detokenizer;
 
-use super::account::{Account, tell_of_refusal};
-use super::common::Common;
+use super::account::{Account, publish_refusal};
 use super::group::Group;
 use super::run::{Beginning, Run};
-use super::structured::{Mask, Shape};
 use super::text::{Ending, Text};
 use crate::app::{App, Served};
+use crate::data::request::common::Common;
+use crate::data::structured::{Mask, Shape};
 use crate::engine::RequestMeta;
 use crate::http::{ApiError, RequestId};
 use crate::tenants::Tenant;
 
-/// Most sequences of one request.
+/// Most sequences of one request: prompts times `n`.
 pub const MAX_SEQUENCES: usize = 1_024;
-/// Most log-probabilities of one answer, at its longest: eight bytes each while it is gathered, twenty as JSON.
-const MAX_LOGPROBS: u64 = 1 << 22;
+/// Most log-probabilities of one response at its longest possible length. The generated token's own counts
+/// twice, because it has entries in several lists. Each takes up to some 200 bytes at the peak, when numbers,
+/// names and JSON are in memory together.
+const MAX_LOGPROBS: u64 = 1 << 20;
 
-/// Refuses a request of more sequences than it may have.
+/// Rejects a request of more than `most` sequences.
 pub fn check_sequences(sequences: usize, most: usize) -> Result<(), ApiError> {
     if sequences > most {
-        let message = format!("{sequences} choices of all prompts; one request may have {most}");
+        let message = format!("{sequences} choices over all prompts; a request may have at most {most}");
         return Err(ApiError::invalid("n", message));
     }
     Ok(())
 }
 
-/// Who asks what.
+/// What handlers need to know of a request besides its body.
 #[derive(Clone, Copy)]
 pub struct Asked<'a> {
     pub app: &'a Arc<App>,
@@ -40,38 +42,38 @@ pub struct Asked<'a> {
     pub tenant: &'a Arc<Tenant>,
 }
 
-/// A request whose fields are right by themselves.
+/// A request whose fields have been checked, but not yet against the model and the host.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// Field that the prompts came from, to be named in errors.
+    /// The field that the prompts came from, for errors.
     pub source: &'static str,
-    /// At least one.
+    /// At least one prompt.
     pub prompts: Vec<Arc<[u32]>>,
-    /// Whether outputs go on with their prompts' texts.
+    /// Whether the output continues the prompt's text (a completion) or begins a text of its own (a reply).
     pub goes_on: bool,
-    /// Most tokens of a choice.
+    /// Token limit of each choice.
     pub longest: Longest,
-    /// Alternatives beside each drawn token.
+    /// Alternatives to report for each generated token.
     pub logprobs: Option<u32>,
-    /// And beside each token of the prompt.
+    /// Alternatives to report for each prompt token.
     pub prompt_logprobs: Option<u32>,
-    /// What the output must be.
+    /// The required form of the output.
     pub shape: Option<Shape>,
-    /// The rest.
+    /// The fields that completions and chats share.
     pub common: Common,
 }
 
-/// Most tokens of a choice.
+/// Token limit of a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Longest {
-    /// As the request says; where there is no room for them, it can't be served. 0 asks about the prompt alone.
+    /// The request's limit. An error if the context has no room for it. 0 asks about the prompt alone.
     Asked(u32),
-    /// The request doesn't say: so many, or what there is room for.
+    /// The request sets none: this default, or less if the context has no room for it.
     Room(u32),
 }
 
 impl Job {
-    /// Hands all its sequences to the engine, or none.
+    /// Submits all sequences to the engine, or none.
     pub async fn start(self, asked: Asked<'_>) -> Result<Group, ApiError> {
         let Asked { app, request_id, tenant } = asked;
         let served = app.served()?;
@@ -99,7 +101,7 @@ impl Job {
         let meta = self.meta(request_id, tenant);
         let live = served.engine.submit_all(requests, meta.clone()).await.map_err(|error| {
             let error = ApiError::from(error);
-            tell_of_refusal(served, request_id, &error);
+            publish_refusal(served, request_id, &error);
             tenant.usage.refused();
             error
         })?;
@@ -132,7 +134,8 @@ impl Job {
         Ok(Group::new(runs.collect(), n, account))
     }
 
-    /// What must have a shape has it with every blank. A completion goes on where its prompt ends; a reply begins a text.
+    /// A constrained output keeps every blank, a completion continues its prompt's text, and a reply starts a
+    /// new text.
     fn detokenizer(&self, served: &Served, prompt: &[u32]) -> Detokenizer {
         match (&self.shape, self.goes_on) {
             (Some(_), _) => served.tokenizer.detokenizer_within(),
@@ -145,31 +148,31 @@ impl Job {
         let rows = served.vocab_size;
         for prompt in &self.prompts {
             if prompt.is_empty() {
-                let message = format!("{}: has no tokens", self.source);
+                let message = format!("{}: must have at least one token", self.source);
                 return Err(ApiError::bad_request("empty_prompt", message).param(self.source));
             }
             if let Some(at) = prompt.iter().position(|&t| t >= rows) {
                 let (token, last) = (prompt[at], rows - 1);
                 let message =
-                    format!("{token} at index {at} is no token of this model; ids go from 0 to {last}");
+                    format!("{token} at index {at} is not a token of this model; ids range from 0 to {last}");
                 return Err(ApiError::invalid(self.source, message));
             }
         }
         let biased = self.common.logit_bias.iter().map(|(token, _)| ("logit_bias", *token));
         let stops = self.common.stop_token_ids.iter().map(|token| ("stop_token_ids", *token));
         if let Some((name, token)) = biased.chain(stops).find(|&(_, token)| token >= rows) {
-            let message = format!("{token} is no token of this model; ids go from 0 to {}", rows - 1);
+            let message = format!("{token} is not a token of this model; ids range from 0 to {}", rows - 1);
             return Err(ApiError::invalid(name, message));
         }
         Ok(())
     }
 
-    /// Most tokens that the choices of each prompt generate.
+    /// Token limits of each prompt's choices.
     fn lengths(&self, served: &Served) -> Result<Vec<u32>, ApiError> {
         let mut lengths =
             self.prompts.iter().map(|p| self.length(served, p)).collect::<Result<Vec<_>, _>>()?;
         let n = u64::from(self.common.n);
-        let each = |alternatives: Option<u32>| alternatives.map_or(0, |beside| u64::from(beside) + 1);
+        let each = |alternatives: Option<u32>| alternatives.map_or(0, |beside| u64::from(beside) + 2);
         let (of_prompt, of_output) = (each(self.prompt_logprobs), each(self.logprobs));
         let prompts = n * of_prompt * self.prompts.iter().map(|p| p.len() as u64).sum::<u64>();
         if matches!(self.longest, Longest::Room(_)) && of_output > 0 {
@@ -179,19 +182,20 @@ impl Job {
         }
         let all = prompts + n * of_output * lengths.iter().map(|&length| u64::from(length)).sum::<u64>();
         if all > MAX_LOGPROBS {
-            let message =
-                format!("the answer may have {all} log-probabilities; one answer may have {MAX_LOGPROBS}");
+            let message = format!(
+                "tokens times (logprobs + 2) may reach {all}, above the limit of {MAX_LOGPROBS}; lower n or max_tokens"
+            );
             return Err(ApiError::invalid("logprobs", message));
         }
         Ok(lengths)
     }
 
-    /// Most tokens that the choices of a prompt generate.
+    /// Token limit of a prompt's choices.
     fn length(&self, served: &Served, prompt: &[u32]) -> Result<u32, ApiError> {
         let (limit, prompt) = (u64::from(served.max_seq_len), prompt.len() as u64);
         let least = self.common.min_tokens;
         if prompt >= limit {
-            let message = format!("{prompt} prompt tokens; this host takes {limit} in all, output included");
+            let message = format!("{prompt} prompt tokens; the context has {limit} tokens, output included");
             return Err(ApiError::invalid(self.source, message).code("context_length_exceeded"));
         }
         let room = (limit - prompt) as u32;
@@ -199,12 +203,12 @@ impl Job {
             Longest::Asked(wanted) if wanted > room => {
                 let total = prompt + u64::from(wanted);
                 let message = format!(
-                    "{prompt} prompt tokens and max_tokens = {wanted} make {total}; this host takes {limit} in all"
+                    "{prompt} prompt tokens and max_tokens = {wanted} make {total}; the context has {limit} tokens"
                 );
                 return Err(ApiError::invalid("max_tokens", message).code("context_length_exceeded"));
             }
             Longest::Asked(wanted) => (wanted, "max_tokens"),
-            Longest::Room(most) => (most.max(least).min(room), "the room behind the prompt"),
+            Longest::Room(most) => (most.max(least).min(room), "the room after the prompt"),
         };
         if least > longest {
             let message = format!("{least} is more than {name} = {longest}");
@@ -271,7 +275,7 @@ impl Job {
     }
 }
 
-/// The first choice draws with the request's seed, so that it is the same whatever `n` is.
+/// The first choice uses the request's own seed, so it is the same for any `n`.
 fn sampling_seed(seed: u64, choice: u64) -> u64 {
     seed.wrapping_add(choice.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }

@@ -1,48 +1,49 @@
-//! What a request is in the log, in traces and in its tenant's counters: one entry, however many sequences it had.
+//! Records the end of a request in the log, in traces and in its tenant's counters: once, for any number of
+//! sequences.
 
 use std::sync::Arc;
 
 use infer_api::admin::AdminEvent;
-use infer_core::{Micros, SequenceId};
+use infer_core::{FinishReason, Micros, SequenceId};
 
 use super::group::Totals;
-use super::outcome::{openai_reason, reason_name};
-use super::structured::Mask;
+use super::outcome::openai_reason;
 use crate::app::{App, Served};
+use crate::data::structured::Mask;
 use crate::engine::RequestMeta;
 use crate::http::{ApiError, RequestId};
 use crate::otel;
 use crate::tenants::Tenant;
 
-/// A request that was taken, until it has ended.
+/// An admitted request that hasn't ended.
 pub struct Account {
     pub app: Arc<App>,
     pub request_id: RequestId,
     pub tenant: Arc<Tenant>,
     pub meta: RequestMeta,
-    /// When it was handed to the engine.
+    /// When it was submitted to the engine.
     pub submitted: Micros,
-    /// The engine's name for its first sequence.
+    /// The engine's id of its first sequence.
     pub id: SequenceId,
-    /// What the first one's output must be.
+    /// The constraint on the first sequence's output.
     pub shape: Option<Arc<Mask>>,
 }
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug)]
 pub enum Close<'a> {
-    /// Every sequence said what it had to say, or was cancelled.
+    /// Every sequence finished or was cancelled.
     Well,
-    /// One failed, and with it the request.
+    /// A sequence failed, and with it the request.
     Failed(&'a ApiError),
-    /// It was turned away after it had waited.
+    /// It was refused after it had waited.
     Refused(&'a ApiError),
-    /// Its client went away.
+    /// Its client disconnected.
     Left,
 }
 
 impl Account {
-    /// Enters the end. `totals` are of what there was until then.
+    /// Records the end. `totals` are those up to the end.
     pub fn close(&self, how: Close<'_>, totals: &Totals) {
         let usage = &totals.usage;
         let error = match how {
@@ -51,7 +52,7 @@ impl Account {
         };
         if let (Close::Refused(error), Ok(served)) = (how, self.app.served()) {
             self.tenant.usage.refused();
-            tell_of_refusal(served, &self.request_id, error);
+            publish_refusal(served, &self.request_id, error);
         } else {
             let cached = usage.prompt_tokens_details.cached_tokens;
             self.tenant.usage.ended(usage.prompt_tokens, cached, usage.completion_tokens, error.is_some());
@@ -64,7 +65,8 @@ impl Account {
                 names.dedup();
                 names.join(",")
             }
-            Close::Failed(_) | Close::Refused(_) => "error".to_owned(),
+            Close::Failed(_) => "error".to_owned(),
+            Close::Refused(_) => "refused".to_owned(),
             Close::Left => "left".to_owned(),
         };
         self.app.traces.ended(&otel::Ended {
@@ -79,7 +81,7 @@ impl Account {
             finish_reason: &reasons(openai_reason),
             error,
         });
-        self.log(&reasons(reason_name), error, totals, e2e_ms);
+        self.log(&reasons(FinishReason::name), error, totals, e2e_ms);
     }
 
     fn log(&self, reason: &str, error: Option<&str>, totals: &Totals, e2e_ms: f64) {
@@ -106,8 +108,8 @@ impl Account {
     }
 }
 
-/// Lets consoles know that a request was turned away.
-pub fn tell_of_refusal(served: &Served, request_id: &RequestId, error: &ApiError) {
+/// Notifies consoles of a refused request.
+pub fn publish_refusal(served: &Served, request_id: &RequestId, error: &ApiError) {
     served.engine.observer().publish(AdminEvent::Refusal {
         request_id: request_id.as_str().to_owned(),
         reason: error.reason().to_owned(),

@@ -1,11 +1,11 @@
-//! Fields that routers add to what they pass on, vLLM's and SGLang's own: accepted with the values that change
-//! nothing, for a client behind a router never wrote them.
+//! Fields of vLLM and SGLang that routers add to the requests they forward. Accepted with the values that
+//! have no effect, because a client behind a router never set them.
 
 use serde_json::Value;
 
 use crate::http::ApiError;
 
-/// Names with the only value that is accepted.
+/// Names, each with its only accepted value.
 const FIELDS: [(&str, bool); 7] = [
     ("no_stop_trim", false),
     ("skip_special_tokens", true),
@@ -16,7 +16,7 @@ const FIELDS: [(&str, bool); 7] = [
     ("include_reasoning", true),
 ];
 
-/// Takes them out of a request's fields. They are not part of what this host documents.
+/// Removes them from a request's fields. They are not part of the documented API.
 pub fn take(fields: &mut Vec<(String, Value)>) -> Result<(), ApiError> {
     for (name, only) in FIELDS {
         let Some(at) = fields.iter().position(|(key, _)| key == name) else { continue };
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_changes_nothing_is_accepted_and_the_rest_is_said_not_to_be() {
+    fn values_without_effect_are_accepted_and_others_rejected() {
         let one = |name: &str, value: Value| take(&mut vec![(name.to_owned(), value)]);
         one("skip_special_tokens", true.into()).unwrap();
         one("include_reasoning", Value::Null).unwrap();
@@ -48,6 +48,6 @@ mod tests {
         let mut others =
             vec![("prompt".to_owned(), Value::Null), ("stream_reasoning".to_owned(), true.into())];
         take(&mut others).unwrap();
-        assert_eq!(others.len(), 1, "only these are taken");
+        assert_eq!(others.len(), 1, "other fields stay");
     }
 }

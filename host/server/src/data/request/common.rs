@@ -1,4 +1,5 @@
-//! The fields that completions and chats share: how tokens are drawn, when a choice ends, who asks how urgently.
+//! The fields that completions and chats share: sampling, stopping, structured output, priority and
+//! identification.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,10 +11,10 @@ use serde_json::Value;
 use super::fields::{boolean, float, integer, label, list, metadata, not_supported, token_id, whole};
 use super::json::Fields;
 use super::router_fields;
-use super::structured::Shape;
+use crate::data::structured::Shape;
 use crate::http::ApiError;
 
-/// Below this a temperature is 0: dividing logits by it would overflow.
+/// Temperatures below this count as 0: dividing logits by them would overflow.
 const GREEDY_BELOW: f32 = 1e-4;
 const MAX_STOPS: usize = 16;
 const MAX_STOP_BYTES: usize = 1_024;
@@ -21,10 +22,10 @@ const MAX_STOP_TOKENS: usize = 64;
 const MAX_BIASES: usize = 1_024;
 /// Most choices of one prompt.
 pub const MAX_N: u32 = 128;
-/// Most alternatives reported beside a token.
+/// Most alternatives reported per token.
 pub const MAX_LOGPROBS: u32 = 20;
 
-/// Names of the fields that `Common::take` reads, and those of `n` and its kin.
+/// Names of the shared fields: `model`, and those that `Common::take` reads.
 pub const FIELDS: &[&str] = &[
     "model",
     "n",
@@ -53,46 +54,44 @@ pub const FIELDS: &[&str] = &[
     "metadata",
 ];
 
-/// What completions and chats both ask.
+/// The fields that completions and chats share, checked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Common {
     /// Choices for each prompt.
     pub n: u32,
-    /// How tokens are drawn.
     pub sampling: Sampling,
-    /// Added to logits.
+    /// Added to the logits, by token id.
     pub logit_bias: Vec<(u32, f32)>,
-    /// The client's seed.
+    /// Absent: a random one.
     pub seed: Option<u64>,
-    /// Before this many no end token is drawn.
+    /// No end token is sampled before this many tokens.
     pub min_tokens: u32,
-    /// The model's end tokens don't end it.
+    /// Whether to generate past the model's end tokens.
     pub ignore_eos: bool,
-    /// Texts that end it.
+    /// Stop strings.
     pub stop: Vec<String>,
-    /// Tokens that end it besides the model's own.
+    /// Tokens that end the output, besides the model's end tokens.
     pub stop_token_ids: Vec<u32>,
-    /// Whether to stream, where the request says so.
+    /// Whether to stream, if the request says.
     pub stream: Option<bool>,
-    /// Where the request has them.
     pub stream_options: Option<StreamOptions>,
-    /// What the output must be.
+    /// The required form of the output.
     pub shape: Option<Shape>,
-    /// Conversation.
+    /// The conversation that the request belongs to.
     pub session_id: Option<String>,
-    /// Separates prefix caches.
+    /// Only requests with equal salts share cached prefixes.
     pub cache_salt: Option<String>,
     /// Larger is more urgent.
     pub priority: i32,
-    /// When the first token is due.
+    /// Time until the first token is due.
     pub ttft_deadline: Option<Duration>,
-    /// For operators.
+    /// Shown to operators.
     pub user: Option<String>,
-    /// For operators.
+    /// Shown to operators.
     pub metadata: BTreeMap<String, String>,
 }
 
-/// How tokens are drawn, as far as the request says.
+/// Sampling parameters that the request sets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
     temperature: Option<f32>,
@@ -104,17 +103,17 @@ pub struct Sampling {
     frequency_penalty: Option<f32>,
 }
 
-/// What a stream tells besides its text.
+/// Additions to a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamOptions {
-    /// A last chunk with the usage.
+    /// A final chunk with the usage.
     pub include_usage: bool,
     /// The usage so far in every chunk.
     pub continuous_usage: bool,
 }
 
 impl Common {
-    /// Takes its fields out of a body.
+    /// Takes the shared fields out of a body.
     pub fn take(fields: &mut Fields) -> Result<Self, ApiError> {
         router_fields::take(&mut fields.rest)?;
         let common = Self {
@@ -138,10 +137,10 @@ impl Common {
             metadata: metadata(fields)?,
         };
         if common.stream == Some(false) && common.stream_options.is_some() {
-            return Err(ApiError::invalid("stream_options", "only allowed where `stream` is true"));
+            return Err(ApiError::invalid("stream_options", "only allowed with `stream: true`"));
         }
         if common.shape.is_some() && common.ignore_eos {
-            let message = "structured output ends with the model's end token; it can't be ignored";
+            let message = "structured output needs the model's end token, so it can't be ignored";
             return Err(ApiError::invalid("ignore_eos", message));
         }
         Ok(common)
@@ -165,7 +164,7 @@ impl Sampling {
         })
     }
 
-    /// All of it: where the request says nothing, what the model wishes counts. Seed and extras are filled in later.
+    /// Completes the parameters with the model's defaults. The caller sets seed and extras.
     pub fn params(&self, model: &SamplingDefaults) -> SamplingParams {
         let temperature = self.temperature.or(model.temperature).unwrap_or(1.0);
         SamplingParams {
@@ -186,7 +185,7 @@ fn top_k(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
     match whole("top_k", &value)? {
         -1 => Ok(Some(0)),
         n => u32::try_from(n).map(Some).map_err(|_| {
-            ApiError::invalid("top_k", format!("must be at least 1, or -1 or 0 for no limit, got {value}"))
+            ApiError::invalid("top_k", format!("must be at least 1, or 0 or -1 for no limit, got {value}"))
         }),
     }
 }
@@ -203,14 +202,17 @@ fn logit_bias(fields: &mut Fields) -> Result<Vec<(u32, f32)>, ApiError> {
     }
     let bias = |(key, value): (String, Value)| {
         let shown: String = key.chars().take(32).collect();
-        let token = key
-            .parse::<u32>()
-            .map_err(|_| ApiError::invalid(NAME, format!("`{shown}` is no token id; keys are ids")))?;
+        let token = key.parse::<u32>().map_err(|_| {
+            ApiError::invalid(NAME, format!("`{shown}` is not a token id; keys must be token ids"))
+        })?;
         let bias = value.as_f64().ok_or_else(|| ApiError::wrong_type(NAME, "numbers as values"))? as f32;
         if (-100.0..=100.0).contains(&bias) {
             Ok((token, bias))
         } else {
-            Err(ApiError::invalid(NAME, format!("a bias is from -100 to 100, got {value} for {token}")))
+            Err(ApiError::invalid(
+                NAME,
+                format!("a bias must be from -100 to 100, got {value} for token {token}"),
+            ))
         }
     };
     object.into_iter().map(bias).collect()
@@ -256,7 +258,7 @@ fn stream_options(fields: &mut Fields) -> Result<Option<StreamOptions>, ApiError
             _ => {
                 let shown: String = key.chars().take(64).collect();
                 let message =
-                    format!("unknown option `{shown}`; there are include_usage and continuous_usage_stats");
+                    format!("unknown option `{shown}`; known: include_usage and continuous_usage_stats");
                 return Err(ApiError::invalid(NAME, message));
             }
         }
@@ -280,10 +282,10 @@ fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
         return Err(ApiError::invalid(NAME, format!("at most {MAX_STOPS} strings, got {}", stops.len())));
     }
     if stops.iter().any(String::is_empty) {
-        return Err(ApiError::invalid(NAME, "a string must not be empty"));
+        return Err(ApiError::invalid(NAME, "must not be an empty string"));
     }
     if stops.iter().any(|text| text.len() > MAX_STOP_BYTES) {
-        return Err(ApiError::invalid(NAME, format!("a string is longer than {MAX_STOP_BYTES} bytes")));
+        return Err(ApiError::invalid(NAME, format!("a stop string is longer than {MAX_STOP_BYTES} bytes")));
     }
     Ok(stops)
 }

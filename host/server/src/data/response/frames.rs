@@ -1,24 +1,25 @@
-//! Bytes of frames. Every frame ends with an empty line; what all chunks of a stream begin with is written once.
+//! Server-sent events as bytes. Every frame ends with an empty line. The common beginning of a stream's
+//! chunks is serialized once.
 
 use infer_api::usage::Usage;
 use serde::Serialize;
 
-use super::group::Totals;
 use crate::app::Served;
+use crate::data::sequence::group::Totals;
 use crate::http::{ApiError, RequestId};
 
-/// In front of a frame's JSON.
+/// Precedes a frame's JSON.
 const FIELD: &[u8] = b"data: ";
 
-/// What an OpenAI object says of itself.
+/// The leading fields of an OpenAI object: id, type, time and model.
 #[derive(Clone, Debug)]
 pub struct Head {
-    /// Of a chunk: everything up to the choices.
+    /// A chunk up to its choices.
     prefix: Vec<u8>,
 }
 
 impl Head {
-    /// Of an object of a kind.
+    /// The head of an object. `kind` is the prefix of its id.
     pub fn new(
         kind: &str,
         object: &'static str,
@@ -36,7 +37,7 @@ impl Head {
         Self { prefix }
     }
 
-    /// One chunk.
+    /// Writes one chunk.
     pub fn chunk<T: Serialize>(&self, out: &mut Vec<u8>, choices: &[T], usage: Option<&Usage>) {
         out.extend_from_slice(&self.prefix);
         write_json(out, &choices);
@@ -47,7 +48,8 @@ impl Head {
         out.extend_from_slice(b"}\n\n");
     }
 
-    /// A whole object, written choice by choice: with the names of their tokens they are long.
+    /// Returns a whole object. Choices are serialized one by one, because each is large with
+    /// log-probabilities.
     pub fn whole<T: Serialize>(&self, choices: impl Iterator<Item = T>, totals: &Totals) -> Vec<u8> {
         let mut out = self.prefix[FIELD.len()..].to_vec();
         let mut before = b'[';
@@ -65,7 +67,7 @@ impl Head {
     }
 }
 
-/// An event with a name.
+/// Writes a named event.
 pub fn named<T: Serialize>(out: &mut Vec<u8>, event: &str, value: &T) {
     out.extend_from_slice(b"event: ");
     out.extend_from_slice(event.as_bytes());
@@ -73,19 +75,19 @@ pub fn named<T: Serialize>(out: &mut Vec<u8>, event: &str, value: &T) {
     data(out, value);
 }
 
-/// An event without one.
+/// Writes an event without a name.
 pub fn data<T: Serialize>(out: &mut Vec<u8>, value: &T) {
     out.extend_from_slice(FIELD);
     write_json(out, value);
     out.extend_from_slice(b"\n\n");
 }
 
-/// The end of an OpenAI stream.
+/// Writes the end of an OpenAI stream.
 pub fn openai_done(out: &mut Vec<u8>) {
     out.extend_from_slice(b"data: [DONE]\n\n");
 }
 
-/// An error within an OpenAI stream, and its end.
+/// Writes an error in an OpenAI stream, and the stream's end.
 pub fn openai_error(out: &mut Vec<u8>, error: &ApiError) {
     let error = serde_json::json!({
         "error": {"message": error.message(), "type": error.kind(), "param": null, "code": error.reason()}
@@ -94,7 +96,7 @@ pub fn openai_error(out: &mut Vec<u8>, error: &ApiError) {
     openai_done(out);
 }
 
-/// JSON on one line: it has no line break that could end a frame early.
+/// Writes JSON on one line: a line break would end the frame early.
 fn write_json<T: Serialize>(out: &mut Vec<u8>, value: &T) {
     serde_json::to_writer(out, value).expect("wire types can be written as JSON");
 }
@@ -104,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_is_one_frame_whatever_its_text() {
+    fn event_is_one_frame_whatever_its_text() {
         let mut out = Vec::new();
         named(&mut out, "token", &serde_json::json!({"token": "a\n\n\"ü"}));
         let text = String::from_utf8(out).unwrap();

@@ -1,0 +1,6 @@
+//! From the bytes of a request's body to checked fields.
+
+pub mod common;
+pub mod fields;
+pub mod json;
+mod router_fields;

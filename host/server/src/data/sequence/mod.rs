@@ -1,0 +1,8 @@
+//! A request's life in the engine: submission, the events of each of its sequences, and how they ended.
+
+mod account;
+pub mod group;
+pub mod job;
+pub mod outcome;
+pub mod run;
+mod text;
