@@ -1,4 +1,4 @@
-//! The data plane: `POST /v1/chat/completions` and its answers, always as OpenAI writes them.
+//! `POST /v1/chat/completions` and its responses, always in OpenAI's form.
 
 use std::collections::BTreeMap;
 
@@ -7,63 +7,63 @@ use serde_json::Value;
 
 use crate::usage::{Timings, Usage};
 
-/// What a body of `POST /v1/chat/completions` has besides the fields that it shares with
-/// `CompletionRequest`. There is no `prompt`, `echo`, `suffix` or `best_of`, and `logprobs` is a switch.
+/// Fields of `POST /v1/chat/completions` besides those shared with `CompletionRequest`. There is no `prompt`,
+/// `echo`, `suffix` or `best_of`, and `logprobs` is a boolean.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ChatFields {
     /// The conversation so far.
     #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 4096)))]
     pub messages: Vec<Message>,
-    /// Most tokens to generate; what the context has room for where absent.
+    /// Most tokens to generate. Default: as many as the context has room for.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub max_completion_tokens: Option<u32>,
-    /// The older name of the same.
+    /// The older name of `max_completion_tokens`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub max_tokens: Option<u32>,
-    /// Report how likely the drawn tokens were.
+    /// Report the log-probability of each generated token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<bool>,
-    /// And so many of the likeliest beside them; only with `logprobs`.
+    /// Also report this many of the most likely tokens; only with `logprobs`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(max = 20)))]
     pub top_logprobs: Option<u32>,
-    /// Functions that the model may call, where its chat template has tools.
+    /// Functions that the model may call. The chat template must support tools.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(length(max = 128)))]
     pub tools: Option<Vec<Tool>>,
-    /// Whether it may, must, or which one it must.
+    /// Whether the model may, must or must not call a function, or which one it must call.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(schema_with = "crate::schema::tool_choice"))]
     pub tool_choice: Option<Value>,
-    /// Whether it may call several at once.
+    /// Whether the model may call several functions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parallel_tool_calls: Option<bool>,
-    /// Whether the prompt ends where an answer begins; on.
+    /// End the prompt where the reply begins. Default: true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub add_generation_prompt: Option<bool>,
-    /// Further variables of the chat template.
+    /// Additional variables for the chat template.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chat_template_kwargs: Option<BTreeMap<String, Value>>,
-    /// Only `[\"text\"]`.
+    /// Must be `["text"]`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("items" = {"const": "text"})))]
     pub modalities: Option<Vec<String>>,
-    /// Only false: nothing is stored.
+    /// Must be false: nothing is stored.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("enum" = [false, null])))]
     pub store: Option<bool>,
-    /// There is one tier.
+    /// Must be `auto` or `default`: there is only one tier.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("enum" = ["auto", "default", null])))]
     pub service_tier: Option<String>,
-    /// Accepted; prefixes are found by themselves.
+    /// Accepted and ignored: cached prefixes are found without it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(length(max = 512)))]
     pub prompt_cache_key: Option<String>,
-    /// Accepted, for the operator's eyes.
+    /// Accepted and ignored.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(length(max = 512)))]
     pub safety_identifier: Option<String>,
@@ -77,23 +77,23 @@ pub struct ChatFields {
     schemars(transform = crate::schema::content_or_assistant)
 )]
 pub struct Message {
-    /// `system`, `developer`, `user`, `assistant` or `tool`, as far as the template knows it.
+    /// `system`, `developer`, `user`, `assistant` or `tool`, if the template supports it.
     #[cfg_attr(
         feature = "schema",
         schemars(extend("enum" = ["system", "developer", "user", "assistant", "tool"]))
     )]
     pub role: String,
-    /// Text, or parts that are text.
+    /// Text, or a list of text parts.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(schema_with = "crate::schema::content"))]
     pub content: Option<Value>,
-    /// Who said it.
+    /// Name of the author.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Calls that an assistant made.
+    /// Calls made by the assistant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<Vec<ToolCall>>,
-    /// The call that a `tool` message answers.
+    /// The call whose result a `tool` message reports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
 }
@@ -106,7 +106,7 @@ pub struct Tool {
     #[serde(rename = "type")]
     #[cfg_attr(feature = "schema", schemars(extend("const" = "function")))]
     pub kind: String,
-    /// Which.
+    /// The function.
     pub function: Function,
 }
 
@@ -117,14 +117,14 @@ pub struct Function {
     /// Letters, digits, `_` and `-`.
     #[cfg_attr(feature = "schema", schemars(regex(pattern = "^[a-zA-Z0-9_-]{1,64}$")))]
     pub name: String,
-    /// For the model.
+    /// Shown to the model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// JSON Schema of its arguments.
+    /// JSON Schema of the arguments.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("type" = ["object", "null"])))]
     pub parameters: Option<Value>,
-    /// Accepted. A call that is asked for by `tool_choice` always fulfils its schema.
+    /// Accepted and ignored. A call forced by `tool_choice` always matches its schema.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub strict: Option<bool>,
 }
@@ -133,33 +133,33 @@ pub struct Function {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ToolCall {
-    /// Its place among the calls; only in chunks.
+    /// Position among the calls; only in chunks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index: Option<u32>,
-    /// Names it for the answer; only in its first chunk.
+    /// Identifies the call for the `tool` message; in a stream, only in its first chunk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// `function`; only in its first chunk.
+    /// `function`; in a stream, only in the call's first chunk.
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// What is called.
+    /// The function and its arguments.
     pub function: CalledFunction,
 }
 
-/// What is called.
+/// The function of a call, and its arguments.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CalledFunction {
-    /// Which; only in a call's first chunk.
+    /// The function's name; in a stream, only in the call's first chunk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// JSON text, or what a chunk adds to it. A message may have the object itself.
+    /// JSON text; in a stream, what the chunk adds to it. Messages may contain the object itself.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(schema_with = "crate::schema::arguments"))]
     pub arguments: String,
 }
 
-/// The answer as one body.
+/// The response as one body.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ChatCompletion {
@@ -167,15 +167,15 @@ pub struct ChatCompletion {
     pub id: String,
     /// `chat.completion`.
     pub object: String,
-    /// Seconds since 1970.
+    /// Unix time in seconds.
     pub created: u64,
-    /// Served model.
+    /// The served model.
     pub model: String,
-    /// `n` of them.
+    /// The `n` choices.
     pub choices: Vec<ChatChoice>,
-    /// Tokens in and out.
+    /// Token counts.
     pub usage: Usage,
-    /// Where the time went; not part of OpenAI's object.
+    /// Durations of the request's phases; not part of OpenAI's object.
     pub timings: Timings,
 }
 
@@ -185,25 +185,25 @@ pub struct ChatCompletion {
 pub struct ChatChoice {
     /// From 0.
     pub index: u32,
-    /// What the model said.
+    /// The model's reply.
     pub message: Reply,
-    /// How likely its tokens were, where the request asked.
+    /// Log-probabilities of its tokens, if requested.
     pub logprobs: Option<ChatLogprobs>,
     /// `stop`, `length`, `tool_calls` or `cancelled`.
     pub finish_reason: Option<String>,
 }
 
-/// What the model said.
+/// The model's reply.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Reply {
     /// `assistant`.
     pub role: String,
-    /// Text; null where there are only calls.
+    /// Text; null if there are only calls.
     pub content: Option<String>,
     /// Always null.
     pub refusal: Option<String>,
-    /// Functions that it calls.
+    /// Calls that the model makes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCall>,
 }
@@ -214,9 +214,9 @@ pub struct Reply {
 pub struct ChatChunkChoice {
     /// From 0.
     pub index: u32,
-    /// What is new.
+    /// What the chunk adds.
     pub delta: Delta,
-    /// How likely the new tokens were, where the request asked.
+    /// Log-probabilities of the added tokens, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<ChatLogprobs>,
     /// Null in all chunks but the choice's last.
@@ -238,35 +238,35 @@ pub struct Delta {
     pub tool_calls: Vec<ToolCall>,
 }
 
-/// How likely tokens were.
+/// Log-probabilities of tokens.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ChatLogprobs {
-    /// One for each token.
+    /// One entry per token.
     pub content: Vec<TokenLogprob>,
     /// Always null.
     pub refusal: Option<Value>,
 }
 
-/// How likely one token was.
+/// Log-probabilities at one position.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TokenLogprob {
-    /// The token.
+    /// The generated token.
     #[serde(flatten)]
     pub own: Likelihood,
-    /// The likeliest tokens in its place.
+    /// The most likely tokens at this position.
     pub top_logprobs: Vec<Likelihood>,
 }
 
-/// A token and how likely it was.
+/// A token and its log-probability.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Likelihood {
-    /// Its text by itself; bytes that are no characters as U+FFFD.
+    /// The token's text by itself. Bytes that aren't valid UTF-8 become U+FFFD.
     pub token: String,
-    /// Natural logarithm of its probability; never below -9999.
+    /// Natural logarithm of the token's probability; at least -9999.
     pub logprob: f32,
-    /// Its text's bytes.
+    /// The token's bytes.
     pub bytes: Vec<u8>,
 }

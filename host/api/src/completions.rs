@@ -1,7 +1,7 @@
-//! `POST /v1/completions` and its answers.
+//! `POST /v1/completions` and its responses.
 //!
-//! `CompletionRequest` is what a client writes. The server doesn't read requests through it: it tells
-//! wrong types from wrong values from unknown fields, which a derived reader can't.
+//! `CompletionRequest` is for clients. The server has a parser of its own, because it distinguishes wrong
+//! types, wrong values and unknown fields, which a derived one can't.
 
 use std::collections::BTreeMap;
 
@@ -17,146 +17,151 @@ use crate::usage::{Timings, Usage};
     schemars(deny_unknown_fields, transform = crate::schema::tokens_or_echo)
 )]
 pub struct CompletionRequest {
-    /// The model's name, as `GET /v1/models` tells it.
+    /// A name of the model, as listed by `GET /v1/models`.
     pub model: String,
-    /// What to continue.
+    /// The prompt or prompts to complete.
     pub prompt: Prompt,
-    /// Most tokens to generate, the end token included; where absent 128 (or `min_tokens`), or what there is room for.
-    /// 0 only with `echo`.
+    /// Most tokens to generate, including the end token. Default: 128, or `min_tokens` if that is larger, or
+    /// less if the context has no room for it. 0 is only allowed with `echo`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u32>,
-    /// Before this many tokens no end token is drawn and no stop string ends it.
+    /// No end token is sampled and no stop string applies before this many tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_tokens: Option<u32>,
-    /// 0 is greedy. Absent: as the checkpoint's generation_config.json says, else 1.
+    /// Sampling temperature; 0 is greedy. Default: the checkpoint's (generation_config.json), or 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = 0.0, max = 100.0)))]
     pub temperature: Option<f32>,
-    /// Only the likeliest tokens that reach this probability together. Absent: the checkpoint's, else 1.
+    /// Sample from the most likely tokens whose probabilities add up to this value. Default: the
+    /// checkpoint's, or 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0)))]
     pub top_p: Option<f32>,
-    /// Only so many of the likeliest tokens; 0 and -1 are no limit. Absent: the checkpoint's, else no limit.
+    /// Sample from this many of the most likely tokens; 0 and -1 mean no limit. Default: the checkpoint's, or
+    /// no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = -1)))]
     pub top_k: Option<i32>,
-    /// Only tokens at least this fraction as likely as the likeliest. Absent: the checkpoint's, else 0.
+    /// Sample from tokens at least this fraction as likely as the most likely one. Default: the checkpoint's,
+    /// or 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = 0.0, max = 1.0)))]
     pub min_p: Option<f32>,
-    /// Makes tokens of prompt and output less likely where it is above 1. Absent: the checkpoint's, else 1.
+    /// Above 1 it makes tokens of the prompt and the output less likely. Default: the checkpoint's, or 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = 0.01, max = 100.0)))]
     pub repetition_penalty: Option<f32>,
-    /// Taken off the logits of tokens that are in the output.
+    /// Subtracted from the logits of tokens that occur in the output.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = -2.0, max = 2.0)))]
     pub presence_penalty: Option<f32>,
-    /// Taken off the logits of tokens in the output, as often as they occur.
+    /// Subtracted from the logits of tokens in the output, once per occurrence.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = -2.0, max = 2.0)))]
     pub frequency_penalty: Option<f32>,
-    /// Added to the logits of these tokens, by id; from -100 to 100.
+    /// Added to the logits of these tokens, by token id; from -100 to 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("additionalProperties" = {"type": "number", "minimum": -100, "maximum": 100}, "propertyNames" = {"pattern": "^(0|[1-9][0-9]{0,8})$"}, "maxProperties" = 1024)))]
     pub logit_bias: Option<BTreeMap<String, f32>>,
-    /// Choices for each prompt. They share its memory.
+    /// Number of choices per prompt. They share the prompt's memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 128)))]
     pub n: Option<u32>,
-    /// Only as many as `n`.
+    /// Accepted only with the value of `n`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 128)))]
     pub best_of: Option<u32>,
-    /// Report how likely the drawn tokens were, beside so many likeliest. An answer may have 4,194,304 of these numbers.
+    /// Report the log-probability of each token and of this many of the most likely ones. The number of
+    /// tokens times (`logprobs` + 2) may reach 1,048,576 in a response.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(max = 20)))]
     pub logprobs: Option<u32>,
-    /// The text begins with the prompt.
+    /// Begin the text with the prompt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub echo: Option<bool>,
-    /// Whether a text gets what a bare prompt gets, a token that begins it for instance; on.
+    /// Add the tokenizer's special tokens, such as BOS, to text prompts. Default: true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub add_special_tokens: Option<bool>,
-    /// Not supported; only null or empty.
+    /// Not supported: must be null or empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(length(max = 0)))]
     pub suffix: Option<String>,
-    /// Answer as events. On unless the client accepts JSON alone.
+    /// Stream the response as server-sent events. Default: true, unless `Accept` lists `application/json`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream: Option<bool>,
-    /// Only where `stream` isn't false.
+    /// Not allowed with `stream: false`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream_options: Option<StreamOptions>,
-    /// Texts that end the output in front of them.
+    /// Stop strings. The output ends before the first one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop: Option<Stop>,
-    /// Tokens that end the output, besides the model's own.
+    /// Tokens that end the output, besides the model's end tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(length(max = 64)))]
     pub stop_token_ids: Option<Vec<u32>>,
-    /// The model's own end tokens don't end the output.
+    /// Continue past the model's end tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ignore_eos: Option<bool>,
-    /// The same seed draws the same tokens.
+    /// Equal seeds sample equal tokens. Default: random.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<i64>,
-    /// What the output must be: `{"type": "json_object"}`, or `json_schema` with a schema.
+    /// Required form of the output: `{"type": "json_object"}`, or `json_schema` with a schema.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(schema_with = "crate::schema::response_format"))]
     pub response_format: Option<serde_json::Value>,
-    /// The same by `json`, `json_object`, `regex`, `choice` or `grammar` (Lark); one of them.
+    /// Required form of the output, as exactly one of `json`, `json_object`, `regex`, `choice` and `grammar`
+    /// (Lark).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(schema_with = "crate::schema::structured_outputs"))]
     pub structured_outputs: Option<serde_json::Value>,
-    /// The conversation that this request goes on with.
+    /// The conversation that this request continues.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(length(max = 512)))]
     pub session_id: Option<String>,
-    /// Prefixes are shared only between requests with the same salt.
+    /// Cached prefixes are shared only between requests with equal salts.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(length(max = 512)))]
     pub cache_salt: Option<String>,
-    /// Larger is more urgent.
+    /// Larger values are more urgent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
-    /// When the first token is due.
+    /// Milliseconds until the first token is due.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub ttft_deadline_ms: Option<u32>,
-    /// For the operator's eyes.
+    /// Shown to operators.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(length(max = 512)))]
     pub user: Option<String>,
-    /// For the operator's eyes; goes to log and console.
+    /// Shown to operators, in the log and the console.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("maxProperties" = 16, "additionalProperties" = {"type": "string", "maxLength": 512})))]
     pub metadata: Option<BTreeMap<String, String>>,
 }
 
-/// Text, or token ids that are used as given.
+/// One or several prompts, as text or token ids.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum Prompt {
     /// Tokenized by the host.
     Text(#[cfg_attr(feature = "schema", schemars(length(min = 1)))] String),
-    /// Used as given.
+    /// Token ids, used as given.
     Tokens(#[cfg_attr(feature = "schema", schemars(length(min = 1)))] Vec<u32>),
-    /// Several prompts.
+    /// Several texts.
     Texts(#[cfg_attr(feature = "schema", schemars(length(min = 1), inner(length(min = 1))))] Vec<String>),
-    /// Several prompts that are used as given.
+    /// Several lists of token ids.
     TokenLists(
         #[cfg_attr(feature = "schema", schemars(length(min = 1), inner(length(min = 1))))] Vec<Vec<u32>>,
     ),
 }
 
-/// One text or several.
+/// One stop string or several.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum Stop {
-    /// One.
+    /// One stop string.
     One(#[cfg_attr(feature = "schema", schemars(length(min = 1, max = 1024)))] String),
     /// At most 16.
     Many(
@@ -175,10 +180,10 @@ impl Default for Prompt {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StreamOptions {
-    /// Whether a last chunk without choices carries the usage.
+    /// Send the usage in a final chunk without choices.
     #[serde(default)]
     pub include_usage: bool,
-    /// Whether every chunk carries the usage so far.
+    /// Send the usage so far in every chunk.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub continuous_usage_stats: bool,
 }
@@ -187,43 +192,43 @@ pub struct StreamOptions {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TokenEvent {
-    /// Text that became complete with this token; may be empty.
+    /// Text that became complete with this token; possibly empty.
     pub token: String,
-    /// The token.
+    /// The token's id.
     pub token_id: u32,
-    /// Which choice, where there are several.
+    /// Index of the choice; absent if there is only one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index: Option<u32>,
-    /// How likely it was, where the request asked.
+    /// Log-probability of the token, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logprob: Option<f32>,
-    /// The likeliest tokens, where the request asked.
+    /// The most likely tokens, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top_logprobs: Option<Vec<NamedLogprob>>,
 }
 
-/// One of the likeliest tokens.
+/// One of the most likely tokens.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NamedLogprob {
-    /// Its text by itself.
+    /// The token's text by itself.
     pub token: String,
-    /// The token.
+    /// The token's id.
     pub token_id: u32,
     /// Natural logarithm of its probability.
     pub logprob: f32,
 }
 
-/// Data of a `prompt` event: comes first, where the request asked for an echo.
+/// Data of a `prompt` event, which precedes the tokens if the request has `echo`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PromptEvent {
     /// The prompt's text.
     pub prompt: String,
-    /// Of which choice, where there are several.
+    /// Index of the choice; absent if there is only one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index: Option<u32>,
-    /// How likely its tokens were, where the request asked.
+    /// Log-probabilities of the prompt's tokens, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<CompletionLogprobs>,
 }
@@ -232,14 +237,14 @@ pub struct PromptEvent {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DoneEvent {
-    /// `eos`, `stop`, `length` or `cancelled`; of the first choice, where there are several.
+    /// `eos`, `stop`, `length` or `cancelled`: that of the first choice.
     pub finish_reason: String,
-    /// Of every choice, where there are several.
+    /// The finish reasons of all choices; absent if there is only one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub finish_reasons: Vec<String>,
-    /// Tokens in and out.
+    /// Token counts.
     pub usage: Usage,
-    /// Where the time went.
+    /// Durations of the request's phases.
     pub timings: Timings,
 }
 
@@ -249,11 +254,11 @@ pub struct DoneEvent {
 pub struct ErrorEvent {
     /// What went wrong.
     pub error: String,
-    /// Machine-readable.
+    /// Machine-readable code.
     pub code: String,
 }
 
-/// OpenAI completion object: the JSON answer, and each chunk of the OpenAI stream.
+/// OpenAI's completion object: the JSON response, and each chunk of an OpenAI stream.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Completion {
@@ -261,16 +266,16 @@ pub struct Completion {
     pub id: String,
     /// `text_completion`.
     pub object: String,
-    /// Seconds since 1970.
+    /// Unix time in seconds.
     pub created: u64,
-    /// Served model.
+    /// The served model.
     pub model: String,
-    /// One choice; none in the usage chunk of a stream.
+    /// All choices; in a stream, one per chunk and none in the usage chunk.
     pub choices: Vec<Choice>,
-    /// Tokens in and out; only in the last chunk of a stream.
+    /// Token counts; in a stream, only on request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
-    /// Where the time went; not part of OpenAI's object.
+    /// Durations of the request's phases; not part of OpenAI's object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timings: Option<Timings>,
 }
@@ -279,25 +284,25 @@ pub struct Completion {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Choice {
-    /// Prompt by prompt, `n` for each.
+    /// Position among all choices: those of the first prompt first.
     pub index: u32,
     /// The text, or what a chunk adds to it.
     pub text: String,
-    /// How likely its tokens were, where the request asked.
+    /// Log-probabilities of its tokens, if requested.
     pub logprobs: Option<CompletionLogprobs>,
-    /// `stop`, `length` or `cancelled`; null in all chunks but the last.
+    /// `stop`, `length` or `cancelled`; null in all chunks but the choice's last.
     pub finish_reason: Option<String>,
 }
 
-/// How likely tokens were. Lists of the same length; null for a prompt's first token.
+/// Log-probabilities of tokens, as lists of equal length. Null for a prompt's first token.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CompletionLogprobs {
-    /// Each token's text by itself; bytes that are no characters as `bytes:\xe2`.
+    /// Each token's text by itself. Bytes that aren't valid UTF-8 are spelled as `bytes:\xe2`.
     pub tokens: Vec<String>,
-    /// Natural logarithms of their probabilities; never below -9999.
+    /// Natural logarithms of the tokens' probabilities; at least -9999.
     pub token_logprobs: Vec<Option<f32>>,
-    /// The likeliest tokens in each place, the drawn one among them.
+    /// The most likely tokens at each position, and the token itself.
     pub top_logprobs: Vec<Option<BTreeMap<String, f32>>>,
     /// Where each token begins in the text, in characters.
     pub text_offset: Vec<u32>,

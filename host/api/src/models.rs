@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The model that a host serves, by each of its names.
+/// The served model, under each of its names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ModelList {
     /// `list`.
     pub object: String,
-    /// One entry for each name.
+    /// One entry per name.
     pub data: Vec<ModelCard>,
 }
 
@@ -16,14 +16,14 @@ pub struct ModelList {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ModelCard {
-    /// The name that requests give.
+    /// A name for the `model` field of requests.
     pub id: String,
     /// `model`.
     pub object: String,
-    /// Seconds since 1970 at which it was loaded.
+    /// Unix time of the host's start, in seconds.
     pub created: u64,
     /// `infer`.
     pub owned_by: String,
-    /// Longest prompt plus output.
+    /// Longest context in tokens, prompt and output together.
     pub max_model_len: u32,
 }

@@ -1,9 +1,9 @@
-//! JSON schemas of fields whose Rust type says less than the host checks, and rules between fields.
+//! JSON schemas of fields that the host checks more strictly than their Rust types, and rules between fields.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::json;
 
-/// `response_format`.
+/// Schema of `response_format`.
 pub(crate) fn response_format(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": ["object", "null"],
@@ -16,7 +16,7 @@ pub(crate) fn response_format(_: &mut SchemaGenerator) -> Schema {
                 "properties": {
                     "name": {"type": "string", "maxLength": 512},
                     "description": {"type": "string"},
-                    "schema": {"type": "object", "description": "JSON Schema that the output fulfils."},
+                    "schema": {"type": "object", "description": "JSON Schema that the output must match."},
                     "strict": {"type": ["boolean", "null"]}
                 }
             }
@@ -24,7 +24,7 @@ pub(crate) fn response_format(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// `structured_outputs`.
+/// Schema of `structured_outputs`.
 pub(crate) fn structured_outputs(_: &mut SchemaGenerator) -> Schema {
     let ways = ["json", "json_object", "regex", "choice", "grammar"];
     let ways = ways.map(|way| json!({"type": "object", "required": [way]}));
@@ -33,11 +33,11 @@ pub(crate) fn structured_outputs(_: &mut SchemaGenerator) -> Schema {
         "oneOf": either,
         "additionalProperties": false,
         "properties": {
-            "json": {"type": ["object", "string"], "description": "JSON Schema that the output fulfils."},
+            "json": {"type": ["object", "string"], "description": "JSON Schema that the output must match."},
             "json_object": {"const": true},
             "regex": {"type": "string", "minLength": 1},
             "choice": {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1}},
-            "grammar": {"type": "string", "minLength": 1, "description": "A grammar in Lark's notation."},
+            "grammar": {"type": "string", "minLength": 1, "description": "A grammar in Lark syntax."},
             "disable_any_whitespace": {"enum": [false, null]},
             "disable_additional_properties": {"enum": [false, null]},
             "disable_fallback": {"enum": [false, null]},
@@ -46,7 +46,7 @@ pub(crate) fn structured_outputs(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// `tool_choice`.
+/// Schema of `tool_choice`.
 pub(crate) fn tool_choice(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "oneOf": [
@@ -67,7 +67,7 @@ pub(crate) fn tool_choice(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// `content` of a message.
+/// Schema of a message's `content`.
 pub(crate) fn content(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "anyOf": [
@@ -84,12 +84,12 @@ pub(crate) fn content(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// `arguments` of a call.
+/// Schema of a call's `arguments`.
 pub(crate) fn arguments(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": ["string", "object", "null"]})
 }
 
-/// One of the two that `/tokenize` takes.
+/// `/tokenize` takes exactly one of `prompt` and `messages`.
 pub(crate) fn prompt_or_messages(schema: &mut Schema) {
     let given = |name: &str, kind: &str, other: &str| {
         let properties = json!({name: {"type": kind}, other: {"type": "null"}});
@@ -99,14 +99,14 @@ pub(crate) fn prompt_or_messages(schema: &mut Schema) {
     schema.insert("anyOf".to_owned(), json!(either));
 }
 
-/// Only an assistant may say nothing.
+/// Only an assistant's message may lack content.
 pub(crate) fn content_or_assistant(schema: &mut Schema) {
     let content = json!({"required": ["content"], "properties": {"content": {"type": ["string", "array"]}}});
     let assistant = json!({"properties": {"role": {"const": "assistant"}}});
     schema.insert("anyOf".to_owned(), json!([assistant, content]));
 }
 
-/// No tokens only where the prompt is echoed.
+/// `max_tokens` may be 0 only with `echo`.
 pub(crate) fn tokens_or_echo(schema: &mut Schema) {
     let echo = json!({"required": ["echo"], "properties": {"echo": {"const": true}}});
     schema.insert("anyOf".to_owned(), json!([{"properties": {"max_tokens": {"minimum": 1}}}, echo]));

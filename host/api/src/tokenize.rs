@@ -1,4 +1,4 @@
-//! `POST /tokenize` and `POST /detokenize`: text to tokens and back, as the model's tokenizer has it.
+//! `POST /tokenize` and `POST /detokenize`: text to tokens and back, by the model's tokenizer.
 
 use std::collections::BTreeMap;
 
@@ -6,22 +6,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::chat::{Message, Tool};
 
-/// `POST /tokenize`.
+/// Response of `POST /tokenize`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TokenizeAnswer {
-    /// How many.
+    /// Number of tokens.
     pub count: usize,
-    /// Longest prompt plus output.
+    /// Longest context in tokens, prompt and output together.
     pub max_model_len: u32,
     /// The tokens.
     pub tokens: Vec<u32>,
-    /// Their texts, where the request asked.
+    /// The tokens' texts, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_strs: Option<Vec<String>>,
 }
 
-/// Body of `POST /tokenize`: a prompt or messages.
+/// Body of `POST /tokenize`: either a prompt or messages.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(
     feature = "schema",
@@ -32,26 +32,26 @@ pub struct TokenizeRequest {
     /// The model's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Text.
+    /// Text to tokenize.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
-    /// A conversation.
+    /// A conversation, rendered by the chat template.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 4096)))]
     pub messages: Option<Vec<Message>>,
-    /// Functions of the conversation.
+    /// Functions offered in the conversation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<Tool>>,
-    /// Whether a text gets what a bare prompt gets, a token that begins it for instance; on.
+    /// Add the tokenizer's special tokens, such as BOS, to the text. Default: true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub add_special_tokens: Option<bool>,
-    /// Whether a conversation ends where an answer begins; on.
+    /// End the conversation's prompt where the reply begins. Default: true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub add_generation_prompt: Option<bool>,
-    /// Further variables of the chat template.
+    /// Additional variables for the chat template.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chat_template_kwargs: Option<BTreeMap<String, serde_json::Value>>,
-    /// Whether the answer has each token's text.
+    /// Also return each token's text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub return_token_strs: Option<bool>,
 }
@@ -67,7 +67,7 @@ pub struct DetokenizeRequest {
     pub tokens: Vec<u32>,
 }
 
-/// `POST /detokenize`.
+/// Response of `POST /detokenize`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DetokenizeAnswer {

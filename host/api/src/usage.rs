@@ -1,23 +1,23 @@
-//! What an answer cost: tokens, and where its time went.
+//! What a response cost: tokens, and time by phase.
 
 use serde::{Deserialize, Serialize};
 
-/// Tokens in and out.
+/// Token counts of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Usage {
-    /// Length of the prompt.
+    /// Tokens of the prompts, each prompt counted once.
     pub prompt_tokens: u32,
-    /// `token` events, the end token included.
+    /// Generated tokens, including end tokens.
     pub completion_tokens: u32,
-    /// Their sum.
+    /// Sum of both.
     pub total_tokens: u32,
-    /// What of the prompt was cached.
+    /// Details of `prompt_tokens`.
     #[serde(default)]
     pub prompt_tokens_details: PromptTokensDetails,
 }
 
-/// What of the prompt was cached.
+/// Details of a request's prompt tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PromptTokensDetails {
@@ -25,20 +25,20 @@ pub struct PromptTokensDetails {
     pub cached_tokens: u32,
 }
 
-/// Where a request's time went; `None` for a phase that it never reached.
+/// Durations of a request's phases; null for a phase that it never reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Timings {
-    /// Arrival to first start.
+    /// From submission to the first start.
     pub queue_ms: Option<f64>,
-    /// First start to first token.
+    /// From the first start to the first token.
     pub prefill_ms: Option<f64>,
-    /// Arrival to first token.
+    /// From submission to the first token.
     pub ttft_ms: Option<f64>,
-    /// First token to end.
+    /// From the first token to the end.
     pub decode_ms: Option<f64>,
-    /// Tokens computed to fill the cache, after preemptions too.
+    /// Tokens computed in prefill, including those recomputed after preemptions.
     pub prefilled_tokens: u32,
-    /// Most KV memory it held at once.
+    /// Peak KV memory, in bytes.
     pub kv_bytes: u64,
 }
