@@ -86,10 +86,15 @@ fn start() -> EngineThread {
 
 /// An engine whose device takes so many batches at a time, and the most that it had.
 fn start_with(most: usize) -> (EngineThread, Arc<AtomicUsize>) {
+    start_with_door(most, 4)
+}
+
+/// The same with a door that lets this many sequences through to an engine where four may wait.
+fn start_with_door(most: usize, door: u32) -> (EngineThread, Arc<AtomicUsize>) {
     let config =
         EngineConfig { total_blocks: 64, max_waiting: 4, plan_ahead: most > 1, ..EngineConfig::default() };
     let deepest = Arc::default();
-    let bounds = ChannelBounds { max_waiting: 4, max_running: 32, stream_events: 64 };
+    let bounds = ChannelBounds { max_waiting: door, max_running: 32, stream_events: 64 };
     let device = Scripted { most, started: VecDeque::new(), deepest: Arc::clone(&deepest) };
     let engine = Engine::new(config, Policies::builtin());
     (spawn(engine, Box::new(device), Clock::start(), bounds).unwrap(), deepest)
@@ -130,15 +135,16 @@ async fn works(engine: &EngineThread) {
     assert!(matches!(end, Some(End::Finished { reason: FinishReason::Length, .. })), "{end:?}");
 }
 
+/// One fits into the pool, and each of its 1,000 tokens takes 20 ms.
+fn crawl() -> NewRequest {
+    let NewRequest { mut request, meta } = request(&[CRAWLS]);
+    request.max_new_tokens = 1_000;
+    NewRequest { request, meta }
+}
+
 #[tokio::test]
-async fn who_finds_the_queue_full_is_told_how_long_a_place_takes() {
+async fn full_queue_suggests_when_a_slot_may_come_free_and_an_empty_one_a_second() {
     let (engine, _) = start_with(0);
-    // One fits into the pool, and each of its 1,000 tokens takes 20 ms.
-    let crawl = || {
-        let NewRequest { mut request, meta } = request(&[CRAWLS]);
-        request.max_new_tokens = 1_000;
-        NewRequest { request, meta }
-    };
     let mut live = Vec::new();
     let told = loop {
         match engine.handle.submit(crawl()).await {
@@ -149,6 +155,53 @@ async fn who_finds_the_queue_full_is_told_how_long_a_place_takes() {
     };
     assert!(told.message.contains("queue is full") && told.retry_after_ms <= 60_000, "{told:?}");
     drop(live);
+    // The thread renews the suggestion after the commands that it applies; the second report comes after that.
+    for _ in 0..2 {
+        engine.handle.report().await.unwrap();
+    }
+    let five = (0..5).map(|_| request(&[1]).request).collect();
+    let refused = engine.handle.submit_all(five, RequestMeta::default()).await.err();
+    let Some(SubmitError::Refused(told)) = refused else { panic!("four may wait") };
+    assert!(told.message.contains("no room for 5 more"), "{told:?}");
+    assert_eq!(told.retry_after_ms, 1_000);
+    engine.stop();
+}
+
+#[tokio::test]
+async fn steps_go_on_during_a_flood_of_refused_requests_with_many_sequences() {
+    const REQUESTS: usize = 40;
+    const CHOICES: usize = 128;
+    let (engine, _) = start_with_door(0, (REQUESTS * CHOICES) as u32 + 1);
+    let mut running = engine.handle.submit(crawl()).await.unwrap();
+    assert!(matches!(running.next().await, Some(StreamEvent::Token { .. })));
+    let (entered, inside) = tokio::sync::oneshot::channel();
+    let (let_go, held) = std::sync::mpsc::channel::<()>();
+    let handle = engine.handle.clone();
+    let look = move |engine: &Engine, _| {
+        entered.send(()).unwrap();
+        let _ = held.recv();
+        engine.next_step()
+    };
+    let before = tokio::spawn(async move { handle.inspect(look).await });
+    inside.await.unwrap();
+    // While the engine is held up, all of them and a last look are put into its mailbox.
+    let flood = || {
+        let choices = (0..CHOICES).map(|_| request(&[1]).request).collect();
+        Box::pin(engine.handle.submit_all(choices, RequestMeta::default()))
+    };
+    let mut flood: Vec<_> = (0..REQUESTS).map(|_| flood()).collect();
+    for refused in &mut flood {
+        assert!(futures_util::poll!(refused.as_mut()).is_pending());
+    }
+    let mut after = Box::pin(engine.handle.inspect(|engine, _| engine.next_step()));
+    assert!(futures_util::poll!(after.as_mut()).is_pending());
+    drop(let_go);
+    let (before, after) = (before.await.unwrap().unwrap(), after.await.unwrap());
+    assert!(after > before, "no step was made while 5,120 sequences were refused");
+    for refused in flood {
+        assert!(matches!(refused.await, Err(SubmitError::Refused(_))));
+    }
+    drop(running);
     engine.stop();
 }
 

@@ -58,6 +58,17 @@ pub enum Command {
     Stop,
 }
 
+impl Command {
+    /// What applying it costs, in sequences; at least 1.
+    pub(super) fn weight(&self) -> usize {
+        match self {
+            Self::Submit(submission) => submission.requests.len(),
+            Self::Expire(overdue) => overdue.len().max(1),
+            _ => 1,
+        }
+    }
+}
+
 /// Hears of changes in the pool's content index. Must not wait.
 pub type KvListener = Box<dyn Fn(Vec<KvEvent>) + Send>;
 

@@ -135,7 +135,7 @@ impl EngineHandle {
         let Shared { tickets, stream_events, clock, .. } = &*self.shared;
         let Ok(mut tickets) = Arc::clone(tickets).try_acquire_many_owned(requests.len() as u32) else {
             self.shared.refused_here.fetch_add(requests.len() as u64, Ordering::Relaxed);
-            let refusal = self.queue_full();
+            let refusal = self.queue_full(requests.len());
             for request in &requests {
                 self.shared.tap.tell(|| Happening::refused(clock.now(), request, &refusal));
             }
@@ -324,11 +324,17 @@ impl EngineHandle {
         answer.await.map_err(|_| EngineStopped)
     }
 
-    fn queue_full(&self) -> Refusal {
+    fn queue_full(&self, wanted: usize) -> Refusal {
         let max_waiting = self.shared.max_waiting;
+        let message = match wanted {
+            1 => format!("the waiting queue is full ({max_waiting} requests); try again later"),
+            _ => format!(
+                "the waiting queue ({max_waiting} requests) has no room for {wanted} more; try again later"
+            ),
+        };
         Refusal {
             reason: RefusalReason::QueueFull,
-            message: format!("the waiting queue is full ({max_waiting} requests); try again later"),
+            message,
             retry_after_ms: self.shared.retry_after_ms.load(Ordering::Relaxed),
         }
     }

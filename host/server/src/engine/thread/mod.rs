@@ -30,8 +30,11 @@ use super::stream::StreamEvent;
 use crate::trace::Tap;
 use steps::{Out, StepTimes};
 
-/// Commands applied before the next step begins: bounds how long a flood of them can hold up a step.
-const COMMANDS_PER_STEP: usize = 4_096;
+/// Work applied before the next step begins (see `Command::weight`): bounds how long a flood of commands can delay a
+/// step.
+const WEIGHT_PER_STEP: usize = 4_096;
+/// Suggested to clients that the door turns away while nothing waits in the engine.
+const RETRY_AFTER_MS: u32 = 1_000;
 /// Shortest park: a wake that has just passed must not spin the thread.
 const MIN_PARK: Duration = Duration::from_micros(50);
 
@@ -69,7 +72,7 @@ pub fn spawn(
         clock,
         tickets: Arc::new(Semaphore::new(max_waiting as usize)),
         max_waiting,
-        retry_after_ms: AtomicU32::new(1_000),
+        retry_after_ms: AtomicU32::new(RETRY_AFTER_MS),
         stream_events,
         refused_here: AtomicU64::new(0),
         requests: Mutex::default(),
@@ -200,19 +203,22 @@ impl Driver {
         self.shared.clock.now()
     }
 
-    /// Who finds too few places in the queue is told how soon one may come free.
+    /// Updates how soon a slot of the queue may come free, which handles tell clients that they turn away.
     fn note_pace(&self) {
-        if self.shared.tickets.available_permits() < self.shared.max_waiting as usize {
-            let ms = self.engine.retry_after_ms(self.now());
-            self.shared.retry_after_ms.store(ms, Ordering::Relaxed);
-        }
+        let waits = self.shared.tickets.available_permits() < self.shared.max_waiting as usize;
+        let ms = if waits { self.engine.retry_after_ms(self.now()) } else { RETRY_AFTER_MS };
+        self.shared.retry_after_ms.store(ms, Ordering::Relaxed);
     }
 
     fn receive(&mut self) -> Flow {
-        for _ in 0..COMMANDS_PER_STEP {
+        let mut applied = 0;
+        while applied < WEIGHT_PER_STEP {
             match self.inbox.try_next() {
                 Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return Flow::Stop,
-                Ok(command) => self.apply(command),
+                Ok(command) => {
+                    applied += command.weight();
+                    self.apply(command);
+                }
                 Err(TryRecvError::Empty) => break,
             }
         }
