@@ -143,9 +143,6 @@ impl Stream {
     }
 
     fn end(mut self, reason: &str, mut out: Vec<u8>) -> (Vec<u8>, Option<Self>) {
-        if let Some(lost) = self.recording.lost_last() {
-            self.writer.happened(lost, &mut out);
-        }
         self.writer.end(reason, self.app.clock.now(), &mut out);
         (out, None)
     }

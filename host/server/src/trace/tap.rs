@@ -194,8 +194,25 @@ impl Tap {
         wanted.then(|| self.beginnings.load(Ordering::Relaxed))
     }
 
-    /// Something happened. Never waits.
+    /// Whether the recording has lost anything so far.
+    pub fn has_lost(&self) -> bool {
+        self.lock().as_ref().is_some_and(|sink| sink.lost > 0)
+    }
+
+    /// Records what happened. Never waits.
     pub fn tell(&self, happening: impl FnOnce() -> Happening) {
+        self.tell_if(|_| true, happening);
+    }
+
+    /// Records a decision that the engine kept since `beginning`. Drops it if another beginning has replaced that one
+    /// (the decision belongs to an earlier recording) or if anything was lost since: it could not be replayed.
+    pub fn tell_decision(&self, beginning: u64, decision: Decision) {
+        let is_replayable =
+            |sink: &Sink| !sink.adrift && self.beginnings.load(Ordering::Relaxed) == beginning;
+        self.tell_if(is_replayable, || Happening::Decision(Box::new(decision)));
+    }
+
+    fn tell_if(&self, wanted: impl FnOnce(&Sink) -> bool, happening: impl FnOnce() -> Happening) {
         if !self.is_on() {
             return;
         }
@@ -206,7 +223,9 @@ impl Tap {
             self.on.store(false, Ordering::Relaxed);
             return;
         }
-        sink.tell(happening());
+        if wanted(sink) {
+            sink.tell(happening());
+        }
         if sink.begins_anew() {
             self.beginnings.fetch_add(1, Ordering::Relaxed);
         }
@@ -281,10 +300,13 @@ impl Sink {
 }
 
 impl Recording {
-    /// What happened next; `None` once the recording was stopped and everything was read.
+    /// Returns what happened next; `None` once the recording was stopped and everything was read. A loss at the very
+    /// end, which no later happening reports, comes last.
     pub async fn next(&mut self) -> Option<Happening> {
-        let happening = self.queue.recv().await;
-        self.note(happening)
+        match self.queue.recv().await {
+            Some(happening) => self.note(Some(happening)),
+            None => self.lost_last(),
+        }
     }
 
     /// What has happened already.
@@ -293,8 +315,7 @@ impl Recording {
         self.note(happening)
     }
 
-    /// What was lost last, and no happening behind it came to say so. Once nothing more is read.
-    pub fn lost_last(&self) -> Option<Happening> {
+    fn lost_last(&self) -> Option<Happening> {
         let lost = self.untold.swap(0, Ordering::Relaxed);
         (lost > 0).then_some(Happening::Lost(lost))
     }
@@ -309,7 +330,9 @@ impl Recording {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
     use infer_core::executor::TokenLogprobs;
+    use infer_core::policy::Answer;
     use infer_core::{FailureCause, Usage};
 
     use super::*;
@@ -336,7 +359,7 @@ mod tests {
         let stopped = tap.stop().unwrap();
         assert_eq!((stopped.happenings, stopped.lost), (QUEUE as u64 + 6, 5));
         assert!(tap.stop().is_none() && !tap.is_on());
-        assert!(recording.lost_last().is_none(), "it was told");
+        assert!(recording.next().now_or_never().unwrap().is_none(), "the loss was reported");
     }
 
     #[test]
@@ -347,9 +370,56 @@ mod tests {
             tap.tell(preempted);
         }
         assert_eq!(tap.stop().unwrap().lost, 3);
-        while recording.try_next().is_some() {}
-        assert!(matches!(recording.lost_last(), Some(Happening::Lost(3))));
-        assert!(recording.lost_last().is_none());
+        let mut next = || recording.next().now_or_never().unwrap();
+        for _ in 0..QUEUE {
+            assert!(matches!(next(), Some(Happening::Preempted { .. })));
+        }
+        assert!(matches!(next(), Some(Happening::Lost(3))));
+        assert!(next().is_none());
+    }
+
+    #[test]
+    fn a_decision_is_dropped_after_a_loss_and_in_a_later_recording() {
+        let tap = Tap::default();
+        let decision = || Decision {
+            kind: PolicyKind::Scheduler,
+            policy: Arc::default(),
+            question: FaultView::Evict { now: Micros(1), need: 1 },
+            answer: Answer::Blocks(Vec::new()),
+            state: None,
+            knew: None,
+        };
+        let first = tap.start(true).unwrap();
+        let old = tap.wants_decisions().unwrap();
+        drop(first);
+        let mut recording = tap.start(true).unwrap();
+        let beginning = tap.wants_decisions().unwrap();
+        tap.tell_decision(old, decision());
+        assert!(recording.try_next().is_none(), "it was made for the earlier recording");
+        tap.tell_decision(beginning, decision());
+        assert!(matches!(recording.try_next(), Some(Happening::Decision(_))) && !tap.has_lost());
+
+        for _ in 0..QUEUE + 1 {
+            tap.tell(preempted);
+        }
+        assert!(tap.has_lost());
+        for _ in 0..QUEUE / 4 {
+            recording.try_next();
+        }
+        tap.tell_decision(beginning, decision());
+        tap.tell(preempted);
+        tap.tell_decision(beginning, decision());
+        while let Some(happening) = recording.try_next() {
+            assert!(!matches!(happening, Happening::Decision(_)), "what came before it is missing");
+        }
+        tap.tell(preempted);
+        let caught_up = tap.wants_decisions().unwrap();
+        assert!(caught_up > beginning);
+        recording.try_next();
+        tap.tell_decision(beginning, decision());
+        assert!(recording.try_next().is_none());
+        tap.tell_decision(caught_up, decision());
+        assert!(matches!(recording.try_next(), Some(Happening::Decision(_))));
     }
 
     #[test]

@@ -115,11 +115,17 @@ impl Driver {
     }
 
     fn tell_decisions(&mut self) {
-        if self.keeps_decisions.is_none() {
-            return;
-        }
+        let Some(beginning) = self.keeps_decisions else { return };
         for decision in self.engine.take_decisions() {
-            self.shared.tap.tell(|| Happening::Decision(Box::new(decision)));
+            self.shared.tap.tell_decision(beginning, decision);
+        }
+    }
+
+    /// Tells the recording which policies are live: it may have lost their coming.
+    pub(super) fn tell_policies(&mut self) {
+        let now = self.now();
+        for slot in self.engine.snapshot(now).policies {
+            self.shared.tap.tell(|| Happening::Policy { kind: slot.kind, policy: slot.policy });
         }
     }
 }

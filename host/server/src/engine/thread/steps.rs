@@ -63,6 +63,9 @@ impl Driver {
             self.dispatch();
             self.engine.record_decisions(wanted.is_some());
             self.keeps_decisions = wanted;
+            if self.shared.tap.has_lost() {
+                self.tell_policies();
+            }
         }
         if self.out.is_empty() && !self.begin() {
             self.dispatch();
