@@ -2,13 +2,14 @@
 
 mod common;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use common::{Host, answer_of};
+use infer_server::config::{Config, PolicyChoice};
 use infer_server::faults::{ReplayOptions, replay};
 use infer_server::policies;
-use infer_tests::FAULTY_SCHEDULER;
+use infer_tests::{FAULTY_ADMISSION, FAULTY_SCHEDULER};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -171,6 +172,14 @@ async fn a_bad_experiment_with_a_component_leaves_the_way_back_to_it() {
     let quarantined = (422, json!("quarantined"));
     assert_eq!(swap(&[("config", TRAP)]).await, quarantined, "the bad one does");
 
+    // A forced swap that fails does not end the quarantine.
+    let admission = host.admin(Method::PUT, "/admin/policies/admission?mode=canary&window_s=300");
+    assert_eq!(answer_of(admission.json(&json!({"name": "memory-aware"}))).await.0, 200);
+    let forced = swap(&[("mode", "canary"), ("config", TRAP), ("force", "true")]).await;
+    assert_eq!(forced, (409, json!("on_trial")));
+    assert_eq!(swap(&[("config", TRAP)]).await, quarantined);
+    assert_eq!(host.ask(Method::POST, "/admin/policies/admission/promote").await.0, 200);
+
     // Whom somebody forces in is vouched for: it can be left and come back.
     assert_eq!(swap(&[("config", TRAP), ("force", "true")]).await.0, 200);
     by_name("continuous").await;
@@ -204,5 +213,77 @@ async fn a_canary_that_is_as_good_stays() {
     assert!(slot["canary"]["after"]["tokens_per_second"].as_f64() > Some(0.0), "{slot}");
     let history = history(&host).await;
     assert_eq!(modes(&history)[1..], [("canary", "continuous"), ("stays", "continuous")]);
+    host.server.shutdown().await;
+}
+
+/// Reloads `kind` with another configuration in the file. Returns the reload's error and the live configuration.
+async fn reload(host: &Host, file: &Path, kind: &str, config: &Value) -> (Option<String>, Value) {
+    std::fs::write(file, json!({kind: config}).to_string()).expect("the file can be written");
+    let outcomes = host.server.reload().await;
+    let outcome = outcomes.into_iter().find(|outcome| outcome.what == kind).expect("the slot is reloaded");
+    let (_, policies) = host.ask(Method::GET, "/admin/policies").await;
+    let slots = policies["slots"].as_array().expect("three slots");
+    let slot = slots.iter().find(|slot| slot["kind"] == kind).expect("the slot");
+    (outcome.error, slot["config"].clone())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reload_replaces_the_configuration_that_a_fault_or_a_rollback_brought_back() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (component, file) = (dir.path().join("faulty.wasm"), dir.path().join("policies.json"));
+    std::fs::write(&component, FAULTY_SCHEDULER).expect("the component can be written");
+    std::fs::write(&file, "{}").expect("the file can be written");
+    let scheduler = PolicyChoice { name: component.display().to_string(), config: "{}".to_owned() };
+    let policy_config = Some(file.clone());
+    let host = Host::start_with(|config| Config { scheduler, policy_config, ..config }).await;
+    let reload = async |config: Value| reload(&host, &file, "scheduler", &config).await;
+
+    let bad = json!({"fault": "trap", "after": 60});
+    assert_eq!(reload(bad.clone()).await, (None, bad.clone()));
+    host.stream_all().await;
+    let slot = host.scheduler_slot().await;
+    assert_eq!((&slot["name"], &slot["config"]), (&json!("faulty-scheduler"), &json!({})), "{slot}");
+    assert_eq!(reload(json!({"after": 7})).await, (None, json!({"after": 7})));
+    let (error, live) = reload(bad).await;
+    assert!(error.is_some_and(|error| error.contains("force")) && live == json!({"after": 7}), "{live}");
+    assert_eq!(reload(json!({})).await, (None, json!({})));
+
+    let (status, _) = host.ask(Method::POST, "/admin/policies/scheduler/rollback").await;
+    assert_eq!((status, &host.scheduler_slot().await["config"]), (200, &json!({"after": 7})));
+    assert_eq!(reload(json!({"after": 8})).await, (None, json!({"after": 8})));
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reload_replaces_the_configuration_of_a_list_that_a_fault_brought_back() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (component, file) = (dir.path().join("faulty.wasm"), dir.path().join("policies.json"));
+    std::fs::write(&component, FAULTY_ADMISSION).expect("the component can be written");
+    std::fs::write(&file, "{}").expect("the file can be written");
+    let name = component.display().to_string();
+    let admission = PolicyChoice { name: format!("memory-aware,{name}"), config: "{}".to_owned() };
+    let policy_config = Some(file.clone());
+    let host = Host::start_with(|config| Config { admission, policy_config, ..config }).await;
+    let reload = async |own: Value| reload(&host, &file, "admission", &json!({&name: own})).await;
+
+    let bad = json!({"fault": "trap", "after": 10});
+    let (error, live) = reload(bad.clone()).await;
+    assert_eq!((error, &live[1]["config"]), (None, &bad));
+    let slot = async || host.ask(Method::GET, "/admin/policies").await.1["slots"][1].clone();
+    for _ in 0..1_000 {
+        if slot().await["config"] != live {
+            break;
+        }
+        // Each report measures the pressure.
+        host.ask(Method::GET, "/admin/state").await;
+    }
+    let slot = slot().await;
+    assert_eq!(slot["name"], "memory-aware+faulty-admission", "{slot}");
+    assert_eq!(slot["config"][1]["config"], json!({}), "the list before the reload came back: {slot}");
+    let (error, live) = reload(json!({"after": 7})).await;
+    assert_eq!((error, &live[1]["config"]), (None, &json!({"after": 7})));
+    let (error, live) = reload(bad).await;
+    assert!(error.is_some_and(|error| error.contains("faulty-admission")), "{live}");
+    assert_eq!(live[1]["config"], json!({"after": 7}));
     host.server.shutdown().await;
 }

@@ -138,11 +138,6 @@ async fn reconfigure(app: &App, kind: PolicyKind, choice: PolicyChoice) -> Resul
             app.reload.apply(kind, choice);
             Ok(format!("{} has its new configuration ({} state)", answer.to, answer.state))
         }
-        Reconfigured::Stays { name, taken_out: None } => {
-            Ok(format!("`{name}` was swapped in by hand and stays"))
-        }
-        Reconfigured::Stays { name, taken_out: Some(reason) } => {
-            Err(format!("`{name}` is in force, for the chosen policy was taken out: {reason}"))
-        }
+        Reconfigured::Stays { name } => Ok(format!("`{name}` was swapped in by hand and stays")),
     }
 }

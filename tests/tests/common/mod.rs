@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use infer_server::config::Config;
-use infer_server::serve::{RunningServer, Server};
+use infer_server::serve::{self, RunningServer};
 use infer_tests::tokenizer;
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
@@ -19,6 +19,10 @@ pub struct Host {
 
 impl Host {
     pub async fn start() -> Self {
+        Self::start_with(|config| config).await
+    }
+
+    pub async fn start_with(change: impl FnOnce(Config) -> Config) -> Self {
         static HOSTS: AtomicU32 = AtomicU32::new(0);
         let name = format!("faults-{}-{}", std::process::id(), HOSTS.fetch_add(1, Ordering::Relaxed));
         let fault_dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -31,7 +35,7 @@ impl Host {
             fault_dir: Some(fault_dir),
             ..Config::default()
         };
-        let server = Server::start(config).await.unwrap_or_else(|e| panic!("the host starts: {e}"));
+        let server = serve::start(change(config)).await.unwrap_or_else(|e| panic!("the host starts: {e}"));
         Self { server, client: Client::builder().no_proxy().build().expect("a client") }
     }
 

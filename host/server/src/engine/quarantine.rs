@@ -47,9 +47,24 @@ impl Quarantine {
         self.with(|entries| entries.iter().find(|entry| is_of(entry, policy)).cloned())
     }
 
-    /// Takes a policy off the list: an operator vouches for it.
-    pub fn pardon(&self, policy: &PolicyInfo) {
-        self.with(|entries| entries.retain(|entry| !is_of(entry, policy)));
+    /// Takes a policy off the list because an operator vouches for it. Returns its entry for `put_back`.
+    pub fn pardon(&self, policy: &PolicyInfo) -> Option<QuarantineEntry> {
+        self.with(|entries| {
+            let at = entries.iter().position(|entry| is_of(entry, policy))?;
+            entries.remove(at)
+        })
+    }
+
+    /// Lists a pardoned policy again, unless it has failed once more since.
+    pub fn put_back(&self, entry: QuarantineEntry) {
+        self.with(|entries| {
+            let same =
+                |other: &QuarantineEntry| (&other.sha256, &other.config) == (&entry.sha256, &entry.config);
+            if entries.len() < ENTRIES && !entries.iter().any(same) {
+                let at = entries.partition_point(|other| other.at_ms <= entry.at_ms);
+                entries.insert(at, entry);
+            }
+        });
     }
 
     /// Takes a component off the list, however it was configured. False if it was not on it.
@@ -111,8 +126,11 @@ mod tests {
         assert_eq!(quarantine.find(&policy("{}")), None);
         let found = quarantine.find(&policy(r#"{ "b": 2, "a": 1 }"#)).unwrap();
         assert_eq!(found.config, serde_json::json!({"a": 1, "b": 2}));
-        quarantine.pardon(&policy(r#"{"a":2}"#));
+        let all = quarantine.list();
+        let pardoned = quarantine.pardon(&policy(r#"{"a":2}"#));
         assert_eq!(quarantine.list(), [found]);
+        pardoned.into_iter().for_each(|entry| quarantine.put_back(entry));
+        assert_eq!(quarantine.list(), all);
         assert!(quarantine.lift("d") && quarantine.list().is_empty());
     }
 }

@@ -24,6 +24,8 @@ use load::{is_of_the_host, load, load_again, load_choice};
 
 /// Policies of a slot, behind the previous one, that rollbacks lead back to.
 const EARLIER: usize = 8;
+/// Policies of a slot that can become live again: the live one, the previous one and those behind it.
+const CONFIGURED: usize = EARLIER + 2;
 
 /// Where a policy comes from.
 #[derive(Clone, Debug)]
@@ -156,12 +158,10 @@ impl PolicyError {
 pub enum Reconfigured {
     /// The chosen policy has it.
     Done(SwapAnswer),
-    /// Another one is in force, and stays.
+    /// An operator swapped another policy in, which stays live.
     Stays {
         /// Its name.
         name: String,
-        /// Why the chosen one was taken out, where nobody swapped this one in instead.
-        taken_out: Option<String>,
     },
 }
 
@@ -174,8 +174,8 @@ pub struct PolicyManager {
     loading: tokio::sync::Mutex<()>,
     /// Held while a slot changes.
     one_at_a_time: tokio::sync::Mutex<()>,
-    /// Who was made last of what flags and files choose.
-    chosen: Mutex<[Option<Arc<PolicyInfo>>; 3]>,
+    /// Policies made from flags and files, latest last: those that a reload may replace.
+    configured: Mutex<[VecDeque<Arc<PolicyInfo>>; 3]>,
     /// Who was in force before the previous one, latest last.
     earlier: Mutex<[VecDeque<Loaded>; 3]>,
     available: tokio::sync::OnceCell<Vec<AvailablePolicy>>,
@@ -202,14 +202,15 @@ impl Drop for Priming<'_> {
 impl PolicyManager {
     /// For an engine that was started with policies of this library.
     pub fn new(loader: PolicyLoader, engine: EngineHandle, library: Arc<Library>) -> Self {
-        let chosen = PolicyKind::ALL.map(|kind| library.latest(kind).map(|loaded| loaded.info));
+        let configured =
+            PolicyKind::ALL.map(|kind| library.latest(kind).into_iter().map(|loaded| loaded.info).collect());
         Self {
             loader,
             engine,
             library,
             loading: tokio::sync::Mutex::default(),
             one_at_a_time: tokio::sync::Mutex::default(),
-            chosen: Mutex::new(chosen),
+            configured: Mutex::new(configured),
             earlier: Mutex::default(),
             available: tokio::sync::OnceCell::new(),
         }
@@ -221,17 +222,24 @@ impl PolicyManager {
         let source = self.known_by_name(kind, source);
         let (new, _turn) = self.loaded(move |loader| load(loader, kind, source, config)).await?;
         let live = self.slot(kind).await?.policy;
-        let may_come = expect(kind, &live, of.as_deref()).and_then(|()| self.admit(&new.loaded, force));
-        if let Err(error) = may_come {
-            drop_elsewhere(new.policy);
-            return Err(error);
+        let pardoned = if force { self.pardon(&new.loaded) } else { Vec::new() };
+        let may_come = expect(kind, &live, of.as_deref()).and_then(|()| self.admit(&new.loaded));
+        let swapped = match may_come {
+            Ok(()) => self.bring_in(new, |policy| self.engine.swap(policy, mode)).await,
+            Err(error) => {
+                drop_elsewhere(new.policy);
+                Err(error)
+            }
+        };
+        if swapped.is_err() {
+            pardoned.into_iter().for_each(|entry| self.engine.observer().quarantine().put_back(entry));
         }
-        let swapped = self.bring_in(new, |policy| self.engine.swap(policy, mode)).await?;
-        Ok(self.in_force(swapped, mode_name(mode)))
+        Ok(self.in_force(swapped?, mode_name(mode)))
     }
 
-    /// Makes a slot's chosen policy anew, with another configuration, where it is in force, or where the built-in
-    /// stands in for one that was taken out. Whom somebody swapped in by hand stays, by whatever name.
+    /// Reloads a slot's configured policy with a new configuration, if the live policy came from flags or files or if
+    /// the built-in replaces a removed one. A policy that an operator swapped in is left alone, even if it has the
+    /// same name.
     pub async fn reconfigure(
         &self,
         kind: PolicyKind,
@@ -239,22 +247,30 @@ impl PolicyManager {
     ) -> Result<Reconfigured, PolicyError> {
         let (new, _turn) = self.loaded(move |loader| load_choice(loader, kind, &choice)).await?;
         let SlotSnapshot { policy: live, fallback, .. } = self.slot(kind).await?;
-        let chosen = self.chosen.lock().unwrap_or_else(PoisonError::into_inner)[kind as usize].clone();
-        let is_live = chosen.as_ref().is_some_and(|chosen| Arc::ptr_eq(chosen, &live));
-        if !is_live && !fallback {
+        if !fallback && !self.is_configured(kind, &live) {
             drop_elsewhere(new.policy);
-            let quarantine = self.engine.observer().quarantine();
-            let taken_out = chosen.and_then(|chosen| quarantine.find(&chosen)).map(|entry| entry.reason);
-            return Ok(Reconfigured::Stays { name: live.name.clone(), taken_out });
+            return Ok(Reconfigured::Stays { name: live.name.clone() });
         }
-        if let Err(error) = self.admit(&new.loaded, false) {
+        if let Err(error) = self.admit(&new.loaded) {
             drop_elsewhere(new.policy);
             return Err(error);
         }
         let info = Arc::clone(&new.loaded.info);
         let swapped = self.bring_in(new, |policy| self.engine.swap(policy, SwapMode::Now)).await?;
-        self.chosen.lock().unwrap_or_else(PoisonError::into_inner)[kind as usize] = Some(info);
+        let mut configured = self.configured.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = &mut configured[kind as usize];
+        if slot.len() == CONFIGURED {
+            slot.pop_front();
+        }
+        slot.push_back(info);
+        drop(configured);
         Ok(Reconfigured::Done(self.in_force(swapped, "now")))
+    }
+
+    /// Whether a policy was made from flags or files, also an earlier one that a fault or a rollback brought back.
+    fn is_configured(&self, kind: PolicyKind, policy: &Arc<PolicyInfo>) -> bool {
+        let configured = self.configured.lock().unwrap_or_else(PoisonError::into_inner);
+        configured[kind as usize].iter().any(|own| Arc::ptr_eq(own, policy))
     }
 
     /// Loads a policy, then waits for its turn: while it is compiled, others may be rolled back.
@@ -301,12 +317,15 @@ impl PolicyManager {
         Ok(slots.into_iter().find(|slot| slot.kind == kind).expect("every kind has a slot"))
     }
 
-    /// Refuses what is in quarantine; with `force` an operator vouches for it, and it is there no more.
-    fn admit(&self, loaded: &Loaded, force: bool) -> Result<(), PolicyError> {
-        if force {
-            let quarantine = self.engine.observer().quarantine();
-            parts(loaded).for_each(|info| quarantine.pardon(info));
-        }
+    /// Ends the quarantine of a policy and of its members. Returns their entries. Before the policy is live: it may
+    /// fail at once.
+    fn pardon(&self, loaded: &Loaded) -> Vec<QuarantineEntry> {
+        let quarantine = self.engine.observer().quarantine();
+        parts(loaded).filter_map(|info| quarantine.pardon(info)).collect()
+    }
+
+    /// Refuses a quarantined policy.
+    fn admit(&self, loaded: &Loaded) -> Result<(), PolicyError> {
         match self.quarantined(loaded) {
             Some(QuarantineEntry { name, kind, reason, .. }) => {
                 Err(PolicyError::Quarantined { name, kind, reason })
@@ -367,9 +386,9 @@ impl PolicyManager {
         let swapped = self.bring_in(new, enter).await?;
         // It and who came after it are forgotten once it is back.
         self.earlier.lock().unwrap_or_else(PoisonError::into_inner)[kind as usize].truncate(at);
-        let chosen = &mut self.chosen.lock().unwrap_or_else(PoisonError::into_inner)[kind as usize];
-        if chosen.as_ref().is_some_and(|chosen| Arc::ptr_eq(chosen, &then)) {
-            *chosen = Some(info);
+        let mut configured = self.configured.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(own) = configured[kind as usize].iter_mut().find(|own| Arc::ptr_eq(own, &then)) {
+            *own = info;
         }
         Ok(swapped)
     }
