@@ -1,72 +1,72 @@
-//! `POST /admin/trace/start`: what a recording says, one JSON object a line.
+//! Response of `POST /admin/trace/start`: a recording of the host's load, as JSON lines.
 //!
-//! Times are microseconds since the host started, lengths are tokens. Texts are never written: a prompt is
-//! its length and the names of its blocks, keyed by a secret of the recording, so that equal beginnings can
-//! be seen to be equal and nothing else. Tenants and sessions have names of the recording, too.
+//! Times are microseconds since the host started, lengths are tokens. Text is never recorded: a prompt is its
+//! length and the hashes of its blocks, keyed by a secret of the recording, so that equal prefixes can be
+//! recognized and nothing else. Tenants and sessions are pseudonyms, too.
 
 use serde::{Deserialize, Serialize};
 
-/// Of the lines' layout.
+/// Version of the format.
 pub const FORMAT: u32 = 1;
 
 /// One line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Line {
-    /// The first.
+    /// The first line.
     Head(Box<Head>),
-    /// A request arrived and was taken.
+    /// A request arrived and the engine accepted it.
     Request(Request),
-    /// A request arrived and was turned away.
+    /// A request arrived and was refused.
     Refused(Refused),
     /// A request started for the first time.
     Started(Started),
-    /// A running sequence gave its blocks back.
+    /// A running sequence was preempted.
     Preempted {
-        /// Which.
+        /// The request.
         id: u64,
     },
     /// A request ended.
     End(End),
-    /// The engine made a step.
+    /// The engine finished a step.
     Step(Step),
-    /// The scheduler was asked.
+    /// The scheduler made a plan.
     Decision(Box<Decision>),
-    /// The admission or the prefix-cache policy was asked.
+    /// The admission or the prefix-cache policy made a decision.
     Asked(Box<Asked>),
-    /// A policy came into force.
+    /// A policy became live.
     Policy(Policy),
-    /// Lines are missing here: the recording's reader was too slow.
+    /// Events are missing here, because the recording's reader was too slow.
     Lost {
-        /// How many things that happened were not written down.
+        /// How many.
         happenings: u64,
     },
-    /// The last.
+    /// The last line.
     Foot(Foot),
 }
 
-/// The host, and what the lines' numbers mean.
+/// The host and its settings, which a replay needs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Head {
-    /// Of the lines' layout.
+    /// Version of the format: [`FORMAT`].
     pub format: u32,
     /// Version of the host.
     pub host: String,
-    /// Name under which the model is served.
+    /// Name of the served model.
     pub model: String,
-    /// What computes.
+    /// `cpu`, or the GPU's name.
     pub device: String,
-    /// When the recording began.
+    /// When the recording started.
     pub at: u64,
     /// The engine's settings.
     pub engine: Settings,
-    /// The three slots' policies.
+    /// The live policies of the three slots.
     pub policies: Vec<Policy>,
-    /// Whether decisions are recorded.
+    /// Whether policy decisions are recorded.
     pub decisions: bool,
 }
 
-/// The engine's settings, as a simulator needs them to be the same host.
+/// The engine's settings, which a simulator needs to behave like the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "named as the host's flags and settings are")]
 pub struct Settings {
@@ -88,12 +88,12 @@ pub struct Settings {
     pub plan_ahead: bool,
 }
 
-/// A policy in force.
+/// The live policy of a slot.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Policy {
     /// `scheduler`, `admission` or `prefix-cache`.
     pub kind: String,
-    /// Itself; for a list of admission policies, each of them.
+    /// The policy; for a list of admission policies, each of them.
     pub members: Vec<Member>,
 }
 
@@ -104,22 +104,22 @@ pub struct Member {
     pub name: String,
     /// SHA-256 of the component; empty for a native policy.
     pub sha256: String,
-    /// As it was configured.
+    /// Its configuration.
     pub config: serde_json::Value,
 }
 
 /// A request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// Its name in the other lines.
+    /// Its id in the other lines.
     pub id: u64,
     /// When the host had read it.
     pub sent: u64,
-    /// When the engine took it: between two steps.
+    /// When the engine received it, between two steps.
     pub at: u64,
-    /// Whose it is.
+    /// Its tenant.
     pub tenant: u32,
-    /// Its conversation, or 0.
+    /// Its session, or 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub session: u64,
     /// Larger is more urgent.
@@ -132,160 +132,161 @@ pub struct Request {
     pub prompt: u32,
     /// Most tokens that it may generate.
     pub max: u32,
-    /// Names of the prompt's full blocks, each of everything up to its end.
+    /// Hashes of the prompt's full blocks, each covering the prompt up to the block's end.
     pub blocks: Vec<u64>,
-    /// Name of the whole prompt.
+    /// Hash of the whole prompt.
     pub whole: u64,
-    /// The prompt begins with what an earlier request asked and was answered.
+    /// The earlier request whose prompt and output this prompt starts with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shares: Option<Shares>,
-    /// The turn of its conversation that ended before it was sent.
+    /// The request of the same session that ended before this one was sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<u64>,
 }
 
-/// A beginning that an earlier request had.
+/// A prefix shared with an earlier request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shares {
-    /// Which.
+    /// That request.
     pub id: u64,
-    /// How many of its tokens, prompt and answer.
+    /// How many of its tokens, prompt and output.
     pub tokens: u32,
 }
 
-/// A request that was turned away.
+/// A refused request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {
-    /// Which, where it had been taken first.
+    /// The request, if the engine had accepted it before; else 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub id: u64,
-    /// When.
+    /// When it was refused.
     pub at: u64,
     /// Length of the prompt.
     pub prompt: u32,
-    /// Most tokens that it might have generated.
+    /// Most tokens that it could have generated.
     pub max: u32,
-    /// As in `State::counters`.
+    /// The reason, as in `Counters::refused`.
     pub reason: String,
 }
 
 /// A request's first start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Started {
-    /// Which.
+    /// The request.
     pub id: u64,
     /// Prompt tokens found in the prefix cache.
     pub cached: u32,
-    /// The prefix-cache event, `CROSS_REQUEST_HIT` say.
+    /// The prefix-cache event, for example `CROSS_REQUEST_HIT`.
     pub event: String,
 }
 
 /// A request's end.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct End {
-    /// Which.
+    /// The request.
     pub id: u64,
-    /// When.
+    /// When it ended.
     pub at: u64,
-    /// `eos`, `stop`, `length`, `cancelled`, `failed`, or `open` where the recording ended first.
+    /// `eos`, `stop`, `length`, `cancelled`, `failed`, or `open` if the recording ended first.
     pub reason: String,
-    /// Tokens generated.
+    /// Generated tokens.
     pub output: u32,
 }
 
-/// One engine step: what it computed, as columns, and how long that took.
+/// One engine step: what it computed, as columns, and how long it took.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// Its number.
+    /// Number of the step.
     pub step: u64,
     /// When it was planned.
     pub at: u64,
-    /// When its tokens were there.
+    /// When its tokens were available.
     pub end: u64,
     /// Microseconds on the device.
     pub device: u64,
-    /// Whether the host had been waiting before, rather than busy since the step before.
+    /// Whether the engine was idle before it, rather than busy since the previous step.
     pub waited: bool,
-    /// Sequences in it.
+    /// The sequences in the batch.
     pub ids: Vec<u64>,
-    /// Tokens that each computed.
+    /// Tokens computed for each.
     pub tokens: Vec<u32>,
     /// Length of each one's context afterwards.
     pub context: Vec<u32>,
-    /// Tokens that came of each: mostly 1 or 0, more where guesses at the next ones were right.
+    /// Tokens sampled for each: 0 or 1, or more if draft tokens were accepted.
     pub drew: Vec<u8>,
-    /// Tokens of context that those who computed one token had in common with another, counted from the second on.
+    /// Tokens of context shared between sequences that computed one token, counted once for each sequence
+    /// after the first.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub repeated: u64,
 }
 
-/// A question to the scheduler and its answer.
+/// A call of the scheduler and its plan.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
-    /// SHA-256 of the component that was asked; empty for a native policy.
+    /// SHA-256 of the called component; empty for a native policy.
     pub sha256: String,
-    /// Its state before, in hex, where the decision before was not its own.
+    /// Its state before the call, in hex; only if it didn't make the previous decision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
-    /// What it was shown: the columns of `wit/scheduler.wit`.
+    /// Its view: the columns of `wit/scheduler.wit`.
     pub view: serde_json::Value,
-    /// What it planned.
+    /// Its plan.
     pub plan: Plan,
 }
 
-/// A question to the admission or the prefix-cache policy and its answer. Layouts are those of fault files.
+/// A call of the admission or the prefix-cache policy and its result, in the format of fault files.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Asked {
     /// `admission` or `prefix-cache`.
     pub kind: String,
-    /// As in `Decision`; of a list of admission policies all of them, joined by `+`.
+    /// As in `Decision`; for a list of admission policies all of them, joined by `+`.
     pub sha256: String,
     /// As in `Decision`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
-    /// Blocks that a prefix cache knew besides, where its state is given.
+    /// Blocks that a prefix-cache policy knew besides; only together with `state`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub knew: Option<serde_json::Value>,
-    /// The function, and what it was shown.
+    /// The function and its arguments.
     pub question: serde_json::Value,
-    /// What it answered.
+    /// Its result.
     pub answer: serde_json::Value,
 }
 
-/// A plan as it was given.
+/// A plan as the scheduler returned it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Who computes.
+    /// Sequences to run.
     pub run: Vec<u64>,
-    /// At most how many tokens each.
+    /// Most tokens for each.
     pub tokens: Vec<u32>,
-    /// Who gives its blocks back.
+    /// Sequences to preempt.
     pub preempt: Vec<u64>,
-    /// When it wants to be asked again.
+    /// When it wants to be called again.
     pub wake: u64,
 }
 
-/// Why a recording ended, and what it holds.
+/// Why the recording ended, and its totals.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Foot {
-    /// When.
+    /// When it ended.
     pub at: u64,
     /// `stopped`, `full`, `shutdown`.
     pub reason: String,
-    /// Requests.
+    /// Recorded requests.
     pub requests: u64,
-    /// Steps.
+    /// Recorded steps.
     pub steps: u64,
-    /// Things that happened and were not written down.
+    /// Events that are missing.
     pub lost: u64,
 }
 
-/// Answer to `POST /admin/trace/stop`.
+/// Response of `POST /admin/trace/stop`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stopped {
-    /// Things that happened and were handed to the recording.
+    /// Events passed to the recording.
     pub happenings: u64,
-    /// Those that its reader was too slow for.
+    /// Events lost because its reader was too slow.
     pub lost: u64,
 }
 

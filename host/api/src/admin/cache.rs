@@ -1,66 +1,67 @@
-//! The prefix cache: what it holds, for whom, and how often that was of use.
+//! The prefix cache: the most used prefixes and the sessions in it.
 
 use serde::{Deserialize, Serialize};
 
-/// `GET /admin/cache?top=20`.
+/// Response of `GET /admin/cache?top=20`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheReport {
-    /// Whether prompts share blocks at all.
+    /// Whether prefix caching is on.
     pub enabled: bool,
-    /// Blocks that can be found, held or not.
+    /// Blocks that prompts can reuse, whether a request uses them or not.
     pub blocks: u32,
-    /// Prefixes that are told apart.
+    /// Number of distinct prefixes.
     pub prefixes_total: u32,
-    /// Those most often found, and of equals the larger ones.
+    /// The `top` prefixes with the most hits, the larger ones first among equals.
     pub prefixes: Vec<PrefixInfo>,
-    /// Conversations whose last turn is remembered.
+    /// Sessions whose last turn is remembered.
     pub sessions_remembered: u32,
-    /// Conversations that used a block of the cache last.
+    /// Sessions that were the last user of at least one cached block.
     pub sessions_total: u32,
-    /// Those of them with the most blocks.
+    /// The `top` of them by blocks.
     pub sessions: Vec<SessionInfo>,
-    /// Whole prompts whose last logits are kept.
+    /// Whole prompts whose last logits are cached.
     pub kept_prompts: u32,
-    /// How many of them there may be.
+    /// Most such prompts.
     pub kept_prompts_limit: u32,
 }
 
-/// A run of blocks that all go on alike, up to where prompts part or end, and everything after it.
+/// A prefix: a run of blocks up to where prompts diverge or end. Its counts include everything that continues
+/// it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PrefixInfo {
     /// The first block of the run.
     pub block: u32,
-    /// Its hash, in hex.
+    /// The hash of that block, in hex.
     pub hash: String,
-    /// Whose.
+    /// The tenant it belongs to.
     pub tenant: u32,
-    /// Its blocks and all after it.
+    /// Blocks of the run and of everything that continues it.
     pub blocks: u32,
-    /// Those of them that some request holds now.
+    /// Those of them that a request uses now.
     pub used: u32,
-    /// Tokens from the beginning of the prompt to the end of the run: what all of them share.
+    /// Tokens from the beginning of the prompt to the end of the run, which all continuations share.
     pub shared_tokens: u32,
-    /// Requests that hold it now.
+    /// Requests that use the first block now.
     pub references: u32,
-    /// How often a prompt found it.
+    /// How often a prompt hit it.
     pub uses: u32,
-    /// Milliseconds since any of it was touched.
+    /// Milliseconds since any of its blocks was touched.
     pub age_ms: u64,
-    /// Its first block as text; none where the host doesn't show text.
+    /// Its first block as text; null unless the host shows text.
     pub text: Option<String>,
 }
 
-/// One conversation's share of the cache.
+/// A session's share of the cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionInfo {
-    /// Its name where a live request has it, else a hash in hex.
+    /// Its name if a live request has it, else a hash in hex.
     pub session: String,
-    /// Whose.
+    /// The tenant it belongs to.
     pub tenant: u32,
-    /// Blocks that it used last.
+    /// Blocks that it was the last to use.
     pub blocks: u32,
-    /// Those of them that some request holds now.
+    /// Those of them that a request uses now.
     pub used: u32,
-    /// Milliseconds since it touched one.
+    /// Milliseconds since it last touched one of them.
     pub age_ms: u64,
 }

@@ -1,8 +1,8 @@
-//! Error answers.
+//! Error responses.
 
 use serde::{Deserialize, Serialize};
 
-/// An error answer of both planes.
+/// Body of an error response, on both planes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ErrorBody {
@@ -14,12 +14,12 @@ pub struct ErrorBody {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ErrorInfo {
-    /// For a person.
+    /// What is wrong and what to do, for people.
     pub message: String,
-    /// Class, `invalid_request_error` say.
+    /// Class of the error, for example `invalid_request_error`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The field at fault.
+    /// The field that caused it.
     pub param: Option<String>,
     /// Machine-readable code.
     pub code: Option<String>,

@@ -1,4 +1,4 @@
-//! What `GET /admin/events` sends.
+//! The events of `GET /admin/events`.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,15 +8,15 @@ use super::{CanaryInfo, FaultInfo, Mismatch, RowsChange, State, SwapAnswer};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", content = "data", rename_all = "snake_case")]
 pub enum AdminEvent {
-    /// The whole state, at `?hz=`; with `?changes=true` only the first.
+    /// The whole state, `?hz=` times per second; with `?changes=true` only once, at the start.
     Snapshot(Box<State>),
-    /// With `?changes=true`: what changed since the last snapshot or change, at `?hz=`.
+    /// With `?changes=true`: the difference to the last snapshot or change, `?hz=` times per second.
     Change(Box<Change>),
-    /// A policy came into force.
+    /// A policy became live.
     Swap(SwapAnswer),
-    /// A policy misbehaved.
+    /// A policy faulted.
     Fault(FaultInfo),
-    /// A policy's trial began or ended.
+    /// A canary started or ended.
     Canary(Box<CanaryInfo>),
     /// A request was refused.
     Refusal {
@@ -24,15 +24,15 @@ pub enum AdminEvent {
         request_id: String,
         /// Machine-readable reason.
         reason: String,
-        /// What the client was told.
+        /// The error message that the client received.
         message: String,
     },
-    /// A running request gave its blocks back.
+    /// A running request was preempted.
     Preemption {
-        /// Which.
+        /// The request.
         id: u64,
     },
-    /// The subscriber was too slow and lost this many events.
+    /// The subscriber was too slow and missed events.
     Lagged {
         /// How many.
         missed: u64,
@@ -40,7 +40,7 @@ pub enum AdminEvent {
 }
 
 impl AdminEvent {
-    /// The SSE event name.
+    /// Returns the SSE event name.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -56,28 +56,28 @@ impl AdminEvent {
     }
 }
 
-/// The difference between two snapshots. It costs what moved and not what there is: a thousand requests
-/// that wait are silent.
+/// The difference between two snapshots. Its size depends on what changed: a thousand waiting requests add
+/// nothing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Change {
-    /// The state, its `requests` left out; of the policies' configurations and schemas, which are large
-    /// and rarely new, only those that differ from the last (else null).
+    /// The new state without `requests`. The policies' configurations and schemas, which are large and rarely
+    /// change, are null if they are the same as before.
     pub state: State,
-    /// What became of the requests.
+    /// The changes to `requests`.
     pub rows: RowsChange,
-    /// Refusals and preemptions since the last time: the first of them.
+    /// The first refusals and preemptions since the last change.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<AdminEvent>,
-    /// Refusals and preemptions beyond those.
+    /// Number of further refusals and preemptions, which are left out.
     #[serde(default)]
     pub events_left_out: u64,
 }
 
 impl Change {
-    /// Brings a state up to date; events are the caller's.
+    /// Updates a state. Handling `events` is left to the caller.
     ///
     /// # Errors
-    /// [`Mismatch`] where it was made for another state; `state` is then as it was.
+    /// [`Mismatch`] if the change is based on another state; `state` is then unchanged.
     pub fn apply(self, state: &mut State) -> Result<(), Mismatch> {
         let passed_ms = self.state.uptime_ms.saturating_sub(state.uptime_ms);
         self.rows.apply(&mut state.requests, passed_ms)?;

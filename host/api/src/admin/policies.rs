@@ -1,100 +1,100 @@
-//! The policy slots: who is in force, what can be swapped in, what happened.
+//! The policy slots: the live policies, what can be swapped in, faults, history and quarantine.
 
 use serde::{Deserialize, Serialize};
 
 use super::{CanaryInfo, ShadowInfo};
 
-/// One policy slot, also an element of `GET /admin/policies`.
+/// One policy slot, in snapshots and in `GET /admin/policies`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PolicySlot {
     /// `scheduler`, `admission` or `prefix-cache`.
     pub kind: String,
-    /// Name of the policy in force.
+    /// Name of the live policy.
     pub name: String,
     /// Its version.
     pub version: String,
-    /// What it says of itself.
+    /// Its description of itself.
     pub description: String,
     /// SHA-256 of the component; empty for a native policy.
     pub sha256: String,
-    /// `live`, `canary` while it is on trial, or `fallback` where the built-in stands in for a policy that
-    /// was taken out.
+    /// `live`, `canary` while it is on trial, or `fallback` if the built-in has replaced a policy that was
+    /// removed.
     pub state: String,
-    /// Decisions asked of it.
+    /// Calls so far.
     pub calls: u64,
-    /// Median duration of a call.
+    /// Median duration of a call, in microseconds.
     pub p50_us: f64,
-    /// 99th percentile.
+    /// 99th percentile of it.
     pub p99_us: f64,
-    /// Faults of this slot since start.
+    /// Faults in this slot since start.
     pub faults: u64,
-    /// Decisions that the built-in made in its stead.
+    /// Decisions that the built-in made instead of the policy.
     pub fallbacks: u64,
-    /// Milliseconds since it came into force.
+    /// Milliseconds since it became live.
     pub since_ms: u64,
-    /// Who a rollback would bring back.
+    /// The policy that a rollback would restore.
     pub previous: Option<String>,
-    /// The last fault of this slot.
+    /// The last fault in this slot.
     pub last_fault: Option<FaultInfo>,
-    /// JSON Schema of its configuration; for a list of policies an array's, with theirs as `prefixItems`.
+    /// JSON Schema of its configuration; for a list of policies an array schema with theirs as `prefixItems`.
     pub config_schema: serde_json::Value,
     /// Its configuration; for a list of policies `[{"name", "config"}, ..]`.
     pub config: serde_json::Value,
     /// The policy that runs in shadow, or the last one that did.
     #[serde(default)]
     pub shadow: Option<ShadowInfo>,
-    /// The trial of the policy in force, or the slot's last trial.
+    /// The running canary, or the slot's last one.
     #[serde(default)]
     pub canary: Option<CanaryInfo>,
 }
 
-/// A policy fault as consoles show it.
+/// A policy fault.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FaultInfo {
     /// Name of the policy.
     pub policy: String,
-    /// Its digest.
+    /// SHA-256 of its component; empty for a native policy.
     pub sha256: String,
     /// `trap`, `deadline`, `step-budget`, `memory`, `invalid-decision`, `starvation`, `setup`.
     pub reason: String,
-    /// What happened, for a person.
+    /// What happened, for the operator.
     pub message: String,
-    /// The engine's step.
+    /// The engine step.
     pub step: u64,
-    /// Milliseconds since the host started.
+    /// Milliseconds from the host's start to the fault.
     pub at_ms: u64,
-    /// Whether the policy was taken out for it.
+    /// Whether the policy was removed because of it.
     pub removed: bool,
-    /// Whether it ran in shadow: no request was in its hands.
+    /// Whether the policy ran in shadow, so that no request was affected.
     #[serde(default)]
     pub shadow: bool,
-    /// Path of the file on the host that `infer policy replay` asks the question again from.
+    /// Path of the fault file on the host; `infer policy replay` repeats the call from it.
     #[serde(default)]
     pub artifact: Option<String>,
 }
 
-/// `GET /admin/policies`.
+/// Response of `GET /admin/policies`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Policies {
     /// The three slots.
     pub slots: Vec<PolicySlot>,
-    /// What can be swapped in by name.
+    /// The policies that can be swapped in by name.
     pub available: Vec<AvailablePolicy>,
-    /// What was taken out, latest last.
+    /// Quarantined components, latest last.
     #[serde(default)]
     pub quarantine: Vec<QuarantineEntry>,
 }
 
-/// A policy that the host carries.
+/// A policy that the host knows by name.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AvailablePolicy {
     /// `scheduler`, `admission` or `prefix-cache`.
     pub kind: String,
-    /// Name to swap it in by.
+    /// Its name in a [`SwapRequest`].
     pub name: String,
-    /// Version.
+    /// Its version.
     pub version: String,
-    /// What it says of itself.
+    /// Its description of itself.
     pub description: String,
     /// SHA-256 of the component; empty for a native policy.
     pub sha256: String,
@@ -102,74 +102,75 @@ pub struct AvailablePolicy {
     pub config_schema: serde_json::Value,
 }
 
-/// JSON body of `PUT /admin/policies/{kind}`; any other content type is a component. For admission also a
-/// list of these.
+/// JSON body of `PUT /admin/policies/{kind}`; a body of any other content type is a component. For
+/// `admission` it may be an array of these.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SwapRequest {
-    /// A bundled policy's name; for admission also several, with commas between.
+    /// Name of an available policy; for `admission` also several, separated by commas.
     pub name: String,
-    /// Its configuration; of several policies, theirs under their names.
+    /// Its configuration; for several policies an object with their configurations under their names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<serde_json::Value>,
 }
 
-/// Answer to a swap, once it is in force.
+/// Response to a swap, a promotion or a rollback, sent once it has taken effect; also the data of a `swap`
+/// event.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SwapAnswer {
-    /// Which slot.
+    /// The slot.
     pub kind: String,
-    /// Who left.
+    /// The policy that was live before.
     pub from: String,
-    /// Who is in force.
+    /// The policy that is live after it; for `shadow`, the one that runs beside `from`.
     pub to: String,
-    /// The step before which it took effect.
+    /// The first engine step with it in effect.
     pub at_step: u64,
     /// Microseconds that the engine thread spent on it.
     pub pause_us: f64,
-    /// `restored` or `cold`.
+    /// `restored` if the policy took over its predecessor's state, else `cold`.
     pub state: String,
-    /// `now`, `shadow`, `canary`, `promote` or `rollback`. In shadow, `to` runs beside `from`.
+    /// `now`, `shadow`, `canary`, `promote` or `rollback`.
     #[serde(default)]
     pub mode: String,
 }
 
-/// One entry of `GET /admin/policies/{kind}/history`, oldest first.
+/// One entry of `GET /admin/policies/{kind}/history`, which is sorted oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HistoryEntry {
-    /// Milliseconds since the host started.
+    /// Milliseconds from the host's start to the change.
     pub at_ms: u64,
-    /// The first engine step that it governed; 0 for the start.
+    /// The first engine step after the change; 0 for the start.
     pub step: u64,
-    /// Who left; empty for the first.
+    /// The policy before; empty for the first entry.
     pub from: String,
-    /// Who came.
+    /// The policy after.
     pub to: String,
-    /// Digest of who came.
+    /// SHA-256 of `to`'s component; empty for a native policy.
     pub sha256: String,
-    /// `start`, `swap`, `canary`, `promote`, `rollback`, or why the predecessor was taken out.
+    /// `start`, `swap`, `canary`, `promote`, `rollback`, or why `from` was removed.
     pub reason: String,
-    /// `start`, `swap`, `canary`, `promote`, `rollback`, `fault`, `verdict`; `shadow` where `to` came or
-    /// ended beside `from`; `stays` where a trial ended well, `disturbed` where one is compared with nothing any more,
-    /// for another slot's policy changed.
+    /// `start`, `swap`, `canary`, `promote`, `rollback`, `fault`, `verdict` (a failed canary); `shadow` when
+    /// `to` starts or ends in the shadow of `from`; `stays` when a canary passes; `disturbed` when a canary
+    /// loses its baseline, because another slot's policy changed.
     #[serde(default)]
     pub mode: String,
 }
 
-/// A component that was taken out, and that is not taken in again with this configuration unless that is forced.
+/// A quarantined component: with this configuration it can be swapped in only by force.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuarantineEntry {
     /// SHA-256 of the component.
     pub sha256: String,
-    /// How it was configured.
+    /// Its configuration when it failed.
     #[serde(default)]
     pub config: serde_json::Value,
     /// Name of the policy.
     pub name: String,
-    /// Which slot.
+    /// The slot.
     pub kind: String,
-    /// Why it was taken out.
+    /// Why it was removed.
     pub reason: String,
-    /// Milliseconds since the host started.
+    /// Milliseconds from the host's start to the removal.
     pub at_ms: u64,
 }

@@ -1,23 +1,23 @@
-//! Live requests: a row each, one in full, and how a table of them changes.
+//! Live requests: rows of a table, details of one, and changes to the table.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Live requests that a snapshot lists at most; what the queue holds by default and as many sequences as
-/// can run at once, twice over.
+/// Most live requests in a snapshot: about twice the default queue plus the largest possible batch.
 pub const MAX_ROWS: usize = 10_000;
-/// Most bytes of a listed row as JSON ([`RequestRow::listed`]).
+/// Largest size of a listed row as JSON, in bytes ([`RequestRow::listed`]).
 pub const MAX_ROW_BYTES: usize = 1_792;
 
-/// JSON bytes of a request id, which has at most 128 visible ASCII characters: it is never cut.
+/// Most JSON bytes of a request id. It has at most 128 visible ASCII characters, so it is never cut.
 const REQUEST_ID_BYTES: usize = 256;
-/// JSON bytes of any other name.
+/// Most JSON bytes of any other name.
 const NAME_BYTES: usize = 128;
-/// JSON bytes of a key or a value of the metadata, and of all of them.
+/// Most JSON bytes of a key or a value of the metadata.
 const ENTRY_BYTES: usize = 64;
+/// Most JSON bytes of all keys and values of the metadata.
 const METADATA_BYTES: usize = 512;
-/// Entries of the metadata.
+/// Most entries of the metadata.
 const MAX_ENTRIES: usize = 16;
 const CUT: char = '…';
 
@@ -26,10 +26,10 @@ const CUT: char = '…';
 #[allow(missing_docs, reason = "named as in the data plane")]
 pub struct RequestRow {
     pub id: u64,
-    /// `x-request-id`.
+    /// Its `x-request-id`.
     pub request_id: String,
     pub tenant: u32,
-    /// The tenant's name; `default` where no keys are configured.
+    /// The tenant's name; `default` if no keys are configured.
     #[serde(default)]
     pub tenant_name: String,
     pub session: String,
@@ -47,19 +47,19 @@ pub struct RequestRow {
     pub preemptions: u32,
     /// Milliseconds since it arrived.
     pub age_ms: u64,
-    /// Milliseconds it waited before it first started; its age while it waits.
+    /// Milliseconds it waited before it first started; its age until then.
     pub queue_ms: u64,
-    /// Milliseconds from arrival to its first token.
+    /// Milliseconds from arrival to its first token; null until then.
     pub ttft_ms: Option<u64>,
-    /// Whether it ever started; until then `queue_ms` grows with `age_ms`.
+    /// Whether it has started; until then `queue_ms` grows with `age_ms`.
     #[serde(default)]
     pub started: bool,
 }
 
 impl RequestRow {
-    /// The row as a snapshot lists it: what clients chose is cut and ends in `…` where it is long, and
-    /// metadata for which there is no room is left out, so that a flood of requests with long names
-    /// neither costs the host much nor blinds its consoles. `GET /admin/requests/{id}` has it whole.
+    /// Returns the row as a snapshot lists it: long values chosen by clients are cut and end in `…`, and
+    /// metadata beyond a limit is left out, so that a flood of requests with long names neither costs the
+    /// host much nor exceeds what consoles accept. `GET /admin/requests/{id}` has everything.
     #[must_use]
     pub fn listed(mut self) -> Self {
         self.request_id = cut(self.request_id, REQUEST_ID_BYTES);
@@ -80,9 +80,9 @@ impl RequestRow {
     }
 }
 
-/// The beginning of a text that is too long for so many bytes of JSON, with a mark that it was cut.
+/// Cuts a text to at most `bytes` bytes of JSON, including a mark that it was cut.
 fn cut(mut text: String, bytes: usize) -> String {
-    // Where it is cut so that the mark fits, too.
+    // `end` is where to cut so that the mark fits, too.
     let (mut used, mut end) = (0, 0);
     for (at, c) in text.char_indices() {
         used += json_bytes_of(c);
@@ -102,7 +102,7 @@ fn json_bytes(text: &str) -> usize {
     text.chars().map(json_bytes_of).sum()
 }
 
-/// What a character takes in a string of JSON.
+/// Returns the bytes of a character in a JSON string.
 fn json_bytes_of(c: char) -> usize {
     match c {
         '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
@@ -111,56 +111,57 @@ fn json_bytes_of(c: char) -> usize {
     }
 }
 
-/// `GET /admin/requests/{id}`.
+/// Response of `GET /admin/requests/{id}`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RequestDetail {
-    /// Its row.
+    /// Its row, uncut.
     pub row: RequestRow,
-    /// Its block table in the order of its tokens.
+    /// Its block table, in the order of its tokens.
     pub table: Vec<TableBlock>,
-    /// Blocks that it holds if it runs to its last token.
+    /// Blocks that it needs if it generates `max_tokens`.
     pub max_blocks: u32,
-    /// How many tokens it will probably generate, as the scheduler is told.
+    /// Expected length of the output in tokens, as shown to the scheduler.
     pub expected_tokens: u32,
-    /// Tokens taken from the cache when it last started; what it would find, while it waits.
+    /// Tokens taken from the cache when it last started; while it waits, the tokens it would take.
     pub reusable_tokens: u32,
-    /// Tokens that others are computing for it right now: waiting a little would spare them.
+    /// Tokens of its prompt that other requests are computing now, and that it can reuse if it waits a
+    /// little.
     pub pending_tokens: u32,
-    /// Milliseconds from its arrival until its first token is due; none where it has no deadline.
+    /// Milliseconds from its arrival until its first token is due; null without a deadline.
     pub deadline_ms: Option<i64>,
-    /// Whether a later one was started before it.
+    /// Whether a later request started before it.
     pub overtaken: bool,
 }
 
-/// One place of a block table.
+/// One entry of a block table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableBlock {
-    /// Which block.
+    /// The block.
     pub block: u32,
-    /// Tables that hold it.
+    /// Number of block tables that contain it.
     pub references: u32,
-    /// Whether other requests can find it.
+    /// Whether other requests can reuse it.
     pub indexed: bool,
 }
 
-/// What became of the rows since the last time.
+/// Changes to the rows since the last snapshot or change.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RowsChange {
-    /// Requests that are new, in full.
+    /// New rows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub came: Vec<RequestRow>,
-    /// Requests of which something moved.
+    /// The variable fields of rows in which one of them changed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub moved: Vec<RowChange>,
-    /// Requests that are no longer listed.
+    /// Ids of rows that are not listed any more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gone: Vec<u64>,
-    /// Every id in the new order; none where the old order, less those gone, plus those that came, is right.
+    /// All ids in the new order; absent if the order is the old one without `gone`, followed by `came`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<Vec<u64>>,
 }
 
-/// The fields of a row that move.
+/// The variable fields of a row.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "named as in `RequestRow`")]
 pub struct RowChange {
@@ -176,18 +177,18 @@ pub struct RowChange {
     pub started: bool,
 }
 
-/// A change that doesn't fit the rows it is applied to: the reader missed something and starts over.
+/// A change doesn't fit the rows it is applied to: the reader has missed one and must start over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mismatch {
-    /// The request that is not there.
+    /// The request that is missing or listed twice.
     pub id: u64,
 }
 
 impl RowsChange {
-    /// Brings `rows` up to date. `passed_ms` is the time since they were; ages grow by it.
+    /// Updates `rows`. `passed_ms` is the time since they were current; ages grow by it.
     ///
     /// # Errors
-    /// [`Mismatch`] where the change speaks of a row that isn't there; `rows` are then as they were.
+    /// [`Mismatch`] if the change refers to a row that doesn't exist; `rows` are then unchanged.
     pub fn apply(mut self, rows: &mut Vec<RequestRow>, passed_ms: u64) -> Result<(), Mismatch> {
         self.gone.sort_unstable();
         let stays = |row: &RequestRow| self.gone.binary_search(&row.id).is_err();
@@ -198,7 +199,7 @@ impl RowsChange {
             let found = places.binary_search_by_key(&id, |&(id, _)| id);
             found.map(|at| places[at].1).map_err(|_| Mismatch { id })
         };
-        // Everything is looked up before anything is touched.
+        // Look everything up before changing anything.
         let moved: Vec<usize> = self.moved.iter().map(|row| place(row.id)).collect::<Result<_, _>>()?;
         let order = match &self.order {
             Some(order) => Some(each_once(order, places.len(), place)?),
@@ -236,7 +237,7 @@ impl RowChange {
     }
 }
 
-/// The places of `ids`, none of them twice, among so many rows.
+/// Returns the indexes of `ids` among `rows` rows, each at most once.
 fn each_once(
     ids: &[u64],
     rows: usize,
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_come_move_go_and_change_places() {
+    fn changes_add_update_remove_and_reorder_rows() {
         let mut table = rows(&[1, 2, 3]);
         table[1].started = true;
         table[1].queue_ms = 7;
@@ -276,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_for_other_rows_is_refused() {
+    fn a_change_for_other_rows_is_refused_and_changes_nothing() {
         let moved = |id| vec![RowChange { id, blocks: 9, ..RowChange::default() }];
         for (moved, order, missing) in [
             (moved(8), None, 8),
@@ -287,12 +288,12 @@ mod tests {
             let change = RowsChange { gone: vec![7], came: rows(&[3]), moved, order };
             let mut table = rows(&[1, 2, 7]);
             assert_eq!(change.apply(&mut table, 50), Err(Mismatch { id: missing }));
-            assert_eq!(table, rows(&[1, 2, 7]), "nothing is touched");
+            assert_eq!(table, rows(&[1, 2, 7]), "unchanged");
         }
     }
 
     #[test]
-    fn a_listed_row_is_bounded_whatever_clients_call_things() {
+    fn listed_rows_are_bounded_whatever_names_clients_choose() {
         for c in ['a', '"', '\u{1}', '\n', '\u{7f}', '\u{9b}', 'é', '会', '😀', '\u{2028}'] {
             let name = |bytes: usize| c.to_string().repeat(bytes / c.len_utf8());
             let entry = |n: usize| (format!("{n}{}", name(500)), name(512));
@@ -321,17 +322,17 @@ mod tests {
             let listed = row.clone().listed();
             let bytes = serde_json::to_string(&listed).unwrap().len();
             assert!(bytes <= MAX_ROW_BYTES, "{c:?}: {bytes}");
-            assert_eq!(listed.request_id, row.request_id, "it names the request");
+            assert_eq!(listed.request_id, row.request_id, "never cut");
             assert!(listed.session.ends_with('…') && listed.metadata.len() > 1, "{listed:?}");
             let short =
                 RequestRow { metadata: (0..16).map(|n| (n.to_string(), "x".into())).collect(), ..listed };
             let twice = short.clone().listed();
-            assert_eq!(twice, short, "what is short stays whole");
+            assert_eq!(twice, short, "short values are not cut");
         }
     }
 
     #[test]
-    fn what_json_makes_of_a_character_is_what_is_counted() {
+    fn counted_bytes_match_the_json_encoding() {
         for c in (0..0x3000).filter_map(char::from_u32) {
             assert_eq!(json_bytes_of(c), serde_json::to_string(&c).unwrap().len() - 2, "{c:?}");
         }

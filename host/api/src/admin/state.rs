@@ -1,4 +1,4 @@
-//! The host's numbers at one instant: what every screen of the console starts from.
+//! A snapshot of the host's numbers, from which every screen of the console starts.
 
 use std::collections::BTreeMap;
 
@@ -6,82 +6,82 @@ use serde::{Deserialize, Serialize};
 
 use super::{MAX_ROW_BYTES, MAX_ROWS, PolicySlot, RequestRow};
 
-/// Most bytes of a snapshot, or of a change of it, as JSON: every row that it may list, and room for the
-/// numbers, the slots with the schemas of their configurations, and a new order of all rows.
+/// Largest size of a snapshot, or of a change to one, as JSON: all rows that it may list, plus room for the
+/// numbers, the slots with their configuration schemas, and a new order of all rows.
 pub const MAX_STATE_BYTES: usize = MAX_ROWS * MAX_ROW_BYTES + (4 << 20);
 
-/// `GET /admin/state`, and every `snapshot` event of `GET /admin/events`.
+/// Response of `GET /admin/state`, and data of each `snapshot` event of `GET /admin/events`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct State {
-    /// Name and version of the host.
+    /// Version, model and device.
     pub host: HostInfo,
     /// Milliseconds since the host started.
     pub uptime_ms: u64,
-    /// Whether new requests are refused because the host is shutting down.
+    /// Whether the host drains: it finishes its requests and refuses new ones.
     pub draining: bool,
-    /// Engine steps begun.
+    /// Engine steps started.
     pub step: u64,
-    /// The paged KV pool.
+    /// The KV pool.
     pub memory: Memory,
     /// Sequences by state.
     pub queue: Queue,
-    /// Rates over the last seconds.
+    /// Rates over the last few seconds.
     pub rates: Rates,
-    /// Latencies of the last minute's requests.
+    /// Latencies over the last minute.
     pub latencies: Latencies,
-    /// What the admission policy measures.
+    /// The load as reported by the admission policy.
     pub pressure: Pressure,
     /// Counters since start.
     pub counters: Counters,
-    /// Prefix cache events by name, `CONVERSATIONAL_HIT` and so on, since start.
+    /// Prefix-cache events since start, by name: `CONVERSATIONAL_HIT` and so on.
     pub cache_events: BTreeMap<String, u64>,
-    /// What requests of each event found, since start.
+    /// Prompt tokens of the requests of each event, since start.
     #[serde(default)]
     pub cache_lengths: BTreeMap<String, CacheLengths>,
     /// The three slots: scheduler, admission, prefix-cache.
     pub policies: Vec<PolicySlot>,
-    /// Live requests: running ones in the order in which they started, then the queue. At most
-    /// 10,000; `requests_total` says how many there are. Names that clients chose are cut where they are
-    /// long, and end in `…` ([`RequestRow::listed`]).
+    /// Live requests: running ones in the order in which they started, then the queue. At most 10,000 are
+    /// listed; `requests_total` counts all. Long names chosen by clients are cut and end in `…`
+    /// ([`RequestRow::listed`]).
     pub requests: Vec<RequestRow>,
-    /// How many live requests there are.
+    /// Number of live requests.
     pub requests_total: u32,
 }
 
-/// Sums over the requests of one prefix cache event.
+/// Sums over the requests of one prefix-cache event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheLengths {
-    /// Those whose prompt fills a block: nothing shorter can be found by what it shares.
+    /// Requests whose prompt fills at least one block; shorter prompts can't share a prefix.
     pub eligible_requests: u64,
-    /// Prompt tokens that were found.
+    /// Prompt tokens found in the cache.
     pub cached_tokens: u64,
     /// Prompt tokens that had to be computed.
     pub prefilled_tokens: u64,
 }
 
-/// Who answers.
+/// The host.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HostInfo {
     /// Version of the host.
     pub version: String,
-    /// Another one at every start: ids of requests and all counters begin anew with it. Empty from hosts
-    /// that don't tell.
+    /// Id of this run of the host, different after each start. Request ids and counters start over with it.
+    /// Empty from hosts that don't send it.
     #[serde(default)]
     pub run: String,
-    /// Name under which the model is served.
+    /// Name of the served model.
     pub model: String,
-    /// How weights are held: `f32`, `bf16` or `q8`.
+    /// Type of the weights: `f32`, `bf16`, `f16` or `q8`.
     #[serde(default)]
     pub dtype: String,
     /// `cpu`, or the GPU's name.
     pub device: String,
     /// `paged` or `contiguous`.
     pub kv_cache: String,
-    /// Address of the data plane, `http://HOST:PORT`.
+    /// URL of the data plane: `http://HOST:PORT`.
     pub data_plane: String,
 }
 
-/// The pool in blocks; `free + cached + used = total`.
+/// The KV pool in blocks; `free + cached + used = total`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "named by what they count")]
 pub struct Memory {
@@ -90,7 +90,7 @@ pub struct Memory {
     pub free: u32,
     pub cached: u32,
     pub used: u32,
-    /// Bytes that one block takes on the device.
+    /// Bytes of one block on the device.
     pub block_bytes: u64,
 }
 
@@ -114,7 +114,7 @@ pub struct Rates {
     pub steps: f64,
 }
 
-/// Milliseconds over the last minute; zero where nothing was measured.
+/// Milliseconds over the last minute; zero if nothing was measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "named by what they measure")]
 pub struct Latencies {
@@ -131,7 +131,7 @@ pub struct Latencies {
     pub step_p99_ms: f64,
 }
 
-/// The admission policy's `measure`, with the pool's and queue's figures beside it.
+/// Result of the admission policy's `measure`, with figures of the pool and the queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "named by what they measure")]
 pub struct Pressure {
@@ -146,7 +146,7 @@ pub struct Pressure {
     pub max_sequences: u32,
 }
 
-/// Since start; never go down.
+/// Counters since start; they never decrease.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "named by what they count")]
 pub struct Counters {
@@ -160,9 +160,10 @@ pub struct Counters {
     pub prompt_tokens: u64,
     pub generated_tokens: u64,
     pub computed_tokens: u64,
-    /// Tokens that were guessed ahead, and those of them that were right.
+    /// Draft tokens of speculative decoding.
     #[serde(default)]
     pub drafted_tokens: u64,
+    /// Draft tokens that were accepted.
     #[serde(default)]
     pub accepted_tokens: u64,
     pub prefix_queries: u64,

@@ -1,4 +1,4 @@
-//! Policies that are tried: in shadow, or as canaries.
+//! Policies on trial: in shadow, or as a canary.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::FaultInfo;
 
-/// `GET /admin/policies/{kind}/shadow`: a policy that is asked what the live one is asked, without effect.
+/// Response of `GET /admin/policies/{kind}/shadow`: a policy that receives the live policy's calls, without
+/// effect.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ShadowInfo {
     /// Its name.
@@ -19,99 +20,99 @@ pub struct ShadowInfo {
     pub state: String,
     /// Why it ended; empty while it runs.
     pub reason: String,
-    /// Milliseconds from the host's start to its own.
+    /// Milliseconds from the host's start to the shadow's.
     pub since_ms: u64,
-    /// Milliseconds from the host's start to its end.
+    /// Milliseconds from the host's start to the shadow's end.
     pub ended_ms: Option<u64>,
-    /// Answers that could be compared.
+    /// Decisions that were compared.
     pub questions: u64,
-    /// Those that were the live policy's.
+    /// Those that equalled the live policy's.
     pub agreements: u64,
-    /// Those that were not, by what they differ in: `run`, `tokens`, `preempt`, `verdict`, `reuse`,
-    /// `retain`, `drop`, `evict`.
+    /// Those that differed, by what differed: `run`, `tokens`, `preempt`, `verdict`, `reuse`, `retain`,
+    /// `drop`, `evict`.
     pub divergences: BTreeMap<String, u64>,
-    /// The last of them, oldest first.
+    /// The latest divergences, oldest first.
     pub examples: Vec<DivergenceInfo>,
-    /// What ended it, where that was a fault.
+    /// The fault that ended it, if one did.
     pub fault: Option<FaultInfo>,
-    /// What its calls cost.
+    /// Cost of its calls.
     pub cost: CallCost,
-    /// What the live policy's calls cost.
+    /// Cost of the live policy's calls.
     pub live_cost: CallCost,
 }
 
-/// One answer of a shadow that was not the live policy's.
+/// A decision of a shadow that differed from the live policy's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DivergenceInfo {
-    /// What they differ in.
+    /// What differed, as in [`ShadowInfo::divergences`].
     pub kind: String,
-    /// The engine's step.
+    /// The engine step.
     pub step: u64,
-    /// Milliseconds since the host started.
+    /// Milliseconds from the host's start to the decision.
     pub at_ms: u64,
-    /// What the live policy said, in short.
+    /// The live policy's decision, in short.
     pub live: String,
-    /// What the shadow said, in short.
+    /// The shadow's decision, in short.
     pub shadow: String,
 }
 
-/// What a policy's calls cost.
+/// Cost of a policy's calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CallCost {
     /// Calls so far.
     pub calls: u64,
-    /// Median duration of the recent ones.
+    /// Median duration of recent calls, in microseconds.
     pub p50_us: f64,
-    /// 99th percentile of the recent ones.
+    /// 99th percentile of it.
     pub p99_us: f64,
 }
 
-/// A policy on trial: in force and watched, the previous one kept hot.
+/// A canary: live and watched, with the previous policy kept ready.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CanaryInfo {
-    /// Which slot.
+    /// The slot.
     pub kind: String,
     /// Its name.
     pub policy: String,
     /// SHA-256 of the component; empty for a native policy.
     pub sha256: String,
-    /// Who comes back should it fail.
+    /// The policy that comes back if it fails.
     pub previous: String,
     /// `watching`, `promoted`, `rolled_back`.
     pub state: String,
     /// Why, in a sentence.
     pub reason: String,
-    /// Milliseconds from the host's start to the trial's.
+    /// Milliseconds from the host's start to the canary's.
     pub since_ms: u64,
-    /// Milliseconds from the host's start to the trial's end.
+    /// Milliseconds from the host's start to the canary's end.
     pub ended_ms: Option<u64>,
-    /// Seconds with work in them that the trial lasts, unless it is extended.
+    /// Seconds under load that the trial lasts, unless it is extended.
     pub window_s: f64,
     /// How many of them have passed.
     pub watched_s: f64,
-    /// The time before it came.
+    /// The time before the swap: the baseline.
     pub before: WindowInfo,
-    /// The time since.
+    /// The time since the swap.
     pub after: WindowInfo,
 }
 
-/// What clients got, and what they asked for, over some time. Zero where nothing was measured.
+/// Load and service over some time. Zero where nothing was measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WindowInfo {
-    /// Seconds with work in them.
+    /// Seconds under load.
     pub busy_s: f64,
-    /// Requests that came, per second.
+    /// Requests received per second.
     pub requests_per_second: f64,
-    /// Their prompt tokens.
+    /// Their prompt tokens per second.
     pub prompt_tokens_per_second: f64,
-    /// Tokens generated per busy second.
+    /// Tokens generated per second under load.
     pub tokens_per_second: f64,
-    /// Time between a sequence's tokens, median.
+    /// Median time between two tokens of a sequence.
     pub itl_p50_ms: f64,
-    /// The same, 95th percentile.
+    /// 95th percentile of it.
     pub itl_p95_ms: f64,
-    /// Time to the first token, median.
+    /// Median time to first token.
     pub ttft_p50_ms: f64,
-    /// Share of the requests that the admission policy refused.
+    /// Share of the requests that the admission policy refused, 0 to 1.
     pub refused: f64,
 }
