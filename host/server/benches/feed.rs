@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use infer_core::{Micros, Request, SamplingParams, SessionId, TenantId};
 use infer_server::config::Config;
 use infer_server::engine::{NewRequest, RequestMeta};
-use infer_server::serve::{RunningServer, Server};
+use infer_server::serve::{self, RunningServer};
 
 const SECONDS: u64 = 8;
 const HZ: f64 = 20.0;
@@ -30,7 +30,7 @@ fn main() {
         admin_token: Some("bench-token-0123456789".to_owned()),
         ..Config::default()
     };
-    let server = runtime.block_on(Server::start(config)).unwrap_or_else(|e| panic!("the host starts: {e}"));
+    let server = runtime.block_on(serve::start(config)).unwrap_or_else(|e| panic!("the host starts: {e}"));
     report(&server, "idle host");
     server.engine().hold_steps();
     let live: Vec<_> = (0..WAITING).map(|index| runtime.block_on(submit(&server, index))).collect();

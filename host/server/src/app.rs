@@ -1,9 +1,10 @@
-//! What every request handler can reach: configuration, clock, metrics, and, once it is loaded, the model.
+//! State that all request handlers share: configuration, clock, metrics and, once it is loaded, the model.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use infer_api::trace::Settings;
 use infer_chat::ChatTemplate;
@@ -20,114 +21,103 @@ use crate::policies::PolicyManager;
 use crate::reload::Reload;
 use crate::tenants::Tenants;
 
-/// Text below this length is tokenized where it stands: handing it over would take longer.
+/// Shorter texts are tokenized on the spot: handing them to another thread would take longer.
 const INLINE_TOKENIZE_BYTES: usize = 1_024;
 
 /// Shared by both planes.
 pub struct App {
-    /// As it was told.
+    /// The configuration.
     pub config: Config,
-    /// Since start.
+    /// Time since the start.
     pub clock: Clock,
-    /// Who may ask.
+    /// Tenants and their API keys.
     pub tenants: Tenants,
     /// Histograms and windows.
     pub recorder: Recorder,
-    /// Of `/metrics`, one at a time.
+    /// Scrapes of `/metrics`, one at a time.
     pub scrapes: Scrapes,
-    /// True once connections are to end.
+    /// Turns true when connections must close.
     pub shutdown: watch::Receiver<bool>,
-    /// Encrypts the data plane.
+    /// TLS of the data plane.
     pub tls: Option<Arc<Tls>>,
-    /// Connections of the data plane that are open.
+    /// Open connections of the data plane.
     pub connections: Arc<AtomicUsize>,
-    /// Memory that the data plane's bodies share.
+    /// Memory shared by the bodies of the data plane.
     pub body_room: BodyRoom,
-    /// What can be read again while the host runs.
+    /// The files that are read again on SIGHUP.
     pub reload: Reload,
-    /// Where traces of requests go.
+    /// Exporter for traces of requests.
     pub traces: Traces,
-    /// Where the data plane listens, `http://HOST:PORT`.
+    /// URL of the data plane, `http://HOST:PORT`.
     pub data_url: String,
     draining: AtomicBool,
     turned_away: AtomicU64,
     served: OnceLock<Served>,
 }
 
-/// How the data plane is entered.
+/// What guards the data plane.
 pub struct Doors {
-    /// Who may ask.
+    /// Tenants and their API keys.
     pub tenants: Tenants,
-    /// Encrypts it.
+    /// TLS, if it is configured.
     pub tls: Option<Arc<Tls>>,
-    /// Where it listens.
+    /// URL of the data plane.
     pub data_url: String,
 }
 
-/// The loaded model and everything around it.
+/// The loaded model and everything that serves it.
 pub struct Served {
-    /// Reaches the engine.
+    /// Handle of the engine thread.
     pub engine: EngineHandle,
-    /// The three slots.
+    /// The policies of the three slots.
     pub policies: PolicyManager,
     /// Text to tokens and back.
     pub tokenizer: Tokenizer,
-    /// What outputs must be, compiled.
+    /// Compiles constraints on outputs.
     pub compiler: Compiler,
-    /// Names that requests may give; the first is shown.
+    /// Names that requests may use; responses show the first.
     pub model_names: Vec<String>,
-    /// How its weights are held: `f32`, `bf16` or `q8`.
+    /// Type of the weights, such as `bf16` or `q8`.
     pub weights: String,
     /// The model's end tokens.
     pub stop_tokens: Arc<[u32]>,
-    /// How tokens are drawn where a request doesn't say.
+    /// Sampling parameters for requests that leave them out.
     pub sampling: SamplingDefaults,
-    /// Rows of its embedding.
+    /// Rows of the embedding.
     pub vocab_size: u32,
-    /// Longest prompt plus output.
+    /// Maximum length of a sequence, prompt plus output.
     pub max_seq_len: u32,
-    /// Bytes that one KV block takes.
+    /// Bytes per KV block.
     pub block_bytes: u64,
-    /// Tokens in a KV block.
+    /// Tokens per KV block.
     pub block_size: u32,
     /// Blocks in the pool.
     pub total_blocks: u32,
-    /// The engine's settings, as a recording tells them.
+    /// The engine's settings, as recordings contain them.
     pub settings: Settings,
-    /// Where it computes.
+    /// Name of the device that computes.
     pub device: String,
-    /// For requests that bring no seed.
+    /// Seeds for requests without one.
     pub seeds: Seeds,
-    chat: PendingTemplate,
-    keys: RandomState,
-    tokenizing: Arc<Semaphore>,
+    pub(crate) chat: PendingTemplate,
+    pub(crate) keys: RandomState,
+    /// Bounds concurrent work on threads that may block.
+    pub(crate) tokenizing: Arc<Semaphore>,
 }
 
-/// What `Served` is made of, before it gets what is its own.
-#[allow(missing_docs, reason = "as in `Served`")]
-pub struct Parts {
-    pub engine: EngineHandle,
-    pub policies: PolicyManager,
-    pub tokenizer: Tokenizer,
-    pub chat: PendingTemplate,
-    pub model_names: Vec<String>,
-    pub weights: String,
-    pub stop_tokens: Arc<[u32]>,
-    pub sampling: SamplingDefaults,
-    pub vocab_size: u32,
-    pub max_seq_len: u32,
-    pub block_bytes: u64,
-    pub block_size: u32,
-    pub total_blocks: u32,
-    pub settings: Settings,
-    pub seed: Option<u64>,
-    pub threads: usize,
-    /// Where it computes.
-    pub device: String,
+/// Whether the engine can serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// It can. A long step counts as work.
+    Working,
+    /// The current step exceeds `--step-timeout`; with its time so far.
+    Hanging(Duration),
+    /// The engine thread has ended.
+    Stopped,
 }
 
 impl App {
-    /// Before the model is loaded.
+    /// The state before the model is loaded.
     pub fn new(
         config: Config,
         doors: Doors,
@@ -154,67 +144,42 @@ impl App {
         })
     }
 
-    /// The model is there.
-    pub fn set_served(&self, parts: Parts) {
-        let served = Served {
-            engine: parts.engine,
-            policies: parts.policies,
-            compiler: Compiler::new(
-                parts.tokenizer.clone(),
-                parts.vocab_size,
-                Arc::clone(&parts.stop_tokens),
-            ),
-            tokenizer: parts.tokenizer,
-            chat: parts.chat,
-            model_names: parts.model_names,
-            weights: parts.weights,
-            stop_tokens: parts.stop_tokens,
-            sampling: parts.sampling,
-            vocab_size: parts.vocab_size,
-            max_seq_len: parts.max_seq_len,
-            block_bytes: parts.block_bytes,
-            block_size: parts.block_size,
-            total_blocks: parts.total_blocks,
-            settings: parts.settings,
-            seeds: Seeds::new(parts.seed),
-            keys: RandomState::new(),
-            tokenizing: Arc::new(Semaphore::new(parts.threads.max(1))),
-            device: parts.device,
-        };
+    /// Sets the model, once.
+    pub fn set_served(&self, served: Served) {
         assert!(self.served.set(served).is_ok(), "the model is loaded once");
     }
 
-    /// The model, or the 503 of a host that is still loading it.
+    /// The model, or a 503 while it is loading.
     pub fn served(&self) -> Result<&Served, ApiError> {
         self.served.get().ok_or_else(|| ApiError::unavailable("loading", "the model is still loading"))
     }
 
-    /// Whether new requests are turned away because the host is going down.
+    /// Whether new requests are refused because the host is shutting down.
     pub fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Acquire)
     }
 
-    /// Turns new requests away from now on; those that run end normally.
+    /// Refuses new requests from now on; running ones finish normally.
     pub fn drain(&self) {
         if !self.draining.swap(true, Ordering::AcqRel) {
-            tracing::info!("draining: new requests are turned away");
+            tracing::info!("draining: refusing new requests");
         }
         if let Some(served) = self.served.get() {
             served.engine.drain();
         }
     }
 
-    /// Counts a request that was turned away because the host is going down: the engine never sees it.
+    /// Counts a request that was refused because the host is draining; the engine never sees it.
     pub fn count_turned_away(&self) {
         self.turned_away.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many there were.
+    /// Number of requests refused because the host is draining.
     pub fn turned_away(&self) -> u64 {
         self.turned_away.load(Ordering::Relaxed)
     }
 
-    /// The 503 of a host that is going down.
+    /// Fails with a 503 while the host is draining.
     pub fn refuse_if_draining(&self) -> Result<(), ApiError> {
         if self.is_draining() {
             return Err(ApiError::unavailable("draining", "the host is shutting down; try another one"));
@@ -224,7 +189,17 @@ impl App {
 }
 
 impl Served {
-    /// Tokenizes a text that came in a body.
+    /// Whether the engine can serve; `step_timeout` is the limit for a step.
+    pub fn health(&self, step_timeout: Duration) -> Health {
+        let computing = self.engine.computing_for();
+        match () {
+            () if !self.engine.is_alive() => Health::Stopped,
+            () if computing > step_timeout => Health::Hanging(computing),
+            () => Health::Working,
+        }
+    }
+
+    /// Tokenizes a text from a request's body.
     pub async fn encode(&self, text: String, special: bool, room: Room) -> Result<Vec<u32>, ApiError> {
         let bytes = text.len();
         let encode = move |tokenizer: &Tokenizer| {
@@ -234,7 +209,7 @@ impl Served {
         self.with_tokenizer(bytes, encode).await?.map_err(|e| ApiError::invalid("prompt", e))
     }
 
-    /// Does work on so many bytes of text: at once where it is little, else on a thread that may block.
+    /// Runs `work` on a text of `bytes` bytes: at once if the text is short, else on a thread that may block.
     pub async fn with_tokenizer<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -247,8 +222,8 @@ impl Served {
         self.off_thread(move || work(&tokenizer)).await
     }
 
-    /// Does work with text on a thread that may block; so much of it at once as there are processors, and none
-    /// without its turn: work that has begun goes on when its client has gone.
+    /// Runs `work` on a thread that may block. At most `--threads` of these run at once; the permit moves into the work,
+    /// which continues even if its client disconnects.
     pub async fn off_thread<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -263,7 +238,7 @@ impl Served {
             .map_err(|_| ApiError::internal("tokenizer", "the tokenizer failed on this text"))
     }
 
-    /// Messages to a prompt. Waits where the host has only just begun.
+    /// The chat template; waits until it is compiled.
     pub async fn chat_template(&self) -> Result<Arc<ChatTemplate>, ApiError> {
         self.chat.ready().await.ok_or_else(|| {
             let message = "this model has no chat template; use /v1/completions";
@@ -271,29 +246,30 @@ impl Served {
         })
     }
 
-    /// A number for a client's text. Keyed per process: nobody can craft two texts that share one.
+    /// A hash of a client's text, keyed per process so that clients can't craft collisions.
     pub fn key_of(&self, domain: &str, text: &str) -> u64 {
         self.keys.hash_one((domain, text)).max(1)
     }
 
-    /// Another one at every start.
+    /// An identifier of this run of the host.
     pub fn run(&self) -> String {
         format!("{:016x}", self.keys.hash_one("run"))
     }
 }
 
-/// Seeds for requests without one: a reproducible sequence under `--seed`, else from the system.
+/// Seeds for requests without one: a reproducible sequence with `--seed`, else random.
 pub struct Seeds {
     base: Option<u64>,
     count: AtomicU64,
 }
 
 impl Seeds {
-    fn new(base: Option<u64>) -> Self {
+    /// Seeds derived from `base`, or from the system.
+    pub fn new(base: Option<u64>) -> Self {
         Self { base, count: AtomicU64::new(0) }
     }
 
-    /// The next request's seed.
+    /// The seed of the next request.
     pub fn next(&self) -> u64 {
         let count = self.count.fetch_add(1, Ordering::Relaxed);
         match self.base {
@@ -303,7 +279,7 @@ impl Seeds {
     }
 }
 
-/// Spreads neighbouring numbers (the finalizer of SplitMix64, Steele et al. 2014).
+/// Spreads consecutive numbers (the finalizer of SplitMix64, Steele et al. 2014).
 fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -315,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seeded_host_draws_the_same_sequence_again() {
+    fn seeded_host_repeats_its_sequence_of_seeds() {
         let draw = |base| {
             let seeds = Seeds::new(base);
             (0..4).map(|_| seeds.next()).collect::<Vec<_>>()

@@ -1,8 +1,8 @@
-//! The places where a stranger's bytes come in, one function each. What fuzzing calls (`tests/fuzz`), and an
-//! ordinary test with the same corpus (`host/server/tests/strangers.rs`); no interface for anybody else.
+//! One function for each parser of untrusted bytes. The fuzz targets (`tests/fuzz`) call them, and an ordinary test with the
+//! same corpora (`host/server/tests/strangers.rs`); this is not an interface for anything else.
 //!
-//! None of them may panic, hang, or take memory beyond its bounds, whatever the bytes are. Where more can be
-//! said of an answer, it is said here.
+//! None of them may panic, hang or exceed its memory bounds for any bytes. Where a result has further properties, they are
+//! asserted here.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::config::{Config, Settings};
 use crate::data::{Calls, Compiler, Part, check_chat, check_completion};
 use crate::trace::Question;
 
-/// Tokens of the demo's vocabulary.
+/// Size of the demo model's vocabulary.
 const DEMO_VOCAB: u32 = 1_792;
 
 /// An edge.
@@ -57,7 +57,7 @@ pub fn chat(bytes: &[u8]) {
     let _ = check_chat(bytes, &["demo".to_owned()], template_with_tools());
 }
 
-/// What an output must be: a body's schema, grammar or expression becomes an automaton, which is followed.
+/// A body's schema, grammar or regular expression: compiles it and generates an output within it.
 pub fn grammar(bytes: &[u8]) {
     const TOKENS: usize = 24;
     thread_local! {
@@ -81,7 +81,7 @@ pub fn grammar(bytes: &[u8]) {
             if !masks[0].restrict(&output, &mut logits) {
                 return;
             }
-            // Not always the first, so that outputs get longer.
+            // Varying the choice makes outputs longer.
             let allowed: Vec<usize> = (0..logits.len()).filter(|&token| logits[token] == 0.0).collect();
             let Some(&token) = allowed.get(output.len() * 7 % allowed.len().max(1)) else { return };
             if token == 1 {
@@ -92,7 +92,7 @@ pub fn grammar(bytes: &[u8]) {
     });
 }
 
-/// A model's text, in which calls of functions are looked for. What is found doesn't depend on how it was cut.
+/// A model's output with function calls. What is found must not depend on how the text is split.
 pub fn calls(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     for style in [Tools::Hermes, Tools::Llama3] {
@@ -106,11 +106,11 @@ pub fn calls(bytes: &[u8]) {
             parts.extend(calls.finish());
             joined(parts)
         };
-        assert_eq!(all(usize::MAX >> 1), all(1), "{style:?}: parts don't depend on how the text arrives");
+        assert_eq!(all(usize::MAX >> 1), all(1), "{style:?}: parts must not depend on how the text is split");
     }
 }
 
-/// Text and arguments as they are however they were cut.
+/// Joins adjacent text and adjacent arguments.
 fn joined(parts: Vec<Part>) -> Vec<Part> {
     let mut whole: Vec<Part> = Vec::new();
     for part in parts {
@@ -124,7 +124,7 @@ fn joined(parts: Vec<Part>) -> Vec<Part> {
     whole
 }
 
-/// A stream of events, as the load generator reads it. What is in it doesn't depend on how it was cut.
+/// A stream of events, as the load generator reads it. What is found must not depend on how the bytes are split.
 pub fn events(bytes: &[u8]) {
     let all = |chunks: &mut dyn Iterator<Item = &[u8]>| {
         let mut events = Events::default();
@@ -139,9 +139,9 @@ pub fn events(bytes: &[u8]) {
     };
     let whole = all(&mut std::iter::once(bytes));
     let cut = all(&mut bytes.chunks(1 + bytes.first().map_or(0, |&b| usize::from(b % 7))));
-    // Only what is too long for one event can be taken in pieces and not at once.
+    // Only bytes too long for one event can be accepted in pieces and refused as a whole.
     if let Ok(whole) = &whole {
-        assert_eq!(Some(whole), cut.as_ref().ok(), "events don't depend on how the bytes arrive");
+        assert_eq!(Some(whole), cut.as_ref().ok(), "events must not depend on how the bytes are split");
     }
     for (name, data) in whole.unwrap_or_default() {
         for dialect in [Dialect::Named, Dialect::Openai] {
@@ -150,7 +150,7 @@ pub fn events(bytes: &[u8]) {
     }
 }
 
-/// The host's configuration file.
+/// A host's configuration file.
 pub fn config(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     if let Ok(settings) = Settings::of_text(Path::new("infer.toml"), text) {
@@ -158,7 +158,7 @@ pub fn config(bytes: &[u8]) {
     }
 }
 
-/// The file of tenants and keys.
+/// A file of tenants and keys.
 pub fn tenants(bytes: &[u8]) {
     if let Ok(text) = std::str::from_utf8(bytes) {
         let _ = crate::tenants::grants("tenants.toml", text);
@@ -170,14 +170,14 @@ pub fn model_config(bytes: &[u8]) {
     let _ = ModelConfig::parse(bytes, Some(bytes));
 }
 
-/// A checkpoint's weights. The model that they should be is the demo's.
+/// A checkpoint's weights, with the configuration of the demo model.
 pub fn safetensors(bytes: &[u8]) {
     let mut files: Vec<(&str, &[u8])> = demo();
     files.push(("model.safetensors", bytes));
     let _ = Model::load(&Source::Embedded(&files), None);
 }
 
-/// A model in one file: header, configuration, tokenizer, template, tensors.
+/// A GGUF file: header, configuration, tokenizer, template, tensors.
 pub fn gguf(bytes: &[u8]) {
     thread_local! {
         static FILE: RefCell<Option<PathBuf>> = const { RefCell::new(None) };
@@ -224,11 +224,11 @@ pub fn template(bytes: &[u8]) {
     let render = || template.render(&messages, true).ok();
     let (first, second) = (render(), render());
     if let (Some(first), Some(second)) = (first, second) {
-        assert_eq!(first, second, "a render leaves nothing behind for the next one");
+        assert_eq!(first, second, "a render must not affect the next one");
     }
 }
 
-/// Where all templates of this process are rendered.
+/// The sandbox for all templates of this process.
 fn sandbox() -> &'static Sandbox {
     static SANDBOX: OnceLock<Sandbox> = OnceLock::new();
     SANDBOX.get_or_init(|| Sandbox::new(None).expect("the renderer compiles"))
@@ -250,7 +250,7 @@ pub fn component(bytes: &[u8]) {
     let _ = policy.restart();
 }
 
-/// A public trace. Requests come in the order of their times, and each asks for something.
+/// A public trace. Requests must be ordered by time, and none may be empty.
 pub fn trace(bytes: &[u8]) {
     for format in Format::ALL {
         let mut last = 0;
@@ -264,7 +264,7 @@ pub fn trace(bytes: &[u8]) {
     let _ = Format::of(&String::from_utf8_lossy(bytes));
 }
 
-/// A host's recording, and the questions to policies in it.
+/// A host's recording, and the policy calls in it.
 pub fn recording(bytes: &[u8]) {
     for line in bytes.split(|&byte| byte == b'\n') {
         match serde_json::from_slice::<Line>(line) {
@@ -275,17 +275,17 @@ pub fn recording(bytes: &[u8]) {
     }
 }
 
-/// A case of the fault machine. One that can be read is played: whatever is in it, it ends.
+/// A case of the fault machine. Every valid case must end when played.
 pub fn fuzz_case(bytes: &[u8]) {
     use infer_sim::fuzz::{Case, Checks, play};
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     if let Ok(case) = Case::from_text(text) {
-        assert_eq!(Case::from_text(&case.to_text("")).ok().as_ref(), Some(&case), "what is written is read");
+        assert_eq!(Case::from_text(&case.to_text("")).ok().as_ref(), Some(&case), "a written case reads back");
         let _ = play(&case, &[], Checks::default());
     }
 }
 
-/// A template that offers functions, as Hermes' do.
+/// A template with tools, in the style of Hermes.
 fn template_with_tools() -> &'static ChatTemplate {
     static TEMPLATE: OnceLock<ChatTemplate> = OnceLock::new();
     TEMPLATE.get_or_init(|| {
@@ -297,7 +297,7 @@ fn template_with_tools() -> &'static ChatTemplate {
     })
 }
 
-/// The demo's files but for its weights.
+/// The demo model's files without its weights.
 fn demo() -> Vec<(&'static str, &'static [u8])> {
     let all = infer_demo::FILES.iter().copied();
     all.filter(|(name, _)| !name.ends_with(".safetensors")).collect()
@@ -308,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_demos_vocabulary_is_the_one_that_its_configuration_says() {
+    fn demo_vocabulary_matches_its_configuration() {
         let (_, config) = infer_demo::FILES.iter().find(|(name, _)| *name == "config.json").unwrap();
         let config: serde_json::Value = serde_json::from_slice(config).unwrap();
         assert_eq!(config["vocab_size"], DEMO_VOCAB);

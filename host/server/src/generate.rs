@@ -12,7 +12,8 @@ use infer_model::{KvCacheKind, SamplingDefaults, StopStrings, Tokenizer};
 
 use crate::config::Config;
 use crate::engine::Clock;
-use crate::load::{Loaded, StartError};
+use crate::serve::StartError;
+use crate::startup::load::LoadedModel;
 
 /// Generates, one request at a time.
 pub struct Sequential {
@@ -74,7 +75,7 @@ impl Sequential {
             kv_memory_bytes: None,
             ..config.clone()
         };
-        let loaded = Loaded::load(&config)?;
+        let loaded = LoadedModel::load(&config)?;
         let executor = loaded.executor(&config)?;
         let engine = Engine::new(loaded.engine_config(&config, [0, 0]), Policies::builtin());
         Ok(Self {

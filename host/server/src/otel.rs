@@ -1,8 +1,8 @@
-//! One trace a request, for an OpenTelemetry collector: the request, and in it the time it waited, the time
-//! its prompt took, the time it generated.
+//! Sends one trace per request to an OpenTelemetry collector: a span for the request, with spans for queue, prefill and
+//! decode inside.
 //!
-//! A request's times are known when it ends, so its spans are made then, all at once; nothing is traced
-//! while it runs. Without the feature `otel` this is nothing.
+//! The times are known when the request ends, so all spans are created then; a running request costs nothing. Without the
+//! feature `otel`, everything here does nothing.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,28 +13,28 @@ use infer_api::usage::{Timings, Usage};
 pub struct Ended<'a> {
     /// `x-request-id`.
     pub request_id: &'a str,
-    /// The caller's `traceparent`.
+    /// The client's `traceparent`.
     pub traceparent: Option<&'a str>,
-    /// The caller's `tracestate`.
+    /// The client's `tracestate`.
     pub tracestate: Option<&'a str>,
     /// The tenant's name.
     pub tenant: &'a str,
     /// The model's name.
     pub model: &'a str,
-    /// From submission to now, in milliseconds.
+    /// Time from submission to the end, in milliseconds.
     pub e2e_ms: f64,
-    /// Tokens in and out.
+    /// Prompt and output tokens.
     pub usage: &'a Usage,
-    /// Where the time went.
+    /// Times of the phases.
     pub timings: &'a Timings,
-    /// Why it ended, in OpenAI's words; those of several choices with commas between them.
+    /// OpenAI's finish reason; those of several choices are separated by commas.
     pub finish_reason: &'a str,
-    /// What went wrong.
+    /// The error, if it failed.
     pub error: Option<&'a str>,
 }
 
-/// When a phase began and ended.
-#[cfg_attr(not(feature = "otel"), allow(dead_code, reason = "only spans need them"))]
+/// Begin and end of a phase.
+#[cfg_attr(not(feature = "otel"), allow(dead_code, reason = "used only for spans"))]
 struct Phase {
     name: &'static str,
     from: SystemTime,
@@ -42,8 +42,8 @@ struct Phase {
 }
 
 impl Ended<'_> {
-    /// The request's own span and those in it, in order.
-    #[cfg_attr(not(feature = "otel"), allow(dead_code, reason = "only spans need them"))]
+    /// When the request began, and its phases in order.
+    #[cfg_attr(not(feature = "otel"), allow(dead_code, reason = "used only for spans"))]
     fn phases(&self, now: SystemTime) -> (SystemTime, Vec<Phase>) {
         let ms = |ms: f64| Duration::from_secs_f64((ms / 1e3).max(0.0));
         let began = now - ms(self.e2e_ms);
@@ -65,19 +65,19 @@ impl Ended<'_> {
 
 #[cfg(not(feature = "otel"))]
 mod sink {
-    /// Takes nothing.
+    /// Discards all traces.
     pub struct Traces;
 
     impl Traces {
-        /// There is nothing to start.
+        /// Does nothing.
         pub fn start(_endpoint: Option<&str>) -> Result<Self, String> {
             Ok(Self)
         }
 
-        /// Nobody listens.
+        /// Does nothing.
         pub fn ended(&self, _request: &super::Ended<'_>) {}
 
-        /// Nothing is under way.
+        /// Does nothing.
         pub fn flush(&self) {}
     }
 }
@@ -97,7 +97,7 @@ mod sink {
     use opentelemetry_sdk::Resource;
     use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 
-    /// Sends spans in batches; where the collector is slow, spans are dropped, never requests held up.
+    /// Sends spans in batches. If the collector is slow, spans are dropped; requests never wait for it.
     pub struct Traces(Option<Sink>);
 
     struct Sink {
@@ -106,7 +106,7 @@ mod sink {
     }
 
     impl Traces {
-        /// Traces go to `endpoint`, where there is one. Needs a tokio runtime.
+        /// Sends traces to `endpoint`, if there is one. Must be called inside a tokio runtime.
         pub fn start(endpoint: Option<&str>) -> Result<Self, String> {
             let Some(endpoint) = endpoint else { return Ok(Self(None)) };
             let exporter = SpanExporter::builder()
@@ -126,7 +126,7 @@ mod sink {
             Ok(Self(Some(Sink { provider, tracer })))
         }
 
-        /// A request ended.
+        /// Records a request that ended.
         pub fn ended(&self, request: &super::Ended<'_>) {
             let Some(Sink { tracer, .. }) = &self.0 else { return };
             let now = SystemTime::now();
@@ -170,18 +170,18 @@ mod sink {
             span.end_with_timestamp(now);
         }
 
-        /// Sends what is not sent yet. Blocks.
+        /// Sends the remaining spans. Blocks.
         pub fn flush(&self) {
             if let Some(Sink { provider, .. }) = &self.0
                 && let Err(error) = provider.force_flush()
             {
-                tracing::warn!("traces could not be sent: {error}");
+                tracing::warn!("can't send traces: {error}");
             }
         }
     }
 
-    /// W3C Trace Context, section 3.2: `00-TRACE-SPAN-FLAGS`; and what systems on the way say of it (3.3), which is
-    /// nothing where it can't be read.
+    /// Parses `00-TRACE-SPAN-FLAGS` (W3C Trace Context, section 3.2) and the trace state (section 3.3), which is ignored if it
+    /// is invalid.
     fn remote(header: &str, state: Option<&str>) -> Option<SpanContext> {
         let parts: Vec<&str> = header.split('-').collect();
         let [version, trace, span, flags, ..] = parts[..] else { return None };
@@ -195,7 +195,7 @@ mod sink {
         context.is_valid().then_some(context)
     }
 
-    /// The exporter has a thread of its own without a runtime; requests are sent on the host's.
+    /// Sends requests on the host's runtime, because the exporter's own thread has none.
     #[derive(Debug)]
     struct Client {
         http: reqwest::Client,
@@ -245,7 +245,7 @@ mod sink {
         use super::*;
 
         #[test]
-        fn a_callers_trace_is_taken_over_and_nonsense_is_not() {
+        fn valid_trace_of_the_client_is_continued_and_an_invalid_one_ignored() {
             let header = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
             let context = remote(header, Some("vendor=1,other=x")).unwrap();
             assert_eq!(context.trace_state().header(), "vendor=1,other=x");

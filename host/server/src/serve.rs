@@ -1,127 +1,180 @@
-//! Starts a host, and ends it without losing a stream.
+//! Starts a host, and shuts it down without losing a stream.
 
 use std::collections::BTreeSet;
+use std::collections::hash_map::RandomState;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use infer_core::engine::Policies;
 use infer_core::{Engine, EngineConfig, Executor, Micros};
-use infer_wasm::PolicyLoader;
-use tokio::sync::watch;
+use infer_model::ModelError;
+use infer_wasm::{LoadError, PolicyLoader};
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
 use crate::admin;
 use crate::admin::token::{Token, TokenFile};
-use crate::app::{App, Doors, Parts, Served};
+use crate::app::{App, Doors, Seeds, Served};
 use crate::config::{Config, ConfigError};
 use crate::data;
-#[cfg(feature = "kv-events")]
-use crate::engine::EngineStopped;
-use crate::engine::{self, ChannelBounds, Clock, EngineHandle, EngineReport, EngineThread};
-use crate::faults::{self, FaultRecorder, Library};
+use crate::data::{Compiler, PendingTemplate};
+use crate::engine::{self, ChannelBounds, Clock, EngineHandle, EngineReport, EngineStopped, EngineThread};
+use crate::faults::{self, FaultRecorder};
 use crate::http::{Listener, ListenerOptions, Patience, Tls};
-#[cfg(feature = "kv-events")]
-use crate::kv_events;
-use crate::load::{Loaded, StartError};
-use crate::policies::{self, Choices, PolicyManager};
+use crate::kv_events::{Endpoints, Publisher};
+use crate::policies::{self, Choices, Origins, PolicyError, PolicyManager};
 use crate::reload;
+use crate::startup::checkpoint::CheckpointError;
+use crate::startup::load::LoadedModel;
 use crate::tenants::Tenants;
 
-/// Connections of the admin plane; a handful of consoles and scripts.
+/// Maximum connections of the admin plane: a few consoles and scripts.
 const ADMIN_CONNECTIONS: usize = 64;
-/// How long connections may take to close once every stream has ended.
+/// How long connections may take to close after the last stream.
 const CLOSE_TIME: Duration = Duration::from_secs(5);
-/// How long the step that is being computed may take to end when the host does.
+/// How long the current step may take to finish at shutdown.
 const LAST_STEP: Duration = Duration::from_secs(30);
 
-/// Makes what computes batches.
+/// Creates the executor that computes batches.
 pub type MakeExecutor = Box<dyn FnOnce(&EngineConfig) -> Box<dyn Executor + Send> + Send>;
 
-/// Starts hosts.
-pub struct Server;
-
-/// A host that answers requests.
+/// A running host.
 pub struct RunningServer {
-    /// Where the data plane listens.
+    /// Address of the data plane.
     pub data_addr: SocketAddr,
-    /// Where the admin plane listens.
+    /// Address of the admin plane.
     pub admin_addr: SocketAddr,
-    /// What the admin plane asks for.
+    /// Token of the admin plane.
     pub admin_token: String,
     app: Arc<App>,
     engine: EngineThread,
     planes: Vec<JoinHandle<()>>,
     shutdown: watch::Sender<bool>,
     _token_file: Option<TokenFile>,
-    #[cfg(feature = "kv-events")]
-    kv_endpoints: Option<kv_events::Endpoints>,
+    kv_endpoints: Option<Endpoints>,
 }
 
-impl Server {
-    /// Binds both planes, loads model and policies, and answers once requests are taken. Health checks
-    /// are answered from the beginning.
-    pub async fn start(config: Config) -> Result<RunningServer, StartError> {
-        Self::start_with(config, None).await
-    }
+/// Why a host didn't start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A setting can't be used.
+    #[error("{0}")]
+    Config(#[from] ConfigError),
+    /// There is no checkpoint.
+    #[error("{0}")]
+    Checkpoint(#[from] CheckpointError),
+    /// The checkpoint can't be used.
+    #[error("--model: {0}")]
+    Model(#[from] ModelError),
+    /// A policy can't be used.
+    #[error("--{0}: {1}")]
+    Policy(&'static str, PolicyError),
+    /// The WebAssembly engine can't be set up.
+    #[error("{0}")]
+    Wasm(#[from] LoadError),
+    /// The host can't listen on an address.
+    #[error("{flag}: can't listen on {address}: {error}")]
+    Bind {
+        /// The flag of the address.
+        flag: &'static str,
+        /// The address.
+        address: String,
+        /// The reason.
+        error: std::io::Error,
+    },
+    /// The engine stopped during the start.
+    #[error("{0}")]
+    Stopped(#[from] EngineStopped),
+    /// The operating system refused something.
+    #[error("{0}: {1}")]
+    Io(&'static str, std::io::Error),
+}
 
-    /// The same with another executor than the model's, to measure and test the host by itself.
-    pub async fn start_with(
-        config: Config,
-        executor: Option<MakeExecutor>,
-    ) -> Result<RunningServer, StartError> {
-        let clock = Clock::start();
-        let tenants = Tenants::open(config.api_keys.as_deref())
-            .map_err(|wrong| ConfigError(format!("--api-keys: {wrong}")))?;
-        let tls = open_tls(&config)?;
-        let data = bind("--port", &config.host, config.port).await?;
-        let control = bind("--admin", &config.admin_host, config.admin_port).await?;
-        let (data_addr, admin_addr) = (data.address, control.address);
-        #[cfg(feature = "kv-events")]
-        let publisher = bind_kv_events(&config).await?;
-        let (token, token_file) = admin_token(&config, admin_addr.port())?;
-        let (shutdown, stopping) = watch::channel(false);
-        warn_of_open_doors(data_addr, admin_addr, &tenants);
-        let scheme = if tls.is_some() { "https" } else { "http" };
-        let doors = Doors { tenants, tls, data_url: format!("{scheme}://{data_addr}") };
-        let app = Arc::new(App::new(config, doors, clock, stopping.clone())?);
-        let planes = serve_planes(&app, data, control, token.clone(), &stopping);
-        let engine = match start_engine(&app, executor).await {
-            Ok(engine) => engine,
-            Err(error) => {
-                shutdown.send_replace(true);
-                return Err(error);
-            }
-        };
-        #[cfg(feature = "kv-events")]
-        let kv_endpoints = match publisher {
-            Some(publisher) => {
-                Some(publish_kv_events(publisher, &app, data_addr, &engine.handle, &stopping)?)
-            }
-            None => None,
-        };
-        tokio::spawn(watch_over(Arc::clone(&app), stopping));
-        Ok(RunningServer {
-            data_addr,
-            admin_addr,
-            admin_token: token.as_str().to_owned(),
-            app,
-            engine,
-            planes,
-            shutdown,
-            _token_file: token_file,
-            #[cfg(feature = "kv-events")]
-            kv_endpoints,
-        })
+impl StartError {
+    /// Whether another command line would help: exit code 2 instead of 1.
+    pub fn is_usage(&self) -> bool {
+        match self {
+            Self::Config(_) | Self::Checkpoint(CheckpointError::Wrong(_)) => true,
+            // An instance that can't be made may lack memory, which is the machine's fault.
+            Self::Policy(_, PolicyError::Load(LoadError::Engine(_) | LoadError::Instantiate(_))) => false,
+            Self::Policy(_, error) => matches!(
+                error,
+                PolicyError::Unknown { .. }
+                    | PolicyError::NoConfig
+                    | PolicyError::File(..)
+                    | PolicyError::Load(_)
+                    | PolicyError::List(_)
+            ),
+            _ => false,
+        }
     }
 }
 
-/// Before anything is loaded: an address that can't be had is said at once.
-#[cfg(feature = "kv-events")]
-async fn bind_kv_events(config: &Config) -> Result<Option<kv_events::Publisher>, StartError> {
+/// Binds both planes, loads model and policies, and returns once requests are accepted. Health checks are answered from
+/// the moment the planes are bound.
+pub async fn start(config: Config) -> Result<RunningServer, StartError> {
+    start_with(config, None).await
+}
+
+/// Like [`start`], with another executor than the model's, to test or measure the host alone.
+pub async fn start_with(config: Config, executor: Option<MakeExecutor>) -> Result<RunningServer, StartError> {
+    let clock = Clock::start();
+    let tenants = Tenants::open(config.api_keys.as_deref())
+        .map_err(|wrong| ConfigError(format!("--api-keys: {wrong}")))?;
+    let tls = open_tls(&config)?;
+    let data = bind("--port", &config.host, config.port).await?;
+    let control = bind("--admin", &config.admin_host, config.admin_port).await?;
+    let (data_addr, admin_addr) = (data.address, control.address);
+    let publisher = bind_kv_events(&config).await?;
+    let (token, token_file) = admin_token(&config, admin_addr.port())?;
+    let (shutdown, stopping) = watch::channel(false);
+    warn_of_open_doors(data_addr, admin_addr, &tenants);
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let doors = Doors { tenants, tls, data_url: format!("{scheme}://{data_addr}") };
+    let app = Arc::new(App::new(config, doors, clock, stopping.clone())?);
+    let planes = serve_planes(&app, data, control, token.clone(), &stopping);
+    let engine = match start_engine(&app, executor).await {
+        Ok(engine) => engine,
+        Err(error) => {
+            shutdown.send_replace(true);
+            return Err(error);
+        }
+    };
+    let kv_endpoints = publisher
+        .map(|publisher| publish_kv_events(publisher, &app, data_addr, &engine.handle, &stopping))
+        .transpose()?;
+    tokio::spawn(watch_over(Arc::clone(&app), stopping));
+    Ok(RunningServer {
+        data_addr,
+        admin_addr,
+        admin_token: token.as_str().to_owned(),
+        app,
+        engine,
+        planes,
+        shutdown,
+        _token_file: token_file,
+        kv_endpoints,
+    })
+}
+
+/// Checks that the host can listen on its addresses. One that is in use is fine: the host that uses it may be the one
+/// whose settings are being checked.
+pub async fn check_addresses(config: &Config) -> Result<(), StartError> {
+    let free = |error: StartError| match error {
+        StartError::Bind { error, .. } if error.kind() == ErrorKind::AddrInUse => Ok(()),
+        error => Err(error),
+    };
+    bind("--port", &config.host, config.port).await.map(drop).or_else(free)?;
+    bind("--admin", &config.admin_host, config.admin_port).await.map(drop).or_else(free)
+}
+
+/// Binds the sockets for KV events before anything is loaded, so that a wrong address fails at once.
+async fn bind_kv_events(config: &Config) -> Result<Option<Publisher>, StartError> {
     let Some((events, replay)) = config.kv_events.clone() else { return Ok(None) };
-    let wanted = kv_events::Endpoints { events, replay };
-    let publisher = kv_events::Publisher::bind(&wanted).await.map_err(|error| StartError::Bind {
+    let wanted = Endpoints { events, replay };
+    let publisher = Publisher::bind(&wanted).await.map_err(|error| StartError::Bind {
         flag: "--kv-events",
         address: wanted.events.clone(),
         error: std::io::Error::other(error),
@@ -129,22 +182,19 @@ async fn bind_kv_events(config: &Config) -> Result<Option<kv_events::Publisher>,
     Ok(Some(publisher))
 }
 
-/// Publishes what the engine tells; where it is to be had.
-#[cfg(feature = "kv-events")]
+/// Starts publishing the engine's KV events; returns the addresses of the sockets.
 fn publish_kv_events(
-    publisher: kv_events::Publisher,
+    publisher: Publisher,
     app: &App,
     data_addr: SocketAddr,
     engine: &EngineHandle,
     stopping: &watch::Receiver<bool>,
-) -> Result<kv_events::Endpoints, EngineStopped> {
+) -> Result<Endpoints, EngineStopped> {
     let model = app.served().map_or_else(|_| String::new(), |served| served.model_names[0].clone());
     let topic = app.config.kv_events_topic.clone().unwrap_or_else(|| format!("kv@{data_addr}@{model}"));
     let bound = publisher.endpoints();
-    tracing::info!(events = bound.events, replay = bound.replay, "KV events are published");
-    let (sender, inbox) = kv_events::channel();
-    engine.watch_kv(Box::new(move |happened| sender.send(happened)))?;
-    tokio::spawn(publisher.about(topic).run(inbox, engine.clone(), stopping.clone()));
+    tracing::info!(events = bound.events, replay = bound.replay, "publishing KV events");
+    publisher.publish(topic, engine, stopping.clone())?;
     Ok(bound)
 }
 
@@ -156,11 +206,13 @@ fn open_tls(config: &Config) -> Result<Option<Arc<Tls>>, ConfigError> {
 
 fn warn_of_open_doors(data: SocketAddr, control: SocketAddr, tenants: &Tenants) {
     if !data.ip().is_loopback() && !tenants.need_keys() {
-        tracing::warn!("{data} can be reached from elsewhere and asks for no key; see --api-keys");
+        tracing::warn!(
+            "the data plane at {data} accepts requests from other machines without a key; see --api-keys"
+        );
     }
     if !control.ip().is_loopback() {
         tracing::warn!(
-            "the admin plane at {control} can be reached from elsewhere, and its token crosses the network in clear"
+            "the admin plane at {control} can be reached from other machines, and its token crosses the network unencrypted"
         );
     }
     if tenants.need_keys() {
@@ -182,7 +234,9 @@ fn admin_token(config: &Config, port: u16) -> Result<(Token, Option<TokenFile>),
             .map_err(|wrong| ConfigError(format!("{}: {wrong}", admin::token::VARIABLE)))?;
         return Ok((token, None));
     }
-    let wrong = |error| StartError::Io("can't keep an admin token (set INFER_ADMIN_TOKEN instead)", error);
+    let wrong = |error| {
+        StartError::Io("can't write a file for the admin token (set INFER_ADMIN_TOKEN instead)", error)
+    };
     let token = Token::fresh().map_err(wrong)?;
     let file = TokenFile::write(port, &token).map_err(wrong)?;
     tracing::info!("the admin token is in {}", file.path().display());
@@ -222,27 +276,27 @@ fn serve_planes(
 
 async fn start_engine(app: &Arc<App>, executor: Option<MakeExecutor>) -> Result<EngineThread, StartError> {
     let for_loading = Arc::clone(app);
-    let (engine, parts) = tokio::task::spawn_blocking(move || load(&for_loading, executor))
+    let (engine, served) = tokio::task::spawn_blocking(move || load(&for_loading, executor))
         .await
         .unwrap_or_else(|e| std::panic::resume_unwind(e.into_panic()))?;
     engine.handle.set_tenants(app.tenants.terms())?;
-    app.set_served(parts);
+    app.set_served(served);
     if app.is_draining() {
         engine.handle.drain();
     }
     Ok(engine)
 }
 
-fn load(app: &App, executor: Option<MakeExecutor>) -> Result<(EngineThread, Parts), StartError> {
+fn load(app: &App, executor: Option<MakeExecutor>) -> Result<(EngineThread, Served), StartError> {
     let config = &app.config;
     let loading = Instant::now();
-    // Before the model, which may be gigabytes to fetch: a policy's name that is wrong is said at once.
+    // Policies first, so that a wrong name fails before gigabytes are downloaded.
     let loader = policies::loader()?;
-    let (slots, library) = initial_policies(&loader, &app.reload.choices())?;
-    let loaded = Loaded::load(config)?;
+    let (slots, origins) = initial_policies(&loader, &app.reload.choices())?;
+    let loaded = LoadedModel::load(config)?;
     let mut key = [0u8; 16];
     getrandom::fill(&mut key)
-        .map_err(|e| StartError::Io("no randomness", std::io::Error::other(e.to_string())))?;
+        .map_err(|e| StartError::Io("can't get random bytes", std::io::Error::other(e.to_string())))?;
     let key = u128::from_ne_bytes(key);
     let engine_config = loaded.engine_config(config, [key as u64, (key >> 64) as u64]);
     let settings = crate::trace::settings(&engine_config);
@@ -250,8 +304,8 @@ fn load(app: &App, executor: Option<MakeExecutor>) -> Result<(EngineThread, Part
         Some(make) => make(&engine_config),
         None => loaded.executor(config)?,
     };
-    // Not before the policies, so that nothing compiles beside those.
-    let chat = data::PendingTemplate::begin(&loaded.source)
+    // After the policies, so that they don't compete for the compiler's threads.
+    let chat = PendingTemplate::begin(&loaded.source)
         .map_err(|e| StartError::Io("can't start a thread for the chat template", e))?;
     let engine = Engine::new(engine_config, slots);
     let bounds = ChannelBounds {
@@ -261,8 +315,8 @@ fn load(app: &App, executor: Option<MakeExecutor>) -> Result<(EngineThread, Part
     };
     let thread = engine::spawn(engine, executor, app.clock, bounds)
         .map_err(|e| StartError::Io("can't start the engine thread", e))?;
-    let library = Arc::new(library);
-    write_faults(config, &thread.handle, &library);
+    let origins = Arc::new(origins);
+    write_faults(config, &thread.handle, &origins);
     tracing::info!(
         model = loaded.names[0],
         weights = %loaded.model.weight_type,
@@ -275,51 +329,57 @@ fn load(app: &App, executor: Option<MakeExecutor>) -> Result<(EngineThread, Part
         "model loaded"
     );
     let device = loaded.device().to_owned();
-    let parts = Parts {
+    let vocab_size = loaded.model.vocab_size();
+    let stop_tokens = loaded.stop_tokens;
+    let served = Served {
         engine: thread.handle.clone(),
-        policies: PolicyManager::new(loader, thread.handle.clone(), library),
-        stop_tokens: loaded.stop_tokens,
-        sampling: loaded.sampling,
-        vocab_size: loaded.model.vocab_size(),
+        policies: PolicyManager::new(loader, thread.handle.clone(), origins),
+        compiler: Compiler::new(loaded.tokenizer.clone(), vocab_size, Arc::clone(&stop_tokens)),
         tokenizer: loaded.tokenizer,
-        weights: loaded.model.weight_type.to_string(),
-        chat,
         model_names: model_names(&config.served_model_names, loaded.names),
+        weights: loaded.model.weight_type.to_string(),
+        stop_tokens,
+        sampling: loaded.sampling,
+        vocab_size,
         max_seq_len: loaded.sizing.max_seq_len,
         block_bytes: loaded.sizing.block_bytes,
         block_size: config.block_size,
         total_blocks: loaded.sizing.total_blocks,
         settings,
-        seed: config.seed,
-        threads: config.threads,
         device,
+        seeds: Seeds::new(config.seed),
+        chat,
+        keys: RandomState::new(),
+        tokenizing: Arc::new(Semaphore::new(config.threads.max(1))),
     };
-    Ok((thread, parts))
+    Ok((thread, served))
 }
 
-/// What requests may call the model, each name once: what was chosen, else the checkpoint's own.
+/// Names of the model in requests, without duplicates: those of the configuration, else the checkpoint's own.
 fn model_names(chosen: &[String], own: Vec<String>) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let all = if chosen.is_empty() { own } else { chosen.to_vec() };
     all.into_iter().filter(|name| seen.insert(name.clone())).collect()
 }
 
-/// The policies that are chosen.
-pub fn initial_policies(loader: &PolicyLoader, choices: &Choices) -> Result<(Policies, Library), StartError> {
+/// Loads the configured policies.
+pub fn initial_policies(loader: &PolicyLoader, choices: &Choices) -> Result<(Policies, Origins), StartError> {
     policies::load_initial(loader, choices).map_err(|(kind, error)| StartError::Policy(kind.name(), error))
 }
 
-/// A directory that can't be used costs the files, not the host.
-fn write_faults(config: &Config, engine: &EngineHandle, library: &Arc<Library>) {
+/// Starts recording policy faults. If the directory can't be used, the host runs without these records.
+fn write_faults(config: &Config, engine: &EngineHandle, origins: &Arc<Origins>) {
     let Some(dir) = config.fault_dir.clone().or_else(faults::default_dir) else { return };
-    match FaultRecorder::start(&dir, Arc::clone(library)) {
+    match FaultRecorder::start(&dir, Arc::clone(origins)) {
         Ok(recorder) => engine.observer().write_faults(recorder),
-        Err(error) => tracing::warn!("policy faults are not written down: {}: {error}", dir.display()),
+        Err(error) => {
+            tracing::warn!("policy faults are not recorded: {}: {error}; see --fault-dir", dir.display())
+        }
     }
 }
 
-/// Every second: notes the counters, so that rates are there when somebody asks first, and ends requests
-/// that have lived too long.
+/// Once a second, samples the counters, so that the first client that asks gets rates, and ends requests that exceeded
+/// their time limit.
 async fn watch_over(app: Arc<App>, mut stopping: watch::Receiver<bool>) {
     let mut ticks = tokio::time::interval(Duration::from_secs(1));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -347,8 +407,8 @@ fn end_overdue(app: &App, served: &Served, report: &EngineReport) {
     let overdue: Vec<_> = rows
         .map(|row| {
             let so_far = match row.started {
-                Micros::NEVER => "it had not started yet".to_owned(),
-                _ => format!("{} tokens had been generated", row.generated_tokens),
+                Micros::NEVER => "it had not started".to_owned(),
+                _ => format!("it had generated {} tokens", row.generated_tokens),
             };
             let message = format!(
                 "the request took longer than this host allows, {seconds} s (--request-timeout); {so_far}"
@@ -357,44 +417,43 @@ fn end_overdue(app: &App, served: &Served, report: &EngineReport) {
         })
         .collect();
     if !overdue.is_empty() {
-        // Where it can't be said now, they are as overdue in a second.
+        // If the engine's queue is full, the next tick tries again.
         let _ = served.engine.expire(overdue);
     }
 }
 
 impl RunningServer {
-    /// Reaches the engine: for tests that hold its steps or read its report.
+    /// The engine, for tests that hold its steps or read its report.
     pub fn engine(&self) -> &EngineHandle {
         &self.engine.handle
     }
 
-    /// Where the data plane is reached, `http://HOST:PORT` or `https://HOST:PORT`.
+    /// URL of the data plane, `http://HOST:PORT` or `https://HOST:PORT`.
     pub fn data_url(&self) -> &str {
         &self.app.data_url
     }
 
-    /// Where KV events are to be had.
-    #[cfg(feature = "kv-events")]
-    pub fn kv_endpoints(&self) -> Option<&kv_events::Endpoints> {
+    /// Addresses of the sockets for KV events, if they are published.
+    pub fn kv_endpoints(&self) -> Option<&Endpoints> {
         self.kv_endpoints.as_ref()
     }
 
-    /// Reads API keys, certificate and policy configurations again, and says what came of each.
+    /// Reads API keys, certificate and policy configurations again, and returns the outcome of each.
     pub async fn reload(&self) -> Vec<reload::Outcome> {
         reload::reload(&self.app).await
     }
 
-    /// New requests are turned away from now on.
+    /// Refuses new requests from now on.
     pub fn drain(&self) {
         self.app.drain();
     }
 
-    /// Completes when the engine has stopped by itself: it failed an internal check, or the device is lost.
+    /// Completes when the engine has stopped on its own: it failed an internal check, or lost the device.
     pub async fn engine_stopped(&self) {
         self.engine.handle.stopped().await;
     }
 
-    /// Drains, waits for the streams that are open, closes everything.
+    /// Drains, waits for open streams, then closes everything.
     pub async fn shutdown(self) {
         self.app.drain();
         let bound = self.app.config.bounds.drain_timeout;
@@ -402,8 +461,11 @@ impl RunningServer {
         let mut engine = Some(self.engine);
         if tokio::time::timeout(bound, handle.idle()).await.is_err() {
             let live = handle.live();
-            tracing::warn!("{live} streams are cut: they did not end within {} s", bound.as_secs());
-            // They are told by the engine's end, while their connections are there.
+            tracing::warn!(
+                "cutting {live} streams that did not finish within {} s (--drain-timeout)",
+                bound.as_secs()
+            );
+            // Stopping the engine sends them an error event while their connections are still open.
             stop(engine.take()).await;
         }
         self.shutdown.send_replace(true);
@@ -420,11 +482,11 @@ impl RunningServer {
     }
 }
 
-/// Ends the engine thread, if that wasn't done yet. One that its device holds is left behind.
+/// Stops the engine thread, unless that is done. A thread that hangs in its device is left behind.
 async fn stop(engine: Option<EngineThread>) {
     let Some(engine) = engine else { return };
     let ended = tokio::task::spawn_blocking(move || engine.stop());
     if tokio::time::timeout(LAST_STEP, ended).await.is_err() {
-        tracing::error!("the step that is being computed does not end within {} s", LAST_STEP.as_secs());
+        tracing::error!("the current step did not finish within {} s", LAST_STEP.as_secs());
     }
 }

@@ -1,5 +1,5 @@
-//! The HTTP client of commands that reach servers anywhere: plain or TLS, with the flags that users of curl
-//! know. The admin plane has no TLS and clients of its own.
+//! The HTTP client of commands that reach servers anywhere: with or without TLS, with flags named as in curl. The admin
+//! plane has no TLS and its own client.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,18 +17,18 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
-/// For a connection to come about.
+/// Limit for establishing a connection.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
-/// Most of an error's body that is read.
+/// Maximum bytes read of a response as text.
 const TEXT_BYTES: usize = 64 << 10;
 
-/// Which certificates are trusted.
+/// Which certificates to trust.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Trust {
-    /// PEM file of the certificates that an https URL is trusted by [default: the system's]
+    /// PEM file of certificates to trust for https URLs [default: the system's]
     #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
     pub cacert: Option<PathBuf>,
-    /// Takes whatever certificate an https URL shows
+    /// Accept any certificate
     #[arg(long, short = 'k')]
     pub insecure: bool,
 }
@@ -40,14 +40,14 @@ pub struct Web {
     silence: Duration,
 }
 
-/// An answer whose body is still to be read.
+/// A response with its body unread.
 pub struct Reply {
     response: Response<Incoming>,
     silence: Duration,
 }
 
 impl Web {
-    /// For `url` and others of its scheme. An answer that brings nothing for as long as `silence` has failed.
+    /// A client for `url` and others of its scheme. A response that sends nothing for `silence` fails.
     pub fn new(url: &str, trust: &Trust, silence: Duration) -> Result<Self, String> {
         let uri: Uri = url.parse().map_err(|e| format!("{url}: {e}"))?;
         if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.host().is_none() {
@@ -80,7 +80,7 @@ impl Web {
         Ok(Self { inner, silence })
     }
 
-    /// Sends a request and reads the head of its answer.
+    /// Sends a request and reads the head of the response.
     pub async fn send(&self, request: Request<Full<Bytes>>) -> Result<Reply, String> {
         match tokio::time::timeout(self.silence, self.inner.request(request)).await {
             Err(_) => Err(silent(self.silence)),
@@ -95,12 +95,12 @@ impl Web {
 }
 
 impl Reply {
-    /// Of its head.
+    /// The status.
     pub fn status(&self) -> StatusCode {
         self.response.status()
     }
 
-    /// The next part of the body, or none at its end.
+    /// The next part of the body; `None` at its end.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, String> {
         loop {
             match tokio::time::timeout(self.silence, self.response.body_mut().frame()).await {
@@ -116,7 +116,7 @@ impl Reply {
         }
     }
 
-    /// The body, or its beginning where it is long.
+    /// The body, truncated if it is long.
     pub async fn text(mut self) -> Result<String, String> {
         let mut all = Vec::new();
         while let Some(chunk) = self.chunk().await? {
@@ -144,14 +144,14 @@ impl Trust {
         } else {
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             if roots.is_empty() {
-                return Err("this machine has no certificates to trust; name some with --cacert".to_owned());
+                return Err("this machine has no trusted certificates; give some with --cacert".to_owned());
             }
         }
         Ok(roots)
     }
 }
 
-/// Takes every certificate; signatures are checked all the same.
+/// Accepts every certificate; signatures are still checked.
 #[derive(Debug)]
 struct Anything(Arc<CryptoProvider>);
 
@@ -191,10 +191,10 @@ impl ServerCertVerifier for Anything {
 }
 
 fn silent(silence: Duration) -> String {
-    format!("nothing came for {} s", silence.as_secs())
+    format!("no data for {} s", silence.as_secs())
 }
 
-/// An error with its causes: the outermost alone says only that a request failed.
+/// An error with its causes: the outermost one says only that a request failed.
 fn in_full(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_and_files_that_cant_be_used_are_named() {
+    fn unusable_addresses_and_files_are_named() {
         let wrong = |url: &str, trust: Trust| Web::new(url, &trust, CONNECT_TIME).map(|_| ()).unwrap_err();
         for url in ["localhost:8000", "ftp://x", "http://", "/v1"] {
             assert!(wrong(url, Trust::default()).contains(url), "{url}");

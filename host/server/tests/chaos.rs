@@ -1,6 +1,6 @@
-//! The process as the machine treats it: killed at any moment, out of disk, out of memory, given files that
-//! can't be read and addresses that can't be had. What goes wrong is named, the exit code says whose fault it
-//! was, and nothing is left that hinders the next start.
+//! The process under bad conditions: killed at any moment, out of disk, out of memory, given unreadable files and addresses
+//! in use. Errors name the cause, the exit code tells bad usage from failure, and nothing is left behind that prevents the
+//! next start.
 
 mod common;
 
@@ -12,33 +12,33 @@ use std::process::Stdio;
 
 use common::process::{COMPLETION, Home, Host, complaint};
 
-/// A port that is free now, for hosts that need the same one twice.
+/// A free port, for hosts that need the same one twice.
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 #[test]
-fn a_host_that_is_killed_at_any_moment_starts_again() {
+fn killed_host_starts_again() {
     let home = Home::new();
     let admin = format!("127.0.0.1:{}", free_port());
     let serve = || home.serve("", &["--admin", &admin]);
-    // Before it has said anything, each time a little later: while it makes its token, compiles, loads.
+    // During its start, at varying points: while it writes its token, compiles or loads.
     for _ in 0..3 {
         let mut child = serve().stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut said = [0; 1];
-        // Its first word on standard error comes in the middle of its start.
+        // The first line of the log comes in the middle of the start.
         let _ = child.stderr.take().unwrap().read(&mut said);
         child.kill().unwrap();
         child.wait().unwrap();
     }
-    // While somebody is served.
+    // While it serves a stream.
     let mut host = Host::start(serve());
     let mut stream = host.ask(&COMPLETION.replace("false", "true").replace(": 5", ": 2000"));
     let mut first = [0; 64];
     stream.read_exact(&mut first).unwrap();
     host.child.kill().unwrap();
     drop(host);
-    // What a kill in the middle of a write leaves behind.
+    // Imitate a kill in the middle of a write.
     let mut halved = 0;
     for file in home.left("cache") {
         if file.extension().is_some_and(|e| e == "cwasm") {
@@ -56,32 +56,32 @@ fn a_host_that_is_killed_at_any_moment_starts_again() {
     let host = Host::start(serve());
     host.serves();
     let token = fs::read_to_string(&tokens[0]).unwrap();
-    assert_eq!(token.len(), 64, "a token of its own");
+    assert_eq!(token.len(), 64, "a new token");
     host.ends();
-    assert_eq!(home.left("run"), Vec::<PathBuf>::new(), "the token goes with the host");
+    assert_eq!(home.left("run"), Vec::<PathBuf>::new(), "the token is removed at the end");
 }
 
 #[test]
-fn a_full_disk_is_named_and_leaves_nothing_behind() {
+fn full_disk_is_named_and_leaves_nothing_behind() {
     let home = Home::new();
-    // Every write to a file fails, as where no byte is free.
+    // Every write to a file fails, as if no byte were free.
     let full = "trap '' XFSZ; ulimit -f 0";
     home.fails(1, full, &[], &["admin token", "INFER_ADMIN_TOKEN"]);
-    assert_eq!(home.left("run"), Vec::<PathBuf>::new(), "no half of a token is left");
-    // With a token given it needs no file: what it would have kept it makes again. No compiled policy fits into
-    // 64 KiB; nothing at all would keep instances from their memory, whose images count as files.
+    assert_eq!(home.left("run"), Vec::<PathBuf>::new(), "no partial token is left");
+    // With a given token it needs no file; compiled policies are not cached, because none fits into 64 KiB. A limit of
+    // zero would also prevent the memory images of instances, which count as files.
     let crowded = "trap '' XFSZ; ulimit -f 128; export INFER_ADMIN_TOKEN=0123456789abcdef";
     let host = Host::start(home.serve(crowded, &[]));
     host.serves();
     host.ends();
-    assert_eq!(home.left("cache"), Vec::<PathBuf>::new(), "no half of a compiled policy is left");
+    assert_eq!(home.left("cache"), Vec::<PathBuf>::new(), "no partial compiled policy is left");
     let host = Host::start(home.serve("", &[]));
     host.serves();
     host.ends();
 }
 
 #[test]
-fn a_terminal_that_takes_nothing_stops_nobody() {
+fn full_output_device_ends_a_command_with_an_error() {
     let home = Home::new();
     for arguments in [&["sim", "run", "--requests", "20", "--scheduler", "builtin"][..], &["policy", "list"]]
     {
@@ -96,12 +96,12 @@ fn a_terminal_that_takes_nothing_stops_nobody() {
     }
 }
 
-/// A model that nobody can fetch: the hub isn't there.
+/// A model that can't be downloaded, because there is no hub.
 const UNREACHABLE: [&str; 2] = ["--model", "org/none"];
 const NO_HUB: &str = "export HF_ENDPOINT=http://127.0.0.1:1 HF_HUB_CACHE=hub HF_TOKEN= HF_HUB_OFFLINE=";
 
 #[test]
-fn what_needs_no_model_to_be_seen_is_said_before_one_is_fetched() {
+fn errors_that_need_no_model_come_before_a_download() {
     let home = Home::new();
     let with = |more: &[&'static str]| [&UNREACHABLE[..], more].concat();
     home.fails(1, NO_HUB, &UNREACHABLE, &["org/none", "can't be reached"]);
@@ -109,7 +109,9 @@ fn what_needs_no_model_to_be_seen_is_said_before_one_is_fetched() {
     home.fails(2, NO_HUB, &with(&["--scheduler", "contiuous"]), &["--scheduler", "contiuous"]);
     home.fails(2, NO_HUB, &with(&["--admission", "./none.wasm"]), &["--admission", "none.wasm"]);
     fs::write(home.path("policies.json"), r#"{"scheduler": {"nonsense": 1}}"#).unwrap();
-    home.fails(1, NO_HUB, &with(&["--policy-config", "policies.json"]), &["--scheduler", "nonsense"]);
+    home.fails(2, NO_HUB, &with(&["--policy-config", "policies.json"]), &["--scheduler", "nonsense"]);
+    fs::write(home.path("damaged.wasm"), "not a component").unwrap();
+    home.fails(2, NO_HUB, &with(&["--scheduler", "./damaged.wasm"]), &["--scheduler", "not a WebAssembly file"]);
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("tcp://{}", taken.local_addr().unwrap());
     home.fails(
@@ -124,7 +126,7 @@ fn what_needs_no_model_to_be_seen_is_said_before_one_is_fetched() {
 }
 
 #[test]
-fn variables_that_can_not_be_meant_are_named() {
+fn misspelt_variables_are_named() {
     let home = Home::new();
     for (variable, words) in [
         ("INFER_MAX_BATCH_SISE=3", &["INFER_MAX_BATCH_SISE", "INFER_MAX_BATCH_SIZE"][..]),
@@ -136,7 +138,7 @@ fn variables_that_can_not_be_meant_are_named() {
 }
 
 #[test]
-fn a_host_without_a_runtime_directory_of_its_own_keeps_its_token_elsewhere() {
+fn host_without_a_runtime_directory_keeps_its_token_in_the_temporary_one() {
     let home = Home::new();
     let elsewhere =
         "mkdir -p tmp; export TMPDIR=$PWD/tmp XDG_RUNTIME_DIR=/nonexistent/run INFER_ADMIN_TOKEN= INFER_LOG=";
@@ -151,7 +153,7 @@ fn a_host_without_a_runtime_directory_of_its_own_keeps_its_token_elsewhere() {
 }
 
 #[test]
-fn an_address_that_is_taken_is_named() {
+fn address_in_use_is_named() {
     let home = Home::new();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
@@ -162,9 +164,9 @@ fn an_address_that_is_taken_is_named() {
 }
 
 #[test]
-fn too_little_memory_is_named() {
+fn lack_of_memory_is_named() {
     let home = Home::new();
-    // Enough for the program and its model, not for what instances of policies reserve.
+    // Enough for the program and its model, but not for the address space of policy instances.
     home.fails(1, "ulimit -v 3000000", &[], &["memory"]);
     let said = home.fails(2, "", &["--kv-memory", "1000000GiB"], &["--kv-memory"]);
     assert!(!said.contains("overflow"), "{said}");
@@ -183,7 +185,7 @@ fn checkpoint(home: &Home, name: &str) -> PathBuf {
 }
 
 #[test]
-fn a_checkpoint_that_can_not_be_read_is_named() {
+fn unreadable_checkpoint_is_named() {
     let home = Home::new();
     type Spoil = fn(&Path);
     let cases: [(&str, Spoil, &[&str]); 9] = [
@@ -219,7 +221,7 @@ fn a_checkpoint_that_can_not_be_read_is_named() {
 }
 
 #[test]
-fn a_type_that_the_processor_does_not_compute_is_refused_with_those_that_it_does() {
+fn unsupported_type_is_refused_with_the_supported_ones() {
     let output = Home::new().serve("", &["--dtype", "f16", "--device", "cpu"]).output().unwrap();
     let said = complaint(&output);
     assert_eq!(output.status.code(), Some(2), "{said}");
@@ -236,7 +238,7 @@ fn in_place_of(file: &Path) {
     fs::create_dir(file).unwrap();
 }
 
-/// An index of two shards, of which one is there.
+/// Leaves one of two shards that the index names.
 fn lose_a_shard(dir: &Path) {
     fs::rename(dir.join("model.safetensors"), dir.join("model-00001-of-00002.safetensors")).unwrap();
     let index = r#"{"metadata": {}, "weight_map": {

@@ -1,5 +1,5 @@
-//! The commands that people type, as processes: those of an operator, who finds the host's token by themselves, and
-//! `infer generate`, which draws what a host draws.
+//! Commands as processes: those of an operator, which find the host's token without being given it, and `infer generate`,
+//! which samples the same tokens as a host.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::process::Output;
 use common::process::{Home, Host, complaint};
 use serde_json::{Value, json};
 
-/// Somebody at a terminal beside a host.
+/// An operator at a terminal on the host's machine.
 struct Operator<'a> {
     home: &'a Home,
     host: &'a Host,
@@ -20,7 +20,7 @@ impl Operator<'_> {
         command.args(arguments).env("INFER_ADMIN", &self.host.admin).output().expect("sh starts")
     }
 
-    /// What a command that succeeds prints.
+    /// The output of a command that must succeed.
     fn sees(&self, arguments: &[&str]) -> String {
         let output = self.types(arguments);
         assert!(output.status.success(), "{arguments:?}: {}", complaint(&output));
@@ -32,7 +32,7 @@ impl Operator<'_> {
         serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {printed}"))
     }
 
-    /// A command's output has all of these.
+    /// Asserts that a command's output contains all of these.
     fn sees_that(&self, arguments: &[&str], words: &[&str]) {
         let printed = self.sees(arguments);
         for word in words {
@@ -40,25 +40,24 @@ impl Operator<'_> {
         }
     }
 
-    fn in_force(&self, kind: &str) -> Value {
+    fn live(&self, kind: &str) -> Value {
         self.sees_json(&["describe", kind])["name"].clone()
     }
 }
 
-/// A host whose compiled policies stay for the next test: all of them run the same.
+/// A host whose compiled policies are kept for the next test, because all tests use the same ones.
 fn serving(home: &Home) -> Host {
     let kept = concat!("export XDG_CACHE_HOME='", env!("CARGO_TARGET_TMPDIR"), "/commands-cache'");
     Host::start(home.serve(kept, &[]))
 }
 
 #[test]
-fn policies_are_swapped_and_brought_back_by_commands_that_find_the_token_by_themselves() {
+fn policies_are_swapped_and_rolled_back_by_commands_that_find_the_token() {
     let home = Home::new();
     let host = serving(&home);
     let operator = Operator { home: &home, host: &host };
-    let in_force =
-        ["in force:\n  scheduler     continuous ", "  admission     memory-aware ", "  prefix-cache  lru "];
-    operator.sees_that(&["list"], &in_force);
+    let live = ["live:\n  scheduler     continuous ", "  admission     memory-aware ", "  prefix-cache  lru "];
+    operator.sees_that(&["list"], &live);
     operator.sees_that(&["list"], &["can be swapped in:\n", "  prefix-cache  s3-fifo "]);
     operator.sees_that(&["describe", "prefix-cache"], &["lru 0.1.0 (prefix-cache, live)", "previous none"]);
     operator.sees_that(&["describe", "srpt"], &["srpt 0.1.0 (scheduler)", "patience_ms"]);
@@ -85,7 +84,7 @@ fn policies_are_swapped_and_brought_back_by_commands_that_find_the_token_by_them
 }
 
 #[test]
-fn policies_are_tried_beside_the_live_one_and_on_trial_by_commands() {
+fn policies_run_as_shadow_and_canary_by_commands() {
     let home = Home::new();
     let host = serving(&home);
     let operator = Operator { home: &home, host: &host };
@@ -101,13 +100,13 @@ fn policies_are_tried_beside_the_live_one_and_on_trial_by_commands() {
     operator.sees(&["swap", "scheduler", "static-batch", "--mode", "shadow"]);
     operator.sees_that(&["shadow", "scheduler", "--stop"], &["static-batch 0.1.0 agrees in "]);
     assert!(!operator.sees(&["list"]).contains("shadow:"));
-    assert_eq!(operator.in_force("scheduler"), "fair");
+    assert_eq!(operator.live("scheduler"), "fair");
 
     let canary = ["swap", "prefix-cache", "s3-fifo", "--mode", "canary", "--window", "300"];
-    operator.sees_that(&canary, &["prefix-cache: lru -> s3-fifo before step ", "it is watched"]);
+    operator.sees_that(&canary, &["prefix-cache: lru -> s3-fifo before step ", "the canary is being watched"]);
     operator.sees_that(&["list"], &["canary: s3-fifo instead of lru: watching", " of 300.0 s "]);
     operator.sees(&["promote", "prefix-cache"]);
-    assert_eq!(operator.in_force("prefix-cache"), "s3-fifo");
+    assert_eq!(operator.live("prefix-cache"), "s3-fifo");
     let history = operator.sees_json(&["history", "prefix-cache"]);
     let modes: Vec<&str> = history.as_array().unwrap().iter().map(|e| e["mode"].as_str().unwrap()).collect();
     assert_eq!(modes, ["start", "canary", "stays"], "{history}");
@@ -115,7 +114,7 @@ fn policies_are_tried_beside_the_live_one_and_on_trial_by_commands() {
 }
 
 #[test]
-fn a_command_that_can_not_be_carried_out_says_why() {
+fn failing_command_says_why() {
     let home = Home::new();
     let host = serving(&home);
     let operator = Operator { home: &home, host: &host };
@@ -130,7 +129,7 @@ fn a_command_that_can_not_be_carried_out_says_why() {
         (
             &["swap", "scheduler", "mine.wasm", "--config", long],
             2,
-            "beside a component it has at most 8192 bytes",
+            "too long beside a component, which allows 8192",
         ),
         (&["swap", "scheduler", "fair", "--of", "srpt"], 1, "`continuous` is in the scheduler slot by now"),
         (&["rollback", "scheduler", "--of", "srpt"], 1, "`continuous` is in the scheduler slot by now"),
@@ -149,7 +148,7 @@ fn a_command_that_can_not_be_carried_out_says_why() {
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
         assert!(said.contains(words), "{arguments:?}: `{words}` isn't in: {said}");
     }
-    assert_eq!(operator.in_force("scheduler"), "continuous");
+    assert_eq!(operator.live("scheduler"), "continuous");
 
     let mut wrong = home.command("", &["policy", "list", "--admin", &host.admin]);
     let output = wrong.env("INFER_ADMIN_TOKEN", "another-token").output().unwrap();
@@ -163,20 +162,20 @@ fn a_command_that_can_not_be_carried_out_says_why() {
     host.ends();
 }
 
-/// Whether a fault would come again decides the exit code, so that a script can ask for a mended policy.
+/// The exit code says whether the fault recurs, so that a script can check a corrected policy.
 #[test]
-fn a_replay_fails_where_the_policy_fails_now() {
+fn replay_fails_if_the_policy_still_fails() {
     let home = Home::new();
     let lifecycle = json!("lifecycle");
     let evict = json!({"evict": {"now": 1, "need": 1}});
     let cases = [
-        // No question for this slot's policy.
-        (("scheduler", "builtin-fcfs"), "setup", &evict, 1, "it fails as it did"),
-        (("scheduler", "builtin-fcfs"), "trap", &evict, 1, "it fails, but not as it did"),
-        (("scheduler", "builtin-fcfs"), "trap", &lifecycle, 0, "it does not fail any more"),
+        // Not a call that this slot's policy has.
+        (("scheduler", "builtin-fcfs"), "setup", &evict, 1, "the policy still fails, in the same way"),
+        (("scheduler", "builtin-fcfs"), "trap", &evict, 1, "the policy still fails, in another way"),
+        (("scheduler", "builtin-fcfs"), "trap", &lifecycle, 0, "the policy does not fail"),
         (("scheduler", "builtin-fcfs"), "step-budget", &lifecycle, 0, "can't show"),
         (("scheduler", "builtin-fcfs"), "starvation", &lifecycle, 0, "can't show"),
-        // The pool of which the policy knew is not in the file.
+        // The file does not contain the pool that the policy knew.
         (("prefix-cache", "builtin-keep"), "trap", &evict, 0, "can't show"),
     ];
     for ((slot, name), kind, question, code, words) in cases {
@@ -207,12 +206,12 @@ fn generate(home: &Home, arguments: &[&str]) -> Output {
     home.command("", &[&usual, arguments].concat()).output().expect("sh starts")
 }
 
-/// The same request as arguments and as fields draws the same tokens.
+/// The same request as arguments and as JSON fields samples the same tokens.
 #[test]
-fn generating_draws_what_a_host_draws() {
+fn generate_samples_the_same_tokens_as_a_host() {
     let home = Home::new();
     let host = serving(&home);
-    // Hot enough that the demo model, which is sure of itself, says something else each time.
+    // At this temperature even the demo model, which is very certain, gives another output each time.
     let cases: [(&[&str], Value); 6] = [
         (&["--temperature", "0"], json!({"temperature": 0})),
         (&["--temperature", "0", "--stop", "keys"], json!({"temperature": 0, "stop": ["keys"]})),
@@ -249,16 +248,16 @@ fn generating_draws_what_a_host_draws() {
         texts.push(choice["text"].as_str().unwrap().to_owned());
     }
     let distinct: std::collections::BTreeSet<&String> = texts.iter().collect();
-    assert_eq!(distinct.len(), cases.len(), "every case shows that its arguments count: {texts:?}");
+    assert_eq!(distinct.len(), cases.len(), "the arguments of every case have an effect: {texts:?}");
     host.ends();
 
     let plain = generate(&home, &["--temperature", "0"]);
     assert_eq!(String::from_utf8(plain.stdout.clone()).unwrap(), format!("{}\n", texts[0]));
-    assert!(complaint(&plain).contains(" prompt tokens, "), "its timing is beside its text");
+    assert!(complaint(&plain).contains(" prompt tokens, "), "the timing is on stderr");
 }
 
 #[test]
-fn what_can_not_be_generated_is_named() {
+fn invalid_generation_arguments_are_named() {
     let home = Home::new();
     let cases: [(&[&str], i32, &str); 5] = [
         (&["--stop", ""], 2, "--stop"),
@@ -278,7 +277,7 @@ fn what_can_not_be_generated_is_named() {
 }
 
 #[test]
-fn sizes_that_no_weights_could_make_right_are_refused_before_any_are_read() {
+fn impossible_sizes_are_refused_before_weights_are_read() {
     let home = Home::new();
     let checkpoint = tempfile::tempdir().unwrap();
     for (name, bytes) in infer_demo::FILES.iter().filter(|(name, _)| !name.ends_with(".safetensors")) {
@@ -293,5 +292,72 @@ fn sizes_that_no_weights_could_make_right_are_refused_before_any_are_read() {
         assert!(output.status.code() == Some(2) && said.contains(flag), "{flag}: {said}");
     }
     let output = generate(&home, &["--model", directory]);
-    assert!(complaint(&output).contains(".safetensors"), "its weights aren't there: {}", complaint(&output));
+    assert!(complaint(&output).contains(".safetensors"), "the weights are missing: {}", complaint(&output));
+}
+
+#[test]
+fn empty_variables_count_as_absent() {
+    let home = Home::new();
+    std::fs::write(home.path("tenants.toml"), "").unwrap();
+    let unset = home.command("export INFER_API_KEYS=", &["keys", "list"]).output().unwrap();
+    assert!(unset.status.success(), "{}", complaint(&unset));
+    // No admin plane is needed to see which address is asked: nothing listens, or another user's host refuses.
+    let output = home.command("export INFER_ADMIN=", &["policy", "list"]).output().unwrap();
+    let said = complaint(&output);
+    assert!(said.contains("admin-8001.token"), "the default address is used: {said}");
+}
+
+#[test]
+fn token_of_another_users_host_is_found_by_root_and_in_the_fallback() {
+    let home = Home::new();
+    let host = serving(&home);
+    let operator = Operator { home: &home, host: &host };
+    assert!(operator.types(&["list"]).status.success());
+    // The same directory, owned by another user: a service has its own, and root asks it.
+    let run = home.path("run");
+    if std::os::unix::fs::chown(&run, Some(10_001), None).is_ok() {
+        let listed = operator.types(&["list"]);
+        assert!(listed.status.success(), "{}", complaint(&listed));
+    }
+    host.ends();
+}
+
+#[test]
+fn variables_of_other_commands_are_accepted() {
+    let home = Home::new();
+    std::fs::write(home.path("tenants.toml"), "").unwrap();
+    for variable in ["INFER_API_KEY=k", "INFER_PROT=1", "INFER_HOME=/opt/infer"] {
+        let output = home.command(&format!("export {variable}"), &["keys", "list"]).output().unwrap();
+        assert!(output.status.success(), "{variable}: {}", complaint(&output));
+    }
+    let bench = ["bench", "serve", "--url", "http://127.0.0.1:1", "--baseline", "off"];
+    let output = home.command("export INFER_API_KEY=k", &bench).output().unwrap();
+    let said = complaint(&output);
+    assert!(output.status.code() == Some(1) && !said.contains("INFER_API_KEY"), "{said}");
+}
+
+#[test]
+fn checked_settings_are_those_that_a_host_accepts() {
+    let home = Home::new();
+    let check = |arguments: &[&str]| {
+        home.command("", &[&["config", "check"], arguments].concat()).output().expect("sh starts")
+    };
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let fine = check(&["--admin", "127.0.0.1:0", "--port", &port]);
+    assert!(fine.status.success(), "an address in use may be the running host's: {}", complaint(&fine));
+    let cases: [(&[&str], i32, &str); 5] = [
+        (&["--model", "/nonexistent/model"], 2, "--model: /nonexistent/model"),
+        (&["--device", "cuda:99"], 2, "--device"),
+        (&["--kv-memory", "1"], 2, "--kv-memory"),
+        (&["--max-seq-len", "9999999"], 2, "--max-seq-len"),
+        (&["--host", "192.0.2.1"], 1, "--port: can't listen on 192.0.2.1:0"),
+    ];
+    for (arguments, code, words) in cases {
+        let free = ["--admin", "127.0.0.1:0", "--port", "0"];
+        let output = check(&[arguments, &free[..]].concat());
+        let said = complaint(&output);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        assert!(said.contains(words), "{arguments:?}: `{words}` isn't in: {said}");
+    }
 }

@@ -1,9 +1,10 @@
-//! The admin plane: state, blocks, requests, policies, swaps, events.
+//! The admin plane: state, blocks, requests, policies, swaps, events, and where its token is kept.
 
 mod blocks;
 mod cache;
 mod error;
 mod events;
+pub mod place;
 mod policies;
 mod requests;
 mod state;

@@ -1,14 +1,14 @@
-//! The admin token: from `INFER_ADMIN_TOKEN`, or made at start and kept where only this user reads.
+//! The admin token: from `INFER_ADMIN_TOKEN`, or made at start and kept in a file that only this user can read.
 //!
-//! The file is `<runtime dir>/infer/admin-<port>.token`, where the runtime dir is `$XDG_RUNTIME_DIR`;
-//! without one that is this user's it is `<temp dir>/infer-<uid>/admin-<port>.token`, in a directory that must
-//! belong to this user alone. Clients on the same machine find it by the admin plane's port.
+//! [`place`] says where the file may be. The host writes to the first of those directories that it can make private;
+//! clients on the same machine find the file by the admin plane's port.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use infer_api::admin::place;
 use subtle::ConstantTimeEq;
 
 use crate::config::Environment;
@@ -18,7 +18,7 @@ pub const VARIABLE: &str = "INFER_ADMIN_TOKEN";
 /// Longest token that is read from a file.
 const MAX_BYTES: u64 = 4_096;
 
-/// A bearer token. Not shown by `Debug`.
+/// A bearer token, hidden from `Debug`.
 #[derive(Clone)]
 pub struct Token(String);
 
@@ -45,18 +45,18 @@ impl Token {
         Ok(Self(bytes.iter().map(|b| format!("{b:02x}")).collect()))
     }
 
-    /// As text, to hand it on.
+    /// The token as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether `given` is the token; takes the same time wherever they differ.
+    /// Whether `given` is the token, compared in constant time.
     pub fn matches(&self, given: &str) -> bool {
         self.0.as_bytes().ct_eq(given.as_bytes()).into()
     }
 }
 
-/// A token file; removed when the server goes.
+/// A token file; removed when dropped.
 #[derive(Debug)]
 pub struct TokenFile {
     path: PathBuf,
@@ -69,81 +69,83 @@ impl TokenFile {
         &self.path
     }
 
-    /// Writes the token of the admin plane at `port`, readable by this user alone. Errors name the file.
+    /// Writes the token of the admin plane at `port`, readable by this user alone. The error names every file tried.
     pub fn write(port: u16, token: &Token) -> io::Result<Self> {
-        let path = path(port);
-        let shown = path.display().to_string();
-        Self::write_to(path, token).map_err(|error| io::Error::new(error.kind(), format!("{shown}: {error}")))
+        Self::write_to_first(&files(port), token)
     }
 
-    fn write_to(path: PathBuf, token: &Token) -> io::Result<Self> {
-        make_private_dir(path.parent().expect("the path has a directory"))?;
-        // A leftover of a host that was killed; creating anew refuses links and foreign files.
-        match std::fs::remove_file(&path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-            _ => {}
+    fn write_to_first(files: &[PathBuf], token: &Token) -> io::Result<Self> {
+        let mut wrong = Vec::new();
+        for path in files {
+            match write_private(path, token) {
+                Ok(()) => return Ok(Self { path: path.clone(), token: token.clone() }),
+                Err(error) => wrong.push(format!("{}: {error}", path.display())),
+            }
         }
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
-        if let Err(error) = file.write_all(token.0.as_bytes()) {
-            // The disk is full: nothing is left of it.
-            let _ = std::fs::remove_file(&path);
-            return Err(error);
-        }
-        Ok(Self { path, token: token.clone() })
+        Err(io::Error::other(wrong.join("; ")))
     }
+}
+
+fn write_private(path: &Path, token: &Token) -> io::Result<()> {
+    make_private_dir(path.parent().expect("the path has a directory"))?;
+    // A host that was killed leaves its file. Creating a new one refuses links and files of other users.
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(token.0.as_bytes()).inspect_err(|_| {
+        // The disk is full: leave no partial token behind.
+        let _ = std::fs::remove_file(path);
+    })
 }
 
 impl Drop for TokenFile {
     fn drop(&mut self) {
-        // A host that took over the port may have written its own.
+        // The file may belong to another host, which has taken over the port.
         if std::fs::read_to_string(&self.path).is_ok_and(|found| self.token.matches(&found)) {
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// The token for a host on this machine: the variable's, else the file's of the admin plane at `port`.
+/// The token for a host on this machine: the variable's, else that of the first file for `port` that can be read.
 pub fn find(port: u16) -> Result<Token, String> {
-    if let Some(token) = given()? {
-        return Ok(token);
+    match given()? {
+        Some(token) => Ok(token),
+        None => read_first(&files(port)),
     }
-    let path = path(port);
-    let shown = path.display();
-    let mut text = String::new();
-    File::open(&path).and_then(|file| file.take(MAX_BYTES).read_to_string(&mut text)).map_err(|e| {
-        format!(
-            "no admin token: {VARIABLE} is not set and {shown} can't be read ({e}); is a host running there?"
-        )
-    })?;
-    Token::given(&text).map_err(|wrong| format!("{shown}: {wrong}"))
+}
+
+fn read_first(files: &[PathBuf]) -> Result<Token, String> {
+    let mut wrong = Vec::new();
+    for path in files {
+        let mut text = String::new();
+        let shown = path.display();
+        match File::open(path).and_then(|file| file.take(MAX_BYTES).read_to_string(&mut text)) {
+            Ok(_) => return Token::given(&text).map_err(|error| format!("{shown}: {error}")),
+            Err(error) => wrong.push(format!("{shown} ({error})")),
+        }
+    }
+    let files = wrong.join(" and ");
+    Err(format!("no admin token: {VARIABLE} is not set, can't read {files}; is a host running there?"))
 }
 
 /// The variable's token.
 pub fn given() -> Result<Option<Token>, String> {
-    let environment = Environment::of_process().map_err(|wrong| wrong.to_string())?;
-    let token = environment.get(VARIABLE).map(Token::given).transpose();
-    token.map_err(|wrong| format!("{VARIABLE}: {wrong}"))
+    let environment = Environment::of_process();
+    let text = environment.get(VARIABLE).map_err(|wrong| wrong.to_string())?;
+    text.map(Token::given).transpose().map_err(|wrong| format!("{VARIABLE}: {wrong}"))
 }
 
-/// Where the token of the admin plane at `port` is kept.
-pub fn path(port: u16) -> PathBuf {
-    directory().join(format!("admin-{port}.token"))
+/// Files that may hold the token of the admin plane at `port`, most preferred first.
+pub fn files(port: u16) -> Vec<PathBuf> {
+    let directories = place::token_directories(rustix::process::getuid().as_raw());
+    directories.into_iter().map(|directory| directory.join(place::token_file(port))).collect()
 }
 
-fn directory() -> PathBuf {
-    let user = rustix::process::getuid().as_raw();
-    // Whoever became another user carries a variable that names the first one's directory, or one that has gone.
-    let own = |dir: &PathBuf| {
-        dir.is_absolute() && std::fs::metadata(dir).is_ok_and(|found| found.is_dir() && found.uid() == user)
-    };
-    match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(own) {
-        Some(dir) => dir.join("infer"),
-        None => std::env::temp_dir().join(format!("infer-{user}")),
-    }
-}
-
-/// Makes the directory, or makes sure that an existing one is this user's alone: in a shared temporary
-/// directory somebody else could have put one there first.
+/// Creates the directory, or makes sure that an existing one belongs to this user alone: in a shared temporary directory
+/// another user could have created it first.
 fn make_private_dir(dir: &Path) -> io::Result<()> {
     match DirBuilder::new().recursive(false).mode(0o700).create(dir) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
@@ -175,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_and_its_directory_are_private() {
+    fn file_and_its_directory_are_private() {
         let token = Token::fresh().unwrap();
         let file = TokenFile::write(1, &token).unwrap();
         let mode = |p: &Path| std::fs::metadata(p).unwrap().permissions().mode() & 0o777;
@@ -188,11 +190,28 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_goes_leaves_the_file_of_the_one_that_took_over() {
+    fn dropped_host_keeps_the_file_of_its_successor() {
         let [old, new] = [Token::fresh().unwrap(), Token::fresh().unwrap()];
         let before = TokenFile::write(2, &old).unwrap();
         let after = TokenFile::write(2, &new).unwrap();
         drop(before);
         assert_eq!(std::fs::read_to_string(after.path()).unwrap(), new.as_str());
+    }
+    #[test]
+    fn unusable_directory_is_skipped_by_writer_and_reader() {
+        let home = tempfile::tempdir().unwrap();
+        let [first, second] = ["run/infer", "tmp"].map(|name| home.path().join(name).join("admin-3.token"));
+        std::fs::write(home.path().join("run"), "not a directory").unwrap();
+        let files = [first.clone(), second.clone()];
+        let missing = read_first(&files).unwrap_err();
+        assert!(files.iter().all(|file| missing.contains(file.to_str().unwrap())), "{missing}");
+        let token = Token::fresh().unwrap();
+        let file = TokenFile::write_to_first(&files, &token).unwrap();
+        assert_eq!(file.path(), second);
+        assert!(token.matches(read_first(&files).unwrap().as_str()));
+        drop(file);
+        std::fs::remove_file(home.path().join("run")).unwrap();
+        std::fs::create_dir(home.path().join("run")).unwrap();
+        assert_eq!(TokenFile::write_to_first(&files, &token).unwrap().path(), first);
     }
 }

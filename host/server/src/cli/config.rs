@@ -1,4 +1,4 @@
-//! `infer config`: what a host would do with these flags, this environment and this file, without one.
+//! `infer config`: checks and prints the settings that `infer serve` would use, without starting a host.
 
 use clap::{Args, Subcommand};
 
@@ -6,18 +6,19 @@ use super::Failure;
 use super::flags::Flags;
 use crate::config::{ConfigError, Origin, SETTINGS, Setting, Settings};
 use crate::http::Tls;
-use crate::load::StartError;
 use crate::policies;
 use crate::reload::Reload;
-use crate::serve::initial_policies;
+use crate::serve::StartError;
+use crate::serve::{check_addresses, initial_policies};
 use crate::tenants::Tenants;
 
 /// Commands about settings.
 #[derive(Subcommand)]
 pub enum ConfigCommand {
-    /// Checks the settings and the files that they name; takes the flags of `infer serve`
+    /// Checks the settings and what they name: files, policies, addresses, device and model, but not the weights; takes the
+    /// flags of `infer serve`
     Check(ConfigArgs),
-    /// Prints all settings as an infer.toml, each with its origin; takes the flags of `infer serve`
+    /// Prints all settings as an infer.toml, with the origin of each; takes the flags of `infer serve`
     Print(ConfigArgs),
 }
 
@@ -49,12 +50,15 @@ fn check(args: &ConfigArgs) -> Result<(), Failure> {
     }
     let choices = Reload::new(&config, &tenants).choices();
     initial_policies(&policies::loader().map_err(StartError::from)?, &choices)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(Failure::failed)?.block_on(check_addresses(&config))?;
+    crate::startup::load::check(&config)?;
     let keys = if tenants.need_keys() { tenants.key_count().to_string() } else { "no".to_owned() };
-    println!("the settings are valid ({keys} API keys; the model is checked when a host starts)");
+    println!("the settings are valid ({keys} API keys; the weights of the model were not read)");
     Ok(())
 }
 
-/// Every setting as a line of TOML; what has its default stands in a comment.
+/// Every setting as a line of TOML; those with their default are comments.
 fn listing(settings: &Settings) -> String {
     let mut out = String::new();
     for setting in SETTINGS {
@@ -77,7 +81,7 @@ fn literal(setting: &Setting, text: &str) -> String {
     match text {
         "on" | "true" if setting.switch => "true".to_owned(),
         "off" | "false" if setting.switch => "false".to_owned(),
-        // `0080` and `+80` are numbers for a flag, and none in TOML.
+        // A flag accepts `0080` and `+80` as numbers; TOML does not.
         _ if text.parse::<i64>().is_ok_and(|number| number.to_string() == text) => text.to_owned(),
         _ => toml::Value::String(text.to_owned()).to_string(),
     }
@@ -89,7 +93,7 @@ mod tests {
     use crate::config::Environment;
 
     #[test]
-    fn what_is_printed_can_be_read_and_says_the_same() {
+    fn printed_settings_read_back_as_the_same_settings() {
         let flags = [
             ("port", "9".to_owned()),
             ("kv-memory", "2GiB".to_owned()),
@@ -99,13 +103,13 @@ mod tests {
             ("model", "true".to_owned()),
             ("kv-events-topic", "18446744073709551615".to_owned()),
         ];
-        let nowhere = tempfile::NamedTempFile::new().unwrap();
-        let before = Settings::gather(&flags.into(), &Environment::default(), Some(nowhere.path())).unwrap();
+        let empty = tempfile::NamedTempFile::new().unwrap();
+        let before = Settings::gather(&flags.into(), &Environment::default(), Some(empty.path())).unwrap();
         let text = listing(&before);
         assert!(text.contains("port = 9  # --port\n") && text.contains("\n# block-size = 16\n"), "{text}");
-        std::fs::write(nowhere.path(), &text).unwrap();
+        std::fs::write(empty.path(), &text).unwrap();
         let after =
-            Settings::gather(&Default::default(), &Environment::default(), Some(nowhere.path())).unwrap();
+            Settings::gather(&Default::default(), &Environment::default(), Some(empty.path())).unwrap();
         for setting in SETTINGS {
             assert_eq!(
                 after.get(setting.key).map(|v| v.1),

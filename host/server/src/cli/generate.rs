@@ -1,4 +1,4 @@
-//! `infer generate`: one completion in this process, with its timing on stderr.
+//! `infer generate`: generates one completion in this process and reports its timing on stderr.
 
 use clap::Args;
 use infer_core::SamplingParams;
@@ -10,34 +10,34 @@ use crate::generate::{Generated, Generation, Sequential};
 /// Arguments of `infer generate`.
 #[derive(Args)]
 pub struct GenerateArgs {
-    /// What to continue
+    /// The text to continue
     #[arg(long, value_name = "TEXT")]
     prompt: String,
-    /// Most tokens to generate
+    /// Maximum number of tokens to generate
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: u32,
-    /// 0 takes the likeliest token each time [default: the checkpoint's, else 1]
+    /// Sampling temperature; 0 always takes the likeliest token [default: the checkpoint's, else 1]
     #[arg(long, value_name = "T", value_parser = temperature)]
     temperature: Option<f32>,
-    /// Nucleus: the smallest set of tokens whose probability reaches this [default: the checkpoint's, else 1]
+    /// Sample from the smallest set of tokens whose probabilities add up to P [default: the checkpoint's, else 1]
     #[arg(long, value_name = "P", value_parser = top_p)]
     top_p: Option<f32>,
-    /// Only the K likeliest tokens; 0 is no limit [default: the checkpoint's, else 0]
+    /// Sample from the K likeliest tokens; 0 is no limit [default: the checkpoint's, else 0]
     #[arg(long, value_name = "K")]
     top_k: Option<u32>,
-    /// Makes tokens seen before less likely; 1 is off [default: the checkpoint's, else 1]
+    /// Make tokens that occurred before less likely; 1 disables this [default: the checkpoint's, else 1]
     #[arg(long, value_name = "X", value_parser = penalty)]
     repetition_penalty: Option<f32>,
-    /// Seeds the draw [default: random]
+    /// Seed for sampling [default: random]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Ends the text before this; may be given more than once
+    /// End the output before this text; may be given more than once
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
-    /// Goes on past the model's end tokens
+    /// Continue past the model's end tokens
     #[arg(long)]
     ignore_eos: bool,
-    /// Prints one JSON object with text, tokens and timing
+    /// Print one JSON object with text, tokens and timing
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -50,9 +50,9 @@ pub fn run(args: GenerateArgs) -> Result<(), Failure> {
         return Err(Failure::Usage("--prompt: must not be empty".to_owned()));
     }
     if args.stop.iter().any(String::is_empty) {
-        return Err(Failure::Usage("--stop: an empty text would stop at once".to_owned()));
+        return Err(Failure::Usage("--stop: must not be empty".to_owned()));
     }
-    crate::log::start("warn,infer_server::checkpoint=info,infer_server::progress=info")?;
+    crate::log::start("warn,infer_server::startup=info")?;
     let config = args.flags.config()?;
     let seed = match args.seed {
         Some(seed) => seed,
@@ -63,22 +63,22 @@ pub fn run(args: GenerateArgs) -> Result<(), Failure> {
     let total = prompt.len() as u64 + u64::from(args.max_tokens);
     if total > u64::from(model.max_seq_len()) {
         return Err(Failure::Usage(format!(
-            "--max-tokens: {} prompt tokens and {} make {total}; this model takes {} in all",
+            "--max-tokens: {} prompt tokens and {} to generate are {total}; this model takes {} in total",
             prompt.len(),
             args.max_tokens,
             model.max_seq_len()
         )));
     }
-    let wished = model.sampling();
+    let default = model.sampling();
     let what = Generation {
         prompt,
         max_tokens: args.max_tokens,
         sampling: SamplingParams {
-            temperature: args.temperature.or(wished.temperature).unwrap_or(1.0),
-            top_p: args.top_p.or(wished.top_p).unwrap_or(1.0),
-            top_k: args.top_k.or(wished.top_k).unwrap_or(0),
-            min_p: wished.min_p.unwrap_or(0.0),
-            repetition_penalty: args.repetition_penalty.or(wished.repetition_penalty).unwrap_or(1.0),
+            temperature: args.temperature.or(default.temperature).unwrap_or(1.0),
+            top_p: args.top_p.or(default.top_p).unwrap_or(1.0),
+            top_k: args.top_k.or(default.top_k).unwrap_or(0),
+            min_p: default.min_p.unwrap_or(0.0),
+            repetition_penalty: args.repetition_penalty.or(default.repetition_penalty).unwrap_or(1.0),
             seed,
             ..SamplingParams::default()
         },
@@ -99,7 +99,7 @@ pub fn run(args: GenerateArgs) -> Result<(), Failure> {
         println!();
         let number = |key: &str| report[key].as_f64().unwrap_or(0.0);
         eprintln!(
-            "{} prompt tokens, {} generated; first token after {:.1} ms, {:.1} ms in all, {:.1} tokens/s",
+            "{} prompt tokens, {} generated; first token after {:.1} ms, {:.1} ms in total, {:.1} tokens/s",
             what.prompt.len(),
             generated.tokens.len(),
             number("ttft_ms"),

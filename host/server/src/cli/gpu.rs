@@ -1,16 +1,16 @@
-//! `infer gpu-check`: whether a GPU computes what it should.
+//! `infer gpu-check`: checks the results of a GPU.
 
 use std::path::PathBuf;
 
 use clap::Args;
 
 use super::Failure;
-use crate::device::{DeviceChoice, gpu_check};
+use crate::startup::device::{DeviceChoice, gpu_check};
 
-/// Shown below the flags.
+/// Text below the flags.
 pub const AFTER_HELP: &str = "\
-Compares every GPU kernel with a plain reference on random shapes, and with --golden whole models with what
-another implementation computed (the repository's tests/golden). Exit code 1 if anything differs.";
+Compares every GPU kernel with a plain reference on random shapes. With --golden, also compares whole models with
+the results of another implementation (the repository's tests/golden). Exits with code 1 if anything differs.";
 
 /// Arguments of `infer gpu-check`.
 #[derive(Args)]
@@ -18,7 +18,7 @@ pub struct CheckArgs {
     /// The GPU: `cuda` or `cuda:N`
     #[arg(long, value_name = "DEVICE", default_value = "cuda", value_parser = cuda)]
     device: u32,
-    /// Random shapes per kernel
+    /// Number of random shapes per kernel
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     seeds: u64,
     /// Directory of golden checkpoints
@@ -35,6 +35,6 @@ pub fn check(args: CheckArgs) -> Result<(), Failure> {
 fn cuda(text: &str) -> Result<u32, String> {
     match DeviceChoice::parse(text)? {
         DeviceChoice::Cuda(index) => Ok(index),
-        DeviceChoice::Auto | DeviceChoice::Cpu => Err("a GPU is needed: `cuda` or `cuda:N`".to_owned()),
+        DeviceChoice::Auto | DeviceChoice::Cpu => Err("this needs a GPU: `cuda` or `cuda:N`".to_owned()),
     }
 }

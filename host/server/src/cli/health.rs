@@ -1,4 +1,4 @@
-//! `infer health`: asks a host whether it takes requests, for supervisors without an HTTP client of their own.
+//! `infer health`: readiness check for supervisors that have no HTTP client.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use hyper::Request;
 use super::Failure;
 use crate::web::{Trust, Web};
 
-/// For an answer to begin, and then for each part of it.
+/// How long to wait for the response to begin, and for each further part.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Arguments of `infer health`.
@@ -21,7 +21,7 @@ pub struct HealthArgs {
     trust: Trust,
 }
 
-/// Exit code 0 where the host is ready.
+/// Succeeds if the host is ready.
 pub fn run(args: &HealthArgs) -> Result<(), Failure> {
     let url = format!("{}/health/ready", args.url.trim_end_matches('/'));
     let web = Web::new(&url, &args.trust, PATIENCE).map_err(Failure::Usage)?;

@@ -1,4 +1,4 @@
-//! `infer keys`: makes API keys, hashes given ones, says whose a file holds. A key is shown once and kept
+//! `infer keys`: creates API keys, hashes existing ones, lists the tenants of a file. A key is printed once and stored
 //! nowhere; the file of tenants has its digest.
 
 use std::fs::File;
@@ -10,6 +10,7 @@ use clap::{Args, Subcommand};
 use toml_edit::{Array, DocumentMut, Item, Table, TableLike};
 
 use super::Failure;
+use crate::config::Environment;
 use crate::tenants::{self, KeyDigest};
 
 /// Longest key that is read from standard input.
@@ -18,9 +19,9 @@ const MAX_INPUT_BYTES: u64 = 4_096;
 /// Commands about API keys.
 #[derive(Subcommand)]
 pub enum KeysCommand {
-    /// Makes a key for a tenant and adds its digest to the file; the key goes to stdout, once
+    /// Creates a key for a tenant and adds its digest to the file; prints the key, once
     New(NewArgs),
-    /// Prints the digest of a key that stands on standard input
+    /// Prints the digest of a key read from standard input
     Hash,
     /// Lists the tenants of a file
     List(FileArg),
@@ -29,26 +30,37 @@ pub enum KeysCommand {
 /// A file of tenants.
 #[derive(Args)]
 pub struct FileArg {
-    /// The file that `infer serve --api-keys` reads
-    #[arg(long, value_name = "FILE", default_value = "tenants.toml", env = "INFER_API_KEYS")]
-    file: PathBuf,
+    // Not clap's `env`: an empty variable counts as absent.
+    /// The file that `infer serve --api-keys` reads [default: tenants.toml] [env: INFER_API_KEYS]
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+}
+
+impl FileArg {
+    fn path(&self) -> Result<PathBuf, Failure> {
+        if let Some(given) = &self.file {
+            return Ok(given.clone());
+        }
+        let environment = Environment::of_process();
+        Ok(environment.get("INFER_API_KEYS")?.unwrap_or("tenants.toml").into())
+    }
 }
 
 /// Arguments of `infer keys new`.
 #[derive(Args)]
 pub struct NewArgs {
-    /// The tenant: letters, digits, dots, dashes, underscores
+    /// Name of the tenant: letters, digits, dots, dashes, underscores
     tenant: String,
-    /// Share beside other tenants
+    /// Share of the host relative to other tenants
     #[arg(long, value_name = "NUMBER")]
     weight: Option<f64>,
-    /// Tokens a minute, prompt and output
+    /// Rate limit in tokens per minute, prompt and output together
     #[arg(long, value_name = "TOKENS")]
     tokens_per_minute: Option<u32>,
-    /// Tokens that may be taken at once
+    /// Tokens that may be used at once; a minute's worth unless given
     #[arg(long, value_name = "TOKENS")]
     burst: Option<u32>,
-    /// Highest priority that its requests can have
+    /// Highest priority that its requests may have
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     max_priority: Option<i32>,
     #[command(flatten)]
@@ -60,17 +72,17 @@ pub fn run(command: KeysCommand) -> Result<(), Failure> {
     match command {
         KeysCommand::New(args) => new(&args),
         KeysCommand::Hash => hash(),
-        KeysCommand::List(file) => list(&file.file),
+        KeysCommand::List(file) => list(&file.path()?),
     }
 }
 
 fn new(args: &NewArgs) -> Result<(), Failure> {
     tenants::check_name(&args.tenant).map_err(|wrong| Failure::Usage(format!("{}: {wrong}", args.tenant)))?;
-    let shown = args.file.file.display().to_string();
+    let file = args.file.path()?;
+    let shown = file.display().to_string();
     let cant = |what: &str, error: io::Error| Failure::Failed(format!("can't {what} {shown}: {error}"));
-    // What a link leads to is written, and the link stays.
-    let path = args.file.file.canonicalize().unwrap_or_else(|_| args.file.file.clone());
-    let _alone = lock_folder(&path).map_err(|error| cant("lock the folder of", error))?;
+    let path = link_target(&file);
+    let _lock = lock_directory(&path).map_err(|error| cant("lock the directory of", error))?;
     let before = match std::fs::read_to_string(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
@@ -79,15 +91,17 @@ fn new(args: &NewArgs) -> Result<(), Failure> {
     let key = tenants::fresh().map_err(Failure::failed)?;
     let after =
         with_key(&before, args, KeyDigest::of(&key)).map_err(|e| Failure::Failed(format!("{shown}: {e}")))?;
-    // What is written is what a host would read.
+    // Write only what a host can read.
     tenants::grants(&shown, &after).map_err(Failure::Usage)?;
     replace(&path, &after).map_err(|error| cant("write", error))?;
     println!("{key}");
-    eprintln!("added to {shown}; a running host takes it up on SIGHUP. The key is not kept anywhere.");
+    eprintln!(
+        "added to {shown}; a running host reads the file again on SIGHUP. The key is not stored anywhere."
+    );
     Ok(())
 }
 
-/// The file's text with the key in it; comments and order stay.
+/// The text of the file with the key added; comments and order are kept.
 fn with_key(text: &str, args: &NewArgs, digest: KeyDigest) -> Result<String, String> {
     let mut document: DocumentMut = text.parse().map_err(|e: toml_edit::TomlError| e.to_string())?;
     let table = |item: &mut Item| item.as_table_like().is_some();
@@ -126,25 +140,62 @@ fn set(table: &mut dyn TableLike, key: &str, value: toml_edit::Value) {
     table.insert(key, Item::Value(value));
 }
 
-/// Keeps others from adding keys to the folder's files until it is dropped: of two that read the same text one would
-/// be lost.
-fn lock_folder(path: &Path) -> io::Result<File> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = File::open(folder.unwrap_or(Path::new(".")))?;
-    folder.lock()?;
-    Ok(folder)
+/// The file behind a symbolic link, which need not exist yet; the link itself is kept.
+fn link_target(file: &Path) -> PathBuf {
+    /// As many links in a row as Linux follows.
+    const MAX_LINKS: usize = 40;
+    let mut path = file.to_path_buf();
+    for _ in 0..MAX_LINKS {
+        let Ok(target) = std::fs::read_link(&path) else { break };
+        path = path.parent().map_or(target.clone(), |directory| directory.join(&target));
+    }
+    path
 }
 
-/// Beside the file first, then in its place, so that a host never reads half of it.
+/// Keeps other processes from adding keys to the directory's files until the lock is dropped: of two that read the same
+/// text, one would lose its key.
+fn lock_directory(path: &Path) -> io::Result<File> {
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+    let directory = File::open(directory.unwrap_or(Path::new(".")))?;
+    directory.lock()?;
+    Ok(directory)
+}
+
+/// Replaces the text of the file; the same users as before can read it.
+///
+/// The new file is written beside the old one and renamed, so that a host never reads half of it. If the new file can't
+/// have the access rights of the old one, the old one is overwritten: hosts read it only on SIGHUP.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
+    if has_acl(path) {
+        return overwrite(path, text);
+    }
     let mut beside = path.as_os_str().to_owned();
     beside.push(format!(".{:016x}.new", getrandom::u64().map_err(io::Error::other)?));
     let beside = PathBuf::from(beside);
     let replaced = write_like(path, &beside, text).and_then(|()| std::fs::rename(&beside, path));
-    replaced.inspect_err(|_| drop(std::fs::remove_file(&beside)))
+    replaced.or_else(|error| {
+        let _ = std::fs::remove_file(&beside);
+        match error.kind() {
+            ErrorKind::PermissionDenied if path.exists() => overwrite(path, text),
+            _ => Err(error),
+        }
+    })
 }
 
-/// Whoever may read the old file may read the new one; where there is none, its owner alone.
+/// Whether the file has an access control list, which a new file would not have.
+fn has_acl(path: &Path) -> bool {
+    rustix::fs::getxattr(path, ACL, &mut [0_u8; 0]).is_ok_and(|bytes| bytes > 0)
+}
+
+const ACL: &str = "system.posix_acl_access";
+
+fn overwrite(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = File::options().write(true).truncate(true).open(path)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}
+
+/// Writes a new file with owner, group and mode of the old one; without an old one, only its owner may read it.
 fn write_like(old: &Path, new: &Path, text: &str) -> io::Result<()> {
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(new)?;
     match std::fs::metadata(old) {
@@ -199,7 +250,7 @@ mod tests {
     use super::*;
 
     fn args(tenant: &str, weight: Option<f64>) -> NewArgs {
-        let file = FileArg { file: PathBuf::new() };
+        let file = FileArg { file: None };
         NewArgs {
             tenant: tenant.to_owned(),
             weight,
@@ -210,35 +261,68 @@ mod tests {
         }
     }
 
+    fn added(tenant: &str, file: &Path) {
+        let args = NewArgs { file: FileArg { file: Some(file.to_owned()) }, ..args(tenant, None) };
+        assert!(new(&args).is_ok(), "{tenant}");
+    }
+
+    fn names(file: &Path) -> Vec<String> {
+        tenants::read(file).unwrap().into_iter().map(|grant| grant.name).collect()
+    }
+
     #[test]
-    fn whoever_could_read_the_file_still_can() {
-        let folder = tempfile::tempdir().unwrap();
-        let [file, link] = ["tenants.toml", "link.toml"].map(|name| folder.path().join(name));
-        let added = |tenant: &str, file: &Path| {
-            let args = NewArgs { file: FileArg { file: file.to_owned() }, ..args(tenant, None) };
-            assert!(new(&args).is_ok(), "{tenant}");
-        };
+    fn adding_a_key_keeps_mode_and_link_of_the_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let [file, link] = ["tenants.toml", "link.toml"].map(|name| directory.path().join(name));
         let mode = || std::fs::metadata(&file).unwrap().mode() & 0o7777;
-        added("alice", &file);
-        assert_eq!(mode(), 0o600, "its owner's, until somebody says otherwise");
-        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+        // A link may come before its target.
         std::os::unix::fs::symlink("tenants.toml", &link).unwrap();
+        added("alice", &link);
+        assert!(link.is_symlink() && mode() == 0o600, "private until the operator changes the mode");
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
         added("bob", &link);
         assert!(link.is_symlink() && mode() == 0o644);
-        let names: Vec<_> = tenants::read(&file).unwrap().into_iter().map(|grant| grant.name).collect();
-        assert_eq!(names, ["alice", "bob"]);
+        assert_eq!(names(&file), ["alice", "bob"]);
         let left: Vec<_> =
-            std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+            std::fs::read_dir(directory.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(left.len(), 2, "{left:?}");
     }
 
     #[test]
-    fn keys_that_are_made_at_once_are_all_kept() {
+    fn adding_a_key_keeps_the_access_control_list() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("tenants.toml");
+        added("alice", &file);
+        // Version 2; then (tag, permissions, id) of owner, user 10001, group, mask and others.
+        let entries = [
+            (0x01, 6, u32::MAX),
+            (0x02, 4, 10_001),
+            (0x04, 0, u32::MAX),
+            (0x10, 4, u32::MAX),
+            (0x20, 0, u32::MAX),
+        ];
+        let mut list = 2_u32.to_le_bytes().to_vec();
+        for (tag, permissions, id) in entries {
+            list.extend([tag, 0, permissions, 0]);
+            list.extend(id.to_le_bytes());
+        }
+        if rustix::fs::setxattr(&file, ACL, &list, rustix::fs::XattrFlags::empty()).is_err() {
+            return; // This file system has no lists.
+        }
+        added("bob", &file);
+        let mut kept = vec![0_u8; 256];
+        let bytes = rustix::fs::getxattr(&file, ACL, &mut kept[..]).unwrap();
+        assert_eq!(kept[..bytes], list);
+        assert_eq!(names(&file), ["alice", "bob"]);
+    }
+
+    #[test]
+    fn keys_added_concurrently_are_all_kept() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("tenants.toml");
         std::thread::scope(|scope| {
             for at in 0..8 {
-                let file = FileArg { file: file.clone() };
+                let file = FileArg { file: Some(file.clone()) };
                 let args = NewArgs { file, ..args(&format!("tenant-{at}"), None) };
                 scope.spawn(move || assert!(new(&args).is_ok()));
             }
@@ -247,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_added_and_what_stood_there_stays() {
+    fn adding_a_key_keeps_the_rest_of_the_file() {
         let first = with_key("", &args("alice", Some(2.0)), KeyDigest::of("1")).unwrap();
         let second = with_key(&format!("# mine\n{first}"), &args("alice", None), KeyDigest::of("2")).unwrap();
         let third = with_key(&second, &args("bob", None), KeyDigest::of("3")).unwrap();

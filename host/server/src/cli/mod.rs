@@ -1,6 +1,6 @@
-//! The command line: raw flags in, exit codes out. 0 fine, 1 failed, 2 bad usage.
+//! The command line. Exit codes: 0 success, 1 failure, 2 bad usage.
 
-// First, for its macros are those of all that follow.
+// First, because its macros are visible only in modules that follow.
 #[macro_use]
 mod out;
 
@@ -38,30 +38,30 @@ enum Command {
     Config(config::ConfigCommand),
     /// Generates one completion in this process, without a server
     Generate(generate::GenerateArgs),
-    /// Makes policies, and lists and swaps those of a running host
+    /// Creates and checks policies; lists and swaps those of a running host
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
-    /// Asks a host whether it takes requests
+    /// Checks whether a host is ready
     Health(health::HealthArgs),
-    /// Makes API keys and shows whose there are
+    /// Creates API keys and lists tenants
     #[command(subcommand)]
     Keys(keys::KeysCommand),
-    /// Tries policies on virtual hardware, in virtual time
+    /// Simulates policies on virtual hardware in virtual time
     #[command(subcommand)]
     Sim(sim::SimCommand),
-    /// Compares what a GPU computes with references
+    /// Checks the results of a GPU against references
     #[command(name = "gpu-check", after_help = gpu::AFTER_HELP)]
     GpuCheck(gpu::CheckArgs),
-    /// Measures serving, and the in-process baseline beside it
+    /// Runs benchmarks
     #[command(subcommand)]
     Bench(bench::BenchCommand),
 }
 
-/// Why a command ended badly.
+/// Why a command failed.
 pub enum Failure {
     /// Another command line would help.
     Usage(String),
-    /// It was tried and failed.
+    /// The command line is fine, but the command failed.
     Failed(String),
 }
 
@@ -83,7 +83,7 @@ impl From<crate::serve::StartError> for Failure {
     }
 }
 
-/// Runs the command that the arguments name.
+/// Runs the command of the process's arguments.
 pub fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Serve(args) => serve::run(args),
@@ -105,6 +105,45 @@ pub fn main() -> ExitCode {
         Err(Failure::Usage(message)) => {
             eprintln!("error: {message}");
             ExitCode::from(2)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use clap::CommandFactory as _;
+
+    use super::*;
+    use crate::config::{Environment, Settings};
+
+    /// Variables in the help of a command and its subcommands.
+    fn variables(command: &clap::Command) -> Vec<OsString> {
+        let mut found = Vec::new();
+        for arg in command.get_arguments() {
+            found.extend(arg.get_env().map(OsString::from));
+            let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+            let named = help.split_once("[env: ").and_then(|(_, rest)| rest.split_once(']'));
+            found.extend(named.map(|(name, _)| OsString::from(name)));
+        }
+        found.extend(command.get_subcommands().flat_map(variables));
+        found
+    }
+
+    #[test]
+    fn every_variable_of_the_help_is_accepted_by_every_command() {
+        let mut command = Cli::command();
+        command.build();
+        let all = variables(&command);
+        for name in ["INFER_ADMIN", "INFER_API_KEY", "INFER_API_KEYS", "INFER_CONFIG", "INFER_MODEL"] {
+            assert!(all.contains(&name.into()), "{name} is not in the help: {all:?}");
+        }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for name in all {
+            let environment = Environment::new([(name.clone(), "1".into())]);
+            let gathered = Settings::gather(&Default::default(), &environment, Some(file.path()));
+            assert!(gathered.is_ok(), "{name:?}: {:?}", gathered.err().map(|error| error.to_string()));
         }
     }
 }

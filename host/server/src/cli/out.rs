@@ -1,12 +1,12 @@
-//! What commands print, in place of the standard library's macros, which panic where nothing can be written.
+//! `print!` and `println!` for commands. The standard library's macros panic if nothing can be written.
 
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write};
 
-/// Writes to the terminal, or ends the command: quietly where the reader has seen enough, `head` say.
+/// Writes to stdout, or exits: quietly if the reader has closed its end, as `head` does.
 pub(super) fn put(text: Arguments<'_>) {
     let mut out = std::io::stdout().lock();
-    // Text that comes piece by piece is there as it comes.
+    // Generated text must appear piece by piece.
     let Err(error) = out.write_fmt(text).and_then(|()| out.flush()) else { return };
     if error.kind() == ErrorKind::BrokenPipe {
         std::process::exit(0);

@@ -1,4 +1,4 @@
-//! `infer serve`: starts a host, says where, drains it when it is told to end.
+//! `infer serve`: starts a host, prints its address, and drains it on a signal.
 
 use std::io::Write;
 use std::time::Duration;
@@ -9,22 +9,23 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::Failure;
 use super::flags::Flags;
-use crate::serve::Server;
+use crate::config::{Config, ConfigError, Environment};
+use crate::serve;
 
-/// Shown below the flags.
+/// Text below the flags.
 pub const AFTER_HELP: &str = "\
 Flags win over the environment, which wins over infer.toml.
-INFER_ADMIN_TOKEN sets the admin plane's token; without it one is made and kept in a file that
-only this user can read. INFER_LOG filters the log (`info`, `infer_server=debug`),
-INFER_LOG_FORMAT=json writes it as JSON. SIGHUP reads API keys, TLS certificate and --policy-config again;
-SIGTERM lets streams end first.
+INFER_ADMIN_TOKEN sets the token of the admin plane; without it, a token is generated and kept in a
+file that only this user can read. INFER_LOG filters the log (`info`, `infer_server=debug`);
+INFER_LOG_FORMAT=json writes it as JSON. SIGHUP reads the API keys, the TLS certificate and
+--policy-config again. SIGTERM shuts down after running streams have finished.
 
 Try:  curl -N localhost:8000/v1/completions -d '{\"model\":\"demo\",\"prompt\":\"What is a prefix cache?\"}'";
 
-/// For streams to be told that the engine has stopped.
+/// How long streams may take to report that the engine has stopped.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
-const STOPPED: &str = "the engine has stopped; the log says why";
+const STOPPED: &str = "the engine has stopped; see the log for the reason";
 
 /// Arguments of `infer serve`.
 #[derive(Args)]
@@ -33,23 +34,24 @@ pub struct ServeArgs {
     flags: Flags<true>,
 }
 
-/// Serves until a signal or an internal failure ends it.
+/// Serves until a signal or an internal failure.
 pub fn run(args: ServeArgs) -> Result<(), Failure> {
     crate::log::start("info")?;
     let config = args.flags.config()?;
+    warn_of_variables(&config)?;
     raise_open_files();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::failed)?;
     let outcome = runtime.block_on(async {
         let mut signals = Signals::new().map_err(Failure::failed)?;
-        // Asks for keys, certificates and configurations to be read again.
+        // Triggers a reload of keys, certificates and configurations.
         let mut hangups = signal(SignalKind::hangup()).map_err(Failure::failed)?;
         let server = tokio::select! {
-            started = Server::start(config) => started?,
+            started = serve::start(config) => started?,
             () = signals.next() => return Ok(()),
         };
         let line = format!("listening on {} (admin http://{})", server.data_url(), server.admin_addr);
-        // Whoever started it may have closed stdout; that is no reason to stop serving.
+        // The parent process may have closed stdout; that is no reason to stop serving.
         let _ = writeln!(std::io::stdout().lock(), "{line}").and_then(|()| std::io::stdout().flush());
         loop {
             tokio::select! {
@@ -59,13 +61,13 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
                     () = signals.next() => break,
                 },
                 () = server.engine_stopped() => {
-                    // Its streams are told, and whatever was read is answered.
+                    // Streams get an error event, and requests that were read get a response.
                     let _ = tokio::time::timeout(LAST_WORDS, server.shutdown()).await;
                     return Err(Failure::Failed(STOPPED.to_owned()));
                 }
             }
         }
-        tracing::info!("ending: streams may finish; a second signal ends at once");
+        tracing::info!("shutting down after running streams have finished; a second signal exits at once");
         let engine = server.engine().clone();
         tokio::select! {
             () = server.shutdown() => match engine.has_failed() {
@@ -75,7 +77,7 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
             () = signals.next() => std::process::exit(1),
         }
     });
-    // A model that is still being fetched or loaded is nothing to wait for.
+    // Don't wait for a model that is still being downloaded or loaded.
     runtime.shutdown_background();
     outcome
 }
@@ -98,7 +100,21 @@ impl Signals {
     }
 }
 
-/// Every stream is a connection, and the usual soft limit of 1,024 files is below what may wait.
+/// Warns of variables that have no effect here although the operator may expect one.
+fn warn_of_variables(config: &Config) -> Result<(), ConfigError> {
+    let environment = Environment::of_process();
+    for (name, meant) in environment.doubtful() {
+        tracing::warn!("{name} is not a variable of this host and has no effect; did you mean {meant}?");
+    }
+    if config.api_keys.is_none() && environment.get("INFER_API_KEY")?.is_some() {
+        tracing::warn!(
+            "INFER_API_KEY does not protect this host: it is the key that `infer bench serve` sends; see --api-keys"
+        );
+    }
+    Ok(())
+}
+
+/// Raises the soft limit of open files: every stream is a connection, and the usual 1,024 are fewer than may wait.
 pub fn raise_open_files() {
     let limit = getrlimit(Resource::Nofile);
     let wanted = limit.maximum.unwrap_or(1 << 16).min(1 << 16);

@@ -1,4 +1,4 @@
-//! A TOML file whose every fault is named with file, line and key.
+//! A TOML file whose errors name file, line and key.
 
 use std::ops::Range;
 
@@ -16,14 +16,14 @@ pub struct Document<'i> {
 pub struct Entry<'d> {
     /// The key itself.
     pub key: String,
-    /// With the tables that it stands in, `tenants.alice.weight`.
+    /// The key with the tables around it, such as `tenants.alice.weight`.
     pub path: String,
     at: Range<usize>,
     value: &'d Spanned<DeValue<'d>>,
 }
 
 impl<'i> Document<'i> {
-    /// Parses `text`; errors call the file `shown`.
+    /// Parses `text`; errors name the file `shown`.
     pub fn parse(shown: &'i str, text: &'i str) -> Result<Self, String> {
         match DeTable::parse(text) {
             Ok(root) => Ok(Self { shown, text, root: root.into_inner() }),
@@ -34,7 +34,7 @@ impl<'i> Document<'i> {
         }
     }
 
-    /// The keys of the top level, in the file's order.
+    /// The top-level keys, in the order of the file.
     pub fn entries(&self) -> Vec<Entry<'_>> {
         entries("", &self.root)
     }
@@ -52,7 +52,7 @@ impl<'i> Document<'i> {
         self.wrong_at(entry.at.clone(), &entry.path, message.as_ref())
     }
 
-    /// An error about a place in a key's value.
+    /// An error about a position inside a key's value.
     pub fn wrong_at(&self, at: Range<usize>, path: &str, message: &str) -> String {
         format!("{}:{}: {path}: {message}", self.shown, line_of(self.text, at.start))
     }
@@ -62,7 +62,7 @@ impl<'i> Document<'i> {
         line_of(self.text, entry.at.start)
     }
 
-    /// What a misspelt key may have been meant to be, as the end of an error.
+    /// The end of an error about an unknown key: the known key that was probably meant, or all known ones.
     pub fn near(&self, key: &str, known: &[&str]) -> String {
         near(key, known).map_or_else(
             || format!("; known are {}", known.join(", ")),
@@ -87,7 +87,7 @@ impl Entry<'_> {
         self.whole().and_then(|number| i64::try_from(number).ok())
     }
 
-    /// Wider than any setting, whose own range is what counts.
+    /// Wider than any setting: each setting checks its own range.
     fn whole(&self) -> Option<i128> {
         let number = self.value().as_integer()?;
         i128::from_str_radix(&number.as_str().replace('_', ""), number.radix()).ok()
@@ -101,7 +101,7 @@ impl Entry<'_> {
         }
     }
 
-    /// A plain value as a flag would say it; `None` for lists, tables and times.
+    /// A plain value in the form that its flag takes; `None` for lists, tables and times.
     pub fn text(&self) -> Option<String> {
         match self.value() {
             DeValue::String(text) => Some(text.to_string()),
@@ -130,13 +130,31 @@ fn line_of(text: &str, at: usize) -> usize {
     text.as_bytes()[..at.min(text.len())].iter().filter(|&&b| b == b'\n').count() + 1
 }
 
-/// The known name that a misspelt one is nearest to (Damerau and Levenshtein's distance), if it is near.
+/// The known name that an unknown one probably stands for, for a hint: the nearest one within an edit distance that grows
+/// with the length, or one that begins with it.
 pub fn near<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
-    let name = name.replace('_', "-").to_ascii_lowercase();
-    let distance = |key: &str| strsim::damerau_levenshtein(&name, key);
-    let (best, far) = known.iter().map(|&key| (key, distance(key))).min_by_key(|&(_, far)| far)?;
+    let name = normalized(name);
+    let (best, distance) = nearest(&name, known)?;
     let begins = name.len() >= 4 && best.starts_with(&name);
-    (far <= 1 + name.len() / 4 || begins).then_some(best)
+    (distance <= 1 + name.len() / 4 || begins).then_some(best)
+}
+
+/// The known name that an unknown one almost certainly misspells. Stricter than [`near`], for names that may also belong to
+/// other programs.
+pub fn misspelt<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
+    let name = normalized(name);
+    let allowed = if name.len() < 8 { 1 } else { 2 };
+    nearest(&name, known).filter(|&(_, distance)| distance <= allowed).map(|(best, _)| best)
+}
+
+fn normalized(name: &str) -> String {
+    name.replace('_', "-").to_ascii_lowercase()
+}
+
+/// The nearest known name by the Damerau-Levenshtein distance, and that distance.
+fn nearest<'k>(name: &str, known: &[&'k str]) -> Option<(&'k str, usize)> {
+    let distances = known.iter().map(|&key| (key, strsim::damerau_levenshtein(name, key)));
+    distances.min_by_key(|&(_, distance)| distance)
 }
 
 #[cfg(test)]
@@ -144,16 +162,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn near_names_are_suggested_and_far_ones_are_not() {
+    fn near_names_are_suggested_and_distant_ones_are_not() {
         let known = ["max-batch-size", "max-batch-tokens", "port", "host"];
         assert_eq!(near("max_batch_sise", &known), Some("max-batch-size"));
         assert_eq!(near("prot", &known), Some("port"));
         assert_eq!(near("hots", &known), Some("host"));
         assert_eq!(near("colour", &known), None);
+        assert_eq!(misspelt("max_batch_sise", &known), Some("max-batch-size"));
+        assert_eq!((misspelt("prot", &known), misspelt("home", &known)), (Some("port"), None));
     }
 
     #[test]
-    fn entries_keep_the_files_order_and_know_their_lines() {
+    fn entries_keep_the_order_and_lines_of_the_file() {
         let text = "z = 1_000\n\na = 0x10\n[t]\nb = 1.5\n";
         let document = Document::parse("f", text).unwrap();
         let all = document.entries();

@@ -1,7 +1,7 @@
-//! What the host was told to do, checked once at start. Nothing after this reads flags or files again.
+//! The validated configuration of a host, built once at start. Nothing after this reads flags or settings again.
 //!
-//! What depends on the model (the pool's size, the sequence length where none was given) is derived
-//! in `sizing`, which needs the model's shapes.
+//! Values that depend on the model (the size of the KV pool, the default sequence length) are derived in
+//! `startup::sizing`, which knows the model's shapes.
 
 mod document;
 mod parse;
@@ -14,12 +14,12 @@ use std::time::Duration;
 use infer_core::policy::PolicyKind;
 use infer_model::{DType, KvCacheKind, Quantize};
 
-use crate::device::DeviceChoice;
+use crate::startup::device::DeviceChoice;
 pub use document::{Document, Entry, near};
 
 pub use settings::{Environment, Origin, SETTINGS, Setting, Settings, environment_name};
 
-/// A setting that can't be used; names where it stands and what would be right.
+/// A setting that can't be used; the message says where it was given and what is accepted.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct ConfigError(pub String);
@@ -29,95 +29,95 @@ pub struct ConfigError(pub String);
 pub struct Config {
     /// `demo`, a directory, a `.gguf` file, or `ORG/NAME`.
     pub model: String,
-    /// What requests call it; empty for its own names.
+    /// Names of the model in requests; empty for its own.
     pub served_model_names: Vec<String>,
     /// Address of the data plane.
     pub host: String,
-    /// Port of the data plane; 0 for any free one.
+    /// Port of the data plane; 0 for a free one.
     pub port: u16,
     /// Address of the admin plane.
     pub admin_host: String,
-    /// Port of the admin plane; 0 for any free one.
+    /// Port of the admin plane; 0 for a free one.
     pub admin_port: u16,
-    /// Bearer token of the admin plane; `None` makes one and keeps it in the runtime directory.
+    /// Bearer token of the admin plane; `None` to generate one and keep it in a file.
     pub admin_token: Option<String>,
-    /// Where it computes.
+    /// Where to compute.
     pub device: DeviceChoice,
-    /// Part of a GPU's memory that may be taken.
+    /// Share of a GPU's memory that may be used.
     pub gpu_memory_utilization: f32,
-    /// Results that don't depend on the batch, on GPUs too.
+    /// Whether results must be independent of the batch on GPUs, too.
     pub deterministic: bool,
-    /// Type of weights and KV cache; `None` takes the checkpoint's.
+    /// Type of the weights and the KV cache; `None` for the checkpoint's.
     pub dtype: Option<DType>,
-    /// Whether weights are held as 8-bit integers.
+    /// Whether to hold weights as 8-bit integers.
     pub quantize: Quantize,
-    /// What of generation_config.json counts for requests that don't say it themselves.
+    /// What to take from generation_config.json for requests that leave sampling parameters out.
     pub generation_config: GenerationConfig,
-    /// Longest prompt plus output; `None` takes the model's, at most 4,096.
+    /// Maximum length of a sequence, prompt plus output; `None` for the model's, at most 4,096.
     pub max_seq_len: Option<u32>,
-    /// Sequences that run at once.
+    /// Maximum number of sequences running at once.
     pub max_batch_size: u32,
-    /// Tokens that one step computes, where that was said; see `step_tokens`.
+    /// Maximum tokens per step, if given; see [`Config::step_tokens`].
     pub max_batch_tokens: Option<u32>,
-    /// Prompt tokens of one sequence in one step.
+    /// Maximum prompt tokens of one sequence per step.
     pub prefill_chunk: u32,
-    /// Sequences whose prompts one step computes.
+    /// Maximum number of sequences in prefill per step.
     pub max_prefill_requests: u32,
-    /// Working memory that one step's prompts may take.
+    /// Maximum working memory for the prompt tokens of a step.
     pub max_prefill_memory_bytes: u64,
-    /// Requests that may wait.
+    /// Capacity of the queue.
     pub max_waiting_requests: u32,
     /// Storage of keys and values.
     pub kv_cache: KvCacheKind,
-    /// Tokens in a KV block.
+    /// Tokens per KV block.
     pub block_size: u32,
-    /// Memory of the KV pool; `None` takes a share of what is free.
+    /// Memory of the KV pool; `None` for a share of the free memory.
     pub kv_memory_bytes: Option<u64>,
     /// Whole prompts whose last logits are kept.
     pub prompt_cache_entries: u32,
-    /// How long after its last use such an entry is kept.
+    /// How long such an entry is kept after its last use.
     pub prompt_cache_ttl: Duration,
-    /// Whether equal prefixes share blocks.
+    /// Whether requests with the same prefix share KV blocks.
     pub prefix_caching: bool,
-    /// Who runs next.
+    /// Plans each step.
     pub scheduler: PolicyChoice,
-    /// Who is let in.
+    /// Admits requests.
     pub admission: PolicyChoice,
-    /// Whether somebody chose it.
+    /// Whether the admission policy was given, rather than the default.
     pub admission_chosen: bool,
-    /// Which prefix is kept.
+    /// Evicts cached prefixes.
     pub prefix_cache: PolicyChoice,
-    /// Tokens guessed ahead for a sequence in one step; 0 is off.
+    /// Draft tokens per sequence and step; 0 disables speculation.
     pub speculate: u32,
-    /// Whether the next step is made while a device computes one.
+    /// Whether to plan the next step while the device computes the current one.
     pub plan_ahead: bool,
-    /// Where policy faults are written down; `None` takes this user's cache directory.
+    /// Directory for recorded policy faults; `None` for the user's cache directory.
     pub fault_dir: Option<PathBuf>,
     /// Whether the admin plane shows the text of cached prefixes.
     pub show_text: bool,
-    /// Threads that compute.
+    /// Compute threads.
     pub threads: usize,
-    /// Seeds requests that bring no seed.
+    /// Seed for requests without one.
     pub seed: Option<u64>,
-    /// Tenants and the digests of their keys; `None` lets everybody in.
+    /// File of tenants and the digests of their keys; `None` to serve without keys.
     pub api_keys: Option<PathBuf>,
-    /// The policies' configurations, to be read again on SIGHUP.
+    /// File of the policies' configurations, read again on SIGHUP.
     pub policy_config: Option<PathBuf>,
     /// Certificate and key of the data plane.
     pub tls: Option<(PathBuf, PathBuf)>,
-    /// Where KV events are published, and where missed ones are asked for.
+    /// Endpoint that publishes KV events, and the one that resends missed ones.
     pub kv_events: Option<(String, Option<String>)>,
-    /// Topic of the KV events; `None` takes address and model.
+    /// Topic of the KV events; `None` to build it from address and model.
     pub kv_events_topic: Option<String>,
-    /// Where traces go.
+    /// Collector for traces.
     pub otlp: Option<String>,
-    /// Longest request body.
+    /// Maximum size of a request body.
     pub max_body_bytes: usize,
-    /// Memory that request bodies may take together, short ones not counted.
+    /// Maximum memory for all request bodies together; short ones are not counted.
     pub max_body_memory_bytes: usize,
-    /// Dialect of streams.
+    /// Format of streams.
     pub sse_dialect: DialectChoice,
-    /// Times and sizes that connections and streams are bounded by.
+    /// Time limits and sizes of connections and streams.
     pub bounds: Bounds,
 }
 
@@ -126,21 +126,21 @@ pub struct Config {
 pub struct PolicyChoice {
     /// Name of a bundled policy, or path of a `.wasm` file.
     pub name: String,
-    /// JSON text; `{}` for the policy's own defaults.
+    /// JSON text; `{}` for the policy's defaults.
     pub config: String,
 }
 
 impl PolicyChoice {
-    /// A policy with its own defaults.
+    /// A policy with its defaults.
     pub fn named(name: &str) -> Self {
         Self { name: name.to_owned(), config: "{}".to_owned() }
     }
 }
 
-/// What of a checkpoint's generation_config.json counts, beside its end tokens.
+/// What to take from a checkpoint's generation_config.json, besides its end tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GenerationConfig {
-    /// How tokens are drawn, for requests that don't say.
+    /// The sampling parameters, for requests that leave them out.
     Auto,
     /// Nothing.
     None,
@@ -149,7 +149,7 @@ pub enum GenerationConfig {
 /// How streams are framed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DialectChoice {
-    /// By what the request says.
+    /// The request decides.
     Auto,
     /// Named events.
     Named,
@@ -160,25 +160,25 @@ pub enum DialectChoice {
 /// Bounds of connections and streams.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// From the first byte of a request's head to its last; on a new connection from its beginning.
+    /// Limit for a request's head, from its first byte to its last; on a new connection from the moment it is accepted.
     pub header_timeout: Duration,
-    /// How long a connection may stay open between two requests.
+    /// Limit for a connection between two requests.
     pub idle_timeout: Duration,
-    /// How long a request may live, whatever it does.
+    /// Limit for a whole request.
     pub request_timeout: Duration,
-    /// How long a client may take nothing of its answer.
+    /// Limit for a client that reads nothing of its response.
     pub write_timeout: Duration,
-    /// For a whole request body.
+    /// Limit for a whole request body.
     pub body_timeout: Duration,
-    /// Open connections of the data plane.
+    /// Maximum open connections of the data plane.
     pub max_connections: usize,
-    /// Events that a stream's reader may lag behind before its request is cancelled.
+    /// Events by which a stream's reader may lag before its request is cancelled.
     pub stream_events: usize,
     /// Silence on a stream after which a comment is sent.
     pub keep_alive: Duration,
-    /// How long one step may compute before health checks take the device for hung.
+    /// Limit for a step, after which health checks report a hung device.
     pub step_timeout: Duration,
-    /// How long draining may take before streams are cut.
+    /// Limit for draining, after which streams are cut.
     pub drain_timeout: Duration,
 }
 
@@ -206,7 +206,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Gives settings their meaning.
+    /// Parses and checks settings.
     pub fn from_settings(all: &Settings) -> Result<Self, ConfigError> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let (admin_host, admin_port) = read(all, "admin", ("127.0.0.1".to_owned(), 8001), parse::address)?;
@@ -299,11 +299,11 @@ impl Config {
         Ok(config)
     }
 
-    /// What must hold between settings.
+    /// Checks settings against each other.
     fn check(&self, all: &Settings) -> Result<(), ConfigError> {
         if self.port != 0 && self.port == self.admin_port && self.host == self.admin_host {
             return Err(ConfigError(format!(
-                "{}: the admin plane needs an address of its own, {}:{} is the data plane's",
+                "{}: {}:{} is the address of the data plane; the admin plane needs its own",
                 all.origin("admin"),
                 self.host,
                 self.port
@@ -311,7 +311,7 @@ impl Config {
         }
         if self.max_body_memory_bytes < self.max_body_bytes {
             return Err(ConfigError(format!(
-                "{}: {} bytes can't hold one body of {} (--max-body-bytes)",
+                "{}: {} bytes can't hold one body of {} bytes (--max-body-bytes)",
                 all.origin("max-body-memory"),
                 self.max_body_memory_bytes,
                 self.max_body_bytes
@@ -321,7 +321,7 @@ impl Config {
             && tokens < self.max_batch_size
         {
             return Err(ConfigError(format!(
-                "{}: {} tokens a step can't serve {} sequences; give at least {}, or a smaller --max-batch-size",
+                "{}: {} tokens per step are too few for {} sequences; give at least {}, or a smaller --max-batch-size",
                 all.origin("max-batch-tokens"),
                 tokens,
                 self.max_batch_size,
@@ -331,16 +331,16 @@ impl Config {
         Ok(())
     }
 
-    /// Tokens that one step computes, on a GPU or not.
+    /// Maximum tokens per step on a GPU or on the CPU.
     ///
-    /// A GPU needs many to be busy. A CPU's products are nearly as quick per token from some fifty on, and
-    /// everybody who generates waits for the whole step.
+    /// A GPU needs many tokens to be busy. On a CPU, products cost about the same per token from some fifty tokens on, and
+    /// every stream waits for the whole step.
     pub fn step_tokens(&self, on_gpu: bool) -> u32 {
         let enough = if on_gpu { 2_048 } else { 64 };
         self.max_batch_tokens.unwrap_or(enough.max(2 * self.max_batch_size))
     }
 
-    /// The choice for a slot.
+    /// The policy of a slot.
     pub fn policy(&self, kind: PolicyKind) -> &PolicyChoice {
         match kind {
             PolicyKind::Scheduler => &self.scheduler,
@@ -385,7 +385,6 @@ fn auto_bytes(text: &str) -> Result<Option<u64>, String> {
     if text.trim().eq_ignore_ascii_case("auto") { Ok(None) } else { parse::bytes(text).map(Some) }
 }
 
-/// Times and sizes.
 fn bounds(all: &Settings) -> Result<Bounds, ConfigError> {
     let default = Bounds::default();
     let time = |key, default| read(all, key, default, bounded_seconds);
@@ -404,7 +403,7 @@ fn bounds(all: &Settings) -> Result<Bounds, ConfigError> {
     })
 }
 
-/// Nothing waits for ever, and nothing for no time at all.
+/// A time limit: neither zero nor practically infinite.
 fn bounded_seconds(text: &str) -> Result<Duration, String> {
     let time = parse::seconds(text)?;
     let range = Duration::from_millis(1)..=Duration::from_secs(7 * 86_400);
@@ -416,8 +415,8 @@ fn tls(all: &Settings) -> Result<Option<(PathBuf, PathBuf)>, ConfigError> {
     match (path("tls-cert")?, path("tls-key")?) {
         (Some(cert), Some(key)) => Ok(Some((cert, key))),
         (None, None) => Ok(None),
-        (Some(_), None) => Err(ConfigError(format!("{}: needs --tls-key, too", all.origin("tls-cert")))),
-        (None, Some(_)) => Err(ConfigError(format!("{}: needs --tls-cert, too", all.origin("tls-key")))),
+        (Some(_), None) => Err(ConfigError(format!("{}: needs --tls-key as well", all.origin("tls-cert")))),
+        (None, Some(_)) => Err(ConfigError(format!("{}: needs --tls-cert as well", all.origin("tls-key")))),
     }
 }
 
@@ -425,7 +424,9 @@ fn kv_events(all: &Settings) -> Result<Option<(String, Option<String>)>, ConfigE
     let endpoint = |key| {
         read(all, key, None, |text| {
             if !cfg!(feature = "kv-events") {
-                return Err("this build has no KV events; build it with `--features kv-events`".to_owned());
+                return Err(
+                    "this build can't publish KV events; build it with `--features kv-events`".to_owned()
+                );
             }
             match text.strip_prefix("tcp://").and_then(|rest| rest.rsplit_once(':')) {
                 Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
@@ -439,24 +440,24 @@ fn kv_events(all: &Settings) -> Result<Option<(String, Option<String>)>, ConfigE
         (Some(events), replay) => Ok(Some((events, replay))),
         (None, None) => Ok(None),
         (None, Some(_)) => {
-            Err(ConfigError(format!("{}: needs --kv-events, too", all.origin("kv-events-replay"))))
+            Err(ConfigError(format!("{}: needs --kv-events as well", all.origin("kv-events-replay"))))
         }
     }
 }
 
 fn otlp(text: &str) -> Result<Option<String>, String> {
     if !cfg!(feature = "otel") {
-        return Err("this build sends no traces; build it with `--features otel`".to_owned());
+        return Err("this build can't send traces; build it with `--features otel`".to_owned());
     }
     if !text.starts_with("http://") {
         return Err(format!(
-            "`{text}` is not http://HOST:PORT; a collector beside the host takes traces without TLS"
+            "`{text}` is not http://HOST:PORT; traces are sent without TLS, to a collector on the same network"
         ));
     }
     Ok(Some(text.trim_end_matches('/').to_owned()))
 }
 
-/// The file of the policies' configurations, by kind.
+/// Reads the file of the policies' configurations, by kind of policy.
 pub fn read_policy_configs(path: &Path) -> Result<BTreeMap<String, serde_json::Value>, String> {
     let shown = path.display();
     let json = std::fs::read_to_string(path).map_err(|e| format!("can't read {shown}: {e}"))?;
@@ -467,7 +468,7 @@ pub fn read_policy_configs(path: &Path) -> Result<BTreeMap<String, serde_json::V
         let kinds = PolicyKind::ALL.map(PolicyKind::name);
         if !kinds.contains(&key.as_str()) {
             let meant = near(key, &kinds).map_or_else(
-                || format!("known are {}", kinds.join(", ")),
+                || format!("known keys are {}", kinds.join(", ")),
                 |meant| format!("did you mean `{meant}`?"),
             );
             return Err(format!("{shown}: unknown key `{key}`; {meant}"));

@@ -1,9 +1,9 @@
-//! Text to values: sizes, durations, switches, choices. Every error says what would be right.
+//! Parses sizes, durations, switches and choices. Every error says what is accepted.
 
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A whole number within bounds.
+/// A whole number from `min` to `max`.
 pub fn number<T>(text: &str, min: T, max: T) -> Result<T, String>
 where
     T: FromStr + PartialOrd + std::fmt::Display + Copy,
@@ -14,7 +14,7 @@ where
     if value < min || value > max { Err(wrong()) } else { Ok(value) }
 }
 
-/// Bytes: `1048576`, `512KiB`, `8MiB`, `4GiB`, `1.5GB`.
+/// A number of bytes: `1048576`, `512KiB`, `8MiB`, `4GiB`, `1.5GB`.
 pub fn bytes(text: &str) -> Result<u64, String> {
     let wrong =
         || format!("`{text}` is not a size; write bytes, or a number with KiB, MiB, GiB, KB, MB or GB");
@@ -37,7 +37,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     if total.is_finite() && (1.0..=1e18).contains(&total) { Ok(total as u64) } else { Err(wrong()) }
 }
 
-/// Seconds: `300`, `300s`, `50ms`, `5m`.
+/// A duration: `300` (seconds), `300s`, `50ms`, `5m`, `1h`.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let wrong = || format!("`{text}` is not a duration; write seconds, or a number with ms, s, m or h");
     let clean = text.trim();
@@ -54,7 +54,7 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(value * factor).map_err(|_| wrong())
 }
 
-/// `on` or `off`, with the usual synonyms.
+/// `on` or `off`, or a common synonym.
 pub fn switch(text: &str) -> Result<bool, String> {
     match text.trim().to_ascii_lowercase().as_str() {
         "on" | "true" | "yes" | "1" => Ok(true),
@@ -63,21 +63,23 @@ pub fn switch(text: &str) -> Result<bool, String> {
     }
 }
 
-/// One of a few words.
+/// One of a few words, in any case.
 pub fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, String> {
     let found = choices.iter().find(|(name, _)| name.eq_ignore_ascii_case(text.trim()));
     found.map(|&(_, value)| value).ok_or_else(|| {
         let names: Vec<String> = choices.iter().map(|(name, _)| format!("`{name}`")).collect();
-        format!("`{text}` is none of {}", names.join(", "))
+        format!("`{text}` is not one of {}", names.join(", "))
     })
 }
 
-/// `HOST:PORT`, `[::1]:PORT` too.
+/// `HOST:PORT` or `[IPV6]:PORT`. `http://HOST:PORT` is accepted as well: clients of the admin plane read the same variable.
 pub fn address(text: &str) -> Result<(String, u16), String> {
-    let wrong = || format!("`{text}` is not HOST:PORT, `127.0.0.1:8001` say");
-    let (host, port) = text.trim().rsplit_once(':').ok_or_else(wrong)?;
+    let wrong = || format!("`{text}` is not HOST:PORT, for example `127.0.0.1:8001`");
+    let plain = text.trim();
+    let plain = plain.strip_prefix("http://").map_or(plain, |rest| rest.strip_suffix('/').unwrap_or(rest));
+    let (host, port) = plain.rsplit_once(':').ok_or_else(wrong)?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    if host.is_empty() {
+    if host.is_empty() || host.contains('/') {
         return Err(wrong());
     }
     Ok((host.to_owned(), port.parse().map_err(|_| wrong())?))
@@ -103,7 +105,18 @@ mod tests {
     #[test]
     fn addresses_need_host_and_port() {
         assert_eq!(address("[::1]:0"), Ok(("::1".to_owned(), 0)));
-        for wrong in ["8001", ":8001", "localhost", "localhost:99999"] {
+        for same in ["box:8001", "http://box:8001", "http://box:8001/", " box:8001\n"] {
+            assert_eq!(address(same), Ok(("box".to_owned(), 8001)), "{same}");
+        }
+        for wrong in [
+            "8001",
+            ":8001",
+            "localhost",
+            "localhost:99999",
+            "https://box:8001",
+            "http://box",
+            "box:8001/admin",
+        ] {
             assert!(address(wrong).is_err(), "{wrong}");
         }
     }

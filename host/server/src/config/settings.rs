@@ -1,7 +1,7 @@
-//! Raw settings: the table of flags, and where each value was found.
+//! Raw settings: the table of flags, and where each value came from.
 //!
-//! One table makes `--help`, the environment's names and the keys of `infer.toml`, so that the three
-//! can't drift apart. Values stay text here; `Config` gives them meaning once.
+//! `--help`, the names of the environment variables and the keys of `infer.toml` come from one table. Values stay text
+//! here; `Config` parses them once. The defaults in the table are help text; a test holds them to those of `Config`.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -9,21 +9,21 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::ConfigError;
-use super::document::{Document, near};
+use super::document::{Document, misspelt, near};
 
-/// One flag of `infer serve`; also `INFER_<KEY>` and a key of `infer.toml`.
+/// A flag of `infer serve`, which is also the variable `INFER_<KEY>` and a key of `infer.toml`.
 pub struct Setting {
-    /// Long flag without dashes.
+    /// The long flag, without leading dashes.
     pub key: &'static str,
     /// Placeholder in the help text.
     pub value: &'static str,
-    /// What holds where nothing is given, for the help text.
+    /// The default, as the help text shows it.
     pub default: &'static str,
-    /// One line.
+    /// Help text, one line.
     pub help: &'static str,
-    /// Whether `infer generate` has it too.
+    /// Whether `infer generate` has this flag, too.
     pub generate: bool,
-    /// Whether the bare flag means `on`.
+    /// Whether the flag without a value means `on`.
     pub switch: bool,
 }
 
@@ -55,157 +55,207 @@ pub const SETTINGS: &[Setting] = &[
         "model",
         "MODEL",
         "demo",
-        "`demo`, a checkpoint directory, a .gguf file, or ORG/NAME on the Hugging Face hub (HF_HUB_CACHE, HF_TOKEN and \
-         HF_HUB_OFFLINE count)",
+        "`demo`, a checkpoint directory, a .gguf file, or ORG/NAME on the Hugging Face hub (honours HF_HUB_CACHE, HF_TOKEN \
+         and HF_HUB_OFFLINE)",
     ),
     setting(
         "served-model-name",
         "NAME",
         "the model's own",
-        "What requests call the model; several with commas between, the first of which answers show",
+        "Names of the model in requests, separated by commas; responses show the first",
     ),
-    setting("host", "HOST", "127.0.0.1", "Address of the data plane"),
-    setting("port", "PORT", "8000", "Port of the data plane; 0 takes any free one"),
-    setting("admin", "HOST:PORT", "127.0.0.1:8001", "Address of the admin plane; port 0 takes any free one"),
-    model_setting("device", "DEVICE", "auto", "`auto` (a GPU if there is one), `cpu`, `cuda` or `cuda:N`"),
+    setting("host", "HOST", "127.0.0.1", "Address the data plane listens on"),
+    setting("port", "PORT", "8000", "Port of the data plane; 0 picks a free one"),
+    setting(
+        "admin",
+        "HOST:PORT",
+        "127.0.0.1:8001",
+        "Address the admin plane listens on; port 0 picks a free one",
+    ),
+    model_setting("device", "DEVICE", "auto", "`auto` (a GPU if available), `cpu`, `cuda` or `cuda:N`"),
     model_setting(
         "dtype",
         "DTYPE",
         "auto",
-        "Type of weights and KV cache: `auto` (as stored), `f32`, `bf16`, or `f16` (GPUs only)",
+        "Type of the weights and the KV cache: `auto` (as stored), `f32`, `bf16`, or `f16` (GPUs only)",
     ),
     model_setting(
         "quantize",
         "TYPE",
         "auto",
-        "Weights as 8-bit integers: `q8`, `off`, or `auto` (as a quantized .gguf file, unless --dtype is given)",
+        "8-bit weights: `q8`, `off`, or `auto` (only for a quantized .gguf file, and only without --dtype)",
     ),
     model_setting(
         "generation-config",
         "auto|none",
         "auto",
-        "Sampling where a request doesn't say: `auto` as the checkpoint's generation_config.json says, `none` at 1.0",
+        "Sampling defaults: `auto` takes them from the checkpoint's generation_config.json, `none` ignores that file",
     ),
-    model_setting("max-seq-len", "TOKENS", "the model's, at most 4096", "Longest prompt plus output"),
+    model_setting(
+        "max-seq-len",
+        "TOKENS",
+        "the model's, at most 4096",
+        "Maximum length of a sequence, prompt plus output",
+    ),
     model_setting(
         "speculate",
         "N",
         "0",
-        "Tokens guessed ahead per sequence and step from what repeats itself; 0 is off. Answers stay the same",
+        "Draft tokens per sequence and step (prompt-lookup speculative decoding); 0 disables it. Output is unchanged",
     ),
-    switch("plan-ahead", "off", "Make the next step while a GPU computes one. Answers stay the same"),
-    setting("max-batch-size", "N", "32", "Sequences that run at once"),
+    switch(
+        "plan-ahead",
+        "off",
+        "Plan the next step while a GPU computes the current one. Output is unchanged",
+    ),
+    setting("max-batch-size", "N", "32", "Maximum number of sequences running at once"),
     setting(
         "max-batch-tokens",
         "TOKENS",
         "auto",
-        "Tokens that one step computes; `auto` is 2048 on a GPU and 64 on the CPU, where steps are what others wait for",
+        "Maximum tokens computed per step; `auto` is 2048 on a GPU and 64 on a CPU, or twice --max-batch-size if that is \
+         larger",
     ),
-    setting("prefill-chunk", "TOKENS", "512", "Prompt tokens of one sequence in one step"),
-    setting("max-prefill-requests", "N", "8", "Sequences whose prompts one step computes"),
-    setting("max-prefill-memory", "BYTES", "4GiB", "Working memory that one step's prompts may take"),
-    setting("max-waiting-requests", "N", "1000", "Requests that may wait; beyond, clients get 503"),
+    setting("prefill-chunk", "TOKENS", "512", "Maximum prompt tokens of one sequence per step"),
+    setting("max-prefill-requests", "N", "8", "Maximum number of sequences in prefill per step"),
+    setting("max-prefill-memory", "BYTES", "4GiB", "Maximum working memory for the prompt tokens of a step"),
+    setting("max-waiting-requests", "N", "1000", "Capacity of the queue; requests beyond it get a 503"),
     setting("kv-cache", "KIND", "paged", "`paged`, or `contiguous` (the reference backend)"),
-    setting("block-size", "TOKENS", "16", "Tokens in a KV block"),
+    setting("block-size", "TOKENS", "16", "Tokens per KV block"),
     setting(
         "kv-memory",
         "BYTES",
         "auto",
-        "Memory of the KV pool, `2GiB` say; `auto` takes a share of what is free",
+        "Memory of the KV pool, for example `2GiB`; `auto` takes a share of the free memory",
     ),
     setting(
         "gpu-memory-utilization",
         "SHARE",
         "0.9",
-        "Part of a GPU's memory that weights, working memory and an `auto` KV pool may take",
+        "Share of a GPU's memory for weights, working memory and an `auto` KV pool",
     ),
-    setting("prompt-cache-entries", "N", "100", "Whole prompts whose last logits are kept; 0 turns it off"),
-    setting("prompt-cache-ttl", "SECONDS", "300", "How long after its last use such an entry is kept"),
-    switch("prefix-caching", "on", "Share KV blocks of equal prefixes"),
-    setting("scheduler", "POLICY", "continuous", "Who runs next: a bundled policy's name or a .wasm file"),
+    setting(
+        "prompt-cache-entries",
+        "N",
+        "100",
+        "Whole prompts whose last logits are kept, so that repeating one computes nothing; 0 disables this",
+    ),
+    setting(
+        "prompt-cache-ttl",
+        "SECONDS",
+        "300",
+        "How long an entry of the prompt cache is kept after its last use",
+    ),
+    switch("prefix-caching", "on", "Share KV blocks between requests with the same prefix"),
+    setting(
+        "scheduler",
+        "POLICY",
+        "continuous",
+        "Policy that plans each step: the name of a bundled one, or a .wasm file",
+    ),
     setting(
         "admission",
         "POLICY",
         "memory-aware",
-        "Who is let in: a bundled policy's name or a .wasm file; or several with commas between",
+        "Policy that admits requests: the name of a bundled one, or a .wasm file; or several, separated by commas",
     ),
-    setting("prefix-cache", "POLICY", "lru", "Which prefix is kept: a bundled policy's name or a .wasm file"),
+    setting(
+        "prefix-cache",
+        "POLICY",
+        "lru",
+        "Policy that evicts cached prefixes: the name of a bundled one, or a .wasm file",
+    ),
     setting(
         "policy-config",
         "FILE",
         "none",
-        "JSON file: {\"scheduler\": {..}, \"admission\": {..}, \"prefix-cache\": {..}}",
+        "JSON file with the policies' configurations: {\"scheduler\": {..}, \"admission\": {..}, \"prefix-cache\": {..}}",
     ),
     setting(
         "fault-dir",
         "DIR",
         "infer/faults in the user's cache",
-        "Where policy faults are written down, for `infer policy replay`",
+        "Directory for recorded policy faults, which `infer policy replay` reads",
     ),
-    switch("show-text", "off", "Let the admin plane show the text of cached prefixes"),
-    model_setting("threads", "N", "all cores", "Threads that compute"),
-    setting("seed", "N", "none", "Makes sampling of requests without a seed reproducible"),
+    switch("show-text", "off", "Show the text of cached prefixes on the admin plane"),
+    model_setting("threads", "N", "all cores", "Compute threads"),
+    setting("seed", "N", "none", "Seed for requests without one, which makes their sampling reproducible"),
     switch(
         "deterministic",
         "off",
-        "Results that don't depend on the batch, on GPUs at a cost (the CPU path always is so)",
+        "Make results on a GPU independent of the batch, at a cost (on the CPU they always are)",
     ),
     setting(
         "api-keys",
         "FILE",
         "none",
-        "TOML file of tenants and the digests of their keys; see `infer keys`",
+        "TOML file of tenants and the digests of their API keys; see `infer keys`",
     ),
-    setting("max-body-bytes", "BYTES", "8MiB", "Longest request body"),
+    setting("max-body-bytes", "BYTES", "8MiB", "Maximum size of a request body"),
     setting(
         "max-body-memory",
         "BYTES",
         "256MiB",
-        "Memory that long request bodies may take together; beyond, clients get 503",
+        "Maximum memory for all long request bodies together; requests beyond it get a 503",
     ),
-    setting("max-connections", "N", "4096", "Open connections of the data plane; more wait to be accepted"),
-    setting("header-timeout", "SECONDS", "30", "For the head of a request, from its first byte to its last"),
-    setting("body-timeout", "SECONDS", "30", "For the body of a request"),
+    setting(
+        "max-connections",
+        "N",
+        "4096",
+        "Maximum open connections of the data plane; further ones wait to be accepted",
+    ),
+    setting(
+        "header-timeout",
+        "SECONDS",
+        "30",
+        "Time limit for the head of a request, from its first byte to its last",
+    ),
+    setting("body-timeout", "SECONDS", "30", "Time limit for the body of a request"),
     setting("idle-timeout", "SECONDS", "120", "How long a connection may stay open between two requests"),
-    setting("write-timeout", "SECONDS", "60", "How long a client may take nothing of its answer"),
+    setting("write-timeout", "SECONDS", "60", "How long a client may read nothing of its response"),
     setting(
         "request-timeout",
         "SECONDS",
         "3600",
-        "For a whole request; then it ends with an error (504, `request_timeout`)",
+        "Time limit for a whole request; after it, the request fails (504, `request_timeout`)",
     ),
     setting(
         "step-timeout",
         "SECONDS",
         "300",
-        "How long one step may compute before health checks take the device for hung (503, `engine_hangs`)",
+        "Time limit for a step, after which health checks report a hung device (503, `engine_hangs`)",
     ),
-    setting("drain-timeout", "SECONDS", "600", "How long streams may take to end when the host is told to"),
+    setting("drain-timeout", "SECONDS", "600", "Time limit for running streams to finish at shutdown"),
     setting("tls-cert", "FILE", "none", "PEM certificate with its chain; needs --tls-key"),
     setting("tls-key", "FILE", "none", "PEM private key; needs --tls-cert"),
     setting(
         "kv-events",
         "ENDPOINT",
         "none",
-        "Publishes KV events for routers over ZMQ, tcp://0.0.0.0:5557 say",
+        "Publish KV events for routers over ZMQ, for example at tcp://0.0.0.0:5557",
     ),
-    setting("kv-events-replay", "ENDPOINT", "none", "Sends missed KV events again, tcp://0.0.0.0:5558 say"),
+    setting(
+        "kv-events-replay",
+        "ENDPOINT",
+        "none",
+        "Resend missed KV events on request, for example at tcp://0.0.0.0:5558",
+    ),
     setting("kv-events-topic", "TEXT", "kv@HOST:PORT@MODEL", "Topic of the KV events"),
     setting(
         "otlp",
         "URL",
         "none",
-        "OpenTelemetry collector, http://HOST:4318 say (builds with the feature `otel`)",
+        "OpenTelemetry collector, for example http://HOST:4318 (needs a build with the feature `otel`)",
     ),
     setting(
         "sse-dialect",
         "DIALECT",
         "auto",
-        "`auto`, `named` or `openai`, which also streams only where asked",
+        "Format of streams: `auto`, `named`, or `openai`, which also streams only if the request asks for it",
     ),
 ];
 
-/// Where a value was found; every error about it says so.
+/// Where a value came from; every error about the value names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// `--key`.
@@ -214,7 +264,7 @@ pub enum Origin {
     Environment(String),
     /// A key of a file, at a line.
     File(PathBuf, usize, String),
-    /// Nowhere.
+    /// Not given.
     Default(&'static str),
 }
 
@@ -228,66 +278,81 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Variables of the host that are no settings.
-const OTHER_VARIABLES: &[&str] = &["admin-token", "config", "cuda-lib", "log", "log-format"];
+/// Variables of the host and its commands that are not settings.
+const OTHER_VARIABLES: &[&str] = &["admin-token", "api-key", "config", "cuda-lib", "log", "log-format"];
 
-/// The variables that begin with `INFER_`. One that is empty counts as absent.
+/// The variables that begin with `INFER_`. An empty one counts as absent.
 #[derive(Clone, Debug, Default)]
-pub struct Environment(BTreeMap<String, String>);
+pub struct Environment(BTreeMap<String, OsString>);
 
 impl Environment {
-    /// This process's.
-    pub fn of_process() -> Result<Self, ConfigError> {
+    /// The variables of this process.
+    pub fn of_process() -> Self {
         Self::new(std::env::vars_os())
     }
 
-    /// Those among all `variables`. What can't be read is an error, and so is what looks like a setting's name but is
-    /// none; other programs' may begin like ours.
-    pub fn new(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Self, ConfigError> {
-        let mut known = known_keys();
-        known.extend(OTHER_VARIABLES);
-        let mut all = BTreeMap::new();
-        for (name, value) in variables {
-            let Some(name) = name.to_str().filter(|name| name.starts_with("INFER_")) else { continue };
-            let key = name["INFER_".len()..].to_ascii_lowercase().replace('_', "-");
-            let is_known = known.iter().any(|known| environment_name(known) == name);
-            if let (false, Some(meant)) = (is_known, near(&key, &known)) {
-                let meant = environment_name(meant);
-                return Err(ConfigError(format!("{name}: unknown variable; did you mean `{meant}`?")));
-            }
-            match value.into_string() {
-                Ok(text) if text.is_empty() => {}
-                Ok(text) => drop(all.insert(name.to_owned(), text)),
-                Err(_) if is_known => return Err(ConfigError(format!("{name}: its value is not UTF-8"))),
-                Err(_) => {}
-            }
-        }
-        Ok(Self(all))
+    /// Those of `variables` that concern this program.
+    pub fn new(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
+        let named = variables.into_iter().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
+        Self(named.filter(|(name, value)| name.starts_with("INFER_") && !value.is_empty()).collect())
     }
 
     /// A variable's value.
-    pub fn get(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(String::as_str)
+    ///
+    /// # Errors
+    /// If the value is not UTF-8.
+    pub fn get(&self, name: &str) -> Result<Option<&str>, ConfigError> {
+        let Some(value) = self.0.get(name) else { return Ok(None) };
+        value.to_str().map(Some).ok_or_else(|| ConfigError(format!("{name}: its value is not UTF-8")))
+    }
+
+    /// Unknown variables that resemble a known one, with that one. Other programs may use names that begin like ours, so
+    /// this is reason for a warning at most.
+    pub fn doubtful(&self) -> Vec<(&str, String)> {
+        self.unknown(near)
+    }
+
+    /// Refuses an unknown variable that is all but certainly a misspelt one.
+    fn refuse_misspelt(&self) -> Result<(), ConfigError> {
+        match self.unknown(misspelt).first() {
+            Some((name, meant)) => {
+                Err(ConfigError(format!("{name}: unknown variable; did you mean `{meant}`?")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn unknown(&self, meant: fn(&str, &[&'static str]) -> Option<&'static str>) -> Vec<(&str, String)> {
+        let known: Vec<_> = known_keys().into_iter().chain(OTHER_VARIABLES.iter().copied()).collect();
+        let is_known = |name: &str| known.iter().any(|known| environment_name(known) == name);
+        let names = self.0.keys().map(String::as_str).filter(|name| !is_known(name));
+        let meant = |name: &str| {
+            let key = name["INFER_".len()..].to_ascii_lowercase().replace('_', "-");
+            meant(&key, &known).map(environment_name)
+        };
+        names.filter_map(|name| Some((name, meant(name)?))).collect()
     }
 }
 
-/// Settings as text with their origins: flags win over the environment, which wins over the file.
+/// Settings as text with their origins. Flags win over the environment, which wins over the file.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     values: BTreeMap<&'static str, (Origin, String)>,
 }
 
 impl Settings {
-    /// Merges the three sources. `file` is the explicit `--config`; without one, `infer.toml` is read
-    /// where it exists.
+    /// Merges the three sources. `file` is the one of `--config`; without it, `infer.toml` is read if it exists.
     pub fn gather(
         flags: &BTreeMap<&'static str, String>,
         environment: &Environment,
         file: Option<&Path>,
     ) -> Result<Self, ConfigError> {
+        environment.refuse_misspelt()?;
         let mut all = Self::default();
-        let named =
-            file.map(Path::to_path_buf).or_else(|| environment.get("INFER_CONFIG").map(PathBuf::from));
+        let named = match file {
+            Some(file) => Some(file.to_path_buf()),
+            None => environment.get("INFER_CONFIG")?.map(PathBuf::from),
+        };
         match named {
             Some(path) => all.read_file(&path)?,
             None if Path::new("infer.toml").is_file() => all.read_file(Path::new("infer.toml"))?,
@@ -295,7 +360,7 @@ impl Settings {
         }
         for setting in SETTINGS {
             let name = environment_name(setting.key);
-            if let Some(value) = environment.get(&name) {
+            if let Some(value) = environment.get(&name)? {
                 all.values.insert(setting.key, (Origin::Environment(name.clone()), value.to_owned()));
             }
             if let Some(value) = flags.get(setting.key) {
@@ -305,13 +370,13 @@ impl Settings {
         Ok(all)
     }
 
-    /// The text of a setting and where it stands, if it was given anywhere.
+    /// The text of a setting and where it came from, if it was given.
     pub fn get(&self, key: &'static str) -> Option<(&Origin, &str)> {
         debug_assert!(SETTINGS.iter().any(|s| s.key == key), "unknown setting {key}");
         self.values.get(key).map(|(origin, value)| (origin, value.as_str()))
     }
 
-    /// Where a setting stands; its flag where it was not given.
+    /// Where a setting came from; its flag if it was not given.
     pub fn origin(&self, key: &'static str) -> Origin {
         self.values.get(key).map_or(Origin::Default(key), |(origin, _)| origin.clone())
     }
@@ -324,7 +389,7 @@ impl Settings {
         self.take_text(path, &text)
     }
 
-    /// Those of a file's text alone; `path` names it in errors.
+    /// The settings in the text of a file; `path` names the file in errors.
     pub fn of_text(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let mut all = Self::default();
         all.take_text(path, text)?;
@@ -353,7 +418,7 @@ impl Settings {
     }
 }
 
-/// `max-seq-len` -> `INFER_MAX_SEQ_LEN`.
+/// The variable of a setting: `max-seq-len` gives `INFER_MAX_SEQ_LEN`.
 pub fn environment_name(key: &str) -> String {
     format!("INFER_{}", key.replace('-', "_").to_uppercase())
 }
@@ -370,46 +435,69 @@ mod tests {
         pairs.iter().map(|&(k, v)| (k, v.to_owned())).collect()
     }
 
-    fn environment(pairs: &[(&str, &str)]) -> Result<Environment, ConfigError> {
+    fn environment(pairs: &[(&str, &str)]) -> Environment {
         Environment::new(pairs.iter().map(|&(name, value)| (name.into(), value.into())))
     }
 
+    fn gather(environment: &Environment) -> Result<Settings, ConfigError> {
+        let empty = tempfile::NamedTempFile::new().unwrap();
+        Settings::gather(&flags(&[]), environment, Some(empty.path()))
+    }
+
     #[test]
-    fn variables_that_look_like_settings_are_settings() {
+    fn misspelt_variables_are_refused_and_those_of_other_programs_are_not() {
         for (name, meant) in [
             ("INFER_MAX_BATCH_SISE", "INFER_MAX_BATCH_SIZE"),
-            ("INFER_API_KEY", "INFER_API_KEYS"),
+            ("INFER_MAX_BTACH_SISE", "INFER_MAX_BATCH_SIZE"),
+            ("INFER_PROT", "INFER_PORT"),
+            ("INFER_LOGS", "INFER_LOG"),
             ("INFER_LOG_FROMAT", "INFER_LOG_FORMAT"),
             ("INFER_max_batch_size", "INFER_MAX_BATCH_SIZE"),
         ] {
-            let error = environment(&[(name, "3")]).unwrap_err().to_string();
+            let error = gather(&environment(&[(name, "3")])).unwrap_err().to_string();
             assert!(error.starts_with(name) && error.contains(meant), "{error}");
         }
         for name in [
             "INFER_ADMIN_TOKEN",
+            "INFER_API_KEY",
             "INFER_LOG",
             "INFER_SERVICE_HOST",
             "INFER_PORT_8000_TCP_ADDR",
             "INFER_ZIG",
+            "INFER_HOME",
+            "INFER_ROOT",
+            "INFER_TEST",
+            "INFER_CONF",
+            "INFER_BATCH_SIZE",
             "MODEL",
         ] {
-            assert!(environment(&[(name, "3")]).is_ok(), "{name}");
+            assert!(gather(&environment(&[(name, "3")])).is_ok(), "{name}");
         }
-        use std::os::unix::ffi::OsStringExt as _;
-        let odd = |name: &str| Environment::new([(name.into(), OsString::from_vec(vec![b'm', 0xff]))]);
-        assert!(odd("INFER_MODEL").unwrap_err().to_string().contains("INFER_MODEL"));
-        assert!(odd("INFER_ZIG").is_ok() && odd("PATH").is_ok());
     }
 
     #[test]
-    fn flags_win_over_the_environment_which_wins_over_the_file() {
+    fn other_names_that_resemble_a_setting_are_doubtful() {
+        let all = environment(&[("INFER_HOME", "x"), ("INFER_HOST", "x"), ("INFER_ZIG", "x")]);
+        assert_eq!(all.doubtful(), [("INFER_HOME", "INFER_HOST".to_owned())]);
+    }
+
+    #[test]
+    fn value_that_is_not_utf_8_fails_only_where_it_is_read() {
+        use std::os::unix::ffi::OsStringExt as _;
+        let odd = |name: &str| Environment::new([(name.into(), OsString::from_vec(vec![b'm', 0xff]))]);
+        assert!(gather(&odd("INFER_MODEL")).unwrap_err().to_string().contains("INFER_MODEL"));
+        assert!(gather(&odd("INFER_ZIG")).is_ok() && gather(&odd("PATH")).is_ok());
+        assert_eq!(odd("INFER_MODEL").get("INFER_ADMIN_TOKEN").unwrap(), None);
+    }
+
+    #[test]
+    fn flags_win_over_environment_which_wins_over_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("infer.toml");
         std::fs::write(&path, "port = 1\nmax_batch_size = 2\nprefix-caching = false\n").unwrap();
-        let environment =
-            environment(&[("INFER_PORT", "5"), ("INFER_SEED", "5"), ("INFER_HOST", "")]).unwrap();
+        let environment = environment(&[("INFER_PORT", "5"), ("INFER_SEED", "5"), ("INFER_HOST", "")]);
         let all = Settings::gather(&flags(&[("port", "9")]), &environment, Some(&path)).unwrap();
-        assert_eq!(all.get("host"), None, "what is empty counts as absent");
+        assert_eq!(all.get("host"), None, "an empty variable counts as absent");
         assert_eq!(all.get("port").unwrap(), (&Origin::Flag("port"), "9"));
         assert_eq!(all.get("seed").unwrap().1, "5");
         assert_eq!(all.get("max-batch-size").unwrap().1, "2");
@@ -419,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_key_of_the_file_is_named_with_a_hint() {
+    fn unknown_key_of_the_file_is_named_with_a_hint() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.toml");
         std::fs::write(&path, "\nmax-batch-sise = 2\n").unwrap();

@@ -1,15 +1,43 @@
-//! What settings come to: the defaults, and what each wrong one is told.
+//! Settings to configuration: the defaults, and the error for each invalid value.
 
 use super::*;
 
 fn parse(pairs: &[(&'static str, &str)]) -> Result<Config, ConfigError> {
     let flags = pairs.iter().map(|&(k, v)| (k, v.to_owned())).collect();
-    let nowhere = tempfile::NamedTempFile::new().unwrap();
-    Config::from_settings(&Settings::gather(&flags, &Environment::default(), Some(nowhere.path())).unwrap())
+    let empty = tempfile::NamedTempFile::new().unwrap();
+    Config::from_settings(&Settings::gather(&flags, &Environment::default(), Some(empty.path())).unwrap())
+}
+
+/// Defaults that the help text describes in words.
+const WORDED: &[&str] = &[
+    "served-model-name",
+    "max-seq-len",
+    "policy-config",
+    "fault-dir",
+    "threads",
+    "seed",
+    "api-keys",
+    "tls-cert",
+    "tls-key",
+    "kv-events",
+    "kv-events-replay",
+    "kv-events-topic",
+    "otlp",
+];
+
+#[test]
+fn defaults_of_the_help_text_are_those_of_the_code() {
+    let stated = SETTINGS.iter().filter(|setting| !WORDED.contains(&setting.key));
+    let stated: Vec<_> = stated.map(|setting| (setting.key, setting.default)).collect();
+    assert_eq!(stated.len() + WORDED.len(), SETTINGS.len(), "every exception is a setting");
+    let mut parsed = parse(&stated).unwrap();
+    assert!(parsed.admission_chosen);
+    parsed.admission_chosen = false;
+    assert_eq!(format!("{parsed:#?}"), format!("{:#?}", Config::default()));
 }
 
 #[test]
-fn defaults_are_the_documented_ones() {
+fn defaults_are_those_of_the_documentation() {
     let config = Config::default();
     assert_eq!((config.model.as_str(), config.port, config.admin_port), ("demo", 8000, 8001));
     assert_eq!((config.max_batch_size, config.max_batch_tokens, config.prefill_chunk), (32, None, 512));
@@ -18,7 +46,7 @@ fn defaults_are_the_documented_ones() {
     assert_eq!(
         (wide.step_tokens(true), wide.step_tokens(false)),
         (8_000, 8_000),
-        "decodes never fill a step"
+        "decoding alone never fills a step"
     );
     assert_eq!(parse(&[("max-batch-tokens", "300")]).unwrap().step_tokens(false), 300);
     assert_eq!((config.max_waiting_requests, config.block_size), (1_000, 16));
@@ -30,7 +58,7 @@ fn defaults_are_the_documented_ones() {
 }
 
 #[test]
-fn every_error_names_the_flag_and_what_would_be_right() {
+fn every_error_names_the_flag_and_what_is_accepted() {
     type Flags = &'static [(&'static str, &'static str)];
     let cases: &[(Flags, &[&str])] = &[
         (&[("port", "70000")], &["--port", "0 to 65535"]),

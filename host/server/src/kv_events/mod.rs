@@ -1,15 +1,21 @@
-//! KV events over ZMQ, as routers for vLLM subscribe to them: which prefixes this host can serve from its
-//! cache.
+//! KV events over ZMQ, in vLLM's format: they tell routers which prefixes this host has cached.
 //!
-//! A PUB socket sends one message per batch: topic, sequence number (8 bytes, big-endian), payload (msgpack,
-//! see `wire`). A ROUTER socket sends again what a subscriber has missed, as far as the buffer reaches: asked
-//! for a number, it answers with every batch from there on, then with an end mark. The first batch after the
-//! start, the first after batches were lost on the way here, and the first after somebody asked for what the buffer
-//! no longer has, clears the subscribers' index and stores all there is, so that an index can always be exact again.
+//! A PUB socket sends one message per batch: topic, sequence number (8 bytes, big-endian), payload (msgpack, see `wire`).
+//! A ROUTER socket resends what a subscriber has missed, as far as the buffer reaches: given a number, it sends every batch
+//! from that one on, then an end mark. A batch that clears the subscribers' index and stores all cached blocks comes first,
+//! again after batches were lost inside the host, and again after a subscriber asked for one that the buffer no longer has.
+//! So an index can always become exact again.
 
+#[cfg(feature = "kv-events")]
 mod publisher;
+#[cfg(not(feature = "kv-events"))]
+#[path = "none.rs"]
+mod publisher;
+#[cfg(feature = "kv-events")]
 mod sent;
+#[cfg(feature = "kv-events")]
 mod wire;
 
-pub use publisher::{Endpoints, KvSender, Publisher, channel};
+pub use publisher::{Endpoints, Publisher};
+#[cfg(feature = "kv-events")]
 pub use wire::{Batch, Event, decode, encode};

@@ -1,5 +1,5 @@
-//! From the engine thread to subscribers: a bounded channel that the engine never waits for, a buffer of what
-//! was sent, two sockets.
+//! Carries events from the engine thread to subscribers: a bounded channel that the engine never waits for, a buffer of
+//! sent batches, and two sockets.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,16 +12,16 @@ use zeromq::{PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqError, 
 
 use super::sent::Sent;
 use super::wire::{Batch, encode};
-use crate::engine::EngineHandle;
+use crate::engine::{EngineHandle, EngineStopped};
 
-/// Batches on their way from the engine.
+/// Capacity of the channel from the engine, in batches.
 const CHANNEL: usize = 4_096;
-/// Ends a replay: no batch has this number.
+/// The number that ends a replay; no batch has it.
 const END: [u8; 8] = (-1i64).to_be_bytes();
-/// For a subscriber to take one of the batches that it asked for again.
+/// How long a subscriber may take to read one resent batch.
 const REPLAY_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Where it is published.
+/// The addresses of the sockets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoints {
     /// Of the PUB socket, `tcp://HOST:PORT`.
@@ -30,18 +30,18 @@ pub struct Endpoints {
     pub replay: Option<String>,
 }
 
-/// The engine thread's end.
+/// The engine thread's end of the channel.
 #[derive(Clone)]
-pub struct KvSender {
+struct KvSender {
     batches: mpsc::Sender<Vec<KvEvent>>,
     lost: Arc<AtomicBool>,
-    /// Wakes the publisher for what was lost: by then it may have read everything else.
+    /// Wakes the publisher after a loss: the channel may be empty by then.
     wake: Arc<Notify>,
 }
 
 impl KvSender {
-    /// Sends what happened; where the channel is full it is lost, and everything will be told anew.
-    pub fn send(&self, happened: Vec<KvEvent>) {
+    /// Sends a batch. If the channel is full, the batch is lost and the publisher sends a snapshot instead.
+    fn send(&self, happened: Vec<KvEvent>) {
         if self.batches.try_send(happened).is_err() {
             self.lost.store(true, Ordering::Release);
             self.wake.notify_one();
@@ -49,17 +49,16 @@ impl KvSender {
     }
 }
 
-/// The other end.
-pub struct KvReceiver {
+/// The publisher's end of the channel.
+struct KvReceiver {
     batches: mpsc::Receiver<Vec<KvEvent>>,
     lost: Arc<AtomicBool>,
     wake: Arc<Notify>,
 }
 
-/// Both ends.
-pub fn channel() -> (KvSender, KvReceiver) {
+fn channel() -> (KvSender, KvReceiver) {
     let (sender, batches) = mpsc::channel(CHANNEL);
-    // Nobody has been told anything yet.
+    // The first batch is a snapshot.
     let lost = Arc::new(AtomicBool::new(true));
     let wake = Arc::new(Notify::new());
     let sender = KvSender { batches: sender, lost: Arc::clone(&lost), wake: Arc::clone(&wake) };
@@ -102,19 +101,26 @@ impl Publisher {
         self.bound.clone()
     }
 
-    /// Publishes under a topic from now on.
-    pub fn about(self, topic: String) -> Self {
-        Self { topic: topic.into(), ..self }
+    /// Starts to publish the engine's events under `topic`, until `stop` turns true.
+    pub fn publish(
+        self,
+        topic: String,
+        engine: &EngineHandle,
+        stop: watch::Receiver<bool>,
+    ) -> Result<(), EngineStopped> {
+        let (sender, inbox) = channel();
+        engine.watch_kv(Box::new(move |happened| sender.send(happened)))?;
+        tokio::spawn(Self { topic: topic.into(), ..self }.run(inbox, engine.clone(), stop));
+        Ok(())
     }
 
-    /// Publishes until `stop` turns true.
-    pub async fn run(mut self, mut inbox: KvReceiver, engine: EngineHandle, mut stop: watch::Receiver<bool>) {
+    async fn run(mut self, mut inbox: KvReceiver, engine: EngineHandle, mut stop: watch::Receiver<bool>) {
         loop {
-            // Of what was lost some came after what waits here: that must not be told after the snapshot.
+            // Lost events are newer than those that still wait here, so these must not follow the snapshot.
             if inbox.lost.swap(false, Ordering::AcqRel) {
                 while inbox.batches.try_recv().is_ok() {}
                 let Ok(blocks) = engine.kv_snapshot().await else { return };
-                self.publish(&Batch::anew(now(), blocks)).await;
+                self.send(&Batch::snapshot(now(), blocks)).await;
             }
             let replay = async {
                 match &mut self.replay {
@@ -126,39 +132,39 @@ impl Publisher {
                 () = async { drop(stop.wait_for(|stop| *stop).await) } => return,
                 happened = inbox.batches.recv() => match happened {
                     Some(happened) if !inbox.lost.load(Ordering::Acquire) => {
-                        self.publish(&Batch::new(now(), &happened)).await;
+                        self.send(&Batch::new(now(), &happened)).await;
                     }
-                    // A snapshot is on its way that holds it.
+                    // The next snapshot contains this batch.
                     Some(_) => {}
                     None => return,
                 },
                 () = inbox.wake.notified() => {}
-                asked = replay => match asked {
-                    Ok(asked) => {
-                        if self.send_again(asked).await == Reach::TooShort {
+                request = replay => match request {
+                    Ok(request) => {
+                        if self.resend(request).await == Reach::TooShort {
                             inbox.lost.store(true, Ordering::Release);
                         }
                     }
-                    Err(error) => tracing::debug!("a replay could not be read: {error}"),
+                    Err(error) => tracing::debug!("can't read a replay request: {error}"),
                 },
             }
         }
     }
 
-    async fn publish(&mut self, batch: &Batch) {
+    async fn send(&mut self, batch: &Batch) {
         let payload = Bytes::from(encode(batch));
         let number = self.next;
         self.next += 1;
         let frames = vec![self.topic.clone(), Bytes::copy_from_slice(&number.to_be_bytes()), payload.clone()];
         if let Err(error) = self.events.send(message(frames)).await {
-            tracing::debug!("KV events could not be sent: {error}");
+            tracing::debug!("can't send KV events: {error}");
         }
-        self.sent.push(number, payload, batch.begins_anew());
+        self.sent.push(number, payload, batch.is_snapshot());
     }
 
     /// Answers `[identity, "", number]` with every batch from that number on, then with the end mark.
-    async fn send_again(&mut self, asked: ZmqMessage) -> Reach {
-        let frames = asked.into_vec();
+    async fn resend(&mut self, request: ZmqMessage) -> Reach {
+        let frames = request.into_vec();
         let [identity, _, number] = &frames[..] else { return Reach::Enough };
         let Ok(from) = <[u8; 8]>::try_from(&number[..]) else { return Reach::Enough };
         let from = u64::from_be_bytes(from);
@@ -166,15 +172,17 @@ impl Publisher {
         let answers = self.sent.from(from).map(|(number, payload)| (number.to_be_bytes(), payload));
         for (number, payload) in answers.chain([(END, Bytes::new())]) {
             let frames = vec![identity.clone(), Bytes::new(), Bytes::copy_from_slice(&number), payload];
-            // Everybody's events wait meanwhile.
+            // Meanwhile the events of all subscribers wait.
             match tokio::time::timeout(REPLAY_PATIENCE, socket.send(message(frames))).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {
-                    tracing::debug!("a subscriber left during a replay: {error}");
+                    tracing::debug!("a subscriber disconnected during a replay: {error}");
                     return Reach::Enough;
                 }
                 Err(_) => {
-                    tracing::warn!("a subscriber doesn't read the events that it asked for again");
+                    tracing::warn!(
+                        "a subscriber doesn't read the KV events that it asked to resend; the replay is cut off"
+                    );
                     return Reach::Enough;
                 }
             }
@@ -183,12 +191,12 @@ impl Publisher {
     }
 }
 
-/// What a subscriber gets of what it missed.
+/// Whether a replay was enough for an exact index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reach {
-    /// All that its copy needs, or nobody is there any more.
+    /// The subscriber got everything, or is gone.
     Enough,
-    /// Not that: everything has to be told anew.
+    /// The buffer no longer has all of it: a snapshot must follow.
     TooShort,
 }
 

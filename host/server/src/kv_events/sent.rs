@@ -1,32 +1,33 @@
-//! What was sent, for subscribers that missed it: bounded, the oldest goes first.
+//! A bounded buffer of sent batches, for subscribers that missed some; the oldest are dropped first.
 //!
-//! Payloads are handed out as references, however many subscribers ask for them.
+//! Payloads are reference-counted, however many subscribers ask for them.
 
 use std::collections::VecDeque;
 
 use hyper::body::Bytes;
 
-/// Batches that are kept.
+/// Maximum number of batches.
 const BATCHES: usize = 10_000;
-/// Their bytes.
+/// Maximum bytes of their payloads.
 const BYTES: usize = 64 << 20;
 
-/// Batches by number, without gaps.
+/// Sent batches, numbered without gaps.
 #[derive(Default)]
 pub struct Sent {
     batches: VecDeque<(u64, Bytes)>,
     bytes: usize,
-    /// The last one that told everything.
-    anew: Option<u64>,
+    /// Number of the last snapshot.
+    snapshot: Option<u64>,
 }
 
 impl Sent {
-    /// Keeps a batch, the next one in order.
-    pub fn push(&mut self, number: u64, payload: Bytes, begins_anew: bool) {
+    /// Keeps a batch, whose number follows that of the last one.
+    pub fn push(&mut self, number: u64, payload: Bytes, is_snapshot: bool) {
+        debug_assert!(self.batches.back().is_none_or(|(last, _)| number == last + 1));
         self.bytes += payload.len();
         self.batches.push_back((number, payload));
-        if begins_anew {
-            self.anew = Some(number);
+        if is_snapshot {
+            self.snapshot = Some(number);
         }
         while self.batches.len() > BATCHES || (self.bytes > BYTES && self.batches.len() > 1) {
             let oldest = self.batches.pop_front();
@@ -34,15 +35,16 @@ impl Sent {
         }
     }
 
-    /// What is left of everything from a number on.
+    /// The kept batches from a number on.
     pub fn from(&self, number: u64) -> impl Iterator<Item = (u64, Bytes)> {
-        self.batches.iter().filter(move |(kept, _)| *kept >= number).cloned()
+        let skipped = self.batches.front().map_or(0, |&(oldest, _)| number.saturating_sub(oldest));
+        self.batches.iter().skip(usize::try_from(skipped).unwrap_or(usize::MAX)).cloned()
     }
 
-    /// Whether that is enough for an exact copy: nothing of it is gone, or everything is told in it.
+    /// Whether those are enough for an exact index: no batch is missing, or a snapshot is among them.
     pub fn reaches(&self, number: u64) -> bool {
         let Some((oldest, _)) = self.batches.front() else { return true };
-        number >= *oldest || self.anew.is_some_and(|anew| anew >= *oldest)
+        number >= *oldest || self.snapshot.is_some_and(|snapshot| snapshot >= *oldest)
     }
 }
 
@@ -51,20 +53,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_that_the_buffer_can_not_make_exact_is_known() {
+    fn too_short_a_buffer_is_noticed() {
         let mut sent = Sent::default();
-        assert!(sent.reaches(0), "there was nothing to miss");
+        assert!(sent.reaches(0), "nothing was sent yet");
         let small = Bytes::from_static(b"x");
         for number in 0..BATCHES as u64 {
             sent.push(number, small.clone(), number == 0);
         }
         assert!(sent.reaches(0) && sent.from(0).count() == BATCHES);
         sent.push(BATCHES as u64, small.clone(), false);
-        assert!(!sent.reaches(0), "the first one is gone");
+        assert!(!sent.reaches(0), "the first batch is dropped");
         assert!(sent.reaches(1) && sent.from(1).count() == BATCHES);
+        let rest: Vec<u64> = sent.from(BATCHES as u64 - 1).map(|(number, _)| number).collect();
+        assert_eq!(rest, [BATCHES as u64 - 1, BATCHES as u64]);
+        assert_eq!(sent.from(BATCHES as u64 + 1).count(), 0);
         sent.push(BATCHES as u64 + 1, small, true);
-        assert!(sent.reaches(0), "everything was told again");
+        assert!(sent.reaches(0), "a snapshot follows");
         sent.push(BATCHES as u64 + 2, Bytes::from(vec![0; BYTES]), false);
-        assert!(!sent.reaches(0) && sent.from(0).count() == 1, "bytes are bounded, too");
+        assert!(!sent.reaches(0) && sent.from(0).count() == 1, "bytes are bounded as well");
     }
 }

@@ -1,9 +1,8 @@
-//! Batches as msgpack arrays, the form that vLLM gives them: `[ts, [event..], dp_rank]`, an event
+//! Batches in vLLM's msgpack format: `[ts, [event..], dp_rank]`, where an event is
 //! `["BlockStored", hashes, parent, tokens, block_size, lora_id, medium, lora_name, extra_keys]`,
 //! `["BlockRemoved", hashes, medium]` or `["AllBlocksCleared"]`.
 //!
-//! Blocks that follow each other are one event. `extra_keys` tells caches apart that share nothing: those of
-//! tenants and salts.
+//! Consecutive blocks of a chain are one event. `extra_keys` separates the caches of tenants and salts.
 
 use infer_core::TenantId;
 use infer_core::kv_events::{KvBlock, KvEvent};
@@ -11,7 +10,7 @@ use serde::de::{self, SeqAccess, Visitor};
 use serde::ser::SerializeTuple;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The tier that blocks stand in: the device's own memory, whatever the device is.
+/// The tier of all blocks: the memory of the device, whatever the device is.
 const MEDIUM: &str = "GPU";
 
 /// One message's payload.
@@ -19,52 +18,52 @@ const MEDIUM: &str = "GPU";
 pub struct Batch {
     /// Unix time in seconds.
     pub at: f64,
-    /// In order.
+    /// The events, in order.
     pub events: Vec<Event>,
 }
 
 /// An event as routers read it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// Blocks that follow each other.
+    /// Consecutive blocks of a chain.
     Stored {
-        /// Their names.
+        /// Their hashes.
         hashes: Vec<u64>,
         /// The block before the first of them.
         parent: Option<u64>,
-        /// What they hold.
+        /// The tokens of all of them.
         tokens: Vec<u32>,
-        /// Tokens in each.
+        /// Tokens per block.
         block_size: u32,
-        /// What tells their cache from others; nothing for the shared one.
+        /// The cache they belong to; `None` for the shared one.
         scope: Option<String>,
     },
-    /// Blocks that are gone.
+    /// Blocks that were evicted.
     Removed {
-        /// Their names.
+        /// Their hashes.
         hashes: Vec<u64>,
     },
-    /// Everything is gone.
+    /// All blocks are gone.
     Cleared,
 }
 
 impl Batch {
-    /// What happened, blocks of one chain together.
+    /// A batch of events, with consecutive blocks of a chain joined.
     pub fn new(at: f64, happened: &[KvEvent]) -> Self {
         let mut batch = Self { at, events: Vec::new() };
         happened.iter().for_each(|event| batch.push(event));
         batch
     }
 
-    /// Everything there is, from nothing. `blocks` have parents before children.
-    pub fn anew(at: f64, blocks: Vec<KvBlock>) -> Self {
+    /// A batch that clears the index and stores all `blocks`, which have parents before children.
+    pub fn snapshot(at: f64, blocks: Vec<KvBlock>) -> Self {
         let mut batch = Self { at, events: vec![Event::Cleared] };
         blocks.into_iter().for_each(|block| batch.push(&KvEvent::Stored(block)));
         batch
     }
 
-    /// Whether it tells everything.
-    pub fn begins_anew(&self) -> bool {
+    /// Whether this is a snapshot.
+    pub fn is_snapshot(&self) -> bool {
         self.events.first() == Some(&Event::Cleared)
     }
 
@@ -96,12 +95,12 @@ fn scope_of(block: &KvBlock) -> Option<String> {
     (tenant != 0 || block.salt != 0).then(|| format!("{tenant}:{:x}", block.salt))
 }
 
-/// As msgpack.
+/// Encodes a batch as msgpack.
 pub fn encode(batch: &Batch) -> Vec<u8> {
     rmp_serde::to_vec(&(batch.at, &batch.events, 0)).expect("batches are msgpack")
 }
 
-/// From msgpack, for subscribers.
+/// Decodes msgpack, for subscribers.
 pub fn decode(bytes: &[u8]) -> Result<Batch, rmp_serde::decode::Error> {
     let (at, events, _rank): (f64, Vec<Event>, Option<i64>) = rmp_serde::from_slice(bytes)?;
     Ok(Batch { at, events })
@@ -142,7 +141,7 @@ impl<'de> Visitor<'de> for EventVisitor {
     type Value = Event;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("an event as an array that begins with its name")
+        f.write_str("an event, an array that begins with its name")
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Event, A::Error> {
@@ -183,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_is_one_event_and_everything_survives_the_wire() {
+    fn chains_are_joined_and_survive_encoding() {
         let happened = [
             stored(1, None, 0),
             stored(2, Some(1), 0),
@@ -205,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_are_those_that_routers_read() {
+    fn encoding_is_byte_exact() {
         let batch = Batch::new(0.0, &[stored(5, None, 0)]);
         // [0.0, [["BlockStored", [5], nil, [5, 7], 2, nil, "GPU", nil, nil]], 0]
         let mut want = vec![0x93, 0xcb, 0, 0, 0, 0, 0, 0, 0, 0, 0x91, 0x99, 0xab];

@@ -1,5 +1,5 @@
-//! What `/metrics` and the console's latencies are made of. Nothing here is on the engine's thread:
-//! counts come from its reports, times from the streams.
+//! Metrics for `/metrics` and the console. Nothing here runs on the engine thread: counters come from its reports, latencies
+//! from the streams.
 
 mod process;
 mod recorder;

@@ -1,10 +1,9 @@
-//! What a process takes, as Linux tells; nothing where the system tells nothing.
+//! Resources used by a process, read from `/proc`; `None` on systems without it.
 
-/// Ticks a second in which the kernel counts processor time for user space (`USER_HZ`, fixed on every
-/// architecture that this runs on).
+/// Ticks per second in which Linux reports processor time (`USER_HZ`, the same on every supported architecture).
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Of one process.
+/// Resources used by one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ProcessUsage {
     /// Resident memory.
@@ -16,19 +15,19 @@ pub struct ProcessUsage {
 }
 
 impl ProcessUsage {
-    /// Of this one.
+    /// Of this process.
     pub fn now() -> Option<Self> {
         Self::read("self")
     }
 
-    /// Of another one of this user.
+    /// Of another process of this user.
     pub fn of(pid: u32) -> Option<Self> {
         Self::read(&pid.to_string())
     }
 
     fn read(pid: &str) -> Option<Self> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name in parentheses may hold anything; fields are counted behind it.
+        // The name in parentheses may contain any character, so fields are counted after it.
         let fields: Vec<&str> = stat.get(stat.rfind(')')? + 2..)?.split(' ').collect();
         let ticks = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -48,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_has_memory_and_files() {
+    fn process_has_memory_and_files() {
         let usage = ProcessUsage::now().unwrap();
         assert!(usage.resident_bytes > 1 << 20 && usage.open_files >= 3, "{usage:?}");
         assert!(ProcessUsage::of(std::process::id()).unwrap().cpu_seconds >= usage.cpu_seconds);

@@ -1,10 +1,10 @@
-//! `GET /metrics`: the engine's counts and the recorder's histograms, under our names and under those that
-//! routers and dashboards for vLLM already read. As OpenMetrics text to who accepts that, else in
-//! Prometheus' older format, which simpler scrapers read.
+//! `GET /metrics`: the engine's counters and the recorder's histograms, under our names and under vLLM's names, which
+//! routers and dashboards already read. The format is OpenMetrics if the client accepts it, else Prometheus' older one,
+//! for simpler scrapers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hyper::HeaderMap;
 use hyper::header::ACCEPT;
@@ -18,21 +18,21 @@ use tokio::sync::Mutex;
 
 use super::process::ProcessUsage;
 use crate::admin;
-use crate::app::{App, Served};
-use crate::load::shares_blocks;
+use crate::app::{App, Health};
+use crate::startup::load::shares_blocks;
 use crate::tenants::UsageSnapshot;
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// How long a scrape waits for the step that runs now: scrapers give up after ten seconds, two scrapes may
-/// follow each other, and what the host itself knows is wanted most when the device is stuck.
+/// How long a scrape waits for the current step. Scrapers give up after ten seconds and two scrapes may follow each other;
+/// and metrics are needed most when the device is stuck.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 type Labels = Vec<(&'static str, String)>;
 
-/// All metrics: content type and text. While the model loads, during a long step, or where the engine is gone, only
-/// what the host itself knows is there.
+/// All metrics: content type and text. While the model loads, or after the engine has stopped, only the host's own metrics
+/// are there; during a long step the engine's are those of the last scrape, with `infer_state_age_seconds`.
 pub async fn render(app: &App, headers: &HeaderMap) -> (&'static str, String) {
     let accepts = headers.get_all(ACCEPT).iter().filter_map(|v| v.to_str().ok());
     let open_metrics = accepts.into_iter().any(|v| v.contains("application/openmetrics-text"));
@@ -40,29 +40,44 @@ pub async fn render(app: &App, headers: &HeaderMap) -> (&'static str, String) {
     if open_metrics { (OPEN_METRICS, text.to_string()) } else { (PROMETHEUS, older(&text)) }
 }
 
-/// Scrapes need no key, and each has the engine report between two steps: one is under way at a time, and who asks
-/// meanwhile shares the next one.
+/// Scrapes need no key, and each makes the engine report between two steps. So only one runs at a time, and clients that
+/// ask meanwhile share the next one.
 #[derive(Debug, Default)]
 pub struct Scrapes {
     begun: AtomicU64,
-    /// The last one's number and text.
-    last: Mutex<(u64, Arc<str>)>,
+    last: Mutex<Last>,
+}
+
+#[derive(Debug, Default)]
+struct Last {
+    /// Number of the scrape that made the text.
+    number: u64,
+    text: Arc<str>,
+    /// The engine's last report.
+    state: Option<(Instant, State)>,
 }
 
 impl Scrapes {
-    /// One that begins now or later.
+    /// The text of a scrape that begins now or later.
     async fn text(&self, app: &App) -> Arc<str> {
         let before = self.begun.load(Ordering::Acquire);
         let mut last = self.last.lock().await;
-        if last.0 <= before {
+        if last.number <= before {
             let number = self.begun.fetch_add(1, Ordering::AcqRel) + 1;
-            *last = (number, open_metrics_text(app).await.into());
+            let asked = Instant::now();
+            match admin::state_within(app, PATIENCE).await {
+                Ok(state) => last.state = Some((asked, state)),
+                Err(_) if app.served().is_ok_and(|served| served.engine.is_alive()) => {}
+                Err(_) => last.state = None,
+            }
+            last.text = open_metrics_text(app, last.state.as_ref()).into();
+            last.number = number;
         }
-        Arc::clone(&last.1)
+        Arc::clone(&last.text)
     }
 }
 
-/// The older format: counters are named as their samples are, and there is no end mark.
+/// Converts to the older format: a counter has the name of its samples, and there is no end mark.
 fn older(text: &str) -> String {
     let mut counters: Vec<&str> = Vec::new();
     for line in text.lines() {
@@ -86,13 +101,19 @@ fn older(text: &str) -> String {
     out
 }
 
-async fn open_metrics_text(app: &App) -> String {
-    let state = admin::state_within(app, PATIENCE).await.ok();
+fn open_metrics_text(app: &App, state: Option<&(Instant, State)>) -> String {
     let mut families = Families::default();
-    let ready = !app.is_draining() && app.served().is_ok_and(|served| is_working(app, served));
-    families.gauge("infer_ready", "1 while new requests are taken", u8::from(ready).into());
+    let health = app.served().map(|served| served.health(app.config.bounds.step_timeout));
+    let ready = !app.is_draining() && matches!(health, Ok(Health::Working));
+    families.gauge("infer_ready", "1 while new requests are accepted", u8::from(ready).into());
     process(&mut families, app);
-    if let (Some(state), Ok(served)) = (&state, app.served()) {
+    tenants(&mut families, app);
+    if let (Some((asked, state)), Ok(served)) = (state, app.served()) {
+        families.gauge(
+            "infer_state_age_seconds",
+            "Age of the engine's metrics, which can't be updated during a step",
+            asked.elapsed().as_secs_f64(),
+        );
         own(&mut families, state);
         let config = CacheConfig {
             block_size: served.block_size,
@@ -100,7 +121,6 @@ async fn open_metrics_text(app: &App) -> String {
             prefix_caching: shares_blocks(&app.config),
         };
         aliases(&mut families, state, &config);
-        tenants(&mut families, app);
     }
     let mut registry = Registry::default();
     registry.register_collector(Box::new(families));
@@ -110,19 +130,14 @@ async fn open_metrics_text(app: &App) -> String {
     out
 }
 
-/// A long step is work, too; one without an end isn't.
-fn is_working(app: &App, served: &Served) -> bool {
-    served.engine.is_alive() && served.engine.computing_for() <= app.config.bounds.step_timeout
-}
-
 fn histograms(registry: &mut Registry, app: &App) {
     let r = &app.recorder;
     let model = app.served().map_or_else(|_| String::new(), |served| served.model_names[0].clone());
-    registry.register("infer_http_answers", "Answers of the data plane", r.answers.clone());
-    registry.register("infer_request_errors", "Taken requests that ended by an error", r.errors.clone());
+    registry.register("infer_http_answers", "Responses of the data plane", r.answers.clone());
+    registry.register("infer_request_errors", "Admitted requests that ended with an error", r.errors.clone());
     let all = [
         ("time_to_first_token_seconds", "Submission to first token", &r.ttft),
-        ("inter_token_latency_seconds", "Gap between two tokens of a stream", &r.itl),
+        ("inter_token_latency_seconds", "Time between two tokens of a stream", &r.itl),
         ("e2e_request_latency_seconds", "Submission to end", &r.e2e),
         ("request_queue_time_seconds", "Submission to first start", &r.queue),
     ];
@@ -137,7 +152,7 @@ fn histograms(registry: &mut Registry, app: &App) {
     }
     registry.register(
         "infer_prefix_cache_time_to_first_token_seconds",
-        "Submission to first token, by whether a part of the prompt was found",
+        "Submission to first token, by whether a part of the prompt was cached",
         r.ttft_by_prefix.clone(),
     );
     registry.register("infer_request_prompt_tokens", "Tokens of a prompt", r.prompt_tokens.clone());
@@ -146,7 +161,7 @@ fn histograms(registry: &mut Registry, app: &App) {
         "Tokens generated by a request",
         r.generated_tokens.clone(),
     );
-    // What reads the aliases picks them by model.
+    // Readers of the aliases select by model.
     let aliases = registry.sub_registry_with_label(("model_name".into(), model.into()));
     for (name, help, histogram) in all {
         aliases.register(format!("vllm:{name}"), help, histogram.clone());
@@ -161,7 +176,7 @@ fn histograms(registry: &mut Registry, app: &App) {
     }
 }
 
-/// What the host itself is and takes.
+/// Version, connections and resources of the process.
 fn process(f: &mut Families, app: &App) {
     let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
     f.family("infer_build_info", "This build", Kind::Gauge, vec![(version, 1.0)]);
@@ -182,12 +197,12 @@ fn own(f: &mut Families, s: &State) {
         s.pressure.max_sequences.into(),
     );
     f.gauge("infer_requests_waiting", "Sequences that wait", s.queue.waiting.into());
-    f.gauge("infer_requests_held", "Sequences that admission holds back", s.queue.held.into());
-    f.gauge("infer_requests_preempted", "Sequences that wait again", s.queue.preempted.into());
-    f.gauge("infer_kv_block_size_tokens", "Tokens in a block", s.memory.block_size.into());
-    f.gauge("infer_kv_block_bytes", "Bytes of a block", s.memory.block_bytes as f64);
+    f.gauge("infer_requests_held", "Requests deferred by admission", s.queue.held.into());
+    f.gauge("infer_requests_preempted", "Sequences that wait after a preemption", s.queue.preempted.into());
+    f.gauge("infer_kv_block_size_tokens", "Tokens per block", s.memory.block_size.into());
+    f.gauge("infer_kv_block_bytes", "Bytes per block", s.memory.block_bytes as f64);
     f.gauge("infer_kv_blocks", "Blocks in the pool", s.memory.total.into());
-    f.gauge("infer_kv_blocks_free", "Blocks that hold nothing", s.memory.free.into());
+    f.gauge("infer_kv_blocks_free", "Free blocks", s.memory.free.into());
     f.gauge("infer_kv_blocks_cached", "Idle blocks kept for reuse", s.memory.cached.into());
     f.gauge("infer_kv_blocks_used", "Blocks that sequences hold", s.memory.used.into());
     f.gauge("infer_pressure", "Admission's memory pressure, 0 to 1", s.pressure.level);
@@ -196,11 +211,7 @@ fn own(f: &mut Families, s: &State) {
         "1 while clients should slow down",
         u8::from(s.pressure.backpressure).into(),
     );
-    f.gauge(
-        "infer_kv_blocks_reserved",
-        "Blocks that admission keeps back",
-        s.pressure.reserved_blocks.into(),
-    );
+    f.gauge("infer_kv_blocks_reserved", "Blocks that admission reserves", s.pressure.reserved_blocks.into());
     f.gauge(
         "infer_kv_blocks_available",
         "Blocks that new requests may use",
@@ -208,34 +219,43 @@ fn own(f: &mut Families, s: &State) {
     );
     f.gauge(
         "infer_max_admissible_tokens",
-        "Longest prompt plus output that would be admitted now",
+        "Longest sequence, prompt plus output, that would be admitted now",
         s.pressure.max_sequence_tokens.into(),
     );
     f.gauge("infer_step_p50_seconds", "Median device time of recent steps", s.latencies.step_p50_ms / 1e3);
-    f.gauge("infer_step_p99_seconds", "99th percentile of the same", s.latencies.step_p99_ms / 1e3);
+    f.gauge(
+        "infer_step_p99_seconds",
+        "99th percentile of the device time of recent steps",
+        s.latencies.step_p99_ms / 1e3,
+    );
     let c = &s.counters;
     f.counter("infer_steps", "Engine steps begun", s.step);
-    f.counter("infer_requests_submitted", "Requests that asked to be taken", c.submitted);
-    f.counter("infer_requests_failed", "Requests that ended by an error", c.failed);
-    f.counter("infer_preemptions", "Times that a sequence gave its blocks back", c.preemptions);
+    f.counter("infer_requests_submitted", "Requests submitted", c.submitted);
+    f.counter("infer_requests_failed", "Requests that ended with an error", c.failed);
+    f.counter("infer_preemptions", "Preemptions", c.preemptions);
     f.counter("infer_prompt_tokens", "Prompt tokens of requests that started", c.prompt_tokens);
     f.counter("infer_generated_tokens", "Tokens generated", c.generated_tokens);
     f.counter("infer_computed_tokens", "Tokens that the device computed", c.computed_tokens);
-    f.counter("infer_drafted_tokens", "Tokens guessed ahead (--speculate)", c.drafted_tokens);
-    f.counter("infer_accepted_tokens", "Guessed tokens that were right", c.accepted_tokens);
+    f.counter("infer_drafted_tokens", "Draft tokens (--speculate)", c.drafted_tokens);
+    f.counter("infer_accepted_tokens", "Draft tokens that were accepted", c.accepted_tokens);
     f.counter("infer_prefix_cache_queries", "Prompt tokens looked up in the prefix cache", c.prefix_queries);
-    f.counter("infer_prefix_cache_hits", "Prompt tokens found there", c.prefix_hits);
-    f.counter("infer_evicted_blocks", "Cached blocks that were dropped", c.evicted_blocks);
-    f.counter("infer_cut_rows", "Planned rows that memory could not hold", c.cut_rows);
-    f.counter("infer_device_faults", "Steps that the device failed", c.device_faults);
+    f.counter("infer_prefix_cache_hits", "Prompt tokens found in the prefix cache", c.prefix_hits);
+    f.counter("infer_evicted_blocks", "Cached blocks evicted", c.evicted_blocks);
+    f.counter("infer_cut_rows", "Planned rows truncated for lack of memory", c.cut_rows);
+    f.counter("infer_device_faults", "Steps that failed on the device", c.device_faults);
     let by = |label: &'static str, map: &std::collections::BTreeMap<String, u64>| {
         map.iter().map(|(k, &n)| (vec![(label, k.clone())], n as f64)).collect()
     };
-    f.family("infer_requests_refused", "Requests turned away", Kind::Counter, by("reason", &c.refused));
-    f.family("infer_requests_finished", "Requests that ended well", Kind::Counter, by("reason", &c.finished));
+    f.family("infer_requests_refused", "Requests refused", Kind::Counter, by("reason", &c.refused));
+    f.family(
+        "infer_requests_finished",
+        "Requests that ended without an error",
+        Kind::Counter,
+        by("reason", &c.finished),
+    );
     f.family(
         "infer_prefix_cache_events",
-        "What prompts found in the prefix cache",
+        "Prefix cache lookups by outcome",
         Kind::Counter,
         by("event", &s.cache_events),
     );
@@ -243,7 +263,7 @@ fn own(f: &mut Families, s: &State) {
     policies(f, s);
 }
 
-/// What was found by requests of each kind, from which hit rates and mean lengths come.
+/// Prefix cache totals by outcome; hit rates and mean lengths follow from them.
 fn prefixes(f: &mut Families, s: &State) {
     let each = |value: &dyn Fn(&CacheLengths) -> u64| -> Vec<(Labels, f64)> {
         s.cache_lengths.iter().map(|(event, l)| (vec![("event", event.clone())], value(l) as f64)).collect()
@@ -251,15 +271,15 @@ fn prefixes(f: &mut Families, s: &State) {
     for (name, help, samples) in [
         (
             "infer_prefix_cache_eligible_requests",
-            "Requests whose prompt fills a block",
+            "Requests whose prompt fills at least one block",
             each(&|l| l.eligible_requests),
         ),
-        ("infer_prefix_cache_cached_tokens", "Prompt tokens that were found", each(&|l| l.cached_tokens)),
         (
-            "infer_prefix_cache_prefilled_tokens",
-            "Prompt tokens that had to be computed",
-            each(&|l| l.prefilled_tokens),
+            "infer_prefix_cache_cached_tokens",
+            "Prompt tokens found in the prefix cache",
+            each(&|l| l.cached_tokens),
         ),
+        ("infer_prefix_cache_prefilled_tokens", "Prompt tokens computed", each(&|l| l.prefilled_tokens)),
     ] {
         f.family(name, help, Kind::Counter, samples);
     }
@@ -269,10 +289,10 @@ fn policies(f: &mut Families, s: &State) {
     let each = |value: &dyn Fn(&infer_api::admin::PolicySlot) -> f64| -> Vec<(Labels, f64)> {
         s.policies.iter().map(|p| (vec![("kind", p.kind.clone())], value(p))).collect()
     };
-    f.family("infer_policy_faults", "Faults of a slot", Kind::Counter, each(&|p| p.faults as f64));
+    f.family("infer_policy_faults", "Policy faults of a slot", Kind::Counter, each(&|p| p.faults as f64));
     f.family(
         "infer_policy_fallbacks",
-        "Decisions that the built-in made instead",
+        "Decisions made by the built-in policy instead",
         Kind::Counter,
         each(&|p| p.fallbacks as f64),
     );
@@ -298,21 +318,25 @@ fn policies(f: &mut Families, s: &State) {
         ];
         (labels, 1.0)
     });
-    f.family("infer_policy_info", "Policy in force", Kind::Gauge, info.collect());
+    f.family("infer_policy_info", "Live policy", Kind::Gauge, info.collect());
 }
 
-/// Usage by tenant; `Tenants::usage` bounds how many rows there are.
+/// Usage by tenant; `Tenants::usage` bounds the number of rows.
 fn tenants(f: &mut Families, app: &App) {
     let all = app.tenants.usage();
     let mut family = |name, help, value: fn(&UsageSnapshot) -> u64| {
         let rows = all.iter().map(|(tenant, usage)| (vec![("tenant", tenant.clone())], value(usage) as f64));
         f.family(name, help, Kind::Counter, rows.collect());
     };
-    family("infer_tenant_requests", "Requests of a tenant that were taken and ended", |u| u.requests);
-    family("infer_tenant_requests_refused", "Requests of a tenant turned away", |u| u.refused);
-    family("infer_tenant_requests_failed", "Taken requests that ended by an error", |u| u.failed);
+    family("infer_tenant_requests", "Admitted requests of a tenant that have ended", |u| u.requests);
+    family("infer_tenant_requests_refused", "Refused requests of a tenant", |u| u.refused);
+    family("infer_tenant_requests_failed", "Admitted requests that ended with an error", |u| u.failed);
     family("infer_tenant_prompt_tokens", "Prompt tokens of a tenant's requests", |u| u.prompt_tokens);
-    family("infer_tenant_cached_tokens", "Those of them that were found cached", |u| u.cached_tokens);
+    family(
+        "infer_tenant_cached_tokens",
+        "Prompt tokens of a tenant's requests found in the prefix cache",
+        |u| u.cached_tokens,
+    );
     family("infer_tenant_generated_tokens", "Tokens generated for a tenant", |u| u.generated_tokens);
 }
 
@@ -337,12 +361,12 @@ fn aliases(f: &mut Families, s: &State, config: &CacheConfig) {
     }
     let counters = [
         ("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache", c.prefix_queries),
-        ("vllm:prefix_cache_hits", "Prompt tokens found there", c.prefix_hits),
+        ("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache", c.prefix_hits),
         ("vllm:prompt_tokens", "Prompt tokens of requests that started", c.prompt_tokens),
         ("vllm:generation_tokens", "Tokens generated", c.generated_tokens),
-        ("vllm:spec_decode_num_draft_tokens", "Tokens guessed ahead", c.drafted_tokens),
-        ("vllm:spec_decode_num_accepted_tokens", "Guessed tokens that were right", c.accepted_tokens),
-        ("vllm:num_preemptions", "Times that a sequence gave its blocks back", c.preemptions),
+        ("vllm:spec_decode_num_draft_tokens", "Draft tokens", c.drafted_tokens),
+        ("vllm:spec_decode_num_accepted_tokens", "Draft tokens that were accepted", c.accepted_tokens),
+        ("vllm:num_preemptions", "Preemptions", c.preemptions),
     ];
     for (name, help, value) in counters {
         f.family(name, help, Kind::Counter, vec![(model(), value as f64)]);
@@ -385,7 +409,7 @@ enum Kind {
     RealCounter,
 }
 
-/// Numbers read once, on their way into text.
+/// Metric families with their values, collected before encoding.
 #[derive(Debug, Default)]
 struct Families(Vec<Family>);
 

@@ -1,14 +1,14 @@
-//! Percentiles over the last minute, rates over the last seconds; bounded memory.
+//! Percentiles of the last minute and rates of the last seconds, in bounded memory.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Samples kept per window; the oldest go first.
+/// Maximum samples per window; the oldest are dropped first.
 const SAMPLES: usize = 8_192;
-/// Age at which a sample no longer counts.
+/// Maximum age of a sample.
 const AGE: Duration = Duration::from_secs(60);
-/// Rates look back this far.
+/// Time span of rates.
 const RATE_AGE: Duration = Duration::from_secs(5);
 
 /// Recent samples of one latency, in milliseconds.
@@ -27,7 +27,7 @@ impl Window {
         samples.push_back((Instant::now(), ms as f32));
     }
 
-    /// Median and 99th percentile of the last minute; zeros where nothing was measured.
+    /// Median and 99th percentile of the last minute; zeros without samples.
     pub fn p50_p99(&self) -> (f64, f64) {
         let recent: Vec<f32> = {
             let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
@@ -41,7 +41,7 @@ impl Window {
     }
 }
 
-/// Selects and doesn't sort: consoles ask several times a second.
+/// Selects instead of sorting, because consoles ask several times a second.
 fn percentiles(mut samples: Vec<f32>) -> (f64, f64) {
     let mut nearest = |q: f64| {
         let Some(at) = rank(q, samples.len()) else { return 0.0 };
@@ -50,29 +50,29 @@ fn percentiles(mut samples: Vec<f32>) -> (f64, f64) {
     (nearest(0.50), nearest(0.99))
 }
 
-/// Place of the nearest-rank percentile among `len` sorted samples.
+/// Index of the nearest-rank percentile among `len` sorted samples.
 fn rank(q: f64, len: usize) -> Option<usize> {
     let rank = (q * len as f64).ceil() as usize;
     (len > 0).then(|| rank.clamp(1, len) - 1)
 }
 
-/// The nearest-rank percentile of sorted samples; zero of none.
+/// The nearest-rank percentile of sorted samples; zero without samples.
 pub fn percentile(sorted: &[f32], q: f64) -> f64 {
     rank(q, sorted.len()).map_or(0.0, |at| f64::from(sorted[at]))
 }
 
-/// Counters at recent instants, to see how fast they grow.
+/// Counters at recent instants, to compute rates.
 #[derive(Debug, Default)]
 pub struct Rates {
     points: Mutex<VecDeque<(Instant, [u64; 4])>>,
 }
 
 impl Rates {
-    /// Notes the counters as they stand and returns how many per second each grew by.
+    /// Samples the counters and returns their growth per second.
     pub fn note(&self, counters: [u64; 4]) -> [f64; 4] {
         let mut points = self.points.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        // The youngest point that is old enough stays as the far end of the window.
+        // The newest point that is old enough stays as the start of the time span.
         while points.get(1).is_some_and(|(at, _)| now.duration_since(*at) >= RATE_AGE) {
             points.pop_front();
         }
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_bounded() {
+    fn window_is_bounded() {
         let window = Window::default();
         for i in 0..SAMPLES * 2 {
             window.add(i as f64);

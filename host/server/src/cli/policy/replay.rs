@@ -1,38 +1,39 @@
-//! `infer policy replay`: asks a policy again what it was asked when it failed.
+//! `infer policy replay`: repeats the call at which a policy failed.
 
 use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::json;
 
-use super::Failure;
-use super::policy::read_config;
+use super::read_config;
+use crate::cli::Failure;
 use crate::faults::{self, ReplayError, ReplayOptions};
 use crate::policies;
 
 /// Arguments of `infer policy replay`.
 #[derive(Args)]
 pub struct ReplayArgs {
-    /// A fault file; the host's log and `infer policy list` name it
+    /// A fault file, as named by the host's log and `infer policy list`
     fault: PathBuf,
-    /// Asks this component instead of the one that failed
+    /// Call this component instead of the one that failed
     #[arg(long, value_name = "FILE.wasm")]
     policy: Option<PathBuf>,
-    /// That component's configuration: a JSON object, or a file that holds one
+    /// That component's configuration: a JSON object, or a file that contains one
     #[arg(long, value_name = "JSON|FILE", requires = "policy")]
     config: Option<String>,
-    /// Asks up to so many times, until it fails: a policy may count its calls
+    /// Repeat the call up to N times, until it fails: a policy may count its calls
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     times: u32,
-    /// Prints JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Shows what happens now beside what happened then. That it fails is the command's failure, too.
+/// Shows what happens now beside what happened then. The command fails if the policy fails.
 pub fn run(args: ReplayArgs) -> Result<(), Failure> {
     let component = args.policy.as_ref().map(std::fs::read).transpose();
-    let component = component.map_err(|e| Failure::Usage(format!("--policy: can't read it: {e}")))?;
+    let component =
+        component.map_err(|e| Failure::Usage(format!("--policy: can't read the component: {e}")))?;
     let loader = policies::loader().map_err(Failure::failed)?;
     let config = args.config.as_deref().map(read_config).transpose()?;
     let options = ReplayOptions { component, config, times: args.times };
@@ -47,15 +48,17 @@ pub fn run(args: ReplayArgs) -> Result<(), Failure> {
         });
         println!("{}", serde_json::to_string_pretty(&json).map_err(Failure::failed)?);
     } else {
-        println!("{} is asked {}() again", replayed.policy, replayed.question);
+        println!("repeating {}() of {}", replayed.question, replayed.policy);
         println!("  then  {}", replayed.then);
-        println!("  now   {} (asked {} times)", replayed.now, replayed.asked);
+        println!("  now   {} ({} calls)", replayed.now, replayed.asked);
     }
     let verdict = match (replayed.fails, replayed.same) {
-        (true, Some(true)) => return Err(Failure::Failed("it fails as it did".to_owned())),
-        (true, _) => return Err(Failure::Failed("it fails, but not as it did".to_owned())),
-        (false, Some(_)) => "it does not fail any more",
-        (false, None) => "it does not fail, but one question can't show whether it would have failed then",
+        (true, Some(true)) => {
+            return Err(Failure::Failed("the policy still fails, in the same way".to_owned()));
+        }
+        (true, _) => return Err(Failure::Failed("the policy still fails, in another way".to_owned())),
+        (false, Some(_)) => "the policy does not fail",
+        (false, None) => "the policy does not fail, but one call can't show whether this fault would recur",
     };
     if !args.json {
         println!("{verdict}");

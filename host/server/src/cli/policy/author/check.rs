@@ -6,12 +6,12 @@ use infer_conformance::Options;
 use super::{ComponentArgs, print_json};
 use crate::cli::Failure;
 
-/// What to check, and with which numbers.
+/// What to check.
 #[derive(Args)]
 pub struct CheckArgs {
     #[command(flatten)]
     component: ComponentArgs,
-    /// What all views and loads follow from
+    /// Seed of the generated views and loads
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 }

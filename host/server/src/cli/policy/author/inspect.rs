@@ -1,4 +1,4 @@
-//! `infer policy inspect`: what a component is, without putting it to any use.
+//! `infer policy inspect`: describes a component without swapping it in.
 
 use std::path::PathBuf;
 
@@ -12,10 +12,10 @@ use crate::cli::Failure;
 /// Which component.
 #[derive(Args)]
 pub struct InspectArgs {
-    /// A component, or the folder of a policy crate, which is built first
+    /// A component, or the directory of a policy crate, which is built first
     #[arg(value_name = "FILE|DIR", default_value = ".")]
     source: PathBuf,
-    /// Prints JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -36,7 +36,7 @@ struct Inspection {
     limits: Limits,
 }
 
-/// What a host allows it.
+/// The limits that a host sets for it.
 #[derive(Serialize)]
 struct Limits {
     component_bytes: usize,
@@ -47,7 +47,7 @@ struct Limits {
 pub(super) fn run(args: &InspectArgs) -> Result<(), Failure> {
     let component = read_component(&args.source)?;
     let config = LoaderConfig::default();
-    // A loader of its own, so that what it measures is this component's.
+    // A loader of its own, so that it counts only this component's memory.
     let loader = PolicyLoader::new(config.clone()).map_err(Failure::failed)?;
     let (kind, info) = loader.describe(&component).map_err(Failure::failed)?;
     let outline =
@@ -96,7 +96,7 @@ fn show(inspection: &Inspection) {
     println!("  schema     {}", one_line(&inspection.config_schema));
 }
 
-/// A schema without the indentation of its source.
+/// The schema without line breaks.
 fn one_line(schema: &str) -> String {
     serde_json::from_str::<serde_json::Value>(schema)
         .map_or_else(|_| schema.to_owned(), |json| json.to_string())

@@ -1,5 +1,5 @@
-//! Checkpoints of the Hugging Face hub: its local cache first, in the layout that its own tools use, so that what
-//! one downloaded the other finds. The network is asked only for what is missing.
+//! Checkpoints of the Hugging Face hub. The local cache has the layout of the hub's own tools, so that each finds what the
+//! other downloaded. Only missing files are requested from the network.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,24 +11,27 @@ use super::download;
 /// Where the hub and its cache are.
 #[derive(Clone, Debug, Default)]
 pub struct Hub {
-    /// `HF_HUB_CACHE`, else `$HF_HOME/hub`, else `~/.cache/huggingface/hub`; none without a home.
+    /// `HF_HUB_CACHE`, else `$HF_HOME/hub`, else `~/.cache/huggingface/hub`; `None` without a home directory.
     pub cache: Option<PathBuf>,
-    /// `HF_HUB_OFFLINE`: nothing is downloaded.
+    /// `HF_HUB_OFFLINE`: download nothing.
     pub offline: bool,
-    /// `HF_ENDPOINT`, where it isn't the public hub.
+    /// `HF_ENDPOINT`, if it isn't the public hub.
     pub endpoint: Option<String>,
-    /// `HF_TOKEN`, else the file that `hf auth login` wrote.
+    /// `HF_TOKEN`, else the token that `hf auth login` stored.
     pub token: Option<String>,
-    /// For how long it is waited for.
+    /// `SSL_CERT_FILE`, else `REQUESTS_CA_BUNDLE`: PEM file of the certificates to trust, for mirrors and proxies. Without
+    /// it, Mozilla's are trusted.
+    pub certificates: Option<PathBuf>,
+    /// How long to wait for the hub.
     pub patience: Patience,
 }
 
-/// How long a hub is waited for.
+/// How long to wait for a hub.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// For its connection, its answer, and each byte after another.
+    /// Limit for the connection, the response, and each gap between bytes.
     pub silence: Duration,
-    /// Before what failed is tried again; longer each time.
+    /// Pause before the first retry; it doubles with each further one.
     pub pause: Duration,
 }
 
@@ -39,7 +42,7 @@ impl Default for Patience {
 }
 
 impl Hub {
-    /// As the environment says.
+    /// The hub that the environment names.
     pub fn from_env() -> Self {
         let text = |name: &str| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
         let path = |name: &str| text(name).map(PathBuf::from);
@@ -52,12 +55,13 @@ impl Hub {
             cache: path("HF_HUB_CACHE").or_else(|| home.map(|home| home.join("hub"))),
             offline: ["1", "true", "yes", "on"].contains(&offline.as_str()),
             endpoint: text("HF_ENDPOINT"),
+            certificates: path("SSL_CERT_FILE").or_else(|| path("REQUESTS_CA_BUNDLE")),
             token: text("HF_TOKEN").or(kept).map(|token| token.trim().to_owned()).filter(|t| !t.is_empty()),
             patience: Patience::default(),
         }
     }
 
-    /// The directory of a checkpoint, whose missing files are downloaded first.
+    /// The directory of a checkpoint; downloads missing files first.
     pub(super) fn checkpoint(&self, org: &str, name: &str) -> Result<PathBuf, CheckpointError> {
         let homeless = || Wrong("no home directory; set HF_HUB_CACHE".to_owned());
         let cache = self.cache.as_deref().ok_or_else(homeless)?;
@@ -71,18 +75,18 @@ impl Hub {
         };
         if self.offline {
             return Err(Wrong(format!(
-                "{org}/{name} is no directory, {missing}, and HF_HUB_OFFLINE is set; unset it, or fetch the \
+                "{org}/{name} is not a directory, {missing}, and HF_HUB_OFFLINE is set; unset it, or download the \
                  checkpoint first (`hf download {org}/{name}`)"
             )));
         }
         download::fetch(self, cache, org, name)
-            .map_err(|error| error.map(|why| format!("{org}/{name} is no directory, {missing}; {why}")))?;
+            .map_err(|error| error.map(|why| format!("{org}/{name} is not a directory, {missing}; {why}")))?;
         let fetched = snapshot(&repository).filter(|snapshot| missing_file(snapshot).is_none());
-        fetched.ok_or_else(|| Failed(format!("{org}/{name} was downloaded, but isn't complete; try again")))
+        fetched.ok_or_else(|| Failed(format!("{org}/{name} was downloaded, but is incomplete; try again")))
     }
 }
 
-/// A repository's folder in the cache.
+/// Name of a repository's directory in the cache.
 pub(super) fn folder(org: &str, name: &str) -> String {
     format!("models--{org}--{name}")
 }
@@ -96,7 +100,7 @@ fn snapshot(repository: &Path) -> Option<PathBuf> {
     (plain && snapshot.is_dir()).then_some(snapshot)
 }
 
-/// A file without which the checkpoint can't be served: a download may have been interrupted.
+/// A file that the checkpoint needs and that is missing, for example after an interrupted download.
 fn missing_file(snapshot: &Path) -> Option<String> {
     let there = |name: &str| snapshot.join(name).is_file();
     let mut needed = vec!["config.json".to_owned(), "tokenizer.json".to_owned()];
@@ -112,7 +116,7 @@ fn missing_file(snapshot: &Path) -> Option<String> {
 pub(super) const INDEX: &str = "model.safetensors.index.json";
 pub(super) const WEIGHTS: &str = "model.safetensors";
 
-/// The files that an index names, each directly in the repository.
+/// The files that an index names, all at the top level of the repository.
 pub(super) fn shards(index: &[u8]) -> Result<BTreeSet<String>, String> {
     #[derive(serde::Deserialize)]
     struct Index {
@@ -121,7 +125,7 @@ pub(super) fn shards(index: &[u8]) -> Result<BTreeSet<String>, String> {
     let index: Index = serde_json::from_slice(index).map_err(|error| format!("{INDEX}: {error}"))?;
     let shards: BTreeSet<String> = index.weight_map.into_values().collect();
     match shards.iter().find(|name| name.is_empty() || name.starts_with('.') || name.contains(['/', '\\'])) {
-        Some(name) => Err(format!("{INDEX} names {name:?}, which is no plain file name")),
+        Some(name) => Err(format!("{INDEX} names {name:?}, which is not a plain file name")),
         None => Ok(shards),
     }
 }

@@ -1,4 +1,4 @@
-//! `infer policy bench`: what calls cost, as a table.
+//! `infer policy bench`: a table of what a policy's calls cost.
 
 use clap::Args;
 use infer_conformance::cost::{self, Cost};
@@ -25,7 +25,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<(), Failure> {
 
 fn show(costs: &[Cost]) {
     if cfg!(debug_assertions) {
-        println!("A debug build: the host's side of each call, and the built-in, are slow.");
+        println!("This is a debug build: the built-in and the host's part of each call are slow.");
     }
     println!(
         "{:<42} {:>8} {:>10} {:>10} {:>13} {:>13} {:>8}",

@@ -1,4 +1,4 @@
-//! From configuration to a model that can run: checkpoint, tokenizer, sizes, executor. Blocks.
+//! Loads a model: checkpoint, tokenizer, weights, sizes, executor. All of it blocks.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -9,97 +9,42 @@ use infer_model::{
     DType, ExecutorOptions, KvCacheKind, LoadOptions, Model, ModelConfig, ModelError, SamplingDefaults,
     Source, Tokenizer,
 };
-use infer_wasm::LoadError;
 
-use crate::checkpoint::{self, Checkpoint, CheckpointError, Hub};
+use super::checkpoint::{self, Checkpoint, Found, Hub};
+use super::device::{self, DeviceChoice, Gpu, Placed};
+use super::progress::Meter;
+use super::sizing::{self, Room, Shapes, Sizing};
 use crate::config::{Config, ConfigError, GenerationConfig};
-use crate::device::{self, Placed};
-use crate::policies::PolicyError;
-use crate::progress::Meter;
-use crate::sizing::{self, Room, Shapes, Sizing};
+use crate::serve::StartError;
 
-/// Why a host didn't start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// Something was asked for that can't be.
-    #[error("{0}")]
-    Config(#[from] ConfigError),
-    /// There is no checkpoint.
-    #[error("{0}")]
-    Checkpoint(#[from] CheckpointError),
-    /// The checkpoint can't be used.
-    #[error("--model: {0}")]
-    Model(#[from] ModelError),
-    /// A policy can't be used.
-    #[error("--{0}: {1}")]
-    Policy(&'static str, PolicyError),
-    /// The WebAssembly engine can't be set up.
-    #[error("{0}")]
-    Wasm(#[from] LoadError),
-    /// An address can't be had.
-    #[error("{flag}: can't listen on {address}: {error}")]
-    Bind {
-        /// Which flag.
-        flag: &'static str,
-        /// What it said.
-        address: String,
-        /// Why not.
-        error: std::io::Error,
-    },
-    /// The engine ended as soon as it began.
-    #[error("{0}")]
-    Stopped(#[from] crate::engine::EngineStopped),
-    /// The machine refused something.
-    #[error("{0}: {1}")]
-    Io(&'static str, std::io::Error),
-}
-
-impl StartError {
-    /// Whether another command line would help: exit code 2 instead of 1.
-    pub fn is_usage(&self) -> bool {
-        matches!(
-            self,
-            Self::Config(_)
-                | Self::Checkpoint(CheckpointError::Wrong(_))
-                | Self::Policy(
-                    _,
-                    PolicyError::Unknown { .. } | PolicyError::NoConfig | PolicyError::File(..)
-                )
-        )
-    }
-}
-
-/// A loaded model and what follows from its shapes.
-pub struct Loaded {
+/// A loaded model and the sizes derived from its shapes.
+pub struct LoadedModel {
     /// Weights.
     pub model: Model,
-    /// Its weights on a GPU, where one is used.
+    /// Its weights on the GPU, if one is used.
     placed: Option<Placed>,
     /// Text to tokens and back.
     pub tokenizer: Tokenizer,
-    /// Where all of it comes from.
+    /// The checkpoint.
     pub source: Source<'static>,
-    /// Names that requests may give.
+    /// Names that requests may use.
     pub names: Vec<String>,
-    /// Tokens that end an answer.
+    /// Tokens that end the output.
     pub stop_tokens: Arc<[u32]>,
-    /// How tokens are drawn where a request doesn't say.
+    /// Sampling parameters for requests that leave them out.
     pub sampling: SamplingDefaults,
-    /// Pool, lengths, limits.
+    /// Sizes of pool, sequences and steps.
     pub sizing: Sizing,
 }
 
-impl Loaded {
-    /// Loads what `--model` names.
+impl LoadedModel {
+    /// Loads the model of `--model`, downloading it if necessary.
     pub fn load(config: &Config) -> Result<Self, StartError> {
         let gpu = device::choose(config)?;
-        if config.dtype == Some(DType::F16) && gpu.is_none() {
-            let advice = "`f16` is computed on GPUs only; use `f32`, `bf16` or `auto`";
-            return Err(ConfigError(format!("--dtype: {advice}")).into());
-        }
+        check_dtype(config, gpu.is_some())?;
         let checkpoint = checkpoint::find(&config.model, &Hub::from_env())?;
         let sampling = sampling(config, &checkpoint.source)?;
-        check_sizes(config, &checkpoint.source)?;
+        check_sizes(config, &checkpoint.source, gpu.is_some())?;
         let (tokenizer, model) = tokenizer_and_model(config, &checkpoint.source, gpu.is_some())?;
         let stop_tokens = stop_tokens(&model, &tokenizer, &checkpoint.source)?;
         let shapes = Shapes::of(&model.config, model.dtype);
@@ -113,7 +58,7 @@ impl Loaded {
         Ok(Self { model, placed, tokenizer, source, names, stop_tokens, sampling, sizing })
     }
 
-    /// What computes its batches.
+    /// The executor that computes batches of this model.
     pub fn executor(&self, config: &Config) -> Result<Box<dyn Executor + Send>, StartError> {
         let Sizing { total_blocks, max_seq_len, .. } = self.sizing;
         if let Some(placed) = &self.placed {
@@ -130,12 +75,12 @@ impl Loaded {
         })?))
     }
 
-    /// Where it computes.
+    /// Name of the device that computes.
     pub fn device(&self) -> &str {
         self.placed.as_ref().map_or("cpu", Placed::name)
     }
 
-    /// The engine's settings. Contiguous storage has no blocks that could be shared.
+    /// The engine's settings.
     pub fn engine_config(&self, config: &Config, hash_key: [u64; 2]) -> EngineConfig {
         EngineConfig {
             limits: Limits {
@@ -153,7 +98,7 @@ impl Loaded {
             prompt_cache_entries: entries(config),
             prompt_cache_ttl: Micros(config.prompt_cache_ttl.as_micros() as u64),
             hash_key,
-            // A device answers no guesses yet, so there they would only cost.
+            // Executors on GPUs don't verify draft tokens, so drafting would only cost time.
             speculate: if self.placed.is_some() { 0 } else { config.speculate },
             plan_ahead: config.plan_ahead && self.placed.is_some(),
             ..EngineConfig::default()
@@ -161,43 +106,73 @@ impl Loaded {
     }
 }
 
-/// Refuses sizes that no weights could make right, before gigabytes of them are read.
-fn check_sizes(config: &Config, source: &Source<'_>) -> Result<(), StartError> {
+/// Checks device, checkpoint and sizes as far as that is possible without weights and without the network.
+pub fn check(config: &Config) -> Result<(), StartError> {
+    let on_gpu = match config.device {
+        // Whether `auto` finds a GPU may depend on the moment.
+        DeviceChoice::Auto => Gpu::BUILT_IN,
+        DeviceChoice::Cpu | DeviceChoice::Cuda(_) => device::choose(config)?.is_some(),
+    };
+    check_dtype(config, on_gpu)?;
+    match checkpoint::locate(&config.model)? {
+        Found::Local(checkpoint) => {
+            sampling(config, &checkpoint.source)?;
+            check_sizes(config, &checkpoint.source, on_gpu)
+        }
+        Found::Repository(..) => Ok(()),
+    }
+}
+
+fn check_dtype(config: &Config, on_gpu: bool) -> Result<(), ConfigError> {
+    if config.dtype == Some(DType::F16) && !on_gpu {
+        let advice = "`f16` works only on GPUs; use `f32`, `bf16` or `auto`";
+        return Err(ConfigError(format!("--dtype: {advice}")));
+    }
+    Ok(())
+}
+
+/// Refuses impossible sizes before gigabytes of weights are read.
+fn check_sizes(config: &Config, source: &Source<'_>, on_gpu: bool) -> Result<(), StartError> {
     let model = ModelConfig::load(source)?;
-    // Where nothing says how it is stored, it takes two bytes a number at least.
-    let dtype = config.dtype.or(model.stored_dtype).unwrap_or(DType::Bf16);
+    let stored = match model.stored_dtype {
+        // The CPU widens f16.
+        Some(DType::F16) if !on_gpu => Some(DType::F32),
+        stored => stored,
+    };
+    // If the type is unknown, assume the smallest: two bytes per number.
+    let dtype = config.dtype.or(stored).unwrap_or(DType::Bf16);
     sizing::size(config, &Shapes::of(&model, dtype), Room::Machine(sizing::free_memory()))?;
     Ok(())
 }
 
-/// What the checkpoint wishes, unless it isn't asked.
+/// The checkpoint's sampling parameters, unless the configuration ignores them.
 fn sampling(config: &Config, source: &Source<'_>) -> Result<SamplingDefaults, ConfigError> {
     if config.generation_config == GenerationConfig::None {
         return Ok(SamplingDefaults::default());
     }
     let sampling = SamplingDefaults::load(source)
-        .map_err(|error| ConfigError(format!("--generation-config: {error}; `none` passes it over")))?;
+        .map_err(|error| ConfigError(format!("--generation-config: {error}; `none` ignores the file")))?;
     if sampling != SamplingDefaults::default() {
-        tracing::info!(?sampling, "generation_config.json says how tokens are drawn where a request doesn't");
+        tracing::info!(?sampling, "sampling defaults come from generation_config.json");
     }
     Ok(sampling)
 }
 
-/// Those of the model and, as in vLLM, the tokenizer's own: fine-tunes of base models often keep the base's list, and name
-/// the end of a turn here alone.
+/// The end tokens of the model and, as in vLLM, the tokenizer's own: fine-tuned models often keep the list of their base
+/// model and name the end of a turn only in the tokenizer.
 fn stop_tokens(model: &Model, tokenizer: &Tokenizer, source: &Source<'_>) -> Result<Arc<[u32]>, ModelError> {
     let mut tokens = model.stop_tokens().to_vec();
     let own = infer_model::tokenizer::eos_token(source)?.and_then(|name| tokenizer.id(&name));
     tokens.extend(own.filter(|id| !tokens.contains(id) && *id < model.vocab_size()));
     if tokens.is_empty() {
         tracing::warn!(
-            "the checkpoint names no end token (eos_token_id, eos_token): answers go on until their longest length"
+            "the checkpoint names no end token (eos_token_id, eos_token): every output runs to its maximum length"
         );
     }
     Ok(tokens.into())
 }
 
-/// A large vocabulary keeps one core busy for a good while, so both are loaded at once.
+/// Loads both concurrently: a tokenizer with a large vocabulary keeps one core busy for seconds.
 fn tokenizer_and_model(
     config: &Config,
     source: &Source<'_>,
@@ -229,7 +204,7 @@ fn entries(config: &Config) -> u32 {
     if shares_blocks(config) { config.prompt_cache_entries } else { 0 }
 }
 
-/// Whether equal prefixes share blocks.
+/// Whether requests share the blocks of common prefixes. Contiguous storage has no blocks to share.
 pub fn shares_blocks(config: &Config) -> bool {
     config.prefix_caching && config.kv_cache == KvCacheKind::Paged
 }

@@ -1,4 +1,4 @@
-//! A policy crate on disk, as cargo sees it.
+//! A policy crate on disk, as `cargo metadata` describes it.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -34,18 +34,18 @@ struct Described {
 #[derive(Deserialize)]
 struct Target {
     name: String,
-    /// Of a library its crate types.
+    /// The crate types, if this is a library.
     kind: Vec<String>,
 }
 
 impl Package {
-    /// Asks cargo about the crate in a folder.
+    /// Reads the metadata of the crate in a directory.
     pub fn open(folder: &Path) -> Result<Self, Failure> {
         let manifest = folder.join("Cargo.toml");
         let manifest = manifest.canonicalize().map_err(|_| {
             let folder = folder.display();
             Failure::Usage(format!(
-                "there is no Cargo.toml in {folder}; give the folder of a policy crate, or make one with `infer \
+                "there is no Cargo.toml in {folder}; give the directory of a policy crate, or create one with `infer \
                  policy new NAME --kind scheduler`"
             ))
         })?;
@@ -64,7 +64,7 @@ impl Package {
             |package: &Described| package.manifest_path.canonicalize().is_ok_and(|path| path == manifest);
         let Some(package) = metadata.packages.into_iter().find(is_it) else {
             return Err(Failure::Usage(format!(
-                "{} describes a workspace and no crate; give the folder of one of its crates",
+                "{} is the manifest of a workspace, not of a crate; give the directory of one of its crates",
                 manifest.display()
             )));
         };
@@ -78,7 +78,7 @@ impl Package {
         if library.name.replace('-', "_") != package.name.replace('-', "_") {
             let Target { name, .. } = library;
             return Err(wrong(format!(
-                "its library has a name of its own, `{name}`: leave that out of `[lib]`"
+                "its library is named `{name}` instead of like the crate: remove `name` from `[lib]`"
             )));
         }
         Ok(Self {
@@ -90,18 +90,18 @@ impl Package {
     }
 }
 
-/// The cargo that runs this, or the one that is found.
+/// The cargo that started this process, else the one in `PATH`.
 pub(super) fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")))
 }
 
 pub(super) fn no_cargo(error: std::io::Error) -> Failure {
     Failure::Failed(format!(
-        "can't run cargo: {error}; a policy is built by a Rust toolchain, which https://rustup.rs installs"
+        "can't run cargo: {error}; building a policy needs a Rust toolchain, see https://rustup.rs"
     ))
 }
 
-/// Says what to install where the toolchain that builds in a folder lacks a target.
+/// Fails, with the command that installs it, if the toolchain of a directory lacks a target.
 pub(super) fn require_target(target: &str, folder: &Path) -> Result<(), Failure> {
     if target_is_installed(target, folder) {
         return Ok(());

@@ -1,5 +1,4 @@
-//! Where the model computes: the processor, or a GPU that the machine has. The one place outside the kernels that knows
-//! whether this build can use GPUs at all.
+//! The device that computes: the CPU or a GPU. Outside the kernels, only this module knows whether the build supports GPUs.
 
 #[cfg(feature = "cuda")]
 mod gpu;
@@ -11,22 +10,22 @@ pub use gpu::{Gpu, Placed, gpu_check, measure_engine, measure_kernels};
 
 use crate::config::{Config, ConfigError};
 
-/// What `--device` asks for.
+/// The value of `--device`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceChoice {
-    /// A GPU where there is one.
+    /// A GPU if available, else the CPU.
     Auto,
-    /// The processor.
+    /// The CPU.
     Cpu,
-    /// The GPU of this index.
+    /// The GPU with this index.
     Cuda(u32),
 }
 
 impl DeviceChoice {
-    /// Reads `auto`, `cpu`, `cuda` or `cuda:N`.
+    /// Parses `auto`, `cpu`, `cuda` or `cuda:N`.
     ///
     /// # Errors
-    /// Says what would be right.
+    /// For any other text; the message lists the accepted values.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim().to_ascii_lowercase();
         let index = |index: &str| index.parse().ok().map(Self::Cuda);
@@ -40,10 +39,10 @@ impl DeviceChoice {
     }
 }
 
-/// The GPU that the configuration asks for; says in one line what is used instead where there is none.
+/// Opens the GPU of the configuration; `None` for the CPU. If `auto` finds no GPU, the log says why.
 ///
 /// # Errors
-/// Where one was asked for by name and can't be used.
+/// If a GPU was requested explicitly and can't be used.
 pub fn choose(config: &Config) -> Result<Option<Gpu>, ConfigError> {
     let index = match config.device {
         DeviceChoice::Cpu => return Ok(None),
@@ -53,7 +52,7 @@ pub fn choose(config: &Config) -> Result<Option<Gpu>, ConfigError> {
     let wanted = config.device != DeviceChoice::Auto;
     let contiguous = config.kv_cache == infer_model::KvCacheKind::Contiguous;
     let opened = match contiguous {
-        true => Err("--kv-cache contiguous is the CPU's reference backend".to_owned()),
+        true => Err("--kv-cache contiguous, the reference backend, works only on the CPU".to_owned()),
         false => Gpu::open(index),
     };
     match opened {
@@ -62,7 +61,7 @@ pub fn choose(config: &Config) -> Result<Option<Gpu>, ConfigError> {
         Err(reason) => {
             if Gpu::BUILT_IN {
                 tracing::info!(
-                    "no GPU is used ({reason}); computing on the CPU with {} threads",
+                    "not using a GPU ({reason}); computing on the CPU with {} threads",
                     config.threads
                 );
             }
@@ -76,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_are_named_by_kind_and_index() {
+    fn devices_are_parsed_by_kind_and_index() {
         assert_eq!(DeviceChoice::parse("auto"), Ok(DeviceChoice::Auto));
         assert_eq!(DeviceChoice::parse(" CPU "), Ok(DeviceChoice::Cpu));
         assert_eq!(DeviceChoice::parse("cuda"), Ok(DeviceChoice::Cuda(0)));
@@ -87,11 +86,11 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_that_is_not_there_is_an_error_only_where_it_was_asked_for() {
+    fn missing_gpu_is_an_error_only_if_requested() {
         let auto = Config::default();
         let there = choose(&auto).expect("the CPU serves").is_some();
         let named = Config { device: DeviceChoice::Cuda(99), ..auto };
-        let error = choose(&named).err().expect("nobody has a hundred").to_string();
+        let error = choose(&named).err().expect("no machine has a hundred GPUs").to_string();
         assert!(
             error.starts_with("--device: ") && error.ends_with("use `cpu` or `auto`"),
             "{error} ({there})"

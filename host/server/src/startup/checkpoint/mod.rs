@@ -1,5 +1,5 @@
-//! Which checkpoint `--model` means: the embedded demo, a directory, a GGUF file, or a name on the Hugging Face hub,
-//! from its local cache or downloaded into it.
+//! Finds the checkpoint that `--model` names: the embedded demo, a directory, a GGUF file, or a repository of the Hugging
+//! Face hub, which is downloaded into the local cache if necessary.
 
 mod download;
 mod hub;
@@ -16,10 +16,10 @@ pub use self::hub::{Hub, Patience};
 /// Why there is no checkpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// Something was asked for that isn't there, or isn't given to whoever asks; says what would be right.
+    /// The checkpoint doesn't exist, or access to it is denied; the message says what to do.
     #[error("--model: {0}")]
     Wrong(String),
-    /// The network, the hub or the disk failed: the same may work later.
+    /// The network, the hub or the disk failed; another try may succeed.
     #[error("--model: {0}")]
     Failed(String),
 }
@@ -33,34 +33,54 @@ impl CheckpointError {
     }
 }
 
-/// A checkpoint that was found.
+/// A checkpoint.
 #[derive(Debug)]
 pub struct Checkpoint {
     /// Its files.
     pub source: Source<'static>,
-    /// Names that requests may give; the first is shown.
+    /// Names that requests may use; responses show the first.
     pub names: Vec<String>,
 }
 
-/// Finds what `--model` means; names of the hub are looked up in `hub`. The error says what would be right.
+/// What `--model` names.
+pub enum Found<'a> {
+    /// A checkpoint on this machine.
+    Local(Checkpoint),
+    /// A repository of the hub: organization and name.
+    Repository(&'a str, &'a str),
+}
+
+/// Finds the checkpoint of `--model`; downloads one of `hub` that is not in its cache.
 pub fn find(model: &str, hub: &Hub) -> Result<Checkpoint, CheckpointError> {
+    match locate(model)? {
+        Found::Local(checkpoint) => Ok(checkpoint),
+        Found::Repository(org, name) => {
+            let found = directory(&hub.checkpoint(org, name)?, model)?;
+            Ok(Checkpoint { names: vec![model.to_owned()], ..found })
+        }
+    }
+}
+
+/// Finds what `--model` names, without using the network.
+pub fn locate(model: &str) -> Result<Found<'_>, CheckpointError> {
     if model == "demo" {
-        return Ok(Checkpoint { source: Source::Embedded(infer_demo::FILES), names: vec![model.to_owned()] });
+        let source = Source::Embedded(infer_demo::FILES);
+        return Ok(Found::Local(Checkpoint { source, names: vec![model.to_owned()] }));
     }
     let path = Path::new(model);
     if path.is_dir() {
-        return directory(path, model);
+        return directory(path, model).map(Found::Local);
     }
     if path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf")) {
-        return gguf(path, model);
+        return gguf(path, model).map(Found::Local);
     }
-    if let Some((org, name)) = hub_name(model) {
-        let found = directory(&hub.checkpoint(org, name)?, model)?;
-        return Ok(Checkpoint { names: vec![model.to_owned()], ..found });
-    }
-    Err(Wrong(format!(
-        "{model} is no directory; give `demo`, a checkpoint directory, a .gguf file, or ORG/NAME on the Hugging Face hub"
-    )))
+    let repository = hub_name(model).map(|(org, name)| Found::Repository(org, name));
+    repository.ok_or_else(|| {
+        Wrong(format!(
+            "{model} is not a directory; give `demo`, a checkpoint directory, a .gguf file, or ORG/NAME on the Hugging \
+             Face hub"
+        ))
+    })
 }
 
 fn directory(path: &Path, given: &str) -> Result<Checkpoint, CheckpointError> {
@@ -78,21 +98,21 @@ fn directory(path: &Path, given: &str) -> Result<Checkpoint, CheckpointError> {
 }
 
 fn gguf(path: &Path, given: &str) -> Result<Checkpoint, CheckpointError> {
-    // Links are left as they are: in the hub's cache they lead to names that don't say which part a file is.
+    // Links are not resolved: in the hub's cache their targets have names without the number of the part.
     let found = std::fs::metadata(path).and_then(|_| std::path::absolute(path));
     let path: PathBuf = found.map_err(|e| Wrong(format!("can't open {given}: {e}")))?;
     let source = Source::gguf(&path).map_err(|error| Wrong(error.to_string()))?;
     Ok(Checkpoint { names: names(path.file_stem(), given), source })
 }
 
-/// The short name, and what was given.
+/// The short name, and the name as given.
 fn names(short: Option<&std::ffi::OsStr>, given: &str) -> Vec<String> {
     let mut names: Vec<String> = short.map(|name| name.to_string_lossy().into_owned()).into_iter().collect();
     names.push(given.to_owned());
     names
 }
 
-/// `ORG/NAME`, both plain.
+/// Splits `ORG/NAME`, if both are valid.
 fn hub_name(model: &str) -> Option<(&str, &str)> {
     let (org, name) = model.split_once('/')?;
     let plain = |part: &str| {
@@ -108,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_model_is_refused_with_what_would_be_right() {
+    fn invalid_models_are_refused_with_a_hint() {
         let empty = tempfile::tempdir().unwrap();
         let hub = Hub { cache: Some(empty.path().join("hub")), offline: true, ..Hub::default() };
         std::fs::write(empty.path().join("junk.gguf"), "junk").unwrap();
@@ -116,9 +136,9 @@ mod tests {
         let cases = [
             ("x.gguf", "can't open x.gguf"),
             (junk.as_str(), "begin with GGUF"),
-            ("/nonexistent/dir", "is no directory"),
+            ("/nonexistent/dir", "is not a directory"),
             ("no-such-org/no-such-model", "HF_HUB_OFFLINE"),
-            ("../../etc/passwd", "is no directory"),
+            ("../../etc/passwd", "is not a directory"),
             (empty.path().to_str().unwrap(), "give the GGUF file itself"),
         ];
         for (model, part) in cases {

@@ -1,4 +1,4 @@
-//! `infer policy build`: a crate becomes a component beside its manifest.
+//! `infer policy build`: builds a crate into a component beside its manifest.
 
 use std::path::{Path, PathBuf};
 
@@ -18,10 +18,10 @@ pub(super) fn run(folder: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Builds the component and writes it to NAME.wasm in the crate's folder.
+/// Builds the component and writes it to NAME.wasm in the crate's directory.
 pub(super) fn component(package: &Package) -> Result<(PathBuf, Vec<u8>), Failure> {
     require_target(TARGET, &package.workspace)?;
-    // A part of the target directory of its own: other settings than those of the author's builds.
+    // In a subdirectory: the settings differ from those of the author's own builds.
     let builder = Builder::new(&package.workspace, package.target_dir.join("policy")).showing_progress();
     let mut components =
         builder.build(&[&package.name]).map_err(|error| Failure::Failed(format!("{error:#}")))?;

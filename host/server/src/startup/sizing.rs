@@ -1,16 +1,16 @@
-//! What follows from the model's shapes and the machine's memory: the pool, a step's prompt tokens,
-//! the longest sequence.
+//! Sizes that follow from the model's shapes and the available memory: the KV pool, the prompt tokens of a step, the maximum
+//! length of a sequence.
 
 use infer_model::{DType, KvCacheKind, ModelConfig, memory};
 
 use crate::config::{Config, ConfigError};
 
-/// Sizes of a model that memory depends on.
+/// The dimensions of a model that determine its memory use.
 #[derive(Clone, Copy, Debug)]
 pub struct Shapes {
-    /// Longest context it was made for.
+    /// The model's maximum context.
     pub context_length: u32,
-    /// Bytes of keys and values that one token takes in all layers.
+    /// Bytes of keys and values per token, over all layers.
     pub kv_bytes_per_token: u64,
     /// Width of the residual stream.
     pub hidden: u64,
@@ -23,7 +23,7 @@ pub struct Shapes {
 }
 
 impl Shapes {
-    /// Those of a model whose keys and values are stored as `dtype`.
+    /// The dimensions of a model that stores keys and values as `dtype`.
     pub fn of(model: &ModelConfig, dtype: DType) -> Self {
         Self {
             context_length: model.context_length(),
@@ -36,36 +36,36 @@ impl Shapes {
     }
 }
 
-/// What the host works with.
+/// The sizes that a host uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizing {
-    /// Longest prompt plus output.
+    /// Maximum length of a sequence, prompt plus output.
     pub max_seq_len: u32,
     /// Blocks in the pool.
     pub total_blocks: u32,
-    /// Bytes of one block.
+    /// Bytes per block.
     pub block_bytes: u64,
-    /// Prompt tokens of all sequences in one step.
+    /// Maximum prompt tokens per step, over all sequences.
     pub max_prefill_tokens: u32,
 }
 
-/// Longest sequence where nobody asked for a longer one.
+/// Maximum length of a sequence without `--max-seq-len`.
 const DEFAULT_MAX_SEQ_LEN: u32 = 4_096;
 
-/// Blocks of a pool on a device beyond what the batch can fill: they hold cached prefixes, each takes the host some
-/// hundred bytes of its tables, and the SDK's `IdleTree` keeps an order of so many, within a policy's memory.
+/// Maximum blocks of a device's pool that exist only for cached prefixes. Each costs the host some hundred bytes of tables,
+/// and the SDK's `IdleTree` can order this many within a policy's memory.
 const MOST_CACHED_BLOCKS: u64 = 1 << 19;
 
-/// Memory for a pool whose size nobody named.
+/// Memory available for a pool of size `auto`.
 #[derive(Clone, Copy, Debug)]
 pub enum Room {
-    /// Bytes free on the machine, which others want, too.
+    /// Free bytes of the machine, shared with other processes.
     Machine(u64),
-    /// Bytes left on a device, which are the pool's alone.
+    /// Bytes left on a device, all for the pool.
     Device(u64),
 }
 
-/// Sizes for `model` where there is so much `room`.
+/// Computes the sizes for `model` within `room`.
 pub fn size(config: &Config, model: &Shapes, room: Room) -> Result<Sizing, ConfigError> {
     let max_seq_len = match config.max_seq_len {
         None => model.context_length.min(DEFAULT_MAX_SEQ_LEN),
@@ -81,12 +81,12 @@ pub fn size(config: &Config, model: &Shapes, room: Room) -> Result<Sizing, Confi
     let sequence_blocks = u64::from(max_seq_len.div_ceil(config.block_size));
     let batch_blocks = sequence_blocks * u64::from(config.max_batch_size);
     let blocks = match (config.kv_cache, config.kv_memory_bytes) {
-        // One full-length row per sequence: that is what contiguous storage is.
+        // Contiguous storage reserves one full-length row per sequence.
         (KvCacheKind::Contiguous, _) => batch_blocks,
         (KvCacheKind::Paged, Some(bytes)) => bytes / block_bytes,
         (KvCacheKind::Paged, None) => match room {
-            // Half of what is free leaves room for activations; more than full-length sequences for the
-            // whole batch would only hold cached prefixes.
+            // Half of the free memory is left for activations. A pool beyond full-length sequences for the whole batch
+            // would only hold cached prefixes.
             Room::Machine(free) => batch_blocks.min(free / 2 / block_bytes).max(sequence_blocks),
             Room::Device(left) => {
                 let cached = if config.prefix_caching { MOST_CACHED_BLOCKS } else { 0 };
@@ -101,12 +101,13 @@ pub fn size(config: &Config, model: &Shapes, room: Room) -> Result<Sizing, Confi
             sequence_blocks * block_bytes
         )));
     }
-    let total_blocks = u32::try_from(blocks)
-        .map_err(|_| ConfigError(format!("--kv-memory: {blocks} blocks are more than can be numbered")))?;
+    let total_blocks = u32::try_from(blocks).map_err(|_| {
+        ConfigError(format!("--kv-memory: {blocks} blocks are more than the engine can number; give less"))
+    })?;
     let prefill = config.max_prefill_memory_bytes / prefill_bytes_per_token(model);
     if prefill == 0 {
         return Err(ConfigError(format!(
-            "--max-prefill-memory: one token takes {} bytes; give more",
+            "--max-prefill-memory: too small for one token, which needs {} bytes",
             prefill_bytes_per_token(model)
         )));
     }
@@ -118,16 +119,16 @@ pub fn size(config: &Config, model: &Shapes, room: Room) -> Result<Sizing, Confi
     })
 }
 
-/// Working memory of one prompt token: the layer's activations in f32 at their widest (residual and
-/// its norm, queries with attention's output, keys with values, the three feed-forward buffers).
+/// Working memory per prompt token: one layer's activations in f32 (residual and its norm, queries with attention's output,
+/// keys with values, the three feed-forward buffers).
 pub fn prefill_bytes_per_token(model: &Shapes) -> u64 {
     4 * (2 * model.hidden + 2 * model.query + 2 * model.key + 3 * model.intermediate)
 }
 
-/// Bytes that this process may still take, and a guess where the system doesn't say.
+/// Bytes of memory available to this process, or an assumed number if the system doesn't report it.
 pub fn free_memory() -> u64 {
-    const GUESS: u64 = 2 << 30;
-    memory::available().unwrap_or(GUESS)
+    const ASSUMED: u64 = 2 << 30;
+    memory::available().unwrap_or(ASSUMED)
 }
 
 #[cfg(test)]
@@ -144,30 +145,26 @@ mod tests {
     };
 
     #[test]
-    fn auto_takes_full_length_sequences_for_the_batch_within_half_of_memory() {
+    fn auto_pool_holds_the_full_batch_within_half_of_free_memory() {
         let config = Config::default();
         let sizing = size(&config, &MODEL, Room::Machine(64 << 30)).unwrap();
         assert_eq!((sizing.max_seq_len, sizing.total_blocks), (2_048, 32 * 128));
         assert_eq!(size(&config, &MODEL, Room::Machine(16 << 20)).unwrap().total_blocks, 512);
-        // Even on a full machine one sequence must fit; the kernel decides the rest.
+        // One sequence must fit even if no memory is free; the kernel decides the rest.
         assert_eq!(size(&config, &MODEL, Room::Machine(0)).unwrap().total_blocks, 128);
     }
 
     #[test]
-    fn a_device_s_pool_takes_what_is_left_as_far_as_it_can_be_used() {
+    fn pool_of_a_device_takes_the_rest_of_its_memory_up_to_a_bound() {
         let config = Config::default();
         let blocks = |config: &Config, left| size(config, &MODEL, Room::Device(left)).unwrap().total_blocks;
         assert_eq!(blocks(&config, 1 << 30), (1 << 30) / (16 * 1_024));
-        assert_eq!(
-            blocks(&config, 1 << 40),
-            1 << 19,
-            "prefixes are worth something, but tables cost the host"
-        );
+        assert_eq!(blocks(&config, 1 << 40), 1 << 19, "tables for cached prefixes cost host memory");
         let alone = Config { max_batch_size: 1, prefix_caching: false, ..Config::default() };
         assert_eq!(
             blocks(&alone, 1 << 40),
             128,
-            "a baseline leaves the rest to the server that it is compared with"
+            "a baseline leaves the rest to the server it is compared with"
         );
         assert!(size(&config, &MODEL, Room::Device(16 * 1_024)).is_err());
     }
@@ -193,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn prefill_memory_bounds_a_step_s_prompt_tokens() {
+    fn prefill_memory_bounds_prompt_tokens_per_step() {
         let config = Config { max_prefill_memory_bytes: 1 << 20, ..Config::default() };
         let per_token = 4 * (128 + 128 + 64 + 384);
         assert_eq!(

@@ -1,5 +1,5 @@
-//! `infer policy new|build|check|test|inspect|bench`: what a policy's author needs, in any directory and without
-//! a host. The SDK and the interface are embedded; a Rust toolchain is all that is taken from outside.
+//! `infer policy new|build|check|test|inspect|bench`: tools for authors of policies, which work in any directory and
+//! without a host. The SDK and the interface are embedded; only a Rust toolchain must be installed.
 
 mod bench;
 mod build;
@@ -14,29 +14,29 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use infer_core::policy::PolicyInfo;
 
-use super::Failure;
-use super::policy::read_config;
+use super::read_config;
+use crate::cli::Failure;
 use package::Package;
 
-/// Commands of a policy's author.
+/// Commands for authors of policies.
 #[derive(Subcommand)]
 pub enum AuthorCommand {
-    /// Writes a new policy: a crate that builds and passes its tests at once
+    /// Creates a policy crate that builds and passes its tests
     New(new::NewArgs),
-    /// Builds a policy crate to a component
+    /// Builds a policy crate into a component
     Build(CrateArgs),
-    /// Holds a component against everything that a host asks of it
+    /// Checks a component against everything that a host requires
     Check(check::CheckArgs),
     /// Runs a policy crate's tests as WebAssembly
     Test(test::TestArgs),
-    /// Shows what a component is, imports and exports, and what a host would limit
+    /// Shows a component's metadata, imports, exports and the limits that a host sets
     Inspect(inspect::InspectArgs),
-    /// Measures what a component's calls cost beside the native built-in
+    /// Measures a component's calls beside those of the native built-in
     Bench(bench::BenchArgs),
     /// Runs a program compiled to wasm32-wasip2, for `infer policy test`
     #[command(hide = true)]
     RunWasi {
-        /// The program, and its arguments
+        /// The program and its arguments
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
         program: Vec<String>,
     },
@@ -45,21 +45,21 @@ pub enum AuthorCommand {
 /// A policy crate.
 #[derive(Args)]
 pub struct CrateArgs {
-    /// Folder of the crate
+    /// Directory of the crate
     #[arg(value_name = "DIR", default_value = ".")]
     folder: PathBuf,
 }
 
-/// A component and how it is configured.
+/// A component and its configuration.
 #[derive(Args)]
 pub struct ComponentArgs {
-    /// A component, or the folder of a policy crate, which is built first
+    /// A component, or the directory of a policy crate, which is built first
     #[arg(value_name = "FILE|DIR", default_value = ".")]
     source: PathBuf,
-    /// Its configuration: a JSON object, or a file that holds one
+    /// Its configuration: a JSON object, or a file that contains one
     #[arg(long, value_name = "JSON|FILE", default_value = "{}")]
     config: String,
-    /// Prints JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -76,7 +76,7 @@ impl ComponentArgs {
     }
 }
 
-/// Carries a command out.
+/// Runs a command.
 pub fn run(command: AuthorCommand) -> Result<(), Failure> {
     match command {
         AuthorCommand::New(args) => new::run(&args),
@@ -86,7 +86,7 @@ pub fn run(command: AuthorCommand) -> Result<(), Failure> {
         AuthorCommand::Inspect(args) => inspect::run(&args),
         AuthorCommand::Bench(args) => bench::run(&args),
         AuthorCommand::RunWasi { program } => {
-            // The program's exit code is this one's.
+            // This process exits with the program's code.
             std::process::exit(i32::from(infer_wasm::wasi::run(&program)))
         }
     }
@@ -99,7 +99,7 @@ fn read_component(source: &Path) -> Result<Vec<u8>, Failure> {
     std::fs::read(source).map_err(|e| {
         let source = source.display();
         Failure::Usage(format!(
-            "can't read {source}: {e}; give a .wasm file, or the folder of a policy crate"
+            "can't read {source}: {e}; give a .wasm file, or the directory of a policy crate"
         ))
     })
 }

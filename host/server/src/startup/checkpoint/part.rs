@@ -1,5 +1,5 @@
-//! A file on its way into the cache. What came stands beside its place and is digested as it comes, so that a download
-//! goes on where an earlier one broke off, and nothing takes its place that isn't what the hub has.
+//! A partly downloaded file. It is written beside its final place and hashed as it arrives, so that a download can resume
+//! and only content with the right digest reaches the cache.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -9,28 +9,28 @@ use sha2::{Digest, Sha256};
 
 use super::site::Remote;
 
-/// What is read or digested at once.
+/// Bytes read or hashed at once.
 pub(super) const PIECE_BYTES: usize = 256 << 10;
 
-/// What there is of a file.
+/// The part of a file that is there.
 pub(super) struct Part {
     path: PathBuf,
     file: File,
     length: u64,
     size: u64,
-    /// Longest that it was.
+    /// The greatest length so far.
     furthest: u64,
-    /// Some of it came from an earlier process.
+    /// Whether some of it came from an earlier process.
     inherited: bool,
     digest: Sha256,
-    /// What that has to be, where the hub says it.
+    /// The digest of the whole file, if the hub sent one.
     expected: Option<String>,
 }
 
 impl Part {
-    /// What there is of `remote`, which is to stand at `blob`. Where nothing tells whether what is there is right,
-    /// it begins anew.
-    pub(super) fn open(blob: &Path, remote: &Remote) -> io::Result<Self> {
+    /// Opens the part of `remote`, whose final place is `blob`. Starts over if there is no digest to check the result.
+    /// Hashing what is there may take minutes; `progress` is called with the bytes done.
+    pub(super) fn open(blob: &Path, remote: &Remote, progress: impl FnMut(u64)) -> io::Result<Self> {
         let path = path(blob);
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path)?;
         let mut part = Self {
@@ -46,12 +46,12 @@ impl Part {
         if part.expected.is_none() || part.length > part.size {
             part.restart()?;
         }
-        part.digest_what_is_there()?;
+        part.digest_what_is_there(progress)?;
         (part.furthest, part.inherited) = (part.length, part.length > 0);
         Ok(part)
     }
 
-    fn digest_what_is_there(&mut self) -> io::Result<()> {
+    fn digest_what_is_there(&mut self, mut progress: impl FnMut(u64)) -> io::Result<()> {
         let mut piece = vec![0; PIECE_BYTES];
         let mut left = self.length;
         while left > 0 {
@@ -59,6 +59,7 @@ impl Part {
             self.file.read_exact(&mut piece[..most])?;
             self.digest.update(&piece[..most]);
             left -= most as u64;
+            progress(self.length - left);
         }
         Ok(())
     }
@@ -68,19 +69,19 @@ impl Part {
         self.length
     }
 
-    /// Bytes that are not.
+    /// Bytes that are missing.
     pub(super) fn missing(&self) -> u64 {
         self.size - self.length
     }
 
-    /// Whether it is longer than it ever was when this was asked last.
+    /// Whether the part grew beyond its greatest length since the last call.
     pub(super) fn got_further(&mut self) -> bool {
         let further = self.length > self.furthest;
         self.furthest = self.furthest.max(self.length);
         further
     }
 
-    /// The next bytes, no more than are missing.
+    /// Appends the next bytes, at most as many as are missing.
     pub(super) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         debug_assert!(bytes.len() as u64 <= self.missing());
         self.file.write_all(bytes)?;
@@ -89,7 +90,7 @@ impl Part {
         Ok(())
     }
 
-    /// Forgets what is there.
+    /// Discards what is there.
     pub(super) fn restart(&mut self) -> io::Result<()> {
         self.file.set_len(0)?;
         self.file.rewind()?;
@@ -103,7 +104,7 @@ impl Part {
         self.inherited
     }
 
-    /// Whether it is what the hub has, as far as the hub says.
+    /// Whether the digest is right; true if the hub sent none.
     pub(super) fn is_right(&self) -> bool {
         let Some(expected) = &self.expected else { return true };
         let digest: String =
@@ -111,15 +112,15 @@ impl Part {
         digest == *expected
     }
 
-    /// Takes its place.
+    /// Moves the complete file to its final place.
     pub(super) fn settle(&self, blob: &Path) -> io::Result<()> {
-        // A power cut must not leave a name without what it stands for.
+        // After a power cut, the name must not exist without its content.
         self.file.sync_all()?;
         std::fs::rename(&self.path, blob)
     }
 }
 
-/// Bytes of `remote` that are there already.
+/// Bytes of `remote` that a download would keep.
 pub(super) fn kept_bytes(blob: &Path, remote: &Remote) -> u64 {
     let length = std::fs::metadata(path(blob)).map_or(0, |found| found.len());
     if remote.sha256().is_some() && length <= remote.size { length } else { 0 }

@@ -1,4 +1,4 @@
-//! `infer policy test`: a crate's own tests, compiled to Wasm and run by this very program.
+//! `infer policy test`: compiles a crate's tests to WebAssembly and runs them in this program.
 
 use std::path::PathBuf;
 
@@ -7,16 +7,16 @@ use clap::Args;
 use super::package::{Package, cargo, no_cargo, require_target};
 use crate::cli::Failure;
 
-/// Tests need standard output and a process, so they are built for WASI; the component is not.
+/// Tests need a standard output and a process, so they are built for WASI, unlike the component.
 const TARGET: &str = "wasm32-wasip2";
 
-/// Which tests.
+/// Which tests to run.
 #[derive(Args)]
 pub struct TestArgs {
-    /// Folder of the crate
+    /// Directory of the crate
     #[arg(value_name = "DIR", default_value = ".")]
     folder: PathBuf,
-    /// Handed on to `cargo test`
+    /// Passed on to `cargo test`
     #[arg(last = true, value_name = "CARGO ARGS")]
     rest: Vec<String>,
 }
@@ -28,9 +28,9 @@ pub(super) fn run(args: &TestArgs) -> Result<(), Failure> {
         std::env::current_exe().map_err(|e| Failure::Failed(format!("can't find this program: {e}")))?;
     let this = this.to_str().ok_or_else(|| {
         let this = this.display();
-        Failure::Failed(format!("cargo can't be told to run {this}, whose path is not UTF-8: move it"))
+        Failure::Failed(format!("cargo can't run {this}, because its path is not UTF-8; move it"))
     })?;
-    // A list in TOML, which JSON's strings are part of: a path may hold blanks.
+    // A TOML list, because the path may contain spaces; JSON strings are valid TOML.
     let runner = serde_json::json!([this, "policy", "run-wasi"]);
     let status = cargo()
         .current_dir(&package.folder)

@@ -1,6 +1,6 @@
-//! Downloads a checkpoint into the hub's cache, in the layout of the hub's own tools and with their locks: contents in
-//! `blobs` under the hub's names for them, links to them in `snapshots/COMMIT`, and `refs/main`, which is written
-//! last. What goes wrong is said in terms of what the user can do about it.
+//! Downloads a checkpoint into the hub's cache, in the layout of the hub's own tools and under their locks: contents in
+//! `blobs` named by their etags, links to them in `snapshots/COMMIT`, and `refs/main`, which is written last. Error messages
+//! say what the user can do.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -11,9 +11,9 @@ use super::CheckpointError::{self, Failed, Wrong};
 use super::hub::{Hub, INDEX, WEIGHTS, folder, shards};
 use super::part::{self, PIECE_BYTES, Part};
 use super::site::{Listing, Remote, Site, Trouble};
-use crate::progress::Meter;
+use crate::startup::progress::Meter;
 
-/// Taken where the repository has them.
+/// Downloaded if the repository has them.
 const SMALL_FILES: &[&str] = &[
     "config.json",
     "generation_config.json",
@@ -21,15 +21,17 @@ const SMALL_FILES: &[&str] = &[
     "tokenizer_config.json",
     "chat_template.jinja",
 ];
-/// How often in a row a request may come to nothing.
+/// How often a request is repeated in a row without progress.
 const RETRIES: u32 = 3;
+/// The longest pause that a hub can demand. Its limits count requests over five minutes.
+const MAX_PAUSE: Duration = Duration::from_secs(300);
 
-/// Fetches what a model needs of `ORG/NAME`.
+/// Downloads the files of `ORG/NAME` that a model needs.
 pub(super) fn fetch(hub: &Hub, cache: &Path, org: &str, name: &str) -> Result<(), CheckpointError> {
     let full_name = format!("{org}/{name}");
     let site = Site::new(hub, &full_name)?;
     tracing::info!("asking {} for {full_name}", site.endpoint);
-    let listing = site.list()?;
+    let listing = Tries::new(hub.patience.pause).until_done(&full_name, || site.list())?;
     let has = |file: &str| listing.sizes.contains_key(file);
     let folder = folder(org, name);
     let repository = Repository {
@@ -53,36 +55,37 @@ pub(super) fn fetch(hub: &Hub, cache: &Path, org: &str, name: &str) -> Result<()
     let needed = ["config.json", "tokenizer.json"].into_iter().chain(wanted.iter().map(String::as_str));
     if let Some(absent) = needed.into_iter().find(|file| !has(file)) {
         return Err(Wrong(format!(
-            "the repository has no {absent}; a Hugging Face checkpoint in safetensors is needed (of a repository \
-             with GGUF files, download one and give its path)"
+            "the repository has no {absent}; give a Hugging Face checkpoint in safetensors format (from a repository with \
+             GGUF files, download one and give its path)"
         )));
     }
     repository.take(&wanted)?;
     repository.write_ref()
 }
 
-/// A repository's place in the cache, and where it comes from.
+/// A repository of the hub and its directory in the cache.
 struct Repository<'a> {
     site: &'a Site,
     listing: &'a Listing,
     cache: &'a Path,
     root: PathBuf,
     locks: PathBuf,
-    /// Before a request is tried again, and twice that before it is tried once more.
+    /// Pause before the first retry; it doubles with each further one.
     pause: Duration,
 }
 
 impl Repository<'_> {
-    /// Makes sure that these files are there.
+    /// Downloads those of the files that are missing.
     fn take(&self, files: &[String]) -> Result<(), CheckpointError> {
         let snapshot = self.snapshot();
         let mut missing = Vec::new();
         for file in files.iter().filter(|file| !snapshot.join(file).is_file()) {
-            missing.push(self.look(file)?);
+            let look = || self.site.look(self.listing, file);
+            missing.push(Tries::new(self.pause).until_done(file, look)?);
         }
         for folder in [&snapshot, &self.root.join("blobs"), &self.locks] {
             std::fs::create_dir_all(folder).map_err(|error| {
-                Failed(format!("can't make {}: {error}; set HF_HUB_CACHE", folder.display()))
+                Failed(format!("can't create {}: {error}; set HF_HUB_CACHE", folder.display()))
             })?;
         }
         self.check_space(&missing)?;
@@ -93,17 +96,7 @@ impl Repository<'_> {
         Ok(())
     }
 
-    fn look(&self, file: &str) -> Result<Remote, CheckpointError> {
-        let mut tries = Tries { failed: 0, pause: self.pause };
-        loop {
-            match self.site.look(self.listing, file) {
-                Ok(remote) => return Ok(remote),
-                Err(trouble) => tries.failed(file, trouble)?,
-            }
-        }
-    }
-
-    /// Room for what is not there yet.
+    /// Checks that the disk has room for the missing files.
     fn check_space(&self, missing: &[Remote]) -> Result<(), CheckpointError> {
         let Ok(disk) = rustix::fs::statvfs(self.cache) else { return Ok(()) };
         let free = disk.f_bavail.saturating_mul(disk.f_frsize);
@@ -116,14 +109,14 @@ impl Repository<'_> {
             return Ok(());
         }
         Err(Failed(format!(
-            "it takes {} MiB more and {} has {} MiB free; make room, or set HF_HUB_CACHE to another disk",
+            "the download needs {} MiB and {} has {} MiB free; free some space, or set HF_HUB_CACHE to another disk",
             bytes.div_ceil(1 << 20),
             self.cache.display(),
             free >> 20
         )))
     }
 
-    /// Makes sure that a file's content is there. Several processes may want it: one downloads.
+    /// Downloads a file's content, unless it is there. Of several processes that need it, one downloads.
     fn download(&self, remote: &Remote) -> Result<(), CheckpointError> {
         let _lock = self.lock(remote)?;
         if self.is_there(remote) {
@@ -132,22 +125,23 @@ impl Repository<'_> {
         let Remote { file, size, .. } = remote;
         tracing::info!("downloading {file}, {size} bytes, to {}", self.root.display());
         let blob = self.blob(remote);
-        let mut part = Part::open(&blob, remote).map_err(|error| self.disk(&error))?;
         let mut meter = Meter::new(format!("downloading {file}"));
         meter.start(*size);
-        let mut tries = Tries { failed: 0, pause: self.pause };
-        while let Err(trouble) = self.go_on(remote, &mut part, &mut meter) {
+        let part = Part::open(&blob, remote, |bytes| meter.set(bytes));
+        let mut part = part.map_err(|error| self.disk(&error))?;
+        let mut tries = Tries::new(self.pause);
+        while let Err(trouble) = self.resume(remote, &mut part, &mut meter) {
             if part.got_further() {
                 tries.failed = 0;
             }
-            tries.failed(file, trouble)?;
+            tries.pause_after(file, trouble)?;
         }
         part.settle(&blob).map_err(|error| self.disk(&error))
     }
 
-    /// Fetches what is missing of a file, as far as it comes.
-    fn go_on(&self, remote: &Remote, part: &mut Part, meter: &mut Meter) -> Result<(), Trouble> {
-        let disk = |error: io::Error| Trouble::Lasting(self.disk(&error));
+    /// Downloads the missing rest of a file, or as much of it as arrives.
+    fn resume(&self, remote: &Remote, part: &mut Part, meter: &mut Meter) -> Result<(), Trouble> {
+        let disk = |error: io::Error| Trouble::Permanent(self.disk(&error));
         if part.missing() > 0 {
             let (begins, body) = self.site.open(&self.listing.commit, &remote.file, part.length())?;
             if begins != part.length() {
@@ -162,12 +156,10 @@ impl Repository<'_> {
         part.restart().map_err(disk)?;
         let Remote { file, .. } = remote;
         Err(match inherited {
-            true => {
-                Trouble::Passing("what an earlier download left is not the hub's: it begins anew".to_owned())
-            }
-            false => Trouble::Lasting(Failed(format!(
-                "what came as {file} is not what {} says it is (its SHA-256 differs); something on the way changes \
-                 it, or the repository is broken",
+            true => Trouble::transient("an earlier download left wrong content; starting over".to_owned()),
+            false => Trouble::Permanent(Failed(format!(
+                "the content of {file} has another SHA-256 than {} promised; a proxy changes it, or the repository is \
+                 broken",
                 self.site.endpoint
             ))),
         })
@@ -184,34 +176,34 @@ impl Repository<'_> {
         loop {
             meter.set(part.length());
             let broke_off = |why: &dyn std::fmt::Display| {
-                Trouble::Passing(format!(
-                    "the download broke off: {why}; start again, it goes on where it was"
-                ))
+                Trouble::transient(format!("the download broke off: {why}; start again to resume it"))
             };
             match body.read(&mut piece).map_err(|error| broke_off(&error))? {
                 0 if part.missing() > 0 => {
-                    return Err(broke_off(&format_args!("{} bytes did not come", part.missing())));
+                    return Err(broke_off(&format_args!("{} bytes are missing", part.missing())));
                 }
                 0 => return Ok(()),
                 bytes if bytes as u64 > part.missing() => {
-                    part.restart().map_err(|error| Trouble::Lasting(self.disk(&error)))?;
+                    part.restart().map_err(|error| Trouble::Permanent(self.disk(&error)))?;
                     let Remote { file, size, .. } = remote;
                     let endpoint = &self.site.endpoint;
-                    let why = format!("{endpoint} sends more of {file} than the {size} bytes that it has");
-                    return Err(Trouble::Lasting(Failed(why)));
+                    let why = format!("{endpoint} sends more of {file} than its {size} bytes");
+                    return Err(Trouble::Permanent(Failed(why)));
                 }
-                bytes => part.append(&piece[..bytes]).map_err(|error| Trouble::Lasting(self.disk(&error)))?,
+                bytes => {
+                    part.append(&piece[..bytes]).map_err(|error| Trouble::Permanent(self.disk(&error)))?
+                }
             }
         }
     }
 
-    /// Waits until nobody else downloads the file. The lock goes with the file that it is returned as.
+    /// Waits until no other process downloads the file. Dropping the returned file releases the lock.
     fn lock(&self, remote: &Remote) -> Result<File, CheckpointError> {
         let path = self.locks.join(format!("{}.lock", remote.etag));
         let locked = || {
             let file = File::options().write(true).create(true).truncate(false).open(&path)?;
             if let Err(std::fs::TryLockError::WouldBlock) = file.try_lock() {
-                tracing::info!("another process downloads {}; waiting for it", remote.file);
+                tracing::info!("another process is downloading {}; waiting for it", remote.file);
             }
             file.lock().map(|()| file)
         };
@@ -232,7 +224,7 @@ impl Repository<'_> {
         self.root.join("snapshots").join(&self.listing.commit)
     }
 
-    /// Gives a content its file's name.
+    /// Links the file's name to its content.
     fn link(&self, remote: &Remote) -> io::Result<()> {
         let link = self.snapshot().join(&remote.file);
         let content = Path::new("../../blobs").join(&remote.etag);
@@ -247,14 +239,16 @@ impl Repository<'_> {
         }
     }
 
-    /// Has `main` name the commit. Another host may read it at any moment, so it is never half there.
+    /// Makes `main` name the commit, by a rename, because another host may read the file at any moment.
     fn write_ref(&self) -> Result<(), CheckpointError> {
         let written = || {
             let refs = self.root.join("refs");
             std::fs::create_dir_all(&refs)?;
-            let new = self.locks.join(format!("main.{:016x}", getrandom::u64().map_err(io::Error::other)?));
-            std::fs::write(&new, &self.listing.commit)?;
-            std::fs::rename(&new, refs.join("main"))
+            // In the same directory: the repository's may be on another disk than the locks.
+            let new = refs.join(format!(".main.{:016x}", getrandom::u64().map_err(io::Error::other)?));
+            let renamed = std::fs::write(&new, &self.listing.commit)
+                .and_then(|()| std::fs::rename(&new, refs.join("main")));
+            renamed.inspect_err(|_| drop(std::fs::remove_file(&new)))
         };
         written().map_err(|error| self.disk(&error))
     }
@@ -262,29 +256,69 @@ impl Repository<'_> {
     fn disk(&self, error: &io::Error) -> CheckpointError {
         let cache = self.cache.display();
         Failed(match error.kind() {
-            ErrorKind::StorageFull => format!("the disk of {cache} is full; make room, or set HF_HUB_CACHE"),
+            ErrorKind::StorageFull => {
+                format!("the disk of {cache} is full; free some space, or set HF_HUB_CACHE")
+            }
             _ => format!("can't write to {cache}: {error}; set HF_HUB_CACHE"),
         })
     }
 }
 
-/// Requests that came to nothing, one after the other.
+/// Counts failed requests in a row, and pauses between them.
 struct Tries {
     failed: u32,
     pause: Duration,
 }
 
 impl Tries {
-    /// Waits a little before the next one, unless that is hopeless.
-    fn failed(&mut self, file: &str, trouble: Trouble) -> Result<(), CheckpointError> {
-        let why = match trouble {
-            Trouble::Passing(why) if self.failed < RETRIES => why,
+    fn new(pause: Duration) -> Self {
+        Self { failed: 0, pause }
+    }
+
+    /// Repeats a request until it succeeds, fails permanently or has failed too often. `what` is for the log.
+    fn until_done<T>(
+        mut self,
+        what: &str,
+        mut request: impl FnMut() -> Result<T, Trouble>,
+    ) -> Result<T, CheckpointError> {
+        loop {
+            match request() {
+                Ok(done) => return Ok(done),
+                Err(trouble) => self.pause_after(what, trouble)?,
+            }
+        }
+    }
+
+    /// Pauses before the next try; fails if that is pointless.
+    fn pause_after(&mut self, what: &str, trouble: Trouble) -> Result<(), CheckpointError> {
+        let (why, pause) = match trouble {
+            Trouble::Transient { why, after } if self.failed < RETRIES => (why, self.pause(after)),
             trouble => return Err(trouble.into()),
         };
-        let pause = self.pause * 2_u32.pow(self.failed);
         self.failed += 1;
-        tracing::warn!("{file}: {why} (it is tried again in {} s)", pause.as_secs_f32());
+        tracing::warn!("{what}: {why} (trying again in {} s)", pause.as_secs_f32());
         std::thread::sleep(pause);
         Ok(())
+    }
+
+    fn pause(&self, after: Option<Duration>) -> Duration {
+        let own = self.pause * 2_u32.pow(self.failed);
+        after.map_or(own, |after| own.max(after.min(MAX_PAUSE)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_and_follow_retry_after_within_bounds() {
+        let s = Duration::from_secs;
+        let pause = |failed, after: Option<u64>| Tries { failed, pause: s(1) }.pause(after.map(s));
+        assert_eq!([0, 1, 2].map(|failed| pause(failed, None)), [s(1), s(2), s(4)]);
+        assert_eq!(
+            (pause(2, Some(3)), pause(0, Some(60)), pause(0, Some(u64::MAX))),
+            (s(4), s(60), MAX_PAUSE)
+        );
     }
 }

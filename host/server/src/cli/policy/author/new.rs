@@ -1,7 +1,7 @@
-//! `infer policy new`: a crate of its own, with everything it builds with inside.
+//! `infer policy new`: creates a crate that contains everything it needs to build.
 //!
-//! The new crate is the root of a workspace that the embedded SDK belongs to, so the SDK's manifests need no
-//! change. Its sources are those of `plugins/templates`, which this project tests like any other policy.
+//! The new crate is the root of a workspace with the embedded SDK as a member, so the SDK's manifests need no change. Its
+//! sources come from `plugins/templates`, which this project tests like any other policy.
 
 use std::path::{Path, PathBuf};
 
@@ -13,14 +13,14 @@ use crate::cli::policy::Kind;
 
 /// The SDK and the interface: paths below `vendor`, and contents.
 const VENDORED: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/vendored.rs"));
-/// What the SDK's manifests inherit.
+/// The workspace settings that the SDK's manifests inherit.
 const WORKSPACE: &str = include_str!(concat!(env!("OUT_DIR"), "/workspace.toml"));
-/// The dependencies in the versions that the shipped policies are built with.
+/// The dependencies, in the versions that the shipped policies are built with.
 const PACKAGES: &str = include_str!(concat!(env!("OUT_DIR"), "/packages.lock"));
 
 const TARGETS: [&str; 2] = ["wasm32-unknown-unknown", "wasm32-wasip2"];
 const MAX_NAME: usize = 64;
-/// Of Rust, of any edition: no crate can have such a name.
+/// Keywords of Rust, in any edition; no crate can be named like one.
 const KEYWORDS: &[&str] = &[
     "abstract", "as", "async", "await", "become", "box", "break", "const", "continue", "do", "dyn", "else",
     "enum", "extern", "false", "final", "fn", "for", "gen", "if", "impl", "in", "let", "loop", "macro",
@@ -28,24 +28,24 @@ const KEYWORDS: &[&str] = &[
     "true", "try", "type", "typeof", "unsafe", "unsized", "use", "virtual", "where", "while", "yield",
 ];
 
-/// What to make.
+/// What to create.
 #[derive(Args)]
 pub struct NewArgs {
     /// Name of the policy and its crate: lower-case letters, digits and hyphens
     name: String,
-    /// What it decides
+    /// The slot it is for
     #[arg(long)]
     kind: Kind,
-    /// Folder to write it to [default: NAME in the current one]
+    /// Directory to create [default: NAME in the current directory]
     #[arg(long, value_name = "DIR")]
     path: Option<PathBuf>,
 }
 
-/// What differs between the kinds.
+/// The parts that differ between the kinds.
 struct Template {
     library: &'static str,
     tests: &'static str,
-    /// What the policy that it begins as does.
+    /// What the initial policy does.
     begins_as: &'static str,
     uses_serde: bool,
 }
@@ -53,8 +53,8 @@ struct Template {
 macro_rules! template {
     ($folder:literal, $begins_as:literal, $uses_serde:literal) => {
         Template {
-            library: include_str!(concat!("../../../../../plugins/templates/", $folder, "/src/lib.rs")),
-            tests: include_str!(concat!("../../../../../plugins/templates/", $folder, "/src/tests.rs")),
+            library: include_str!(concat!("../../../../../../plugins/templates/", $folder, "/src/lib.rs")),
+            tests: include_str!(concat!("../../../../../../plugins/templates/", $folder, "/src/tests.rs")),
             begins_as: $begins_as,
             uses_serde: $uses_serde,
         }
@@ -67,15 +67,15 @@ impl Template {
             Kind::Scheduler => {
                 template!(
                     "scheduler",
-                    "starts the shortest prompt first, and lets nobody wait for too long",
+                    "starts the shortest prompt first, and lets no request wait for too long",
                     true
                 )
             }
             Kind::Admission => {
-                template!("admission", "lets long prompts wait while the pool is full", true)
+                template!("admission", "defers long prompts while the KV pool is full", true)
             }
             Kind::PrefixCache => {
-                template!("prefix-cache", "drops the prefixes that were used longest ago", false)
+                template!("prefix-cache", "evicts the least recently used prefixes", false)
             }
         }
     }
@@ -116,7 +116,7 @@ pub(super) fn run(args: &NewArgs) -> Result<(), Failure> {
         TARGETS.into_iter().filter(|target| !target_is_installed(target, &folder)).collect();
     if !missing.is_empty() {
         println!(
-            "The Rust toolchain lacks what these need: run `rustup target add {}` first.",
+            "The Rust toolchain lacks targets for these: run `rustup target add {}` first.",
             missing.join(" ")
         );
     }
@@ -127,7 +127,7 @@ fn with_article(kind: &str) -> String {
     format!("{} {kind}", if kind.starts_with('a') { "an" } else { "a" })
 }
 
-/// A name must do for a crate, a file and the host's logs.
+/// A name must be valid for a crate and a file, and readable in the host's logs.
 fn check_name(name: &str) -> Result<(), String> {
     let fits = name.starts_with(|c: char| c.is_ascii_lowercase())
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
@@ -135,8 +135,8 @@ fn check_name(name: &str) -> Result<(), String> {
         && name.len() <= MAX_NAME;
     if !fits {
         return Err(format!(
-            "`{name}` can't be a policy's name: it must be 1 to {MAX_NAME} lower-case letters, digits and hyphens, \
-             begin with a letter and not end with a hyphen, like `shortest-first`"
+            "`{name}` is not a valid policy name: use 1 to {MAX_NAME} lower-case letters, digits and hyphens, begin with \
+             a letter and don't end with a hyphen, as in `shortest-first`"
         ));
     }
     let taken = PACKAGES.lines().any(|line| line == format!("name = \"{name}\""));
@@ -152,11 +152,11 @@ fn check_name(name: &str) -> Result<(), String> {
 fn check_folder(folder: &Path) -> Result<(), Failure> {
     let shown = folder.display();
     match std::fs::read_dir(folder).map(|mut entries| entries.next().is_some()) {
-        Ok(true) => {
-            Err(Failure::Usage(format!("{shown} exists and is not empty; choose another folder with --path")))
-        }
+        Ok(true) => Err(Failure::Usage(format!(
+            "{shown} exists and is not empty; choose another directory with --path"
+        ))),
         Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
-            Err(Failure::Usage(format!("{shown} is a file; choose a folder with --path")))
+            Err(Failure::Usage(format!("{shown} is a file; choose a directory with --path")))
         }
         _ => Ok(()),
     }
@@ -183,7 +183,7 @@ rust-version.workspace = true
 publish = false
 
 [lib]
-# A library for its tests, and what becomes the component.
+# A library for the tests, and the module that becomes the component.
 crate-type = ["rlib", "cdylib"]
 
 [dependencies]
@@ -192,12 +192,12 @@ crate-type = ["rlib", "cdylib"]
 resolver = "3"
 members = ["vendor/plugins/sdk", "vendor/plugins/sdk/bindings/*"]
 
-# From here on: what the SDK in vendor/ inherits. Its version is the SDK's.
+# From here on: settings that the SDK in vendor/ inherits, such as the SDK's version.
 {WORKSPACE}"#
     )
 }
 
-/// The lock file of the SDK with the new crate in its place.
+/// The SDK's lock file with the new crate added.
 fn lock(name: &str, template: &Template) -> String {
     let dependencies: String =
         template.dependencies().iter().map(|dependency| format!(" \"{dependency}\",\n")).collect();
@@ -220,8 +220,8 @@ fn readme(name: &str, kind: &str, template: &Template) -> String {
 
     infer policy test            # its tests, as WebAssembly; `cargo test` runs them natively
     infer policy build           # writes {name}.wasm
-    infer policy check           # holds it against everything that a host asks of it
-    infer policy bench           # what its calls cost
+    infer policy check           # checks it against everything that a host requires
+    infer policy bench           # measures what its calls cost
 
 On a running host, while requests stream:
 
@@ -229,9 +229,9 @@ On a running host, while requests stream:
     infer policy list
     infer policy rollback {kind}
 
-The policy is in `src/lib.rs`, its tests in `src/tests.rs`. It sees what the host shows it and nothing else:
-no clock, no randomness, no files. `vendor/wit` says exactly what that is, `vendor/plugins/sdk` is the Rust side
-of it; both come from the `infer` that made this folder.
+The policy is in `src/lib.rs`, its tests are in `src/tests.rs`. It sees only what the host shows it: it has no clock, no
+randomness and no files. `vendor/wit` specifies that interface and `vendor/plugins/sdk` is its Rust side; both come from
+the `infer` that created this directory.
 
 Building needs a Rust toolchain with two targets: `rustup target add wasm32-unknown-unknown wasm32-wasip2`.
 "#,
@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_no_crate_file_or_log_could_bear_are_refused_with_what_is_right() {
+    fn invalid_names_are_refused_with_a_valid_example() {
         for name in ["shortest-first", "a", "lru2"] {
             assert_eq!(check_name(name), Ok(()));
         }
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_embedded_is_complete() {
+    fn embedded_sdk_is_complete() {
         let vendored: Vec<_> = VENDORED.iter().map(|(path, _)| *path).collect();
         for path in
             ["wit/scheduler.wit", "plugins/sdk/Cargo.toml", "plugins/sdk/bindings/admission/src/lib.rs"]
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lock_file_holds_the_new_crate_in_order_and_nothing_that_it_does_not_need() {
+    fn lock_file_has_the_new_crate_in_order_and_no_unneeded_package() {
         let lock = lock("mine", &Template::of(Kind::Scheduler));
         let names: Vec<_> = lock.lines().filter_map(|line| line.strip_prefix("name = ")).collect();
         assert!(names.is_sorted() && names.contains(&"\"mine\""), "{names:?}");

@@ -1,4 +1,4 @@
-//! A build without GPUs. Everything is there and says so.
+//! The GPU interface of a build without GPU support: every call fails.
 
 use infer_core::Executor;
 use infer_model::{Model, ModelError};
@@ -7,39 +7,39 @@ use crate::config::Config;
 
 const REASON: &str = "this build has no CUDA support (the feature `cuda` is off)";
 
-/// A GPU that can't be.
+/// A GPU, which can't exist in this build.
 pub enum Gpu {}
 
-/// A model on a GPU that can't be.
+/// A model on a GPU, which can't exist in this build.
 pub enum Placed {}
 
 impl Gpu {
-    /// Whether this build can use GPUs.
+    /// Whether this build supports GPUs.
     pub const BUILT_IN: bool = false;
 
-    /// Never opens one.
+    /// Always fails.
     pub fn open(_: u32) -> Result<Self, String> {
         Err(REASON.to_owned())
     }
 
-    /// Copies the weights.
+    /// Copies the weights to the GPU.
     pub fn place(self, _: &Model) -> Result<Placed, ModelError> {
         match self {}
     }
 }
 
 impl Placed {
-    /// What it is.
+    /// Name of the device.
     pub fn name(&self) -> &str {
         match *self {}
     }
 
-    /// Memory for the pool.
+    /// Memory left for the pool.
     pub fn pool_bytes(&self, _: &Config, _: u32, _: u32) -> Result<u64, ModelError> {
         match *self {}
     }
 
-    /// What computes batches.
+    /// The executor that computes batches.
     pub fn executor(
         &self,
         _: &Config,
@@ -51,17 +51,17 @@ impl Placed {
     }
 }
 
-/// Checks of a GPU.
+/// Checks a GPU.
 pub fn gpu_check(_: u32, _: u64, _: Option<&std::path::Path>) -> Result<(), String> {
     Err(REASON.to_owned())
 }
 
-/// Speed of kernels.
+/// Measures kernels.
 pub fn measure_kernels(_: u32, _: bool) -> Result<(), String> {
     Err(REASON.to_owned())
 }
 
-/// Speed of whole steps.
+/// Measures whole steps.
 pub fn measure_engine(_: u32, _: bool) -> Result<(), String> {
     Err(REASON.to_owned())
 }

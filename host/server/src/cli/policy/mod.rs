@@ -1,0 +1,327 @@
+//! `infer policy`: commands about policies. `LiveCommand` is a client of a running host's admin plane; the others need no
+//! host.
+
+mod author;
+mod replay;
+mod show;
+
+use clap::{Args, Subcommand, ValueEnum};
+use infer_api::admin::Policies;
+use reqwest::Method;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::Failure;
+use super::admin::{AdminArg, Host};
+use crate::policies::is_component_path;
+use replay::ReplayArgs;
+
+/// Longest configuration beside a component: both are one request, with the configuration in its request line.
+const MAX_CONFIG_BYTES: usize = 8 << 10;
+
+/// Commands about policies.
+#[derive(Subcommand)]
+pub enum PolicyCommand {
+    #[command(flatten)]
+    Author(author::AuthorCommand),
+    #[command(flatten)]
+    Live(LiveCommand),
+    /// Repeats the call at which a policy failed; needs no host
+    Replay(ReplayArgs),
+}
+
+/// Commands about the policies of a running host.
+#[derive(Subcommand)]
+pub enum LiveCommand {
+    /// Lists the live policies and those that can be swapped in
+    List {
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Swaps in a policy, by name or from a .wasm file
+    Swap {
+        /// The slot
+        kind: Kind,
+        /// Name of a bundled policy, or path of a component
+        #[arg(value_name = "NAME|FILE.wasm")]
+        policy: String,
+        /// Its configuration: a JSON object, or a file that contains one
+        #[arg(long, value_name = "JSON|FILE")]
+        config: Option<String>,
+        /// Go live at once, run in shadow beside the live policy, or go live as a canary
+        #[arg(long, value_enum, default_value = "now")]
+        mode: Mode,
+        /// How long a canary is watched, in seconds with work in them [default: 30]
+        #[arg(long, value_name = "SECONDS", requires = "mode")]
+        window: Option<f64>,
+        /// Swap in a quarantined policy anyway (same component, same configuration)
+        #[arg(long)]
+        force: bool,
+        /// Swap only if this policy is live
+        #[arg(long, value_name = "NAME|SHA256")]
+        of: Option<String>,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Promotes the shadow policy to live, or accepts the canary early
+    Promote {
+        /// The slot
+        kind: Kind,
+        /// Promote only if this policy is the shadow or the canary
+        #[arg(long, value_name = "NAME|SHA256")]
+        of: Option<String>,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Shows how a shadow's decisions compare with the live policy's
+    Shadow {
+        /// The slot
+        kind: Kind,
+        /// Stop the shadow
+        #[arg(long)]
+        stop: bool,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Rolls a slot back to its previous policy
+    Rollback {
+        /// The slot
+        kind: Kind,
+        /// Roll back only if this policy is live; protects against two operators rolling back at once
+        #[arg(long, value_name = "NAME|SHA256")]
+        of: Option<String>,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Shows the changes of a slot, and the reason for each
+    History {
+        /// The slot
+        kind: Kind,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Shows a policy's description and configuration schema
+    Describe {
+        /// A slot, or the name of a policy that can be swapped in
+        #[arg(value_name = "KIND|NAME")]
+        what: String,
+        #[command(flatten)]
+        target: Target,
+    },
+}
+
+/// How a policy is swapped in.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// Live at once
+    Now,
+    /// Asked beside the live policy; its decisions have no effect
+    Shadow,
+    /// Live and watched; rolled back if it does worse than its predecessor
+    Canary,
+}
+
+/// A slot.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Kind {
+    /// Plans each step
+    Scheduler,
+    /// Admits requests
+    Admission,
+    /// Evicts cached prefixes
+    PrefixCache,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Scheduler => "scheduler",
+            Self::Admission => "admission",
+            Self::PrefixCache => "prefix-cache",
+        }
+    }
+}
+
+/// The host, and the form of the output.
+#[derive(Args)]
+pub struct Target {
+    #[command(flatten)]
+    admin: AdminArg,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs a command.
+pub fn run(command: PolicyCommand) -> Result<(), Failure> {
+    match command {
+        PolicyCommand::Author(command) => author::run(command),
+        PolicyCommand::Replay(args) => replay::run(args),
+        PolicyCommand::Live(command) => {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.map_err(Failure::failed)?.block_on(live(command))
+        }
+    }
+}
+
+async fn live(command: LiveCommand) -> Result<(), Failure> {
+    match command {
+        LiveCommand::List { target } => {
+            let host = Host::of(&target.admin)?;
+            print(&target, host.ask(Method::GET, "/admin/policies", None).await?, show::list)
+        }
+        LiveCommand::Swap { kind, policy, config, mode, window, force, of, target } => {
+            let mut query = swap_query(mode, window, force)?;
+            query.extend(of.map(|of| ("of", of)));
+            swap(&target, kind, &policy, config.as_deref(), query).await
+        }
+        LiveCommand::Promote { kind, of, target } => {
+            let path = path(kind, "/promote", of.map(|of| ("of", of)));
+            print(&target, Host::of(&target.admin)?.ask(Method::POST, &path, None).await?, show::swap)
+        }
+        LiveCommand::Shadow { kind, stop, target } => {
+            let path = format!("/admin/policies/{}/shadow", kind.name());
+            let method = if stop { Method::DELETE } else { Method::GET };
+            print(&target, Host::of(&target.admin)?.ask(method, &path, None).await?, show::shadow)
+        }
+        LiveCommand::Rollback { kind, of, target } => {
+            let path = path(kind, "/rollback", of.map(|of| ("of", of)));
+            print(&target, Host::of(&target.admin)?.ask(Method::POST, &path, None).await?, show::swap)
+        }
+        LiveCommand::History { kind, target } => {
+            let path = format!("/admin/policies/{}/history", kind.name());
+            print(&target, Host::of(&target.admin)?.ask(Method::GET, &path, None).await?, show::history)
+        }
+        LiveCommand::Describe { what, target } => describe(&target, &what).await,
+    }
+}
+
+fn swap_query(mode: Mode, window: Option<f64>, force: bool) -> Result<Vec<(&'static str, String)>, Failure> {
+    let mut query = Vec::new();
+    match mode {
+        Mode::Now => {}
+        Mode::Shadow => query.push(("mode", "shadow".to_owned())),
+        Mode::Canary => query.push(("mode", "canary".to_owned())),
+    }
+    match window {
+        Some(seconds) if mode == Mode::Canary => query.push(("window_s", seconds.to_string())),
+        Some(_) => {
+            return Err(Failure::Usage("--window: only a canary has a window; add --mode canary".to_owned()));
+        }
+        None => {}
+    }
+    if force {
+        query.push(("force", "true".to_owned()));
+    }
+    Ok(query)
+}
+
+async fn swap(
+    target: &Target,
+    kind: Kind,
+    policy: &str,
+    config: Option<&str>,
+    mut query: Vec<(&'static str, String)>,
+) -> Result<(), Failure> {
+    let config = config.map(read_config).transpose()?;
+    let body = if is_component_path(policy) {
+        let bytes = read_component(policy)?;
+        if let Some(config) = config.map(|config| config.to_string()) {
+            if config.len() > MAX_CONFIG_BYTES {
+                return Err(Failure::Usage(format!(
+                    "--config: {} bytes are too long beside a component, which allows {MAX_CONFIG_BYTES}; swap the \
+                     component in by --mode shadow without a configuration, then by its name with this one",
+                    config.len()
+                )));
+            }
+            query.push(("config", config));
+        }
+        ("application/wasm", bytes)
+    } else {
+        let body = serde_json::json!({"name": policy, "config": config});
+        ("application/json", body.to_string().into_bytes())
+    };
+    let path = path(kind, "", query);
+    let answer = Host::of(&target.admin)?.ask(Method::PUT, &path, Some(body)).await?;
+    print(target, answer, show::swap)
+}
+
+fn path(kind: Kind, what: &str, query: impl IntoIterator<Item = (&'static str, String)>) -> String {
+    let query: String = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
+    format!("/admin/policies/{}{what}?{query}", kind.name())
+}
+
+fn read_component(path: &str) -> Result<Vec<u8>, Failure> {
+    let unreadable = |error| {
+        let mut message = format!("can't read the component {path}: {error}");
+        if path.contains(',') {
+            message += "; a list takes names: swap each component in by --mode shadow first, then name it in the list";
+        }
+        Failure::Usage(message)
+    };
+    std::fs::read(path).map_err(unreadable)
+}
+
+/// Reads a JSON object, given inline or as the path of a file.
+fn read_config(text: &str) -> Result<Value, Failure> {
+    let inline = text.trim_start().starts_with('{');
+    let json = if inline {
+        text.to_owned()
+    } else {
+        std::fs::read_to_string(text).map_err(|e| {
+            Failure::Usage(format!("--config: {text} is neither a JSON object nor a readable file: {e}"))
+        })?
+    };
+    let value: Value =
+        serde_json::from_str(&json).map_err(|e| Failure::Usage(format!("--config: not valid JSON: {e}")))?;
+    if value.is_object() {
+        Ok(value)
+    } else {
+        Err(Failure::Usage("--config: expected a JSON object".to_owned()))
+    }
+}
+
+async fn describe(target: &Target, what: &str) -> Result<(), Failure> {
+    let answer = Host::of(&target.admin)?.ask(Method::GET, "/admin/policies", None).await?;
+    let all: Policies = parse(answer)?;
+    let slot = all.slots.iter().find(|s| s.kind == what || s.name == what);
+    let available = all.available.iter().find(|p| p.name == what);
+    match (slot, available) {
+        (Some(slot), _) if target.json => print_json(slot),
+        (None, Some(policy)) if target.json => print_json(policy),
+        (Some(slot), _) => {
+            show::slot(slot);
+            Ok(())
+        }
+        (None, Some(policy)) => {
+            show::available(policy);
+            Ok(())
+        }
+        (None, None) => {
+            let mut names: Vec<&str> = all.available.iter().map(|p| p.name.as_str()).collect();
+            names.dedup();
+            let known = names.join(", ");
+            Err(Failure::Usage(format!(
+                "no slot or policy `{what}`; slots are scheduler, admission, prefix-cache; policies are {known}"
+            )))
+        }
+    }
+}
+
+fn print<T: DeserializeOwned>(target: &Target, answer: Value, show: impl FnOnce(T)) -> Result<(), Failure> {
+    if target.json {
+        return print_json(&answer);
+    }
+    show(parse(answer)?);
+    Ok(())
+}
+
+fn print_json<T: serde::Serialize>(value: &T) -> Result<(), Failure> {
+    println!("{}", serde_json::to_string_pretty(value).map_err(Failure::failed)?);
+    Ok(())
+}
+
+fn parse<T: DeserializeOwned>(answer: Value) -> Result<T, Failure> {
+    serde_json::from_value(answer)
+        .map_err(|e| Failure::Failed(format!("can't read the host's response: {e}")))
+}

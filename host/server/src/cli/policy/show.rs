@@ -1,0 +1,155 @@
+//! The terminal output of `infer policy`.
+
+use infer_api::admin::{
+    AvailablePolicy, CanaryInfo, HistoryEntry, Policies, PolicySlot, ShadowInfo, SwapAnswer,
+};
+
+pub(super) fn list(all: Policies) {
+    println!("live:");
+    for slot in &all.slots {
+        let faults = if slot.faults == 0 { String::new() } else { format!("  {} faults", slot.faults) };
+        println!(
+            "  {:<13} {:<16} {:<8} {:<9} {:>9} calls  p50 {:.1} us  p99 {:.1} us{faults}",
+            slot.kind, slot.name, slot.version, slot.state, slot.calls, slot.p50_us, slot.p99_us
+        );
+        if let Some(fault) = &slot.last_fault {
+            println!(
+                "    last fault: {} of {} at step {}: {}",
+                fault.reason,
+                fault.policy,
+                fault.step,
+                first_line(&fault.message)
+            );
+            if let Some(path) = &fault.artifact {
+                println!("      infer policy replay {path}");
+            }
+        }
+        if let Some(canary) = &slot.canary {
+            trial(canary);
+        }
+        if let Some(shadow) = slot.shadow.as_ref().filter(|shadow| shadow.state == "watching") {
+            println!("    shadow: {}", agreement(shadow));
+        }
+    }
+    println!("can be swapped in:");
+    for policy in &all.available {
+        println!("  {:<13} {:<16} {:<8} {}", policy.kind, policy.name, policy.version, policy.description);
+    }
+    if !all.quarantine.is_empty() {
+        println!("quarantined, swapped in again only with --force:");
+    }
+    for entry in &all.quarantine {
+        println!(
+            "  {:<13} {:<16} {:.12} {} {}",
+            entry.kind,
+            entry.name,
+            entry.sha256,
+            entry.config,
+            first_line(&entry.reason)
+        );
+    }
+}
+
+pub(super) fn slot(slot: &PolicySlot) {
+    println!("{} {} ({}, {})", slot.name, slot.version, slot.kind, slot.state);
+    println!("  {}", slot.description);
+    if !slot.sha256.is_empty() {
+        println!("  sha256   {}", slot.sha256);
+    }
+    if let Some(canary) = &slot.canary {
+        trial(canary);
+    }
+    println!("  calls    {} (p50 {:.1} us, p99 {:.1} us)", slot.calls, slot.p50_us, slot.p99_us);
+    println!("  faults   {}, decisions made by the built-in instead: {}", slot.faults, slot.fallbacks);
+    println!("  previous {}", slot.previous.as_deref().unwrap_or("none"));
+    println!("  config   {}", slot.config);
+    println!("  schema   {}", slot.config_schema);
+}
+
+pub(super) fn available(policy: &AvailablePolicy) {
+    println!("{} {} ({})", policy.name, policy.version, policy.kind);
+    println!("  {}", policy.description);
+    if !policy.sha256.is_empty() {
+        println!("  sha256   {}", policy.sha256);
+    }
+    println!("  schema   {}", policy.config_schema);
+}
+
+pub(super) fn swap(answer: SwapAnswer) {
+    let beside = if answer.mode == "shadow" { "beside it in shadow:" } else { "->" };
+    println!(
+        "{}: {} {beside} {} before step {}, {} state, engine paused for {:.1} us",
+        answer.kind, answer.from, answer.to, answer.at_step, answer.state, answer.pause_us
+    );
+    if answer.mode == "canary" {
+        println!("the canary is being watched; `infer policy list` shows its progress");
+    }
+}
+
+fn agreement(shadow: &ShadowInfo) -> String {
+    let share = shadow.agreements as f64 * 100.0 / (shadow.questions as f64).max(1.0);
+    format!("{} {} agrees in {share:.1}% of {} decisions", shadow.policy, shadow.version, shadow.questions)
+}
+
+pub(super) fn shadow(shadow: ShadowInfo) {
+    println!("{} ({})", agreement(&shadow), shadow.state);
+    if !shadow.reason.is_empty() {
+        println!("  {}", shadow.reason);
+    }
+    if let Some(path) = shadow.fault.as_ref().and_then(|fault| fault.artifact.as_ref()) {
+        println!("  infer policy replay {path}");
+    }
+    for (name, cost) in [("live", shadow.live_cost), ("shadow", shadow.cost)] {
+        println!("  {name:<7} p50 {:.1} us  p99 {:.1} us  {} calls", cost.p50_us, cost.p99_us, cost.calls);
+    }
+    for (kind, count) in &shadow.divergences {
+        println!("  differs in {kind}: {count}");
+    }
+    for example in &shadow.examples {
+        println!("    step {:<8} live {}; shadow {}", example.step, example.live, example.shadow);
+    }
+}
+
+/// The first line of a message: that of a guest's panic has several.
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
+}
+
+fn trial(canary: &CanaryInfo) {
+    println!(
+        "    canary: {} instead of {}: {}, {}",
+        canary.policy, canary.previous, canary.state, canary.reason
+    );
+    if canary.state == "watching" {
+        println!("      {:.1} of {:.1} s with work in them", canary.watched_s, canary.window_s);
+    }
+    let measured =
+        [("before", canary.before), ("since", canary.after)].into_iter().filter(|(_, w)| w.busy_s > 0.0);
+    for (name, window) in measured {
+        println!(
+            "      {name:<7} ITL p50 {:.1} ms  p95 {:.1} ms  TTFT p50 {:.1} ms  {:.0} tokens/s  {:.1} requests/s",
+            window.itl_p50_ms,
+            window.itl_p95_ms,
+            window.ttft_p50_ms,
+            window.tokens_per_second,
+            window.requests_per_second
+        );
+    }
+}
+
+pub(super) fn history(entries: Vec<HistoryEntry>) {
+    for entry in entries {
+        let from = if entry.from.is_empty() { "-" } else { &entry.from };
+        let seconds = entry.at_ms as f64 / 1e3;
+        let reason = if entry.reason == entry.mode {
+            String::new()
+        } else {
+            format!("  {}", first_line(&entry.reason))
+        };
+        let digest = entry.sha256.get(..12).unwrap_or("native");
+        println!(
+            "{seconds:>10.3} s  step {:<8} {:<8} {from} -> {} ({digest}){reason}",
+            entry.step, entry.mode, entry.to
+        );
+    }
+}

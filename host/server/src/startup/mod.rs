@@ -1,0 +1,7 @@
+//! What a host needs before it can serve: the checkpoint, the device, the sizes of pool and steps, and the loaded model.
+
+pub mod checkpoint;
+pub mod device;
+pub mod load;
+pub mod progress;
+pub mod sizing;
