@@ -1,6 +1,6 @@
-//! A fault as a file: JSON, views as columns, in the host's units.
+//! The format of fault files: JSON, with views as columns and in the engine's units.
 //!
-//! The engine's types know no serialization, so each has a mirror here; the macro writes both ways.
+//! The engine's types don't implement serialization, so each has a mirror here; a macro writes both conversions.
 
 use infer_core::policy::{
     AdmissionRequest, CacheEvents, Ended, Fault, FaultKind, FaultView, Hit, Load, Memory, PolicyKind,
@@ -10,9 +10,9 @@ use infer_core::{Limits, Micros, SequenceId, SessionId, TenantId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::library::Loaded;
+use crate::policies::Origin;
 
-/// Of the file's layout.
+/// Version of the format.
 pub(super) const VERSION: u32 = 1;
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -26,7 +26,7 @@ pub(super) struct Artifact {
     pub at_us: u64,
     pub shadow: bool,
     pub removed: bool,
-    /// The state that the policy had last exported, in hex.
+    /// The last state that the policy exported, in hex.
     pub state: String,
     pub question: Question,
 }
@@ -43,7 +43,7 @@ pub(super) struct PolicyJson {
 pub(super) struct MemberJson {
     pub name: String,
     pub version: String,
-    /// Of the component that stands beside the file; empty for a native policy.
+    /// Digest of the component beside the file; empty for a native policy.
     pub sha256: String,
     pub config: Value,
 }
@@ -55,8 +55,8 @@ pub(super) struct FaultJson {
 }
 
 impl Artifact {
-    pub fn of(fault: &Fault, loaded: &Loaded) -> Self {
-        let members = loaded.members.iter().map(|member| MemberJson {
+    pub fn of(fault: &Fault, origin: &Origin) -> Self {
+        let members = origin.members.iter().map(|member| MemberJson {
             name: member.info.name.clone(),
             version: member.info.version.clone(),
             sha256: member.info.digest.clone(),
@@ -93,7 +93,7 @@ impl Artifact {
         all.into_iter().find(|kind| kind.name() == self.fault.kind)
     }
 
-    /// `None` where it is no hex.
+    /// Returns the state; `None` if it is not hex.
     pub fn state(&self) -> Option<Vec<u8>> {
         let digits = self.state.as_bytes();
         let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
@@ -101,7 +101,7 @@ impl Artifact {
     }
 }
 
-/// What the policy was asked, and shown.
+/// A call of a policy with its arguments.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Question {
@@ -147,7 +147,7 @@ impl Question {
     }
 }
 
-/// The function that was called.
+/// Returns the name of the called function.
 pub(super) fn question_name(view: &FaultView) -> &'static str {
     match view {
         FaultView::Schedule(_) => "schedule",
@@ -161,7 +161,7 @@ pub(super) fn question_name(view: &FaultView) -> &'static str {
     }
 }
 
-/// A type of the engine as it stands in a file.
+/// A type of the engine with its form in a file.
 trait Mirrored: Sized {
     type Json;
     fn to_json(&self) -> Self::Json;
@@ -271,38 +271,38 @@ mirror!(StepView as StepViewJson {
     tenants: TenantColumns,
 });
 
-/// A scheduler's view as JSON.
+/// Converts a scheduler's view to JSON.
 pub fn step_view_json(view: &StepView) -> Value {
     serde_json::to_value(view.to_json()).expect("a view is JSON")
 }
 
-/// A scheduler's view that was written as JSON. Its columns may be uneven.
+/// Reads a scheduler's view from JSON. Its columns may differ in length.
 pub fn step_view_of_json(view: Value) -> Result<StepView, String> {
-    let view: StepViewJson = serde_json::from_value(view).map_err(|error| format!("no view: {error}"))?;
+    let view: StepViewJson = serde_json::from_value(view).map_err(|error| format!("not a view: {error}"))?;
     Ok(StepView::of_json(view))
 }
 
-/// A question as JSON.
+/// Converts a call to JSON.
 pub fn question_json(view: &FaultView) -> Value {
-    serde_json::to_value(Question::of(view)).expect("a question is JSON")
+    serde_json::to_value(Question::of(view)).expect("a call is JSON")
 }
 
-/// A question that was written as JSON. The columns of a view may be uneven.
+/// Reads a call from JSON. The columns of a view may differ in length.
 pub fn question_of_json(question: Value) -> Result<FaultView, String> {
     let question: Question =
-        serde_json::from_value(question).map_err(|error| format!("no question: {error}"))?;
+        serde_json::from_value(question).map_err(|error| format!("not a call of a policy: {error}"))?;
     Ok(question.view())
 }
 
-/// What happened to cached blocks, as JSON.
+/// Converts cache events to JSON.
 pub fn cache_events_json(events: &CacheEvents) -> Value {
     serde_json::to_value(events.to_json()).expect("events are JSON")
 }
 
-/// What happened to cached blocks, from JSON.
+/// Reads cache events from JSON. Their columns may differ in length.
 pub fn cache_events_of_json(events: Value) -> Result<CacheEvents, String> {
     let events: CacheEventsJson =
-        serde_json::from_value(events).map_err(|error| format!("no events: {error}"))?;
+        serde_json::from_value(events).map_err(|error| format!("not cache events: {error}"))?;
     Ok(CacheEvents::of_json(events))
 }
 
@@ -383,7 +383,7 @@ mirror!(CacheEvents as CacheEventsJson {
 mod tests {
     use super::*;
 
-    /// As recordings had it before requests said how much of their hit is idle, and loads who was let in.
+    /// From before requests had `idle_blocks` and loads `admitted` and `preempted`.
     const OLDER: &str = r#"{"admit": {
         "request": {"id": 1, "tenant": 1, "session": 0, "priority": 0, "arrived": 1, "deadline": 9,
             "prompt_tokens": 4, "cached_tokens": 2, "max_new_tokens": 4, "expected_tokens": 4},
@@ -396,7 +396,7 @@ mod tests {
             "tenant_prompt_tokens_served": 1, "tenant_output_tokens_served": 1}}}"#;
 
     #[test]
-    fn an_older_question_about_admission_is_read_and_what_it_did_not_tell_is_0() {
+    fn missing_fields_of_an_older_admission_call_are_read_as_0() {
         let question = question_of_json(serde_json::from_str(OLDER).unwrap()).unwrap();
         let FaultView::Admit(request, load) = &question else { panic!("{question:?}") };
         assert_eq!((request.cached_tokens, request.idle_blocks), (2, 0));

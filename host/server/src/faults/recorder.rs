@@ -1,6 +1,6 @@
-//! Takes faults from the engine thread and has them written by another one.
+//! Takes faults from the engine thread and writes them on another one.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -10,18 +10,18 @@ use infer_core::policy::Fault;
 use sha2::{Digest, Sha256};
 
 use super::format::{self, Artifact};
-use super::library::Library;
 use super::storage::{Storage, short};
+use crate::policies::Origins;
 
-/// Faults that may wait for the disk.
+/// Faults that may wait to be written; further ones are dropped.
 const QUEUE: usize = 16;
-/// Names remembered, so that the same fault a thousand times is written once.
+/// File names remembered, so that a repeated fault is written once.
 const NAMES: usize = 1_024;
 
-/// Digits of a configuration's digest in a file's name.
+/// Bytes of a configuration's digest in a file name.
 const CONFIG_DIGITS: usize = 4;
 
-/// Keeps the first fault of each kind.
+/// Writes the first fault of each kind.
 #[derive(Debug)]
 pub struct FaultRecorder {
     dir: PathBuf,
@@ -29,47 +29,53 @@ pub struct FaultRecorder {
     seen: Seen,
 }
 
-/// Names of the files that are there, or will be soon.
-type Seen = Arc<Mutex<HashSet<String>>>;
+/// Names of the files that this host wrote (`true`) or is about to write.
+type Seen = Arc<Mutex<HashMap<String, bool>>>;
 
 impl FaultRecorder {
-    /// Starts the writer. Fails where the directory is not private or can't be made.
-    pub fn start(dir: &Path, library: Arc<Library>) -> io::Result<Self> {
+    /// Starts the writer. Fails if the directory is not private or can't be created.
+    pub fn start(dir: &Path, origins: Arc<Origins>) -> io::Result<Self> {
         let storage = Storage::open(dir)?;
         let (queue, inbox) = sync_channel(QUEUE);
         let seen = Seen::default();
-        let writer = Writer { storage, library, seen: Arc::clone(&seen) };
+        let writer = Writer { storage, origins, seen: Arc::clone(&seen) };
         std::thread::Builder::new().name("faults".to_owned()).spawn(move || writer.write_all(&inbox))?;
         Ok(Self { dir: dir.to_owned(), queue, seen })
     }
 
-    /// A policy failed. Returns the file that tells of it, or of an earlier fault just like it; it is
-    /// there soon after, unless it can't be written, which the log says: the next fault like it is tried again.
+    /// Queues a fault to be written. Returns the path of its file, or of an equal earlier fault's. The file exists soon
+    /// after; if it can't be written, the log says so, and the next equal fault tries again.
     pub fn note(&self, fault: &Fault) -> Option<PathBuf> {
         let name = file_name(fault)?;
         let path = self.dir.join(&name);
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if seen.contains(&name) {
+        if is_there(&seen, &name, &path) {
             return Some(path);
         }
         self.queue.try_send(Box::new(fault.clone())).ok()?;
         if seen.len() == NAMES {
             seen.clear();
         }
-        seen.insert(name);
+        seen.insert(name, false);
         Some(path)
     }
 
-    /// The file of a fault that was noted.
+    /// Returns the file of a fault that was noted.
     pub fn path_of(&self, fault: &Fault) -> Option<PathBuf> {
         let name = file_name(fault)?;
+        let path = self.dir.join(&name);
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.contains(&name).then(|| self.dir.join(name))
+        is_there(&seen, &name, &path).then_some(path)
     }
 }
 
-/// `scheduler-0123456789ab-01234567-schedule-trap.json`: component and configuration, question, kind of fault. Nothing
-/// for a native policy.
+/// Whether a file will be there soon, or was written and is still there: hosts share the directory and tidy it.
+fn is_there(seen: &HashMap<String, bool>, name: &str, path: &Path) -> bool {
+    seen.get(name).is_some_and(|&written| !written || path.exists())
+}
+
+/// Returns a name like `scheduler-0123456789ab-01234567-schedule-trap.json`: slot, component, configuration, function,
+/// kind of fault. `None` for a native policy.
 fn file_name(fault: &Fault) -> Option<String> {
     let digests: Vec<&str> = fault.policy.digest.split('+').filter(|d| !d.is_empty()).map(short).collect();
     (!digests.is_empty()).then(|| {
@@ -82,7 +88,7 @@ fn file_name(fault: &Fault) -> Option<String> {
 
 struct Writer {
     storage: Storage,
-    library: Arc<Library>,
+    origins: Arc<Origins>,
     seen: Seen,
 }
 
@@ -90,24 +96,23 @@ impl Writer {
     fn write_all(&self, inbox: &Receiver<Box<Fault>>) {
         while let Ok(fault) = inbox.recv() {
             let Some(name) = file_name(&fault) else { continue };
-            if let Err(error) = self.write(&name, &fault) {
-                tracing::warn!(policy = fault.policy.name, "the fault could not be written down: {error}");
-                self.forget(&[name]);
+            let written = self.write(&name, &fault);
+            if let Err(error) = &written {
+                tracing::warn!(policy = fault.policy.name, "can't write the fault: {error}");
             }
-            match self.storage.tidy() {
-                Ok(gone) => self.forget(&gone),
-                Err(error) => tracing::warn!("the directory of faults can't be tidied: {error}"),
+            self.note(&name, written.is_ok());
+            if let Err(error) = self.storage.tidy() {
+                tracing::warn!("can't tidy the directory of faults: {error}");
             }
         }
     }
 
-    /// What an earlier host wrote under this name is older than what is told now.
+    /// Replaces a file that an earlier host wrote under this name.
     fn write(&self, name: &str, fault: &Fault) -> io::Result<()> {
-        let loaded = self.library.find(fault.slot, &fault.policy);
-        let loaded =
-            loaded.ok_or_else(|| io::Error::other("it is not known any more what it was made of"))?;
-        let artifact = Artifact::of(fault, &loaded);
-        for member in &loaded.members {
+        let origin = self.origins.find(fault.slot, &fault.policy);
+        let origin = origin.ok_or_else(|| io::Error::other("its component has been forgotten"))?;
+        let artifact = Artifact::of(fault, &origin);
+        for member in &origin.members {
             if let Some(bytes) = member.component.bytes() {
                 self.storage.keep(&format!("{}.wasm", member.info.digest), bytes)?;
             }
@@ -115,9 +120,13 @@ impl Writer {
         self.storage.put(name, &serde_json::to_vec_pretty(&artifact)?)
     }
 
-    fn forget(&self, names: &[String]) {
+    fn note(&self, name: &str, written: bool) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.retain(|name| !names.contains(name));
+        if !written {
+            seen.remove(name);
+        } else if let Some(mark) = seen.get_mut(name) {
+            *mark = true;
+        }
     }
 }
 
@@ -129,10 +138,10 @@ mod tests {
     use infer_core::policy::{FaultKind, FaultView, PolicyFault, PolicyInfo, PolicyKind};
     use serde_json::{Value, json};
 
-    use super::super::library::{Component, Loaded, Member};
     use super::*;
+    use crate::policies::{Component, Member, Origin};
 
-    fn fault(library: &Library, config: Value, at: u64) -> Fault {
+    fn fault(origins: &Origins, config: Value, at: u64) -> Fault {
         let info = Arc::new(PolicyInfo {
             name: "p".into(),
             digest: "d".repeat(64),
@@ -141,7 +150,7 @@ mod tests {
         });
         let component = Component::Given(Arc::from(&b"component"[..]));
         let members = vec![Member { info: Arc::clone(&info), config, component }];
-        library.remember(PolicyKind::Scheduler, Loaded { info: Arc::clone(&info), members });
+        origins.remember(PolicyKind::Scheduler, Origin { info: Arc::clone(&info), members });
         Fault {
             slot: PolicyKind::Scheduler,
             policy: info,
@@ -152,10 +161,11 @@ mod tests {
             state: Vec::new(),
             shadow: false,
             removed: false,
+            culprits: Vec::new(),
         }
     }
 
-    /// Once it is of this step.
+    /// Returns the file's content once it is of this step.
     fn read(path: &Path, step: u64) -> Value {
         let until = Instant::now() + Duration::from_secs(60);
         loop {
@@ -169,38 +179,59 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_is_told_with_its_own_file_and_not_with_that_of_another_configuration_or_host() {
+    fn each_configuration_and_each_host_has_its_own_fault_file() {
         let dir = tempfile::tempdir().unwrap();
         let faults = dir.path().join("faults");
-        let library = Arc::new(Library::default());
-        let (bad, good) = (fault(&library, json!({"x": 1}), 1), fault(&library, json!({}), 2));
+        let origins = Arc::new(Origins::default());
+        let (bad, good) = (fault(&origins, json!({"x": 1}), 1), fault(&origins, json!({}), 2));
         {
-            let recorder = FaultRecorder::start(&faults, Arc::clone(&library)).unwrap();
+            let recorder = FaultRecorder::start(&faults, Arc::clone(&origins)).unwrap();
             let [bad, good] = [&bad, &good].map(|fault| recorder.note(fault).unwrap());
             assert_ne!(bad, good);
             assert_eq!(read(&bad, 1)["policy"]["members"][0]["config"], json!({"x": 1}));
             assert_eq!(read(&good, 2)["policy"]["members"][0]["config"], json!({}));
         }
-        let again = FaultRecorder::start(&faults, Arc::clone(&library)).unwrap();
+        let again = FaultRecorder::start(&faults, Arc::clone(&origins)).unwrap();
         assert_eq!(again.path_of(&bad), None, "this host has not seen it");
         let later = Fault { step: 9, ..bad };
         read(&again.note(&later).unwrap(), 9);
     }
 
     #[test]
-    fn a_fault_that_could_not_be_written_is_tried_again() {
+    fn fault_whose_file_was_removed_is_not_shown_and_is_written_again() {
         let dir = tempfile::tempdir().unwrap();
-        let library = Arc::new(Library::default());
-        let known = fault(&library, json!({}), 3);
+        let origins = Arc::new(Origins::default());
+        let fault = fault(&origins, json!({}), 1);
+        let recorder = FaultRecorder::start(&dir.path().join("faults"), origins).unwrap();
+        let path = recorder.note(&fault).unwrap();
+        read(&path, 1);
+        let until = Instant::now() + Duration::from_secs(60);
+        while recorder.seen.lock().unwrap().values().any(|written| !written) {
+            assert!(Instant::now() < until, "the writer marks what it wrote");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(recorder.path_of(&fault), Some(path.clone()));
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(recorder.path_of(&fault), None);
+        let again = Fault { step: 2, ..fault };
+        assert_eq!(recorder.note(&again), Some(path.clone()));
+        read(&path, 2);
+    }
+
+    #[test]
+    fn fault_that_could_not_be_written_is_tried_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let origins = Arc::new(Origins::default());
+        let known = fault(&origins, json!({}), 3);
         let stranger = Fault {
             policy: Arc::new(PolicyInfo { name: "q".into(), ..(*known.policy).clone() }),
             ..known.clone()
         };
-        let recorder = FaultRecorder::start(&dir.path().join("faults"), Arc::clone(&library)).unwrap();
+        let recorder = FaultRecorder::start(&dir.path().join("faults"), Arc::clone(&origins)).unwrap();
         recorder.note(&stranger).unwrap();
         let until = Instant::now() + Duration::from_secs(60);
         while recorder.path_of(&stranger).is_some() {
-            assert!(Instant::now() < until, "it is told though it is not there");
+            assert!(Instant::now() < until, "it is shown though it does not exist");
             std::thread::sleep(Duration::from_millis(1));
         }
         // They share the name of a file.

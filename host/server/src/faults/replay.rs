@@ -1,4 +1,4 @@
-//! Asks a policy again what it was asked when it failed.
+//! Repeats the call in which a policy failed.
 
 use std::path::{Path, PathBuf};
 
@@ -11,17 +11,17 @@ use super::format::{Artifact, VERSION, question_name};
 use super::plan;
 use crate::policies::{self, PolicyError};
 
-/// No fault file comes near this.
+/// Limit of a fault file, far above what hosts write.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
-/// How to ask.
+/// How to repeat a fault.
 #[derive(Clone, Debug)]
 pub struct ReplayOptions {
-    /// Another component instead of the one beside the file.
+    /// A component to use instead of the one beside the file.
     pub component: Option<Vec<u8>>,
-    /// Its configuration; without one, the file's where the policy has the same name, else none.
+    /// Its configuration. By default the file's if the policy has the same name, else the empty one.
     pub config: Option<Value>,
-    /// How often to ask at most, until it fails: a policy may count its calls.
+    /// Most calls, until one fails: a policy may count its calls.
     pub times: u32,
 }
 
@@ -31,45 +31,44 @@ impl Default for ReplayOptions {
     }
 }
 
-/// What came of it.
+/// The outcome of a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replayed {
-    /// Who was asked, with its version.
+    /// The policy's name and version.
     pub policy: String,
-    /// The function.
+    /// The function that was called.
     pub question: String,
-    /// What happened then.
+    /// The recorded fault.
     pub then: String,
-    /// What happens now.
+    /// The fault or answer of the last call.
     pub now: String,
-    /// Whether it fails now.
+    /// Whether the replay failed.
     pub fails: bool,
-    /// Whether it fails with the same kind of fault; `None` where it doesn't fail, and one question can't show whether
-    /// it would.
+    /// Whether it failed with the same kind of fault. `None` if it did not fail and a single call can't show whether it
+    /// would.
     pub same: Option<bool>,
-    /// How often it was asked.
+    /// Number of calls.
     pub asked: u32,
 }
 
-/// Why the question could not be asked.
+/// Why a fault could not be replayed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
     /// A file that can't be read.
     #[error("can't read {0}: {1}")]
     File(PathBuf, std::io::Error),
-    /// It is no fault file, or one of another version.
-    #[error("{0} is no fault file of this version of infer: {1}")]
+    /// Not a fault file, or one of another version.
+    #[error("{0} is not a fault file of this version of infer: {1}")]
     Format(PathBuf, String),
-    /// The policy can't be set up.
+    /// The policy can't be loaded.
     #[error("{0}")]
     Policy(#[from] PolicyError),
     /// Another component was given for a list of policies.
-    #[error("the fault is of a list of policies; it can only be replayed with these")]
+    #[error("the fault is of a list of policies; it can't be replayed with another component")]
     List,
 }
 
-/// Loads the component that stands beside the file, or the given one, and asks it the file's question.
-/// Blocks while it compiles.
+/// Loads the component beside the file, or the given one, and repeats the file's call. Blocks while it compiles.
 pub fn replay(path: &Path, loader: &PolicyLoader, options: &ReplayOptions) -> Result<Replayed, ReplayError> {
     let artifact = read(path)?;
     let wrong = |what: &str| ReplayError::Format(path.to_owned(), what.to_owned());
@@ -79,7 +78,7 @@ pub fn replay(path: &Path, loader: &PolicyLoader, options: &ReplayOptions) -> Re
     let then = format!("{}: {}", artifact.fault.kind, artifact.fault.message);
     let mut policy = match load(path, &artifact, kind, loader, options) {
         Ok(policy) => policy,
-        // It fails before it is asked.
+        // It failed before it was called.
         Err(ReplayError::Policy(PolicyError::Load(LoadError::SelfTest { view, fault }))) => {
             let question = question_name(&artifact.question.view()).to_owned();
             let now = format!("{fault} (in its self-test on the view `{view}`)");
@@ -98,10 +97,10 @@ pub fn replay(path: &Path, loader: &PolicyLoader, options: &ReplayOptions) -> Re
     };
     let info = policy.info();
     if !state.is_empty() && info.name == artifact.policy.name {
-        // One that can't read it starts cold, here as in a host.
+        // A policy that can't read the state starts cold, as in a host.
         let policy = policy.lifecycle();
         if policy.import_state(&state).is_err_and(|fault| !fault.is_refusal()) {
-            // Where that can't be, the question says so.
+            // If that fails, so will the call.
             let _ = policy.restart();
         }
     }
@@ -133,7 +132,7 @@ fn read(path: &Path) -> Result<Artifact, ReplayError> {
     let text = std::fs::read(path).map_err(unreadable)?;
     let artifact: Artifact = serde_json::from_slice(&text).map_err(|e| wrong(e.to_string()))?;
     if artifact.format != VERSION {
-        return Err(wrong(format!("it has format {}, this is {VERSION}", artifact.format)));
+        return Err(wrong(format!("its format is {}, not {VERSION}", artifact.format)));
     }
     Ok(artifact)
 }
@@ -173,12 +172,12 @@ fn load(
     Ok(policies::join(loaded)?)
 }
 
-/// The component that a fault file names. The file may be a stranger's: it names no other file, and the bytes are the
-/// named ones.
+/// Returns the component that a fault file names. The file may come from anybody: it must not name any other file, and
+/// the bytes must have the digest that it names.
 fn component_beside(path: &Path, sha256: &str) -> Result<Vec<u8>, ReplayError> {
     let wrong = |what: &str| ReplayError::Format(path.to_owned(), what.to_owned());
     if sha256.len() != 64 || !sha256.bytes().all(|b| b.is_ascii_hexdigit()) {
-        return Err(wrong("it names a component by something other than its SHA-256"));
+        return Err(wrong("it names a component by something that is not a SHA-256"));
     }
     let beside = path.with_file_name(format!("{sha256}.wasm"));
     let bytes = std::fs::read(&beside).map_err(|e| ReplayError::File(beside.clone(), e))?;
@@ -189,34 +188,35 @@ fn component_beside(path: &Path, sha256: &str) -> Result<Vec<u8>, ReplayError> {
     Ok(bytes)
 }
 
-/// A verdict about many questions, or about blocks of which a prefix cache was told before and the pool knew.
+/// Whether a single call can't reproduce a fault: because it judges many calls, or depends on events that a prefix
+/// cache received before.
 fn cannot_show(fault: FaultKind, view: &FaultView) -> bool {
     let of_many = matches!(fault, FaultKind::Starvation | FaultKind::StepBudget);
     of_many || matches!(view, FaultView::Observe(_) | FaultView::Evict { .. })
 }
 
-/// The answer in short.
+/// Makes the call; returns the answer in short.
 fn ask(policy: &mut AnyPolicy, view: &FaultView) -> Result<String, PolicyFault> {
     if let FaultView::Lifecycle = view {
         let state = policy.lifecycle().export_state()?;
         policy.lifecycle().restart()?;
         return Ok(format!("exports {} bytes of state and restarts", state.len()));
     }
-    let mismatch = || PolicyFault::new(FaultKind::Setup, "the question is not one for this kind of policy");
+    let mismatch = || PolicyFault::new(FaultKind::Setup, "the call does not belong to this kind of policy");
     let answer = view.put_to(policy).ok_or_else(mismatch)??;
     let invalid = |message: String| PolicyFault::new(FaultKind::InvalidDecision, message);
     match (view, &answer) {
         (FaultView::Schedule(step), Answer::Plan(plan)) => plan::check(step, plan)?,
         (FaultView::Reuse(hit), &Answer::Reuse(reuse)) if reuse > hit.cached_tokens => {
             let cached = hit.cached_tokens;
-            return Err(invalid(format!("it reuses {reuse} tokens of {cached} that are cached")));
+            return Err(invalid(format!("it reuses {reuse} tokens, but only {cached} are cached")));
         }
         _ => {}
     }
     Ok(in_short(&answer, view))
 }
 
-/// An answer in a few words.
+/// Describes an answer in a few words.
 pub fn in_short(answer: &Answer, view: &FaultView) -> String {
     match answer {
         Answer::Plan(plan) => {
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_file_names_a_component_by_what_it_holds_and_no_other_file() {
+    fn fault_file_can_only_name_a_component_by_its_digest() {
         let dir = tempfile::tempdir().unwrap();
         let fault = dir.path().join("fault.json");
         let digest: String = Sha256::digest(b"it").iter().map(|byte| format!("{byte:02x}")).collect();

@@ -1,5 +1,5 @@
-//! The directory: private to this user, bounded, each file whole or not there. Hosts of one user share it, so what
-//! may be another one's work in progress is left alone.
+//! The directory of fault files: private to this user, bounded, every file complete. Hosts of one user share it, so
+//! files that another host may still be writing are left alone.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
@@ -7,11 +7,11 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Fault files kept; the oldest goes first.
+/// Fault files kept; the oldest are removed.
 const MAX_FILES: usize = 64;
-/// Leading digits of a digest in a fault file's name.
+/// Leading digits of a component's digest in a fault file's name.
 const SHORT: usize = 12;
-/// No host takes so long from a component to the fault file that names it.
+/// Age at which a component without a fault file, or a temporary file, is abandoned. No host takes that long.
 const ABANDONED: Duration = Duration::from_secs(3_600);
 
 pub(super) struct Storage {
@@ -19,7 +19,7 @@ pub(super) struct Storage {
 }
 
 impl Storage {
-    /// Makes the directory where there is none. Refuses one that others can look into.
+    /// Opens the directory, or creates it. Fails if other users can read it.
     pub fn open(dir: &Path) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         let metadata = fs::symlink_metadata(dir)?;
@@ -27,11 +27,11 @@ impl Storage {
         if metadata.is_dir() && ours && metadata.mode() & 0o077 == 0 {
             Ok(Self { dir: dir.to_owned() })
         } else {
-            Err(io::Error::other("must be a real directory of this user that nobody else can access"))
+            Err(io::Error::other("must be a directory of this user with mode 0700"))
         }
     }
 
-    /// Writes a file that is named after what it holds, unless it is there: then it is wanted again.
+    /// Writes a file that is named after its content. If it exists, renews its age instead.
     pub fn keep(&self, name: &str, content: &[u8]) -> io::Result<()> {
         let there = OpenOptions::new().write(true).open(self.dir.join(name));
         match there.and_then(|file| file.set_modified(SystemTime::now())) {
@@ -40,10 +40,10 @@ impl Storage {
         }
     }
 
-    /// Writes a file, in place of one that has its name.
+    /// Writes or replaces a file.
     pub fn put(&self, name: &str, content: &[u8]) -> io::Result<()> {
         let path = self.dir.join(name);
-        // Hosts in containers have the same process id.
+        // Process ids are not unique: hosts in containers often have the same one.
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
         let temporary = self.dir.join(format!("{name}.{}-{now}.tmp", std::process::id()));
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
@@ -54,15 +54,15 @@ impl Storage {
         written
     }
 
-    /// Drops the oldest fault files beyond the bound, and, once they are abandoned, components that no fault file names
-    /// and what a host that was killed left half written. Returns the names of the fault files that are gone.
-    pub fn tidy(&self) -> io::Result<Vec<String>> {
+    /// Removes the oldest fault files beyond the bound and, once they are abandoned, components that no fault file
+    /// names and temporary files of hosts that were killed.
+    pub fn tidy(&self) -> io::Result<()> {
         let (mut faults, mut components, mut leftovers) = (Vec::new(), Vec::new(), Vec::new());
         let abandoned = SystemTime::now() - ABANDONED;
         for entry in fs::read_dir(&self.dir)? {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
-            // Another host may have removed it since.
+            // Another host may have removed it.
             let Ok(modified) = entry.metadata().and_then(|metadata| metadata.modified()) else { continue };
             if name.ends_with(".json") {
                 faults.push((modified, name));
@@ -76,10 +76,7 @@ impl Storage {
         let excess = faults.len().saturating_sub(MAX_FILES);
         let gone: Vec<String> = faults.drain(..excess).map(|(_, name)| name).collect();
         components.retain(|name| !faults.iter().any(|(_, fault)| fault.contains(short(name))));
-        for name in gone.iter().chain(&components).chain(&leftovers) {
-            self.remove(name)?;
-        }
-        Ok(gone)
+        gone.iter().chain(&components).chain(&leftovers).try_for_each(|name| self.remove(name))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
@@ -90,7 +87,7 @@ impl Storage {
     }
 }
 
-/// A digest as it stands in a fault file's name.
+/// Shortens a digest for a fault file's name.
 pub(super) fn short(digest: &str) -> &str {
     digest.get(..SHORT).unwrap_or(digest)
 }
@@ -112,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_faults_go_and_their_components_with_them() {
+    fn the_oldest_faults_are_removed_with_their_components() {
         let dir = tempfile::tempdir().unwrap();
         let storage = Storage::open(&dir.path().join("faults")).unwrap();
         for at in 0..MAX_FILES + 3 {
@@ -125,15 +122,20 @@ mod tests {
                 age(&storage, &name, SystemTime::UNIX_EPOCH + Duration::from_secs(at as u64));
             }
         }
-        let gone = storage.tidy().unwrap();
-        assert_eq!((gone.len(), &*gone[0]), (3, "scheduler-000000000000-schedule-trap.json"));
-        assert_eq!(names(&storage).len(), 2 * MAX_FILES);
+        storage.tidy().unwrap();
+        let names = names(&storage);
+        assert_eq!(names.len(), 2 * MAX_FILES);
+        assert!(!names.contains(&"scheduler-000000000000-schedule-trap.json".to_owned()));
+        for oldest in ["0", "1", "2"] {
+            let digits = format!("{oldest}00000000000");
+            assert!(!names.iter().any(|name| name.contains(&digits)), "{names:?}");
+        }
         let entries = fs::read_dir(&storage.dir).unwrap();
         assert!(entries.into_iter().all(|e| e.unwrap().metadata().unwrap().mode() & 0o777 == 0o600));
     }
 
     #[test]
-    fn what_another_host_may_be_writing_stays_until_it_is_abandoned() {
+    fn files_that_another_host_may_be_writing_stay_until_they_are_abandoned() {
         let dir = tempfile::tempdir().unwrap();
         let storage = Storage::open(&dir.path().join("faults")).unwrap();
         let digests = ["a", "b", "c"].map(|digit| format!("{}.wasm", digit.repeat(64)));
@@ -145,12 +147,12 @@ mod tests {
             age(&storage, name, SystemTime::now() - 2 * ABANDONED);
         }
         storage.keep(wanted_again, b"{").unwrap();
-        assert!(storage.tidy().unwrap().is_empty());
+        storage.tidy().unwrap();
         assert_eq!(names(&storage), [new, wanted_again, "half.json.1-1.tmp"]);
     }
 
     #[test]
-    fn a_directory_that_others_can_look_into_is_refused() {
+    fn a_directory_that_others_can_read_is_refused() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();

@@ -1,4 +1,4 @@
-//! Finding, checking, compiling and configuring policies, and joining several into one. All of it blocks.
+//! Finds, checks, compiles and configures policies, and joins several into a list. Everything here blocks.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,47 +8,46 @@ use infer_core::policy::{AdmissionPolicy, AnyPolicy, Chain, FaultKind, PolicyFau
 use infer_wasm::{LoadError, LoaderConfig, PolicyLoader};
 use serde_json::{Map, Value};
 
-use super::{New, PolicyError, PolicySource};
+use super::{Component, Member, New, Origin, Origins, PolicyError, PolicySource};
 use crate::config::PolicyChoice;
-use crate::faults::{Component, Library, Loaded, Member};
 
-/// Name of the native policy of any slot, besides its own.
+/// Names the native policy of any slot, as its own name does.
 const BUILTIN: &str = "builtin";
 
-/// What is chosen for each slot, in the order of `PolicyKind::ALL`.
+/// The configured policy of each slot, in the order of `PolicyKind::ALL`.
 pub type Choices = [PolicyChoice; 3];
 
-/// The policies that a host starts with. Blocks while it compiles.
+/// Loads the policies that a host starts with.
 pub fn load_initial(
     loader: &PolicyLoader,
     choices: &Choices,
-) -> Result<(Slots, Library), (PolicyKind, PolicyError)> {
+) -> Result<(Slots, Origins), (PolicyKind, PolicyError)> {
     let mut slots = Slots::builtin();
-    let library = Library::default();
+    let origins = Origins::default();
     for kind in PolicyKind::ALL {
-        let New { policy, loaded } =
+        let New { policy, origin } =
             load_choice(loader, kind, &choices[kind as usize]).map_err(|e| (kind, e))?;
-        library.remember(kind, loaded);
+        origins.remember(kind, origin);
         match policy {
             AnyPolicy::Scheduler(p) => slots.scheduler = p,
             AnyPolicy::Admission(p) => slots.admission = p,
             AnyPolicy::PrefixCache(p) => slots.prefix_cache = p,
         }
     }
-    Ok((slots, library))
+    Ok((slots, origins))
 }
 
-/// A loader with the host's cache of compiled policies.
+/// Returns a loader that uses the host's cache of compiled policies.
 pub fn loader() -> Result<PolicyLoader, LoadError> {
     PolicyLoader::new(LoaderConfig { cache_dir: compiled_dir(), ..LoaderConfig::default() })
 }
 
-/// Where compiled policies are kept, and the compiled renderer of chat templates.
+/// Directory of compiled policies and of the compiled template renderer.
 pub fn compiled_dir() -> Option<PathBuf> {
     cache_base().map(|base| base.join("policies"))
 }
 
-/// Where this user's caches of this program stand.
+/// Directory of this user's caches; `None` if neither `XDG_CACHE_HOME` nor `HOME` is an absolute path.
 pub fn cache_base() -> Option<PathBuf> {
     let from = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     let base = from("XDG_CACHE_HOME").or_else(|| from("HOME").map(|home| home.join(".cache")))?;
@@ -65,7 +64,7 @@ pub(super) fn load_choice(
     if kind != PolicyKind::Admission || names.len() < 2 {
         return load(loader, kind, source_of(&choice.name)?, config);
     }
-    // The members' configurations stand under their names.
+    // Members' configurations are listed under their names.
     let member = |name: &&str| Ok((source_of(name)?, config.get(*name).cloned().unwrap_or_else(empty)));
     let members = names.iter().map(member).collect::<Result<_, PolicyError>>()?;
     load(loader, kind, PolicySource::List(members), Value::Null)
@@ -79,17 +78,17 @@ fn source_of(name: &str) -> Result<PolicySource, PolicyError> {
     Ok(PolicySource::Component(bytes.into()))
 }
 
-/// Whether a flag's value means a file.
+/// Whether a flag's value names a file.
 pub fn is_component_path(name: &str) -> bool {
     Path::new(name).extension().is_some_and(|e| e.eq_ignore_ascii_case("wasm"))
 }
 
-/// The configuration that asks for a policy's defaults.
+/// The empty configuration: a policy's defaults.
 pub fn empty() -> Value {
     Value::Object(Map::new())
 }
 
-/// Checks, compiles and configures. Blocks.
+/// Checks, compiles and configures a policy or a list.
 pub(super) fn load(
     loader: &PolicyLoader,
     kind: PolicyKind,
@@ -98,10 +97,10 @@ pub(super) fn load(
 ) -> Result<New, PolicyError> {
     let PolicySource::List(all) = source else {
         let (policy, member) = load_one(loader, kind, source, config)?;
-        let loaded = Loaded { info: Arc::clone(&member.info), members: vec![member] };
-        return Ok(New { policy, loaded });
+        let origin = Origin { info: Arc::clone(&member.info), members: vec![member] };
+        return Ok(New { policy, origin });
     };
-    // Before anything is loaded: each has gigabytes of addresses.
+    // Before anything is loaded: each instance reserves gigabytes of address space.
     Chain::check_length(all.len()).map_err(PolicyError::List)?;
     let mut policies = Vec::new();
     let mut members = Vec::new();
@@ -112,14 +111,14 @@ pub(super) fn load(
     }
     let policy = join(policies)?;
     let info = policy.info();
-    Ok(New { policy, loaded: Loaded { info, members } })
+    Ok(New { policy, origin: Origin { info, members } })
 }
 
-/// Makes a policy that was there before anew, as it was configured.
+/// Loads an earlier policy again, with its configuration.
 pub(super) fn load_again(
     loader: &PolicyLoader,
     kind: PolicyKind,
-    earlier: Loaded,
+    earlier: Origin,
 ) -> Result<New, PolicyError> {
     let source = |member: Member| {
         let source = match member.component {
@@ -144,7 +143,7 @@ fn load_one(
 ) -> Result<(AnyPolicy, Member), PolicyError> {
     let component = match source {
         PolicySource::Component(bytes) => Component::Given(bytes),
-        PolicySource::List(_) => return Err(no_list("a list can't stand in a list")),
+        PolicySource::List(_) => return Err(no_list("a list can't contain a list")),
         PolicySource::Name(name) => find(kind, &name)?,
     };
     let policy = match component.bytes() {
@@ -158,8 +157,8 @@ fn load_one(
     Ok((policy, Member { info, config, component }))
 }
 
-/// Whether a name is that of a policy which comes with the host.
-pub(super) fn is_of_the_host(kind: PolicyKind, name: &str) -> bool {
+/// Whether the host brings a policy of this name.
+pub(super) fn is_bundled(kind: PolicyKind, name: &str) -> bool {
     find(kind, name).is_ok()
 }
 
@@ -175,7 +174,7 @@ fn find(kind: PolicyKind, name: &str) -> Result<Component, PolicyError> {
     Err(PolicyError::Unknown { kind, name: name.to_owned(), known: known.join(", ") })
 }
 
-/// The native policy of a slot.
+/// Returns the native policy of a slot.
 pub fn builtin(kind: PolicyKind) -> AnyPolicy {
     let slots = Slots::builtin();
     match kind {
@@ -185,14 +184,14 @@ pub fn builtin(kind: PolicyKind) -> AnyPolicy {
     }
 }
 
-/// One policy of several, which only admission knows; one alone stays what it is.
+/// Joins admission policies into a list. A single policy of any kind is returned as it is.
 pub fn join(mut policies: Vec<AnyPolicy>) -> Result<AnyPolicy, PolicyError> {
     if policies.len() == 1 {
         return Ok(policies.remove(0));
     }
     let admission = |policy| match policy {
         AnyPolicy::Admission(policy) => Ok(policy),
-        _ => Err(no_list("this slot takes one policy, only admission takes a list")),
+        _ => Err(no_list("this slot takes one policy; only admission takes a list")),
     };
     let members =
         policies.into_iter().map(admission).collect::<Result<Vec<Box<dyn AdmissionPolicy>>, _>>()?;

@@ -1,17 +1,16 @@
-//! Policies' decisions as lines, and back.
+//! Converts policies' decisions to lines and back.
 
 use infer_api::trace::{Asked, Decision, Line, Plan};
 use infer_core::policy::{self, Answer, CacheEvents, FaultView, PolicyKind, StepView, Verdict};
 use infer_core::{BlockId, Micros, SequenceId, engine};
 use serde_json::{Value, json};
 
-use crate::admin::refusal_name;
 use crate::faults::{
     cache_events_json, cache_events_of_json, question_json, question_of_json, step_view_json,
     step_view_of_json,
 };
 
-/// A decision as a line.
+/// Converts a decision to a line.
 pub(super) fn line(decision: &engine::Decision) -> Line {
     let sha256 = decision.policy.digest.clone();
     let state = decision.state.as_ref().map(|state| state.iter().map(|byte| format!("{byte:02x}")).collect());
@@ -29,27 +28,27 @@ pub(super) fn line(decision: &engine::Decision) -> Line {
     }))
 }
 
-/// A decision as it stood in a line.
+/// A decision that was read from a line.
 pub struct Question {
-    /// Which slot.
+    /// The slot.
     pub kind: PolicyKind,
-    /// Who was asked: SHA-256 of the component, or several joined by `+`; empty for a native policy.
+    /// SHA-256 of the component that was called, or several joined by `+`; empty for a native policy.
     pub sha256: String,
-    /// The state that it is to begin from, where it begins anew.
+    /// The state to start from, if the policy starts here.
     pub state: Option<Vec<u8>>,
-    /// Cached blocks that it knew then.
+    /// Cached blocks that it knew at its start.
     pub knew: Option<CacheEvents>,
-    /// What it was asked.
+    /// The call.
     pub view: FaultView,
-    /// What it answered, as `answer_json` says it.
+    /// Its answer, in the form of `answer_json`.
     pub answer: Value,
 }
 
 impl Question {
-    /// From a scheduler's line.
+    /// Reads a scheduler's line.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A message that says what is wrong with it.
     pub fn of_decision(line: Decision) -> Result<Self, String> {
         Ok(Self {
             kind: PolicyKind::Scheduler,
@@ -61,10 +60,10 @@ impl Question {
         })
     }
 
-    /// From another policy's line.
+    /// Reads another policy's line.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A message that says what is wrong with it.
     pub fn of_asked(line: Asked) -> Result<Self, String> {
         let kind = PolicyKind::ALL.into_iter().find(|kind| kind.name() == line.kind);
         let view = match question_of_json(line.question)? {
@@ -83,14 +82,14 @@ impl Question {
     }
 }
 
-/// An answer as it stands in a line.
+/// Converts an answer to its form in a line.
 pub fn answer_json(answer: &Answer) -> Value {
     match answer {
         Answer::Plan(plan) => json!(plan_of(plan)),
         Answer::Verdict(Verdict::Admit) => json!("admit"),
         Answer::Verdict(Verdict::Wait) => json!("wait"),
         Answer::Verdict(Verdict::Refuse(refusal)) => json!({"refuse": {
-            "reason": refusal_name(refusal.reason),
+            "reason": refusal.reason.name(),
             "message": refusal.message,
             "retry_after_ms": refusal.retry_after_ms,
         }}),
@@ -117,7 +116,7 @@ fn even_view(view: StepView) -> Result<StepView, String> {
     if view.running.is_even() && view.waiting.is_even() {
         return Ok(view);
     }
-    Err("the view's columns are not equally long".to_owned())
+    Err("the view's columns differ in length".to_owned())
 }
 
 fn even_events(events: CacheEvents) -> Result<CacheEvents, String> {
@@ -132,11 +131,11 @@ fn even_events(events: CacheEvents) -> Result<CacheEvents, String> {
     if columns.iter().all(|&len| len == events.len()) {
         return Ok(events);
     }
-    Err("the events' columns are not equally long".to_owned())
+    Err("the events' columns differ in length".to_owned())
 }
 
 fn from_hex(text: &str) -> Result<Vec<u8>, String> {
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
     let bytes = text.len().is_multiple_of(2).then(|| text.as_bytes().chunks(2).map(byte).collect());
-    bytes.flatten().ok_or_else(|| "its state is no hex".to_owned())
+    bytes.flatten().ok_or_else(|| "its state is not hex".to_owned())
 }

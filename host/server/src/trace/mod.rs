@@ -1,8 +1,8 @@
-//! Recordings: what the engine does, told by its thread, written as JSON lines by whoever reads them.
+//! Recordings of what the engine does, as JSON lines.
 //!
-//! The engine thread hands over what happened and never waits; a reader that is too slow loses the rest
-//! of it, and the lines say so. Texts stay here: what leaves is lengths, times, and names of blocks that
-//! are keyed by a secret of the recording. Deliberately absent: files, HTTP.
+//! The engine thread sends what happens and never waits; a reader that is too slow loses some of it, and the recording
+//! says so. Texts don't leave the host: a recording holds lengths, times, and block names that are hashed with a secret
+//! key of the recording. Deliberately absent: files, HTTP.
 
 mod decision;
 mod names;

@@ -1,9 +1,8 @@
-//! Names of blocks, tenants and conversations: equal where what they stand for is equal, and of no use
-//! beyond the recording.
+//! Names of blocks, tenants and sessions in a recording: equal content has equal names, which mean nothing outside of
+//! the recording.
 //!
-//! A block's name is a keyed hash (SipHash, the key is the recording's) of its tokens and of the name
-//! before it. Whose prompt goes on from another one's answer is noted by name, too: such a block holds
-//! tokens that no prompt held before.
+//! A block's name is a keyed hash (SipHash, with the recording's key) of its tokens and of the name before it. If a
+//! prompt continues the output of an earlier request, which no prompt held before, the recording names that request.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, VecDeque};
@@ -11,14 +10,14 @@ use std::hash::{BuildHasher, Hash};
 
 use infer_api::trace::Shares;
 
-/// Blocks that are remembered because an answer stands in them.
+/// Blocks with output that are remembered.
 const ANSWERED: usize = 1 << 18;
-/// Conversations whose last turn is remembered.
+/// Sessions whose last turn is remembered.
 const SESSIONS: usize = 1 << 16;
-/// Names are exact in every JSON reader.
+/// Bits of a name: exact as a double, which many JSON readers use.
 const NAME_BITS: u32 = 52;
 
-/// A recording's names.
+/// The names of a recording.
 pub(super) struct Names {
     key: RandomState,
     block_size: usize,
@@ -27,28 +26,28 @@ pub(super) struct Names {
     sessions: Bounded<u64, Turn>,
 }
 
-/// A prompt as it is written down.
+/// A prompt as it is recorded.
 pub(super) struct Named {
     pub blocks: Vec<u64>,
     pub whole: u64,
     pub shares: Option<Shares>,
-    /// Who had ended, and when, before a prompt could begin like this.
+    /// The request, with the time of its end, without whose output this prompt could not have been sent.
     pub after: Option<(u64, u64)>,
 }
 
-/// Whose tokens stand up to the end of a block, and when it ended where it has.
+/// The request whose tokens reach to the end of a block, and when it ended.
 #[derive(Clone, Copy)]
 struct Answered {
     shares: Shares,
     ended: Option<u64>,
 }
 
-/// The last turn of a conversation.
+/// The last turn of a session.
 #[derive(Clone, Copy)]
 struct Turn {
     id: u64,
     ended: u64,
-    /// Lengths and names of its end, with its last token and without: prompts leave end tokens out.
+    /// Lengths and names of its text, with and without its last token: later prompts omit end tokens.
     ends: [(u32, u64); 2],
 }
 
@@ -63,18 +62,18 @@ impl Names {
         }
     }
 
-    /// In the order of their first requests.
+    /// Returns a tenant's number, counted in the order of first requests.
     pub fn tenant(&mut self, tenant: u32) -> u32 {
         let next = self.tenants.len() as u32;
         *self.tenants.entry(tenant).or_insert(next)
     }
 
-    /// A tenant's own: another one may call its conversation the same. 0 stays 0.
+    /// Returns a session's name, which differs between tenants. 0 stays 0.
     pub fn session(&self, tenant: u32, session: u64) -> u64 {
         if session == 0 { 0 } else { self.name("session", (tenant, session)) }
     }
 
-    /// What a prompt has in common with earlier ones. Texts of two scopes have nothing in common.
+    /// Names a prompt and finds what it shares with earlier requests. Different scopes share nothing.
     pub fn prompt(&mut self, id: u64, scope: (u32, u64), session: u64, tokens: &[u32]) -> Named {
         let blocks = self.blocks(scope, tokens);
         let known = |name: &u64| self.answered.get(name).copied();
@@ -92,7 +91,7 @@ impl Names {
         let by_block = by_block.map(|answered| answered.shares);
         let shares = by_turn.into_iter().chain(by_block).max_by_key(|shares| shares.tokens);
         if let Some(shares) = shares {
-            // The block in which it leaves the other's answer is like no block made of a name.
+            // The block in which the prompt leaves the other's output is new, and from here on this request's.
             let at = shares.tokens as usize / self.block_size;
             if !(shares.tokens as usize).is_multiple_of(self.block_size)
                 && let Some(&name) = blocks.get(at)
@@ -103,7 +102,7 @@ impl Names {
         Named { whole: self.end(scope, &blocks, tokens), blocks, shares, after }
     }
 
-    /// A request ended; these are its prompt and its answer.
+    /// Notes that a request ended. `tokens` holds its prompt and its output.
     pub fn ended(
         &mut self,
         id: u64,
@@ -140,20 +139,20 @@ impl Names {
         chain.collect()
     }
 
-    /// Of everything up to the end of `tokens`, whose full blocks are known.
+    /// Returns the name of the whole of `tokens`, given those of its full blocks.
     fn end(&self, scope: (u32, u64), blocks: &[u64], tokens: &[u32]) -> u64 {
         let full = tokens.len() / self.block_size;
         let before = if full == 0 { self.name("scope", scope) } else { blocks[full - 1] };
         self.name("end", (before, &tokens[full * self.block_size..]))
     }
 
-    /// Never 0.
+    /// Hashes to a name, which is never 0.
     fn name(&self, of: &str, what: impl Hash) -> u64 {
         (self.key.hash_one((of, what)) >> (64 - NAME_BITS)).max(1)
     }
 }
 
-/// A map that forgets what came first.
+/// A map that drops its oldest entries.
 struct Bounded<K, V> {
     map: HashMap<K, V>,
     order: VecDeque<K>,
@@ -192,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_beginnings_have_equal_names_and_others_have_not() {
+    fn only_equal_prefixes_have_equal_names() {
         let mut names = Names::new(4);
         let first = names.prompt(1, SCOPE, 0, &text(0, 10));
         let longer = names.prompt(2, SCOPE, 0, &text(0, 14));
@@ -207,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_on_from_an_answer_is_known_with_and_without_a_session() {
+    fn prompt_that_continues_an_output_names_its_request_with_and_without_a_session() {
         let mut names = Names::new(4);
         names.prompt(1, SCOPE, 7, &text(0, 6));
         names.ended(1, SCOPE, 7, 6, &text(0, 11), 50);
@@ -219,14 +218,14 @@ mod tests {
         // Without a session only whole blocks can be compared: two of four tokens.
         let stranger = names.prompt(4, SCOPE, 0, &[text(0, 11), text(70, 5)].concat());
         assert_eq!((stranger.shares, stranger.after), (Some(Shares { id: 1, tokens: 8 }), Some((1, 50))));
-        // Request 2 left the answer within its third block, so that one is known by request 2.
+        // Request 2 leaves the output of request 1 within its third block, which is therefore request 2's.
         let follower = names.prompt(5, SCOPE, 0, &[text(0, 11), text(90, 9)].concat());
         assert_eq!(follower.shares, Some(Shares { id: 2, tokens: 12 }));
-        assert_eq!(names.prompt(6, SCOPE, 0, &text(0, 6)).shares, None, "the prompt alone is made of names");
+        assert_eq!(names.prompt(6, SCOPE, 0, &text(0, 6)).shares, None, "prompts are shared by block names");
     }
 
     #[test]
-    fn conversations_of_two_tenants_that_are_called_the_same_are_two() {
+    fn sessions_of_two_tenants_with_the_same_id_are_distinct() {
         let mut names = Names::new(4);
         let ask = |names: &mut Names, id: u64, tenant: u32, tokens: &[u32]| {
             let session = names.session(tenant, 1);

@@ -1,9 +1,9 @@
-//! The engine's settings as a recording tells them. Its hash key is nobody's business.
+//! Converts the engine's settings to a recording's and back. The hash key stays secret.
 
 use infer_api::trace::Settings;
 use infer_core::{EngineConfig, Limits, Micros};
 
-/// As a recording tells them.
+/// Returns the settings for a recording.
 pub fn settings(config: &EngineConfig) -> Settings {
     let limits = config.limits;
     Settings {
@@ -24,7 +24,7 @@ pub fn settings(config: &EngineConfig) -> Settings {
     }
 }
 
-/// The same host again, but for guesses: no device of the simulator answers any.
+/// Returns the recorded host's configuration, without speculation, which simulated devices don't support.
 pub fn engine_config(settings: &Settings, hash_key: [u64; 2]) -> EngineConfig {
     EngineConfig {
         limits: Limits {
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_make_the_host_again() {
+    fn settings_survive_a_round_trip_except_speculation() {
         let config = EngineConfig {
             block_size: 32,
             prompt_cache_ttl: Micros(7),
@@ -60,10 +60,10 @@ mod tests {
             plan_ahead: true,
             ..EngineConfig::default()
         };
-        let told = settings(&config);
-        assert_eq!(told.speculate, 4);
-        let again = engine_config(&told, [1, 2]);
+        let recorded = settings(&config);
+        assert_eq!(recorded.speculate, 4);
+        let again = engine_config(&recorded, [1, 2]);
         assert_eq!((again.speculate, again.plan_ahead), (0, true));
-        assert_eq!(settings(&again), Settings { speculate: 0, ..told });
+        assert_eq!(settings(&again), Settings { speculate: 0, ..recorded });
     }
 }

@@ -1,4 +1,4 @@
-//! Where the engine thread tells a recording what happens.
+//! The channel from the engine thread to a recording.
 
 use std::mem::size_of;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -11,31 +11,31 @@ use infer_core::request::RefusalReason;
 use infer_core::{Event, FinishReason, Micros, PrefixEvent, Refusal, Request, SequenceId};
 use tokio::sync::mpsc;
 
-/// Things that may wait for the reader.
+/// Happenings that may wait for the reader.
 const QUEUE: usize = 1 << 16;
-/// Bytes that they may take.
+/// Bytes that they may occupy.
 const QUEUE_BYTES: usize = 64 << 20;
 
-/// One thing that happened, as far as it is written down.
+/// Something that happened, as far as it is recorded.
 pub enum Happening {
     /// The engine took a request.
     Taken {
-        /// Its name there.
+        /// The engine's id.
         id: SequenceId,
-        /// When the host had read it.
+        /// When it was submitted.
         sent: Micros,
         /// When the engine took it.
         at: Micros,
-        /// Itself.
+        /// The request.
         request: Box<Request>,
     },
-    /// A request was turned away.
+    /// A request was refused at once.
     Refused {
         /// When.
         at: Micros,
         /// Length of its prompt.
         prompt: u32,
-        /// Most tokens that it might have generated.
+        /// Most tokens that it could have generated.
         max: u32,
         /// Why.
         reason: RefusalReason,
@@ -49,14 +49,14 @@ pub enum Happening {
         /// Prompt tokens found.
         cached: u32,
     },
-    /// A sequence drew a token.
+    /// A token was sampled.
     Token {
-        /// Whose.
+        /// Its sequence.
         id: SequenceId,
-        /// Which.
+        /// The token.
         token: u32,
     },
-    /// A running sequence gave its blocks back.
+    /// A running sequence was preempted.
     Preempted {
         /// Which.
         id: SequenceId,
@@ -67,10 +67,10 @@ pub enum Happening {
         id: SequenceId,
         /// When.
         at: Micros,
-        /// Why; nothing where it failed.
+        /// Why; `None` if it failed.
         reason: Option<FinishReason>,
     },
-    /// A request that had been taken was turned away after all.
+    /// A request was refused after it had waited.
     TurnedAway {
         /// Which.
         id: SequenceId,
@@ -79,30 +79,30 @@ pub enum Happening {
         /// Why.
         reason: RefusalReason,
     },
-    /// A policy came into force.
+    /// A policy became live, or is live where the recording resumes.
     Policy {
-        /// In which slot.
+        /// The slot.
         kind: PolicyKind,
-        /// Which.
+        /// The policy.
         policy: Arc<PolicyInfo>,
     },
-    /// A step was made.
+    /// A step was computed.
     Step(Box<Step>),
-    /// A policy was asked.
+    /// A policy was called.
     Decision(Box<Decision>),
-    /// So much was lost before this.
+    /// This many happenings were lost here.
     Lost(u64),
 }
 
 impl Happening {
-    /// A request was turned away at once.
+    /// Returns the happening of a refusal.
     pub fn refused(at: Micros, request: &Request, refusal: &Refusal) -> Self {
         let prompt = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
         Self::Refused { at, prompt, max: request.max_new_tokens, reason: refusal.reason }
     }
 
-    /// What is written down of something that the engine told; nothing of most. Probabilities and messages stay
-    /// behind: what waits for the reader has the size that it says.
+    /// Returns what is recorded of an event; `None` if nothing is. Log-probabilities and messages are left out, so that
+    /// `weight` is right.
     pub fn of(event: &Event, at: Micros) -> Option<Self> {
         Some(match *event {
             Event::Token { id, token, .. } => Self::Token { id, token },
@@ -122,7 +122,7 @@ impl Happening {
         })
     }
 
-    /// Bytes that it keeps from being freed, about.
+    /// Returns roughly the bytes that it occupies.
     fn weight(&self) -> usize {
         let heap = match self {
             Self::Taken { request, .. } => size_of::<Request>() + 4 * request.prompt.len(),
@@ -153,12 +153,12 @@ impl Happening {
     }
 }
 
-/// The engine's side of a recording. There is one at a time.
+/// The engine's end of a recording. There is one recording at a time.
 #[derive(Default)]
 pub struct Tap {
     on: AtomicBool,
     decisions: AtomicBool,
-    /// Counts the beginnings of what can be asked again: of recordings, and behind losses.
+    /// Counts the points from which decisions can be replayed: starts of recordings, and resumptions after losses.
     beginnings: AtomicU64,
     sink: Mutex<Option<Sink>>,
 }
@@ -168,13 +168,13 @@ struct Sink {
     bytes: Arc<AtomicUsize>,
     happenings: u64,
     lost: u64,
-    /// Of `lost`, those that the reader was not told about.
+    /// The part of `lost` that was not reported to the reader.
     untold: Arc<AtomicU64>,
-    /// Something was lost since the last beginning.
+    /// Whether anything was lost since the last beginning.
     adrift: bool,
 }
 
-/// The reader's side of a recording. Dropping it ends the recording.
+/// The reader's end of a recording. Dropping it ends the recording.
 pub struct Recording {
     queue: mpsc::Receiver<Happening>,
     bytes: Arc<AtomicUsize>,
@@ -182,13 +182,13 @@ pub struct Recording {
 }
 
 impl Tap {
-    /// Whether anybody listens. Cheap: asked several times a step.
+    /// Whether a recording is running. Cheap: called several times a step.
     pub fn is_on(&self) -> bool {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// Where decisions are wanted, too, from which beginning on: each begins with the states of all policies, for who
-    /// asks them again can't go on from before it.
+    /// Returns the current beginning if the recording includes decisions. At each beginning the engine records the
+    /// states of all policies, because a replay can't continue from before it.
     pub fn wants_decisions(&self) -> Option<u64> {
         let wanted = self.is_on() && self.decisions.load(Ordering::Relaxed);
         wanted.then(|| self.beginnings.load(Ordering::Relaxed))
@@ -204,8 +204,8 @@ impl Tap {
         self.tell_if(|_| true, happening);
     }
 
-    /// Records a decision that the engine kept since `beginning`. Drops it if another beginning has replaced that one
-    /// (the decision belongs to an earlier recording) or if anything was lost since: it could not be replayed.
+    /// Records a decision that the engine kept since `beginning`. Drops it if it could not be replayed: if another
+    /// beginning has replaced that one, so that it belongs to an earlier recording, or if anything was lost since.
     pub fn tell_decision(&self, beginning: u64, decision: Decision) {
         let is_replayable =
             |sink: &Sink| !sink.adrift && self.beginnings.load(Ordering::Relaxed) == beginning;
@@ -231,7 +231,7 @@ impl Tap {
         }
     }
 
-    /// Begins a recording, unless there is one.
+    /// Starts a recording. `None` if one is running.
     pub fn start(&self, decisions: bool) -> Option<Recording> {
         let mut slot = self.lock();
         if slot.as_ref().is_some_and(|sink| !sink.queue.is_closed()) {
@@ -247,11 +247,11 @@ impl Tap {
         Some(recording)
     }
 
-    /// Ends the recording, if there is one; its reader finds the end once it has read the rest.
+    /// Ends the recording, if one is running. Its reader can still read what is queued.
     pub fn stop(&self) -> Option<Stopped> {
         let mut slot = self.lock();
         let sink = slot.take()?;
-        // Still under the lock: a recording that begins right behind this one would be switched off.
+        // While the lock is held: otherwise this could switch off a recording that starts right after.
         self.on.store(false, Ordering::Relaxed);
         drop(slot);
         let live = !sink.queue.is_closed();
@@ -278,8 +278,8 @@ impl Sink {
         }
     }
 
-    /// Whether the reader has caught up since the last loss. True once for each: to begin anew costs the engine a
-    /// state of every policy, and is lost, too, where the next loss is near.
+    /// Whether the reader has caught up after a loss, so that decisions can resume. True once per loss. Waits for ample
+    /// room: a beginning costs the engine an export of every policy's state, which the next loss would waste.
     fn begins_anew(&mut self) -> bool {
         let room = self.queue.capacity() > QUEUE / 2 && self.bytes.load(Ordering::Relaxed) < QUEUE_BYTES / 2;
         let anew = self.adrift && room && self.untold.load(Ordering::Relaxed) == 0;
@@ -309,7 +309,7 @@ impl Recording {
         }
     }
 
-    /// What has happened already.
+    /// Returns the next happening if there is one already.
     pub fn try_next(&mut self) -> Option<Happening> {
         let happening = self.queue.try_recv().ok();
         self.note(happening)
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_reader_loses_and_is_told_how_much() {
+    fn slow_reader_loses_happenings_and_learns_how_many() {
         let tap = Tap::default();
         let mut recording = tap.start(false).unwrap();
         assert!(tap.start(false).is_none(), "one at a time");
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_last_is_told_though_nothing_comes_behind_it() {
+    fn loss_at_the_end_is_reported_after_everything_else() {
         let tap = Tap::default();
         let mut recording = tap.start(false).unwrap();
         for _ in 0..QUEUE + 3 {
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_decision_is_dropped_after_a_loss_and_in_a_later_recording() {
+    fn decision_is_dropped_after_a_loss_and_in_a_later_recording() {
         let tap = Tap::default();
         let decision = || Decision {
             kind: PolicyKind::Scheduler,
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn decisions_begin_anew_with_each_recording_and_once_the_reader_caught_up_with_a_loss() {
+    fn a_beginning_comes_with_each_recording_and_when_the_reader_has_caught_up_after_a_loss() {
         let tap = Tap::default();
         let mut recording = tap.start(true).unwrap();
         let first = tap.wants_decisions().unwrap();
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_the_reader_holds_no_probabilities_and_no_messages() {
+    fn queued_happenings_hold_no_logprobs_and_no_messages() {
         let likely = TokenLogprobs { logprob: -1.0, top: vec![(1, -1.0); 20] };
         let (tap, now) = (Tap::default(), Micros(1));
         let mut recording = tap.start(false).unwrap();
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_goes_away_ends_the_recording() {
+    fn dropping_the_reader_ends_the_recording() {
         let tap = Tap::default();
         drop(tap.start(true));
         assert!(tap.wants_decisions().is_some());

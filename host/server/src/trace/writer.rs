@@ -1,4 +1,4 @@
-//! Turns what happened into lines.
+//! Writes happenings as lines.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,17 +10,16 @@ use infer_core::{FinishReason, Micros, SequenceId};
 use super::decision;
 use super::names::Names;
 use super::tap::Happening;
-use crate::admin::refusal_name;
-use crate::faults::Loaded;
+use crate::policies::Origin;
 
 type Describe = Box<dyn Fn(PolicyKind, &Arc<PolicyInfo>) -> Policy + Send>;
 
 /// Writes a recording.
 pub struct Writer {
     names: Names,
-    /// Requests whose end wasn't heard of, in the order in which they came.
+    /// Requests whose end was not recorded yet, in the order of their arrival.
     live: BTreeMap<SequenceId, Live>,
-    /// So many of them the host can hold at once.
+    /// Most requests that the host holds at once.
     most_live: usize,
     describe: Describe,
     written: u64,
@@ -35,7 +34,7 @@ struct Live {
 }
 
 impl Writer {
-    /// A writer for a host with these settings. `describe` says what a policy is made of.
+    /// Returns a writer for a host with these settings. `describe` says what a policy was made of.
     pub fn new(
         host: &Settings,
         describe: impl Fn(PolicyKind, &Arc<PolicyInfo>) -> Policy + Send + 'static,
@@ -50,7 +49,7 @@ impl Writer {
         }
     }
 
-    /// Bytes written so far.
+    /// Returns the bytes written so far.
     pub fn written(&self) -> u64 {
         self.written
     }
@@ -63,14 +62,14 @@ impl Writer {
         self.written += (out.len() - before) as u64;
     }
 
-    /// Appends what is to be said of a happening.
+    /// Appends the line of a happening, if it has one.
     pub fn happened(&mut self, happening: Happening, out: &mut Vec<u8>) {
-        if let Some(line) = self.said(happening) {
+        if let Some(line) = self.line_of(happening) {
             self.line(&line, out);
         }
     }
 
-    /// Appends the last lines: what hadn't ended, and why the recording did.
+    /// Appends the last lines: requests that are still open, and why the recording ended.
     pub fn end(&mut self, reason: &str, at: Micros, out: &mut Vec<u8>) {
         let open: Vec<SequenceId> = self.live.keys().copied().collect();
         for id in open {
@@ -82,11 +81,11 @@ impl Writer {
         self.line(&Line::Foot(foot), out);
     }
 
-    fn said(&mut self, happening: Happening) -> Option<Line> {
+    fn line_of(&mut self, happening: Happening) -> Option<Line> {
         match happening {
             Happening::Taken { id, sent, at, request } => Some(self.taken(id, sent, at, &request)),
             Happening::Refused { at, prompt, max, reason } => {
-                let reason = refusal_name(reason).to_owned();
+                let reason = reason.name().to_owned();
                 Some(Line::Refused(Refused { id: 0, at: at.0, prompt, max, reason }))
             }
             Happening::Started { id, prefix, cached } => self
@@ -107,7 +106,7 @@ impl Writer {
             }
             Happening::TurnedAway { id, at, reason } => {
                 let prompt = self.live.remove(&id)?.prompt as u32;
-                let reason = refusal_name(reason).to_owned();
+                let reason = reason.name().to_owned();
                 Some(Line::Refused(Refused { id: id.0, at: at.0, prompt, max: 0, reason }))
             }
             Happening::Policy { kind, policy } => Some(Line::Policy((self.describe)(kind, &policy))),
@@ -149,7 +148,7 @@ impl Writer {
         })
     }
 
-    /// An end that was lost never comes: of more requests than the host can hold the oldest have ended.
+    /// Drops requests whose end was lost: if more are open than the host can hold, the oldest have ended.
     fn forget_lost_ends(&mut self) {
         while self.foot.lost > 0 && self.live.len() > self.most_live {
             self.live.pop_first();
@@ -164,10 +163,10 @@ impl Writer {
     }
 }
 
-/// What a policy is made of, where that is remembered.
-pub fn describe(kind: PolicyKind, info: &PolicyInfo, loaded: Option<&Loaded>) -> Policy {
-    let members = match loaded {
-        Some(loaded) => loaded
+/// Describes a policy by its origin, or by its info alone if that was forgotten.
+pub fn describe(kind: PolicyKind, info: &PolicyInfo, origin: Option<&Origin>) -> Policy {
+    let members = match origin {
+        Some(origin) => origin
             .members
             .iter()
             .map(|member| Member {
@@ -213,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_whose_ends_were_lost_are_not_kept() {
+    fn requests_whose_end_was_lost_are_dropped() {
         let (mut writer, mut out) = (writer(), Vec::new());
         (1..=4).for_each(|id| writer.happened(taken(id), &mut out));
         writer.happened(Happening::Lost(7), &mut out);
@@ -222,7 +221,7 @@ mod tests {
         let late = Happening::Ended { id: SequenceId(1), at: Micros(99), reason: None };
         let before = out.len();
         writer.happened(late, &mut out);
-        assert_eq!(out.len(), before, "nothing is said of an end whose beginning was forgotten");
+        assert_eq!(out.len(), before, "no line is written for the end of a dropped request");
         writer.end("stopped", Micros(100), &mut out);
         let text = String::from_utf8(out).unwrap();
         let open: Vec<Line> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -234,9 +233,9 @@ mod tests {
     }
 
     #[test]
-    fn while_nothing_is_lost_everybody_is_kept() {
+    fn all_requests_are_kept_while_nothing_is_lost() {
         let (mut writer, mut out) = (writer(), Vec::new());
-        // Who was preempted has no place in the queue.
+        // Preempted requests occupy no slot of the queue.
         (1..=9).for_each(|id| writer.happened(taken(id), &mut out));
         assert_eq!(writer.live.len(), 9);
     }

@@ -1,0 +1,69 @@
+//! Policies as operators see them: what can be swapped in, and what a policy was made of.
+
+use std::sync::Arc;
+
+use infer_api::admin::AvailablePolicy;
+use infer_core::policy::{PolicyInfo, PolicyKind};
+use infer_wasm::PolicyLoader;
+use serde_json::{Value, json};
+
+use super::{Origin, PolicyManager, blocking, builtin, empty};
+
+impl PolicyManager {
+    /// Returns what a policy that is or was live was made of, as recordings say it.
+    pub fn describe(&self, kind: PolicyKind, policy: &Arc<PolicyInfo>) -> infer_api::trace::Policy {
+        crate::trace::describe(kind, policy, self.origins.find(kind, policy).as_ref())
+    }
+
+    /// Returns a policy's configuration.
+    pub fn config_of(&self, kind: PolicyKind, policy: &Arc<PolicyInfo>) -> Value {
+        self.origins.find(kind, policy).map_or_else(empty, |origin| origin.config())
+    }
+
+    /// Returns the JSON Schema of a policy's configuration; of a list, its members' as `prefixItems`.
+    pub fn schema_of(&self, kind: PolicyKind, policy: &Arc<PolicyInfo>) -> Value {
+        match self.origins.find(kind, policy) {
+            Some(Origin { members, .. }) if members.len() > 1 => {
+                let schemas: Vec<Value> = members.iter().map(|member| schema(&member.info)).collect();
+                json!({"type": "array", "prefixItems": schemas})
+            }
+            _ => schema(policy),
+        }
+    }
+
+    /// Returns the policies that can be swapped in by name. Compiles every bundled policy on the first call.
+    pub async fn available(&self) -> Vec<AvailablePolicy> {
+        let loader = self.loader.clone();
+        self.available.get_or_init(|| blocking(move || describe_all(&loader))).await.clone()
+    }
+}
+
+fn describe_all(loader: &PolicyLoader) -> Vec<AvailablePolicy> {
+    let mut all = Vec::new();
+    for bundled in infer_bundle::POLICIES {
+        match loader.describe(bundled.component) {
+            Ok((kind, info)) => all.push(available(kind, &info)),
+            Err(error) => tracing::error!(policy = bundled.name, "can't load a bundled policy: {error}"),
+        }
+    }
+    for kind in PolicyKind::ALL {
+        all.push(available(kind, &builtin(kind).info()));
+    }
+    all
+}
+
+fn available(kind: PolicyKind, info: &PolicyInfo) -> AvailablePolicy {
+    AvailablePolicy {
+        kind: kind.name().to_owned(),
+        name: info.name.clone(),
+        version: info.version.clone(),
+        description: info.description.clone(),
+        sha256: info.digest.clone(),
+        config_schema: schema(info),
+    }
+}
+
+/// Returns a policy's configuration schema; null if it has none.
+pub fn schema(info: &PolicyInfo) -> Value {
+    serde_json::from_str(&info.config_schema).unwrap_or(Value::Null)
+}
