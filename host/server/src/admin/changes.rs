@@ -1,5 +1,5 @@
-//! What a console that follows has been sent, and so what it must be told next: the numbers, and of the
-//! requests only those that came, moved or went.
+//! Incremental updates for a console: remembers what was sent and computes the next change, which holds all numbers
+//! but only those requests that came, moved or went.
 
 use std::collections::HashMap;
 
@@ -10,14 +10,14 @@ use super::state;
 use crate::app::{App, Served};
 use crate::http::ApiError;
 
-/// Refusals and preemptions that one change tells of; the rest are counted.
+/// Refusals and preemptions listed in one change; the rest are counted.
 const EVENTS: usize = 32;
 
-/// One console's view of the host.
+/// What one console has been sent.
 #[derive(Default)]
 pub struct Changes {
     begun: bool,
-    /// In the order of the last snapshot.
+    /// In the order in which the engine reported them last.
     rows: Vec<RequestSnapshot>,
     slots: Vec<PolicySlot>,
     events: Vec<AdminEvent>,
@@ -25,7 +25,7 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Keeps what comes in floods for the next change; hands back what is to be told at once.
+    /// Keeps events that may come in floods for the next change; returns others, to be sent at once.
     pub fn take(&mut self, event: AdminEvent) -> Option<AdminEvent> {
         match event {
             AdminEvent::Refusal { .. } | AdminEvent::Preemption { .. } => {
@@ -40,7 +40,7 @@ impl Changes {
         }
     }
 
-    /// The next thing to say: a whole snapshot first, then changes.
+    /// Returns the next update: first a whole snapshot, then changes.
     pub async fn next(&mut self, app: &App) -> Result<AdminEvent, ApiError> {
         let served = app.served()?;
         let report = state::report(served).await?;
@@ -52,7 +52,7 @@ impl Changes {
             return Ok(AdminEvent::Snapshot(Box::new(State { requests: rows.came, ..numbers })));
         }
         for (slot, sent) in numbers.policies.iter_mut().zip(&self.slots) {
-            leave_out_what_is_known(slot, sent);
+            omit_unchanged(slot, sent);
         }
         self.slots = slots;
         Ok(AdminEvent::Change(Box::new(Change {
@@ -77,7 +77,7 @@ impl Changes {
             match before {
                 Some(place) if self.rows[*place] == row => {}
                 Some(_) => change.moved.push(state::row_change(&row, at)),
-                // Its name is noted a moment after its arrival; until then nobody misses it.
+                // Its metadata is stored a moment after the engine took it; it is sent with the next change.
                 None if served.engine.request_meta(row.id.0).is_none() => continue,
                 None => change.came.push(state::request_row(served, &row, at).listed()),
             }
@@ -91,9 +91,9 @@ impl Changes {
         };
         change.gone = sent(false).collect();
         change.gone.sort_unstable();
-        let told = sent(true).chain(change.came.iter().map(|row| row.id));
+        let known = sent(true).chain(change.came.iter().map(|row| row.id));
         let order = listed.iter().map(|row| row.id.0);
-        if !told.eq(order.clone()) {
+        if !known.eq(order.clone()) {
             change.order = Some(order.collect());
         }
         self.rows = listed;
@@ -101,10 +101,10 @@ impl Changes {
     }
 }
 
-/// Where each of `rows` stood in `sent`. Nearly all are found beside their neighbours, without a table of
-/// thousands that a busy host would have to fetch from memory four times a second.
+/// Returns the index in `sent` of each of `rows`. Nearly all are found near their neighbour's, without a hash table of
+/// thousands of entries four times a second.
 fn places(sent: &[RequestSnapshot], rows: &[RequestSnapshot]) -> Vec<Option<usize>> {
-    /// Rows that may have gone between two neighbours.
+    /// Rows that may have been removed between two neighbours.
     const NEAR: usize = 16;
     let mut places = Vec::with_capacity(rows.len());
     let (mut at, mut passed, mut unfound) = (0, Vec::new(), Vec::new());
@@ -127,7 +127,8 @@ fn places(sent: &[RequestSnapshot], rows: &[RequestSnapshot]) -> Vec<Option<usiz
     places
 }
 
-fn leave_out_what_is_known(slot: &mut PolicySlot, sent: &PolicySlot) {
+/// Clears the configuration and its schema if they were sent before.
+fn omit_unchanged(slot: &mut PolicySlot, sent: &PolicySlot) {
     if (&slot.name, &slot.sha256) != (&sent.name, &sent.sha256) {
         return;
     }
@@ -167,9 +168,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever came, went or moved, and however far.
+        /// Also with rows added, removed and moved far.
         #[test]
-        fn every_row_is_found_where_it_stood(
+        fn every_row_is_found_at_its_index(
             sent in proptest::sample::subsequence((0..200_u64).collect::<Vec<_>>(), 0..200),
             now in proptest::sample::subsequence((0..200_u64).collect::<Vec<_>>(), 0..200),
             swaps in proptest::collection::vec((0..200_usize, 0..200_usize), 0..20),

@@ -1,5 +1,5 @@
-//! What operators look at closely: the block map, one block, one request, the cache. The engine is held
-//! up for a copy at most; everything else is done here.
+//! Details for operators: the block map, one block, one request, the cache. The engine only copies what is needed;
+//! everything else is computed here.
 
 use std::collections::HashMap;
 
@@ -14,11 +14,11 @@ use super::state;
 use crate::app::{App, Served};
 use crate::http::{Answer, ApiError, Query, json};
 
-/// Cells that a map may have.
+/// Range of a map's cells.
 const CELLS: std::ops::RangeInclusive<usize> = 1..=65_536;
-/// Prefixes and sessions that a report may list.
+/// Range of the prefixes and sessions that a report lists.
 const TOP: std::ops::RangeInclusive<usize> = 1..=200;
-/// Characters of a prefix's text.
+/// Characters shown of a text.
 const TEXT: usize = 512;
 
 /// `GET /admin/blocks/map`.
@@ -31,7 +31,7 @@ pub async fn map(app: &App, query: &Query) -> Result<Answer, ApiError> {
         "tenant" => BlockColumn::Tenant,
         "age" => BlockColumn::AgeSeconds,
         other => {
-            let message = format!("`{other}` is none of state, references, tenant, age");
+            let message = format!("`{other}` is not one of state, references, tenant, age");
             return Err(ApiError::invalid("by", message));
         }
     };
@@ -79,7 +79,7 @@ fn count(states: &[BlockState]) -> BlockCounts {
     counts
 }
 
-/// What most of a cell's blocks are; of equals the busier.
+/// Returns the most frequent state of a cell's blocks; of equally frequent ones the busier.
 fn majority(c: &BlockCounts) -> char {
     let all = [(c.free, 'f'), (c.cached, 'c'), (c.kept, 'k'), (c.used, 'u'), (c.shared, 's')];
     all.into_iter().max_by_key(|&(count, _)| count).map_or('f', |(_, letter)| letter)
@@ -140,7 +140,7 @@ fn block_info(app: &App, served: &Served, detail: BlockDetail, now: Micros) -> B
     }
 }
 
-/// `GET /admin/requests/{id}`: the engine's id.
+/// `GET /admin/requests/{id}`: the engine's id, or an `x-request-id`.
 pub async fn request(app: &App, id: &str) -> Result<Answer, ApiError> {
     let served = app.served()?;
     let unknown = || {
@@ -195,19 +195,19 @@ pub async fn cache(app: &App, query: &Query) -> Result<Answer, ApiError> {
     let details = served.engine.inspect(look).await?;
     for (prefix, detail) in report.prefixes.iter_mut().zip(details) {
         prefix.shared_tokens *= served.block_size;
-        // Another prefix may be in the block by now.
+        // The block may hold another prefix now.
         let hash = hashes.get(&BlockId(prefix.block)).copied().flatten();
         let Some(detail) = detail.filter(|detail| detail.hash == hash) else { continue };
         prefix.hash = detail.hash.map(hex).unwrap_or_default();
-        // What is before it stands with an earlier prefix.
+        // The text before the block is listed with an earlier prefix.
         let own = detail.prefix.len().saturating_sub(served.block_size as usize);
         prefix.text = text(app, served, &detail.prefix[own..]);
     }
     Ok(json(StatusCode::OK, &report))
 }
 
-/// The places where prompts part: each run of blocks that all go on alike is one prefix, named by its first
-/// block, with everything that comes after it. And how many there are.
+/// Returns the top prefixes and the number of all. A prefix is a run of blocks without a branch, named by its first
+/// block; its sums include everything behind it.
 fn prefixes(tree: &CacheTree, now: Micros, top: usize) -> (Vec<PrefixInfo>, u32) {
     let blocks = &tree.blocks;
     let places: HashMap<BlockId, usize> = blocks.iter().enumerate().map(|(at, b)| (b.id, at)).collect();
@@ -217,7 +217,7 @@ fn prefixes(tree: &CacheTree, now: Micros, top: usize) -> (Vec<PrefixInfo>, u32)
     for &parent in parents.iter().flatten() {
         children[parent] += 1;
     }
-    // From the leaves up, so that a block is summed when all after it are.
+    // From the leaves up: a block is added to its parent once all its children were added to it.
     let own = |block: &TreeBlock| (1, u32::from(block.references > 0), ms_since(now, block.last_used));
     let mut sums: Vec<(u32, u32, u64)> = blocks.iter().map(own).collect();
     let mut open = children.clone();
@@ -285,7 +285,7 @@ fn sessions(served: &Served, tree: &CacheTree, now: Micros, top: usize, report: 
     report.sessions = all.into_iter().map(named).collect();
 }
 
-/// Tokens as text where the host shows text; its end where it is long.
+/// Returns tokens as text if the host shows text; of a long text the end.
 fn text(app: &App, served: &Served, tokens: &[u32]) -> Option<String> {
     if !app.config.show_text || tokens.is_empty() {
         return None;
@@ -304,7 +304,7 @@ fn number(
     let Some(text) = query.get(key) else { return Ok(default) };
     text.parse().ok().filter(|value| range.contains(value)).ok_or_else(|| {
         let (least, most) = (range.start(), range.end());
-        ApiError::invalid(key, format!("`{text}` is not a number from {least} to {most}"))
+        ApiError::invalid(key, format!("`{text}` is not a whole number from {least} to {most}"))
     })
 }
 

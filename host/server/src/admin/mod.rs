@@ -1,4 +1,4 @@
-//! The admin plane: what operators, `infer policy` and the console talk to. Every path asks for the token.
+//! The admin plane, used by operators, `infer policy` and the console. Every path requires the token.
 
 mod changes;
 mod inspect;
@@ -11,4 +11,4 @@ pub mod token;
 mod trace;
 
 pub use route::route;
-pub use state::{rates, refusal_name, report, state, state_within};
+pub use state::{rates, report, state, state_within};

@@ -18,9 +18,9 @@ use crate::engine::SwapMode;
 use crate::http::{Answer, ApiError, BodyLimits, BodyRoom, Query, json, read_body};
 use crate::policies::{PolicyError, PolicySource, SwapOrder, empty};
 
-/// Components have at most 8 MiB; a little more lets the loader say so.
+/// Slightly more than the 8 MiB that the loader accepts, so that it can report the size.
 const MAX_BODY_BYTES: usize = (8 << 20) + 4_096;
-/// How long a canary's window may be.
+/// Range of a canary's window.
 const WINDOW_S: std::ops::RangeInclusive<f64> = 1.0..=300.0;
 
 /// `GET /admin/policies`.
@@ -74,18 +74,18 @@ pub async fn swap(
         (PolicySource::Component(body[..].into()), config)
     };
     let order = SwapOrder { source, config, mode, force, of };
-    // A swap under way ends well even where its caller goes away.
+    // In a task of its own: a swap is completed even if its client disconnects.
     let task = tokio::spawn(async move { app.served()?.policies.swap(kind, order).await.map_err(refused) });
-    in_force(task).await
+    answer(task).await
 }
 
-/// By its type, or by its first byte, with which no component begins.
+/// Whether a body is JSON, by its content type or by its first byte, with which no component begins.
 fn is_json(headers: &HeaderMap, body: &[u8]) -> bool {
-    let said = headers
+    let declared = headers
         .get(CONTENT_TYPE)
         .and_then(|v| v.to_str().ok())
         .is_some_and(|v| v.trim().to_ascii_lowercase().starts_with("application/json"));
-    said || matches!(body.trim_ascii_start(), [b'{' | b'[', ..])
+    declared || matches!(body.trim_ascii_start(), [b'{' | b'[', ..])
 }
 
 fn swap_mode(query: &Query) -> Result<SwapMode, ApiError> {
@@ -104,7 +104,7 @@ fn swap_mode(query: &Query) -> Result<SwapMode, ApiError> {
         Some("shadow") => SwapMode::Shadow,
         Some("canary") => return Ok(SwapMode::Canary(window.transpose()?.unwrap_or(CANARY_WINDOW))),
         Some(mode) => {
-            return Err(ApiError::invalid("mode", format!("`{mode}` is none of now, shadow, canary")));
+            return Err(ApiError::invalid("mode", format!("`{mode}` is not one of now, shadow, canary")));
         }
     };
     if window.is_some() {
@@ -125,7 +125,7 @@ fn by_name(body: &[u8], query: &Query) -> Result<(PolicySource, Value), ApiError
     let value: Value = serde_json::from_slice(body)
         .map_err(|e| ApiError::bad_request("invalid_json", format!("the body is not valid JSON: {e}")))?;
     if query.get("config").is_some() {
-        return Err(ApiError::invalid("config", "give it in the JSON body, beside the name"));
+        return Err(ApiError::invalid("config", "put it into the JSON body, beside the name"));
     }
     match value {
         Value::Array(members) => {
@@ -139,13 +139,15 @@ fn by_name(body: &[u8], query: &Query) -> Result<(PolicySource, Value), ApiError
     }
 }
 
-/// A list as `--admission` takes it, `a,b`, with the configurations under the names.
+/// Parses a list as `--admission` takes it, `a,b`, with the configurations under the names.
 fn by_names(names: &str, config: &Value) -> Result<(PolicySource, Value), ApiError> {
     let names: Vec<&str> = names.split(',').map(str::trim).collect();
     let mut given = config.as_object().into_iter().flatten().map(|(name, _)| name);
     if let Some(other) = given.find(|name| !names.contains(&name.as_str())) {
-        let message =
-            format!("`{other}` is none of {}; each has its configuration under its name", names.join(", "));
+        let message = format!(
+            "`{other}` is not one of {}; list each configuration under its policy's name",
+            names.join(", ")
+        );
         return Err(ApiError::invalid("config", message));
     }
     let member = |name: &&str| {
@@ -180,7 +182,7 @@ pub async fn rollback(app: Arc<App>, kind: PolicyKind, query: &Query) -> Result<
         tokio::spawn(
             async move { app.served()?.policies.rollback(kind, of.as_deref()).await.map_err(refused) },
         );
-    in_force(task).await
+    answer(task).await
 }
 
 /// `POST /admin/policies/{kind}/promote`.
@@ -190,7 +192,7 @@ pub async fn promote(app: Arc<App>, kind: PolicyKind, query: &Query) -> Result<A
         tokio::spawn(
             async move { app.served()?.policies.promote(kind, of.as_deref()).await.map_err(refused) },
         );
-    in_force(task).await
+    answer(task).await
 }
 
 /// `GET /admin/policies/{kind}/shadow`.
@@ -199,11 +201,11 @@ pub async fn shadow(app: &App, kind: PolicyKind) -> Result<Answer, ApiError> {
     let report = state::report(served).await?;
     let slot = report.snapshot.policies.iter().find(|slot| slot.kind == kind);
     let shadow = slot.and_then(|slot| state::shadow(served, slot));
-    let shadow = shadow.ok_or_else(|| ApiError::not_found(format!("no {kind} policy ran in shadow yet")))?;
+    let shadow = shadow.ok_or_else(|| ApiError::not_found(format!("the {kind} slot has had no shadow")))?;
     Ok(json(StatusCode::OK, &shadow))
 }
 
-/// `DELETE /admin/policies/{kind}/shadow`. Answers with the report as it ends.
+/// `DELETE /admin/policies/{kind}/shadow`. Responds with the final report.
 pub async fn stop_shadow(app: Arc<App>, kind: PolicyKind) -> Result<Answer, ApiError> {
     app.served()?.policies.stop_shadow(kind).await.map_err(refused)?;
     shadow(&app, kind).await
@@ -218,7 +220,7 @@ pub fn lift_quarantine(app: &App, sha256: &str) -> Result<Answer, ApiError> {
     Err(ApiError::not_found(format!("no component `{shown}` is in quarantine")))
 }
 
-async fn in_force(task: tokio::task::JoinHandle<Result<SwapAnswer, ApiError>>) -> Result<Answer, ApiError> {
+async fn answer(task: tokio::task::JoinHandle<Result<SwapAnswer, ApiError>>) -> Result<Answer, ApiError> {
     let answer = task.await.map_err(|e| ApiError::internal("swap", format!("the swap failed: {e}")))??;
     Ok(json(StatusCode::OK, &answer))
 }

@@ -1,4 +1,4 @@
-//! Blocks, single requests, the queue, draining.
+//! Blocks, cancelling requests, clearing the queue, reloading, draining.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::http::{Answer, ApiError, Query, json};
 /// `GET /admin/blocks`.
 pub async fn blocks(app: &App) -> Result<Answer, ApiError> {
     let served = app.served()?;
-    let all = served.engine.blocks().await?;
+    let all = served.engine.inspect(|engine, _| engine.blocks()).await?;
     let now = app.clock.now();
     let mut blocks = Blocks { block_size: served.block_size, ..Blocks::default() };
     blocks.states.reserve(all.len());
@@ -34,16 +34,17 @@ pub async fn blocks(app: &App) -> Result<Answer, ApiError> {
     Ok(json(StatusCode::OK, &blocks))
 }
 
-/// `DELETE /admin/requests/{id}`: the engine's id of a sequence, or the `x-request-id` of all its choices.
-/// A number is an id and nothing else, whether it is live or not: clients that number their requests would
-/// lose one because another has just ended. `?by=request_id` finds theirs.
+/// `DELETE /admin/requests/{id}`: the engine's id of a sequence, or an `x-request-id`, which cancels all choices.
+///
+/// A number is always the engine's id, even if no such sequence is live: otherwise a client that numbers its requests
+/// could lose one when a sequence of that number has just ended. `?by=request_id` finds those.
 pub async fn cancel(app: &App, id: &str, query: &Query) -> Result<Answer, ApiError> {
     let served = app.served()?;
     let number = match query.get("by") {
         None => id.parse().ok().map(SequenceId),
         Some("request_id") => None,
         Some(other) => {
-            return Err(ApiError::invalid("by", format!("`{other}` is not request_id")));
+            return Err(ApiError::invalid("by", format!("`{other}` is not `request_id`")));
         }
     };
     let wanted = number.map_or_else(|| served.engine.find_requests(id), |number| vec![number]);
@@ -59,7 +60,7 @@ pub async fn cancel(app: &App, id: &str, query: &Query) -> Result<Answer, ApiErr
             "no live request `{shown}`; see `requests` of /admin/state"
         )));
     };
-    tracing::info!(ids = ?cancelled, "cancelled by an operator");
+    tracing::info!(ids = ?cancelled, "an operator cancelled a request");
     Ok(json(StatusCode::OK, &value!({"id": first, "ids": cancelled, "cancelled": true})))
 }
 
@@ -68,21 +69,21 @@ pub async fn clear_queue(app: &App) -> Result<Answer, ApiError> {
     let served = app.served()?;
     let message = "an operator cleared the queue; try again later".to_owned();
     let cleared = served.engine.clear_queue(message).await?;
-    tracing::info!(cleared, "queue cleared by an operator");
+    tracing::info!(cleared, "an operator cleared the queue");
     Ok(json(StatusCode::OK, &value!({"cleared": cleared})))
 }
 
-/// `POST /admin/reload`: what SIGHUP does. 422 where anything stays as it was because it is wrong.
+/// `POST /admin/reload`: does what SIGHUP does. 422 if anything could not be reloaded.
 pub async fn reload(app: Arc<App>) -> Result<Answer, ApiError> {
-    // What is under way ends well even where its caller goes away.
+    // In a task of its own: a reload is completed even if its client disconnects.
     let task = tokio::spawn(async move { crate::reload::reload(&app).await });
-    let outcomes = task.await.map_err(|e| ApiError::internal("reload", format!("reloading failed: {e}")))?;
+    let outcomes = task.await.map_err(|e| ApiError::internal("reload", format!("the reload failed: {e}")))?;
     let wrong = outcomes.iter().any(|outcome| outcome.error.is_some());
     let status = if wrong { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
     Ok(json(status, &value!({"reloaded": outcomes})))
 }
 
-/// `POST /admin/drain`. The host stays up, not ready, until it is told to end.
+/// `POST /admin/drain`. The host stays up, but not ready, until it is stopped.
 pub fn drain(app: &App) -> Result<Answer, ApiError> {
     app.drain();
     let live = app.served().map_or(0, |served| served.engine.live());

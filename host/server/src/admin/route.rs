@@ -1,11 +1,11 @@
-//! Which path of the admin plane answers what, after the token was checked.
+//! The admin plane's routes, and the token check in front of them.
 
 use std::sync::Arc;
 
 use hyper::body::Incoming;
 use hyper::header::AUTHORIZATION;
 use hyper::http::request::Parts;
-use hyper::{HeaderMap, Method, Request, StatusCode};
+use hyper::{HeaderMap, Request, StatusCode};
 use infer_core::policy::PolicyKind;
 
 use super::token::Token;
@@ -13,7 +13,121 @@ use super::{inspect, policies, requests, stream, trace};
 use crate::app::App;
 use crate::http::{Answer, ApiError, Query, RequestId, discard, json};
 
-/// Answers one request.
+/// A path of the admin plane, which accepts one or two methods.
+struct Route {
+    /// Without the leading slash. A segment `{name}` matches any.
+    path: &'static str,
+    /// The methods, as `Allow` lists them.
+    allow: &'static str,
+    action: Action,
+    other: Option<Action>,
+}
+
+/// A method of a path.
+#[derive(Clone, Copy)]
+struct Action {
+    method: &'static str,
+    /// Accepted query parameters.
+    query: &'static [&'static str],
+    endpoint: Endpoint,
+}
+
+#[derive(Clone, Copy)]
+enum Endpoint {
+    State,
+    Events,
+    Blocks,
+    BlockMap,
+    Block,
+    Cache,
+    Policies,
+    LiftQuarantine,
+    Swap,
+    Rollback,
+    Promote,
+    Shadow,
+    StopShadow,
+    History,
+    Request,
+    Cancel,
+    ClearQueue,
+    Reload,
+    Drain,
+    StartTrace,
+    StopTrace,
+}
+
+/// The first route whose path matches counts.
+const ROUTES: &[Route] = &[
+    Route::new("GET", "admin/state", &[], Endpoint::State),
+    Route::new("GET", "admin/events", &["hz", "changes"], Endpoint::Events),
+    Route::new("GET", "admin/blocks", &[], Endpoint::Blocks),
+    Route::new("GET", "admin/blocks/map", &["by", "cells", "from", "count"], Endpoint::BlockMap),
+    Route::new("GET", "admin/blocks/{id}", &[], Endpoint::Block),
+    Route::new("GET", "admin/cache", &["top"], Endpoint::Cache),
+    Route::new("GET", "admin/policies", &[], Endpoint::Policies),
+    Route::new("DELETE", "admin/policies/quarantine/{sha256}", &[], Endpoint::LiftQuarantine),
+    Route::new(
+        "PUT",
+        "admin/policies/{kind}",
+        &["mode", "config", "window_s", "force", "of"],
+        Endpoint::Swap,
+    ),
+    Route::new("POST", "admin/policies/{kind}/rollback", &["of"], Endpoint::Rollback),
+    Route::new("POST", "admin/policies/{kind}/promote", &["of"], Endpoint::Promote),
+    Route::new("GET", "admin/policies/{kind}/shadow", &[], Endpoint::Shadow)
+        .or_delete(&[], Endpoint::StopShadow),
+    Route::new("GET", "admin/policies/{kind}/history", &[], Endpoint::History),
+    Route::new("GET", "admin/requests/{id}", &[], Endpoint::Request).or_delete(&["by"], Endpoint::Cancel),
+    Route::new("DELETE", "admin/queue", &[], Endpoint::ClearQueue),
+    Route::new("POST", "admin/reload", &[], Endpoint::Reload),
+    Route::new("POST", "admin/drain", &[], Endpoint::Drain),
+    Route::new("POST", "admin/trace/start", &["decisions", "max_mib"], Endpoint::StartTrace),
+    Route::new("POST", "admin/trace/stop", &[], Endpoint::StopTrace),
+];
+
+impl Route {
+    const fn new(
+        method: &'static str,
+        path: &'static str,
+        query: &'static [&'static str],
+        endpoint: Endpoint,
+    ) -> Self {
+        Self { path, allow: method, action: Action { method, query, endpoint }, other: None }
+    }
+
+    /// Adds DELETE to a path with GET.
+    const fn or_delete(self, query: &'static [&'static str], endpoint: Endpoint) -> Self {
+        Self { allow: "GET, DELETE", other: Some(Action { method: "DELETE", query, endpoint }), ..self }
+    }
+
+    /// Returns the route of a path, and the segment that its `{name}` stands for.
+    fn of(path: &str) -> Option<(&'static Self, &str)> {
+        let path = path.trim_start_matches('/');
+        ROUTES.iter().find_map(|route| Some((route, parameter(route.path, path)?)))
+    }
+
+    fn action(&self, method: &str) -> Option<Action> {
+        [Some(self.action), self.other].into_iter().flatten().find(|action| action.method == method)
+    }
+}
+
+/// Returns the segment of `path` that the pattern's `{name}` stands for (empty if it has none); `None` if the path
+/// does not match.
+fn parameter<'a>(pattern: &str, path: &'a str) -> Option<&'a str> {
+    let (mut patterns, mut segments) = (pattern.split('/'), path.split('/'));
+    let mut parameter = "";
+    loop {
+        match (patterns.next(), segments.next()) {
+            (None, None) => return Some(parameter),
+            (Some(pattern), Some(segment)) if pattern.starts_with('{') => parameter = segment,
+            (Some(pattern), Some(segment)) if pattern == segment => {}
+            _ => return None,
+        }
+    }
+}
+
+/// Responds to one request.
 pub async fn route(app: Arc<App>, token: Arc<Token>, request: Request<Incoming>) -> Answer {
     let (head, body) = request.into_parts();
     let mut body = Some(body);
@@ -37,121 +151,59 @@ fn authorize(headers: &HeaderMap, token: &Token) -> Result<(), ApiError> {
     if bearer.is_some_and(|given| token.matches(given)) {
         return Ok(());
     }
-    let message = "the admin plane needs `Authorization: Bearer TOKEN`; the token is INFER_ADMIN_TOKEN's, or \
-                   stands in the file that the host named at its start";
+    let message = "the admin plane requires `Authorization: Bearer TOKEN`; the token is the value of \
+                   INFER_ADMIN_TOKEN or in the file that the host names when it starts";
     Err(ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", message))
 }
 
 async fn dispatch(app: Arc<App>, head: &Parts, body: &mut Option<Incoming>) -> Result<Answer, ApiError> {
-    let path = head.uri.path().to_owned();
-    let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
-    let raw_query = head.uri.query().map(str::to_owned);
-    let query = |known: &[&str]| Query::parse(raw_query.as_deref(), known);
-    let method = head.method.clone();
-    let only = |allowed: &Method, allow: &'static str| {
-        if method == *allowed { Ok(()) } else { Err(ApiError::method_not_allowed(&path, allow)) }
+    let path = head.uri.path();
+    let Some((route, parameter)) = Route::of(path) else {
+        let shown: String = path.chars().take(128).collect();
+        return Err(ApiError::not_found(format!("no such path on the admin plane: {shown}")));
     };
-    match parts.as_slice() {
-        ["admin", "state"] => {
-            only(&Method::GET, "GET")?;
-            query(&[])?;
-            Ok(json(StatusCode::OK, &super::state(&app).await?))
-        }
-        ["admin", "events"] => {
-            only(&Method::GET, "GET")?;
-            stream::events(app, &query(&["hz", "changes"])?)
-        }
-        ["admin", "blocks"] => {
-            only(&Method::GET, "GET")?;
-            query(&[])?;
-            requests::blocks(&app).await
-        }
-        ["admin", "blocks", "map"] => {
-            only(&Method::GET, "GET")?;
-            inspect::map(&app, &query(&["by", "cells", "from", "count"])?).await
-        }
-        ["admin", "blocks", id] => {
-            only(&Method::GET, "GET")?;
-            query(&[])?;
-            inspect::block(&app, id).await
-        }
-        ["admin", "cache"] => {
-            only(&Method::GET, "GET")?;
-            inspect::cache(&app, &query(&["top"])?).await
-        }
-        ["admin", "policies"] => {
-            only(&Method::GET, "GET")?;
-            query(&[])?;
-            policies::list(&app).await
-        }
-        ["admin", "policies", "quarantine", sha256] => {
-            only(&Method::DELETE, "DELETE")?;
-            query(&[])?;
-            policies::lift_quarantine(&app, sha256)
-        }
-        ["admin", "policies", kind] => {
-            only(&Method::PUT, "PUT")?;
-            let kind = policy_kind(kind)?;
-            let query = query(&["mode", "config", "window_s", "force", "of"])?;
-            policies::swap(app, kind, &query, &head.headers, body).await
-        }
-        ["admin", "policies", kind, "rollback"] => {
-            only(&Method::POST, "POST")?;
-            policies::rollback(app, policy_kind(kind)?, &query(&["of"])?).await
-        }
-        ["admin", "policies", kind, "promote"] => {
-            only(&Method::POST, "POST")?;
-            policies::promote(app, policy_kind(kind)?, &query(&["of"])?).await
-        }
-        ["admin", "policies", kind, "shadow"] => {
-            let kind = policy_kind(kind)?;
-            query(&[])?;
-            match method {
-                Method::GET => policies::shadow(&app, kind).await,
-                Method::DELETE => policies::stop_shadow(app, kind).await,
-                _ => Err(ApiError::method_not_allowed(&path, "GET, DELETE")),
-            }
-        }
-        ["admin", "policies", kind, "history"] => {
-            only(&Method::GET, "GET")?;
-            query(&[])?;
-            policies::history(&app, policy_kind(kind)?)
-        }
-        ["admin", "requests", id] => match method {
-            Method::GET => {
-                query(&[])?;
-                inspect::request(&app, id).await
-            }
-            Method::DELETE => requests::cancel(&app, id, &query(&["by"])?).await,
-            _ => Err(ApiError::method_not_allowed(&path, "GET, DELETE")),
-        },
-        ["admin", "queue"] => {
-            only(&Method::DELETE, "DELETE")?;
-            query(&[])?;
-            requests::clear_queue(&app).await
-        }
-        ["admin", "reload"] => {
-            only(&Method::POST, "POST")?;
-            query(&[])?;
-            requests::reload(app).await
-        }
-        ["admin", "drain"] => {
-            only(&Method::POST, "POST")?;
-            query(&[])?;
-            requests::drain(&app)
-        }
-        ["admin", "trace", "start"] => {
-            only(&Method::POST, "POST")?;
-            trace::start(app, &query(&["decisions", "max_mib"])?).await
-        }
-        ["admin", "trace", "stop"] => {
-            only(&Method::POST, "POST")?;
-            query(&[])?;
-            trace::stop(&app)
-        }
-        _ => {
-            let shown: String = path.chars().take(128).collect();
-            Err(ApiError::not_found(format!("no such path on the admin plane: {shown}")))
+    let action = route.action(head.method.as_str());
+    let action = action.ok_or_else(|| ApiError::method_not_allowed(path, route.allow))?;
+    let query = Query::parse(head.uri.query(), action.query)?;
+    let call = Call { app, parameter, query, headers: &head.headers, body };
+    call.to(action.endpoint).await
+}
+
+/// A request that matched a route.
+struct Call<'a> {
+    app: Arc<App>,
+    parameter: &'a str,
+    query: Query,
+    headers: &'a HeaderMap,
+    body: &'a mut Option<Incoming>,
+}
+
+impl Call<'_> {
+    async fn to(self, endpoint: Endpoint) -> Result<Answer, ApiError> {
+        let Self { app, parameter, query, headers, body } = self;
+        let kind = || policy_kind(parameter);
+        match endpoint {
+            Endpoint::State => Ok(json(StatusCode::OK, &super::state(&app).await?)),
+            Endpoint::Events => stream::events(app, &query),
+            Endpoint::Blocks => requests::blocks(&app).await,
+            Endpoint::BlockMap => inspect::map(&app, &query).await,
+            Endpoint::Block => inspect::block(&app, parameter).await,
+            Endpoint::Cache => inspect::cache(&app, &query).await,
+            Endpoint::Policies => policies::list(&app).await,
+            Endpoint::LiftQuarantine => policies::lift_quarantine(&app, parameter),
+            Endpoint::Swap => policies::swap(app, kind()?, &query, headers, body).await,
+            Endpoint::Rollback => policies::rollback(app, kind()?, &query).await,
+            Endpoint::Promote => policies::promote(app, kind()?, &query).await,
+            Endpoint::Shadow => policies::shadow(&app, kind()?).await,
+            Endpoint::StopShadow => policies::stop_shadow(app, kind()?).await,
+            Endpoint::History => policies::history(&app, kind()?),
+            Endpoint::Request => inspect::request(&app, parameter).await,
+            Endpoint::Cancel => requests::cancel(&app, parameter, &query).await,
+            Endpoint::ClearQueue => requests::clear_queue(&app).await,
+            Endpoint::Reload => requests::reload(app).await,
+            Endpoint::Drain => requests::drain(&app),
+            Endpoint::StartTrace => trace::start(app, &query).await,
+            Endpoint::StopTrace => trace::stop(&app),
         }
     }
 }
@@ -160,7 +212,44 @@ fn policy_kind(name: &str) -> Result<PolicyKind, ApiError> {
     PolicyKind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
         let shown: String = name.chars().take(64).collect();
         ApiError::not_found(format!(
-            "no policy slot `{shown}`; there are scheduler, admission and prefix-cache"
+            "no policy slot `{shown}`; the slots are scheduler, admission and prefix-cache"
         ))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_path_leads_to_its_own_route() {
+        for route in ROUTES {
+            let (found, _) = Route::of(&format!("/{}", route.path)).unwrap();
+            assert_eq!(found.path, route.path);
+        }
+        for (path, expected) in [
+            ("/admin/blocks/map", Some(("admin/blocks/map", ""))),
+            ("/admin/blocks/7", Some(("admin/blocks/{id}", "7"))),
+            ("//admin/requests/7", Some(("admin/requests/{id}", "7"))),
+            ("/admin/policies/scheduler/shadow", Some(("admin/policies/{kind}/shadow", "scheduler"))),
+            ("/admin/policies/scheduler/other", None),
+            ("/admin/blocks/7/8", None),
+            ("/admin", None),
+            ("/", None),
+        ] {
+            let found = Route::of(path).map(|(route, parameter)| (route.path, parameter));
+            assert_eq!(found, expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_path_accepts_only_its_methods() {
+        let (route, _) = Route::of("/admin/requests/7").unwrap();
+        assert!(route.action("GET").is_some() && route.action("DELETE").is_some());
+        assert!(route.action("POST").is_none());
+        assert_eq!(route.allow, "GET, DELETE");
+        let (route, _) = Route::of("/admin/state").unwrap();
+        assert!(route.action("DELETE").is_none());
+        assert_eq!(route.allow, "GET");
+    }
 }

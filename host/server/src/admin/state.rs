@@ -1,4 +1,4 @@
-//! One snapshot for consoles: the engine's report, joined with what only the server knows.
+//! Snapshots for consoles: the engine's report joined with what only the server knows.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use crate::engine::{self, EngineReport};
 use crate::http::ApiError;
 use crate::metrics::percentile;
 
-/// How long an answer waits for the step that runs now.
+/// How long a response waits for the current step.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The engine's report, once the step that runs now is done.
+/// Returns the engine's report after the current step. 503 if that takes more than ten seconds.
 pub async fn report(served: &Served) -> Result<Box<EngineReport>, ApiError> {
     report_within(served, PATIENCE).await
 }
@@ -28,16 +28,16 @@ pub async fn report(served: &Served) -> Result<Box<EngineReport>, ApiError> {
 async fn report_within(served: &Served, patience: Duration) -> Result<Box<EngineReport>, ApiError> {
     tokio::time::timeout(patience, served.engine.report())
         .await
-        .map_err(|_| ApiError::unavailable("busy", "the engine is in a long step; try again"))?
+        .map_err(|_| ApiError::unavailable("busy", "the engine is in a long step; try again later"))?
         .map_err(ApiError::from)
 }
 
-/// The whole state.
+/// Returns the whole state.
 pub async fn state(app: &App) -> Result<State, ApiError> {
     state_within(app, PATIENCE).await
 }
 
-/// The whole state, for who can't wait as long for it.
+/// Returns the whole state, or 503 after `patience`.
 pub async fn state_within(app: &App, patience: Duration) -> Result<State, ApiError> {
     let served = app.served()?;
     let report = report_within(served, patience).await?;
@@ -46,7 +46,7 @@ pub async fn state_within(app: &App, patience: Duration) -> Result<State, ApiErr
     Ok(State { requests, ..numbers(app, served, &report) })
 }
 
-/// The state without its requests.
+/// Returns the state without its requests.
 pub fn numbers(app: &App, served: &Served, report: &EngineReport) -> State {
     let EngineReport { snapshot, step_us, at } = report;
     let at = *at;
@@ -93,7 +93,7 @@ pub fn numbers(app: &App, served: &Served, report: &EngineReport) -> State {
     }
 }
 
-/// The three slots.
+/// Returns the three slots.
 pub fn slots(served: &Served, snapshot: &Snapshot, at: Micros) -> Vec<PolicySlot> {
     snapshot.policies.iter().map(|slot| policy_slot(served, slot, at)).collect()
 }
@@ -128,14 +128,14 @@ fn policy_slot(served: &Served, slot: &SlotSnapshot, at: Micros) -> PolicySlot {
     }
 }
 
-/// A slot's shadow, or its last one.
+/// Returns the report of a slot's shadow, or of its last one.
 pub fn shadow(served: &Served, slot: &SlotSnapshot) -> Option<ShadowInfo> {
     let report = slot.shadow.as_ref()?;
     let fault = report.fault.as_ref().map(|fault| served.engine.observer().fault_info(fault));
     Some(engine::shadow_info(report, fault))
 }
 
-/// One request, whole.
+/// Returns a request with all its fields.
 pub fn request_row(served: &Served, row: &RequestSnapshot, at: Micros) -> RequestRow {
     let meta = served.engine.request_meta(row.id.0);
     let meta = meta.as_deref().cloned().unwrap_or_default();
@@ -165,7 +165,7 @@ pub fn request_row(served: &Served, row: &RequestSnapshot, at: Micros) -> Reques
     }
 }
 
-/// What of a request moves.
+/// Returns the fields of a request that change.
 pub fn row_change(row: &RequestSnapshot, at: Micros) -> RowChange {
     let after_arrival = |then: Micros| (then != Micros::NEVER).then(|| then.since(row.arrived).0 / 1_000);
     let started = after_arrival(row.started);
@@ -195,7 +195,7 @@ fn state_name(state: SequenceState) -> &'static str {
     }
 }
 
-/// How fast the counters grew over the last seconds.
+/// Returns the growth of the counters per second, over the last seconds.
 pub fn rates(app: &App, snapshot: &Snapshot) -> Rates {
     let c = &snapshot.counters;
     let ended: u64 = c.finished.iter().sum::<u64>() + c.failed;
@@ -235,7 +235,7 @@ fn pressure(app: &App, served: &Served, snapshot: &Snapshot) -> Pressure {
         reserved_blocks: p.reserved_blocks,
         available_blocks: p.available_blocks,
         allocated_blocks: snapshot.memory.used,
-        // What memory would hold may be longer than what a request may be.
+        // The pool may hold a longer sequence than a request may have.
         max_sequence_tokens: p.max_sequence_tokens.min(served.max_seq_len),
         active_sequences: q.running,
         max_sequences: app.config.max_batch_size,
@@ -243,22 +243,22 @@ fn pressure(app: &App, served: &Served, snapshot: &Snapshot) -> Pressure {
 }
 
 fn counters(app: &App, served: &Served, c: &snapshot::Counters) -> Counters {
-    // The engine never sees what was turned away at the door; the sums include it.
+    // The engine never sees requests that were refused before it; the sums include them.
     let (queue_full, draining) = (served.engine.refused_at_the_door(), app.turned_away());
-    let refused = REFUSALS
-        .iter()
-        .map(|&(reason, name)| {
+    let refused = RefusalReason::ALL
+        .into_iter()
+        .map(|reason| {
             let here = match reason {
                 RefusalReason::QueueFull => queue_full,
                 RefusalReason::Draining => draining,
                 _ => 0,
             };
-            (name.to_owned(), c.refused[snapshot::Counters::refusal_index(reason)] + here)
+            (reason.name().to_owned(), c.refused[snapshot::Counters::refusal_index(reason)] + here)
         })
         .collect();
-    let finished = FINISHES
-        .iter()
-        .map(|&(reason, name)| (name.to_owned(), c.finished[snapshot::Counters::finish_index(reason)]))
+    let finished = FinishReason::ALL
+        .into_iter()
+        .map(|reason| (reason.name().to_owned(), c.finished[snapshot::Counters::finish_index(reason)]))
         .collect();
     Counters {
         submitted: c.submitted + queue_full + draining,
@@ -278,28 +278,6 @@ fn counters(app: &App, served: &Served, c: &snapshot::Counters) -> Counters {
         device_faults: c.device_faults,
     }
 }
-
-const REFUSALS: [(RefusalReason, &str); 7] = [
-    (RefusalReason::QueueFull, "queue_full"),
-    (RefusalReason::Memory, "memory"),
-    (RefusalReason::Rate, "rate"),
-    (RefusalReason::TooLong, "too_long"),
-    (RefusalReason::Backpressure, "backpressure"),
-    (RefusalReason::Other, "other"),
-    (RefusalReason::Draining, "draining"),
-];
-
-/// The name of a reason for which requests are turned away.
-pub fn refusal_name(reason: RefusalReason) -> &'static str {
-    REFUSALS.iter().find(|(known, _)| *known == reason).map_or("other", |(_, name)| name)
-}
-
-const FINISHES: [(FinishReason, &str); 4] = [
-    (FinishReason::Eos, "eos"),
-    (FinishReason::Stop, "stop"),
-    (FinishReason::Length, "length"),
-    (FinishReason::Cancelled, "cancelled"),
-];
 
 fn cache_lengths(c: &snapshot::Counters) -> BTreeMap<String, CacheLengths> {
     let lengths = |at: usize| CacheLengths {

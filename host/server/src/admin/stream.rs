@@ -1,7 +1,7 @@
-//! `GET /admin/events`: the state at a steady rate, and what happens in between as it happens.
+//! `GET /admin/events`: the state at a steady rate, and events as they happen.
 //!
-//! With `changes=true` only the first snapshot is whole, then come differences: a console that stays
-//! open all day must cost the host next to nothing.
+//! With `changes=true` only the first snapshot is whole, and changes follow: a console that stays open all day must
+//! cost the host next to nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,11 +28,11 @@ struct Feed {
     events: broadcast::Receiver<AdminEvent>,
     ticks: Interval,
     shutdown: watch::Receiver<bool>,
-    /// Where only changes are wanted.
+    /// Set if the client wants changes instead of snapshots.
     changes: Option<Changes>,
 }
 
-/// The stream. It ends when the host goes down.
+/// Starts the stream, which ends with the host.
 pub fn events(app: Arc<App>, query: &Query) -> Result<Answer, ApiError> {
     let hz = match query.get("hz") {
         None => DEFAULT_HZ,
@@ -49,7 +49,7 @@ pub fn events(app: Arc<App>, query: &Query) -> Result<Answer, ApiError> {
     };
     let events = app.served()?.engine.observer().subscribe();
     let mut ticks = interval(Duration::from_secs_f64(1.0 / hz));
-    // A long step delays snapshots; they don't queue up behind it.
+    // After a long step, snapshots resume at the usual rate instead of in a burst.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let shutdown = app.shutdown.clone();
     let feed = Feed { app, events, ticks, shutdown, changes };
@@ -68,7 +68,7 @@ impl Feed {
         loop {
             tokio::select! {
                 biased;
-                () = told_to_stop(&mut self.shutdown) => return None,
+                () = stopped(&mut self.shutdown) => return None,
                 event = self.events.recv() => {
                     let event = match event {
                         Ok(event) => event,
@@ -99,14 +99,14 @@ impl Feed {
     }
 }
 
-async fn told_to_stop(shutdown: &mut watch::Receiver<bool>) {
+async fn stopped(shutdown: &mut watch::Receiver<bool>) {
     let _ = shutdown.wait_for(|stop| *stop).await;
 }
 
-/// The variant's name as the event, its content as the data.
+/// Formats a server-sent event: the variant's name as the event, its content as the data.
 fn frame(event: &AdminEvent) -> Bytes {
     let mut frame = format!("event: {}\ndata: ", event.name()).into_bytes();
-    // What is large or frequent is written as it is; the rest may take the way over a tree.
+    // Large or frequent events are written directly; the rest may take the detour over a `Value`.
     let written = match event {
         AdminEvent::Snapshot(state) => serde_json::to_writer(&mut frame, state),
         AdminEvent::Change(change) => serde_json::to_writer(&mut frame, change),

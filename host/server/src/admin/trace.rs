@@ -1,4 +1,4 @@
-//! `POST /admin/trace/start`: a recording, streamed to whoever started it until somebody stops it.
+//! `POST /admin/trace/start`: a recording, streamed to the client that started it until it is stopped.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use crate::app::{App, Served};
 use crate::http::{Answer, ApiError, Query, json};
 use crate::trace::{Recording, Writer};
 
-/// Lines end at this size of a recording, unless the caller names another.
+/// Default size at which a recording ends.
 const DEFAULT_MIB: u64 = 1_024;
 const MAX_MIB: u64 = 1 << 20;
-/// Things written at once.
+/// Most happenings written into one chunk.
 const BATCH: usize = 512;
 
 struct Stream {
@@ -31,7 +31,7 @@ struct Stream {
     head: Option<Head>,
 }
 
-/// Starts a recording. Its lines are the answer's body.
+/// Starts a recording. Its lines are the response's body.
 pub async fn start(app: Arc<App>, query: &Query) -> Result<Answer, ApiError> {
     let decisions = match query.get("decisions") {
         None | Some("off") => false,
@@ -43,13 +43,13 @@ pub async fn start(app: Arc<App>, query: &Query) -> Result<Answer, ApiError> {
     let max_mib = match query.get("max_mib") {
         None => DEFAULT_MIB,
         Some(text) => text.parse().ok().filter(|mib| (1..=MAX_MIB).contains(mib)).ok_or_else(|| {
-            ApiError::invalid("max_mib", format!("`{text}` is no whole number from 1 to {MAX_MIB}"))
+            ApiError::invalid("max_mib", format!("`{text}` is not a whole number from 1 to {MAX_MIB}"))
         })?,
     };
     let served = app.served()?;
-    let (recording, in_force) = begin(served, decisions).await?;
-    tracing::info!(decisions, max_mib, "a recording begins");
-    let policies = in_force.iter();
+    let (recording, live) = begin(served, decisions).await?;
+    tracing::info!(decisions, max_mib, "a recording started");
+    let policies = live.iter();
     let head = Head {
         format: FORMAT,
         host: env!("CARGO_PKG_VERSION").to_owned(),
@@ -78,13 +78,13 @@ pub async fn start(app: Arc<App>, query: &Query) -> Result<Answer, ApiError> {
     Ok(answer)
 }
 
-/// A recording, and who was in force when it began: whoever comes later is told in it. Where somebody came right then
-/// it begins again, for nothing was read of it.
+/// Starts a recording. Returns it with the policies that are live at its start; it reports later changes itself. If a
+/// policy changed in between, starts again, since nothing was read yet.
 async fn begin(served: &Served, decisions: bool) -> Result<(Recording, [SlotSnapshot; 3]), ApiError> {
     let mut before = super::report(served).await?.snapshot.policies;
     loop {
         let recording = served.engine.tap().start(decisions).ok_or_else(|| {
-            let message = "a recording is under way; stop it with POST /admin/trace/stop";
+            let message = "a recording is already running; stop it with POST /admin/trace/stop";
             ApiError::new(StatusCode::CONFLICT, "already_recording", message)
         })?;
         let after = super::report(served).await?.snapshot.policies;
@@ -95,11 +95,11 @@ async fn begin(served: &Served, decisions: bool) -> Result<(Recording, [SlotSnap
     }
 }
 
-/// Ends the recording: its reader finds the last line.
+/// Ends the recording. Its stream then ends with the last line.
 pub fn stop(app: &App) -> Result<Answer, ApiError> {
     let stopped = app.served()?.engine.tap().stop();
     let stopped = stopped.ok_or_else(|| {
-        let message = "nothing is being recorded; POST /admin/trace/start begins";
+        let message = "no recording is running; start one with POST /admin/trace/start";
         ApiError::new(StatusCode::CONFLICT, "not_recording", message)
     })?;
     tracing::info!(happenings = stopped.happenings, lost = stopped.lost, "a recording was stopped");
@@ -107,15 +107,15 @@ pub fn stop(app: &App) -> Result<Answer, ApiError> {
 }
 
 impl Stream {
-    /// The next lines; without the stream where they are the last.
+    /// Returns the next lines, and the stream unless they are the last.
     async fn next(mut self) -> (Vec<u8>, Option<Self>) {
         let mut out = Vec::with_capacity(4_096);
         if let Some(head) = self.head.take() {
-            // At once, so that the caller knows that the recording has begun.
+            // Sent at once, so that the client knows that the recording has started.
             self.writer.line(&Line::Head(Box::new(head)), &mut out);
             return (out, Some(self));
         }
-        // Tokens leave no line of their own.
+        // Some happenings, as tokens, write no line.
         while out.is_empty() {
             let first = tokio::select! {
                 biased;
