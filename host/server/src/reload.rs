@@ -1,7 +1,7 @@
-//! What can be read again while the host runs: tenants, certificate, policy configurations.
+//! Reloads what can change while the host runs: tenants, the certificate, policy configurations.
 //!
-//! Each on its own: where one is wrong, it stays as it was, the log says why, and the others are taken.
-//! What needs a restart (addresses, model, sizes) is deliberately not here.
+//! Each is reloaded independently: if one is invalid, the old one stays in use, the log says why, and the others are
+//! still reloaded. Deliberately absent: what needs a restart (addresses, model, sizes).
 
 use std::sync::{Mutex, PoisonError};
 
@@ -14,38 +14,38 @@ use crate::config::{Config, PolicyChoice, read_policy_configs};
 use crate::policies::{Choices, Reconfigured};
 use crate::tenants::Tenants;
 
-/// The admission policy that keeps tenants' rates.
+/// The admission policy that enforces tenants' rates.
 const RATE_KEEPER: &str = "token-bucket";
 
-/// What came of reading something again.
+/// The outcome of reloading something.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
     /// `api-keys`, `tls`, or a policy slot.
     pub what: &'static str,
-    /// What changed, in words.
+    /// What changed.
     pub done: String,
-    /// Why it stays as it was.
+    /// Why it could not be reloaded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// The choice of policies that is in force as far as files say.
+/// The policies that flags and files configure.
 pub struct Reload {
     chosen: Choices,
     applied: Mutex<Choices>,
-    /// One reload at a time, or what an older file says could replace what a newer one does.
+    /// One reload at a time: otherwise an older file could override a newer one.
     turn: tokio::sync::Mutex<()>,
 }
 
 impl Reload {
-    /// At the start.
+    /// Returns the state at the start.
     pub fn new(config: &Config, tenants: &Tenants) -> Self {
         let chosen = PolicyKind::ALL.map(|kind| config.policy(kind).clone());
         let applied = keep_rates(chosen.clone(), config.admission_chosen, tenants);
         Self { chosen, applied: Mutex::new(applied), turn: tokio::sync::Mutex::default() }
     }
 
-    /// What is chosen now.
+    /// Returns the configured policies.
     pub fn choices(&self) -> Choices {
         self.applied.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -55,7 +55,7 @@ impl Reload {
     }
 }
 
-/// Rates are kept by a policy: where nobody chose admission policies, the one that keeps them joins.
+/// Adds the policy that enforces rates if tenants have rates and no admission policy was configured.
 fn keep_rates(mut choices: Choices, admission_chosen: bool, tenants: &Tenants) -> Choices {
     let admission = &mut choices[PolicyKind::Admission as usize];
     if !tenants.has_rates() || admission.name.contains(RATE_KEEPER) {
@@ -63,7 +63,7 @@ fn keep_rates(mut choices: Choices, admission_chosen: bool, tenants: &Tenants) -
     }
     if admission_chosen {
         tracing::warn!(
-            "tenants have rates, but `{}` may not keep them; `{RATE_KEEPER}` does",
+            "tenants have rates, but `{}` may not enforce them; add `{RATE_KEEPER}` to --admission",
             admission.name
         );
         return choices;
@@ -76,18 +76,18 @@ fn keep_rates(mut choices: Choices, admission_chosen: bool, tenants: &Tenants) -
     choices
 }
 
-/// Reads everything again, and logs what came of it.
+/// Reloads everything and logs the outcomes.
 pub async fn reload(app: &App) -> Vec<Outcome> {
     let _turn = app.reload.turn.lock().await;
     let mut outcomes = Vec::new();
     let mut note = |what, done: Result<String, String>| {
         let (done, error) = match done {
             Ok(done) => (done, None),
-            Err(error) => ("it stays as it was".to_owned(), Some(error)),
+            Err(error) => ("the old one stays in use".to_owned(), Some(error)),
         };
         match &error {
             None => tracing::info!("reloaded {what}: {done}"),
-            Some(error) => tracing::error!("can't reload {what}, {done}: {error}"),
+            Some(error) => tracing::error!("can't reload {what} ({done}): {error}"),
         }
         outcomes.push(Outcome { what, done, error });
     };
@@ -95,7 +95,7 @@ pub async fn reload(app: &App) -> Vec<Outcome> {
         note("api-keys", reload_tenants(app));
     }
     if let Some(tls) = &app.tls {
-        note("tls", tls.reload().map(|()| "new connections get the certificate".to_owned()));
+        note("tls", tls.reload().map(|()| "new connections use the new certificate".to_owned()));
     }
     match wanted(app) {
         Err(error) => note("policy-config", Err(error)),
@@ -118,7 +118,7 @@ fn reload_tenants(app: &App) -> Result<String, String> {
     Ok(format!("{} keys", app.tenants.key_count()))
 }
 
-/// The choices as the files say them now.
+/// Reads the choices from the files.
 fn wanted(app: &App) -> Result<Choices, String> {
     let mut wanted = app.reload.chosen.clone();
     if let Some(path) = &app.config.policy_config {
@@ -136,8 +136,10 @@ async fn reconfigure(app: &App, kind: PolicyKind, choice: PolicyChoice) -> Resul
     match done.map_err(|e| e.to_string())? {
         Reconfigured::Done(answer) => {
             app.reload.apply(kind, choice);
-            Ok(format!("{} has its new configuration ({} state)", answer.to, answer.state))
+            Ok(format!("`{}` runs with its new configuration ({} state)", answer.to, answer.state))
         }
-        Reconfigured::Stays { name } => Ok(format!("`{name}` was swapped in by hand and stays")),
+        Reconfigured::Stays { name } => {
+            Ok(format!("nothing changed, because an operator swapped in `{name}`"))
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The engine thread's mailbox, which may be full.
 
-use protocol::{Mail, mailbox};
+use protocol::{MailSender, mailbox};
 use world::{Arc, AtomicBool, Ordering};
 
 #[path = "../../../host/server/src/engine/mailbox/protocol.rs"]
@@ -16,10 +16,10 @@ enum Word {
 }
 
 /// Disconnects a client: closes first, sends second.
-fn leave(gone: &AtomicBool, mail: &Mail<Word>, who: usize) {
+fn leave(gone: &AtomicBool, mail: &MailSender<Word>, who: usize) {
     gone.store(true, Ordering::Release);
-    if mail.say(Word::Gone(who)).is_err() {
-        mail.look_around(Word::Wake);
+    if mail.send(Word::Gone(who)).is_err() {
+        mail.request_scan(Word::Wake);
     }
 }
 
@@ -45,7 +45,7 @@ fn no_disconnect_is_missed() {
             while let Ok(word) = inbox.try_next() {
                 hear(word, &mut noticed);
             }
-            if inbox.must_look() {
+            if inbox.must_scan() {
                 for (noticed, gone) in noticed.iter_mut().zip(clients.iter()) {
                     *noticed |= gone.load(Ordering::Acquire);
                 }

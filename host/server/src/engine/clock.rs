@@ -1,10 +1,10 @@
-//! The real clock, as the engine counts: microseconds since the host started.
+//! The real clock in the engine's unit: microseconds since the host started.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use infer_core::Micros;
 
-/// Monotonic time since start. Cheap to copy; all copies agree.
+/// Monotonic time since the start. Copies share the origin.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     origin: Instant,
@@ -12,28 +12,28 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock whose origin is now.
+    /// Returns a clock whose origin is now.
     pub fn start() -> Self {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         Self { origin: Instant::now(), started_unix_s: unix.as_secs() }
     }
 
-    /// Now.
+    /// Returns the time since the start.
     pub fn now(&self) -> Micros {
         Micros(u64::try_from(self.origin.elapsed().as_micros()).unwrap_or(u64::MAX - 1))
     }
 
-    /// Now in milliseconds since start.
+    /// Returns the milliseconds since the start.
     pub fn now_ms(&self) -> u64 {
         self.now().0 / 1_000
     }
 
-    /// Now in seconds since 1970, as far as the start's wall clock was right.
+    /// Returns the seconds since 1970, going by the wall clock at the start.
     pub fn unix_s(&self) -> u64 {
         self.started_unix_s + self.origin.elapsed().as_secs()
     }
 
-    /// When the host started, in seconds since 1970.
+    /// Returns when the host started, in seconds since 1970.
     pub fn started_unix_s(&self) -> u64 {
         self.started_unix_s
     }

@@ -1,4 +1,4 @@
-//! What the engine thread can be asked to do. Applied between steps, in the order of arrival.
+//! Commands to the engine thread. It applies them between steps, in the order of arrival.
 
 use std::time::Duration;
 
@@ -6,60 +6,58 @@ use infer_core::Engine;
 use infer_core::engine::SwapReport;
 use infer_core::kv_events::{KvBlock, KvEvent};
 use infer_core::policy::{AnyPolicy, CacheEvents, PolicyKind};
-use infer_core::snapshot::{BlockSnapshot, Snapshot};
+use infer_core::snapshot::Snapshot;
 use infer_core::{FinishReason, Micros, Refusal, Request, SequenceId, TenantId, TenantTerms};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use super::stream::StreamEvent;
 
-/// One command.
+/// A command.
 pub enum Command {
-    /// Take requests that come as one.
+    /// Submit requests that are taken all or none.
     Submit(Box<Submission>),
-    /// End a request from outside.
+    /// End a request.
     Finish(SequenceId, FinishReason),
-    /// End a request on an operator's word; answers whether it was alive.
+    /// Cancel a request for an operator; replies whether it was alive.
     Cancel(SequenceId, oneshot::Sender<bool>),
-    /// End requests whose time is over, with what their clients are told.
+    /// Fail requests that are overdue, each with a message for its client.
     Expire(Vec<(SequenceId, String)>),
-    /// Report.
+    /// Report the state.
     Report(oneshot::Sender<Box<EngineReport>>),
-    /// Report on every block.
-    Blocks(oneshot::Sender<Vec<BlockSnapshot>>),
-    /// Let somebody look at the engine; the answer goes its own way.
+    /// Run a closure on the engine; it sends its own reply.
     Inspect(Look),
-    /// Fail everything that waits; answers how many.
+    /// Fail everything that waits; replies with the count.
     ClearQueue(String, oneshot::Sender<usize>),
-    /// What tenants are granted from now on.
+    /// Replace the tenants' terms.
     Tenants(Vec<(TenantId, TenantTerms)>),
-    /// From now on tell what can be found in the pool.
+    /// Report changes of the pool's content index from now on.
     WatchKv(KvListener),
-    /// Everything that can be found in the pool.
+    /// Report the whole content index.
     KvSnapshot(oneshot::Sender<Vec<KvBlock>>),
-    /// Take nothing new from now on.
+    /// Refuse new requests from now on.
     Drain,
-    /// Everything a new prefix-cache policy must be told.
+    /// Report what a new prefix-cache policy must be told, and keep what happens until it is swapped in.
     Prime(oneshot::Sender<CacheEvents>),
-    /// Nobody comes whom that was for.
+    /// Drop what `Prime` keeps: the policy does not come.
     EndPriming,
-    /// Put a policy in force, or beside the one that is.
+    /// Bring a policy into its slot.
     Swap(AnyPolicy, SwapMode, oneshot::Sender<Result<Swapped, OtherOnTrial>>),
-    /// Make what runs in shadow the live policy, or end a trial well.
+    /// Promote the shadow to live, or accept the canary early.
     Promote(PolicyKind, oneshot::Sender<Option<Swapped>>),
-    /// End a shadow; answers with it.
+    /// Stop a shadow; replies with it.
     StopShadow(PolicyKind, oneshot::Sender<Option<AnyPolicy>>),
     /// Bring the previous policy back.
     Rollback(PolicyKind, oneshot::Sender<Option<Swapped>>),
-    /// Bring one back that was there before that.
+    /// Bring back a policy that was live before the previous one.
     RollbackTo(AnyPolicy, oneshot::Sender<Swapped>),
-    /// Look at the gate again.
+    /// Do nothing, but wake the thread: the gate or the scan flag changed.
     Wake,
-    /// End the thread; streams that are still open are cut.
+    /// End the thread, and with it all open streams.
     Stop,
 }
 
 impl Command {
-    /// What applying it costs, in sequences; at least 1.
+    /// Returns what applying the command costs, in sequences; at least 1.
     pub(super) fn weight(&self) -> usize {
         match self {
             Self::Submit(submission) => submission.requests.len(),
@@ -69,68 +67,68 @@ impl Command {
     }
 }
 
-/// Hears of changes in the pool's content index. Must not wait.
+/// Receives changes of the pool's content index. Must not block.
 pub type KvListener = Box<dyn Fn(Vec<KvEvent>) + Send>;
 
-/// Looks at the engine between two steps. Short: the next step waits for it.
+/// Reads the engine between two steps. Must be short: the next step waits for it.
 pub type Look = Box<dyn FnOnce(&Engine, Micros) + Send>;
 
 /// How a policy comes into a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SwapMode {
-    /// In force, for good.
+    /// Live at once.
     Now,
-    /// Beside the live policy, without effect.
+    /// Compared with the live policy, without effect.
     Shadow,
-    /// In force and watched for this much time with work in it.
+    /// Live, and judged over this much busy time.
     Canary(Micros),
 }
 
-/// Another slot's policy is on trial; here is the one that can't be meanwhile.
+/// The error of a canary that can't start because one runs in another slot.
 #[derive(Debug)]
 pub struct OtherOnTrial {
-    /// Which slot.
+    /// The slot of the running canary.
     pub kind: PolicyKind,
-    /// To be dropped off the engine thread.
+    /// The policy that did not start. Drop it off the engine thread.
     pub policy: AnyPolicy,
 }
 
-/// Requests on their way to the engine, which takes all of them or none.
+/// Requests on their way to the engine, which takes all or none.
 pub struct Submission {
-    /// At least one; each `deadline` is already on the engine's clock.
+    /// At least one. Each `deadline` is in the engine's time.
     pub requests: Vec<Request>,
-    /// What each has with the host.
+    /// One for each request.
     pub seats: Vec<Seat>,
-    /// When they were sent; a step may have been running then.
+    /// When they were sent, possibly during a step.
     pub sent: Micros,
-    /// Whether they were taken.
+    /// Receives the ids in the order of the requests.
     pub reply: oneshot::Sender<Result<Vec<SequenceId>, Refusal>>,
 }
 
-/// What a request has besides its sequence.
+/// A request's resources outside the engine.
 pub struct Seat {
-    /// Its place in the waiting queue, given back when it starts or ends.
+    /// Its slot in the waiting queue, released when it starts or ends.
     pub ticket: OwnedSemaphorePermit,
     /// Where its tokens go.
     pub events: mpsc::Sender<StreamEvent>,
 }
 
-/// A swap that is in force.
+/// A completed swap.
 #[derive(Debug)]
 pub struct Swapped {
-    /// What the engine says. Its retired policy is to be dropped off the engine thread.
+    /// The engine's report. Drop its retired policy off the engine thread.
     pub report: SwapReport,
-    /// How long the engine thread was held up by it.
+    /// How long it held up the engine thread.
     pub pause: Duration,
 }
 
-/// The engine and its thread at one instant.
+/// The state of the engine and its thread at one instant.
 #[derive(Clone, Debug)]
 pub struct EngineReport {
     /// The engine.
     pub snapshot: Snapshot,
     /// Device times of the last steps, in microseconds, in no particular order.
     pub step_us: Vec<u32>,
-    /// When, on the host's clock.
+    /// The time of the report.
     pub at: Micros,
 }

@@ -1,4 +1,4 @@
-//! Holds the engine between steps, so that a test can fill the queue without racing the model.
+//! Holds the engine between steps, so that tests can fill the queue without racing the model.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,7 +9,7 @@ pub struct StepGate {
 }
 
 impl StepGate {
-    /// Whether steps are held back.
+    /// Whether steps are on hold.
     pub fn is_held(&self) -> bool {
         self.held.load(Ordering::Acquire)
     }

@@ -1,7 +1,7 @@
-//! The handle by which everything else reaches the engine thread: submits, reports, swaps.
+//! The handle through which everything else reaches the engine thread: submits, reports, swaps.
 //!
-//! Sending never waits: the command channel holds more than all live requests can have under way. What
-//! is kept here besides is what the engine doesn't need: places in the queue, and what operators see.
+//! Sending a command never blocks: the channel holds more than all live requests can have pending. The handle also
+//! keeps what the engine does not need: the queue's slots, and what operators see of a request.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -11,68 +11,67 @@ use std::time::Duration;
 use infer_core::kv_events::KvBlock;
 use infer_core::policy::{AnyPolicy, CacheEvents, PolicyKind};
 use infer_core::request::RefusalReason;
-use infer_core::snapshot::BlockSnapshot;
 use infer_core::{Engine, FinishReason, Micros, Refusal, Request, SequenceId, TenantId, TenantTerms};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use super::clock::Clock;
 use super::command::{Command, EngineReport, KvListener, OtherOnTrial, Seat, Submission, SwapMode, Swapped};
 use super::gate::StepGate;
-use super::mailbox::Mail;
+use super::mailbox::MailSender;
 use super::observer::Observer;
 use super::stream::{LiveRequest, NewRequest, RequestMeta, SubmitError};
 use crate::trace::{Happening, Tap};
 
-/// Between two attempts to leave a question in a full mailbox.
+/// Time between two attempts to send to a full mailbox.
 const FULL: Duration = Duration::from_millis(5);
 
-/// The engine thread is gone: the host can only be restarted.
+/// The engine thread has ended; only a restart of the host helps.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the engine has stopped; restart the host")]
 pub struct EngineStopped;
 
-/// Reaches the engine. Cheap to clone.
+/// A handle to the engine thread. Cheap to clone.
 #[derive(Clone)]
 pub struct EngineHandle {
     pub(super) shared: Arc<Shared>,
 }
 
-/// What handles and the engine thread share.
+/// State shared by the handles and the engine thread.
 pub(super) struct Shared {
-    pub(super) mail: Mail<Command>,
+    pub(super) mail: MailSender<Command>,
     pub(super) clock: Clock,
     pub(super) tickets: Arc<Semaphore>,
     pub(super) max_waiting: u32,
-    /// When it may be worth asking again, once all places of the queue are taken.
+    /// The `Retry-After` of requests that find the queue full.
     pub(super) retry_after_ms: AtomicU32,
     pub(super) stream_events: usize,
     pub(super) refused_here: AtomicU64,
     pub(super) requests: Mutex<HashMap<u64, Arc<RequestMeta>>>,
     pub(super) live: watch::Sender<usize>,
     pub(super) alive: watch::Sender<bool>,
-    /// The thread lets go of all requests, and will not be alive.
+    /// The thread is about to end: it drops all requests.
     pub(super) ending: AtomicBool,
-    /// It ended without having been told to.
+    /// The thread ended without `Command::Stop`.
     pub(super) failed: AtomicBool,
     pub(super) gate: StepGate,
-    /// Since when the executor has had the step that it is at, in the clock's microseconds; the largest while it has none.
+    /// When the executor began its current step, in microseconds; `u64::MAX` while it has none.
     pub(super) computing_since: AtomicU64,
     pub(super) observer: Observer,
     pub(super) tap: Tap,
 }
 
 impl EngineHandle {
-    /// The host's clock.
+    /// Returns the host's clock.
     pub fn clock(&self) -> Clock {
         self.shared.clock
     }
 
-    /// Faults, changes of policy and the like.
+    /// Returns the observer of faults and policy changes.
     pub fn observer(&self) -> &Observer {
         &self.shared.observer
     }
 
-    /// Where a recording hears what happens.
+    /// Returns the tap that feeds recordings.
     pub fn tap(&self) -> &Tap {
         &self.shared.tap
     }
@@ -87,12 +86,12 @@ impl EngineHandle {
         self.shared.ending.load(Ordering::Acquire)
     }
 
-    /// Whether it ended without having been told to: it failed an internal check, or the device is lost.
+    /// Whether the thread ended by itself: an internal check failed, or the device is lost.
     pub fn has_failed(&self) -> bool {
         self.shared.failed.load(Ordering::Acquire)
     }
 
-    /// How long the executor has been at its step; zero while it has none.
+    /// Returns how long the executor has worked on its current step; zero while it has none.
     pub fn computing_for(&self) -> Duration {
         let since = Micros(self.shared.computing_since.load(Ordering::Relaxed));
         Duration::from_micros(self.shared.clock.now().since(since).0)
@@ -104,29 +103,29 @@ impl EngineHandle {
         let _ = alive.wait_for(|alive| !alive).await;
     }
 
-    /// Requests whose clients still hold them, or wait for the engine to take them.
+    /// Returns the number of requests that clients hold, or that are being submitted.
     pub fn live(&self) -> usize {
         *self.shared.live.borrow()
     }
 
-    /// Completes when no client holds a request.
+    /// Completes when no request is live.
     pub async fn idle(&self) {
         let mut live = self.shared.live.subscribe();
         let _ = live.wait_for(|&live| live == 0).await;
     }
 
-    /// Requests turned away here because the queue was full, which the engine never saw.
+    /// Returns how many requests were refused here because the queue was full. The engine never saw them.
     pub fn refused_at_the_door(&self) -> u64 {
         self.shared.refused_here.load(Ordering::Relaxed)
     }
 
-    /// Hands a request to the engine.
+    /// Submits a request.
     pub async fn submit(&self, new: NewRequest) -> Result<LiveRequest, SubmitError> {
         let mut taken = self.submit_all(vec![new.request], new.meta).await?;
-        Ok(taken.pop().expect("every request that was taken is answered with"))
+        Ok(taken.pop().expect("one id is returned for each request"))
     }
 
-    /// Hands requests that come as one to the engine, which takes all of them or none.
+    /// Submits requests that the engine takes all or none.
     pub async fn submit_all(
         &self,
         requests: Vec<Request>,
@@ -143,22 +142,22 @@ impl EngineHandle {
         };
         let sent = clock.now();
         let coming = Coming::count(&self.shared.live, requests.len());
-        // A client that goes away while it waits for the answer leaves requests that nobody can take back by their
-        // ids. What is declared first is dropped last: the engine is told to look when the readers have gone.
+        // A client that disconnects before the reply leaves requests whose ids nobody knows. `orphan` then makes the
+        // engine scan for closed streams; it is declared first so that it is dropped last, after the readers.
         let mut orphan = Orphan { engine: None };
         let (seats, readers): (Vec<_>, Vec<_>) = (0..requests.len())
             .map(|_| {
                 let (events, reader) = mpsc::channel(stream_events + 1);
-                (Seat { ticket: tickets.split(1).expect("there is one for each"), events }, reader)
+                (Seat { ticket: tickets.split(1).expect("one was acquired for each"), events }, reader)
             })
             .unzip();
-        let (reply, answer) = oneshot::channel();
+        let (reply, taken) = oneshot::channel();
         let submission = Submission { requests, seats, sent, reply };
         self.send(Command::Submit(Box::new(submission))).map_err(|_| SubmitError::Stopped)?;
         orphan.engine = Some(self);
-        let answer = answer.await;
+        let taken = taken.await;
         orphan.engine = None;
-        let ids = answer.map_err(|_| SubmitError::Stopped)?.map_err(SubmitError::Refused)?;
+        let ids = taken.map_err(|_| SubmitError::Stopped)?.map_err(SubmitError::Refused)?;
         coming.came();
         let meta = Arc::new(meta);
         lock(&self.shared.requests).extend(ids.iter().map(|id| (id.0, Arc::clone(&meta))));
@@ -168,18 +167,18 @@ impl EngineHandle {
             .collect())
     }
 
-    /// What operators see of a live request.
+    /// Returns what operators see of a live request.
     pub fn request_meta(&self, id: u64) -> Option<Arc<RequestMeta>> {
         lock(&self.shared.requests).get(&id).cloned()
     }
 
-    /// Names of the conversations that live requests belong to.
+    /// Returns the names of the sessions of all live requests.
     pub fn session_names(&self) -> BTreeSet<String> {
         let all = lock(&self.shared.requests);
         all.values().filter(|meta| !meta.session.is_empty()).map(|meta| meta.session.clone()).collect()
     }
 
-    /// The live sequences with this `x-request-id`: all choices of a request, oldest first.
+    /// Returns the live sequences with this `x-request-id`: all choices of a request, oldest first.
     pub fn find_requests(&self, request_id: &str) -> Vec<SequenceId> {
         let all = lock(&self.shared.requests);
         let own = all.iter().filter(|(_, meta)| meta.request_id == request_id);
@@ -188,17 +187,12 @@ impl EngineHandle {
         ids
     }
 
-    /// The engine and its thread as they are after the step that runs now.
+    /// Returns the state of the engine and its thread after the current step.
     pub async fn report(&self) -> Result<Box<EngineReport>, EngineStopped> {
         self.ask(Command::Report).await
     }
 
-    /// Every block.
-    pub async fn blocks(&self) -> Result<Vec<BlockSnapshot>, EngineStopped> {
-        self.ask(Command::Blocks).await
-    }
-
-    /// What `look` sees of the engine after the step that runs now.
+    /// Runs `look` on the engine after the current step and returns its result.
     pub async fn inspect<T: Send + 'static>(
         &self,
         look: impl FnOnce(&Engine, Micros) -> T + Send + 'static,
@@ -211,32 +205,33 @@ impl EngineHandle {
         .await
     }
 
-    /// Takes a request back on an operator's word; false if it was not alive.
+    /// Cancels a request for an operator. Returns false if it was not alive.
     pub async fn cancel(&self, id: SequenceId) -> Result<bool, EngineStopped> {
         self.ask(|reply| Command::Cancel(id, reply)).await
     }
 
-    /// Fails requests whose time is over, all of them before the next step. A report that is asked for later knows of it.
+    /// Fails overdue requests, all before the next step. Later reports reflect it.
     pub fn expire(&self, overdue: Vec<(SequenceId, String)>) -> Result<(), EngineStopped> {
         self.send(Command::Expire(overdue))
     }
 
-    /// Fails everything that waits; returns how many.
+    /// Fails everything that waits. Returns the count.
     pub async fn clear_queue(&self, message: String) -> Result<usize, EngineStopped> {
         self.ask(|reply| Command::ClearQueue(message, reply)).await
     }
 
-    /// Everything a new prefix-cache policy must be told before it is swapped in.
+    /// Returns what a new prefix-cache policy must be told before it is swapped in. The engine keeps what happens from
+    /// then on until the swap, or until `end_priming`.
     pub async fn prime(&self) -> Result<CacheEvents, EngineStopped> {
         self.ask(Command::Prime).await
     }
 
-    /// Forgets what `prime` began. Should it not be heard, what is kept stays bounded until the next swap.
+    /// Drops what the engine keeps since `prime`. If the message is lost, that stays bounded until the next swap.
     pub fn end_priming(&self) {
         let _ = self.send(Command::EndPriming);
     }
 
-    /// Puts a policy in force, or beside the one that is.
+    /// Brings a policy into its slot.
     pub async fn swap(
         &self,
         policy: AnyPolicy,
@@ -245,63 +240,63 @@ impl EngineHandle {
         self.ask(|reply| Command::Swap(policy, mode, reply)).await
     }
 
-    /// Makes a slot's shadow the live policy, or ends a trial well, where there is either.
+    /// Promotes a slot's shadow to live, or accepts its canary early. `None` if it has neither.
     pub async fn promote(&self, kind: PolicyKind) -> Result<Option<Swapped>, EngineStopped> {
         self.ask(|reply| Command::Promote(kind, reply)).await
     }
 
-    /// Ends a slot's shadow, where there is one, and answers with it.
+    /// Stops a slot's shadow and returns it, if it has one.
     pub async fn stop_shadow(&self, kind: PolicyKind) -> Result<Option<AnyPolicy>, EngineStopped> {
         self.ask(|reply| Command::StopShadow(kind, reply)).await
     }
 
-    /// Brings the previous policy of a slot back, where there is one.
+    /// Brings the previous policy of a slot back. `None` if it has none.
     pub async fn rollback(&self, kind: PolicyKind) -> Result<Option<Swapped>, EngineStopped> {
         self.ask(|reply| Command::Rollback(kind, reply)).await
     }
 
-    /// Brings a policy back that was in force before the previous one.
+    /// Brings back a policy that was live before the previous one.
     pub async fn rollback_to(&self, policy: AnyPolicy) -> Result<Swapped, EngineStopped> {
         self.ask(|reply| Command::RollbackTo(policy, reply)).await
     }
 
-    /// What tenants are granted from now on; who isn't named has the default terms.
+    /// Replaces the tenants' terms. Tenants that are not named get the default terms.
     pub fn set_tenants(&self, terms: Vec<(TenantId, TenantTerms)>) -> Result<(), EngineStopped> {
         self.send(Command::Tenants(terms))
     }
 
-    /// From now on `listener` hears of every change in the pool's content index.
+    /// Reports every later change of the pool's content index to `listener`.
     pub fn watch_kv(&self, listener: KvListener) -> Result<(), EngineStopped> {
         self.send(Command::WatchKv(listener))
     }
 
-    /// Every block that can be found by content, parents before children.
+    /// Returns every block in the content index, parents before children.
     pub async fn kv_snapshot(&self) -> Result<Vec<KvBlock>, EngineStopped> {
         self.ask(Command::KvSnapshot).await
     }
 
-    /// From now on the engine refuses new requests.
+    /// Makes the engine refuse new requests.
     pub fn drain(&self) {
         let _ = self.send(Command::Drain);
     }
 
-    /// Holds steps back until `release_steps`; commands are still applied. For tests.
+    /// Starts no step until `release_steps`; commands are still applied. For tests.
     pub fn hold_steps(&self) {
         self.shared.gate.set(true);
         let _ = self.send(Command::Wake);
     }
 
-    /// Lets steps begin again.
+    /// Lets steps start again.
     pub fn release_steps(&self) {
         self.shared.gate.set(false);
         let _ = self.send(Command::Wake);
     }
 
     pub(super) fn finish(&self, id: SequenceId, reason: FinishReason) {
-        // The channel holds more than all live requests can send. Should it be full all the same,
-        // the engine looks for requests without a reader by itself.
-        if self.shared.mail.say(Command::Finish(id, reason)).is_err() {
-            self.shared.mail.look_around(Command::Wake);
+        // The channel holds more than all live requests can send. If it is full nevertheless, the engine finds
+        // requests without a reader by a scan.
+        if self.shared.mail.send(Command::Finish(id, reason)).is_err() {
+            self.shared.mail.request_scan(Command::Wake);
         }
     }
 
@@ -311,17 +306,17 @@ impl EngineHandle {
     }
 
     async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, EngineStopped> {
-        let (reply, answer) = oneshot::channel();
+        let (reply, response) = oneshot::channel();
         let mut command = command(reply);
-        // During a long step the box may be full of others' questions: that is no reason to take the engine for dead.
-        while let Err(unsaid) = self.shared.mail.say(command) {
+        // During a long step the mailbox may be full though the engine is alive.
+        while let Err(unsent) = self.shared.mail.send(command) {
             if !self.is_alive() {
                 return Err(EngineStopped);
             }
-            command = unsaid;
+            command = unsent;
             tokio::time::sleep(FULL).await;
         }
-        answer.await.map_err(|_| EngineStopped)
+        response.await.map_err(|_| EngineStopped)
     }
 
     fn queue_full(&self, wanted: usize) -> Refusal {
@@ -340,11 +335,11 @@ impl EngineHandle {
     }
 
     fn send(&self, command: Command) -> Result<(), EngineStopped> {
-        self.shared.mail.say(command).map_err(|_| EngineStopped)
+        self.shared.mail.send(command).map_err(|_| EngineStopped)
     }
 }
 
-/// Requests on their way to the engine. They count as live: whoever waits until none is must not overlook them.
+/// Requests on their way to the engine. They count as live, so that `idle` does not overlook them.
 struct Coming<'a> {
     live: &'a watch::Sender<usize>,
     count: usize,
@@ -356,7 +351,7 @@ impl<'a> Coming<'a> {
         Self { live, count }
     }
 
-    /// The engine has them. They count until their clients let go of them.
+    /// The engine has taken them: they count until their clients drop them.
     fn came(mut self) {
         self.count = 0;
     }
@@ -370,7 +365,7 @@ impl Drop for Coming<'_> {
     }
 }
 
-/// Makes the engine look for requests without a reader, unless it is defused.
+/// Makes the engine scan for requests without a reader on drop, unless `engine` is reset.
 struct Orphan<'a> {
     engine: Option<&'a EngineHandle>,
 }
@@ -378,7 +373,7 @@ struct Orphan<'a> {
 impl Drop for Orphan<'_> {
     fn drop(&mut self) {
         if let Some(engine) = self.engine {
-            engine.shared.mail.look_around(Command::Wake);
+            engine.shared.mail.request_scan(Command::Wake);
         }
     }
 }

@@ -1,8 +1,8 @@
-//! The engine on a thread of its own, and the handle by which everything else reaches it.
+//! The engine on its own thread, and the handle through which everything else reaches it.
 //!
-//! One owner: the engine lives on its thread and is reached by bounded channels only. Commands go in
-//! and are applied between steps; tokens come out on one bounded channel per request. Nothing here
-//! ever makes the engine wait for a client: a reader that lags too far behind loses its request.
+//! The thread owns the engine; all communication goes through bounded channels. Commands are applied between
+//! steps; tokens leave on one bounded channel per request. The engine never waits for a client: a reader that lags
+//! too far behind loses its request.
 
 mod clock;
 mod command;

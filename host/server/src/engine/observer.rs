@@ -1,6 +1,6 @@
-//! What the engine thread tells consoles and the log as it happens: faults, changes of policy, preemptions.
+//! Publishes what happens in the engine to consoles and the log: faults, policy changes, preemptions.
 //!
-//! Everything here is rare or cheap: a broadcast that never waits, and a short lock for the history.
+//! Cheap enough for the engine thread: a broadcast that never blocks, and a short lock for the history.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, OnceLock};
@@ -15,7 +15,7 @@ use super::quarantine::Quarantine;
 use super::wire;
 use crate::faults::FaultRecorder;
 
-/// Entries kept per slot.
+/// History entries kept per slot.
 const HISTORY: usize = 256;
 /// Events that a slow console may lag behind.
 const EVENTS: usize = 1_024;
@@ -41,27 +41,27 @@ impl Default for Observer {
 }
 
 impl Observer {
-    /// A subscription from now on.
+    /// Subscribes to later events.
     pub fn subscribe(&self) -> broadcast::Receiver<AdminEvent> {
         self.events.subscribe()
     }
 
-    /// Tells the consoles; nobody listening is fine.
+    /// Sends an event to all consoles.
     pub fn publish(&self, event: AdminEvent) {
         let _ = self.events.send(event);
     }
 
-    /// What is not taken in again.
+    /// Returns the quarantine.
     pub fn quarantine(&self) -> &Quarantine {
         &self.quarantine
     }
 
-    /// From now on faults are written down. Once per host.
+    /// Writes later faults to disk. Panics if called twice.
     pub fn write_faults(&self, recorder: FaultRecorder) {
-        assert!(self.faults.set(recorder).is_ok(), "faults are written to one place");
+        assert!(self.faults.set(recorder).is_ok(), "faults are written to one directory");
     }
 
-    /// A policy misbehaved.
+    /// Reports a policy's fault.
     pub fn fault(&self, fault: &Fault) {
         let path = self.faults.get().and_then(|recorder| recorder.note(fault));
         let info = wire::fault_info(fault, path.map(|path| path.display().to_string()));
@@ -77,15 +77,13 @@ impl Observer {
             "policy fault: {}",
             info.message
         );
-        if fault.shadow || fault.removed {
-            // Of several that stand in the slot as one, the one that failed.
-            let policy = fault.fault.member.as_ref().unwrap_or(&fault.policy);
-            self.quarantine.add(fault.slot, policy, &fault.fault.to_string(), fault.at);
+        for culprit in &fault.culprits {
+            self.quarantine.add(fault.slot, &culprit.policy, &culprit.reason, fault.at);
         }
         self.publish(AdminEvent::Fault(info));
     }
 
-    /// A fault that was told before.
+    /// Returns a fault that was reported before.
     pub fn fault_info(&self, fault: &Fault) -> FaultInfo {
         let path = self.faults.get().and_then(|recorder| recorder.path_of(fault));
         wire::fault_info(fault, path.map(|path| path.display().to_string()))
@@ -111,7 +109,7 @@ impl Observer {
         );
     }
 
-    /// A canary's trial began, was disturbed, or ended.
+    /// Reports that a canary started, was disturbed, or ended.
     pub fn canary(&self, report: &CanaryReport, step: u64, at: Micros) {
         let noted = match report.state {
             CanaryState::Promoted => Some((report.ended, "stays")),
@@ -128,12 +126,12 @@ impl Observer {
         self.publish(AdminEvent::Canary(Box::new(wire::canary_info(report))));
     }
 
-    /// A running request gave its blocks back.
+    /// Reports that a running request was preempted.
     pub fn preempted(&self, id: SequenceId) {
         self.publish(AdminEvent::Preemption { id: id.0 });
     }
 
-    /// A slot's policy changed, or what is tried in it.
+    /// Logs a change of a slot's policy, shadow or canary, and adds it to the history.
     pub fn note(&self, kind: PolicyKind, entry: HistoryEntry) {
         tracing::info!(
             slot = kind.name(),
@@ -153,14 +151,14 @@ impl Observer {
         slot.push_back(entry);
     }
 
-    /// The history of a slot, oldest first.
+    /// Returns the history of a slot, oldest first.
     pub fn history(&self, kind: PolicyKind) -> Vec<HistoryEntry> {
         let all = self.history.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         all[slot_index(kind)].iter().cloned().collect()
     }
 }
 
-/// Position of a kind in `PolicyKind::ALL`.
+/// Returns the position of a kind in `PolicyKind::ALL`.
 fn slot_index(kind: PolicyKind) -> usize {
     PolicyKind::ALL.iter().position(|&k| k == kind).expect("ALL holds every kind")
 }

@@ -1,7 +1,9 @@
-//! Components that were taken out: for strikes, starvation, a fault in shadow or on trial, or because
-//! clients were worse off. As they were configured then they are not taken in again unless that is forced,
-//! for a process's lifetime: a bad experiment must not close the way back to what was proved. Native policies
-//! are never listed: the host itself vouches for them.
+//! Quarantine: components that were removed for strikes, starvation, a fault as shadow or canary, or because clients
+//! were worse off.
+//!
+//! Together with the configuration that failed, a component is not accepted again for as long as the host runs,
+//! unless an operator forces it. Other configurations of it are: a bad experiment must not block the way back to one
+//! that works. Native policies are part of the host and are never listed.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -11,17 +13,17 @@ use infer_core::Micros;
 use infer_core::policy::{PolicyInfo, PolicyKind};
 use serde_json::Value;
 
-/// Components listed; the oldest is forgotten.
+/// Most entries; the oldest is dropped.
 const ENTRIES: usize = 64;
 
-/// The list.
+/// The quarantined components with their configurations.
 #[derive(Debug, Default)]
 pub struct Quarantine {
     entries: Mutex<VecDeque<QuarantineEntry>>,
 }
 
 impl Quarantine {
-    /// A policy was taken out.
+    /// Adds a policy that was removed, or renews its entry.
     pub fn add(&self, kind: PolicyKind, policy: &PolicyInfo, reason: &str, at: Micros) {
         if policy.digest.is_empty() {
             return;
@@ -42,12 +44,12 @@ impl Quarantine {
         });
     }
 
-    /// Why a policy is listed.
+    /// Returns a policy's entry.
     pub fn find(&self, policy: &PolicyInfo) -> Option<QuarantineEntry> {
         self.with(|entries| entries.iter().find(|entry| is_of(entry, policy)).cloned())
     }
 
-    /// Takes a policy off the list because an operator vouches for it. Returns its entry for `put_back`.
+    /// Removes a policy's entry because an operator vouches for it. Returns it for `put_back`.
     pub fn pardon(&self, policy: &PolicyInfo) -> Option<QuarantineEntry> {
         self.with(|entries| {
             let at = entries.iter().position(|entry| is_of(entry, policy))?;
@@ -55,7 +57,7 @@ impl Quarantine {
         })
     }
 
-    /// Lists a pardoned policy again, unless it has failed once more since.
+    /// Adds a pardoned policy's entry again, unless it has failed once more since.
     pub fn put_back(&self, entry: QuarantineEntry) {
         self.with(|entries| {
             let same =
@@ -67,7 +69,7 @@ impl Quarantine {
         });
     }
 
-    /// Takes a component off the list, however it was configured. False if it was not on it.
+    /// Removes all entries of a component. Returns false if there were none.
     pub fn lift(&self, sha256: &str) -> bool {
         self.with(|entries| {
             let before = entries.len();
@@ -76,7 +78,7 @@ impl Quarantine {
         })
     }
 
-    /// All, oldest first.
+    /// Returns all entries, oldest first.
     pub fn list(&self) -> Vec<QuarantineEntry> {
         self.with(|entries| entries.iter().cloned().collect())
     }
@@ -90,7 +92,7 @@ fn is_of(entry: &QuarantineEntry, policy: &PolicyInfo) -> bool {
     entry.sha256 == policy.digest && entry.config == config_of(policy)
 }
 
-/// As JSON, in which the order of keys says nothing.
+/// Parsed, so that the order of keys does not matter.
 fn config_of(policy: &PolicyInfo) -> Value {
     serde_json::from_str(&policy.config).unwrap_or(Value::Null)
 }
@@ -100,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_component_is_listed_once_and_the_oldest_is_forgotten() {
+    fn each_policy_is_listed_once_and_the_oldest_is_dropped() {
         let quarantine = Quarantine::default();
         let policy = |digest: String| PolicyInfo { name: "p".into(), digest, ..PolicyInfo::default() };
         quarantine.add(PolicyKind::Scheduler, &policy(String::new()), "native", Micros(1));
@@ -116,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_component_is_listed_as_it_was_configured() {
+    fn each_configuration_of_a_component_has_its_own_entry() {
         let quarantine = Quarantine::default();
         let policy =
             |config: &str| PolicyInfo { digest: "d".into(), config: config.into(), ..PolicyInfo::default() };

@@ -1,5 +1,5 @@
-//! A live request as its client's connection holds it. Dropping it takes the request back, so that a
-//! client that goes away frees its blocks within a step, whatever state the request is in.
+//! A live request, held by its client's connection. Dropping it cancels the request, so that a client that
+//! disconnects frees its blocks within a step.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,55 +10,55 @@ use tokio::sync::mpsc;
 
 use super::handle::EngineHandle;
 
-/// What the engine thread tells a request.
+/// An event of a request.
 #[derive(Debug)]
 pub enum StreamEvent {
-    /// It drew a token.
+    /// A token was sampled.
     Token {
-        /// Which.
+        /// The token.
         token: u32,
-        /// When the step was done.
+        /// When its step was done.
         at: Micros,
-        /// How likely it was, where the request asked.
+        /// Its log-probabilities, if requested.
         logprobs: Option<Box<TokenLogprobs>>,
     },
-    /// How likely the prompt's next tokens were, from its second on, where the request asked.
+    /// Log-probabilities of the next prompt tokens, from the second token on, if requested.
     Prompt(Vec<TokenLogprobs>),
-    /// Its last.
+    /// The last event.
     End(Box<End>),
 }
 
 /// How a request ended.
 #[derive(Debug)]
 pub enum End {
-    /// Well, or cancelled.
+    /// It was finished or cancelled.
     Finished {
         /// Why.
         reason: FinishReason,
-        /// What it cost.
+        /// What it used.
         usage: Usage,
     },
-    /// By an error.
+    /// It failed.
     Failed {
-        /// Which kind.
+        /// The kind of failure.
         cause: FailureCause,
         /// For the client.
         message: String,
-        /// What it had cost.
+        /// What it used.
         usage: Usage,
     },
-    /// It had waited and was refused after all.
+    /// It was refused after it had waited.
     Refused(Refusal),
 }
 
-/// What operators see of a request that the engine doesn't need.
+/// What operators see of a request and the engine does not need.
 #[derive(Clone, Debug, Default)]
 pub struct RequestMeta {
     /// `x-request-id`.
     pub request_id: String,
     /// The tenant's name.
     pub tenant: String,
-    /// The client's conversation id.
+    /// The client's session id.
     pub session: String,
     /// The client's `user`.
     pub user: String,
@@ -77,13 +77,13 @@ pub struct NewRequest {
 /// Why a request was not taken.
 #[derive(Debug)]
 pub enum SubmitError {
-    /// Turned away.
+    /// It was refused.
     Refused(Refusal),
-    /// The engine thread is gone.
+    /// The engine thread has ended.
     Stopped,
 }
 
-/// A request that the engine has taken.
+/// A request that the engine has taken. Dropping it cancels the request.
 pub struct LiveRequest {
     id: SequenceId,
     submitted: Micros,
@@ -104,34 +104,34 @@ impl LiveRequest {
         Self { id, submitted, meta, events, engine, ended: false }
     }
 
-    /// The engine's name for it.
+    /// Returns the engine's id.
     pub fn id(&self) -> SequenceId {
         self.id
     }
 
-    /// What operators see of it.
+    /// Returns what operators see of it.
     pub fn meta(&self) -> &RequestMeta {
         &self.meta
     }
 
-    /// When it was handed to the engine; a step may have been running then.
+    /// Returns when it was submitted, possibly during a step.
     pub fn submitted(&self) -> Micros {
         self.submitted
     }
 
-    /// What happens next. `None` where the engine let go of it: its reader lagged too far behind, or
-    /// the engine stopped.
+    /// Returns the next event. `None` if the engine dropped the request: the reader lagged too far behind, or the
+    /// engine stopped.
     pub async fn next(&mut self) -> Option<StreamEvent> {
         let event = self.events.recv().await;
         self.note(event)
     }
 
-    /// As `next`, to be waited for together with others.
+    /// Polls for the next event, as `next` does.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<StreamEvent>> {
         self.events.poll_recv(cx).map(|event| self.note(event))
     }
 
-    /// What has happened already, without waiting.
+    /// Returns the next event if there is one already.
     pub fn try_next(&mut self) -> Option<StreamEvent> {
         let event = self.events.try_recv().ok()?;
         self.note(Some(event))
@@ -144,17 +144,12 @@ impl LiveRequest {
         event
     }
 
-    /// Whether nothing more can happen.
-    pub fn is_ended(&self) -> bool {
-        self.ended
-    }
-
-    /// Ends it because a stop string was seen; its `End` follows.
+    /// Ends the request because a stop string was found. Its `End` follows.
     pub fn stop(&self) {
         self.engine.finish(self.id, FinishReason::Stop);
     }
 
-    /// Whether the engine still runs, and lets go of requests for other reasons than its own end.
+    /// Whether the engine runs, so that a `None` of `next` means a lagging reader.
     pub fn engine_is_alive(&self) -> bool {
         self.engine.is_alive() && !self.engine.is_ending()
     }
@@ -162,7 +157,7 @@ impl LiveRequest {
 
 impl Drop for LiveRequest {
     fn drop(&mut self) {
-        // Before the engine may look whether it has gone.
+        // First: the engine may scan for closed streams at any time.
         self.events.close();
         if !self.ended {
             self.engine.finish(self.id, FinishReason::Cancelled);

@@ -1,11 +1,11 @@
-//! What the engine says about policies, as consoles read it.
+//! Converts the engine's reports on policies to the admin plane's types.
 
 use infer_api::admin::{CallCost, CanaryInfo, DivergenceInfo, FaultInfo, ShadowInfo, WindowInfo};
 use infer_core::Micros;
 use infer_core::policy::{CallStats, Fault};
 use infer_core::trial::{CanaryReport, DivergenceKind, ShadowReport, WindowStats};
 
-/// A fault; `artifact` is the file that tells of it.
+/// Converts a fault. `artifact` is the path of its fault file.
 pub fn fault_info(fault: &Fault, artifact: Option<String>) -> FaultInfo {
     FaultInfo {
         policy: fault.policy.name.clone(),
@@ -20,7 +20,7 @@ pub fn fault_info(fault: &Fault, artifact: Option<String>) -> FaultInfo {
     }
 }
 
-/// A shadow's report.
+/// Converts a shadow's report.
 pub fn shadow_info(report: &ShadowReport, fault: Option<FaultInfo>) -> ShadowInfo {
     let divergences = DivergenceKind::ALL.iter().zip(report.divergences).filter(|&(_, count)| count > 0);
     let examples = report.examples.iter().map(|example| DivergenceInfo {
@@ -48,7 +48,7 @@ pub fn shadow_info(report: &ShadowReport, fault: Option<FaultInfo>) -> ShadowInf
     }
 }
 
-/// A canary's report.
+/// Converts a canary's report.
 pub fn canary_info(report: &CanaryReport) -> CanaryInfo {
     CanaryInfo {
         kind: report.kind.name().to_owned(),

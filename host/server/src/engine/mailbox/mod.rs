@@ -1,10 +1,11 @@
-//! How words reach the engine thread: a bounded channel that nobody waits for, and a flag for what found no room.
+//! The engine thread's mailbox: a bounded channel to which sending never blocks, and a flag for messages that did
+//! not fit.
 
 mod protocol;
 
-pub(super) use protocol::{Inbox, Mail, mailbox};
+pub(super) use protocol::{Inbox, MailSender, mailbox};
 
-/// What the protocol is made of. `tests/interleave` gives it another one.
+/// The primitives that the protocol uses. `tests/interleave` replaces them with loom's.
 mod world {
     pub use std::sync::Arc;
     pub use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,65 +1,66 @@
 //! The protocol. Atomics and the channel come from the parent module.
 //!
-//! A word that must not be lost says that somebody has gone away, and that can be seen: so where it finds no room
-//! the thread is told to look around. Whoever goes away does so first and speaks then.
+//! The only message that must not be lost is a disconnect, and the engine can detect that by itself: if the channel
+//! is full, the sender sets a flag and the engine scans for closed streams. Senders therefore close the stream first
+//! and send second.
 
 use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::time::Duration;
 
 use super::world::{Arc, AtomicBool, Ordering, Receiver, SyncSender, sync_channel};
 
-/// Everybody's end.
-pub(in super::super) struct Mail<T> {
-    words: SyncSender<T>,
-    look: Arc<AtomicBool>,
+/// The senders' end.
+pub(in super::super) struct MailSender<T> {
+    messages: SyncSender<T>,
+    scan: Arc<AtomicBool>,
 }
 
-/// The thread's end.
+/// The engine thread's end.
 pub(in super::super) struct Inbox<T> {
-    words: Receiver<T>,
-    look: Arc<AtomicBool>,
+    messages: Receiver<T>,
+    scan: Arc<AtomicBool>,
 }
 
-/// A mailbox with room for so many words.
-pub(in super::super) fn mailbox<T>(capacity: usize) -> (Mail<T>, Inbox<T>) {
-    let (sender, receiver) = sync_channel(capacity);
-    let look = Arc::new(AtomicBool::new(false));
-    (Mail { words: sender, look: Arc::clone(&look) }, Inbox { words: receiver, look })
+/// Returns a mailbox that holds up to `capacity` messages.
+pub(in super::super) fn mailbox<T>(capacity: usize) -> (MailSender<T>, Inbox<T>) {
+    let (messages, receiver) = sync_channel(capacity);
+    let scan = Arc::new(AtomicBool::new(false));
+    (MailSender { messages, scan: Arc::clone(&scan) }, Inbox { messages: receiver, scan })
 }
 
-impl<T> Mail<T> {
-    /// Says it, unless there is no room, or nobody there.
-    pub(in super::super) fn say(&self, word: T) -> Result<(), T> {
+impl<T> MailSender<T> {
+    /// Sends a message without blocking. Returns it if the mailbox is full or the thread has ended.
+    pub(in super::super) fn send(&self, message: T) -> Result<(), T> {
         use std::sync::mpsc::TrySendError::{Disconnected, Full};
-        self.words.try_send(word).map_err(|(Full(word) | Disconnected(word))| word)
+        self.messages.try_send(message).map_err(|(Full(message) | Disconnected(message))| message)
     }
 
-    /// Has the thread look around. `wake` is a word that does nothing: the thread may be asleep, or about to be.
-    /// Where it finds no room either, there is enough in the box to keep the thread awake.
-    pub(in super::super) fn look_around(&self, wake: T) {
-        self.look.store(true, Ordering::Release);
-        let _ = self.say(wake);
+    /// Makes the thread scan for closed streams. `wake` is a message without effect that wakes the thread; if even
+    /// that does not fit, the mailbox holds enough to keep it awake.
+    pub(in super::super) fn request_scan(&self, wake: T) {
+        self.scan.store(true, Ordering::Release);
+        let _ = self.send(wake);
     }
 }
 
 impl<T> Inbox<T> {
-    /// What was said and not heard yet.
+    /// Returns the next message, without blocking.
     pub(in super::super) fn try_next(&self) -> Result<T, TryRecvError> {
-        self.words.try_recv()
+        self.messages.try_recv()
     }
 
-    /// Whether to look around, once.
-    pub(in super::super) fn must_look(&self) -> bool {
-        // Asked before each step: mostly there is nothing to write.
-        self.look.load(Ordering::Acquire) && self.look.swap(false, Ordering::AcqRel)
+    /// Whether a scan was requested since the last call.
+    pub(in super::super) fn must_scan(&self) -> bool {
+        // Called before each step: the flag is mostly unset, and then nothing is written.
+        self.scan.load(Ordering::Acquire) && self.scan.swap(false, Ordering::AcqRel)
     }
 
-    /// Sleeps until something is said, or the time is over. Only after `try_next` found nothing and `must_look` was
-    /// asked.
+    /// Blocks until a message arrives or the limit is over. Call only after `try_next` found nothing and `must_scan`
+    /// was checked.
     pub(in super::super) fn sleep(&self, limit: Option<Duration>) -> Result<T, RecvTimeoutError> {
         match limit {
-            Some(limit) => self.words.recv_timeout(limit),
-            None => self.words.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(limit) => self.messages.recv_timeout(limit),
+            None => self.messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the thread is asked to do, between two steps.
+//! Applies commands, between two steps.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,6 @@ impl Driver {
                     self.engine.expire(id, message, now);
                 }
             }
-            // Who asked may have gone meanwhile.
             Command::Report(reply) if reply.is_closed() => {}
             Command::Report(reply) => {
                 let report = EngineReport {
@@ -34,9 +33,6 @@ impl Driver {
                     at: now,
                 };
                 let _ = reply.send(Box::new(report));
-            }
-            Command::Blocks(reply) => {
-                let _ = reply.send(self.engine.blocks());
             }
             Command::Inspect(look) => look(&self.engine, now),
             Command::ClearQueue(message, reply) => {
@@ -88,7 +84,8 @@ impl Driver {
         self.dispatch();
     }
 
-    /// Changes a slot, between two steps. Who hears of it finds it in the history.
+    /// Changes a slot between two steps and measures the pause. Dispatches before the reply, so that the caller finds
+    /// the change in the history.
     fn timed<T>(&mut self, change: impl FnOnce(&mut Engine) -> T) -> (T, Duration) {
         self.take_all_back();
         let begun = Instant::now();
@@ -127,7 +124,7 @@ impl Driver {
     }
 }
 
-/// An answer that nobody waits for any more may hold a policy.
+/// Drops a reply that was not received, and the policy that it may hold, on another thread.
 fn retire<T: Send + 'static>(unsent: Result<(), T>) {
     if let Err(unsent) = unsent {
         drop_elsewhere(unsent);

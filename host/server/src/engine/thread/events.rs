@@ -1,4 +1,4 @@
-//! What the engine has to tell goes out: to streams, operators, recordings. Nobody is waited for.
+//! Dispatches the engine's events to streams, operators and recordings, without waiting for any of them.
 
 use infer_api::admin::HistoryEntry;
 use infer_core::{Change, Event, FinishReason, Micros, SequenceId};
@@ -8,7 +8,7 @@ use crate::engine::stream::{End, StreamEvent};
 use crate::trace::Happening;
 
 impl Driver {
-    /// Tells the listener what changed in the content index.
+    /// Reports changes of the content index to the listener.
     pub(super) fn tell_kv(&mut self) {
         let Some(listener) = &self.kv_listener else { return };
         let mut happened = Vec::new();
@@ -18,7 +18,7 @@ impl Driver {
         }
     }
 
-    /// Hands out what the engine has to tell, until it has nothing more.
+    /// Dispatches events until there are no more.
     pub(super) fn dispatch(&mut self) {
         self.tell_kv();
         loop {
@@ -26,7 +26,7 @@ impl Driver {
             self.engine.drain_events(&mut events);
             if events.is_empty() {
                 self.events = events;
-                // After the news of who came into force.
+                // After the events: a policy's change comes before its decisions.
                 self.tell_decisions();
                 return;
             }
@@ -71,7 +71,7 @@ impl Driver {
             Event::PolicyFault(fault) => self.shared.observer.fault(&fault),
             Event::PolicyChanged { kind, from, to, left, policy, at, step, change, reason } => {
                 let observer = &self.shared.observer;
-                // One that failed is in quarantine already.
+                // A policy that failed is quarantined with its fault.
                 if change == Change::Verdict {
                     observer.quarantine().add(kind, &left, &reason, at);
                 }
@@ -88,10 +88,10 @@ impl Driver {
 
     fn tell(&mut self, id: SequenceId, event: StreamEvent) {
         let Some(live) = self.live.get(&id) else { return };
-        // The last place is kept for the end.
+        // The last slot is reserved for the end.
         let fits = live.events.capacity() > 1;
         if !fits || live.events.try_send(event).is_err() {
-            // At once: its end may be the next event, and would say that nothing is missing.
+            // Drop the stream at once: if its end came next, the reader would not notice what is missing.
             self.live.remove(&id);
             self.lagging.push(id);
         }
@@ -121,7 +121,7 @@ impl Driver {
         }
     }
 
-    /// Tells the recording which policies are live: it may have lost their coming.
+    /// Records which policies are live: the recording may have lost a change.
     pub(super) fn tell_policies(&mut self) {
         let now = self.now();
         for slot in self.engine.snapshot(now).policies {
@@ -130,7 +130,7 @@ impl Driver {
     }
 }
 
-/// Tearing a policy down unmaps its memory, which must not hold up the engine.
+/// Dropping a policy unmaps its memory, which must not delay the engine.
 pub(super) fn drop_elsewhere<T: Send + 'static>(what: T) {
     let _ = std::thread::Builder::new().name("retire".to_owned()).spawn(move || drop(what));
 }

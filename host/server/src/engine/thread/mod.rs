@@ -1,8 +1,8 @@
-//! The engine thread: applies commands, turns the engine step by step, hands tokens out.
+//! The engine thread: applies commands, drives the engine step by step, sends tokens to the streams.
 //!
-//! It never waits for a client. It waits for the device, and, where nothing can run, for a command or
-//! the engine's next wake. Where the engine plans ahead, the device has the next step before this one is
-//! taken back. Deliberately absent: sockets, text, JSON, locks that a client could hold.
+//! It never waits for a client, only for the device and, when nothing can run, for a command or the engine's next
+//! wake-up. With planning ahead, the device gets the next step before this one is collected. Deliberately absent:
+//! sockets, text, JSON, locks that a client could hold.
 
 mod commands;
 mod events;
@@ -30,22 +30,21 @@ use super::stream::StreamEvent;
 use crate::trace::Tap;
 use steps::{Out, StepTimes};
 
-/// Work applied before the next step begins (see `Command::weight`): bounds how long a flood of commands can delay a
-/// step.
+/// Weight of the commands (`Command::weight`) applied before the next step: bounds how long a flood can delay a step.
 const WEIGHT_PER_STEP: usize = 4_096;
-/// Suggested to clients that the door turns away while nothing waits in the engine.
+/// `Retry-After` of requests refused while nothing waits.
 const RETRY_AFTER_MS: u32 = 1_000;
-/// Shortest park: a wake that has just passed must not spin the thread.
+/// Shortest sleep: a wake-up time that has just passed must not make the thread spin.
 const MIN_PARK: Duration = Duration::from_micros(50);
 
-/// The engine thread's fate and its handle.
+/// A running engine thread.
 pub struct EngineThread {
-    /// Reaches the engine.
+    /// The handle to it.
     pub handle: EngineHandle,
     thread: std::thread::JoinHandle<()>,
 }
 
-/// What bounds the channels around an engine.
+/// Bounds of the channels around an engine.
 #[derive(Clone, Copy, Debug)]
 pub struct ChannelBounds {
     /// Requests that may wait.
@@ -64,7 +63,7 @@ pub fn spawn(
     bounds: ChannelBounds,
 ) -> std::io::Result<EngineThread> {
     let ChannelBounds { max_waiting, max_running, stream_events } = bounds;
-    // Each live request can have a submission and an end under way; the rest is for operators.
+    // Each live request can have a submission and an end pending; the rest is for operators.
     let capacity = 4 * (max_waiting as usize + max_running as usize) + 1_024;
     let (mail, inbox) = mailbox(capacity);
     let shared = Arc::new(Shared {
@@ -88,12 +87,12 @@ pub fn spawn(
     let mut driver = Driver::new(engine, executor, inbox, Arc::clone(&shared));
     let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(move || {
         let outcome = catch_unwind(AssertUnwindSafe(|| driver.run()));
-        let told = outcome.unwrap_or_else(|panic| {
+        let stopped = outcome.unwrap_or_else(|panic| {
             tracing::error!("the engine failed an internal check and stopped: {}", panic_text(&*panic));
             false
         });
-        driver.shared.failed.store(!told, Ordering::Release);
-        // Streams must end before anybody can learn that the engine is gone, not after, and must know why.
+        driver.shared.failed.store(!stopped, Ordering::Release);
+        // Streams must end, and know why, before `alive` says that the engine has ended.
         driver.shared.ending.store(true, Ordering::Release);
         driver.live.clear();
         driver.shared.alive.send_replace(false);
@@ -102,14 +101,14 @@ pub fn spawn(
 }
 
 impl EngineThread {
-    /// Ends the thread and waits for it. Blocks; streams that are still open are cut.
+    /// Ends the thread, and with it all open streams. Blocks until it has ended.
     pub fn stop(self) {
         let mut stop = Command::Stop;
-        while let Err(unsaid) = self.handle.shared.mail.say(stop) {
+        while let Err(unsent) = self.handle.shared.mail.send(stop) {
             if self.thread.is_finished() {
                 return;
             }
-            stop = unsaid;
+            stop = unsent;
             std::thread::sleep(MIN_PARK);
         }
         let _ = self.thread.join();
@@ -119,7 +118,7 @@ impl EngineThread {
 /// What the engine thread keeps for a live request.
 struct Live {
     events: mpsc::Sender<StreamEvent>,
-    /// Its place in the waiting queue, until it starts.
+    /// Its slot in the waiting queue, until it starts.
     ticket: Option<OwnedSemaphorePermit>,
 }
 
@@ -132,17 +131,17 @@ struct Driver {
     events: Vec<Event>,
     lagging: Vec<SequenceId>,
     output: StepOutput,
-    /// Steps that the executor has, oldest first.
+    /// Steps in flight, oldest first.
     out: VecDeque<Out>,
     times: StepTimes,
-    /// The thread waited for something to do since the last step.
+    /// Whether the thread was idle since the last step. For recordings.
     waited: bool,
-    /// For recordings.
+    /// Measures shared context. For recordings.
     sharing: SharedContext,
-    /// The engine keeps its decisions for a recording, from this beginning on.
+    /// The tap's beginning since which the engine keeps its decisions for a recording.
     keeps_decisions: Option<u64>,
     kv_listener: Option<KvListener>,
-    /// Nothing will be computed any more.
+    /// The device can compute nothing more.
     device_lost: bool,
 }
 
@@ -178,7 +177,7 @@ impl Driver {
         }
     }
 
-    /// Whether it ended because it was told to.
+    /// Runs until it is stopped (true) or the device is lost (false).
     fn run(&mut self) -> bool {
         self.note_initial_policies();
         loop {
@@ -188,9 +187,9 @@ impl Driver {
             self.note_pace();
             let stepped = if self.shared.gate.is_held() { self.take_back() } else { self.step() };
             if self.device_lost {
-                // Who was hit is told why; the others' streams end with the thread.
+                // Requests in the lost step receive the error; the other streams end with the thread.
                 self.dispatch();
-                tracing::error!("the device computes nothing more in this process: the engine stops");
+                tracing::error!("the device is lost; the engine stops");
                 return false;
             }
             if !stepped && self.park() == Flow::Stop {
@@ -203,7 +202,7 @@ impl Driver {
         self.shared.clock.now()
     }
 
-    /// Updates how soon a slot of the queue may come free, which handles tell clients that they turn away.
+    /// Updates the `Retry-After` of requests that find the queue full.
     fn note_pace(&self) {
         let waits = self.shared.tickets.available_permits() < self.shared.max_waiting as usize;
         let ms = if waits { self.engine.retry_after_ms(self.now()) } else { RETRY_AFTER_MS };
@@ -222,13 +221,13 @@ impl Driver {
                 Err(TryRecvError::Empty) => break,
             }
         }
-        if self.inbox.must_look() {
+        if self.inbox.must_scan() {
             self.drop_readerless();
         }
         Flow::Continue
     }
 
-    /// Waits for a command or the engine's next wake.
+    /// Waits for a command or the engine's next wake-up.
     fn park(&mut self) -> Flow {
         self.dispatch();
         self.waited = true;

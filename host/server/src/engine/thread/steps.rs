@@ -1,5 +1,5 @@
-//! One step after another: made, given to the executor, taken back. Where engine and executor can, the next one is
-//! given to the device before this one is taken back, so that it never waits for the host.
+//! Makes steps, submits them to the executor and collects them. If engine and executor can, the device gets the next
+//! step before this one is collected, so that it never waits for the host.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
@@ -11,35 +11,36 @@ use infer_core::{Batch, DeviceFault, DeviceFaultKind, Event, Micros};
 use super::{Driver, panic_text};
 use crate::trace::Happening;
 
-/// Device times kept for percentiles.
+/// Step times kept for percentiles.
 const KEPT: usize = 512;
 
-/// A step that the executor has.
+/// A step in flight.
 pub(super) struct Out {
     batch: Batch,
-    /// For a recording.
+    /// What a recording says of it.
     record: Option<Box<Step>>,
-    /// Whether a device computes it, or what went wrong already.
+    /// Whether a device computes it (else it is executed when it is collected), or what went wrong.
     submitted: Result<bool, DeviceFault>,
     begun: Instant,
 }
 
-/// How long steps took.
+/// Durations of recent steps.
 #[derive(Default)]
 pub(super) struct StepTimes {
     us: Vec<u32>,
     steps: usize,
-    /// When the last one was there.
+    /// When the last one was done.
     last: Option<Instant>,
 }
 
 impl StepTimes {
-    /// Those of the last steps, in no order.
+    /// Returns the durations of the last steps in microseconds, unordered.
     pub(super) fn recent(&self) -> &[u32] {
         &self.us
     }
 
-    /// A step is there that was begun then. A device computes one after another.
+    /// Notes that a step is done. A device computes steps one after another, so its time counts from the end of the
+    /// one before.
     fn note(&mut self, begun: Instant) -> Duration {
         let now = Instant::now();
         let took = now - self.last.map_or(begun, |last| last.max(begun));
@@ -55,7 +56,7 @@ impl StepTimes {
 }
 
 impl Driver {
-    /// One step, if anything can run.
+    /// Makes a step. Returns false if nothing can run.
     pub(super) fn step(&mut self) -> bool {
         let wanted = self.shared.tap.wants_decisions();
         if wanted != self.keeps_decisions {
@@ -75,12 +76,12 @@ impl Driver {
         if on_device && self.engine.plans_ahead() && self.executor.plans_ahead() {
             self.begin();
         }
-        // While a device works on this step, the tokens of the last one go out.
+        // While a device works on this step, send the tokens of the last one.
         self.dispatch();
         self.take_back()
     }
 
-    /// Makes a step and gives it to the executor, if anything can run.
+    /// Plans a step and submits it to the executor. Returns false if nothing can run.
     fn begin(&mut self) -> bool {
         let at = self.now();
         let Some(batch) = self.engine.begin_step(at) else { return false };
@@ -95,7 +96,7 @@ impl Driver {
         true
     }
 
-    /// Waits for the step that the executor has had for longest. False where it has none.
+    /// Waits for the oldest step in flight and finishes it. Returns false if there is none.
     pub(super) fn take_back(&mut self) -> bool {
         let Some(Out { batch, record, submitted, begun }) = self.out.pop_front() else { return false };
         let on_device = matches!(submitted, Ok(true));
@@ -110,10 +111,10 @@ impl Driver {
         let now = self.now();
         self.computing_since(if self.out.is_empty() { Micros::NEVER } else { now });
         if record.is_some() {
-            // What was told before this step's end is no part of it.
+            // Earlier events are no part of this step's record.
             self.engine.drain_events(&mut self.events);
         }
-        let told = self.events.len();
+        let before = self.events.len();
         match result {
             Ok(()) => self.engine.finish_step(batch, Ok(&self.output), now),
             Err(fault) => {
@@ -125,12 +126,12 @@ impl Driver {
         if let Some(mut step) = record {
             (step.end, step.device) = (now.0, u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
             self.engine.drain_events(&mut self.events);
-            count_drawn(&mut step, &self.events[told..]);
-            // Before the news of what came of it.
+            count_drawn(&mut step, &self.events[before..]);
+            // Before the events that it caused.
             self.shared.tap.tell(|| Happening::Step(step));
         }
         if !on_device || !self.out.is_empty() {
-            // Nothing waits for it: the device is idle anyhow, or has the next step.
+            // The device does not wait for this: it has the next step, or is idle anyway.
             self.dispatch();
         }
         true
@@ -140,12 +141,12 @@ impl Driver {
         self.shared.computing_since.store(at.0, Ordering::Relaxed);
     }
 
-    /// For what may only be done between two steps.
+    /// Collects all steps in flight, for what may only be done between two steps.
     pub(super) fn take_all_back(&mut self) {
         while self.take_back() {}
     }
 
-    /// What a recording says of a step, before it is computed.
+    /// Returns a recording's entry of a step that is not computed yet.
     fn record(&mut self, batch: &Batch, at: Micros) -> Box<Step> {
         let rows = || batch.rows.iter();
         Box::new(Step {
@@ -163,10 +164,10 @@ impl Driver {
     }
 }
 
-/// Notes how many tokens came of each row, more than one where guesses were right. They are told in the rows' order.
-fn count_drawn(step: &mut Step, told: &[Event]) {
+/// Counts the tokens of each row, more than one if draft tokens were accepted. Events come in the order of the rows.
+fn count_drawn(step: &mut Step, events: &[Event]) {
     let mut row = 0;
-    for event in told {
+    for event in events {
         let Event::Token { id, .. } = event else { continue };
         let Some(ahead) = step.ids[row..].iter().position(|other| *other == id.0) else { continue };
         row += ahead;
@@ -174,7 +175,7 @@ fn count_drawn(step: &mut Step, told: &[Event]) {
     }
 }
 
-/// A panic of the executor is a fault of the device.
+/// Turns a panic of the executor into a device fault.
 fn caught<T>(work: impl FnOnce() -> Result<T, DeviceFault>) -> Result<T, DeviceFault> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         Err(DeviceFault {
