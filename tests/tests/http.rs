@@ -1,4 +1,4 @@
-//! The whole path over HTTP: policies swapped, and misbehaving, while sixteen clients stream.
+//! End to end over HTTP: policies are swapped and misbehave while sixteen clients stream.
 
 mod common;
 
@@ -37,7 +37,7 @@ async fn two_hundred_swaps_under_sixteen_streams_change_no_token_and_fail_no_req
         pauses_us
     };
     let rounds = async {
-        // The first begins with the first swap; each runs to its end, so all swaps fall into one.
+        // Rounds follow one another from the first swap on, so every swap falls into one.
         let mut rounds = 0;
         while !finished.load(Ordering::Relaxed) {
             assert_eq!(host.stream_all().await, undisturbed);
@@ -57,14 +57,13 @@ async fn two_hundred_swaps_under_sixteen_streams_change_no_token_and_fail_no_req
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_misbehaving_scheduler_is_reported_and_no_stream_notices() {
+async fn misbehaving_scheduler_is_reported_and_changes_no_stream() {
     let host = Host::start().await;
     let undisturbed = host.stream_all().await;
     for (fault, reason) in [("trap", "trap"), ("spin", "deadline"), ("unknown-id", "invalid-decision")] {
         let before = host.scheduler_slot().await["faults"].as_u64().expect("a count");
         let config = format!(r#"{{"fault": "{fault}", "after": 100}}"#);
-        // It was taken out in the round before.
-        let put = host.put_scheduler(&[("config", &config), ("force", "true")]);
+        let put = host.put_scheduler(&[("config", &config)]);
         let answer = put.body(FAULTY_SCHEDULER).send().await.expect("an answer");
         assert_eq!(answer.status(), 200, "{:?}", answer.text().await);
         assert_eq!(host.stream_all().await, undisturbed, "{fault}");
@@ -72,13 +71,13 @@ async fn a_misbehaving_scheduler_is_reported_and_no_stream_notices() {
         assert!(slot["faults"].as_u64().expect("a count") > before, "{slot}");
         assert_eq!(slot["last_fault"]["reason"], reason, "{slot}");
         assert_eq!(slot["last_fault"]["policy"], "faulty-scheduler", "{slot}");
-        assert_ne!(slot["name"], "faulty-scheduler", "it was taken out: {slot}");
+        assert_ne!(slot["name"], "faulty-scheduler", "it was removed: {slot}");
     }
     host.server.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fault_reaches_who_follows_as_it_happens() {
+async fn fault_is_sent_to_the_event_feed_as_it_happens() {
     let host = Host::start().await;
     let mut feed = host.admin(Method::GET, "/admin/events?hz=1").send().await.expect("a feed");
     let put = host.put_scheduler(&[("config", r#"{"fault": "trap", "after": 100}"#)]);
@@ -102,12 +101,12 @@ async fn a_fault_reaches_who_follows_as_it_happens() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_list_the_member_that_failed_is_quarantined_alone_and_in_every_list() {
+async fn failing_member_of_a_list_is_quarantined_alone_and_in_every_list() {
     let host = Host::start().await;
     let slot = async || host.ask(Method::GET, "/admin/policies").await.1["slots"][1].clone();
     let admission = || host.admin(Method::PUT, "/admin/policies/admission");
     let named = |name: &str| admission().json(&json!({"name": name}));
-    // Known by its name from here on, and harmless.
+    // From here on it can be named; with this configuration it is harmless.
     assert_eq!(answer_of(admission().body(FAULTY_ADMISSION)).await.0, 200);
     assert_eq!(answer_of(named("builtin")).await.0, 200);
     let config = json!({"fault": "trap", "after": 10});
@@ -118,10 +117,10 @@ async fn of_a_list_the_member_that_failed_is_quarantined_alone_and_in_every_list
         if slot().await["name"] != "memory-aware+faulty-admission" {
             break;
         }
-        // Each look asks for the pressure.
+        // Each report measures the pressure.
         host.ask(Method::GET, "/admin/state").await;
     }
-    assert_eq!(slot().await["name"], "builtin-accept", "three faults took the list out");
+    assert_eq!(slot().await["name"], "builtin-accept", "three faults removed the list");
 
     for barred in [faulty.clone(), list, json!([faulty, {"name": "builtin"}])] {
         let (status, answer) = answer_of(admission().json(&barred)).await;
@@ -132,7 +131,7 @@ async fn of_a_list_the_member_that_failed_is_quarantined_alone_and_in_every_list
     let (_, back) = host.ask(Method::POST, "/admin/policies/admission/rollback").await;
     assert_eq!(
         back["to"], "faulty-admission",
-        "the list is passed over, who never failed as it was isn't: {back}"
+        "the list is skipped, the member's other configuration is not: {back}"
     );
     host.server.shutdown().await;
 }

@@ -1,4 +1,4 @@
-//! Policies tried over HTTP while sixteen clients stream: in shadow, on trial, taken out, asked again.
+//! Policies tried over HTTP while sixteen clients stream: shadows, canaries, removals, replays, reloads.
 
 mod common;
 
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 const TRAP: &str = r#"{"fault": "trap", "after": 100}"#;
 
-/// The history of the scheduler as mode and who came.
+/// The scheduler's history as mode, new policy and reason.
 async fn history(host: &Host) -> Vec<(String, String, String)> {
     let (_, history) = host.ask(Method::GET, "/admin/policies/scheduler/history").await;
     let text = |entry: &Value, key: &str| entry[key].as_str().expect("a text").to_owned();
@@ -28,7 +28,7 @@ fn modes(history: &[(String, String, String)]) -> Vec<(&str, &str)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_shadow_is_compared_promoted_stopped_and_gone_when_it_fails() {
+async fn shadow_is_compared_promoted_stopped_and_ends_when_it_fails() {
     let host = Host::start().await;
     let undisturbed = host.stream_all().await;
     let put = host.put_scheduler(&[("mode", "shadow")]);
@@ -82,7 +82,7 @@ async fn a_shadow_is_compared_promoted_stopped_and_gone_when_it_fails() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_canary_that_fails_is_out_at_once_in_quarantine_and_can_be_asked_again() {
+async fn failing_canary_is_rolled_back_quarantined_and_can_be_replayed() {
     let host = Host::start().await;
     let undisturbed = host.stream_all().await;
     let put = || host.put_scheduler(&[("mode", "canary"), ("config", TRAP)]).body(FAULTY_SCHEDULER);
@@ -115,7 +115,7 @@ async fn a_canary_that_fails_is_out_at_once_in_quarantine_and_can_be_asked_again
     let (status, back) = host.ask(Method::POST, "/admin/policies/scheduler/rollback").await;
     assert_eq!((status, &back["to"]), (200, &json!("continuous")));
     let (_, policies) = host.ask(Method::GET, "/admin/policies").await;
-    assert_eq!(policies["quarantine"], json!([]), "an operator's change of mind is no verdict");
+    assert_eq!(policies["quarantine"], json!([]), "an operator's rollback quarantines nothing");
 
     let path = PathBuf::from(slot["last_fault"]["artifact"].as_str().expect("a path"));
     for _ in 0..500 {
@@ -128,7 +128,7 @@ async fn a_canary_that_fails_is_out_at_once_in_quarantine_and_can_be_asked_again
         let loader = policies::loader().expect("the sandbox starts");
         replay(&path, &loader, &options).expect("the question can be asked")
     };
-    // The policy counts its calls, so only the hundred and first fails.
+    // The policy counts its calls; the hundred and first fails.
     let once = ask(ReplayOptions::default());
     assert_eq!((&*once.question, once.same, once.asked), ("schedule", Some(false), 1), "{once:?}");
     assert!(once.then.starts_with("trap: schedule() trapped"), "{once:?}");
@@ -140,9 +140,10 @@ async fn a_canary_that_fails_is_out_at_once_in_quarantine_and_can_be_asked_again
     host.server.shutdown().await;
 }
 
-/// What a configuration did closes the way back to the same component with another one for nobody.
+/// Quarantining one configuration of a component must not block a rollback to the same component with another
+/// configuration.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bad_experiment_with_a_component_leaves_the_way_back_to_it() {
+async fn quarantine_of_a_configuration_does_not_block_other_configurations() {
     let host = Host::start().await;
     let swap = async |query: &[(&str, &str)]| {
         let (status, answer) = answer_of(host.put_scheduler(query).body(FAULTY_SCHEDULER)).await;
@@ -163,14 +164,14 @@ async fn a_bad_experiment_with_a_component_leaves_the_way_back_to_it() {
     by_name("static-batch").await;
     let (status, back) = rollback().await;
     assert_eq!((status, &back["to"]), (200, &json!("faulty-scheduler")), "{back}");
-    // As it was made anew, two policies ago.
+    // Also if it has to be loaded again.
     by_name("static-batch").await;
     by_name("continuous").await;
     assert_eq!(rollback().await.1["to"], "static-batch");
     assert_eq!(rollback().await.1["to"], "faulty-scheduler");
-    assert_eq!(swap(&[]).await.0, 200, "nor does it need force");
+    assert_eq!(swap(&[]).await.0, 200, "it needs no force");
     let quarantined = (422, json!("quarantined"));
-    assert_eq!(swap(&[("config", TRAP)]).await, quarantined, "the bad one does");
+    assert_eq!(swap(&[("config", TRAP)]).await, quarantined, "the quarantined configuration does");
 
     // A forced swap that fails does not end the quarantine.
     let admission = host.admin(Method::PUT, "/admin/policies/admission?mode=canary&window_s=300");
@@ -180,7 +181,7 @@ async fn a_bad_experiment_with_a_component_leaves_the_way_back_to_it() {
     assert_eq!(swap(&[("config", TRAP)]).await, quarantined);
     assert_eq!(host.ask(Method::POST, "/admin/policies/admission/promote").await.0, 200);
 
-    // Whom somebody forces in is vouched for: it can be left and come back.
+    // `force` clears the quarantine, so a later swap away and rollback work.
     assert_eq!(swap(&[("config", TRAP), ("force", "true")]).await.0, 200);
     by_name("continuous").await;
     let (status, back) = rollback().await;
@@ -190,7 +191,7 @@ async fn a_bad_experiment_with_a_component_leaves_the_way_back_to_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_canary_that_is_as_good_stays() {
+async fn canary_without_regression_stays_live() {
     let host = Host::start().await;
     let undisturbed = host.stream_all().await;
     let put = host.put_scheduler(&[("mode", "canary"), ("window_s", "2")]);
@@ -207,7 +208,7 @@ async fn a_canary_that_is_as_good_stays() {
         if slot["state"] != "canary" {
             break slot;
         }
-        assert!(rounds < 30, "the trial never ends: {slot}");
+        assert!(rounds < 30, "the canary never ends: {slot}");
     };
     assert_eq!((&slot["state"], &slot["canary"]["state"]), (&json!("live"), &json!("promoted")), "{slot}");
     assert!(slot["canary"]["after"]["tokens_per_second"].as_f64() > Some(0.0), "{slot}");

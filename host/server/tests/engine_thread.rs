@@ -1,4 +1,4 @@
-//! The engine thread with a scripted executor: device faults, panics, and what its handle promises.
+//! The engine thread with a scripted executor: device faults, panics, and the handle's promises.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use infer_server::engine::{
     spawn,
 };
 
-/// Draws token 7 for every row, after one that it crawls at the same again; misbehaves where a prompt asks it to. May start batches and be asked for them later, as
-/// a device is.
+/// Samples token 7 for every row, or CRAWLS after CRAWLS; misbehaves if a prompt asks for it. May work asynchronously,
+/// as a device does.
 struct Scripted {
-    /// Batches that it takes at a time; with none it computes in the caller's time.
+    /// Most batches in flight; with 0 it computes synchronously.
     most: usize,
     started: VecDeque<u64>,
-    /// Most that it had.
+    /// Most batches that were in flight.
     deepest: Arc<AtomicUsize>,
 }
 
@@ -32,7 +32,7 @@ const CRAWLS: u32 = 103;
 
 impl Executor for Scripted {
     fn execute(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), DeviceFault> {
-        assert_eq!(self.most, 0, "a batch that was started is collected");
+        assert_eq!(self.most, 0, "a submitted batch is collected, not executed");
         self.compute(batch, output)
     }
 
@@ -51,7 +51,7 @@ impl Executor for Scripted {
     }
 
     fn collect(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), DeviceFault> {
-        assert_eq!(self.started.pop_front(), Some(batch.step), "what was started first is collected first");
+        assert_eq!(self.started.pop_front(), Some(batch.step), "collected in the order of submission");
         self.compute(batch, output)
     }
 }
@@ -74,8 +74,8 @@ impl Scripted {
             std::thread::sleep(Duration::from_millis(20));
         }
         output.sampled.clear();
-        let drawn = |row| if batch.row_tokens(row).contains(&CRAWLS) { CRAWLS } else { 7 };
-        output.sampled.extend(batch.rows.iter().map(|row| row.sample.then(|| drawn(row))));
+        let sample = |row| if batch.row_tokens(row).contains(&CRAWLS) { CRAWLS } else { 7 };
+        output.sampled.extend(batch.rows.iter().map(|row| row.sample.then(|| sample(row))));
         Ok(())
     }
 }
@@ -84,12 +84,12 @@ fn start() -> EngineThread {
     start_with(0).0
 }
 
-/// An engine whose device takes so many batches at a time, and the most that it had.
+/// Returns an engine whose device takes up to `most` batches at a time, and the most that were in flight.
 fn start_with(most: usize) -> (EngineThread, Arc<AtomicUsize>) {
     start_with_door(most, 4)
 }
 
-/// The same with a door that lets this many sequences through to an engine where four may wait.
+/// As `start_with`, but the handle admits `door` sequences although only four may wait in the engine.
 fn start_with_door(most: usize, door: u32) -> (EngineThread, Arc<AtomicUsize>) {
     let config =
         EngineConfig { total_blocks: 64, max_waiting: 4, plan_ahead: most > 1, ..EngineConfig::default() };
@@ -121,7 +121,7 @@ async fn to_the_end(mut live: LiveRequest) -> (Vec<u32>, Option<End>) {
     loop {
         match live.next().await {
             Some(StreamEvent::Token { token, .. }) => tokens.push(token),
-            Some(StreamEvent::Prompt(_)) => panic!("nobody asked about the prompt"),
+            Some(StreamEvent::Prompt(_)) => panic!("no prompt logprobs were requested"),
             Some(StreamEvent::End(end)) => return (tokens, Some(*end)),
             None => return (tokens, None),
         }
@@ -135,7 +135,7 @@ async fn works(engine: &EngineThread) {
     assert!(matches!(end, Some(End::Finished { reason: FinishReason::Length, .. })), "{end:?}");
 }
 
-/// One fits into the pool, and each of its 1,000 tokens takes 20 ms.
+/// Fills the pool; each of its 1,000 tokens takes 20 ms.
 fn crawl() -> NewRequest {
     let NewRequest { mut request, meta } = request(&[CRAWLS]);
     request.max_new_tokens = 1_000;
@@ -155,7 +155,7 @@ async fn full_queue_suggests_when_a_slot_may_come_free_and_an_empty_one_a_second
     };
     assert!(told.message.contains("queue is full") && told.retry_after_ms <= 60_000, "{told:?}");
     drop(live);
-    // The thread renews the suggestion after the commands that it applies; the second report comes after that.
+    // The thread renews the suggestion after it has applied commands; the second report comes after that.
     for _ in 0..2 {
         engine.handle.report().await.unwrap();
     }
@@ -184,7 +184,7 @@ async fn steps_go_on_during_a_flood_of_refused_requests_with_many_sequences() {
     };
     let before = tokio::spawn(async move { handle.inspect(look).await });
     inside.await.unwrap();
-    // While the engine is held up, all of them and a last look are put into its mailbox.
+    // While the engine is blocked, queue all of them, and a last look behind them.
     let flood = || {
         let choices = (0..CHOICES).map(|_| request(&[1]).request).collect();
         Box::pin(engine.handle.submit_all(choices, RequestMeta::default()))
@@ -206,7 +206,7 @@ async fn steps_go_on_during_a_flood_of_refused_requests_with_many_sequences() {
 }
 
 #[tokio::test]
-async fn a_lost_device_ends_the_engine_and_every_stream() {
+async fn lost_device_ends_the_engine_and_every_stream() {
     for most in [0, 1, 2] {
         let (engine, _) = start_with(most);
         works(&engine).await;
@@ -221,19 +221,19 @@ async fn a_lost_device_ends_the_engine_and_every_stream() {
             match other.next().await {
                 Some(StreamEvent::End(_)) => break,
                 Some(_) => {}
-                // It isn't its reader's fault.
+                // The reader did not lag.
                 None => break assert!(!other.engine_is_alive()),
             }
         }
         engine.handle.stopped().await;
-        assert!(engine.handle.has_failed(), "nobody told it to");
+        assert!(engine.handle.has_failed(), "it was not stopped");
         assert!(engine.handle.submit(request(&[1])).await.is_err());
         engine.stop();
     }
 }
 
 #[tokio::test]
-async fn a_device_fault_fails_the_requests_it_names_and_the_engine_goes_on() {
+async fn device_fault_fails_only_the_requests_that_it_names() {
     for most in [0, 1, 2] {
         let (engine, _) = start_with(most);
         works(&engine).await;
@@ -254,7 +254,7 @@ async fn a_device_fault_fails_the_requests_it_names_and_the_engine_goes_on() {
 }
 
 #[tokio::test]
-async fn a_panic_of_the_executor_fails_its_step_and_the_engine_goes_on() {
+async fn panic_of_the_executor_fails_its_step_but_not_the_engine() {
     for most in [0, 1, 2] {
         let (engine, _) = start_with(most);
         let live = engine.handle.submit(request(&[PANICS])).await.unwrap();
@@ -271,11 +271,11 @@ async fn a_panic_of_the_executor_fails_its_step_and_the_engine_goes_on() {
 }
 
 #[tokio::test]
-async fn a_device_that_takes_two_batches_has_the_next_before_this_one_is_taken_back() {
+async fn device_with_two_slots_gets_the_next_batch_before_the_first_is_collected() {
     for most in [1, 2] {
         let (engine, deepest) = start_with(most);
         works(&engine).await;
-        // What needs both ends of a step finds nothing under way.
+        // Priming collects all steps in flight first.
         let primed = engine.handle.prime().await;
         assert!(primed.is_ok());
         works(&engine).await;
@@ -286,9 +286,8 @@ async fn a_device_that_takes_two_batches_has_the_next_before_this_one_is_taken_b
     }
 }
 
-/// Where no further step comes, the last one's tokens go out all the same.
 #[tokio::test]
-async fn tokens_of_a_step_that_was_started_ahead_reach_their_reader_while_steps_are_held() {
+async fn tokens_of_the_last_step_are_sent_although_no_further_step_starts() {
     for most in [1, 2] {
         let (engine, _) = start_with(most);
         engine.handle.hold_steps();
@@ -303,11 +302,11 @@ async fn tokens_of_a_step_that_was_started_ahead_reach_their_reader_while_steps_
 }
 
 #[tokio::test]
-async fn a_submission_that_is_given_up_while_it_is_under_way_leaves_nothing_behind() {
+async fn submission_dropped_before_its_reply_leaves_nothing_behind() {
     let engine = start();
     engine.handle.hold_steps();
     for _ in 0..3 {
-        // Polled once: the command is on its way, nobody waits for the answer.
+        // Polled once: the command is sent, and its reply is dropped.
         let handle = engine.handle.clone();
         tokio::select! {
             biased;
@@ -315,7 +314,7 @@ async fn a_submission_that_is_given_up_while_it_is_under_way_leaves_nothing_behi
             () = std::future::ready(()) => {}
         }
     }
-    // Commands are applied in order: what this reports is after the three above and their ends.
+    // Commands are applied in order, so the reports follow the three submissions and their ends.
     let mut queue = engine.handle.report().await.unwrap().snapshot.queue;
     while queue.waiting + queue.held > 0 {
         queue = engine.handle.report().await.unwrap().snapshot.queue;
@@ -327,7 +326,7 @@ async fn a_submission_that_is_given_up_while_it_is_under_way_leaves_nothing_behi
 }
 
 #[tokio::test]
-async fn a_request_counts_as_live_from_the_moment_that_it_is_on_its_way() {
+async fn request_counts_as_live_before_the_engine_has_taken_it() {
     let engine = start();
     let (entered, inside) = tokio::sync::oneshot::channel();
     let (let_go, held) = std::sync::mpsc::channel::<()>();
@@ -338,7 +337,7 @@ async fn a_request_counts_as_live_from_the_moment_that_it_is_on_its_way() {
     };
     let looking = tokio::spawn(async move { handle.inspect(look).await });
     inside.await.unwrap();
-    // While the engine is held up it can't have taken anything.
+    // The engine is blocked, so it can't have taken anything.
     let handle = engine.handle.clone();
     let mut submitted = std::pin::pin!(handle.submit(request(&[1, 2])));
     assert!(futures_util::poll!(submitted.as_mut()).is_pending());
@@ -349,12 +348,12 @@ async fn a_request_counts_as_live_from_the_moment_that_it_is_on_its_way() {
     assert_eq!(engine.handle.live(), 0);
     engine.handle.drain();
     assert!(matches!(engine.handle.submit(request(&[1])).await, Err(SubmitError::Refused(_))));
-    assert_eq!(engine.handle.live(), 0, "what was refused is gone");
+    assert_eq!(engine.handle.live(), 0, "a refused request is not live");
     engine.stop();
 }
 
 #[tokio::test]
-async fn requests_whose_time_is_over_end_all_at_once() {
+async fn overdue_requests_end_before_the_next_report() {
     let engine = start();
     engine.handle.hold_steps();
     let mut live = Vec::new();
@@ -364,7 +363,7 @@ async fn requests_whose_time_is_over_end_all_at_once() {
     let overdue = live.iter().map(|live| (live.id(), "too late".to_owned())).collect();
     engine.handle.expire(overdue).unwrap();
     let report = engine.handle.report().await.unwrap();
-    assert!(report.snapshot.requests.is_empty(), "what is asked for later knows of it");
+    assert!(report.snapshot.requests.is_empty(), "a later report reflects it");
     for live in live {
         let (_, end) = to_the_end(live).await;
         assert!(matches!(&end, Some(End::Failed { message, .. }) if message == "too late"), "{end:?}");
@@ -373,7 +372,7 @@ async fn requests_whose_time_is_over_end_all_at_once() {
 }
 
 #[tokio::test]
-async fn when_the_thread_ends_every_stream_ends_and_submitting_says_so() {
+async fn streams_and_calls_end_with_the_engine_thread() {
     let engine = start();
     engine.handle.hold_steps();
     let live = engine.handle.submit(request(&[1, 2])).await.unwrap();

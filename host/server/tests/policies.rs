@@ -1,4 +1,4 @@
-//! Policies swapped over the admin plane while tokens stream: by name, by bytes, back, and refused.
+//! Policies swapped over the admin plane while tokens stream: by name, by bytes, rolled back, refused.
 
 mod common;
 
@@ -61,7 +61,7 @@ async fn policies_swap_by_name_and_by_bytes_under_a_stream_and_roll_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rollbacks_lead_back_through_all_that_was_in_force_as_it_was_configured() {
+async fn rollbacks_restore_all_earlier_policies_with_their_configurations() {
     let host = Host::start(config()).await;
     let stream = host.complete(json!({"ignore_eos": true, "max_tokens": 600})).await;
     let bytes = |kind: &str, name: &str| infer_bundle::find(kind, name).unwrap().component;
@@ -69,7 +69,7 @@ async fn rollbacks_lead_back_through_all_that_was_in_force_as_it_was_configured(
         let answer = host.admin(Method::PUT, &format!("/admin/policies/{path}")).json(&body).send().await;
         assert_eq!(answer.unwrap().status(), 200, "{body}");
     };
-    // By bytes and by name; with configurations; a shadow in between was never in force.
+    // By bytes and by name, with configurations; the shadow in between was never live.
     put("scheduler", json!({"name": "static-batch", "config": {"batch_size": 3}})).await;
     let given = host.admin(Method::PUT, "/admin/policies/scheduler").body(bytes("scheduler", "srpt"));
     assert_eq!(given.send().await.unwrap().status(), 200);
@@ -104,7 +104,7 @@ async fn rollbacks_lead_back_through_all_that_was_in_force_as_it_was_configured(
     ];
     for (kind, name, config) in &path {
         let before = slot(&host.admin_get("/admin/policies").await, kind).clone();
-        assert_eq!(before["previous"], *name, "consoles are told beforehand");
+        assert_eq!(before["previous"], *name, "consoles show it before the rollback");
         let (status, answer) = rollback(kind).await;
         assert_eq!(
             (status, &answer["to"], &answer["mode"]),
@@ -119,7 +119,7 @@ async fn rollbacks_lead_back_through_all_that_was_in_force_as_it_was_configured(
         assert_eq!((status, &answer["error"]["code"]), (409, &json!("no_previous")), "{answer}");
         assert_eq!(slot(&host.admin_get("/admin/policies").await, kind)["previous"], Value::Null);
     }
-    // What comes in after a rollback has who is in force before it, and nobody who was left behind.
+    // After a rollback, a new policy's predecessor is the live policy, not one that was rolled back from.
     put("scheduler", json!({"name": "fair"})).await;
     assert_eq!(rollback("scheduler").await.1["to"], "continuous");
     assert_eq!(rollback("scheduler").await.0, 409);
@@ -127,9 +127,9 @@ async fn rollbacks_lead_back_through_all_that_was_in_force_as_it_was_configured(
     host.server.shutdown().await;
 }
 
-/// A second operator, or a retry after a lost answer, changes nothing where it says what it has seen.
+/// With `of`, a second operator or a retry after a lost response changes nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_says_what_is_to_be_replaced_replaces_nobody_else() {
+async fn of_makes_changes_fail_unless_the_named_policy_is_there() {
     let host = Host::start(config()).await;
     let ask = async |method: Method, path: &str, body: &str| {
         let answer = host.admin(method, &format!("/admin/policies/scheduler{path}")).body(body.to_owned());
@@ -140,7 +140,7 @@ async fn who_says_what_is_to_be_replaced_replaces_nobody_else() {
     let code = |(status, answer): (u16, Value)| (status, answer["error"]["code"].clone());
     let (status, answer) = ask(Method::PUT, "", &"w".repeat(9 << 20)).await;
     assert_eq!((status, &answer["error"]["message"]), (413, &json!("a component has at most 8 MiB")));
-    // JSON needs no header to be told from a component.
+    // JSON is recognized without a header.
     assert_eq!(ask(Method::PUT, "", r#" {"name": "fair"}"#).await.0, 200);
     assert_eq!(ask(Method::PUT, "?of=fair", r#"{"name": "srpt"}"#).await.0, 200);
     assert_eq!(code(ask(Method::PUT, "?of=fair", r#"{"name": "srpt"}"#).await), refused);
@@ -164,9 +164,9 @@ async fn who_says_what_is_to_be_replaced_replaces_nobody_else() {
     host.server.shutdown().await;
 }
 
-/// What an operator set by hand in an emergency is not undone by a file, whatever has the same name.
+/// A file does not undo what an operator swapped in, even if it has the same name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reload_replaces_whom_the_files_chose_and_nobody_else() {
+async fn reload_replaces_only_policies_that_the_files_configured() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("policies.json");
     let write =
@@ -192,12 +192,12 @@ async fn a_reload_replaces_whom_the_files_chose_and_nobody_else() {
         host.server.reload().await;
         slot(&host.admin_get("/admin/policies").await, "scheduler")["config"]["patience_ms"].clone()
     };
-    assert_eq!(reload(2_000).await, 2_000, "the chosen one has its new configuration");
+    assert_eq!(reload(2_000).await, 2_000, "the configured policy has its new configuration");
     put("srpt", json!({"patience_ms": 77})).await;
-    assert_eq!(reload(3_000).await, 77, "this one was set by hand");
+    assert_eq!(reload(3_000).await, 77, "an operator set this one");
     rollback().await;
-    assert_eq!(reload(4_000).await, 4_000, "the chosen one is back");
-    // Also as it is made anew.
+    assert_eq!(reload(4_000).await, 4_000, "the configured policy is back");
+    // Also after a rollback that loads it again.
     put("srpt", json!({"patience_ms": 78})).await;
     put("srpt", json!({"patience_ms": 79})).await;
     rollback().await;
@@ -207,7 +207,7 @@ async fn a_reload_replaces_whom_the_files_chose_and_nobody_else() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_trial_is_not_judged_by_what_changes_in_another_slot() {
+async fn canary_is_not_judged_by_a_change_in_another_slot() {
     let host = Host::start(config()).await;
     let put = async |path: &str, name: &str| {
         let put = host.admin(Method::PUT, &format!("/admin/policies/{path}")).json(&json!({"name": name}));
@@ -217,7 +217,7 @@ async fn a_trial_is_not_judged_by_what_changes_in_another_slot() {
     put("admission", "builtin").await;
     host.events(json!({"max_tokens": 4})).await;
     let slot = slot(&host.admin_get("/admin/policies").await, "scheduler").clone();
-    assert_eq!((&slot["state"], &slot["name"]), (&json!("canary"), &json!("srpt")), "it stays on trial");
+    assert_eq!((&slot["state"], &slot["name"]), (&json!("canary"), &json!("srpt")), "it stays a canary");
     let reason = slot["canary"]["reason"].as_str().unwrap();
     assert!(reason.contains("the admission policy changed"), "{reason}");
     let history = host.admin_get("/admin/policies/scheduler/history").await;
@@ -229,7 +229,7 @@ async fn a_trial_is_not_judged_by_what_changes_in_another_slot() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_no_usable_policy_is_refused_with_the_check_that_failed() {
+async fn unusable_policy_is_refused_with_the_check_that_failed() {
     let host = Host::start(config()).await;
     let put = |path: &str| host.admin(Method::PUT, &format!("/admin/policies/{path}"));
     let scheduler = infer_bundle::find("scheduler", "continuous").unwrap().component;
@@ -307,11 +307,11 @@ async fn what_is_no_usable_policy_is_refused_with_the_check_that_failed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_host_can_start_with_chosen_policies_and_says_which_flag_is_wrong() {
+async fn host_starts_with_configured_policies_and_names_a_wrong_flag() {
     let scheduler =
         PolicyChoice { name: "static-batch".to_owned(), config: r#"{"max_batch": 2}"#.to_owned() };
     let wrong = PolicyChoice::named("no-such");
-    let started = infer_server::serve::Server::start(Config { scheduler: wrong, ..config() }).await;
+    let started = infer_server::serve::start(Config { scheduler: wrong, ..config() }).await;
     let error = started.err().unwrap().to_string();
     assert!(error.starts_with("--scheduler: there is no scheduler policy `no-such`"), "{error}");
     let scheduler = PolicyChoice { config: "{}".to_owned(), ..scheduler };
@@ -322,7 +322,7 @@ async fn a_host_can_start_with_chosen_policies_and_says_which_flag_is_wrong() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn admission_takes_a_list_at_start_and_while_it_runs() {
+async fn admission_takes_a_list_at_the_start_and_in_swaps() {
     let list = PolicyChoice {
         name: "memory-aware, builtin".to_owned(),
         config: r#"{"memory-aware": {"reserve": 0.2}}"#.to_owned(),
@@ -346,7 +346,7 @@ async fn admission_takes_a_list_at_start_and_while_it_runs() {
     assert_eq!(slot(&policies, "admission")["config"][1]["config"]["max_in_flight"], 7);
     assert_eq!(slot(&policies, "admission")["faults"], 0);
 
-    // What consoles edit: a schema for each member, and the configuration as a swap takes it back.
+    // Consoles get a schema for each member, and the configuration in the form that swaps take.
     let schema = &slot(&policies, "admission")["config_schema"];
     assert_eq!(schema["prefixItems"].as_array().unwrap().len(), 2, "{schema}");
     assert_eq!(schema["prefixItems"][1]["properties"]["max_in_flight"]["type"], "integer", "{schema}");
@@ -360,7 +360,7 @@ async fn admission_takes_a_list_at_start_and_while_it_runs() {
     let policies = host.admin_get("/admin/policies").await;
     assert_eq!(slot(&policies, "admission")["config"], config);
 
-    // As `--admission` and `--policy-config` have it.
+    // In the form of `--admission` and `--policy-config`.
     let names = "memory-aware, token-bucket";
     let config = json!({"memory-aware": {"max_in_flight": 8}});
     let (status, answer) = put(&json!({"name": names, "config": config})).await;
@@ -369,6 +369,6 @@ async fn admission_takes_a_list_at_start_and_while_it_runs() {
     assert_eq!(slot(&policies, "admission")["config"][0]["config"], config["memory-aware"]);
     let (status, answer) = put(&json!({"name": names, "config": {"reserve": 0.5}})).await;
     assert_eq!((status, &answer["error"]["param"]), (422, &json!("config")), "{answer}");
-    assert!(answer["error"]["message"].as_str().unwrap().contains("`reserve` is none of memory-aware"));
+    assert!(answer["error"]["message"].as_str().unwrap().contains("`reserve` is not one of memory-aware"));
     host.server.shutdown().await;
 }

@@ -1,5 +1,4 @@
-//! Recordings of a live host: what they say, what they keep to themselves, and that the same components plan
-//! the same when they are asked the same.
+//! Recordings of a live host: what they hold, what they keep secret, and that replaying them gives the same decisions.
 
 mod common;
 
@@ -11,7 +10,7 @@ use infer_server::config::Config;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-/// A recording of a host under mixed traffic, with what its clients were told.
+/// A recording of a host under mixed traffic.
 struct Recorded {
     lines: Vec<Value>,
     path: PathBuf,
@@ -31,7 +30,7 @@ async fn record() -> Recorded {
     );
     let reading = tokio::spawn(start.text());
 
-    // Prompts with a beginning in common, at once.
+    // Prompts with a common prefix, concurrently.
     let questions = ["What is a page?", "What is a batch?", "What is a prefix?", "Why do tokens stream?"];
     let ask = |text: String| {
         let host = &host;
@@ -39,7 +38,7 @@ async fn record() -> Recorded {
     };
     ask(format!("{SHARED}{}", questions[0])).await;
     futures_util::future::join_all(questions.map(|question| ask(format!("{SHARED}{question}")))).await;
-    // A conversation that sends its history, as tokens: the second turn goes on from the answer.
+    // A session whose second turn sends the first turn's prompt and output, as tokens.
     let first: Vec<u64> = (0..70).map(|n| 5 + n * 3 % 200).collect();
     let turn = |prompt: Vec<u64>| {
         let host = &host;
@@ -49,14 +48,14 @@ async fn record() -> Recorded {
     };
     let answer = turn(first.clone()).await;
     turn([first, answer, (0..30).map(|n| 40 + n).collect()].concat()).await;
-    // Another scheduler while something streams.
+    // A scheduler swapped while tokens stream.
     let swap = host.admin(Method::PUT, "/admin/policies/scheduler").json(&json!({"name": "srpt"})).send();
     let (_, swapped) = tokio::join!(ask("Tell me a long story about blocks.".repeat(8)), swap);
     assert_eq!(swapped.unwrap().status(), 200);
     futures_util::future::join_all(questions.map(|question| ask(question.to_owned()))).await;
 
     let again = host.admin(Method::POST, "/admin/trace/start").send().await.unwrap();
-    assert_eq!(again.status(), 409, "one recording at a time");
+    assert_eq!(again.status(), 409, "only one recording at a time");
     let stopped: Value =
         host.admin(Method::POST, "/admin/trace/stop").send().await.unwrap().json().await.unwrap();
     assert_eq!(stopped["lost"], 0);
@@ -84,11 +83,11 @@ fn said(output: &Output) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_recording_keeps_texts_to_itself_and_replays_to_the_same_decisions() {
+async fn recording_holds_no_texts_and_replays_to_the_same_decisions() {
     let recorded = record().await;
     let Recorded { lines, path, .. } = &recorded;
 
-    // What it says.
+    // What it holds.
     assert!(lines[0].get("head").is_some() && lines.last().unwrap().get("foot").is_some());
     let (requests, ends) = (of(lines, "request"), of(lines, "end"));
     assert_eq!((requests.len(), ends.len()), (12, 12));
@@ -102,22 +101,22 @@ async fn a_recording_keeps_texts_to_itself_and_replays_to_the_same_decisions() {
     assert_eq!(drawn, output, "every token is in a step");
     assert!(of(lines, "step").iter().all(|step| step["at"].as_u64() < step["end"].as_u64()));
     let blocks = |at: usize| requests[at]["blocks"].as_array().unwrap();
-    assert!(blocks(1).len() > 2 && blocks(1)[..2] == blocks(2)[..2], "a common beginning is seen");
-    // Four came at once, in any order; one of them was the first prompt again.
+    assert!(blocks(1).len() > 2 && blocks(1)[..2] == blocks(2)[..2], "a common prefix is visible");
+    // Four came concurrently, in any order; one of them repeats the first prompt.
     let again = requests[1..5].iter().filter(|request| request["whole"] == requests[0]["whole"]);
-    assert_eq!(again.count(), 1, "a whole prompt that comes again is seen");
+    assert_eq!(again.count(), 1, "a repeated prompt is visible");
     let (first, second) = (requests[5], requests[6]);
     assert_eq!(second["shares"], json!({"id": first["id"], "tokens": 90}));
     assert_eq!((&second["after"], &second["session"]), (&first["id"], &first["session"]));
     assert_eq!(of(lines, "policy")[0]["members"][0]["name"], "srpt");
 
-    // What it doesn't say.
+    // What it must not hold.
     let text = std::fs::read_to_string(path).unwrap();
     for secret in ["secret session", "careful assistant", "page", "[5,8,11,14", "hash_key"] {
         assert!(!text.contains(secret), "{secret}");
     }
 
-    // The same components plan the same, the swapped one too.
+    // The same components give the same plans, also after the swap.
     let decisions = of(lines, "decision").len();
     assert!(decisions > 100, "{decisions}");
     let again = infer(&["decisions"], path);
@@ -127,11 +126,11 @@ async fn a_recording_keeps_texts_to_itself_and_replays_to_the_same_decisions() {
         "{}",
         said(&again)
     );
-    // So do admission policies and prefix caches.
+    // And so do admission policies and prefix caches.
     let asked = |kind: &str| of(lines, "asked").iter().filter(|asked| asked["kind"] == kind).count();
     for (kind, what) in [("admission", "admission policies"), ("prefix-cache", "prefix caches")] {
         let count = asked(kind);
-        // The first request was let in before the recording had begun.
+        // The first request was admitted before the recording started.
         assert!(count > 8, "{kind}: {count}");
         let equal = format!("{count} of {count} answers of {what} are equal\n");
         assert!(said(&again).contains(&equal), "{}", said(&again));
@@ -139,7 +138,7 @@ async fn a_recording_keeps_texts_to_itself_and_replays_to_the_same_decisions() {
     let other = infer(&["decisions", "--scheduler", "static-batch"], path);
     assert!(other.status.success() && said(&other).contains("now"), "{}", said(&other));
 
-    // A plan that was another is found.
+    // A plan that differs is found.
     let mut tampered = lines.clone();
     let of_one =
         |line: &Value| line["decision"]["plan"]["tokens"].as_array().is_some_and(|all| !all.is_empty());
@@ -164,14 +163,14 @@ async fn a_recording_keeps_texts_to_itself_and_replays_to_the_same_decisions() {
     assert_eq!(found.status.code(), Some(1));
     assert!(said(&found).contains("then \"wait\"; now \"admit\""), "{}", said(&found));
 
-    asks_nobody_behind_a_gap(&recorded);
+    skips_decisions_behind_a_gap(&recorded);
     replays_with_the_same_hits(&recorded);
-    plays_what_there_is_and_not_what_has_holes(&recorded);
+    plays_incomplete_recordings_but_none_with_gaps(&recorded);
     calibrates_and_judges(&recorded);
 }
 
-/// Where something was lost nobody knows what a policy knew, until its state is told again.
-fn asks_nobody_behind_a_gap(Recorded { lines, path, .. }: &Recorded) {
+/// After a loss the state of a policy is unknown until it is recorded again.
+fn skips_decisions_behind_a_gap(Recorded { lines, path, .. }: &Recorded) {
     let other = path.with_file_name("gap.jsonl");
     let told = |line: &Value| line["asked"]["question"].get("observe").is_some();
     let mut lossy = lines.clone();
@@ -182,7 +181,7 @@ fn asks_nobody_behind_a_gap(Recorded { lines, path, .. }: &Recorded) {
     let found = infer(&["decisions"], &other);
     assert!(found.status.success(), "{}", said(&found));
     assert!(said(&found).contains("more are behind a gap"), "{}", said(&found));
-    // A scheduler's state was told when it came into force.
+    // A scheduler's state is recorded when it becomes live.
     let srpt = lines.iter().position(|line| line.get("policy").is_some()).unwrap();
     let asked = lines[srpt..].iter().filter(|line| line.get("decision").is_some()).count();
     let before = lines[..at.unwrap()].iter().filter(|line| line.get("decision").is_some()).count();
@@ -190,7 +189,7 @@ fn asks_nobody_behind_a_gap(Recorded { lines, path, .. }: &Recorded) {
     assert!(said(&found).contains(&equal), "{equal}: {}", said(&found));
 }
 
-/// In the simulator prompts share with each other what they shared on the host.
+/// In the simulator, prompts share what they shared on the host.
 fn replays_with_the_same_hits(Recorded { lines, path, .. }: &Recorded) {
     let replayed = infer(&["run", "--device", "cpu", "--model", "demo", "--format", "json", "--trace"], path);
     assert!(replayed.status.success(), "{}", said(&replayed));
@@ -202,7 +201,7 @@ fn replays_with_the_same_hits(Recorded { lines, path, .. }: &Recorded) {
     assert_eq!(in_the_simulator, on_the_host);
     assert!(on_the_host[0] == 1 && on_the_host[1] > 2, "{on_the_host:?}");
     assert_eq!((&cells[0]["finished"], &cells[0]["requests"]), (&json!(12), &json!(12)));
-    // Played twice as fast it takes half as long, about.
+    // Played twice as fast, it takes less time.
     let faster = infer(
         &["run", "--device", "cpu", "--model", "demo", "--load", "2", "--format", "json", "--trace"],
         path,
@@ -211,8 +210,8 @@ fn replays_with_the_same_hits(Recorded { lines, path, .. }: &Recorded) {
     assert!(cells_faster[0]["seconds"].as_f64() < cells[0]["seconds"].as_f64());
 }
 
-/// A recording may end anywhere, also within a line, and may be an earlier host's; in its midst nothing may be missing.
-fn plays_what_there_is_and_not_what_has_holes(Recorded { lines, path, .. }: &Recorded) {
+/// A recording may end anywhere, even within a line, and may be of an older host; but nothing may be missing inside.
+fn plays_incomplete_recordings_but_none_with_gaps(Recorded { lines, path, .. }: &Recorded) {
     let other = path.with_file_name("other.jsonl");
     let play = |lines: &[String]| {
         std::fs::write(&other, lines.join("\n")).unwrap();
@@ -230,7 +229,7 @@ fn plays_what_there_is_and_not_what_has_holes(Recorded { lines, path, .. }: &Rec
     assert_eq!((&cells[0]["finished"], &cells[0]["requests"]), (&json!(12), &json!(12)));
     let generated = cells[0]["output_per_second"].as_f64().unwrap() * cells[0]["seconds"].as_f64().unwrap();
     let output: u64 = of(lines, "end").iter().map(|end| end["output"].as_u64().unwrap()).sum();
-    assert_eq!(generated.round() as u64, output, "what the last request had drawn is in its steps");
+    assert_eq!(generated.round() as u64, output, "the last request's tokens are in its steps");
     let decisions = infer(&["decisions"], &other);
     assert!(decisions.status.success(), "{}", said(&decisions));
     let judged = infer(&["judge", "--device", "cpu", "--model", "demo"], &other);
@@ -248,7 +247,7 @@ fn plays_what_there_is_and_not_what_has_holes(Recorded { lines, path, .. }: &Rec
     let mut lossy = whole;
     let in_its_midst = end_of(&of(lines, "request")[0]["id"]);
     lossy[in_its_midst] = json!({"lost": {"happenings": 3}}).to_string();
-    let missing = format!("line {}, column 1: 3 things that happened are missing here", in_its_midst + 1);
+    let missing = format!("line {}, column 1: 3 events are missing here", in_its_midst + 1);
     for refused in [play(&lossy), infer(&["judge", "--device", "cpu", "--model", "demo"], &other)] {
         assert!(!refused.status.success() && said(&refused).contains(&missing), "{}", said(&refused));
     }
@@ -261,7 +260,7 @@ fn plays_what_there_is_and_not_what_has_holes(Recorded { lines, path, .. }: &Rec
     assert!(played.status.success(), "{}", said(&played));
 }
 
-/// A profile fitted to a recording says how long such traffic takes: how well is for a quiet machine to say.
+/// A profile fitted to a recording predicts such traffic. How well can only be judged on a quiet machine.
 fn calibrates_and_judges(Recorded { path, .. }: &Recorded) {
     let profile = path.with_file_name("profile.json");
     let fitted = infer(&["calibrate", "--out", profile.to_str().unwrap()], path);
@@ -295,7 +294,7 @@ fn calibrates_and_judges(Recorded { path, .. }: &Recorded) {
 }
 
 #[tokio::test]
-async fn recordings_are_begun_and_ended_by_whoever_has_the_token() {
+async fn recordings_are_started_and_stopped_over_the_admin_plane() {
     let host = Host::start(config()).await;
     let post = |path: &'static str| {
         let request = host.admin(Method::POST, path);
@@ -305,7 +304,7 @@ async fn recordings_are_begun_and_ended_by_whoever_has_the_token() {
         }
     };
     for (path, status, says) in [
-        ("/admin/trace/stop", 409, "nothing is being recorded"),
+        ("/admin/trace/stop", 409, "no recording is running"),
         ("/admin/trace/start?decisions=maybe", 422, "neither `on` nor `off`"),
         ("/admin/trace/start?max_mib=0", 422, "whole number from 1"),
         ("/admin/trace/start?file=/etc/passwd", 422, "unknown query parameter `file`"),
@@ -314,7 +313,7 @@ async fn recordings_are_begun_and_ended_by_whoever_has_the_token() {
         assert_eq!(code, status, "{path}");
         assert!(text.contains(says), "{path}: {text}");
     }
-    // Whoever goes away ends it.
+    // Disconnecting ends it.
     let mut start = host.admin(Method::POST, "/admin/trace/start").send().await.unwrap();
     assert!(start.chunk().await.unwrap().unwrap().starts_with(b"{\"head\""));
     drop(start);
@@ -333,7 +332,7 @@ async fn recordings_are_begun_and_ended_by_whoever_has_the_token() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn guesses_that_were_right_are_counted_and_no_profile_is_made_of_them() {
+async fn accepted_draft_tokens_are_counted_and_prevent_calibration() {
     let host = Host::start(Config { speculate: 4, ..config() }).await;
     let start = host.admin(Method::POST, "/admin/trace/start").send().await.unwrap();
     let reading = tokio::spawn(start.text());
@@ -363,7 +362,7 @@ async fn guesses_that_were_right_are_counted_and_no_profile_is_made_of_them() {
     for arguments in [&["calibrate"][..], &["judge", "--device", "cpu", "--model", "demo"]] {
         let refused = infer(arguments, &path);
         assert_eq!(refused.status.code(), Some(2), "{arguments:?}");
-        assert!(said(&refused).contains("guessed tokens ahead (--speculate)"), "{}", said(&refused));
+        assert!(said(&refused).contains("used draft tokens (--speculate)"), "{}", said(&refused));
     }
     let played = infer(&["run", "--device", "cpu", "--model", "demo", "--trace"], &path);
     assert!(
@@ -374,7 +373,7 @@ async fn guesses_that_were_right_are_counted_and_no_profile_is_made_of_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_stands_in_a_file_stays_where_no_recording_begins() {
+async fn file_is_left_alone_if_no_recording_starts() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("host.jsonl");
     std::fs::write(&path, "an earlier recording").unwrap();
@@ -386,7 +385,7 @@ async fn what_stands_in_a_file_stays_where_no_recording_begins() {
     };
     let under_way = host.admin(Method::POST, "/admin/trace/start").send().await.unwrap();
     let here = host.server.admin_addr.to_string();
-    for (admin, says) in [("127.0.0.1:1", "can't be reached"), (&here, "a recording is under way")] {
+    for (admin, says) in [("127.0.0.1:1", "can't be reached"), (&here, "a recording is already running")] {
         let output = record(admin);
         assert_eq!(output.status.code(), Some(1), "{}", said(&output));
         assert!(said(&output).contains(says), "{}", said(&output));
