@@ -34,7 +34,7 @@ pub enum Line {
     Decision(Box<Decision>),
     /// The admission or the prefix-cache policy made a decision.
     Asked(Box<Asked>),
-    /// A policy became live.
+    /// A policy became live, or is live where decisions resume after a loss.
     Policy(Policy),
     /// Events are missing here, because the recording's reader was too slow.
     Lost {
