@@ -1,8 +1,8 @@
-//! The bugs, as edits of the engine's sources: bug, file, what stands there once, what stands there instead.
-//! One with several edits has several lines.
+//! The bugs, as edits of the engine's sources: bug, file, a text that occurs once, its replacement. A bug
+//! with several edits has several lines.
 //!
-//! The first one is no bug and always on: it takes the engine's own assertions out, so that the machine has to
-//! find everything by itself.
+//! The first one is no bug and always on: it removes the engine's own assertions, so that the machine has to
+//! find everything itself.
 
 /// One edit.
 pub type Edit = (&'static str, &'static str, &'static str, &'static str);
@@ -213,6 +213,18 @@ pub const EDITS: &[Edit] = &[
         "if requests.len() > room as usize && !on(\"endless queue\") {",
     ),
     (
+        "admitted in part",
+        "engine/admit.rs",
+        "all.into_iter().rev().for_each(",
+        "all.into_iter().rev().skip(usize::from(on(\"admitted in part\"))).for_each(",
+    ),
+    (
+        "the whole request doubles the load",
+        "engine/admit.rs",
+        "load.waiting += others.len() as u32;",
+        "load.waiting += others.len() as u32 * if on(\"the whole request doubles the load\") { 2 } else { 1 };",
+    ),
+    (
         "admission that is never judged",
         "engine/admit.rs",
         "let idle = self.running.ix.is_empty() && self.waiting.ix.is_empty();",
@@ -258,7 +270,7 @@ pub const EDITS: &[Edit] = &[
     ),
 ];
 
-/// Mends of what was found once, taken back: each has the name of the minimized case that it broke.
+/// Fixes of past findings, undone: each has the name of the minimized case that it fixed.
 pub const MENDS: &[Edit] = &[
     (
         "canary-faults-at-once",
@@ -305,7 +317,7 @@ pub const MENDS: &[Edit] = &[
     ),
     (
         "state-of-a-failed-policy",
-        "guard.rs",
+        "guard/mod.rs",
         "        let any = fresh || !tenure.state.is_empty();",
         "        let any = fresh || !tenure.state.is_empty() || on(\"state-of-a-failed-policy\");",
     ),

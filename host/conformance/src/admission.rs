@@ -1,5 +1,5 @@
-//! What is asked of admission policies alone: a measure in range, refusals that say why, and a door that
-//! is open on an idle host.
+//! Checks of admission policies alone: measures in range, refusals with a message, and admission on an idle
+//! host.
 
 use infer_core::policy::{AdmissionPolicy, AdmissionRequest, Load, Memory, PolicyFault, Pressure, Verdict};
 use infer_core::testing::SplitMix;
@@ -10,10 +10,12 @@ use crate::run::Run;
 use crate::sheet::{Check, Sheet};
 use crate::transcript::Exchange;
 
-/// Hosts that a policy meets, each from its start on, and what it is asked about on each of them.
+/// Hosts that a policy meets, each from its start on, and the calls on each of them.
 const HOSTS: u64 = 4;
 const CONSISTENT: u64 = 100;
 const TENANTS: usize = 4;
+/// How many of a hundred calls are about a request of several sequences.
+const SEVERAL: u64 = 10;
 const HOSTILE: u64 = 150;
 const IDLE: u64 = 100;
 
@@ -47,7 +49,7 @@ pub(crate) fn judge_views(policy: &mut dyn AdmissionPolicy, options: &Options, s
     judge_open_door(policy, options, &mut rng, sheet);
 }
 
-/// A policy may keep what it saw, of a host whose time goes on: another host meets another instance.
+/// A policy may keep what it saw of a host whose time goes on, so each host gets a new instance.
 fn is_anew(policy: &mut dyn AdmissionPolicy, check: Check, sheet: &mut Sheet) -> bool {
     let restarted = policy.restart();
     if let Err(fault) = &restarted {
@@ -87,9 +89,7 @@ fn judge_refusal(verdict: &Verdict, request: &AdmissionRequest, sheet: &mut Shee
     if let Verdict::Refuse(refusal) = verdict
         && refusal.message.trim().is_empty()
     {
-        sheet.fail(Check::Refusals, || {
-            format!("a refusal says nothing to the client, who asked for {request:?}")
-        });
+        sheet.fail(Check::Refusals, || format!("a refusal has no message for the client of {request:?}"));
     }
 }
 
@@ -106,7 +106,8 @@ fn judge_pressure(nth: u64, pressure: &Pressure, load: &Load, sheet: &mut Sheet)
     }
 }
 
-/// With the configuration that every policy must take, whatever fits the pool gets in where nobody else is.
+/// With the configuration that every policy must accept, whatever fits the pool is admitted if nothing else
+/// is on the host.
 fn judge_open_door(
     policy: &mut dyn AdmissionPolicy,
     options: &Options,
@@ -140,8 +141,8 @@ fn judge_open_door(
                 if is_default {
                     sheet.fail(Check::OpenDoor, || {
                         format!(
-                            "configured with {{}} it answers {verdict:?} to a request of {half} + {half} tokens \
-                             on an idle host of {total_blocks} blocks of 16; it must be let in"
+                            "configured with {{}} it returns {verdict:?} for a request of {half} + {half} tokens \
+                             on an idle host of {total_blocks} blocks of 16; it must be admitted"
                         )
                     });
                 }
@@ -152,10 +153,12 @@ fn judge_open_door(
     if outside > 0 {
         sheet.note(
             Check::OpenDoor,
-            format!("{outside} of {IDLE} requests that fit the pool are not let in by this configuration"),
+            format!(
+                "{outside} of {IDLE} requests that fit the pool are not admitted with this configuration"
+            ),
         );
     }
-    sheet.done(Check::OpenDoor, format!("{IDLE} requests that fit the pool, all let in"));
+    sheet.done(Check::OpenDoor, format!("{IDLE} requests that fit the pool, all admitted"));
 }
 
 pub(crate) fn judge_runs(runs: &[Run], sheet: &mut Sheet) {
@@ -172,7 +175,7 @@ pub(crate) fn judge_runs(runs: &[Run], sheet: &mut Sheet) {
     sheet.done(
         Check::Refusals,
         format!(
-            "asked {} times in all runs: {admitted} times yes, {waits} times wait, {refused} refusals with a message",
+            "{} calls in all runs: {admitted} admitted, {waits} deferred, {refused} refused with a message",
             admitted + waits + refused
         ),
     );
@@ -190,7 +193,7 @@ fn quiet(memory: Memory) -> Load {
     }
 }
 
-/// A host whose numbers agree with each other, and with those that it had before.
+/// A host whose numbers agree with each other and with its earlier ones.
 struct BusyHost {
     now: Micros,
     block_size: u32,
@@ -225,8 +228,39 @@ impl BusyHost {
         let served = &mut self.served[request.tenant.0 as usize];
         served.iter_mut().for_each(|tokens| *tokens += rng.below(10_000));
         let load = Load { now: self.now, ..busy(rng, memory, *served) };
-        (AdmissionRequest { arrived, deadline, ..request }, load)
+        let request = AdmissionRequest { arrived, deadline, ..request };
+        let mut dice = SplitMix(!self.now.0);
+        if dice.chance(SEVERAL) { as_a_whole(&mut dice, request, load) } else { (request, load) }
     }
+}
+
+/// The first call about a client request of several sequences like this one, on this host.
+fn as_a_whole(dice: &mut SplitMix, request: AdmissionRequest, load: Load) -> (AdmissionRequest, Load) {
+    let count = dice.between(2, 8) as u32;
+    let all = |tokens: u32| tokens.saturating_mul(count);
+    let request = AdmissionRequest {
+        arrived: load.now,
+        prompt_tokens: all(request.prompt_tokens),
+        max_new_tokens: all(request.max_new_tokens),
+        expected_tokens: all(request.expected_tokens),
+        ..request
+    };
+    let blocks =
+        request.prompt_tokens.saturating_add(request.max_new_tokens).div_ceil(load.memory.block_size);
+    let more = (blocks + load.promised_blocks + load.memory.total_blocks).saturating_mul(10);
+    let memory = Memory {
+        total_blocks: load.memory.total_blocks + more,
+        free_blocks: load.memory.free_blocks + more,
+        ..load.memory
+    };
+    let load = Load {
+        memory,
+        max_waiting: load.max_waiting + count,
+        waiting: load.waiting + count - 1,
+        expected_output_tokens: load.expected_output_tokens + u64::from(request.expected_tokens),
+        ..load
+    };
+    (request, load)
 }
 
 fn busy(rng: &mut SplitMix, memory: Memory, [prompts_served, outputs_served]: [u64; 2]) -> Load {
@@ -234,10 +268,11 @@ fn busy(rng: &mut SplitMix, memory: Memory, [prompts_served, outputs_served]: [u
     let admitted = rng.below(u64::from(waiting) + 1) as u32;
     let prompts = u64::from(waiting) * rng.between(1, 500);
     let limited = rng.chance(30);
+    let preempted = rng.below(4) as u32;
     Load {
         running,
         admitted,
-        preempted: rng.below(4) as u32,
+        preempted,
         waiting,
         waiting_tokens: prompts * 2,
         waiting_prompt_tokens: prompts,
@@ -246,7 +281,7 @@ fn busy(rng: &mut SplitMix, memory: Memory, [prompts_served, outputs_served]: [u
         output_tokens_per_second: rng.below(2_000) as u32,
         promised_blocks: rng.below(u64::from(memory.total_blocks) * 2) as u32,
         tenant_running: rng.below(u64::from(running) + 1) as u32,
-        tenant_waiting: rng.below(u64::from(waiting) + 1) as u32,
+        tenant_waiting: rng.below(u64::from(waiting + preempted) + 1) as u32,
         tenant_rate_per_minute: if limited { rng.between(100, 100_000) as u32 } else { 0 },
         tenant_burst: if limited { rng.between(10, 10_000) as u32 } else { 0 },
         tenant_prompt_tokens_served: prompts_served,

@@ -1,4 +1,4 @@
-//! Who gets in: limits, the bounded queue, and those whom the policy tells to wait.
+//! Admission: limits, the bounded queue, and requests that the policy defers.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use common::scripted::{Admission, Bench, Scheduler, fcfs, prompt, request, small};
 use infer_core::engine::Policies;
-use infer_core::policy::{AdmissionRequest, Load, Plan, StepView, Verdict};
+use infer_core::policy::{AdmissionRequest, Load, Memory, Plan, StepView, Verdict};
 use infer_core::request::RefusalReason;
 use infer_core::testing::SplitMix;
 use infer_core::{
@@ -33,7 +33,7 @@ fn requests_over_a_limit_are_refused_with_what_is_missing() {
 }
 
 #[test]
-fn what_fits_the_pool_exactly_runs_to_its_end() {
+fn a_request_that_fits_the_pool_exactly_runs_to_its_end() {
     let mut bench = Bench::new(EngineConfig { total_blocks: 8, ..small() });
     let id = bench.submit(request(prompt(1, 23), 10));
     bench.run();
@@ -41,10 +41,10 @@ fn what_fits_the_pool_exactly_runs_to_its_end() {
 }
 
 #[test]
-fn a_full_queue_refuses_exactly_what_is_too_much() {
+fn a_full_queue_refuses_exactly_the_excess() {
     let mut bench = Bench::new(EngineConfig { max_waiting: 5, ..small() });
     bench.submit(request(prompt(1, 4), 4));
-    // The device is busy with the first one; nobody else can start.
+    // The device is busy with the first one; no other can start.
     let batch = bench.engine.begin_step(bench.now).unwrap();
     let answers: Vec<_> = (2..10).map(|i| bench.engine.submit(request(prompt(i, 4), 4), bench.now)).collect();
     assert_eq!(answers.iter().filter(|a| a.is_ok()).count(), 5);
@@ -61,7 +61,7 @@ fn a_full_queue_refuses_exactly_what_is_too_much() {
 }
 
 #[test]
-fn a_draining_engine_takes_nothing_and_finishes_what_it_has() {
+fn a_draining_engine_admits_nothing_and_finishes_its_requests() {
     let mut bench = Bench::new(small());
     let id = bench.submit(request(prompt(1, 4), 4));
     bench.engine.drain();
@@ -71,10 +71,10 @@ fn a_draining_engine_takes_nothing_and_finishes_what_it_has() {
     assert_eq!(bench.tokens(id).len(), 4);
 }
 
-/// Whether it is open, and whom it was asked about.
+/// Whether it is open, and the requests that it was called for.
 type Gate = Arc<Mutex<(bool, Vec<u64>)>>;
 
-/// Admits while the gate is open, else tells to wait; notes who was asked about.
+/// Admits while the gate is open and answers `wait` otherwise; records the calls.
 fn gated(config: EngineConfig) -> (Bench, Gate) {
     let gate = Arc::new(Mutex::new((false, Vec::new())));
     let seen = gate.clone();
@@ -87,7 +87,7 @@ fn gated(config: EngineConfig) -> (Bench, Gate) {
 }
 
 #[test]
-fn held_requests_come_in_by_priority_then_arrival() {
+fn held_requests_are_admitted_by_priority_then_arrival() {
     let (mut bench, gate) =
         gated(EngineConfig { limits: infer_core::Limits { max_running: 1, ..small().limits }, ..small() });
     for (seed, priority) in [(1, 0), (2, 5), (3, 0), (4, 5)] {
@@ -104,7 +104,7 @@ fn held_requests_come_in_by_priority_then_arrival() {
 }
 
 #[test]
-fn who_is_held_for_longer_becomes_as_urgent_as_those_who_come() {
+fn held_requests_age_into_higher_priorities() {
     for (priority, after_s, first) in
         [(0, 1, 1), (1, 4, 2), (1, 6, 1), (-1, 0, 1), (20, 99, 2), (20, 101, 1), (i32::MAX, 101, 1)]
     {
@@ -119,7 +119,7 @@ fn who_is_held_for_longer_becomes_as_urgent_as_those_who_come() {
 }
 
 #[test]
-fn among_equally_urgent_ones_the_tenant_with_least_in_sight_comes_in_first() {
+fn among_equally_urgent_requests_the_tenant_with_least_visible_work_comes_first() {
     let (mut bench, gate) =
         gated(EngineConfig { limits: infer_core::Limits { max_running: 1, ..small().limits }, ..small() });
     for (seed, tenant) in [(1, 7), (2, 7), (3, 7), (4, 9), (5, 9), (6, 7)] {
@@ -133,12 +133,12 @@ fn among_equally_urgent_ones_the_tenant_with_least_in_sight_comes_in_first() {
     assert_eq!(gate.lock().unwrap().1, [1, 4, 2, 5, 3, 6], "they take turns; within a tenant by arrival");
 }
 
-/// One that is held: its tenant, its priority, when it arrives.
+/// A held request: its tenant, its priority, when it arrives.
 #[derive(Clone, Copy, Debug)]
 struct Waits(u32, i32, u64);
 
-/// Whom a policy is asked about in turn, by their places in `held`, once all of them have arrived. Each tenant of
-/// `running` has a sequence that runs meanwhile.
+/// The requests that a policy is called for in turn, by their index in `held`, once all of them have arrived.
+/// Each tenant of `running` has a running sequence meanwhile.
 fn turns(running: &[u32], held: &[Waits]) -> Vec<usize> {
     let (mut bench, gate) = gated(EngineConfig { max_waiting: 64, total_blocks: 512, ..small() });
     gate.lock().unwrap().0 = true;
@@ -160,25 +160,35 @@ fn turns(running: &[u32], held: &[Waits]) -> Vec<usize> {
 }
 
 #[test]
-fn waiting_makes_urgent_but_a_flood_is_not_ahead_of_who_is_quiet_and_urgent() {
-    /// What it shows, of whom something runs, who is held, and the order of their turns.
+fn aging_does_not_move_a_flood_ahead_of_a_quiet_tenants_urgent_request() {
+    /// What it shows, the tenants with running sequences, the held requests, and their order.
     type Case = (&'static str, &'static [u32], Vec<Waits>, &'static [usize]);
     let flood = [Waits(1, 0, 0), Waits(1, 0, 1)];
     let with = |more: &[Waits]| [&flood, more].concat();
     let cases: [Case; 8] = [
-        ("a quiet one is first", &[1], with(&[Waits(2, 0, 60)]), &[2, 0, 1]),
-        ("and so where it is urgent", &[1], with(&[Waits(2, 5, 60)]), &[2, 0, 1]),
+        ("a quiet tenant is first", &[1], with(&[Waits(2, 0, 60)]), &[2, 0, 1]),
+        ("also if it is urgent", &[1], with(&[Waits(2, 5, 60)]), &[2, 0, 1]),
         (
-            "the flood's age lifts nobody else",
+            "the flood's age does not lift other requests",
             &[1],
             with(&[Waits(3, 0, 59), Waits(3, 0, 59), Waits(2, 5, 60), Waits(2, 5, 60)]),
             &[4, 5, 2, 0, 3, 1],
         ),
-        ("who waited itself is lifted", &[1], with(&[Waits(3, 0, 30), Waits(2, 5, 60)]), &[2, 3, 0, 1]),
-        ("where it has no more in sight", &[1, 3], with(&[Waits(3, 0, 30), Waits(2, 5, 60)]), &[3, 0, 2, 1]),
-        ("with nothing in sight a flood has a turn", &[], with(&[Waits(2, 5, 60)]), &[0, 2, 1]),
-        ("an urgent flood keeps nobody out", &[2], with(&[Waits(2, 5, 60), Waits(2, 5, 60)]), &[0, 1, 2, 3]),
-        ("who is less urgent waits for its time", &[1], with(&[Waits(2, -9, 44)]), &[0, 1, 2]),
+        ("a request that waited is lifted", &[1], with(&[Waits(3, 0, 30), Waits(2, 5, 60)]), &[2, 3, 0, 1]),
+        (
+            "unless its tenant has more visible work",
+            &[1, 3],
+            with(&[Waits(3, 0, 30), Waits(2, 5, 60)]),
+            &[3, 0, 2, 1],
+        ),
+        ("without visible work a flood has a turn", &[], with(&[Waits(2, 5, 60)]), &[0, 2, 1]),
+        (
+            "an urgent flood does not keep others out",
+            &[2],
+            with(&[Waits(2, 5, 60), Waits(2, 5, 60)]),
+            &[0, 1, 2, 3],
+        ),
+        ("a less urgent request waits for its time", &[1], with(&[Waits(2, -9, 44)]), &[0, 1, 2]),
     ];
     for (what, running, held, order) in cases {
         assert_eq!(turns(running, &held), order, "{what}");
@@ -186,7 +196,7 @@ fn waiting_makes_urgent_but_a_flood_is_not_ahead_of_who_is_quiet_and_urgent() {
 }
 
 #[test]
-fn more_urgent_is_never_later() {
+fn a_higher_priority_never_delays_a_request() {
     for seed in 0..400 {
         let mut rng = SplitMix(seed);
         let running: Vec<u32> = (0..rng.below(4)).map(|_| rng.below(3) as u32).collect();
@@ -200,7 +210,7 @@ fn more_urgent_is_never_later() {
         let raised = rng.below(held.len() as u64) as usize;
         let place = |held: &[Waits]| {
             let turns = turns(&running, held);
-            assert_eq!(turns.len(), held.len(), "seed {seed}: everybody has a turn");
+            assert_eq!(turns.len(), held.len(), "seed {seed}: each has a turn");
             turns.iter().position(|&at| at == raised)
         };
         let before = place(&held);
@@ -210,7 +220,7 @@ fn more_urgent_is_never_later() {
 }
 
 #[test]
-fn a_newcomer_does_not_overtake_those_who_are_held() {
+fn a_new_request_does_not_overtake_held_ones() {
     let (mut bench, gate) = gated(small());
     let first = bench.submit(request(prompt(1, 4), 1));
     gate.lock().unwrap().0 = true;
@@ -238,7 +248,7 @@ fn held_requests_are_asked_about_again_on_an_idle_host() {
 }
 
 #[test]
-fn a_held_request_can_be_refused_later_and_taken_back() {
+fn a_held_request_can_be_refused_later_or_cancelled() {
     let answers = Arc::new(Mutex::new(vec![
         Verdict::Refuse(Refusal {
             reason: RefusalReason::Rate, message: "é".repeat(200), retry_after_ms: 7
@@ -295,20 +305,20 @@ fn the_queue_can_be_cleared_and_preempted_ones_do_not_fill_it() {
 }
 
 #[test]
-fn the_load_promises_what_was_admitted_at_its_longest() {
+fn promised_blocks_cover_admitted_sequences_at_their_longest() {
     let loads = Arc::new(Mutex::new(Vec::new()));
     let seen = loads.clone();
     let admission = Admission(move |_: &_, load: &Load| {
         let row =
             (load.running, load.admitted, load.waiting_tokens, load.promised_blocks, load.tenant_waiting);
-        assert_eq!((load.waiting, load.preempted), (load.admitted, 0), "nobody is held");
+        assert_eq!((load.waiting, load.preempted), (load.admitted, 0), "none is held");
         seen.lock().unwrap().push(row);
         Ok(Verdict::Admit)
     });
     let policies = Policies { admission: Box::new(admission), ..Policies::builtin() };
     let limits = infer_core::Limits { max_running: 1, ..small().limits };
     let mut bench = Bench::with(EngineConfig { limits, ..small() }, policies);
-    // Eight tokens and nine to come: the last needs no place, so four blocks.
+    // Eight tokens and nine to come: the last needs no slot, so four blocks.
     bench.submit(request(prompt(1, 8), 9));
     bench.submit(request(prompt(2, 8), 9));
     bench.step();
@@ -318,7 +328,7 @@ fn the_load_promises_what_was_admitted_at_its_longest() {
 }
 
 #[test]
-fn a_request_says_how_much_of_its_hit_nobody_uses() {
+fn idle_blocks_count_the_unused_part_of_a_hit() {
     let hits = Arc::new(Mutex::new(Vec::new()));
     let seen = hits.clone();
     let admission = Admission(move |request: &AdmissionRequest, _: &_| {
@@ -329,7 +339,7 @@ fn a_request_says_how_much_of_its_hit_nobody_uses() {
     let mut bench = Bench::with(small(), policies);
     bench.submit(request(prompt(1, 18), 2));
     bench.run();
-    // Two of its four full blocks are used by one that shares the first eight tokens alone.
+    // Two of its four full blocks are used by a request that shares only the first eight tokens.
     let shared: Vec<u32> = prompt(1, 8).into_iter().chain(prompt(3, 5)).collect();
     bench.submit(request(shared, 9));
     bench.step();
@@ -339,7 +349,7 @@ fn a_request_says_how_much_of_its_hit_nobody_uses() {
 }
 
 #[test]
-fn who_gave_way_and_waits_to_go_on_is_counted_apart() {
+fn preempted_sequences_are_counted_apart() {
     let loads = Arc::new(Mutex::new(Vec::new()));
     let seen = loads.clone();
     let admission = Admission(move |_: &_, load: &Load| {
@@ -365,10 +375,10 @@ fn who_gave_way_and_waits_to_go_on_is_counted_apart() {
     assert_eq!(*loads.lock().unwrap(), [(0, 0, 0, 0), (0, 0, 1, 0), (0, 1, 1, 1)]);
 }
 
-/// Tokens that are left of a rate, and who has paid.
+/// Tokens left of a rate, and the ids that were charged.
 type Purse = Arc<Mutex<(u32, BTreeSet<u64>)>>;
 
-/// Lets in who has paid or can pay, and what fits the pool on a host that is busy or idle, as shipped policies do.
+/// Admits what was charged or can be, if it fits the pool, as shipped policies do.
 fn charging(config: EngineConfig, purse: u32) -> (Bench, Purse) {
     let purse = Arc::new(Mutex::new((purse, BTreeSet::new())));
     let shared = purse.clone();
@@ -398,7 +408,7 @@ fn charging(config: EngineConfig, purse: u32) -> (Bench, Purse) {
 }
 
 #[test]
-fn what_was_asked_for_at_once_is_paid_once_as_a_whole_or_not_at_all() {
+fn a_request_of_several_sequences_is_charged_once_as_a_whole_or_not_at_all() {
     // Together they are more than the pool holds, which they need not be in at once.
     let (mut bench, purse) = charging(EngineConfig { total_blocks: 8, ..small() }, 95);
     let four = || (1..5).map(|seed| request(prompt(seed, 4), 20)).collect::<Vec<_>>();
@@ -418,14 +428,14 @@ fn what_was_asked_for_at_once_is_paid_once_as_a_whole_or_not_at_all() {
 }
 
 #[test]
-fn where_one_is_refused_those_before_it_are_taken_back() {
+fn if_one_sequence_is_refused_those_before_it_are_removed() {
     for (at, verdict) in [(0, Verdict::Admit), (2, Verdict::Admit), (2, Verdict::Wait), (4, Verdict::Wait)] {
         let mut asked = 0;
         let said = verdict.clone();
         let admission = Admission(move |_: &_, _: &_| {
             asked += 1;
             let refusal = Refusal { reason: RefusalReason::Other, message: "no".into(), retry_after_ms: 3 };
-            // The first question is about all of them.
+            // The first call is about all of them.
             Ok(if asked == at + 1 { Verdict::Refuse(refusal) } else { said.clone() })
         });
         let policies = Policies { admission: Box::new(admission), ..Policies::builtin() };
@@ -440,7 +450,7 @@ fn where_one_is_refused_those_before_it_are_taken_back() {
 }
 
 #[test]
-fn the_queue_has_room_for_all_of_them_or_for_none() {
+fn the_queue_admits_all_sequences_of_a_request_or_none() {
     let mut bench = Bench::new(EngineConfig { max_waiting: 5, ..small() });
     let some = |n: u32| (0..n).map(|seed| request(prompt(seed, 4), 4)).collect::<Vec<_>>();
     bench.engine.submit_all(some(3), bench.now).unwrap();
@@ -448,4 +458,107 @@ fn the_queue_has_room_for_all_of_them_or_for_none() {
     assert_eq!(refusal.reason, RefusalReason::QueueFull);
     assert_eq!(bench.engine.submit_all(some(2), bench.now).unwrap().len(), 2);
     bench.run();
+}
+
+/// One call of `admit`: the request's id, prompt tokens and longest output; then the running and waiting
+/// sequences, in all and of its tenant, and the prompt and expected output tokens of the load.
+type Shown = ([u64; 3], [u64; 6]);
+
+#[test]
+fn a_whole_request_is_asked_about_on_the_host_that_its_last_sequence_meets() {
+    let calls = Arc::new(Mutex::new(Vec::<(Shown, Memory)>::new()));
+    let seen = calls.clone();
+    let admission = Admission(move |request: &AdmissionRequest, load: &Load| {
+        let asked = [request.id.0, u64::from(request.prompt_tokens), u64::from(request.max_new_tokens)];
+        let counts = [load.running, load.tenant_running, load.waiting, load.tenant_waiting].map(u64::from);
+        let [running, own_running, waiting, own_waiting] = counts;
+        let (prompts, outputs) = (load.waiting_prompt_tokens, load.expected_output_tokens);
+        let shown = (asked, [running, own_running, waiting, own_waiting, prompts, outputs]);
+        seen.lock().unwrap().push((shown, load.memory));
+        Ok(Verdict::Admit)
+    });
+    let policies = Policies { admission: Box::new(admission), ..Policies::builtin() };
+    let mut bench = Bench::with(small(), policies);
+    bench.submit(request(prompt(1, 8), 9));
+    bench.step();
+    let three = vec![request(prompt(2, 4), 5); 3];
+    bench.engine.submit_all(three, bench.now).unwrap();
+    let shown: Vec<Shown> = calls.lock().unwrap().iter().map(|(shown, _)| *shown).collect();
+    let each = ([2, 4, 5], [1, 1, 3, 3, 12, 8 + 15]);
+    let all = ([2, 12, 15], [1, 1, 2, 0, 0, 8 + 10]);
+    assert_eq!(shown, [([1, 8, 9], [0; 6]), all, each, each, each]);
+    let calls = calls.lock().unwrap();
+    let (ample, real) = (calls[1].1, calls[2].1);
+    let used = |memory: Memory| memory.total_blocks - memory.free_blocks - memory.cached_blocks;
+    assert_eq!((real.total_blocks, used(ample)), (64, used(real)));
+    assert!(ample.free_blocks > ample.total_blocks / 10 * 9 + 7, "nine tenths may be reserved: {ample:?}");
+}
+
+#[test]
+fn a_whole_request_is_refused_for_the_load_before_anything_is_charged() {
+    let purse = Arc::new(Mutex::new((1_000, BTreeSet::new())));
+    let shared = purse.clone();
+    let mut known = 0;
+    // Refuses what has to wait for a slot, and charges for the rest, as `slo` and `token-bucket` do in a list.
+    let admission = Admission(move |request: &AdmissionRequest, load: &Load| {
+        let is_queued = request.id.0 <= known;
+        known = known.max(request.id.0);
+        if load.running + load.waiting - u32::from(is_queued) >= load.max_running {
+            let refusal =
+                Refusal { reason: RefusalReason::Backpressure, message: "late".into(), retry_after_ms: 3 };
+            return Ok(Verdict::Refuse(refusal));
+        }
+        let mut purse = shared.lock().unwrap();
+        if purse.1.insert(request.id.0) {
+            purse.0 -= request.prompt_tokens + request.max_new_tokens;
+        }
+        Ok(Verdict::Admit)
+    });
+    let policies = Policies { admission: Box::new(admission), ..Policies::builtin() };
+    let mut bench = Bench::with(small(), policies);
+    let some = |n: u32| vec![request(prompt(n, 4), 20); n as usize];
+    bench.engine.submit_all(some(3), bench.now).unwrap();
+    bench.step();
+    let left = 1_000 - 3 * 24;
+    assert_eq!(purse.lock().unwrap().0, left);
+    for n in [2, 3, 4, 2] {
+        bench.engine.submit_all(some(n), bench.now).unwrap_err();
+        assert_eq!(purse.lock().unwrap().0, left, "{n} sequences beside three that run in four slots");
+    }
+    bench.engine.submit_all(some(1), bench.now).unwrap();
+    assert_eq!(purse.lock().unwrap().0, left - 24);
+}
+
+#[test]
+fn a_request_refused_as_a_whole_stores_only_its_first_sequence() {
+    let (mut bench, _) = charging(small(), 50);
+    let before = bench.submit(request(prompt(1, 4), 1));
+    bench.engine.submit_all(vec![request(prompt(2, 9), 20); 8], bench.now).unwrap_err();
+    let after = bench.submit(request(prompt(3, 4), 1));
+    assert_eq!(after.0, before.0 + 2, "one id went to the refused request");
+    let counters = bench.engine.snapshot(bench.now).counters;
+    assert_eq!((counters.submitted, counters.refused.iter().sum::<u64>()), (10, 8));
+}
+
+#[test]
+fn a_whole_request_that_has_to_wait_is_charged_once_wherever_the_waiting_member_is() {
+    for waits_first in [true, false] {
+        let charges = Arc::new(Mutex::new(Vec::new()));
+        let (shared, mut paid) = (charges.clone(), BTreeSet::new());
+        let admission = Admission(move |request: &AdmissionRequest, load: &Load| {
+            let waits = load.running > 0;
+            if !(waits && waits_first) && paid.insert(request.id.0) {
+                shared.lock().unwrap().push(request.prompt_tokens + request.max_new_tokens);
+            }
+            Ok(if waits { Verdict::Wait } else { Verdict::Admit })
+        });
+        let policies = Policies { admission: Box::new(admission), ..Policies::builtin() };
+        let mut bench = Bench::with(small(), policies);
+        bench.submit(request(prompt(1, 4), 9));
+        bench.step();
+        bench.engine.submit_all(vec![request(prompt(2, 4), 6); 3], bench.now).unwrap();
+        assert_eq!(bench.engine.snapshot(bench.now).queue.held, 3);
+        bench.run();
+        assert_eq!(*charges.lock().unwrap(), [13, 30], "waits first: {waits_first}");
+    }
 }

@@ -1,10 +1,11 @@
-//! Who is let in.
+//! Admission policies: which requests are admitted.
 
 use crate::types::{Memory, Micros, SequenceId, SessionId, TenantId};
 use crate::{Policy, tokens_in};
 
-/// Decides whether the host takes a request. Asked when it arrives and, while the answer is
-/// [`Verdict::Wait`], again for the head of the queue whenever memory or load has changed.
+/// Decides whether the host admits a request. Called when it arrives and, while the verdict is
+/// [`Verdict::Wait`], again for the first held request whenever memory or load has changed. A client request
+/// of several sequences is asked about as a whole first, see `wit/admission.wit`.
 pub trait Admission: Policy {
     /// Decides about one request.
     fn admit(&mut self, request: &Request, load: &Load) -> Verdict;
@@ -13,12 +14,12 @@ pub trait Admission: Policy {
     fn measure(&mut self, load: &Load) -> Pressure;
 }
 
-/// A request that wants in.
+/// A request to decide about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Request {
-    /// Its sequence's name.
+    /// Its sequence, or the first of them.
     pub id: SequenceId,
-    /// Who pays.
+    /// The tenant that pays.
     pub tenant: TenantId,
     /// The conversation it continues.
     pub session: SessionId,
@@ -26,18 +27,18 @@ pub struct Request {
     pub priority: i32,
     /// When it arrived.
     pub arrived: Micros,
-    /// When the first token is due; `NEVER` where nothing was promised.
+    /// When the first token is due; `NEVER` if nothing was promised.
     pub deadline: Micros,
     /// Length of its prompt.
     pub prompt_tokens: u32,
     /// Leading prompt tokens that the pool holds now.
     pub cached_tokens: u32,
-    /// How many blocks behind `cached_tokens` no sequence uses now, and so stand in
-    /// `memory.cached_blocks`; starting it takes these as well.
+    /// Blocks behind `cached_tokens` that no sequence uses now, so that they count in `memory.cached_blocks`;
+    /// starting the request takes these as well.
     pub idle_blocks: u32,
     /// Upper bound of what it generates.
     pub max_new_tokens: u32,
-    /// How many tokens it will probably generate; at most `max_new_tokens`.
+    /// Expected output length; at most `max_new_tokens`.
     pub expected_tokens: u32,
 }
 
@@ -52,36 +53,36 @@ pub struct Load {
     pub max_running: u32,
     /// Sequences that run.
     pub running: u32,
-    /// Sequences that were let in and have yet to start; preempted ones not counted.
+    /// Sequences that were admitted and have yet to start, without preempted ones.
     pub admitted: u32,
-    /// Sequences that gave their blocks back and wait to go on.
+    /// Preempted sequences, which wait to resume.
     pub preempted: u32,
     /// Requests that may wait.
     pub max_waiting: u32,
-    /// Requests that wait, with the one that is asked about once it stands in the queue; preempted
-    /// sequences not counted.
+    /// Requests in the queue, without preempted sequences. Includes the request that the call is about if it
+    /// is already in the queue.
     pub waiting: u32,
     /// Prompt and output tokens that the waiting requests may still need.
     pub waiting_tokens: u64,
     /// Their prompts alone.
     pub waiting_prompt_tokens: u64,
-    /// Output tokens that they and the running ones will probably still generate.
+    /// Output tokens that they and the running ones are still expected to generate.
     pub expected_output_tokens: u64,
     /// Measured over the last seconds, while the device was busy; 0 until known.
     pub prefill_tokens_per_second: u32,
     /// Measured over the last seconds, while the device was busy; 0 until known.
     pub output_tokens_per_second: u32,
-    /// Blocks that admitted sequences, running or about to start, may still ask for at their longest.
+    /// Blocks that admitted sequences, running or about to start, may still allocate at their longest.
     pub promised_blocks: u32,
     /// Of this request's tenant: sequences that run.
     pub tenant_running: u32,
-    /// Of this request's tenant: requests that wait.
+    /// Of this request's tenant: requests that wait, preempted sequences included.
     pub tenant_waiting: u32,
     /// The tenant's weight.
     pub tenant_weight_permille: u32,
-    /// Tokens, prompt and output; 0 where the tenant has no limit.
+    /// Prompt and output tokens; 0 if the tenant has no limit.
     pub tenant_rate_per_minute: u32,
-    /// Tokens that may come at once.
+    /// Tokens that may be taken at once.
     pub tenant_burst: u32,
     /// Prompt tokens that the tenant was served.
     pub tenant_prompt_tokens_served: u64,
@@ -89,14 +90,14 @@ pub struct Load {
     pub tenant_output_tokens_served: u64,
 }
 
-/// An answer about one request.
+/// The decision about one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The scheduler may start it from now on.
     Admit,
-    /// It stays in the queue, out of the scheduler's sight.
+    /// It is held: it stays in the queue, and the scheduler doesn't see it.
     Wait,
-    /// It is turned away.
+    /// It is refused.
     Refuse(Refusal),
 }
 
@@ -107,7 +108,7 @@ pub struct Refusal {
     pub reason: Reason,
     /// Shown to the client, at most 256 bytes: what is wrong, what is needed, what there is.
     pub message: String,
-    /// Becomes `Retry-After`; 0 where trying again can't help.
+    /// Becomes `Retry-After`; 0 if retrying can't help.
     pub retry_after_ms: u32,
 }
 
@@ -144,8 +145,8 @@ pub struct Pressure {
 }
 
 impl Pressure {
-    /// What the pool alone says: used blocks are those that can't be allocated, nothing is kept back, and
-    /// clients should slow down once the queue is full. For policies whose own matter isn't memory.
+    /// The pool's own pressure: used blocks are those that can't be allocated, nothing is reserved, and
+    /// clients should slow down once the queue is full. For policies that don't manage memory.
     pub fn of_pool(load: &Load) -> Self {
         let available = load.memory.allocatable_blocks().min(load.memory.total_blocks);
         let total = u64::from(load.memory.total_blocks.max(1));
@@ -165,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pool_alone_says_what_is_used_and_what_is_left() {
+    fn pressure_of_the_pool_follows_from_its_blocks() {
         let cases = [
             // free, cached, waiting; level, backpressure, available
             (100, 0, 0, 0, false, 100),

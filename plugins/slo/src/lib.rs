@@ -1,26 +1,25 @@
-//! `slo`: refuses at the door what would miss the deadline of its first token, and says when to come back.
+//! `slo`: refuses on arrival what would miss the deadline of its first token, and says when to retry.
 //!
-//! The idea of early rejection in Mooncake (Qin et al. 2024): what can't be served in time only
-//! makes others late, so it is turned away before it costs anything. The estimate is a fluid one, of
-//! measured rates: all prompt tokens ahead and the request's own uncached ones at the prefill rate, and,
-//! where every place is taken, the time until enough sequences have ended, at the output rate, if what is
-//! expected of them is spread evenly.
+//! The idea of early rejection in Mooncake (Qin et al. 2024): a request that can't be served in time only
+//! delays others, so it is refused before it costs anything. The estimate is a fluid one, from measured
+//! rates: all prompt tokens ahead and the request's own uncached ones at the prefill rate and, if every slot
+//! is taken, the time until enough sequences have ended, at the output rate, if their expected output is
+//! spread evenly.
 //!
-//! Not in it, because no number tells: what is left of prompts that have started, and the scheduler's
-//! order. Everybody who waits is taken to be ahead, which errs towards refusing. While a rate is unknown,
-//! everything passes. It never says `wait`, so it can stand before or behind a policy that minds memory.
+//! It ignores what no number tells: what is left of prompts that have started, and the scheduler's order. All
+//! waiting requests are taken to be ahead, which errs towards refusing. While a rate is unknown, everything
+//! passes. It never says `wait`, so it can come before or behind a policy that manages memory.
 
 use infer_policy_sdk::{
     Admission, Load, Micros, Policy, Pressure, Reason, Refusal, Request, SequenceId, Verdict, export_policy,
 };
 use serde::{Deserialize, Serialize};
 
-/// What `configure` takes.
+/// The policy's configuration.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// When the first token is due after the request's arrival, where the request names no deadline;
-    /// 0 for none.
+    /// When the first token is due after the request's arrival, if the request names no deadline; 0 for none.
     pub default_ttft_ms: u32,
     /// What estimates are multiplied with: more than 1 refuses earlier.
     pub slack: f64,
@@ -35,16 +34,16 @@ impl Default for Config {
 /// Admission by time to first token.
 pub struct Slo {
     config: Config,
-    /// The latest request that was asked about. Ids only grow: none after it was asked about before.
+    /// The latest request that it was called for. Ids ascend, so any later one is new.
     latest: Option<SequenceId>,
 }
 
-/// What stands before a request's first token.
+/// What comes before a request's first token.
 struct Ahead {
     prompt_tokens: u64,
     own_tokens: u64,
     output_tokens: u64,
-    /// Sequences that hold a place or wait for one, and how many of them must end first.
+    /// Sequences that run or wait for a slot, and how many of them must end first.
     sequences: u64,
     to_end: u64,
 }
@@ -53,15 +52,15 @@ impl Policy for Slo {
     type Config = Config;
     const NAME: &'static str = "slo";
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
-    const DESCRIPTION: &'static str = "Refuses what would miss the deadline of its first token at the \
-         measured rates, and names the time after which it would not.";
+    const DESCRIPTION: &'static str = "Refuses requests that would miss the deadline of their first token at the \
+         measured rates, and says when to retry.";
     const CONFIG_SCHEMA: &'static str = r#"{
         "type": "object",
         "additionalProperties": false,
         "properties": {
             "default_ttft_ms": {
                 "type": "integer", "minimum": 0, "default": 0,
-                "description": "When the first token is due where a request names no deadline; 0 for none"
+                "description": "When the first token is due if a request names no deadline; 0 for none"
             },
             "slack": {
                 "type": "number", "minimum": 0.1, "maximum": 10, "default": 1.0,
@@ -91,7 +90,7 @@ impl Admission for Slo {
         if load.now.plus(estimate) <= due {
             return Verdict::Admit;
         }
-        // One that comes later is given as much time as this one was given when it arrived.
+        // A later request is given as much time as this one was given when it arrived.
         let budget = due.since(request.arrived);
         let alone = Ahead { prompt_tokens: 0, to_end: 0, ..ahead };
         let hopeless = self.estimate(&alone, load).is_some_and(|alone| alone > budget);
@@ -118,13 +117,14 @@ impl Admission for Slo {
 }
 
 impl Slo {
-    /// Whether the request is among those that wait: it was asked about before. The clock tells it too,
-    /// of those that were asked about before this policy came, but stands still within an instant.
+    /// Whether the request is in the queue: it was asked about before, or is one of several that were asked
+    /// about together. The clock also tells it, for requests from before this policy was swapped in, but
+    /// stands still within an instant.
     fn is_queued(&self, request: &Request, load: &Load) -> bool {
         (Some(request.id) <= self.latest || load.now > request.arrived) && load.waiting > 0
     }
 
-    /// Time to the first token; `None` while a rate that it takes is unknown.
+    /// Time to the first token; `None` while a rate that it needs is unknown.
     fn estimate(&self, ahead: &Ahead, load: &Load) -> Option<Micros> {
         let prefill = micros(
             u128::from(ahead.prompt_tokens) + u128::from(ahead.own_tokens),
@@ -157,7 +157,7 @@ impl Ahead {
     }
 }
 
-/// Microseconds that so many tokens take; `None` where the rate is unknown.
+/// Microseconds that this many tokens take; `None` if the rate is unknown.
 fn micros(tokens: u128, per_second: u32) -> Option<u64> {
     let micros = (tokens * 1_000_000).div_ceil(u128::from((per_second > 0).then_some(per_second)?));
     Some(u64::try_from(micros).unwrap_or(u64::MAX))

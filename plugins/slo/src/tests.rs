@@ -1,4 +1,4 @@
-//! Estimates by hand, and promises that must hold once the time named has passed.
+//! Estimates by hand, and promises that must hold once the named time has passed.
 
 use infer_policy_sdk::testing::{check_admission, check_config, for_seeds};
 use infer_policy_sdk::{Memory, parse_config};
@@ -9,7 +9,7 @@ fn policy(config: &str) -> Slo {
     Slo::new(parse_config(config).unwrap()).unwrap()
 }
 
-/// Eight places, 1000 prompt tokens and 100 output tokens a second.
+/// Eight slots, 1000 prompt tokens and 100 output tokens a second.
 fn load() -> Load {
     Load {
         now: Micros::from_millis(10_000),
@@ -21,7 +21,7 @@ fn load() -> Load {
     }
 }
 
-/// Arrives now and is due so many milliseconds later.
+/// Arrives now and is due this many milliseconds later.
 fn request(prompt_tokens: u32, due_ms: u64) -> Request {
     Request {
         id: SequenceId(1),
@@ -34,7 +34,7 @@ fn request(prompt_tokens: u32, due_ms: u64) -> Request {
     }
 }
 
-/// Milliseconds that a refused one is told to wait; `None` where it is let in.
+/// Milliseconds after which a refused request may retry; `None` if it is admitted.
 fn retry(verdict: Verdict) -> Option<u32> {
     match verdict {
         Verdict::Admit => None,
@@ -48,7 +48,7 @@ fn retry(verdict: Verdict) -> Option<u32> {
 }
 
 #[test]
-fn its_configuration_is_what_its_schema_says() {
+fn configuration_matches_its_schema() {
     check_config::<Slo>();
     for config in [r#"{"slack": 0}"#, r#"{"slack": 11}"#] {
         let error = Slo::new(parse_config(config).unwrap()).err().unwrap();
@@ -57,7 +57,7 @@ fn its_configuration_is_what_its_schema_says() {
 }
 
 #[test]
-fn it_stands_what_every_admission_policy_has_to() {
+fn meets_the_requirements_of_every_admission_policy() {
     check_admission(|| policy("{}"));
     check_admission(|| policy(r#"{"default_ttft_ms": 100}"#));
 }
@@ -65,7 +65,7 @@ fn it_stands_what_every_admission_policy_has_to() {
 #[test]
 fn prompts_ahead_and_its_own_must_fit_before_the_deadline() {
     let cases = [
-        // waiting prompts, own prompt, of it cached, due in ms; told to wait
+        // waiting prompts, own prompt, of it cached, due in ms; retry time
         (0, 500, 0, 500, None),
         (0, 501, 0, 500, Some(0)),
         (0, 900, 400, 500, None),
@@ -81,9 +81,9 @@ fn prompts_ahead_and_its_own_must_fit_before_the_deadline() {
 }
 
 #[test]
-fn where_every_place_is_taken_enough_sequences_must_end_first() {
+fn if_every_slot_is_taken_enough_sequences_must_end_first() {
     let cases = [
-        // running, waiting, expected output; told to wait
+        // running, waiting, expected output; retry time
         (7, 0, 8_000, None),
         (8, 0, 800, None),
         (8, 0, 1_600, Some(1_000)),
@@ -97,7 +97,7 @@ fn where_every_place_is_taken_enough_sequences_must_end_first() {
 }
 
 #[test]
-fn asked_again_it_does_not_stand_in_its_own_way() {
+fn a_queued_request_does_not_count_as_ahead_of_itself() {
     let later = Load {
         now: load().now.plus(Micros::from_millis(100)),
         running: 7,
@@ -109,19 +109,48 @@ fn asked_again_it_does_not_stand_in_its_own_way() {
     let request = request(900, 1_000);
     assert_eq!(retry(policy("{}").admit(&request, &later)), None);
     let too_late = Load { now: load().now.plus(Micros::from_millis(101)), ..later };
-    assert_eq!(retry(policy("{}").admit(&request, &too_late)), Some(1), "a new one would be in time");
+    assert_eq!(retry(policy("{}").admit(&request, &too_late)), Some(1), "a new request would be in time");
 }
 
 #[test]
-fn asked_again_in_the_same_instant_it_does_not_either() {
+fn a_request_asked_about_twice_in_an_instant_does_not_count_as_ahead_of_itself() {
     let mut policy = policy("{}");
     let request = request(900, 1_000);
     assert_eq!(retry(policy.admit(&request, &Load { running: 7, ..load() })), None);
-    // Another member of the list told it to wait, and is asked once more.
+    // Another member of the list deferred it, and it is asked about once more.
     let held = Load { running: 7, waiting: 1, waiting_prompt_tokens: 900, ..load() };
     assert_eq!(retry(policy.admit(&request, &held)), None);
     let newcomer = Request { id: SequenceId(2), ..request };
-    assert_eq!(retry(policy.admit(&newcomer, &held)), Some(800), "for whom it stands in the way");
+    assert_eq!(retry(policy.admit(&newcomer, &held)), Some(800), "it is ahead of a later request");
+}
+
+#[test]
+fn each_of_several_sequences_is_judged_like_all_of_them_together() {
+    // Six of eight slots are taken: of two sequences none has to wait for an end, of three one does.
+    for (count, expected) in [(2, None), (3, Some(1_300))] {
+        let mut policy = policy("{}");
+        let others = count - 1;
+        let before = Load { running: 6, expected_output_tokens: 1_000, ..load() };
+        let each = request(100, 300);
+        let all = Request {
+            prompt_tokens: 100 * count,
+            max_new_tokens: 50 * count,
+            expected_tokens: 20 * count,
+            ..each
+        };
+        let expected_output_tokens = 1_000 + 20 * u64::from(others);
+        let together = Load { waiting: others, expected_output_tokens, ..before };
+        assert_eq!(retry(policy.admit(&all, &together)), expected, "{count} together");
+        let queued = Load {
+            waiting: count,
+            waiting_prompt_tokens: 100 * u64::from(count),
+            expected_output_tokens: 1_000 + 20 * u64::from(count),
+            ..before
+        };
+        for nth in 0..count {
+            assert_eq!(retry(policy.admit(&each, &queued)), expected, "sequence {nth} of {count}");
+        }
+    }
 }
 
 #[test]
@@ -149,7 +178,7 @@ fn slack_refuses_earlier() {
 }
 
 #[test]
-fn backpressure_is_reported_when_even_nothing_would_be_late() {
+fn backpressure_is_reported_when_even_an_empty_request_would_be_late() {
     let mut policy = policy(r#"{"default_ttft_ms": 1000}"#);
     for (waiting_prompt_tokens, expected) in [(1_000, false), (1_001, true)] {
         let load = Load { waiting: 1, waiting_prompt_tokens, ..load() };
@@ -158,7 +187,7 @@ fn backpressure_is_reported_when_even_nothing_would_be_late() {
 }
 
 #[test]
-fn who_comes_back_when_told_to_is_let_in_if_the_queue_drained_at_the_measured_rates() {
+fn a_retry_at_the_named_time_is_admitted_if_the_queue_drained_at_the_measured_rates() {
     let mut policy = policy("{}");
     for_seeds(0..2_000, |rng| {
         let busy = Load {

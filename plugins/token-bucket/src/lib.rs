@@ -14,7 +14,8 @@
 //!
 //! Output beyond its reservation takes the level below zero, and the tenant is refused until the rate has made up for it.
 //! Over any time a tenant therefore uses at most its burst, its rate times that time, and what the requests generate that
-//! were in flight when the time began or after the last admission within it.
+//! were in flight when the time began or after the last admission within it. `Retry-After` is the time after which a
+//! request fits if those in flight have ended by then and generated no more than was reserved for them.
 //!
 //! A request is refused for good only if its prompt and one token of output exceed the burst. One that is expected to
 //! exceed the burst is admitted when the bucket is full. A prompt isn't refunded if its request never runs: in a chain,
@@ -100,8 +101,8 @@ impl Admission for TokenBucket {
             self.buckets.remove(&request.tenant);
             return Verdict::Admit;
         };
-        let others = others_in_flight(request, load);
         let is_charged = self.charged.contains(request.id);
+        let others = others_in_flight(request, load, is_charged);
         let bucket = self.bucket(request.tenant, limit, load);
         if is_charged {
             bucket.settle(limit, load, others.saturating_add(1));
@@ -155,10 +156,10 @@ impl TokenBucket {
     }
 }
 
-/// Sequences of the request's tenant in flight, the request itself not counted. The host counts it from the moment at
-/// which it has arrived.
-fn others_in_flight(request: &Request, load: &Load) -> u32 {
-    let is_counted = load.now > request.arrived;
+/// Sequences of the request's tenant in flight, the request itself not counted. The host counts it after its first call,
+/// which is the one that charges or, if an earlier member deferred it, comes before this policy's first.
+fn others_in_flight(request: &Request, load: &Load, is_charged: bool) -> u32 {
+    let is_counted = is_charged || load.now > request.arrived;
     load.tenant_running.saturating_add(load.tenant_waiting).saturating_sub(u32::from(is_counted))
 }
 

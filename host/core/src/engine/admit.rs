@@ -1,8 +1,10 @@
-//! How requests come in: limits, the bounded queue, the admission policy, those it tells to wait.
+//! How requests come in: limits, the bounded queue, the admission policy, and the requests that it defers.
 //!
-//! What was asked for at once comes in as a whole or not at all. Asked about one by one, a policy that charges would
-//! have charged for those before the one that it refuses, and again at every try. So it is first asked about all tokens
-//! at once, on a host that is idle and has room for them, and then about each sequence under the name that has paid.
+//! A request of several sequences is admitted all or nothing. Asked about them one by one, a policy that charges would
+//! charge for those before the one that it refuses, and again at each retry. So its first call is about the whole
+//! request, before anything but its first sequence is stored: all tokens, a pool with room for them, and otherwise the
+//! host as the last of them finds it. Then it is asked about each sequence under the id that was already charged, with
+//! all of them in the queue, so a policy that judges by the load sees no more of it than in the first call.
 
 use std::sync::Arc;
 
@@ -24,14 +26,17 @@ const HELD_PER_STEP: usize = 64;
 const MESSAGE_BYTES: usize = 256;
 /// Shortest and longest `Retry-After` that the engine itself names.
 const RETRY_MS: (u64, u64) = (1_000, 60_000);
+/// Free blocks added to the pool that the call about a whole request shows, as a multiple of the pool and of all that is
+/// asked of it: enough for a policy that reserves nine tenths.
+const AMPLE: u32 = 10;
 
 impl Engine {
-    /// Takes a request or says why not.
+    /// Admits or holds a request, or says why not.
     pub fn submit(&mut self, request: Request, now: Micros) -> Result<SequenceId, Refusal> {
         self.submit_all(vec![request], now).map(|ids| ids[0])
     }
 
-    /// Takes requests of one tenant that were asked for at once, or none of them.
+    /// Admits or holds all sequences of a client's request, or none. They have the same tenant.
     pub fn submit_all(&mut self, requests: Vec<Request>, now: Micros) -> Result<Vec<SequenceId>, Refusal> {
         let now = self.tick(now);
         let count = requests.len() as u64;
@@ -45,7 +50,7 @@ impl Engine {
 
     fn check_all(&self, requests: &[Request], now: Micros) -> Result<(), Refusal> {
         if self.draining {
-            let message = "the server is shutting down and takes no new requests".into();
+            let message = "the server is shutting down and admits no new requests".into();
             return Err(Refusal { reason: RefusalReason::Draining, message, retry_after_ms: 5_000 });
         }
         requests.iter().try_for_each(|request| self.check_limits(request))?;
@@ -90,8 +95,8 @@ impl Engine {
         (self.held.len() + self.waiting.ix.len() - self.preempted) as u32
     }
 
-    /// Milliseconds until a place of the queue may come free, at the pace of the last seconds: what waits, shared by all
-    /// places. From a second to a minute.
+    /// Milliseconds until a slot of the queue may come free: the mean of what waits, at the throughput of the last
+    /// seconds. From a second to a minute.
     pub fn retry_after_ms(&self, now: Micros) -> u32 {
         let (prefill, output) = self.rates.per_second(now);
         let pace = u64::from(prefill) + u64::from(output);
@@ -101,55 +106,99 @@ impl Engine {
     }
 
     fn admit_all(&mut self, requests: Vec<Request>, now: Micros) -> Result<Vec<SequenceId>, Refusal> {
-        let all: Vec<SeqIx> = requests.into_iter().map(|request| self.enter(request, now)).collect();
-        let mut refused = self.ask_together(&all, now).err();
-        let mut joined = 0;
-        while refused.is_none() && joined < all.len() {
-            refused = self.admit_new(all[joined], now).err();
-            joined += usize::from(refused.is_none());
+        let count = requests.len();
+        for request in &requests {
+            self.perf.arrived(now, request.prompt.len() as u32, request.max_new_tokens);
         }
-        let Some(refusal) = refused else {
-            self.note_load(now);
-            return Ok(all.into_iter().map(|ix| self.slab[ix].id).collect());
-        };
-        // From the end, so that no row has to move up.
-        for (at, ix) in all.into_iter().enumerate().rev() {
-            self.perf.refused();
-            if at < joined {
-                self.forget_queued(ix);
-            } else {
-                self.kv.unwatch(&mut self.slab, ix);
-                self.slab.remove(ix);
-            }
+        let mut all = Vec::with_capacity(count);
+        let admitted = self.enter_and_ask(requests, &mut all, now);
+        if let Err(refusal) = admitted {
+            (0..count).for_each(|_| self.perf.refused());
+            // From the end, so that no row has to move up.
+            all.into_iter().rev().for_each(|ix| self.take_back(ix));
+            return Err(refusal);
         }
-        Err(refusal)
+        self.note_load(now);
+        Ok(all.into_iter().map(|ix| self.slab[ix].id).collect())
     }
 
-    fn admit_new(&mut self, ix: SeqIx, now: Micros) -> Result<(), Refusal> {
-        match self.ask_admission(ix, now) {
-            Verdict::Refuse(refusal) => return Err(refusal),
-            // Whoever is held and at least as urgent is asked first.
-            Verdict::Admit if !self.held.is_before(&self.slab[ix]) => self.join_queue(ix, now),
-            Verdict::Admit | Verdict::Wait => {
-                self.held.insert(&self.slab[ix], ix);
+    /// Stores the sequences in `all` as far as it gets: the first, and the others unless they are refused as a whole.
+    fn enter_and_ask(
+        &mut self,
+        requests: Vec<Request>,
+        all: &mut Vec<SeqIx>,
+        now: Micros,
+    ) -> Result<(), Refusal> {
+        let mut requests = requests.into_iter();
+        let Some(request) = requests.next() else { return Ok(()) };
+        let (prompt, tenant, salt) = (Arc::clone(&request.prompt), request.tenant, request.cache_salt);
+        let first = self.enter(request, None, now);
+        all.push(first);
+        let charged = self.ask_about_all(first, requests.as_slice(), now)?;
+        for request in requests {
+            let alike = Arc::ptr_eq(&prompt, &request.prompt)
+                && (tenant, salt) == (request.tenant, request.cache_salt);
+            all.push(self.enter(request, alike.then_some(first), now));
+        }
+        self.admit_each(all, charged, now)
+    }
+
+    /// Asks about each sequence for itself. `charged`: the policy has admitted them as a whole.
+    fn admit_each(&mut self, all: &[SeqIx], charged: bool, now: Micros) -> Result<(), Refusal> {
+        // Held requests that are at least as urgent are asked about first.
+        let mut open = !all.iter().any(|&ix| self.held.is_before(&self.slab[ix]));
+        if charged {
+            for &ix in all {
+                self.slab[ix].asked_as = self.slab[all[0]].id;
+                self.hold(ix);
+            }
+        }
+        for &ix in all {
+            let verdict = self.ask_admission(ix, now);
+            if let Verdict::Refuse(refusal) = verdict {
+                return Err(refusal);
+            }
+            if !charged {
+                self.hold(ix);
+            }
+            open &= verdict == Verdict::Admit;
+            if open {
+                self.held.remove(&self.slab[ix]);
+                self.join_queue(ix, now);
+            } else {
                 // Its tenant may have less in sight than the one that was asked about last.
                 self.load_changed = true;
             }
         }
+        Ok(())
+    }
+
+    /// Puts a new sequence in the queue, out of the scheduler's sight.
+    fn hold(&mut self, ix: SeqIx) {
         let sequence = &self.slab[ix];
+        self.held.insert(sequence, ix);
         self.waiting_tokens += sequence.tokens_ahead();
         self.waiting_prompt_tokens += u64::from(sequence.prompt_len);
         self.expected_output_tokens += sequence.expected_ahead();
         self.view.tenants.waiting[sequence.tenant_row as usize] += 1;
-        Ok(())
     }
 
-    fn enter(&mut self, mut request: Request, now: Micros) -> SeqIx {
+    /// Removes a new sequence, wherever it got to.
+    fn take_back(&mut self, ix: SeqIx) {
+        if self.slab[ix].is_waiting() || self.held.contains(&self.slab[ix]) {
+            self.forget_queued(ix);
+        } else {
+            self.kv.unwatch(&mut self.slab, ix);
+            self.slab.remove(ix);
+        }
+    }
+
+    /// Stores a request as a sequence that is in no queue yet. `like` has the same prompt, tenant and salt.
+    fn enter(&mut self, mut request: Request, like: Option<SeqIx>, now: Micros) -> SeqIx {
         let id = SequenceId(self.next_id);
         self.next_id += 1;
         let prompt = std::mem::replace(&mut request.prompt, Arc::from([]));
         let prompt_len = prompt.len() as u32;
-        self.perf.arrived(now, prompt_len, request.max_new_tokens);
         let usage = Usage {
             prompt_tokens: prompt_len,
             arrived: now,
@@ -169,11 +218,11 @@ impl Engine {
             furthest: 0,
             table: Vec::new(),
             committed: 0,
-            hashes: Vec::new(),
-            prompt_key: 0,
+            hashes: like.map_or_else(Vec::new, |ix| self.slab[ix].hashes.clone()),
+            prompt_key: like.map_or(0, |ix| self.slab[ix].prompt_key),
             row: 0,
             tenant_row,
-            expected: self.tenants.expected_output(tenant_row).clamp(1, request.max_new_tokens),
+            expected: self.expected_output(tenant_row, &request),
             max_blocks: self.kv.blocks_for(prompt_len + request.max_new_tokens - 1),
             hit: HitState::default(),
             pending_end: 0,
@@ -200,7 +249,11 @@ impl Engine {
         ix
     }
 
-    /// What the policy is shown of a request, and of the host.
+    fn expected_output(&self, tenant_row: u32, request: &Request) -> u32 {
+        self.tenants.expected_output(tenant_row).clamp(1, request.max_new_tokens)
+    }
+
+    /// What the policy is shown of a request and of the host.
     fn show_admission(&self, ix: SeqIx, now: Micros) -> (AdmissionRequest, Load) {
         let sequence = &self.slab[ix];
         let cached_tokens = self.kv.cached_tokens(sequence);
@@ -220,36 +273,49 @@ impl Engine {
         (request, self.load(sequence.tenant_row, now))
     }
 
-    /// Asks about the tokens of several sequences at once, as those of one request that would fit.
-    fn ask_together(&mut self, all: &[SeqIx], now: Micros) -> Result<(), Refusal> {
-        let [first, others @ ..] = all else { return Ok(()) };
+    /// Asks about a request of several sequences as a whole; only the first is stored. True if the policy admits it,
+    /// and so has charged for it.
+    fn ask_about_all(&mut self, first: SeqIx, others: &[Request], now: Micros) -> Result<bool, Refusal> {
         if others.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
-        let (mut request, load) = self.show_admission(*first, now);
-        for &ix in others {
-            let (other, _) = self.show_admission(ix, now);
-            request.prompt_tokens = request.prompt_tokens.saturating_add(other.prompt_tokens);
-            request.cached_tokens = request.cached_tokens.saturating_add(other.cached_tokens);
+        let (mut request, mut load) = self.show_admission(first, now);
+        for other in others {
+            let expected = self.expected_output(self.slab[first].tenant_row, other);
+            request.prompt_tokens = request.prompt_tokens.saturating_add(other.prompt.len() as u32);
             request.max_new_tokens = request.max_new_tokens.saturating_add(other.max_new_tokens);
-            request.expected_tokens = request.expected_tokens.saturating_add(other.expected_tokens);
+            request.expected_tokens = request.expected_tokens.saturating_add(expected);
+            load.expected_output_tokens += u64::from(expected);
         }
-        request.idle_blocks = 0;
+        load.waiting += others.len() as u32;
         let tokens = request.prompt_tokens.saturating_add(request.max_new_tokens);
-        let total_blocks = self.config.total_blocks.max(self.kv.blocks_for(tokens));
-        let memory = Memory { total_blocks, free_blocks: total_blocks, cached_blocks: 0, ..load.memory };
-        let idle = Load { memory, running: 0, admitted: 0, preempted: 0, promised_blocks: 0, ..load };
-        match self.ask(&request, &idle, now) {
-            Verdict::Refuse(refusal) => return Err(refusal),
-            Verdict::Admit => all.iter().for_each(|&ix| self.slab[ix].asked_as = request.id),
-            // Nobody says for what it is to wait: each is asked about for itself.
-            Verdict::Wait => {}
+        load.memory = self.ample_memory(tokens, &load);
+        let mut verdict = self.ask(&request, &load, now);
+        if verdict == Verdict::Wait {
+            // Members of a list behind the one that waits have yet to charge, and those before it have charged.
+            let (request, load) = on_an_idle_host(request, load, others.len() as u32);
+            verdict = self.ask(&request, &load, now);
         }
-        Ok(())
+        match verdict {
+            Verdict::Refuse(refusal) => Err(refusal),
+            Verdict::Admit => Ok(true),
+            // Each is asked about and charged for itself.
+            Verdict::Wait => Ok(false),
+        }
+    }
+
+    /// The pool as it is, and so many free blocks more that `tokens` fit beside all that is promised.
+    fn ample_memory(&self, tokens: u32, load: &Load) -> Memory {
+        let memory = load.memory;
+        let asked = self.kv.blocks_for(tokens).saturating_add(load.promised_blocks);
+        let more = asked.saturating_add(memory.total_blocks).saturating_mul(AMPLE);
+        let more = more.min(u32::MAX - memory.total_blocks);
+        let (total_blocks, free_blocks) = (memory.total_blocks + more, memory.free_blocks + more);
+        Memory { total_blocks, free_blocks, ..memory }
     }
 
     fn ask_admission(&mut self, ix: SeqIx, now: Micros) -> Verdict {
-        // What it would have found may have been dropped since.
+        // Blocks of its hit may have been dropped since.
         self.kv.settle(&mut self.slab);
         let (request, load) = self.show_admission(ix, now);
         self.ask(&request, &load, now)
@@ -277,7 +343,7 @@ impl Engine {
         }
     }
 
-    /// Puts an admitted sequence in the scheduler's sight.
+    /// Shows an admitted sequence to the scheduler.
     fn join_queue(&mut self, ix: SeqIx, now: Micros) {
         self.kv.watch(&mut self.slab, ix);
         self.slab[ix].state = SequenceState::Waiting;
@@ -285,10 +351,10 @@ impl Engine {
         self.insert_waiting(ix);
     }
 
-    /// Takes the admission policy out where it lets nobody in for far too long though the host is idle.
+    /// Removes the admission policy if it has held requests on an idle host for far too long.
     pub(super) fn judge_admission(&mut self, now: Micros) {
         if self.admission.take_removal() {
-            // The next one is asked, and begins with a clean slate.
+            // The next policy starts with a clean slate.
             self.held_alone_since = None;
             self.load_changed = true;
         }
@@ -315,7 +381,8 @@ impl Engine {
         self.reask_held(now);
     }
 
-    /// Asks again about the head of the held ones, as long as it is let in, where something changed.
+    /// Asks again about the first held request, and about the next for as long as they are admitted, if anything
+    /// changed.
     pub(super) fn reask_held(&mut self, now: Micros) {
         let due = self.load_changed || now >= self.held_asked_at.plus(HELD_INTERVAL);
         if self.held.is_empty() || !due {
@@ -341,4 +408,24 @@ impl Engine {
         }
         self.load_changed = true;
     }
+}
+
+/// A call about a request as it would be if nothing else were on the host; `others` of its sequences wait.
+fn on_an_idle_host(request: AdmissionRequest, load: Load, others: u32) -> (AdmissionRequest, Load) {
+    let memory = Memory { free_blocks: load.memory.total_blocks, cached_blocks: 0, ..load.memory };
+    let load = Load {
+        memory,
+        running: 0,
+        admitted: 0,
+        preempted: 0,
+        waiting: others,
+        waiting_tokens: 0,
+        waiting_prompt_tokens: 0,
+        expected_output_tokens: u64::from(request.expected_tokens),
+        promised_blocks: 0,
+        tenant_running: 0,
+        tenant_waiting: 0,
+        ..load
+    };
+    (AdmissionRequest { cached_tokens: 0, idle_blocks: 0, ..request }, load)
 }

@@ -1,14 +1,14 @@
-//! Those that admission told to wait, and which of them is asked about next.
+//! Held requests, which admission told to wait, and the one that it is asked about next.
 //!
-//! The more urgent come first. Of equally urgent ones it is the turn of the tenant that has least in the scheduler's
-//! sight for its weight, and of its own who arrived first: were it the order of arrival alone, a tenant that floods
-//! the queue would hide the others from the scheduler, and no scheduler could be fair to them.
+//! The most urgent come first; among equally urgent ones the tenant with the least work visible to the scheduler for
+//! its weight, and within a tenant the first to arrive. By arrival alone a tenant that floods the queue would hide the
+//! others from the scheduler, and no scheduler could be fair to them.
 //!
-//! Waiting makes urgent: who was held for longer by `AGING` for each step of priority between them goes before the
-//! more urgent one, where its tenant has no more in sight than any that holds somebody as urgent or more. Without the
-//! first, urgent ones would keep the others out for as long as they come; without the second a flood, whose wait is of
-//! its own making, would go before whoever is quiet and urgent. A tenant that gets no turn soon has nothing in sight,
-//! and so its turn comes; its own urgent ones count as its turns.
+//! Aging: a request may pass a more urgent one if it has been held `AGING` longer per priority level between them,
+//! provided no tenant with requests held at that level or above has less work visible to the scheduler. Without the
+//! first rule an endless stream of urgent requests would starve the rest; without the second a flood, which causes its
+//! own wait, would pass a quiet tenant's urgent requests. A tenant that gets no turn soon has nothing visible, and so
+//! its turn comes; its own urgent requests count as its turns.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -17,9 +17,9 @@ use crate::ids::{Micros, SequenceId};
 use crate::policy::TenantColumns;
 use crate::sequence::{SeqIx, Sequence};
 
-/// So much longer one is held until it is as urgent as another of the next higher priority.
+/// Time held that is worth one priority level.
 const AGING: Micros = Micros(5_000_000);
-/// Priorities beyond this, above and below 0, count as this: whoever may name any number isn't ahead for days.
+/// Priorities are clamped to this above and below 0, so a client that may set any priority cannot stay ahead for days.
 const MOST_URGENT: i32 = 20;
 
 /// Priority, within its bounds.
@@ -35,7 +35,7 @@ pub(super) struct Held {
     count: Vec<u32>,
 }
 
-/// Who is asked about next of some, and the share of its tenant.
+/// The next request of a level, and its tenant's share.
 struct Next {
     share: u64,
     id: SequenceId,
@@ -51,7 +51,7 @@ impl Held {
         self.by_tenant.is_empty()
     }
 
-    /// In no order that means anything.
+    /// In no meaningful order.
     pub fn values(&self) -> impl Iterator<Item = SeqIx> {
         self.by_tenant.values().copied()
     }
@@ -75,13 +75,17 @@ impl Held {
         }
     }
 
-    /// Whether somebody at least as urgent is held.
+    pub fn contains(&self, sequence: &Sequence) -> bool {
+        self.by_tenant.contains_key(&(level(sequence), sequence.tenant_row, sequence.id))
+    }
+
+    /// Whether a request at least as urgent is held.
     pub fn is_before(&self, sequence: &Sequence) -> bool {
         let own = rank(level(sequence), sequence.usage.arrived);
         self.levels().any(|(level, arrived)| rank(level, arrived) <= own)
     }
 
-    /// Who is asked about next.
+    /// The request that admission is asked about next.
     pub fn head(&self, tenants: &TenantColumns) -> Option<SeqIx> {
         let (mut least, mut best) = (u64::MAX, None);
         for (level, _) in self.levels() {
@@ -98,7 +102,7 @@ impl Held {
         best.map(|(_, ix)| ix)
     }
 
-    /// Levels that somebody is held on, the most urgent first, and when the first of each arrived.
+    /// Levels with held requests, the most urgent first, and when the first request of each arrived.
     fn levels(&self) -> impl Iterator<Item = (Level, Micros)> + '_ {
         let from = |level| {
             let (&(level, _), &arrived) = self.by_arrival.range((level, SequenceId(0))..).next()?;
@@ -107,10 +111,10 @@ impl Held {
         std::iter::successors(from(Reverse(MOST_URGENT)), move |(level, _)| from(Reverse(level.0 - 1)))
     }
 
-    /// Whose turn it is among those of a level that somebody is held on.
+    /// The next request of a level that has any.
     fn next_of(&self, level: Level, tenants: &TenantColumns) -> Next {
         let (mut row, mut best) = (0, None);
-        // The first of each tenant, by jumps from tenant to tenant.
+        // Jumps from each tenant's first request to the next tenant's.
         while let Some((&(next, at, id), &ix)) = self.by_tenant.range((level, row, SequenceId(0))..).next()
             && next == level
         {
@@ -120,10 +124,10 @@ impl Held {
             }
             row = at + 1;
         }
-        best.expect("somebody is held on the level")
+        best.expect("the level has a held request")
     }
 
-    /// Sequences that a tenant has running or in the scheduler's sight, for its weight.
+    /// Sequences of a tenant that run or are visible to the scheduler, relative to its weight.
     fn share(&self, tenants: &TenantColumns, row: usize) -> u64 {
         let alive = u64::from(tenants.running[row]) + u64::from(tenants.waiting[row]);
         let in_sight = alive.saturating_sub(u64::from(self.count[row]));

@@ -38,8 +38,8 @@ impl Engine {
         }
     }
 
-    /// Blocks that admitted sequences may still ask for at their longest: what running ones have yet
-    /// to grow by, and what those take that wait for their start.
+    /// Blocks that admitted sequences may still allocate at their longest: the growth of running ones, and
+    /// all blocks of those that wait for their start.
     fn promised_blocks(&self) -> u32 {
         let size = self.kv.block_size();
         let longest = |rows: &SequenceColumns, at: usize| {
@@ -54,7 +54,7 @@ impl Engine {
         grow.chain(start).fold(0, u32::saturating_add)
     }
 
-    /// The load of nobody in particular.
+    /// The load, for no tenant in particular.
     pub(super) fn total_load(&mut self, now: Micros) -> Load {
         let row = self.tenants.row(&mut self.view.tenants, TenantId(0));
         self.load(row, now)

@@ -99,8 +99,8 @@ impl Kv {
         }
     }
 
-    /// Leading tokens that the pool holds for a waiting sequence. The last token of what must be
-    /// computed is only ever spared where its logits are kept.
+    /// Leading tokens of a waiting sequence that are cached. The last token to compute is spared only if its
+    /// logits are kept.
     pub fn cached_tokens(&self, sequence: &Sequence) -> u32 {
         let len = sequence.tokens.len() as u32;
         if must_compute_all(sequence) {
@@ -124,7 +124,7 @@ impl Kv {
         allowed / size * size
     }
 
-    /// Tokens that waiting a little would find, where that is more than it would find now.
+    /// Tokens that it would find a little later, if that is more than it would find now.
     pub fn pending_tokens(&self, sequence: &Sequence) -> u32 {
         if must_compute_all(sequence) {
             return 0;
@@ -132,7 +132,7 @@ impl Kv {
         if sequence.hit.pending > self.reusable_tokens(sequence) { sequence.hit.pending } else { 0 }
     }
 
-    /// Whether a sequence that computes its prompt now will leave a waiting one nothing of its own to compute.
+    /// Whether a sequence that computes its prompt now will leave nothing to compute to a waiting one.
     pub fn will_answer(&self, computing: &Sequence, waiting: &Sequence) -> bool {
         let hit = &waiting.hit;
         waiting.prompt_key != 0
@@ -144,12 +144,12 @@ impl Kv {
             && !must_compute_all(waiting)
     }
 
-    /// Reusable blocks that nobody holds: its start takes them out of the cached ones.
+    /// Reusable blocks without holders: starting the sequence takes them out of the cached ones.
     pub fn idle_blocks(&self, sequence: &Sequence) -> u32 {
         self.idle_blocks_behind(sequence, self.reusable_tokens(sequence))
     }
 
-    /// Blocks of its first cached `tokens` that nobody holds.
+    /// Blocks of its first cached `tokens` without holders.
     pub fn idle_blocks_behind(&self, sequence: &Sequence, tokens: u32) -> u32 {
         let chain = &sequence.hit.chain[..(tokens / self.block_size()) as usize];
         chain.iter().rev().take_while(|&&b| self.blocks.get(b).refs == 0).count() as u32
@@ -162,7 +162,7 @@ impl Kv {
         self.sessions.compare(owner_of(sequence), first)
     }
 
-    /// Notes what an ending sequence leaves to its session. One that leaves nothing leaves what was there.
+    /// Notes what an ending sequence leaves to its session. If it leaves nothing, the earlier note stays.
     pub fn note_turn(&mut self, sequence: &Sequence) {
         if sequence.committed > 0
             && let Some(&first) = sequence.hashes.first()
@@ -246,8 +246,8 @@ impl Kv {
         hit.stale = false;
     }
 
-    /// Brings hits up to what happened since the last call. What is gone is taken from them at once;
-    /// what may have been gained rings their watches, and is looked up later.
+    /// Brings hits up to date. Lost blocks are removed from them at once; possible gains fire their watches,
+    /// and are looked up later.
     pub fn settle(&mut self, slab: &mut Slab) {
         let mut notes = std::mem::take(&mut self.blocks.notes);
         for block in notes.dropped.drain(..) {
@@ -344,20 +344,19 @@ impl Kv {
     }
 }
 
-/// Once, however many blocks of its hit are gone.
+/// Adds it once, however many blocks of its hit are gone.
 fn note_shrunk(shrunk: &mut Vec<SeqIx>, ix: SeqIx, hit: &mut HitState) {
     if !std::mem::replace(&mut hit.shrunk, true) {
         shrunk.push(ix);
     }
 }
 
-/// Whether every token of its prompt is asked about: nothing that was computed before says how likely
-/// they were.
+/// Whether log-probabilities are wanted of every prompt token: cached blocks don't have them.
 fn must_compute_all(sequence: &Sequence) -> bool {
     sequence.generated == 0 && sequence.request.sampling.prompt_logprobs().is_some()
 }
 
-/// Whose conversation it is: ids of different tenants have nothing to do with each other.
+/// The owner of a conversation: ids of different tenants are unrelated.
 fn owner_of(sequence: &Sequence) -> (TenantId, SessionId) {
     (sequence.request.tenant, sequence.request.session)
 }

@@ -45,15 +45,15 @@ pub struct Setup {
     pub max_strikes: u32,
     pub strike_window_us: u64,
     pub starvation_bound_us: u64,
-    /// Tokens that a client may lag behind before it is cut off.
+    /// Unread tokens after which a client is cut off.
     pub stream_events: u32,
-    /// Most tokens guessed ahead for a request in a step; 0 for none.
+    /// Most draft tokens of a request in a step; 0 for none.
     #[serde(default, skip_serializing_if = "is_default")]
     pub speculate: u32,
-    /// Whether a batch is made while another one is out.
+    /// Whether a batch is made while another is in flight.
     #[serde(default, skip_serializing_if = "is_default")]
     pub plan_ahead: bool,
-    /// Whether the policies that are in force at the end must bring it to its end by themselves.
+    /// Whether the policies that are live at the end must finish the case without help from the built-ins.
     pub unaided: bool,
     /// The first policies.
     pub policies: [Script; 3],
@@ -62,25 +62,25 @@ pub struct Setup {
     pub outsiders: Vec<String>,
 }
 
-/// One thing that happens. `pick` chooses among what there is when it happens.
+/// An operation. `pick` chooses among what exists when it happens.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "kebab-case", deny_unknown_fields)]
 #[allow(missing_docs, reason = "the variants say it")]
 pub enum Op {
     /// A request arrives.
     Submit(Ask),
-    /// A client takes its request back, or goes away, which the host hears as the same.
+    /// A client cancels its request or disconnects, which is the same to the host.
     Cancel { pick: u32 },
     /// A stop string was seen.
     Stop { pick: u32 },
     /// The host's time for a request is over.
     Expire { pick: u32 },
-    /// A batch is made, behind another one where the host plans ahead, and stays out.
+    /// A batch is made, behind another one if the host plans ahead, and stays in flight.
     Begin,
-    /// The batch that is out for longest, or the next one, is computed in so much time. Where there is none the driver sleeps
-    /// until the engine wants to be woken.
+    /// The oldest batch in flight, or the next one, is computed in this time. If there is none, the driver
+    /// sleeps until the engine's next wake.
     Step { us: u32 },
-    /// A driver that has nothing to run is woken early, after so much time.
+    /// An idle driver is woken early, after this time.
     Wait { us: u32 },
     /// The clock jumps.
     Jump { us: u64 },
@@ -88,7 +88,7 @@ pub enum Op {
     Back { us: u64 },
     /// What becomes of the batch that is computed next.
     Fault { trouble: Trouble },
-    /// A policy comes in.
+    /// A policy is swapped in.
     Swap { script: Script, mode: Mode },
     /// A shadow or canary is kept.
     Promote { slot: Slot },
@@ -98,7 +98,7 @@ pub enum Op {
     Rollback { slot: Slot },
     /// Everything that waits fails.
     ClearQueue,
-    /// Nothing new is taken from now on.
+    /// No new requests are admitted from now on.
     Drain,
     /// What tenants are granted changes.
     Terms { seed: u64 },
@@ -110,7 +110,7 @@ pub enum Op {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Ask {
-    /// Who asks.
+    /// Its tenant.
     #[serde(skip_serializing_if = "is_default")]
     pub tenant: u8,
     /// The conversation, or 0.
@@ -125,7 +125,7 @@ pub struct Ask {
     /// From now; 0 for none.
     #[serde(skip_serializing_if = "is_default")]
     pub deadline_us: u32,
-    /// Goes on from the session's last turn.
+    /// Continues the session's last turn.
     #[serde(skip_serializing_if = "is_default")]
     pub follow: bool,
     /// Repeats the prompt of the n-th last request, mostly as the same tenant; 0 for none.
@@ -134,13 +134,13 @@ pub struct Ask {
     /// Leading tokens that it shares with its family.
     #[serde(skip_serializing_if = "is_default")]
     pub shared: u16,
-    /// Whose prefix that is.
+    /// Which prefix that is.
     #[serde(skip_serializing_if = "is_default")]
     pub family: u8,
     /// Tokens of its own.
     #[serde(skip_serializing_if = "is_default")]
     pub own: u16,
-    /// Which these are, and how tokens are drawn.
+    /// Selects these, and seeds the sampling.
     #[serde(skip_serializing_if = "is_default")]
     pub seed: u32,
     /// Most tokens to generate.
@@ -152,18 +152,24 @@ pub struct Ask {
     /// Whether it has end tokens.
     #[serde(skip_serializing_if = "is_default")]
     pub stops: bool,
-    /// Whether it is drawn with a temperature and a repetition penalty.
+    /// Whether it is sampled with a temperature and a repetition penalty.
     #[serde(skip_serializing_if = "is_default")]
     pub drawn: bool,
-    /// Whether it asks how likely its tokens are, those of its prompt too.
+    /// Whether it asks for log-probabilities, also of its prompt.
     #[serde(skip_serializing_if = "is_default")]
     pub likely: bool,
     /// It may be longer than is allowed, or empty. Others are cut to what is.
     #[serde(skip_serializing_if = "is_default")]
     pub odd: bool,
-    /// The client reads a token each so many steps; 0 reads all at once, 255 nothing.
+    /// The client reads a token every this many steps; 0 reads all at once, 255 nothing.
     #[serde(skip_serializing_if = "is_default")]
     pub lag: u8,
+    /// Further sequences of the same client request.
+    #[serde(skip_serializing_if = "is_default")]
+    pub more: u8,
+    /// Whether these have prompts of their own.
+    #[serde(skip_serializing_if = "is_default")]
+    pub batch: bool,
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -179,11 +185,11 @@ pub enum Trouble {
     All { memory: bool },
     /// For these rows, which needn't be there.
     Rows { rows: Vec<usize> },
-    /// It answers so many rows too few.
+    /// Its output lacks this many rows.
     Short { missing: usize },
-    /// It draws no token for this row.
+    /// It samples no token for this row.
     Silent { row: usize },
-    /// It draws nothing after guesses.
+    /// It samples nothing after draft tokens.
     Unsure,
 }
 
@@ -207,17 +213,17 @@ impl Slot {
     }
 }
 
-/// How a policy comes in.
+/// How a policy is swapped in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// In force.
+    /// Live at once.
     Now,
-    /// In force, told beforehand what is cached.
+    /// Live, after receiving what is cached.
     Primed,
     /// Beside the live one.
     Shadow,
-    /// In force and watched for half a second.
+    /// Live, and watched for half a second.
     Canary,
 }
 
@@ -225,20 +231,20 @@ pub enum Mode {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Script {
-    /// Where it goes.
+    /// Its slot.
     pub slot: Slot,
-    /// What it is like.
+    /// Its behaviour.
     pub style: Style,
     /// Its random choices.
     pub seed: u64,
     /// How many of a hundred answers break the rules.
     pub evil: u8,
-    /// How long a call takes at most, as it says; 0 where it measures none.
+    /// The longest time that a call reports; 0 if it measures none.
     #[serde(default, skip_serializing_if = "is_default")]
     pub slow_us: u32,
 }
 
-/// What a policy is like while it keeps the rules. Where a slot has no policy of a style it has a random one.
+/// A policy's behaviour while it keeps the rules. In a slot without a policy of a style it is random.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Style {
@@ -246,15 +252,15 @@ pub enum Style {
     Plain,
     /// Anything that is allowed.
     Random,
-    /// Never preempts, and plans nothing where memory is short. Of admission: holds everybody.
+    /// Never preempts, and plans nothing if memory is short. As an admission policy: holds everything.
     Timid,
     /// The latest first, and preempts the oldest. Of admission: by turns.
     Backwards,
-    /// Leaves the first ones out. Of admission: refuses one tenant.
+    /// Leaves the first ones out. As an admission policy: refuses one tenant.
     Starve,
-    /// Plans nothing, and promises a lot. Of admission: refuses everybody.
+    /// Plans nothing, and promises a lot. As an admission policy: refuses everything.
     Stall,
-    /// Preempts whatever runs. Of prefix caches: drops whatever is idle.
+    /// Preempts whatever runs. As a prefix cache: drops whatever is idle.
     Thrash,
     /// A token at a time.
     Crumbs,
@@ -265,10 +271,10 @@ pub enum Style {
 /// A file that holds no case.
 #[derive(Debug, thiserror::Error)]
 pub enum CaseError {
-    /// It is no JSON of this form.
+    /// It is not JSON of this form.
     #[error("it holds no case: {0}")]
     Form(#[from] serde_json::Error),
-    /// It is of another version.
+    /// It has another version.
     #[error("it is of version {0}, not {VERSION}")]
     Version(u32),
     /// A number is out of range.
@@ -349,7 +355,7 @@ impl Setup {
         Ok(())
     }
 
-    /// Tokens that the device draws from: few where guesses are made, so that many of them are right.
+    /// Tokens that the device samples from: few with speculation, so that many draft tokens are right.
     pub fn vocab(&self) -> u32 {
         if self.speculate > 0 { 4 } else { 11 }
     }

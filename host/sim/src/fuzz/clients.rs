@@ -1,5 +1,5 @@
-//! What each client asked for, must get, and has got: tokens in order and equal to those that its request gets
-//! alone, one start, one end, and an end for which there was a reason.
+//! What each client asked for, must get, and has got: tokens in order and equal to those that its request
+//! gets alone, one start, one end, and an end with a reason.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use infer_core::{
 use super::case::{Ask, Setup};
 use super::report::Reached;
 
-/// Ended requests that later ones may go on from.
+/// Ended requests that later ones may continue.
 const REMEMBERED: usize = 8;
 
-/// Who may share blocks with whom.
+/// Requests of one scope may share blocks.
 pub(super) type Scope = (TenantId, u64);
 
-/// One request.
+/// One sequence.
 pub(super) struct Client {
     pub request: Request,
     /// Prompt and everything that it gets alone.
@@ -30,13 +30,13 @@ pub(super) struct Client {
     /// Tokens it got.
     pub got: usize,
     pub started: bool,
-    /// The driver was asked to end it so.
+    /// The driver was asked to end it like this.
     pub asked: Option<FinishReason>,
-    /// It is to fail, and why.
+    /// It has to fail, for this reason.
     pub doomed: Option<FailureCause>,
     /// The most blocks that it had in a batch.
     peak_blocks: u32,
-    /// Tokens of its prompt of which it was told how likely they are.
+    /// Prompt tokens whose log-probabilities it received.
     told: usize,
     /// Tokens that it hasn't read, and how it reads.
     unread: usize,
@@ -64,7 +64,7 @@ pub(super) struct Clients {
     /// Prompts of the last requests, and each session's last text.
     recent: Vec<(Arc<[u32]>, Scope)>,
     turns: BTreeMap<(u8, u8), Vec<u32>>,
-    /// Who can't be told another token.
+    /// Sequences whose clients can't receive another token.
     pub lagging: Vec<SequenceId>,
     pub reached: Reached,
     max_seq_len: usize,
@@ -114,7 +114,7 @@ impl Clients {
         self.live.values().filter(|client| !client.started).count() as u32
     }
 
-    /// The request that these words describe.
+    /// The request that an operation describes.
     pub fn request(&self, ask: &Ask, now: Micros) -> Request {
         let mut prompt = Vec::new();
         let mut scope = (TenantId(ask.tenant.into()), u64::from(ask.salt));
@@ -168,6 +168,22 @@ impl Clients {
         request
     }
 
+    /// All sequences of a client's request. They share the prompt or, in a batch, each leaves out another
+    /// number of its last tokens.
+    pub fn requests(&self, ask: &Ask, now: Micros) -> Vec<Request> {
+        let first = self.request(ask, now);
+        let further = (1..=ask.more).map(|nth| {
+            let mut request = first.clone();
+            request.sampling.seed = request.sampling.seed.wrapping_add(nth.into());
+            if ask.batch && !first.prompt.is_empty() {
+                let end = first.prompt.len().saturating_sub(nth.into()).max(1);
+                request.prompt = Arc::from(&first.prompt[..end]);
+            }
+            request
+        });
+        std::iter::once(first.clone()).chain(further).collect()
+    }
+
     /// The engine took a request.
     pub fn taken(&mut self, id: SequenceId, ask: &Ask, request: Request) {
         assert!(id > self.last_id, "{id:?} was given after {:?}", self.last_id);
@@ -194,14 +210,14 @@ impl Clients {
         self.reached.requests += 1;
     }
 
-    /// A refusal is one that clients can read.
+    /// Checks that a refusal is presentable.
     pub fn refused(&mut self, refusal: &Refusal) {
         assert!(!refusal.message.is_empty() && refusal.message.len() <= 256, "{refusal:?}");
         self.reached.refused[Counters::refusal_index(refusal.reason)] += 1;
         self.note(refusal.reason as u64);
     }
 
-    /// A batch is out.
+    /// A batch is in flight.
     pub fn begins(&mut self, batch: &Batch) {
         for row in &batch.rows {
             let client = self.alive(row.sequence, "has a row");
@@ -221,7 +237,7 @@ impl Clients {
         }
     }
 
-    /// What the engine tells of a request. Other events are none of a client's business.
+    /// Checks an event of a request. Other events don't concern clients.
     pub fn hear(&mut self, event: &Event) {
         match event {
             Event::Started { id, cached_tokens, prefill_tokens, .. } => {
@@ -298,7 +314,7 @@ impl Clients {
                 assert!(stops && client.got > 0, "{id:?} ends without an end token");
             }
             FinishReason::Stop | FinishReason::Cancelled => {
-                assert_eq!(client.asked, Some(reason), "{id:?} ends as nobody asked");
+                assert_eq!(client.asked, Some(reason), "{id:?} ends for another reason than was asked for");
             }
         }
         if matches!(reason, FinishReason::Length | FinishReason::Eos) {
@@ -332,7 +348,7 @@ impl Clients {
         }
     }
 
-    /// FNV-1a over words.
+    /// Folds a word into the fingerprint (FNV-1a).
     pub fn note(&mut self, word: u64) {
         self.fingerprint = (self.fingerprint ^ word).wrapping_mul(0x0000_0100_0000_01B3);
     }

@@ -5,16 +5,19 @@ use infer_core::testing::SplitMix;
 
 use super::case::{Ask, Case, Mode, Op, Script, Setup, Slot, Style, Trouble};
 
-/// Operations of a case where nobody wants another number: enough for a queue to build up and drain.
+/// Operations of a case by default: enough for a queue to build up and drain.
 pub const OPS: usize = 400;
-/// Kinds of operations that a case draws from.
+/// Kinds of operations.
 const KINDS: usize = 17;
 /// How often each happens in a case of no particular taste. In the order of `Taste::op`.
 const USUAL: [u64; KINDS] = [26, 4, 2, 4, 74, 4, 1, 1, 3, 4, 1, 1, 2, 1, 2, 1, 2];
 
-/// How many of a hundred policies are slow, and how slow: four such calls are more than a step may have.
+/// How many of a hundred policies are slow, and how slow: four such calls exceed a step's budget.
 const SLOW: u64 = 25;
 const SLOWEST_CALL_US: u32 = 32_000;
+
+/// How many of a hundred client requests have several sequences.
+const SEVERAL: u64 = 12;
 
 struct Taste {
     weights: [u64; KINDS],
@@ -34,7 +37,7 @@ pub fn generate(seed: u64, ops: usize, outsiders: &[String]) -> Case {
     let setup = setup(&mut rng, &taste, seed, outsiders);
     let mut ops: Vec<Op> = (0..ops).map(|_| taste.op(&mut rng, &setup)).collect();
     if rng.chance(15) {
-        // A drain makes the rest of a case dull, so it comes late.
+        // Little happens after a drain, so it comes late.
         let at = ops.len() - ops.len() / 8;
         ops.insert(at, Op::Drain);
     }
@@ -79,7 +82,7 @@ impl Taste {
         for weight in &mut weights {
             *weight *= [0, 1, 1, 1, 4][rng.below(5) as usize];
         }
-        // Something comes in, and something runs.
+        // Requests arrive, and batches run.
         weights[0] = weights[0].max(8);
         weights[4] = weights[4].max(20);
         Self {
@@ -159,7 +162,7 @@ impl Taste {
         let odd = rng.chance(3);
         let session = if rng.chance(30) { rng.between(1, 3) as u8 } else { 0 };
         let long = rng.chance(4);
-        Ask {
+        let ask = Ask {
             tenant: rng.below(self.tenants) as u8,
             session,
             salt: (rng.below(8) / 7) as u8,
@@ -178,7 +181,12 @@ impl Taste {
             drawn: rng.chance(20),
             likely: rng.chance(5),
             lag: if rng.chance(self.slow) { [2, 5, 255][rng.below(3) as usize] } else { 0 },
-        }
+            ..Ask::default()
+        };
+        // Dice of their own, as for planning ahead.
+        let mut dice = SplitMix(!u64::from(ask.seed));
+        let more = if dice.chance(SEVERAL) { dice.between(1, 4) as u8 } else { 0 };
+        Ask { more, batch: more > 0 && dice.chance(40), ..ask }
     }
 }
 

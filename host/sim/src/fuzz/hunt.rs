@@ -1,5 +1,5 @@
-//! Plays seed after seed on several threads. What is reported depends on the arguments alone: seeds are
-//! counted in their order, whoever finishes first.
+//! Plays seed after seed on several threads. The report depends on the arguments alone: seeds are counted in
+//! their order, whichever finishes first.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -13,9 +13,9 @@ use super::report::Reached;
 pub struct Hunt<'a> {
     /// The first seed.
     pub seed: u64,
-    /// At most so many seeds.
+    /// At most this many seeds.
     pub seeds: u64,
-    /// Until so many steps are done.
+    /// Until this many steps are done.
     pub steps: u64,
     /// Operations of a case.
     pub ops: usize,
@@ -27,7 +27,7 @@ pub struct Hunt<'a> {
     pub checks: Checks,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Seeds played without a violation.
@@ -47,14 +47,14 @@ pub struct Summary {
 #[derive(Default)]
 struct Books {
     summary: Summary,
-    /// Seeds that are done, but for one before them.
+    /// Finished seeds that wait for one before them.
     ahead: BTreeMap<u64, Result<Outcome, Violation>>,
     /// The seed that is counted next.
     next: u64,
 }
 
 impl Hunt<'_> {
-    /// Plays until a bound is reached or something is found. `progress` hears of each seed.
+    /// Plays until a bound is reached or a violation is found. `progress` is called after each seed.
     pub fn run(&self, progress: impl Fn(&Summary) + Sync) -> Summary {
         let next = AtomicU64::new(0);
         let over = AtomicBool::new(self.seeds == 0 || self.steps == 0);
@@ -70,7 +70,7 @@ impl Hunt<'_> {
                         }
                         let case = generate(self.seed.wrapping_add(at), self.ops, &names);
                         let outcome = play(&case, &self.outsiders, self.checks);
-                        let mut books = books.lock().expect("nobody panics with it");
+                        let mut books = books.lock().expect("no thread panics while it holds the lock");
                         books.ahead.insert(at, outcome);
                         if self.settle(&mut books) {
                             over.store(true, Ordering::Relaxed);
@@ -80,10 +80,10 @@ impl Hunt<'_> {
                 });
             }
         });
-        books.into_inner().expect("nobody panics with it").summary
+        books.into_inner().expect("no thread panics while it holds the lock").summary
     }
 
-    /// Counts what can be counted. True where the hunt is over.
+    /// Counts the seeds that are due. True if the hunt is over.
     fn settle(&self, books: &mut Books) -> bool {
         let Books { summary, ahead, next } = books;
         while summary.violation.is_none()

@@ -1,5 +1,5 @@
-//! Looks at each batch as a device sees it: nothing is computed that the request doesn't say, nothing is
-//! written where another reads, nothing is read that another tenant wrote.
+//! Looks at each batch as a device sees it: nothing is computed that the request doesn't contain, nothing is
+//! written where another reads, and nothing is read that another tenant wrote.
 
 use infer_core::batch::Row;
 use infer_core::testing::ScriptedExecutor;
@@ -18,21 +18,21 @@ pub(super) struct Inspector {
     limits: Limits,
     speculate: u32,
     block_size: u32,
-    /// Who wrote to a block last.
+    /// The scope that last wrote to a block.
     writers: Vec<Option<Scope>>,
-    /// Whose prompt's logits a slot holds.
+    /// The prompt whose logits a slot holds.
     logits: Vec<Option<(Scope, Arc<[u32]>)>>,
     /// Sequences for which a backend keeps storage of its own.
     stored: BTreeSet<SequenceId>,
 }
 
-/// A row's request as it will be when the batch that is out is done.
+/// A row's request as it will be after the batch in flight.
 struct Seen<'a> {
     client: &'a Client,
     /// Tokens generated, and in all.
     got: usize,
     len: usize,
-    /// The row that draws the last of them, of that batch.
+    /// The row of that batch that samples the last of them.
     drawn_by: Option<u32>,
 }
 
@@ -60,7 +60,7 @@ impl Inspector {
         }
     }
 
-    /// Checks a batch that the engine has just made, maybe while another one is out.
+    /// Checks a batch that the engine has just made, possibly while another is in flight.
     pub fn check(&mut self, batch: &Batch, out: Option<&Batch>, clients: &Clients, ledger: &Ledger) {
         assert!(!batch.rows.is_empty(), "a batch has rows");
         let seen: Vec<Seen> = batch.rows.iter().map(|row| Seen::new(row, out, clients)).collect();
@@ -107,11 +107,11 @@ impl Inspector {
         let to = row.context_len as usize - guesses.len();
         let from = (row.context_len - row.token_len) as usize;
         assert!(to <= len, "{id:?} computes beyond its end");
-        assert_eq!(row.input_from, drawn_by, "whose draw {id:?} computes");
+        assert_eq!(row.input_from, drawn_by, "the row whose token {id:?} computes");
         if drawn_by.is_some() {
             assert!(from + 1 == len && to == len, "{id:?} computes more than what is being drawn");
-            assert!((got as u32) < client.request.max_new_tokens, "{id:?} goes on after its last token");
-            assert!(!client.request.sampling.needs_host(), "{id:?} goes on from what the host draws");
+            assert!((got as u32) < client.request.max_new_tokens, "{id:?} continues after its last token");
+            assert!(!client.request.sampling.needs_host(), "{id:?} continues from what the host samples");
         } else {
             assert_eq!(batch.row_tokens(row)[..to - from], client.truth[from..to], "input of {id:?}");
         }
@@ -133,18 +133,30 @@ impl Inspector {
         }
     }
 
-    /// What is guessed stood there before, isn't too much, and can be told from what is drawn.
+    /// Draft tokens occurred before, aren't too many, and can be told from sampled ones.
     fn check_guesses(&self, row: &Row, guesses: &[u32], client: &Client) {
         let id = row.sequence;
-        assert!(row.sample && row.token_len == row.guesses + 1, "{id:?} guesses where it doesn't decode");
+        assert!(
+            row.sample && row.token_len == row.guesses + 1,
+            "{id:?} has draft tokens, but does not decode"
+        );
         let left = client.request.max_new_tokens - client.got as u32;
         assert!(row.guesses <= self.speculate && row.guesses < left, "{id:?}: {} guesses", row.guesses);
         let known = &client.truth[..client.len()];
-        assert!(guesses.iter().all(|guess| known.contains(guess)), "{id:?} guesses what never stood there");
+        assert!(
+            guesses.iter().all(|guess| known.contains(guess)),
+            "{id:?} has a draft token that never occurred"
+        );
         let sampling = &client.request.sampling;
         let looks_back = sampling.needs_history() || sampling.extras.is_some();
-        assert!(!looks_back, "{id:?} guesses, but its draws depend on more than what precedes them");
-        assert!(client.got as u32 >= client.request.min_new_tokens, "{id:?} guesses, but may not end yet");
+        assert!(
+            !looks_back,
+            "{id:?} has draft tokens, but its sampling depends on more than preceding tokens"
+        );
+        assert!(
+            client.got as u32 >= client.request.min_new_tokens,
+            "{id:?} has draft tokens, but may not end yet"
+        );
     }
 
     fn check_memory(&mut self, batch: &Batch, row: &Row, client: &Client, ledger: &Ledger) {
@@ -198,7 +210,7 @@ impl Inspector {
         }
     }
 
-    /// The batch came to nothing: what it was to write is garbage.
+    /// The batch was lost: what it was to write is garbage.
     pub fn lost(&mut self, batch: &Batch) {
         for slot in batch.rows.iter().filter_map(|row| row.logits_to) {
             self.logits[slot.0 as usize] = None;

@@ -1,4 +1,5 @@
-//! Counts blocks anew from the tables: who holds what, and whether free, cached and used make up the pool.
+//! Recounts blocks from the tables: which sequences hold them, and whether free, cached and used ones make up
+//! the pool.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -6,13 +7,13 @@ use infer_core::{Batch, BlockId, Engine, SequenceId};
 
 use super::clients::{Clients, Scope};
 
-/// The tables as they stand, and what follows from them.
+/// The current tables, and what follows from them.
 #[derive(Default)]
 pub(super) struct Ledger {
     tables: BTreeMap<SequenceId, Vec<BlockId>>,
     references: Vec<u32>,
     holders: Vec<Option<(SequenceId, Scope)>>,
-    /// Whose blocks may be held by requests that end while a batch is out.
+    /// Scopes of requests that may end while a batch is in flight and still hold blocks.
     scopes: BTreeMap<SequenceId, Scope>,
 }
 
@@ -25,12 +26,13 @@ impl Ledger {
         self.references[block.0 as usize]
     }
 
-    /// Blocks that somebody holds.
+    /// Blocks with holders.
     pub fn used(&self) -> usize {
         self.references.iter().filter(|&&count| count > 0).count()
     }
 
-    /// Reads the tables. `out`: batches that are out, in which those that ended may still have rows, and so blocks.
+    /// Reads the tables. `out`: the batches in flight, in which ended sequences may still have rows and so
+    /// blocks.
     pub fn update(&mut self, engine: &Engine, clients: &Clients, out: &VecDeque<Batch>) {
         let memory = engine.memory();
         let total = memory.total as usize;
@@ -68,7 +70,7 @@ impl Ledger {
             assert_eq!(block.references, references, "tables that hold {:?}", block.id);
             counts[if references > 0 { 0 } else { 1 + usize::from(!block.indexed) }] += 1;
             if let (Some((_, (tenant, _))), true) = (self.holders[block.id.0 as usize], block.indexed) {
-                assert_eq!(block.tenant, tenant, "whose {:?} is", block.id);
+                assert_eq!(block.tenant, tenant, "the tenant of {:?}", block.id);
             }
         }
         assert_eq!(counts, [memory.used, memory.cached, memory.free], "used, cached and free blocks");
@@ -77,7 +79,7 @@ impl Ledger {
         }
     }
 
-    /// A batch is out: whoever ends now keeps its blocks until it is back.
+    /// A batch is in flight: sequences that end now keep their blocks until it returns.
     pub fn remember(&mut self, clients: &Clients) {
         self.scopes.extend(clients.live().iter().map(|(&id, client)| (id, client.scope())));
     }

@@ -1,5 +1,5 @@
 //! Makes a failing case small: leaves out operations as long as the same violation is found (delta debugging,
-//! Zeller and Hildebrandt 2002), then makes what is left plainer.
+//! Zeller and Hildebrandt 2002), then simplifies what is left.
 
 use super::case::{Ask, Case, Op, Script, Setup, Style};
 use super::machine::{Checks, Outsider, Violation, play};
@@ -7,8 +7,8 @@ use super::machine::{Checks, Outsider, Violation, play};
 /// Most runs of a case.
 const RUNS: u32 = 20_000;
 
-/// The smallest case found that breaks in the same place, and how. `progress` is told how many operations
-/// are left.
+/// Returns the smallest case found that breaks in the same place, and its violation. `progress` receives the
+/// number of operations left.
 pub fn minimize(
     case: &Case,
     outsiders: &[Outsider<'_>],
@@ -18,7 +18,7 @@ pub fn minimize(
     let first = play(case, outsiders, checks).err()?;
     let mut search = Search { outsiders, checks, place: first.place.clone(), runs: 0 };
     let mut best = (case.clone(), first);
-    // What comes after the violation is of no use.
+    // What comes after the violation is useless.
     let end = usize::try_from(best.1.step).unwrap_or(usize::MAX).min(case.ops.len());
     search.take(&mut best, Case { ops: case.ops[..end].to_vec(), ..case.clone() });
     loop {
@@ -39,7 +39,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Replaces `best` where the candidate breaks in the same place.
+    /// Replaces `best` if the candidate breaks in the same place.
     fn take(&mut self, best: &mut (Case, Violation), candidate: Case) -> bool {
         if self.runs >= RUNS || candidate == best.0 {
             return false;
@@ -54,7 +54,7 @@ impl Search<'_> {
         }
     }
 
-    /// Leaves out half, quarters, .. single operations.
+    /// Leaves out halves, quarters, and so on down to single operations.
     fn leave_out(&mut self, best: &mut (Case, Violation), progress: &mut impl FnMut(usize)) {
         let mut piece = best.0.ops.len().div_ceil(2).max(1);
         loop {
@@ -106,7 +106,7 @@ impl Search<'_> {
     }
 
     fn make_ask_plain(&mut self, best: &mut (Case, Violation), at: usize) {
-        let plainer: [fn(&mut Ask); 13] = [
+        let plainer: [fn(&mut Ask); 16] = [
             |a| a.tenant = 0,
             |a| a.session = 0,
             |a| a.salt = 0,
@@ -120,6 +120,9 @@ impl Search<'_> {
             |a| a.drawn = false,
             |a| a.likely = false,
             |a| a.lag = 0,
+            |a| (a.more, a.batch) = (0, false),
+            |a| a.more = a.more.div_ceil(2),
+            |a| a.batch = false,
         ];
         for plainer in plainer {
             let mut candidate = best.0.clone();

@@ -1,13 +1,13 @@
-//! The fault machine: one seed makes a host, its traffic and everything that goes wrong with both, and after
-//! each step all that must hold is checked (after TigerBeetle's VOPR).
+//! The fault machine: a seed makes a host, its traffic and everything that goes wrong with both, and after
+//! each step all invariants are checked (after TigerBeetle's VOPR).
 //!
-//! A case is data: a setup and a list of operations, each of which means something whatever stands before it.
-//! So a seed replays exactly, a failing case shrinks by leaving operations out, and what is left is a file.
-//! The judge (`clients`, `inspector`, `ledger`, `patience`) keeps books of its own: it is told what the driver
-//! and the device are told, and reads the engine's tables only to count them again.
+//! A case is data: a setup and a list of operations, each of which is meaningful whatever comes before it. So
+//! a seed replays exactly, a failing case shrinks by leaving operations out, and the rest is a file. The
+//! judge (`clients`, `inspector`, `ledger`, `patience`) keeps books of its own: it sees what the driver and
+//! the device see, and reads the engine's tables only to recount them.
 //!
-//! Deliberately absent: clocks, files, components (whoever calls it may hand some in as `Outsider`s), and
-//! anything of this crate but this folder: it needs `infer_core` alone.
+//! Deliberately absent: clocks, files, components (callers may pass some as `Outsider`s), and any other part
+//! of this crate: it needs only `infer_core`.
 
 mod case;
 mod clients;

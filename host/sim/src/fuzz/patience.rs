@@ -1,5 +1,6 @@
-//! Who may be kept waiting for how long: the engine promises to wake in time, to stall no longer than its
-//! bound, and to leave no running sequence out for longer. And it reproaches no scheduler with what another did.
+//! How long anything may be kept waiting: the engine promises to wake in time, to stall no longer than its
+//! bound, and to leave no running sequence out for longer. And it blames no scheduler for what another one
+//! did.
 
 use std::collections::BTreeMap;
 
@@ -8,29 +9,29 @@ use infer_core::{Batch, Event, Micros, SequenceId};
 
 use super::ledger::Ledger;
 
-/// A scheduler may promise to go on in so many bounds, and is believed.
+/// A scheduler's promised wake is accepted if it is within this many bounds.
 const LONGEST_PROMISE: u64 = 12;
-/// At most so long a held request waits to be asked about again, or a due wake lets time pass.
+/// The longest time between two calls about a held request, or after a due wake.
 const SLACK_US: u64 = 60_000;
-/// A held request on an idle host outwaits the live admission policy and the previous one, and then two
-/// schedulers may stall in turn; each is worth a promise.
+/// A held request on an idle host can outwait the live admission policy and the previous one, and then two
+/// schedulers may stall in turn; each takes up to one promise.
 const PROMISES_IN_A_ROW: u64 = 4;
-/// Bounds of time that a running sequence may be left out for: the engine looks at times, and wants some
-/// batches to have gone by too.
+/// Bounds of time that a running sequence may be left out for: the engine looks only now and then, and also
+/// wants some batches to be computed.
 const LEFT_OUT: u64 = 3;
 /// A gap between batches counts as a part of a bound at most, however far the clock jumped.
 const LARGEST_GAP: u64 = 4;
 
 pub(super) struct Patience {
     bound: Micros,
-    /// Time slept since something ran or came in.
+    /// Time slept since a batch ran or an operation came.
     slept_us: u64,
     /// Time that passed between batches.
     spent_us: u64,
-    /// How much of that had when each running sequence last had a row.
+    /// The value of that when each running sequence last had a row.
     rows: BTreeMap<SequenceId, u64>,
     last: Micros,
-    /// When the scheduler in force came, or was last reproached.
+    /// When the live scheduler became live, or was last blamed.
     clean: Micros,
 }
 
@@ -46,7 +47,7 @@ impl Patience {
         }
     }
 
-    /// Something came in from outside: everybody's time begins anew.
+    /// An operation came: all waiting times restart.
     pub fn disturbed(&mut self) {
         self.slept_us = 0;
     }
@@ -54,7 +55,7 @@ impl Patience {
     /// Nothing can run now; the driver sleeps. Returns until when.
     pub fn sleeps(&mut self, now: Micros, wake: Option<Micros>, has_work: bool) -> Micros {
         let Some(wake) = wake else {
-            assert!(!has_work, "there is work, and nobody will wake up for it");
+            assert!(!has_work, "there is work, but the engine never wakes");
             return now.plus(Micros(1_000));
         };
         assert!(wake > now, "a wake in the past keeps the driver spinning");
@@ -70,7 +71,7 @@ impl Patience {
         wake
     }
 
-    /// A policy that left somebody out was taken out, or replaced: what it did is forgiven.
+    /// A policy that left a sequence out was removed or replaced: its record is cleared.
     pub fn hear(&mut self, event: &Event) {
         match event {
             Event::PolicyChanged { kind: PolicyKind::Scheduler, at, .. } => self.forgive(*at),
@@ -91,7 +92,7 @@ impl Patience {
         self.rows.values_mut().for_each(|mark| *mark = spent);
     }
 
-    /// A batch was made. `aided`: the engine's own scheduler stands in, whom nobody takes out.
+    /// A batch was made. `aided`: the built-in scheduler, which can't be removed, is live.
     pub fn begins(&mut self, batch: &Batch, ledger: &Ledger, now: Micros, aided: bool) {
         self.slept_us = 0;
         let before = self.spent_us;
@@ -100,7 +101,7 @@ impl Patience {
         for row in &batch.rows {
             self.rows.insert(row.sequence, self.spent_us);
         }
-        // Who holds no blocks has ended, or waits again.
+        // A sequence without blocks has ended or waits again.
         self.rows.retain(|&id, _| !ledger.table(id).is_empty());
         if aided {
             return;

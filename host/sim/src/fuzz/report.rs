@@ -2,43 +2,48 @@
 
 use std::fmt;
 
+use infer_core::request::RefusalReason;
+use infer_core::{Change, FinishReason};
+
 /// How often each thing happened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "named by what they count")]
 pub struct Reached {
     pub requests: u64,
-    /// In the order of `RefusalReason`.
-    pub refused: [u64; 7],
+    /// Client requests of several sequences.
+    pub groups: u64,
+    /// In `RefusalReason::ALL` order.
+    pub refused: [u64; RefusalReason::ALL.len()],
     pub started: u64,
     pub tokens: u64,
     pub cached_tokens: u64,
     pub preempted: u64,
-    /// By end token, stop string, length, cancellation.
-    pub finished: [u64; 4],
+    /// In `FinishReason::ALL` order.
+    pub finished: [u64; FinishReason::ALL.len()],
     pub failed: u64,
     /// Clients that were cut off because they read too slowly.
     pub lagging: u64,
     pub device_faults: u64,
-    /// Ends that came while a batch was out.
+    /// Ends that came while a batch was in flight.
     pub ended_in_flight: u64,
     /// Batches that copied a block, or answered from kept logits.
     pub copies: u64,
     pub answered: u64,
     pub cut_rows: u64,
     pub evicted_blocks: u64,
-    /// Tokens guessed ahead, and those that were right.
+    /// Draft tokens, and those that were right.
     pub guessed: u64,
     pub guessed_right: u64,
-    /// Batches made while another one was out, rows of them whose request had ended by then, and those that were
-    /// lost with the one before.
+    /// Batches made while another was in flight, rows of them whose request had ended by then, and batches
+    /// that were lost with the one before.
     pub planned_ahead: u64,
     pub wasted_rows: u64,
     pub lost_behind: u64,
     pub slept: u64,
     pub policy_faults: u64,
     pub starvation_faults: u64,
-    /// Changes of policy: swap, canary, promotion, rollback, fault, verdict.
-    pub changes: [u64; 6],
+    /// Changes of policy, in `Change::ALL` order.
+    pub changes: [u64; Change::ALL.len()],
     pub shadows: u64,
 }
 
@@ -48,19 +53,19 @@ impl Reached {
         let mut rows = Vec::new();
         let mut row = |name: &str, count: u64| rows.push((name.to_owned(), count));
         row("requests", self.requests);
-        let reasons = ["queue full", "memory", "rate", "too long", "backpressure", "other", "draining"];
-        for (reason, &count) in reasons.iter().zip(&self.refused) {
-            // No policy of the machine's own names a rate.
-            if *reason != "rate" || count > 0 {
-                row(&format!("refused: {reason}"), count);
+        row("requests of several", self.groups);
+        for (reason, &count) in RefusalReason::ALL.iter().zip(&self.refused) {
+            // The machine's own policies never refuse for a rate.
+            if *reason != RefusalReason::Rate || count > 0 {
+                row(&format!("refused: {}", reason.name()), count);
             }
         }
         row("started", self.started);
         row("tokens", self.tokens);
         row("cached tokens", self.cached_tokens);
         row("preempted", self.preempted);
-        for (how, &count) in ["end token", "stop string", "length", "cancelled"].iter().zip(&self.finished) {
-            row(&format!("finished: {how}"), count);
+        for (reason, &count) in FinishReason::ALL.iter().zip(&self.finished) {
+            row(&format!("finished: {}", reason.name()), count);
         }
         row("failed", self.failed);
         row("cut off for lagging", self.lagging);
@@ -70,17 +75,16 @@ impl Reached {
         row("answered from logits", self.answered);
         row("rows cut", self.cut_rows);
         row("blocks evicted", self.evicted_blocks);
-        row("tokens guessed", self.guessed);
-        row("tokens guessed right", self.guessed_right);
+        row("tokens drafted", self.guessed);
+        row("tokens accepted", self.guessed_right);
         row("batches planned ahead", self.planned_ahead);
         row("rows of ended requests", self.wasted_rows);
         row("batches lost behind", self.lost_behind);
         row("sleeps", self.slept);
         row("policy faults", self.policy_faults);
         row("starvation faults", self.starvation_faults);
-        let changes = ["swap", "canary", "promotion", "rollback", "fault", "verdict"];
-        for (how, &count) in changes.iter().zip(&self.changes) {
-            row(&format!("policy changed: {how}"), count);
+        for (change, &count) in Change::ALL.iter().zip(&self.changes) {
+            row(&format!("policy changed: {}", change.name()), count);
         }
         row("shadows", self.shadows);
         rows
@@ -90,6 +94,7 @@ impl Reached {
     pub fn add(&mut self, other: &Self) {
         let pairs = [
             (&mut self.requests, other.requests),
+            (&mut self.groups, other.groups),
             (&mut self.started, other.started),
             (&mut self.tokens, other.tokens),
             (&mut self.cached_tokens, other.cached_tokens),

@@ -1,4 +1,4 @@
-//! Runs what may panic, quietly, and keeps what it said and where.
+//! Runs code that may panic, quietly, and keeps the message and place.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};

@@ -1,4 +1,4 @@
-//! The device: computes what it is given, and fails as a case says.
+//! The device: computes batches, and fails as the case says.
 
 use infer_core::{Batch, DeviceFault, DeviceFaultKind, Executor as _, FailureCause};
 
@@ -6,7 +6,8 @@ use super::Machine;
 use crate::fuzz::case::Trouble;
 
 impl Machine<'_> {
-    /// Computes a batch; marks whom the device fails. Behind one that was lost nobody does, whatever comes of it.
+    /// Computes a batch and records which sequences the device fails. A batch queued behind a lost one fails
+    /// none of its own: it is void as a whole.
     pub(super) fn compute(&mut self, batch: &Batch) -> Option<DeviceFault> {
         let trouble = self.trouble.take();
         let behind = std::mem::take(&mut self.lost);

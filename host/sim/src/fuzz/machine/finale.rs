@@ -1,4 +1,4 @@
-//! The end of a case: nothing more comes in, everybody ends, every block is had again.
+//! The end of a case: no more requests arrive, all end, and every block can be allocated again.
 
 use infer_core::FinishReason;
 use infer_core::engine::Policies;
@@ -8,11 +8,11 @@ use infer_core::snapshot::Counters;
 use super::{Machine, Outcome};
 use crate::fuzz::case::Ask;
 
-/// Turns in which everything that is left must end. Whoever hangs hangs for longer.
+/// Turns in which all that is left must end. A hang lasts longer.
 const LAST_TURNS: u32 = 30_000;
 
 impl Machine<'_> {
-    /// Nothing more comes in: everything that is there ends, and every block is had again.
+    /// No more requests arrive: all that are left end, and every block can be allocated again.
     pub(super) fn wind_up(&mut self, mut turned: impl FnMut()) {
         self.end_all(1_000);
         self.trouble = None;
@@ -27,7 +27,7 @@ impl Machine<'_> {
             self.drain();
         }
         self.run_dry(&mut turned);
-        assert_eq!(self.ledger.used(), 0, "blocks are in use though nobody is alive");
+        assert_eq!(self.ledger.used(), 0, "blocks are in use although no request is alive");
         let memory = self.engine.memory();
         assert_eq!(memory.free + memory.cached, memory.total, "{memory:?}");
         if !self.setup.unaided && !self.draining {
@@ -46,7 +46,7 @@ impl Machine<'_> {
             assert!(turns < LAST_TURNS, "these never end: {:?}", self.clients.live().keys());
         }
         self.end_all(1_000);
-        // What was told last is told, and what ended last is let go.
+        // Sends the last events and releases the last blocks.
         self.begin();
         self.check();
     }

@@ -24,7 +24,7 @@ use super::policies::{self, Shown};
 use super::report::Reached;
 use super::watch::watch;
 
-/// A policy from outside, which a case names by its place.
+/// A policy from outside, which a case names by its index.
 pub struct Outsider<'a> {
     /// What makes it, as in `Setup::outsiders`.
     pub name: String,
@@ -61,11 +61,11 @@ pub struct Outcome {
 /// Something that must not happen did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// After how many operations; more than there are where it was found while everything came to its end.
+    /// The number of operations before it; more than there are if it was found while the case wound up.
     pub step: u64,
     /// What.
     pub message: String,
-    /// The assertion's file and line. Two violations with the same place are taken for the same.
+    /// The assertion's file and line. Two violations with the same place count as the same.
     pub place: String,
 }
 
@@ -93,12 +93,12 @@ struct Machine<'a> {
     setup: &'a Setup,
     outsiders: &'a [Outsider<'a>],
     checks: Checks,
-    /// The driver's clock, and the latest time that the engine was told.
+    /// The driver's clock, and the latest time that the engine received.
     now: Micros,
     clock: Micros,
-    /// Batches that are out, oldest first.
+    /// Batches in flight, oldest first.
     out: VecDeque<Batch>,
-    /// The last batch that came back came to nothing; so will the one behind it.
+    /// The last batch that returned was lost, and so will be the one behind it.
     nothing_came: bool,
     lost: bool,
     trouble: Option<Trouble>,
@@ -108,7 +108,7 @@ struct Machine<'a> {
     events: Vec<Event>,
     batches: u64,
     draining: bool,
-    /// The engine's own scheduler stands in for one that was taken out.
+    /// The built-in scheduler replaces one that was removed.
     aided: bool,
 }
 
@@ -183,7 +183,7 @@ impl<'a> Machine<'a> {
         self.check();
     }
 
-    /// The time as the engine is told it.
+    /// The time as the engine receives it.
     fn tell(&mut self) -> Micros {
         self.clock = self.clock.max(self.now);
         self.now
@@ -213,7 +213,7 @@ fn make(
         Style::Outsider(at) if !outsiders.is_empty() => {
             let mut policy = (outsiders[at as usize % outsiders.len()].make)();
             if let (AnyPolicy::PrefixCache(policy), Some(cached)) = (&mut policy, cached) {
-                // What it says to that counts for nothing; where it fails, its first question does too.
+                // The answer is ignored; if it fails, its first call does too.
                 let _ = policy.observe_all(cached);
             }
             policy

@@ -41,7 +41,7 @@ impl Machine<'_> {
         self.engine.set_tenants(&terms);
     }
 
-    /// What may only happen while no batch is out.
+    /// What may only happen while no batch is in flight.
     pub(super) fn between(&mut self, change: impl FnOnce(&mut Engine, Micros)) {
         self.end_all(1_000);
         let now = self.tell();
@@ -54,7 +54,7 @@ impl Machine<'_> {
         let primed = mode == Mode::Primed && script.slot == Slot::PrefixCache;
         let cached = primed.then(|| self.engine.begin_priming());
         if primed && script.seed.is_multiple_of(2) {
-            // It takes its time over what it is told.
+            // Priming takes some time.
             self.step(500);
             self.end_all(1_000);
         }
@@ -75,7 +75,7 @@ impl Machine<'_> {
         let snapshot = self.engine.snapshot(now);
         for load in self.take_shown() {
             books.check(&load);
-            assert_eq!(load.admitted, snapshot.queue.waiting, "those let in");
+            assert_eq!(load.admitted, snapshot.queue.waiting, "admitted requests");
         }
         self.drain();
         let memory = snapshot.memory;
@@ -87,7 +87,7 @@ impl Machine<'_> {
         assert_eq!(queue.waiting + queue.held, self.clients.queued(), "{queue:?}");
         assert_eq!(snapshot.requests.len(), alive);
         for shown in &snapshot.requests {
-            let client = self.clients.get(shown.id).expect("who is shown is alive");
+            let client = self.clients.get(shown.id).expect("a shown request is alive");
             assert_eq!(shown.prompt_tokens as usize, client.prompt_len(), "prompt of {:?}", shown.id);
             assert_eq!(shown.generated_tokens as usize, client.got, "tokens of {:?}", shown.id);
             assert_eq!((shown.tenant, shown.priority), (client.request.tenant, client.request.priority));

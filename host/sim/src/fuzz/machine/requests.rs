@@ -1,8 +1,8 @@
-//! Requests come in and end, and the engine tells what became of them.
+//! Requests arrive and end, and the engine reports on them.
 
 use infer_core::policy::{FaultKind, PolicyKind};
 use infer_core::request::RefusalReason;
-use infer_core::{Change, Event, FailureCause, FinishReason, SequenceId};
+use infer_core::{Change, Event, FailureCause, FinishReason, Request, SequenceId};
 
 use super::Machine;
 use crate::fuzz::case::Ask;
@@ -10,38 +10,52 @@ use crate::fuzz::ledger::has_row;
 
 impl Machine<'_> {
     pub(super) fn submit(&mut self, ask: &Ask) {
-        let request = self.clients.request(ask, self.now);
-        let due = self.refusal_due(request.prompt.len(), request.max_new_tokens as usize);
+        let requests = self.clients.requests(ask, self.now);
+        let due = self.refusal_due(&requests);
         let now = self.tell();
         let books = self.books();
-        let answer = self.engine.submit(request.clone(), now);
-        self.take_shown().iter().for_each(|load| books.check(load));
+        let answer = self.engine.submit_all(requests.clone(), now);
+        let shown = self.take_shown();
+        match requests.len() {
+            1 => shown.iter().for_each(|load| books.check(load)),
+            _ => shown.iter().for_each(|load| books.check_group(load, &requests)),
+        }
+        self.clients.reached.groups += u64::from(requests.len() > 1);
         match answer {
-            Ok(id) => {
-                assert_eq!(due, None, "a request was taken that can't be");
-                self.clients.taken(id, ask, request);
+            Ok(ids) => {
+                assert_eq!(due, None, "a request was admitted that can't be");
+                assert_eq!(ids.len(), requests.len(), "sequences of a request");
+                for (id, request) in ids.into_iter().zip(requests) {
+                    self.clients.taken(id, ask, request);
+                }
             }
             Err(refusal) => {
                 assert!(due.is_none_or(|due| due == refusal.reason), "{refusal:?}, not {due:?}");
-                self.clients.refused(&refusal);
+                requests.iter().for_each(|_| self.clients.refused(&refusal));
             }
         }
         self.drain();
     }
 
     /// Why the engine must refuse, whatever admission says.
-    fn refusal_due(&self, prompt: usize, output: usize) -> Option<RefusalReason> {
-        let blocks = (prompt + output).saturating_sub(1).div_ceil(self.setup.block_size as usize);
+    fn refusal_due(&self, requests: &[Request]) -> Option<RefusalReason> {
         if self.draining {
-            Some(RefusalReason::Draining)
-        } else if prompt == 0 || output == 0 {
+            return Some(RefusalReason::Draining);
+        }
+        let too_many = self.clients.queued() + requests.len() as u32 > self.setup.max_waiting;
+        let limit = requests.iter().find_map(|request| self.limit_broken(request));
+        limit.or(too_many.then_some(RefusalReason::QueueFull))
+    }
+
+    fn limit_broken(&self, request: &Request) -> Option<RefusalReason> {
+        let (prompt, output) = (request.prompt.len(), request.max_new_tokens as usize);
+        let blocks = (prompt + output).saturating_sub(1).div_ceil(self.setup.block_size as usize);
+        if prompt == 0 || output == 0 {
             Some(RefusalReason::Other)
         } else if prompt + output > self.setup.max_seq_len as usize {
             Some(RefusalReason::TooLong)
         } else if blocks > self.setup.total_blocks as usize {
             Some(RefusalReason::Memory)
-        } else if self.clients.queued() >= self.setup.max_waiting {
-            Some(RefusalReason::QueueFull)
         } else {
             None
         }
@@ -73,7 +87,7 @@ impl Machine<'_> {
         self.clients.reached.ended_in_flight += u64::from(!self.out.is_empty());
     }
 
-    /// Hands out what the engine has to tell, as the host's thread does.
+    /// Distributes the engine's events, as the host's thread does.
     pub(super) fn drain(&mut self) {
         loop {
             let mut events = std::mem::take(&mut self.events);

@@ -5,7 +5,7 @@ use infer_core::{Batch, SequenceId};
 
 use super::Machine;
 
-/// What a row must have come to, if its request is alive then.
+/// What a row must result in, if its request is still alive.
 struct Due {
     id: SequenceId,
     /// Tokens that its client has.
@@ -27,7 +27,7 @@ impl Machine<'_> {
         self.end(us);
     }
 
-    /// Makes a batch, if none is out, or one is and the host plans ahead. True where one is out.
+    /// Makes a batch if none is in flight, or if one is and the host plans ahead. True if any is in flight.
     pub(super) fn begin(&mut self) -> bool {
         if self.out.len() <= usize::from(self.setup.plan_ahead) {
             self.make();
@@ -55,14 +55,14 @@ impl Machine<'_> {
         self.out.push_back(batch);
     }
 
-    /// Everything that is out is computed.
+    /// Computes everything in flight.
     pub(super) fn end_all(&mut self, us: u32) {
         while !self.out.is_empty() {
             self.end(us);
         }
     }
 
-    /// The device computes the batch that is out for longest, if there is one.
+    /// The device computes the oldest batch in flight, if there is one.
     pub(super) fn end(&mut self, us: u32) {
         let Some(batch) = self.out.pop_front() else { return };
         let failed = self.compute(&batch);
@@ -79,15 +79,16 @@ impl Machine<'_> {
             assert_eq!(client.doomed, None, "{id:?} lives on though it was to fail");
             assert_eq!(client.got, tokens, "tokens of {id:?} after a batch");
             if guessed {
-                // All but its last token stands in memory, and guesses take no room from one step to the next.
+                // All but its last token is in memory, and draft tokens keep no blocks from one step to the
+                // next.
                 let needed = (client.len() - 1).div_ceil(self.setup.block_size as usize);
                 let held = self.engine.tables().find(|(of, _)| *of == id).map_or(0, |(_, table)| table.len());
-                assert_eq!(held, needed, "blocks of {id:?} after guesses");
+                assert_eq!(held, needed, "blocks of {id:?} after draft tokens");
             }
         }
     }
 
-    /// A token where one is drawn, and another for each guess that was right.
+    /// A token if the row samples, and another for each draft token that was right.
     fn due(&self, batch: &Batch, row: &Row) -> Option<Due> {
         let failed = self.nothing_came;
         let client = self.clients.get(row.sequence)?;

@@ -1,4 +1,4 @@
-//! Admission policies of every temper. They note what they are shown, for the machine to hold against its books.
+//! Admission policies of every style. They record their loads, for the machine to check against its books.
 
 use std::sync::{Arc, Mutex};
 
@@ -57,8 +57,9 @@ impl Gate {
         assert!(load.running <= load.max_running && load.waiting <= load.max_waiting, "{load:?}");
         assert!(load.admitted <= load.waiting, "{load:?}");
         assert!(load.tenant_running <= load.running, "{load:?}");
+        assert!(load.tenant_waiting <= load.waiting + load.preempted, "{load:?}");
         assert!(load.waiting_prompt_tokens <= load.waiting_tokens, "{load:?}");
-        self.shown.lock().expect("nobody panics with it").push(*load);
+        self.shown.lock().expect("no thread panics while it holds the lock").push(*load);
     }
 }
 

@@ -1,6 +1,6 @@
-//! Policies of every temper, made from a few words of a case. While they keep the rules they differ in taste;
-//! so many of a hundred answers break them, in every way that the boundary to a component lets through. How slow
-//! they are is another matter: faults within what a step may take are other faults than those beyond it.
+//! Policies of every style, made from a case's scripts. While they keep the rules they differ in taste; a
+//! given share of their answers breaks the rules, in every way that the component boundary lets through.
+//! Their speed is independent of that: faults within a step's budget differ from those beyond it.
 //!
 //! They also look at what they are shown: a view that contradicts itself is the engine's fault, and they panic.
 
@@ -20,7 +20,8 @@ pub(super) use admission::Shown;
 use prefix_cache::Cache;
 use scheduler::Planner;
 
-/// Makes a policy. `cached` is what a prefix cache is told before it comes in; what admission is shown stands in `shown`.
+/// Makes a policy. `cached` is what a prefix cache is primed with; `shown` collects the loads that admission
+/// is shown.
 pub(super) fn make(script: &Script, cached: Option<&CacheEvents>, shown: &Shown) -> AnyPolicy {
     let temper = Temper::new(script);
     match script.slot {
@@ -37,7 +38,7 @@ struct Temper {
     dice: SplitMix,
     evil: u64,
     slow_us: u64,
-    /// Time that its calls took, as it says.
+    /// Time that its calls report.
     spent: Micros,
 }
 
@@ -55,9 +56,9 @@ impl Temper {
         }
     }
 
-    /// Whether this answer breaks the rules. It takes its time over either.
+    /// Whether this answer breaks the rules. It takes time either way.
     fn sins(&mut self) -> bool {
-        // No draw: what a policy answers doesn't hang on its pace.
+        // No random number is drawn: answers don't depend on the speed.
         self.spent = self.spent.plus(Micros(self.dice.0.checked_rem(self.slow_us).unwrap_or(0)));
         self.evil > 0 && self.dice.chance(self.evil)
     }
@@ -68,7 +69,7 @@ impl Temper {
     }
 }
 
-/// What `Policy` asks of all of them.
+/// The `Policy` trait, the same for all of them.
 macro_rules! lifecycle {
     ($policy:ty, $temper:ident => $at:expr, $($reset:tt)*) => {
         impl Policy for $policy {
@@ -84,7 +85,7 @@ macro_rules! lifecycle {
 
             fn import_state(&mut self, state: &[u8]) -> Result<(), PolicyFault> {
                 let $temper = self;
-                assert_eq!(state.len(), 8, "a state comes back as it was exported");
+                assert_eq!(state.len(), 8, "a state is imported as it was exported");
                 if $at.sins() { Err($at.fault()) } else { Ok(()) }
             }
 

@@ -1,4 +1,4 @@
-//! Prefix-cache policies of every temper. They keep a strict mirror of what they are told.
+//! Prefix-cache policies of every style. They keep a strict mirror of the events.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -71,7 +71,7 @@ impl Cache {
         names
     }
 
-    /// Blocks that nobody may drop.
+    /// Blocks that may not be dropped.
     fn sin(&mut self) -> Result<Vec<BlockId>, PolicyFault> {
         match self.temper.dice.below(4) {
             0 => Err(self.temper.fault()),
@@ -84,7 +84,7 @@ impl Cache {
 
 impl PrefixCachePolicy for Cache {
     fn reuse(&mut self, hit: &Hit) -> Result<u32, PolicyFault> {
-        assert!(hit.cached_tokens > 0, "nobody asks about nothing");
+        assert!(hit.cached_tokens > 0, "reuse is only called for a hit");
         if self.temper.sins() {
             return if self.temper.dice.chance(50) {
                 Err(self.temper.fault())
@@ -122,7 +122,7 @@ impl PrefixCachePolicy for Cache {
     }
 
     fn observe(&mut self, events: &CacheEvents) -> Result<Vec<BlockId>, PolicyFault> {
-        assert!(!events.is_empty(), "nobody is told nothing");
+        assert!(!events.is_empty(), "observe is only called with events");
         self.absorb(events);
         if self.temper.sins() {
             return self.sin();
@@ -135,7 +135,7 @@ impl PrefixCachePolicy for Cache {
     }
 
     fn evict(&mut self, _now: Micros, need: u32) -> Result<Vec<BlockId>, PolicyFault> {
-        assert!(need > 0, "nobody evicts nothing");
+        assert!(need > 0, "evict is only called for blocks");
         if self.temper.sins() {
             return self.sin();
         }

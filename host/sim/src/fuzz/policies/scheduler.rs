@@ -78,7 +78,7 @@ impl Planner {
             Style::Thrash => 100,
             Style::Random => 4,
             Style::Backwards | Style::Plain | Style::Crumbs => {
-                // Where a decode of everybody would not fit, somebody goes.
+                // If a decode of all would not fit, one is preempted.
                 let short = (running as u32) > room.blocks && running > 1;
                 let at = if self.0.style == Style::Backwards { 0 } else { running.wrapping_sub(1) };
                 if short && self.0.dice.chance(80) {
@@ -132,7 +132,7 @@ impl Planner {
             if self.0.style == Style::Timid {
                 return None;
             }
-            // The engine cuts what memory can't hold; who plans so is unwise, not evil.
+            // The engine cuts what doesn't fit in memory; such a plan is unwise, not invalid.
             room.blocks = need;
         }
         room.blocks -= need;
@@ -178,7 +178,7 @@ impl Planner {
             7 => plan.preempt.extend(step.waiting.id.first().map(|&id| SequenceId(id))),
             8 => plan.preempt.extend(known.into_iter().chain(known)),
             9 => {
-                // Everybody at once, whatever the limits say.
+                // All at once, whatever the limits say.
                 let rows = [&step.running, &step.waiting];
                 plan = Plan { wake: Micros::ZERO, ..Plan::default() };
                 for rows in rows {
