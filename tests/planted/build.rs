@@ -51,32 +51,18 @@ fn copy_folder(from: &Path, to: &Path) -> Result<()> {
         if path.is_dir() {
             copy_folder(&path, &to.join(name))?;
         } else {
-            fs::copy(&path, place(&to.join(name), &path.with_extension("")))?;
+            fs::copy(&path, to.join(name))?;
         }
     }
     Ok(())
 }
 
-/// `guard.rs` beside `guard/` becomes `guard/mod.rs`, which is found however its parent is named.
-fn place(file: &Path, folder: &Path) -> PathBuf {
-    if !folder.is_dir() {
-        return file.to_owned();
-    }
-    let folder = file.with_extension("");
-    // It may be copied before its folder is.
-    fs::create_dir_all(&folder).expect("a folder in OUT_DIR");
-    folder.join("mod.rs")
-}
-
-/// Edits what must stand there exactly once.
+/// Replaces a text that must occur exactly once.
 fn plant(copy: &Path, file: &str, from: &str, to: &str) -> Result<()> {
-    let mut path = copy.join(file);
-    if !path.exists() {
-        path = path.with_extension("").join("mod.rs");
-    }
+    let path = copy.join(file);
     let text = fs::read_to_string(&path).with_context(|| format!("host/core/src/{file}"))?;
     let count = text.matches(from).count();
-    ensure!(count == 1, "`{from}` stands {count} times in host/core/src/{file}: the edit no longer fits");
+    ensure!(count == 1, "`{from}` occurs {count} times in host/core/src/{file}: the edit no longer fits");
     let mut text = text.replacen(from, to, 1);
     if to.contains("on(\"") && !text.contains("use crate::bugs::on;") {
         // After the file's own documentation, before its first item.

@@ -1,4 +1,4 @@
-//! Admission policies in a chain: who decides, whose fault it is, and what each member keeps.
+//! Admission policies in a chain: which member decides, which one is at fault, and what each keeps.
 
 mod common;
 
@@ -23,7 +23,7 @@ struct Member {
     answers: VecDeque<Result<Verdict, PolicyFault>>,
     pressure: Pressure,
     given: u8,
-    /// What its calls have taken, and what each takes in microseconds, by how many it had before.
+    /// Its calls' total, and what each takes in microseconds, by the number of calls before it.
     spent: Micros,
     takes_us: fn(u8) -> u64,
 }
@@ -127,7 +127,7 @@ fn taken(log: &Log) -> Vec<String> {
 }
 
 #[test]
-fn the_first_that_does_not_admit_decides_and_nobody_behind_it_is_asked() {
+fn the_first_member_that_does_not_admit_decides_and_those_behind_it_are_not_called() {
     let log = Log::default();
     let first = Member::new("a", &log).answers([Ok(Verdict::Admit), Ok(Verdict::Wait), Ok(Verdict::Admit)]);
     let second = Member::new("b", &log).answers([Ok(Verdict::Admit), Ok(refusal("enough"))]);
@@ -159,7 +159,7 @@ fn the_most_cautious_numbers_are_reported() {
 }
 
 #[test]
-fn it_bears_the_names_of_its_members() {
+fn a_chain_is_named_after_its_members() {
     let log = Log::default();
     let info = chain(["memory-aware", "token-bucket"].map(|name| Member::new(name, &log))).info();
     assert_eq!(info.name, "memory-aware+token-bucket");
@@ -172,7 +172,7 @@ fn it_bears_the_names_of_its_members() {
 }
 
 #[test]
-fn too_few_too_many_and_twins_make_no_chain() {
+fn too_few_too_many_or_duplicate_members_are_refused() {
     let log = Log::default();
     let make = |names: &[&str]| {
         let members = names.iter().map(|name| Box::new(Member::new(name, &log)) as _).collect();
@@ -182,13 +182,13 @@ fn too_few_too_many_and_twins_make_no_chain() {
     for names in [&["a"][..], &["a", "b", "c", "d", "e", "f", "g", "h", "i"], &["a", "b", "a"]] {
         let fault = make(names).unwrap_err();
         assert_eq!(fault.kind, FaultKind::Setup);
-        let says = if names.len() == 3 { "`a` stands in the chain twice" } else { "2 to 8 policies" };
+        let says = if names.len() == 3 { "`a` is in the chain twice" } else { "2 to 8 policies" };
         assert!(fault.message.contains(says), "{}", fault.message);
     }
 }
 
 #[test]
-fn a_member_keeps_its_state_where_the_chain_changes() {
+fn a_member_keeps_its_state_when_the_chain_changes() {
     let log = Log::default();
     let mut old = chain(["a", "b", "c"].map(|name| Member::new(name, &log)));
     ask(&mut old).unwrap();
@@ -205,7 +205,7 @@ fn a_member_keeps_its_state_where_the_chain_changes() {
 }
 
 #[test]
-fn a_policy_keeps_its_state_when_it_comes_into_a_chain_and_when_it_stays_alone() {
+fn a_policy_keeps_its_state_when_it_joins_and_leaves_a_chain() {
     let log = Log::default();
     let mut chained = chain(["a", "b"].map(|name| Member::new(name, &log)));
     assert!(chained.takes_state_of("b"));
@@ -226,7 +226,7 @@ fn a_policy_keeps_its_state_when_it_comes_into_a_chain_and_when_it_stays_alone()
 }
 
 #[test]
-fn one_that_cannot_read_its_state_does_not_keep_the_others_from_theirs() {
+fn a_member_that_cannot_read_its_state_does_not_keep_the_others_from_theirs() {
     let log = Log::default();
     let members = ["a", "b"].map(|name| Member { given: 99, ..Member::new(name, &log) });
     let mut old = chain(members);
@@ -257,13 +257,13 @@ fn only_the_member_that_failed_is_restarted_and_given_its_state() {
     chain.restart().unwrap();
     chain.import_state(&state).unwrap();
     assert_eq!(taken(&log), ["b restart", "b import [1]"]);
-    assert_eq!(chain.stats().calls, 3, "a knows of two, b was told of one");
+    assert_eq!(chain.stats().calls, 3, "a counts two, b imported one");
     chain.restart().unwrap();
-    assert!(taken(&log).is_empty(), "nobody failed since");
+    assert!(taken(&log).is_empty(), "no member failed since");
 }
 
 #[test]
-fn in_the_slot_a_failing_member_costs_no_request_and_strikes_take_the_chain_out() {
+fn a_failing_member_costs_no_request_and_strikes_remove_the_chain() {
     let log = Log::default();
     let failing = Member::new("b", &log).answers(std::iter::repeat_n((), 3).map(|()| Err(trap())));
     let policy = chain([Member::new("a", &log), failing]);
@@ -293,7 +293,7 @@ fn one_member_waits_while_another_would_admit_and_the_request_runs_in_the_end() 
     assert_eq!(bench.engine.snapshot(bench.now).policies[1].policy.name, "a+b");
 }
 
-/// Who is blamed for the first fault, and with what words.
+/// The member that the first fault is attributed to, with the message.
 fn blamed(bench: &mut Bench) -> (FaultKind, String, String) {
     bench.engine.drain_events(&mut bench.events);
     let fault = bench.events.iter().find_map(|e| match e {
@@ -306,9 +306,9 @@ fn blamed(bench: &mut Bench) -> (FaultKind, String, String) {
 }
 
 #[test]
-fn too_much_time_in_a_step_is_the_fault_of_the_member_that_took_most_of_it() {
+fn a_step_budget_fault_is_attributed_to_the_slowest_member() {
     let log = Log::default();
-    // One took far more in the steps before; then the other one takes too much.
+    // One took far more in earlier steps; then the other one takes too much.
     let early: fn(u8) -> u64 = |before| if before < 90 { 9_000 } else { 100 };
     let late: fn(u8) -> u64 = |before| if before < 90 { 100 } else { 15_000 };
     for (takes_us, slow) in [([early, late], "b"), ([late, early], "a")] {
@@ -335,7 +335,7 @@ fn too_much_time_in_a_step_is_the_fault_of_the_member_that_took_most_of_it() {
 }
 
 #[test]
-fn a_request_that_nobody_lets_in_is_the_fault_of_the_member_that_held_it() {
+fn a_starvation_fault_is_attributed_to_the_member_that_held_the_request() {
     let log = Log::default();
     let waits = || Member::new("b", &log).answers(std::iter::repeat_n((), 9_999).map(|()| Ok(Verdict::Wait)));
     let admits = || Member::new("a", &log);
@@ -356,7 +356,7 @@ fn imports(log: &Log) -> Vec<String> {
 }
 
 #[test]
-fn a_shadow_takes_of_the_live_state_what_a_successor_takes() {
+fn a_shadow_imports_the_same_state_as_a_successor() {
     let log = Log::default();
     let alone = || AnyPolicy::Admission(Box::new(Member::new("b", &log)));
     let list = || AnyPolicy::Admission(Box::new(chain(["a", "b"].map(|name| Member::new(name, &log)))));
@@ -381,7 +381,7 @@ fn a_shadow_takes_of_the_live_state_what_a_successor_takes() {
 }
 
 #[test]
-fn a_list_that_comes_back_keeps_the_states_of_all_members() {
+fn a_chain_that_comes_back_keeps_the_states_of_all_members() {
     let log = Log::default();
     let failing = Member::new("b", &log).answers([Ok(Verdict::Admit), Ok(Verdict::Admit), Err(trap())]);
     let mut bench = Bench::new(small());
@@ -400,7 +400,7 @@ fn a_list_that_comes_back_keeps_the_states_of_all_members() {
     assert_eq!(imports(&log), ["a import [3]", "b restart", "b import [2]"]);
 }
 
-/// Ends when it is given a state, as an instance does that traps.
+/// Fails when it imports a state, as an instance that traps does.
 struct Fragile(Member, bool);
 
 impl Policy for Fragile {
@@ -434,7 +434,7 @@ impl AdmissionPolicy for Fragile {
 }
 
 #[test]
-fn a_member_that_its_state_ends_begins_anew_and_nobody_is_at_fault() {
+fn a_member_failing_on_import_starts_cold_without_a_fault() {
     let log = Log::default();
     let fragile = || -> Box<dyn AdmissionPolicy> { Box::new(Fragile(Member::new("a", &log), false)) };
     let list = || {
@@ -450,4 +450,82 @@ fn a_member_that_its_state_ends_begins_anew_and_nobody_is_at_fault() {
     bench.run();
     assert_eq!(bench.faults(), []);
     assert_eq!(taken(&log), ["b import [51]", "a restart", "a admit", "b admit"]);
+}
+
+#[test]
+fn a_member_that_fails_over_its_state_leaves_the_kept_states_of_the_others() {
+    let (log, elsewhere) = (Log::default(), Log::default());
+    let failing = Member::new("a", &log).answers([Ok(Verdict::Admit), Err(trap())]);
+    let other = Member::new("b", &log).answers([Ok(Verdict::Admit), Err(trap())]);
+    let members: Vec<Box<dyn AdmissionPolicy>> = vec![Box::new(Fragile(failing, false)), Box::new(other)];
+    let mut bench = Bench::new(small());
+    bench.engine.swap(AnyPolicy::Admission(Box::new(Chain::new(members).unwrap())), bench.now);
+    let submit = |bench: &mut Bench| bench.submit(request(prompt(1, 4), 2));
+    submit(&mut bench);
+    // A shadow that imports the list's state makes the slot keep a copy of it.
+    let shadow = chain(["a", "b"].map(|name| Member::new(name, &elsewhere)));
+    assert!(bench.engine.shadow(AnyPolicy::Admission(Box::new(shadow)), bench.now).restored);
+    taken(&log);
+    for _ in 0..3 {
+        submit(&mut bench);
+    }
+    assert_eq!(imports(&log), ["a restart", "a restart", "b restart", "b import [1]"]);
+}
+
+#[test]
+fn a_removal_names_each_member_that_failed_within_the_window() {
+    let log = Log::default();
+    let first = Member::new("a", &log).answers([Err(trap()), Err(trap())]);
+    let second = Member::new("b", &log).answers([Err(PolicyFault::new(FaultKind::Memory, "too much"))]);
+    let list = chain([first, second, Member::new("c", &log)]);
+    let mut bench = Bench::with(small(), Policies { admission: Box::new(list), ..Policies::builtin() });
+    for seed in 0..3 {
+        bench.submit(request(prompt(seed, 4), 2));
+    }
+    bench.run();
+    let culprits: Vec<Vec<_>> = bench
+        .events
+        .iter()
+        .filter_map(|e| if let Event::PolicyFault(fault) = e { Some(&fault.culprits) } else { None })
+        .map(|all| all.iter().map(|culprit| (&*culprit.policy.name, &*culprit.reason)).collect())
+        .collect();
+    let both = vec![("a", "trap: a: it fell over"), ("b", "memory: b: too much")];
+    assert_eq!(culprits, [vec![], vec![], both]);
+}
+
+/// Fails to export its state.
+struct Secretive(Member);
+
+impl Policy for Secretive {
+    fn info(&self) -> Arc<PolicyInfo> {
+        self.0.info()
+    }
+
+    fn export_state(&mut self) -> Result<Vec<u8>, PolicyFault> {
+        Err(trap())
+    }
+}
+
+impl AdmissionPolicy for Secretive {
+    fn admit(&mut self, request: &AdmissionRequest, load: &Load) -> Result<Verdict, PolicyFault> {
+        self.0.admit(request, load)
+    }
+
+    fn measure(&mut self, load: &Load) -> Result<Pressure, PolicyFault> {
+        self.0.measure(load)
+    }
+}
+
+#[test]
+fn a_live_policy_that_fails_to_export_for_a_shadow_has_a_fault() {
+    let log = Log::default();
+    for (shadow, faults) in [("b", vec![]), ("a", vec![FaultKind::Trap])] {
+        let mut bench = Bench::new(small());
+        let live = Secretive(Member::new("a", &log));
+        bench.engine.swap(AnyPolicy::Admission(Box::new(live)), bench.now);
+        let shadow = AnyPolicy::Admission(Box::new(Member::new(shadow, &log)));
+        assert!(!bench.engine.shadow(shadow, bench.now).restored);
+        bench.step();
+        assert_eq!(bench.faults(), faults);
+    }
 }

@@ -1,4 +1,4 @@
-//! A canary in a slot: in force, watched, and out at the first fault or when clients are worse off.
+//! A canary in a slot: live, watched, and removed at its first fault or when clients are worse off.
 //!
 //! Deliberately absent: what worse means (`perf::judge`), and where the measurements come from.
 
@@ -11,29 +11,29 @@ use crate::perf::{self, Outlook, Slice, judge};
 use crate::policy::{Policy, PolicyInfo, PolicyKind};
 use crate::trial::{CanaryReport, CanaryState};
 
-/// A window is extended to at most so many times its length where the load isn't comparable.
+/// A window is extended to at most this many times its length if the load isn't comparable.
 const LONGEST: u64 = 4;
 
 pub(super) struct Canary {
     report: CanaryReport,
-    /// Who was in force in the slots, in `PolicyKind::ALL` order.
+    /// The live policies, in `PolicyKind::ALL` order.
     company: Company,
     before: Vec<Slice>,
     after: Vec<Slice>,
-    /// Slices that the recorder had closed up to the last look.
+    /// Slices that the recorder had closed at the last look.
     seen: u64,
 }
 
-/// Who is in force in the slots, in `PolicyKind::ALL` order.
+/// The live policies, in `PolicyKind::ALL` order.
 pub(crate) type Company = [Arc<PolicyInfo>; 3];
 
 /// What a trial starts from.
 pub(crate) struct Trial {
-    /// Who comes back should the policy fail.
+    /// The policy that comes back if the canary fails.
     pub previous: Arc<PolicyInfo>,
     /// How much time with work in it the trial lasts.
     pub window: Micros,
-    /// Beside whom it is tried.
+    /// The live policies of all slots during the trial.
     pub company: Company,
     /// What was measured before.
     pub before: Vec<Slice>,
@@ -49,7 +49,7 @@ impl Canary {
             policy,
             previous,
             state: CanaryState::Watching,
-            reason: "it is watched".to_owned(),
+            reason: "being watched".to_owned(),
             since,
             ended: Micros::NEVER,
             window,
@@ -61,8 +61,8 @@ impl Canary {
         Self { report, company, before, after: Vec::new(), seen }
     }
 
-    /// Another slot's policy changed, and what is measured from now on, after `seen` slices, may be its doing: the
-    /// window begins anew, with nothing to compare it with.
+    /// Another slot's policy changed, which may cause what is measured from now on, after `seen` slices: the
+    /// window restarts without a baseline.
     fn disturb(&mut self, other: PolicyKind, company: Company, seen: u64) {
         (self.company, self.seen) = (company, seen);
         self.before.clear();
@@ -70,7 +70,7 @@ impl Canary {
         let report = &mut self.report;
         (report.disturbed, report.watched) = (Some(other), Micros::ZERO);
         (report.before, report.after) = (perf::summarize(&[]), perf::summarize(&[]));
-        report.reason = format!("the {other} policy changed meanwhile; it is watched for faults alone");
+        report.reason = format!("the {other} policy changed meanwhile; only faults are watched for");
     }
 
     fn end(mut self, state: CanaryState, reason: &str, now: Micros) -> CanaryReport {
@@ -81,7 +81,7 @@ impl Canary {
         self.report
     }
 
-    /// Takes in what was measured since the last look. What follows from it, where anything does.
+    /// Takes in what was measured since the last look. Returns the verdict, if there is one.
     fn look(&mut self, recorder: &perf::Recorder) -> Option<(CanaryState, String)> {
         let new = recorder.closed_since(self.seen);
         if new.len() == 0 {
@@ -111,7 +111,7 @@ impl Canary {
             );
         }
         if self.before.is_empty() {
-            return format!("no fault in {watched:.1} s; there was nothing before it to compare with");
+            return format!("no fault in {watched:.1} s; there was no baseline to compare with");
         }
         let ms = |t: Micros| t.0 as f64 / 1e3;
         let load = if comparable { "" } else { ", under more load than before" };
@@ -128,7 +128,7 @@ impl Canary {
 }
 
 impl<P: Policy + ?Sized> Slot<P> {
-    /// The policy in force, which just came, is on trial from now on.
+    /// Puts the live policy, which was just swapped in, on trial.
     pub fn watch(&mut self, cx: &mut Context<'_>, trial: Trial) {
         let canary = Canary::new(self.kind, self.info(), trial, cx.now);
         cx.events.push(Event::Canary(Box::new(canary.report.clone())));
@@ -139,21 +139,21 @@ impl<P: Policy + ?Sized> Slot<P> {
         self.canary.is_some()
     }
 
-    /// The other slot whose policy changed during the trial since this was asked last.
+    /// The other slot whose policy changed during the trial since the last call.
     pub fn disturbance(&self, now: &Company) -> Option<PolicyKind> {
         let canary = self.canary.as_ref()?;
         let mut others = PolicyKind::ALL.into_iter().filter(|&kind| kind != self.kind);
         others.find(|&kind| canary.company[kind as usize] != now[kind as usize])
     }
 
-    /// The trial goes on without what was measured so far.
+    /// Continues the trial without what was measured so far.
     pub fn disturb_canary(&mut self, cx: &mut Context<'_>, other: PolicyKind, company: Company, seen: u64) {
         let Some(canary) = &mut self.canary else { return };
         canary.disturb(other, company, seen);
         cx.events.push(Event::Canary(Box::new(canary.report.clone())));
     }
 
-    /// Looks at what was measured since the last look. True where the canary was taken out.
+    /// Looks at what was measured since the last look. True if the canary was removed.
     pub fn judge_canary(&mut self, cx: &mut Context<'_>, recorder: &perf::Recorder) -> bool {
         let Some((state, reason)) = self.canary.as_mut().and_then(|c| c.look(recorder)) else { return false };
         let harmful = state == CanaryState::RolledBack;
@@ -165,7 +165,7 @@ impl<P: Policy + ?Sized> Slot<P> {
         harmful
     }
 
-    /// The trial is over. Who is in force is the caller's concern.
+    /// Ends the trial. The caller decides which policy is live.
     pub fn end_canary(&mut self, cx: &mut Context<'_>, state: CanaryState, reason: &str) -> bool {
         let Some(canary) = self.canary.take() else { return false };
         let report = canary.end(state, reason, cx.now);
@@ -174,7 +174,7 @@ impl<P: Policy + ?Sized> Slot<P> {
         true
     }
 
-    /// The trial that lasts, or the last one.
+    /// The running trial, or the last one.
     pub fn canary_report(&self) -> Option<CanaryReport> {
         self.canary.as_ref().map(|c| c.report.clone()).or_else(|| self.last_canary.clone())
     }

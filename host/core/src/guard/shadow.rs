@@ -1,24 +1,24 @@
-//! A shadow in a slot: asked what the live policy is asked, right after it and about the same view.
+//! A shadow in a slot: gets the live policy's calls, right after it and with the same view.
 //!
 //! Its answers are checked like live ones and compared, never applied. Its first fault removes it.
-//! Deliberately absent: what the answers mean; whoever asks compares them.
+//! Deliberately absent: what the answers mean; the caller compares them.
 
 use std::sync::Arc;
 
 use super::{Context, Slot, over_budget};
 use crate::event::Event;
 use crate::ids::Micros;
-use crate::policy::{AnyPolicy, CallStats, Fault, FaultView, Policy, PolicyFault};
+use crate::policy::{AnyPolicy, CallStats, Culprit, Fault, FaultView, Policy, PolicyFault};
 use crate::trial::{Divergence, DivergenceKind, SHADOW_EXAMPLES, ShadowReport, ShadowState};
 
 pub(super) struct Shadow<P: ?Sized> {
     policy: Box<P>,
     report: ShadowReport,
-    /// What its calls had taken before this step.
+    /// Its calls' total before this step.
     spent: Micros,
-    /// What it began from.
+    /// The state that it began from.
     state: Vec<u8>,
-    /// It was made anew as it came: nothing that it was told before counts.
+    /// It was restarted on arrival, so it has forgotten what it was primed with.
     blank: bool,
 }
 
@@ -29,18 +29,18 @@ impl<P: Policy + ?Sized> Shadow<P> {
     }
 }
 
-/// What came of asking a shadow.
+/// Outcome of a shadow's call.
 pub(crate) enum Compared {
-    /// It said what the live policy said.
+    /// It decided like the live policy.
     Same,
-    /// It said something else.
+    /// It decided otherwise.
     Differs { kind: DivergenceKind, live: String, shadow: String },
     /// There was nothing to compare.
     Told,
 }
 
 impl Compared {
-    /// Compares two answers; `words` says them in short where they differ.
+    /// Compares two answers; `words` abbreviates them if they differ.
     pub fn of<T: PartialEq>(
         kind: DivergenceKind,
         live: &T,
@@ -55,16 +55,16 @@ impl Compared {
 }
 
 impl<P: Policy + ?Sized> Slot<P> {
-    /// Puts a policy beside the live one. Returns whether it took a copy of the live one's state.
+    /// Runs a policy beside the live one. Returns whether it imported a copy of the live one's state.
     pub fn start_shadow(&mut self, cx: &mut Context<'_>, mut policy: Box<P>) -> bool {
-        self.end_shadow(cx, ShadowState::Replaced, "another shadow takes its place");
-        let mut state = self.outgoing_state(&*policy).unwrap_or_default();
+        self.end_shadow(cx, ShadowState::Replaced, "another shadow replaced it");
+        let mut state = self.shared_state(cx, &*policy);
         let mut blank = false;
         if !state.is_empty()
             && let Err(fault) = policy.import_state(&state)
         {
             state.clear();
-            // Where that can't be, the first question says so.
+            // If that fails too, its first call reports it.
             blank = !fault.is_refusal() && policy.restart().is_ok();
         }
         let restored = !state.is_empty();
@@ -93,12 +93,12 @@ impl<P: Policy + ?Sized> Slot<P> {
         self.shadow.is_some()
     }
 
-    /// Whether the shadow was made anew as it came.
+    /// Whether the shadow was restarted on arrival.
     pub fn has_blank_shadow(&self) -> bool {
         self.shadow.as_ref().is_some_and(|shadow| shadow.blank)
     }
 
-    /// Asks the shadow, if there is one. `view` is what it was shown.
+    /// Calls the shadow, if there is one. `view` is what it was shown.
     pub fn ask_shadow(
         &mut self,
         cx: &mut Context<'_>,
@@ -125,6 +125,7 @@ impl<P: Policy + ?Sized> Slot<P> {
             }
             Err(fault) => {
                 let reason = fault.to_string();
+                let policy = fault.member.clone().unwrap_or_else(|| report.policy.clone());
                 let fault = Fault {
                     slot: self.kind,
                     policy: report.policy.clone(),
@@ -135,6 +136,7 @@ impl<P: Policy + ?Sized> Slot<P> {
                     state: std::mem::take(&mut shadow.state),
                     shadow: true,
                     removed: true,
+                    culprits: vec![Culprit { policy, reason: reason.clone() }],
                 };
                 report.fault = Some(Arc::new(fault.clone()));
                 cx.events.push(Event::PolicyFault(Box::new(fault)));
@@ -149,7 +151,7 @@ impl<P: Policy + ?Sized> Slot<P> {
         policy.map(|policy| cx.retired.push((self.into_any)(policy))).is_some()
     }
 
-    /// The same, for an operator who waits for it.
+    /// Ends the shadow on an operator's behalf and returns it.
     pub fn stop_shadow(&mut self, cx: &mut Context<'_>) -> Option<AnyPolicy> {
         let policy = self.take_shadow(cx, ShadowState::Stopped, "an operator stopped it")?;
         Some((self.into_any)(policy))
@@ -171,7 +173,7 @@ impl<P: Policy + ?Sized> Slot<P> {
         Some(shadow.policy)
     }
 
-    /// The shadow that runs, or the last one that ran.
+    /// The running shadow's report, or that of the last one.
     pub fn shadow_report(&self) -> Option<ShadowReport> {
         let Some(shadow) = &self.shadow else { return self.last_shadow.clone() };
         Some(ShadowReport {

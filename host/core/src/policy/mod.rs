@@ -20,11 +20,11 @@ use crate::ids::Micros;
 /// The paged KV pool as policies see it. `free_blocks + cached_blocks` can be allocated now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// Tokens that one block holds.
+    /// Tokens per block.
     pub block_size: u32,
     /// Blocks in the pool.
     pub total_blocks: u32,
-    /// Blocks that hold nothing.
+    /// Empty blocks.
     pub free_blocks: u32,
     /// Blocks that no sequence uses but whose prefix is kept for reuse.
     pub cached_blocks: u32,
@@ -33,9 +33,9 @@ pub struct Memory {
 /// The three slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PolicyKind {
-    /// Who runs next.
+    /// Decides what runs next.
     Scheduler,
-    /// Who is let in.
+    /// Decides what is admitted.
     Admission,
     /// Which prefix is reused and kept.
     PrefixCache,
@@ -61,10 +61,10 @@ impl fmt::Display for PolicyKind {
     }
 }
 
-/// Who a policy is.
+/// A policy's identity.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicyInfo {
-    /// Name, `continuous` say.
+    /// Name, such as `continuous`.
     pub name: String,
     /// Semantic version of the policy.
     pub version: String,
@@ -74,7 +74,7 @@ pub struct PolicyInfo {
     pub config_schema: String,
     /// SHA-256 of the component in hex; empty for native policies.
     pub digest: String,
-    /// How it was configured, as JSON; empty where it was not.
+    /// Its configuration as JSON; empty if it has none.
     pub config: String,
 }
 
@@ -89,9 +89,9 @@ pub struct CallStats {
     pub p99_us: f64,
 }
 
-/// What every policy has, whatever its kind.
+/// What all policies have in common.
 pub trait Policy: Send {
-    /// Who it is.
+    /// Its identity.
     fn info(&self) -> Arc<PolicyInfo>;
 
     /// State worth carrying to its replacement of the same name.
@@ -99,28 +99,27 @@ pub trait Policy: Send {
         Ok(Vec::new())
     }
 
-    /// Whether the state of an outgoing policy with this name is any of its business: one of its own name, or a
-    /// chain in which that stood.
+    /// Whether it can use the state of an outgoing policy with this name: one with its own name, or a chain
+    /// that contains it.
     fn takes_state_of(&self, name: &str) -> bool {
         let own = &self.info().name;
         name == own || name.split('+').any(|part| part == own)
     }
 
-    /// What is its business of the state of an outgoing policy with this name, as `import_state` takes it.
+    /// The part of the state of an outgoing policy with this name that `import_state` accepts.
     fn own_part_of(&self, name: &str, state: &[u8]) -> Option<Vec<u8>> {
         let own = &self.info().name;
         if name == own { Some(state.to_vec()) } else { chain::part_of(own, state) }
     }
 
-    /// Takes the state of the outgoing policy, where that is its business. A refusal leaves it as it was; after any
-    /// other error it is restarted, and begins cold. Neither is a fault.
+    /// Imports the outgoing policy's state, if `takes_state_of` holds. After a refusal it is as before; after
+    /// any other error it is restarted and starts cold. Neither is a fault.
     fn import_state(&mut self, _state: &[u8]) -> Result<(), PolicyFault> {
         Ok(())
     }
 
-    /// Called after a fault, before the next decision is asked for: makes a fresh instance where the
-    /// old one can't be used again. It knows nothing; `import_state` follows where there is a state. An error takes
-    /// the policy out for good.
+    /// Called after a fault, before the next call: makes a fresh instance if the old one can't be used again.
+    /// It knows nothing; `import_state` follows if there is a state. An error removes the policy for good.
     fn restart(&mut self) -> Result<(), PolicyFault> {
         Ok(())
     }
@@ -130,17 +129,17 @@ pub trait Policy: Send {
         CallStats::default()
     }
 
-    /// Processor time that its calls have taken so far, as far as its implementation measures it. Where decisions
-    /// must not depend on the machine it measures none.
+    /// Processor time of its calls so far, if its implementation measures it. If decisions must not depend on
+    /// the machine, it measures none.
     fn spent(&self) -> Micros {
         Micros::ZERO
     }
 
-    /// What its calls take together is looked at from here on.
+    /// Starts to measure what its calls of one step take together.
     fn begin_step(&mut self) {}
 
-    /// Names the member whose doing a fault is that no single call shows, where several policies stand in the slot
-    /// as one.
+    /// In a policy with several members, names the one that a fault is attributed to if no single call shows
+    /// it.
     fn attribute(&self, fault: PolicyFault) -> PolicyFault {
         fault
     }
@@ -166,7 +165,7 @@ impl AnyPolicy {
         }
     }
 
-    /// Who it is.
+    /// Its identity.
     pub fn info(&self) -> Arc<PolicyInfo> {
         match self {
             Self::Scheduler(p) => p.info(),
@@ -175,7 +174,7 @@ impl AnyPolicy {
         }
     }
 
-    /// What it has whatever its kind.
+    /// What it has in common with other kinds.
     pub fn lifecycle(&mut self) -> &mut dyn Policy {
         match self {
             Self::Scheduler(p) => p.as_mut(),
@@ -191,14 +190,14 @@ impl fmt::Debug for AnyPolicy {
     }
 }
 
-/// A decision that could not be had, or could not be used.
+/// A call that failed, or an answer that can't be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyFault {
     /// What kind of fault.
     pub kind: FaultKind,
     /// What happened, for a person.
     pub message: String,
-    /// Whose it is, where several policies stand in the slot as one.
+    /// The member that caused it, if the slot's policy has several.
     pub member: Option<Arc<PolicyInfo>>,
 }
 
@@ -235,7 +234,7 @@ pub enum FaultKind {
     Memory,
     /// Its answer breaks the rules of the interface.
     InvalidDecision,
-    /// The watchdog: nothing progresses, or someone is starved.
+    /// The watchdog: nothing progresses, or a request is starved.
     Starvation,
     /// It could not be instantiated or configured.
     Setup,
@@ -261,7 +260,7 @@ impl FaultKind {
 pub struct Fault {
     /// Which slot.
     pub slot: PolicyKind,
-    /// Who.
+    /// Which policy.
     pub policy: Arc<PolicyInfo>,
     /// What.
     pub fault: PolicyFault,
@@ -271,15 +270,27 @@ pub struct Fault {
     pub at: Micros,
     /// What it was shown when it failed.
     pub view: FaultView,
-    /// The state that it had last exported; empty where there was none.
+    /// The state that it last exported; empty if there was none.
     pub state: Vec<u8>,
-    /// Whether it ran in shadow, so that nobody's request was in its hands.
+    /// Whether it ran in shadow, where no request depended on it.
     pub shadow: bool,
-    /// Whether the policy was taken out for it.
+    /// Whether it removed the policy.
     pub removed: bool,
+    /// If it did, the policies whose faults removed it, each once: the policy itself, or the members of a list that
+    /// failed within the window. Empty otherwise.
+    pub culprits: Vec<Culprit>,
 }
 
-/// What a policy was asked, and shown.
+/// A policy that a removal is attributed to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Culprit {
+    /// The policy, or the member of a list.
+    pub policy: Arc<PolicyInfo>,
+    /// Its last fault, for a person.
+    pub reason: String,
+}
+
+/// A call and what it showed.
 #[derive(Clone, Debug)]
 pub enum FaultView {
     /// `schedule`.
@@ -298,7 +309,7 @@ pub enum FaultView {
     Evict {
         /// When.
         now: Micros,
-        /// Blocks asked for.
+        /// Blocks needed.
         need: u32,
     },
     /// Export, import or restart.

@@ -1,13 +1,14 @@
-//! One policy slot: who is in force, who was before, and the built-in that stands in for both.
+//! One policy slot: the live policy, the previous one, and the built-in that replaces both when they fail.
 //!
-//! Every question to a policy goes through `ask`. A fault costs nobody anything: the built-in
-//! answers the same question at once. Too many faults within a window, or a failing restart, take
-//! the policy out: the previous one comes back, then the built-in, which needs nothing from the
-//! failing one. A policy may also be tried: in a shadow of the live one (`shadow`), or live and
-//! watched (`canary`). Deliberately absent: what the questions mean.
+//! Every policy call goes through `ask`. A fault costs no request anything: the built-in answers the same call at
+//! once. Too many faults within a window, or a failing restart, remove the policy; the previous one comes back, or
+//! else the built-in, which needs nothing from the failed one. A policy can also be tried: beside the live one
+//! (`shadow`), or live and watched (`canary`). Deliberately absent: what the calls mean.
 
+mod budget;
 mod canary;
 mod shadow;
+mod tenure;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,88 +16,74 @@ use std::sync::Arc;
 pub(crate) use canary::{Company, Trial};
 pub(crate) use shadow::Compared;
 
+use budget::{Budget, over_budget};
 use canary::Canary;
 use shadow::Shadow;
+use tenure::Tenure;
 
 use crate::event::{Change, Event};
 use crate::ids::Micros;
 use crate::policy::{
-    AnyPolicy, CallStats, Fault, FaultKind, FaultView, Policy, PolicyFault, PolicyInfo, PolicyKind,
+    AnyPolicy, CallStats, Culprit, Fault, FaultView, Policy, PolicyFault, PolicyInfo, PolicyKind,
 };
 use crate::snapshot::SlotSnapshot;
 use crate::trial::{CanaryReport, CanaryState, ShadowReport, ShadowState};
 
-/// When and where a question is asked, and what happens to what comes of it.
+/// When a call is made, and where its consequences go.
 pub(crate) struct Context<'a> {
     pub now: Micros,
     pub step: u64,
     pub events: &'a mut Vec<Event>,
-    /// Policies that nobody needs any more.
+    /// Policies that are no longer used.
     pub retired: &'a mut Vec<AnyPolicy>,
 }
 
-/// Processor time that the calls of a policy may take from one step to the next: so much as five that take all of
-/// theirs. Of the hundreds that a step may have, each within its limit, all streams would feel the sum.
-const STEP_BUDGET: Micros = Micros(100_000);
-
-/// How many faults in what time take a policy out.
+/// How many faults within what time remove a policy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Strikes {
     pub max: u32,
     pub window: Micros,
 }
 
-struct Tenure<P: ?Sized> {
-    policy: Box<P>,
-    since: Micros,
-    /// A fault left it in an unknown state: `restart` comes before the next question.
-    broken: bool,
-    /// What it last exported or took over: the only copy, from which a restarted one begins.
-    state: Vec<u8>,
-}
-
-/// What the calls of a slot's policy may take of a step, whatever each takes of its own limit.
-#[derive(Default)]
-struct Budget {
-    /// What they had taken before this step.
-    before: Micros,
-    /// The built-in answers what is left of the step.
-    over: bool,
+/// A fault that counts towards the live policy's removal.
+struct Strike {
+    at: Micros,
+    culprit: Culprit,
 }
 
 pub(crate) struct Slot<P: ?Sized> {
     kind: PolicyKind,
     into_any: fn(Box<P>) -> AnyPolicy,
     limits: Strikes,
-    /// `None` while the built-in stands in.
+    /// `None` while the built-in replaces a removed policy.
     current: Option<Tenure<P>>,
     previous: Option<Tenure<P>>,
     builtin: Box<P>,
     fallback_since: Micros,
-    strikes: VecDeque<Micros>,
+    strikes: VecDeque<Strike>,
     budget: Budget,
     faults: u64,
     fallbacks: u64,
     last_fault: Option<Arc<Fault>>,
     shadow: Option<Shadow<P>>,
     last_shadow: Option<ShadowReport>,
-    /// The policy in force is on trial.
+    /// Set while the live policy is on trial.
     canary: Option<Canary>,
     last_canary: Option<CanaryReport>,
-    /// The instance in force was made afresh, or came back: it may have to be told things again.
+    /// The live instance is new, was restarted or came back: it may have to receive events again.
     pub renewed: Option<Renewal>,
-    /// A policy was taken out, and nobody has asked since.
+    /// A policy was removed since the last `take_removal`.
     removed: bool,
 }
 
-/// Why a policy in force may not know what happened so far.
+/// Why the live policy may not know what happened so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Renewal {
     /// It is new or was restarted: it knows nothing.
     Blank,
-    /// It is new and was told everything, but for what happened since.
+    /// It is new and was primed: it knows everything but what happened since.
     Primed,
-    /// It was the previous one: it knows what was so when it left.
+    /// It was the previous policy: it knows what was true when it was replaced.
     CameBack,
 }
 
@@ -130,12 +117,12 @@ impl<P: Policy + ?Sized> Slot<P> {
         }
     }
 
-    /// Who is in force.
+    /// The live policy.
     pub fn info(&self) -> Arc<PolicyInfo> {
         self.current.as_ref().map_or_else(|| self.builtin.info(), |t| t.policy.info())
     }
 
-    /// Asks the policy in force; where it faults, the built-in answers. `view` is what it was shown.
+    /// Calls the live policy, or the built-in if that faults. `view` is what it was shown.
     pub fn ask<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -159,21 +146,25 @@ impl<P: Policy + ?Sized> Slot<P> {
         question(&mut self.builtin).expect("the built-in keeps the rules")
     }
 
-    /// A step begins: what calls took before counts no more.
+    /// Starts a step's budget.
     pub fn begin_step(&mut self) {
         self.budget.over = false;
-        self.budget.measure_from(self.current.as_mut());
+        self.measure();
         if let Some(shadow) = &mut self.shadow {
             shadow.begin_step();
         }
     }
 
-    /// Whether the policy in force is asked nothing more in this step.
+    /// Whether the live policy gets no more calls in this step.
     pub fn is_over_budget(&self) -> bool {
         self.budget.over
     }
 
-    /// Each call was within its limit; that all of them together take too long is one fault for the step.
+    fn measure(&mut self) {
+        self.budget.measure_from(self.current.as_mut().map(|t| &mut *t.policy));
+    }
+
+    /// Calls that are each within their limit but too long together are one fault per step.
     fn charge(&mut self, cx: &mut Context<'_>, view: impl Fn() -> FaultView) {
         let fault = self.current.as_ref().and_then(|t| over_budget(&*t.policy, self.budget.before));
         if let Some(fault) = fault {
@@ -182,13 +173,13 @@ impl<P: Policy + ?Sized> Slot<P> {
         }
     }
 
-    /// The built-in answers, whoever is in force: the answer of the policy was of no use.
+    /// Calls the built-in even though another policy is live, because that one's answer was of no use.
     pub fn ask_builtin<T>(&mut self, mut question: impl FnMut(&mut P) -> Result<T, PolicyFault>) -> T {
         self.fallbacks += 1;
         question(&mut self.builtin).expect("the built-in keeps the rules")
     }
 
-    /// What it decided so far has an outcome that nobody can wait any longer for: out it goes.
+    /// Removes the live policy at once because the watchdog found that its decisions lead nowhere.
     pub fn condemn(&mut self, cx: &mut Context<'_>, fault: PolicyFault, view: FaultView) {
         if let Some(tenure) = &self.current {
             let fault = tenure.policy.attribute(fault);
@@ -196,22 +187,13 @@ impl<P: Policy + ?Sized> Slot<P> {
         }
     }
 
-    /// Makes a policy that faulted usable again, or takes it out.
+    /// Restarts a policy that faulted, or removes it.
     pub fn mend(&mut self, cx: &mut Context<'_>) {
         while let Some(tenure) = &mut self.current
             && std::mem::take(&mut tenure.broken)
         {
-            match tenure.policy.restart() {
-                Ok(()) => {
-                    // A policy that can't read its own state starts cold, which is no fault.
-                    if !tenure.state.is_empty()
-                        && tenure.policy.import_state(&tenure.state).is_err_and(|fault| !fault.is_refusal())
-                    {
-                        tenure.state.clear();
-                        tenure.broken = true;
-                    }
-                    self.renew(Renewal::Blank);
-                }
+            match tenure.resume() {
+                Ok(()) => self.renew(Renewal::Blank),
                 Err(fault) => self.strike(cx, fault, FaultView::Lifecycle, true),
             }
         }
@@ -219,8 +201,9 @@ impl<P: Policy + ?Sized> Slot<P> {
 
     fn strike(&mut self, cx: &mut Context<'_>, fault: PolicyFault, view: FaultView, at_once: bool) {
         self.faults += 1;
-        self.strikes.push_back(cx.now);
-        while self.strikes.front().is_some_and(|&at| cx.now.since(at) > self.limits.window) {
+        let policy = fault.member.clone().unwrap_or_else(|| self.info());
+        self.strikes.push_back(Strike { at: cx.now, culprit: Culprit { policy, reason: fault.to_string() } });
+        while self.strikes.front().is_some_and(|strike| cx.now.since(strike.at) > self.limits.window) {
             self.strikes.pop_front();
         }
         let last = self.strikes.len() >= self.limits.max as usize;
@@ -235,6 +218,11 @@ impl<P: Policy + ?Sized> Slot<P> {
                 self.limits.window.0 / 1_000_000
             )
         };
+        let culprits = match (at_once, removed) {
+            (true, _) => self.culprits().pop().into_iter().collect(),
+            (false, true) => self.culprits(),
+            (false, false) => Vec::new(),
+        };
         let fault = Fault {
             slot: self.kind,
             policy: self.info(),
@@ -245,6 +233,7 @@ impl<P: Policy + ?Sized> Slot<P> {
             state: self.current.as_ref().map_or_else(Vec::new, |t| t.state.clone()),
             shadow: false,
             removed,
+            culprits,
         };
         self.last_fault = Some(Arc::new(fault.clone()));
         cx.events.push(Event::PolicyFault(Box::new(fault)));
@@ -253,11 +242,21 @@ impl<P: Policy + ?Sized> Slot<P> {
         }
     }
 
-    /// Removes the policy in force: the previous one comes back, else the built-in stands in.
+    /// What the strikes within the window are attributed to, each policy once, the last to strike last.
+    fn culprits(&self) -> Vec<Culprit> {
+        let mut all: Vec<Culprit> = Vec::new();
+        for Strike { culprit, .. } in &self.strikes {
+            all.retain(|known| known.policy != culprit.policy);
+            all.push(culprit.clone());
+        }
+        all
+    }
+
+    /// Removes the live policy. The previous one comes back, or else the built-in takes over.
     fn take_out(&mut self, cx: &mut Context<'_>, change: Change, reason: String) {
         self.end_canary(cx, CanaryState::RolledBack, &reason);
         let from = self.info();
-        let left = self.current.take().expect("a policy was in force");
+        let left = self.current.take().expect("a policy was live");
         cx.retired.push((self.into_any)(left.policy));
         self.removed = true;
         self.strikes.clear();
@@ -267,73 +266,68 @@ impl<P: Policy + ?Sized> Slot<P> {
             self.current = Some(previous);
             self.renew(Renewal::CameBack);
         }
-        self.budget.measure_from(self.current.as_mut());
+        self.measure();
         self.changed(cx, from, change, reason);
     }
 
-    /// Whether a policy was taken out since the last call of this.
+    /// Whether a policy was removed since the last call.
     pub fn take_removal(&mut self) -> bool {
         std::mem::take(&mut self.removed)
     }
 
-    /// Only prefix-cache policies are told things; the others see everything each time.
+    /// Only prefix-cache policies receive events; the others see everything in each call.
     fn renew(&mut self, renewal: Renewal) {
         if self.kind == PolicyKind::PrefixCache {
             self.renewed = Some(renewal);
         }
     }
 
-    /// Keeps a copy of the state of the policy in force.
+    /// Keeps a copy of the live policy's state.
     pub fn save_state(&mut self, cx: &mut Context<'_>) {
         self.mend(cx);
-        if let Some(tenure) = &mut self.current {
-            match tenure.policy.export_state() {
-                Ok(state) => tenure.state = state,
-                Err(fault) => {
-                    tenure.broken = true;
-                    self.strike(cx, fault, FaultView::Lifecycle, false);
-                }
-            }
+        if let Some(Err(fault)) = self.current.as_mut().map(Tenure::export) {
+            self.strike(cx, fault, FaultView::Lifecycle, false);
         }
     }
 
-    /// The state of the policy in force; empty where it has none, or can't export it.
+    /// The live policy's state; empty if it has none or can't export it.
     pub fn state_now(&mut self, cx: &mut Context<'_>) -> Vec<u8> {
         self.save_state(cx);
         self.current.as_ref().map_or_else(Vec::new, |t| t.state.clone())
     }
 
-    /// Puts `policy` in force. Returns whether it took the outgoing one's state over, and who is not
-    /// needed any more.
+    /// Makes `policy` live. Returns whether it imported the outgoing policy's state, and the policy that is no
+    /// longer used.
     pub fn replace(
         &mut self,
         cx: &mut Context<'_>,
         policy: Box<P>,
         change: Change,
     ) -> (bool, Option<AnyPolicy>) {
-        self.end_shadow(cx, ShadowState::Replaced, "another policy came into the slot");
+        self.end_shadow(cx, ShadowState::Replaced, "another policy was swapped in");
         let state = self.outgoing_state(&*policy);
         let mut tenure = Tenure::new(policy, cx.now);
         let restored = state.is_some_and(|state| tenure.import(state));
         (restored, self.install(cx, tenure, change))
     }
 
-    /// Makes the shadow the live policy. It keeps the state that it has.
+    /// Makes the shadow the live policy. It keeps its own state.
     pub fn promote_shadow(&mut self, cx: &mut Context<'_>) -> Option<Option<AnyPolicy>> {
         let policy = self.take_shadow(cx, ShadowState::Promoted, "it became the live policy")?;
         let mut tenure = Tenure::new(policy, cx.now);
-        tenure.export();
+        // An error leaves it broken, and it is restarted before its first call.
+        let _ = tenure.export();
         Some(self.install(cx, tenure, Change::Promote))
     }
 
     fn install(&mut self, cx: &mut Context<'_>, tenure: Tenure<P>, change: Change) -> Option<AnyPolicy> {
         let from = self.info();
         let mut outgoing = self.current.replace(tenure);
-        self.budget.measure_from(self.current.as_mut());
+        self.measure();
         if self.renewed.take().is_some()
             && let Some(outgoing) = &mut outgoing
         {
-            // It was not told yet what it missed: should it come back, it begins afresh.
+            // It has not received what it missed: should it come back, it is restarted.
             outgoing.broken = true;
         }
         let retired = match outgoing {
@@ -344,7 +338,7 @@ impl<P: Policy + ?Sized> Slot<P> {
         retired.map(|t| (self.into_any)(t.policy))
     }
 
-    /// Brings the previous policy back. The one in force is retired.
+    /// Brings the previous policy back and retires the live one.
     pub fn rollback(&mut self, cx: &mut Context<'_>) -> Option<(bool, Option<AnyPolicy>)> {
         let mut previous = self.previous.take()?;
         self.end_canary(cx, CanaryState::RolledBack, "an operator rolled it back");
@@ -353,31 +347,44 @@ impl<P: Policy + ?Sized> Slot<P> {
         let restored = state.is_some_and(|state| previous.import(state));
         previous.since = cx.now;
         let retired = self.current.replace(previous);
-        self.budget.measure_from(self.current.as_mut());
+        self.measure();
         self.renew(Renewal::CameBack);
         self.changed(cx, from, Change::Rollback, Change::Rollback.name().to_owned());
         Some((restored, retired.map(|t| (self.into_any)(t.policy))))
     }
 
-    /// The state that a successor takes over. One that can't export any more left some earlier.
+    /// The state that a successor imports: exported now or, if that fails, the last copy.
     fn outgoing_state(&mut self, successor: &P) -> Option<Vec<u8>> {
         let tenure = self.current.as_mut()?;
         let outgoing = tenure.policy.info();
         if !successor.takes_state_of(&outgoing.name) {
             return None;
         }
-        let fresh = !tenure.broken && tenure.export();
-        // Empty is also what was never exported.
+        let fresh = !tenure.broken && tenure.export().is_ok();
+        // An empty copy may also mean that nothing was ever exported.
         let any = fresh || !tenure.state.is_empty();
         any.then(|| successor.own_part_of(&outgoing.name, &tenure.state)).flatten()
     }
 
-    /// Whether the policy in force is made anew before it is asked anything: nothing that it was told counts.
+    /// A copy of the live state for a policy that runs beside the live one. Empty if there is none for it.
+    fn shared_state(&mut self, cx: &mut Context<'_>, companion: &P) -> Vec<u8> {
+        let takes = |slot: &Self| {
+            slot.current.as_ref().is_some_and(|t| companion.takes_state_of(&t.policy.info().name))
+        };
+        if takes(self) {
+            // The live policy stays, so its failure to export is a fault like any other, and may remove it.
+            self.save_state(cx);
+        }
+        let tenure = self.current.as_ref().filter(|t| takes(self) && !t.state.is_empty());
+        tenure.and_then(|t| companion.own_part_of(&t.policy.info().name, &t.state)).unwrap_or_default()
+    }
+
+    /// Whether the live policy is restarted before its next call, so that it has forgotten all events.
     pub fn is_broken(&self) -> bool {
         self.current.as_ref().is_some_and(|t| t.broken)
     }
 
-    /// Takes a watched canary out because something else is to come.
+    /// Removes a canary that is about to be replaced.
     pub fn withdraw_canary(&mut self, cx: &mut Context<'_>, reason: &str) {
         if self.on_trial() {
             self.take_out(cx, Change::Rollback, reason.to_owned());
@@ -396,25 +403,25 @@ impl<P: Policy + ?Sized> Slot<P> {
         self.current.as_ref().map_or_else(|| self.builtin.stats(), |t| t.policy.stats())
     }
 
-    /// Whether the previous policy is kept up to date though it is not asked. One that failed isn't: should it
-    /// come back, it is started anew.
+    /// Whether the previous policy is kept up to date though it decides nothing. A failed one isn't: should it
+    /// come back, it is restarted.
     pub fn has_hot_previous(&self) -> bool {
         self.previous.as_ref().is_some_and(|t| !t.broken)
     }
 
-    /// Tells the previous policy something. What it answers counts for nothing.
+    /// Sends the previous policy something and ignores its answer.
     pub fn tell_previous<T>(&mut self, tell: impl FnOnce(&mut P) -> Result<T, PolicyFault>) {
         if let Some(tenure) = self.previous.as_mut().filter(|t| !t.broken) {
             tenure.broken = tell(&mut tenure.policy).is_err();
         }
     }
 
-    /// When the policy in force came.
+    /// When the live policy became live.
     pub fn since(&self) -> Micros {
         self.current.as_ref().map_or(self.fallback_since, |t| t.since)
     }
 
-    /// Gives the previous policy up.
+    /// Retires the previous policy.
     pub fn drop_previous(&mut self, cx: &mut Context<'_>) {
         if let Some(tenure) = self.previous.take() {
             cx.retired.push((self.into_any)(tenure.policy));
@@ -437,57 +444,5 @@ impl<P: Policy + ?Sized> Slot<P> {
             canary: self.canary_report(),
             shadow: self.shadow_report(),
         }
-    }
-}
-
-impl Budget {
-    fn measure_from<P: Policy + ?Sized>(&mut self, current: Option<&mut Tenure<P>>) {
-        self.before = current.map_or(Micros::ZERO, |t| {
-            t.policy.begin_step();
-            t.policy.spent()
-        });
-    }
-}
-
-/// What is wrong where the calls of a step took too long; `before` is what those before had taken.
-fn over_budget<P: Policy + ?Sized>(policy: &P, before: Micros) -> Option<PolicyFault> {
-    let spent = policy.spent().since(before);
-    (spent > STEP_BUDGET).then(|| {
-        let (spent, budget) = (spent.0 / 1_000, STEP_BUDGET.0 / 1_000);
-        let message = format!("its calls of one step took {spent} ms, over {budget} ms in all");
-        policy.attribute(PolicyFault::new(FaultKind::StepBudget, message))
-    })
-}
-
-impl<P: Policy + ?Sized> Tenure<P> {
-    fn new(policy: Box<P>, since: Micros) -> Self {
-        Self { policy, since, broken: false, state: Vec::new() }
-    }
-
-    /// Keeps a copy of its state. False where that fails: it may be beyond answering, and is started anew
-    /// before anything else is asked of it.
-    fn export(&mut self) -> bool {
-        match self.policy.export_state() {
-            Ok(state) => self.state = state,
-            Err(_) => self.broken = true,
-        }
-        !self.broken
-    }
-
-    /// Takes a state over, and keeps a copy of what it has then: what it had exported before is older, and this may be
-    /// a part of it. False where it can't read it.
-    fn import(&mut self, state: Vec<u8>) -> bool {
-        if self.broken {
-            // It begins from there once it is restarted.
-            self.state = state;
-            return true;
-        }
-        if let Err(fault) = self.policy.import_state(&state) {
-            self.broken = !fault.is_refusal();
-            return false;
-        }
-        self.state = state;
-        self.export();
-        true
     }
 }

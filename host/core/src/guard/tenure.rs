@@ -1,0 +1,61 @@
+//! A policy in a slot, with the copy of its state that a restart begins from.
+
+use crate::ids::Micros;
+use crate::policy::{Policy, PolicyFault};
+
+pub(super) struct Tenure<P: ?Sized> {
+    pub policy: Box<P>,
+    pub since: Micros,
+    /// A fault left it in an unknown state: `resume` comes before its next call.
+    pub broken: bool,
+    /// What it last exported or imported: the only copy, from which a restarted instance begins.
+    pub state: Vec<u8>,
+}
+
+impl<P: Policy + ?Sized> Tenure<P> {
+    pub fn new(policy: Box<P>, since: Micros) -> Self {
+        Self { policy, since, broken: false, state: Vec::new() }
+    }
+
+    /// Keeps a copy of its state. An error leaves it broken, with the copy that it had.
+    pub fn export(&mut self) -> Result<(), PolicyFault> {
+        self.state = self.policy.export_state().inspect_err(|_| self.broken = true)?;
+        Ok(())
+    }
+
+    /// Imports a state and keeps a copy of the result: its earlier copy is older, and `state` may be a part of a
+    /// list's. False if it can't read it.
+    pub fn import(&mut self, state: Vec<u8>) -> bool {
+        if self.broken {
+            // `resume` imports it.
+            self.state = state;
+            return true;
+        }
+        if let Err(fault) = self.policy.import_state(&state) {
+            self.broken = !fault.is_refusal();
+            return false;
+        }
+        self.state = state;
+        // An error leaves it broken, with the state that it was given.
+        let _ = self.export();
+        true
+    }
+
+    /// Restarts it from its kept state. One that can't read its state, or fails over it, starts cold, which is no
+    /// fault; in a list only the member that failed does.
+    pub fn resume(&mut self) -> Result<(), PolicyFault> {
+        self.policy.restart()?;
+        if self.state.is_empty() {
+            return Ok(());
+        }
+        match self.policy.import_state(&self.state) {
+            Err(fault) if !fault.is_refusal() => {}
+            _ => return Ok(()),
+        }
+        self.policy.restart()?;
+        // Nothing is left of the state that it failed over; the other members of a list have imported theirs.
+        self.state.clear();
+        let _ = self.export();
+        Ok(())
+    }
+}
