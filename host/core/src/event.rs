@@ -1,4 +1,4 @@
-//! What the engine tells its driver after each call. Drained, never accumulated.
+//! What the engine reports to its driver after each call. Drained, never accumulated.
 
 use std::sync::Arc;
 
@@ -8,29 +8,29 @@ use crate::policy::{Fault, PolicyInfo, PolicyKind};
 use crate::request::{FinishReason, Refusal, Usage};
 use crate::trial::{CanaryReport, ShadowReport};
 
-/// One thing that happened.
+/// An event.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// A sequence drew a token.
     Token {
-        /// Whose.
+        /// Its sequence.
         id: SequenceId,
         /// Which.
         token: u32,
-        /// How likely it was, where its request asked.
+        /// Its log-probabilities, if its request asked for them.
         logprobs: Option<Box<TokenLogprobs>>,
     },
-    /// The model has read a part of a prompt whose request asked how likely its tokens are. Parts
-    /// come in order and end before the first `Token`.
+    /// The model has read a part of a prompt whose request asked for prompt log-probabilities. Parts come in
+    /// order and end before the first `Token`.
     Prompt {
-        /// Whose.
+        /// Its sequence.
         id: SequenceId,
         /// Of the prompt's next tokens, from its second on.
         logprobs: Vec<TokenLogprobs>,
     },
     /// A sequence ended well or was cancelled. Its last.
     Finished {
-        /// Whose.
+        /// Its sequence.
         id: SequenceId,
         /// Why.
         reason: FinishReason,
@@ -39,7 +39,7 @@ pub enum Event {
     },
     /// A sequence failed. Its last.
     Failed {
-        /// Whose.
+        /// Its sequence.
         id: SequenceId,
         /// What ended it.
         cause: FailureCause,
@@ -48,16 +48,16 @@ pub enum Event {
         /// What it had cost.
         usage: Usage,
     },
-    /// A held request was refused after all. Its last.
+    /// A held request was refused after all. Its last event.
     Refused {
-        /// Whose.
+        /// Its sequence.
         id: SequenceId,
         /// Why.
         refusal: Refusal,
     },
     /// A sequence started for the first time. Once per request.
     Started {
-        /// Whose.
+        /// Its sequence.
         id: SequenceId,
         /// What its prompt found in the cache.
         prefix: PrefixEvent,
@@ -68,10 +68,10 @@ pub enum Event {
     },
     /// A running sequence gave its blocks back and waits again.
     Preempted {
-        /// Whose.
+        /// Its sequence.
         id: SequenceId,
     },
-    /// A policy misbehaved; where it was live, the built-in answered in its stead.
+    /// A policy misbehaved; if it was live, the built-in answered instead.
     PolicyFault(Box<Fault>),
     /// A slot's policy changed: by a swap, a rollback, strikes or the watchdog.
     PolicyChanged {
@@ -79,28 +79,28 @@ pub enum Event {
         kind: PolicyKind,
         /// Name of the policy that left.
         from: String,
-        /// Name of the policy in force.
+        /// Name of the live policy.
         to: String,
-        /// Who left.
+        /// The policy that was replaced.
         left: Arc<PolicyInfo>,
-        /// Who is in force.
+        /// The live policy.
         policy: Arc<PolicyInfo>,
         /// When.
         at: Micros,
         /// The step that is planned next, or is being planned.
         step: u64,
-        /// How it came about.
+        /// What caused it.
         change: Change,
         /// Why, for a person.
         reason: String,
     },
-    /// A shadow came or ended.
+    /// A shadow started or ended.
     Shadow {
         /// Which slot.
         kind: PolicyKind,
         /// Name of the live policy.
         live: String,
-        /// How it stands.
+        /// Its report.
         report: Box<ShadowReport>,
     },
     /// A canary's trial began or ended.
@@ -112,7 +112,7 @@ pub enum Event {
 pub enum FailureCause {
     /// The device, or what was to be computed there.
     Device,
-    /// It was alone and the pool could not hold it.
+    /// It was alone and did not fit in the pool.
     Memory,
     /// The queue was cleared.
     Cleared,
@@ -120,7 +120,7 @@ pub enum FailureCause {
     Overdue,
 }
 
-/// How a policy came into force.
+/// How a policy became live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It was swapped in.
@@ -138,6 +138,10 @@ pub enum Change {
 }
 
 impl Change {
+    /// All changes, in declaration order.
+    pub const ALL: [Self; 6] =
+        [Self::Swap, Self::Canary, Self::Promote, Self::Rollback, Self::Fault, Self::Verdict];
+
     /// The name used in reports.
     pub fn name(self) -> &'static str {
         match self {

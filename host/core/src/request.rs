@@ -1,11 +1,11 @@
-//! What a client asks for, in the engine's terms, and how it ends.
+//! A client's request in the engine's terms, and how it ends.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::ids::{Micros, SessionId, TenantId};
 
-/// How tokens are drawn. Greedy where `temperature` is 0.
+/// Sampling parameters. Greedy if `temperature` is 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingParams {
     /// 0 is greedy; otherwise logits are divided by it.
@@ -24,7 +24,7 @@ pub struct SamplingParams {
     pub frequency_penalty: f32,
     /// The stream of random numbers is a pure function of this and the token's index.
     pub seed: u64,
-    /// What few requests ask for; apart, because a step copies the rest for each of its rows.
+    /// Rarely used parameters, kept apart because a step copies the others for each row.
     pub extras: Option<Arc<SamplingExtras>>,
 }
 
@@ -45,7 +45,7 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
-    /// Whether a draw looks at what came before it.
+    /// Whether sampling depends on earlier tokens.
     #[allow(clippy::float_cmp, reason = "these exact values turn the penalties off")]
     pub fn needs_history(&self) -> bool {
         self.repetition_penalty != 1.0
@@ -54,25 +54,25 @@ impl SamplingParams {
             || self.extras.as_ref().is_some_and(|extras| extras.constraint.is_some())
     }
 
-    /// Whether the host has a part in a draw: in what comes before it or in what is told of it.
+    /// Whether the host takes part in sampling: in its input or in what is reported of it.
     pub fn needs_host(&self) -> bool {
         self.extras.is_some() || self.needs_history()
     }
 
-    /// How many alternatives are reported beside each prompt token; `None` where none is asked about.
+    /// How many alternatives are reported for each prompt token; `None` if they are not wanted.
     pub fn prompt_logprobs(&self) -> Option<u32> {
         self.extras.as_ref()?.prompt_logprobs
     }
 }
 
-/// What few requests ask of a draw.
+/// Rarely used sampling parameters.
 #[derive(Clone, Debug, Default)]
 pub struct SamplingExtras {
     /// Added to the logits of these tokens.
     pub logit_bias: Vec<(u32, f32)>,
-    /// Report the drawn token's log-probability and those of so many likeliest tokens.
+    /// Report the log-probability of the sampled token and of this many likeliest tokens.
     pub logprobs: Option<u32>,
-    /// The same for each token of the prompt but the first. Such a prompt is computed as a whole.
+    /// The same for each prompt token but the first. Such a prompt is computed as a whole.
     pub prompt_logprobs: Option<u32>,
     /// What the output must be.
     pub constraint: Option<Arc<dyn Constraint>>,
@@ -91,15 +91,15 @@ impl PartialEq for SamplingExtras {
     }
 }
 
-/// Narrows which tokens may follow, one sequence's. Called where tokens are drawn; what it allows is a
-/// function of the output alone, so a draw that is made again after a fault sees the same.
+/// Restricts which tokens may follow in one sequence. Called where tokens are sampled; what it allows is a
+/// function of the output alone, so sampling that is repeated after a fault sees the same.
 pub trait Constraint: Send + Sync + fmt::Debug {
-    /// Sets the logits of all tokens that may not follow `output` to -infinity. False where it can't
-    /// tell any more, which fails the sequence.
+    /// Sets the logits of all tokens that may not follow `output` to -infinity. False if it can't tell any
+    /// more, which fails the sequence.
     fn restrict(&self, output: &[u32], logits: &mut [f32]) -> bool;
 
-    /// `token` was drawn where `restrict` was asked last. What may follow it can be found out while the device
-    /// computes; whoever draws doesn't wait for that here.
+    /// `token` was sampled after the last `restrict`. The next mask can be computed while the device works;
+    /// this call doesn't wait for it.
     fn drawn(self: Arc<Self>, token: u32) {
         let _ = token;
     }
@@ -108,7 +108,7 @@ pub trait Constraint: Send + Sync + fmt::Debug {
 /// One validated request; the server has checked shapes and ranges that need no engine state.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Who pays; keys the prefix cache together with `cache_salt`.
+    /// The tenant that pays; keys the prefix cache together with `cache_salt`.
     pub tenant: TenantId,
     /// The conversation it continues, or 0.
     pub session: SessionId,
@@ -122,25 +122,40 @@ pub struct Request {
     pub prompt: Arc<[u32]>,
     /// Upper bound of generated tokens, the end token included; at least 1.
     pub max_new_tokens: u32,
-    /// Before this many tokens an end token can't be drawn.
+    /// Until this many tokens an end token can't be sampled.
     pub min_new_tokens: u32,
-    /// Tokens that end the sequence; empty where the request ignores them.
+    /// Tokens that end the sequence; empty if the request ignores them.
     pub stop_tokens: Arc<[u32]>,
-    /// How tokens are drawn.
+    /// Sampling parameters.
     pub sampling: SamplingParams,
 }
 
 /// Why a sequence ended without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishReason {
-    /// It produced one of its stop tokens.
+    /// It sampled one of its stop tokens.
     Eos,
-    /// The driver saw one of its stop strings.
+    /// The driver found one of its stop strings.
     Stop,
     /// It reached `max_new_tokens`.
     Length,
-    /// The client or an operator took it back.
+    /// The client or an operator cancelled it.
     Cancelled,
+}
+
+impl FinishReason {
+    /// All reasons, in declaration order.
+    pub const ALL: [Self; 4] = [Self::Eos, Self::Stop, Self::Length, Self::Cancelled];
+
+    /// The name used in metrics and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Eos => "eos",
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::Cancelled => "cancelled",
+        }
+    }
 }
 
 /// What a request cost, reported with its end.
@@ -173,9 +188,9 @@ pub struct Usage {
 pub struct Refusal {
     /// Machine-readable reason.
     pub reason: RefusalReason,
-    /// Shown to the client; names the fault and, where it can, what is missing.
+    /// Shown to the client; says what is wrong and, if possible, what is missing.
     pub message: String,
-    /// Becomes `Retry-After`; 0 where trying again cannot help.
+    /// Becomes `Retry-After`; 0 if retrying cannot help.
     pub retry_after_ms: u32,
 }
 
@@ -198,10 +213,36 @@ pub enum RefusalReason {
     Draining,
 }
 
-/// Where a sequence stands.
+impl RefusalReason {
+    /// All reasons, in declaration order.
+    pub const ALL: [Self; 7] = [
+        Self::QueueFull,
+        Self::Memory,
+        Self::Rate,
+        Self::TooLong,
+        Self::Backpressure,
+        Self::Other,
+        Self::Draining,
+    ];
+
+    /// The name used in metrics and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::QueueFull => "queue_full",
+            Self::Memory => "memory",
+            Self::Rate => "rate",
+            Self::TooLong => "too_long",
+            Self::Backpressure => "backpressure",
+            Self::Other => "other",
+            Self::Draining => "draining",
+        }
+    }
+}
+
+/// State of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SequenceState {
-    /// In the queue, out of the scheduler's sight (admission said `wait`).
+    /// In the queue, not shown to the scheduler (admission said `wait`).
     Held,
     /// In the queue, the scheduler may start it.
     Waiting,

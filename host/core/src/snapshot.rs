@@ -1,5 +1,5 @@
-//! What consoles and metrics read: plain numbers, taken between steps. Counters never go down, and
-//! what stands in a snapshot sums up (free + cached + used = total).
+//! What consoles and metrics read: plain numbers, taken between steps. Counters never decrease, and the
+//! numbers of a snapshot add up (free + cached + used = total).
 
 use std::sync::Arc;
 
@@ -56,8 +56,10 @@ pub struct QueueCounts {
 #[allow(missing_docs, reason = "named by what they count")]
 pub struct Counters {
     pub submitted: u64,
-    pub refused: [u64; 7],
-    pub finished: [u64; 4],
+    /// In `RefusalReason::ALL` order.
+    pub refused: [u64; RefusalReason::ALL.len()],
+    /// In `FinishReason::ALL` order.
+    pub finished: [u64; FinishReason::ALL.len()],
     pub failed: u64,
     pub preemptions: u64,
     /// Of requests that started.
@@ -65,20 +67,20 @@ pub struct Counters {
     pub generated_tokens: u64,
     /// Tokens that the executor computed.
     pub computed_tokens: u64,
-    /// Tokens that were guessed ahead, and those of them that were right.
+    /// Draft tokens, and the accepted ones among them.
     pub drafted_tokens: u64,
     pub accepted_tokens: u64,
     /// Prompt tokens looked up in the prefix cache, and those found.
     pub prefix_queries: u64,
     pub prefix_hits: u64,
-    /// By `PrefixEvent::ALL` order: requests, those of them whose prompt fills a block, and their prompts' tokens that
-    /// were found and that had to be computed.
+    /// In `PrefixEvent::ALL` order: requests, those whose prompt fills a block, and their prompts' tokens
+    /// that were found and that had to be computed.
     pub prefix_events: [u64; 5],
     pub prefix_eligible: [u64; 5],
     pub prefix_cached_tokens: [u64; 5],
     pub prefix_prefilled_tokens: [u64; 5],
     pub evicted_blocks: u64,
-    /// Rows cut from a plan's tail because memory could not hold them.
+    /// Rows cut from a plan's tail because they did not fit in memory.
     pub cut_rows: u64,
     pub device_faults: u64,
 }
@@ -86,25 +88,12 @@ pub struct Counters {
 impl Counters {
     /// Index of a finish reason in `finished`.
     pub fn finish_index(reason: FinishReason) -> usize {
-        match reason {
-            FinishReason::Eos => 0,
-            FinishReason::Stop => 1,
-            FinishReason::Length => 2,
-            FinishReason::Cancelled => 3,
-        }
+        FinishReason::ALL.iter().position(|&r| r == reason).expect("ALL holds every reason")
     }
 
     /// Index of a refusal reason in `refused`.
     pub fn refusal_index(reason: RefusalReason) -> usize {
-        match reason {
-            RefusalReason::QueueFull => 0,
-            RefusalReason::Memory => 1,
-            RefusalReason::Rate => 2,
-            RefusalReason::TooLong => 3,
-            RefusalReason::Backpressure => 4,
-            RefusalReason::Other => 5,
-            RefusalReason::Draining => 6,
-        }
+        RefusalReason::ALL.iter().position(|&r| r == reason).expect("ALL holds every reason")
     }
 
     /// Index of a prefix event in `prefix_events`.
@@ -118,11 +107,11 @@ impl Counters {
 pub struct SlotSnapshot {
     /// Which.
     pub kind: PolicyKind,
-    /// Who is in force.
+    /// The live policy.
     pub policy: Arc<PolicyInfo>,
-    /// Whether that is the built-in standing in for a policy that was taken out.
+    /// Whether that is the built-in, which replaced a removed policy.
     pub fallback: bool,
-    /// Who a rollback would bring back.
+    /// The policy that a rollback would bring back.
     pub previous: Option<Arc<PolicyInfo>>,
     /// What its calls cost.
     pub stats: CallStats,
@@ -130,15 +119,15 @@ pub struct SlotSnapshot {
     pub faults: u64,
     /// Decisions that the built-in made in its stead since start.
     pub fallbacks: u64,
-    /// When the policy in force came.
+    /// When the live policy became live.
     pub since: Micros,
     /// The last fault, if any.
     pub last_fault: Option<Arc<Fault>>,
-    /// Whether the policy in force is on trial.
+    /// Whether the live policy is on trial.
     pub trial: bool,
-    /// The trial that lasts, or the last one.
+    /// The running trial, or the last one.
     pub canary: Option<CanaryReport>,
-    /// The shadow that runs, or the last one.
+    /// The running shadow, or the last one.
     pub shadow: Option<ShadowReport>,
 }
 
@@ -174,7 +163,7 @@ pub struct BlockSnapshot {
     pub indexed: bool,
     /// Position in its prefix.
     pub depth: u32,
-    /// Whose prefix it is.
+    /// The tenant whose prefix it is.
     pub tenant: TenantId,
     /// One of the sequences that hold it.
     pub owner: Option<SequenceId>,
