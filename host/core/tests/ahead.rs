@@ -1,5 +1,5 @@
-//! Planning ahead: the same streams with the device never waiting, what is shown beforehand, and what becomes of
-//! rows that nobody could know to be needless.
+//! Planning ahead: the same streams with the device never waiting, what is shown beforehand, and what becomes
+//! of rows that turn out to be needless.
 
 mod common;
 
@@ -20,7 +20,7 @@ fn ahead() -> EngineConfig {
     EngineConfig { plan_ahead: true, ..small() }
 }
 
-/// A bench whose driver makes a batch while another one is out, wherever it may.
+/// A bench whose driver makes a batch while another is in flight, if possible.
 struct Host {
     bench: Bench,
     out: VecDeque<Batch>,
@@ -33,7 +33,7 @@ impl Host {
         Self { bench, out: VecDeque::new(), batches: 0, behind: 0 }
     }
 
-    /// Makes a batch. False where that can't be now.
+    /// Makes a batch. False if that isn't possible now.
     fn begin(&mut self) -> bool {
         let Some(batch) = self.bench.engine.begin_step(self.bench.now) else { return false };
         self.batches += 1;
@@ -43,7 +43,7 @@ impl Host {
         true
     }
 
-    /// The batch that is out for longest is computed.
+    /// Computes the batch that has been in flight longest.
     fn end(&mut self) {
         let batch = self.out.pop_front().expect("a batch is out");
         let mut output = StepOutput::default();
@@ -58,7 +58,7 @@ impl Host {
         for _ in 0..1_000 {
             while self.out.len() < 2 && self.begin() {}
             if self.out.is_empty() {
-                assert!(!self.bench.engine.has_work(), "somebody hangs");
+                assert!(!self.bench.engine.has_work(), "a sequence hangs");
                 return;
             }
             self.end();
@@ -97,7 +97,7 @@ fn mixture() -> Vec<Request> {
 }
 
 #[test]
-fn streams_and_what_they_cost_are_the_same() {
+fn planning_ahead_changes_neither_streams_nor_usage() {
     let requests = mixture();
     let mut plain = Bench::new(small());
     let mut host = Host::new(Bench::new(ahead()));
@@ -125,7 +125,7 @@ fn streams_and_what_they_cost_are_the_same() {
 }
 
 #[test]
-fn the_device_never_waits_where_everybody_decodes() {
+fn the_device_never_waits_while_all_sequences_decode() {
     let mut host = Host::new(Bench::new(ahead()));
     for seed in 0..4 {
         host.bench.submit(request(prompt(seed, 9), 30));
@@ -149,7 +149,7 @@ fn watched(config: EngineConfig) -> (Bench, Arc<Mutex<Vec<StepView>>>) {
 }
 
 #[test]
-fn the_scheduler_is_shown_what_will_be() {
+fn the_scheduler_is_shown_the_state_after_the_batch_in_flight() {
     let (mut plain, seen) = watched(small());
     let (bench, foreseen) = watched(ahead());
     let mut host = Host::new(bench);
@@ -180,7 +180,7 @@ fn the_scheduler_is_shown_what_will_be() {
 }
 
 #[test]
-fn who_draws_the_last_token_has_nothing_left_and_keeps_a_place() {
+fn a_sequence_sampling_its_last_token_keeps_its_row_with_nothing_left() {
     let mut config = ahead();
     config.limits.max_running = 1;
     let (bench, views) = watched(config);
@@ -189,7 +189,7 @@ fn who_draws_the_last_token_has_nothing_left_and_keeps_a_place() {
     host.bench.submit(request(prompt(2, 6), 2));
     assert!(host.begin() && host.begin(), "the second step is certain");
     host.end();
-    assert!(!host.begin(), "the first has no third step, and the second no place");
+    assert!(!host.begin(), "the first has no third step, and the second no slot");
     let view = views.lock().unwrap().last().cloned().unwrap();
     let (running, waiting) = (&view.running, &view.waiting);
     assert_eq!((running.computed_tokens[0], running.generated_tokens[0]), (7, 1));
@@ -200,7 +200,7 @@ fn who_draws_the_last_token_has_nothing_left_and_keeps_a_place() {
 }
 
 #[test]
-fn a_plan_may_name_who_draws_the_last_token() {
+fn a_plan_may_name_a_sequence_sampling_its_last_token() {
     let all = |step: &StepView| {
         let ids = step.running.id.iter().chain(&step.waiting.id);
         let run: Vec<_> = ids.map(|&id| SequenceId(id)).collect();
@@ -217,7 +217,7 @@ fn a_plan_may_name_who_draws_the_last_token() {
 }
 
 #[test]
-fn a_row_of_somebody_who_ends_unforeseen_is_computed_for_nothing() {
+fn a_row_of_a_sequence_that_ends_unexpectedly_is_wasted() {
     for cancelled in [false, true] {
         let mut host = Host::new(Bench::new(EngineConfig { prefix_caching: false, ..ahead() }));
         let greedy = request(prompt(1, 8), 20);
@@ -248,7 +248,7 @@ fn fault(rows: Option<Vec<usize>>) -> DeviceFault {
 }
 
 #[test]
-fn behind_a_lost_batch_everything_is_lost_and_tried_again() {
+fn a_batch_behind_a_lost_one_is_lost_and_retried() {
     let mut host = Host::new(Bench::new(ahead()));
     let requests = [request(prompt(1, 8), 6), request(prompt(2, 8), 6)];
     let ids = requests.each_ref().map(|request| host.bench.submit(request.clone()));
@@ -259,7 +259,7 @@ fn behind_a_lost_batch_everything_is_lost_and_tried_again() {
     host.bench.executor.fail_next(fault(Some(vec![0])));
     host.end();
     assert!(!host.begin(), "what was lost must be back before anything is planned on it");
-    // Whatever the device says of the batch behind, nobody fails by it.
+    // Whatever the device reports for the batch behind, no sequence fails because of it.
     host.bench.executor.fail_next(fault(None));
     host.end();
     host.run();
@@ -281,7 +281,7 @@ fn behind_a_lost_batch_everything_is_lost_and_tried_again() {
 }
 
 #[test]
-fn a_prompt_that_was_answered_in_a_lost_batch_is_answered_again() {
+fn a_prompt_answered_from_logits_in_a_lost_batch_is_answered_again() {
     let mut host = Host::new(Bench::new(ahead()));
     let greedy = request(prompt(1, 10), 5);
     host.bench.submit(greedy.clone());
@@ -295,7 +295,7 @@ fn a_prompt_that_was_answered_in_a_lost_batch_is_answered_again() {
 }
 
 #[test]
-fn nothing_is_planned_beyond_what_the_host_must_know() {
+fn nothing_is_planned_behind_tokens_that_the_host_samples() {
     let extras = |extras| Some(Arc::new(extras));
     let asks = SamplingExtras { logprobs: Some(1), ..SamplingExtras::default() };
     let bias = SamplingExtras { logit_bias: vec![(1, 2.0)], ..SamplingExtras::default() };
@@ -315,11 +315,11 @@ fn nothing_is_planned_beyond_what_the_host_must_know() {
     let mut host = Host::new(Bench::new(EngineConfig { speculate: 4, ..ahead() }));
     host.bench.submit(request(prompt(1, 6), 5));
     host.run();
-    assert_eq!(host.behind, 0, "guesses are made at known tokens");
+    assert_eq!(host.behind, 0, "draft tokens need known tokens");
 }
 
 #[test]
-fn a_plan_that_preempts_waits_for_the_batch_that_is_out() {
+fn a_plan_that_preempts_waits_for_the_batch_in_flight() {
     let schedule = |step: &StepView| {
         let mut plan = fcfs(step);
         if step.number == 2 {
@@ -346,8 +346,8 @@ fn a_plan_that_preempts_waits_for_the_batch_that_is_out() {
 }
 
 #[test]
-#[should_panic(expected = "finish_step takes the last batch back first")]
-fn a_host_that_does_not_plan_ahead_has_one_batch_out() {
+#[should_panic(expected = "finish_step must take the last batch first")]
+fn without_planning_ahead_one_batch_is_in_flight() {
     let mut host = Host::new(Bench::new(small()));
     host.bench.submit(request(prompt(1, 6), 5));
     assert!(host.begin());
@@ -355,7 +355,7 @@ fn a_host_that_does_not_plan_ahead_has_one_batch_out() {
 }
 
 #[test]
-#[should_panic(expected = "finish_step takes the last batch back first")]
+#[should_panic(expected = "finish_step must take the last batch first")]
 fn two_batches_are_out_at_most() {
     let mut host = Host::new(Bench::new(ahead()));
     host.bench.submit(request(prompt(1, 6), 5));

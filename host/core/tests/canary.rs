@@ -1,4 +1,4 @@
-//! Policies on trial: what is worse goes, what is as good stays, and no request notices either.
+//! Policies on trial: worse ones are removed, equally good ones stay, and no request notices either.
 
 mod common;
 
@@ -32,7 +32,7 @@ fn try_out_for(
 ) -> (Site, CanaryReport) {
     site.serve(seconds[0]);
     let policy = AnyPolicy::Scheduler(Box::new(Scheduler("candidate", schedule)));
-    let report = site.bench.engine.canary(policy, WINDOW, site.bench.now).expect("nobody else is on trial");
+    let report = site.bench.engine.canary(policy, WINDOW, site.bench.now).expect("no other slot is on trial");
     assert_eq!((&*report.from, &*report.to), ("builtin-fcfs", "candidate"));
     site.serve(seconds[1]);
     site.finish();
@@ -70,7 +70,7 @@ fn is_rolled_back(site: &Site, canary: &CanaryReport, change: Change, reason: &s
 }
 
 #[test]
-fn a_canary_that_doubles_the_time_between_tokens_goes_and_nobody_loses_a_token() {
+fn a_canary_that_doubles_the_time_between_tokens_is_removed_and_no_token_is_lost() {
     for traffic in [Traffic::BURSTS, Traffic::HEAVY] {
         let mut turn = 0;
         let (site, canary) = try_out(site(1, traffic), move |step| {
@@ -93,7 +93,7 @@ fn a_canary_that_doubles_the_time_between_tokens_goes_and_nobody_loses_a_token()
 }
 
 #[test]
-fn a_canary_that_starts_late_or_runs_few_at_a_time_goes() {
+fn a_canary_that_starts_late_or_runs_few_at_a_time_is_removed() {
     let (late, canary) = try_out(site(2, Traffic::BURSTS), |step| {
         let due = step.now.0 / 1_000 % 600 < 20;
         Ok(without(step, |id| !due && step.waiting.id.contains(&id.0)))
@@ -109,7 +109,7 @@ fn a_canary_that_starts_late_or_runs_few_at_a_time_goes() {
 }
 
 #[test]
-fn a_canary_that_starves_somebody_goes() {
+fn a_canary_that_starves_a_request_is_removed() {
     let (running, canary) = try_out(site(4, Traffic::HEAVY), |step| {
         let first = step.running.id.first().copied();
         Ok(without(step, |id| Some(id.0) == first))
@@ -160,7 +160,7 @@ fn the_same_policy_stays_under_bursts_whatever_they_are() {
 }
 
 #[test]
-fn the_same_policy_stays_on_a_host_that_can_hardly_serve_or_can_not() {
+fn the_same_policy_is_accepted_on_a_saturated_host() {
     for seed in 0..4 {
         for (traffic, seconds) in [
             (Traffic { rates: [100.0; 2], ..Traffic::HEAVY }, [12.0, 50.0]),
@@ -169,7 +169,7 @@ fn the_same_policy_stays_on_a_host_that_can_hardly_serve_or_can_not() {
             (Traffic::OVERLOAD, [5.0, 15.0]),
         ] {
             let (_, canary) = try_out_for(site(seed, traffic), seconds, |step| Ok(fcfs(step)));
-            // It may be watched still: more and more is asked of the host.
+            // It may still be watched, because the load keeps growing.
             assert_ne!(canary.state, CanaryState::RolledBack, "seed {seed}: {canary:#?}");
         }
     }
@@ -201,7 +201,7 @@ fn a_trial_ends_by_hand_too() {
     let slot = report(&mut site);
     assert_eq!((&*slot.policy.name, slot.canary.unwrap().state), ("builtin-fcfs", CanaryState::RolledBack));
 
-    // Who replaces a canary has the proved one behind it, not the canary.
+    // A policy that replaces a canary has the proved one behind it, not the canary.
     let mut site = on_trial();
     site.bench.swap_scheduler("third", |step| Ok(fcfs(step)));
     let slot = report(&mut site);
@@ -217,23 +217,23 @@ fn a_trial_ends_by_hand_too() {
     site.check_streams();
 }
 
-/// Nothing runs any more where everybody is refused, and clients ask again: neither keeps the trial from its end.
+/// Nothing runs once everything is refused, and clients retry: neither delays the trial's end.
 #[test]
-fn an_admission_canary_that_refuses_everybody_goes() {
+fn an_admission_canary_that_refuses_everything_is_removed() {
     for rates in [Traffic::BURSTS.rates, [60.0, 400.0]] {
         let mut site = site(10, Traffic::BURSTS);
         site.serve(12.0);
         let refusal = Refusal { reason: RefusalReason::Rate, message: "no".into(), retry_after_ms: 1_000 };
         let refuse = Admission(move |_: &_, _: &_| Ok(Verdict::Refuse(refusal.clone())));
         let policy = AnyPolicy::Admission(Box::new(refuse));
-        site.bench.engine.canary(policy, WINDOW, site.bench.now).expect("nobody else is on trial");
+        site.bench.engine.canary(policy, WINDOW, site.bench.now).expect("no other slot is on trial");
         site.traffic.rates = rates;
         site.serve(12.0);
         let slot =
             site.bench.engine.snapshot(site.bench.now).policies[PolicyKind::Admission as usize].clone();
         let canary = slot.canary.expect("it was on trial");
         assert_eq!(canary.state, CanaryState::RolledBack, "{canary:#?}");
-        assert!(canary.reason.contains("% of the requests are refused where it was 0%"), "{}", canary.reason);
+        assert!(canary.reason.contains("% of the requests are refused, up from 0%"), "{}", canary.reason);
         assert_eq!(slot.policy.name, "builtin-accept");
         let refused = std::mem::take(&mut site.refused);
         assert!(refused > 20, "{refused}");
@@ -243,7 +243,7 @@ fn an_admission_canary_that_refuses_everybody_goes() {
 }
 
 #[test]
-fn an_idle_host_promotes_nobody_and_a_host_without_a_past_compares_nothing() {
+fn an_idle_host_accepts_no_canary_and_one_without_a_baseline_compares_nothing() {
     let mut site = site(8, Traffic { rates: [0.001; 2], ..Traffic::BURSTS });
     let policy = AnyPolicy::Scheduler(Box::new(Scheduler("candidate", |s: &StepView| Ok(fcfs(s)))));
     site.bench.engine.canary(policy, WINDOW, site.bench.now).unwrap();
@@ -259,10 +259,10 @@ fn an_idle_host_promotes_nobody_and_a_host_without_a_past_compares_nothing() {
         (site, canary)
     };
     assert_eq!(canary.state, CanaryState::Promoted);
-    assert!(canary.reason.contains("nothing before it"), "{}", canary.reason);
+    assert!(canary.reason.contains("no baseline to compare with"), "{}", canary.reason);
 }
 
-/// Whatever takes the last request away, the time until the next one is nobody's.
+/// Whatever ends the last request, the time until the next one doesn't count.
 #[test]
 fn a_host_is_idle_however_its_last_request_ended() {
     type End = fn(&mut Engine, SequenceId, Micros);
@@ -279,7 +279,7 @@ fn a_host_is_idle_however_its_last_request_ended() {
     for (how, starts, end) in ends {
         let mut bench = Bench::new(small());
         let policy = AnyPolicy::Scheduler(Box::new(Scheduler("candidate", |s: &StepView| Ok(fcfs(s)))));
-        bench.engine.canary(policy, WINDOW, bench.now).expect("nobody else is on trial");
+        bench.engine.canary(policy, WINDOW, bench.now).expect("no other slot is on trial");
         for seed in 1..5 {
             let id = bench.submit(request(prompt(seed, 9), 40));
             assert!(!starts || bench.step());
@@ -303,7 +303,7 @@ fn a_host_is_idle_once_the_last_held_request_is_refused() {
     });
     let mut bench = Bench::with(small(), Policies { admission: Box::new(admission), ..Policies::builtin() });
     let policy = AnyPolicy::Scheduler(Box::new(Scheduler("candidate", |s: &StepView| Ok(fcfs(s)))));
-    bench.engine.canary(policy, WINDOW, bench.now).expect("nobody else is on trial");
+    bench.engine.canary(policy, WINDOW, bench.now).expect("no other slot is on trial");
     for seed in 1..5 {
         bench.submit(request(prompt(seed, 9), 4));
         bench.now = bench.now.plus(Micros(100_000));
@@ -315,7 +315,7 @@ fn a_host_is_idle_once_the_last_held_request_is_refused() {
     assert_eq!(canary.state, CanaryState::Watching, "{}", canary.reason);
 }
 
-/// What another slot's policy does to clients is not told from what the candidate does.
+/// Effects of another slot's policy on clients are not attributed to the candidate.
 #[test]
 fn a_canary_is_not_blamed_for_what_changes_in_another_slot() {
     fn refuse_some() -> AnyPolicy {
@@ -354,7 +354,7 @@ fn a_canary_is_not_blamed_for_what_changes_in_another_slot() {
         before(&mut site.bench.engine, site.bench.now);
         site.serve(12.0);
         let policy = AnyPolicy::Scheduler(Box::new(Scheduler("candidate", |s: &StepView| Ok(fcfs(s)))));
-        site.bench.engine.canary(policy, WINDOW, site.bench.now).expect("nobody else is on trial");
+        site.bench.engine.canary(policy, WINDOW, site.bench.now).expect("no other slot is on trial");
         site.serve(5.0);
         change(&mut site.bench.engine, site.bench.now);
         site.serve(1.0);
@@ -364,7 +364,7 @@ fn a_canary_is_not_blamed_for_what_changes_in_another_slot() {
         let disturbed = canary(&mut site);
         assert_eq!(disturbed.state, CanaryState::Watching, "{how}: {disturbed:#?}");
         assert_eq!(disturbed.disturbed, Some(KIND), "{how}");
-        assert!(disturbed.watched < Micros(2_000_000), "{how}: the window begins anew");
+        assert!(disturbed.watched < Micros(2_000_000), "{how}: the window restarts");
         assert!(disturbed.reason.contains("the admission policy changed"), "{how}: {}", disturbed.reason);
         site.serve(60.0);
         let ended = canary(&mut site);
@@ -373,13 +373,13 @@ fn a_canary_is_not_blamed_for_what_changes_in_another_slot() {
         let told = site.bench.events.iter().filter(|event| {
             matches!(event, Event::Canary(report) if report.disturbed.is_some() && report.ended == Micros::NEVER)
         });
-        assert!(told.count() >= 1, "{how}: it is told");
+        assert!(told.count() >= 1, "{how}: it is reported");
         site.finish();
     }
 }
 
 #[test]
-fn a_canary_is_not_compared_with_a_time_under_another_policy_in_another_slot() {
+fn a_canarys_baseline_starts_after_the_last_change_of_any_slot() {
     let mut site = site(12, Traffic::BURSTS);
     site.serve(12.0);
     let refusal = Refusal { reason: RefusalReason::Rate, message: "no".into(), retry_after_ms: 1_000 };
@@ -387,16 +387,16 @@ fn a_canary_is_not_compared_with_a_time_under_another_policy_in_another_slot() {
     site.bench.engine.swap(AnyPolicy::Admission(Box::new(refuse)), site.bench.now);
     site.serve(0.2);
     let policy = AnyPolicy::Scheduler(Box::new(Scheduler("candidate", |s: &StepView| Ok(fcfs(s)))));
-    site.bench.engine.canary(policy, WINDOW, site.bench.now).expect("nobody else is on trial");
+    site.bench.engine.canary(policy, WINDOW, site.bench.now).expect("no other slot is on trial");
     site.serve(30.0);
     let canary =
         site.bench.engine.snapshot(site.bench.now).policies[0].canary.clone().expect("it was on trial");
     assert_eq!(canary.state, CanaryState::Promoted, "{canary:#?}");
 }
 
-/// Strikes of the candidate count as ever, whatever else changed.
+/// The candidate's strikes count as usual, whatever else changed.
 #[test]
-fn a_disturbed_canary_still_goes_at_its_first_fault() {
+fn a_disturbed_canary_is_still_removed_at_its_first_fault() {
     let mut site = site(13, Traffic::BURSTS);
     site.serve(3.0);
     let policy = Scheduler(

@@ -12,7 +12,7 @@ use infer_core::policy::{
 use infer_core::testing::{self, ScriptedExecutor, SplitMix};
 use infer_core::{BlockId, Engine, EngineConfig, Micros, SequenceId};
 
-/// For any slot. Its answers depend on all that it was asked and told before, and some of them are faults.
+/// For any slot. Its answers depend on all earlier calls and events, and some of them are faults.
 struct Moody {
     info: Arc<PolicyInfo>,
     dice: SplitMix,
@@ -22,7 +22,7 @@ struct Moody {
 impl Moody {
     fn new(name: &str) -> Self {
         let info = Arc::new(PolicyInfo { name: name.to_owned(), ..PolicyInfo::default() });
-        // With this seed no fault comes first after a state was taken over: that one would come again for ever.
+        // With this seed no fault comes first after importing a state: that one would recur for ever.
         Self { info, dice: SplitMix(9), idle: BTreeSet::new() }
     }
 
@@ -125,7 +125,7 @@ impl PrefixCachePolicy for Moody {
     }
 }
 
-/// Four rounds of requests; recording begins at the second, another policy comes at the third.
+/// Four rounds of requests; recording begins at the second, and another policy is swapped in at the third.
 fn record(kind: PolicyKind) -> Vec<Decision> {
     let config = EngineConfig {
         total_blocks: 24,
@@ -182,7 +182,7 @@ fn every_decision_can_be_had_again() {
             let name = decision.policy.name.clone();
             let slot = &mut asked[decision.kind as usize];
             let same = slot.as_ref().is_some_and(|(who, _)| *who == name);
-            // The built-in answers for one that failed in between; it has no state.
+            // The built-in answers after a fault in between; it has no state.
             if !same || decision.state.is_some() {
                 assert!(decision.state.is_some() || name.starts_with("builtin"), "decision {at} of {name}");
                 let mut policy = if name.starts_with("builtin") {
@@ -191,7 +191,7 @@ fn every_decision_can_be_had_again() {
                     Moody::any(decision.kind, &name)
                 };
                 if let (AnyPolicy::PrefixCache(policy), Some(knew)) = (&mut policy, &decision.knew) {
-                    // It may be in no mood to answer; what it is told it knows.
+                    // It may answer with a fault, but it knows the events it received.
                     let _ = policy.observe_all(knew);
                 }
                 if let Some(state) = decision.state.as_ref().filter(|state| !state.is_empty()) {
@@ -212,7 +212,7 @@ fn every_decision_can_be_had_again() {
 }
 
 #[test]
-fn what_nobody_takes_is_bounded_and_can_still_be_told_apart() {
+fn decisions_that_are_not_fetched_are_bounded_and_still_distinguishable() {
     let mut engine = Engine::new(EngineConfig::default(), Policies::builtin());
     engine.record_decisions(true);
     for at in 0..20_000 {
@@ -222,7 +222,7 @@ fn what_nobody_takes_is_bounded_and_can_still_be_told_apart() {
     assert!(kept.len() > 1_000 && kept.len() < 20_000, "{}", kept.len());
     engine.snapshot(Micros(30_000));
     let next = engine.take_decisions();
-    assert!(next[0].state.is_some(), "something is missing before it, so it begins anew");
+    assert!(next[0].state.is_some(), "decisions before it are missing, so it carries the state");
     engine.record_decisions(false);
     engine.snapshot(Micros(40_000));
     assert!(engine.take_decisions().is_empty());

@@ -18,7 +18,7 @@ fn tight() -> EngineConfig {
 }
 
 #[test]
-fn a_scheduler_that_waits_for_memory_which_nobody_frees_is_taken_out() {
+fn a_scheduler_that_waits_for_memory_that_is_never_freed_is_removed() {
     // It runs what fits and never preempts: once every block is held it plans nothing, for ever.
     let mut bench = Bench::scheduled(tight(), |step| {
         let plan = fcfs(step);
@@ -62,9 +62,9 @@ fn a_plan_that_only_preempts_is_followed_by_another_at_once() {
 }
 
 #[test]
-fn blocks_that_only_preempted_ones_share_are_room_for_whoever_is_left() {
+fn blocks_shared_only_by_preempted_sequences_are_free_for_the_rest() {
     // The first needs nearly all of the pool; the others hold one prefix together, which no view counts as
-    // theirs to give back.
+    // freeable.
     let config = EngineConfig {
         limits: Limits { prefill_chunk: 24, max_prefill_tokens: 64, ..small().limits },
         total_blocks: 8,
@@ -81,10 +81,10 @@ fn blocks_that_only_preempted_ones_share_are_room_for_whoever_is_left() {
             ..Plan::default()
         };
         Ok(match turn {
-            // The long one starts with a crumb, then two that share three blocks.
+            // The long one starts with a small chunk, then two that share three blocks.
             1 => give(&[(1, 4), (2, 13)]),
             2 => give(&[(3, 1)]),
-            // More of it than memory holds: the engine asks the built-in.
+            // It runs out of memory: the engine calls the built-in.
             3 => give(&[(1, 24)]),
             _ => fcfs(step),
         })
@@ -100,7 +100,7 @@ fn blocks_that_only_preempted_ones_share_are_room_for_whoever_is_left() {
 }
 
 #[test]
-fn a_canary_that_fails_at_what_it_is_told_first_is_taken_out_and_nobody_else_is_on_trial() {
+fn a_canary_that_fails_on_its_first_events_is_removed_and_the_trial_ends() {
     let mut bench = Bench::new(EngineConfig { max_strikes: 1, ..small() });
     bench.submit(request(prompt(1, 20), 4));
     bench.run();
@@ -109,7 +109,7 @@ fn a_canary_that_fails_at_what_it_is_told_first_is_taken_out_and_nobody_else_is_
         _ => Ok(Say::Default),
     });
     let policy = AnyPolicy::PrefixCache(Box::new(failing));
-    bench.engine.canary(policy, Micros(1_000_000), bench.now).expect("nobody else is on trial");
+    bench.engine.canary(policy, Micros(1_000_000), bench.now).expect("no other slot is on trial");
     let slot = bench.engine.snapshot(bench.now).policies[2].clone();
     let canary = slot.canary.expect("it was on trial");
     assert!(!slot.trial, "{:?} is on trial in its stead", slot.policy.name);
@@ -120,7 +120,7 @@ fn a_canary_that_fails_at_what_it_is_told_first_is_taken_out_and_nobody_else_is_
     assert_eq!(bench.tokens(id), solo(&wanted, VOCAB));
 }
 
-/// Exports `memory` and notes what it is given; fails once the engine has had its state.
+/// Exports `memory` and records imports; fails once the engine has had its state.
 struct Absent {
     memory: Option<&'static [u8]>,
     given: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -147,11 +147,11 @@ impl SchedulerPolicy for Absent {
     }
 }
 
-/// A step by which the engine has taken a copy of a policy's state.
+/// A step by which the engine has a copy of a policy's state.
 const EXPORTED: u64 = 1_010;
 
 #[test]
-fn what_was_never_exported_is_given_to_nobody() {
+fn a_state_that_was_never_exported_is_not_imported() {
     let given = Arc::default();
     let absent = |memory| AnyPolicy::Scheduler(Box::new(Absent { memory, given: Arc::clone(&given) }));
     let mut bench = Bench::new(small());
@@ -162,7 +162,7 @@ fn what_was_never_exported_is_given_to_nobody() {
 }
 
 #[test]
-fn a_failed_policy_that_comes_back_has_the_state_that_its_successor_was_given() {
+fn a_failed_policy_that_comes_back_has_its_successors_state() {
     let given = Arc::default();
     let absent = |memory| AnyPolicy::Scheduler(Box::new(Absent { memory, given: Arc::clone(&given) }));
     let mut bench = Bench::new(small());
@@ -176,7 +176,7 @@ fn a_failed_policy_that_comes_back_has_the_state_that_its_successor_was_given() 
             break;
         }
     }
-    // It failed, and is restarted when it is asked next: by then another one is in force.
+    // It failed, and would be restarted at its next call: by then another policy is live.
     bench.engine.swap(absent(None), bench.now);
     bench.engine.rollback(PolicyKind::Scheduler, bench.now).expect("there is a previous one");
     bench.run();

@@ -55,7 +55,7 @@ fn faults_outside_the_window_do_not_add_up() {
     assert!(bench.changes().is_empty());
 }
 
-/// A policy whose restarts and states are noted.
+/// A policy that records its restarts and states.
 struct Noted {
     name: &'static str,
     log: Arc<Mutex<Vec<String>>>,
@@ -89,7 +89,7 @@ impl SchedulerPolicy for Noted {
 }
 
 #[test]
-fn a_policy_is_restarted_after_a_fault_and_taken_out_where_that_fails() {
+fn a_policy_is_restarted_after_a_fault_and_removed_if_that_fails() {
     for broken in [false, true] {
         let log = Arc::new(Mutex::new(Vec::new()));
         let mut bench = Bench::new(small());
@@ -107,7 +107,7 @@ fn a_policy_is_restarted_after_a_fault_and_taken_out_where_that_fails() {
 }
 
 #[test]
-fn state_goes_to_a_successor_of_the_same_name_only() {
+fn only_a_successor_of_the_same_name_imports_the_state() {
     for (name, restored) in [("noted", true), ("another", false)] {
         let log = Arc::new(Mutex::new(Vec::new()));
         let policy = |name| Noted { name, log: log.clone(), broken: false };
@@ -136,7 +136,10 @@ fn a_way_back_beyond_the_previous_policy_leads_on_and_not_in_a_circle() {
     let earlier = Scheduler("scripted", |step: &_| Ok(fcfs(step)));
     let report = bench.engine.rollback_to(AnyPolicy::Scheduler(Box::new(earlier)), bench.now);
     assert_eq!((&*report.from, &*report.to), ("second", "scripted"));
-    assert!(bench.engine.rollback(PolicyKind::Scheduler, bench.now).is_none(), "who was left stays away");
+    assert!(
+        bench.engine.rollback(PolicyKind::Scheduler, bench.now).is_none(),
+        "a policy that was rolled back from does not come back"
+    );
     bench.run();
     assert_eq!(bench.tokens(id), solo(&request, VOCAB));
     assert_eq!(bench.engine.snapshot(bench.now).policies[0].policy.name, "scripted");
@@ -176,7 +179,7 @@ fn watched() -> EngineConfig {
 }
 
 #[test]
-fn a_scheduler_that_runs_nothing_is_taken_out() {
+fn a_scheduler_that_runs_nothing_is_removed() {
     for wake in [Micros::NEVER, Micros(0), Micros(u64::MAX - 1)] {
         let mut bench = Bench::scheduled(watched(), move |_| Ok(Plan { wake, ..Plan::default() }));
         let request = request(prompt(1, 9), 3);
@@ -206,7 +209,7 @@ fn a_running_sequence_left_idle_takes_its_scheduler_out() {
 }
 
 #[test]
-fn a_scheduler_that_throws_away_what_it_computes_is_taken_out() {
+fn a_scheduler_that_throws_its_results_away_is_removed() {
     let mut bench = Bench::scheduled(EngineConfig { prefix_caching: false, ..watched() }, |step| {
         let mut plan = fcfs(step);
         plan.tokens.iter_mut().for_each(|t| *t = 1);
@@ -238,7 +241,7 @@ fn stream_in(bench: &mut Bench, of: impl Fn(u32) -> Request) {
     bench.run();
 }
 
-/// Starts what waits in this order of preference, one place at a time.
+/// Starts waiting sequences in this order of preference, one slot at a time.
 fn preferring(
     prefer: impl Fn(&StepView, usize) -> u64 + Send + 'static,
 ) -> impl FnMut(&StepView) -> Result<Plan, PolicyFault> + Send {
@@ -270,7 +273,7 @@ fn one_place() -> EngineConfig {
 }
 
 #[test]
-fn a_waiting_sequence_that_others_pass_for_too_long_takes_its_scheduler_out() {
+fn a_scheduler_that_lets_a_sequence_be_overtaken_for_too_long_is_removed() {
     let mut bench =
         Bench::scheduled(one_place(), preferring(|step, at| u64::from(step.waiting.prompt_tokens[at])));
     bench.submit(request(prompt(1, 20), 2));
@@ -280,14 +283,14 @@ fn a_waiting_sequence_that_others_pass_for_too_long_takes_its_scheduler_out() {
 }
 
 #[test]
-fn priorities_shares_between_tenants_overload_and_static_batches_starve_nobody() {
+fn priorities_shares_overload_and_static_batches_are_not_starvation() {
     let by_priority = preferring(|step, at| (10 - step.waiting.priority[at]) as u64);
     let mut bench = Bench::scheduled(one_place(), by_priority);
     bench.submit(request(prompt(1, 9), 2));
     stream_in(&mut bench, |turn| Request { priority: 5, ..request(prompt(turn + 2, 3), 2) });
     assert_eq!(bench.faults(), []);
 
-    // Tenant 0 came first with many; the tenants take turns.
+    // Tenant 0 was first with many; the tenants take turns.
     let by_share = preferring(|step, at| {
         let tenant = step.waiting.tenant[at] as usize;
         let row = step.tenants.id.iter().position(|&t| t as usize == tenant).unwrap();
@@ -300,7 +303,7 @@ fn priorities_shares_between_tenants_overload_and_static_batches_starve_nobody()
     stream_in(&mut bench, |turn| Request { tenant: TenantId(1), ..request(prompt(turn + 60, 3), 3) });
     assert_eq!(bench.faults(), []);
 
-    // Nobody joins until all are done.
+    // No request joins until all are done.
     let mut bench = Bench::scheduled(watched(), |step| {
         if step.running.is_empty() {
             return Ok(fcfs(step));
@@ -317,7 +320,7 @@ fn priorities_shares_between_tenants_overload_and_static_batches_starve_nobody()
 }
 
 #[test]
-fn only_one_that_waited_all_the_time_was_passed_for_too_long() {
+fn only_a_sequence_that_waited_the_whole_time_counts_as_overtaken() {
     let shortest = preferring(|step, at| u64::from(step.waiting.prompt_tokens[at]));
     let mut bench = Bench::scheduled(one_place(), shortest);
     let short = |tenant, seed| Request { tenant: TenantId(tenant), ..request(prompt(seed, 3), 2) };
@@ -338,10 +341,10 @@ fn only_one_that_waited_all_the_time_was_passed_for_too_long() {
 }
 
 #[test]
-fn a_tenant_of_which_something_runs_is_served_and_one_of_which_nothing_does_is_starved() {
+fn a_tenant_counts_as_starved_only_while_none_of_its_sequences_runs() {
     for (output, faults) in [(110, &[][..]), (1, &[FaultKind::Starvation][..])] {
         let config = EngineConfig { limits: Limits { max_running: 2, ..small().limits }, ..one_place() };
-        // The other tenant's first, whatever comes.
+        // The other tenant's first, always.
         let mut bench =
             Bench::scheduled(config, preferring(|step, at| u64::from(1 - step.waiting.tenant[at])));
         bench.submit(request(prompt(1, 9), output));
@@ -357,7 +360,7 @@ fn a_tenant_of_which_something_runs_is_served_and_one_of_which_nothing_does_is_s
 }
 
 #[test]
-fn who_comes_back_answers_for_what_it_did_itself() {
+fn a_policy_that_comes_back_is_not_blamed_for_its_successor() {
     let shortest = || preferring(|step, at| u64::from(step.waiting.prompt_tokens[at]));
     // It has a patience of its own, which begins with its own first plan.
     let (mut first_asked, mut plan) = (None, shortest());
@@ -368,7 +371,7 @@ fn who_comes_back_answers_for_what_it_did_itself() {
     let mut plan = shortest();
     let candidate = move |step: &StepView| if step.now > Micros(45_000) { Err(trap()) } else { plan(step) };
     let policy = AnyPolicy::Scheduler(Box::new(Scheduler("candidate", candidate)));
-    bench.engine.canary(policy, Micros(10_000_000), bench.now).expect("nobody else is on trial");
+    bench.engine.canary(policy, Micros(10_000_000), bench.now).expect("no other slot is on trial");
     bench.submit(request(prompt(1, 20), 2));
     bench.submit(request(prompt(2, 3), 2));
     stream_in(&mut bench, |turn| request(prompt(turn + 3, 3), 2));
@@ -376,7 +379,7 @@ fn who_comes_back_answers_for_what_it_did_itself() {
     assert_eq!(bench.changes(), ["candidate", "scripted"]);
 }
 
-/// A scheduler whose state is one number, and which notes what it is given.
+/// A scheduler whose state is one number, and which records imports.
 #[derive(Clone, Default)]
 struct Keeper {
     state: Arc<Mutex<u8>>,
@@ -407,7 +410,7 @@ impl SchedulerPolicy for Keeper {
 }
 
 #[test]
-fn a_restart_goes_on_from_the_last_state_exported_or_taken_over() {
+fn a_restart_continues_from_the_last_state_exported_or_imported() {
     let [old, new] = [Keeper::default(), Keeper::default()];
     let scheduler = |keeper: &Keeper| AnyPolicy::Scheduler(Box::new(keeper.clone()));
     let fail = |bench: &mut Bench, keeper: &Keeper| {
@@ -433,7 +436,7 @@ fn a_restart_goes_on_from_the_last_state_exported_or_taken_over() {
     assert_eq!(fail(&mut bench, &new), [4], "what it had when it was promoted");
 }
 
-/// Admits everybody, and takes its time.
+/// Admits everything, slowly.
 struct Slow {
     spent: Micros,
     asked: Arc<Mutex<u32>>,
@@ -462,9 +465,9 @@ impl AdmissionPolicy for Slow {
 }
 
 #[test]
-fn calls_that_are_each_in_time_may_not_take_a_step_together() {
+fn calls_within_their_limits_may_exceed_the_step_budget_together() {
     let asked = Arc::new(Mutex::new(0));
-    // What it took before it came is nobody's time.
+    // Time that it took before it was live doesn't count.
     let slow = Slow { spent: Micros(9_000_000), asked: Arc::clone(&asked) };
     let mut bench = Bench::new(small());
     bench.engine.swap(AnyPolicy::Admission(Box::new(slow)), bench.now);
@@ -489,7 +492,7 @@ fn calls_that_are_each_in_time_may_not_take_a_step_together() {
 }
 
 #[test]
-fn a_shadow_whose_calls_take_a_step_ends() {
+fn a_shadow_over_its_step_budget_ends() {
     let mut bench = Bench::new(small());
     let asked = Arc::new(Mutex::new(0));
     let slow = Slow { spent: Micros(9_000_000), asked: Arc::clone(&asked) };
@@ -503,7 +506,7 @@ fn a_shadow_whose_calls_take_a_step_ends() {
 }
 
 #[test]
-fn an_admission_policy_that_lets_nobody_in_is_taken_out_in_the_end() {
+fn an_admission_policy_that_admits_nothing_is_removed_eventually() {
     let admission = Box::new(Admission(|_: &_, _: &_| Ok(Verdict::Wait)));
     let mut bench = Bench::with(watched(), Policies { admission, ..Policies::builtin() });
     let request = request(prompt(1, 9), 3);
@@ -516,7 +519,7 @@ fn an_admission_policy_that_lets_nobody_in_is_taken_out_in_the_end() {
 }
 
 #[test]
-fn a_slow_device_starves_nobody() {
+fn a_slow_device_is_no_starvation() {
     let mut bench = Bench::new(watched());
     for seed in 1..9 {
         bench.submit(request(prompt(seed, 9), 20));
@@ -530,7 +533,7 @@ fn a_slow_device_starves_nobody() {
 }
 
 #[test]
-fn a_device_fault_fails_whom_it_names_and_the_others_go_on() {
+fn a_device_fault_fails_only_the_rows_it_names() {
     for (rows, failed) in [(Some(vec![1]), 1), (None, 3)] {
         let mut bench = Bench::new(small());
         let requests: Vec<_> = (1..4).map(|i| request(prompt(i, 9), 6)).collect();
@@ -540,7 +543,7 @@ fn a_device_fault_fails_whom_it_names_and_the_others_go_on() {
         let message = "out of memory".to_owned();
         bench.executor.fail_next(DeviceFault { kind: DeviceFaultKind::OutOfMemory, message, rows });
         bench.step();
-        // The engine still serves, and finds no garbage where the fault struck.
+        // The engine still serves, and finds no garbage from the fault.
         let again = requests[1].clone();
         let id = bench.submit(again.clone());
         bench.run();

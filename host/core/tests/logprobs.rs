@@ -1,4 +1,4 @@
-//! What is told of tokens that a request asks about: all of it, once, in order.
+//! Log-probabilities of a request's tokens: all of them, once, in order.
 
 mod common;
 
@@ -32,7 +32,7 @@ fn told(bench: &Bench, of: SequenceId) -> Vec<u32> {
 }
 
 #[test]
-fn a_prompt_that_is_asked_about_is_told_once_whatever_is_cached_or_preempted() {
+fn prompt_logprobs_are_reported_once_whatever_is_cached_or_preempted() {
     let mut steps = 0;
     let mut bench = Bench::scheduled(small(), move |step| {
         steps += 1;
@@ -46,7 +46,7 @@ fn a_prompt_that_is_asked_about_is_told_once_whatever_is_cached_or_preempted() {
     let other = request((0..39).map(|i| (i * 5 + 2) % VOCAB).collect(), 8);
     bench.submit(plain.clone());
     bench.run();
-    // The first prompt stands in the cache as a whole.
+    // The first prompt is cached as a whole.
     let requests = [asking(plain.clone()), asking(other), plain];
     let ids: Vec<SequenceId> = requests.iter().map(|request| bench.submit(request.clone())).collect();
     bench.run();

@@ -1,4 +1,4 @@
-//! What happens to plans: bad ones, ones that memory can't hold, ones that lead nowhere.
+//! What happens to plans: bad ones, ones that don't fit in memory, ones that lead nowhere.
 
 mod common;
 
@@ -95,7 +95,7 @@ fn a_bad_plan_costs_no_token_and_leaves_its_view_behind() {
 }
 
 #[test]
-fn the_tail_that_memory_cannot_hold_is_cut_without_a_fault() {
+fn a_tail_that_does_not_fit_in_memory_is_cut_without_a_fault() {
     // Three prompts of four blocks in a pool of nine: the third start doesn't fit.
     let config = EngineConfig { total_blocks: 9, ..small() };
     let mut bench = Bench::scheduled(config, |step| {
@@ -123,7 +123,7 @@ fn the_tail_that_memory_cannot_hold_is_cut_without_a_fault() {
 }
 
 #[test]
-fn running_sequences_that_block_each_other_are_untied() {
+fn running_sequences_that_block_each_other_are_preempted_until_one_can_run() {
     // Both grow until the pool is full, and the policy never preempts.
     let config = EngineConfig { total_blocks: 8, prefix_caching: false, ..small() };
     let mut bench = Bench::scheduled(config, |step| {
@@ -138,7 +138,7 @@ fn running_sequences_that_block_each_other_are_untied() {
                 plan.tokens.push(left.min(16));
             }
         }
-        // The hungriest row comes first, so that nothing before it can go on.
+        // The hungriest row comes first, so that nothing before it can continue.
         Ok(plan)
     });
     let requests: Vec<_> = (1..3).map(|i| request(prompt(i, 8), 20)).collect();
@@ -165,7 +165,7 @@ fn long_prompts_run_in_chunks_and_can_be_cancelled_between_them() {
 }
 
 #[test]
-fn a_sequence_that_ends_while_the_batch_is_out_keeps_its_blocks_until_it_is_back() {
+fn a_sequence_that_ends_in_flight_keeps_its_blocks_until_the_batch_returns() {
     for reason in [FinishReason::Cancelled, FinishReason::Stop] {
         let mut bench = Bench::new(EngineConfig { prefix_caching: false, ..small() });
         let id = bench.submit(request(prompt(1, 6), 9));
@@ -184,7 +184,7 @@ fn a_sequence_that_ends_while_the_batch_is_out_keeps_its_blocks_until_it_is_back
 }
 
 #[test]
-fn a_sequence_that_is_overdue_fails_wherever_it_stands() {
+fn an_overdue_sequence_fails_in_any_state() {
     let limits = Limits { max_running: 1, ..small().limits };
     let mut bench = Bench::new(EngineConfig { limits, ..small() });
     let running = bench.submit(request(prompt(1, 6), 9));
@@ -239,7 +239,7 @@ fn ends_are_drawn_counted_and_held_back() {
 }
 
 #[test]
-fn released_names_every_sequence_that_gave_its_blocks_back() {
+fn released_names_every_sequence_that_freed_its_blocks() {
     let mut bench = Bench::new(small());
     let first = bench.submit(request(prompt(1, 4), 1));
     bench.step();

@@ -1,7 +1,7 @@
 //! Seeded random runs of the whole engine: hostile policies, tiny pools, faults, swaps, cancels.
 //!
-//! After every step the engine's invariants hold; at the end nothing is lost and every stream equals
-//! the same request run alone. `SEED=n` runs one seed, `SEEDS=n` that many.
+//! After every step the engine's invariants hold; at the end no request is lost and every stream equals the
+//! same request run alone. `SEED=n` runs one seed, `SEEDS=n` that many.
 
 mod common;
 
@@ -21,7 +21,7 @@ use infer_core::{
 
 const VOCAB: u32 = 11;
 
-/// What became of one request.
+/// The state of one request.
 #[derive(Debug, Default)]
 struct Stream {
     tokens: Vec<u32>,
@@ -45,7 +45,7 @@ struct World {
     submitted: u64,
     refused_at_once: u64,
     max_seq_len: u32,
-    /// Few tokens make guesses that are right often enough.
+    /// With few distinct tokens, drafts are right often enough.
     vocab: u32,
     log: String,
 }
@@ -101,7 +101,7 @@ impl World {
         }
     }
 
-    /// Prompts repeat, share prefixes, and go on from earlier streams.
+    /// Prompts repeat, share prefixes, and continue earlier streams.
     fn request(&mut self) -> Request {
         let rng = &mut self.rng;
         let session = if rng.chance(30) { rng.between(1, 3) } else { 0 };
@@ -291,7 +291,7 @@ impl World {
         }
     }
 
-    /// Everybody behaves from now on: whatever is alive must end.
+    /// All policies behave from now on: every live sequence must end.
     fn finish(&mut self) {
         let builtin = Policies::builtin();
         self.engine.swap(AnyPolicy::Scheduler(builtin.scheduler), self.now);

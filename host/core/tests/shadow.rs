@@ -1,4 +1,4 @@
-//! Policies in shadow: asked what the live one is asked, compared, and never in effect.
+//! Policies in shadow: called like the live one, compared, and without effect.
 
 mod common;
 
@@ -27,7 +27,7 @@ fn report(bench: &mut Bench, kind: PolicyKind) -> ShadowReport {
     slots.into_iter().find(|s| s.kind == kind).unwrap().shadow.expect("there was one")
 }
 
-/// Serves the requests with `shadow` beside the built-in; every stream must be what it is alone.
+/// Serves the requests with `shadow` beside the built-in; every stream must be the same as alone.
 fn serve_beside(shadow: AnyPolicy) -> (Bench, ShadowReport) {
     let mut bench = Bench::new(small());
     let kind = shadow.kind();
@@ -69,7 +69,7 @@ fn a_shadow_that_decides_alike_agrees_in_every_step() {
     }));
     assert_eq!(report.state, ShadowState::Watching);
     assert!(report.questions > 20 && report.agreements == report.questions, "{report:?}");
-    assert!(bench.changes().is_empty(), "nobody came into force");
+    assert!(bench.changes().is_empty(), "no policy became live");
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn differences_are_counted_by_kind_and_shown_in_short() {
 }
 
 #[test]
-fn a_shadow_that_fails_is_gone_and_nobody_else_is_concerned() {
+fn a_failing_shadow_is_removed_without_affecting_the_live_policy() {
     for kind in [FaultKind::Trap, FaultKind::InvalidDecision] {
         let (mut bench, report) = serve_beside(scheduler(move |step| match kind {
             _ if step.number <= 5 => Ok(fcfs(step)),
@@ -157,7 +157,7 @@ impl SchedulerPolicy for Counting {
 }
 
 #[test]
-fn a_promoted_shadow_keeps_what_it_knows_and_one_of_the_same_name_starts_from_a_copy() {
+fn a_promoted_shadow_keeps_its_state_and_one_of_the_same_name_starts_from_a_copy() {
     let mut bench = Bench::new(small());
     let (first, second): (Arc<Mutex<u64>>, Arc<Mutex<u64>>) = Default::default();
     bench.engine.swap(AnyPolicy::Scheduler(Box::new(Counting(first.clone()))), bench.now);
@@ -171,13 +171,13 @@ fn a_promoted_shadow_keeps_what_it_knows_and_one_of_the_same_name_starts_from_a_
     let promoted = bench.engine.promote(PolicyKind::Scheduler, bench.now).expect("it runs in shadow");
     assert_eq!((&*promoted.to, *second.lock().unwrap()), ("counting", 1_020));
     bench.run();
-    assert_eq!(*first.lock().unwrap(), 20, "it is asked no more");
+    assert_eq!(*first.lock().unwrap(), 20, "it gets no more calls");
     assert!(*second.lock().unwrap() > 1_040);
     assert_eq!(self::report(&mut bench, PolicyKind::Scheduler).state, ShadowState::Promoted);
 }
 
 #[test]
-fn a_shadows_fault_is_told_with_the_state_that_it_began_from() {
+fn a_shadows_fault_carries_the_state_that_it_began_from() {
     let mut bench = Bench::new(small());
     let (live, shadow): (Arc<Mutex<u64>>, Arc<Mutex<u64>>) = Default::default();
     bench.engine.swap(AnyPolicy::Scheduler(Box::new(Counting(live))), bench.now);
@@ -191,7 +191,7 @@ fn a_shadows_fault_is_told_with_the_state_that_it_began_from() {
 }
 
 #[test]
-fn a_shadow_ends_when_it_is_stopped_and_when_another_policy_comes() {
+fn a_shadow_ends_when_it_is_stopped_or_another_policy_is_swapped_in() {
     let mut bench = Bench::new(small());
     let ended = |bench: &mut Bench| report(bench, PolicyKind::Scheduler).state;
     bench.engine.shadow(scheduler(|s| Ok(fcfs(s))), bench.now);
@@ -228,7 +228,7 @@ fn admission_verdicts_are_compared_by_kind() {
 }
 
 #[test]
-fn a_prefix_cache_shadow_hears_everything_and_drops_nothing() {
+fn a_prefix_cache_shadow_receives_all_events_and_drops_nothing() {
     let (_, report) = serve_beside(AnyPolicy::PrefixCache(Box::new(PrefixCache(|ask: Ask<'_>| {
         Ok(match ask {
             Ask::Reuse(_) => Say::Reuse(0),
@@ -239,8 +239,8 @@ fn a_prefix_cache_shadow_hears_everything_and_drops_nothing() {
     let count = |kind: DivergenceKind| report.divergences[kind as usize];
     assert!(count(DivergenceKind::Retain) > 5, "{report:?}");
 
-    // A strict observer in shadow, primed and not, that names blocks to drop: what it would drop stays,
-    // and what the live one drops it hears of. Promoted, it goes on from what it knows.
+    // A strict observer in shadow, primed and not, that names blocks to drop: those stay, and it receives the
+    // live policy's drops. Promoted, it continues from what it knows.
     for seed in 0..40 {
         let mut bench = Bench::new(small());
         let live = RandomPrefixCache::new(seed, 0);

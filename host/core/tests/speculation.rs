@@ -1,4 +1,4 @@
-//! Guessing ahead: the same tokens in fewer steps, blocks and columns as without it.
+//! Speculation: the same tokens in fewer steps, with the same blocks and columns.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use infer_core::{
     SamplingExtras, SamplingParams, StepOutput,
 };
 
-/// Draws the position modulo a period: a text that repeats itself.
+/// Samples the position modulo a period: a repetitive text.
 struct Periodic {
     period: u32,
     /// Largest row seen.
@@ -39,7 +39,7 @@ fn config(speculate: u32) -> EngineConfig {
     EngineConfig { total_blocks: 64, block_size: 4, max_seq_len: 128, speculate, ..EngineConfig::default() }
 }
 
-/// Runs one request alone. Its tokens, and the steps they took.
+/// Runs one request alone. Returns its tokens and steps.
 fn run(config: EngineConfig, executor: &mut impl Executor, request: &Request) -> (Vec<u32>, u64, Engine) {
     let mut engine = Engine::new(config, Policies::builtin());
     let mut now = Micros(1);
@@ -53,7 +53,7 @@ fn run(config: EngineConfig, executor: &mut impl Executor, request: &Request) ->
 }
 
 #[test]
-fn a_text_that_repeats_itself_takes_a_fraction_of_the_steps() {
+fn a_repetitive_text_takes_a_fraction_of_the_steps() {
     let request = testing::request(text(20, 5), 60);
     let (mut plain, mut guessing) = (Periodic { period: 5, widest: 0 }, Periodic { period: 5, widest: 0 });
     let (want, steps, _) = run(config(0), &mut plain, &request);
@@ -79,7 +79,7 @@ fn an_end_within_the_guesses_ends_the_stream_there() {
 }
 
 #[test]
-fn guesses_take_only_what_a_step_leaves_over() {
+fn draft_tokens_use_only_what_a_step_leaves_over() {
     let request = testing::request(text(20, 5), 40);
     let limits = Limits { max_batch_tokens: 4, ..EngineConfig::default().limits };
     let mut executor = Periodic { period: 5, widest: 0 };
@@ -93,7 +93,8 @@ fn guesses_take_only_what_a_step_leaves_over() {
 
 #[test]
 fn wrong_guesses_cost_no_block_and_no_token() {
-    // Tokens that depend on all that stands in memory, out of few, so that guesses are made and are wrong.
+    // Tokens that depend on everything in memory, from a small vocabulary, so that some draft tokens are
+    // wrong.
     let mut executor = ScriptedExecutor::new(4, 64, 100, 2);
     let mut engine = Engine::new(config(6), Policies::builtin());
     let mut now = Micros(1);
@@ -107,7 +108,7 @@ fn wrong_guesses_cost_no_block_and_no_token() {
         let snapshot = engine.snapshot(now);
         let used: u32 = snapshot.requests.iter().map(|r| r.blocks).sum();
         let needed: u32 = snapshot.requests.iter().map(|r| r.computed_tokens.div_ceil(4)).sum();
-        assert_eq!(used, needed, "nobody holds more than what is computed");
+        assert_eq!(used, needed, "no sequence holds more than what is computed");
     }
     let counters = engine.snapshot(now).counters;
     assert!(counters.accepted_tokens > 20 && counters.drafted_tokens > counters.accepted_tokens);
@@ -124,7 +125,7 @@ fn wrong_guesses_cost_no_block_and_no_token() {
 }
 
 #[test]
-fn draws_that_look_back_or_report_are_not_guessed_for() {
+fn nothing_is_drafted_for_rows_with_history_or_logprobs() {
     let plain = testing::request(text(20, 5), 20);
     let with = |sampling: SamplingParams| Request { sampling, ..plain.clone() };
     let greedy = SamplingParams { temperature: 0.0, ..SamplingParams::default() };
@@ -143,7 +144,7 @@ fn draws_that_look_back_or_report_are_not_guessed_for() {
 }
 
 #[test]
-fn a_device_fault_returns_what_guesses_had() {
+fn a_device_fault_frees_the_blocks_of_draft_tokens() {
     let mut executor = ScriptedExecutor::new(4, 64, 0, 2);
     let mut engine = Engine::new(EngineConfig { prompt_cache_entries: 0, ..config(6) }, Policies::builtin());
     let mut now = Micros(1);

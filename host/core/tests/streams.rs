@@ -1,4 +1,4 @@
-//! What clients see: every stream equals the same request run alone, whatever else is going on.
+//! What clients see: every stream equals the same request run alone, whatever else happens.
 
 use infer_core::engine::Policies;
 use infer_core::testing::{self, ScriptedExecutor, solo};

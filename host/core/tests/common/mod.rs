@@ -203,7 +203,7 @@ impl Mirror {
     }
 }
 
-/// Reuses, retains and evicts at random from what it has been told; breaks the rules now and then.
+/// Reuses, retains and evicts at random from the events it received; breaks the rules now and then.
 pub struct RandomPrefixCache {
     pub rng: SplitMix,
     pub evil: u64,

@@ -10,7 +10,8 @@ use infer_core::policy::{
 };
 use infer_core::testing::{self, ScriptedExecutor};
 use infer_core::{
-    BlockId, Engine, EngineConfig, Event, Executor, Limits, Micros, Request, SequenceId, StepOutput,
+    BlockId, Engine, EngineConfig, Event, Executor, Limits, Micros, PrefixEvent, Request, SequenceId,
+    SessionId, StepOutput,
 };
 
 use super::info;
@@ -58,7 +59,7 @@ impl<F: FnMut(&AdmissionRequest, &Load) -> Result<Verdict, PolicyFault> + Send> 
     }
 }
 
-/// What a prefix-cache policy is asked or told.
+/// A call of a prefix-cache policy.
 pub enum Ask<'a> {
     Reuse(&'a Hit),
     Retain(&'a Ended),
@@ -160,7 +161,7 @@ impl Bench {
         self.engine.submit(request, self.now).expect("the request is taken")
     }
 
-    /// One step of a millisecond. False where nothing ran.
+    /// One step of a millisecond. False if nothing ran.
     pub fn step(&mut self) -> bool {
         let ran = testing::step(&mut self.engine, &mut self.executor, &mut self.now, Micros(1_000));
         self.engine.drain_events(&mut self.events);
@@ -174,7 +175,7 @@ impl Bench {
         self.engine.check_invariants();
     }
 
-    /// Like `step`, with something done while the batch is out.
+    /// Like `step`, with something done while the batch is in flight.
     pub fn step_with(&mut self, meanwhile: impl FnOnce(&mut Engine, Micros)) {
         let batch = self.engine.begin_step(self.now).expect("something runs");
         meanwhile(&mut self.engine, self.now);
@@ -203,7 +204,7 @@ impl Bench {
         self.events.iter().filter_map(kind).collect()
     }
 
-    /// Policies that came into force so far, by name.
+    /// Policies that became live so far, by name.
     pub fn changes(&self) -> Vec<&str> {
         let name = |e: &'_ Event| match e {
             Event::PolicyChanged { to, .. } => Some(to.clone()),
@@ -229,4 +230,25 @@ pub fn prompt(seed: u32, len: u32) -> Vec<u32> {
 /// A greedy request.
 pub fn request(prompt: Vec<u32>, max_new_tokens: u32) -> Request {
     testing::request(prompt, max_new_tokens)
+}
+
+/// The prefix event, cached and prefilled tokens of a sequence's start.
+pub fn started(bench: &Bench, of: SequenceId) -> (PrefixEvent, u32, u32) {
+    let found = bench.events.iter().find_map(|e| match e {
+        Event::Started { id, prefix, cached_tokens, prefill_tokens } if *id == of => {
+            Some((*prefix, *cached_tokens, *prefill_tokens))
+        }
+        _ => None,
+    });
+    found.expect("it started")
+}
+
+/// A greedy request of a session.
+pub fn of_session(session: u64, prompt: Vec<u32>, output: u32) -> Request {
+    Request { session: SessionId(session), ..request(prompt, output) }
+}
+
+/// The built-ins with this prefix-cache policy.
+pub fn scripted(answer: impl FnMut(Ask<'_>) -> Result<Say, PolicyFault> + Send + 'static) -> Policies {
+    Policies { prefix_cache: Box::new(PrefixCache(answer)), ..Policies::builtin() }
 }

@@ -1,5 +1,5 @@
-//! A host under a load that changes by itself, in virtual time: steps cost what they compute, requests
-//! come in bursts, a few of them are very long.
+//! A host under a load that varies in virtual time: steps cost what they compute, requests come in bursts,
+//! and a few of them are very long.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,14 @@ use infer_core::{EngineConfig, Event, Executor, Limits, Micros, Request, Sequenc
 
 use super::scripted::{Bench, VOCAB, request};
 
-/// What comes in.
+/// The arriving requests.
 #[derive(Clone, Copy)]
 pub struct Traffic {
     /// Requests per second in a quiet time, and in a burst.
     pub rates: [f64; 2],
     /// Mean length of a quiet time and of a burst, in seconds.
     pub spells_s: [f64; 2],
-    /// Requests per second that come on top, for each second that has passed.
+    /// Requests per second that are added for each second that has passed.
     pub rise: f64,
 }
 
@@ -33,7 +33,7 @@ impl Traffic {
 pub struct Site {
     pub bench: Bench,
     pub requests: Vec<(SequenceId, Request)>,
-    /// Requests that were not let in.
+    /// Requests that were refused.
     pub refused: usize,
     pub traffic: Traffic,
     rng: SplitMix,
@@ -87,7 +87,7 @@ impl Site {
         }
     }
 
-    /// Nothing more comes in; serves what is there to its end.
+    /// No more requests arrive; serves the remaining ones to their end.
     pub fn finish(&mut self) {
         self.next_arrival = Micros::NEVER;
         let mut rounds = 0;
@@ -98,7 +98,7 @@ impl Site {
         }
     }
 
-    /// Asserts that every request came to its end with the tokens that it gets alone.
+    /// Asserts that every request ended with the tokens that it gets alone.
     pub fn check_streams(&self) {
         let mut streams = BTreeMap::<SequenceId, Vec<u32>>::new();
         let mut finished = 0;
