@@ -1,5 +1,5 @@
-//! What a step costs the host, without the device: `begin_step` (view, scheduler, verify, reserve,
-//! batch), the same while a batch is out, and `finish_step` (advance, commit, events), with the native
+//! What a step costs the host, without the device: `begin_step` (view, scheduler, verify, reserve, batch),
+//! the same while a batch is in flight, and `finish_step` (advance, commit, events), with the native
 //! built-ins, and the scheduler alone. `cargo bench -p infer-core`.
 #![allow(
     clippy::disallowed_methods,
@@ -45,7 +45,7 @@ fn begin(load: &mut SteadyLoad) -> Duration {
     took
 }
 
-/// `begin_step` while a batch is out.
+/// `begin_step` while a batch is in flight.
 fn begin_behind(load: &mut SteadyLoad) -> Duration {
     let out = load.begin();
     let start = Instant::now();
@@ -77,7 +77,7 @@ impl Policy for Recorder {
 
 impl SchedulerPolicy for Recorder {
     fn schedule(&mut self, step: &StepView) -> Result<Plan, PolicyFault> {
-        // A test of the channel's other end that is gone is no concern here.
+        // The other end of the channel may be gone.
         let _ = self.1.send(step.clone());
         self.0.schedule(step)
     }

@@ -1,4 +1,4 @@
-//! One step's work: flattened, variable-length, no padding. Made by the engine alone.
+//! One step's work: flattened, of variable length, without padding. Only the engine makes it.
 
 use crate::ids::{BlockId, LogitsSlot, SequenceId};
 use crate::request::SamplingParams;
@@ -11,20 +11,20 @@ use crate::request::SamplingParams;
 pub struct Batch {
     /// Number of this step, from 1.
     pub step: u64,
-    /// Input token ids, all rows one after another.
+    /// Input token ids, row after row.
     pub tokens: Vec<u32>,
     /// Position of each token in its sequence, from 0.
     pub positions: Vec<u32>,
-    /// Where each token's keys and values are written: `block * block_size + offset`.
+    /// The slot each token's keys and values are written to: `block * block_size + offset`.
     pub slots: Vec<u32>,
-    /// One entry per sequence, the plan's order.
+    /// One entry per sequence, in the plan's order.
     pub rows: Vec<Row>,
-    /// Block tables of all rows, one after another.
+    /// Block tables of all rows, row after row.
     pub block_tables: Vec<BlockId>,
-    /// Prompt and output tokens of rows that need them (penalties, constraints, questions about the
-    /// prompt), one after another.
+    /// Prompt and output tokens of rows that need them (penalties, constraints, prompt log-probabilities),
+    /// row after row.
     pub history: Vec<u32>,
-    /// End tokens that rows may not draw yet (`min_new_tokens`), one after another.
+    /// End tokens that rows may not sample yet (`min_new_tokens`), row after row.
     pub forbidden: Vec<u32>,
     /// Block copies (copy-on-write) to do before anything else, in this order.
     pub copies: Vec<BlockCopy>,
@@ -36,7 +36,7 @@ pub struct Batch {
 /// One sequence's part of a batch. Every `*_start`/`*_len` pair is a slice of a `Batch` array.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
-    /// Whose it is.
+    /// Its sequence.
     pub sequence: SequenceId,
     /// First of its tokens in `Batch::tokens`.
     pub token_start: u32,
@@ -44,23 +44,23 @@ pub struct Row {
     pub token_len: u32,
     /// Tokens whose keys and values the pool holds after this step: attention reads `0..=position`.
     pub context_len: u32,
-    /// Its only token is the one that this row of the batch before draws, which is still out: what stands in
-    /// `Batch::tokens` means nothing.
+    /// Its only token is the one that this row of the preceding batch, still in flight, samples; the entry in
+    /// `Batch::tokens` is meaningless.
     pub input_from: Option<u32>,
     /// First of its blocks in `Batch::block_tables`.
     pub table_start: u32,
     /// Blocks in its table.
     pub table_len: u32,
-    /// Whether a token is drawn after its last computed token (the whole input is then computed).
+    /// Whether a token is sampled after its last computed token (the whole input is then computed).
     pub sample: bool,
-    /// How many of its last tokens are guesses at what will be drawn; only with `sample`. A token is then drawn
-    /// after each of its last `guesses + 1` tokens, as if the guesses before it were right.
+    /// How many of its last tokens are draft tokens; only with `sample`. A token is then sampled after each
+    /// of its last `guesses + 1` tokens, as if the draft tokens before it were right.
     pub guesses: u32,
-    /// Index of the (first) token drawn: 0 for the first generated one. Seeds the draw.
+    /// Index of the (first) sampled token: 0 for the first generated one. Seeds the sampling.
     pub generated: u32,
-    /// How it is drawn.
+    /// Sampling parameters.
     pub sampling: SamplingParams,
-    /// Slice of `Batch::history`; empty where the sampling needs none.
+    /// Slice of `Batch::history`; empty if the sampling needs none.
     pub history_start: u32,
     /// See `history_start`.
     pub history_len: u32,
@@ -68,9 +68,9 @@ pub struct Row {
     pub forbidden_start: u32,
     /// See `forbidden_start`.
     pub forbidden_len: u32,
-    /// Keep the last position's logits here: they answer an exactly repeated prompt.
+    /// Where to keep the last position's logits, for exact repetitions of the prompt.
     pub logits_to: Option<LogitsSlot>,
-    /// Draw from these kept logits; nothing is computed for this row.
+    /// Kept logits to sample from; nothing is computed for this row.
     pub logits_from: Option<LogitsSlot>,
 }
 
@@ -79,7 +79,7 @@ pub struct Row {
 pub struct BlockCopy {
     /// Source block.
     pub from: BlockId,
-    /// Destination block, owned by one sequence.
+    /// Destination block, held by one sequence only.
     pub to: BlockId,
     /// Leading tokens that matter.
     pub tokens: u32,
@@ -110,17 +110,17 @@ impl Batch {
         slice(&self.tokens, row.token_start, row.token_len)
     }
 
-    /// What a row guesses will be drawn after its other tokens.
+    /// A row's draft tokens.
     pub fn row_guesses(&self, row: &Row) -> &[u32] {
         slice(&self.tokens, row.token_start + row.token_len - row.guesses, row.guesses)
     }
 
-    /// Prompt and output tokens of a row, where its sampling needs them.
+    /// Prompt and output tokens of a row, if its sampling needs them.
     pub fn row_history(&self, row: &Row) -> &[u32] {
         slice(&self.history, row.history_start, row.history_len)
     }
 
-    /// Tokens that a row may not draw.
+    /// Tokens that a row may not sample.
     pub fn row_forbidden(&self, row: &Row) -> &[u32] {
         slice(&self.forbidden, row.forbidden_start, row.forbidden_len)
     }

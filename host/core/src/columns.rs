@@ -1,4 +1,4 @@
-//! The view's rows, kept up to date in place: a step changes a few cells, so nothing is rebuilt.
+//! The view's rows, kept up to date in place: a step changes a few cells, and nothing is rebuilt.
 
 use crate::policy::SequenceColumns;
 use crate::sequence::SeqIx;
@@ -92,7 +92,7 @@ fn remove_sorted<T: Copy>(column: &mut Vec<T>, sorted: &[u32]) {
     column.truncate(to);
 }
 
-/// Whose rows they are, beside the columns. Kept apart because policies must not see places.
+/// The sequences of the rows, kept apart from the columns because policies must not see slab indexes.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
     pub ix: Vec<SeqIx>,

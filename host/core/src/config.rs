@@ -2,7 +2,7 @@
 
 use crate::ids::Micros;
 
-/// Limits of one step and of the running set, as the scheduler sees them.
+/// Limits of one step and of the running set, as shown to the scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Tokens one step may compute, prompt chunks and decodes together.
@@ -26,29 +26,28 @@ pub struct EngineConfig {
     pub block_size: u32,
     /// Blocks in the pool.
     pub total_blocks: u32,
-    /// Requests that wait for their first start (held ones too, preempted ones not) beyond which `submit`
-    /// refuses.
+    /// Capacity of the queue for requests that have yet to start, held ones included and preempted ones not.
     pub max_waiting: u32,
     /// Prompt plus output tokens of one request.
     pub max_seq_len: u32,
     /// Whether blocks are kept and shared by content.
     pub prefix_caching: bool,
-    /// Prompts whose last logits are kept; 0 turns it off.
+    /// Prompts whose last logits are kept; 0 disables it.
     pub prompt_cache_entries: u32,
     /// How long after its last use such an entry is kept.
     pub prompt_cache_ttl: Micros,
     /// Key of the content hash. Random per process in production, fixed in tests and simulations.
     pub hash_key: [u64; 2],
-    /// Faults of one policy within `strike_window` after which it is replaced by the previous one.
+    /// Faults of one policy within `strike_window` after which the previous one replaces it.
     pub max_strikes: u32,
     /// See `max_strikes`.
     pub strike_window: Micros,
-    /// Most tokens that are guessed ahead for a sequence in one step; 0 turns it off.
+    /// Most draft tokens per sequence and step; 0 disables speculation.
     pub speculate: u32,
-    /// Whether a batch may be made while another one is out, for a device that takes the tokens drawn last by itself
-    /// (`Executor::plans_ahead`). Without effect where guesses are made.
+    /// Whether to plan a batch while another is in flight, for a device that can use the tokens it sampled
+    /// last as input (`Executor::plans_ahead`). Has no effect with speculation.
     pub plan_ahead: bool,
-    /// How long a runnable sequence may be ignored before the scheduler is taken out.
+    /// How long a runnable sequence may be ignored before the scheduler is removed.
     pub starvation_bound: Micros,
 }
 

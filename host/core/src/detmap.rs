@@ -1,4 +1,4 @@
-//! A hash map with one fixed hasher: point lookups only, so nothing can depend on its order.
+//! A hash map with a fixed hasher and point lookups only, so nothing can depend on its order.
 //!
 //! Keys are numbers that the engine made itself (ids, keyed hashes), so a client cannot choose them
 //! to collide. Deliberately absent: iteration.
@@ -8,7 +8,7 @@ use std::hash::{BuildHasherDefault, Hash, Hasher};
 #[allow(clippy::disallowed_types, reason = "the hasher is fixed and the order is never seen")]
 type Inner<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<MixHasher>>;
 
-/// A map that can be asked, but not walked.
+/// A map that can be queried but not iterated.
 #[derive(Debug)]
 pub(crate) struct DetMap<K, V>(Inner<K, V>);
 

@@ -7,16 +7,16 @@ pub trait Executor {
     /// Computes `batch` and fills `output` (cleared first). An error fails the requests it names.
     fn execute(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), DeviceFault>;
 
-    /// Starts `batch` and returns while it is computed: `collect` then takes what came of it. `false` from an
-    /// executor that computes in the caller's time; `execute` is called instead.
+    /// Starts `batch` and returns while it is computed; `collect` then takes the result. An executor that
+    /// computes on the caller's thread returns `false`, and `execute` is called instead.
     fn submit(&mut self, batch: &Batch) -> Result<bool, DeviceFault> {
         let _ = batch;
         Ok(false)
     }
 
-    /// Whether `submit` takes a batch while another one is computed, with rows whose input is drawn in that one
-    /// (`Row::input_from`). `collect` then takes them in their order. Never behind a batch in whose draws the host has
-    /// a part (`SamplingParams::needs_host`).
+    /// Whether `submit` accepts a batch while another one is computed, with rows whose input is sampled in
+    /// that one (`Row::input_from`). `collect` then returns them in order. It is never called behind a batch
+    /// in whose sampling the host takes part (`SamplingParams::needs_host`).
     fn plans_ahead(&self) -> bool {
         false
     }
@@ -30,15 +30,15 @@ pub trait Executor {
 /// What a step produced.
 #[derive(Clone, Debug, Default)]
 pub struct StepOutput {
-    /// One entry per `Batch::rows`: the token drawn, where the row samples.
+    /// One entry per `Batch::rows`: the sampled token, if the row samples.
     pub sampled: Vec<Option<u32>>,
-    /// Of rows with guesses, by index into `Batch::rows`, ascending: the token drawn after each guess,
-    /// none where there was no drawing one.
+    /// For rows with draft tokens, by index into `Batch::rows`, ascending: the token sampled after each draft
+    /// token, `None` if there was none.
     pub after_guesses: Vec<(usize, Option<u32>)>,
-    /// Of rows that ask for them, by index into `Batch::rows`, ascending.
+    /// For rows that ask for log-probabilities, by index into `Batch::rows`, ascending.
     pub logprobs: Vec<(usize, TokenLogprobs)>,
-    /// Of prompt tokens that rows ask about, likewise: for a row that computes positions `from..to`
-    /// those of the prompt's tokens `from + 1 ..= to`.
+    /// For rows that ask for prompt log-probabilities, likewise: a row that computes positions `from..to`
+    /// reports the prompt's tokens `from + 1 ..= to`.
     pub prompt_logprobs: Vec<(usize, Vec<TokenLogprobs>)>,
 }
 
@@ -59,7 +59,7 @@ impl StepOutput {
 pub struct TokenLogprobs {
     /// Of the token itself.
     pub logprob: f32,
-    /// The likeliest tokens, in this order; as many as were asked for.
+    /// The likeliest tokens in order, as many as were asked for.
     pub top: Vec<(u32, f32)>,
 }
 
@@ -68,7 +68,7 @@ pub struct TokenLogprobs {
 pub struct DeviceFault {
     /// What kind of fault.
     pub kind: DeviceFaultKind,
-    /// Shown to the clients whose requests it fails.
+    /// Shown to the clients whose requests fail.
     pub message: String,
     /// Indexes into `Batch::rows` that are lost; `None` means all of them.
     pub rows: Option<Vec<usize>>,

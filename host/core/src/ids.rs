@@ -21,11 +21,11 @@ impl Micros {
     }
 }
 
-/// Names one request's sequence. Never reused while the host runs; never 0.
+/// Identifies a sequence. Never reused while the host runs; never 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceId(pub u64);
 
-/// Names one block of the paged KV pool, `0 .. total_blocks`.
+/// Identifies a block of the paged KV pool, `0 .. total_blocks`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockId(pub u32);
 
@@ -37,6 +37,6 @@ pub struct TenantId(pub u32);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);
 
-/// Names a place, `0 .. prompt_cache_entries`, where the executor keeps the logits of a whole prompt.
+/// Identifies a slot, `0 .. prompt_cache_entries`, in which the executor keeps the logits of a whole prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogitsSlot(pub u32);

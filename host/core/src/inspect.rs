@@ -1,5 +1,5 @@
-//! What operators look at closely: the pool as two columns, one block, one sequence, the cache's tree.
-//! Taken on demand; nothing is kept for it but a count of uses per block.
+//! What operators look at closely: the pool as two columns, one block, one sequence, the cache's tree. Taken
+//! on demand; only a count of uses per block is kept for it.
 
 use crate::ids::{BlockId, Micros, SequenceId, SessionId, TenantId};
 
@@ -9,13 +9,13 @@ pub enum BlockState {
     /// It holds nothing.
     #[default]
     Free,
-    /// Nobody holds it, its prefix can be found.
+    /// No sequence holds it, and its prefix can be found.
     Cached,
-    /// Cached, and the prefix-cache policy has said for how long.
+    /// Cached with a time limit from the prefix-cache policy.
     Kept,
     /// One sequence holds it.
     Used,
-    /// Several hold it.
+    /// Several sequences hold it.
     Shared,
 }
 
@@ -26,9 +26,9 @@ pub enum BlockColumn {
     None,
     /// Tables that hold it.
     References,
-    /// Whose prefix it is.
+    /// The tenant whose prefix it is.
     Tenant,
-    /// Whole seconds since it was last touched; 0 for free ones.
+    /// Whole seconds since its last use; 0 for free ones.
     AgeSeconds,
 }
 
@@ -37,7 +37,7 @@ pub enum BlockColumn {
 pub struct BlockCells {
     /// What each is.
     pub states: Vec<BlockState>,
-    /// The number asked for.
+    /// The number that was asked for.
     pub values: Vec<u32>,
 }
 
@@ -46,11 +46,11 @@ pub struct BlockCells {
 pub struct BlockDetail {
     /// Which.
     pub id: BlockId,
-    /// What it is.
+    /// Its state.
     pub state: BlockState,
     /// Tables that hold it.
     pub references: u32,
-    /// The sequences whose tables they are, in order of their places; at most [`MAX_HOLDERS`].
+    /// The sequences of these tables, in slab order; at most [`MAX_HOLDERS`].
     pub holders: Vec<SequenceId>,
     /// Kept prompts that end in it.
     pub kept_prompts: u32,
@@ -60,35 +60,35 @@ pub struct BlockDetail {
     pub parent: Option<BlockId>,
     /// Names its content and all before it; `None` while others can't find it.
     pub hash: Option<u64>,
-    /// Whose prefix it is.
+    /// The tenant whose prefix it is.
     pub tenant: TenantId,
     /// The conversation that used it last.
     pub session: SessionId,
     /// When it was last touched.
     pub last_used: Micros,
-    /// When it is forgotten, where it is cached and has a limit.
+    /// When it expires, if it is cached and has a limit.
     pub expires: Option<Micros>,
     /// How often a prompt found it since it was filled.
     pub uses: u32,
-    /// Its tokens after those of at most [`PREFIX_BLOCKS`] blocks before it, where others can find it.
+    /// Its tokens, after those of at most [`PREFIX_BLOCKS`] preceding blocks, if other requests can find it.
     pub prefix: Vec<u32>,
 }
 
 /// Holders that a detail names.
 pub const MAX_HOLDERS: usize = 32;
-/// Blocks before a block whose tokens a detail gives.
+/// Preceding blocks whose tokens a detail includes.
 pub const PREFIX_BLOCKS: usize = 4;
 
 /// One live sequence in full, beside its `RequestSnapshot`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SequenceDetail {
-    /// Its block table: block, tables that hold it, whether others can find it.
+    /// Its block table: block, tables that hold it, whether other requests can find it.
     pub table: Vec<(BlockId, u32, bool)>,
     /// Blocks that it holds if it runs to its last token.
     pub max_blocks: u32,
     /// How many tokens it will probably generate.
     pub expected_tokens: u32,
-    /// Tokens taken from the cache when it last started; what it would find, while it waits.
+    /// Tokens reused when it last started; while it waits, those that it would find.
     pub reusable_tokens: u32,
     /// Tokens that others are computing for it right now.
     pub pending_tokens: u32,
@@ -111,7 +111,7 @@ pub struct TreeBlock {
     pub uses: u32,
     /// Position in its prefix.
     pub depth: u32,
-    /// Whose.
+    /// The sequence.
     pub tenant: TenantId,
     /// The conversation that used it last.
     pub session: SessionId,

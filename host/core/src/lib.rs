@@ -1,8 +1,8 @@
 //! The pure engine: requests, the waiting queue, the paged KV pool, policies and steps.
 //!
-//! A state machine that never waits, reads no clock, draws no randomness and does no I/O. A driver
-//! turns it: the server's engine thread in real time, a simulator in virtual time, a test by hand.
-//! Deliberately absent: async, threads, clocks, Wasm, serde, `unsafe`.
+//! A state machine that never waits, reads no clock, uses no randomness and does no I/O. A driver calls it:
+//! the server's engine thread in real time, a simulator in virtual time, a test by hand. Deliberately absent:
+//! async, threads, clocks, Wasm, serde, `unsafe`.
 //!
 //! ```
 //! use infer_core::engine::Policies;

@@ -3,7 +3,7 @@
 /// "No node".
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// Links of doubly linked lists whose heads their owners keep. A node is in at most one list.
+/// Links of doubly linked lists whose owners keep the heads. A node is in at most one list.
 #[derive(Debug, Default)]
 pub(crate) struct Links {
     nodes: Vec<(u32, u32)>,
@@ -45,7 +45,7 @@ impl Links {
     }
 }
 
-/// One list in order of use: oldest at the front.
+/// A list in order of use: oldest at the front.
 #[derive(Debug)]
 pub(crate) struct Lru {
     /// `(prev, next)` per node; the last node is the sentinel that closes the circle.

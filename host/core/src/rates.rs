@@ -36,7 +36,8 @@ impl Rates {
         bucket.busy_us += took.0;
     }
 
-    /// Prefill tokens per second of the steps that had any, output tokens per second of all; 0 until known.
+    /// Prefill tokens per second of the steps that had any, and output tokens per second of all steps; 0
+    /// until known.
     pub fn per_second(&self, now: Micros) -> (u32, u32) {
         let second = now.0 / SECOND_US;
         let recent = || self.buckets.iter().filter(|b| b.second + SECONDS > second);

@@ -7,11 +7,11 @@ use crate::ids::{BlockId, LogitsSlot, SequenceId};
 use crate::request::{Request, SequenceState, Usage};
 use crate::watchdog::Mark;
 
-/// Place of a sequence in the slab. Reused; `SequenceId` is not.
+/// Index of a sequence in the slab. Reused; `SequenceId` is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SeqIx(pub u32);
 
-/// What the cache has for one waiting sequence.
+/// What the cache has for a waiting sequence.
 #[derive(Debug, Default)]
 pub(crate) struct HitState {
     /// Cached blocks that its tokens start with.
@@ -20,14 +20,14 @@ pub(crate) struct HitState {
     pub full: Option<LogitsSlot>,
     /// Leading tokens that are cached or being computed now.
     pub pending: u32,
-    /// Longest hit that the policy was asked about, and its answer.
+    /// Longest hit that the policy was called for, and its answer.
     pub asked: u32,
     pub answer: u32,
     /// Kept logits are of no use to it: there was no memory for the copy they need.
     pub no_full: bool,
-    /// Its watch rang; it stands in the list of those to look at.
+    /// Its watch fired; it is in the list of hits to reexamine.
     pub stale: bool,
-    /// It became shorter; it stands in the list of those whose rows say otherwise.
+    /// It became shorter; it is in the list of rows to correct.
     pub shrunk: bool,
     /// Hash it watches; 0 for none.
     pub watched_hash: u64,
@@ -35,8 +35,8 @@ pub(crate) struct HitState {
     pub watching: bool,
 }
 
-/// Everything the engine knows about one request. What every step touches comes first and shares
-/// cache lines: at 256 running sequences that is what a step's cost consists of.
+/// Everything the engine knows about one request. What every step touches comes first and shares cache lines:
+/// at 256 running sequences that dominates a step's cost.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Sequence {
@@ -55,11 +55,11 @@ pub(crate) struct Sequence {
     pub furthest: u32,
     /// Its row in the tenant columns.
     pub tenant_row: u32,
-    /// Where the executor keeps its prompt's logits, while the batch that fills it is out.
+    /// The slot for its prompt's logits, while the batch that fills it is in flight.
     pub logits_to: Option<LogitsSlot>,
-    /// Whose kept logits answer it, while the batch that reads them is out.
+    /// The slot whose kept logits it samples from, while the batch that reads them is in flight.
     pub logits_from: Option<LogitsSlot>,
-    /// How many tokens may be guessed for it next: more while guesses are right.
+    /// How many tokens may be drafted for it next: more while drafts are right.
     pub guesses: u32,
     /// When it last drew a token, as `perf::Recorder` counts.
     pub drawn_at: u32,
@@ -67,10 +67,10 @@ pub(crate) struct Sequence {
     /// When a plan last named it.
     pub planned: Mark,
     pub state: SequenceState,
-    /// Batches that are out and have a row of it, and its row in the last one.
+    /// Batches in flight with a row of it, and its row in the last one.
     pub out: u32,
     pub out_row: u32,
-    /// Tokens that they compute, and that they draw.
+    /// Tokens that they compute, and that they sample.
     pub computing: u32,
     pub drawing: u32,
     /// Its whole prompt is announced as being computed.
@@ -81,9 +81,9 @@ pub(crate) struct Sequence {
     pub request: Request,
     /// Chain hash of each full block of `tokens`, as far as known; empty without prefix caching.
     pub hashes: Vec<u64>,
-    /// Names the whole prompt in the prompt cache; 0 without one.
+    /// Identifies the whole prompt in the prompt cache; 0 without one.
     pub prompt_key: u64,
-    /// Tokens taken from the cache when it last started.
+    /// Tokens reused from the cache when it last started.
     pub reused: u32,
     /// How many tokens it will probably generate in all.
     pub expected: u32,
@@ -93,15 +93,15 @@ pub(crate) struct Sequence {
     pub hit: HitState,
     /// When a later one of its tenant was first started before it.
     pub overtaken: Option<Mark>,
-    /// Likewise one of another tenant, with nothing of its own running.
+    /// The same for another tenant's, while none of its own tenant ran.
     pub passed: Option<Mark>,
-    /// Under which name admission is asked about it: that of the first of those that were asked for with it.
+    /// The id under which admission is asked about it: that of the first sequence of its client request.
     pub asked_as: SequenceId,
     pub usage: Usage,
 }
 
 impl Sequence {
-    /// Leading tokens whose keys and values the pool holds once what is out is back.
+    /// Leading tokens whose keys and values the pool holds once the batches in flight are back.
     pub fn reached(&self) -> u32 {
         self.computed + self.computing
     }
@@ -111,7 +111,7 @@ impl Sequence {
         self.generated + self.drawing
     }
 
-    /// Tokens still to compute then before the next one can be drawn.
+    /// Tokens still to compute then before the next one can be sampled.
     pub fn remaining(&self) -> u32 {
         self.tokens.len() as u32 + self.drawing - self.reached()
     }
@@ -121,7 +121,7 @@ impl Sequence {
         if self.state == SequenceState::Prefill { self.computing } else { 0 }
     }
 
-    /// Its last token is being drawn: there is nothing left to plan.
+    /// Its last token is being sampled: there is nothing left to plan.
     pub fn is_ending(&self) -> bool {
         self.drawn() == self.request.max_new_tokens
     }
@@ -130,7 +130,7 @@ impl Sequence {
         matches!(self.state, SequenceState::Prefill | SequenceState::Decode)
     }
 
-    /// In the scheduler's sight, not running.
+    /// Visible to the scheduler, not running.
     pub fn is_waiting(&self) -> bool {
         matches!(self.state, SequenceState::Waiting | SequenceState::Preempted)
     }
@@ -139,8 +139,8 @@ impl Sequence {
         matches!(self.state, SequenceState::Finished | SequenceState::Failed)
     }
 
-    /// How many tokens it will probably generate in all, should it generate `generated`: whoever outlives what was
-    /// expected may well go on as long again.
+    /// Expected output length, given `generated` tokens so far: a sequence that outgrew the expectation may
+    /// well grow as long again.
     pub fn expected_at(&self, generated: u32) -> u32 {
         match generated < self.expected {
             true => self.expected,
@@ -159,7 +159,7 @@ impl Sequence {
     }
 }
 
-/// All sequences, by place and by id.
+/// All sequences, by index and by id.
 #[derive(Debug, Default)]
 pub(crate) struct Slab {
     places: Vec<Option<Sequence>>,
@@ -199,12 +199,12 @@ impl Slab {
         self.by_id.get(&id).copied()
     }
 
-    /// Places ever used: an upper bound of every `SeqIx`.
+    /// Indexes ever used: an upper bound of every `SeqIx`.
     pub fn capacity(&self) -> usize {
         self.places.len()
     }
 
-    /// Every sequence, in order of place.
+    /// Every sequence, in slab order.
     pub fn iter(&self) -> impl Iterator<Item = (SeqIx, &Sequence)> {
         self.places.iter().enumerate().filter_map(|(at, s)| Some((SeqIx(at as u32), s.as_ref()?)))
     }

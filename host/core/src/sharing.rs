@@ -4,7 +4,7 @@ use crate::batch::Batch;
 
 /// Counts context that several decodes of a batch read: what a cache may serve more cheaply than memory.
 ///
-/// Deliberately absent: any say in a step. Recordings and virtual devices ask it.
+/// Deliberately absent: any influence on a step. Recordings and virtual devices use it.
 #[derive(Clone, Debug, Default)]
 pub struct SharedContext {
     /// By block, the last count in which a row read it.
@@ -14,7 +14,7 @@ pub struct SharedContext {
 
 impl SharedContext {
     /// Tokens of context in blocks that an earlier row of the batch reads too; rows that compute one token
-    /// count. Time grows with the blocks of their tables.
+    /// count. Takes time in proportion to the blocks of their tables.
     pub fn repeated(&mut self, batch: &Batch) -> u64 {
         self.counts += 1;
         let decodes = batch.rows.iter().filter(|row| row.token_len == 1);
@@ -22,7 +22,7 @@ impl SharedContext {
             .map(|row| {
                 let table = batch.table(row);
                 let repeated = table.iter().filter(|block| self.mark(block.0 as usize)).count() as u64;
-                // The blocks of a row hold equally much, but for the last, which is its own.
+                // All blocks of a row hold equally many tokens except the last, which is its own.
                 repeated * u64::from(row.context_len) / (table.len() as u64).max(1)
             })
             .sum()

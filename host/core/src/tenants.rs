@@ -1,4 +1,4 @@
-//! The tenants' rows of the view: who has work or history, and what each was served.
+//! The tenants' rows of the view: those with work or history, and what each was served.
 
 use std::collections::BTreeMap;
 
@@ -25,13 +25,13 @@ impl Default for TenantTerms {
 
 /// Fractions of a token that means are kept in.
 const OUTPUT_UNIT: u32 = 256;
-/// A mean follows about the last so many requests.
+/// A mean covers about this many of the last requests.
 const OUTPUT_MEMORY: u32 = 16;
 
 #[derive(Debug, Default)]
 pub(crate) struct Tenants {
     rows: BTreeMap<TenantId, u32>,
-    /// Of those for whom something was configured.
+    /// Tenants with configured terms.
     configured: BTreeMap<TenantId, TenantTerms>,
     /// By row.
     terms: Vec<TenantTerms>,
@@ -54,7 +54,7 @@ impl Tenants {
         }
     }
 
-    /// A request of this tenant ended after so many tokens.
+    /// A request of this tenant ended after this many tokens.
     pub fn learn_output(&mut self, row: u32, tokens: u32) {
         for mean in [&mut self.outputs[row as usize], &mut self.any_output] {
             let seen = tokens.saturating_mul(OUTPUT_UNIT);
@@ -70,7 +70,7 @@ impl Tenants {
         self.terms[row as usize]
     }
 
-    /// Replaces what is configured; who isn't named gets the default.
+    /// Replaces the configured terms; unnamed tenants get the default.
     pub fn configure(&mut self, columns: &mut TenantColumns, all: &[(TenantId, TenantTerms)]) {
         self.configured = all.iter().copied().collect();
         for (&tenant, &row) in &self.rows {
@@ -90,7 +90,7 @@ impl Tenants {
         self.served[row as usize] = now;
     }
 
-    /// The row of a tenant, made where there is none.
+    /// Returns a tenant's row, and adds it if there is none.
     pub fn row(&mut self, columns: &mut TenantColumns, tenant: TenantId) -> u32 {
         *self.rows.entry(tenant).or_insert_with(|| {
             let terms = self.configured.get(&tenant).copied().unwrap_or_default();
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn terms_reach_rows_that_are_there_and_rows_that_come() {
+    fn terms_reach_existing_and_new_rows() {
         let (mut tenants, mut columns) = (Tenants::default(), TenantColumns::default());
         let terms = |weight_permille| TenantTerms { weight_permille, rate_per_minute: 60, burst: 10 };
         let early = tenants.row(&mut columns, TenantId(3));

@@ -1,5 +1,5 @@
-//! What operators read about a policy that is being tried: beside the live one (shadow), or in force
-//! and watched (canary). Plain data; who fills it in is the guard.
+//! Reports about a policy that is being tried: beside the live one (shadow), or live and watched (canary).
+//! Plain data; the guard fills it in.
 
 use std::sync::Arc;
 
@@ -9,16 +9,16 @@ use crate::policy::{CallStats, Fault, PolicyInfo, PolicyKind};
 /// Divergences that a shadow's report shows.
 pub const SHADOW_EXAMPLES: usize = 16;
 
-/// A policy that is asked what the live one is asked, and whose answers count for nothing.
+/// A policy that gets the live one's calls and whose answers are not applied.
 #[derive(Clone, Debug)]
 pub struct ShadowReport {
-    /// Who.
+    /// Which policy.
     pub policy: Arc<PolicyInfo>,
     /// Whether it still runs, or how it ended.
     pub state: ShadowState,
     /// Why it ended; empty while it runs.
     pub reason: String,
-    /// When it came.
+    /// When it started.
     pub since: Micros,
     /// When it ended; `NEVER` while it runs.
     pub ended: Micros,
@@ -30,7 +30,7 @@ pub struct ShadowReport {
     pub divergences: [u64; DivergenceKind::ALL.len()],
     /// The last of them, oldest first.
     pub examples: Vec<Divergence>,
-    /// What ended it, where that was a fault.
+    /// The fault that ended it, if it was one.
     pub fault: Option<Arc<Fault>>,
     /// What its calls cost.
     pub stats: CallStats,
@@ -41,19 +41,19 @@ pub struct ShadowReport {
 /// Whether a shadow runs, or how it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShadowState {
-    /// It is asked.
+    /// It is running.
     Watching,
     /// It became the live policy.
     Promoted,
     /// An operator stopped it.
     Stopped,
-    /// Another policy came into the slot, or another shadow.
+    /// Another policy or another shadow replaced it.
     Replaced,
     /// It failed.
     Failed,
 }
 
-/// One answer of a shadow that was not the live policy's.
+/// An answer of a shadow that differs from the live policy's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Divergence {
     /// In what they differ.
@@ -62,20 +62,20 @@ pub struct Divergence {
     pub step: u64,
     /// When.
     pub at: Micros,
-    /// What the live policy said, in short.
+    /// The live policy's answer, abbreviated.
     pub live: String,
-    /// What the shadow said, in short.
+    /// The shadow's answer, abbreviated.
     pub shadow: String,
 }
 
-/// In what two answers differ.
+/// How two answers differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DivergenceKind {
     /// Schedulers run different sequences.
     Run,
-    /// They run the same ones with different token counts.
+    /// They run the same sequences with different token counts.
     Tokens,
-    /// They preempt different ones.
+    /// They preempt different sequences.
     Preempt,
     /// Admission policies decide differently about a request.
     Verdict,
@@ -83,7 +83,7 @@ pub enum DivergenceKind {
     Reuse,
     /// They keep different parts of a sequence, or for different times.
     Retain,
-    /// They drop different blocks when they are told what happened.
+    /// They drop different blocks after the same events.
     Drop,
     /// They name different blocks to evict.
     Evict,
@@ -130,20 +130,20 @@ impl ShadowState {
     }
 }
 
-/// A policy that is in force and watched, the previous one kept hot.
+/// A live policy that is watched, with the previous one kept up to date.
 #[derive(Clone, Debug)]
 pub struct CanaryReport {
     /// Which slot.
     pub kind: PolicyKind,
-    /// Who.
+    /// Which policy.
     pub policy: Arc<PolicyInfo>,
-    /// Who comes back should it fail.
+    /// The policy that comes back if it fails.
     pub previous: Arc<PolicyInfo>,
-    /// Where the trial stands.
+    /// State of the trial.
     pub state: CanaryState,
     /// Why, in a sentence.
     pub reason: String,
-    /// When it came into force.
+    /// When it became live.
     pub since: Micros,
     /// When the trial ended; `NEVER` while it lasts.
     pub ended: Micros,
@@ -151,19 +151,19 @@ pub struct CanaryReport {
     pub window: Micros,
     /// How much of that has passed.
     pub watched: Micros,
-    /// Whose policy changed in another slot meanwhile: what is measured since then can't be compared with the time
-    /// before, and only a fault of its own can still speak against it.
+    /// The other slot whose policy changed meanwhile: what is measured since can't be compared with the
+    /// baseline, and only a fault of the canary itself can still fail it.
     pub disturbed: Option<PolicyKind>,
-    /// The time before it came.
+    /// The baseline.
     pub before: WindowStats,
     /// The time since.
     pub after: WindowStats,
 }
 
-/// Where a canary's trial stands.
+/// State of a canary's trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CanaryState {
-    /// It is watched.
+    /// It is being watched.
     Watching,
     /// It stays.
     Promoted,
@@ -182,7 +182,7 @@ impl CanaryState {
     }
 }
 
-/// What clients got, and what they asked for, over some time. Percentiles are the median slice's.
+/// What clients got and asked for over some time. Percentiles are the median slice's.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct WindowStats {
     /// Time with work in it.
@@ -193,11 +193,11 @@ pub struct WindowStats {
     pub prompt_tokens_per_second: f64,
     /// Tokens generated per second of the time with work in it.
     pub tokens_per_second: f64,
-    /// Time between a sequence's tokens, median; 0 where there were none.
+    /// Median time between a sequence's tokens; 0 if there were none.
     pub itl_p50: Micros,
     /// The same, 95th percentile.
     pub itl_p95: Micros,
-    /// Time from a request's arrival to its first token, median; 0 where there were none.
+    /// Median time from a request's arrival to its first token; 0 if there were none.
     pub ttft_p50: Micros,
     /// Share of the requests that the admission policy refused.
     pub refused: f64,

@@ -1,7 +1,7 @@
 //! Checks a scheduler's plan before anything acts on it.
 //!
-//! `VerifiedPlan` can only be made here, and the allocator takes nothing else. Whether memory holds
-//! the plan is deliberately not checked: that is cut, not faulted.
+//! Only this file can make a `VerifiedPlan`, and the allocator takes nothing else. Whether the plan fits in
+//! memory is deliberately not checked: such a plan is cut, not faulted.
 
 use std::fmt::Write as _;
 
@@ -11,8 +11,8 @@ use crate::kv::Kv;
 use crate::policy::{FaultKind, Plan, PolicyFault};
 use crate::sequence::{SeqIx, Slab};
 
-/// A plan whose ids are known and runnable, whose tokens are there to compute, and which keeps every
-/// limit. Memory is not part of the promise.
+/// A plan whose ids are known and runnable, whose tokens exist to be computed, and that keeps every limit.
+/// Fitting in memory is not part of the promise.
 #[derive(Debug, Default)]
 pub(crate) struct VerifiedPlan {
     rows: Vec<PlannedRow>,
@@ -24,11 +24,11 @@ pub(crate) struct VerifiedPlan {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlannedRow {
     pub ix: SeqIx,
-    /// Tokens to compute; 0 where kept logits answer.
+    /// Tokens to compute; 0 if kept logits are used.
     pub tokens: u32,
     /// Whether it waits now.
     pub starts: bool,
-    /// Guessed tokens that the engine adds.
+    /// Draft tokens that the engine adds.
     pub guesses: u32,
 }
 
@@ -46,11 +46,11 @@ impl VerifiedPlan {
     }
 }
 
-/// Keeps the buffers of plans, and who was named when.
+/// Keeps the buffers of plans, and the check that last named each sequence.
 #[derive(Debug, Default)]
 pub(crate) struct Verifier {
     plan: VerifiedPlan,
-    /// The check in which a place was last named.
+    /// The number of the check that last named a slab index.
     named: Vec<u64>,
     check: u64,
 }
@@ -97,7 +97,7 @@ impl Verifier {
             let ix = self.name(id, slab)?;
             let sequence = &slab[ix];
             if sequence.is_running() && sequence.is_ending() {
-                // It was shown, because it holds a place and memory until its last token is there.
+                // It was in the view, because it holds a slot and memory until its last token arrives.
                 continue;
             }
             let starts = sequence.is_waiting();

@@ -1,20 +1,21 @@
-//! Judges a scheduler by what comes of its plans, whatever it answers: out it goes when nothing
-//! progresses though something could, when a running sequence is left idle, or when a waiting
-//! one is overtaken for too long.
+//! Judges a scheduler by the results of its plans, whatever they say: it is removed if nothing progresses
+//! although something could, if a running sequence is left idle, or if a waiting one is overtaken for too
+//! long.
 //!
-//! Waiting for others (static batching) and plain overload are neither: then nobody that arrived
-//! later is started first. Tenants may be served in any proportion, so between tenants only one of which
-//! nothing runs counts as overtaken. And only a sequence that waited all that time was: others may have
-//! left the queue by themselves. After Linux's sched_ext, whose watchdog does the same.
+//! Waiting for other requests (static batching) and plain overload are neither: then no later request is
+//! started first. Tenants may be served in any proportion, so between tenants a request counts as overtaken
+//! only while none of its own tenant runs. And a sequence counts as overtaken only if it waited the whole
+//! time: one that left the queue by its own doing does not. After Linux's sched_ext, whose watchdog does the
+//! same.
 
 use crate::ids::{Micros, SequenceId};
 
-/// A wake this many bounds away still counts as a promise; one further away does not.
+/// A wake within this many bounds counts as a promise; a later one does not.
 pub(crate) const LONGEST_PROMISE: u64 = 12;
 
-/// Batches that must have gone by too: on a slow device a single one may take longer than the bound.
+/// Batches that must also have been computed: on a slow device a single one may take longer than the bound.
 const FEWEST_STEPS: u64 = 8;
-/// Batches without anybody getting further than ever before. More than those above, because a long
+/// Batches without any sequence getting further than ever before. More than the above, because a long
 /// sequence that was preempted has to catch up with itself.
 const FEWEST_IDLE_STEPS: u64 = 64;
 
@@ -28,15 +29,14 @@ pub(crate) struct Mark {
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     bound: Micros,
-    /// Since when nothing progressed though something could, and when the first of those plans
-    /// wanted to be asked again.
+    /// Since when nothing progressed although something could, and the first wake that those plans asked for.
     stall: Option<(Micros, Micros)>,
     /// When a sequence last got further than it ever was.
     advanced: Mark,
-    /// When running rows, and overtaken ones, are looked through next.
+    /// When running rows, and overtaken ones, are scanned next.
     next_look: Micros,
     next_scan: Micros,
-    /// Who was overtaken for too long.
+    /// The sequence that was overtaken for too long.
     pub starved: Option<SequenceId>,
 }
 
@@ -57,25 +57,24 @@ impl Watchdog {
         self.stall = None;
     }
 
-    /// A sequence got further than it ever was, or everything starts anew.
+    /// A sequence got further than ever before, or the count restarts.
     pub fn advanced(&mut self, now: Mark) {
         self.advanced = now;
     }
 
-    /// Whether batches go by and nobody gets further: what is computed is thrown away again.
+    /// Whether batches are computed and no sequence gets further: results are thrown away again and again.
     pub fn runs_in_circles(&self, now: Mark) -> bool {
         self.too_long(self.advanced, now) && now.step >= self.advanced.step + FEWEST_IDLE_STEPS
     }
 
-    /// A plan ran nothing though something could. Returns for how long that has been so, where
-    /// that is too long.
+    /// A plan ran nothing although something could run. Returns for how long, if that is too long.
     pub fn stalled(&mut self, now: Micros, wake: Micros) -> Option<Micros> {
         let promised = if wake == Micros::NEVER { now } else { wake };
         let &mut (since, promised) = self.stall.get_or_insert((now, promised));
         (now >= self.due(since, promised)).then(|| now.since(since))
     }
 
-    /// When a stall is to be judged, whatever the plan's wake says.
+    /// When to check for a stall, whatever the plan's wake says.
     pub fn next_check(&self) -> Option<Micros> {
         self.stall.map(|(since, promised)| self.due(since, promised))
     }
@@ -91,13 +90,14 @@ impl Watchdog {
         now.at.since(mark.at) > self.bound && now.step >= mark.step + FEWEST_STEPS
     }
 
-    /// Whether it is time to look through what runs: often enough to notice within an eighth of the bound.
+    /// Whether it is time to scan the running sequences: often enough to notice within an eighth of the
+    /// bound.
     pub fn look_now(&mut self, now: Micros) -> bool {
         is_due(&mut self.next_look, now, self.bound.0 / 8)
     }
 
-    /// Whether it is time to look for overtaken ones. Where one is started many times a second, a
-    /// sample of the starts tells as much.
+    /// Whether it is time to scan for overtaken ones. If sequences are started many times a second, a sample
+    /// of the starts is enough.
     pub fn scan_now(&mut self, now: Micros) -> bool {
         is_due(&mut self.next_scan, now, self.bound.0 / 64)
     }

@@ -1,4 +1,4 @@
-//! Lets everything in; what can never fit, and what finds the queue full, the engine refuses itself.
+//! Admits everything. The engine itself refuses what can never fit and what exceeds the queue.
 
 use std::sync::Arc;
 
@@ -14,10 +14,7 @@ pub struct AcceptWhatFits {
 impl Default for AcceptWhatFits {
     fn default() -> Self {
         Self {
-            info: super::info(
-                "builtin-accept",
-                "Admits what fits. Stands in when an admission policy fails.",
-            ),
+            info: super::info("builtin-accept", "Admits what fits. Replaces an admission policy that fails."),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The native built-ins: what answers when a policy can't. Minimal, and not copies of shipped policies.
+//! The native built-ins, which answer when a policy can't. Minimal, and not copies of shipped policies.
 
 mod admission;
 mod prefix_cache;

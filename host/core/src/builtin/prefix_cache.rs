@@ -1,5 +1,5 @@
-//! Reuses and keeps everything, and names nothing to evict: the pool then drops what was used least
-//! recently by itself. So it needs no memory of its own, and nothing from a policy that failed.
+//! Reuses and keeps everything, and names nothing to evict, so the pool drops the least recently used blocks.
+//! It needs no memory of its own and nothing from a policy that failed.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
-//! First come, first served: what runs goes on in the order in which it started, then what waits
-//! starts in the order in which it arrived, as far as limits and memory go.
+//! First come, first served: running sequences continue in the order in which they started, then waiting ones
+//! start in order of arrival, as far as limits and memory allow.
 //!
-//! Where memory is short for what runs, the latest started gives its blocks back.
+//! If memory is short for the running ones, the latest to start is preempted.
 
 use std::sync::Arc;
 
@@ -76,7 +76,7 @@ impl SchedulerPolicy for FirstComeFirstServed {
     }
 }
 
-/// Plans what runs; preempts from the end where blocks are missing. Returns how many stay.
+/// Plans the running sequences; preempts from the end if blocks are missing. Returns how many stay.
 fn run(step: &StepView, budget: &mut Budget, plan: &mut Plan) -> usize {
     let rows = &step.running;
     let mut staying = rows.len();
@@ -106,7 +106,7 @@ fn run(step: &StepView, budget: &mut Budget, plan: &mut Plan) -> usize {
 /// Starts what waits, in order, until something doesn't fit.
 fn start(step: &StepView, budget: &mut Budget, plan: &mut Plan, running: usize) {
     let rows = &step.waiting;
-    // Everybody who runs must get a token in each step.
+    // Every running sequence must get a token in each step.
     let most = step.limits.max_running.min(step.limits.max_batch_tokens) as usize;
     let places = most.saturating_sub(running);
     for at in 0..rows.len().min(places) {

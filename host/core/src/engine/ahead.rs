@@ -1,31 +1,31 @@
-//! Planning ahead: the batch behind the one that is out, so that a device never waits for the host.
+//! Planning ahead: making the next batch while one is in flight, so that a device never waits for the host.
 //!
-//! Policies are shown what will be when that batch is done, as far as it is certain: what it computes is computed
-//! and what it draws is drawn, though nobody knows yet which tokens. Everything else stays as it is until it comes
-//! back. A sequence whose last token is being drawn keeps its place and its blocks until then, and so it keeps its
-//! row, with nothing left to compute.
+//! Policies are shown the state after the batch in flight, as far as it is certain: what it computes counts
+//! as computed and what it samples as sampled, although the tokens are not known yet. Everything else stays
+//! as it is until the batch returns. A sequence whose last token is being sampled keeps its slot and its
+//! blocks until then, and so it keeps its row, with nothing left to compute.
 //!
-//! What could not be known is found when the first batch comes back: a row of somebody who has ended is computed
-//! for nothing, and its blocks return with it; behind a batch that was lost everything is lost, and tried again.
-//! Deliberately absent: undoing. What would have to be undone is not planned ahead.
+//! What was uncertain is settled when the first batch returns: a row of a sequence that has ended was
+//! computed for nothing, and its blocks are freed with it; if a batch is lost, the one behind it is lost too,
+//! and both are retried. Deliberately absent: undoing. What might have to be undone is not planned ahead.
 
 use super::Engine;
 use crate::ids::Micros;
 
 impl Engine {
-    /// Whether the next batch can be made while one is out. Not where the host has a part in what that one draws,
-    /// nor beside guesses, which are made at tokens that are known.
+    /// Whether the next batch can be made while one is in flight. It can't if the host takes part in that
+    /// one's sampling, nor with draft tokens, which need the tokens before them to be known.
     pub(super) fn may_plan_ahead(&self) -> bool {
         assert!(
             self.config.plan_ahead && self.flights.len() == 1,
-            "finish_step takes the last batch back first"
+            "finish_step must take the last batch first"
         );
         let out = &self.flights[0];
         self.config.speculate == 0 && !out.needs_host && !out.void
     }
 
-    /// Fills `rows` with what runs behind the batch that is out. Where the plan takes blocks from anybody that batch
-    /// has to come back first: the device may write to them.
+    /// Fills `rows` with the batch behind the one in flight. If the plan takes blocks from any sequence, the
+    /// batch in flight has to return first, because the device may write to them.
     pub(super) fn plan_ahead(&mut self, now: Micros) {
         self.show_flight(true);
         let plan = self.ask_scheduler(now);
@@ -37,7 +37,7 @@ impl Engine {
         }
     }
 
-    /// Lets the view say what the batch that is out will have done, or what is.
+    /// Makes the view show the state after the batch in flight, or the current one.
     fn show_flight(&mut self, done: bool) {
         let (running, tenants) = (&mut self.view.running, &mut self.view.tenants);
         for row in &self.flights[0].rows {

@@ -1,4 +1,4 @@
-//! The engine's side of the prefix-cache policy: what it is asked, told, and allowed to drop.
+//! The engine's side of the prefix-cache policy: its calls, its events, and what it may drop.
 
 use super::shadow::block_names;
 use super::{Context, Engine, context};
@@ -12,43 +12,43 @@ use crate::policy::{
 use crate::sequence::SeqIx;
 use crate::trial::DivergenceKind;
 
-/// Hits looked at again in one step; those behind keep a shorter, still valid answer until their turn.
+/// Hits reexamined in one step; the others keep a shorter but valid answer until their turn.
 const HITS_PER_STEP: usize = 256;
 /// Flushes before `evict`, each of which may name blocks to drop.
 const FLUSHES_PER_EVICTION: usize = 3;
-/// Rows that a policy which knows nothing, or missed much, is told at a time beside what is new: while it hears of
-/// a large pool at once every stream would stand still.
+/// Rows of backlog sent per flush, beside the new events, to a policy that knows nothing or missed much:
+/// sending it a large pool at once would stall every stream.
 const CATCH_UP_ROWS: usize = ROWS_PER_OBSERVE;
-/// Events after which a previous policy that is kept hot is told what it missed.
+/// Missed events after which a previous policy that is kept up to date receives them.
 const BACKLOG_ROWS: usize = 4_096;
 
-/// Events that policies are told later, or that are for others than the one in force.
+/// Events that policies receive later, or that are for other policies than the live one.
 #[derive(Debug, Default)]
 pub(super) struct Feed {
-    /// What the policy in force has yet to hear. Until it has, it can't know what may be dropped.
+    /// What the live policy has yet to receive. Until it has, it can't know what may be dropped.
     behind: Behind,
-    /// What the previous policy has missed. It is told in large pieces, so keeping it hot costs next
-    /// to nothing; telling it everything at a rollback instead would leave blocks in its books that
+    /// What the previous policy missed. It receives that in large pieces, so keeping it up to date costs next
+    /// to nothing. Sending it all cached blocks at a rollback instead would leave blocks in its books that
     /// are long gone.
     backlog: CacheEvents,
     /// What happened since `begin_priming`.
     priming: Option<CacheEvents>,
     /// Leading events of the next flush that are older than that.
     priming_from: usize,
-    /// More happened than is worth keeping: the primed policy must be told everything again.
+    /// More happened than is worth keeping: the primed policy must receive all cached blocks again.
     priming_overflowed: bool,
-    /// What a shadow that just came knows.
+    /// What a new shadow knows.
     pub shadow_renewed: Option<Renewal>,
 }
 
 impl Feed {
-    /// Whether the policy in force has yet to hear things.
+    /// Whether the live policy has yet to receive events.
     pub fn has_more(&self) -> bool {
         !self.behind.is_empty()
     }
 }
 
-/// Events that are told piece by piece.
+/// Events that are sent piece by piece.
 #[derive(Debug, Default)]
 struct Behind {
     events: CacheEvents,
@@ -71,7 +71,7 @@ impl Behind {
 }
 
 impl Engine {
-    /// Looks again at hits that may have changed, and asks the policy where they grew.
+    /// Reexamines hits that may have changed, and calls `reuse` for those that grew.
     pub(super) fn refresh_hits(&mut self, now: Micros) {
         self.kv.settle(&mut self.slab);
         for _ in 0..HITS_PER_STEP {
@@ -84,7 +84,7 @@ impl Engine {
         }
     }
 
-    /// Asks how much of a waiting sequence's hit it may have, where the hit grew.
+    /// Calls `reuse` for a waiting sequence whose hit grew.
     pub(super) fn ask_reuse(&mut self, ix: SeqIx, now: Micros) {
         let sequence = &self.slab[ix];
         let cached = self.kv.cached_tokens(sequence);
@@ -129,7 +129,7 @@ impl Engine {
         state.answer = answer;
     }
 
-    /// Asks what to keep of a sequence that ends.
+    /// Calls `retain` for a sequence that ends.
     pub(super) fn ask_retain(&mut self, ix: SeqIx, now: Micros) -> Keep {
         let sequence = &self.slab[ix];
         if !self.config.prefix_caching || sequence.table.is_empty() {
@@ -157,7 +157,7 @@ impl Engine {
         let retention = self.prefix.ask(&mut cx, question, view);
         let compared = |p: &mut (dyn PrefixCachePolicy + 'static)| {
             let shadow = p.retain(&ended)?;
-            // Keeping more than there is keeps everything.
+            // More than there is means everything.
             let all = ended.prompt_tokens.saturating_add(ended.generated_tokens);
             let [live, shadow] = [retention, shadow].map(|r| (r.keep_tokens.min(all), r.ttl));
             Ok(Compared::of(DivergenceKind::Retain, &live, &shadow, |(tokens, ttl)| {
@@ -169,12 +169,12 @@ impl Engine {
         Keep::Leading { tokens: retention.keep_tokens, ttl: retention.ttl }
     }
 
-    /// Tells the policy what happened, and drops what it names.
+    /// Sends the policy what happened, and drops what it names.
     pub(super) fn flush_cache_events(&mut self, now: Micros) {
         let mut cx = context!(self, now);
         self.prefix.mend(&mut cx);
         if self.prefix.is_over_budget() {
-            // It is told in the next step.
+            // It receives them in the next step.
             return;
         }
         self.note_state(PolicyKind::PrefixCache, now);
@@ -213,19 +213,19 @@ impl Engine {
         }
     }
 
-    /// The same before an operator's command that changes who listens: also where the policy rests, or what comes next
-    /// would be told apart from what it follows.
+    /// Flushes before an operator's command that replaces a receiver, even if the policy gets no more calls
+    /// in this step: otherwise the next events would be cut off from those before them.
     pub(super) fn flush_before_command(&mut self, now: Micros) {
         self.prefix.begin_step();
         self.flush_cache_events(now);
     }
 
-    /// Whether the policy in force is told something else than what just happened.
+    /// Whether the live policy receives something else than what just happened.
     fn is_told_otherwise(&self) -> bool {
         self.prefix.renewed.is_some() || self.feed.has_more()
     }
 
-    /// What a policy that has yet to hear things is told now, given what just happened.
+    /// What a policy that is catching up receives next, given what just happened.
     fn catch_up(&mut self, events: CacheEvents, now: Micros) -> CacheEvents {
         let missed = match self.prefix.renewed.take() {
             None => {
@@ -239,11 +239,12 @@ impl Engine {
         if let Some(missed) = missed {
             self.feed.behind = Behind { events: missed, told: 0 };
         }
-        // More than what is new, or it would stay behind.
+        // More than the new events, or it would never catch up.
         self.feed.behind.next(events.len() + CATCH_UP_ROWS)
     }
 
-    /// The policy in force is about to leave: should it come back, it begins afresh where it has not heard all.
+    /// The live policy is about to be replaced. If it has not received everything and comes back, it is
+    /// restarted.
     pub(super) fn stop_catching_up(&mut self) {
         if self.feed.has_more() {
             self.feed.behind = Behind::default();
@@ -260,10 +261,10 @@ impl Engine {
         }
     }
 
-    /// What a shadow is told where that is not `events`, which is what happened since the last flush.
+    /// What a shadow receives if that is not `events`, which is what happened since the last flush.
     fn events_for_shadow(&mut self, events: &CacheEvents, now: Micros) -> Option<CacheEvents> {
         match self.feed.shadow_renewed.take() {
-            // The live one is told something else.
+            // The live policy receives something else.
             None if self.prefix.has_shadow() && self.is_told_otherwise() => Some(events.clone()),
             None => None,
             Some(Renewal::Primed) => Some(self.missed_while_primed(now)),
@@ -293,7 +294,7 @@ impl Engine {
         }
     }
 
-    /// A new policy takes over: what the previous one missed begins now.
+    /// A new policy becomes live: the previous one's backlog starts here.
     pub(super) fn restart_feed(&mut self) {
         self.feed.backlog.clear();
     }
@@ -303,11 +304,11 @@ impl Engine {
         self.feed.priming.is_some()
     }
 
-    /// Starts to keep what happens for a policy that is told everything else meanwhile.
+    /// Starts to keep events for a policy that is being primed with everything else.
     pub(super) fn start_priming(&mut self) -> CacheEvents {
         let now = self.clock;
         self.flush_before_command(now);
-        // What that flush dropped stands in neither: it isn't cached any more, and is no news.
+        // Blocks dropped by that flush are in neither: they aren't cached any more, and they are no news.
         self.feed.priming = Some(CacheEvents::default());
         self.feed.priming_from = self.kv.blocks.events.len();
         self.feed.priming_overflowed = false;
@@ -328,7 +329,8 @@ impl Engine {
         if self.kv.blocks.free() >= want {
             return;
         }
-        // What a flush drops is told in the next one: the policy must not name a block that is gone.
+        // Blocks dropped by a flush are reported in the next one: the policy must not name a block that is
+        // gone.
         for _ in 0..FLUSHES_PER_EVICTION {
             self.flush_cache_events(now);
             if self.kv.blocks.events.is_empty() {
@@ -373,7 +375,7 @@ impl Engine {
     }
 }
 
-/// The first `need` blocks of an answer, as a set: all of them go.
+/// The first `need` blocks of an answer as a set, because all of them are dropped.
 fn first(names: &[BlockId], need: u32) -> Vec<BlockId> {
     let mut set = names[..names.len().min(need as usize)].to_vec();
     set.sort_unstable();

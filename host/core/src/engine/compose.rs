@@ -1,4 +1,4 @@
-//! Flattens the rows of a step into a batch, into the buffers of one that came back.
+//! Flattens a step's rows into a batch, in the buffers of one that came back.
 
 use super::{Engine, InFlight};
 use crate::batch::{Batch, Row};
@@ -38,7 +38,7 @@ impl Engine {
 
     fn compose_row(&mut self, batch: &mut Batch, ix: SeqIx, tokens: u32, now: Micros) {
         let sequence = &self.slab[ix];
-        // While a batch is out its first row there has read them.
+        // The first row of the batch in flight that reads them.
         let logits_from = sequence.logits_from.filter(|_| sequence.out == 0);
         if logits_from.is_some()
             && let Some(copy) = self.kv.copy_for(sequence)
@@ -90,7 +90,7 @@ impl Engine {
 }
 
 impl Engine {
-    /// Puts guesses behind the last row's only token.
+    /// Adds draft tokens behind the last row's only token.
     fn compose_guesses(&self, batch: &mut Batch, ix: SeqIx, guesses: std::ops::Range<usize>) {
         let (sequence, block_size) = (&self.slab[ix], self.config.block_size);
         for (at, &guess) in (sequence.computed + 1..).zip(&self.guesses[guesses.clone()]) {

@@ -1,8 +1,8 @@
-//! What policies were asked and what they answered, for a driver that records it.
+//! The calls and answers of policies, for a driver that records them.
 //!
-//! A policy is a function of its state and of what it is shown: asked again the same from the same state, it
-//! answers the same. So the first decision of a run carries the state that its policy had before, and, of a prefix
-//! cache, what it knew of the pool.
+//! A policy is a function of its state and of what it is shown: called again with the same from the same
+//! state, it answers the same. So the first decision of a run carries the state that its policy had before
+//! and, for a prefix cache, what it knew of the pool.
 
 use std::sync::Arc;
 
@@ -11,21 +11,21 @@ use crate::guard::Renewal;
 use crate::ids::Micros;
 use crate::policy::{Answer, CacheEvents, FaultView, PolicyInfo, PolicyKind};
 
-/// Decisions kept for a driver that doesn't take them.
+/// Decisions kept for a driver that doesn't fetch them.
 const KEPT: usize = 8_192;
 
-/// One question to a policy, and its answer as it was given, checked or not.
+/// One call of a policy, and its answer as given, checked or not.
 #[derive(Clone, Debug)]
 pub struct Decision {
     /// Which slot.
     pub kind: PolicyKind,
-    /// Who was asked.
+    /// The policy.
     pub policy: Arc<PolicyInfo>,
-    /// What it had before, where the slot's decision before was not its own.
+    /// Its state before, if the slot's preceding decision was not its own.
     pub state: Option<Vec<u8>>,
-    /// Cached blocks that a prefix cache knew besides, in such a case.
+    /// Cached blocks that a prefix cache also knew, in that case.
     pub knew: Option<CacheEvents>,
-    /// What it was asked, and shown.
+    /// What it was called with.
     pub question: FaultView,
     /// What it answered.
     pub answer: Answer,
@@ -36,11 +36,11 @@ pub(super) struct Decisions {
     on: bool,
     kept: Vec<Decision>,
     slots: [Recorded; 3],
-    /// What a prefix cache that is being primed was told.
+    /// What a prefix cache that is being primed received.
     primed: Option<CacheEvents>,
 }
 
-/// Of one slot.
+/// The decisions of one slot.
 #[derive(Debug, Default)]
 struct Recorded {
     last: Option<Arc<PolicyInfo>>,
@@ -61,7 +61,7 @@ impl Decisions {
             return;
         }
         if self.kept.len() == KEPT {
-            // What comes next can't be told from what came before.
+            // The next decision doesn't follow from the one before.
             self.slots = Default::default();
             return;
         }
@@ -71,7 +71,7 @@ impl Decisions {
         self.kept.push(Decision { kind, policy, state, knew, question: question(), answer: answer() });
     }
 
-    /// A prefix cache that is to come in is told this.
+    /// A prefix cache that is being primed receives this.
     pub fn note_priming(&mut self, events: &CacheEvents) {
         if self.on {
             self.primed = Some(events.clone());
@@ -80,10 +80,10 @@ impl Decisions {
 }
 
 impl Engine {
-    /// From now on decisions are kept to be taken, or not any more. While no batch is out.
+    /// Starts or stops keeping decisions. Call it while no batch is in flight.
     pub fn record_decisions(&mut self, on: bool) {
         let now = self.clock;
-        // What the prefix cache hasn't been told yet must not stand in what it knew.
+        // Events that the prefix cache has yet to receive must not count as known to it.
         self.flush_before_command(now);
         self.decisions = Decisions { on, ..Decisions::default() };
         for kind in PolicyKind::ALL {
@@ -96,7 +96,7 @@ impl Engine {
         std::mem::take(&mut self.decisions.kept)
     }
 
-    /// Keeps the state of a policy that is about to be asked, where its last decision isn't the slot's last.
+    /// Keeps the state of a policy before a call, if its last decision isn't the slot's last.
     pub(super) fn note_state(&mut self, kind: PolicyKind, now: Micros) {
         if !self.decisions.on {
             return;
@@ -117,10 +117,11 @@ impl Engine {
             PolicyKind::PrefixCache => self.prefix.state_now(&mut cx),
         };
         let knew = (kind == PolicyKind::PrefixCache).then(|| match self.prefix.renewed {
-            // It is told everything next.
+            // It receives everything next.
             Some(Renewal::Blank) => None,
             Some(Renewal::Primed) => self.decisions.primed.take(),
-            // What it knew when it left is told by what it missed since, and nearly by what there is.
+            // What it knew when it was replaced follows from what it missed since and, nearly, from what is
+            // cached.
             Some(Renewal::CameBack) | None => Some(self.kv.blocks.idle_events(now)),
         });
         let slot = &mut self.decisions.slots[kind as usize];

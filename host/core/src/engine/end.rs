@@ -40,7 +40,7 @@ impl Engine {
         queued.len()
     }
 
-    /// Fails a sequence from outside because the driver's time for it is over. False if it is unknown.
+    /// Fails a sequence from outside because its time limit is over. False if it is unknown.
     pub fn expire(&mut self, id: SequenceId, message: String, now: Micros) -> bool {
         let now = self.tick(now);
         let Some(ix) = self.slab.find(id).filter(|&ix| !self.slab[ix].has_ended()) else { return false };
@@ -62,7 +62,7 @@ impl Engine {
         self.forget_queued(ix);
     }
 
-    /// A sequence that was taken out of the queue for good.
+    /// Removes a sequence from the queue for good.
     pub(super) fn forget_queued(&mut self, ix: SeqIx) {
         let sequence = &self.slab[ix];
         match sequence.state {
@@ -91,7 +91,7 @@ impl Engine {
     pub(super) fn complete(&mut self, ix: SeqIx, reason: FinishReason, now: Micros) {
         let usage = self.close(ix, now);
         if reason != FinishReason::Cancelled {
-            // What a client broke off says nothing about how long the answer would have been.
+            // A cancelled request says nothing about how long its output would have been.
             self.tenants.learn_output(self.slab[ix].tenant_row, usage.generated_tokens);
         }
         self.counters.finished[Counters::finish_index(reason)] += 1;
@@ -145,7 +145,7 @@ impl Engine {
         self.slab.remove(ix);
     }
 
-    /// Lets backends that keep state per sequence know that this one is gone.
+    /// Notifies backends that keep state per sequence that this one is gone.
     fn release_name(&mut self, ix: SeqIx) {
         let sequence = &self.slab[ix];
         if sequence.usage.started != Micros::NEVER && sequence.state != SequenceState::Preempted {

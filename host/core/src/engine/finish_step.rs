@@ -15,11 +15,11 @@ use crate::watchdog::Mark;
 const CHECKED_BLOCKS_PER_STEP: u64 = 4_096;
 
 impl Engine {
-    /// Takes the batch back that has been out for longest, with its result.
+    /// Takes the result of the batch that has been in flight longest.
     pub fn finish_step(&mut self, batch: Batch, result: Result<&StepOutput, DeviceFault>, now: Micros) {
         let now = self.tick(now);
         let mut flight = self.flights.pop_front().expect("a batch is out");
-        assert_eq!(batch.step, flight.begun.step, "the batch that went out first comes back first");
+        assert_eq!(batch.step, flight.begun.step, "batches return in the order in which they were made");
         assert_eq!(batch.rows.len(), flight.rows.len(), "with its rows");
         self.view.last_step = now.since(flight.since);
         if let Some(behind) = self.flights.front_mut() {
@@ -37,7 +37,7 @@ impl Engine {
             other => other,
         };
         match result {
-            // It was computed from what the batch before it didn't leave: nobody's fault, and nobody fails.
+            // Its input was missing because the batch before it was lost: no row is at fault, and none fails.
             _ if flight.void => self.lose(&flight, &batch, None, now),
             Ok(output) => self.advance(&flight, &batch, output, now),
             Err(fault) => {
@@ -62,14 +62,14 @@ impl Engine {
         self.spare.push(batch);
         flight.rows.clear();
         self.rows = flight.rows;
-        // Each step where that is cheap; with a large pool so often that it stays so.
+        // Each step if that is cheap; with a large pool only so often that it stays cheap.
         let every = 1 + u64::from(self.config.total_blocks) / CHECKED_BLOCKS_PER_STEP;
         if cfg!(debug_assertions) && flight.begun.step.is_multiple_of(every) {
             self.check_invariants();
         }
     }
 
-    /// Its rows are out no longer, whatever came of them.
+    /// Its rows are no longer in flight, whatever the result.
     fn land(&mut self, flight: &InFlight, batch: &Batch) {
         for (planned, row) in flight.rows.iter().zip(&batch.rows) {
             let sequence = &mut self.slab[planned.ix];
@@ -117,7 +117,7 @@ impl Engine {
                     None => self.fail(
                         ix,
                         FailureCause::Device,
-                        "the device drew no token where one was due".into(),
+                        "the device sampled no token although one was due".into(),
                         now,
                     ),
                 }
@@ -136,10 +136,11 @@ impl Engine {
         self.perf.step(now, load);
     }
 
-    /// The row's keys and values stand in the pool, those of its guesses aside. Returns how many of them were prefill.
+    /// The row's keys and values are in the pool, except those of its draft tokens. Returns how many were
+    /// prefill.
     fn advance_row(&mut self, ix: SeqIx, row: &Row, begun: Mark, now: Micros) -> u32 {
         let sequence = &mut self.slab[ix];
-        // Whether guesses were right is seen when tokens are drawn.
+        // Draft tokens are checked once tokens are sampled.
         let tokens = row.token_len - row.guesses;
         let prefill = if sequence.state == SequenceState::Prefill { tokens } else { 0 };
         sequence.computed += tokens;
@@ -157,7 +158,7 @@ impl Engine {
             self.slab[ix].logits_to = None;
             self.kv.keep_prompt(&mut self.slab, ix, slot, now);
         } else if row.sample {
-            // It stands in the pool, but its logits found no place: nobody gains by waiting for more.
+            // It is in the pool, but there was no slot for its logits: waiting for more is pointless.
             self.kv.withdraw_prompt(&mut self.slab, ix);
         }
         let sequence = &mut self.slab[ix];
@@ -168,7 +169,7 @@ impl Engine {
         prefill
     }
 
-    /// After a preemption a prompt is computed again; what was told of it isn't told twice.
+    /// A prompt that is computed again after a preemption isn't reported twice.
     fn tell_prompt(&mut self, ix: SeqIx, row: &Row, logprobs: &[TokenLogprobs]) {
         let sequence = &self.slab[ix];
         let first = row.context_len - row.token_len;
@@ -233,8 +234,8 @@ impl Engine {
             if let Some(fault) = fault.filter(fails) {
                 self.fail(ix, FailureCause::Device, fault.message.clone(), now);
             } else if sequence.logits_from.is_some() {
-                // Its copy wasn't made, and what it was to copy from may be gone by the next step. A batch behind
-                // this one is lost too, and then it goes.
+                // Its copy wasn't made, and the source may be gone by the next step. A batch behind this one
+                // is lost too, and releases it then.
                 if sequence.out == 0 {
                     self.back_to_queue(ix, now);
                 }

@@ -8,12 +8,13 @@ use crate::inspect::{BlockCells, BlockColumn, BlockDetail, CacheTree, MAX_HOLDER
 use crate::snapshot::RequestSnapshot;
 
 impl Engine {
-    /// The state of each of these blocks and one number; of a range, what the pool has of it.
+    /// The state of each of these blocks and one number per block; for a range, as much of it as the pool
+    /// has.
     pub fn block_cells(&self, places: Range<usize>, column: BlockColumn, now: Micros) -> BlockCells {
         self.kv.cells(places, column, now)
     }
 
-    /// One block; `None` where the pool has no such block.
+    /// One block; `None` if the pool has no such block.
     pub fn block_detail(&self, id: BlockId) -> Option<BlockDetail> {
         let mut detail = self.kv.detail(id)?;
         let holders = self.slab.iter().filter(|(_, sequence)| sequence.table.contains(&id));
@@ -21,7 +22,7 @@ impl Engine {
         Some(detail)
     }
 
-    /// One live sequence; `None` where there is none with this id.
+    /// One live sequence; `None` if there is none with this id.
     pub fn sequence_detail(&self, id: SequenceId) -> Option<(RequestSnapshot, SequenceDetail)> {
         let ix = self.slab.find(id)?;
         let sequence = &self.slab[ix];

@@ -1,8 +1,8 @@
 //! The engine: `submit`, `begin_step`, `finish_step`, `finish`, swaps and snapshots.
 //!
-//! This file holds what the engine is made of and the short answers; each longer one has a file of
-//! its own. One owner drives it, and every call leaves it consistent. One batch is out at a time, or two where it
-//! plans ahead (`ahead`).
+//! This file holds the engine's fields and short methods; each longer one has a file of its own. The engine
+//! has one owner, and every call leaves it consistent. One batch is in flight at a time, or two if it plans
+//! ahead (`ahead`).
 
 mod admit;
 mod ahead;
@@ -53,9 +53,9 @@ use crate::watchdog::{Mark, Watchdog};
 
 /// The three policies an engine starts with.
 pub struct Policies {
-    /// Who runs next.
+    /// Decides what runs next.
     pub scheduler: Box<dyn SchedulerPolicy>,
-    /// Who is let in.
+    /// Decides what is admitted.
     pub admission: Box<dyn AdmissionPolicy>,
     /// Which prefix is kept.
     pub prefix_cache: Box<dyn PrefixCachePolicy>,
@@ -79,24 +79,24 @@ pub struct SwapReport {
     pub kind: PolicyKind,
     /// Name of the policy that left.
     pub from: String,
-    /// Name of the policy in force.
+    /// Name of the live policy.
     pub to: String,
     /// The step before which it took effect.
     pub at_step: u64,
-    /// Whether the outgoing policy's state was taken over.
+    /// Whether the new policy imported the outgoing one's state.
     pub restored: bool,
-    /// A policy that nobody needs any more; drop it off the engine thread.
+    /// A policy that is no longer used; drop it off the engine thread.
     pub retired: Option<AnyPolicy>,
 }
 
-/// A batch that is out.
+/// A batch in flight.
 #[derive(Debug)]
 struct InFlight {
     begun: Mark,
     /// When the device could turn to it.
     since: Micros,
     rows: Vec<PlannedRow>,
-    /// The host has a part in some row's draw.
+    /// The host takes part in some row's sampling.
     needs_host: bool,
     /// The batch before it was lost, and so is what it computes.
     void: bool,
@@ -110,15 +110,15 @@ pub struct Engine {
     prefix: Slot<dyn PrefixCachePolicy>,
     kv: Kv,
     slab: Slab,
-    /// What the scheduler sees, kept up to date in place.
+    /// What the scheduler is shown, kept up to date in place.
     view: StepView,
     running: Places,
     waiting: Places,
     /// Leading rows of `waiting` that were preempted.
     preempted: usize,
-    /// Those that admission told to wait.
+    /// Requests that admission told to wait.
     held: Held,
-    /// Prompt and output tokens that held and waiting ones may still need.
+    /// Most prompt and output tokens that held and waiting requests may still need.
     waiting_tokens: u64,
     /// Their prompts alone.
     waiting_prompt_tokens: u64,
@@ -127,22 +127,22 @@ pub struct Engine {
     tenants: Tenants,
     rates: Rates,
     verifier: Verifier,
-    /// Of plans that are not to be carried out.
+    /// For plans that are not carried out.
     shadow_verifier: Verifier,
     perf: Recorder,
     watchdog: Watchdog,
     feed: Feed,
     /// Rows of the step being made.
     rows: Vec<PlannedRow>,
-    /// Guessed tokens of those rows, one row's after another's.
+    /// Draft tokens of those rows, row after row.
     guesses: Vec<u32>,
-    /// What is out, oldest first.
+    /// Batches in flight, oldest first.
     flights: VecDeque<InFlight>,
-    /// Ended while a batch was out that has a row of them: their blocks return with it.
+    /// Sequences that ended while a batch in flight has a row of them: their blocks return with it.
     lingering: Vec<SeqIx>,
     /// Sequences to name in the next batch's `released`.
     released: Vec<SequenceId>,
-    /// Buffers of batches that came back.
+    /// Buffers of returned batches.
     spare: Vec<Batch>,
     /// Positions of rows to remove, a buffer.
     leaving: Vec<u32>,
@@ -153,23 +153,23 @@ pub struct Engine {
     /// The latest time that the driver named.
     clock: Micros,
     draining: bool,
-    /// When the last plan wants to be asked again.
+    /// When the last plan asked to be called again.
     wake: Micros,
-    /// Memory or load changed since the head of the held ones was last asked about.
+    /// Memory or load changed since the last call about the first held request.
     load_changed: bool,
     held_asked_at: Micros,
-    /// Since when only held ones are there.
+    /// Since when there have only been held requests.
     held_alone_since: Option<Micros>,
     /// When the last batch was made.
     last_begun: Mark,
-    /// Blocks that could be had before the plan took any.
+    /// Blocks that could be allocated before the plan took any.
     available_before: u32,
-    /// The step at which policies are asked for a copy of their state.
+    /// The step at which policies export a copy of their state.
     next_export: u64,
     decisions: decisions::Decisions,
 }
 
-/// How long the head of the held ones waits at most to be asked about again.
+/// Longest time between two calls about the first held request.
 const HELD_INTERVAL: Micros = Micros(50_000);
 /// A wake that is due already still lets this much time pass, so that no driver spins.
 const SHORTEST_WAKE: Micros = Micros(1_000);
@@ -267,27 +267,27 @@ impl Engine {
         self.draining = true;
     }
 
-    /// Replaces what tenants are granted; who isn't named has the default terms.
+    /// Replaces the tenants' terms; unnamed tenants get the defaults.
     pub fn set_tenants(&mut self, all: &[(TenantId, TenantTerms)]) {
         self.tenants.configure(&mut self.view.tenants, all);
         self.load_changed = true;
     }
 
-    /// From now on `drain_kv_events` tells what can be found in the pool, beginning with nothing: see
-    /// `kv_snapshot` for what is there already.
+    /// Makes `drain_kv_events` report changes of the content index from now on. See `kv_snapshot` for what is
+    /// indexed already.
     pub fn watch_kv(&mut self) {
         self.kv.blocks.feed.get_or_insert_default();
     }
 
-    /// Moves what changed in the content index to `out`, oldest first.
+    /// Moves changes of the content index to `out`, oldest first.
     pub fn drain_kv_events(&mut self, out: &mut Vec<KvEvent>) {
         if let Some(feed) = &mut self.kv.blocks.feed {
             out.append(feed);
         }
     }
 
-    /// Every block that can be found by content, parents before children. What `drain_kv_events` has yet
-    /// to tell is in it.
+    /// Every block that can be found by content, parents before children. Includes changes that
+    /// `drain_kv_events` has yet to report.
     pub fn kv_snapshot(&self) -> Vec<KvBlock> {
         self.kv.indexed()
     }
@@ -297,7 +297,7 @@ impl Engine {
         self.view.number
     }
 
-    /// Whether a batch may be made while another one is out.
+    /// Whether a batch may be made while another is in flight.
     pub fn plans_ahead(&self) -> bool {
         self.config.plan_ahead
     }
@@ -307,7 +307,7 @@ impl Engine {
         !(self.running.ix.is_empty() && self.waiting.ix.is_empty() && self.held.is_empty())
     }
 
-    /// When to call `begin_step` again though nothing happens; `None` for never.
+    /// When to call `begin_step` again even if nothing happens; `None` for never.
     pub fn next_wake(&self) -> Option<Micros> {
         let held = (!self.held.is_empty()).then(|| self.held_asked_at.plus(HELD_INTERVAL));
         let idle = self.running.ix.is_empty() && self.waiting.ix.is_empty();
@@ -327,13 +327,13 @@ impl Engine {
         out.append(&mut self.events);
     }
 
-    /// Policies that were taken out for their faults and that nobody needs any more. Drop them off
-    /// the engine thread. Policies that a swap retires are in its report instead.
+    /// Policies that were removed for their faults and are no longer used. Drop them off the engine thread.
+    /// Policies that a swap retires are in its report instead.
     pub fn take_retired(&mut self) -> Vec<AnyPolicy> {
         std::mem::take(&mut self.retired)
     }
 
-    /// The driver's clock never goes back here, whatever it does there.
+    /// A driver's clock that goes back stands still here.
     fn tick(&mut self, now: Micros) -> Micros {
         self.clock = self.clock.max(now);
         self.clock
@@ -346,7 +346,7 @@ impl Engine {
     }
 }
 
-/// Makes a guard's context out of the engine's fields, leaving the others to be borrowed.
+/// Makes a guard's context from the engine's fields, so that the others can still be borrowed.
 macro_rules! context {
     ($engine:expr, $now:expr) => {
         Context {

@@ -1,4 +1,4 @@
-//! What the watchdog sees of running and waiting sequences: who is left idle, who is overtaken.
+//! The watchdog's view of running and waiting sequences: which are left idle, which are overtaken.
 
 use super::Engine;
 use crate::ids::Micros;
@@ -6,7 +6,7 @@ use crate::sequence::SeqIx;
 use crate::watchdog::Mark;
 
 impl Engine {
-    /// Takes the scheduler out where it has left someone behind for too long.
+    /// Removes the scheduler if it has neglected a sequence for too long.
     pub(super) fn judge_neglect(&mut self, now: Micros) {
         if self.scheduler.take_removal() {
             self.forgive(now);
@@ -15,7 +15,7 @@ impl Engine {
         let message = if let Some(id) = self.watchdog.starved.take() {
             format!("later requests were started before sequence {} for too long", id.0)
         } else if self.watchdog.runs_in_circles(self.last_begun) {
-            "batches went by for too long and no sequence got any further".to_owned()
+            "batches were computed for too long without any sequence getting further".to_owned()
         } else if self.watchdog.look_now(now)
             && let Some(id) = self.left_idle()
         {
@@ -27,7 +27,7 @@ impl Engine {
         self.forgive(now);
     }
 
-    /// A running sequence that no plan has named for too long while batches went by.
+    /// A running sequence that no plan has named for too long, while batches were computed.
     fn left_idle(&self) -> Option<u64> {
         let last = self.last_begun;
         let idle = self.running.ix.iter().find(|&&ix| self.watchdog.too_long(self.slab[ix].planned, last))?;
@@ -49,8 +49,8 @@ impl Engine {
         self.watchdog.progressed();
     }
 
-    /// Notes whom the starts of this step overtake. `available` blocks were there for anybody, and a
-    /// place among the running ones was too. `leaving` holds the positions of what starts.
+    /// Notes which sequences the starts of this step overtake. `available` blocks could be allocated by any
+    /// of them, and a slot was free. `leaving` holds the positions of the starts.
     pub(super) fn note_overtaken(&mut self, available: u32, now: Micros) {
         let mark = Mark { at: now, step: self.view.number };
         for &at in &self.leaving {
@@ -68,7 +68,7 @@ impl Engine {
                 continue;
             }
             let ix = self.waiting.ix[at];
-            // One that waits for a prefix that is being computed is better off so.
+            // A sequence that waits for a prefix being computed is better off waiting.
             if self.view.waiting.pending_tokens[at] > 0 || !self.would_fit(ix, available) {
                 continue;
             }

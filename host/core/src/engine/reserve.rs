@@ -1,4 +1,4 @@
-//! From a verified plan to memory: hits are pinned, the tail that doesn't fit is cut, blocks are had.
+//! From a verified plan to memory: hits are pinned, the tail that doesn't fit is cut, blocks are allocated.
 
 use super::Engine;
 use crate::event::{Event, PrefixEvent};
@@ -35,8 +35,8 @@ impl Engine {
         }
     }
 
-    /// Of rows with the same prompt the first computes it; those that would start beside it wait until it
-    /// stands in the pool, and then need nothing but a copy of its last block.
+    /// Of rows with the same prompt only the first computes it; the others wait until it is in the pool, and
+    /// then need nothing but a copy of its last block.
     fn defer_repeats(&mut self, now: Micros) {
         let mark = Mark { at: now, step: self.view.number };
         let mut at = 1;
@@ -70,7 +70,7 @@ impl Engine {
             self.counters.cut_rows += 1;
             self.slab[cut.ix].planned = mark;
             if cut.starts {
-                // Those behind it are cut first, and lack nothing themselves.
+                // Those behind it are cut first, and are not short of anything themselves.
                 let itself = self.rows.len() == at;
                 self.kv.give_back_hit(&mut self.slab, cut.ix, itself, now);
                 self.refresh_waiting(cut.ix);
@@ -166,7 +166,7 @@ impl Engine {
         self.back_to_queue(ix, now);
     }
 
-    /// Takes a running sequence's blocks and puts it before those that never ran.
+    /// Frees a running sequence's blocks and puts it before those that never ran.
     pub(super) fn back_to_queue(&mut self, ix: SeqIx, now: Micros) {
         self.leaving.push(self.slab[ix].row);
         self.kv.end(&mut self.slab, ix, Keep::Indexed, now);
@@ -182,7 +182,7 @@ impl Engine {
         self.view.tenants.running[tenant] -= 1;
         self.view.tenants.waiting[tenant] += 1;
         self.load_changed = true;
-        // `leaving` holds running rows now, so nothing here may remove waiting ones.
+        // `leaving` holds running rows at this point, so nothing here may remove waiting ones.
         self.kv.hash(&mut self.slab[ix]);
         self.kv.watch(&mut self.slab, ix);
         self.ask_reuse(ix, now);

@@ -1,4 +1,4 @@
-//! The view's rows: who waits, who runs, and the cells that change.
+//! The view's rows: waiting and running sequences, and the cells that change.
 
 use super::Engine;
 use crate::columns::SequenceRow;
@@ -8,7 +8,7 @@ use crate::sequence::{SeqIx, Sequence};
 use crate::watchdog::Mark;
 
 impl Engine {
-    /// Gives a sequence that may be started its row: preempted ones first, each part by arrival.
+    /// Adds a row for a sequence that may be started: preempted ones first, each part by arrival.
     pub(super) fn insert_waiting(&mut self, ix: SeqIx) {
         let preempted = self.slab[ix].state == SequenceState::Preempted;
         let at = self.waiting_position(self.slab[ix].id, preempted).unwrap_or_else(|at| at);
@@ -36,7 +36,7 @@ impl Engine {
         self.waiting_position(sequence.id, sequence.state == SequenceState::Preempted).expect("it has a row")
     }
 
-    /// Removes the rows whose positions stand in `leaving`.
+    /// Removes the rows at the positions in `leaving`.
     pub(super) fn remove_waiting(&mut self) {
         self.leaving.sort_unstable();
         self.preempted -= self.leaving.partition_point(|&at| (at as usize) < self.preempted);
@@ -44,7 +44,7 @@ impl Engine {
         self.leaving.clear();
     }
 
-    /// Gives a sequence that starts its row, behind those that started before.
+    /// Adds a running row for a sequence that starts, behind those that started before.
     pub(super) fn push_running(&mut self, ix: SeqIx, now: Micros) {
         let row = self.row_of(ix);
         let sequence = &mut self.slab[ix];
@@ -54,7 +54,7 @@ impl Engine {
         self.view.idle_since = Micros::NEVER;
     }
 
-    /// Removes the running rows whose positions stand in `leaving`.
+    /// Removes the running rows at the positions in `leaving`.
     pub(super) fn remove_running(&mut self, now: Micros) {
         let Some(&first) = self.leaving.iter().min() else { return };
         self.leaving.sort_unstable();
@@ -77,7 +77,7 @@ impl Engine {
         self.view.waiting.idle_blocks[at] = self.kv.idle_blocks(sequence);
     }
 
-    /// Brings the cells up to date that other sequences' doings change.
+    /// Updates the cells that other sequences change.
     pub(super) fn refresh_shared(&mut self) {
         let mut changed = std::mem::take(&mut self.kv.blocks.notes.sole);
         for ix in changed.drain(..) {
@@ -112,7 +112,7 @@ impl Engine {
         row
     }
 
-    /// Asserts that the columns say what the sequences are.
+    /// Asserts that the columns match the sequences.
     pub(super) fn check_rows(&self) {
         assert!(self.view.running.is_even() && self.view.waiting.is_even());
         assert_eq!(self.view.running.len(), self.running.ix.len());
@@ -157,7 +157,7 @@ impl Engine {
         assert_eq!(prompts, self.waiting_prompt_tokens, "prompt tokens that wait");
         assert_eq!(expected, self.expected_output_tokens, "output tokens that are expected");
         let alive = self.running.ix.len() + self.waiting.ix.len() + self.held.len() + self.lingering.len();
-        assert_eq!(alive, self.slab.len(), "every sequence stands somewhere");
+        assert_eq!(alive, self.slab.len(), "every sequence is running, waiting or held");
         let out: usize = self.flights.iter().map(|flight| flight.rows.len()).sum();
         let known: usize = self.slab.iter().map(|(_, sequence)| sequence.out as usize).sum();
         assert_eq!(known, out, "rows that are out");

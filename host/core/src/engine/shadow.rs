@@ -1,6 +1,6 @@
-//! What a shadow is asked beside the live policy, and how their answers compare.
+//! The calls a shadow gets beside the live policy, and how their answers compare.
 //!
-//! The questions that the prefix cache's file asks it compares itself; the longer ones stand here.
+//! Short comparisons are in the prefix cache's file; the longer ones are here.
 
 use super::cache::only_idle;
 use super::{Context, Engine, context};
@@ -11,7 +11,7 @@ use crate::sequence::Slab;
 use crate::trial::DivergenceKind;
 use crate::verify::VerifiedPlan;
 
-/// Differences that an example spells out.
+/// Differences listed in an example.
 const SHOWN: usize = 4;
 
 impl Engine {
@@ -56,7 +56,7 @@ impl Engine {
         );
     }
 
-    /// `live` is what the live policy drops, where it was told the same.
+    /// `live` is what the live policy drops, if it received the same events.
     pub(super) fn shadow_observe(&mut self, events: &CacheEvents, live: Option<&Vec<BlockId>>, now: Micros) {
         if events.is_empty() {
             return;
@@ -91,8 +91,8 @@ pub(super) fn block_names(verb: &str, names: &[BlockId]) -> String {
     list(verb, "no block", names.iter().map(|b| b.0.to_string()).collect())
 }
 
-/// Whether two plans run the same sequences with the same tokens, and preempt the same ones. Their
-/// order, which matters only where memory is short, is not compared.
+/// Compares which sequences two plans run, with how many tokens, and which they preempt. Their order, which
+/// matters only if memory is short, is not compared.
 fn compare(live: &VerifiedPlan, shadow: &VerifiedPlan, slab: &Slab) -> Compared {
     let rows = [live, shadow].map(|plan| {
         let mut rows: Vec<_> = plan.rows().iter().map(|row| (slab[row.ix].id, row.tokens)).collect();
@@ -128,7 +128,7 @@ fn differ<T>(kind: DivergenceKind, sides: &[Vec<T>; 2], words: impl Fn(&[T], &[T
     Compared::Differs { kind, live: words(live, shadow), shadow: words(shadow, live) }
 }
 
-/// Those that only one side names.
+/// Ids that only one side names.
 fn names(verb: &str, own: &[SequenceId], other: &[SequenceId]) -> String {
     let others = own.iter().filter(|id| other.binary_search(id).is_err());
     list(verb, "nothing else", others.map(|id| id.0.to_string()).collect())

@@ -49,8 +49,8 @@ impl Engine {
         }
     }
 
-    /// Who holds which blocks, in the order of their positions. Also of sequences that have ended, while a
-    /// batch that may still write to their blocks is out.
+    /// The blocks of each sequence, in the order of their positions. Includes sequences that have ended while
+    /// a batch in flight may still write to their blocks.
     pub fn tables(&self) -> impl Iterator<Item = (SequenceId, &[BlockId])> {
         let holders = self.slab.iter().filter(|(_, sequence)| !sequence.table.is_empty());
         holders.map(|(_, sequence)| (sequence.id, &sequence.table[..]))

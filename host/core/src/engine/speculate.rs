@@ -1,12 +1,13 @@
-//! Speculation without a second model (prompt lookup decoding, Saxena 2023): what followed the last few tokens
-//! where they stood before, in prompt or output, is guessed to follow again. The guesses are computed behind the
-//! token that is due, in the same row, and a token is drawn after each. Draws are a function of what came before
-//! them alone, so as long as each guess is what was drawn, the next draw is the one that the next step would have
-//! made: the stream is the same with and without guesses, greedy or sampled.
+//! Speculation without a second model (prompt lookup decoding, Saxena 2023): the tokens that followed an
+//! earlier occurrence of the last few tokens, in prompt or output, become draft tokens. They are computed
+//! behind the token that is due, in the same row, and a token is sampled after each. Sampling is a function
+//! of the preceding tokens alone, so as long as each draft token equals the sampled one, the next sampled
+//! token is the one that the next step would have produced: the stream is the same with and without
+//! speculation, greedy or sampled.
 //!
-//! Policies see nothing of it. Guesses take only what a step leaves over, tokens and free blocks, and blocks
-//! that they needed are given back in the same step. Not guessed for: rows whose draws look at their history
-//! (penalties, constraints), report probabilities, or may not end yet.
+//! Policies don't see it. Draft tokens use only tokens and free blocks left over in a step, and return the
+//! blocks within it. None are drafted for rows whose sampling looks at their history (penalties,
+//! constraints), that report probabilities, or that may not end yet.
 
 use super::Engine;
 use crate::batch::Row;
@@ -14,7 +15,7 @@ use crate::ids::Micros;
 use crate::request::SequenceState;
 use crate::sequence::{SeqIx, Sequence};
 
-/// Tokens that must have stood together before; fewer say too little.
+/// Shortest match; a shorter one predicts too little.
 const SHORTEST_MATCH: usize = 2;
 /// A longer match is no better sign.
 const LONGEST_MATCH: usize = 4;
@@ -22,7 +23,7 @@ const LONGEST_MATCH: usize = 4;
 const LOOKBACK: usize = 8_192;
 
 impl Engine {
-    /// Adds guesses to the decodes of the step being made, as far as tokens and free blocks are left.
+    /// Adds draft tokens to the decodes of the step being made, as far as tokens and free blocks are left.
     pub(super) fn guess(&mut self, now: Micros) {
         self.guesses.clear();
         if self.config.speculate == 0 {
@@ -54,8 +55,8 @@ impl Engine {
         }
     }
 
-    /// Keeps guesses as long as they are what was drawn. `drawn` are the tokens drawn after each. Returns how many
-    /// tokens that made.
+    /// Accepts draft tokens up to the first that differs from the sampled one. `drawn` are the tokens sampled
+    /// after each. Returns how many tokens that adds.
     pub(super) fn accept(
         &mut self,
         ix: SeqIx,
@@ -90,7 +91,7 @@ impl Engine {
         u64::from(accepted)
     }
 
-    /// Gives back the blocks that only guesses needed.
+    /// Frees the blocks that only draft tokens needed.
     pub(super) fn return_guessed(&mut self, ix: SeqIx, now: Micros) {
         let sequence = &mut self.slab[ix];
         self.kv.shrink(sequence, ix, now);
@@ -98,7 +99,7 @@ impl Engine {
     }
 }
 
-/// Whether a draw after a guess is the draw that the next step would make.
+/// Whether sampling after a draft token gives what the next step would sample.
 fn may_guess(sequence: &Sequence) -> bool {
     let sampling = &sequence.request.sampling;
     sequence.state == SequenceState::Decode
@@ -107,8 +108,8 @@ fn may_guess(sequence: &Sequence) -> bool {
         && sequence.generated >= sequence.request.min_new_tokens
 }
 
-/// Appends to `out` up to `most` tokens that followed the last ones where they stood before: at the latest place
-/// of the longest match. What repeats itself goes on repeating itself.
+/// Appends to `out` up to `most` tokens that followed the latest occurrence of the longest match of the last
+/// tokens. Repetitive text tends to go on repeating itself.
 fn look_up(tokens: &[u32], most: usize, out: &mut Vec<u32>) {
     if tokens.len() <= SHORTEST_MATCH || most == 0 {
         return;
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_place_of_the_longest_match_is_followed() {
+    fn the_latest_occurrence_of_the_longest_match_is_followed() {
         assert_eq!(guess(&[1, 2, 3, 4, 5, 1, 2], 3), [3, 4, 5]);
         // The later match is shorter than the earlier one.
         assert_eq!(guess(&[7, 1, 2, 3, 8, 1, 2, 4, 7, 1, 2], 2), [3, 8]);
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_repeats_itself_goes_on_beyond_the_end() {
+    fn a_repetition_continues_beyond_the_end() {
         assert_eq!(guess(&[4, 4, 4], 4), [4, 4, 4, 4]);
         assert_eq!(guess(&[1, 2, 3, 1, 2, 3], 7), [1, 2, 3, 1, 2, 3, 1]);
     }

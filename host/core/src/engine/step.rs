@@ -14,13 +14,13 @@ use crate::sequence::SeqIx;
 use crate::verify::VerifiedPlan;
 use crate::watchdog::Mark;
 
-/// Steps after which policies are asked for a copy of their state.
+/// Steps after which policies export a copy of their state.
 pub(super) const EXPORT_EVERY: u64 = 1_000;
 
 impl Engine {
-    /// Plans the next step. `None` where nothing can run now; see `next_wake`.
-    /// At most one batch is out at a time, which `finish_step` takes back; with `EngineConfig::plan_ahead` a second
-    /// one may be asked for, to be computed behind it. `None` then means that the first must come back first.
+    /// Plans the next step. `None` if nothing can run now; see `next_wake`. At most one batch is in flight at
+    /// a time, until `finish_step`; with `EngineConfig::plan_ahead` a second one can be planned behind it,
+    /// and `None` then means that the first must return first.
     pub fn begin_step(&mut self, now: Micros) -> Option<Batch> {
         let ahead = !self.flights.is_empty();
         if ahead && !self.may_plan_ahead() {
@@ -65,8 +65,7 @@ impl Engine {
         self.note_load(now);
     }
 
-    /// Fills `rows` with what runs in this step: the policy's plan, or the built-in's where that one
-    /// leads nowhere.
+    /// Fills `rows` with this step's plan, or with the built-in's if the policy's leads nowhere.
     fn plan_and_reserve(&mut self, now: Micros) {
         let plan = self.ask_scheduler(now);
         let wanted = !plan.rows().is_empty();
@@ -76,8 +75,8 @@ impl Engine {
         }
         let stuck = wanted || self.judge_stall(now);
         if stuck {
-            // Memory holds nothing of the plan, or the scheduler was just taken out for doing
-            // nothing: the built-in counts blocks, preempts, and gets something going.
+            // Nothing of the plan fits in memory, or the scheduler was just removed for doing nothing: the
+            // built-in counts blocks, preempts, and gets something to run.
             self.ask_builtin_until_it_runs(now);
             self.unblock(now);
         } else if preempted {
@@ -86,7 +85,7 @@ impl Engine {
         }
     }
 
-    /// Carries a plan out and notes when it wants to be asked again. True where it preempts.
+    /// Carries a plan out and notes its wake. True if it preempts.
     pub(super) fn carry_out(&mut self, plan: VerifiedPlan, now: Micros) -> bool {
         self.wake = plan.wake();
         let preempts = !plan.preempt().is_empty();
@@ -94,8 +93,8 @@ impl Engine {
         preempts
     }
 
-    /// Blocks that several sequences shared are free once all of them were preempted, which no view tells
-    /// beforehand: where a plan only preempts, the next one finds room.
+    /// Blocks that several sequences shared are free once all of them were preempted, which no view shows
+    /// beforehand: after a plan that only preempts, the next one finds room.
     fn ask_builtin_until_it_runs(&mut self, now: Micros) {
         loop {
             let plan = self.ask_builtin_scheduler(now);
@@ -172,9 +171,8 @@ impl Engine {
         self.prefix.save_state(&mut cx);
     }
 
-    /// The last resort where even the built-in's plan doesn't fit, which its arithmetic should rule
-    /// out: the latest started give their blocks back, one after another. A sequence that is alone
-    /// and still can't grow fails.
+    /// The last resort if even the built-in's plan doesn't fit, which its arithmetic should rule out:
+    /// preempts the latest to start, one after another. A sequence that is alone and still can't grow fails.
     fn unblock(&mut self, now: Micros) {
         while self.rows.is_empty() && self.running.ix.len() > 1 && !self.would_fit_any() {
             let last = *self.running.ix.last().expect("more than one runs");
@@ -192,8 +190,8 @@ impl Engine {
         }
     }
 
-    /// A plan that runs nothing: `true` where that was so for too long and the scheduler was taken out
-    /// for it. That memory is full excuses nobody: a running sequence can give its blocks back.
+    /// Handles a plan that runs nothing. `true` if that has lasted too long and the scheduler was removed for
+    /// it. Full memory is no excuse: a running sequence can be preempted.
     fn judge_stall(&mut self, now: Micros) -> bool {
         let Some(stalled) = self.watchdog.stalled(now, self.wake) else { return false };
         self.watchdog.progressed();
@@ -209,8 +207,7 @@ impl Engine {
         self.scheduler.condemn(&mut cx, PolicyFault::new(FaultKind::Starvation, message), view);
     }
 
-    /// Whether the next token of something that runs, or the whole input of something that waits,
-    /// could be computed in the memory there is.
+    /// Whether the next token of a running sequence, or the whole input of a waiting one, fits in memory.
     fn would_fit_any(&self) -> bool {
         let available = self.kv.blocks.available();
         let grows = |&ix: &SeqIx| {

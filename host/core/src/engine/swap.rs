@@ -9,7 +9,7 @@ use crate::ids::Micros;
 use crate::policy::{AnyPolicy, CacheEvents, Policy, PolicyInfo, PolicyKind};
 use crate::trial::CanaryState;
 
-/// How long a canary is watched where nobody says otherwise.
+/// Default length of a canary's trial.
 pub const CANARY_WINDOW: Micros = Micros(30_000_000);
 
 /// Does the same for whichever slot.
@@ -33,34 +33,33 @@ macro_rules! slot {
 }
 
 impl Engine {
-    /// Every cached block, as a prefix-cache policy is told after a swap. Call it, let the new policy
-    /// `observe` it off the engine thread, then `swap` or `shadow`: the engine tells it what happened
-    /// in between.
+    /// Returns every cached block, in the form in which a prefix-cache policy receives them after a swap. Let
+    /// the new policy `observe` them off the engine thread, then call `swap` or `shadow`: the engine sends it
+    /// what happened in between.
     pub fn begin_priming(&mut self) -> CacheEvents {
         self.start_priming()
     }
 
-    /// The policy that was to be told will not come: what happens meanwhile is kept for nobody.
+    /// The primed policy will not come: stops keeping events for it.
     pub fn end_priming(&mut self) {
         self.stop_priming();
     }
 
-    /// Puts a policy in force. Call it between steps.
+    /// Makes a policy live. Call it between steps.
     pub fn swap(&mut self, policy: AnyPolicy, now: Micros) -> SwapReport {
         let now = self.tick(now);
-        self.withdraw(policy.kind(), "another policy comes into the slot", now);
+        self.withdraw(policy.kind(), "another policy is swapped in", now);
         self.put_in_force(policy, Change::Swap, None, now)
     }
 
-    /// Puts a policy in force and watches it for `window` of time with work in it. It goes out, and the
-    /// previous one comes back, at its first fault, or when clients are worse off than before; at the
-    /// end of a clean window it stays. Extended to at most four windows where more is asked of the
-    /// host than before.
+    /// Makes a policy live and watches it for `window` of time with work in it. It is removed, and the
+    /// previous one comes back, at its first fault or when clients are worse off than before; after a clean
+    /// window it stays. The window is extended up to four times if the load is higher than before.
     ///
-    /// One policy is on trial at a time, or nobody could tell whose doing it is: where another slot's
-    /// is, the policy comes back with that slot. For the same reason nothing is compared any more once
-    /// another slot's policy changed, by hand or by faults: a full window without a fault is what is
-    /// left to ask for then.
+    /// Only one policy is on trial at a time, or a difference could not be attributed: if another slot has
+    /// one, the policy is returned with that slot. For the same reason nothing is compared any more once
+    /// another slot's policy changes, by hand or by faults; what counts from then on is a full window without
+    /// a fault.
     pub fn canary(
         &mut self,
         policy: AnyPolicy,
@@ -72,11 +71,11 @@ impl Engine {
         if let Some(other) = self.on_trial().filter(|&other| other != kind) {
             return Err((policy, other));
         }
-        self.withdraw(kind, "another policy comes into the slot on trial", now);
+        self.withdraw(kind, "another canary is swapped in", now);
         Ok(self.put_in_force(policy, Change::Canary, Some(window), now))
     }
 
-    /// Lets a policy answer beside the live one, without effect. A shadow that was there ends.
+    /// Runs a policy beside the live one, without effect. Ends an earlier shadow.
     pub fn shadow(&mut self, policy: AnyPolicy, now: Micros) -> SwapReport {
         let now = self.tick(now);
         let (kind, to) = (policy.kind(), policy.info().name.clone());
@@ -99,14 +98,14 @@ impl Engine {
         SwapReport { kind, from: self.name_of(kind), to, at_step: self.view.number, restored, retired }
     }
 
-    /// Ends a slot's shadow. `None` where there is none.
+    /// Ends a slot's shadow. `None` if there is none.
     pub fn stop_shadow(&mut self, kind: PolicyKind, now: Micros) -> Option<AnyPolicy> {
         let now = self.tick(now);
         let mut cx = context!(self, now);
         slot!(self, kind, slot => slot.stop_shadow(&mut cx))
     }
 
-    /// What runs in shadow becomes the live policy, or what is on trial stays. `None` where there is neither.
+    /// Makes the shadow live, or accepts the canary early. `None` if there is neither.
     pub fn promote(&mut self, kind: PolicyKind, now: Micros) -> Option<SwapReport> {
         let now = self.tick(now);
         let from = self.name_of(kind);
@@ -129,7 +128,7 @@ impl Engine {
             return None;
         }
         if kind == PolicyKind::PrefixCache {
-            // Whoever leaves, and whoever comes, knows everything up to here.
+            // Both the outgoing and the new policy know everything up to here.
             self.flush_all(now);
             self.stop_catching_up();
         }
@@ -142,7 +141,7 @@ impl Engine {
         Some(report(self, from, retired))
     }
 
-    /// Brings the previous policy of a slot back. `None` where there is none.
+    /// Brings a slot's previous policy back. `None` if there is none.
     pub fn rollback(&mut self, kind: PolicyKind, now: Micros) -> Option<SwapReport> {
         let now = self.tick(now);
         let from = self.name_of(kind);
@@ -155,23 +154,23 @@ impl Engine {
         Some(SwapReport { kind, from, to: self.name_of(kind), at_step: self.view.number, restored, retired })
     }
 
-    /// Brings a policy back that was in force before the previous one, made anew. The one in force is not
-    /// kept, or the way back would lead to it again.
+    /// Brings back a reloaded policy that was live before the previous one. The live one is dropped from the
+    /// history, or the next rollback would lead to it again.
     pub fn rollback_to(&mut self, policy: AnyPolicy, now: Micros) -> SwapReport {
         let now = self.tick(now);
         let kind = policy.kind();
-        self.withdraw(kind, "an earlier policy comes back into the slot", now);
+        self.withdraw(kind, "an earlier policy is brought back", now);
         let report = self.put_in_force(policy, Change::Rollback, None, now);
         let mut cx = context!(self, now);
         slot!(self, kind, slot => slot.drop_previous(&mut cx));
         report
     }
 
-    /// Ends a canary's trial where what was measured says so.
+    /// Ends a canary's trial if the measurements decide it.
     pub(super) fn judge_canaries(&mut self, now: Micros) {
         let Some(kind) = self.on_trial() else { return };
         if kind == PolicyKind::PrefixCache {
-            // Should the previous one come back, it is told all that it missed.
+            // Should the previous policy come back, it receives all that it missed.
             self.flush_cache_events(now);
         }
         self.note_disturbance(kind, now);
@@ -182,7 +181,7 @@ impl Engine {
         }
     }
 
-    /// Whose doing it is that clients are worse off can't be told once another slot's policy changed.
+    /// Once another slot's policy changed, a difference can't be attributed to the canary.
     fn note_disturbance(&mut self, kind: PolicyKind, now: Micros) {
         let company = self.in_force();
         let Some(other) = slot!(self, kind, slot => slot.disturbance(&company)) else { return };
@@ -202,7 +201,7 @@ impl Engine {
         self.perf.stands(now, busy, waiting);
     }
 
-    /// Sequences that wait, for whatever reason.
+    /// Sequences that wait, for any reason.
     pub(super) fn waiting_in_all(&self) -> u32 {
         (self.waiting.ix.len() + self.held.len()) as u32
     }
@@ -212,7 +211,7 @@ impl Engine {
         PolicyKind::ALL.into_iter().zip(trials).find_map(|(kind, trial)| trial.then_some(kind))
     }
 
-    /// Takes out a canary that somebody replaces before it has proved itself.
+    /// Removes a canary that is replaced before its trial is over.
     fn withdraw(&mut self, kind: PolicyKind, reason: &str, now: Micros) {
         if self.on_trial() == Some(kind) {
             if kind == PolicyKind::PrefixCache {
@@ -224,7 +223,7 @@ impl Engine {
         }
     }
 
-    /// With a `window` it is on trial from the first thing that it is asked or told.
+    /// With a `window` it is on trial from its first call or event.
     fn put_in_force(
         &mut self,
         policy: AnyPolicy,
@@ -234,7 +233,7 @@ impl Engine {
     ) -> SwapReport {
         let (kind, to) = (policy.kind(), policy.info().name.clone());
         if kind == PolicyKind::PrefixCache {
-            // Whoever leaves knows everything up to here.
+            // The outgoing policy knows everything up to here.
             self.flush_all(now);
             self.stop_catching_up();
         }
@@ -258,15 +257,15 @@ impl Engine {
         SwapReport { kind, from, to, at_step: self.view.number, restored, retired }
     }
 
-    /// What a prefix-cache policy knows that comes now; `anew` is whether it forgot what it was primed with.
-    fn renewal(&mut self, anew: bool) -> Renewal {
-        if anew {
+    /// What a new prefix-cache policy knows; `blank` is whether it forgot what it was primed with.
+    fn renewal(&mut self, blank: bool) -> Renewal {
+        if blank {
             self.stop_priming();
         }
         if self.is_primed() { Renewal::Primed } else { Renewal::Blank }
     }
 
-    /// What a policy that comes into the slot now is compared with.
+    /// What a new policy in this slot is compared with.
     fn trial(&mut self, kind: PolicyKind, window: Micros, now: Micros) -> Trial {
         self.perf.cut(now);
         let previous = slot!(self, kind, slot => slot.info());
@@ -276,7 +275,7 @@ impl Engine {
         Trial { previous, window, company: self.in_force(), before, seen }
     }
 
-    /// Another policy is in force.
+    /// Another policy is live.
     fn settle_in(&mut self, kind: PolicyKind, now: Micros) {
         match kind {
             PolicyKind::Scheduler => self.forgive(now),
@@ -288,7 +287,7 @@ impl Engine {
         }
     }
 
-    /// Tells the live prefix-cache policy everything, even one that came back in this very flush.
+    /// Sends the live prefix-cache policy everything, even if it came back in this very flush.
     fn flush_all(&mut self, now: Micros) {
         self.flush_before_command(now);
         if self.prefix.renewed.is_some() {

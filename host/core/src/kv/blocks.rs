@@ -1,10 +1,9 @@
-//! The block pool: who holds which block, what stands in it, and what nobody holds but is kept.
+//! The block pool: holders and contents of blocks, and the blocks that are cached.
 //!
-//! A block is free (holds nothing), used (some table holds it) or cached (no table holds it, its
-//! prefix is in the tree). Blocks in the tree point to their parents; a table that holds a block of
-//! the tree holds its ancestors too, so below a cached block everything is cached, and cached
-//! blocks can always be dropped from the leaves upwards.
-//! What policies and waiting sequences must hear about is noted here and taken by `Kv`.
+//! A block is free (empty), used (some table holds it) or cached (no table holds it, its prefix is in the
+//! tree). Blocks in the tree point to their parents; a table that holds a block of the tree holds its
+//! ancestors too, so below a cached block everything is cached, and cached blocks can always be dropped from
+//! the leaves upwards. Changes that policies and waiting sequences need are noted here and taken by `Kv`.
 
 use std::collections::BTreeSet;
 
@@ -19,9 +18,9 @@ use crate::sequence::SeqIx;
 pub(crate) struct Block {
     /// Tables that hold it.
     pub refs: u32,
-    /// Steps being planned that copy from it: it must not be dropped, though nobody holds it.
+    /// Planned steps that copy from it: it must not be dropped, although no table holds it.
     pub pins: u32,
-    /// Exclusive or of the holders: the holder itself where there is one.
+    /// Xor of the holders' indexes: the holder itself if there is one.
     holders: u32,
     /// Its full content is in the index.
     pub indexed: bool,
@@ -35,9 +34,9 @@ pub(crate) struct Block {
     /// The last sequence's session.
     pub session: SessionId,
     pub last_used: Micros,
-    /// How long it is kept after its last use; `None` until a policy has said so, zero for no limit.
+    /// How long it is kept after its last use; `None` until a policy decides, zero for no limit.
     pub(super) ttl: Option<Micros>,
-    /// When it is forgotten, while it is cached and has a limit.
+    /// When it expires, while it is cached and has a limit.
     pub(super) expires: Micros,
     /// How often a prompt found it since it was filled, for operators.
     pub(super) uses: u32,
@@ -66,7 +65,7 @@ pub(crate) struct Notes {
     pub dropped: Vec<BlockId>,
     /// Those of them in which kept prompts ended.
     pub ended: Vec<BlockId>,
-    /// Blocks of the tree that came into use or went out of it.
+    /// Blocks of the tree that became used or unused.
     pub toggled: Vec<BlockId>,
     /// Sequences whose number of unshared blocks changed.
     pub sole: Vec<SeqIx>,
@@ -83,12 +82,12 @@ pub(crate) struct Blocks {
     pub(super) siblings: Links,
     pub index: Index,
     pub(super) expiry: BTreeSet<(Micros, u32)>,
-    /// Blocks that only this sequence holds, by place.
+    /// Number of blocks that only this sequence holds, by slab index.
     pub(super) sole: Vec<u32>,
     pub notes: Notes,
     /// For the prefix-cache policy.
     pub events: CacheEvents,
-    /// For who keeps a copy of the index; `None` while nobody does.
+    /// Changes for a mirror of the index; `None` while there is no mirror.
     pub feed: Option<Vec<KvEvent>>,
 }
 
@@ -126,7 +125,7 @@ impl Blocks {
         self.free.len() as u32
     }
 
-    /// Blocks that can be had in the step being planned.
+    /// Blocks that can be allocated in the step being planned.
     pub fn available(&self) -> u32 {
         self.free() + self.idle.len() - self.pinned_idle
     }
@@ -143,12 +142,12 @@ impl Blocks {
         self.idle.contains(block.0)
     }
 
-    /// Blocks that nobody else holds.
+    /// Blocks that no other sequence holds.
     pub fn sole_blocks(&self, owner: SeqIx) -> u32 {
         self.sole.get(owner.0 as usize).copied().unwrap_or(0)
     }
 
-    /// A free block for `owner`; `None` where there is none (evict first).
+    /// Allocates a free block for `owner`; `None` if there is none (evict first).
     pub fn allocate(&mut self, owner: SeqIx, now: Micros) -> Option<BlockId> {
         let at = self.free.pop()?;
         let block = &mut self.blocks[at as usize];
@@ -190,7 +189,7 @@ impl Blocks {
         }
     }
 
-    /// Takes `owner`'s hold back. Release a table from its end: leaves become idle first.
+    /// Releases `owner`'s hold. Release a table from its end, so that leaves become idle first.
     pub fn release(&mut self, id: BlockId, owner: SeqIx, now: Micros) {
         let block = &mut self.blocks[id.0 as usize];
         assert!(block.refs > 0, "block {id:?} is held");
@@ -214,7 +213,7 @@ impl Blocks {
         }
     }
 
-    /// A block of the tree that nobody holds any more becomes cached.
+    /// A block of the tree without holders becomes cached.
     fn rest(&mut self, id: BlockId, now: Micros) {
         let block = &mut self.blocks[id.0 as usize];
         debug_assert_eq!(block.holders, 0);
@@ -230,7 +229,7 @@ impl Blocks {
         self.tell(CacheEventKind::Idle, id, now);
     }
 
-    /// Puts a block that nobody holds and nothing finds on the free list.
+    /// Puts a block without holders that can't be found on the free list.
     pub(super) fn forget(&mut self, id: BlockId) {
         let block = &mut self.blocks[id.0 as usize];
         debug_assert!(block.refs == 0 && block.pins == 0 && !block.in_tree() && block.first_child == NONE);

@@ -1,5 +1,5 @@
-//! The pool's invariants: free + cached + used = total, each block's count equals the tables that
-//! hold it, and what can be found is there. Asserted after each step of a debug build.
+//! The pool's invariants: free + cached + used = total, each block's count equals the tables that hold it,
+//! and what the index names exists. Asserted after each step of a debug build.
 
 use super::blocks::Blocks;
 use crate::ids::BlockId;

@@ -1,7 +1,7 @@
-//! What the content index holds, told to whoever keeps a copy of it: routers that send a prompt where its
-//! prefix stands.
+//! Changes of the content index, for those that mirror it: routers that send a prompt to the host that has
+//! its prefix.
 //!
-//! Told are exactly the blocks that `Kv::watch` could find. Off unless somebody listens.
+//! Reports exactly the blocks that `Kv::watch` could find. Off unless there is a listener.
 
 use super::index::{Content, Scope};
 use crate::ids::TenantId;
@@ -23,11 +23,11 @@ pub enum KvEvent {
 pub struct KvBlock {
     /// Names its tokens, everything before them, tenant and salt; until this process ends.
     pub hash: u64,
-    /// The block before it; `None` for a first one.
+    /// The preceding block; `None` for a first one.
     pub parent: Option<u64>,
     /// What it holds, `block_size` tokens.
     pub tokens: Box<[u32]>,
-    /// Whose cache it is part of.
+    /// The tenant whose cache it is part of.
     pub tenant: TenantId,
     /// Separates caches of one tenant; 0 for none.
     pub salt: u64,

@@ -1,8 +1,8 @@
 //! What the cache has for each waiting sequence, kept up to date without looking at all of them.
 //!
-//! A waiting sequence watches two things: the hash that would make its hit longer, and the last
-//! block of its hit. Only those whose watch rings are looked at again, so a step's cost doesn't grow
-//! with the queue. Hashes that running sequences are computing are announced here too.
+//! A waiting sequence watches two things: the hash that would extend its hit, and the last block of its hit.
+//! Only sequences whose watch fires are reexamined, so a step's cost doesn't grow with the queue. Hashes that
+//! running sequences are computing are announced here too.
 
 use std::collections::VecDeque;
 
@@ -11,19 +11,19 @@ use crate::ids::BlockId;
 use crate::list::{Links, NONE};
 use crate::sequence::{HitState, SeqIx};
 
-/// Who watches what.
+/// All watches.
 #[derive(Debug)]
 pub(crate) struct Watches {
     by_hash: DetMap<u64, u32>,
     hash_links: Links,
     by_block: Vec<u32>,
     block_links: Links,
-    /// Waiting sequences whose hit goes through a block.
+    /// Number of waiting sequences whose hit includes a block.
     through: Vec<u32>,
     /// How many running sequences are computing the block with this hash.
     announced: DetMap<u64, u32>,
     stale: VecDeque<SeqIx>,
-    /// Blocks of hits came into use or went out of it.
+    /// Blocks of hits became used or unused.
     pub idle_changed: bool,
 }
 
@@ -89,7 +89,7 @@ impl Watches {
         (head != NONE).then_some(SeqIx(head))
     }
 
-    /// The last block of this hit is gone.
+    /// Removes the last block of this hit, which is gone.
     pub fn shorten(&mut self, ix: SeqIx, hit: &mut HitState) {
         let last = *hit.chain.last().expect("the hit has a last block");
         self.block_links.remove(&mut self.by_block[last.0 as usize], ix.0);
@@ -99,7 +99,7 @@ impl Watches {
         self.watch_frontier(ix, hit);
     }
 
-    /// Calls `ring` for all who watch a hash.
+    /// Calls `ring` for every sequence that watches a hash.
     pub fn each_watching(&self, hash: u64, mut ring: impl FnMut(SeqIx)) {
         let mut at = self.by_hash.get(&hash).copied().unwrap_or(NONE);
         while at != NONE {
@@ -143,7 +143,7 @@ impl Watches {
         self.announced.get(&hash).is_some()
     }
 
-    /// Nothing may be left behind when nothing is alive.
+    /// Asserts that nothing is left behind when no sequence is alive.
     pub fn assert_empty(&self) {
         assert_eq!((self.by_hash.len(), self.announced.len()), (0, 0), "watches and announcements");
         assert!(self.through.iter().all(|&n| n == 0) && self.by_block.iter().all(|&h| h == NONE));

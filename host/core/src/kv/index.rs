@@ -1,8 +1,8 @@
 //! The content index: from a block's chain hash to the blocks that may hold that content.
 //!
-//! The chain hash (keyed SipHash over the parent's hash and the tokens) only picks the bucket. A hit
-//! is what has the same parent block and the same tokens, so a collision can neither leak one
-//! client's text to another nor corrupt a stream; the key keeps clients from making collisions.
+//! The chain hash (keyed SipHash over the parent's hash and the tokens) only picks the bucket. A hit must
+//! have the same parent block and the same tokens, so a collision can neither leak one client's text to
+//! another nor corrupt a stream; the key keeps clients from causing collisions.
 
 use std::hash::Hasher;
 
@@ -11,7 +11,7 @@ use siphasher::sip::SipHasher13;
 use crate::ids::{BlockId, TenantId};
 use crate::list::NONE;
 
-/// Whose cache it is. Part of the first block's hash, compared on every hit.
+/// The tenant and salt of a cache. Part of the first block's hash, compared on every hit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Scope {
     pub tenant: TenantId,
@@ -56,7 +56,7 @@ impl ChainHash {
         hasher.finish()
     }
 
-    /// Names a whole prompt whose last full block has hash `before`. Never 0, never a block's hash.
+    /// Identifies a whole prompt whose last full block has hash `before`. Never 0, never a block's hash.
     pub fn prompt(&self, before: u64, tail: &[u32]) -> u64 {
         let mut hasher = SipHasher13::new_with_keys(!self.key[0], self.key[1]);
         hasher.write_u64(before);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn hashes_depend_on_key_tenant_salt_order_and_what_stands_before() {
+    fn hashes_depend_on_key_tenant_salt_order_and_preceding_blocks() {
         let hash = |key, tenant, salt, blocks: &[[u32; 2]]| {
             let chain = ChainHash::new([key, 0]);
             let root = chain.root(Scope { tenant: TenantId(tenant), salt });

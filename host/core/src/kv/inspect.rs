@@ -24,7 +24,8 @@ impl Block {
 }
 
 impl Kv {
-    /// The state of each of these blocks and one number; of a range, what the pool has of it.
+    /// The state of each of these blocks and one number per block; for a range, as much of it as the pool
+    /// has.
     pub fn cells(&self, places: Range<usize>, column: BlockColumn, now: Micros) -> BlockCells {
         let value = |block: &Block| match column {
             BlockColumn::None => 0,
@@ -42,7 +43,7 @@ impl Kv {
         BlockCells { states, values }
     }
 
-    /// One block, its holders left open.
+    /// One block, without its holders.
     pub fn detail(&self, id: BlockId) -> Option<BlockDetail> {
         if id.0 >= self.blocks.memory().total_blocks {
             return None;

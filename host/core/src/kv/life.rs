@@ -10,15 +10,15 @@ use crate::sequence::{SeqIx, Sequence, Slab};
 /// How much of an ended sequence stays.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Keep {
-    /// All that is indexed: it was preempted or failed, and nobody was asked.
+    /// All that is indexed: it was preempted or failed, and no policy was called.
     Indexed,
-    /// So many leading tokens, for so long after their last use.
+    /// This many leading tokens, for this long after their last use.
     Leading { tokens: u32, ttl: Micros },
 }
 
 impl Kv {
-    /// Takes what a waiting sequence reuses, before anything else is allocated. A whole prompt's
-    /// partial last block is pinned, not taken: it will be copied.
+    /// Reserves the hit of a waiting sequence before anything else is allocated. The partial last block of a
+    /// whole prompt is pinned, not taken: it will be copied.
     pub fn take_hit(&mut self, slab: &mut Slab, ix: SeqIx, now: Micros) {
         let reused = self.reusable_tokens(&slab[ix]);
         self.unwatch(slab, ix);
@@ -46,7 +46,7 @@ impl Kv {
         sequence.hit.full = None;
     }
 
-    /// The partial block that a hit on `slot` must copy; `None` where the prompt ends with a block.
+    /// The partial block that a hit on `slot` must copy; `None` if the prompt ends with a full block.
     fn copy_source(&self, slot: LogitsSlot) -> Option<BlockId> {
         let entry = self.prompts.live(slot);
         (!entry.tail.is_empty()).then_some(entry.block)
@@ -88,7 +88,7 @@ impl Kv {
         sequence.usage.peak_blocks = sequence.usage.peak_blocks.max(sequence.table.len() as u32);
     }
 
-    /// Frees the blocks behind those that hold what is computed.
+    /// Frees the blocks behind those that hold computed tokens.
     pub fn shrink(&mut self, sequence: &mut Sequence, ix: SeqIx, now: Micros) {
         while sequence.table.len() > self.blocks_for(sequence.computed) as usize {
             let block = sequence.table.pop().expect("it holds more than nothing");
@@ -123,7 +123,7 @@ impl Kv {
         }
     }
 
-    /// What this sequence computes answers its prompt for nobody any more.
+    /// What this sequence computes will not complete a waiting sequence's prompt.
     pub fn withdraw_prompt(&mut self, slab: &mut Slab, ix: SeqIx) {
         if std::mem::take(&mut slab[ix].pending_prompt) {
             let key = slab[ix].prompt_key;
@@ -132,8 +132,8 @@ impl Kv {
         }
     }
 
-    /// Indexes the blocks that became full. One whose content stands there already is given back,
-    /// and the table takes the other: both hold the same keys and values.
+    /// Indexes the blocks that became full. If the same content is indexed already, the block is freed and
+    /// the table takes the indexed one: both hold the same keys and values.
     pub fn commit(&mut self, slab: &mut Slab, ix: SeqIx, now: Micros) {
         let size = self.block_size();
         if !self.sharing || (slab[ix].committed + 1) * size > slab[ix].computed {
@@ -163,7 +163,7 @@ impl Kv {
         }
     }
 
-    /// A place for the logits of the prompt that is about to be finished, if there is one.
+    /// Reserves a slot for the logits of the prompt that is about to be finished, if there is one.
     pub fn reserve_logits(&mut self, sequence: &Sequence, now: Micros) -> Option<LogitsSlot> {
         if sequence.prompt_key == 0 {
             return None;
@@ -201,7 +201,7 @@ impl Kv {
         self.blocks.notes.changed.push(sequence.prompt_key);
     }
 
-    /// The step that was to write these logits failed, or nobody needs them.
+    /// The step that was to write these logits failed, or they are not needed.
     pub fn cancel_logits(&mut self, slot: LogitsSlot) {
         self.prompts.cancel(slot);
     }
@@ -211,7 +211,7 @@ impl Kv {
         self.prompts.end_reading();
     }
 
-    /// A sequence stops running: its announcements and its table are taken back.
+    /// A sequence stops running: withdraws its announcements and releases its table.
     pub fn end(&mut self, slab: &mut Slab, ix: SeqIx, keep: Keep, now: Micros) {
         for at in slab[ix].committed..slab[ix].pending_end {
             self.withdraw_block(slab, ix, at);

@@ -1,5 +1,5 @@
-//! The pool and the prefix index against the plainest model of them: a map from whole prefixes to who holds
-//! them. Whatever is done in whatever order, a prefix is found exactly where the model has it.
+//! The pool and the prefix index against the simplest model of them: a map from whole prefixes to their
+//! holders. After any operations in any order, a prefix is found exactly where the model has it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,13 +18,13 @@ type Path = Vec<[u32; 2]>;
 
 #[derive(Clone, Debug)]
 enum Act {
-    /// Computes another block, if one can be had.
+    /// Computes another block, if one can be allocated.
     Grow(u32, [u32; 2]),
-    /// Begins with what is cached of this prefix.
+    /// Starts with the cached part of this prefix.
     Start(u32, u32, Path),
-    /// Ends; so many blocks are kept, for so long.
+    /// Ends; this many blocks are kept, for this long.
     End(u32, usize, u64),
-    /// So many blocks are wanted.
+    /// This many blocks are needed.
     Evict(u32),
     /// Time passes.
     Wait(u64),
@@ -49,7 +49,7 @@ struct World {
     now: Micros,
     /// Each owner's tenant, prefix and blocks.
     owners: Vec<(u32, Path, Vec<BlockId>)>,
-    /// Every prefix that is held or cached, and by whom it is held.
+    /// Every prefix that is held or cached, and its holders.
     known: BTreeMap<(u32, Path), BTreeSet<u32>>,
 }
 
@@ -156,7 +156,7 @@ impl World {
         self.forget();
     }
 
-    /// What was dropped may go only if nobody holds it, and nothing that follows it stays.
+    /// A dropped block must have no holders, and nothing that follows it may stay.
     fn forget(&mut self) {
         let gone: Vec<_> = self
             .known

@@ -1,7 +1,7 @@
-//! Whole prompts whose last logits are kept: an exactly repeated one needs no prefill.
+//! Whole prompts whose last logits are kept: an exact repetition needs no prefill.
 //!
-//! An entry ends in a block of the tree, full or partial, and lives only while that block does; so
-//! what stands before it is still cached too. Bounded by its slots, oldest use out first.
+//! An entry ends in a block of the tree, full or partial, and lives only as long as that block; so everything
+//! before it is cached too. Bounded by its slots, least recently used out first.
 
 use super::index::Scope;
 use crate::detmap::DetMap;
@@ -12,7 +12,7 @@ use crate::list::Lru;
 enum Slot {
     #[default]
     Free,
-    /// A batch that is out writes its logits.
+    /// A batch in flight writes its logits.
     Reserved,
     Live(Entry),
 }
@@ -23,7 +23,7 @@ pub(crate) struct Entry {
     pub scope: Scope,
     /// The full block before `block`.
     pub parent: Option<BlockId>,
-    /// Where the prompt ends.
+    /// The prompt's last block.
     pub block: BlockId,
     /// The prompt's tokens in `block`.
     pub tail: Box<[u32]>,
@@ -71,7 +71,8 @@ impl Prompts {
         }
     }
 
-    /// A slot to write to, and the entry that had to leave it. `None` while all are being read or written.
+    /// Reserves a slot to write to and returns the entry that it evicted. `None` while all are being read or
+    /// written.
     pub fn reserve(&mut self) -> Option<(LogitsSlot, Option<Entry>)> {
         if let Some(at) = self.free.pop() {
             self.slots[at as usize] = Slot::Reserved;
@@ -115,7 +116,7 @@ impl Prompts {
         }
     }
 
-    /// The batch that read kept logits is done. Slots whose entries left meanwhile become free.
+    /// The batch that read kept logits is done. Frees slots whose entries were removed meanwhile.
     pub fn end_reading(&mut self) {
         for slot in std::mem::take(&mut self.reading) {
             if matches!(self.slots[slot.0 as usize], Slot::Free) && !self.free.contains(&slot.0) {

@@ -1,7 +1,8 @@
-//! What the last turn of each conversation left, to tell a continuation from a surprise.
+//! What the last turn of each conversation left, to tell a continuation from an unexpected prompt.
 //!
-//! A turn is remembered by the chain hash of its first block, which tells whether two share anything: eight bytes
-//! however long it was, and no client's text. Bounded; the session that was quiet longest is forgotten first.
+//! A turn is remembered by the chain hash of its first block, which tells whether two prompts share anything:
+//! eight bytes, however long it was, and no client text. Bounded; the longest idle session is forgotten
+//! first.
 
 use std::collections::BTreeMap;
 
@@ -26,9 +27,9 @@ pub(crate) struct Sessions {
 pub(crate) enum Continuity {
     /// No session, or nothing known of it, or the prompt fills no block.
     Unknown,
-    /// The prompt goes on from the last turn's first block at least.
+    /// The prompt continues from at least the last turn's first block.
     Shares,
-    /// The prompt begins otherwise than the last turn.
+    /// The prompt starts differently from the last turn.
     Diverges,
 }
 
@@ -55,7 +56,7 @@ impl Sessions {
         }
     }
 
-    /// Compares a prompt's first block, where it fills one, with what its session left.
+    /// Compares a prompt's first block, if it fills one, with what its session left.
     pub fn compare(&self, session: Owner, first: Option<u64>) -> Continuity {
         match (self.turns.get(&session), first) {
             (Some(&(_, left)), Some(first)) if left == first => Continuity::Shares,
@@ -88,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn the_quietest_session_is_forgotten_first() {
+    fn the_longest_idle_session_is_forgotten_first() {
         let mut sessions = Sessions::default();
         for id in 1..=SESSIONS as u64 {
             sessions.note(of(id), id);

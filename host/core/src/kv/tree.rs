@@ -1,4 +1,4 @@
-//! The tree of prefixes in the pool: blocks enter it when others may find them, and leave it leaves
+//! The tree of prefixes in the pool: blocks enter it when other requests may find them, and leave it leaves
 //! first. Below a cached block everything is cached, so dropping one never reaches a used one.
 
 use super::blocks::Blocks;
@@ -21,8 +21,8 @@ impl Blocks {
         })
     }
 
-    /// Puts a full block, whose tokens are computed, into the index. Returns the block that stands
-    /// there already with the same content; `id` is then left as it was.
+    /// Indexes a full block whose tokens are computed. Returns the block that is indexed already with the
+    /// same content; `id` is then left as it was.
     pub fn commit(
         &mut self,
         id: BlockId,
@@ -107,7 +107,7 @@ impl Blocks {
         self.tell(CacheEventKind::Stored, id, now);
     }
 
-    /// Takes a block that has nothing below it out of the tree.
+    /// Removes a block without children from the tree.
     fn leave(&mut self, id: BlockId, now: Micros) {
         self.tell(CacheEventKind::Dropped, id, now);
         let block = &mut self.blocks[id.0 as usize];
@@ -138,8 +138,8 @@ impl Blocks {
         self.expiry.remove(&(block.expires, id.0));
     }
 
-    /// Drops a cached block and what follows it, the last first. Stops at a pinned one.
-    /// Returns how many became free.
+    /// Drops a cached block and the blocks that follow it, the last first. Stops at a pinned one. Returns how
+    /// many became free.
     pub fn drop_subtree(&mut self, top: BlockId, now: Micros) -> u32 {
         debug_assert!(self.is_idle(top));
         let mut dropped = 0;
@@ -162,7 +162,7 @@ impl Blocks {
         }
     }
 
-    /// Drops the block if nothing follows it. Used where a policy keeps nothing of a sequence.
+    /// Drops the block if none follows it. Used if a policy keeps nothing of a sequence.
     pub fn drop_leaf(&mut self, id: BlockId, now: Micros) {
         if self.is_idle(id) && self.get(id).first_child == NONE && self.get(id).pins == 0 {
             self.drop_subtree(id, now);
@@ -199,7 +199,7 @@ impl Blocks {
         self.expiry.first().map(|&(at, _)| at)
     }
 
-    /// A block that several sequences retain is kept as long as the most generous of them says.
+    /// A block that several sequences retain is kept for the longest of their times.
     pub fn retain_for(&mut self, id: BlockId, ttl: Micros) {
         let block = &mut self.blocks[id.0 as usize];
         block.ttl = Some(match block.ttl {

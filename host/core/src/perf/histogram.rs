@@ -1,6 +1,6 @@
 //! Durations in buckets of an eighth of an octave: a percentile is right to within six percent.
 
-/// Durations below count as one.
+/// Shorter durations count as one.
 const LOWEST: u32 = 4;
 const OCTAVES: u32 = 25;
 const PARTS: u32 = 8;
@@ -35,7 +35,7 @@ impl Histogram {
         }
     }
 
-    /// The duration that `percent` of a hundred don't exceed; 0 where there is none.
+    /// The duration that `percent` per cent don't exceed; 0 if there is none.
     pub fn percentile(&self, percent: u64) -> u64 {
         let rank = (u64::from(self.total) * percent).div_ceil(100);
         let mut seen = 0;
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_too_short_or_too_long() {
+    fn any_duration_can_be_added() {
         let mut all = Histogram::default();
         all.add(0, 1);
         all.add(u64::MAX, 1);

@@ -1,10 +1,10 @@
-//! Whether clients are worse off than before, told from noise.
+//! Decides whether clients are worse off than before, beyond noise.
 //!
-//! Like is compared with like: times between tokens under the same class of load; waiting for the
-//! first token only where no more was asked of the host than before; throughput only where work
-//! waited. And a difference must exceed the spread that the time before had by itself: slices are
-//! compared as samples, and most of those after must be beyond nearly all of those before. So bursts,
-//! a change of load, or a busy neighbour for a second are no verdict.
+//! Like is compared with like: times between tokens under the same class of load; time to the first token
+//! only if no more was asked of the host than before; throughput only if work waited. A difference must also
+//! exceed the spread of the baseline: slices are the samples, and most of those after must be worse than
+//! nearly all of those before. So bursts, a change of load, or a busy neighbour for a second don't decide
+//! anything.
 
 use super::{Class, LoadClass, SLICE, Slice};
 use crate::ids::Micros;
@@ -16,11 +16,11 @@ const TTFT_FACTOR: f64 = 2.0;
 const THROUGHPUT_FACTOR: f64 = 1.5;
 /// How much more load still counts as the same.
 const SAME_LOAD: f64 = 1.15;
-/// A queue is no longer than before where no more than this many more wait.
+/// The queue counts as no longer than before if at most this many more wait.
 const SAME_QUEUE: f64 = 4.0;
 /// Tokens that make a slice's percentiles a sample.
 const FEWEST_TOKENS: u32 = 8;
-/// Requests whose first tokens make a comparison.
+/// First tokens needed for a comparison.
 const FEWEST_REQUESTS: u32 = 20;
 /// Slices before that make a comparison.
 const FEWEST_BEFORE: usize = 3;
@@ -29,10 +29,10 @@ const MORE_REFUSALS: f64 = 0.2;
 
 type Percentile = fn(&Class) -> u64;
 
-/// What the measurements so far say.
+/// The verdict of the measurements so far.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Outlook {
-    /// Nobody is worse off, as far as one can tell.
+    /// Clients are no worse off, as far as the measurements show.
     Fine {
         /// Whether no more was asked of the host than before.
         comparable: bool,
@@ -41,7 +41,7 @@ pub(crate) enum Outlook {
     Harmful(String),
 }
 
-/// Compares what was measured since a policy came with what was measured before.
+/// Compares what was measured since a policy became live with what was measured before.
 pub(crate) fn judge(before: &[Slice], after: &[Slice], window: Micros) -> Outlook {
     let window = usize::try_from(window.0 / SLICE.0).unwrap_or(usize::MAX);
     let fewest = (window / 4).clamp(4, 8);
@@ -72,7 +72,7 @@ pub(crate) fn summarize(slices: &[Slice]) -> WindowStats {
     }
 }
 
-/// Requests, prompt tokens and tokens to generate that were asked for per second.
+/// Requests, prompt tokens and tokens to generate, asked for per second.
 fn offered(slices: &[Slice]) -> [f64; 3] {
     let wall: u64 = slices.iter().map(|s| s.wall_us).sum();
     let arrivals = slices.iter().map(|s| u64::from(s.arrivals)).sum();
@@ -91,7 +91,7 @@ fn refused(slices: &[Slice]) -> f64 {
     f64::from(refused) / f64::from(arrivals.max(1))
 }
 
-/// Times between tokens, class by class. It is harm where it meets most tokens.
+/// Times between tokens, class by class. It is harmful if that affects most tokens.
 fn slower_tokens(before: &[Slice], after: &[Slice], fewest: usize) -> Option<String> {
     let mut loads: Vec<LoadClass> = after.iter().flat_map(|s| &s.classes).map(|c| c.load).collect();
     loads.sort_unstable();
@@ -112,7 +112,7 @@ fn slower_tokens(before: &[Slice], after: &[Slice], fewest: usize) -> Option<Str
             if enough && found.is_none() && after.is_beyond(&before, ITL_FACTOR) {
                 let words = load.words();
                 let (was, is) = (before.median() / 1e3, after.median() / 1e3);
-                found = Some(format!("ITL {name} is {is:.1} ms where it was {was:.1} ms, with {words}"));
+                found = Some(format!("ITL {name} is {is:.1} ms, up from {was:.1} ms, with {words}"));
             }
         }
         if !enough {
@@ -131,8 +131,8 @@ fn slower_tokens(before: &[Slice], after: &[Slice], fewest: usize) -> Option<Str
     worst.filter(|_| harmed * 2 >= comparable).map(|(_, words)| words)
 }
 
-/// First tokens, where no more is asked of the host. `fewest` is half the window, for a queue grows and
-/// shrinks by itself.
+/// First tokens, if no more is asked of the host. `fewest` is half the window, because queues also grow and
+/// shrink on their own.
 fn later_first_tokens(before: &[Slice], after: &[Slice], fewest: usize) -> Option<String> {
     let requests = |slices: &[Slice]| slices.iter().map(|s| s.first_tokens).sum::<u32>();
     let of = |slices: &[Slice]| {
@@ -147,16 +147,16 @@ fn later_first_tokens(before: &[Slice], after: &[Slice], fewest: usize) -> Optio
     // For the same reason most slices must be beyond the spread, not only half of them.
     (after.at(0.25) > before.at(0.9)).then(|| {
         let (was, is) = (before.median() / 1e3, after.median() / 1e3);
-        format!("TTFT p50 is {is:.1} ms where it was {was:.1} ms, with no more load than before")
+        format!("TTFT p50 is {is:.1} ms, up from {was:.1} ms, at no higher load")
     })
 }
 
-/// The slices after the queue was once as short as it used to be: a queue that the policy found when it
-/// came, or that grows whoever serves it, is none of its doing.
+/// The slices since the queue was first as short as before: a queue that the policy inherited, or that grows
+/// under any policy, is not attributed to it.
 fn from_same_queue<'a>(before: &[Slice], after: &'a [Slice]) -> &'a [Slice] {
     let usual = Samples::of(before.iter().map(|s| f64::from(s.waiting)).collect()).median() + SAME_QUEUE;
     let short = |slice: &Slice| f64::from(slice.waiting) <= usual;
-    // The recorder hands the time before out last slice first.
+    // The recorder returns the baseline's last slice first.
     if before.first().is_none_or(short) {
         return after;
     }
@@ -185,18 +185,18 @@ fn less_throughput(before: &[Slice], after: &[Slice], fewest: usize) -> Option<S
         }
         said = Some((1e6 / after.median(), 1e6 / before.median()));
     }
-    said.map(|(is, was)| format!("{is:.0} tokens/s are generated where it was {was:.0}, though work waits"))
+    said.map(|(is, was)| format!("{is:.0} tokens/s are generated, down from {was:.0}, although work waits"))
 }
 
 fn more_refusals(before: &[Slice], after: &[Slice]) -> Option<String> {
     let arrivals: u32 = after.iter().map(|s| s.arrivals).sum();
     let (was, is) = (refused(before), refused(after));
     (arrivals >= FEWEST_REQUESTS && !before.is_empty() && is > 2.0 * was + MORE_REFUSALS)
-        .then(|| format!("{:.0}% of the requests are refused where it was {:.0}%", is * 100.0, was * 100.0))
+        .then(|| format!("{:.0}% of the requests are refused, up from {:.0}%", is * 100.0, was * 100.0))
 }
 
-/// Whether far fewer come in than before though none asks for more: clients who are refused ask again, so that
-/// more load is no excuse by itself.
+/// Whether far fewer requests are admitted although no more arrive. Refused clients retry, so a higher
+/// arrival rate alone is no excuse.
 fn lets_in_fewer(before: &[Slice], after: &[Slice]) -> bool {
     let each =
         |[requests, prompt, output]: [f64; 3]| [prompt, output].map(|tokens| tokens / requests.max(1e-9));
@@ -287,29 +287,26 @@ mod tests {
             (after(12_000, 90_000, 800), "fine, comparable: true"),
             (
                 after(20_000, 50_000, 1_000),
-                "ITL p50 is 20.0 ms where it was 10.0 ms, with 4 to 5 sequences running",
+                "ITL p50 is 20.0 ms, up from 10.0 ms, with 4 to 5 sequences running",
             ),
-            (
-                after(10_000, 150_000, 1_000),
-                "TTFT p50 is 150.0 ms where it was 50.0 ms, with no more load than before",
-            ),
-            (after(10_000, 50_000, 500), "1000 tokens/s are generated where it was 2000, though work waits"),
+            (after(10_000, 150_000, 1_000), "TTFT p50 is 150.0 ms, up from 50.0 ms, at no higher load"),
+            (after(10_000, 50_000, 500), "1000 tokens/s are generated, down from 2000, although work waits"),
         ];
         for (after, want) in cases {
             assert_eq!(said(&before, &after), want);
         }
         let mut refusing = after(10_000, 50_000, 1_000);
         refusing.iter_mut().for_each(|s| s.refused = 2);
-        assert_eq!(said(&before, &refusing), "40% of the requests are refused where it was 0%");
+        assert_eq!(said(&before, &refusing), "40% of the requests are refused, up from 0%");
     }
 
     #[test]
-    fn clients_who_ask_again_don_t_hide_that_they_are_refused() {
+    fn retries_do_not_hide_refusals() {
         let before = vec![slice(10_000, 50_000, 1_000, 5); 20];
         let mut after = vec![slice(10_000, 50_000, 1_000, 100); 20];
         after.iter_mut().for_each(|s| s.refused = 98);
-        assert_eq!(said(&before, &after), "98% of the requests are refused where it was 0%");
-        // As many as before are let in.
+        assert_eq!(said(&before, &after), "98% of the requests are refused, up from 0%");
+        // As many as before are admitted.
         after.iter_mut().for_each(|s| s.refused = 95);
         assert_eq!(said(&before, &after), "fine, comparable: false");
         // Fewer, but each is larger.
@@ -318,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_slices_a_spread_that_was_there_and_another_load_are_no_harm() {
+    fn few_slices_an_earlier_spread_and_another_load_are_no_harm() {
         let before = vec![slice(10_000, 50_000, 1_000, 5); 20];
         assert_eq!(said(&before, &vec![slice(90_000, 50_000, 1_000, 5); 3]), "fine, comparable: true");
         let some = |n| {

@@ -1,10 +1,9 @@
-//! What clients get and what they ask for, in slices of half a second: the measurements by which a
-//! policy on trial is judged (`judge`).
+//! What clients get and ask for, in slices of half a second: the measurements by which a canary is judged
+//! (`judge`).
 //!
-//! Always on, so that there is a time before; so a token costs two comparisons, a step a few dozen
-//! additions, and memory is bounded. Slices in which nothing ran are not kept. Times between tokens
-//! are kept apart by load: by how many sequences run, to half an octave, and by whether prefill
-//! shared the step.
+//! Always on, so that there is a baseline; so a token costs two comparisons, a step a few dozen additions,
+//! and memory is bounded. Slices in which nothing ran are not kept. Times between tokens are kept apart by
+//! load: by the number of running sequences, to half an octave, and by whether prefill shared the step.
 
 mod histogram;
 mod judge;
@@ -18,14 +17,14 @@ use crate::ids::Micros;
 
 /// How long a slice lasts.
 pub(crate) const SLICE: Micros = Micros(500_000);
-/// Slices kept: the last minute that had work in it, or refusals.
+/// Slices kept: the last minute with work or refusals in it.
 const KEPT: usize = 120;
 
 /// Half a second, or a step that took longer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Slice {
     pub start: Micros,
-    /// From the end of the slice before to its own: more than its length where the host was idle.
+    /// From the end of the preceding slice to its own: more than its length if the host was idle.
     pub wall_us: u64,
     /// Of that, the time in which there was work.
     pub busy_us: u64,
@@ -33,7 +32,7 @@ pub(crate) struct Slice {
     pub waiting_us: u64,
     pub computed: u64,
     pub generated: u64,
-    /// Requests, those refused among them, and what they ask for.
+    /// Requests, the refused ones among them, and what they ask for.
     pub arrivals: u32,
     pub refused: u32,
     pub prompt_tokens: u64,
@@ -63,7 +62,7 @@ pub(crate) struct LoadClass(u8);
 pub(crate) struct StepLoad {
     pub running: u32,
     pub waiting: u32,
-    /// Prompt tokens computed, and tokens drawn.
+    /// Prompt tokens computed, and tokens sampled.
     pub prefill: u64,
     pub drawn: u64,
     pub computed: u64,
@@ -117,13 +116,13 @@ impl LoadClass {
     }
 }
 
-/// An instant as a sequence notes it: wraps after 71 minutes, longer than anybody waits for a token.
+/// An instant as a sequence notes it: wraps after 71 minutes, longer than any wait for a token.
 pub(crate) fn short(at: Micros) -> u32 {
     at.0 as u32
 }
 
 impl Recorder {
-    /// A request came; it asks for this much.
+    /// A request arrived, asking for this much.
     pub fn arrived(&mut self, now: Micros, prompt: u32, output: u32) {
         self.pass(now);
         self.open.arrivals += 1;
@@ -142,7 +141,7 @@ impl Recorder {
         self.firsts += 1;
     }
 
-    /// A sequence drew another token; it drew its last one at `drawn_at`. Nearly all drew it in the last
+    /// A sequence sampled another token; its last one was at `drawn_at`. Nearly all sampled it in the last
     /// step, and are counted when this one ends.
     #[inline]
     pub fn token(&mut self, drawn_at: u32, now: Micros) {
@@ -184,14 +183,14 @@ impl Recorder {
         self.waiting = load.waiting;
     }
 
-    /// What is there now, as far as no step says so.
+    /// The load between steps.
     pub fn stands(&mut self, now: Micros, busy: bool, waiting: u32) {
         self.pass(now);
         self.busy = busy;
         self.waiting = waiting;
     }
 
-    /// Closes the slice that is open: something else begins.
+    /// Closes the open slice, because something changes.
     pub fn cut(&mut self, now: Micros) {
         self.pass(now);
         self.close(now);
@@ -235,8 +234,8 @@ impl Recorder {
 
     fn close(&mut self, now: Micros) {
         if std::mem::take(&mut self.steps) == 0 && self.open.refused == 0 {
-            // Nothing was asked or all of it waits: the time goes to the next slice, and the requests of the
-            // meantime too. Where all were refused, nothing ever runs.
+            // Nothing was asked, or all of it waits: the time counts towards the next slice, and so do its
+            // requests. If all were refused, nothing ever runs.
             self.open.start = now;
             return;
         }
@@ -276,7 +275,7 @@ mod tests {
         for turn in 1..=200u64 {
             let now = Micros(turn * 5_000);
             let odd = usize::from(turn % 2 == 1);
-            // One draws in every step, the other in every second.
+            // One samples in every step, the other in every second.
             let drawing = &[0, 1][..1 + odd];
             for &at in drawing {
                 match turn {
@@ -295,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_time_is_nobodys_and_slices_are_bounded() {
+    fn idle_time_counts_towards_no_slice_and_slices_are_bounded() {
         let mut recorder = Recorder::default();
         for turn in 0..2_000u64 {
             recorder.arrived(Micros(turn * 10_000_000), 7, 3);

@@ -1,10 +1,10 @@
-//! Who is let in.
+//! The admission policy's types.
 
 use crate::ids::{Micros, SequenceId, SessionId, TenantId};
 use crate::policy::{Memory, Policy, PolicyFault};
 use crate::request::Refusal;
 
-/// Decides whether the host takes a request. See `wit/admission.wit` for when it is asked.
+/// Decides whether the host admits a request. See `wit/admission.wit` for when it is called.
 pub trait AdmissionPolicy: Policy {
     /// Decides about one request.
     fn admit(&mut self, request: &AdmissionRequest, load: &Load) -> Result<Verdict, PolicyFault>;
@@ -57,14 +57,14 @@ pub struct Load {
     pub tenant_output_tokens_served: u64,
 }
 
-/// An answer about one request.
+/// The decision about one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The scheduler may start it from now on.
     Admit,
-    /// It stays in the queue, out of the scheduler's sight.
+    /// It is held: it stays in the queue, and the scheduler doesn't see it.
     Wait,
-    /// It is turned away.
+    /// It is refused.
     Refuse(Refusal),
 }
 

@@ -1,9 +1,9 @@
-//! What policies answer, of any kind, and asking one a question that was put down.
+//! Answers of policies of any kind, and repeating a recorded call.
 
 use super::{AnyPolicy, FaultView, Plan, PolicyFault, Pressure, Retention, Verdict};
 use crate::ids::BlockId;
 
-/// An answer to a `FaultView`.
+/// The answer to a `FaultView`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// To `schedule`.
@@ -21,7 +21,7 @@ pub enum Answer {
 }
 
 impl FaultView {
-    /// Asks a policy this. `None` where it is no question for one of its kind.
+    /// Makes this call. `None` if it is no call for a policy of its kind.
     pub fn put_to(&self, policy: &mut AnyPolicy) -> Option<Result<Answer, PolicyFault>> {
         Some(match (policy, self) {
             (AnyPolicy::Scheduler(p), Self::Schedule(view)) => p.schedule(view).map(Answer::Plan),

@@ -1,10 +1,10 @@
 //! Several admission policies as one: each guards one thing (memory, a rate, a deadline), and a request
 //! must pass them all.
 //!
-//! They are asked in turn, and the first that doesn't admit decides; those behind it aren't asked. One
-//! that waits is asked about again from the first on, so a member that charges for an admission must
-//! remember whom it charged. To the slot a chain is one policy: a member's fault is the chain's, named
-//! after the member, and only the member that failed is restarted.
+//! They are called in turn, and the first verdict other than `Admit` decides; the members behind it aren't
+//! called. A held request is asked about again from the first member on, so a member that charges must
+//! remember what it charged. To the slot a chain is one policy: a member's fault is the chain's, prefixed
+//! with the member's name, and only the member that failed is restarted.
 
 use std::sync::Arc;
 
@@ -19,10 +19,10 @@ const MEMBERS: std::ops::RangeInclusive<usize> = 2..=8;
 /// Longest name and version, as for any policy.
 const NAME_BYTES: usize = 64;
 
-/// Admission policies that are asked in turn.
+/// Admission policies that are called in turn.
 pub struct Chain {
     members: Vec<Member>,
-    /// Which of them told a request to wait last.
+    /// The member that last answered `Wait`.
     waits: Option<usize>,
     info: Arc<PolicyInfo>,
 }
@@ -30,22 +30,22 @@ pub struct Chain {
 struct Member {
     policy: Box<dyn AdmissionPolicy>,
     name: String,
-    /// A call failed: it is restarted with the next `restart`.
+    /// A call failed: the next `restart` restarts it.
     failed: bool,
-    /// It was restarted, and nobody has given it its state since.
+    /// It was restarted and has not imported its state yet.
     blank: bool,
-    /// What its calls had taken before this step.
+    /// Its calls' total before this step.
     spent_before: Micros,
 }
 
 impl Chain {
-    /// A chain of two to eight policies of different names, in the order in which they are asked.
+    /// A chain of two to eight policies with different names, in the order in which they are called.
     pub fn new(members: Vec<Box<dyn AdmissionPolicy>>) -> Result<Self, PolicyFault> {
         Self::check_length(members.len())?;
         let infos: Vec<Arc<PolicyInfo>> = members.iter().map(|member| member.info()).collect();
         for (at, info) in infos.iter().enumerate() {
             if infos[..at].iter().any(|before| before.name == info.name) {
-                let message = format!("`{}` stands in the chain twice", info.name);
+                let message = format!("`{}` is in the chain twice", info.name);
                 return Err(PolicyFault::new(FaultKind::Setup, message));
             }
         }
@@ -57,7 +57,7 @@ impl Chain {
         self.members.iter().any(|member| member.name == name)
     }
 
-    /// Whether a chain may have so many members.
+    /// Whether a chain may have this many members.
     pub fn check_length(members: usize) -> Result<(), PolicyFault> {
         if MEMBERS.contains(&members) {
             return Ok(());
@@ -85,7 +85,7 @@ fn describe(members: &[Arc<PolicyInfo>]) -> PolicyInfo {
     }
 }
 
-/// As many parts as fit, then how many were left out: `memory-aware+token-bucket+2`.
+/// As many parts as fit, then the number left out: `memory-aware+token-bucket+2`.
 fn join(parts: &[&str]) -> String {
     let whole = parts.join("+");
     if whole.len() <= NAME_BYTES {
@@ -114,7 +114,7 @@ impl Policy for Chain {
         Ok(all)
     }
 
-    /// That of any chain that has one of its members, and that of a member which stood alone.
+    /// That of any chain with one of its members, and that of a member that was alone.
     fn takes_state_of(&self, name: &str) -> bool {
         name.split('+').any(|part| self.has(part))
     }
@@ -123,8 +123,8 @@ impl Policy for Chain {
         Some(if self.has(name) { framed(name, state) } else { state.to_vec() })
     }
 
-    /// Gives each member the state of the one with its name, in whatever chain that stood. After a restart
-    /// only those that were restarted get theirs: the others know more than their last exported state.
+    /// Gives each member the state with its name, from any chain. After a restart only restarted members get
+    /// theirs: the others know more than their last exported state.
     fn import_state(&mut self, state: &[u8]) -> Result<(), PolicyFault> {
         let states =
             frames(state).ok_or_else(|| PolicyFault::new(FaultKind::Setup, "this is no state of a chain"))?;
@@ -135,7 +135,7 @@ impl Policy for Chain {
             let Some((_, state)) = states.iter().find(|(name, _)| *name == member.name.as_bytes()) else {
                 continue;
             };
-            // One that can't read its state starts cold, which must not keep the others from theirs.
+            // A member that can't read its state starts cold, which must not keep the others from theirs.
             if let Err(fault) = member.policy.import_state(state) {
                 member.failed |= !fault.is_refusal();
                 if worst.as_ref().map_or_else(PolicyFault::is_refusal, |()| true) {
@@ -165,8 +165,8 @@ impl Policy for Chain {
         }
     }
 
-    /// Too much time is the doing of the member that took most of it, and a request that nobody lets in that of the
-    /// one that held it.
+    /// A time-budget fault is attributed to the member that used the most time; a starvation fault to the
+    /// member that last answered `wait`.
     fn attribute(&self, fault: PolicyFault) -> PolicyFault {
         let member = match fault.kind {
             FaultKind::StepBudget => self.members.iter().max_by_key(|member| member.spent_in_step()),
@@ -179,8 +179,8 @@ impl Policy for Chain {
         }
     }
 
-    /// Calls of all members. The percentiles are the sums of theirs, as if all were asked each time and were
-    /// slow together: an answer of the chain rarely takes as long.
+    /// Calls of all members. The percentiles are sums, as if all were called each time and were slow
+    /// together; a call of the chain rarely takes that long.
     fn stats(&self) -> CallStats {
         self.members.iter().map(|member| member.policy.stats()).fold(CallStats::default(), |sum, stats| {
             CallStats {
@@ -207,7 +207,7 @@ impl AdmissionPolicy for Chain {
         Ok(Verdict::Admit)
     }
 
-    /// The most cautious of what the members say, number by number.
+    /// The most cautious number of all members, field by field.
     fn measure(&mut self, load: &Load) -> Result<Pressure, PolicyFault> {
         let mut all: Option<Pressure> = None;
         for member in &mut self.members {
@@ -252,7 +252,7 @@ impl Member {
     }
 }
 
-/// The state of one member in that of a chain; `None` where this is no state of a chain.
+/// A member's state within a chain's; `None` if this is no state of a chain.
 pub(super) fn part_of(member: &str, state: &[u8]) -> Option<Vec<u8>> {
     let own = frames(state)?.into_iter().find(|(name, _)| *name == member.as_bytes());
     Some(own.map_or_else(Vec::new, |(_, state)| state.to_vec()))
@@ -270,7 +270,7 @@ fn framed(name: &str, state: &[u8]) -> Vec<u8> {
     framed
 }
 
-/// Names and states; `None` where the frames don't add up.
+/// Names and states; `None` if the frames don't add up.
 fn frames(mut bytes: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
     let mut frames = Vec::new();
     while !bytes.is_empty() {

@@ -3,7 +3,7 @@
 use crate::ids::{BlockId, Micros, SequenceId, SessionId, TenantId};
 use crate::policy::{FaultKind, Memory, Policy, PolicyFault};
 
-/// Rows that one call of `observe` is told: a few milliseconds of the slowest shipped policy.
+/// Most rows of one `observe` call: a few milliseconds of the slowest shipped policy.
 pub(crate) const ROWS_PER_OBSERVE: usize = 2_048;
 
 /// Decides about cached prefixes. See `wit/prefix-cache.wit` for when each is called.
@@ -14,12 +14,12 @@ pub trait PrefixCachePolicy: Policy {
     /// What to keep of a sequence that ended.
     fn retain(&mut self, ended: &Ended) -> Result<Retention, PolicyFault>;
 
-    /// Hears what happened to cached blocks; answers with idle blocks to drop now.
+    /// Receives what happened to cached blocks and returns idle blocks to drop now.
     fn observe(&mut self, events: &CacheEvents) -> Result<Vec<BlockId>, PolicyFault>;
 
-    /// Like `observe`, in pieces that a policy gets through in the time of a call however much happened:
-    /// after a swap that is every cached block. Each piece's answer is checked before the next is told, and what it
-    /// names counts unless it hears of the block again: it may have named one that a later row takes into use.
+    /// Like `observe`, but in pieces that a policy can process within one call's limit however much happened:
+    /// after a swap that is every cached block. Each piece's answer is checked before the next is sent. A
+    /// named block counts unless a later piece mentions it, because that row may have put it to use.
     fn observe_all(&mut self, events: &CacheEvents) -> Result<Vec<BlockId>, PolicyFault> {
         let total = events.memory.total_blocks;
         if events.len() <= ROWS_PER_OBSERVE {
@@ -34,7 +34,7 @@ pub trait PrefixCachePolicy: Policy {
                     *named = false;
                 }
             }
-            // Until it is told that a block is gone, a policy may name it again.
+            // Until it receives the event that a block is gone, a policy may name it again.
             let again = of_the_pool(self.observe(&piece)?, total)?;
             names.extend(
                 again.into_iter().filter(|name| !std::mem::replace(&mut named[name.0 as usize], true)),
@@ -48,7 +48,7 @@ pub trait PrefixCachePolicy: Policy {
     fn evict(&mut self, now: Micros, need: u32) -> Result<Vec<BlockId>, PolicyFault>;
 }
 
-/// Blocks that a policy names, where they are no more than the pool has.
+/// Blocks that a policy names, if they are no more than the pool has.
 pub(crate) fn of_the_pool(names: Vec<BlockId>, total_blocks: u32) -> Result<Vec<BlockId>, PolicyFault> {
     let message = if names.len() > total_blocks as usize {
         format!("it names {} blocks of a pool of {total_blocks}", names.len())
@@ -60,7 +60,7 @@ pub(crate) fn of_the_pool(names: Vec<BlockId>, total_blocks: u32) -> Result<Vec<
     Err(PolicyFault::new(FaultKind::InvalidDecision, message))
 }
 
-/// A waiting sequence whose prompt starts with blocks that the pool still holds.
+/// A waiting sequence whose prompt starts with cached blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the WIT documents each field")]
 pub struct Hit {
@@ -73,7 +73,7 @@ pub struct Hit {
     pub same_session: bool,
 }
 
-/// A sequence that ended, and whose blocks can be kept.
+/// A sequence that ended and whose blocks can be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the WIT documents each field")]
 pub struct Ended {

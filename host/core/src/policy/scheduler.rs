@@ -1,4 +1,4 @@
-//! Who runs next: a full snapshot in columns in, a plan out.
+//! The scheduler policy: a full snapshot in columns in, a plan out.
 
 use crate::config::Limits;
 use crate::ids::{Micros, SequenceId};
@@ -10,8 +10,8 @@ pub trait SchedulerPolicy: Policy {
     fn schedule(&mut self, step: &StepView) -> Result<Plan, PolicyFault>;
 }
 
-/// One row per sequence, as equally long columns. Ids and times are plain integers here: these
-/// columns cross the Wasm boundary as bulk copies. See `wit/scheduler.wit` for each column.
+/// One row per sequence, in columns of equal length. Ids and times are plain integers here: these columns
+/// cross the Wasm boundary as bulk copies. See `wit/scheduler.wit` for each column.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the WIT documents each column")]
 pub struct SequenceColumns {
@@ -58,10 +58,10 @@ pub struct StepView {
     pub last_prefill_tokens: u32,
     /// Sequences that decoded in the last step.
     pub last_decodes: u32,
-    /// Since when nothing has been running; `NEVER` while something runs.
+    /// When the host became idle; `NEVER` while something runs.
     pub idle_since: Micros,
-    /// How long a waiting sequence may be overtaken, or a running one left out, before the watchdog
-    /// takes the scheduler out.
+    /// How long a waiting sequence may be overtaken, or a running one left out, before the watchdog removes
+    /// the scheduler.
     pub starvation_bound: Micros,
     /// Limits that a plan must keep.
     pub limits: Limits,
@@ -69,21 +69,21 @@ pub struct StepView {
     pub memory: Memory,
     /// In the order in which they started.
     pub running: SequenceColumns,
-    /// In the order in which they arrived; preempted ones first.
+    /// In order of arrival, preempted ones first.
     pub waiting: SequenceColumns,
     /// Tenants with work or history.
     pub tenants: TenantColumns,
 }
 
-/// A scheduler's answer, not yet checked.
+/// A scheduler's answer, unchecked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Who computes in this step, most important first.
+    /// Sequences that compute in this step, most important first.
     pub run: Vec<SequenceId>,
     /// At most how many tokens each computes.
     pub tokens: Vec<u32>,
     /// Running sequences that give their blocks back and wait again.
     pub preempt: Vec<SequenceId>,
-    /// When to ask again though nothing happens.
+    /// When to call again even if nothing happens.
     pub wake: Micros,
 }

@@ -1,9 +1,9 @@
 //! An executor without a model whose tokens depend on everything that memory must get right.
 //!
-//! It keeps what stands in every slot of the pool, and the next token is a hash of the sequence's
-//! whole history *read back through the block table*. A wrong table, a missing copy, a block that is
-//! used twice or stale gives other tokens than the same request run alone, see `solo`. Batches whose
-//! parts don't fit together make it panic: that is a bug of the engine, not of a device.
+//! It keeps the contents of every slot of the pool, and the next token is a hash of the sequence's whole
+//! history *read back through the block table*. A wrong table, a missing copy, or a block that is used twice
+//! or stale gives other tokens than the same request run alone, see `solo`. A batch with inconsistent parts
+//! makes it panic: that is a bug of the engine, not of a device.
 
 use std::collections::VecDeque;
 
@@ -19,9 +19,9 @@ pub struct ScriptedExecutor {
     vocab: u32,
     /// Position and token in each slot.
     cells: Vec<Option<(u32, u32)>>,
-    /// What stands in each logits slot.
+    /// Contents of each logits slot.
     logits: Vec<Option<u64>>,
-    /// What each row of the last batch drew; nothing where that batch was lost.
+    /// What each row of the last batch sampled; nothing if that batch was lost.
     drawn: Option<Vec<Option<u32>>>,
     faults: VecDeque<DeviceFault>,
     /// Tokens computed so far.
@@ -31,7 +31,7 @@ pub struct ScriptedExecutor {
 }
 
 impl ScriptedExecutor {
-    /// For a pool of this size, drawing tokens below `vocab`.
+    /// An executor for a pool of this size that samples tokens below `vocab`.
     pub fn new(block_size: u32, total_blocks: u32, prompt_cache_entries: u32, vocab: u32) -> Self {
         Self {
             block_size,
@@ -45,7 +45,7 @@ impl ScriptedExecutor {
         }
     }
 
-    /// The next step fails so. Whatever it was to write is then garbage.
+    /// Makes the next step fail like this. Whatever it was to write is then garbage.
     pub fn fail_next(&mut self, fault: DeviceFault) {
         self.faults.push_back(fault);
     }
@@ -83,7 +83,7 @@ impl ScriptedExecutor {
         }
     }
 
-    /// The state after the first `len` tokens of a row's context, as it stands in memory.
+    /// The state after the first `len` tokens of a row's context, as it is in memory.
     fn read(&self, batch: &Batch, row: &Row, len: u32) -> u64 {
         let table = batch.table(row);
         (0..len).fold(0, |state, position| {
@@ -160,7 +160,7 @@ impl Executor for ScriptedExecutor {
     }
 }
 
-/// Says of each prompt token after the computed ones that its log-probability is its negative id.
+/// Reports the negative id of each prompt token after the computed ones as its log-probability.
 fn likely(batch: &Batch, row: &Row) -> Vec<TokenLogprobs> {
     let prompt = batch.row_history(row);
     let (to, from) = (row.context_len as usize, (row.context_len - row.token_len) as usize);
@@ -168,7 +168,7 @@ fn likely(batch: &Batch, row: &Row) -> Vec<TokenLogprobs> {
     told.iter().map(|&token| TokenLogprobs { logprob: -(token as f32), top: Vec::new() }).collect()
 }
 
-/// What `ScriptedExecutor` draws for a request that has the machine to itself.
+/// What `ScriptedExecutor` samples for a request that runs alone.
 pub fn solo(request: &Request, vocab: u32) -> Vec<u32> {
     let mut tokens = request.prompt.to_vec();
     let mut output = Vec::new();

@@ -15,7 +15,7 @@ use crate::testing::{SplitMix, request};
 pub struct LoadShape {
     /// Sequences that generate.
     pub running: u32,
-    /// Sequences that wait for a place.
+    /// Sequences that wait for a slot.
     pub waiting: u32,
     /// Prompt tokens of each.
     pub prompt_tokens: u32,
@@ -28,7 +28,7 @@ impl LoadShape {
     pub const REFERENCE: Self = Self { running: 256, waiting: 1_000, prompt_tokens: 512, steps: 512 };
 }
 
-/// An engine in which every running sequence generates one token a step and nobody ends.
+/// An engine in which every running sequence generates one token a step and none ends.
 pub struct SteadyLoad {
     /// The engine, between steps.
     pub engine: Engine,
@@ -81,7 +81,7 @@ impl SteadyLoad {
         load
     }
 
-    /// Whether another step would end somebody.
+    /// Whether another step would end a sequence.
     pub fn is_used_up(&self) -> bool {
         self.left == 0
     }
@@ -91,14 +91,14 @@ impl SteadyLoad {
         self.engine.begin_step(self.now).expect("there is work")
     }
 
-    /// The part after it, with the device's work and the driver's reading of events left out.
+    /// The part after it, without the device's work and the driver's reading of events.
     pub fn finish(&mut self, batch: Batch) {
         self.now = self.now.plus(Micros(1_000));
         self.left = self.left.saturating_sub(1);
         self.engine.finish_step(batch, Ok(&self.output), self.now);
     }
 
-    /// What a device would answer; also takes the events, as a driver does.
+    /// What a device would return; also drains the events, as a driver does.
     pub fn answer(&mut self, batch: &Batch) {
         self.events.clear();
         self.engine.drain_events(&mut self.events);

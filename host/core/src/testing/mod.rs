@@ -35,7 +35,7 @@ pub fn request(prompt: impl Into<Arc<[u32]>>, max_new_tokens: u32) -> Request {
     }
 }
 
-/// Runs one step that takes `step` of time. False where nothing could run.
+/// Runs one step that takes `step` of time. False if nothing could run.
 pub fn step(engine: &mut Engine, executor: &mut impl Executor, now: &mut Micros, step: Micros) -> bool {
     let Some(batch) = engine.begin_step(*now) else { return false };
     let mut output = StepOutput::default();
@@ -45,8 +45,8 @@ pub fn step(engine: &mut Engine, executor: &mut impl Executor, now: &mut Micros,
     true
 }
 
-/// Runs until nothing is alive, jumping to the next wake where nothing can run. Panics after
-/// `max_steps`: something hangs. Returns what happened.
+/// Runs until no sequence is alive, jumping to the next wake if nothing can run. Panics after `max_steps`,
+/// because something hangs. Returns the events.
 pub fn run(
     engine: &mut Engine,
     executor: &mut impl Executor,

@@ -21,7 +21,7 @@ impl SplitMix {
         low + self.below(high - low + 1)
     }
 
-    /// True in `percent` of a hundred draws.
+    /// True with a probability of `percent` per cent.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
