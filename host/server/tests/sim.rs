@@ -68,18 +68,18 @@ fn unwritable_output_is_a_failure() {
 #[test]
 fn errors_name_the_bad_argument_and_the_valid_values() {
     for (arguments, says) in [
-        (&["run", "--workload", "silence"][..], "there are chat, instruct"),
+        (&["run", "--workload", "silence"][..], "use one of chat, instruct"),
         (&["run", "--load", "0"], "--load must be from 0.01 to 100"),
         (
             &["run", "--workload", "diverse", "--max-seq-len", "1024"],
             "requests of `diverse` have up to 2300 tokens",
         ),
-        (&["run", "--hardware", "abacus"], "there are cpu, l4"),
+        (&["run", "--hardware", "abacus"], "use one of cpu, l4"),
         (&["run", "--workload", "chat", "--trace", "x"], "cannot be used with"),
         (&["run", "--hardware", "l4", "--model", "70b"], "choose a larger device"),
-        (&["run", "--scheduler", "nobody"], "there are continuous"),
+        (&["run", "--scheduler", "nobody"], "use one of continuous"),
         (&["run", "--closed-loop"], "--closed-loop: only a recording"),
-        (&["run", "--scheduler", "srpt={"], "no JSON object"),
+        (&["run", "--scheduler", "srpt={"], "not a JSON object"),
         (&["run", "--scheduler", r#"srpt={"speed": 1}"#], "unknown field `speed`"),
         (&["run", "--scheduler", "missing.wasm"], "can't read missing.wasm"),
     ] {
@@ -207,7 +207,7 @@ fn decisions_behind_a_gap_are_no_empty_recording() {
 }
 
 #[test]
-fn files_that_are_no_traces_or_profiles_are_named_with_what_is_wrong() {
+fn errors_name_the_bad_trace_or_profile_and_its_fault() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = |name: &str, content: &str| {
         let path = dir.path().join(name);
@@ -232,19 +232,23 @@ fn files_that_are_no_traces_or_profiles_are_named_with_what_is_wrong() {
         (
             &["run", "--trace", &notes][..],
             2,
-            "is no trace; it could be a recording of a host, or one of azure",
+            "not a trace; expected a recording of a host, or one of the formats azure",
         ),
-        (&["run", "--trace", &broken], 1, "broken: line 2, column 23: `nine` is no GeneratedTokens"),
+        (
+            &["run", "--trace", &broken],
+            1,
+            "broken: line 2, column 23: GeneratedTokens is `nine`, not a whole number",
+        ),
         (&["run", "--trace", &old], 2, "missing field `host`"),
         (&["run", "--trace", &empty], 2, "is empty"),
         (&["run", "--trace", "nowhere.csv"], 2, "nowhere.csv: can't be read"),
-        (&["run", "--device", &profile], 2, "it has format 1, this is 3; calibrate again"),
+        (&["run", "--device", &profile], 2, "format 1 is not supported, only 3; calibrate again"),
         (&["run", "--device", &zero], 2, "`step_us` must be more than 0"),
-        (&["run", "--device", &zero, "--model", "8b"], 2, "a profile file has its model in it"),
+        (&["run", "--device", &zero, "--model", "8b"], 2, "a profile file includes its model"),
         (&["run", "--device", "missing.json"], 2, "--device missing.json: can't be read"),
         (&["run", "--slo-ttft-ms", "0"], 2, "--slo-ttft-ms must be more than 0"),
         (&["decisions", &notes], 2, "line 1, column 1: expected value"),
-        (&["judge", "--device", "h100", &broken], 2, "it is no recording: nothing was measured"),
+        (&["judge", "--device", "h100", &broken], 2, "not a recording of a host, so nothing was measured"),
         (&["calibrate", &notes], 2, "notes.csv: line 1, column 1"),
     ] {
         let output = sim(arguments);

@@ -1,5 +1,4 @@
-//! Sweeps: every contender on every workload at every load, in parallel, in an order that doesn't depend
-//! on who finishes first.
+//! Sweeps: every contender on every workload at every load, in parallel; the order of the results is fixed.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -12,14 +11,14 @@ use crate::run::{Settings, replay, simulate};
 use crate::trace::Reader;
 use crate::workload::Workload;
 
-/// Opens a trace from its beginning.
+/// Opens a trace at its start.
 pub type Open<'a> = Box<dyn Fn() -> Result<Reader<'a>, String> + Sync + 'a>;
 
-/// One set of policies that stands for election.
+/// A set of policies to compare.
 pub struct Contender<'a> {
-    /// Shown in reports.
+    /// Name in reports.
     pub name: String,
-    /// Makes fresh instances; called on the thread that runs them.
+    /// Creates fresh instances; called on the thread that runs them.
     pub make: Box<dyn Fn() -> Result<Policies, String> + Sync + 'a>,
 }
 
@@ -29,23 +28,23 @@ impl std::fmt::Debug for Contender<'_> {
     }
 }
 
-/// What contenders are given to do.
+/// Traffic for the contenders.
 pub enum Subject<'a> {
-    /// Traffic that is made up.
+    /// Synthetic traffic.
     Made(Workload),
-    /// Traffic that was recorded; its load is how much faster than that it is played.
+    /// Recorded traffic; its load is the factor by which it is replayed faster than recorded.
     Recorded {
-        /// Shown in reports.
+        /// Name in reports.
         name: String,
-        /// At most so many requests.
+        /// Maximum number of requests.
         requests: u64,
-        /// Opens it, once for each run.
+        /// Opens the trace, once per run.
         open: Open<'a>,
     },
 }
 
 impl Subject<'_> {
-    /// Shown in reports.
+    /// Name in reports.
     pub fn name(&self) -> &str {
         match self {
             Self::Made(workload) => &workload.name,
@@ -53,7 +52,7 @@ impl Subject<'_> {
         }
     }
 
-    /// Requests, where they are known beforehand.
+    /// Number of requests, if known in advance.
     fn requests(&self) -> Option<u64> {
         match self {
             Self::Made(workload) => Some(workload.requests),
@@ -68,70 +67,70 @@ impl std::fmt::Debug for Subject<'_> {
     }
 }
 
-/// What is to be compared.
+/// A comparison to run.
 #[derive(Debug)]
 pub struct Sweep<'a> {
-    /// Hardware, limits and seed; its load is replaced by those of the subjects.
+    /// Hardware, limits and seed; the load is replaced by those of the subjects.
     pub settings: Settings,
-    /// Who is compared.
+    /// Sets of policies.
     pub contenders: Vec<Contender<'a>>,
-    /// On what, each at these loads.
+    /// Traffic, each with its loads.
     pub subjects: Vec<(Subject<'a>, Vec<f64>)>,
-    /// Runs at a time.
+    /// Parallel runs.
     pub threads: usize,
 }
 
-/// How far a sweep has come.
+/// Progress of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Runs that have ended, and all.
+    /// Finished runs, and all runs.
     pub runs: (usize, usize),
-    /// Requests that have ended, and all of them where that is known.
+    /// Finished requests, and all requests if that is known.
     pub requests: (u64, Option<u64>),
 }
 
-/// Requests that end between two tellings of a run.
+/// Requests of a run between two progress reports.
 const TELL_EVERY: u64 = 64;
 
 /// One run of a sweep.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cell {
-    /// Which of the sweep's subjects: their names may be equal.
+    /// Index of the subject; names need not be unique.
     #[serde(skip)]
     pub subject: usize,
-    /// The workload.
+    /// Name of the subject.
     pub workload: String,
-    /// The load.
+    /// Load.
     pub load: f64,
-    /// The contender.
+    /// Name of the contender.
     pub contender: String,
-    /// What it came to.
+    /// Result.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
 
-/// A run that is to be made.
+/// A run to make.
 struct Planned<'a> {
     subject: usize,
     load: f64,
     contender: &'a Contender<'a>,
 }
 
-/// A run that could not be made.
+/// Why a run failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {message}")]
 pub struct SweepError {
     /// The contender, or the trace.
     pub what: String,
-    /// Why.
+    /// What went wrong.
     pub message: String,
 }
 
 impl Sweep<'_> {
-    /// Runs everything: by subject, then load, then contender. `progress` hears how far it is.
+    /// Runs everything; results are ordered by subject, then load, then contender. Calls `progress` regularly.
     ///
     /// # Errors
-    /// Where a contender can't be made or a trace can't be read.
+    /// If a contender can't be created or a trace can't be read.
     pub fn run(&self, progress: impl Fn(Progress) + Sync) -> Result<Vec<Cell>, SweepError> {
         let plan: Vec<Planned<'_>> = self.plan().collect();
         let runs = plan.len();
@@ -158,7 +157,7 @@ impl Sweep<'_> {
                             }
                         });
                         let in_all = outcome.as_ref().map_or(told, |cell| cell.outcome.requests);
-                        *cell.lock().expect("nobody panics while holding it") = Some(outcome);
+                        *cell.lock().expect("no holder panics") = Some(outcome);
                         tell(in_all.saturating_sub(told), 1);
                     }
                 });

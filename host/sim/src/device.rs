@@ -1,5 +1,5 @@
-//! The device that isn't there: draws a token where one is due, ends each answer where the workload
-//! says, and tells how long the step took.
+//! The virtual device: returns a token where one is due, ends each output at the length that the workload gives, and
+//! computes the duration of a step.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use infer_core::sharing::SharedContext;
 use crate::cost::{Profile, Work};
 use crate::random::Random;
 
-/// Ends an answer. Prompts never hold it.
+/// Ends an output. Prompts never contain it.
 pub const END_TOKEN: u32 = 0;
 
-/// A profile, and how long each answer will be.
+/// A profile, and the output length of each sequence.
 #[derive(Clone, Debug)]
 pub struct VirtualDevice {
     profile: Profile,
@@ -24,7 +24,7 @@ pub struct VirtualDevice {
 }
 
 impl VirtualDevice {
-    /// A device without work. `seed` names how the steps of a measured device vary.
+    /// An idle device. `seed` determines the variation of a measured device.
     pub fn new(profile: Profile, seed: u64) -> Self {
         Self {
             profile,
@@ -34,17 +34,17 @@ impl VirtualDevice {
         }
     }
 
-    /// The answer of `sequence` will have so many tokens, the end token included.
+    /// Sets the output length of `sequence`, including the end token.
     pub fn expect(&mut self, sequence: SequenceId, output_tokens: u32) {
         self.lengths.insert(sequence, output_tokens);
     }
 
-    /// Nothing more is drawn for `sequence`.
+    /// Forgets `sequence`.
     pub fn forget(&mut self, sequence: SequenceId) {
         self.lengths.remove(&sequence);
     }
 
-    /// Computes a batch. Returns the microseconds that it takes, at least one.
+    /// Computes a batch; returns its duration in microseconds, at least 1.
     pub fn execute(&mut self, batch: &Batch, output: &mut StepOutput) -> u64 {
         output.sampled.clear();
         output.sampled.extend(batch.rows.iter().map(|row| {
@@ -69,7 +69,7 @@ impl VirtualDevice {
     }
 }
 
-/// A token that depends on whose it is and where it stands.
+/// A token that is a function of its sequence and its position.
 fn token(sequence: u64, at: u32) -> u32 {
     let mixed = (sequence ^ (u64::from(at) << 40)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     1 + (mixed >> 34) as u32

@@ -1,11 +1,9 @@
-//! The simulator: the engine that serves, the policies that decide, and a device that only takes time.
+//! The simulator: the real engine and policies on a device that only takes virtual time.
 //!
-//! Nothing here imitates the host. `infer_core::Engine` plans, verifies, reserves and evicts; the policies
-//! are the same components or native ones; what is virtual is the clock, the device (a roofline of compute,
-//! bandwidth and launch overhead, or costs fitted to a measured run) and the clients (seeded arrivals,
-//! lengths, conversations, or a recorded trace). The same
-//! arguments and seed give the same numbers on every machine: transcendental functions come from `libm`,
-//! and no map's order matters.
+//! Nothing here imitates the host. `infer_core::Engine` plans, verifies, reserves and evicts; policies are the same
+//! components, or native ones. Only the clock, the device (a roofline, or costs fitted to a measured run) and the
+//! clients (a seeded workload, or a recorded trace) are virtual. The same arguments and seed give the same numbers on
+//! every machine: transcendental functions come from `libm`, and no result depends on a map's order.
 //!
 //! Deliberately absent: finding and loading components, command lines, threads that share an engine.
 #![forbid(unsafe_code)]

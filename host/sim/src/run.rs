@@ -1,4 +1,4 @@
-//! One run: the engine is turned by a virtual clock until the traffic is over.
+//! One run: drives the engine in virtual time until the traffic ends.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,32 +15,32 @@ use crate::metrics::{Outcome, Recorder, Sample, Slo, Start, count};
 use crate::trace::{Reader, Replay, TraceError};
 use crate::workload::{Arrival, Generator, Traffic, Workload};
 
-/// Shortest time that a wake without a date lets pass.
+/// Time to advance if the engine has work but names no wake-up.
 const TICK: Micros = Micros(1_000);
 
-/// What a run depends on, besides its policies and its workload.
+/// Inputs of a run besides policies and traffic.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The host, as it would be configured.
+    /// The engine's configuration.
     pub engine: EngineConfig,
-    /// What it runs on.
+    /// The device and the model.
     pub profile: Profile,
-    /// What a step costs the host beside that: the device waits for it, unless the engine plans ahead.
+    /// Host time per step, for which the device waits unless the engine plans ahead.
     pub host: Micros,
-    /// Offered work, as a part of what the device can finish; of a trace, how much faster it is played than
-    /// it was recorded.
+    /// Offered load as a fraction of the device's capacity; for a trace, the factor by which it is replayed faster than
+    /// recorded.
     pub load: f64,
-    /// What counts as served well.
+    /// Latency targets of goodput.
     pub slo: Slo,
-    /// Names the traffic.
+    /// Seed of the traffic.
     pub seed: u64,
 }
 
-/// Runs `workload` to its end and says what it came to. `progress` is told how many requests have ended.
+/// Simulates `workload` to its end. Calls `progress` with the number of finished requests.
 ///
 /// # Panics
-/// Where a request of the workload may be longer than the host takes (`Workload::longest`), and where the engine
-/// breaks one of its own invariants or leaves work without a wake.
+/// If a request of the workload may exceed the maximum sequence length (`Workload::longest`), or if the engine violates
+/// an invariant.
 pub fn simulate(
     settings: &Settings,
     policies: Policies,
@@ -51,13 +51,13 @@ pub fn simulate(
     Run::new(settings, policies, traffic).complete(progress).0
 }
 
-/// Plays at most `requests` requests of a trace and says what came of them.
+/// Replays at most `requests` requests of a trace.
 ///
 /// # Errors
-/// Where the trace can't be read to its end.
+/// If the trace can't be read to its end.
 ///
 /// # Panics
-/// As `simulate`.
+/// If the engine violates an invariant.
 pub fn replay(
     settings: &Settings,
     policies: Policies,
@@ -77,12 +77,12 @@ struct Run<T> {
     recorder: Recorder,
     live: BTreeMap<SequenceId, Live>,
     events: Vec<Event>,
-    /// Batches that the device has, oldest first.
+    /// Batches on the device, oldest first.
     out: VecDeque<Out>,
-    /// Buffers of outputs that were taken.
+    /// Output buffers to reuse.
     spare: Vec<StepOutput>,
     host: Micros,
-    /// When the device has done all that it has.
+    /// When the device has finished all its batches.
     device_free: Micros,
     now: Micros,
     begun: Option<Micros>,
@@ -91,14 +91,14 @@ struct Run<T> {
     steps: u64,
 }
 
-/// A batch that the device has, and what it will answer when.
+/// A batch on the device, its output, and when it is done.
 struct Out {
     batch: Batch,
     output: StepOutput,
     done: Micros,
 }
 
-/// What a run remembers of a request that hasn't ended.
+/// A request in flight.
 struct Live {
     arrived: Micros,
     tenant: u32,
@@ -140,8 +140,8 @@ impl<T: Traffic> Run<T> {
         self.finish()
     }
 
-    /// Lets in who has arrived, then makes what the device may have and waits for its next step, or lets time pass
-    /// until something can happen. False when everything is over.
+    /// Submits requests that have arrived, fills the device with batches and waits for the first; or advances time to
+    /// the next arrival or wake-up. False when everything is finished.
     fn turn(&mut self) -> bool {
         while let Some(arrival) = self.traffic.pop(self.now) {
             self.submit(arrival);
@@ -172,7 +172,7 @@ impl<T: Traffic> Run<T> {
         true
     }
 
-    /// Makes a batch and gives it to the device. False where that can't be now.
+    /// Plans a batch and gives it to the device. False if there is none to run.
     fn begin(&mut self) -> bool {
         let Some(batch) = self.engine.begin_step(self.now) else { return false };
         for row in &batch.rows {
@@ -220,13 +220,13 @@ impl<T: Traffic> Run<T> {
         let mut events = std::mem::take(&mut self.events);
         self.engine.drain_events(&mut events);
         for event in events.drain(..) {
-            self.hear(event);
+            self.handle(event);
         }
         self.events = events;
         self.engine.take_retired();
     }
 
-    fn hear(&mut self, event: Event) {
+    fn handle(&mut self, event: Event) {
         match event {
             Event::Token { id, token, .. } => {
                 self.note(id.0 ^ (u64::from(token) << 32));
@@ -269,7 +269,7 @@ impl<T: Traffic> Run<T> {
         }
     }
 
-    /// A request is over; the next turn of its conversation may come.
+    /// Ends a request, which may schedule the next turn of its conversation.
     fn end(&mut self, id: SequenceId, well: bool) -> Option<Live> {
         self.device.forget(id);
         let live = self.live.remove(&id)?;
@@ -290,7 +290,7 @@ impl<T: Traffic> Run<T> {
         (self.recorder.finish(), self.traffic)
     }
 
-    /// FNV-1a over words.
+    /// Adds a word to the fingerprint (FNV-1a).
     fn note(&mut self, word: u64) {
         self.fingerprint = (self.fingerprint ^ word).wrapping_mul(0x0000_0100_0000_01B3);
     }

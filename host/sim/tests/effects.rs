@@ -1,4 +1,4 @@
-//! What prefix caching and load must do to traffic, on the real engine with its built-in policies.
+//! Effects that prefix caching and load must have, on the real engine with its built-in policies.
 
 use infer_core::config::EngineConfig;
 use infer_core::engine::Policies;
@@ -26,7 +26,7 @@ fn run_without_cache(workload: &str, load: f64) -> Outcome {
 }
 
 #[test]
-fn a_seed_repeats_a_run_and_another_seed_gives_another() {
+fn seed_determines_a_run() {
     let workload = Workload::named("bursty", 300).expect("a known workload");
     let run = |seed| simulate(&settings(0.8, seed), Policies::builtin(), &workload, |_| {});
     let (first, again, other) = (run(1), run(1), run(2));
@@ -35,7 +35,7 @@ fn a_seed_repeats_a_run_and_another_seed_gives_another() {
 }
 
 #[test]
-fn a_load_of_1_is_what_the_device_can_finish() {
+fn load_of_1_is_the_capacity_of_the_device() {
     let h100 = ("h100", "8b");
     for ((device, model), name, requests) in [
         (h100, "diverse", 2_000),
@@ -48,15 +48,15 @@ fn a_load_of_1_is_what_the_device_can_finish() {
         let finished_per_s = |load| {
             let mut settings = settings(load, 1);
             settings.profile = Profile::named(device, model).expect("a known profile");
-            // Places and the device are the only bounds.
+            // Running sequences and the device are the only limits.
             settings.engine.total_blocks = 60_000;
             settings.engine.max_waiting = requests as u32;
             let workload = Workload::named(name, requests).expect("a known workload");
             let outcome = simulate(&settings, Policies::builtin(), &workload, |_| {});
             outcome.finished as f64 / outcome.seconds
         };
-        // With so little load all that is offered is finished; with so much, as much as can be. At the beginning and
-        // at the end of a run some places are free.
+        // At the low load everything offered is finished, at the high load as much as the device can. The tolerance
+        // covers the start and the end of a run, when the batch isn't full.
         let part = finished_per_s(1.3) / (finished_per_s(0.25) / 0.25);
         assert!((0.9..1.03).contains(&part), "{device} {model} {name}: {part:.3}");
     }
@@ -74,7 +74,7 @@ fn every_request_ends_on_every_workload() {
 }
 
 #[test]
-fn conversations_find_what_their_turns_left_and_answer_sooner() {
+fn conversations_hit_their_history_and_answer_sooner() {
     let chat = run("chat", 0.5);
     let cache = chat.cache;
     assert!(cache.conversational_rate > 0.6, "{cache:?}");
@@ -86,10 +86,10 @@ fn conversations_find_what_their_turns_left_and_answer_sooner() {
 }
 
 #[test]
-fn the_longer_the_new_question_the_less_the_history_saves() {
-    let prefilled = |question| {
+fn history_saves_less_for_longer_new_prompts() {
+    let prefilled = |tokens| {
         let mut chat = Workload::named("chat", 600).expect("a known workload");
-        chat.streams[0].prompt = Lengths::Fixed(question);
+        chat.streams[0].prompt = Lengths::Fixed(tokens);
         simulate(&settings(0.5, 1), Policies::builtin(), &chat, |_| {}).cache.prefilled_ratio
     };
     let (short, middle, long) = (prefilled(20), prefilled(100), prefilled(400));
@@ -97,8 +97,8 @@ fn the_longer_the_new_question_the_less_the_history_saves() {
 }
 
 #[test]
-fn every_use_of_a_shared_instruction_but_the_first_hits() {
-    // So little load that nobody arrives while another one is computed.
+fn every_use_of_a_shared_prefix_but_the_first_hits() {
+    // A load so low that no request arrives while another one is computed.
     for prefixes in [1, 4, 16] {
         let mut instruct = Workload::named("instruct", 300).expect("a known workload");
         instruct.streams[0].text = Text::Shared { prefixes, tokens: 800 };
@@ -111,24 +111,24 @@ fn every_use_of_a_shared_instruction_but_the_first_hits() {
 }
 
 #[test]
-fn shared_instructions_and_examples_hit_under_load() {
+fn shared_prefixes_hit_under_load() {
     let instruct = run("instruct", 0.5);
-    // Four instructions; who arrives while one is computed for the first time may miss it too.
+    // Four prefixes; a request that arrives while one is computed for the first time may miss it, too.
     assert!(instruct.cache.cross_request_rate > 0.95, "{:?}", instruct.cache);
     let few_shot = run("few-shot", 0.5);
     assert!((0.8..0.97).contains(&few_shot.cache.cross_request_rate), "{:?}", few_shot.cache);
-    // The more there is of a prompt's own, the less a shared beginning saves.
-    let saved = |own| {
+    // The longer the rest of a prompt, the less its shared prefix saves.
+    let prefilled = |own| {
         let mut workload = Workload::named("instruct", 300).expect("a known workload");
         workload.streams[0].prompt = Lengths::Fixed(own);
         simulate(&settings(0.3, 1), Policies::builtin(), &workload, |_| {}).cache.prefilled_ratio
     };
-    let (short, long) = (saved(40), saved(800));
+    let (short, long) = (prefilled(40), prefilled(800));
     assert!(short < 0.15 && (0.45..0.6).contains(&long), "{short} {long}");
 }
 
 #[test]
-fn diverse_prompts_gain_nothing_and_lose_nothing() {
+fn caching_neither_helps_nor_hurts_distinct_prompts() {
     let (diverse, without) = (run("diverse", 0.5), run_without_cache("diverse", 0.5));
     assert!(diverse.cache.hit_rate == 0.0 && diverse.cache.prefilled_ratio == 1.0, "{:?}", diverse.cache);
     assert_eq!(diverse.cache.events[2], diverse.requests, "each is a full miss");
@@ -136,24 +136,24 @@ fn diverse_prompts_gain_nothing_and_lose_nothing() {
 }
 
 #[test]
-fn a_window_that_slides_loses_what_was_cached() {
+fn sliding_window_loses_cached_prefixes() {
     let (window, chat) = (run("window", 0.5).cache, run("chat", 0.5).cache);
     assert!(window.prefilled_ratio > 1.5 * chat.prefilled_ratio, "{window:?} {chat:?}");
-    // Whose first turn is gone shares no prefix with what its session left.
+    // Without its first turn, a prompt shares no prefix with its session's cached blocks.
     assert!(window.events[4] > 20, "{window:?}");
-    // As long as nothing is cut, nothing of the kind happens.
+    // That never happens while no turn is dropped.
     assert_eq!(chat.events[4], 0, "{chat:?}");
 }
 
 #[test]
-fn more_load_means_later_first_tokens_and_more_work_done() {
+fn more_load_raises_ttft_and_throughput() {
     let (light, heavy) = (run("diverse", 0.3), run("diverse", 1.2));
     assert!(heavy.ttft_ms.p95 > 2.0 * light.ttft_ms.p95, "{:?} {:?}", heavy.ttft_ms, light.ttft_ms);
     assert!(heavy.output_per_second > 1.5 * light.output_per_second);
 }
 
 #[test]
-fn the_pool_evicts_when_it_is_small_and_hits_get_fewer() {
+fn small_pool_evicts_and_hits_less() {
     let workload = Workload::named("few-shot", 600).expect("a known workload");
     let hits = |total_blocks| {
         let mut settings = settings(0.5, 1);
@@ -166,7 +166,7 @@ fn the_pool_evicts_when_it_is_small_and_hits_get_fewer() {
 }
 
 #[test]
-fn planning_ahead_hides_what_a_step_costs_the_host() {
+fn planning_ahead_hides_host_time() {
     let workload = Workload::named("diverse", 600).expect("a known workload");
     let run = |host_us, plan_ahead| {
         let mut settings = settings(0.5, 1);
@@ -177,7 +177,7 @@ fn planning_ahead_hides_what_a_step_costs_the_host() {
     let (free, waiting, ahead) = (run(0, false), run(2_000, false), run(2_000, true));
     let gap = |outcome: &Outcome| outcome.itl_ms.p50;
     let gaps = [&free, &waiting, &ahead].map(gap);
-    assert!(gaps[1] > gaps[0] + 1.8, "the device waits for it: {gaps:?}");
-    assert!(gaps[2] < gaps[0] + 0.2, "the device has the next step already: {gaps:?}");
+    assert!(gaps[1] > gaps[0] + 1.8, "the device waits for the host: {gaps:?}");
+    assert!(gaps[2] < gaps[0] + 0.2, "the device has the next step queued: {gaps:?}");
     assert_eq!(ahead.finished, free.finished);
 }

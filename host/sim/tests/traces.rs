@@ -1,5 +1,4 @@
-//! Traces: the public formats are read, their faults are named with line and column, and what prompts had
-//! in common they have again.
+//! Traces: public formats are read, errors name line and column, and replayed prompts share what recorded ones shared.
 
 use std::io::BufReader;
 
@@ -25,11 +24,11 @@ fn settings(load: f64) -> Settings {
 
 fn play(recorded: Vec<Recorded>, load: f64) -> Outcome {
     let trace = in_order(recorded.into_iter().map(Ok));
-    replay(&settings(load), Policies::builtin(), trace, u64::MAX, |_| {}).expect("the trace is whole")
+    replay(&settings(load), Policies::builtin(), trace, u64::MAX, |_| {}).expect("the trace is complete")
 }
 
 #[test]
-fn every_format_is_known_by_its_first_line_and_read() {
+fn formats_are_detected_by_their_first_line_and_read() {
     for (text, format, rows) in [
         (
             AZURE,
@@ -49,11 +48,11 @@ fn every_format_is_known_by_its_first_line_and_read() {
         assert_eq!(read.map(Result::unwrap).collect::<Vec<_>>(), rows, "{}", format.name());
     }
     let tenants: Vec<u32> = read(Format::BurstGpt, BURSTGPT).into_iter().map(|r| r.unwrap().tenant).collect();
-    assert_eq!(tenants, [0, 0, 1], "a model is a tenant, a failure is left out");
+    assert_eq!(tenants, [0, 0, 1], "models become tenants, failures are skipped");
 }
 
 #[test]
-fn rows_are_put_in_order_and_counted_from_the_earliest() {
+fn rows_are_sorted_and_times_start_at_the_earliest() {
     for (format, text) in [
         (
             Format::Azure,
@@ -78,32 +77,28 @@ fn rows_are_put_in_order_and_counted_from_the_earliest() {
 }
 
 #[test]
-fn faults_of_a_file_are_named_with_line_and_column() {
+fn errors_name_line_and_column() {
     for (format, text, says) in [
-        (
-            Format::Azure,
-            "TIMESTAMP,ContextTokens\n",
-            "line 1, column 24: there is no column `GeneratedTokens`",
-        ),
+        (Format::Azure, "TIMESTAMP,ContextTokens\n", "line 1, column 24: missing column `GeneratedTokens`"),
         (
             Format::Azure,
             "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00,7,9\n\n2024-05-10 00:00:01,x,9\n",
-            "line 4, column 21: `x` is no ContextTokens",
+            "line 4, column 21: ContextTokens is `x`, not a whole number",
         ),
         (
             Format::Azure,
             "TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,7,9\n",
-            "line 2, column 1: `yesterday` is no time",
+            "line 2, column 1: `yesterday` is not a time",
         ),
         (
             Format::BurstGpt,
             "Timestamp,Model,Request tokens,Response tokens\n5,M,10\n",
-            "line 2, column 7: the line ends before its `Response tokens`",
+            "line 2, column 7: the line ends before `Response tokens`",
         ),
         (
             Format::BurstGpt,
             "Timestamp,Model,Request tokens,Response tokens\nnan,M,10,10\n",
-            "line 2, column 1: `nan` is no number of seconds",
+            "line 2, column 1: `nan` is not a number of seconds",
         ),
         (
             Format::Mooncake,
@@ -113,7 +108,7 @@ fn faults_of_a_file_are_named_with_line_and_column() {
         (
             Format::Mooncake,
             "{\"timestamp\": 1, \"input_length\": 512, \"output_length\": 1, \"hash_ids\": [1, 2]}",
-            "line 1, column 59: `hash_ids` names 2 blocks, but 512 tokens fill at most 1",
+            "line 1, column 59: `hash_ids` has 2 ids, but 512 tokens are at most 1 blocks",
         ),
         (
             Format::Mooncake,
@@ -127,29 +122,29 @@ fn faults_of_a_file_are_named_with_line_and_column() {
     let mut long = AZURE.to_owned();
     long.push_str(&"9".repeat(5 << 20));
     let error = read(Format::Azure, &long).pop().unwrap().unwrap_err().to_string();
-    assert!(error.contains("line 6, column 1: is longer than 4 MiB"), "{error}");
+    assert!(error.contains("line 6, column 1: the line is longer than 4 MiB"), "{error}");
     assert!(matches!(read(Format::Azure, "\u{feff}").pop(), None | Some(Err(_))));
 }
 
 #[test]
-fn a_fault_in_the_middle_fails_the_replay() {
+fn error_in_the_middle_fails_the_replay() {
     let broken = AZURE.replace(",879,", ",many,");
     let trace = Format::Azure.read(BufReader::new(broken.as_bytes()));
     let outcome = replay(&settings(1.0), Policies::builtin(), trace, u64::MAX, |_| {});
-    assert!(outcome.unwrap_err().to_string().contains("`many` is no ContextTokens"));
+    assert!(outcome.unwrap_err().to_string().contains("ContextTokens is `many`"));
 }
 
 #[test]
-fn named_blocks_are_shared_and_nothing_else_is() {
+fn only_blocks_with_equal_ids_are_shared() {
     let recorded: Vec<Recorded> = read(Format::Mooncake, MOONCAKE).into_iter().map(Result::unwrap).collect();
     let outcome = play(recorded, 1.0);
-    // The second shares two names of 512 with the first, the third one; the fourth shares none.
+    // The second shares two blocks of 512 with the first, the third shares one, the fourth none.
     assert_eq!((outcome.cache.events[1], outcome.cache.events[2]), (2, 2), "{:?}", outcome.cache);
     assert_eq!(outcome.cache.mean_cached, Some((1_024.0 + 512.0) / 2.0));
     assert_eq!((outcome.finished, outcome.requests), (4, 4));
 }
 
-/// Two turns of a conversation: the second sends the first, its answer, and 200 tokens more.
+/// Two turns of a conversation: the second sends the first, its output, and 200 new tokens.
 fn conversation(at_us: u64, think_us: u64) -> Vec<Recorded> {
     let first = Recorded {
         id: 1,
@@ -179,18 +174,17 @@ fn conversation(at_us: u64, think_us: u64) -> Vec<Recorded> {
 }
 
 #[test]
-fn a_turn_finds_the_answer_before_it_and_waits_for_it() {
+fn next_turn_waits_for_the_previous_output_and_hits_it() {
     let outcome = play(conversation(0, 1_000_000), 1.0);
     assert_eq!(outcome.cache.events[0], 1, "{:?}", outcome.cache);
-    // Of 160 tokens the last was drawn, but never read: nine full blocks of 16 were kept.
+    // Of 160 tokens the last was sampled but never computed, so nine full blocks of 16 are cached.
     assert_eq!(outcome.cache.mean_cached, Some(144.0));
-    // The answer takes longer than nothing, and then somebody thinks for a second; the recorded
-    // five seconds are not waited for.
+    // The second turn comes a second after the first one's end, not after the recorded five seconds.
     assert!((1.0..2.5).contains(&outcome.seconds), "{}", outcome.seconds);
 }
 
 #[test]
-fn a_trace_is_played_as_fast_as_it_is_told() {
+fn load_scales_the_speed_of_a_trace() {
     let far: Vec<Recorded> = read(Format::BurstGpt, BURSTGPT).into_iter().map(Result::unwrap).collect();
     let (slow, fast) = (play(far.clone(), 1.0), play(far, 10.0));
     assert!((slow.seconds / fast.seconds - 10.0).abs() < 2.0, "{} {}", slow.seconds, fast.seconds);

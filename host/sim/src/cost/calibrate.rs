@@ -1,43 +1,43 @@
-//! Fits what steps cost to what steps took: least squares of relative errors over costs that can't be
-//! negative, by coordinate descent on the normal equations; steps that somebody else's work held up count
-//! less (Huber 1964). The same steps give the same costs.
+//! Fits the costs of a profile to measured steps: least squares of relative errors over non-negative costs, by
+//! coordinate descent on the normal equations. Outliers, such as steps delayed by other processes, weigh less (Huber
+//! 1964). The same steps give the same costs.
 
 use super::fitted::{Cost, Fit, Segment};
 use super::{ProfileError, Work};
 
-/// A step and what it took.
+/// A measured step.
 #[derive(Clone, Copy, Debug)]
 pub struct Observation {
-    /// What was in it.
+    /// Its work.
     pub work: Work,
-    /// Microseconds from the end of the step before, or from its beginning where the host was idle.
+    /// Microseconds since the end of the previous step, or since its own start if the host was idle.
     pub us: f64,
 }
 
-/// What was found.
+/// Result of a calibration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Calibration {
-    /// What steps cost.
+    /// Costs of a step.
     pub cost: Cost,
     /// See `Fitted::spread`.
     pub spread: Vec<f64>,
-    /// How well that describes them.
+    /// How well the costs fit.
     pub fit: Fit,
 }
 
-/// Tokens in a step at which the cost of a token may change.
+/// Numbers of tokens in a step at which the cost per token may change.
 const KNOTS: [f64; 7] = [1.0, 4.0, 16.0, 64.0, 128.0, 256.0, 1_024.0];
-/// Costs that are no cost of tokens: step, row, drawing at all, token drawn, decode context, repeated
-/// context, chunk attention.
+/// Number of costs other than those per token: step, row, any sampling, token sampled, decode context, repeated context,
+/// chunk attention.
 const PLAIN: usize = 7;
 const COSTS: usize = PLAIN + KNOTS.len();
-/// Fewer steps than this say too little.
+/// Minimum number of steps for a fit.
 const MIN_STEPS: usize = 64;
-/// Relative error from which on a step counts less.
+/// Relative error above which a step weighs less.
 const HUBER: f64 = 0.1;
 const ROUNDS: usize = 12;
 const SWEEPS: usize = 4_000;
-/// Values of a spread: every 2.5 %.
+/// Values of a spread: one per 2.5 %.
 const SPREAD: usize = 41;
 
 type Row = [f64; COSTS];
@@ -45,7 +45,7 @@ type Row = [f64; COSTS];
 /// Fits costs to `steps`.
 ///
 /// # Errors
-/// Where there are too few steps to say anything.
+/// If there are too few steps.
 pub fn calibrate(steps: &[Observation]) -> Result<Calibration, ProfileError> {
     let steps: Vec<Observation> = steps.iter().copied().filter(|step| step.us > 0.0).collect();
     if steps.len() < MIN_STEPS {
@@ -62,7 +62,7 @@ pub fn calibrate(steps: &[Observation]) -> Result<Calibration, ProfileError> {
             *weight = if error > HUBER { HUBER / error } else { 1.0 };
         }
     }
-    // All steps together take as long as they took: throughput is their sum.
+    // Throughput depends on the sum, so the total of all steps must match.
     let measured: f64 = steps.iter().map(|step| step.us).sum();
     let computed: f64 = rows.iter().map(|row| dot(row, &costs)).sum();
     let scale = if computed > 0.0 { measured / computed } else { 1.0 };
@@ -86,7 +86,7 @@ pub fn calibrate(steps: &[Observation]) -> Result<Calibration, ProfileError> {
         drawing_us: costs[2],
         drawn_us: costs[3],
         decode_context_us: costs[4],
-        // Where nothing was shared, nothing is known of what sharing saves.
+        // Without shared context in the steps, its price is unknown.
         repeated_context_us: if steps.iter().any(|step| step.work.repeated > 0.0) {
             costs[5]
         } else {
@@ -115,7 +115,7 @@ fn features(work: &Work) -> Row {
     row
 }
 
-/// Minimizes the weighted squares of relative errors over costs of at least 0.
+/// Minimizes the weighted sum of squared relative errors over non-negative costs.
 fn solve(rows: &[Row], steps: &[Observation], weights: &[f64]) -> Row {
     let mut normal = [[0.0; COSTS]; COSTS];
     let mut target = [0.0; COSTS];
@@ -128,7 +128,7 @@ fn solve(rows: &[Row], steps: &[Observation], weights: &[f64]) -> Row {
             }
         }
     }
-    // Where no step tells, a token costs what its neighbours cost.
+    // Regularization: segments without observations take their neighbours' cost.
     for at in PLAIN..COSTS - 1 {
         let pull = 1e-4 * normal[at][at].max(normal[at + 1][at + 1]);
         normal[at][at] += pull;
@@ -155,15 +155,15 @@ fn solve(rows: &[Row], steps: &[Observation], weights: &[f64]) -> Row {
     costs
 }
 
-/// Measured over computed, at equal steps from the quickest to the slowest; `scale` is their mean, each step
-/// by how long it takes.
+/// Evenly spaced quantiles of measured over computed time, adjusted to the mean `scale`, which weighs each step by its
+/// duration.
 fn spread(rows: &[Row], steps: &[Observation], costs: &Row, scale: f64) -> Vec<f64> {
     let mut ratios: Vec<f64> =
         rows.iter().zip(steps).map(|(row, step)| step.us / dot(row, costs).max(1e-9)).collect();
     ratios.sort_by(f64::total_cmp);
     let at = |nth: usize| quantile(&ratios, nth as f64 / (SPREAD - 1) as f64);
     let mut spread: Vec<f64> = (0..SPREAD).map(at).collect();
-    // The slowest steps carry what the mean needs: halts are rare, and what is usual stays usual.
+    // Only the slowest quantile is adjusted to reach the mean, so that rare stalls don't distort ordinary steps.
     let last = SPREAD - 1;
     let others = spread[0] / 2.0 + spread[1..last].iter().sum::<f64>();
     spread[last] = (2.0 * (scale * last as f64 - others)).max(spread[last - 1]);
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
     use crate::random::Random;
 
-    /// Steps as a host makes them: decodes of 1 to 32 sequences, now and then with a piece of a prompt.
+    /// Typical steps: decodes of 1 to 32 sequences, every fourth with a chunk of a prompt.
     fn steps(cost: impl Fn(&Work) -> f64, noise: f64) -> Vec<Observation> {
         let mut random = Random::new(5, 5);
         let one = |random: &mut Random| {
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn costs_are_found_again_and_hold_where_nothing_was_measured() {
+    fn costs_are_recovered_and_extrapolate() {
         let found = calibrate(&steps(truth, 0.0)).unwrap();
         assert!(found.fit.error_p95_percent < 1.0, "{found:?}");
         for unseen in [Work::decode(1.0, 30.0), Work::decode(64.0, 900.0), Work::chunk(512.0, 2_000.0)] {
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_becomes_spread_and_a_few_long_halts_change_little() {
+    fn noise_becomes_spread_and_rare_stalls_change_little() {
         let mut noisy = steps(truth, 0.2);
         for halted in noisy.iter_mut().step_by(100) {
             halted.us += 20_000.0;
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_reads_its_weights_once_is_flat_at_first() {
+    fn memory_bound_small_batches_cost_the_same() {
         let flat = |work: &Work| 6_000.0_f64.max(40.0 * work.tokens);
         let found = calibrate(&steps(flat, 0.0)).unwrap();
         let (one, sixteen) = (Work::decode(1.0, 300.0), Work::decode(16.0, 300.0));
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_context_has_a_cost_of_its_own_where_it_was_measured() {
+    fn shared_context_has_its_own_cost_if_it_was_measured() {
         let plain = calibrate(&steps(truth, 0.0)).unwrap().cost;
         assert_eq!(plain.repeated_context_us, plain.decode_context_us, "nothing was shared");
         let mut sharing = steps(truth, 0.0);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_that_draw_nothing_save_the_output_projection() {
+    fn steps_without_sampling_skip_the_output_projection() {
         let is = |work: &Work| truth(work) + if work.drawn > 0.0 { 3_000.0 } else { 0.0 };
         let mut seen = steps(is, 0.0);
         for quiet in seen.iter_mut().step_by(7) {
@@ -268,7 +268,7 @@ mod tests {
         }
         let found = calibrate(&seen).unwrap().cost;
         assert!((found.drawing_us / 3_000.0 - 1.0).abs() < 0.1, "{found:?}");
-        // Where every step draws, nobody can tell; what a step costs is then a cost of any step.
+        // If every step samples, the cost of sampling can't be separated from the cost of a step.
         let unknown = calibrate(&steps(is, 0.0)).unwrap().cost;
         let alone = Work::chunk(64.0, 64.0);
         let says = unknown.step_us(&Work { drawn: 1.0, ..alone });

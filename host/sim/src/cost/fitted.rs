@@ -1,94 +1,94 @@
-//! A device as it was measured: what a step costs by what is in it, and how much that varies.
+//! A measured device: the cost of a step by its work, and the variation of that cost.
 
 use serde::{Deserialize, Serialize};
 
 use super::Work;
 use crate::random::Random;
 
-/// Of the file's layout.
+/// Version of the file's layout.
 const FORMAT: u32 = 3;
 
-/// A model on a device, measured. This is what a profile file holds.
+/// A measured model on a device; the contents of a profile file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fitted {
-    /// Of the file's layout.
+    /// Version of the file's layout.
     pub format: u32,
-    /// What was measured, in a few words.
+    /// Short description of what was measured.
     pub name: String,
-    /// Tokens in a block of its pool.
+    /// Tokens per block of its pool.
     pub block_size: u32,
-    /// Blocks of its pool.
+    /// Blocks in its pool.
     pub total_blocks: u32,
-    /// What steps cost.
+    /// Costs of a step.
     pub cost: Cost,
-    /// Measured times over computed ones at equal steps from the quickest to the slowest, so that steps drawn
-    /// from it take as long in all as they took. Empty where steps don't vary.
+    /// Quantiles of measured over computed time, evenly spaced from the fastest to the slowest step. Steps sampled from
+    /// it take the measured time in total. Empty if steps don't vary.
     pub spread: Vec<f64>,
-    /// How well the costs describe what was measured.
+    /// How well the costs fit the measurements.
     pub fit: Fit,
 }
 
-/// What a step costs, in microseconds: the sum of these.
+/// Cost of a step in microseconds, as a sum of these terms.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cost {
-    /// Whatever is in it: launches, the policy, the host.
+    /// Per step: launches, the policy, the host.
     pub step_us: f64,
-    /// For each sequence.
+    /// Per sequence.
     pub row_us: f64,
-    /// Where any token is drawn: the output projection reads its weights, which pieces inside of prompts
-    /// leave alone.
+    /// Per step that samples any token: it reads the weights of the output projection, which chunks inside a prompt
+    /// don't need.
     pub drawing_us: f64,
-    /// For each token drawn.
+    /// Per token sampled.
     pub drawn_us: f64,
-    /// For each token of context that a sequence reads to compute one token.
+    /// Per token of context read by a sequence that computes a single token.
     pub decode_context_us: f64,
-    /// The same where another sequence of the step reads that token, too: caches hold it.
+    /// The same for context that another sequence of the step has already read, so that caches hold it.
     pub repeated_context_us: f64,
-    /// For each token that a token of a longer piece attends to.
+    /// Per token attended to by a token of a longer chunk.
     pub chunk_attended_us: f64,
-    /// For computing tokens: from so many tokens in the step on, each costs so much.
+    /// Per token computed, piecewise linear in the step's number of tokens.
     pub tokens: Vec<Segment>,
 }
 
-/// A stretch of equal cost per token.
+/// A segment of constant cost per token.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Segment {
-    /// Tokens in the step where it begins.
+    /// Number of tokens in the step from which on it applies.
     pub from: f64,
-    /// Microseconds a token.
+    /// Microseconds per token.
     pub us: f64,
 }
 
-/// How well a profile describes what it was fitted to.
+/// How well a profile fits its measurements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fit {
     /// Steps measured.
     pub steps: u64,
-    /// How far a step's computed time is from its measured one, in percent of the latter: the median.
+    /// Median error of a step's computed time, in percent of its measured time.
     pub error_p50_percent: f64,
-    /// The same, 95th percentile.
+    /// The 95th percentile of that error.
     pub error_p95_percent: f64,
-    /// Computed time of all steps over measured time, in percent less 100.
+    /// Deviation of the total computed time from the total measured time, in percent.
     pub total_percent: f64,
 }
 
-/// What every layout of the file says of itself.
+/// The field that all layouts share.
 #[derive(Deserialize)]
 struct Layout {
     format: u32,
 }
 
-/// A profile that can't be used.
+/// Why a profile can't be fitted or read.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct ProfileError(pub(super) String);
 
 impl Cost {
-    /// Microseconds that a step takes.
+    /// Mean duration of a step in microseconds.
     pub fn step_us(&self, work: &Work) -> f64 {
         let mut us = self.step_us
             + self.row_us * work.rows
@@ -106,18 +106,18 @@ impl Cost {
 }
 
 impl Fitted {
-    /// A profile of this layout.
+    /// Creates a profile in the current layout.
     pub fn new(name: String, pool: (u32, u32), cost: Cost, spread: Vec<f64>, fit: Fit) -> Self {
         let (block_size, total_blocks) = pool;
         Self { format: FORMAT, name, block_size, total_blocks, cost, spread, fit }
     }
 
-    /// Reads what `to_json` wrote.
+    /// Reads and validates a profile file.
     pub fn from_json(text: &str) -> Result<Self, ProfileError> {
-        let no_profile = |error: serde_json::Error| ProfileError(format!("it is no profile: {error}"));
+        let no_profile = |error: serde_json::Error| ProfileError(format!("not a profile: {error}"));
         let Layout { format } = serde_json::from_str(text).map_err(no_profile)?;
         if format != FORMAT {
-            let message = format!("it has format {format}, this is {FORMAT}; calibrate again");
+            let message = format!("format {format} is not supported, only {FORMAT}; calibrate again");
             return Err(ProfileError(message));
         }
         let fitted: Self = serde_json::from_str(text).map_err(no_profile)?;
@@ -136,15 +136,15 @@ impl Fitted {
         let faults = [
             (
                 numbers.clone().any(|number| !(0.0..1e12).contains(&number)),
-                "a cost is negative or absurdly large".to_owned(),
+                "a cost is negative or not below 10^12".to_owned(),
             ),
-            (costs[0] <= 0.0, "`step_us` must be more than 0: a step takes time".to_owned()),
+            (costs[0] <= 0.0, "`step_us` must be more than 0".to_owned()),
             (
                 !cost.tokens.iter().is_sorted_by(|a, b| a.from < b.from),
                 "`tokens` must be in ascending order of `from`".to_owned(),
             ),
-            (fitted.spread.len() == 1, "`spread` needs none or several values".to_owned()),
-            (fitted.block_size == 0 || fitted.total_blocks == 0, "its pool is empty".to_owned()),
+            (fitted.spread.len() == 1, "`spread` must be empty or have several values".to_owned()),
+            (fitted.block_size == 0 || fitted.total_blocks == 0, "the pool is empty".to_owned()),
         ];
         match faults.into_iter().find(|(is_fault, _)| *is_fault) {
             Some((_, message)) => Err(ProfileError(message)),
@@ -152,18 +152,18 @@ impl Fitted {
         }
     }
 
-    /// As a file.
+    /// The contents of a profile file.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("a profile is JSON") + "\n"
     }
 
-    /// Blocks of this size in its pool.
+    /// Number of blocks if its pool is divided into blocks of `block_size` tokens.
     pub fn blocks(&self, block_size: u32) -> u32 {
         let tokens = u64::from(self.total_blocks) * u64::from(self.block_size);
         u32::try_from(tokens / u64::from(block_size.max(1))).unwrap_or(u32::MAX)
     }
 
-    /// How much slower than computed a step is this time.
+    /// Samples the ratio of a step's actual to its computed time.
     pub(super) fn draw_spread(&self, random: &mut Random) -> f64 {
         let Some(last) = self.spread.len().checked_sub(1).filter(|last| *last > 0) else { return 1.0 };
         #[expect(clippy::cast_precision_loss, reason = "a few dozen")]

@@ -1,4 +1,4 @@
-//! What a step costs: by a roofline of a device that isn't there, or as it was measured on one that is.
+//! Cost of a step: from a roofline of a nominal device, or fitted to measurements of a real one.
 
 mod calibrate;
 mod fitted;
@@ -12,27 +12,27 @@ pub use roofline::{Hardware, ModelShape, Roofline};
 
 use crate::random::Random;
 
-/// What a step asks of a device.
+/// Work of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Work {
     /// Sequences in it.
     pub rows: f64,
-    /// Tokens drawn.
+    /// Tokens sampled.
     pub drawn: f64,
     /// Tokens computed.
     pub tokens: f64,
-    /// Keys and values read, in tokens, counted once per row.
+    /// Context read, in tokens, counted once per row.
     pub context: f64,
-    /// The part of `context` that sequences read which compute one token.
+    /// Part of `context` read by sequences that compute a single token.
     pub decode_context: f64,
-    /// The part of `decode_context` that another of these sequences reads, too, from the second on.
+    /// Part of `decode_context` that another of these sequences has already read in the same step.
     pub repeated: f64,
-    /// Sum over the computed tokens of what each attends to.
+    /// Sum over the computed tokens of the tokens that each attends to.
     pub attended: f64,
 }
 
 impl Work {
-    /// Of a batch, of which nothing is known to be read twice.
+    /// Work of a batch, with `repeated` 0.
     pub fn of(batch: &Batch) -> Self {
         let mut work = Self::default();
         for row in &batch.rows {
@@ -41,7 +41,7 @@ impl Work {
         work
     }
 
-    /// One more sequence: it computes `tokens`, after which its context is so long, and draws one or not.
+    /// Adds a sequence that computes `tokens` tokens, has `context` tokens afterwards, and may sample one.
     pub fn add(&mut self, tokens: u32, context: u32, draws: bool) {
         self.rows += 1.0;
         self.drawn += f64::from(u8::from(draws));
@@ -55,7 +55,7 @@ impl Work {
         self.attended += new * (context - (new - 1.0) / 2.0);
     }
 
-    /// So many sequences that draw their next token, with so long a context each.
+    /// Work of `rows` sequences that each decode a token with `context` tokens of context.
     pub fn decode(rows: f64, context: f64) -> Self {
         let context = rows * context;
         Self {
@@ -69,7 +69,7 @@ impl Work {
         }
     }
 
-    /// A piece of one prompt, after which its context is so long.
+    /// Work of a chunk of a prompt that has `context` tokens afterwards.
     pub fn chunk(tokens: f64, context: f64) -> Self {
         let attended = tokens * (context - (tokens - 1.0) / 2.0);
         Self { rows: 1.0, drawn: 0.0, tokens, context, attended, ..Self::default() }
@@ -79,9 +79,9 @@ impl Work {
 /// A model on a device.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Profile {
-    /// By peaks and efficiencies.
+    /// From peak rates and efficiencies.
     Roofline(Roofline),
-    /// As it was measured.
+    /// Fitted to measurements.
     Fitted(Fitted),
 }
 
@@ -92,7 +92,7 @@ impl Profile {
         Some(Self::Roofline(Roofline { hardware, model }))
     }
 
-    /// What it is, for the head of a report.
+    /// Describes the profile for the head of a report.
     pub fn about(&self) -> String {
         match self {
             Self::Roofline(r) => format!("{} with a model of shape {}", r.hardware.name, r.model.name),
@@ -100,12 +100,12 @@ impl Profile {
         }
     }
 
-    /// Whether context that several sequences read costs other than as much again for each.
+    /// Whether context shared by several sequences has a price of its own.
     pub fn knows_sharing(&self) -> bool {
         matches!(self, Self::Fitted(fitted) if fitted.cost.repeated_context_us != fitted.cost.decode_context_us)
     }
 
-    /// Microseconds that a step takes.
+    /// Mean duration of a step in microseconds.
     pub fn step_us(&self, work: &Work) -> f64 {
         match self {
             Self::Roofline(roofline) => roofline.step_us(work),
@@ -113,7 +113,7 @@ impl Profile {
         }
     }
 
-    /// Microseconds that a step takes this time: measured devices vary.
+    /// Sampled duration of a step in microseconds, with the variation of a measured device.
     pub fn draw_us(&self, work: &Work, random: &mut Random) -> f64 {
         match self {
             Self::Roofline(roofline) => roofline.step_us(work),
@@ -121,7 +121,7 @@ impl Profile {
         }
     }
 
-    /// Blocks of the pool, where nobody says otherwise.
+    /// Default number of blocks in the pool.
     pub fn blocks(&self, block_size: u32) -> u32 {
         match self {
             Self::Roofline(roofline) => roofline.blocks(block_size),

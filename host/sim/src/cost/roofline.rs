@@ -1,52 +1,51 @@
-//! What a step costs on hardware that isn't there: a roofline per step, after Williams, Waterman and
-//! Patterson (CACM 2009), the way serving simulators such as Vidur (MLSys 2024) apply it.
+//! Cost of a step on nominal hardware: a roofline per step (Williams, Waterman and Patterson, CACM 2009), as serving
+//! simulators such as Vidur (MLSys 2024) apply it.
 //!
-//! A step reads every weight once, whatever its batch, reads the keys and values of every sequence in it,
-//! and multiplies every token with every weight. It takes as long as the slower of the memory and the
-//! arithmetic, plus what launching it costs. Data-sheet peaks are never reached, so each device has an
-//! efficiency for both; a profile fitted to a measured run needs neither.
+//! A step reads every weight once, reads the keys and values of all its sequences, and multiplies every token with
+//! every weight. It takes the longer of memory time and compute time, plus a launch overhead. Real devices don't reach
+//! their data-sheet peaks, so each has an efficiency for both. A fitted profile needs neither.
 
 use serde::{Deserialize, Serialize};
 
 use super::Work;
 
-/// A device by its peaks.
+/// A device, described by its peak rates.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Hardware {
-    /// Short name, `h100` say.
+    /// Short name, such as `h100`.
     pub name: String,
-    /// Dense bf16 floating-point operations a second, at best.
+    /// Peak dense bf16 floating-point operations per second.
     pub flops: f64,
-    /// Bytes a second from device memory, at best.
+    /// Peak bytes per second from device memory.
     pub bandwidth: f64,
     /// Bytes of device memory.
     pub memory: f64,
-    /// Part of `flops` that large products reach.
+    /// Fraction of `flops` that large products reach.
     pub compute_efficiency: f64,
-    /// Part of `bandwidth` that weights and caches are read with.
+    /// Fraction of `bandwidth` at which weights and caches are read.
     pub memory_efficiency: f64,
-    /// Microseconds of a step that computes nothing: launches, sampling, the host.
+    /// Microseconds of fixed overhead per step: launches, sampling, the host.
     pub step_overhead_us: f64,
 }
 
-/// A decoder by what it costs.
+/// Dimensions of a decoder that determine its cost.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelShape {
-    /// Short name, `8b` say.
+    /// Short name, such as `8b`.
     pub name: String,
-    /// Weights that a token is multiplied with.
+    /// Weights that each token is multiplied with.
     pub weights: f64,
-    /// Bytes of one weight.
+    /// Bytes per weight.
     pub weight_bytes: f64,
     /// Decoder layers.
     pub layers: u32,
     /// Query heads.
     pub heads: u32,
-    /// Heads of keys and values.
+    /// Key and value heads.
     pub kv_heads: u32,
-    /// Numbers in a head.
+    /// Elements per head.
     pub head_dim: u32,
-    /// Bytes of one number in the cache.
+    /// Bytes per cached element.
     pub kv_bytes: f64,
 }
 
@@ -60,11 +59,11 @@ pub struct Roofline {
 }
 
 impl Hardware {
-    /// Names of the devices known here.
+    /// Names of the known devices.
     pub const NAMES: [&'static str; 5] = ["cpu", "l4", "a100", "h100", "h200"];
 
-    /// A device by name. GPU peaks are those of NVIDIA's data sheets (dense bf16; L4, A100 80 GB SXM, H100
-    /// SXM, H200 SXM); `cpu` is two cores of a server CPU with AVX-512, as measured.
+    /// A device by name. GPU peaks are from NVIDIA's data sheets (dense bf16; L4, A100 80 GB SXM, H100 SXM, H200 SXM);
+    /// `cpu` was measured on two cores of a server CPU with AVX-512.
     pub fn named(name: &str) -> Option<Self> {
         let (tflops, gb_s, gb, overhead_us) = match name {
             "cpu" => (0.4, 28.0, 8.0, 30.0),
@@ -88,7 +87,7 @@ impl Hardware {
 }
 
 impl ModelShape {
-    /// Names of the shapes known here.
+    /// Names of the known shapes.
     pub const NAMES: [&'static str; 4] = ["demo", "1b", "8b", "70b"];
 
     /// A shape by name: the demo model, and those of Llama 3.2 1B, Llama 3.1 8B and 70B in bf16.
@@ -104,14 +103,14 @@ impl ModelShape {
         Some(Self { name, weights, weight_bytes: 2.0, layers, heads, kv_heads, head_dim, kv_bytes: 2.0 })
     }
 
-    /// Bytes of one token's keys and values in all layers.
+    /// Bytes of a token's keys and values in all layers.
     pub fn kv_token_bytes(&self) -> f64 {
         2.0 * f64::from(self.layers) * f64::from(self.kv_heads) * f64::from(self.head_dim) * self.kv_bytes
     }
 }
 
 impl Roofline {
-    /// Microseconds that a step takes.
+    /// Duration of a step in microseconds.
     pub fn step_us(&self, work: &Work) -> f64 {
         let (device, model) = (&self.hardware, &self.model);
         let attention = 4.0 * f64::from(model.layers) * f64::from(model.heads) * f64::from(model.head_dim);
@@ -123,7 +122,7 @@ impl Roofline {
         device.step_overhead_us + 1e6 * if work.tokens > 0.0 { compute.max(memory) } else { 0.0 }
     }
 
-    /// Blocks that fit beside the weights, a tenth of the memory left alone.
+    /// Blocks that fit beside the weights, with a tenth of the memory kept free.
     pub fn blocks(&self, block_size: u32) -> u32 {
         let left = self.hardware.memory * 0.9 - self.model.weights * self.model.weight_bytes;
         let block = self.model.kv_token_bytes() * f64::from(block_size);
@@ -147,7 +146,7 @@ mod tests {
         let profile = of("h100", "8b");
         let one = profile.step_us(&Work::decode(1.0, 500.0));
         let many = profile.step_us(&Work::decode(32.0, 500.0));
-        // 16 GB at 80 % of 3.35 TB/s are 6 ms; 31 more sequences add their caches alone.
+        // 16 GB at 80 % of 3.35 TB/s take 6 ms; 31 more sequences add only their caches.
         assert!((6_000.0..6_500.0).contains(&one), "{one}");
         assert!(many < 1.2 * one, "{many}");
         let prompt = Work::chunk(4_096.0, 4_096.0);
@@ -155,8 +154,8 @@ mod tests {
     }
 
     #[test]
-    fn the_pool_is_what_the_weights_leave() {
-        // 72 GB less 16 GB of weights at 128 KiB a token.
+    fn pool_is_the_memory_left_by_the_weights() {
+        // 72 GB minus 16 GB of weights, at 128 KiB per token.
         let blocks = of("h100", "8b").blocks(16);
         assert!((26_000..28_000).contains(&blocks), "{blocks}");
         assert_eq!(of("l4", "70b").blocks(16), 0);

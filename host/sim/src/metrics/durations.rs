@@ -1,4 +1,4 @@
-//! Distributions of durations: histograms with three digits, so that they take the same memory whatever there is.
+//! Distributions of durations: histograms with three significant digits, whose memory doesn't depend on the values.
 
 use hdrhistogram::Histogram;
 use infer_core::ids::Micros;
@@ -8,7 +8,7 @@ use super::count;
 
 /// A distribution of durations in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-#[allow(missing_docs, reason = "named by what they are")]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Durations {
     pub mean: f64,
     pub p50: f64,
@@ -17,7 +17,7 @@ pub struct Durations {
     pub max: f64,
 }
 
-/// Durations as they were measured, summed up as a run's are.
+/// Measured durations, summarized like those of a run.
 #[derive(Debug)]
 pub struct Measured(Histogram<u64>);
 
@@ -28,18 +28,18 @@ impl Default for Measured {
 }
 
 impl Measured {
-    /// One more.
+    /// Adds a duration.
     pub fn add(&mut self, duration: Micros) {
         record(&mut self.0, duration);
     }
 
-    /// All of them.
+    /// Summarizes them.
     pub fn durations(&self) -> Durations {
         durations(&self.0)
     }
 }
 
-/// Durations of one of many: as long as there are few, they are kept as they are, which takes less than a histogram.
+/// Durations of one tenant of many: kept as a list while they are few, because that is smaller than a histogram.
 #[derive(Debug, Default)]
 pub(super) struct Few {
     first: Vec<u64>,
@@ -47,7 +47,7 @@ pub(super) struct Few {
 }
 
 impl Few {
-    /// Durations beyond which a histogram takes less; it has 230 KB.
+    /// Length beyond which a histogram, at 230 KB, is smaller.
     const MOST: usize = 16_384;
 
     pub fn add(&mut self, duration: Micros) {
@@ -75,7 +75,7 @@ impl Few {
 }
 
 pub(super) fn histogram() -> Histogram<u64> {
-    // Up to a day of microseconds.
+    // Up to a day.
     Histogram::new_with_bounds(1, 86_400_000_000, 3).expect("the bounds are valid")
 }
 
@@ -97,7 +97,7 @@ pub(super) fn durations(histogram: &Histogram<u64>) -> Durations {
     }
 }
 
-/// At 0, 1, .. 100 percent.
+/// Milliseconds at 0, 1, .. 100 percent.
 pub(super) fn quantiles(histogram: &Histogram<u64>) -> Vec<f64> {
     let at = |percent| millis(Micros(histogram.value_at_quantile(f64::from(percent) / 100.0)));
     (0..=100).map(at).collect()
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_durations_and_many_are_summed_up_the_same() {
+    fn lists_and_histograms_give_the_same_summary() {
         let (mut few, mut all) = (Few::default(), Measured::default());
         for n in 0..2 * Few::MOST as u64 {
             let duration = Micros(n * n % 9_999_991);

@@ -1,4 +1,4 @@
-//! What a run came to. A run of a million requests takes no more memory than one of a thousand; each tenant takes some.
+//! Results of a run. Their memory doesn't grow with the number of requests, only with the number of tenants.
 
 mod durations;
 mod outcome;

@@ -1,15 +1,15 @@
-//! What a run came to, as reports say it.
+//! The results of a run, as reports show them.
 
 use serde::Serialize;
 
 use super::Durations;
 
-/// What counts as served well: goodput counts requests that kept both.
+/// Latency targets; goodput counts requests that meet both.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Slo {
     /// Milliseconds from arrival to the first token.
     pub ttft_ms: f64,
-    /// Milliseconds between tokens, on average over an answer.
+    /// Mean milliseconds between the tokens of a request.
     pub itl_ms: f64,
 }
 
@@ -19,49 +19,49 @@ impl Default for Slo {
     }
 }
 
-/// What the prefix cache did, as REQUIREMENTS name it.
+/// Results of the prefix cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct CacheOutcome {
-    /// Hits of any kind, of the requests whose prompt has a full block.
+    /// Fraction of requests with any hit, of those whose prompt has a full block.
     pub hit_rate: f64,
-    /// Of these requests, those that found what an earlier turn of their conversation left.
+    /// Fraction of these requests that hit an earlier turn of their conversation.
     pub conversational_rate: f64,
-    /// Of these requests, those that found what others left.
+    /// Fraction of these requests that hit blocks of other requests.
     pub cross_request_rate: f64,
-    /// Mean prompt tokens that a hit found; nothing where there was no hit.
+    /// Mean cached prompt tokens of a hit; `None` without hits.
     pub mean_cached: Option<f64>,
-    /// Mean prompt tokens computed for a request; nothing where none started.
+    /// Mean prefilled prompt tokens of a request; `None` if none started.
     pub mean_prefilled: Option<f64>,
-    /// Prompt tokens computed, of all.
+    /// Prefilled fraction of all prompt tokens.
     pub prefilled_ratio: f64,
-    /// Mean time to the first token of hits and of misses, in milliseconds; nothing where there were none.
+    /// Mean TTFT of hits in milliseconds; `None` without hits.
     pub hit_ttft_ms: Option<f64>,
-    /// See `hit_ttft_ms`.
+    /// Mean TTFT of misses in milliseconds; `None` without misses.
     pub miss_ttft_ms: Option<f64>,
-    /// Requests by what they found, in `PrefixEvent::ALL` order.
+    /// Requests by prefix event, in the order of `PrefixEvent::ALL`.
     pub events: [u64; 5],
 }
 
-/// One tenant's share.
+/// Results of one tenant.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TenantOutcome {
-    /// Which.
+    /// Its number.
     pub tenant: u32,
-    /// Requests that it finished.
+    /// Requests that finished.
     pub finished: u64,
     /// Requests that were refused.
     pub refused: u64,
-    /// Prompt tokens of those that started, cached ones included, and output tokens.
+    /// Prompt tokens of started requests, cached ones included, and output tokens.
     pub tokens: u64,
     /// Time to the first token.
     pub ttft_ms: Durations,
-    /// Prompts' tokens found cached, of all.
+    /// Cached fraction of its prompt tokens.
     pub cached_ratio: f64,
 }
 
 /// The pool and the queue at one instant.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[allow(missing_docs, reason = "named by what they count")]
+#[allow(missing_docs, reason = "the names say it")]
 pub struct Sample {
     pub at_s: f64,
     pub used: u32,
@@ -71,34 +71,34 @@ pub struct Sample {
     pub waiting: u32,
 }
 
-/// What a run came to.
+/// Results of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Outcome {
     /// Requests that arrived.
     pub requests: u64,
-    /// Those that ended well.
+    /// Requests that finished.
     pub finished: u64,
-    /// Those that were turned away.
+    /// Requests that were refused.
     pub refused: u64,
-    /// Those that failed.
+    /// Requests that failed.
     pub failed: u64,
     /// Virtual seconds from the first arrival to the last end.
     pub seconds: f64,
     /// Engine steps.
     pub steps: u64,
-    /// Output tokens a second.
+    /// Output tokens per second.
     pub output_per_second: f64,
-    /// Prompt and output tokens a second, cached ones included.
+    /// Prompt and output tokens per second, cached ones included.
     pub tokens_per_second: f64,
-    /// Requests a second that were served well, see `Slo`.
+    /// Requests per second that met the targets, see `Slo`.
     pub goodput_per_second: f64,
-    /// Part of the requests with a promise whose first token came in time; refused ones count as late.
+    /// Fraction of the requests with a deadline whose first token came in time; refused ones count as late.
     pub in_time: f64,
     /// From arrival to the first token.
     pub ttft_ms: Durations,
     /// The same at 0, 1, .. 100 percent of the requests.
     pub ttft_quantiles_ms: Vec<f64>,
-    /// Between the tokens of one answer.
+    /// Between the tokens of a request.
     pub itl_ms: Durations,
     /// The same at 0, 1, .. 100 percent of the gaps.
     pub itl_quantiles_ms: Vec<f64>,
@@ -106,23 +106,23 @@ pub struct Outcome {
     pub latency_ms: Durations,
     /// The same at 0, 1, .. 100 percent of the requests.
     pub latency_quantiles_ms: Vec<f64>,
-    /// From arrival to the start.
+    /// From arrival to the first start.
     pub queue_ms: Durations,
-    /// What the prefix cache did.
+    /// The prefix cache.
     pub cache: CacheOutcome,
-    /// By tenant.
+    /// Results by tenant.
     pub tenants: Vec<TenantOutcome>,
-    /// Largest difference of weighted service (prompt token 1, output token 2) between two tenants while
-    /// both had requests waiting; of the first 256 that wait at a time.
+    /// Largest difference of weighted service (prompt token 1, output token 2) between two tenants while both had
+    /// waiting requests; compares at most 256 waiting tenants at a time.
     pub service_gap: f64,
-    /// Sequences that gave their blocks back before their end.
+    /// Preemptions.
     pub preemptions: u64,
-    /// Cached blocks that were dropped.
+    /// Cached blocks that were evicted.
     pub evicted_blocks: u64,
     /// Faults of policies.
     pub policy_faults: u64,
-    /// The pool over time.
+    /// The pool and the queue over time.
     pub samples: Vec<Sample>,
-    /// Names everything that was decided: equal runs have equal ones.
+    /// Hash of all batches and tokens; equal runs have equal fingerprints.
     pub fingerprint: String,
 }

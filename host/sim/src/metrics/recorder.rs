@@ -1,4 +1,4 @@
-//! Gathers what a run comes to, while it runs.
+//! Collects the results of a run while it runs.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use super::durations::{Few, durations, histogram, millis, quantiles, record};
 use super::service::Service;
 use super::{CacheOutcome, Outcome, Sample, Slo, TenantOutcome, count};
 
-/// Samples of the pool kept per run; beyond twice as many, every other one is dropped.
+/// Samples kept per run; at twice as many, every other one is dropped.
 const SAMPLES: usize = 240;
-/// What an output token counts beside a prompt token where service is compared between tenants, as in the
-/// virtual token counter (Sheng et al., OSDI 2024).
+/// Weight of an output token relative to a prompt token in the service of a tenant, as in the virtual token counter
+/// (Sheng et al., OSDI 2024).
 const OUTPUT_WEIGHT: f64 = 2.0;
 
-/// Gathers what becomes an `Outcome`.
+/// Collects an `Outcome`.
 pub(crate) struct Recorder {
     itl: Histogram<u64>,
     latency: Histogram<u64>,
@@ -56,14 +56,14 @@ struct Tenant {
     output: u64,
 }
 
-/// What a request found when it first started.
+/// Prefix hit of a request when it first started.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Start {
     pub tenant: u32,
     pub prefix: PrefixEvent,
     pub cached: u32,
     pub prefill: u32,
-    /// Whether its prompt fills a block at all.
+    /// Whether its prompt fills at least one block.
     pub has_block: bool,
 }
 
@@ -154,7 +154,7 @@ impl Recorder {
         tenant.ttft.add(ttft);
     }
 
-    /// Keeps every so many samples, so that a run of any length is drawn with about as many points.
+    /// Keeps samples at a growing interval, so that their number is bounded for a run of any length.
     pub fn sample(&mut self, step: u64, sample: impl FnOnce() -> Sample) {
         if !step.is_multiple_of(self.every) {
             return;
@@ -187,7 +187,7 @@ impl Recorder {
         outcome.latency_quantiles_ms = quantiles(&self.latency);
         outcome.queue_ms = durations(&self.queue);
         let rate = |kinds: &[PrefixEvent]| {
-            // Kept logits answer a prompt that fills no block, too; rates are of those that can share.
+            // The prompt cache also serves prompts without a full block; rates only count prompts that have one.
             let of = PrefixEvent::ALL.iter().zip(self.with_block).filter(|(event, _)| kinds.contains(event));
             let all: u64 = self.with_block.iter().sum();
             of.map(|(_, requests)| count(requests)).sum::<f64>() / count(all).max(1.0)
@@ -231,7 +231,7 @@ impl Mean {
         self.count += 1;
     }
 
-    /// Nothing is the mean of nothing.
+    /// The mean, or `None` without values.
     fn get(self) -> Option<f64> {
         (self.count > 0).then(|| self.sum / count(self.count))
     }
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hit_rates_are_of_the_prompts_that_fill_a_block() {
+    fn hit_rates_only_count_prompts_with_a_full_block() {
         use PrefixEvent::{ConversationalHit, CrossRequestHit, FullHitNoPrefillNeeded, MissFull};
         let mut recorder = Recorder::new(Slo::default());
         for (prefix, cached, prefill) in [

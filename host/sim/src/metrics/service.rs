@@ -1,17 +1,17 @@
-//! Fairness: how far apart the service of tenants gets.
+//! Fairness: the difference in service between tenants.
 
 use std::collections::BTreeMap;
 
-/// Tenants that are compared at a time; who begins to wait beside so many isn't. Each is compared with each, so time
-/// and memory go with the square.
+/// Maximum number of waiting tenants to compare; further ones are ignored. Each is compared with each, so time and
+/// memory are quadratic.
 const MOST: usize = 256;
 
-/// How far apart the service of two tenants gets while both have something waiting. Time and memory go with the
-/// tenants that wait, not with all that ever came.
+/// Largest difference in service of two tenants while both have waiting requests. Cost depends on the number of waiting
+/// tenants, not on the number of all tenants.
 #[derive(Debug, Default)]
 pub(super) struct Service {
     tenants: BTreeMap<u32, Served>,
-    /// Who has something waiting, and per other such tenant how much more it had got when both began to wait.
+    /// For each waiting tenant and each other one: its lead in service at the time from which both have been waiting.
     since: BTreeMap<u32, BTreeMap<u32, f64>>,
     pub gap: f64,
 }
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_service_gap_counts_only_while_both_wait() {
+    fn service_gap_counts_only_while_both_tenants_wait() {
         let mut service = Service::default();
         service.serve(1, 500.0);
         service.waits(1, 1);
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn any_number_of_tenants_is_compared_pair_by_pair() {
+    fn only_waiting_tenants_are_compared() {
         let mut service = Service::default();
         for tenant in 0..5_000 {
             service.serve(tenant, f64::from(tenant));
@@ -89,19 +89,19 @@ mod tests {
         assert_eq!(
             service.since.values().map(BTreeMap::len).sum::<usize>(),
             2,
-            "only those that wait are kept"
+            "only waiting tenants are kept"
         );
     }
 
     #[test]
-    fn a_crowd_that_waits_is_compared_as_far_as_there_is_room_for() {
+    fn number_of_compared_tenants_is_bounded() {
         let mut service = Service::default();
         let crowd = 2 * MOST as u32;
         (0..crowd).for_each(|tenant| service.waits(tenant, 1));
         let pairs = |service: &Service| service.since.values().map(BTreeMap::len).sum::<usize>();
         assert_eq!(pairs(&service), MOST * (MOST - 1));
         service.serve(crowd - 1, 70.0);
-        assert!(service.gap < 0.1, "it came when there was no room: {}", service.gap);
+        assert!(service.gap < 0.1, "a tenant beyond the bound is ignored: {}", service.gap);
         service.waits(7, -1);
         service.waits(crowd - 1, -1);
         service.waits(crowd - 1, 1);

@@ -1,13 +1,13 @@
-//! Charts as SVG: axes with round numbers, lines or dots, colours that colour-blind readers tell apart.
+//! SVG charts with round axis ticks, lines or dots, and a colour-blind-safe palette.
 
 use std::fmt::Write as _;
 
-/// Okabe and Ito's palette (2008), grey in place of its black and without its yellow.
+/// Okabe and Ito's palette (2008), with grey instead of black and without yellow.
 pub const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#808891"];
 
-/// Dots nearer than this are one to the eye and get one label.
+/// Dots closer than this share a label.
 const NEAR: f64 = 7.0;
-/// Names that a label holds.
+/// Maximum number of names in a label.
 const NAMES: usize = 3;
 
 const WIDTH: f64 = 560.0;
@@ -17,62 +17,62 @@ const RIGHT: f64 = 24.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 44.0;
 
-/// How an axis is divided.
+/// Scale of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// From zero, evenly.
+    /// Linear, from zero.
     Linear,
-    /// By powers of ten.
+    /// Logarithmic.
     Log,
 }
 
-/// One axis.
+/// An axis.
 #[derive(Clone, Debug)]
 pub struct Axis {
-    /// What it shows, with its unit.
+    /// Quantity and unit.
     pub label: &'static str,
-    /// How it is divided.
+    /// Its scale.
     pub scale: Scale,
 }
 
 /// How points are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// Joined.
+    /// A line.
     Line,
-    /// Joined, dashed.
+    /// A dashed line.
     Dashed,
-    /// One dot each, with the series' name.
+    /// Dots labelled with the series' name.
     Dots,
-    /// Joined by a thin grey line: the border of what can be had.
+    /// A thin grey line: the Pareto front.
     Front,
 }
 
 /// Points of one colour.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// Shown beside dots and when a pointer rests on it.
+    /// Label of dots, and tooltip.
     pub name: String,
-    /// Which of `COLOURS`, counted round.
+    /// Index into `COLOURS`, modulo its length.
     pub colour: usize,
     /// How its points are drawn.
     pub mark: Mark,
-    /// x and y.
+    /// Points as (x, y).
     pub points: Vec<(f64, f64)>,
 }
 
 /// A chart.
 #[derive(Clone, Debug)]
 pub struct Chart {
-    /// Horizontal.
+    /// Horizontal axis.
     pub x: Axis,
-    /// Vertical.
+    /// Vertical axis.
     pub y: Axis,
-    /// What it shows.
+    /// Its series.
     pub series: Vec<Series>,
 }
 
-/// An axis with its ends.
+/// The range of an axis.
 struct Span {
     scale: Scale,
     low: f64,
@@ -80,7 +80,7 @@ struct Span {
 }
 
 impl Chart {
-    /// As an SVG element.
+    /// Renders the chart as an SVG element.
     pub fn svg(&self) -> String {
         let all = || self.series.iter().flat_map(|series| &series.points);
         let x = Span::of(self.x.scale, all().map(|point| point.0));
@@ -145,7 +145,7 @@ impl Chart {
     }
 }
 
-/// What stands beside a dot, or beside several in one place.
+/// Label of a dot, or of several close together.
 struct Label {
     at: (f64, f64),
     names: Vec<String>,
@@ -188,7 +188,7 @@ impl Span {
         }
     }
 
-    /// Where a value stands between the ends, 0 to 1.
+    /// Position of a value within the range, 0 to 1.
     fn part(&self, value: f64) -> f64 {
         let part = match self.scale {
             Scale::Linear => (value - self.low) / (self.high - self.low),
@@ -197,16 +197,16 @@ impl Span {
         part.clamp(0.0, 1.0)
     }
 
-    /// Between the ticks of an even axis.
+    /// Distance between the ticks of a linear axis.
     fn step(&self) -> f64 {
         round_step((self.high - self.low) / 5.0)
     }
 
-    /// What stands at a tick.
+    /// Label of a tick.
     fn label(&self, tick: f64) -> String {
         match self.scale {
             Scale::Linear => short(tick, self.step()),
-            // Ticks are once, twice and five times a power of ten.
+            // Ticks are 1, 2 and 5 times a power of ten.
             Scale::Log => short(tick, tick),
         }
     }
@@ -225,7 +225,7 @@ impl Span {
         ticks
     }
 
-    /// Powers of ten; where there are few of them also twice and five times those.
+    /// Powers of ten, and 2 and 5 times those if there are only a few.
     fn log_ticks(&self) -> Vec<f64> {
         let decades = libm::log10(self.high / self.low);
         let rounds: &[f64] = if decades <= 2.5 { &[1.0, 2.0, 5.0] } else { &[1.0] };
@@ -240,21 +240,21 @@ impl Span {
     }
 }
 
-/// The last of 1, 2, 5, 10, 20, .. up to `value`.
+/// The largest of .., 1, 2, 5, 10, 20, .. not above `value`.
 fn round_down(value: f64) -> f64 {
     let decade = libm::exp10(libm::floor(libm::log10(value) + 1e-9));
     let rounds = [5.0, 2.0, 1.0].map(|times| times * decade);
     rounds.into_iter().find(|round| *round <= value * 1.000_001).unwrap_or(decade)
 }
 
-/// The next of 1, 2, 5, 10, 20, .. from `step` on.
+/// The smallest of .., 1, 2, 5, 10, 20, .. not below `step`.
 fn round_step(step: f64) -> f64 {
     let decade = libm::exp10(libm::floor(libm::log10(step)));
     let rounds = [1.0, 2.0, 5.0].map(|times| times * decade);
     rounds.into_iter().find(|round| *round >= step * 0.999_999).unwrap_or(10.0 * decade)
 }
 
-/// A number as short as a tick wants it: with as many digits as tell it from a tick that is `step` away.
+/// Formats a tick with as many digits as distinguish it from one at distance `step`.
 fn short(value: f64, step: f64) -> String {
     let (unit, letter) = match value.abs() {
         huge if huge >= 999_999.0 => (1e6, "M"),
@@ -269,7 +269,7 @@ fn short(value: f64, step: f64) -> String {
     format!("{shown}{letter}")
 }
 
-/// A text for HTML.
+/// Escapes text for HTML.
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn axes_have_round_numbers_and_hold_their_values() {
+    fn axes_have_round_ticks_and_contain_their_values() {
         let linear = Span::of(Scale::Linear, [3.0, 87.0].into_iter());
         assert_eq!(linear.ticks(), [0.0, 20.0, 40.0, 60.0, 80.0]);
         let shown =
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn ticks_have_the_digits_that_tell_them_apart() {
+    fn ticks_have_enough_digits_to_differ() {
         for (scale, values, labels) in [
             (Scale::Linear, [0.5, 2.0], "0 0.5 1 1.5 2"),
             (Scale::Linear, [0.0, 0.011], "0 0.005 0.01"),
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn dots_in_one_place_share_a_label() {
+    fn close_dots_share_a_label() {
         let dot = |name: &str, x| Series {
             name: name.to_owned(),
             colour: 0,
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn names_can_not_break_out_of_the_page() {
+    fn names_are_escaped() {
         assert_eq!(escape(r#"<a href="x">&"#), "&lt;a href=&quot;x&quot;&gt;&amp;");
     }
 }

@@ -1,5 +1,5 @@
-//! One page that needs nothing else: a section for each workload and load with a table and charts, and one
-//! for each workload that was run at several loads.
+//! A self-contained page: a section with a table and charts for each workload and load, and one for each workload that
+//! was run at several loads.
 
 use std::fmt::Write as _;
 
@@ -26,10 +26,10 @@ svg.key { width: 1.5rem; height: .7rem; margin: 0 .3rem 0 .9rem; vertical-align:
 .front { stroke: var(--soft); stroke-width: 1; stroke-dasharray: 2 3; }
 ";
 
-/// What a chart over time shows of a sample.
+/// Value of a sample in a chart over time.
 type Read = fn(&Sample) -> f64;
 
-/// The whole sweep. `about` says what was simulated and how, for the head of the page.
+/// Renders the page. `about` describes what was simulated.
 pub fn html(cells: &[Cell], about: &str) -> String {
     let mut page = String::from("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
     let _ = write!(
@@ -50,9 +50,9 @@ pub fn html(cells: &[Cell], about: &str) -> String {
     page
 }
 
-/// How each contender fares as the load grows.
+/// Charts of all contenders by load.
 fn loads(page: &mut String, workload: &[Cell]) {
-    let _ = write!(page, "<h2>{} as the load grows</h2>", escape(&workload[0].workload));
+    let _ = write!(page, "<h2>{} by load</h2>", escape(&workload[0].workload));
     let contenders = workload.chunk_by(|a, b| a.load == b.load).next().expect("there is a load");
     legend(page, contenders);
     page.push_str("<div class=\"charts\">");
@@ -67,7 +67,7 @@ fn loads(page: &mut String, workload: &[Cell]) {
     let rate = |label| Axis { label, scale: Scale::Linear };
     figure(
         page,
-        "Throughput against the first token of the slowest hundredth",
+        "Throughput and p99 time to first token",
         &over(
             rate("output tokens/s"),
             |c| (c.outcome.ttft_ms.p99, c.outcome.output_per_second),
@@ -76,11 +76,15 @@ fn loads(page: &mut String, workload: &[Cell]) {
     );
     figure(
         page,
-        "Requests served well",
+        "Goodput",
         &over(rate("goodput, requests/s"), |c| (c.load, c.outcome.goodput_per_second), load()),
     );
-    figure(page, "First token", &over(ms("TTFT p99, ms"), |c| (c.load, c.outcome.ttft_ms.p99), load()));
-    figure(page, "Between tokens", &over(ms("ITL p99, ms"), |c| (c.load, c.outcome.itl_ms.p99), load()));
+    figure(
+        page,
+        "Time to first token",
+        &over(ms("TTFT p99, ms"), |c| (c.load, c.outcome.ttft_ms.p99), load()),
+    );
+    figure(page, "Inter-token latency", &over(ms("ITL p99, ms"), |c| (c.load, c.outcome.itl_ms.p99), load()));
     page.push_str("</div>");
 }
 
@@ -89,31 +93,27 @@ fn section(page: &mut String, group: &[Cell]) {
     let _ = write!(page, "<h2>{} at load {:.2}</h2>", escape(&first.workload), first.load);
     let _ = write!(
         page,
-        "<p>{} requests, {:.0} s of traffic; durations are milliseconds, the best of a column is bold.</p>",
+        "<p>{} requests, {:.0} s of traffic; durations in milliseconds, the best of each column in bold.</p>",
         first.outcome.requests, first.outcome.seconds
     );
     table(page, group, &COLUMNS);
     if group.iter().any(|cell| cell.outcome.cache.mean_cached.is_some()) {
-        page.push_str("<p>What prompts found in the prefix cache, of those that fill a block:</p>");
+        page.push_str("<p>Prefix cache; hit rates count prompts with at least one full block:</p>");
         table(page, group, &CACHE);
     }
     legend(page, group);
     page.push_str("<div class=\"charts\">");
     let part = |read: fn(&Cell) -> &[f64]| distribution(group, read);
-    figure(page, "Time to the first token: part of the requests", &part(|c| &c.outcome.ttft_quantiles_ms));
-    figure(page, "Time between tokens: part of the gaps", &part(|c| &c.outcome.itl_quantiles_ms));
-    figure(page, "Time to the last token: part of the requests", &part(|c| &c.outcome.latency_quantiles_ms));
-    figure(
-        page,
-        "What can be had: throughput against the first token of the slowest hundredth",
-        &trade_off(group),
-    );
+    figure(page, "Time to first token, share of requests", &part(|c| &c.outcome.ttft_quantiles_ms));
+    figure(page, "Inter-token latency, share of gaps", &part(|c| &c.outcome.itl_quantiles_ms));
+    figure(page, "Latency, share of requests", &part(|c| &c.outcome.latency_quantiles_ms));
+    figure(page, "Trade-off between throughput and p99 time to first token", &trade_off(group));
     let cut_s = cut(group);
     let times: [(&str, &'static str, Read); 4] = [
         ("Blocks in use", "blocks", |sample| f64::from(sample.used)),
-        ("Blocks that hold prefixes nobody uses now", "blocks", |sample| f64::from(sample.cached)),
-        ("Requests that run", "requests", |sample| f64::from(sample.running)),
-        ("Requests that wait", "requests", |sample| f64::from(sample.waiting)),
+        ("Cached blocks", "blocks", |sample| f64::from(sample.cached)),
+        ("Running requests", "requests", |sample| f64::from(sample.running)),
+        ("Waiting requests", "requests", |sample| f64::from(sample.waiting)),
     ];
     for (title, label, read) in times {
         let note = if cut_s.is_finite() { format!(", the first {cut_s:.0} s") } else { String::new() };
@@ -162,12 +162,12 @@ fn distribution(group: &[Cell], read: fn(&Cell) -> &[f64]) -> Chart {
         |cell: &Cell| read(cell).iter().zip(0..).map(|(&ms, percent)| (ms, f64::from(percent))).collect();
     Chart {
         x: Axis { label: "ms", scale: Scale::Log },
-        y: Axis { label: "% done by then", scale: Scale::Linear },
+        y: Axis { label: "% at most", scale: Scale::Linear },
         series: series(group, Mark::Line, points),
     }
 }
 
-/// Each contender's dot, and the line through those that no other beats in both.
+/// A dot per contender, and the Pareto front of throughput and TTFT.
 fn trade_off(group: &[Cell]) -> Chart {
     let at = |cell: &Cell| (cell.outcome.ttft_ms.p99, cell.outcome.output_per_second);
     let finished = |cell: &&Cell| cell.outcome.finished > 0;
@@ -177,7 +177,7 @@ fn trade_off(group: &[Cell]) -> Chart {
     };
     let mut front: Vec<(f64, f64)> = all.iter().copied().filter(|&point| !beaten(point)).collect();
     front.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let name = "not beaten in both".to_owned();
+    let name = "Pareto front".to_owned();
     let mut series =
         series(group, Mark::Dots, |cell| Some(cell).filter(finished).map(at).into_iter().collect());
     series.insert(0, Series { name, colour: 0, mark: Mark::Front, points: front });
@@ -188,8 +188,8 @@ fn trade_off(group: &[Cell]) -> Chart {
     }
 }
 
-/// Seconds after which charts over time end: where one contender takes far longer than most, the others
-/// would be a stroke at the left. Infinite where none does.
+/// Seconds after which charts over time are cut: a contender that takes far longer than most would squeeze the others
+/// together. Infinite if there is none.
 fn cut(group: &[Cell]) -> f64 {
     let end = |cell: &Cell| cell.outcome.samples.last().map_or(0.0, |sample| sample.at_s);
     let mut ends: Vec<f64> = group.iter().map(end).collect();
@@ -210,7 +210,7 @@ fn over_time(group: &[Cell], cut_s: f64, label: &'static str, read: Read) -> Cha
     }
 }
 
-/// One series per contender; beyond the palette lines are dashed.
+/// One series per contender; once the palette is exhausted, lines are dashed.
 fn series(group: &[Cell], mark: Mark, points: impl Fn(&Cell) -> Vec<(f64, f64)>) -> Vec<Series> {
     let of = |(colour, cell): (usize, &Cell)| {
         let mark = if mark == Mark::Line && colour >= COLOURS.len() { Mark::Dashed } else { mark };

@@ -1,4 +1,4 @@
-//! Sweeps for people and programs: a table, CSV, JSON, and a page with charts.
+//! Results of a sweep as a table, CSV, JSON, or a page with charts.
 
 pub mod chart;
 mod html;
@@ -9,7 +9,7 @@ pub use table::{csv, table};
 
 use crate::compare::Cell;
 
-/// Everything, as JSON.
+/// All results as JSON.
 pub fn json(cells: &[Cell]) -> String {
     serde_json::to_string_pretty(cells).expect("outcomes are JSON")
 }

@@ -1,14 +1,14 @@
-//! One line per run, grouped by workload and load; the best of a group that finished anything is marked.
+//! Tables with one line per run, grouped by workload and load; the best of each group is marked.
 
 use std::fmt::Write as _;
 
 use crate::compare::Cell;
 
-/// A column of both tables: its name, its unit-free heading, how it is read, whether less is better.
+/// A column of the text and HTML tables.
 pub(super) struct Column {
     pub name: &'static str,
     digits: usize,
-    /// Nothing where it is a mean of nothing.
+    /// `None` for the mean of no values.
     read: fn(&Cell) -> Option<f64>,
     better: Better,
 }
@@ -36,15 +36,15 @@ pub(super) const COLUMNS: [Column; 13] = [
     column("preempted", 0, |c| Some(crate::metrics::count(c.outcome.preemptions)), Better::Neither),
 ];
 
-/// What prompts found in the prefix cache.
+/// Columns about the prefix cache.
 pub(super) const CACHE: [Column; 7] = [
     column("hits %", 1, |c| Some(100.0 * c.outcome.cache.hit_rate), Better::More),
     column("conversational %", 1, |c| Some(100.0 * c.outcome.cache.conversational_rate), Better::More),
     column("cross-request %", 1, |c| Some(100.0 * c.outcome.cache.cross_request_rate), Better::More),
-    column("tokens found, where any", 0, |c| c.outcome.cache.mean_cached, Better::More),
-    column("tokens prefilled", 0, |c| c.outcome.cache.mean_prefilled, Better::Less),
-    column("TTFT mean, some found", 0, |c| c.outcome.cache.hit_ttft_ms, Better::Less),
-    column("TTFT mean, none found", 0, |c| c.outcome.cache.miss_ttft_ms, Better::Less),
+    column("cached tokens per hit", 0, |c| c.outcome.cache.mean_cached, Better::More),
+    column("prefilled tokens", 0, |c| c.outcome.cache.mean_prefilled, Better::Less),
+    column("TTFT mean, hits", 0, |c| c.outcome.cache.hit_ttft_ms, Better::Less),
+    column("TTFT mean, misses", 0, |c| c.outcome.cache.miss_ttft_ms, Better::Less),
 ];
 
 const fn column(name: &'static str, digits: usize, read: fn(&Cell) -> Option<f64>, better: Better) -> Column {
@@ -52,18 +52,18 @@ const fn column(name: &'static str, digits: usize, read: fn(&Cell) -> Option<f64
 }
 
 impl Column {
-    /// What stands in a cell's row.
+    /// The text of the column in a cell's row.
     pub fn shown(&self, cell: &Cell) -> String {
         number((self.read)(cell), self.digits)
     }
 }
 
-/// A number, or that there is none.
+/// Formats a number, or `-` for `None`.
 fn number(value: Option<f64>, digits: usize) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
 }
 
-/// A table for a terminal; durations are milliseconds.
+/// Renders a table for the terminal; durations are in milliseconds.
 pub fn table(cells: &[Cell]) -> String {
     let names = cells.iter().map(|cell| cell.contender.chars().count()).max().unwrap_or(0).max(8);
     let mut text = String::new();
@@ -99,7 +99,7 @@ pub fn table(cells: &[Cell]) -> String {
     text
 }
 
-/// A line on what prompts found, where they found something.
+/// Adds a line about the prefix cache if there were any hits.
 fn prefixes(text: &mut String, cell: &Cell) {
     let cache = &cell.outcome.cache;
     if cache.mean_cached.is_none() {
@@ -107,8 +107,8 @@ fn prefixes(text: &mut String, cell: &Cell) {
     }
     let _ = writeln!(
         text,
-        "      prefixes: hits {:.1} % conversational, {:.1} % cross-request; {} tokens found where any, {} prefilled; \
-         TTFT mean {} with a hit, {} without",
+        "      prefixes: hits {:.1} % conversational, {:.1} % cross-request; {} cached tokens per hit, {} prefilled per \
+         request; TTFT mean {} for hits, {} for misses",
         100.0 * cache.conversational_rate,
         100.0 * cache.cross_request_rate,
         number(cache.mean_cached, 0),
@@ -118,7 +118,7 @@ fn prefixes(text: &mut String, cell: &Cell) {
     );
 }
 
-/// One line per tenant, where there are several.
+/// Adds a line per tenant if there are several.
 fn tenants(text: &mut String, cell: &Cell) {
     let outcome = &cell.outcome;
     if outcome.tenants.len() < 2 {
@@ -136,11 +136,11 @@ fn tenants(text: &mut String, cell: &Cell) {
             100.0 * tenant.cached_ratio
         );
     }
-    let _ = writeln!(text, "      largest difference of service while both wait: {:.0}", outcome.service_gap);
+    let _ = writeln!(text, "      largest difference in service while both wait: {:.0}", outcome.service_gap);
 }
 
-/// Whether a cell is the best of its group. Who finished nothing was quick at that, and is out of the contest; so is
-/// who has nothing in this column.
+/// Whether a cell is the best of its group. Cells that finished no request, or have no value in this column, don't
+/// compete.
 pub(super) fn is_best(column: &Column, cell: &Cell, group: &[Cell]) -> bool {
     let Some(own) = (column.read)(cell) else { return false };
     let rivals = || group.iter().filter(|other| other.outcome.finished > 0).filter_map(column.read);
@@ -153,7 +153,7 @@ pub(super) fn is_best(column: &Column, cell: &Cell, group: &[Cell]) -> bool {
     cell.outcome.finished > 0 && differs && rivals().all(beats)
 }
 
-/// The same columns and what they leave out, for spreadsheets. Durations are milliseconds; a mean of nothing is empty.
+/// Renders CSV with more columns than the tables. Durations are in milliseconds; the mean of no values is empty.
 pub fn csv(cells: &[Cell]) -> String {
     let mut text = String::from(
         "workload,load,contender,requests,finished,refused,failed,seconds,output_tokens_per_second,goodput_per_second,\
@@ -206,7 +206,7 @@ pub fn csv(cells: &[Cell]) -> String {
     text
 }
 
-/// A text as RFC 4180 wants it: a configuration holds quotes and commas, and so may a trace's path.
+/// Quotes a field according to RFC 4180; configurations and paths may contain quotes and commas.
 fn field(text: &str) -> String {
     if text.contains(['"', ',', '\n']) {
         format!("\"{}\"", text.replace('"', "\"\""))
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn subjects_of_one_name_are_told_apart() {
+    fn subjects_with_equal_names_are_grouped_separately() {
         let cells = [cell(0, "a", 5, 1.0), cell(0, "b", 5, 2.0), cell(1, "a", 5, 4.0), cell(1, "b", 5, 3.0)];
         let text = table(&cells);
         assert_eq!(text.matches("monday at load 1.00").count(), 2, "{text}");
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finishes_nothing_wins_nothing() {
+    fn cell_without_finished_requests_is_never_best() {
         let mut cells = [cell(0, "all", 5, 1.0), cell(0, "none", 0, 0.0), cell(0, "some", 3, 2.0)];
         for (cell, ttft_ms) in cells.iter_mut().zip([20.0, 0.0, 30.0]) {
             cell.outcome.ttft_ms.mean = ttft_ms;
@@ -261,19 +261,19 @@ mod tests {
     }
 
     #[test]
-    fn who_found_nothing_was_not_quick_at_it() {
+    fn cell_without_hits_is_not_best_at_hits() {
         let mut cells = [cell(0, "slow", 5, 1.0), cell(0, "none", 5, 1.0), cell(0, "quick", 5, 1.0)];
         for (cell, ttft_ms) in cells.iter_mut().zip([Some(160.0), None, Some(40.0)]) {
             cell.outcome.cache.hit_ttft_ms = ttft_ms;
             cell.outcome.cache.mean_cached = ttft_ms;
         }
-        let column = CACHE.iter().find(|column| column.name == "TTFT mean, some found").expect("a column");
+        let column = CACHE.iter().find(|column| column.name == "TTFT mean, hits").expect("a column");
         let best =
             |group: &[Cell]| -> Vec<bool> { group.iter().map(|cell| is_best(column, cell, group)).collect() };
         assert_eq!(best(&cells), [false, false, true]);
-        assert_eq!(best(&cells[..2]), [false, false], "there is nobody to be quicker than");
+        assert_eq!(best(&cells[..2]), [false, false], "there is nothing to compare with");
         assert_eq!(cells.each_ref().map(|cell| column.shown(cell)), ["160", "-", "40"]);
-        assert!(table(&cells).contains("TTFT mean 160 with a hit, - without"), "{}", table(&cells));
+        assert!(table(&cells).contains("TTFT mean 160 for hits, - for misses"), "{}", table(&cells));
         let text = csv(&cells);
         let mut lines = text.lines().map(|line| line.split(',').collect::<Vec<_>>());
         let head = lines.next().expect("a head");

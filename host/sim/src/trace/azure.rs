@@ -1,4 +1,4 @@
-//! Azure's LLM inference traces (2023 and 2024): a time of day, prompt tokens, generated tokens.
+//! Azure's LLM inference traces (2023 and 2024): timestamp, prompt tokens, generated tokens.
 
 use std::io::BufRead;
 
@@ -34,7 +34,7 @@ impl<R: BufRead> Azure<R> {
         let row = Cells::of(line, text);
         let (column, time) = row.get(at, NAMES[0])?;
         let time_us = microseconds(time).ok_or_else(|| {
-            row.wrong(column, format!("`{}` is no time like 2024-05-10 00:00:00.009930", short(time)))
+            row.wrong(column, format!("`{}` is not a time such as 2024-05-10 00:00:00.009930", short(time)))
         })?;
         let prompt_tokens = row.tokens(context, NAMES[1])?.max(1);
         let output_tokens = row.tokens(generated, NAMES[2])?.max(1);
@@ -103,7 +103,7 @@ fn numbers<const N: usize>(text: &str, separator: char) -> Option<[i64; N]> {
     parts.next().is_none().then_some(all)
 }
 
-/// Days since 1970-01-01 in the Gregorian calendar: years begin in March, so the odd day comes last.
+/// Days since 1970-01-01 in the Gregorian calendar; years start in March, so that a leap day comes last.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_of_both_years_are_read() {
+    fn timestamps_of_both_years_are_read() {
         assert_eq!(microseconds("1970-01-01 00:00:00"), Some(0));
         assert_eq!(microseconds("2000-03-01 00:00:00.5"), Some(951_868_800_500_000));
         let plain = microseconds("2023-11-16 18:15:46.6805900").unwrap();

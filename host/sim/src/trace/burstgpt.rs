@@ -1,5 +1,5 @@
-//! BurstGPT's traces: seconds, a model, request and response tokens. A response of no tokens is a failure
-//! by the authors' account and is left out; each model becomes a tenant.
+//! BurstGPT's traces: seconds, model, request and response tokens. Each model becomes a tenant. Rows without response
+//! tokens, which are failures according to the authors, are skipped.
 
 use std::io::BufRead;
 
@@ -7,7 +7,7 @@ use super::lines::{Cells, Lines, short};
 use super::{Recorded, TraceError};
 
 const NAMES: [&str; 4] = ["Timestamp", "Model", "Request tokens", "Response tokens"];
-/// More models than any service names: a file with more has its columns mixed up.
+/// Maximum number of models. A file with more probably has its columns mixed up.
 const MAX_MODELS: usize = 1_000;
 
 pub(super) fn is_head(line: &str) -> bool {
@@ -44,7 +44,7 @@ impl<R: BufRead> BurstGpt<R> {
             let (column, time) = row.get(at, NAMES[0])?;
             let seconds = time.parse::<f64>().ok().filter(|seconds| (0.0..1e10).contains(seconds));
             let seconds = seconds.ok_or_else(|| {
-                row.wrong(column, format!("`{}` is no number of seconds from 0 to 10^10", short(time)))
+                row.wrong(column, format!("`{}` is not a number of seconds from 0 to 10^10", short(time)))
             })?;
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded above")]
             let time_us = (seconds * 1e6) as u64;
@@ -56,7 +56,7 @@ impl<R: BufRead> BurstGpt<R> {
             }
             let known = self.models.iter().position(|known| known == name);
             if known.is_none() && self.models.len() == MAX_MODELS {
-                let message = format!("`{}` is the model number {}", short(name), MAX_MODELS + 1);
+                let message = format!("`{}` is one model too many; the limit is {MAX_MODELS}", short(name));
                 return Err(row.wrong(model_column, message));
             }
             let tenant = known.unwrap_or_else(|| {

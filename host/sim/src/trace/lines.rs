@@ -1,13 +1,13 @@
-//! Lines of a file, each of bounded length and counted, and the cells of a table's lines.
+//! Numbered lines of bounded length, and the cells of a table's lines.
 
 use std::io::{BufRead, Read};
 
 use super::{MAX_TOKENS, TraceError};
 
-/// Longest line of a public format: a prompt of 16 million tokens names 32,768 blocks of 512.
+/// Longest line of a public format, enough for a prompt of 16 million tokens with 32,768 block ids.
 const MAX_LINE_BYTES: u64 = 4 << 20;
 
-/// Reads lines and knows where it is.
+/// Reads lines and counts them.
 #[derive(Debug)]
 pub struct Lines<R> {
     file: R,
@@ -22,7 +22,7 @@ impl<R: BufRead> Lines<R> {
         Self::up_to(MAX_LINE_BYTES, file)
     }
 
-    /// Lines of up to so many bytes.
+    /// Lines of up to `most` bytes.
     pub fn up_to(most: u64, file: R) -> Self {
         Self { file, line: 0, most, text: Vec::new() }
     }
@@ -30,8 +30,8 @@ impl<R: BufRead> Lines<R> {
     /// The next line that isn't empty, with its number from 1; `None` at the end.
     ///
     /// # Errors
-    /// Where it can't be read, is longer than may be, or is no UTF-8.
-    #[expect(clippy::should_implement_trait, reason = "it lends its line")]
+    /// If the line can't be read, is too long, or is not UTF-8.
+    #[expect(clippy::should_implement_trait, reason = "the line is borrowed")]
     pub fn next(&mut self) -> Result<Option<(u64, &str)>, TraceError> {
         loop {
             self.line += 1;
@@ -44,7 +44,7 @@ impl<R: BufRead> Lines<R> {
                 return Ok(None);
             }
             if read as u64 > self.most {
-                return Err(wrong(line, 1, format!("is longer than {} MiB", self.most >> 20)));
+                return Err(wrong(line, 1, format!("the line is longer than {} MiB", self.most >> 20)));
             }
             if !self.text.trim_ascii().is_empty() {
                 break;
@@ -52,7 +52,7 @@ impl<R: BufRead> Lines<R> {
         }
         let line = self.line;
         let text = std::str::from_utf8(&self.text)
-            .map_err(|error| wrong(line, error.valid_up_to() + 1, "is no UTF-8".to_owned()))?;
+            .map_err(|error| wrong(line, error.valid_up_to() + 1, "the line is not UTF-8".to_owned()))?;
         Ok(Some((line, text.trim_start_matches('\u{feff}').trim_end_matches(['\n', '\r']))))
     }
 }
@@ -61,7 +61,7 @@ pub(super) fn wrong(line: u64, column: usize, message: String) -> TraceError {
     TraceError::At { line, column, message }
 }
 
-/// A line of a table without quotes: where each cell begins, and what stands in it.
+/// A line of an unquoted table: the start column and the text of each cell.
 pub(super) struct Cells<'a> {
     line: u64,
     cells: Vec<(usize, &'a str)>,
@@ -79,34 +79,34 @@ impl<'a> Cells<'a> {
         Self { line, cells: cells.collect(), end: text.chars().count() + 1 }
     }
 
-    /// Where the cell with this name stands; the names are the first line's.
+    /// Index of the column `name`; called on the first line.
     pub fn find(&self, name: &str) -> Result<usize, TraceError> {
         let found = self.cells.iter().position(|(_, cell)| cell.eq_ignore_ascii_case(name));
-        found.ok_or_else(|| wrong(self.line, self.end, format!("there is no column `{name}`")))
+        found.ok_or_else(|| wrong(self.line, self.end, format!("missing column `{name}`")))
     }
 
-    /// The cell at `at`, which is called `name`.
+    /// The cell at index `at`, of the column `name`.
     pub fn get(&self, at: usize, name: &str) -> Result<(usize, &'a str), TraceError> {
-        let missing = || wrong(self.line, self.end, format!("the line ends before its `{name}`"));
+        let missing = || wrong(self.line, self.end, format!("the line ends before `{name}`"));
         self.cells.get(at).copied().ok_or_else(missing)
     }
 
-    /// A count of tokens.
+    /// A number of tokens in a cell.
     pub fn tokens(&self, at: usize, name: &str) -> Result<u32, TraceError> {
         let (column, cell) = self.get(at, name)?;
         let count = cell.parse::<u64>().ok().filter(|count| *count <= MAX_TOKENS);
-        let message = || format!("`{}` is no {name}: a whole number up to {MAX_TOKENS}", short(cell));
+        let message = || format!("{name} is `{}`, not a whole number up to {MAX_TOKENS}", short(cell));
         let count = count.ok_or_else(|| wrong(self.line, column, message()))?;
         Ok(u32::try_from(count).expect("it is bounded"))
     }
 
-    /// Says what is wrong with the cell at `column`.
+    /// An error at `column`.
     pub fn wrong(&self, column: usize, message: String) -> TraceError {
         wrong(self.line, column, message)
     }
 }
 
-/// As much of a cell as a message shows.
+/// A cell, truncated for a message.
 pub(super) fn short(cell: &str) -> String {
     cell.chars().take(40).collect()
 }

@@ -1,9 +1,8 @@
-//! Recorded traffic: who asked when, for how much, and what prompts had in common.
+//! Recorded traffic: arrival times, lengths, and what prompts had in common.
 //!
-//! A reader turns one file format into [`Recorded`] requests, one at a time, so that a file of any length
-//! takes no more memory than its longest line and the few thousand rows that are put in order. Texts are
-//! never recorded; blocks of a prompt have names, and equal names are equal text. Deliberately absent: the
-//! host's own format, which belongs to its wire types.
+//! A reader turns a file format into [`Recorded`] requests one at a time, so that memory is bounded by the longest line
+//! and the few thousand rows that are sorted. Text is never recorded: the blocks of a prompt have ids, and equal ids
+//! mean equal text. Deliberately absent: the host's own format, which belongs to its wire types.
 
 mod azure;
 mod burstgpt;
@@ -23,13 +22,13 @@ pub(crate) use replay::Replay;
 /// One request of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Recorded {
-    /// Its name in the trace: others may follow it, or share its text.
+    /// Id in the trace, to which other requests may refer.
     pub id: u64,
-    /// Microseconds to its arrival from the trace's first; of a reader that isn't put `in_order` yet, from any time.
+    /// Arrival in microseconds since the first request of the trace; since any time before [`in_order`] is applied.
     pub at_us: u64,
-    /// Whose it is.
+    /// Tenant.
     pub tenant: u32,
-    /// The conversation that it belongs to, or 0.
+    /// Its conversation, or 0.
     pub session: u64,
     /// Larger is more urgent.
     pub priority: i32,
@@ -39,81 +38,81 @@ pub struct Recorded {
     pub prompt_tokens: u32,
     /// Tokens that it generated, at least 1.
     pub output_tokens: u32,
-    /// Tokens that it might have generated, at least `output_tokens`.
+    /// The request's `max_tokens`, at least `output_tokens`.
     pub max_tokens: u32,
     /// What its prompt has in common with others.
     pub text: Text,
-    /// It was sent after another one had ended.
+    /// The request whose end it waited for.
     pub after: Option<After>,
     /// Whether later requests may follow it or share its text.
     pub followed: bool,
 }
 
-/// A prompt without its words.
+/// Identity of a prompt's text.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Text {
-    /// Tokens in a block.
+    /// Tokens per block.
     pub block_tokens: u32,
-    /// Names of its full blocks, each of everything up to its end. Blocks beyond these are like nobody's.
+    /// Ids of its full blocks, each for the whole prefix up to the block's end. Text after them is unique.
     pub blocks: Vec<u64>,
-    /// Name of the whole prompt, for what stands behind its full blocks; 0 where nothing is known.
+    /// Id of the whole prompt, which identifies the text after its full blocks; 0 if unknown.
     pub whole: u64,
-    /// It begins with what another request asked and was answered.
+    /// A prefix that consists of another request's prompt and output.
     pub shares: Option<Shares>,
 }
 
-/// The beginning of a prompt that another request had, answer included.
+/// A prefix shared with another request's prompt and output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Shares {
-    /// Whose.
+    /// The other request.
     pub id: u64,
-    /// How many of its tokens.
+    /// Length of the prefix.
     pub tokens: u32,
 }
 
-/// A request that could not be sent before another one had ended.
+/// A dependency on the end of another request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct After {
-    /// Which.
+    /// The other request.
     pub id: u64,
-    /// How long after.
+    /// Microseconds between its end and this request.
     pub think_us: u64,
 }
 
-/// Most tokens of a prompt or of an answer: no model reads more, so a larger count is a fault of the file.
+/// Maximum tokens of a prompt or an output. No model takes more, so a larger number is an error in the file.
 pub const MAX_TOKENS: u64 = 1 << 24;
 
-/// Requests of a trace, one after another.
+/// The requests of a trace.
 pub type Reader<'a> = Box<dyn Iterator<Item = Result<Recorded, TraceError>> + Send + 'a>;
 
-/// A file that is no trace, or not wholly.
+/// Why a trace can't be read or replayed to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file can't be read.
     #[error("line {line}: can't be read: {source}")]
     Io {
-        /// The line that was to be read, from 1.
+        /// The line, from 1.
         line: u64,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// Of those who wait for answers there are too many to read on.
+    /// Too many requests wait for the end of others to read on in time.
     #[error(
-        "{waiting} requests wait for answers, and one behind them came late: this host is far slower than the \
-         recorded one, so play the trace slower (a smaller load), or a part of it"
+        "{waiting} requests wait for others to finish, and one behind them is late: the simulated host is far slower \
+         than the recorded one; replay the trace more slowly (a smaller load), or a part of it"
     )]
     Behind {
-        /// Those who wait.
+        /// Number of waiting requests.
         waiting: usize,
     },
-    /// A line says something else than it should.
+    /// A line is malformed.
     #[error("line {line}, column {column}: {message}")]
     At {
-        /// Which line, from 1.
+        /// The line, from 1.
         line: u64,
-        /// Which character of it, from 1.
+        /// The character in it, from 1.
         column: usize,
-        /// What is wrong, and what would be right.
+        /// What is wrong, and what is expected.
         message: String,
     },
 }
@@ -121,16 +120,16 @@ pub enum TraceError {
 /// The public formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Azure's LLM inference traces: `TIMESTAMP,ContextTokens,GeneratedTokens`, a time of day each.
+    /// Azure's LLM inference traces: `TIMESTAMP,ContextTokens,GeneratedTokens`.
     Azure,
-    /// Mooncake's traces: JSON lines with milliseconds, lengths, and a name for every 512 tokens.
+    /// Mooncake's traces: JSON lines with milliseconds, lengths, and an id per 512 tokens.
     Mooncake,
-    /// BurstGPT's traces: `Timestamp,Model,Request tokens,..`, seconds; each model becomes a tenant.
+    /// BurstGPT's traces: `Timestamp,Model,Request tokens,..` in seconds; each model becomes a tenant.
     BurstGpt,
 }
 
 impl Format {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Self; 3] = [Self::Azure, Self::Mooncake, Self::BurstGpt];
 
     /// Short name.
@@ -142,7 +141,7 @@ impl Format {
         }
     }
 
-    /// The format whose files begin with this line.
+    /// The format of a file with this first line.
     pub fn of(first_line: &str) -> Option<Self> {
         let line = first_line.trim_start_matches('\u{feff}').trim();
         match line {
@@ -153,7 +152,7 @@ impl Format {
         }
     }
 
-    /// Reads a file of this format, in the order of its times.
+    /// Reads a file of this format, sorted by time.
     pub fn read<'a>(self, file: impl BufRead + Send + 'a) -> Reader<'a> {
         match self {
             Self::Azure => in_order(azure::Azure::new(file)),

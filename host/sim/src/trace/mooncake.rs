@@ -1,5 +1,5 @@
-//! Mooncake's traces: JSON lines with milliseconds, lengths, and a name for every 512 tokens of the prompt.
-//! Equal names are equal text and equal text before it.
+//! Mooncake's traces: JSON lines with milliseconds, lengths, and an id for every 512 tokens of the prompt. Equal ids
+//! mean equal text, including all text before it.
 
 use std::io::BufRead;
 
@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::lines::{Lines, wrong};
 use super::{MAX_TOKENS, Recorded, Text, TraceError};
 
-/// Tokens that one name stands for.
+/// Tokens per id.
 const BLOCK_TOKENS: u32 = 512;
 
 #[derive(Deserialize)]
@@ -36,11 +36,11 @@ impl<R: BufRead> Mooncake<R> {
             .map_err(|error| wrong(line, error.column(), without_position(&error)))?;
         let at = |field: &str| text.find(&format!("\"{field}\"")).map_or(1, |byte| byte + 1);
         if !(0.0..1e13).contains(&row.timestamp) {
-            let message = format!("`timestamp` is {}: milliseconds from 0 to 10^13", row.timestamp);
+            let message = format!("`timestamp` is {}, not from 0 to 10^13 milliseconds", row.timestamp);
             return Err(wrong(line, at("timestamp"), message));
         }
         let tokens = |field: &str, count: u64| {
-            let message = || format!("`{field}` is {count}: at most {MAX_TOKENS}");
+            let message = || format!("`{field}` is {count}, more than {MAX_TOKENS}");
             if count > MAX_TOKENS { Err(wrong(line, at(field), message())) } else { Ok(count.max(1) as u32) }
         };
         let prompt_tokens = tokens("input_length", row.input_length)?;
@@ -48,13 +48,13 @@ impl<R: BufRead> Mooncake<R> {
         let needed = prompt_tokens.div_ceil(BLOCK_TOKENS) as usize;
         if row.hash_ids.len() > needed {
             let message = format!(
-                "`hash_ids` names {} blocks, but {prompt_tokens} tokens fill at most {needed} of {BLOCK_TOKENS}",
+                "`hash_ids` has {} ids, but {prompt_tokens} tokens are at most {needed} blocks of {BLOCK_TOKENS}",
                 row.hash_ids.len()
             );
             return Err(wrong(line, at("hash_ids"), message));
         }
         let mut blocks = row.hash_ids;
-        // The last name may stand for a block that the prompt doesn't fill.
+        // The last id may belong to a block that the prompt doesn't fill.
         let whole = if blocks.len() > (prompt_tokens / BLOCK_TOKENS) as usize {
             blocks.pop().map_or(0, |name| name.wrapping_add(1) | 1 << 63)
         } else {
@@ -83,7 +83,7 @@ impl<R: BufRead> Iterator for Mooncake<R> {
     }
 }
 
-/// What `serde_json` says, less the place, which is said in front.
+/// The message of `serde_json` without its position, which the error carries separately.
 fn without_position(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.split(" at line ").next().unwrap_or(&text).to_owned()

@@ -1,14 +1,14 @@
-//! Puts requests in the order of their times where a file has them only nearly so, and counts from the first.
+//! Sorts the requests of a nearly sorted file by time, and makes times relative to the first.
 
 use std::collections::BTreeMap;
 
 use super::{Reader, Recorded, TraceError};
 
-/// Requests that are held back to be put in order.
+/// Number of requests buffered for sorting.
 const WINDOW: usize = 4_096;
 
-/// The requests of `reader`, which may count from any time, by their times since the first. One that comes too
-/// late to be put where it belongs comes at once, at the time of the one before it.
+/// The requests of `reader` sorted by time, with times since the first. A request too late for the buffer is moved to
+/// the time of the one before it.
 pub fn in_order<'a>(reader: impl Iterator<Item = Result<Recorded, TraceError>> + Send + 'a) -> Reader<'a> {
     Box::new(Ordered { reader: Some(reader), held: BTreeMap::new(), serial: 0, times_us: None, failed: None })
 }
@@ -17,7 +17,7 @@ struct Ordered<I> {
     reader: Option<I>,
     held: BTreeMap<(u64, u64), Recorded>,
     serial: u64,
-    /// Of the first and of the last that were handed out, by the file's clock.
+    /// Times of the first and the last returned request, by the file's clock.
     times_us: Option<(u64, u64)>,
     failed: Option<TraceError>,
 }
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nearly_in_order_is_put_in_order_and_a_fault_comes_last() {
+    fn nearly_sorted_requests_are_sorted_and_an_error_comes_last() {
         let fault = || Err(TraceError::At { line: 4, column: 1, message: String::new() });
         let all: Vec<_> = in_order([at(5), at(9), at(7), fault(), at(1)].into_iter()).collect();
         let times: Vec<u64> = all.iter().flatten().map(|recorded| recorded.at_us).collect();
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn no_time_goes_back_however_late_a_request_comes() {
+    fn times_never_decrease_however_late_a_request_is() {
         let times = (0..2 * WINDOW as u64).map(|n| at(n + 10)).chain([at(3)]);
         let all: Vec<u64> = in_order(times).map(|recorded| recorded.unwrap().at_us).collect();
         assert!(all.is_sorted());

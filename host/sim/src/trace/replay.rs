@@ -1,8 +1,8 @@
-//! Plays a trace: requests come when they came then, but nobody asks further before the answer is there.
+//! Replays a trace: requests arrive at their recorded times, except that a follow-up waits for its predecessor's end.
 //!
-//! Texts are made of their blocks' names, so prompts that had a beginning in common have one again; what a
-//! request shares with another one's answer is copied from the answer given here. Those are kept up to a
-//! bound, the oldest forgotten first.
+//! Prompt text is generated from block ids, so prompts share the same prefixes as in the recording. A prefix shared with
+//! another request's output is copied from the output generated in the replay. Those outputs are kept up to a bound,
+//! oldest dropped first.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -14,29 +14,29 @@ use super::{After, Reader, Recorded, Text, TraceError};
 use crate::device::END_TOKEN;
 use crate::workload::{Arrival, Traffic, text};
 
-/// Requests read ahead of their time: one that waits for another may come earlier than it came then.
+/// Requests to read ahead, because a follow-up may be due earlier than in the recording.
 const AHEAD: usize = 1_024;
-/// Requests that may wait for answers. They are read as long as those behind them are due, however many they are.
+/// Maximum number of requests that wait for others. Reading goes on past them while requests behind them may be due.
 const WAITING: usize = 1 << 16;
-/// Tokens of earlier requests that are kept for those that share them.
+/// Tokens of earlier requests kept for requests that share them.
 const KEPT_TOKENS: usize = 16 << 20;
 
 /// The traffic of a trace.
 pub(crate) struct Replay<'a> {
     reader: Option<Reader<'a>>,
     error: Option<TraceError>,
-    /// How much faster it is played.
+    /// Factor by which it is replayed faster than recorded.
     speed: f64,
     left: u64,
     due: BTreeMap<(u64, u64), Recorded>,
-    /// Those of them that others may wait for.
+    /// Read but not yet arrived requests that others may wait for.
     ahead: BTreeSet<u64>,
-    /// By whom they wait for.
+    /// Waiting requests, by the request that they wait for.
     waiting: BTreeMap<u64, Vec<Recorded>>,
     waits: usize,
-    /// When the last one that was read comes, if it waits for nobody.
+    /// Recorded time of the last request read, scaled.
     read_to: u64,
-    /// Up to when all have come that were read.
+    /// Time up to which everything due has been returned.
     asked_at: Micros,
     kept: Kept,
     max_seq_len: u32,
@@ -44,7 +44,7 @@ pub(crate) struct Replay<'a> {
 }
 
 impl<'a> Replay<'a> {
-    /// The first `requests` requests of a trace, played `speed` times as fast.
+    /// Replays the first `requests` requests of a trace, `speed` times as fast.
     pub fn new(reader: Reader<'a>, speed: f64, requests: u64, max_seq_len: u32) -> Self {
         let mut replay = Self {
             reader: Some(reader),
@@ -65,12 +65,12 @@ impl<'a> Replay<'a> {
         replay
     }
 
-    /// What ended the trace before its end.
+    /// The error that ended the replay early, if any.
     pub fn error(&mut self) -> Option<TraceError> {
         self.error.take()
     }
 
-    /// Reads as far as it takes to know who comes next, and some further.
+    /// Reads until the next arrival is certain, and some requests beyond.
     fn read_ahead(&mut self) {
         while self.left > 0
             && (self.due.len() + self.waits < AHEAD || self.is_behind() && self.waits < WAITING)
@@ -90,12 +90,12 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Whether somebody who isn't read yet may come before whoever is known to come next.
+    /// Whether an unread record might be due before the earliest request already queued.
     fn is_behind(&self) -> bool {
         self.due.keys().next().is_none_or(|&(first, _)| self.read_to < first)
     }
 
-    /// Who asks after somebody who hasn't ended waits for that.
+    /// Queues a request, or lets it wait for a predecessor that hasn't ended.
     fn place(&mut self, recorded: Recorded) {
         let at = self.scaled(recorded.at_us);
         if recorded.followed {
@@ -112,7 +112,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Somebody comes of his own accord.
+    /// Queues a request at its recorded time, which must not have passed.
     fn come(&mut self, at: u64, recorded: Recorded) {
         if at < self.asked_at.0 {
             (self.error, self.reader) = (Some(TraceError::Behind { waiting: self.waits }), None);
@@ -142,7 +142,7 @@ impl<'a> Replay<'a> {
     }
 
     fn request(&mut self, recorded: &Recorded, at: Micros) -> Arrival {
-        // What can't be served whole is for the engine to refuse, as it would have been then.
+        // A request that is too long goes to the engine, which refuses it as the recorded host would have.
         let wanted = recorded.output_tokens.min(self.max_seq_len.max(1));
         let limit = recorded.max_tokens.max(wanted);
         let prompt: Arc<[u32]> = self.prompt(recorded).into();
@@ -217,7 +217,7 @@ impl Traffic for Replay<'_> {
     }
 }
 
-/// Requests that others may follow.
+/// Earlier requests that others may refer to.
 #[derive(Default)]
 struct Kept {
     sequences: BTreeMap<u64, Sequence>,
@@ -261,7 +261,7 @@ impl Kept {
         Some(sequence.ended.map_or(State::Live, State::Ended))
     }
 
-    /// Appends the first `tokens` tokens of a sequence, or as many as are known.
+    /// Appends the first `tokens` tokens of a sequence, or as many as it has.
     fn copy(&self, id: u64, tokens: usize, to: &mut Vec<u32>) {
         if let Some(sequence) = self.sequences.get(&id) {
             to.extend(sequence.prompt.iter().chain(&sequence.reply).take(tokens));
@@ -274,7 +274,7 @@ mod tests {
     use super::*;
     use crate::trace::in_order;
 
-    /// One request, so many that wait for its answer, and one that waits for nobody.
+    /// One request, `waiting` that wait for its end, and an independent one.
     fn replay(waiting: u64) -> Replay<'static> {
         let first =
             Recorded { id: 1, prompt_tokens: 5, output_tokens: 5, followed: true, ..Recorded::default() };
@@ -286,11 +286,11 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_for_an_answer_holds_up_nobody_else() {
+    fn waiting_requests_dont_delay_independent_ones() {
         for waiting in [3, 20_000] {
             let mut replay = replay(waiting);
             assert!(replay.pop(Micros(1)).is_some_and(|first| first.conversation == Some(1)));
-            assert!(replay.pop(Micros(1)).is_none(), "the others wait for it");
+            assert!(replay.pop(Micros(1)).is_none(), "the others are waiting");
             assert_eq!(replay.next_at(), Some(Micros(1_000_000)), "of {waiting}");
             replay.ended(1, Some(&[3, 4]), Micros(2_000_000));
             let rest: Vec<Arrival> = std::iter::from_fn(|| replay.pop(Micros(3_000_000))).collect();
@@ -301,14 +301,14 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_that_can_not_be_played_in_time_is_an_error() {
+    fn trace_that_falls_too_far_behind_is_an_error() {
         let mut replay = replay(WAITING as u64 + 1);
         assert!(replay.pop(Micros(1)).is_some() && replay.pop(Micros(1)).is_none());
         assert_eq!((replay.next_at(), replay.waits), (None, WAITING));
         assert!(replay.pop(Micros(2_000_000)).is_none());
         replay.ended(1, Some(&[3, 4]), Micros(2_000_000));
         while replay.pop(Micros(3_000_000)).is_some() {}
-        let error = replay.error().expect("one came late").to_string();
-        assert!(error.contains("play the trace slower"), "{error}");
+        let error = replay.error().expect("one is late").to_string();
+        assert!(error.contains("replay the trace more slowly"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! When requests begin.
+//! Arrival processes.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,37 +8,37 @@ use crate::random::Random;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Arrivals {
-    /// Independent of each other.
+    /// A Poisson process.
     Poisson,
-    /// In bursts of this mean size that arrive independently of each other.
+    /// Bursts that form a Poisson process.
     Bursty {
-        /// Mean requests in a burst.
+        /// Mean number of requests per burst.
         size: u32,
     },
-    /// The rate swings around its mean.
+    /// A Poisson process whose rate oscillates around its mean.
     Diurnal {
-        /// How often it does so in a run.
+        /// Oscillations per run.
         swings: u32,
-        /// Part of the mean by which the rate swings, 0 to 1.
+        /// Amplitude as a fraction of the mean, 0 to 1.
         depth: f64,
     },
 }
 
-/// Seconds between the requests of a burst, on average and at most.
+/// Upper limit of the mean gap within a burst, in seconds.
 const WITHIN_BURST_S: f64 = 0.002;
-/// The same as a part of what is between requests on average: a burst is a burst at any rate.
+/// The same relative to the mean gap of all requests, so that bursts stay bursts at any rate.
 const WITHIN_BURST: f64 = 0.1;
 
-/// The process under way.
+/// A running arrival process.
 #[derive(Clone, Debug)]
 pub(super) struct Clock {
     arrivals: Arrivals,
-    /// Mean begins per second.
+    /// Mean arrivals per second.
     rate: f64,
-    /// How long it goes on, about.
+    /// Approximate duration of the run.
     run_s: f64,
     now_s: f64,
-    /// Requests of the present burst that are still to come.
+    /// Requests left in the current burst.
     burst: u64,
 }
 
@@ -47,7 +47,7 @@ impl Clock {
         Self { arrivals, rate, run_s, now_s: 0.0, burst: 0 }
     }
 
-    /// Microseconds at which the next one begins.
+    /// Time of the next arrival in microseconds.
     pub fn next(&mut self, random: &mut Random) -> u64 {
         match self.arrivals {
             Arrivals::Poisson => self.now_s += random.exponential(1.0 / self.rate),
@@ -69,16 +69,16 @@ impl Clock {
             self.now_s += random.exponential(within_s);
             return;
         }
-        // What a burst takes itself is no part of the pause before it.
+        // The pause excludes the duration of a burst, which keeps the mean rate.
         self.now_s += random.exponential(size / self.rate - (size - 1.0) * within_s);
-        // Geometric with this mean, the first request included.
+        // Geometric with mean `size`, including the first request.
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive and small")]
         let more =
             if size > 1.0 { (libm::log(random.unit()) / libm::log(1.0 - 1.0 / size)) as u64 } else { 0 };
         self.burst = more;
     }
 
-    /// A Poisson process at the peak's rate of which the present rate's part is kept (Lewis and Shedler 1979).
+    /// Thins a Poisson process at the peak rate to the current rate (Lewis and Shedler 1979).
     fn thin(&mut self, period_s: f64, depth: f64, random: &mut Random) {
         let peak = self.rate * (1.0 + depth);
         loop {
@@ -98,7 +98,7 @@ mod tests {
     const RUN: u32 = 1_000_000;
 
     #[test]
-    fn every_process_keeps_its_mean_rate() {
+    fn every_process_has_its_mean_rate() {
         for (arrivals, rate) in [
             (Arrivals::Poisson, 50.0),
             (Arrivals::Bursty { size: 8 }, 5.0),
@@ -115,12 +115,12 @@ mod tests {
                 last = at;
             }
             let kept = f64::from(RUN) / (last as f64 / 1e6) / rate;
-            assert!((0.98..1.02).contains(&kept), "{arrivals:?} at {rate}: {kept} of it");
+            assert!((0.98..1.02).contains(&kept), "{arrivals:?} at {rate}: off by a factor of {kept}");
         }
     }
 
     #[test]
-    fn a_swing_is_a_part_of_the_run_however_long_that_takes() {
+    fn oscillations_divide_the_run_at_any_rate() {
         for rate in [0.5, 5_000.0] {
             let run_s = 100_000.0 / rate;
             let mut clock = Clock::new(Arrivals::Diurnal { swings: 4, depth: 0.8 }, rate, run_s);
@@ -131,7 +131,7 @@ mod tests {
             {
                 *eighth += 1;
             }
-            // The mean of 1 + 0.8 sin over its first half is 1.51, over its second 0.49.
+            // The mean of 1 + 0.8 sin is 1.51 over the first half of a period, and 0.49 over the second.
             for swing in eighths.chunks(2) {
                 let ratio = f64::from(swing[0]) / f64::from(swing[1]);
                 assert!((2.8..3.4).contains(&ratio), "{rate}: {eighths:?}");

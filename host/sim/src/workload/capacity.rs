@@ -1,5 +1,5 @@
-//! What a device can finish of a stream: all places are taken all the time, and prompts find cached what they have in
-//! common. There is no engine in it, so a load means the same whatever policies do with it.
+//! The device's capacity for a stream, with all slots always busy and shared prefixes always cached. It involves no
+//! engine, so a load means the same whatever the policies do.
 
 use std::collections::BTreeSet;
 
@@ -10,16 +10,16 @@ use super::source::{Source, outgrown};
 use super::{Arrivals, Stream};
 use crate::cost::{Profile, Work};
 
-/// Requests whose time is taken, at least: lengths of a heavy tail need thousands to show their mean.
+/// Minimum number of requests to measure: heavy-tailed lengths need thousands for a stable mean.
 const REQUESTS: u64 = 8_000;
-/// Requests per place that end before, since at first all places begin at once.
+/// Warm-up requests per slot, because at first all slots start at the same time.
 const WARM: u64 = 2;
-/// Names the requests that are tried: what a load is doesn't depend on the seed of a run.
+/// Seed of the measured requests; the capacity must not depend on the seed of a run.
 const SEED: u64 = 1;
 
-/// One of the device's places, and what is still to be computed there.
+/// A slot for a running sequence, and the work left in it.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct Slot {
     prompt_left: u32,
     output_left: u32,
     /// Tokens computed so far, cached ones included.
@@ -27,25 +27,25 @@ struct Place {
     prefix: Option<(u64, u32)>,
 }
 
-/// The requests of a stream one after another, each less what is cached of it.
+/// The requests of a stream in order, each without its cached prefix.
 struct Queue {
     source: Source,
     max_seq_len: u32,
-    /// Those of the last conversation that are still to come, the next one last.
-    ready: Vec<Place>,
+    /// Remaining turns of the current conversation, the next one last.
+    ready: Vec<Slot>,
 }
 
-/// Requests of `stream` that the device finishes a second.
+/// Requests of `stream` that the device can finish per second.
 pub(super) fn capacity(stream: &Stream, profile: &Profile, limits: &Limits, max_seq_len: u32) -> f64 {
     let mut queue = Queue::new(stream, max_seq_len);
-    let mut places: Vec<Place> = (0..limits.max_running).map(|_| queue.next()).collect();
+    let mut slots: Vec<Slot> = (0..limits.max_running).map(|_| queue.next()).collect();
     let warm = WARM * u64::from(limits.max_running);
     let last = warm + REQUESTS.max(8 * u64::from(limits.max_running));
     let (mut ended, mut us, mut warm_us, mut warm_ended) = (0, 0.0, 0.0, 0);
     while ended < last {
-        us += profile.step_us(&step(&mut places, profile, limits));
-        for place in places.iter_mut().filter(|place| place.output_left == 0) {
-            *place = queue.next();
+        us += profile.step_us(&step(&mut slots, profile, limits));
+        for slot in slots.iter_mut().filter(|slot| slot.output_left == 0) {
+            *slot = queue.next();
             ended += 1;
         }
         if ended <= warm {
@@ -55,17 +55,17 @@ pub(super) fn capacity(stream: &Stream, profile: &Profile, limits: &Limits, max_
     crate::metrics::count(ended - warm_ended) / (us - warm_us) * 1e6
 }
 
-/// Every place draws a token or computes a piece of its prompt, as far as the limits go.
-fn step(places: &mut [Place], profile: &Profile, limits: &Limits) -> Work {
+/// Runs one step: every slot decodes a token or prefills a chunk, within the limits.
+fn step(slots: &mut [Slot], profile: &Profile, limits: &Limits) -> Work {
     let mut work = Work::default();
     let mut prefixes = BTreeSet::new();
     let mut tokens_left = limits.max_batch_tokens;
-    for place in places.iter_mut().filter(|place| place.prompt_left == 0).take(tokens_left as usize) {
-        place.context += 1;
-        place.output_left -= 1;
+    for slot in slots.iter_mut().filter(|slot| slot.prompt_left == 0).take(tokens_left as usize) {
+        slot.context += 1;
+        slot.output_left -= 1;
         tokens_left -= 1;
-        work.add(1, place.context, true);
-        if let Some((prefix, tokens)) = place.prefix
+        work.add(1, slot.context, true);
+        if let Some((prefix, tokens)) = slot.prefix
             && profile.knows_sharing()
             && !prefixes.insert(prefix)
         {
@@ -73,31 +73,31 @@ fn step(places: &mut [Place], profile: &Profile, limits: &Limits) -> Work {
         }
     }
     tokens_left = tokens_left.min(limits.max_prefill_tokens);
-    let computing = places.iter_mut().filter(|place| place.prompt_left > 0);
-    for place in computing.take(limits.max_prefill_sequences as usize) {
-        let piece = place.prompt_left.min(limits.prefill_chunk).min(tokens_left);
+    let computing = slots.iter_mut().filter(|slot| slot.prompt_left > 0);
+    for slot in computing.take(limits.max_prefill_sequences as usize) {
+        let piece = slot.prompt_left.min(limits.prefill_chunk).min(tokens_left);
         if piece == 0 {
             break;
         }
         tokens_left -= piece;
-        place.prompt_left -= piece;
-        place.context += piece;
-        let draws = place.prompt_left == 0;
-        place.output_left -= u32::from(draws);
-        work.add(piece, place.context, draws);
+        slot.prompt_left -= piece;
+        slot.context += piece;
+        let draws = slot.prompt_left == 0;
+        slot.output_left -= u32::from(draws);
+        work.add(piece, slot.context, draws);
     }
     work
 }
 
 impl Queue {
     fn new(stream: &Stream, max_seq_len: u32) -> Self {
-        // When they come is of no account here.
+        // Arrival times don't matter here.
         let clock = Clock::new(Arrivals::Poisson, 1.0, 1.0);
         let source = Source::new(stream, clock, SEED, 0);
         Self { source, max_seq_len, ready: Vec::new() }
     }
 
-    fn next(&mut self) -> Place {
+    fn next(&mut self) -> Slot {
         if self.ready.is_empty() {
             let begin = self.source.begin();
             let (prefix, cached) = (begin.prefix, begin.prefix.map_or(0, |(_, tokens)| tokens));
@@ -108,20 +108,20 @@ impl Queue {
                 let window = self.source.stream.text.window(self.max_seq_len, ask.output_tokens);
                 let gone = outgrown(turns.iter().copied(), window);
                 turns.drain(..gone);
-                // Without its first turn a conversation shares no beginning with what it was.
+                // Without its first turn, a conversation no longer starts with its cached prefix.
                 let found = if gone == 0 { history } else { 0 };
                 let prompt: usize = turns.iter().sum();
-                self.ready.push(Place {
+                self.ready.push(Slot {
                     prompt_left: (prompt - found) as u32,
                     output_left: ask.output_tokens,
                     context: found as u32 + cached,
                     prefix,
                 });
-                // The end token isn't part of what was said.
+                // The end token isn't part of the history.
                 *turns.last_mut().expect("it was just asked") += ask.output_tokens as usize - 1;
             }
             self.ready.reverse();
         }
-        self.ready.pop().expect("something begins with a request")
+        self.ready.pop().expect("an arrival has at least one request")
     }
 }

@@ -1,4 +1,4 @@
-//! Turns streams into requests, one after another in virtual time.
+//! Generates the requests of a workload in virtual time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use crate::run::Settings;
 /// A request that arrives.
 #[derive(Clone, Debug)]
 pub struct Arrival {
-    /// When.
+    /// Time of arrival.
     pub at: Micros,
-    /// Names it to its traffic, which wants to hear how it ends.
+    /// Key under which the traffic must be notified of its end; `None` if it need not be.
     pub conversation: Option<u64>,
-    /// What is asked.
+    /// The request.
     pub request: Request,
-    /// Tokens that it will really generate.
+    /// Actual length of its output.
     pub output_tokens: u32,
 }
 
@@ -31,7 +31,7 @@ pub struct Arrival {
 #[derive(Debug)]
 pub struct Generator {
     streams: Vec<Source>,
-    /// What arrives next: of each open stream what begins, and the turns that are due.
+    /// Upcoming arrivals: the next one of each stream, and scheduled turns.
     due: BTreeMap<(u64, u64), Due>,
     conversations: BTreeMap<u64, Conversation>,
     begun: Vec<u64>,
@@ -49,14 +49,14 @@ enum Due {
 #[derive(Debug)]
 struct Conversation {
     stream: usize,
-    /// What will be asked, the next turn first.
+    /// Remaining turns, the next one first.
     asks: VecDeque<Ask>,
-    /// What was said so far, turn by turn.
+    /// History, turn by turn.
     turns: Vec<Vec<u32>>,
 }
 
-/// The place of a request among all, by the time at which it would come if answers took none. The first so many make a
-/// run: which they are is then no matter of how soon the host answers.
+/// Order of all requests by their arrival times on an infinitely fast host. A run consists of the first requests in this
+/// order, so its requests don't depend on the host's speed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     at_us: u64,
@@ -69,10 +69,10 @@ impl Generator {
     /// The traffic of `workload` at the settings' load.
     ///
     /// # Panics
-    /// Where a request of the workload may be longer than the host takes: see `Workload::longest`.
+    /// If a request of the workload may exceed the maximum sequence length, see `Workload::longest`.
     pub fn new(workload: &Workload, settings: &Settings) -> Self {
         let max_seq_len = settings.engine.max_seq_len;
-        assert!(workload.longest() <= max_seq_len, "its longest request must fit");
+        assert!(workload.longest() <= max_seq_len, "the longest request must fit");
         let rates = |stream: &Stream| {
             let capacity = capacity(stream, &settings.profile, &settings.engine.limits, max_seq_len);
             (settings.load * stream.share * capacity).max(1e-6)
@@ -156,7 +156,7 @@ impl Generator {
             Limit::Tight => output_tokens.next_power_of_two(),
             Limit::Fixed(limit) => limit.max(1),
         };
-        // Clients ask for no more than there is room for behind their prompt.
+        // Clients request no more tokens than fit after the prompt.
         let room = self.max_seq_len - u32::try_from(prompt.len()).expect("prompts are bounded");
         let deadline = kind.ttft_ms.map_or(Micros::NEVER, |ms| at.plus(Micros(ms * 1_000)));
         let request = Request {
@@ -207,12 +207,12 @@ impl Traffic for Generator {
     }
 }
 
-/// The ranks of what begins as number `number` of its stream.
+/// Ranks of the requests of the `number`th arrival of a stream.
 fn ranks(begin: &Begin, stream: usize, number: u64) -> impl Iterator<Item = Rank> + '_ {
     begin.times_us().enumerate().map(move |(turn, at_us)| Rank { at_us, stream, begin: number, turn })
 }
 
-/// The rank of the last of so many requests.
+/// Rank of the last of `requests` requests.
 fn last(mut sources: Vec<Source>, requests: u64) -> Rank {
     let mut ahead = BTreeSet::new();
     for (stream, source) in sources.iter_mut().enumerate() {
@@ -231,7 +231,7 @@ fn last(mut sources: Vec<Source>, requests: u64) -> Rank {
     }
 }
 
-/// Appends the first `tokens` tokens of the text with this name.
+/// Appends the first `tokens` tokens of the text with id `identity`.
 pub(crate) fn text(to: &mut Vec<u32>, identity: u64, tokens: u32) {
     to.extend((0..u64::from(tokens)).map(|at| {
         let mixed = (identity ^ at.wrapping_mul(0xD6E8_FEB8_6659_FD93)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -258,7 +258,7 @@ mod tests {
         Generator::new(&Workload::named(workload, requests).expect("a known workload"), &settings)
     }
 
-    /// What a host is asked that needs `answer_us(n)` for its n-th request: by conversation and turn, or by number.
+    /// The requests to a host that takes `answer_us(n)` for the n-th one: conversation, turn, prompt and output length.
     fn asked(mut traffic: Generator, answer_us: fn(u64) -> u64) -> Vec<(u64, usize, u32, u32)> {
         let (mut asked, mut turns) = (Vec::new(), BTreeMap::<u64, usize>::new());
         let mut answers = BTreeMap::new();
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quick_host_and_a_slow_one_are_asked_the_same() {
+    fn requests_do_not_depend_on_the_speed_of_the_host() {
         for name in Workload::NAMES {
             let quick = asked(generator(name, 700, 8_192), |_| 1);
             let slow = asked(generator(name, 700, 8_192), |number| 500_000 + number * 7_919 % 20_000_000);
@@ -296,13 +296,13 @@ mod tests {
     }
 
     #[test]
-    fn a_short_context_costs_a_conversation_its_old_turns_and_others_nothing() {
+    fn short_context_only_drops_old_turns_of_conversations() {
         for name in Workload::NAMES {
             let longest = Workload::named(name, 1).expect("a known workload").longest();
             let [wide, tight] = [8_192, longest].map(|tokens| asked(generator(name, 700, tokens), |_| 1));
             let converses = ["chat", "window", "flood"].contains(&name);
             assert!(converses || wide == tight, "{name}");
-            // Less of a conversation costs the device less, so as much work is more of them: some are in one run alone.
+            // Shorter conversations are cheaper, so the same load has more of them, and some are only in one of the runs.
             let wide: BTreeMap<_, _> =
                 wide.into_iter().map(|(id, turn, prompt, output)| ((id, turn), (prompt, output))).collect();
             let mut seen = 0;
@@ -317,12 +317,12 @@ mod tests {
     }
 
     #[test]
-    fn every_question_is_new_however_little_of_its_conversation_is_left() {
+    fn every_prompt_is_distinct_even_after_dropping_turns() {
         let mut traffic = generator("chat", 300, 1_000);
         let mut prompts = BTreeSet::new();
         while let Some(at) = traffic.next_at() {
             let Arrival { request, conversation, output_tokens, .. } = traffic.pop(at).expect("it is due");
-            assert!(prompts.insert(request.prompt.to_vec()), "it was asked before");
+            assert!(prompts.insert(request.prompt.to_vec()), "the prompt repeats");
             let reply = vec![7; output_tokens as usize - 1];
             traffic.ended(conversation.expect("it converses"), Some(&reply), at);
         }

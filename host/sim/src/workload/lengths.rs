@@ -1,4 +1,4 @@
-//! How many tokens.
+//! Distributions of prompt and output lengths.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,21 +10,21 @@ use crate::random::Random;
 pub enum Lengths {
     /// Always the same.
     Fixed(u32),
-    /// Each count from the first to the second is as likely.
+    /// Uniform, both ends included.
     Uniform(u32, u32),
-    /// Log-normal, cut at its maximum: most are short, a few very long, as in traces of real services.
+    /// Log-normal, clamped to a maximum: most are short, a few very long, as in traces of real services.
     HeavyTailed {
-        /// Half of them are shorter.
+        /// Median.
         median: u32,
         /// Standard deviation of the logarithm; 1 is heavy, 1.5 very heavy.
         sigma: f64,
-        /// Longest.
+        /// Maximum.
         max: u32,
     },
 }
 
 impl Lengths {
-    /// One count.
+    /// Samples a length.
     pub fn draw(&self, random: &mut Random) -> u32 {
         match *self {
             Self::Fixed(tokens) => tokens.max(1),
@@ -41,7 +41,7 @@ impl Lengths {
         }
     }
 
-    /// Longest.
+    /// The largest possible length.
     pub fn max(&self) -> u32 {
         match *self {
             Self::Fixed(tokens) => tokens.max(1),
@@ -56,9 +56,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_keep_their_bounds_and_about_their_mean() {
+    fn samples_are_bounded_and_have_the_expected_mean() {
         let mut random = Random::new(11, 0);
-        // The mean of a log-normal is its median times the exponential of half its squared sigma.
+        // The mean of a log-normal is median * exp(sigma^2 / 2).
         for (lengths, expected) in [
             (Lengths::Fixed(40), 40.0),
             (Lengths::Uniform(10, 90), 50.0),

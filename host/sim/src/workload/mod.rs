@@ -1,10 +1,10 @@
-//! Traffic: who asks, when, for how much, and what prompts have in common.
+//! Synthetic traffic: arrivals, lengths, and what prompts have in common.
 //!
-//! A workload is one or more streams. A stream belongs to one tenant and has its arrivals, its lengths and
-//! its kind of text. Open streams follow their arrival process whatever the host does; the turns of a
-//! conversation wait for the answer before them. Rates are given as a part of what the device can finish,
-//! so that one workload means the same pressure on every profile. What is asked is drawn from the seed alone:
-//! a host that answers later is asked later, but nothing else.
+//! A workload has one or more streams. A stream belongs to a tenant and has its own arrivals, lengths and kind of text.
+//! Single requests follow their arrival process regardless of the host; the turns of a conversation wait for the
+//! previous turn to finish. Rates are relative to the device's capacity, so that a workload means the same pressure on
+//! every profile. The seed alone determines the requests: a slower host gets the next turn of a conversation later, but
+//! no other requests.
 
 mod arrivals;
 mod capacity;
@@ -21,15 +21,15 @@ pub use lengths::Lengths;
 use infer_core::ids::Micros;
 use serde::{Deserialize, Serialize};
 
-/// Where requests come from.
+/// A source of requests.
 pub(crate) trait Traffic {
-    /// When the next request arrives, as far as is known now; `None` where none comes unless one ends.
+    /// When the next request arrives, as far as known; `None` if none arrives before one finishes.
     fn next_at(&self) -> Option<Micros>;
 
     /// The next request, if it arrives by `now`.
     fn pop(&mut self, now: Micros) -> Option<Arrival>;
 
-    /// What has an [`Arrival::conversation`] was answered with these tokens; `None` where it ended badly.
+    /// Reports the output of a request with an [`Arrival::conversation`]; `None` if it did not finish.
     fn ended(&mut self, conversation: u64, reply: Option<&[u32]>, now: Micros);
 }
 
@@ -40,28 +40,28 @@ pub struct Workload {
     pub name: String,
     /// One sentence.
     pub about: String,
-    /// Requests in all; each turn of a conversation is one.
+    /// Total number of requests; each turn of a conversation is one.
     pub requests: u64,
-    /// Who asks.
+    /// Its streams.
     pub streams: Vec<Stream>,
 }
 
 /// Requests of one kind from one tenant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stream {
-    /// Whose requests they are.
+    /// Tenant of the requests.
     pub tenant: u32,
     /// Larger is more urgent.
     pub priority: i32,
-    /// Milliseconds within which the first token is due; `None` promises nothing.
+    /// Milliseconds within which the first token is due; `None` for no deadline.
     pub ttft_ms: Option<u64>,
-    /// Offered work when the load is 1, as a part of what the device could finish of this stream alone.
+    /// Offered load at load 1, as a fraction of the device's capacity for this stream alone.
     pub share: f64,
-    /// When requests (or conversations) begin.
+    /// When requests or conversations start.
     pub arrivals: Arrivals,
-    /// New prompt tokens of a request, without what it shares with others.
+    /// New prompt tokens of a request, without a shared prefix or history.
     pub prompt: Lengths,
-    /// Tokens that it generates.
+    /// Output tokens.
     pub output: Lengths,
     /// The `max_tokens` that clients send.
     pub limit: Limit,
@@ -73,9 +73,9 @@ pub struct Stream {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Limit {
-    /// The next power of two: they know roughly what they want.
+    /// The output length rounded up to a power of two: clients know it roughly.
     Tight,
-    /// Always this; they don't care.
+    /// Always this number.
     Fixed(u32),
 }
 
@@ -85,27 +85,27 @@ pub enum Limit {
 pub enum Text {
     /// Nothing.
     Unique,
-    /// Each begins with one of so many fixed texts: instructions, system prompts, few-shot examples.
+    /// Each starts with one of several fixed texts: instructions, system prompts, few-shot examples.
     Shared {
-        /// How many texts there are; each is as likely as the others.
+        /// Number of texts, all equally likely.
         prefixes: u32,
         /// Tokens of each.
         tokens: u32,
     },
-    /// Each request sends the conversation so far, replies included.
+    /// Each request sends the conversation so far, outputs included.
     Conversation {
         /// Mean number of turns.
         turns: u32,
-        /// Mean seconds between an answer and the next question.
+        /// Mean seconds between the end of a turn and the next one.
         think_s: f64,
-        /// Longest prompt; beyond it the oldest turns are left out.
+        /// Longest prompt; beyond it, the oldest turns are dropped.
         window: u32,
     },
 }
 
 impl Workload {
-    /// Tokens of its longest request, prompt and answer: less no host may take. Of a conversation the last turn
-    /// counts, since those before it may be left out.
+    /// Tokens of its longest request, prompt plus output, which a host must accept. Of a conversation, only the last
+    /// turn counts, because earlier ones may be dropped.
     pub fn longest(&self) -> u32 {
         let longest = |stream: &Stream| {
             let shared = match stream.text {
@@ -119,8 +119,8 @@ impl Workload {
 }
 
 impl Text {
-    /// Most tokens that a prompt may have before a conversation's oldest turns are left out, where it and an answer
-    /// of `output_tokens` have so much room.
+    /// Maximum prompt tokens before a conversation drops its oldest turns, given the maximum sequence length and the
+    /// output length.
     fn window(self, max_seq_len: u32, output_tokens: u32) -> usize {
         let fits = max_seq_len.saturating_sub(output_tokens);
         match self {
@@ -129,7 +129,7 @@ impl Text {
         }
     }
 
-    /// Mean requests of what begins at once.
+    /// Mean number of requests per arrival.
     fn turns(self) -> f64 {
         match self {
             Self::Conversation { turns, .. } => f64::from(turns.max(1)),

@@ -1,9 +1,9 @@
-//! The workloads that come with the simulator.
+//! The built-in workloads.
 
 use super::{Arrivals, Lengths, Limit, Stream, Text, Workload};
 
 impl Workload {
-    /// Names of those known here.
+    /// Names of the built-in workloads.
     pub const NAMES: [&'static str; 12] = [
         "chat",
         "instruct",
@@ -19,7 +19,7 @@ impl Workload {
         "neighbours",
     ];
 
-    /// A workload by name, with so many requests.
+    /// A built-in workload by name, with `requests` requests.
     pub fn named(name: &str, requests: u64) -> Option<Self> {
         let chat = Stream {
             prompt: Lengths::Uniform(20, 120),
@@ -40,7 +40,7 @@ impl Workload {
                     ..plain()
                 }],
             ),
-            "diverse" => ("prompts that have nothing in common", vec![plain()]),
+            "diverse" => ("prompts with nothing in common", vec![plain()]),
             "window" => (
                 "long conversations that outgrow the context window and lose their oldest turns",
                 vec![Stream {
@@ -50,7 +50,7 @@ impl Workload {
                 }],
             ),
             "heavy-tail" => (
-                "many short answers and a few very long ones, whose clients know roughly which",
+                "many short outputs and a few very long ones, with max_tokens close to the output length",
                 vec![Stream {
                     output: Lengths::HeavyTailed { median: 60, sigma: 1.4, max: 2_000 },
                     limit: Limit::Tight,
@@ -62,18 +62,18 @@ impl Workload {
                 vec![Stream { arrivals: Arrivals::Bursty { size: 32 }, ..plain() }],
             ),
             "diurnal" => (
-                "a rate that swings by 80 %, four times in a run",
+                "a rate that oscillates by 80 %, four times per run",
                 vec![Stream { arrivals: Arrivals::Diurnal { swings: 4, depth: 0.8 }, ..plain() }],
             ),
             "tenants" => (
-                "one tenant floods, another asks for a fifth of the device",
+                "one tenant floods the host, another offers a fifth of its capacity",
                 vec![
                     Stream { tenant: 1, share: 1.3, ..plain() },
                     Stream { tenant: 2, share: 0.2, ..plain() },
                 ],
             ),
             "flood" => (
-                "conversations beside a flood of prompts that never come again",
+                "conversations next to a flood of prompts that never repeat",
                 vec![
                     Stream { share: 0.3, ..chat },
                     Stream {
@@ -92,7 +92,7 @@ impl Workload {
                 ],
             ),
             "neighbours" => (
-                "a tenant with twenty long instructions (2) beside one whose prompts never come again (1)",
+                "a tenant with twenty long instructions (2) next to one whose prompts never repeat (1)",
                 vec![
                     Stream {
                         tenant: 1,
@@ -115,7 +115,7 @@ impl Workload {
     }
 }
 
-/// Requests with nothing special about them.
+/// The stream that the others are variations of.
 fn plain() -> Stream {
     Stream {
         tenant: 0,

@@ -1,5 +1,4 @@
-//! What a stream asks, and when as far as its clients decide that: conversations are drawn whole when they begin, so
-//! nothing of it depends on what the host does meanwhile.
+//! The arrivals of a stream. A conversation is generated as a whole at its start, so nothing in it depends on the host.
 
 use std::collections::VecDeque;
 
@@ -7,50 +6,50 @@ use super::arrivals::Clock;
 use super::{Lengths, Limit, Stream, Text};
 use crate::random::Random;
 
-/// A stream under way.
+/// A running stream.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
     pub stream: Stream,
     clock: Clock,
-    /// Of when something begins, apart from what it is: other lengths leave arrivals where they are.
+    /// Randomness of arrival times, separate so that other lengths leave the arrivals unchanged.
     times: Random,
     random: Random,
-    /// Names the texts that its requests have in common.
+    /// Base id of the texts that its requests share.
     identity: u64,
 }
 
-/// A request, or a conversation with all its turns.
+/// An arrival: a request, or a conversation with all its turns.
 #[derive(Clone, Debug)]
 pub(super) struct Begin {
     pub at_us: u64,
-    /// Names the conversation; `None` of a single request.
+    /// Id of the conversation; `None` for a single request.
     pub conversation: Option<u64>,
-    /// Name and tokens of a text that it shares with others.
+    /// Id and length of the shared prefix.
     pub prefix: Option<(u64, u32)>,
-    /// At least one.
+    /// Its requests, at least one.
     pub asks: VecDeque<Ask>,
 }
 
-/// What is new in one request.
+/// The new part of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ask {
-    /// Names its text.
+    /// Id of its text.
     pub text: u64,
     pub prompt_tokens: u32,
     pub output_tokens: u32,
-    /// Between the answer before it and itself; 0 of what begins.
+    /// Time since the end of the previous turn; 0 for the first.
     pub think_us: u64,
 }
 
 impl Source {
-    /// The stream number `at` of a workload.
+    /// The `at`th stream of a workload.
     pub fn new(stream: &Stream, clock: Clock, seed: u64, at: u64) -> Self {
         let (times, mut random) = (Random::new(seed, 2 * at + 1), Random::new(seed, 2 * at));
         let identity = random.bits();
         Self { stream: stream.clone(), clock, times, random, identity }
     }
 
-    /// What begins next.
+    /// The next arrival.
     pub fn begin(&mut self) -> Begin {
         let at_us = self.clock.next(&mut self.times);
         let single = |ask| VecDeque::from([ask]);
@@ -85,7 +84,7 @@ impl Source {
 }
 
 impl Begin {
-    /// When each of its requests would come if answers took no time.
+    /// Arrival time of each of its requests on an infinitely fast host.
     pub fn times_us(&self) -> impl Iterator<Item = u64> + '_ {
         self.asks.iter().scan(self.at_us, |at_us, ask| {
             *at_us += ask.think_us;
@@ -94,8 +93,7 @@ impl Begin {
     }
 }
 
-/// How many of a conversation's turns are left out so that the others, of such lengths, fit into `window` tokens. The
-/// last one stays.
+/// Number of oldest turns to drop so that the rest, of the given lengths, fits into `window` tokens. Never drops the last.
 pub(super) fn outgrown(turns: impl ExactSizeIterator<Item = usize>, window: usize) -> usize {
     let last = turns.len().saturating_sub(1);
     let lengths: Vec<usize> = turns.collect();

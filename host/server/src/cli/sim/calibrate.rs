@@ -1,4 +1,4 @@
-//! `infer sim calibrate`: from the steps of recordings to a device profile.
+//! `infer sim calibrate`: fits a device profile to the steps of recordings.
 
 use std::path::PathBuf;
 
@@ -10,16 +10,16 @@ use super::trace::Recording;
 use super::{Failure, emit};
 
 pub const AFTER_HELP: &str = "\
-Record a run that is busy in many ways, short and long prompts, few and many sequences at once, then fit:
+Record varied traffic (short and long prompts, few and many concurrent sequences), then fit:
   infer sim record --out w2.jsonl &
   infer bench serve --url http://127.0.0.1:8000 --workload w2 --requests 64
   infer sim calibrate w2.jsonl --out host.json
   infer sim run --device host.json --workload chat
-The same recordings give the same profile.";
+The same recordings always give the same profile.";
 
-/// Why a recording is of no use to whoever fits or judges a profile.
+/// Why a recording can't be used to fit or judge a profile.
 pub const GUESSED: &str =
-    "the recorded host guessed tokens ahead (--speculate), of which profiles know nothing; record it without";
+    "the recorded host used draft tokens (--speculate), which profiles don't model; record without them";
 
 /// Arguments of `infer sim calibrate`.
 #[derive(Args)]
@@ -27,13 +27,13 @@ pub struct CalibrateArgs {
     /// Recordings of one host
     #[arg(value_name = "FILE", required = true)]
     recordings: Vec<PathBuf>,
-    /// Where the profile goes
+    /// File for the profile [default: stdout]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// What the profile is called [default: the model and the device of the recording]
+    /// Name of the profile [default: the model and the device of the recording]
     #[arg(long)]
     name: Option<String>,
-    /// Leaves out how much steps vary: each takes what such a step takes on average
+    /// Leave out the variation of step times: each step takes the mean for its work
     #[arg(long)]
     steady: bool,
 }
@@ -49,7 +49,7 @@ pub fn run(args: &CalibrateArgs) -> Result<(), Failure> {
         let known = first.get_or_insert_with(|| head.clone());
         if (&known.model, &known.device) != (&head.model, &head.device) {
             let message = format!(
-                "it is of {} on {}, the first of {} on {}; one profile is for one host",
+                "recorded with {} on {}, but the first recording with {} on {}; fit a profile to one host only",
                 head.model, head.device, known.model, known.device
             );
             return Err(wrong(&message));
@@ -62,29 +62,29 @@ pub fn run(args: &CalibrateArgs) -> Result<(), Failure> {
             observations.extend(steps.take(&line));
         }
     }
-    let head = first.expect("there is a recording");
+    let head = first.expect("clap requires a recording");
     let found = calibrate(&observations).map_err(|error| Failure::Failed(error.to_string()))?;
     let name = args.name.clone().unwrap_or_else(|| format!("{} on {}", head.model, head.device));
     let spread = if args.steady { Vec::new() } else { found.spread };
     let pool = (head.engine.block_size, head.engine.total_blocks);
     let fitted = Fitted::new(name, pool, found.cost, spread, found.fit);
     eprintln!(
-        "{} steps; a step's computed time is off by {:.1} % (median), {:.1} % (95th percentile); all together \
+        "{} steps; error of a step's predicted time {:.1} % (median), {:.1} % (95th percentile); of the total \
          {:+.1} %",
         found.fit.steps, found.fit.error_p50_percent, found.fit.error_p95_percent, found.fit.total_percent
     );
     emit(args.out.as_deref(), &fitted.to_json())
 }
 
-/// Joins steps to what they took.
+/// Turns recorded steps into observations.
 #[derive(Default)]
 pub struct Steps {
     last: Option<(u64, u64)>,
 }
 
 impl Steps {
-    /// The observation that a line makes, if it does. While the host is busy a step takes from the end of the
-    /// one before to its own: planning, tokens on their way to clients and new requests are part of it.
+    /// The observation in a line, if any. While the host is busy, a step lasts from the end of the previous one to its
+    /// own end, which includes planning, sending tokens to clients and taking new requests.
     pub fn take(&mut self, line: &infer_api::trace::Line) -> Option<Observation> {
         use infer_api::trace::Line;
         match line {

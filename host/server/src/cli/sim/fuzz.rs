@@ -1,5 +1,5 @@
-//! `infer sim fuzz`: the fault machine from the command line. What goes to standard output depends on the
-//! arguments and the seed alone; how it goes on is told on standard error.
+//! `infer sim fuzz`: the fault machine's command line. Standard output depends only on the arguments and the seed;
+//! progress goes to standard error.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -15,50 +15,49 @@ use super::policies::{Choice, choice, loader};
 use super::{Failure, emit};
 
 pub const AFTER_HELP: &str = "\
-A seed makes a host, its policies, its traffic and everything that goes wrong; after each step everything that must
-hold is checked. A step is one operation, or one turn of the engine until nothing is alive. Exit code 1: something
-was found.
-  infer sim fuzz --steps 10000000                       # as long as it takes
-  infer sim fuzz --seed 17 --seeds 1 --minimize         # the smallest case that breaks like seed 17
-  infer sim fuzz --replay fuzz-17.json                  # that case again
+A seed determines a host, its policies, its traffic and all faults; the invariants are checked after each step. A step
+is one operation, or one engine turn while the case is drained at the end. Exit code 1 if a violation is found.
+  infer sim fuzz --steps 10000000                       # a long run
+  infer sim fuzz --seed 17 --seeds 1 --minimize         # the smallest case that fails like seed 17
+  infer sim fuzz --replay fuzz-17.json                  # replay that case
   infer sim fuzz --scheduler fair --prefix-cache my.wasm --steps 200000";
 
 /// Arguments of `infer sim fuzz`.
 #[derive(Args)]
 pub struct FuzzArgs {
-    /// The first seed
+    /// First seed
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Ends after so many seeds [default: no limit]
+    /// Number of seeds [default: no limit]
     #[arg(long)]
     seeds: Option<u64>,
-    /// Ends after so many steps [default: 1000000, or no limit where --seeds is given]
+    /// Number of steps [default: 1000000; no limit with --seeds]
     #[arg(long)]
     steps: Option<u64>,
-    /// Seeds at a time [default: the machine's cores]
+    /// Seeds to run in parallel [default: the machine's cores]
     #[arg(long)]
     threads: Option<usize>,
-    /// Makes what is found as small as possible and writes it to fuzz-SEED.json
+    /// Minimize the failing case and write it to fuzz-SEED.json
     #[arg(long)]
     minimize: bool,
-    /// Where that is written
+    /// Folder for that file
     #[arg(long, value_name = "DIR", default_value = ".")]
     out: PathBuf,
-    /// Plays a file that --minimize wrote, instead of seeds; repeatable
+    /// Replay a file written by --minimize instead of running seeds; repeatable
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "seeds", "steps", "minimize"])]
     replay: Vec<PathBuf>,
-    /// A scheduler that takes part besides the machine's own, repeatable: NAME or FILE.wasm[={..}]
+    /// Scheduler to include besides the built-in ones, repeatable: NAME or FILE.wasm[={..}]
     #[arg(long)]
     scheduler: Vec<String>,
-    /// Likewise an admission policy
+    /// Admission policy to include
     #[arg(long)]
     admission: Vec<String>,
-    /// Likewise a prefix cache
+    /// Prefix cache to include
     #[arg(long)]
     prefix_cache: Vec<String>,
 }
 
-/// Hunts, or replays.
+/// Runs seeds, or replays files.
 pub fn run(args: &FuzzArgs) -> Result<(), Failure> {
     if args.replay.is_empty() { hunt(args) } else { args.replay.iter().try_for_each(|file| replay(file)) }
 }
@@ -101,9 +100,9 @@ fn hunt(args: &FuzzArgs) -> Result<(), Failure> {
         let file = args.out.join(format!("fuzz-{seed}.json"));
         shrink(&case, &guests, &file)?;
     } else {
-        emit(None, &format!("infer sim fuzz --seed {seed} --seeds 1 --minimize makes it small\n"))?;
+        emit(None, &format!("to minimize it: infer sim fuzz --seed {seed} --seeds 1 --minimize\n"))?;
     }
-    Err(Failure::Failed(format!("seed {seed} breaks something")))
+    Err(Failure::Failed(format!("seed {seed} violates an invariant")))
 }
 
 fn shrink(case: &Case, guests: &Guests, file: &Path) -> Result<(), Failure> {
@@ -112,12 +111,12 @@ fn shrink(case: &Case, guests: &Guests, file: &Path) -> Result<(), Failure> {
         let _ = writeln!(std::io::stderr(), "{left} operations are left");
     });
     let Some((case, violation)) = small else {
-        return Err(Failure::Failed("the seed doesn't break anything when it is played again".to_owned()));
+        return Err(Failure::Failed("the seed passes when it is replayed".to_owned()));
     };
     std::fs::write(file, case.to_text(&violation.message))
         .map_err(|error| Failure::Failed(format!("can't write {}: {error}", file.display())))?;
-    emit(None, &describe(&format!("{} operations are enough", case.ops.len()), &violation))?;
-    emit(None, &format!("infer sim fuzz --replay {}\n", file.display()))?;
+    emit(None, &describe(&format!("minimized to {} operations", case.ops.len()), &violation))?;
+    emit(None, &format!("to replay it: infer sim fuzz --replay {}\n", file.display()))?;
     Ok(())
 }
 
@@ -137,19 +136,19 @@ fn replay(file: &Path) -> Result<(), Failure> {
         }
         Err(violation) => {
             emit(None, &describe(&file.display().to_string(), &violation))?;
-            Err(Failure::Failed(format!("{} breaks something", file.display())))
+            Err(Failure::Failed(format!("{} violates an invariant", file.display())))
         }
     }
 }
 
-/// Components that take part.
+/// Policies given on the command line or named in a replayed file.
 struct Guests {
     loader: PolicyLoader,
     choices: Vec<(String, Choice)>,
 }
 
 impl Guests {
-    /// `kind spec` each, as files name them.
+    /// Loads policies given as `KIND SPEC`, the form in which replay files name them.
     fn load(names: &[String]) -> Result<Self, String> {
         let message = |failure| match failure {
             Failure::Usage(message) | Failure::Failed(message) => message,
@@ -159,9 +158,9 @@ impl Guests {
         for name in names {
             let (kind, spec) = name.split_once(' ').unwrap_or((name, ""));
             let kind = PolicyKind::ALL.into_iter().find(|known| known.name() == kind);
-            let kind = kind.ok_or_else(|| format!("`{name}` names no kind of policy"))?;
+            let kind = kind.ok_or_else(|| format!("`{name}` doesn't start with a kind of policy"))?;
             let choice = choice(kind, spec).map_err(message)?;
-            // What can't be loaded is better known before than in the middle of a hunt.
+            // Report a policy that can't be loaded before the run, not in the middle of it.
             choice.load(&loader).map_err(|error| format!("{name}: {error}"))?;
             choices.push((name.clone(), choice));
         }
@@ -176,7 +175,7 @@ impl Guests {
         let loader = &self.loader;
         let each = self.choices.iter().map(|(name, choice)| Outsider {
             name: name.clone(),
-            make: Box::new(move || choice.load(loader).expect("it could be loaded before")),
+            make: Box::new(move || choice.load(loader).expect("`load` has tried it")),
         });
         each.collect()
     }
@@ -186,7 +185,7 @@ fn describe(who: &str, violation: &Violation) -> String {
     format!("{who}: after step {}: {} ({})\n", violation.step, violation.message, violation.place)
 }
 
-/// A line of progress every few seconds.
+/// Prints progress every five seconds.
 fn tell(clock: &Mutex<(Instant, Instant)>, summary: &Summary) {
     let Ok(mut clock) = clock.try_lock() else { return };
     let (begun, told) = *clock;

@@ -1,4 +1,4 @@
-//! `infer sim judge`: what a profile predicts for recorded traffic, beside what was measured.
+//! `infer sim judge`: compares a profile's predictions for recorded traffic with what was measured.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -18,33 +18,33 @@ use super::trace::{Recording, TraceFile};
 use super::{Failure, emit};
 
 pub const AFTER_HELP: &str = "\
-Each recording is played with the settings and the policies of the recorded host, on the profile's device, and
-what clients got then is compared with what they get here. Times begin when the host had read a request and end
-when a token left the engine. A profile is best judged on other recordings than those it was fitted to.";
+Simulates each recording with the recorded host's settings and policies on the profile's device, and compares the
+latencies and the throughput with the recorded ones. Times start when the host has read a request and end when a
+token leaves the engine. Judge a profile on recordings that it was not fitted to.";
 
 /// Arguments of `infer sim judge`.
 #[derive(Args)]
 pub struct JudgeArgs {
-    /// Recordings of the host that the profile is of
+    /// Recordings of the profile's host
     #[arg(value_name = "FILE", required = true)]
     recordings: Vec<PathBuf>,
-    /// A profile file that `infer sim calibrate` wrote, or a device by name
+    /// Profile file written by `infer sim calibrate`, or the name of a device
     #[arg(long, visible_alias = "hardware", value_name = "FILE|NAME")]
     device: String,
-    /// The model's shape, where the device is given by name
+    /// Model shape, if the device is given by name
     #[arg(long)]
     model: Option<String>,
-    /// Requests that came right after another one's end wait for that end, as a client's do that keeps a fixed
-    /// number under way
+    /// Closed loop: requests sent right after another one finished wait for that one, as with a client that keeps
+    /// a fixed number in flight
     #[arg(long)]
     closed_loop: bool,
-    /// Names how the steps of the profile vary
+    /// Seed of the variation of step times
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// A component that a recording names and that isn't shipped, repeatable
+    /// Component that a recording names but that isn't bundled; repeatable
     #[arg(long, value_name = "FILE.wasm")]
     component: Vec<PathBuf>,
-    /// How the result is written
+    /// Format of the result
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
@@ -64,11 +64,11 @@ struct Figure {
     what: &'static str,
     measured: f64,
     predicted: f64,
-    /// Predicted over measured, in percent less 100.
+    /// Deviation of the prediction from the measurement, in percent.
     error_percent: f64,
 }
 
-/// Judges.
+/// Compares and prints.
 pub fn run(args: &JudgeArgs) -> Result<(), Failure> {
     let profile = profile(&args.device, args.model.as_deref())?;
     let loader = policies::loader()?;
@@ -77,8 +77,9 @@ pub fn run(args: &JudgeArgs) -> Result<(), Failure> {
     for path in &args.recordings {
         let wrong = |error: String| Failure::Usage(format!("{}: {error}", path.display()));
         let trace = TraceFile::find(path)?.closed_loop(args.closed_loop);
-        let head =
-            trace.head().ok_or_else(|| wrong("it is no recording: nothing was measured".to_owned()))?;
+        let head = trace
+            .head()
+            .ok_or_else(|| wrong("not a recording of a host, so nothing was measured".to_owned()))?;
         if head.engine.speculate > 0 {
             return Err(wrong(super::calibrate::GUESSED.to_owned()));
         }
@@ -86,7 +87,7 @@ pub fn run(args: &JudgeArgs) -> Result<(), Failure> {
         let measured = measure(lines).map_err(wrong)?;
         let slot = |kind: PolicyKind| -> Result<Choice, Failure> {
             let policy = head.policies.iter().find(|policy| policy.kind == kind.name());
-            let policy = policy.ok_or_else(|| wrong(format!("it names no {kind}")))?;
+            let policy = policy.ok_or_else(|| wrong(format!("the recording names no {kind} policy")))?;
             components.find(policy).map_err(|error| wrong(format!("{error} with --component")))
         };
         let [scheduler, admission, cache] = PolicyKind::ALL.map(slot);
@@ -113,7 +114,7 @@ pub fn run(args: &JudgeArgs) -> Result<(), Failure> {
     emit(None, &text)
 }
 
-/// What clients got.
+/// Latencies and tokens of a recorded run.
 #[derive(Default)]
 struct Run {
     ttft: Measured,
@@ -126,7 +127,7 @@ struct Run {
 
 fn measure(mut recording: Recording) -> Result<Run, String> {
     let mut run = Run::default();
-    // When each was sent, and when its last token came.
+    // Per request: when it was sent, and when its last token left the engine.
     let mut live: HashMap<u64, (u64, Option<u64>)> = HashMap::new();
     while let Some((line, what)) = recording.next().map_err(|error| error.to_string())? {
         match what {
@@ -156,7 +157,7 @@ fn measure(mut recording: Recording) -> Result<Run, String> {
         }
     }
     if run.tokens == 0 {
-        return Err("no request generated anything".to_owned());
+        return Err("no request generated a token".to_owned());
     }
     Ok(run)
 }

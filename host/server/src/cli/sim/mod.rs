@@ -1,5 +1,5 @@
-//! `infer sim`: the same engine and the same components on virtual hardware, in virtual time; and what
-//! ties that to a live host: recordings, replays, calibration.
+//! `infer sim`: the same engine and components on virtual hardware in virtual time, and what ties that to a live host:
+//! recordings, replays, calibration.
 
 mod calibrate;
 mod decisions;
@@ -18,32 +18,32 @@ use clap::Subcommand;
 
 use super::{Failure, out};
 
-/// What to simulate, and with what.
+/// Commands of the simulator.
 #[derive(Subcommand)]
 pub enum SimCommand {
     /// Runs one set of policies on one workload or trace
     #[command(after_help = run::AFTER_HELP)]
     Run(Box<run::RunArgs>),
-    /// Compares policies on workloads or traces, by default the shipped schedulers on three
+    /// Compares policies on workloads or traces; by default the shipped schedulers on three workloads
     #[command(after_help = run::AFTER_HELP)]
     Compare(Box<run::CompareArgs>),
-    /// Records what a running host does, as a trace
+    /// Records the traffic and the steps of a running host as a trace
     Record(record::RecordArgs),
-    /// Asks policies again what they were asked on a live host, and compares their answers
+    /// Repeats the recorded policy calls of a live host and compares the answers
     #[command(after_help = decisions::AFTER_HELP)]
     Decisions(decisions::DecisionsArgs),
     /// Fits a device profile to recorded traces
     #[command(after_help = calibrate::AFTER_HELP)]
     Calibrate(calibrate::CalibrateArgs),
-    /// Compares what a profile predicts for recorded traces with what was measured
+    /// Compares a profile's predictions for recorded traces with what was measured
     #[command(after_help = judge::AFTER_HELP)]
     Judge(judge::JudgeArgs),
-    /// Hunts for what must never happen, with everything going wrong that can
+    /// Searches for violated invariants under random traffic, policies and faults
     #[command(after_help = fuzz::AFTER_HELP)]
     Fuzz(fuzz::FuzzArgs),
 }
 
-/// Simulates.
+/// Runs a command.
 pub fn run(command: SimCommand) -> Result<(), Failure> {
     match command {
         SimCommand::Run(args) => run::run(*args),
@@ -56,7 +56,7 @@ pub fn run(command: SimCommand) -> Result<(), Failure> {
     }
 }
 
-/// Writes a result to a file, or to the terminal.
+/// Writes a result to a file, or to stdout if none is given.
 fn emit(file: Option<&Path>, text: &str) -> Result<(), Failure> {
     match file {
         Some(path) => std::fs::write(path, text)

@@ -1,4 +1,4 @@
-//! Policies by name, by file, or by the digest that a recording names.
+//! Policies by name, by file, or by the digest in a recording.
 
 use std::path::PathBuf;
 
@@ -10,10 +10,10 @@ use infer_wasm::{LoaderConfig, PolicyLoader};
 use super::Failure;
 use crate::policies::{self, is_component_path};
 
-/// Fuel of one call: far beyond any honest plan, and the same on every machine.
+/// Fuel per call: far more than any reasonable call needs, and machine-independent.
 const FUEL: u64 = 500_000_000;
 
-/// Loads policies whose calls cost the same everywhere.
+/// A loader whose policies are limited by fuel, so that outcomes don't depend on the machine.
 pub fn loader() -> Result<PolicyLoader, Failure> {
     PolicyLoader::new(LoaderConfig {
         cache_dir: policies::compiled_dir(),
@@ -23,12 +23,12 @@ pub fn loader() -> Result<PolicyLoader, Failure> {
     .map_err(Failure::failed)
 }
 
-/// What may stand in a slot: a policy, or a list of admission policies that are asked in turn.
+/// Contents of a slot: a policy, or a list of admission policies.
 #[derive(Clone)]
 pub struct Choice {
-    /// Which slot.
+    /// The slot.
     pub kind: PolicyKind,
-    /// Shown in reports.
+    /// Name in reports.
     pub label: String,
     members: Vec<Member>,
 }
@@ -40,14 +40,14 @@ struct Member {
     config: String,
 }
 
-/// `NAME`, `FILE.wasm`, or either followed by `={"key": ..}`.
+/// Parses `NAME` or `FILE.wasm`, optionally followed by `={"key": ..}`.
 pub fn choice(kind: PolicyKind, text: &str) -> Result<Choice, Failure> {
     let (name, config) = match text.split_once('=') {
         Some((name, config)) => (name, config),
         None => (text, "{}"),
     };
     if let Err(error) = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(config) {
-        let message = format!("--{kind} {name}: the configuration is no JSON object: {error}");
+        let message = format!("--{kind} {name}: the configuration is not a JSON object: {error}");
         return Err(Failure::Usage(message));
     }
     let component = if is_component_path(name) {
@@ -59,7 +59,7 @@ pub fn choice(kind: PolicyKind, text: &str) -> Result<Choice, Failure> {
         let bundled = infer_bundle::find(kind.name(), name).ok_or_else(|| {
             let names = infer_bundle::POLICIES.iter().filter(|p| p.kind == kind.name()).map(|p| p.name);
             let known = names.chain(["builtin"]).collect::<Vec<_>>().join(", ");
-            Failure::Usage(format!("--{kind}: there is no `{name}`; there are {known}, and .wasm files"))
+            Failure::Usage(format!("--{kind}: unknown policy `{name}`; use one of {known}, or a .wasm file"))
         })?;
         Some(bundled.component.to_vec())
     };
@@ -67,13 +67,13 @@ pub fn choice(kind: PolicyKind, text: &str) -> Result<Choice, Failure> {
     Ok(Choice { kind, label, members: vec![Member { component, config: config.to_owned() }] })
 }
 
-/// Each of them.
+/// Parses several choices.
 pub fn choices(kind: PolicyKind, given: &[String]) -> Result<Vec<Choice>, Failure> {
     given.iter().map(|text| choice(kind, text)).collect()
 }
 
 impl Choice {
-    /// A fresh instance.
+    /// Loads a fresh instance.
     pub fn load(&self, loader: &PolicyLoader) -> Result<AnyPolicy, String> {
         let one = |member: &Member| match &member.component {
             None => Ok(policies::builtin(self.kind)),
@@ -89,7 +89,7 @@ impl Choice {
     }
 }
 
-/// Fresh instances for the three slots.
+/// Loads fresh instances for the three slots.
 pub fn slots(loader: &PolicyLoader, choices: [&Choice; 3]) -> Result<Policies, String> {
     let mut slots = Policies::builtin();
     for choice in choices {
@@ -102,13 +102,13 @@ pub fn slots(loader: &PolicyLoader, choices: [&Choice; 3]) -> Result<Policies, S
     Ok(slots)
 }
 
-/// Components that recordings name by their digests: the bundled ones, and given files.
+/// Components by digest: the bundled ones and the given files.
 pub struct Components {
     given: Vec<(String, Vec<u8>)>,
 }
 
 impl Components {
-    /// With these files.
+    /// Reads the given files.
     pub fn new(loader: &PolicyLoader, files: &[PathBuf]) -> Result<Self, Failure> {
         let read = |file: &PathBuf| {
             let wrong = |error: String| Failure::Usage(format!("--component {}: {error}", file.display()));
@@ -128,9 +128,7 @@ impl Components {
                 "" => None,
                 digest => Some(self.component(digest).ok_or_else(|| {
                     let name = &member.name;
-                    format!(
-                        "{kind} `{name}` with SHA-256 {digest} is not among the shipped ones; give its file"
-                    )
+                    format!("{kind} `{name}` with SHA-256 {digest} is not bundled; give its file")
                 })?),
             };
             Ok(Member { component, config: member.config.to_string() })

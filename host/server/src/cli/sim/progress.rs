@@ -1,4 +1,4 @@
-//! A line that is written over, where somebody looks at it.
+//! A progress bar on stderr, if that is a terminal.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::sync::Mutex;
@@ -17,12 +17,12 @@ pub struct Bar {
 }
 
 impl Bar {
-    /// A bar that is shown where stderr is a terminal.
+    /// Creates the bar; it stays hidden unless stderr is a terminal.
     pub fn new() -> Self {
         Self { begun: Instant::now(), last: Mutex::new(None), shown: std::io::stderr().is_terminal() }
     }
 
-    /// How far it is.
+    /// Shows the progress, at most every tenth of a second.
     pub fn tell(&self, progress: Progress) {
         let ended = progress.runs.0 == progress.runs.1;
         if !self.shown || !(ended || self.is_due()) {
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_says_how_far_it_is_and_how_long_it_takes() {
+    fn line_shows_progress_and_the_time_left() {
         let half = Progress { runs: (1, 4), requests: (100, Some(200)) };
         let line_of = |progress| line(progress, Duration::from_secs(10));
         assert_eq!(

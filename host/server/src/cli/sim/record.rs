@@ -1,4 +1,4 @@
-//! `infer sim record`: a running host's recording, into a file.
+//! `infer sim record`: records a running host into a file.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -7,30 +7,29 @@ use std::time::Duration;
 use clap::Args;
 use reqwest::Method;
 
-use super::super::admin::Host;
+use super::super::admin::{AdminArg, Host};
 use super::Failure;
 
 /// Arguments of `infer sim record`.
 #[derive(Args)]
 pub struct RecordArgs {
-    /// Where the recording goes
+    /// File for the recording
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// Also records what policies are shown and answer, for `infer sim decisions`
+    /// Also record the inputs and answers of policies, for `infer sim decisions`
     #[arg(long)]
     decisions: bool,
-    /// Ends after so many seconds [default: by Ctrl-C, or POST /admin/trace/stop]
+    /// Stop after this many seconds [default: on Ctrl-C or POST /admin/trace/stop]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     seconds: Option<u64>,
-    /// Ends at this size
+    /// Stop at this size
     #[arg(long, value_name = "MIB", default_value_t = 1_024, value_parser = clap::value_parser!(u64).range(1..))]
     max_mib: u64,
-    /// Admin plane of the host
-    #[arg(long, value_name = "URL", env = "INFER_ADMIN", default_value = "http://127.0.0.1:8001")]
-    admin: String,
+    #[command(flatten)]
+    admin: AdminArg,
 }
 
-/// Records until told otherwise.
+/// Records until the recording ends.
 pub fn run(args: &RecordArgs) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(Failure::failed)?.block_on(record(args))
@@ -42,7 +41,7 @@ async fn record(args: &RecordArgs) -> Result<(), Failure> {
     let path = format!("/admin/trace/start?decisions={decisions}&max_mib={}", args.max_mib);
     let shown = args.out.display();
     let unwritable = |error: std::io::Error| Failure::Failed(format!("can't write {shown}: {error}"));
-    // What stands in the file goes once there is something to write, not before.
+    // Truncate an existing file only after the host has started to record.
     let mut answer = host.open(Method::POST, &path, None).await?;
     let mut file = std::io::BufWriter::new(std::fs::File::create(&args.out).map_err(unwritable)?);
     eprintln!("recording to {shown}");
@@ -50,7 +49,7 @@ async fn record(args: &RecordArgs) -> Result<(), Failure> {
     loop {
         let chunk = tokio::select! {
             () = &mut given_up => {
-                let why = format!("the host had not ended the recording; what came of it is in {shown}");
+                let why = format!("interrupted before the host ended the recording; {shown} holds what was received");
                 return file.flush().map_err(unwritable).and(Err(Failure::Failed(why)));
             }
             chunk = answer.chunk() => chunk.map_err(|error| host.unreachable(&error))?,
@@ -64,15 +63,15 @@ async fn record(args: &RecordArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Ends the recording when its time is over or at Ctrl-C; its lines come to their end then. Returns at another Ctrl-C.
+/// Stops the recording after `seconds` or on Ctrl-C, which ends the response. Returns on a second Ctrl-C.
 async fn stop(host: &Host, seconds: Option<u64>) {
     over(seconds).await;
     let stop = async {
-        // Where it has ended by itself meanwhile, the file is as whole.
+        // If the recording has already ended, this fails, and the file is complete all the same.
         if let Err(Failure::Failed(why) | Failure::Usage(why)) =
             host.ask(Method::POST, "/admin/trace/stop", None).await
         {
-            eprintln!("the host could not be told to stop: {why}");
+            eprintln!("can't stop the recording: {why}");
         }
         std::future::pending::<()>().await;
     };

@@ -15,35 +15,36 @@ use super::{Failure, emit};
 pub const AFTER_HELP: &str = "\
 Policies are names (see `infer policy list`), `builtin`, or .wasm files, each with an optional configuration:
   infer sim compare --scheduler continuous --scheduler 'srpt={\"patience_ms\": 1000}' --workload heavy-tail
-Traces are recordings of a host (`infer sim record`), whose settings are the default then, for `run` its
-policies, too; or files of Azure's LLM inference traces (CSV), Mooncake's (JSONL) and BurstGPT's (CSV):
+Traces are recordings of a host (`infer sim record`), or files of Azure's LLM inference traces (CSV), Mooncake's
+(JSONL) and BurstGPT's (CSV). A recording also provides the default settings of the host and, for `run`, its
+policies:
   infer sim run --trace requests.csv --device l4 --model 8b --load 2
-Durations in tables are milliseconds; a `*` marks the best of a group. The output depends on the arguments and
-the seed alone.";
+Durations in tables are in milliseconds; a `*` marks the best of a group. The output depends only on the
+arguments and the seed.";
 
 /// Arguments of `infer sim run`.
 #[derive(Args)]
 pub struct RunArgs {
-    /// What clients ask: see --list [default: chat]
+    /// Workload, see --list [default: chat]
     #[arg(long, conflicts_with = "trace")]
     workload: Option<String>,
-    /// A trace to play instead
+    /// Trace to replay instead of a workload
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Who runs next [default: the recorded host's, or continuous]
+    /// Scheduler [default: the recorded host's, or continuous]
     #[arg(long)]
     scheduler: Option<String>,
-    /// Who is let in [default: the recorded host's, or memory-aware]
+    /// Admission policy [default: the recorded host's, or memory-aware]
     #[arg(long)]
     admission: Option<String>,
-    /// Which prefix is kept [default: the recorded host's, or lru]
+    /// Prefix cache [default: the recorded host's, or lru]
     #[arg(long)]
     prefix_cache: Option<String>,
-    /// Offered work, as a part of what the device can finish [default: 0.8]; of a trace, how much faster it
-    /// is played than it was recorded [default: 1]
+    /// Offered load as a fraction of the device's capacity [default: 0.8]; for a trace, the factor by which it
+    /// is replayed faster than recorded [default: 1]
     #[arg(long)]
     load: Option<f64>,
-    /// A component that the recording names and that isn't shipped, repeatable
+    /// Component that the recording names but that isn't bundled; repeatable
     #[arg(long, value_name = "FILE.wasm")]
     component: Vec<PathBuf>,
     #[command(flatten)]
@@ -53,26 +54,26 @@ pub struct RunArgs {
 /// Arguments of `infer sim compare`.
 #[derive(Args)]
 pub struct CompareArgs {
-    /// What clients ask, repeatable [default: chat, heavy-tail, bursty]
+    /// Workload, repeatable; see --list [default: chat, heavy-tail, bursty]
     #[arg(long)]
     workload: Vec<String>,
-    /// A trace to play, repeatable
+    /// Trace to replay, repeatable
     #[arg(long, value_name = "FILE")]
     trace: Vec<PathBuf>,
-    /// Who runs next, repeatable [default: every shipped scheduler]
+    /// Scheduler, repeatable [default: every shipped scheduler]
     #[arg(long)]
     scheduler: Vec<String>,
-    /// Who is let in, repeatable [default: memory-aware]
+    /// Admission policy, repeatable [default: memory-aware]
     #[arg(long)]
     admission: Vec<String>,
-    /// Which prefix is kept, repeatable [default: lru]
+    /// Prefix cache, repeatable [default: lru]
     #[arg(long)]
     prefix_cache: Vec<String>,
-    /// Offered work, as a part of what the device can finish, repeatable [default: 0.9]; of a trace, how much
-    /// faster it is played than it was recorded [default: 1]
+    /// Offered load as a fraction of the device's capacity, repeatable [default: 0.9]; for a trace, the factor
+    /// by which it is replayed faster than recorded [default: 1]
     #[arg(long)]
     load: Vec<f64>,
-    /// Runs at a time [default: the machine's cores]
+    /// Parallel runs [default: the machine's cores]
     #[arg(long)]
     threads: Option<usize>,
     #[command(flatten)]
@@ -81,22 +82,22 @@ pub struct CompareArgs {
 
 #[derive(Args)]
 struct Common {
-    /// Requests of a run [default: 2000; of a trace, all]
+    /// Requests per run [default: 2000; all of a trace]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
-    /// Requests of a recording that came right after another one's end wait for that end, as a client's do that
-    /// keeps a fixed number under way
+    /// Closed loop: requests of a recording sent right after another one finished wait for that one, as with a
+    /// client that keeps a fixed number in flight
     #[arg(long)]
     closed_loop: bool,
     #[command(flatten)]
     host: HostArgs,
-    /// How the result is written
+    /// Format of the result
     #[arg(long, value_enum, default_value_t = OutputFormat::Text)]
     format: OutputFormat,
-    /// Writes the result here instead of to the terminal
+    /// File for the result [default: stdout]
     #[arg(long)]
     out: Option<PathBuf>,
-    /// Lists the known workloads and ends
+    /// List the workloads and exit
     #[arg(long)]
     list: bool,
 }
@@ -106,7 +107,7 @@ impl Common {
         let traces: Vec<TraceFile> =
             paths.iter().map(|path| TraceFile::find(path)).collect::<Result<_, _>>()?;
         if self.closed_loop && traces.iter().all(|trace| trace.head().is_none()) {
-            let why = "--closed-loop: only a recording of a host says who came right after whom; give one to --trace";
+            let why = "--closed-loop: only a recording of a host tells which request followed which; use one for --trace";
             return Err(Failure::Usage(why.to_owned()));
         }
         Ok(traces.into_iter().map(|trace| trace.closed_loop(self.closed_loop)).collect())
@@ -118,11 +119,11 @@ enum OutputFormat {
     Text,
     Json,
     Csv,
-    /// One page with charts
+    /// A page with charts
     Html,
 }
 
-/// One set of policies.
+/// Simulates one set of policies.
 pub fn run(args: RunArgs) -> Result<(), Failure> {
     if args.common.list {
         return list();
@@ -157,7 +158,7 @@ pub fn run(args: RunArgs) -> Result<(), Failure> {
     sweep(&task, &chosen, &loader, &args.common)
 }
 
-/// Several.
+/// Simulates several sets of policies.
 pub fn compare(args: CompareArgs) -> Result<(), Failure> {
     if args.common.list {
         return list();
@@ -194,7 +195,7 @@ fn list() -> Result<(), Failure> {
 struct Task {
     workloads: Vec<String>,
     traces: Vec<(PathBuf, TraceFile)>,
-    /// As given; where none is, workloads have the usual one and traces are played as fast as they were recorded.
+    /// Given loads; if empty, `usual_load` for workloads and 1 for traces.
     loads: Vec<f64>,
     usual_load: f64,
     threads: usize,
@@ -218,7 +219,7 @@ fn sweep(
     let settings = settings(task, common)?;
     let subjects = subjects(task, common, settings.engine.max_seq_len)?;
     let contenders = contenders(chosen, loader);
-    // What can't be loaded is better known before an hour of simulation.
+    // Report a policy that can't be loaded before an hour of simulation.
     for contender in &contenders {
         (contender.make)().map_err(|message| Failure::Usage(format!("{}: {message}", contender.name)))?;
     }
@@ -229,7 +230,7 @@ fn sweep(
     emit(common.out.as_deref(), &render(common.format, &cells, &about))
 }
 
-/// The host. Recordings that are compared have to be of hosts with the same settings, as far as no flag gives them.
+/// Settings of the simulated host. Recordings that are compared must have the same settings unless flags override them.
 fn settings(task: &Task, common: &Common) -> Result<Settings, Failure> {
     let mut recordings = task.traces.iter().filter(|(_, trace)| trace.head().is_some());
     let Some((first, trace)) = recordings.next() else { return common.host.settings(None) };
@@ -237,8 +238,8 @@ fn settings(task: &Task, common: &Common) -> Result<Settings, Failure> {
     for (path, trace) in recordings {
         if common.host.settings(trace.head())?.engine != settings.engine {
             return Err(Failure::Usage(format!(
-                "--trace {}: its host had other settings than that of {}; play one at a time, or say by flags how \
-                 large the host is",
+                "--trace {}: its host had other settings than that of {}; replay one at a time, or set the host's \
+                 size by flags",
                 path.display(),
                 first.display()
             )));
@@ -247,7 +248,7 @@ fn settings(task: &Task, common: &Common) -> Result<Settings, Failure> {
     Ok(settings)
 }
 
-/// What is played, each at its loads.
+/// Workloads and traces, each with its loads.
 fn subjects<'a>(
     task: &'a Task,
     common: &Common,
@@ -258,7 +259,7 @@ fn subjects<'a>(
     for name in &task.workloads {
         let workload = Workload::named(name, common.requests.unwrap_or(2_000)).ok_or_else(|| {
             let known = Workload::NAMES.join(", ");
-            Failure::Usage(format!("--workload: there is no `{name}`; there are {known}"))
+            Failure::Usage(format!("--workload: unknown workload `{name}`; use one of {known}"))
         })?;
         let longest = workload.longest();
         if longest > max_seq_len {
@@ -282,7 +283,7 @@ fn subjects<'a>(
     Ok(subjects)
 }
 
-/// Every scheduler with every admission policy and every prefix cache, named by what differs.
+/// All combinations of the chosen policies, each named by the slots that vary.
 fn contenders<'a>(chosen: &'a Chosen, loader: &'a infer_wasm::PolicyLoader) -> Vec<Contender<'a>> {
     let Chosen { schedulers, admissions, caches } = chosen;
     let mut contenders = Vec::new();

@@ -1,4 +1,4 @@
-//! The host that is simulated: by flags, by the head of a recording, by defaults.
+//! Settings of the simulated host: from flags, else from the head of a recording, else defaults.
 
 use std::path::Path;
 
@@ -14,50 +14,50 @@ use super::Failure;
 /// Flags of the host.
 #[derive(Args)]
 pub struct HostArgs {
-    /// The device: cpu, l4, a100, h100 or h200, or a profile file that `infer sim calibrate` wrote
+    /// Device: cpu, l4, a100, h100 or h200, or a profile file written by `infer sim calibrate`
     #[arg(long, visible_alias = "hardware", value_name = "NAME|FILE", default_value = "h100")]
     device: String,
-    /// The model's shape: demo, 1b, 8b or 70b [default: 8b; a profile file has its own]
+    /// Model shape: demo, 1b, 8b or 70b [default: 8b; a profile file has its own]
     #[arg(long)]
     model: Option<String>,
-    /// Blocks of the pool [default: the recorded host's, or what the device's memory holds beside the weights]
+    /// Blocks in the KV pool [default: the recorded host's, or what fits beside the weights in device memory]
     #[arg(long)]
     blocks: Option<u32>,
-    /// Tokens in a block [default: the recorded host's, or 16]
+    /// Tokens per block [default: the recorded host's, or 16]
     #[arg(long)]
     block_size: Option<u32>,
-    /// Sequences that run at once [default: the recorded host's, or 64]
+    /// Maximum number of running sequences [default: the recorded host's, or 64]
     #[arg(long)]
     max_batch_size: Option<u32>,
-    /// Tokens of a step [default: the recorded host's, or 2048]
+    /// Maximum tokens per step [default: the recorded host's, or 2048]
     #[arg(long)]
     max_batch_tokens: Option<u32>,
-    /// Prompt tokens of one sequence in a step [default: the recorded host's, or 512]
+    /// Maximum prompt tokens of a sequence per step [default: the recorded host's, or 512]
     #[arg(long)]
     prefill_chunk: Option<u32>,
-    /// Prompt and output of one request [default: the recorded host's, or 8192]
+    /// Maximum prompt plus output tokens of a request [default: the recorded host's, or 8192]
     #[arg(long)]
     max_seq_len: Option<u32>,
-    /// Requests that may wait [default: the recorded host's, or 1000]
+    /// Maximum number of waiting requests [default: the recorded host's, or 1000]
     #[arg(long)]
     max_waiting_requests: Option<u32>,
-    /// Goodput counts requests whose first token comes within so many milliseconds,
+    /// Goodput target: time to the first token
     #[arg(long, value_name = "MS", default_value_t = Slo::default().ttft_ms)]
     slo_ttft_ms: f64,
-    /// and whose tokens are so many milliseconds apart on average
+    /// Goodput target: mean time per token after the first
     #[arg(long, value_name = "MS", default_value_t = Slo::default().itl_ms)]
     slo_itl_ms: f64,
-    /// Names the traffic
+    /// Seed of the traffic
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
 
 impl HostArgs {
-    /// The whole host; `head` is the recording's that is played, where one is.
+    /// All settings; `head` is that of the replayed recording, if any.
     pub fn settings(&self, head: Option<&Head>) -> Result<Settings, Failure> {
         let profile = profile(&self.device, self.model.as_deref())?;
         if head.is_some_and(|head| head.engine.speculate > 0) {
-            eprintln!("the recorded host guessed tokens ahead (--speculate), the simulated one doesn't");
+            eprintln!("the recorded host used draft tokens (--speculate); the simulated one doesn't");
         }
         let base = match head {
             Some(head) => head.engine,
@@ -109,12 +109,12 @@ impl HostArgs {
     }
 }
 
-/// What was simulated, in a sentence.
+/// Describes the simulated host in a sentence.
 pub fn about(settings: &Settings) -> String {
     let limits = settings.engine.limits;
     format!(
-        "The engine and its policies in virtual time: {}, {} places, {} tokens a step, prompts in chunks of {}, \
-         {} blocks of {}, seed {}. Goodput: first token within {} ms, then {} ms a token.",
+        "The engine and its policies in virtual time: {}, at most {} running sequences, {} tokens per step, prefill \
+         chunks of {} tokens, {} blocks of {} tokens, seed {}. Goodput: first token within {} ms, then {} ms per token.",
         settings.profile.about(),
         limits.max_running,
         limits.max_batch_tokens,
@@ -131,7 +131,7 @@ pub fn about(settings: &Settings) -> String {
 pub fn profile(device: &str, model: Option<&str>) -> Result<Profile, Failure> {
     if Path::new(device).extension().is_some() {
         if model.is_some() {
-            let message = "--model: a profile file has its model in it; leave one of both out";
+            let message = "--model: a profile file includes its model; omit one of the two";
             return Err(Failure::Usage(message.to_owned()));
         }
         let wrong = |error: String| Failure::Usage(format!("--device {device}: {error}"));
@@ -142,18 +142,18 @@ pub fn profile(device: &str, model: Option<&str>) -> Result<Profile, Failure> {
     let hardware = Hardware::named(device).ok_or_else(|| {
         let known = Hardware::NAMES.join(", ");
         Failure::Usage(format!(
-            "--device: there is no `{device}`; there are {known}, and profile files (.json)"
+            "--device: unknown device `{device}`; use one of {known}, or a profile file (.json)"
         ))
     })?;
     let shape = model.unwrap_or("8b");
     let model = ModelShape::named(shape).ok_or_else(|| {
         let known = ModelShape::NAMES.join(", ");
-        Failure::Usage(format!("--model: there is no `{shape}`; there are {known}"))
+        Failure::Usage(format!("--model: unknown shape `{shape}`; use one of {known}"))
     })?;
     Ok(Profile::Roofline(Roofline { hardware, model }))
 }
 
-/// Settings that an engine can be made with.
+/// Validates recorded settings and turns them into an engine's.
 pub fn validated(settings: &Recorded, seed: u64) -> Result<EngineConfig, Failure> {
     let positive = [
         ("--block-size", settings.block_size),
@@ -172,7 +172,7 @@ pub fn validated(settings: &Recorded, seed: u64) -> Result<EngineConfig, Failure
     }
     if settings.total_blocks < settings.max_seq_len.div_ceil(settings.block_size) {
         return Err(Failure::Usage(format!(
-            "a pool of {} blocks can't hold one sequence of {} tokens: choose a larger device, a smaller model, \
+            "a pool of {} blocks can't hold a sequence of {} tokens; choose a larger device, a smaller model, \
              a smaller --max-seq-len or --blocks",
             settings.total_blocks, settings.max_seq_len
         )));

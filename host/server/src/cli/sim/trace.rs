@@ -1,4 +1,4 @@
-//! Trace files: recordings of a host, and the public formats.
+//! Trace files: recordings of a host, and public formats.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -13,21 +13,21 @@ use infer_sim::trace::{After, Format, Lines, Reader, Recorded, Shares, Text, Tra
 
 use super::Failure;
 
-/// Longest line of a recording: a view of a full queue.
+/// Longest line of a recording, which holds the view of a full queue.
 const MAX_LINE_BYTES: u64 = 64 << 20;
-/// Requests that may be under way at once in a recording.
+/// Maximum number of requests in flight in a recording.
 const MAX_PENDING: usize = 1 << 20;
-/// Ends that are remembered for those that follow.
+/// Finished requests that are remembered as possible predecessors.
 const ENDS: usize = 1 << 16;
-/// Who sends its next request when one ends does so within this time.
+/// A client that sends its next request when one finishes does so within this time.
 const AT_ONCE_US: u64 = 20_000;
 
-/// A file, and what it turned out to be.
+/// A trace file and its format.
 pub struct TraceFile {
     path: PathBuf,
     kind: Kind,
     closed_loop: bool,
-    /// That it ended early was said.
+    /// The warning that it was cut off has been printed.
     cut: Arc<AtomicBool>,
 }
 
@@ -37,7 +37,7 @@ enum Kind {
 }
 
 impl TraceFile {
-    /// Looks at the first line.
+    /// Determines the format from the first line.
     pub fn find(path: &Path) -> Result<Self, Failure> {
         let wrong = |message: String| Failure::Usage(format!("{}: {message}", path.display()));
         let mut lines = Lines::up_to(MAX_LINE_BYTES, open(path).map_err(wrong)?);
@@ -50,15 +50,16 @@ impl TraceFile {
         } else {
             let format = Format::of(text).ok_or_else(|| {
                 let known = Format::ALL.map(Format::name).join(", ");
-                wrong(format!("is no trace; it could be a recording of a host, or one of {known}"))
+                wrong(format!("not a trace; expected a recording of a host, or one of the formats {known}"))
             })?;
             Kind::Public(format)
         };
         Ok(Self { path: path.to_owned(), kind, closed_loop: false, cut: Arc::default() })
     }
 
-    /// Requests of a recording that came right after another one's end wait for that end when they are
-    /// played, as those of a client that keeps a fixed number under way do, also where it begins with several.
+    /// With `closed_loop`, a request that was sent right after another one finished waits for that one in the replay,
+    /// as with a client that keeps a fixed number in flight. Several requests may follow the same one, because such a
+    /// client starts with a burst.
     pub fn closed_loop(self, closed_loop: bool) -> Self {
         Self { closed_loop, ..self }
     }
@@ -71,7 +72,7 @@ impl TraceFile {
         }
     }
 
-    /// The file's name without its path and ending.
+    /// The file's name without folder and extension.
     pub fn name(&self) -> String {
         self.path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
     }
@@ -89,7 +90,7 @@ impl TraceFile {
         Recording::new(&self.path, Arc::clone(&self.cut))
     }
 
-    /// To be simulated, at most so many requests of it.
+    /// A subject for the simulator, with at most `requests` requests.
     pub fn subject(&self, requests: u64) -> Subject<'_> {
         Subject::Recorded { name: self.name(), requests, open: Box::new(|| self.read()) }
     }
@@ -103,9 +104,9 @@ fn open(path: &Path) -> Result<BufReader<File>, String> {
 pub struct Recording {
     lines: Lines<BufReader<File>>,
     path: PathBuf,
-    /// No line is due any more.
+    /// Whether the recording may end here: nothing was read yet, or its foot.
     complete: bool,
-    /// That it ended early was said; once of a file, however often it is read.
+    /// The warning that it was cut off has been printed; once per file, however often it is read.
     cut: Arc<AtomicBool>,
 }
 
@@ -121,7 +122,7 @@ impl Recording {
         Self::new(path, Arc::default()).map_err(wrong)
     }
 
-    /// The next line with its number. A part of one at the end is where a recorder was stopped that couldn't end it.
+    /// The next line with its number. An incomplete last line is the end: the recorder was stopped while writing it.
     pub fn next(&mut self) -> Result<Option<(u64, Line)>, TraceError> {
         let Some((line, text)) = self.lines.next()? else { return Ok(self.end()) };
         let error = match serde_json::from_str(text) {
@@ -142,14 +143,14 @@ impl Recording {
     fn end(&self) -> Option<(u64, Line)> {
         if !self.complete && !self.cut.swap(true, Ordering::Relaxed) {
             let shown = self.path.display();
-            eprintln!("{shown}: the recording was cut off; what was under way is taken as it stood then");
+            eprintln!("{shown}: the recording was cut off; requests in flight end there");
         }
         None
     }
 
-    /// What to say of a recording whose reader was too slow.
+    /// The error for a gap, which a reader that is too slow causes.
     pub fn lost(line: u64, happenings: u64) -> TraceError {
-        let message = format!("{happenings} things that happened are missing here; record again");
+        let message = format!("{happenings} events are missing here; record again");
         TraceError::At { line, column: 1, message }
     }
 
@@ -159,29 +160,29 @@ impl Recording {
         match self.next()? {
             Some((_, Line::Head(head))) if head.format == FORMAT => Ok(*head),
             Some((_, Line::Head(head))) => {
-                Err(wrong(format!("it has format {}, this is {FORMAT}", head.format)))
+                Err(wrong(format!("format {} is not supported, only {FORMAT}", head.format)))
             }
-            _ => Err(wrong("a recording begins with its head".to_owned())),
+            _ => Err(wrong("a recording must start with its head".to_owned())),
         }
     }
 }
 
-/// The requests of a recording, in the order in which they came. How much one generated is known once it
-/// has ended, so those that came after it wait until then.
+/// The requests of a recording in order of arrival. A request's output length is known only at its end, so later
+/// requests are held back until then.
 struct Requests {
     recording: Option<Recording>,
     begins: u64,
     block_tokens: u32,
     pending: VecDeque<Pending>,
-    /// Where each stands, counted from the first that was ever pending.
+    /// Position of each pending request, counted from the first of the recording.
     places: HashMap<u64, u64>,
     first: u64,
     ends: HashMap<u64, u64>,
     ended: VecDeque<u64>,
     closed_loop: bool,
-    /// Ends that nobody followed yet, oldest first.
+    /// Finished requests that no request has followed yet, with their end times, oldest first.
     unfollowed: VecDeque<(u64, u64)>,
-    /// The last end that somebody followed: a client that begins sends several requests at once.
+    /// The last one that was followed; more may follow it, because a client starts with a burst.
     followed: Option<(u64, u64)>,
     failed: Option<TraceError>,
 }
@@ -189,7 +190,7 @@ struct Requests {
 struct Pending {
     recorded: Recorded,
     state: State,
-    /// Tokens that it generated so far.
+    /// Tokens generated so far.
     drew: u32,
 }
 
@@ -197,7 +198,7 @@ struct Pending {
 enum State {
     Open,
     Ended,
-    /// It was turned away after it had been taken, so nobody knows what it would have been.
+    /// It was refused while it waited, so its output length is unknown.
     Refused,
 }
 
@@ -263,7 +264,7 @@ impl Requests {
         Ok(())
     }
 
-    /// Whose end it was sent after.
+    /// The request whose end triggered this one, if any.
     fn follows(&mut self, request: &Request) -> Option<After> {
         let think = |ended: u64| request.sent.saturating_sub(ended);
         while self.unfollowed.front().is_some_and(|&(_, ended)| think(ended) > AT_ONCE_US) {
@@ -321,7 +322,7 @@ impl Iterator for Requests {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            // Where the recording broke off, what was under way then is taken as it stood.
+            // If the recording was cut off, requests in flight end with the tokens they had.
             let settled = |pending: &Pending| pending.state != State::Open || self.recording.is_none();
             if self.pending.front().is_some_and(settled) {
                 let pending = self.pending.pop_front().expect("there is a first");
@@ -356,9 +357,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_closed_loop_goes_on_from_ends_and_begins_with_a_burst() {
+    fn closed_loop_requests_follow_ends_and_start_with_a_burst() {
         let nothing = tempfile::NamedTempFile::new().unwrap();
-        let recording = Recording::open(nothing.path()).map_err(|_| "it is there").unwrap();
+        let recording = Recording::open(nothing.path()).map_err(|_| "the file exists").unwrap();
         let mut requests = Requests::new(recording, true);
         let after = |requests: &mut Requests, sent: u64| {
             let request = serde_json::json!({"id": 9, "sent": sent, "at": sent, "tenant": 0, "prompt": 1, "max": 1,
@@ -376,9 +377,9 @@ mod tests {
         requests.remember(3, 7_100);
         let next = [7_300, 7_400].map(|sent| after(&mut requests, sent));
         assert_eq!(next, [Some((2, 300)), Some((3, 300))]);
-        assert_eq!(after(&mut requests, 7_101 + AT_ONCE_US), None, "that one came by itself");
+        assert_eq!(after(&mut requests, 7_101 + AT_ONCE_US), None, "too late to follow any");
         requests.closed_loop = false;
         requests.remember(4, 40_000);
-        assert_eq!(after(&mut requests, 40_001), None, "an open loop waits for nobody");
+        assert_eq!(after(&mut requests, 40_001), None, "an open loop has no followers");
     }
 }
