@@ -1,7 +1,6 @@
 #!/bin/sh
-# A RUSTC_WRAPPER: libFuzzer's instrumentation for what reads strangers' bytes, that is this project's crates and the
-# parsers under them. Everything else, wasmtime's compiler above all, is built as ever: instrumented it would take
-# hours to build and most of the fuzzer's attention.
+# A RUSTC_WRAPPER that adds libFuzzer's instrumentation to this project's crates and the parsers that they use. Everything
+# else, above all wasmtime's compiler, is built without: instrumented, it would take hours to build and dominate coverage.
 rustc=$1
 shift
 
@@ -12,14 +11,14 @@ for argument; do
     before=$argument
 done
 
-# What runs while building has no --target.
+# Build scripts and proc macros are compiled without --target.
 case " $* " in
     *" --target "*) ;;
     *) exec "$rustc" "$@" ;;
 esac
 
 case $crate in
-    # The targets themselves, the host, and what it gives such bytes to.
+    # The targets, the host, and the parsers that it uses.
     calls | chat | component | config | events | fuzz_case | gguf | grammar | model_config | recording | request | \
         safetensors | template | tenants | tokenizer | trace | \
         infer_* | \

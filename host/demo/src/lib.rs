@@ -1,14 +1,14 @@
 //! The demo model: a small Llama checkpoint that answers questions about inference serving.
 //!
-//! `infer serve` embeds it, so a fresh machine has something real to serve, and end-to-end tests
-//! can assert real text. The text it learned is in `corpus/`, written for this project; the code
-//! that trained it is in `train`, behind the feature of that name. Serving it needs neither.
+//! `infer serve` embeds it, so that a fresh machine has a real model to serve and end-to-end tests can assert real text.
+//! The training text is in `corpus/`, written for this project; the training code is in `train`, behind the feature of
+//! that name. Serving needs neither.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "train")]
 pub mod train;
 
-/// What requests call the model.
+/// Name of the model in requests.
 pub const NAME: &str = "demo";
 
 /// The checkpoint: file names as in Hugging Face's layout, and their bytes.

@@ -1,5 +1,5 @@
-//! What the demo model is for: twenty questions get readable answers on their topic, through the
-//! same decoder that serves it. Ten are worded as in the training text, ten otherwise.
+//! Quality of the demo model: twenty questions get readable answers on topic, through the decoder that serves it. Ten are
+//! worded as in the training text, ten otherwise.
 
 mod greedy;
 
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use greedy::Demo;
 
-/// A question, and words of which its answer must contain every one.
+/// A question, and words that its answer must all contain.
 type Case = (&'static str, &'static [&'static str]);
 
 const AS_TRAINED: [Case; 10] = [
@@ -24,7 +24,7 @@ const AS_TRAINED: [Case; 10] = [
     ("Tell me about grouped-query attention.", &["heads", "keys and values"]),
 ];
 
-/// No template and no line of the corpus asks like this; a test below looks.
+/// Wordings that are in no template and no line of the corpus, as a test below checks.
 const UNSEEN: [Case; 10] = [
     ("In one sentence, what is the KV cache?", &["keys and values", "token"]),
     ("Help me understand backpressure.", &["slow down", "refus"]),
@@ -49,7 +49,7 @@ fn questions_in_unseen_wordings_are_answered() {
 }
 
 #[test]
-fn what_it_does_not_know_it_says() {
+fn unknown_questions_are_declined() {
     let mut demo = Demo::load();
     for question in ["What is the capital of France?", "Who is Einstein?", "What is the weather like?"] {
         let answer = demo.complete(question, 128);
@@ -58,7 +58,7 @@ fn what_it_does_not_know_it_says() {
 }
 
 #[test]
-fn a_conversation_is_answered_by_the_chat_template() {
+fn conversations_use_the_chat_template() {
     let mut demo = Demo::load();
     let first = "What is a prefix cache?";
     let opening = serde_json::json!([
@@ -78,17 +78,17 @@ fn a_conversation_is_answered_by_the_chat_template() {
 }
 
 #[test]
-fn the_unseen_wordings_are_not_in_the_training_text() {
+fn unseen_wordings_are_not_in_the_training_text() {
     let known = training_text().to_lowercase();
     for (question, _) in UNSEEN {
-        // Without the topic's name, which is of course known: the first words of the wording.
+        // Only the first words of the wording, without the topic's name, which is in the corpus.
         let start: Vec<_> = question.split(' ').take(3).collect();
         let start = start.join(" ").to_lowercase();
         assert!(!known.contains(&start), "{start:?} is in the training text");
     }
 }
 
-/// Every answer must be readable, end, and be about what was asked.
+/// Checks that every answer is readable, complete and on topic.
 fn check(cases: &[Case]) {
     let mut demo = Demo::load();
     let known = words(&training_text());
@@ -110,7 +110,7 @@ fn check(cases: &[Case]) {
     assert!(missed.is_empty(), "{}", missed.join("\n"));
 }
 
-/// The corpus and the templates that questions are made with.
+/// The corpus and the question templates.
 fn training_text() -> String {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut text = std::fs::read_to_string(here.join("src/train/wording.rs")).expect("the templates");

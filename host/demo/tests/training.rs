@@ -1,5 +1,5 @@
-//! Training is a function of its seed, and it learns. A whole run takes minutes, so a few steps of
-//! a narrow network stand for it here.
+//! Training is reproducible from its seed, and it learns. A whole run takes minutes, so these tests use a few steps of a
+//! narrow network.
 
 #[path = "greedy/batch.rs"]
 mod batch;
@@ -51,7 +51,7 @@ fn bits(trained: &Trained) -> Vec<u32> {
 }
 
 #[test]
-fn a_seed_gives_the_same_tokenizer_and_bit_identical_weights() {
+fn seed_reproduces_tokenizer_and_weights_bit_by_bit() {
     let (once, again, other) = (short(7), short(7), short(8));
     let json = |trained: &Trained| trained.vocabulary.to_json().expect("a tokenizer is JSON");
     assert_eq!(json(&once), json(&again));
@@ -60,7 +60,7 @@ fn a_seed_gives_the_same_tokenizer_and_bit_identical_weights() {
 }
 
 #[test]
-fn later_stages_alone_continue_where_the_first_one_stopped() {
+fn later_stages_continue_from_the_first_stages_checkpoint() {
     let folder = tempfile::tempdir().expect("a folder");
     let plan = plan(7);
     let first_stage = Plan { answering_steps: 0, polishing_steps: 0, ..plan };
@@ -80,7 +80,7 @@ fn training_lowers_the_loss() {
 }
 
 #[test]
-fn a_served_checkpoint_computes_what_was_trained() {
+fn serving_decoder_matches_the_trained_network() {
     let trained = short(7);
     let folder = tempfile::tempdir().expect("a folder");
     write_checkpoint(folder.path(), &trained.network, &trained.vocabulary).expect("it is written");

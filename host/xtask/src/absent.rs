@@ -1,10 +1,11 @@
-//! Programs without which tests leave themselves out. Nobody hears what a test says that passes, so it is said here.
+//! Programs that some tests need. Tests without them are skipped, and because the output of a passing test is hidden,
+//! `cargo xtask test` reports it.
 
 use std::process::{Command, Stdio};
 
 use crate::cargo::root;
 
-/// What the tests leave out on this machine, and for want of what.
+/// What is skipped on this machine, and why.
 pub fn left_out() -> Vec<&'static str> {
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
     let programs = [
@@ -12,17 +13,17 @@ pub fn left_out() -> Vec<&'static str> {
         ("tmux", "-V", "the console in a terminal: no tmux"),
         ("curl", "--version", "curl as a client, the console in a terminal: no curl"),
         ("pgrep", "--version", "the console in a terminal: no pgrep"),
-        ("git", "--version", "checks of the tree itself: no git"),
+        ("git", "--version", "checks of the source tree: no git"),
     ];
     let absent = programs.into_iter().filter(|(program, version, _)| !starts(program, version));
     let mut left_out: Vec<_> = absent.map(|(_, _, said)| said).collect();
     if !root().join(".git").exists() {
-        left_out.push("checks of the tree itself: it is no git checkout");
+        left_out.push("checks of the source tree: not a git checkout");
     }
     left_out
 }
 
-/// Whether there is such a program. Words behind it are its arguments, as in `CXX="ccache g++"`.
+/// Whether a program can be started; `command` may include arguments, as in `CXX="ccache g++"`.
 pub fn starts(command: &str, version: &str) -> bool {
     let mut words = command.split_whitespace();
     let Some(program) = words.next() else { return false };
@@ -36,7 +37,7 @@ mod tests {
     use super::starts;
 
     #[test]
-    fn a_program_is_there_if_it_can_be_started() {
+    fn programs_are_detected_by_starting_them() {
         for (command, there) in
             [("cargo", true), ("cargo --quiet", true), ("no-such-program", false), ("", false), (" ", false)]
         {

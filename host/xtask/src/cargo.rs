@@ -1,4 +1,4 @@
-//! Running child processes, and what a fresh machine lacks.
+//! Runs cargo and other child processes, and installs missing targets.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,20 +10,20 @@ pub const WASM_TARGETS: [&str; 2] = ["wasm32-unknown-unknown", "wasm32-wasip2"];
 /// The workspace root.
 pub fn root() -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
-    manifest.ancestors().nth(2).expect("host/xtask lies two folders below the root").to_owned()
+    manifest.ancestors().nth(2).expect("host/xtask is two folders below the root").to_owned()
 }
 
-/// Where cargo puts what it builds: its settings and the environment may name another place.
+/// Cargo's target directory, which its configuration and the environment may change.
 pub fn target_dir() -> Result<PathBuf, String> {
     let metadata =
         cargo(&["metadata", "--no-deps", "--format-version", "1"]).stderr(Stdio::inherit()).output();
     let metadata = metadata.map_err(|e| format!("can't start cargo: {e}"))?.stdout;
     let folder = string(&String::from_utf8_lossy(&metadata), "target_directory");
-    folder.map(PathBuf::from).ok_or_else(|| "`cargo metadata` names no target directory".to_owned())
+    folder.map(PathBuf::from).ok_or_else(|| "`cargo metadata` reports no target directory".to_owned())
 }
 
-/// Runs a cargo command that builds, and says where a program that it built lies: a target that is set adds a
-/// folder.
+/// Runs a cargo command that builds `program`, and returns the program's path as cargo reports it, because a configured
+/// target changes the folder.
 pub fn build(command: &mut Command, program: &str) -> Result<PathBuf, String> {
     command.arg("--message-format=json-render-diagnostics");
     let shown = show(command);
@@ -39,7 +39,7 @@ pub fn build(command: &mut Command, program: &str) -> Result<PathBuf, String> {
     found.ok_or_else(|| format!("`{shown}` built no {program}"))
 }
 
-/// The first string of this name in JSON as cargo writes it.
+/// The first string field `name` in cargo's JSON.
 fn string(json: &str, name: &str) -> Option<String> {
     let (_, rest) = json.split_once(&format!("\"{name}\":\""))?;
     let mut text = String::new();
@@ -53,14 +53,14 @@ fn string(json: &str, name: &str) -> Option<String> {
     }
 }
 
-/// `cargo` in the workspace root.
+/// A cargo command in the workspace root.
 pub fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root()).args(args);
     command
 }
 
-/// Runs a command, says what it runs, and turns a failure into a message.
+/// Prints and runs a command.
 pub fn run(command: &mut Command) -> Result<(), String> {
     let shown = show(command);
     eprintln!("$ {shown}");
@@ -68,7 +68,7 @@ pub fn run(command: &mut Command) -> Result<(), String> {
     if status.success() { Ok(()) } else { Err(format!("`{shown}` failed ({status})")) }
 }
 
-/// As `run`, for at most so long.
+/// Prints and runs a command, and kills it after `limit`.
 pub fn run_within(command: &mut Command, limit: Duration) -> Result<(), String> {
     let shown = show(command);
     eprintln!("$ {shown}");
@@ -86,7 +86,7 @@ pub fn run_within(command: &mut Command, limit: Duration) -> Result<(), String> 
     Err(format!("`{shown}` took longer than {} s", limit.as_secs()))
 }
 
-/// Adds the Wasm targets where the toolchain lacks them.
+/// Adds the Wasm targets if the toolchain lacks them.
 pub fn ensure_wasm_targets() -> Result<(), String> {
     let missing: Vec<&str> = WASM_TARGETS.into_iter().filter(|t| !has_target(t)).collect();
     if missing.is_empty() {
@@ -96,8 +96,8 @@ pub fn ensure_wasm_targets() -> Result<(), String> {
     add.current_dir(root()).args(["target", "add"]).args(&missing);
     run(&mut add).map_err(|e| {
         format!(
-            "{e}\nPolicies are WebAssembly, so the toolchain needs {}. Where rustup is not at hand, install \
-             these targets' standard libraries with the system's package manager.",
+            "{e}\nPolicies are WebAssembly, so the toolchain needs {}. Without rustup, install the standard \
+             libraries of these targets with the system's package manager.",
             missing.join(" and ")
         )
     })
@@ -127,7 +127,7 @@ mod tests {
     use super::string;
 
     #[test]
-    fn strings_are_found_in_what_cargo_writes() {
+    fn string_fields_are_found_in_cargos_json() {
         for (json, found) in [
             (r#"{"executable":"/a/infer","fresh":true}"#, Some("/a/infer")),
             (r#"{"name":"executable","executable":"C:\\a \"b\"\\c"}"#, Some(r#"C:\a "b"\c"#)),

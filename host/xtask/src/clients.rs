@@ -1,4 +1,4 @@
-//! The world's clients: installed from their registries, then run against a host by `tests/clients.rs`.
+//! Third-party clients: installed from PyPI and npm, then run against a host by `tests/clients.rs`.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,14 +10,14 @@ const PYTHON: &[&str] =
 const NODE: &[&str] =
     &["openai@7", "openai4@npm:openai@4.104.0", "ai@7", "@ai-sdk/openai-compatible@3", "zod@4"];
 
-/// Installs what can be had, says what can't, runs all that is there.
+/// Installs the clients, reports those that can't be installed, and runs the rest.
 pub fn clients(args: &[String]) -> Result<(), String> {
     let folder = target_dir()?.join("clients");
     std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let installed = [("Python", python(&folder)), ("JavaScript", node(&folder))];
     for (name, installed) in &installed {
         if let Err(why) = installed {
-            eprintln!("{name} clients that are not there yet are skipped: {why}");
+            eprintln!("skipping {name} clients that are not installed yet: {why}");
         }
     }
     let mut tests = cargo(&["test", "--workspace", "--all-features", "--test", "clients", "--"]);
@@ -25,18 +25,18 @@ pub fn clients(args: &[String]) -> Result<(), String> {
     run(tests.env("INFER_CLIENTS", &folder).env("INFER_CLIENTS_ALL", "1"))?;
     match installed.iter().any(|(_, installed)| installed.is_ok()) {
         true => Ok(()),
-        false => Err("neither Python's nor JavaScript's clients can be installed here".to_owned()),
+        false => Err("neither Python nor JavaScript clients can be installed".to_owned()),
     }
 }
 
 fn python(folder: &Path) -> Result<(), String> {
     let venv = folder.join("venv");
     let bin = venv.join("bin");
-    // A venv that failed halfway has a Python and no pip.
+    // A venv whose creation failed halfway has Python but no pip.
     if !bin.join("pip").exists() {
         run(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
     }
-    // Its resolver needs seconds where pip's needs minutes.
+    // uv resolves these in seconds, pip in minutes.
     run(Command::new(bin.join("python")).args(["-m", "pip", "install", "--quiet", "uv"]))?;
     let mut install = Command::new(bin.join("uv"));
     run(install.args(["pip", "install", "--quiet", "--python"]).arg(bin.join("python")).args(PYTHON))

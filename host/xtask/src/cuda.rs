@@ -1,4 +1,4 @@
-//! The GPU: a CUDA toolkit from PyPI where there is none, and the checks that want a device.
+//! CUDA: installs a toolkit from PyPI if there is none, compiles the kernels, and runs the checks that need a GPU.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::absent::starts;
 use crate::cargo::{build, cargo, root, run, run_within, target_dir};
 
-/// What nvcc needs to compile kernels; 13.0 runs on every driver of CUDA 13.
+/// Packages that nvcc needs to compile kernels; code built with 13.0 runs on every driver of CUDA 13.
 const PACKAGES: [&str; 6] = [
     "nvidia-cuda-nvcc==13.0.88",
     "nvidia-nvvm==13.0.88",
@@ -17,23 +17,23 @@ const PACKAGES: [&str; 6] = [
     "nvidia-cuda-nvrtc==13.0.88",
 ];
 
-/// For a download of 100 MB.
+/// Time limit of the installation, a download of 100 MB.
 const INSTALLING: Duration = Duration::from_secs(300);
 
-/// Finds a toolkit or installs one, and says how builds find it.
+/// Finds or installs a toolkit, and prints its path.
 pub fn toolkit() -> Result<(), String> {
     let home = ensure()?;
     println!("{}", home.display());
     eprintln!(
-        "Build with it:  CUDA_HOME={} cargo build --release --features cuda --bin infer",
+        "To build with it:  CUDA_HOME={} cargo build --release --features cuda --bin infer",
         home.display()
     );
     Ok(())
 }
 
-/// Compiles the kernels for every architecture, where a toolkit is there or can be had; else what is left out.
+/// Compiles the kernels for every architecture; without a toolkit, returns what is skipped and why.
 pub fn compile() -> Result<Option<&'static str>, String> {
-    // nvcc leaves the host's side of a source to it.
+    // nvcc compiles the host part of a source with it.
     if std::env::var_os("NVCC_CCBIN").is_none() && !starts("g++", "--version") {
         return Ok(Some("whether nvcc compiles the kernels: no g++"));
     }
@@ -53,7 +53,7 @@ pub fn compile() -> Result<Option<&'static str>, String> {
     run(&mut nvcc).map(|()| None)
 }
 
-/// Builds `infer` with kernels and runs every check that wants a GPU.
+/// Builds `infer` with kernels and runs every check that needs a GPU.
 pub fn gpu_check() -> Result<(), String> {
     let home = ensure()?;
     crate::cargo::ensure_wasm_targets()?;
@@ -64,7 +64,8 @@ pub fn gpu_check() -> Result<(), String> {
     run(Command::new("sh").arg(root().join("kernels/cuda/gpu-check.sh")).arg(infer).arg(golden).arg(out))
 }
 
-/// `CUDA_HOME`, `CUDA_PATH`, the usual place, or a folder of ours.
+/// The toolkit in `CUDA_HOME`, `CUDA_PATH`, the default location, or else in the target directory, where it is installed
+/// if needed.
 fn ensure() -> Result<PathBuf, String> {
     let named = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
     let usual = named.chain([PathBuf::from("/usr/local/cuda")]).find(|home| home.join("bin/nvcc").exists());
@@ -78,14 +79,14 @@ fn ensure() -> Result<PathBuf, String> {
     eprintln!("No CUDA toolkit found; installing nvcc from PyPI into {}.", environment.display());
     let failed = |error: String| {
         format!(
-            "{error}\nThere is no CUDA toolkit, and none can be had from PyPI. Install one and name it in CUDA_HOME."
+            "{error}\nThere is no CUDA toolkit, and installing one from PyPI failed. Install one and set CUDA_HOME."
         )
     };
     run(Command::new("python3").args(["-m", "venv"]).arg(&environment)).map_err(failed)?;
     let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1"];
     let mut install = Command::new(environment.join("bin/python"));
     run_within(install.args(pip).args(PACKAGES), INSTALLING).map_err(failed)?;
-    installed(&environment).ok_or_else(|| failed(format!("{} holds no nvcc", environment.display())))
+    installed(&environment).ok_or_else(|| failed(format!("{} has no nvcc", environment.display())))
 }
 
 /// The toolkit in a Python environment.

@@ -1,4 +1,4 @@
-//! From a fresh machine to a running server; benchmarks and training in release mode.
+//! Builds and runs the demo, the serving benchmark and the training of the demo model, in release mode.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::cargo::{build, cargo, ensure_wasm_targets, run};
 
 const TRY: &str = r#"
-Built. Once the line `listening on ...` appears, try in another terminal:
+Built. When the line `listening on ...` appears, try in another terminal:
 
   curl -N localhost:8000/v1/completions -d '{"model":"demo","prompt":"What is a prefix cache?","max_tokens":64,"temperature":0}'
   FOLDER/infer-tui
@@ -19,9 +19,9 @@ Ctrl-C drains and stops.
 /// Builds the server and the console, then serves the demo model in the foreground.
 pub fn demo(args: &[String]) -> Result<(), String> {
     ensure_wasm_targets()?;
-    eprintln!("Building `infer` and `infer-tui`; from cold this takes several minutes.");
+    eprintln!("Building `infer` and `infer-tui`; the first build takes several minutes.");
     let infer = infer(&["--bin", "infer-tui"])?;
-    let folder = infer.parent().expect("a program lies in a folder");
+    let folder = infer.parent().expect("a file has a folder");
     eprintln!("{}", TRY.replace("FOLDER", &folder.display().to_string()));
     run(Command::new(&infer).arg("serve").args(args))
 }
@@ -39,7 +39,7 @@ pub fn train(args: &[String]) -> Result<(), String> {
     run(cargo(&train).args(args))
 }
 
-/// Builds the server, and more.
+/// Builds the server with further arguments, and returns its path.
 fn infer(more: &[&str]) -> Result<PathBuf, String> {
     build(cargo(&["build", "--release", "--bin", "infer"]).args(more), "infer")
 }

@@ -1,4 +1,4 @@
-//! Fuzzing with libFuzzer: builds the targets of `tests/fuzz` with the project's own toolchain and runs them in turn.
+//! Fuzzing with libFuzzer: builds the targets of `tests/fuzz` with the project's toolchain and runs them in turn.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -7,16 +7,16 @@ use crate::cargo::{cargo, ensure_wasm_targets, root, run, target_dir};
 
 const USAGE: &str = "usage: cargo xtask fuzz [--seconds N] [TARGET]...  (all targets, a minute each)";
 
-/// `[--seconds N] [TARGET]...`.
+/// Runs `[--seconds N] [TARGET]...`.
 pub fn fuzz(args: &[String]) -> Result<(), String> {
     let fuzz = root().join("tests/fuzz");
     let known = targets(&fuzz.join("fuzz_targets"))?;
     let (seconds, wanted) = parse(args, &known)?;
     ensure_wasm_targets()?;
-    // The versions that are shipped.
+    // Fuzz the shipped versions of the dependencies.
     let (from, to) = (root().join("Cargo.lock"), fuzz.join("Cargo.lock"));
     std::fs::copy(&from, &to).map_err(|e| format!("can't copy {}: {e}", from.display()))?;
-    // A folder of their own: instrumented crates must not stand in for others.
+    // A separate folder, so that other builds don't reuse instrumented crates.
     let built = target_dir()?.join("fuzz");
     let host = host()?;
     let build = ["build", "--release", "--bins", "--target", &host];
@@ -32,11 +32,11 @@ pub fn fuzz(args: &[String]) -> Result<(), String> {
         }
         let program = built.join(&host).join("release").join(target);
         let mut fuzzer = Command::new(program);
-        // What is new goes into the first folder.
+        // libFuzzer writes new inputs to the first folder.
         fuzzer.arg(&grown).arg(fuzz.join("corpus").join(target));
         fuzzer.arg(format!("-artifact_prefix={}/", artifacts.display()));
         fuzzer.args([&format!("-max_total_time={seconds}"), "-timeout=60", "-rss_limit_mb=4096"]);
-        // Panics that the host catches would fill the screen; those it doesn't still end the run.
+        // Hides the messages of panics that the host catches; an uncaught panic still ends the run.
         fuzzer.args(["-close_fd_mask=2", "-print_final_stats=1"]);
         if let Err(message) = run(&mut fuzzer) {
             eprintln!("{message}");
@@ -52,11 +52,11 @@ fn parse(args: &[String], known: &[String]) -> Result<(u64, Vec<String>), String
     while let Some(arg) = args.next() {
         if arg == "--seconds" {
             let value = args.next().and_then(|value| value.parse().ok()).filter(|&value| value > 0);
-            seconds = value.ok_or_else(|| format!("--seconds: a number from 1 on is needed\n{USAGE}"))?;
+            seconds = value.ok_or_else(|| format!("--seconds must be at least 1\n{USAGE}"))?;
         } else if known.contains(arg) {
             wanted.push(arg.clone());
         } else {
-            return Err(format!("no target `{arg}`; there are {}\n{USAGE}", known.join(", ")));
+            return Err(format!("unknown target `{arg}`; use some of {}\n{USAGE}", known.join(", ")));
         }
     }
     Ok((seconds, if wanted.is_empty() { known.to_vec() } else { wanted }))
@@ -73,12 +73,12 @@ fn targets(folder: &PathBuf) -> Result<Vec<String>, String> {
     Ok(targets)
 }
 
-/// The machine's own target. It has to be named: only then are build scripts left alone by flags for targets.
+/// The machine's own target. Cargo must get it explicitly, or it would instrument build scripts, too.
 fn host() -> Result<String, String> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let output = Command::new(rustc).current_dir(root()).arg("-vV").output();
     let output = output.map_err(|e| format!("can't start rustc: {e}"))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));
-    host.map(str::to_owned).ok_or_else(|| "rustc -vV names no host".to_owned())
+    host.map(str::to_owned).ok_or_else(|| "rustc -vV reports no host".to_owned())
 }

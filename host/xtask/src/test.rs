@@ -1,11 +1,11 @@
-//! Every check of the project, cheapest first, so that a fault is seen early; but what may have to be fetched comes last.
+//! All checks of the project: the cheapest first, so that failures show early, and those that may download something last.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use crate::cargo::{build, cargo, ensure_wasm_targets, root, run, target_dir};
 
-/// Workspaces of their own, whose crates other builds never see.
+/// Folders that are workspaces of their own.
 const APART: [&str; 3] = [INTERLEAVE, "tests/fuzz", "kernels/benches/candle"];
 const INTERLEAVE: &str = "tests/interleave";
 
@@ -17,7 +17,7 @@ pub fn check() -> Result<(), String> {
         run(cargo(&["fmt", "--check", "--manifest-path"]).arg(manifest(workspace)))?;
     }
     lint(cargo(&["clippy", "--workspace", "--all-targets", "--all-features"]))?;
-    // What people build: other code stands in where a feature is off.
+    // The feature sets that users build: other code is compiled if a feature is off.
     lint(cargo(&["clippy", "--bin", "infer", "--bin", "infer-tui"]))?;
     lint(cargo(&["clippy", "--package", "infer-server", "--bin", "infer", "--no-default-features"]))?;
     lint(interleave(&["clippy", "--all-targets"])?)
@@ -27,7 +27,7 @@ fn lint(mut clippy: Command) -> Result<(), String> {
     run(clippy.args(["--", "-D", "warnings"]))
 }
 
-/// Everything: lints, native tests, the policies' tests compiled to Wasm, and the CUDA kernels.
+/// Runs everything: lints, native tests, the policies' tests compiled to Wasm, and the CUDA compiler.
 pub fn test() -> Result<(), String> {
     check()?;
     let mut left_out = crate::absent::left_out();
@@ -43,18 +43,15 @@ pub fn test() -> Result<(), String> {
     match left_out.is_empty() {
         true => eprintln!("All checks passed."),
         false => {
-            eprintln!(
-                "All checks passed, but for these, which can't be run here:\n  {}",
-                left_out.join("\n  ")
-            );
+            eprintln!("All checks passed, except these, which were skipped:\n  {}", left_out.join("\n  "));
         }
     }
-    eprintln!("Commands of their own, for what they fetch or need: clients, scale-out, fuzz, gpu-check.");
-    eprintln!("Not built: tests/fuzz (`fuzz` does), kernels/benches/candle (kernels/README.md says how).");
+    eprintln!("Not included, because they download or need more: clients, scale-out, fuzz, gpu-check.");
+    eprintln!("Not built: tests/fuzz (see `fuzz`), kernels/benches/candle (see kernels/README.md).");
     Ok(())
 }
 
-/// How threads meet, checked by loom: a workspace of its own.
+/// A cargo command in the workspace of the loom tests.
 fn interleave(what: &[&str]) -> Result<Command, String> {
     let mut command = cargo(what);
     command.arg("--manifest-path").arg(manifest(INTERLEAVE));
@@ -66,11 +63,9 @@ fn manifest(workspace: &str) -> PathBuf {
     root().join(workspace).join("Cargo.toml")
 }
 
-/// The policies' own unit tests, compiled to wasm32-wasip2 and run under wasmtime. Comes after the
-/// native tests, which build the runner.
+/// Runs the policies' unit tests compiled to wasm32-wasip2 under wasmtime.
 fn wasm_tests() -> Result<(), String> {
-    // The workspace's tests have built it; a build of its own would choose other features and with
-    // them build wasmtime a second time.
+    // The native tests have built it. Building it alone would select other features, and so build wasmtime again.
     let runner = build(&mut cargo(&["test", "--workspace", "--all-features", "--no-run"]), "wasi-runner")?;
     let mut tests = cargo(&["test", "--target", "wasm32-wasip2", "--package", "infer-policy-sdk"]);
     for policy in policies()? {
@@ -79,7 +74,7 @@ fn wasm_tests() -> Result<(), String> {
     run(tests.env("CARGO_TARGET_WASM32_WASIP2_RUNNER", runner))
 }
 
-/// The policy packages: `policy-*` in `plugins/`, and `template-*`, which new policies begin as.
+/// The policy packages: `policy-*` in `plugins/`, and the templates `template-*`.
 fn policies() -> Result<Vec<String>, String> {
     let plugins = root().join("plugins");
     let mut packages = Vec::new();

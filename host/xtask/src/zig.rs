@@ -1,20 +1,20 @@
-//! The C compiler for the policy that is written in C: `zig cc`, from PyPI where there is none.
+//! The C compiler for the policy in C: `zig cc`, installed from PyPI if it is missing.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::cargo::{run, target_dir};
 
-/// A version that is known to build it.
+/// A version that builds the policy.
 const PACKAGE: &str = "ziglang==0.15.2";
 
-/// Where the compiler is: a command line for `INFER_ZIG`. Where it can't be had, says so and leaves the
-/// tests that need it out.
+/// The compiler's command line, for `INFER_ZIG`. If it can't be installed, prints why and returns `None`; the tests that
+/// need it are skipped.
 pub fn ensure() -> Option<String> {
     if let Ok(named) = std::env::var("INFER_ZIG") {
         return Some(named);
     }
-    let unknown = |why| eprintln!("No C compiler for the policy in C can be looked for: {why}");
+    let unknown = |why| eprintln!("can't look for a C compiler for the policy in C: {why}");
     let python = target_dir().map_err(unknown).ok()?.join("tools").join("zig").join("bin").join("python");
     let installed = format!("{} -m ziglang", python.display());
     let known = ["zig".to_owned(), "python3 -m ziglang".to_owned(), installed.clone()];
@@ -24,7 +24,7 @@ pub fn ensure() -> Option<String> {
     match install(&python) {
         Ok(()) => Some(installed),
         Err(message) => {
-            eprintln!("No C compiler for the policy in C can be had: {message}");
+            eprintln!("can't install a C compiler for the policy in C: {message}");
             None
         }
     }
@@ -38,7 +38,7 @@ fn answers(command: &str) -> bool {
 }
 
 fn install(python: &Path) -> Result<(), String> {
-    let environment = python.ancestors().nth(2).expect("it lies in a folder of ours");
+    let environment = python.ancestors().nth(2).expect("it is `bin/python` in the environment");
     run(Command::new("python3").args(["-m", "venv"]).arg(environment))?;
     run(Command::new(python).args([
         "-m",

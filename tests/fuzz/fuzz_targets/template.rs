@@ -1,10 +1,10 @@
-//! Feeds bytes to `edges::template`, whose renderer libFuzzer can't see into: it is WebAssembly. So templates are also
-//! compiled by the same renderer, natively. They aren't rendered there, where nothing bounds what that takes.
+//! Feeds bytes to `edges::template`, which renders in WebAssembly without coverage. So the native build of the renderer also
+//! compiles the templates. It doesn't render them, because nothing limits the cost there.
 #![no_main]
 
 use infer_chat_guest::{Context, Renderer};
 
-/// Parsing recurses with some of a template's length; longer ones are the sandbox's.
+/// The parser recurses with the length of a template; longer ones only run in the sandbox.
 const COMPILED_BYTES: usize = 4_096;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

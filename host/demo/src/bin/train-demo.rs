@@ -1,8 +1,8 @@
 //! `train-demo`: trains the demo model from the corpus and writes its checkpoint.
 //!
 //! Takes an optional output folder, `--seed N`, the steps of the three stages (`--writing-steps N`,
-//! `--answering-steps N`, `--polishing-steps N`) and `--from FOLDER`, which leaves out the first
-//! stage and goes on with the checkpoint that it left there.
+//! `--answering-steps N`, `--polishing-steps N`), and `--from FOLDER`, which skips the first stage and continues from its
+//! checkpoint in that folder.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ fn main() -> Result<()> {
             "--from" => from = Some(PathBuf::from(arguments.next().context("--from needs a folder")?)),
             flag if flag.starts_with('-') => {
                 bail!(
-                    "unknown flag {flag}: there are --seed, --writing-steps, --answering-steps, --polishing-steps and --from"
+                    "unknown flag {flag}; use --seed, --writing-steps, --answering-steps, --polishing-steps or --from"
                 )
             }
             path => folder = PathBuf::from(path),

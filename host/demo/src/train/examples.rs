@@ -10,30 +10,30 @@ use super::tokenizer::{ASSISTANT, BEGIN, END, SYSTEM, USER, Vocabulary};
 use super::wording;
 use super::{Corpus, Random};
 
-/// The answer is what counts; of questions the model only needs to know how they look.
+/// Low, because the model need not produce questions.
 const QUESTION_WEIGHT: f32 = 0.1;
 
-/// The first words of an answer decide which one it is, the others follow from them.
+/// The first tokens of an answer determine which answer it is.
 const DECIDING_TOKENS: usize = 10;
 
-/// What the other tokens of an answer count while the model learns to decide.
+/// Weight of an answer's other tokens while the model learns to choose the answer.
 const FOLLOWING_WEIGHT: f32 = 0.2;
 
 /// How examples become rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lesson {
-    /// Rows full of examples, all tokens of an answer alike: learns to write.
+    /// Rows full of examples, all tokens of an answer weighted equally: learns the text.
     Writing,
-    /// Rows full of examples, the start of each answer stressed.
+    /// Rows full of examples, with more weight on the start of each answer.
     Conversing,
-    /// One example a row, cut where the row ends, the start of its answer stressed: learns which
-    /// answer belongs to which question.
+    /// One example per row, truncated at the row's end, with more weight on the start of its answer: learns which answer
+    /// belongs to which question.
     Answering,
-    /// Rows full of examples, all tokens of an answer alike again: brings both together.
+    /// Rows full of examples, all tokens of an answer weighted equally: combines both.
     Polishing,
 }
 
-/// `rows` x `length` tokens, what follows each, and how much that counts.
+/// `rows` x `length` tokens, the next token of each, and its weight in the loss.
 pub struct Batch {
     /// Number of rows.
     pub rows: usize,
@@ -43,14 +43,14 @@ pub struct Batch {
     pub inputs: Vec<u32>,
     /// The token after each input.
     pub targets: Vec<u32>,
-    /// How much each target counts.
+    /// Weight of each target.
     pub weights: Vec<f32>,
 }
 
-/// A topic with many wordings (what the model doesn't know, above all) comes once per so many of them.
+/// A topic gets an extra turn per this many wordings; the topic of unknown questions has the most.
 const WORDINGS_PER_DRAW: usize = 10;
 
-/// An endless stream of batches; every topic has had its turns before any has them again.
+/// An endless stream of batches that goes through all topics before it repeats any.
 pub struct Examples<'a> {
     corpus: &'a Corpus,
     vocabulary: &'a Vocabulary,
@@ -60,7 +60,7 @@ pub struct Examples<'a> {
 }
 
 impl<'a> Examples<'a> {
-    /// A stream that is a function of the corpus, the vocabulary and `seed`.
+    /// A stream determined by the corpus, the vocabulary and `seed`.
     #[must_use]
     pub fn new(corpus: &'a Corpus, vocabulary: &'a Vocabulary, seed: u64) -> Self {
         Self { corpus, vocabulary, random: Random::new(seed), order: Vec::new(), lesson: Lesson::Writing }

@@ -1,8 +1,7 @@
 //! Trains the demo model: corpus -> tokenizer -> examples -> decoder -> checkpoint.
 //!
-//! Everything random comes from one seeded generator and everything summed is summed in a fixed
-//! order on one thread, so a seed names exactly one checkpoint on a given machine. Deliberately
-//! absent: data loading, devices, distributed anything; the corpus fits on a desk.
+//! All randomness comes from seeded generators, and all sums run in a fixed order on one thread, so a seed determines the
+//! checkpoint on a given machine. Deliberately absent: data loading, devices, distribution; the corpus is tiny.
 
 mod checkpoint;
 mod corpus;

@@ -1,4 +1,4 @@
-//! The Llama decoder in differentiable form, for training alone.
+//! The Llama decoder in differentiable form, for training only.
 //!
 //! It computes what `infer-model` serves, in f32 over whole rows and without a cache; a test
 //! compares the logits of both. Weight names and layouts are those of Hugging Face checkpoints.
@@ -44,7 +44,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Random weights, drawn in the order of their names.
+    /// Random weights, generated in the order of their names.
     ///
     /// # Errors
     /// What candle reports.
@@ -89,7 +89,7 @@ impl Network {
         Ok(Self { shape, weights })
     }
 
-    /// The dimensions it was made with.
+    /// Its dimensions.
     #[must_use]
     pub fn shape(&self) -> Shape {
         self.shape
@@ -101,7 +101,7 @@ impl Network {
         &self.weights
     }
 
-    /// Replaces all weights by those of a `model.safetensors`.
+    /// Replaces all weights with those of a `model.safetensors`.
     ///
     /// # Errors
     /// A file that can't be read, or that lacks a weight of this shape.
@@ -126,7 +126,7 @@ impl Network {
         Ok(())
     }
 
-    /// Mean cross-entropy of a batch, each target counted by its weight.
+    /// Weighted mean cross-entropy of a batch.
     ///
     /// # Errors
     /// What candle reports.
@@ -239,7 +239,7 @@ impl Rotation {
     }
 }
 
-/// Softmax over what a position may see: row `r` stands at position `r % length` of its text.
+/// Causal softmax: row `r` is position `r % length` of its text.
 ///
 /// One operation instead of mask, scale and softmax, whose intermediate tensors would take most
 /// of a training step.

@@ -1,23 +1,23 @@
-//! The one source of randomness of a training run.
+//! Seeded randomness of a training run.
 //!
 //! candle's CPU generator can't be seeded, so initial weights come from here as well.
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
-/// A seeded generator with the few draws that training needs.
+/// A seeded generator with the few distributions that training needs.
 pub struct Random(ChaCha8Rng);
 
 impl Random {
-    /// A generator whose draws are a function of `seed` alone.
+    /// A generator whose values depend only on `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(ChaCha8Rng::seed_from_u64(seed))
     }
 
-    /// A number in `0 .. bound`; the bias of the modulo is far below what training could notice.
+    /// A number in `0 .. bound`; the modulo bias is negligible for training.
     pub fn below(&mut self, bound: usize) -> usize {
-        assert!(bound > 0, "a draw needs something to draw from");
+        assert!(bound > 0, "the range is empty");
         usize::try_from(self.0.next_u64() % bound as u64).expect("below a usize")
     }
 
@@ -51,7 +51,7 @@ impl Random {
             .collect()
     }
 
-    /// Uniform in (0, 1]: never 0, whose logarithm has no value.
+    /// Uniform in (0, 1], so that its logarithm is finite.
     fn unit(&mut self) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "53 bits fit a f64 exactly")]
         let value = ((self.0.next_u64() >> 11) + 1) as f64 / (1_u64 << 53) as f64;

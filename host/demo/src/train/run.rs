@@ -10,10 +10,10 @@ use candle_nn::{AdamW, Optimizer as _, ParamsAdamW};
 use super::tokenizer::{BEGIN, END, Vocabulary};
 use super::{Batch, Corpus, Examples, Lesson, Network, Random, Shape};
 
-/// Everything that a training run depends on, besides the corpus.
+/// Parameters of a training run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Names the checkpoint: weights and examples are drawn from it.
+    /// Seed of the initial weights and the examples.
     pub seed: u64,
     /// Optimizer steps of the first stage.
     pub writing_steps: usize,
@@ -21,7 +21,7 @@ pub struct Plan {
     pub answering_steps: usize,
     /// Optimizer steps of the third stage.
     pub polishing_steps: usize,
-    /// Tokens of one step's batch, whatever the length of its rows.
+    /// Tokens per batch, independent of the length of its rows.
     pub batch_tokens: usize,
     /// Learning rate of the first stage after its warm-up.
     pub writing_rate: f64,
@@ -68,8 +68,8 @@ pub struct Trained {
     pub losses: Vec<f32>,
 }
 
-/// Row lengths of the first stage, drawn evenly: mostly short ones, which are cheap, some long ones,
-/// so that answers far into a context stay good.
+/// Row lengths of the first stage, chosen uniformly: mostly short, which is cheap, some long, so that answers far into a
+/// context stay good.
 const WRITING_LENGTHS: [usize; 6] = [128, 128, 128, 256, 256, 512];
 /// Rows of the second stage hold a question and the start of its answer, every fourth time more.
 const ANSWERING_LENGTH: usize = 40;
@@ -80,11 +80,11 @@ const POLISHING_LENGTH: usize = 128;
 const WARM_UP_STEPS: usize = 40;
 const LARGEST_GRADIENT: f64 = 1.0;
 
-/// Trains from nothing and calls `progress(step, loss)` after each step.
+/// Trains from scratch and calls `progress(step, loss)` after each step.
 ///
-/// Three stages: the model learns to write the text, then which answer belongs to which question,
-/// then both together. Each stage starts with weights as a checkpoint stores them and with a
-/// generator of its own, so what follows the first can also be run alone (`train_from`).
+/// There are three stages: the model learns the text, then which answer belongs to which question, then both together.
+/// Each stage starts with weights rounded as in a checkpoint and with its own random generator, so that the later stages
+/// can also run alone (`train_from`).
 ///
 /// # Errors
 /// What candle or the tokenizer library reports.
@@ -99,7 +99,7 @@ pub fn train(corpus: &Corpus, plan: &Plan, mut progress: impl FnMut(usize, f32))
     Ok(trained)
 }
 
-/// The stages after the first, from the weights that it left in a `model.safetensors`.
+/// Runs the stages after the first, from the `model.safetensors` that it wrote.
 ///
 /// # Errors
 /// A file that doesn't fit the plan; what candle or the tokenizer library reports.
@@ -119,7 +119,7 @@ pub fn train_from(
 }
 
 impl Trained {
-    /// Learns to write: whole answers in rows of several lengths.
+    /// The first stage: whole answers in rows of several lengths.
     fn write(
         &mut self,
         corpus: &Corpus,
@@ -132,7 +132,7 @@ impl Trained {
         self.learn(corpus, plan.batch_tokens, &stage, lesson, progress)
     }
 
-    /// Learns which answer belongs to which question, and then to give it without slips.
+    /// The second and third stage: which answer belongs to which question, then whole answers again.
     fn answer_questions(
         &mut self,
         corpus: &Corpus,
@@ -151,7 +151,7 @@ impl Trained {
         self.learn(corpus, plan.batch_tokens, &stage, lesson, progress)
     }
 
-    /// One stage with an optimizer of its own; its weights end as a checkpoint stores them.
+    /// Runs one stage with its own optimizer; rounds the weights at its end as a checkpoint does.
     fn learn(
         &mut self,
         corpus: &Corpus,
@@ -174,7 +174,7 @@ impl Trained {
         self.network.round_to_bf16()
     }
 
-    /// The greedy answer to a bare question, at most `limit` tokens; false if it didn't end by then.
+    /// The greedy answer to a bare question, at most `limit` tokens, and whether it ended within them.
     ///
     /// # Errors
     /// What candle or the tokenizer library reports.
@@ -206,7 +206,7 @@ fn optimizer(network: &Network) -> Result<AdamW> {
     Ok(AdamW::new(weights, settings)?)
 }
 
-/// One optimizer step; gives the loss before it.
+/// Runs one optimizer step; returns the loss before it.
 fn learn(network: &Network, optimizer: &mut AdamW, batch: &Batch, rate: f64) -> Result<f32> {
     let loss = network.loss(batch)?;
     let mut gradients = loss.backward()?;

@@ -1,4 +1,4 @@
-//! A byte-level BPE vocabulary trained on the corpus: any input has tokens, ours has few.
+//! A byte-level BPE vocabulary trained on the corpus: it encodes any input, and the corpus in few tokens.
 
 use std::collections::BTreeSet;
 
@@ -16,9 +16,9 @@ pub const BEGIN: u32 = 0;
 pub const END: u32 = 1;
 /// Starts a system message.
 pub const SYSTEM: u32 = 2;
-/// Starts what the user says.
+/// Starts a user message.
 pub const USER: u32 = 3;
-/// Starts what the model says.
+/// Starts a message of the model.
 pub const ASSISTANT: u32 = 4;
 
 /// The special tokens, in the order of their ids.

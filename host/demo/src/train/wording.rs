@@ -1,7 +1,7 @@
-//! Ways to ask about a topic: templates around its names, and the carelessness of real typing.
+//! Wordings of questions about a topic: templates around its names, and the carelessness of real typing.
 //!
-//! The model shall answer questions nobody wrote down, so it sees a topic in ever new clothes.
-//! The held-out wordings of the quality test are in none of these lists.
+//! The model must answer wordings that are in no template, so it sees each topic in many of them. The held-out wordings
+//! of the quality test are in none of these lists.
 
 use super::{Entry, Random};
 
@@ -95,8 +95,7 @@ const OPENINGS: &[&str] = &[
     "Now: ",
 ];
 
-/// Words that say nothing about the topic; strung together they stand for wordings that nobody
-/// thought of.
+/// Words without any relation to a topic; strung together, they stand for unforeseen wordings.
 const FILLERS: &[&str] = &[
     "a",
     "again",
@@ -216,7 +215,7 @@ const SYSTEM_MESSAGES: &[&str] = &[
     "Be brief and friendly.",
 ];
 
-/// One way to ask for `entry`'s answer.
+/// A question for `entry`'s answer.
 pub fn question(entry: &Entry, random: &mut Random) -> String {
     let from_names = !entry.names.is_empty() && (entry.questions.is_empty() || random.chance(60));
     let asked = if from_names {
@@ -233,7 +232,7 @@ pub fn system_message(random: &mut Random) -> &'static str {
     random.pick(SYSTEM_MESSAGES)
 }
 
-/// A way to ask for `entry`'s answer whose frame may be nonsense: only its topic counts.
+/// A question for `entry`'s answer whose frame may be nonsense, so that only the topic counts.
 pub fn strange_question(entry: &Entry, random: &mut Random) -> String {
     if entry.names.is_empty() || random.chance(65) {
         return question(entry, random);
@@ -261,7 +260,7 @@ fn from_template(name: &str, random: &mut Random) -> String {
     };
     let template = if random.chance(50) { random.pick(own) } else { random.pick(EITHER) };
     let bare = name.trim_start_matches("the ").trim_start_matches("an ").trim_start_matches("a ");
-    // People who type a bare term leave its article away, and some do so in a sentence.
+    // People often omit the article of a bare term, and some do so in a sentence.
     let filler = if template.starts_with("{}") || random.chance(15) { bare } else { name };
     capitalized(&template.replace("{}", filler))
 }

@@ -1,5 +1,5 @@
-//! Greedy generation with the embedded model, one sequence at a time, without an engine: batches
-//! are written by hand, so that a failure is the model's and nobody else's.
+//! Greedy generation with the embedded model, one sequence at a time. It uses handwritten batches instead of an engine, so
+//! that a failure is the model's.
 
 mod batch;
 
@@ -8,7 +8,7 @@ use infer_chat::{ChatTemplate, Sandbox};
 use infer_core::{Executor as _, StepOutput};
 use infer_model::{ExecutorOptions, KvCacheKind, Model, ModelExecutor, Source, Tokenizer};
 
-/// The embedded model, ready to answer.
+/// The embedded model, ready to run.
 pub struct Demo {
     executor: ModelExecutor,
     tokenizer: Tokenizer,
@@ -16,14 +16,14 @@ pub struct Demo {
     stops: Vec<u32>,
 }
 
-/// What it said.
+/// A generated answer.
 #[derive(Debug)]
 pub struct Answer {
     /// The text, without special tokens.
     pub text: String,
-    /// Tokens drawn, the end included.
+    /// Tokens generated, including the end token.
     pub tokens: usize,
-    /// It ended by itself.
+    /// Whether it ended with the end token.
     pub ended: bool,
 }
 

@@ -1,4 +1,4 @@
-//! One request over HTTP, timed where its bytes arrive.
+//! Requests over HTTP, timed when their bytes arrive.
 
 use std::time::{Duration, Instant};
 
@@ -15,13 +15,13 @@ use super::history::History;
 use super::sse::{Events, Step, read};
 use crate::web::{Trust, Web};
 
-/// Longest silence of a stream before it counts as failed.
+/// Longest gap in a stream before it counts as failed.
 const SILENCE: Duration = Duration::from_secs(300);
 
-/// How long the end of a body may take after the stream's last event.
+/// Longest wait for the end of the body after the stream's last event.
 const LAST_BYTES: Duration = Duration::from_millis(500);
 
-/// How streams are written.
+/// Stream format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Dialect {
@@ -32,7 +32,7 @@ pub enum Dialect {
     Openai,
 }
 
-/// What requests are.
+/// Endpoint and form of requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Api {
@@ -45,61 +45,61 @@ pub enum Api {
     Chat,
 }
 
-/// How long outputs are.
+/// Required output length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Lengths {
-    /// As asked for: end tokens are ignored, and another length is a failure.
+    /// Exactly as requested: end tokens are ignored, and any other length is a failure.
     #[default]
     Exact,
-    /// As they come, for servers that don't know `ignore_eos`.
+    /// Any length, for servers that don't support `ignore_eos`.
     Any,
 }
 
-/// Where requests go.
+/// The server, and how to talk to it.
 #[derive(Clone, Debug, Default)]
 pub struct Target {
-    /// `http://HOST:PORT` or `https://HOST:PORT`, or the whole address of an endpoint.
+    /// `http://HOST:PORT` or `https://HOST:PORT`, or the full URL of an endpoint.
     pub url: String,
-    /// Which certificates it may have.
+    /// Certificates to accept.
     pub trust: Trust,
-    /// How it streams.
+    /// Stream format of the server.
     pub dialect: Dialect,
-    /// What requests are.
+    /// Endpoint and form of requests.
     pub api: Api,
-    /// How long outputs are.
+    /// Required output length.
     pub lengths: Lengths,
     /// Sent as a bearer token.
     pub api_key: Option<String>,
-    /// Model that requests name; `None` asks `/v1/models` for its first.
+    /// Model name in requests; `None` takes the first of `/v1/models`.
     pub model: Option<String>,
 }
 
-/// One request's timing, or why it failed.
+/// A request's timing, or why it failed.
 pub type Outcome = Result<Timing, String>;
 
-/// Measured by the client, in milliseconds from the moment the request was sent.
+/// Timing at the client, in milliseconds since the request was sent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Timing {
-    /// To the first token.
+    /// Time to the first token.
     pub ttft_ms: f64,
-    /// Between one token and the next.
+    /// Times between tokens.
     pub itl_ms: Vec<f64>,
-    /// To the end of the stream.
+    /// Time to the end of the stream.
     pub latency_ms: f64,
-    /// Tokens that came.
+    /// Tokens received.
     pub completion_tokens: u32,
-    /// Prompt tokens that the server found in its cache, where it says.
+    /// Prompt tokens that the server reports as cached.
     pub cached_tokens: u32,
-    /// Prompt tokens as the server counts them; 0 where it doesn't say.
+    /// Prompt tokens as the server counts them; 0 if it doesn't report them.
     pub prompt_tokens: u32,
-    /// Ids of the tokens, where the dialect tells.
+    /// Ids of the tokens, if the dialect has them.
     pub tokens: Vec<u32>,
-    /// Their text.
+    /// Text of the output.
     pub text: String,
 }
 
-/// Sends requests. Clones share connections.
+/// Sends requests; clones share connections.
 #[derive(Clone)]
 pub struct Client {
     web: Web,
@@ -109,7 +109,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Finds the endpoint and the model's name.
+    /// Determines the endpoint's URL and the model's name.
     pub async fn connect(mut target: Target) -> Result<Self, String> {
         let base = target.url.trim_end_matches('/');
         let path = if target.api == Api::Chat { "chat/completions" } else { "completions" };
@@ -130,12 +130,12 @@ impl Client {
         Ok(client)
     }
 
-    /// Address of the endpoint.
+    /// URL of the endpoint.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Model that requests name.
+    /// Model name in requests.
     pub fn model(&self) -> &str {
         &self.model
     }
@@ -148,20 +148,20 @@ impl Client {
         let request = self.request("GET", &url).body(Full::default()).map_err(|e| wrong(&e))?;
         let reply = self.web.send(request).await.map_err(|e| format!("{url}: {e}"))?;
         if !reply.status().is_success() {
-            return Err(format!("{url} answers {}; {advice}", reply.status()));
+            return Err(format!("{url}: status {}; {advice}", reply.status()));
         }
         let text = reply.text().await.map_err(|e| wrong(&e))?;
         let value: Value = serde_json::from_str(&text).map_err(|e| wrong(&e))?;
         let first = match serde_json::from_value::<ModelList>(value.clone()) {
             Ok(list) => list.data.first().map(|card| card.id.clone()),
-            // Other servers' cards lack fields of ours; the id is what all have.
+            // Other servers' model cards lack some of our fields, but all have an id.
             Err(_) => value["data"][0]["id"].as_str().map(str::to_owned),
         };
         first.ok_or_else(|| format!("{url} lists no model; {advice}"))
     }
 
-    /// Sends what was said so far and reads the answer's stream to its end. What went wrong is one line, fit for a
-    /// terminal whoever wrote it.
+    /// Sends the history and reads the response's stream to its end. An error is one line without control characters,
+    /// whatever the server sent.
     pub async fn run_one(&self, history: &History, max_tokens: u32) -> Outcome {
         let outcome = self.exchange(history, max_tokens).await;
         outcome.map_err(|error| error.replace(char::is_control, " "))
@@ -190,7 +190,7 @@ impl Client {
         let mut stream = Stream::new(self.target.dialect, sent);
         while let Some(chunk) = reply.chunk().await? {
             if stream.take(&chunk)? {
-                // Else the connection can't be used again, and the next request's first token waits for a new one.
+                // Reads the rest so that the connection can be reused; a new one would delay the next first token.
                 let rest = async { while let Ok(Some(_)) = reply.chunk().await {} };
                 let _ = tokio::time::timeout(LAST_BYTES, rest).await;
                 return stream.finish(max_tokens, self.target.lengths);
@@ -235,7 +235,7 @@ impl Client {
     }
 }
 
-/// A stream as it is read.
+/// A stream that is being read.
 struct Stream {
     dialect: Dialect,
     sent: Instant,
@@ -257,7 +257,7 @@ impl Stream {
         }
     }
 
-    /// True once the stream has ended as it should.
+    /// Reads a chunk; true once the stream's end event has arrived.
     fn take(&mut self, chunk: &[u8]) -> Result<bool, String> {
         let now = Instant::now();
         self.events.push(chunk)?;
@@ -287,8 +287,8 @@ impl Stream {
         self.timing.text.push_str(text);
     }
 
-    /// A stream of another length than asked for is a failure where lengths are exact: its figures would not
-    /// be comparable.
+    /// Completes the timing. With exact lengths, any other length is a failure, because its figures would not be
+    /// comparable.
     fn finish(mut self, max_tokens: u32, lengths: Lengths) -> Outcome {
         if let Some(usage) = self.usage {
             if self.dialect == Dialect::Named && usage.completion_tokens != self.timing.completion_tokens {
@@ -302,10 +302,10 @@ impl Stream {
         }
         let came = self.timing.completion_tokens;
         if lengths == Lengths::Exact && came != max_tokens {
-            return Err(format!("{came} tokens came where {max_tokens} were asked for (see --lengths)"));
+            return Err(format!("received {came} tokens, {max_tokens} were requested (see --lengths)"));
         }
         if came == 0 || self.last_token.is_none() {
-            return Err("no token came".to_owned());
+            return Err("received no tokens".to_owned());
         }
         Ok(self.timing)
     }
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_of_another_length_than_asked_for_is_a_failure() {
+    fn stream_with_the_wrong_length_is_a_failure() {
         let token = "event: token\ndata: {\"token\":\"\",\"token_id\":3}\n\n";
         let done = |count: u32| {
             format!(
@@ -337,7 +337,7 @@ mod tests {
         };
         let timing = read_stream(&format!("{token}{token}{}", done(2)), 2).unwrap();
         assert_eq!((timing.completion_tokens, timing.itl_ms.len(), timing.tokens), (2, 1, vec![3, 3]));
-        assert!(read_stream(&format!("{token}{}", done(1)), 2).unwrap_err().contains("1 tokens came"));
+        assert!(read_stream(&format!("{token}{}", done(1)), 2).unwrap_err().contains("received 1 tokens"));
         assert!(read_stream(&format!("{token}{}", done(2)), 2).unwrap_err().contains("usage counts 2"));
     }
 }

@@ -1,15 +1,15 @@
-//! What was said so far, and how it is put to a server: as token ids, as text, as chat messages.
+//! A conversation's history, and its forms in a request: token ids, text, chat messages.
 //!
-//! Token ids are exact: prompts have the lengths they were made with, and a later turn begins with the very
-//! tokens of the earlier ones, replies included, where the server tells the reply's ids. As text a token
-//! stands for a short word, so lengths are near what was asked for and the server's usage counts.
+//! Token ids are exact: prompts have the requested lengths, and a later turn starts with exactly the tokens of the
+//! earlier ones, outputs included if the server returns their ids. As text, each token becomes a short word, so lengths
+//! are approximate and the server's usage is what counts.
 
 use infer_api::completions::Prompt;
 use serde_json::{Value, json};
 
 use super::Job;
 
-/// Words that most vocabularies hold as one token.
+/// Words that are one token in most vocabularies.
 const WORDS: [&str; 64] = [
     "the", "of", "and", "to", "in", "is", "that", "for", "it", "as", "was", "with", "be", "by", "on", "not",
     "he", "his", "but", "at", "are", "this", "have", "from", "or", "had", "an", "they", "which", "one",
@@ -18,38 +18,38 @@ const WORDS: [&str; 64] = [
     "can", "only", "other", "time", "new", "some",
 ];
 
-/// A conversation as it grows.
+/// The history of a conversation.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     tokens: Vec<u32>,
-    /// Questions and answers in turn, as text.
+    /// Prompts and outputs in turn, as text.
     said: Vec<String>,
 }
 
 impl History {
-    /// A turn is asked.
+    /// Appends the prompt of a turn.
     pub fn ask(&mut self, job: &Job) {
         self.tokens.extend(&job.prompt);
         self.said.push(words(&job.prompt));
     }
 
-    /// It was answered; ids where the server tells them.
+    /// Appends the output of a turn; `tokens` is empty if the server returns no ids.
     pub fn answered(&mut self, tokens: &[u32], text: &str) {
         self.tokens.extend(tokens);
         self.said.push(text.to_owned());
     }
 
-    /// Everything so far as token ids.
+    /// The history as token ids.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// Everything so far as a prompt.
+    /// The history as a prompt.
     pub fn prompt(&self, as_text: bool) -> Prompt {
         if as_text { Prompt::Text(self.said.join(" ")) } else { Prompt::Tokens(self.tokens.clone()) }
     }
 
-    /// Everything so far as messages of a chat.
+    /// The history as chat messages.
     pub fn messages(&self) -> Value {
         let roles = ["user", "assistant"].into_iter().cycle();
         self.said.iter().zip(roles).map(|(text, role)| json!({"role": role, "content": text})).collect()
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_later_turn_begins_with_all_that_was_said_before() {
+    fn later_turn_starts_with_the_whole_history() {
         let job = |prompt: &[u32]| Job { prompt: prompt.to_vec(), max_tokens: 2 };
         let mut history = History::default();
         history.ask(&job(&[0, 1]));

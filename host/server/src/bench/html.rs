@@ -1,5 +1,5 @@
-//! Reports on one page that needs nothing else: for each workload a table and four charts, the reports in
-//! them side by side, so that peers are seen under the same load.
+//! Reports as one self-contained page: per workload a table and charts that show all reports side by side, so that
+//! servers are compared under the same load.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -27,14 +27,14 @@ svg { width: 100%; height: auto; } svg text { font-size: 12px; fill: var(--soft)
 .key { display: inline-block; width: .8rem; height: .8rem; border-radius: .2rem; margin-right: .4rem; vertical-align: -1px; }
 ";
 
-/// A report's part of a workload.
+/// One report's results for a workload.
 struct Part<'a> {
     colour: usize,
     subject: &'a str,
     report: &'a WorkloadReport,
 }
 
-/// The page.
+/// Renders the page.
 #[must_use]
 pub fn html(reports: &[Report]) -> String {
     let mut page = format!(
@@ -80,7 +80,7 @@ fn heading(report: &WorkloadReport) -> String {
     format!("{}: {}", report.name, report.description)
 }
 
-/// Workloads in the order in which they first occur.
+/// Headings of the workloads, in the order of their first occurrence.
 fn descriptions(reports: &[Report]) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for heading in reports.iter().flat_map(|report| report.workloads.iter().map(heading)) {
@@ -109,7 +109,7 @@ fn section(page: &mut String, description: &str, parts: &[Part<'_>]) {
     };
     figure(
         page,
-        "Share of requests whose first token came within",
+        "Share of requests by time to first token",
         "ms",
         Scale::Log,
         "share",
@@ -117,22 +117,15 @@ fn section(page: &mut String, description: &str, parts: &[Part<'_>]) {
     );
     figure(
         page,
-        "Share of gaps between two tokens within",
+        "Share of tokens by time since the previous one",
         "ms",
         Scale::Log,
         "share",
         share(&|s| s.itl_ms.clone()),
     );
-    figure(
-        page,
-        "Share of requests that ended within",
-        "ms",
-        Scale::Log,
-        "share",
-        share(&|s| vec![s.latency_ms]),
-    );
+    figure(page, "Share of requests by latency", "ms", Scale::Log, "share", share(&|s| vec![s.latency_ms]));
     let flow = parts.iter().map(|part| line(part, throughput(&part.report.samples))).collect();
-    figure(page, "Tokens a second over time", "s", Scale::Linear, "tokens/s", flow);
+    figure(page, "Output tokens per second over time", "s", Scale::Linear, "tokens/s", flow);
     page.push_str("</div>");
     for part in parts {
         timeline(page, part);
@@ -164,7 +157,10 @@ fn table(page: &mut String, parts: &[Part<'_>]) {
             pair(&report.latency_ms)
         );
     }
-    page.push_str("</table><p>Times in milliseconds. `in process`: throughput beside the same prompts one after the other without a server.</p>");
+    page.push_str(
+        "</table><p>Times in milliseconds. `in process`: throughput relative to the same prompts run one after the \
+         other without a server.</p>",
+    );
 }
 
 fn pair(summary: &Summary) -> String {
@@ -187,7 +183,7 @@ fn line(part: &Part<'_>, points: Vec<(f64, f64)>) -> Series {
     Series { name: part.subject.to_owned(), colour: part.colour, mark: Mark::Line, points }
 }
 
-/// Values and the share of values up to each, thinned to what a chart can show.
+/// Cumulative distribution of the values, thinned to what a chart can show.
 fn distribution(part: &Part<'_>, values: &dyn Fn(&Sample) -> Vec<f64>) -> Vec<(f64, f64)> {
     const POINTS: usize = 400;
     let completed = part.report.samples.iter().filter(|sample| sample.error.is_none());
@@ -199,14 +195,14 @@ fn distribution(part: &Part<'_>, values: &dyn Fn(&Sample) -> Vec<f64>) -> Vec<(f
     kept.map(|(at, value)| (value, (at + 1) as f64 / count as f64)).collect()
 }
 
-/// Tokens a second in slices of the whole.
+/// Tokens per second in equal slices of time.
 fn throughput(samples: &[Sample]) -> Vec<(f64, f64)> {
     const SLICES: usize = 60;
     let end = samples.iter().map(|s| s.sent_ms + s.latency_ms).fold(1.0, f64::max);
     let slice_ms = end / SLICES as f64;
     let mut counts = [0.0; SLICES];
     for sample in samples.iter().filter(|sample| sample.error.is_none()) {
-        // A chunk may hold several tokens; reports of earlier versions don't say how many came.
+        // A chunk may hold several tokens; reports of earlier versions lack the token count.
         let chunks = sample.itl_ms.len() + 1;
         let of_each = match sample.completion_tokens {
             0 => 1.0,
@@ -222,7 +218,7 @@ fn throughput(samples: &[Sample]) -> Vec<(f64, f64)> {
     counts.iter().enumerate().map(point).collect()
 }
 
-/// Every request as a bar: light until its first token, dark from there to its end.
+/// Draws each request as a bar: light until its first token, dark until its end.
 fn timeline(page: &mut String, part: &Part<'_>) {
     const WIDTH: f64 = 1_120.0;
     const ROWS: usize = 400;
@@ -235,7 +231,7 @@ fn timeline(page: &mut String, part: &Part<'_>) {
     let height = shown.len() as f64 * row + 20.0;
     let _ = write!(
         page,
-        "<figure><figcaption>{}Requests of {} over {:.1} s: light until the first token, failed ones hollow\
+        "<figure><figcaption>{}Requests of {} over {:.1} s: light until the first token; hollow if failed\
          </figcaption><svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\">",
         key(part.colour),
         escape(part.subject),
@@ -264,7 +260,7 @@ fn timeline(page: &mut String, part: &Part<'_>) {
     page.push_str("</svg></figure>");
 }
 
-/// Goodput over the rate that was asked for, where there were several: a chart for each workload.
+/// Charts goodput over the offered rate, one chart per workload, for reports with several rates.
 fn goodput(page: &mut String, reports: &[Report]) {
     let mut charts: BTreeMap<&str, Vec<Series>> = BTreeMap::new();
     for (colour, report) in reports.iter().enumerate() {
@@ -281,13 +277,13 @@ fn goodput(page: &mut String, reports: &[Report]) {
     }
     page.push_str("<h2>Goodput</h2><div class=\"charts\">");
     for (workload, series) in charts {
-        let title = format!("{}: good requests a second, by the rate that was asked for", escape(workload));
+        let title = format!("{}: good requests per second by offered rate", escape(workload));
         figure(page, &title, "conversations/s", Scale::Linear, "good/s", series);
     }
     page.push_str("</div>");
 }
 
-/// Rates and good requests a second, by workload.
+/// Offered rates with their good requests per second, by workload.
 fn rates(report: &Report) -> BTreeMap<&str, Vec<(f64, f64)>> {
     let mut rates: BTreeMap<&str, Vec<_>> = BTreeMap::new();
     for workload in &report.workloads {
@@ -304,7 +300,7 @@ mod tests {
     use super::super::{Api, Dialect, Machine, Targets, Workload};
     use super::*;
 
-    /// Four requests at each rate, answered at once.
+    /// A report with four requests at each rate, all answered immediately.
     fn swept(subject: &str, rates: &[f64]) -> Report {
         let targets = Targets { ttft_ms: Some(1.0), itl_ms: None };
         let at = |&rate: &f64| {
@@ -327,9 +323,9 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_goodput_has_its_reports_colour_and_its_rates_in_order() {
+    fn goodput_line_has_its_reports_colour_and_sorted_rates() {
         let mut page = String::new();
-        // The first was measured at one rate, which is no line.
+        // The first report has a single rate, which makes no line.
         goodput(&mut page, &[swept("one rate", &[2.0]), swept("peer", &[8.0, 2.0, 4.0])]);
         assert_eq!(page.matches("<path").count(), 1, "{page}");
         let (before, after) = page.split_once("<path d=\"").unwrap();
@@ -343,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn throughput_over_time_counts_tokens_and_not_chunks() {
+    fn throughput_over_time_counts_tokens_not_chunks() {
         let sample = |completion_tokens| Sample {
             itl_ms: vec![10.0; 4],
             completion_tokens,

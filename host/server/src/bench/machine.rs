@@ -1,20 +1,20 @@
-//! On what was measured, and how busy it was: a figure without both means little.
+//! The machine of a measurement and its load: a figure means little without both.
 
 use serde::{Deserialize, Serialize};
 
-/// The machine that ran the generator.
+/// The machine that ran the benchmark.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Machine {
-    /// Its processor's name, where the system tells.
+    /// Name of its processor, or its architecture if the system doesn't report the name.
     pub cpu: String,
-    /// Threads that run at once.
+    /// Available hardware threads.
     pub cores: usize,
-    /// Load average of the last minute when the measurement began.
+    /// One-minute load average at the start of the measurement.
     pub load_average_before: Option<f64>,
 }
 
 impl Machine {
-    /// This one, now.
+    /// Describes this machine, with its current load average.
     #[must_use]
     pub fn here() -> Self {
         let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -27,7 +27,7 @@ impl Machine {
     }
 }
 
-/// Load average of the last minute.
+/// One-minute load average.
 #[must_use]
 pub fn load_average() -> Option<f64> {
     std::fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().next()?.parse().ok()

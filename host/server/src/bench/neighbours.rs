@@ -1,21 +1,21 @@
-//! Threads that want a core and do nothing with it, as a busy process beside a host does.
+//! Threads that spin, to take processor time from a benchmark as another busy process would.
 
 use std::hint::spin_loop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-/// Spin until they are dropped.
+/// Spinning threads; dropping it stops them.
 pub struct Neighbours {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Neighbours {
-    /// Starts so many.
+    /// Starts `count` threads.
     ///
     /// # Errors
-    /// Where the system gives no threads.
+    /// If the system refuses a thread.
     pub fn start(count: usize) -> Result<Self, String> {
         let mut neighbours = Self { stop: Arc::default(), threads: Vec::new() };
         for _ in 0..count {
@@ -36,13 +36,14 @@ impl Drop for Neighbours {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // They do nothing that could panic.
+            // The threads can't panic.
             let _ = thread.join();
         }
     }
 }
 
-/// What `threads` threads have left of their cores where `neighbours` more want as much.
+/// Share of its throughput that a process with `threads` threads keeps if the scheduler gives `neighbours` more threads
+/// equal time.
 #[must_use]
 pub fn fair_share(cores: usize, threads: usize, neighbours: usize) -> f64 {
     let (cores, threads) = (cores as f64, threads as f64);
@@ -55,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fair_share_is_that_of_equal_threads() {
+    fn fair_share_gives_all_threads_equal_time() {
         assert!((fair_share(2, 2, 1) - 2.0 / 3.0).abs() < 1e-12);
         assert!((fair_share(2, 2, 2) - 0.5).abs() < 1e-12);
         assert!((fair_share(8, 2, 3) - 1.0).abs() < 1e-12);

@@ -1,38 +1,37 @@
-//! Streams of both dialects as one kind of step: tokens came, it ended, it failed. Times are taken where
-//! bytes arrive, before any parsing of JSON.
+//! Server-sent events of both dialects as one kind of step: a token, the end, a failure.
 
 use infer_api::completions::{DoneEvent, ErrorEvent, TokenEvent};
 use infer_api::usage::{PromptTokensDetails, Usage};
 
 use super::Dialect;
 
-/// Largest event that is accepted.
+/// Size limit of an event.
 const MAX_EVENT_BYTES: usize = 1 << 20;
 
-/// What an event meant.
+/// Meaning of an event.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// A token; its id where the dialect tells, and its text.
+    /// A token: its id if the dialect has one, and its text.
     Token(Option<u32>, String),
-    /// The stream ended as it should; usage where it was sent.
+    /// The stream is complete; its usage, if the event carries it.
     Done(Option<Usage>),
-    /// Tokens in and out, before the end.
+    /// Usage, before the end.
     Usage(Usage),
-    /// Nothing of interest.
+    /// An event to ignore.
     Other,
 }
 
-/// Cuts bytes into events.
+/// Splits bytes into events.
 #[derive(Default)]
 pub struct Events {
     buffer: Vec<u8>,
 }
 
 impl Events {
-    /// Takes a chunk.
+    /// Appends a chunk.
     ///
     /// # Errors
-    /// An event over the bound.
+    /// If an event exceeds the size limit.
     pub fn push(&mut self, chunk: &[u8]) -> Result<(), String> {
         if self.buffer.len() + chunk.len() > MAX_EVENT_BYTES {
             return Err(format!("an event is larger than {MAX_EVENT_BYTES} bytes"));
@@ -60,17 +59,17 @@ impl Events {
     }
 }
 
-/// Where the first frame ends and how long the gap after it is.
+/// End of the first frame, and length of the separator after it.
 fn frame_end(buffer: &[u8]) -> Option<(usize, usize)> {
     let plain = buffer.windows(2).position(|pair| pair == b"\n\n").map(|at| (at, 2));
     let windows = buffer.windows(4).position(|four| four == b"\r\n\r\n").map(|at| (at, 4));
     [plain, windows].into_iter().flatten().min()
 }
 
-/// What an event means.
+/// Interprets an event.
 ///
 /// # Errors
-/// The server's words where it reports an error, or what is wrong with the event.
+/// If the server reports an error, with its message, or if the event is malformed.
 pub fn read(dialect: Dialect, name: &str, data: &str) -> Result<Step, String> {
     if data.is_empty() {
         return Ok(Step::Other);
@@ -104,14 +103,14 @@ pub fn read(dialect: Dialect, name: &str, data: &str) -> Result<Step, String> {
                 return Ok(Step::Usage(usage(&value["usage"])));
             }
             let ends = choice["finish_reason"].is_string();
-            // A completion's chunk, a chat's, and a chat's while the model thinks.
+            // Content of a completion, of a chat, or of a chat's reasoning.
             let delta = &choice["delta"];
-            let thought = delta["reasoning_content"].as_str().or_else(|| delta["reasoning"].as_str());
-            match (choice["text"].as_str(), delta["content"].as_str().or(thought)) {
-                // The last chunk may carry nothing but the reason.
+            let reasoning = delta["reasoning_content"].as_str().or_else(|| delta["reasoning"].as_str());
+            match (choice["text"].as_str(), delta["content"].as_str().or(reasoning)) {
+                // The last chunk may carry only the finish reason.
                 (Some(""), _) if ends => Ok(Step::Other),
                 (Some(text), _) => Ok(Step::Token(None, text.to_owned())),
-                // A chat's first chunk names the role.
+                // A chat's first chunk carries the role.
                 (None, Some("") | None) => Ok(Step::Other),
                 (None, Some(text)) => Ok(Step::Token(None, text.to_owned())),
             }
@@ -119,7 +118,7 @@ pub fn read(dialect: Dialect, name: &str, data: &str) -> Result<Step, String> {
     }
 }
 
-/// Usage as far as a server tells it.
+/// Usage; counts that the server omits are 0.
 fn usage(value: &serde_json::Value) -> Usage {
     let count = |value: &serde_json::Value| value.as_u64().and_then(|n| u32::try_from(n).ok()).unwrap_or(0);
     Usage {
@@ -149,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn named_events_become_steps_wherever_they_are_cut() {
+    fn named_events_are_read_across_chunk_boundaries() {
         let text = "event: token\ndata: {\"token\":\"a\",\"token_id\":5}\n\n: keep-alive\n\n\
                     event: error\ndata: {\"error\":\"out of memory\",\"code\":\"device\"}\n\n";
         let want = vec![
@@ -162,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn openai_chunks_become_steps() {
+    fn openai_chunks_are_read() {
         let text = "data: {\"choices\":[{\"index\":0,\"text\":\"\",\"finish_reason\":null}]}\r\n\r\n\
                     data: {\"choices\":[{\"index\":0,\"text\":\"\",\"finish_reason\":\"length\"}]}\n\n\
                     data: {\"error\":{\"message\":\"no\"}}\n\ndata: [DONE]\n\n";
@@ -170,7 +169,7 @@ mod tests {
         assert_eq!(
             steps[0],
             Ok(Step::Token(None, String::new())),
-            "an empty text is a token that is not yet a character"
+            "an empty text is a token that doesn't complete a character"
         );
         assert_eq!(steps[1], Ok(Step::Other));
         assert!(steps[2].as_ref().is_err_and(|error| error.contains("no")), "{steps:?}");
@@ -178,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn chat_chunks_become_steps() {
+    fn chat_chunks_are_read() {
         let text = "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n\
                     data: {\"choices\":[{\"delta\":{\"content\":\"hi\"}}]}\n\n\
                     data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n\

@@ -1,5 +1,4 @@
-//! Percentiles by nearest rank: every figure in a report is a value that was measured, never an
-//! interpolation between two.
+//! Percentiles by nearest rank: every reported percentile is a measured value, never an interpolation.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +14,7 @@ impl FromIterator<f64> for Distribution {
     }
 }
 
-/// What is reported of a metric; zeros where nothing was measured, and `count` says so.
+/// Summary of a metric; all zeros if nothing was measured, which `count` tells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the usual names")]
 pub struct Summary {
@@ -28,14 +27,14 @@ pub struct Summary {
 }
 
 impl Distribution {
-    /// The smallest value that at least `percent` of the values don't exceed.
+    /// The smallest value that at least `percent` % of the values don't exceed.
     #[must_use]
     pub fn percentile(&self, percent: f64) -> f64 {
         let rank = (percent / 100.0 * self.0.len() as f64).ceil() as usize;
         self.0.get(rank.max(1) - 1).or(self.0.last()).copied().unwrap_or(0.0)
     }
 
-    /// All of it in six numbers.
+    /// Summarizes the values.
     #[must_use]
     pub fn summary(&self) -> Summary {
         let count = self.0.len();
@@ -64,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_measured_is_a_count_of_zero() {
+    fn empty_distribution_has_a_zero_summary() {
         assert_eq!(Distribution::default().summary(), Summary::default());
     }
 }

@@ -1,16 +1,16 @@
-//! Workloads as data: which prompts, how long, how many at once. The same seed makes the same prompts
-//! on every machine, so two servers can be given the same work.
+//! Workloads as data: prompts, lengths, concurrency. A seed gives the same prompts on every machine, so two servers can
+//! be given the same work.
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-/// One request: a turn of a conversation, which mostly has only one.
+/// One request, which is a turn of a conversation; most conversations have a single turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// Token ids, used as given; in a later turn those that come after all that was said before.
+    /// Token ids; in a later turn, those that follow the history.
     pub prompt: Vec<u32>,
-    /// Tokens to generate, exactly.
+    /// Exact number of tokens to generate.
     pub max_tokens: u32,
 }
 
@@ -19,43 +19,43 @@ pub struct Job {
 pub struct Workload {
     /// `W1` to `W4`.
     pub name: &'static str,
-    /// Its requests; those of one conversation stand together.
+    /// Its requests; those of a conversation are adjacent.
     pub jobs: Vec<Job>,
-    /// Requests of a conversation, each sent when the one before has ended.
+    /// Requests per conversation, each sent when the one before has finished.
     pub turns: usize,
-    /// When they are sent.
+    /// When conversations start.
     pub arrival: Arrival,
-    /// Sent first and not counted.
+    /// Sent first and not measured.
     pub warm_up: Job,
-    /// What it was made from.
+    /// Lengths that it was generated from.
     pub shape: Shape,
 }
 
-/// When conversations begin.
+/// When conversations start.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Arrival {
-    /// Closed loop: so many at a time, the next when one ends.
+    /// Closed loop with this concurrency: the next starts when one finishes.
     Closed(usize),
-    /// Open loop: at random moments, so many a second on average, whatever became of those before.
+    /// Open loop: a Poisson process with this rate per second, independent of earlier conversations.
     Poisson(f64),
 }
 
-/// How a workload is made.
+/// Lengths from which a workload is generated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {
     /// Shortest and longest prompt.
     pub prompt_tokens: (u32, u32),
-    /// Fewest and most tokens generated.
+    /// Shortest and longest output.
     pub output_tokens: (u32, u32),
-    /// Tokens that all prompts begin with.
+    /// Tokens that all prompts share at the start.
     pub shared_prefix: u32,
-    /// Token ids are drawn below this.
+    /// Token ids are below this.
     pub vocab_size: u32,
 }
 
 impl Shape {
-    /// Prompt plus output of the longest request, which is the last of `turns`.
+    /// Largest possible prompt plus output: the last of `turns` turns.
     #[must_use]
     pub fn longest(&self, turns: usize) -> u32 {
         (self.prompt_tokens.1 + self.output_tokens.1) * turns as u32
@@ -63,7 +63,7 @@ impl Shape {
 }
 
 impl Workload {
-    /// W1: requests one after the other, 256 tokens in, 256 out.
+    /// W1: sequential requests, 256 tokens in, 256 out.
     #[must_use]
     pub fn single(seed: u64, requests: usize, shared_prefix: u32, vocab_size: u32) -> Self {
         let shape = Shape { prompt_tokens: (256, 256), output_tokens: (256, 256), shared_prefix, vocab_size };
@@ -83,7 +83,7 @@ impl Workload {
         Self::make("W2", seed, requests, concurrency, shape)
     }
 
-    /// W3: 32 requests, 16 at a time, that share their first 1,024 tokens and have 32 of their own; 32 out.
+    /// W3: 32 requests, 16 at a time, 1,024 shared and 32 distinct tokens in, 32 out.
     #[must_use]
     pub fn shared(seed: u64, vocab_size: u32) -> Self {
         let shape = Shape {
@@ -95,15 +95,14 @@ impl Workload {
         Self::make("W3", seed, 32, 16, shape)
     }
 
-    /// W4: 8 conversations at a time, of 5 turns; each turn sends everything said before and 32 to 96 tokens
-    /// more, 32 to 96 out.
+    /// W4: 8 concurrent conversations of 5 turns; each turn sends the history and 32 to 96 new tokens, 32 to 96 out.
     #[must_use]
     pub fn conversations(seed: u64, vocab_size: u32) -> Self {
         let shape = Shape { prompt_tokens: (32, 96), output_tokens: (32, 96), shared_prefix: 0, vocab_size };
         Self { turns: 5, ..Self::make("W4", seed, 40, 8, shape) }
     }
 
-    /// Requests of the same lengths that a server hasn't seen in the rounds before; round 0 is as it was made.
+    /// The same lengths with prompts that differ from those of all other rounds; round 0 is unchanged.
     #[must_use]
     pub fn retold(mut self, seed: u64, round: usize) -> Self {
         if round == 0 {
@@ -119,7 +118,7 @@ impl Workload {
         self
     }
 
-    /// The same requests at other moments.
+    /// The same requests with other arrivals.
     #[must_use]
     pub fn arriving(self, arrival: Arrival) -> Self {
         Self { arrival, ..self }
@@ -130,8 +129,7 @@ impl Workload {
         self.jobs.chunks(self.turns)
     }
 
-    /// Milliseconds from the beginning to each conversation's, where they come by themselves. The gaps are
-    /// drawn from the exponential distribution, by the seed.
+    /// Start of each conversation in milliseconds, for an open loop. The seed determines the exponential gaps.
     #[must_use]
     pub fn arrivals_ms(&self, seed: u64) -> Option<Vec<f64>> {
         let Arrival::Poisson(per_second) = self.arrival else { return None };
@@ -148,13 +146,13 @@ impl Workload {
         Some(gaps.collect())
     }
 
-    /// Requests of a given shape, `concurrency` at a time.
+    /// Generates requests of a shape, `concurrency` at a time.
     ///
     /// # Panics
-    /// Where the shape has no tokens to draw from.
+    /// If the vocabulary is empty.
     #[must_use]
     pub fn make(name: &'static str, seed: u64, requests: usize, concurrency: usize, shape: Shape) -> Self {
-        assert!(shape.vocab_size > 0, "a vocabulary has tokens");
+        assert!(shape.vocab_size > 0, "the vocabulary is empty");
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         random.set_stream(stream(name));
         let prefix = tokens(&mut random, shape.shared_prefix, shape.vocab_size);
@@ -170,7 +168,7 @@ impl Workload {
         Self { name, jobs, turns: 1, arrival: Arrival::Closed(concurrency), warm_up, shape }
     }
 
-    /// For people.
+    /// Describes the requests in words.
     #[must_use]
     pub fn describe(&self) -> String {
         let range = |(low, high): (u32, u32)| {
@@ -181,9 +179,9 @@ impl Workload {
             turns => format!("requests in conversations of {turns} turns"),
         };
         let when = match self.arrival {
-            Arrival::Closed(1) => "one after the other".to_owned(),
+            Arrival::Closed(1) => "one at a time".to_owned(),
             Arrival::Closed(many) => format!("{many} at a time"),
-            Arrival::Poisson(rate) => format!("{rate} a second at random"),
+            Arrival::Poisson(rate) => format!("{rate} per second (Poisson)"),
         };
         let shared = match self.shape.shared_prefix {
             0 => String::new(),
@@ -198,12 +196,12 @@ impl Workload {
     }
 }
 
-/// Each workload has a stream of its own: leaving one out doesn't change the other.
+/// Random stream of a workload, so that leaving one workload out doesn't change the others.
 fn stream(name: &str) -> u64 {
     name.bytes().map(u64::from).sum()
 }
 
-/// As much of `prefix` as fits, then tokens of its own.
+/// As much of `prefix` as fits, then random tokens.
 fn beginning_with(prefix: &[u32], length: usize, random: &mut ChaCha8Rng, vocab_size: u32) -> Vec<u32> {
     let mut prompt = prefix[..prefix.len().min(length)].to_vec();
     let rest = (length - prompt.len()) as u32;
@@ -230,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_round_says_other_things_of_the_same_lengths() {
+    fn rounds_have_the_same_lengths_and_different_prompts() {
         let first = Workload::mixed(7, 40, 16, 100, 5_000);
         let rounds = [0, 1, 2].map(|round| first.clone().retold(7, round));
         assert_eq!(rounds[0].jobs, first.jobs);
@@ -242,14 +240,14 @@ mod tests {
             let (one, other) = (&rounds[one], &rounds[other]);
             assert_eq!(sizes(one), sizes(other));
             let same = one.jobs.iter().zip(&other.jobs).filter(|(a, b)| a.prompt[..16] == b.prompt[..16]);
-            assert_eq!(same.count(), 0, "a block of one round is in no other");
+            assert_eq!(same.count(), 0, "rounds have no block in common");
             let prefix = &other.jobs[0].prompt[..32];
-            assert!(other.jobs.iter().all(|job| job.prompt.starts_with(prefix)), "what is shared stays so");
+            assert!(other.jobs.iter().all(|job| job.prompt.starts_with(prefix)), "the prefix stays shared");
         }
     }
 
     #[test]
-    fn lengths_are_exact_and_inside_their_ranges() {
+    fn lengths_are_within_their_ranges() {
         let single = Workload::single(7, 3, 0, 512);
         assert!(single.jobs.iter().all(|job| job.prompt.len() == 256 && job.max_tokens == 256));
         let mixed = Workload::mixed(7, 500, 16, 0, 512);
@@ -262,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seed_decides_and_nothing_else() {
+    fn prompts_depend_only_on_the_seed() {
         let jobs = |seed| Workload::mixed(seed, 16, 16, 0, 512).jobs;
         assert_eq!(jobs(1), jobs(1));
         assert_ne!(jobs(1), jobs(2));
@@ -273,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn w3_shares_its_prefix_and_w4_is_conversations() {
+    fn w3_shares_a_prefix_and_w4_has_conversations() {
         let shared = Workload::shared(1, 512);
         assert_eq!((shared.jobs.len(), shared.arrival), (32, Arrival::Closed(16)));
         assert!(shared.jobs.iter().all(|job| job.prompt.len() == 1_056 && job.max_tokens == 32));
@@ -284,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn poisson_arrivals_have_the_rate_they_are_asked_for() {
+    fn poisson_arrivals_have_the_requested_rate() {
         let many = Workload::mixed(1, 4_000, 16, 0, 64).arriving(Arrival::Poisson(50.0));
         let at = many.arrivals_ms(9).unwrap();
         assert_eq!(at, many.arrivals_ms(9).unwrap());
@@ -307,6 +305,6 @@ mod tests {
         assert_eq!(first_block(0), 16);
         assert_eq!(first_block(16), 1);
         let long = Workload::mixed(3, 50, 16, 2_000, 4_096);
-        assert!(long.jobs.iter().all(|job| job.prompt.len() <= 1_024), "lengths stay what they were");
+        assert!(long.jobs.iter().all(|job| job.prompt.len() <= 1_024), "a prefix doesn't lengthen prompts");
     }
 }

@@ -1,10 +1,11 @@
-//! Peers that mean harm, all at once, while an honest client goes on: memory stays bounded, and nobody else
-//! is affected.
+//! Hostile clients of every kind at once, next to an honest one: the host's memory stays bounded, and honest requests
+//! are served.
 
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use infer_core::testing::SplitMix;
 use serde::Serialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -12,30 +13,30 @@ use tokio::net::{TcpSocket, TcpStream};
 use super::host::{Host, HostKind, HostOptions};
 use super::{RobustError, mib, raw};
 
-/// What came of it.
+/// Result of the benchmark.
 #[derive(Clone, Debug, Serialize)]
 pub struct AbuseReport {
-    /// Peers of each kind.
+    /// Hostile clients of each kind.
     pub peers: usize,
-    /// For how long.
+    /// Duration of the attack.
     pub seconds: f64,
-    /// Bytes that they sent.
+    /// Bytes that the hostile clients sent.
     pub sent_bytes: u64,
-    /// Requests of the honest client, and how many were not answered as they should.
+    /// Requests of the honest client.
     pub honest: usize,
-    /// The latter.
+    /// Honest requests without a complete response.
     pub harmed: usize,
-    /// The first of them.
+    /// What went wrong with the first of those.
     pub example: Option<String>,
-    /// Slowest honest first token, in milliseconds.
+    /// Slowest first token of an honest request, in milliseconds.
     pub worst_ttft_ms: f64,
-    /// Resident memory before, at its most, after.
+    /// Resident memory before, peak, after.
     pub resident_bytes: [u64; 3],
-    /// Open files before and after all have left.
+    /// Open files before the attack and after it.
     pub open_files: [u64; 2],
 }
 
-/// A kind of peer.
+/// A kind of hostile client; returns the bytes sent.
 type Attack = fn(SocketAddr, usize, Instant) -> std::pin::Pin<Box<dyn Future<Output = u64> + Send>>;
 
 /// The kinds, with their names.
@@ -54,7 +55,7 @@ pub fn kinds() -> Vec<&'static str> {
     ATTACKS.iter().map(|(name, _)| *name).collect()
 }
 
-/// Lets `peers` of each kind loose for `seconds`. `exe` is the program `infer`.
+/// Attacks a host with `peers` clients of each kind for `seconds`. `exe` is the `infer` binary.
 pub async fn abuse(exe: &Path, peers: usize, seconds: f64) -> Result<AbuseReport, RobustError> {
     let running = (peers + 32) as u32;
     let host = Host::start(
@@ -62,7 +63,7 @@ pub async fn abuse(exe: &Path, peers: usize, seconds: f64) -> Result<AbuseReport
         HostOptions { kind: HostKind::Scripted, running, waiting: 10_000, step_us: 500, pool_mib: 4_096 },
     )?;
     let honest_request = raw::request(&[1, 2, 3], 8);
-    // Once alone, so that what grows only once has grown.
+    // One request first, so that one-time allocations aren't counted.
     let _ = raw::complete(host.address, &honest_request).await;
     let before = host.usage()?;
     let end = Instant::now() + Duration::from_secs_f64(seconds);
@@ -90,7 +91,7 @@ pub async fn abuse(exe: &Path, peers: usize, seconds: f64) -> Result<AbuseReport
     }
     report.sent_bytes = attackers.join_all().await.into_iter().sum();
     report.note(raw::complete(host.address, &honest_request).await);
-    // What lingers is given up after at most this.
+    // Waits at most ten seconds for the host to close the remaining connections.
     for _ in 0..100 {
         report.open_files[1] = host.usage()?.open_files;
         if report.open_files[1] <= before.open_files + 1 {
@@ -117,12 +118,12 @@ impl AbuseReport {
         self.example.get_or_insert(wrong);
     }
 
-    /// For people.
+    /// Renders the report as text.
     #[must_use]
     pub fn text(&self) -> String {
         let [before, most, after] = self.resident_bytes.map(mib);
         let mut out = format!(
-            "{} each of {}, for {:.0} s; they sent {:.1} MiB\nhonest requests {}, harmed {}, slowest first token {:.1} ms\n",
+            "{} each of {}, for {:.0} s, sent {:.1} MiB\nhonest requests {}, harmed {}, slowest first token {:.1} ms\n",
             self.peers,
             kinds().join(", "),
             self.seconds,
@@ -135,14 +136,14 @@ impl AbuseReport {
             out += &format!("  {example}\n");
         }
         out += &format!(
-            "memory {before:.1} MiB before, {most:.1} at most, {after:.1} after; open files {} before, {} after\n",
+            "memory {before:.1} MiB before, {most:.1} peak, {after:.1} after; open files {} before, {} after\n",
             self.open_files[0], self.open_files[1]
         );
         out
     }
 }
 
-/// Sends until it has all sent, the peer closes, or time is up. Bytes sent.
+/// Sends until everything is sent, the peer closes, or time is up; returns the bytes sent.
 async fn send(socket: &mut TcpStream, bytes: &[u8], end: Instant) -> u64 {
     let mut sent = 0;
     while sent < bytes.len() {
@@ -154,13 +155,13 @@ async fn send(socket: &mut TcpStream, bytes: &[u8], end: Instant) -> u64 {
     sent as u64
 }
 
-/// Reads what comes until the peer closes or time is up.
+/// Reads until the peer closes or time is up.
 async fn drain(socket: &mut TcpStream, end: Instant) {
     let mut buffer = [0; 4_096];
     while let Ok(Ok(1..)) = tokio::time::timeout_at(end.into(), socket.read(&mut buffer)).await {}
 }
 
-/// Asks for a long stream and takes a byte a second.
+/// Requests a long stream and reads one byte per second.
 async fn slow_reader(address: SocketAddr, n: usize, end: Instant) -> u64 {
     let Ok(socket) = TcpSocket::new_v4() else { return 0 };
     let _ = socket.set_recv_buffer_size(1_024);
@@ -177,7 +178,7 @@ async fn slow_reader(address: SocketAddr, n: usize, end: Instant) -> u64 {
     sent
 }
 
-/// Says nothing, or half a head, and stays.
+/// Sends half a request line and keeps the connection open.
 async fn half_open(address: SocketAddr, end: Instant) -> u64 {
     let mut sent = 0;
     while Instant::now() < end {
@@ -188,7 +189,7 @@ async fn half_open(address: SocketAddr, end: Instant) -> u64 {
     sent
 }
 
-/// Sends headers and never stops.
+/// Sends headers without end.
 async fn header_flood(address: SocketAddr, end: Instant) -> u64 {
     let line = format!("x-flood: {}\r\n", "y".repeat(4_000));
     let mut sent = 0;
@@ -207,7 +208,7 @@ async fn header_flood(address: SocketAddr, end: Instant) -> u64 {
     sent
 }
 
-/// Sends a gigabyte of body, announced or in chunks.
+/// Sends a body of a gigabyte, with a content length or in chunks.
 async fn gigabyte(address: SocketAddr, announced: bool, end: Instant) -> u64 {
     let how = if announced { "content-length: 1073741824" } else { "transfer-encoding: chunked" };
     let head = format!("POST /v1/completions HTTP/1.1\r\nhost: x\r\n{how}\r\n\r\n");
@@ -228,7 +229,7 @@ async fn gigabyte(address: SocketAddr, announced: bool, end: Instant) -> u64 {
     sent
 }
 
-/// Sends bodies that cost a careless parser its stack or its memory.
+/// Sends bodies that exhaust the stack or the memory of a careless parser.
 async fn json_bomb(address: SocketAddr, n: usize, end: Instant) -> u64 {
     let bombs = [
         "[".repeat(1 << 20),
@@ -253,15 +254,10 @@ async fn json_bomb(address: SocketAddr, n: usize, end: Instant) -> u64 {
     sent
 }
 
-/// Sends requests without reading answers, or bytes that are none.
+/// Pipelines requests without reading the responses, alternating with random bytes.
 async fn nonsense(address: SocketAddr, n: usize, end: Instant) -> u64 {
-    let mut state = n as u64 + 1;
-    let noise: Vec<u8> = std::iter::repeat_with(|| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as u8
-    })
-    .take(65_536)
-    .collect();
+    let mut random = SplitMix(n as u64);
+    let noise: Vec<u8> = std::iter::repeat_with(|| random.next_u64() as u8).take(65_536).collect();
     let pipeline = "GET /health HTTP/1.1\r\nhost: x\r\n\r\n".repeat(2_000).into_bytes();
     let mut sent = 0;
     let mut turn = n;

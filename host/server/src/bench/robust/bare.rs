@@ -1,5 +1,5 @@
-//! The least that a server of streams can be: hyper, one task a stream, the same frames as the host's. All
-//! streams advance together, one token each, as they do by an engine's steps.
+//! A minimal streaming server as a baseline: hyper, one task per stream, the same frames as the host's. All streams
+//! advance together by one token, as they do with an engine's steps.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, watch};
 
-/// The step that all streams are at, and how many have still to reach it.
+/// The current step, and how many streams have yet to write its token.
 struct Steps {
     now: watch::Sender<u64>,
     alive: AtomicUsize,
@@ -23,7 +23,7 @@ struct Steps {
     all_there: Notify,
 }
 
-/// Serves until it is dropped.
+/// Serves until the future is dropped.
 pub async fn serve_bare(listener: TcpListener) {
     let steps = Arc::new(Steps {
         now: watch::Sender::new(0),
@@ -43,7 +43,7 @@ pub async fn serve_bare(listener: TcpListener) {
     }
 }
 
-/// Lets every stream write a token, waits until all have, and again.
+/// Starts a step, waits until every stream has written its token, and repeats.
 async fn turn(steps: Arc<Steps>) {
     loop {
         let alive = steps.alive.load(Ordering::Acquire);
@@ -53,7 +53,7 @@ async fn turn(steps: Arc<Steps>) {
         }
         steps.behind.store(alive, Ordering::Release);
         steps.now.send_modify(|now| *now += 1);
-        // A stream that ends or joins in between makes the count wrong for one step.
+        // The timeout covers a stream that starts or ends during the step, which makes the count wrong.
         let _ = tokio::time::timeout(std::time::Duration::from_millis(2), steps.all_there.notified()).await;
     }
 }

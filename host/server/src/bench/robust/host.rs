@@ -1,4 +1,4 @@
-//! The host under test: how it is started as a child, and what it does when it is one.
+//! The host under test: starting it as a child process, and running as that child.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
@@ -14,10 +14,10 @@ use crate::config::{Config, PolicyChoice};
 use crate::metrics::ProcessUsage;
 use crate::serve;
 
-/// Tokens that the scripted executor draws from: fewer than any vocabulary has.
+/// Vocabulary size of the scripted executor: fewer tokens than any real vocabulary has.
 pub const VOCAB: u32 = 200;
 
-/// What kind of server.
+/// Kind of server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum HostKind {
     /// This host with the scripted executor.
@@ -26,30 +26,30 @@ pub enum HostKind {
     Bare,
 }
 
-/// How the child is set up.
+/// Settings of the child.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct HostOptions {
-    /// What kind of server
+    /// Kind of server
     #[arg(value_enum)]
     pub kind: HostKind,
-    /// Sequences that run at once
+    /// Maximum number of running sequences
     #[arg(long, default_value_t = 32)]
     pub running: u32,
-    /// Requests that may wait
+    /// Maximum number of waiting requests
     #[arg(long, default_value_t = 2_000)]
     pub waiting: u32,
-    /// Microseconds that a step takes
+    /// Duration of a step in microseconds
     #[arg(long, default_value_t = 0)]
     pub step_us: u64,
-    /// Size of the KV pool in MiB. What is cached there is remembered, so memory grows until it is full
+    /// Size of the KV pool in MiB; the index of cached blocks grows until the pool is full
     #[arg(long, default_value_t = 4_096)]
     pub pool_mib: u64,
 }
 
-/// A child that listens. Killed when dropped.
+/// A child that listens; dropping it kills the child.
 pub struct Host {
     child: Child,
-    /// Its data plane.
+    /// Address of its data plane.
     pub address: SocketAddr,
 }
 
@@ -88,15 +88,15 @@ impl Host {
             Ok(address) => Ok(Self { child, address }),
             Err(_) => {
                 let _ = child.kill();
-                Err(RobustError("the host under test ended before it listened".to_owned()))
+                Err(RobustError("the host under test exited before it listened".to_owned()))
             }
         }
     }
 
-    /// What it takes.
+    /// Its processor time, memory and open files.
     pub fn usage(&self) -> Result<ProcessUsage, RobustError> {
         let usage = ProcessUsage::of(self.child.id());
-        usage.ok_or_else(|| RobustError("the host under test is gone".to_owned()))
+        usage.ok_or_else(|| RobustError("the host under test has exited".to_owned()))
     }
 }
 
@@ -107,7 +107,7 @@ impl Drop for Host {
     }
 }
 
-/// Is the host under test: prints its address, serves until its parent goes away.
+/// Runs as the host under test: prints the address, serves until the parent exits.
 pub async fn run_host(options: HostOptions) -> Result<(), RobustError> {
     let say = |address: SocketAddr| {
         let mut stdout = std::io::stdout().lock();
@@ -143,7 +143,7 @@ fn config(options: HostOptions) -> Config {
         port: 0,
         admin_port: 0,
         admin_token: Some("the-host-under-test".to_owned()),
-        // Nothing is computed in it.
+        // The scripted executor doesn't allocate it.
         kv_memory_bytes: Some(options.pool_mib << 20),
         max_batch_size: options.running,
         max_batch_tokens: Some((options.running * 8).max(2_048)),
@@ -160,7 +160,7 @@ fn config(options: HostOptions) -> Config {
     config
 }
 
-/// The scripted executor in place of the model's; a step takes at least `step_us`.
+/// Makes a scripted executor in place of the model's; a step takes at least `step_us`.
 pub fn executor(step_us: u64) -> crate::serve::MakeExecutor {
     Box::new(move |engine: &EngineConfig| {
         let (size, blocks, entries) = (engine.block_size, engine.total_blocks, engine.prompt_cache_entries);
@@ -176,7 +176,7 @@ struct Paced {
 
 impl Executor for Paced {
     fn execute(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), DeviceFault> {
-        // As a device does: this thread waits for it.
+        // Blocks the engine thread, as waiting for a device does.
         if !self.step.is_zero() {
             std::thread::sleep(self.step);
         }

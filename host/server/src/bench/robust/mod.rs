@@ -1,10 +1,9 @@
-//! What the server itself costs and withstands, without a model: many streams at once, far more load than it
-//! can serve, peers that mean harm.
+//! Cost and robustness of the server itself, without a model: many concurrent streams, overload, hostile clients.
 //!
-//! The host under test is a process of its own, so that its memory and processor time can be told from the
-//! load generator's. It computes with the scripted executor, whose tokens are a function of the prompt: a
-//! token that is lost, doubled or out of order is seen. Nothing here judges a time; what must hold whatever
-//! the machine (no token lost, no refusal without `Retry-After`, bounded memory) is in `Verdict`s.
+//! The host under test is a separate process, so that its memory and processor time are measured apart from the load
+//! generator's. It uses the scripted executor, whose tokens are a function of the prompt, so that a lost, repeated or
+//! misplaced token is detected. Times are reported and never judged; a command fails only on what no machine excuses,
+//! such as a lost token or a refusal without `Retry-After`.
 
 mod abuse;
 mod bare;
@@ -30,7 +29,7 @@ impl RobustError {
     }
 }
 
-/// Mebibytes, for people.
+/// Bytes in mebibytes.
 fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }

@@ -1,5 +1,5 @@
-//! Far more requests than the host can serve, for a while, in an open loop: who is turned away is told so and
-//! when to come back, who is admitted is served as if nothing were, and afterwards all is as before.
+//! Overload in an open loop: refused requests get a proper refusal with `Retry-After`, admitted ones are served in full,
+//! and latency returns to normal afterwards.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,59 +11,59 @@ use super::super::{Distribution, Summary};
 use super::host::{Host, HostKind, HostOptions};
 use super::{RobustError, mib, raw};
 
-/// Sequences at once, a step's time, tokens out: together the capacity.
+/// Running sequences, step duration and output length, which together determine the capacity.
 const RUNNING: u32 = 32;
 const STEP_US: u64 = 20_000;
 const TOKENS: u32 = 16;
-/// The KV pool: several times what runs, and full of what is cached within seconds, so that what is remembered of
-/// cached blocks doesn't grow for as long as the storm lasts.
+/// KV pool: several times what running sequences need, yet full of cached blocks within seconds, so that the index of
+/// cached blocks stops growing early in the storm.
 const POOL_MIB: u64 = 64;
-/// Prompt of a request: some steps' worth, so that a first token is not just a step.
+/// Prompt length: several steps of prefill, so that TTFT is more than one step.
 const PROMPT: u32 = 64;
-/// Requests before and after the storm, one after the other.
+/// Sequential requests before and after the storm.
 const ALONE: usize = 20;
 
-/// What came of it.
+/// Result of the benchmark.
 #[derive(Clone, Debug, Serialize)]
 pub struct OverloadReport {
-    /// Requests a second that the host can serve at most.
+    /// Requests per second that the host can serve.
     pub capacity_per_s: f64,
-    /// Requests a second that it got.
+    /// Requests per second that were sent.
     pub offered_per_s: f64,
-    /// For how long.
+    /// Duration of a storm.
     pub seconds: f64,
-    /// Answers by status.
+    /// Responses by status.
     pub answers: BTreeMap<u16, usize>,
-    /// Answers that are neither a whole stream nor a 429 or 503 with `Retry-After`, and an example.
+    /// Responses that are neither a complete stream nor a 429 or 503 with `Retry-After`.
     pub wrong: usize,
-    /// The first of them.
+    /// The first of those.
     pub example: Option<String>,
-    /// First tokens of requests one at a time, in milliseconds.
+    /// TTFT of sequential requests before the storm, in milliseconds.
     pub ttft_alone_ms: Summary,
-    /// Those of admitted ones in the storm.
+    /// TTFT of admitted requests in the storm.
     pub ttft_storm_ms: Summary,
-    /// Requests one at a time after the storm.
+    /// TTFT of sequential requests after the storm.
     pub ttft_after_ms: Summary,
-    /// Resident memory before, and after each storm.
+    /// Resident memory before the first storm, and after each.
     pub resident_bytes: Vec<u64>,
-    /// Connections left when all is over.
+    /// Open files before the first storm and after the last.
     pub open_files: [u64; 2],
 }
 
-/// How much, how long.
+/// Size and duration of the load.
 #[derive(Clone, Copy, Debug)]
 pub struct Storm {
-    /// How many times the capacity.
+    /// Multiple of the capacity.
     pub times: f64,
-    /// For how long.
+    /// Duration of a storm.
     pub seconds: f64,
     /// Storms, one after the other.
     pub rounds: u32,
-    /// Requests that may wait.
+    /// Maximum number of waiting requests.
     pub waiting: u32,
 }
 
-/// Offers more than a host can serve. `exe` is the program `infer`.
+/// Sends more load than a host can serve. `exe` is the `infer` binary.
 pub async fn overload(exe: &Path, storm: Storm) -> Result<OverloadReport, RobustError> {
     let Storm { times, seconds, rounds, waiting } = storm;
     let (running, step_us, pool_mib) = (RUNNING, STEP_US, POOL_MIB);
@@ -112,7 +112,7 @@ pub async fn overload(exe: &Path, storm: Storm) -> Result<OverloadReport, Robust
     Ok(report)
 }
 
-/// No two are alike: nothing is to be found cached.
+/// A distinct prompt per request, so that none hits the prefix cache.
 fn prompt(number: u32) -> Vec<u32> {
     (0..PROMPT).map(|at| 1 + (number >> (at % 32)) % 2 + 2 * (at % 7)).collect()
 }
@@ -128,7 +128,7 @@ async fn alone(host: &Host, report: &mut OverloadReport, number: &mut u32) -> Su
 }
 
 impl OverloadReport {
-    /// Counts an answer; milliseconds to its first token where it was admitted.
+    /// Counts a response; returns its TTFT in milliseconds if the request was admitted.
     fn take(&mut self, outcome: std::io::Result<raw::Stream>) -> Option<f64> {
         let wrong = match &outcome {
             Ok(stream) => {
@@ -148,14 +148,14 @@ impl OverloadReport {
         None
     }
 
-    /// For people.
+    /// Renders the report as text.
     #[must_use]
     pub fn text(&self) -> String {
         let row = |name: &str, s: &Summary| {
             format!("{name:22} {:>8.1} {:>8.1} {:>8.1} {:>7}\n", s.p50, s.p99, s.max, s.count)
         };
         let mut out = format!(
-            "{:.0} requests/s offered to a host that serves {:.0}, for {:.0} s\nanswers                {:?}, {} wrong\n",
+            "{:.0} requests/s sent to a host that can serve {:.0}, for {:.0} s\nresponses              {:?}, {} wrong\n",
             self.offered_per_s, self.capacity_per_s, self.seconds, self.answers, self.wrong
         );
         if let Some(example) = &self.example {
@@ -166,7 +166,7 @@ impl OverloadReport {
         out += &row("admitted in the storm", &self.ttft_storm_ms);
         out += &row("alone, after", &self.ttft_after_ms);
         let ratio = self.ttft_storm_ms.p99 / self.ttft_alone_ms.p99.max(1e-9);
-        let (before, after) = self.resident_bytes.split_first().expect("it was asked before the storm");
+        let (before, after) = self.resident_bytes.split_first().expect("it is measured before the storm");
         let after: Vec<String> = after.iter().map(|&bytes| format!("{:.1}", mib(bytes))).collect();
         out += &format!(
             "p99 in the storm is {ratio:.2}x that of a request alone\nmemory                 {:.1} MiB before, {} \

@@ -1,4 +1,4 @@
-//! A client that costs little: a socket, a request written by hand, frames searched for token ids.
+//! A cheap client: a socket, a handwritten request, a scan of the frames for token ids.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -6,22 +6,22 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// What came of a stream.
+/// Result of a request.
 #[derive(Debug, Default)]
 pub struct Stream {
-    /// Status of the answer.
+    /// HTTP status.
     pub status: u16,
-    /// Whether a refusal says when to come back.
+    /// Whether the response has `Retry-After`.
     pub retry_after: bool,
-    /// Ids of its tokens, in the order in which they came.
+    /// Ids of its tokens, in order.
     pub tokens: Vec<u32>,
-    /// Whether its last event came.
+    /// Whether its last event was received.
     pub done: bool,
-    /// To the first token.
+    /// Time to the first token.
     pub ttft: Duration,
 }
 
-/// Longest silence.
+/// Longest gap in a stream.
 const SILENCE: Duration = Duration::from_secs(60);
 
 /// The bytes of a completion request.
@@ -34,7 +34,7 @@ pub fn request(prompt: &[u32], max_tokens: u32) -> Vec<u8> {
     format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).into_bytes()
 }
 
-/// Sends a request on a connection of its own and reads the answer to its end.
+/// Sends a request on a new connection and reads the response to its end.
 pub async fn complete(address: SocketAddr, request: &[u8]) -> std::io::Result<Stream> {
     let sent = Instant::now();
     let mut socket = TcpStream::connect(address).await?;
@@ -72,7 +72,7 @@ fn take_head(buffer: &mut Vec<u8>, stream: &mut Stream) -> bool {
     true
 }
 
-/// Takes whole frames. Chunks end where frames end, so their sizes stand between frames.
+/// Takes complete frames. Chunks end where frames end, so chunk sizes appear only between frames.
 fn take_frames(buffer: &mut Vec<u8>, stream: &mut Stream) {
     const ID: &[u8] = b"\"token_id\":";
     let mut from = 0;
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_are_found_wherever_bytes_are_cut() {
+    fn tokens_are_found_across_read_boundaries() {
         let text = b"HTTP/1.1 200 OK\r\nRetry-After: 3\r\n\r\n2f\r\nevent: token\ndata: {\"token\":\"a\",\"token_id\":12}\n\n\r\n\
             5\r\nevent: token\ndata: {\"token\":\"b\",\"token_id\":7}\n\n\r\n9\r\nevent: done\ndata: {}\n\n\r\n0\r\n\r\n";
         for cut in [1, 3, 17, text.len()] {

@@ -1,5 +1,5 @@
-//! Many streams at once, beside a bare hyper loop in the same run: tokens a second, processor time a token,
-//! memory over rounds, and whether every token came in its place.
+//! Many concurrent streams, against a bare hyper loop in the same run: tokens per second, processor time per token,
+//! memory over the rounds, and whether every token arrived in its place.
 
 use std::path::Path;
 use std::time::Instant;
@@ -10,30 +10,30 @@ use serde::Serialize;
 use super::host::{Host, HostKind, HostOptions, VOCAB};
 use super::{RobustError, mib, raw};
 
-/// Streams that are opened at a time: a listener's backlog holds no more.
+/// Streams opened at once, so that the listener's backlog doesn't overflow.
 const OPENED_AT_ONCE: usize = 200;
 
-/// One server over all rounds.
+/// Results of one server.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Side {
-    /// Of each round.
+    /// Throughput of each round.
     pub tokens_per_s: Vec<f64>,
-    /// Processor time of the server, of each round.
+    /// Processor time of the server in each round.
     pub cpu_us_per_token: Vec<f64>,
     /// Resident memory after each round.
     pub resident_bytes: Vec<u64>,
-    /// Streams whose tokens were not exactly those that were due, with an example.
+    /// Streams whose tokens were not exactly the expected ones.
     pub wrong: usize,
-    /// The first of them.
+    /// The first of those.
     pub example: Option<String>,
 }
 
-/// Both.
+/// Results of both servers.
 #[derive(Clone, Debug, Serialize)]
 pub struct StreamsReport {
-    /// Streams at once.
+    /// Concurrent streams.
     pub streams: usize,
-    /// Tokens of each.
+    /// Tokens per stream.
     pub tokens: u32,
     /// This host.
     pub host: Side,
@@ -41,7 +41,7 @@ pub struct StreamsReport {
     pub bare: Side,
 }
 
-/// Measures `rounds` rounds of each, in turn. `exe` is the program `infer`.
+/// Measures `rounds` rounds per server, alternating. `exe` is the `infer` binary.
 pub async fn streams(
     exe: &Path,
     streams: usize,
@@ -60,7 +60,7 @@ pub async fn streams(
     let mut report = StreamsReport { streams, tokens, host: Side::default(), bare: Side::default() };
     let [host, bare] = hosts;
     let (host, bare) = (host?, bare?);
-    // The first round of each is a warm-up: pools grow to their size.
+    // Round 0 is a warm-up, in which pools reach their size.
     for round in 0..=rounds {
         let due = |stream: usize| solo(&request(prompt(stream), tokens), VOCAB);
         measure(&host, &mut report.host, round > 0, streams, tokens, due).await?;
@@ -70,7 +70,7 @@ pub async fn streams(
     Ok(report)
 }
 
-/// No two streams share a first block, or any token that is a function of what stands before.
+/// A distinct prompt per stream, so that no two streams share a block or have the same tokens.
 fn prompt(stream: usize) -> Vec<u32> {
     vec![1 + stream as u32 % 13, 1 + stream as u32 / 13, 3, 5]
 }
@@ -121,13 +121,13 @@ async fn measure(
 }
 
 impl StreamsReport {
-    /// Whether every token of every stream came in its place.
+    /// Whether every token of every stream arrived in its place.
     #[must_use]
     pub fn is_right(&self) -> bool {
         self.host.wrong == 0 && self.bare.wrong == 0
     }
 
-    /// For people.
+    /// Renders the report as text.
     #[must_use]
     pub fn text(&self) -> String {
         let median = |values: &[f64]| {
@@ -163,7 +163,7 @@ impl StreamsReport {
         let (host, bare) = (median(&self.host.tokens_per_s), median(&self.bare.tokens_per_s));
         let (host_cpu, bare_cpu) = (median(&self.host.cpu_us_per_token), median(&self.bare.cpu_us_per_token));
         out += &format!(
-            "the host needs {:.2}x the bare loop's processor time a token and gives {:.2}x its tokens a second\n",
+            "the host needs {:.2}x the bare loop's processor time per token and delivers {:.2}x its tokens per second\n",
             host_cpu / bare_cpu.max(1e-9),
             host / bare.max(1e-9)
         );
