@@ -77,7 +77,7 @@ fn errors_name_the_bad_argument_and_the_valid_values() {
         (&["run", "--hardware", "abacus"], "use one of cpu, l4"),
         (&["run", "--workload", "chat", "--trace", "x"], "cannot be used with"),
         (&["run", "--hardware", "l4", "--model", "70b"], "choose a larger device"),
-        (&["run", "--scheduler", "nobody"], "use one of continuous"),
+        (&["run", "--scheduler", "unknown"], "use one of continuous"),
         (&["run", "--closed-loop"], "--closed-loop: only a recording"),
         (&["run", "--scheduler", "srpt={"], "not a JSON object"),
         (&["run", "--scheduler", r#"srpt={"speed": 1}"#], "unknown field `speed`"),

@@ -90,7 +90,7 @@ pub struct Progress {
 }
 
 /// Requests of a run between two progress reports.
-const TELL_EVERY: u64 = 64;
+const REPORT_EVERY: u64 = 64;
 
 /// One run of a sweep.
 #[derive(Clone, Debug, Serialize)]
@@ -138,7 +138,7 @@ impl Sweep<'_> {
         let cells: Vec<Mutex<Option<Result<Cell, SweepError>>>> =
             (0..runs).map(|_| Mutex::default()).collect();
         let (next, done, ended) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicU64::new(0));
-        let tell = |more: u64, runs_more: usize| {
+        let report = |more: u64, runs_more: usize| {
             let requests = (ended.fetch_add(more, Ordering::Relaxed) + more, all);
             let ended_runs = done.fetch_add(runs_more, Ordering::Relaxed) + runs_more;
             progress(Progress { runs: (ended_runs, runs), requests });
@@ -149,16 +149,16 @@ impl Sweep<'_> {
                     loop {
                         let at = next.fetch_add(1, Ordering::Relaxed);
                         let (Some(cell), Some(planned)) = (cells.get(at), plan.get(at)) else { return };
-                        let mut told = 0;
+                        let mut reported = 0;
                         let outcome = self.cell(planned, |so_far| {
-                            if so_far >= told + TELL_EVERY {
-                                tell(so_far - told, 0);
-                                told = so_far;
+                            if so_far >= reported + REPORT_EVERY {
+                                report(so_far - reported, 0);
+                                reported = so_far;
                             }
                         });
-                        let in_all = outcome.as_ref().map_or(told, |cell| cell.outcome.requests);
+                        let in_all = outcome.as_ref().map_or(reported, |cell| cell.outcome.requests);
                         *cell.lock().expect("no holder panics") = Some(outcome);
-                        tell(in_all.saturating_sub(told), 1);
+                        report(in_all.saturating_sub(reported), 1);
                     }
                 });
             }

@@ -10,16 +10,16 @@ mod protocol;
 use crate::world;
 
 /// Messages from clients.
-enum Word {
+enum Message {
     Gone(usize),
     Wake,
 }
 
 /// Disconnects a client: closes first, sends second.
-fn leave(gone: &AtomicBool, mail: &MailSender<Word>, who: usize) {
+fn leave(gone: &AtomicBool, mail: &MailSender<Message>, client: usize) {
     gone.store(true, Ordering::Release);
-    if mail.send(Word::Gone(who)).is_err() {
-        mail.request_scan(Word::Wake);
+    if mail.send(Message::Gone(client)).is_err() {
+        mail.request_scan(Message::Wake);
     }
 }
 
@@ -36,14 +36,14 @@ fn no_disconnect_is_missed() {
         let other = world::spawn(move || leave(&theirs[1], &their_mail, 1));
         // Same loop as in the engine thread.
         let mut noticed = [false; 2];
-        let hear = |word: Word, noticed: &mut [bool; 2]| {
-            if let Word::Gone(who) = word {
-                noticed[who] = true;
+        let note = |message: Message, noticed: &mut [bool; 2]| {
+            if let Message::Gone(client) = message {
+                noticed[client] = true;
             }
         };
         loop {
-            while let Ok(word) = inbox.try_next() {
-                hear(word, &mut noticed);
+            while let Ok(message) = inbox.try_next() {
+                note(message, &mut noticed);
             }
             if inbox.must_scan() {
                 for (noticed, gone) in noticed.iter_mut().zip(clients.iter()) {
@@ -53,8 +53,8 @@ fn no_disconnect_is_missed() {
             if noticed == [true; 2] {
                 break;
             }
-            let word = inbox.sleep(None).expect("a sender exists");
-            hear(word, &mut noticed);
+            let message = inbox.sleep(None).expect("a sender exists");
+            note(message, &mut noticed);
         }
         thread.join().unwrap();
         other.join().unwrap();

@@ -346,11 +346,11 @@ mod tests {
             latency_ms: 60.0,
             ..Sample::default()
         };
-        for (told, tokens) in [(5, 5.0), (40, 40.0), (0, 5.0)] {
-            let points = throughput(&[sample(told)]);
+        for (completion_tokens, tokens) in [(5, 5.0), (40, 40.0), (0, 5.0)] {
+            let points = throughput(&[sample(completion_tokens)]);
             let slice_s = points[1].0 - points[0].0;
             let sum: f64 = points.iter().map(|point| point.1 * slice_s).sum();
-            assert!((sum - tokens).abs() < 1e-9, "{told} tokens told: {sum}");
+            assert!((sum - tokens).abs() < 1e-9, "{completion_tokens} tokens: {sum}");
         }
     }
 }

@@ -231,7 +231,7 @@ impl WorkloadReport {
             local.iter().map(|generated| value(generated) * 1e3).collect::<Distribution>().summary()
         };
         let latency_ms = summary(|generated| generated.total.as_secs_f64());
-        let told = outcomes.iter().flatten().any(|timing| !timing.tokens.is_empty());
+        let has_ids = outcomes.iter().flatten().any(|timing| !timing.tokens.is_empty());
         let same = outcomes.iter().zip(local).filter(|(outcome, generated)| {
             outcome.as_ref().is_ok_and(|timing| timing.tokens == generated.tokens)
         });
@@ -243,7 +243,7 @@ impl WorkloadReport {
                 .then(|| ratio(self.output_tokens_per_s, output_tokens_per_s)),
             overhead_percent: (self.arrival == Arrival::Closed(1) && self.completed > 0)
                 .then(|| (ratio(self.latency_ms.mean, latency_ms.mean) - 1.0) * 100.0),
-            identical: told.then(|| same.count()),
+            identical: has_ids.then(|| same.count()),
             latency_ms,
         }
     }

@@ -18,7 +18,7 @@ Record varied traffic (short and long prompts, few and many concurrent sequences
 The same recordings always give the same profile.";
 
 /// Why a recording can't be used to fit or judge a profile.
-pub const GUESSED: &str =
+pub const DRAFT_TOKENS: &str =
     "the recorded host used draft tokens (--speculate), which profiles don't model; record without them";
 
 /// Arguments of `infer sim calibrate`.
@@ -55,7 +55,7 @@ pub fn run(args: &CalibrateArgs) -> Result<(), Failure> {
             return Err(wrong(&message));
         }
         if head.engine.speculate > 0 {
-            return Err(wrong(&GUESSED));
+            return Err(wrong(&DRAFT_TOKENS));
         }
         let mut steps = Steps::default();
         while let Some((_, line)) = recording.next().map_err(|error| wrong(&error))? {

@@ -84,7 +84,7 @@ fn hunt(args: &FuzzArgs) -> Result<(), Failure> {
         checks: Checks::default(),
     };
     let clock = Mutex::new((Instant::now(), Instant::now()));
-    let summary = hunt.run(|summary| tell(&clock, summary));
+    let summary = hunt.run(|summary| show_progress(&clock, summary));
     let mut text = format!(
         "seeds from {}: {} without a violation, {} steps, {} batches, fingerprint {:016x}\n{}",
         args.seed, summary.seeds, summary.steps, summary.batches, summary.fingerprint, summary.reached
@@ -181,15 +181,15 @@ impl Guests {
     }
 }
 
-fn describe(who: &str, violation: &Violation) -> String {
-    format!("{who}: after step {}: {} ({})\n", violation.step, violation.message, violation.place)
+fn describe(what: &str, violation: &Violation) -> String {
+    format!("{what}: after step {}: {} ({})\n", violation.step, violation.message, violation.place)
 }
 
 /// Prints progress every five seconds.
-fn tell(clock: &Mutex<(Instant, Instant)>, summary: &Summary) {
+fn show_progress(clock: &Mutex<(Instant, Instant)>, summary: &Summary) {
     let Ok(mut clock) = clock.try_lock() else { return };
-    let (begun, told) = *clock;
-    if told.elapsed() >= Duration::from_secs(5) {
+    let (begun, shown) = *clock;
+    if shown.elapsed() >= Duration::from_secs(5) {
         clock.1 = Instant::now();
         let (seeds, steps) = (summary.seeds, summary.steps);
         let pace = u128::from(steps) * 1_000 / begun.elapsed().as_millis().max(1);

@@ -81,7 +81,7 @@ pub fn run(args: &JudgeArgs) -> Result<(), Failure> {
             .head()
             .ok_or_else(|| wrong("not a recording of a host, so nothing was measured".to_owned()))?;
         if head.engine.speculate > 0 {
-            return Err(wrong(super::calibrate::GUESSED.to_owned()));
+            return Err(wrong(super::calibrate::DRAFT_TOKENS.to_owned()));
         }
         let lines = trace.lines().map_err(wrong)?;
         let measured = measure(lines).map_err(wrong)?;

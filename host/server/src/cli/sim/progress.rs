@@ -23,7 +23,7 @@ impl Bar {
     }
 
     /// Shows the progress, at most every tenth of a second.
-    pub fn tell(&self, progress: Progress) {
+    pub fn show(&self, progress: Progress) {
         let ended = progress.runs.0 == progress.runs.1;
         if !self.shown || !(ended || self.is_due()) {
             return;

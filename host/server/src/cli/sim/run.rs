@@ -226,7 +226,7 @@ fn sweep(
     let about = about(&settings);
     let sweep = Sweep { settings, contenders, subjects, threads: task.threads };
     let bar = Bar::new();
-    let cells = sweep.run(|progress| bar.tell(progress)).map_err(Failure::failed)?;
+    let cells = sweep.run(|progress| bar.show(progress)).map_err(Failure::failed)?;
     emit(common.out.as_deref(), &render(common.format, &cells, &about))
 }
 
