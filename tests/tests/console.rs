@@ -1,8 +1,8 @@
-//! The console changes policies by keys alone while clients stream: from the list and from files, in shadow, on
-//! trial, promoted, rolled back, refused. A real console in a real terminal (tmux), at the size that every
-//! terminal has and at one that most have.
+//! Changes policies from the console, by keys only, while clients stream: from the list and from files, in
+//! shadow, as a canary, promoted, rolled back, refused. A real console in a real terminal (tmux), at 80x24
+//! and at a common larger size.
 //!
-//! Where tmux or a program is missing there is nothing to run; the reason is printed.
+//! Skipped if tmux or a program is missing; the reason is printed.
 
 #[path = "../../tui/tests/support/tmux.rs"]
 mod tmux;
@@ -12,7 +12,7 @@ use std::path::Path;
 use infer_tests::FAULTY_SCHEDULER;
 use tmux::{Host, Terminal, console, missing};
 
-/// What the console is given: the components, and two that have to be refused.
+/// Writes the components that the console swaps in, and two files that the host must refuse.
 fn components(folder: &Path) {
     let bundled = |kind, name| infer_bundle::find(kind, name).expect("a shipped policy").component;
     let files = [
@@ -26,7 +26,7 @@ fn components(folder: &Path) {
     }
 }
 
-/// The screen as one line: what is broken into lines there is found whole. Of panes side by side the left ones
+/// Joins the screen to one line, so that wrapped text is found whole. Of panes side by side the left ones
 /// come first.
 fn joined(screen: &str) -> String {
     let (left, right): (Vec<_>, Vec<_>) =
@@ -54,7 +54,7 @@ impl Operator {
         self.terminal.press(&["-l", text]);
     }
 
-    /// From the list: walks to a policy and chooses it.
+    /// Chooses a policy from the list.
     fn picks(&self, name: &str) {
         self.presses(&["s"]);
         self.sees("from a .wasm file ...");
@@ -66,7 +66,7 @@ impl Operator {
         self.sees(&format!("to {name}?"));
     }
 
-    /// Through the file dialog, with the path completed by tab.
+    /// Chooses a file, with its path completed by tab.
     fn chooses_file(&self, name: &str) {
         self.presses(&["f"]);
         self.sees("Path of a .wasm component");
@@ -80,7 +80,7 @@ impl Operator {
 }
 
 #[test]
-fn policies_are_swapped_tried_and_brought_back_by_keys_under_load() {
+fn policies_are_swapped_tried_and_rolled_back_by_keys_under_load() {
     if let Some(reason) = missing() {
         println!("skipped: {reason}");
         return;
@@ -102,14 +102,14 @@ fn changes_by_keys(size: (u16, u16)) {
     operator.presses(&["4"]);
     operator.sees("● scheduler continuous");
 
-    // In shadow, from the list; then live; then back.
+    // From the list into shadow, then promoted, then rolled back.
     operator.picks("static-batch");
     operator.presses(&["Tab"]);
-    operator.sees("without effect");
+    operator.sees("its answers have no effect");
     operator.presses(&["y"]);
     operator.sees("policy continuous 0.1.0 shadow static-batch agrees in");
     operator.presses(&["p"]);
-    operator.sees("Make static-batch live, in place of continuous?");
+    operator.sees("Promote static-batch from shadow to live, replacing continuous?");
     operator.presses(&["y"]);
     operator.sees("● scheduler static-batch");
     operator.presses(&["r"]);
@@ -117,32 +117,33 @@ fn changes_by_keys(size: (u16, u16)) {
     operator.presses(&["y"]);
     operator.sees("● scheduler continuous");
 
-    // On trial, from a file; the trial is ended well; then back.
+    // From a file as a canary, then promoted, then rolled back.
     operator.chooses_file("fair.wasm");
     operator.presses(&["Tab", "Tab"]);
-    operator.sees("rolled back by itself");
+    operator.sees("rolled back automatically");
     operator.presses(&["y"]);
     operator.sees("fair on trial");
     operator.presses(&["p"]);
-    operator.sees("End the trial of fair well");
+    operator.sees("Promote the canary fair before its window is over?");
     operator.presses(&["y"]);
     operator.sees("● scheduler fair");
     operator.presses(&["r"]);
     operator.presses(&["y"]);
     operator.sees("● scheduler continuous");
 
-    // What is no component and what is one of another kind stays out, and the reason can be read.
+    // A file that is no component and a component of another kind are refused, with the whole reason on the
+    // screen.
     operator.chooses_file("broken.wasm");
     operator.presses(&["y"]);
-    operator.sees("this is not a WebAssembly file; give a component built from one of the worlds in wit/");
+    operator.sees("this is not a WebAssembly file; pass a component built from one of the worlds in wit/");
     operator.presses(&["Escape"]);
     operator.chooses_file("cache.wasm");
     operator.presses(&["y"]);
-    operator.sees("the component is a prefix-cache policy, the scheduler slot was asked for");
+    operator.sees("the component is a prefix-cache policy and does not fit the scheduler slot");
     operator.presses(&["Escape"]);
     operator.sees("● scheduler continuous");
 
-    // A configuration that the schema refuses never leaves; a good one does, and rollback undoes it.
+    // A configuration that violates the schema is not sent; a valid one is, and rollback undoes it.
     operator.presses(&["e"]);
     operator.sees("Configuration of continuous");
     operator.presses(&["C-u"]);
@@ -152,15 +153,15 @@ fn changes_by_keys(size: (u16, u16)) {
     operator.presses(&["C-u"]);
     operator.types("0.02");
     operator.presses(&["Enter"]);
-    operator.sees("Configure continuous of scheduler anew?");
+    operator.sees("Reconfigure continuous (scheduler)?");
     operator.presses(&["y"]);
     operator.sees("watermark 0.02");
     operator.presses(&["r"]);
-    operator.sees("as it was configured");
+    operator.sees("with its previous configuration?");
     operator.presses(&["y"]);
     operator.sees("config watermark 0.01 (default)");
 
-    // A canary that fails is out by itself; asked for again, it needs force.
+    // A canary that faults is rolled back automatically; swapping it in again needs force.
     let canary =
         format!(r#":swap scheduler {}/faulty.wasm canary {{"fault": "trap", "after": 50}}"#, operator.folder);
     operator.types(&canary);
@@ -171,14 +172,14 @@ fn changes_by_keys(size: (u16, u16)) {
     operator.sees("● scheduler continuous");
     operator.types(&canary);
     operator.presses(&["Enter", "y"]);
-    operator.sees("was taken out of the scheduler slot");
+    operator.sees("is quarantined in the scheduler slot");
 
     for stream in &mut load {
         assert!(stream.try_wait().expect("a process").is_none(), "a client's stream ended");
         let _ = stream.kill();
         let _ = stream.wait();
     }
-    assert_eq!(host.metric("infer_requests_failed_total"), 0, "a swap costs nobody a request");
+    assert_eq!(host.metric("infer_requests_failed_total"), 0, "a swap fails no request");
     operator.presses(&["q"]);
     operator.sees("ended with 0");
 }

@@ -1,16 +1,15 @@
-//! What the console costs its own machine with 5,000 requests and a pool of 100,000 blocks on a screen of
-//! 200x60: to read a change off the wire, to take it, to answer a key, each with the frame that follows.
-//! `cargo bench -p infer-tui`.
+//! Cost of the console on its own machine, with 5,000 requests and a pool of 100,000 blocks on a 200x60
+//! screen: parsing a change, applying it, handling a key, each with the frame that follows. `cargo bench -p
+//! infer-tui`.
 #![allow(missing_docs, reason = "criterion's macros")]
 
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use infer_api::admin::{AdminEvent, BlockCounts, BlockMap, Change, RequestRow, RowChange, RowsChange, State};
-use infer_tui::conn::feed::Report;
 use infer_tui::conn::sse;
 use infer_tui::input::Key;
-use infer_tui::state::{App, Message};
+use infer_tui::state::{App, Message, Report};
 use infer_tui::view;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -38,7 +37,7 @@ fn state() -> State {
     State { requests: (0..REQUESTS).map(row).collect(), requests_total: REQUESTS as u32, ..State::default() }
 }
 
-/// All that run move, ten end and ten come, so the order is sent, too.
+/// All running requests change, and so does the order, as when requests end and others arrive.
 fn change(tick: u64) -> Change {
     let moved = |id: u64| RowChange {
         id,

@@ -1,10 +1,10 @@
-"""What a connected console costs a host: processor time of the host's process without and with one.
+"""Cost of a connected console for a host: CPU time of the host's process without and with one.
 
     python3 tui/benches/cost.py PID [--admin URL] [--rounds 3] [--seconds 20] [-- CONSOLE ARGUMENTS]
 
-Rounds alternate, so that a drift of the machine hits both alike. The console is the real one in a
-terminal of its own (100x30). Times are told for the whole process and without its engine and compute
-threads, which is what can be compared while a model keeps those busy. Needs Linux; nothing else.
+Rounds alternate, so that a drift of the machine affects both alike. The console is the real one in a
+terminal of its own (100x30). Times are reported for the whole process and without its engine and compute
+threads; while a model keeps those busy, only the latter can be compared. Needs Linux.
 """
 
 import argparse
@@ -22,7 +22,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def times(pid):
-    """Seconds of processor time by thread name."""
+    """Seconds of CPU time by thread."""
     spent = {}
     for task in os.listdir(f"/proc/{pid}/task"):
         try:
@@ -77,7 +77,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=20)
     arguments = parser.parse_args()
     if not os.access(arguments.console, os.X_OK):
-        parser.error(f"--console {arguments.console} is no program")
+        parser.error(f"--console {arguments.console} is not an executable file")
     sums = {False: [0.0, 0.0], True: [0.0, 0.0]}
     for _ in range(arguments.rounds):
         for connected in (False, True):
@@ -96,7 +96,7 @@ def main():
                 os.waitpid(child, 0)
                 os.close(master)
     whole, around = ((sums[True][at] - sums[False][at]) / arguments.rounds for at in (0, 1))
-    print(f"a console costs {whole:+.2f} % of a core, {around:+.2f} % without the engine's threads")
+    print(f"one console costs {whole:+.2f} % of a core, {around:+.2f} % without the engine's threads")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""How long the console takes from a key to the first byte of the frame that answers it.
+"""Time from a key to the first byte of the frame that it leads to.
 
     python3 tui/benches/echo.py [--admin URL] [--keys 400] -- the console runs in a terminal of its own
 
-A key is pressed at odd times, when no other output came for a while, and the clock stops at the next
-output. Prints percentiles in milliseconds. Needs Linux; nothing else.
+Keys are pressed at random times, after a pause without output, and the clock stops at the next output.
+Prints percentiles in milliseconds. Needs Linux.
 """
 
 import argparse
@@ -28,7 +28,7 @@ def main():
     parser.add_argument("--columns", type=int, default=200)
     arguments = parser.parse_args()
     if not os.access(arguments.console, os.X_OK):
-        parser.error(f"--console {arguments.console} is no program")
+        parser.error(f"--console {arguments.console} is not an executable file")
     child, master = pty.fork()
     if child == 0:
         os.environ["TERM"] = "xterm-256color"
@@ -36,7 +36,7 @@ def main():
     fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", arguments.rows, arguments.columns, 0, 0))
 
     def quiet(seconds):
-        """Reads until nothing has come for so long."""
+        """Reads until there is no output for this long."""
         while select.select([master], [], [], seconds)[0]:
             os.read(master, 1 << 20)
 

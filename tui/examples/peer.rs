@@ -1,5 +1,5 @@
-//! A scripted host to look at the console without a model:
-//! `cargo run -p infer-tui --example peer`, then the command that it prints.
+//! A scripted host to try the console without a model: `cargo run -p infer-tui --example peer`, then run the
+//! command that it prints.
 
 #[path = "../tests/support/mod.rs"]
 mod support;

@@ -1,29 +1,30 @@
-//! Command line of `infer-tui`. Flags win over the environment; a bad one ends with exit code 2.
+//! Command line of `infer-tui`. Flags take precedence over the environment; usage errors exit with code 2.
 
 use std::path::PathBuf;
 
-use clap::{Parser, ValueEnum};
+use clap::{Arg, CommandFactory, FromArgMatches, Parser, ValueEnum};
 
 use crate::input::Key;
 use crate::state::settings::{Colours, Settings, ThemeName};
 
-/// Live console for an infer host: throughput, KV blocks, queues, policies and the prefix cache over the
-/// admin plane.
+/// Live console for an infer host: throughput, KV blocks, queues, policies and the prefix cache, read from
+/// the admin plane.
 #[derive(Parser, Debug, Clone)]
 #[command(
     name = "infer-tui",
     version,
-    after_help = "The bearer token comes from --token-file, else INFER_ADMIN_TOKEN, else the file that a host on this\n\
-                  machine writes, for 127.0.0.1 and localhost alone: $XDG_RUNTIME_DIR/infer/admin-PORT.token, or\n\
-                  TMPDIR/infer-UID/admin-PORT.token where XDG_RUNTIME_DIR is not set. NO_COLOR turns colours off. Inside, ? lists all keys.\n\n\
-                  Exit codes: 0 fine, 1 failed, 2 bad usage."
+    after_help = "The admin token comes from --token-file, else INFER_ADMIN_TOKEN. Otherwise, and only for addresses\n\
+                  of this machine (127.0.0.1, localhost, ..), it is read from the file that the host wrote:\n\
+                  $XDG_RUNTIME_DIR/infer/admin-PORT.token, else TMPDIR/infer-UID/admin-PORT.token.\n\
+                  NO_COLOR turns colours off. Press ? inside for all keys and commands.\n\n\
+                  Exit codes: 0 success, 1 failure, 2 usage error."
 )]
 pub struct Args {
-    /// Address of the admin plane, as the host's ready line prints it.
+    /// Address of the admin plane, as the host prints it when it starts.
     #[arg(long, env = "INFER_ADMIN", value_name = "URL", default_value = "http://127.0.0.1:8001")]
     pub admin: String,
 
-    /// File that holds the admin token.
+    /// File with the admin token.
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 
@@ -35,36 +36,36 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["replay", "record"])]
     pub json: bool,
 
-    /// Refuse every key that would change something on the host.
+    /// Disable every key and command that changes the host.
     #[arg(long)]
     pub read_only: bool,
 
-    /// Snapshots a second.
+    /// Updates per second.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=20))]
     pub hz: u32,
 
-    /// Colours.
+    /// Colour theme.
     #[arg(long, env = "INFER_TUI_THEME", value_enum, value_name = "NAME", default_value_t = ThemeName::Okabe)]
     pub theme: ThemeName,
 
-    /// How many colours the terminal has; `auto` goes by NO_COLOR, TERM and COLORTERM.
+    /// Number of colours to use; `auto` decides by NO_COLOR, TERM and COLORTERM.
     #[arg(long, value_enum, value_name = "N", default_value_t = ColourChoice::Auto)]
     pub colours: ColourChoice,
 
-    /// Draw with ASCII alone; without it the locale decides.
+    /// Draw with ASCII only; without the flag the locale decides.
     #[arg(long)]
     pub ascii: bool,
 
-    /// Take the mouse: click tabs, rows and blocks, scroll with the wheel.
+    /// Capture the mouse: click tabs, rows and blocks, scroll with the wheel.
     #[arg(long)]
     pub mouse: bool,
 
-    /// Write everything that the host says to a new file, for a demo or a bug report; it has no token and no
-    /// prompts in it, but names of sessions and users.
+    /// Record everything the host sends to a new file, for a demo or a bug report. The file contains no token
+    /// and no prompts, but names of sessions and users.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["replay", "once"])]
     pub record: Option<PathBuf>,
 
-    /// Keep text of prompts in the recording, too, where the host shows it (`--show-text`).
+    /// Include prompt text in the recording if the host shows it (`infer serve --show-text`).
     #[arg(long, requires = "record")]
     pub record_text: bool,
 
@@ -72,48 +73,56 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub replay: Option<PathBuf>,
 
-    /// How fast a recording plays.
+    /// Playback speed of a recording.
     #[arg(long, value_name = "TIMES", default_value_t = 1.0, value_parser = speed, requires = "replay")]
     pub speed: f64,
 
-    /// Print a screen as text and exit, after --after seconds or at the end of the recording.
+    /// Print one screen as text and exit: after --after seconds, or at the end of the recording.
     #[arg(long)]
     pub print: bool,
 
-    /// Columns and rows of what is printed.
+    /// Size of the printed screen.
     #[arg(long, value_name = "COLUMNSxROWS", default_value = "110x32", value_parser = size, requires = "print")]
     pub size: (u16, u16),
 
-    /// Seconds to watch before it is printed, at least: every key is pressed. Of a recording, where to stop.
+    /// Seconds to watch before printing; longer if --keys takes longer. For a recording, the time to stop at.
     #[arg(long, value_name = "SECONDS", requires = "print", value_parser = clap::value_parser!(u64).range(..=31_536_000))]
     pub after: Option<u64>,
 
-    /// Keys to press before it is printed: `4` for the policies, `3<enter>` for a request, `<down>`.
+    /// Keys to press before printing: `4` for the policies, `3<enter>` for a request, `<down>`.
     #[arg(long, value_name = "KEYS", default_value = "", value_parser = keys, requires = "print")]
     pub keys: Keys,
 }
 
-/// Keys of `--keys`.
+/// The keys of `--keys`.
 #[derive(Clone, Debug, Default)]
 pub struct Keys(pub Vec<Key>);
 
 /// Choices of `--colours`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ColourChoice {
-    /// As the environment says
+    /// Decided by the environment
     Auto,
     /// No colours
     None,
-    /// The sixteen that every terminal names
+    /// The sixteen colours that every terminal defines
     #[value(name = "16")]
     Sixteen,
-    /// The cube of 256
+    /// The 256-colour palette
     #[value(name = "256")]
     Many,
 }
 
 impl Args {
-    /// How things are shown, by flags and environment.
+    /// Reads the command line and the environment, where an empty variable counts as absent. Exits with a
+    /// message for `--help`, `--version` and usage errors.
+    #[must_use]
+    pub fn read() -> Self {
+        let matches = Self::command().mut_args(without_empty_variable).get_matches();
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
+
+    /// Display settings from flags and environment.
     #[must_use]
     pub fn settings(&self) -> Settings {
         let mut settings = Settings::from_environment(|name| std::env::var(name).ok());
@@ -130,6 +139,12 @@ impl Args {
     }
 }
 
+/// Containers and units often define a variable as empty to leave it unset.
+fn without_empty_variable(arg: Arg) -> Arg {
+    let is_empty = arg.get_env().and_then(std::env::var_os).is_some_and(|value| value.is_empty());
+    if is_empty { arg.env(None) } else { arg }
+}
+
 fn speed(text: &str) -> Result<f64, String> {
     let speed = text.parse().ok().filter(|speed| (0.1..=1_000.0).contains(speed));
     speed.ok_or_else(|| "expected a number from 0.1 to 1000".to_owned())
@@ -143,5 +158,5 @@ fn size(text: &str) -> Result<(u16, u16), String> {
     let side = |text: &str| text.parse::<u16>().ok().filter(|side| (1..=500).contains(side));
     text.split_once('x')
         .and_then(|(width, height)| Some((side(width)?, side(height)?)))
-        .ok_or_else(|| "expected COLUMNSxROWS, 110x32 say, each at most 500".to_owned())
+        .ok_or_else(|| "expected COLUMNSxROWS, for example 110x32, each at most 500".to_owned())
 }

@@ -1,12 +1,13 @@
-//! Files of this machine: what a folder holds that a component's path may lead through, and `~`.
+//! Local files: lists the folder entries that can be part of a component's path, and expands `~`.
 
 use std::path::{Path, PathBuf};
 
-/// Entries of a folder that are looked at, and names that are given.
-const LOOKED_AT: usize = 20_000;
-const GIVEN: usize = 2_000;
+/// Most entries read from a folder.
+const MAX_ENTRIES: usize = 20_000;
+/// Most names returned for a folder.
+const MAX_NAMES: usize = 2_000;
 
-/// A path as it was typed, with `~` for the home directory.
+/// Returns a typed path with a leading `~` replaced by the home directory.
 #[must_use]
 pub fn expanded(typed: &str) -> PathBuf {
     let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
@@ -18,14 +19,14 @@ pub fn expanded(typed: &str) -> PathBuf {
     }
 }
 
-/// Folders, with a `/` at their end, and components in a folder, sorted. Waits for no network and asks nobody
-/// but the file system, on a thread that may block.
+/// Returns the subfolders (with a trailing `/`) and components of a folder, sorted. Reads on a thread that
+/// may block.
 ///
 /// # Errors
-/// Why the folder can't be read, for a person.
+/// A message for the operator if the folder can't be read.
 pub async fn list(folder: &str) -> Result<Vec<String>, String> {
     let path = if folder.is_empty() { ".".into() } else { expanded(folder) };
-    let failed = format!("can't look into {}", path.display());
+    let failed = format!("can't list {}", path.display());
     let read = tokio::task::spawn_blocking(move || read(&path)).await;
     match read {
         Ok(Ok(names)) => Ok(names),
@@ -36,10 +37,10 @@ pub async fn list(folder: &str) -> Result<Vec<String>, String> {
 
 fn read(folder: &Path) -> std::io::Result<Vec<String>> {
     let mut names = Vec::new();
-    for entry in std::fs::read_dir(folder)?.take(LOOKED_AT) {
+    for entry in std::fs::read_dir(folder)?.take(MAX_ENTRIES) {
         let entry = entry?;
         let Ok(name) = entry.file_name().into_string() else { continue };
-        // Through links, too.
+        // Follows links, unlike the entry's own file type.
         let is_folder = entry.path().is_dir();
         let is_component = Path::new(&name).extension().is_some_and(|e| e.eq_ignore_ascii_case("wasm"));
         if is_folder {
@@ -49,7 +50,7 @@ fn read(folder: &Path) -> std::io::Result<Vec<String>> {
         }
     }
     names.sort_unstable();
-    names.truncate(GIVEN);
+    names.truncate(MAX_NAMES);
     Ok(names)
 }
 
@@ -58,7 +59,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_folder_gives_folders_and_components_alone() {
+    async fn a_folder_lists_only_folders_and_components() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("target")).unwrap();
         for name in ["b.wasm", "a.WASM", "notes.txt"] {
@@ -67,7 +68,7 @@ mod tests {
         let path = folder.path().to_str().unwrap();
         assert_eq!(list(path).await.unwrap(), ["a.WASM", "b.wasm", "target/"]);
         let missing = format!("{path}/nothing/");
-        assert!(list(&missing).await.unwrap_err().starts_with(&format!("can't look into {missing}: ")));
+        assert!(list(&missing).await.unwrap_err().starts_with(&format!("can't list {missing}: ")));
         assert_eq!(expanded("a/~/b"), Path::new("a/~/b"));
         assert_ne!(expanded("~/b"), Path::new("~/b"));
     }

@@ -1,4 +1,4 @@
-//! Terminal events become inputs. The state knows these alone, so its tests need no terminal; what a key
+//! Turns terminal events into inputs. The state knows only these, so its tests need no terminal. What a key
 //! means on which screen is decided there, not here.
 
 use crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers, MouseButton, MouseEventKind};
@@ -22,14 +22,14 @@ pub enum Key {
     Escape,
     Backspace,
     Delete,
-    /// Ctrl-U: everything before the cursor goes.
+    /// Ctrl-U: deletes everything before the cursor.
     Wipe,
     /// Ctrl-C.
     Interrupt,
 }
 
 impl Key {
-    /// The arrow that `h`, `j`, `k`, `l`, `g` and `G` stand for, as in vi.
+    /// Returns the movement key that `h`, `j`, `k`, `l`, `g`, `G` and Ctrl-U stand for, as in vi.
     #[must_use]
     pub fn motion(self) -> Self {
         match self {
@@ -44,11 +44,11 @@ impl Key {
         }
     }
 
-    /// The keys that a text names, for scripts: characters stand for themselves, `<enter>`, `<esc>`,
-    /// `<tab>`, `<up>`, `<down>`, `<left>`, `<right>`, `<space>` and `<lt>` for what they say.
+    /// Parses a script of keys: characters stand for themselves, `<enter>`, `<esc>`, `<tab>`, `<up>`,
+    /// `<down>`, `<left>`, `<right>`, `<space>` and `<lt>` for the keys they name.
     ///
     /// # Errors
-    /// The name between the angle brackets that means nothing.
+    /// The unknown name, or that a `>` is missing.
     pub fn script(text: &str) -> Result<Vec<Self>, String> {
         let mut keys = Vec::new();
         let mut rest = text;
@@ -70,27 +70,28 @@ impl Key {
                 "right" => Self::Right,
                 "space" => Self::Char(' '),
                 "lt" => Self::Char('<'),
-                other => return Err(format!("`<{other}>` is no key")),
+                other => return Err(format!("`<{other}>` is not a key")),
             });
         }
         Ok(keys)
     }
 }
 
-/// What the person did.
+/// What the operator did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
     /// Pressed a key.
     Key(Key),
-    /// Pressed Escape and at once a key. Terminals write Alt and a key the same way, and nothing here is on Alt.
+    /// Pressed Escape and a key right after it. Terminals send Alt and a key the same way; no binding uses
+    /// Alt.
     AfterEscape(Key),
     /// Clicked at a column and a row.
     Click(u16, u16),
-    /// Pasted a text, which is no keys.
+    /// Pasted text. It must not count as keys.
     Paste(String),
 }
 
-/// The input of a terminal event; `None` for releases, resizes and what has no meaning.
+/// Returns the input of a terminal event; `None` for key releases, resizes and everything unbound.
 #[must_use]
 pub fn input(event: &Event) -> Option<Input> {
     match event {
@@ -162,18 +163,18 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_comes_with_an_escape_is_not_swallowed() {
+    fn a_key_right_after_escape_is_not_lost() {
         let press = KeyEvent::new(KeyCode::Char('5'), KeyModifiers::ALT);
         assert_eq!(input(&Event::Key(press)), Some(Input::AfterEscape(Key::Char('5'))));
     }
 
     #[test]
-    fn what_is_pasted_is_no_keys() {
+    fn pasted_text_is_not_keys() {
         assert_eq!(input(&Event::Paste("cy".into())), Some(Input::Paste("cy".into())));
     }
 
     #[test]
-    fn releases_and_resizes_are_no_inputs() {
+    fn releases_and_resizes_are_ignored() {
         let mut release = KeyEvent::new(KeyCode::Enter, KeyModifiers::NONE);
         release.kind = KeyEventKind::Release;
         assert_eq!(input(&Event::Key(release)), None);
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wheel_moves_and_the_left_button_points() {
+    fn the_wheel_moves_and_the_left_button_clicks() {
         let mouse = |kind| {
             input(&Event::Mouse(MouseEvent { kind, column: 3, row: 4, modifiers: KeyModifiers::NONE }))
         };
@@ -197,12 +198,12 @@ mod tests {
     }
 
     #[test]
-    fn a_script_names_keys() {
+    fn a_key_script_is_parsed() {
         assert_eq!(
             Key::script("4s<down><enter>"),
             Ok(vec![Key::Char('4'), Key::Char('s'), Key::Down, Key::Enter])
         );
-        assert_eq!(Key::script("<f13>"), Err("`<f13>` is no key".to_owned()));
+        assert_eq!(Key::script("<f13>"), Err("`<f13>` is not a key".to_owned()));
         assert!(Key::script("<up").is_err());
     }
 }

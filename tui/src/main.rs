@@ -3,16 +3,15 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use infer_tui::args::Args;
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = Args::read();
     match infer_tui::run::run(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // It may have words of the host in it.
-            eprintln!("infer-tui: {}", infer_tui::view::format::clean(&error.to_string()));
+            // The message may quote the host.
+            eprintln!("infer-tui: {}", infer_tui::text::clean(&error.to_string()));
             ExitCode::from(error.exit_code())
         }
     }

@@ -1,23 +1,32 @@
 //! `--once`: the overview as plain text, for scripts, tickets and people without a terminal.
 
-use std::fmt::Write as _;
+use infer_api::admin::{PolicySlot, State};
 
-use infer_api::admin::State;
+use crate::text::clean;
+use crate::view::format::{age, bytes, count, microseconds, milliseconds, percent, rate};
 
-use crate::view::format::{age, bytes, clean, count, microseconds, milliseconds, percent, rate};
+/// A label and its text.
+type Row = (String, String);
 
-/// The overview.
+/// Returns the overview, one `label text` line per fact.
 #[must_use]
 pub fn text(state: &State, address: &str) -> String {
-    let mut out = String::new();
+    let mut rows = vec![host(state, address)];
+    rows.extend(load(state));
+    rows.extend(cache(state));
+    rows.extend(state.policies.iter().flat_map(|slot| policy(state, slot)));
+    // Cleaned, because a newline in a name or a message would forge a line.
+    rows.iter().map(|(label, text)| format!("{:<13}{}\n", clean(label), clean(text))).collect()
+}
+
+fn row(label: &str, text: String) -> Row {
+    (label.to_owned(), text)
+}
+
+fn host(state: &State, address: &str) -> Row {
     let host = &state.host;
-    let (m, q, l, r) = (&state.memory, &state.queue, &state.latencies, &state.rates);
     let draining = if state.draining { ", draining" } else { "" };
-    let mut line = |label: &str, text: String| {
-        // A newline in a name or a message would forge a line.
-        writeln!(out, "{:<13}{}", clean(label), clean(&text)).expect("a string takes everything");
-    };
-    line(
+    row(
         "host",
         format!(
             "infer {} at {address}, {} on {}, {} KV, up {}, step {}{draining}",
@@ -28,92 +37,96 @@ pub fn text(state: &State, address: &str) -> String {
             age(state.uptime_ms),
             count(state.step)
         ),
+    )
+}
+
+/// Rates, latencies and requests.
+fn load(state: &State) -> [Row; 5] {
+    let (q, l, r, c) = (&state.queue, &state.latencies, &state.rates, &state.counters);
+    let throughput = format!(
+        "{} tok/s generated, {} tok/s prompt, {} requests/s, {} steps/s",
+        rate(r.generated_tokens),
+        rate(r.prompt_tokens),
+        rate(r.requests),
+        rate(r.steps)
     );
-    line(
-        "throughput",
-        format!(
-            "{} tok/s generated, {} tok/s prompt, {} requests/s, {} steps/s",
-            rate(r.generated_tokens),
-            rate(r.prompt_tokens),
-            rate(r.requests),
-            rate(r.steps)
+    let finished = count(c.finished.values().sum());
+    let ended = format!("{finished} finished, {} failed, {} refused", count(c.failed), refusals(state));
+    [
+        row("throughput", throughput),
+        row("ttft", format!("p50 {}, p99 {}", milliseconds(l.ttft_p50_ms), milliseconds(l.ttft_p99_ms))),
+        row("itl", format!("p50 {}, p99 {}", milliseconds(l.itl_p50_ms), milliseconds(l.itl_p99_ms))),
+        row(
+            "requests",
+            format!(
+                "{} running, {} waiting, {} held, {} preempted",
+                q.running, q.waiting, q.held, q.preempted
+            ),
         ),
-    );
-    line("ttft", format!("p50 {}, p99 {}", milliseconds(l.ttft_p50_ms), milliseconds(l.ttft_p99_ms)));
-    line("itl", format!("p50 {}, p99 {}", milliseconds(l.itl_p50_ms), milliseconds(l.itl_p99_ms)));
-    line(
-        "requests",
-        format!("{} running, {} waiting, {} held, {} preempted", q.running, q.waiting, q.held, q.preempted),
-    );
-    let c = &state.counters;
-    let reasons: Vec<String> = c
-        .refused
-        .iter()
-        .filter(|(_, n)| **n > 0)
-        .map(|(reason, n)| format!("{reason} {}", count(*n)))
-        .collect();
-    let refused = count(c.refused.values().sum());
-    let refused = if reasons.is_empty() { refused } else { format!("{refused} ({})", reasons.join(", ")) };
-    line(
-        "ended",
-        format!(
-            "{} finished, {} failed, {refused} refused",
-            count(c.finished.values().sum()),
-            count(c.failed)
-        ),
-    );
-    line(
-        "prefix cache",
-        format!(
-            "{} of {} prompt tokens found ({}), {} blocks evicted",
-            count(c.prefix_hits),
-            count(c.prefix_queries),
-            percent(c.prefix_hits, c.prefix_queries),
-            count(c.evicted_blocks)
-        ),
+        row("ended", ended),
+    ]
+}
+
+/// How many requests were refused, by reason.
+fn refusals(state: &State) -> String {
+    let refused = &state.counters.refused;
+    let reasons = refused.iter().filter(|(_, n)| **n > 0);
+    let reasons: Vec<String> = reasons.map(|(reason, n)| format!("{reason} {}", count(*n))).collect();
+    let total = count(refused.values().sum());
+    if reasons.is_empty() { total } else { format!("{total} ({})", reasons.join(", ")) }
+}
+
+/// The prefix cache, the pool that holds it, and the pressure on that.
+fn cache(state: &State) -> [Row; 3] {
+    let (m, c) = (&state.memory, &state.counters);
+    let found = format!(
+        "{} of {} prompt tokens cached ({}), {} blocks evicted",
+        count(c.prefix_hits),
+        count(c.prefix_queries),
+        percent(c.prefix_hits, c.prefix_queries),
+        count(c.evicted_blocks)
     );
     let part = |blocks: u32| format!("{} ({})", count(blocks.into()), percent(blocks.into(), m.total.into()));
-    line(
-        "kv pool",
-        format!(
-            "{} used + {} cached + {} free = {} blocks of {} tokens, {}",
-            part(m.used),
-            part(m.cached),
-            part(m.free),
-            count(m.total.into()),
-            m.block_size,
-            bytes(u64::from(m.total) * m.block_bytes)
-        ),
+    let pool = format!(
+        "{} used + {} cached + {} free = {} blocks of {} tokens, {}",
+        part(m.used),
+        part(m.cached),
+        part(m.free),
+        count(m.total.into()),
+        m.block_size,
+        bytes(u64::from(m.total) * m.block_bytes)
     );
     let backpressure = if state.pressure.backpressure { ", backpressure" } else { "" };
-    line("pressure", format!("{:.2}{backpressure}", state.pressure.level));
-    for slot in &state.policies {
-        line(
-            &slot.kind,
-            format!(
-                "{} {}, {}, {} calls, p50 {}, p99 {}, {} faults, {} fallbacks",
-                slot.name,
-                slot.version,
-                slot.state,
-                count(slot.calls),
-                microseconds(slot.p50_us),
-                microseconds(slot.p99_us),
-                count(slot.faults),
-                count(slot.fallbacks)
-            ),
-        );
-        if let Some(fault) = &slot.last_fault {
-            let ago = age(state.uptime_ms.saturating_sub(fault.at_ms));
-            line("  last fault", format!("{} {}, {ago} ago: {}", fault.policy, fault.reason, fault.message));
-        }
+    let pressure = format!("{:.2}{backpressure}", state.pressure.level);
+    [row("prefix cache", found), row("kv pool", pool), row("pressure", pressure)]
+}
+
+/// A slot, and its last fault if there was one.
+fn policy(state: &State, slot: &PolicySlot) -> Vec<Row> {
+    let health = format!(
+        "{} {}, {}, {} calls, p50 {}, p99 {}, {} faults, {} fallbacks",
+        slot.name,
+        slot.version,
+        slot.state,
+        count(slot.calls),
+        microseconds(slot.p50_us),
+        microseconds(slot.p99_us),
+        count(slot.faults),
+        count(slot.fallbacks)
+    );
+    let mut rows = vec![row(&slot.kind, health)];
+    if let Some(fault) = &slot.last_fault {
+        let ago = age(state.uptime_ms.saturating_sub(fault.at_ms));
+        let text = format!("{} {}, {ago} ago: {}", fault.policy, fault.reason, fault.message);
+        rows.push(row("  last fault", text));
     }
-    out
+    rows
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use infer_api::admin::{FaultInfo, PolicySlot};
+    use infer_api::admin::FaultInfo;
 
     #[test]
     fn a_message_is_one_line_and_cannot_drive_the_terminal() {

@@ -1,4 +1,4 @@
-//! Screens as plain text, without a terminal: for READMEs, tickets and tests.
+//! Renders screens as plain text, without a terminal: for READMEs, tickets and tests.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -11,7 +11,7 @@ use crate::state::{App, Millis};
 use crate::view;
 use crate::view::format::columns;
 
-/// The screen of a state. Trailing spaces are cut.
+/// Returns the screen as text, without trailing spaces.
 #[must_use]
 pub fn screen(app: &App, now: Millis, area: Rect) -> String {
     let mut buffer = Buffer::empty(area);
@@ -19,7 +19,7 @@ pub fn screen(app: &App, now: Millis, area: Rect) -> String {
     text(&buffer)
 }
 
-/// A buffer's symbols, line by line.
+/// Returns the buffer's symbols, line by line.
 #[must_use]
 pub fn text(buffer: &Buffer) -> String {
     let area = buffer.area;
@@ -29,7 +29,7 @@ pub fn text(buffer: &Buffer) -> String {
         while x < area.right() {
             let symbol = buffer[(x, y)].symbol();
             row.push_str(symbol);
-            // A wide character covers the cells after it.
+            // A wide character also covers the cells after it.
             x += (columns(symbol) as u16).max(1);
         }
         format!("{}\n", row.trim_end())
@@ -37,10 +37,11 @@ pub fn text(buffer: &Buffer) -> String {
     (area.top()..area.bottom()).map(row).collect()
 }
 
-/// A screen of a recording, at its end or at `--after`.
+/// Returns a screen of a recording, at its end or at `--after`.
 ///
 /// # Errors
-/// [`RunError`]: the recording, or that it shows nothing by then.
+/// [`RunError::Record`] if the recording can't be played, [`RunError::Nothing`] if it has no snapshot by
+/// then.
 pub fn recording(args: &Args, mut player: Player) -> Result<String, RunError> {
     let mut app = App::new(player.address().to_owned(), true);
     app.settings = args.settings();

@@ -1,8 +1,8 @@
-//! Recordings: everything that the host said, line by line, with its time. For demos and bug reports.
+//! Recordings of everything the host sent, with times, for demos and bug reports.
 //!
-//! A line is one JSON object, so `jq` reads a recording too. The first names the version and the host;
-//! tokens never come here, because nothing that is sent is recorded, and text of prompts only where that is
-//! asked for: recordings are made to be handed on.
+//! A recording is JSON lines, so `jq` reads it too. The first line names the format, the version and the
+//! host. Nothing that the console sends is recorded, so there is no token in it, and prompt text is kept only
+//! on request: recordings are made to be passed on.
 
 use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
@@ -15,33 +15,31 @@ use infer_api::admin::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::conn::ConnError;
-use crate::conn::feed::Report;
 use crate::state::blocks::{Under, Wanted};
-use crate::state::{Message, Millis};
+use crate::state::{Message, Millis, Report};
 
-/// Longest line: a snapshot with all requests that it may list, and its time.
+/// Longest line: the largest snapshot and its time.
 const MAX_LINE_BYTES: u64 = MAX_STATE_BYTES as u64 + 1_024;
-/// What the first line calls the format.
+/// Version of the format, in the first line.
 const FORMAT: u32 = 1;
 
-/// Why a recording can't be written or played.
+/// A recording can't be written or played.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// The file.
+    /// The file can't be read or written.
     #[error("{}: {error}", path.display())]
     File {
-        /// Which.
+        /// The recording.
         path: PathBuf,
-        /// The system's words.
+        /// The system's error.
         error: std::io::Error,
     },
-    /// A line that is none of ours.
+    /// A line isn't valid.
     #[error("{}, line {line}: {message}", path.display())]
     Line {
-        /// Which file.
+        /// The recording.
         path: PathBuf,
-        /// Counted from one.
+        /// Counted from 1.
         line: usize,
         /// What is wrong with it.
         message: String,
@@ -61,7 +59,7 @@ struct Line<T> {
     said: T,
 }
 
-/// What is recorded, as it is written.
+/// A recorded message, as it is written.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Said<'a> {
@@ -75,7 +73,7 @@ enum Said<'a> {
     History { kind: &'a str, entries: &'a [HistoryEntry] },
 }
 
-/// The same, as it is read.
+/// The same message, as it is read.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Heard {
@@ -97,7 +95,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Begins a recording, in a file that only this user reads; one that is there is not written over.
+    /// Creates the recording, readable only by this user. An existing file is not overwritten.
     ///
     /// # Errors
     /// [`RecordError::File`].
@@ -113,14 +111,14 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// Writes what the host said, if it is something that is recorded.
+    /// Writes a message if it is of a recorded kind.
     ///
     /// # Errors
     /// [`RecordError::File`].
     pub fn note(&mut self, message: &Message, at_ms: Millis) -> Result<(), RecordError> {
         let said = match message {
             Message::Feed(Report::Connected) => Said::Connected,
-            Message::Feed(Report::Lost { error, .. }) => Said::Lost(error.to_string()),
+            Message::Feed(Report::Lost { why, .. }) => Said::Lost(why.clone()),
             Message::Feed(Report::Event(event)) => Said::Event(event),
             Message::Map(Ok(map)) => Said::Map(map),
             Message::Under(_, Ok(Under::Block(block))) => Said::Block(self.block(block)),
@@ -148,7 +146,7 @@ impl Recorder {
         Cow::Owned(report)
     }
 
-    /// Brings everything to the file.
+    /// Flushes the buffer to the file.
     ///
     /// # Errors
     /// [`RecordError::File`].
@@ -175,18 +173,18 @@ impl Player {
     /// Opens a recording.
     ///
     /// # Errors
-    /// [`RecordError`]: no such file, or it is no recording.
+    /// [`RecordError`] if the file can't be read or is not a recording.
     pub fn open(path: &Path) -> Result<Self, RecordError> {
         let file = File::open(path).map_err(|error| RecordError::File { path: path.to_owned(), error })?;
         let mut player =
             Self { path: path.to_owned(), input: BufReader::new(file), line: 0, address: String::new() };
         let header = player.text()?.unwrap_or_default();
         let header: Header = serde_json::from_str(&header)
-            .map_err(|_| player.wrong("this is no recording of infer-tui".to_owned()))?;
+            .map_err(|_| player.wrong("this is not a recording of infer-tui".to_owned()))?;
         if header.infer_tui_recording != FORMAT {
             let format = header.infer_tui_recording;
             let message = format!(
-                "recorded in format {format} by infer-tui {}, this one reads {FORMAT}",
+                "recorded in format {format} by infer-tui {}; this version reads format {FORMAT}",
                 header.version
             );
             return Err(player.wrong(message));
@@ -195,13 +193,13 @@ impl Player {
         Ok(player)
     }
 
-    /// The host that was watched.
+    /// Returns the address of the recorded host.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// What was said next, and when; `None` at the end. A last line that was cut off is the end, too.
+    /// Returns the next message and its time; `None` at the end. A truncated last line counts as the end.
     ///
     /// # Errors
     /// [`RecordError`].
@@ -214,10 +212,7 @@ impl Player {
         };
         let message = match line.said {
             Heard::Connected => Message::Feed(Report::Replaying),
-            Heard::Lost(why) => {
-                let retry_in = std::time::Duration::ZERO;
-                Message::Feed(Report::Lost { error: ConnError::Recorded(why), retry_in })
-            }
+            Heard::Lost(why) => Message::Feed(Report::Lost { why, retry_in: std::time::Duration::ZERO }),
             Heard::Event(event) => Message::Feed(Report::Event(event)),
             Heard::Map(map) => Message::Map(Ok(map)),
             Heard::Block(block) => Message::Under(Wanted::Block { id: block.id }, Ok(Under::Block(block))),
@@ -269,7 +264,7 @@ mod tests {
             Message::Cache(Ok(CacheReport::default())),
             Message::History { kind: "scheduler".into(), result: Ok(vec![HistoryEntry::default()]) },
             Message::Feed(Report::Lost {
-                error: ConnError::Lost("gone".into()),
+                why: "connection lost: gone".into(),
                 retry_in: std::time::Duration::ZERO,
             }),
         ];
@@ -287,8 +282,8 @@ mod tests {
         assert!(matches!(&heard[0].1, Message::Feed(Report::Replaying)));
         assert!(matches!(&heard[1].1, Message::Feed(Report::Event(event)) if *event == snapshot));
         assert!(matches!(&heard[3].1, Message::Map(Ok(map)) if map.states == "fcus"));
-        let Message::Feed(Report::Lost { error, .. }) = &heard[6].1 else { panic!("{heard:?}") };
-        assert_eq!(error.to_string(), "connection lost: gone", "in its words, once");
+        let Message::Feed(Report::Lost { why, .. }) = &heard[6].1 else { panic!("{heard:?}") };
+        assert_eq!(why, "connection lost: gone");
         let again = Recorder::create(&path, "http://host:1", false).err().unwrap().to_string();
         assert!(again.contains("session.jsonl") && again.contains("exists"), "{again}");
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
@@ -296,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn prompts_are_recorded_only_where_that_is_asked_for() {
+    fn prompts_are_recorded_only_on_request() {
         let directory = tempfile::tempdir().unwrap();
         let text = Some("a secret of a prompt".to_owned());
         let prefix = PrefixInfo { text: text.clone(), hash: "12ab".into(), ..PrefixInfo::default() };
@@ -319,12 +314,12 @@ mod tests {
     }
 
     #[test]
-    fn other_files_are_refused_by_line_and_a_cut_end_is_the_end() {
+    fn invalid_files_are_refused_by_line_and_a_truncated_last_line_is_the_end() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x");
         std::fs::write(&path, "{\"not\": 1}\n").unwrap();
         let error = Player::open(&path).err().unwrap().to_string();
-        assert!(error.contains("line 1: this is no recording"), "{error}");
+        assert!(error.contains("line 1: this is not a recording"), "{error}");
         let header = "{\"infer_tui_recording\":1,\"version\":\"0\",\"address\":\"a\"}\n";
         std::fs::write(&path, format!("{header}{{\"at_ms\":1,\"said\":\"connected\"}}\n{{\"at_ms\":2,\"ev"))
             .unwrap();
@@ -337,7 +332,7 @@ mod tests {
         )
         .unwrap();
         let error = Player::open(&path).unwrap().read().err().unwrap().to_string();
-        assert!(error.contains("line 2"), "only the last line can be cut off: {error}");
+        assert!(error.contains("line 2"), "only the last line may be truncated: {error}");
         std::fs::write(&path, format!("{header}{{\"at_ms\":1,\"said\":\"dance\"}}\n")).unwrap();
         let error = Player::open(&path).unwrap().read().err().unwrap().to_string();
         assert!(error.contains("line 2"), "{error}");

@@ -1,5 +1,5 @@
-//! Ties the parts together: one loop that waits for inputs, news, time and signals, asks the state what
-//! to do, and draws. The terminal is given back whatever ends it: a key, a signal, an error or a panic.
+//! Connects the parts: one loop waits for inputs, messages, ticks and signals, asks the state what to do, and
+//! draws. The terminal is restored however the loop ends: by a key, a signal, an error or a panic.
 
 use std::io::{IsTerminal, Write as _};
 use std::sync::Arc;
@@ -18,29 +18,30 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::{Instant, interval, sleep_until};
 
 use crate::args::Args;
-use crate::conn::feed::{self, Report};
+use crate::conn::feed::{self, Update};
 use crate::conn::{Client, ConnError};
 use crate::input::{self, Input, Key};
 use crate::record::{Player, RecordError, Recorder};
 use crate::state::blocks::{Under, Wanted};
-use crate::state::{App, Effect, Link, Message, Millis};
+use crate::state::{App, Effect, Link, Message, Millis, Report};
 use crate::terminal::Taken;
 use crate::{files, once, print, view};
 
-/// Shortest time between two frames: a storm of events must not become a storm of frames. A key is drawn
-/// at once.
+/// Shortest time between two frames, so that a burst of events doesn't become a burst of frames. Keys are
+/// drawn at once.
 const FRAME: Duration = Duration::from_millis(33);
-/// How often time passes for the state: ages, staleness, fetches.
+/// How often the state sees the clock: for ages, staleness and fetches.
 const TICK: Duration = Duration::from_millis(250);
-/// How long the last key of `--keys` may wait for what it asked of the host.
+/// Time for the host to respond to what the last key of `--keys` asked for.
 const SETTLE: Duration = Duration::from_secs(1);
-/// News that wait to be drawn. The feed waits when it is full, and the host then counts what we missed.
+/// Messages that wait to be drawn. When the queue is full the feed waits, and the host counts the events we
+/// miss.
 const NEWS: usize = 256;
 
-/// Why the console ended badly.
+/// Why the console failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The host or the way to it.
+    /// The host or the connection to it.
     #[error(transparent)]
     Conn(#[from] ConnError),
     /// A recording.
@@ -49,19 +50,19 @@ pub enum RunError {
     /// The terminal.
     #[error("terminal: {0}")]
     Terminal(#[from] std::io::Error),
-    /// There is no terminal.
+    /// Standard output is not a terminal.
     #[error("standard output is not a terminal; use --once, --json or --print")]
     NoTerminal,
-    /// A recording without a snapshot up to the place that was asked for.
-    #[error("nothing to show: the host has sent no snapshot by then")]
+    /// The recording has no snapshot before the requested time.
+    #[error("nothing to show: the host had sent no snapshot by then")]
     Nothing,
-    /// A part of the console died.
-    #[error("a part of the console ended unexpectedly; please report this")]
+    /// A task of the console panicked or ended.
+    #[error("a task of the console ended unexpectedly; please report this as a bug")]
     Died,
 }
 
 impl RunError {
-    /// 2 for what the command line got wrong, else 1.
+    /// Returns 2 for usage errors, else 1.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -72,7 +73,7 @@ impl RunError {
     }
 }
 
-/// Runs the program to its end.
+/// Runs the program until it ends.
 ///
 /// # Errors
 /// [`RunError`], for `main` to print and turn into an exit code.
@@ -100,7 +101,7 @@ pub fn run(args: &Args) -> Result<(), RunError> {
         }
         show(args, Source::Host(client)).await
     });
-    // Nobody waits for an answer that no longer matters.
+    // Don't wait for requests in flight: their responses no longer matter.
     runtime.shutdown_background();
     outcome
 }
@@ -113,7 +114,7 @@ async fn show(args: &Args, source: Source) -> Result<(), RunError> {
     console.run(&mut Taken::take()?).await
 }
 
-/// Prints a line; a reader that has gone away (`| head`) is no error.
+/// Prints a line. A closed pipe (`| head`) is not an error.
 fn put(text: &str) -> Result<(), RunError> {
     match writeln!(std::io::stdout(), "{text}") {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
@@ -121,13 +122,13 @@ fn put(text: &str) -> Result<(), RunError> {
     }
 }
 
-/// Where the news come from.
+/// What the console shows.
 enum Source {
     Host(Client),
     Recording(Player),
 }
 
-/// A message, and when a recording has it.
+/// A message, with its time if it comes from a recording.
 struct News {
     at: Option<Millis>,
     message: Message,
@@ -139,8 +140,18 @@ impl<T: Into<Message>> From<T> for News {
     }
 }
 
-/// The console's clock. A recording brings its own: a second of the host is a second, however fast it is played, and
-/// after the last one there are none.
+impl From<Update> for Message {
+    fn from(update: Update) -> Self {
+        Self::Feed(match update {
+            Update::Connected => Report::Connected,
+            Update::Event(event) => Report::Event(event),
+            Update::Lost { error, retry_in } => Report::Lost { why: error.to_string(), retry_in },
+        })
+    }
+}
+
+/// The console's clock. A recording sets it: a recorded second is a second at any playback speed, and the
+/// clock stops where the recording ends.
 struct Clock {
     since: Instant,
     at: Millis,
@@ -246,7 +257,7 @@ impl Console {
         ended
     }
 
-    /// Watches without a terminal, then gives a screen as text.
+    /// Watches without a terminal and returns a screen as text.
     async fn watch_and_print(&mut self, args: &Args) -> Result<String, RunError> {
         let mut end = Instant::now() + Duration::from_secs(args.after.unwrap_or(2));
         let mut ticks = interval(TICK);
@@ -254,7 +265,7 @@ impl Console {
         let mut keys = args.keys.0.iter();
         loop {
             self.app.fit(view::room(&self.app, self.now(), area));
-            // Keys are pressed one a tick, so that what they ask of the host is there for the next.
+            // One key per tick, so that the host's response to one is there for the next.
             let effects = tokio::select! {
                 message = self.news.recv() => match message {
                     Some(message) => self.on_news(message)?,
@@ -272,23 +283,23 @@ impl Console {
                         None => self.app.on_tick(now),
                     }
                 }
-                // A script is pressed to its last key, unless there is no host.
+                // All keys of a script are pressed, unless there is no host.
                 () = sleep_until(end), if keys.len() == 0 || self.has_nothing() => break,
             };
-            // What prints text has no clipboard and no mouse.
+            // Without a terminal there is no clipboard and no mouse.
             let effects = effects.into_iter().filter(|e| !matches!(e, Effect::Copy(_) | Effect::Mouse(_)));
             if self.start_effects(effects.collect())? {
                 break;
             }
         }
         if self.app.state().is_none() {
-            // The reason is better than an empty screen.
+            // Fail with the reason instead of printing an empty screen.
             self.client.as_ref().ok_or(RunError::Nothing)?.state().await?;
         }
         Ok(print::screen(&self.app, self.now(), area))
     }
 
-    /// Whether there is no host and never was one.
+    /// Whether there is no host and was none before.
     fn has_nothing(&self) -> bool {
         self.app.state().is_none() && matches!(self.app.link, Link::Lost { .. })
     }
@@ -313,7 +324,7 @@ impl Console {
 
     fn on_terminal(&mut self, event: &Event, area: Rect) -> Vec<Effect> {
         let now = self.now();
-        // Keys may come faster than frames, and each means what the one before it has led to.
+        // Keys can arrive faster than frames, and each one acts on what the previous one led to.
         self.app.fit(view::room(&self.app, now, area));
         match input::input(event) {
             None => Vec::new(),
@@ -343,7 +354,7 @@ impl Console {
         Ok(())
     }
 
-    /// Does what the state wants done; true where that is to end.
+    /// Carries out effects; returns true if one of them is to quit.
     fn start_effects(&mut self, effects: Vec<Effect>) -> Result<bool, RunError> {
         for effect in effects {
             match effect {
@@ -355,12 +366,12 @@ impl Console {
                 Effect::Mouse(true) => execute!(std::io::stdout(), EnableMouseCapture)?,
                 Effect::Mouse(false) => execute!(std::io::stdout(), DisableMouseCapture)?,
                 effect => {
-                    // A recording answers nothing; what it knows comes by itself.
+                    // A recording can't be asked; its data comes with the playback.
                     if let Some(client) = &self.client {
                         let (client, news) = (client.clone(), self.to_news.clone());
                         tokio::spawn(async move {
                             if let Some(message) = ask(&client, effect).await {
-                                // The console may have ended meanwhile; then nobody wants the answer.
+                                // Fails only if the console has ended meanwhile.
                                 let _ = news.send(message.into()).await;
                             }
                         });
@@ -377,14 +388,14 @@ fn area(terminal: &DefaultTerminal) -> std::io::Result<Rect> {
     Ok(Rect::new(0, 0, size.width, size.height))
 }
 
-/// Asks the host; the answer is news.
+/// Sends an effect's request to the host; the response is a message to the state.
 async fn ask(client: &Client, effect: Effect) -> Option<Message> {
     let words = |error: ConnError| error.to_string();
     let done = |what: String, result: Result<(), ConnError>| {
         Message::Done(match result {
             Ok(()) => Ok(what),
             Err(error @ ConnError::Unanswered(_)) => Err(format!("{what}? {error}")),
-            Err(error) => Err(format!("not done: {what}: {error}")),
+            Err(error) => Err(format!("failed: {what}: {error}")),
         })
     };
     let swapped = |kind: String, verb: &'static str, result: Result<SwapAnswer, ConnError>| {
@@ -432,15 +443,15 @@ async fn ask(client: &Client, effect: Effect) -> Option<Message> {
             swapped(kind, "promoted", result)
         }
         Effect::StopShadow { kind } => {
-            done(format!("{kind}: the shadow ended"), client.stop_shadow(&kind).await)
+            done(format!("{kind}: shadow stopped"), client.stop_shadow(&kind).await)
         }
         Effect::Cancel { id } => done(format!("request {id} cancelled"), client.cancel(id).await),
-        Effect::ClearQueue => done("the queue is cleared".to_owned(), client.clear_queue().await),
-        Effect::Drain => done("the host drains".to_owned(), client.drain().await),
+        Effect::ClearQueue => done("queue cleared".to_owned(), client.clear_queue().await),
+        Effect::Drain => done("drain started".to_owned(), client.drain().await),
     })
 }
 
-/// Plays a recording at its pace.
+/// Plays a recording at `speed` times its pace.
 async fn play(mut player: Player, speed: f64, out: Sender<News>) {
     let start = Instant::now();
     let end = loop {
@@ -457,7 +468,7 @@ async fn play(mut player: Player, speed: f64, out: Sender<News>) {
     let _ = out.send(end.into()).await;
 }
 
-/// The signals that ask a program to end.
+/// The signals that ask the program to end.
 struct Signals {
     terminate: Signal,
     hangup: Signal,
@@ -506,7 +517,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn keys_that_come_before_a_frame_mean_what_they_mean_after_it() {
+    async fn keys_faster_than_frames_act_on_the_current_screen() {
         let mut console = console();
         for n in 0..100 {
             console.app.on_message(Message::Done(Ok(format!("number {n}."))), 0);
@@ -521,7 +532,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn after_the_end_of_a_recording_its_time_stands() {
+    async fn the_clock_stops_at_the_end_of_a_recording() {
         let mut console = console();
         let connected = Message::Feed(Report::Replaying);
         console.on_news(News { at: Some(40_000), message: connected }).expect("nothing is recorded");
@@ -534,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recordings_clock_is_the_recordings_and_runs_as_fast_as_it_is_played() {
+    fn the_clock_of_a_recording_runs_at_playback_speed() {
         let mut clock = Clock::start(10.0);
         clock.set(40_000);
         let since = clock.since;
@@ -542,6 +553,6 @@ mod tests {
         assert!(clock.now() >= 43_000, "{}", clock.now());
         clock.set(41_000);
         clock.since = Instant::now() + Duration::from_secs(60);
-        assert_eq!(clock.now(), 41_000, "what was just said is now");
+        assert_eq!(clock.now(), 41_000, "the message just played is now");
     }
 }

@@ -1,6 +1,6 @@
-//! The terminal as the console takes it, and how it is given back: at the end, on an error, and on a panic
-//! wherever that happens. A task's panic would otherwise leave a console that draws on a terminal that has
-//! been given back already.
+//! Sets the terminal up and restores it: at the end, on an error, and on a panic anywhere. A panic in a task
+//! is also reported to the console, which would otherwise keep drawing on a terminal that the panic hook has
+//! restored.
 
 use std::io::{Result, stdout};
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use crossterm::execute;
 use ratatui::DefaultTerminal;
 use tokio::sync::Notify;
 
-/// A terminal that is given back when this is dropped.
+/// The terminal in raw mode; dropping this restores it.
 pub struct Taken {
-    /// To draw on.
+    /// The terminal to draw on.
     pub terminal: DefaultTerminal,
     panic: Arc<Panic>,
 }
@@ -21,39 +21,40 @@ pub struct Taken {
 #[derive(Default)]
 struct Panic {
     happened: AtomicBool,
-    told: Notify,
+    notify: Notify,
 }
 
 impl Taken {
-    /// Takes the terminal. Once per process: panics are told to it from then on.
+    /// Sets the terminal up. Once per process, because it installs a panic hook.
     ///
     /// # Errors
-    /// It can't be set up.
+    /// The terminal can't be set up.
     pub fn take() -> Result<Self> {
         let terminal = ratatui::try_init()?;
-        // Else what is pasted comes as keys.
+        // Without it, pasted text arrives as keys.
         execute!(stdout(), EnableBracketedPaste)?;
         let panic = Arc::new(Panic::default());
-        // Ratatui's gives back what it knows of, and then tells what happened; mouse and paste are ours.
+        // Ratatui's hook restores the modes it set and prints the panic; mouse and paste modes are ours to
+        // restore.
         let (restore, seen) = (std::panic::take_hook(), Arc::clone(&panic));
         std::panic::set_hook(Box::new(move |why| {
             seen.happened.store(true, Ordering::Release);
-            seen.told.notify_one();
+            seen.notify.notify_one();
             let _ = execute!(stdout(), DisableMouseCapture, DisableBracketedPaste);
             restore(why);
         }));
         Ok(Self { terminal, panic })
     }
 
-    /// Completes once a part of the program has panicked.
+    /// Completes once any part of the program has panicked.
     pub async fn panicked(&self) {
-        self.panic.told.notified().await;
+        self.panic.notify.notified().await;
     }
 }
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        // Twice would put the cursor over what the panic said.
+        // Restoring twice would move the cursor onto the panic's message.
         if !self.panic.happened.load(Ordering::Acquire) {
             let _ = execute!(stdout(), DisableMouseCapture, DisableBracketedPaste);
             ratatui::restore();

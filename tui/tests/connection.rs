@@ -1,4 +1,4 @@
-//! The connection against a scripted host over real sockets: tokens, actions, errors, restarts.
+//! Tests the connection against a scripted host over real sockets: tokens, actions, errors, restarts.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use infer_api::admin::AdminEvent;
-use infer_tui::conn::feed::{self, Report};
+use infer_tui::conn::feed::{self, Update};
 use infer_tui::conn::token::TokenSource;
 use infer_tui::conn::{Client, ConnError};
-use infer_tui::state::swap::{Mode, Order, Source};
+use infer_tui::order::{Mode, Order, Source};
 use support::peer::Peer;
 use support::sample;
 use tokio::sync::Notify;
@@ -20,7 +20,7 @@ use tokio::sync::mpsc::{Receiver, channel};
 
 fn client(port: u16, directory: &Path) -> Client {
     let base = format!("http://127.0.0.1:{port}/").parse().expect("a URL");
-    let source = TokenSource::new(None, None, directory, &base);
+    let source = TokenSource::new(None, None, &[directory.to_owned()], &base);
     Client::with_token(base, source)
 }
 
@@ -37,8 +37,8 @@ async fn connected() -> (Peer, Client, tempfile::TempDir) {
     (peer, client(port, directory.path()), directory)
 }
 
-/// The first report that fits; a minute is for machines that are busy, nothing waits so long otherwise.
-async fn until(reports: &mut Receiver<Report>, what: &str, fits: impl Fn(&Report) -> bool) -> Report {
+/// Waits for the first update that fits. The minute is for busy machines; normally it takes milliseconds.
+async fn until(reports: &mut Receiver<Update>, what: &str, fits: impl Fn(&Update) -> bool) -> Update {
     let found = async {
         loop {
             let report = reports.recv().await.expect("the feed runs");
@@ -52,12 +52,12 @@ async fn until(reports: &mut Receiver<Report>, what: &str, fits: impl Fn(&Report
         .unwrap_or_else(|_| panic!("never came: {what}"))
 }
 
-fn is_snapshot(report: &Report) -> bool {
-    matches!(report, Report::Event(AdminEvent::Snapshot(_)))
+fn is_snapshot(report: &Update) -> bool {
+    matches!(report, Update::Event(AdminEvent::Snapshot(_)))
 }
 
 #[tokio::test]
-async fn every_endpoint_answers_in_its_type() {
+async fn every_endpoint_returns_its_type() {
     let (peer, client, _directory) = connected().await;
     assert_eq!(client.state().await.unwrap(), sample::state(60));
     assert_eq!(client.map("state", 2_000, None).await.unwrap(), sample::map());
@@ -94,7 +94,7 @@ fn order(name: &str) -> Order {
 }
 
 #[tokio::test]
-async fn a_component_is_read_from_its_file_and_a_missing_one_is_named() {
+async fn a_component_is_read_from_its_file_and_a_missing_file_is_named() {
     let (_peer, client, directory) = connected().await;
     let path = directory.path().join("mine.wasm");
     std::fs::write(&path, [0; 77]).unwrap();
@@ -107,11 +107,36 @@ async fn a_component_is_read_from_its_file_and_a_missing_one_is_named() {
 }
 
 #[tokio::test]
-async fn a_refusal_carries_the_hosts_words() {
+async fn a_refusal_carries_the_hosts_message() {
     let (_peer, client, _directory) = connected().await;
     let error = client.swap(&order("broken")).await.unwrap_err();
     assert_eq!(error.to_string(), "broken: the self-test trapped (HTTP 422)");
     assert_eq!(client.cancel(999).await.unwrap_err().to_string(), "no request 999 (HTTP 404)");
+}
+
+#[tokio::test]
+async fn an_address_without_an_admin_plane_is_named() {
+    let (peer, client, _directory) = connected().await;
+    client.state().await.unwrap();
+    let base = format!("http://{}/elsewhere/", peer.address).parse().expect("a URL");
+    let token = TokenSource::new(None, Some("secret".to_owned()), &[], &base);
+    let client = Client::with_token(base, token);
+    for error in [client.state().await.unwrap_err(), client.events(4).await.unwrap_err()] {
+        assert!(matches!(error, ConnError::NotAdmin { .. }), "{error:?}");
+    }
+}
+
+#[test]
+fn empty_variables_count_as_absent() {
+    let output = Command::new(env!("CARGO_BIN_EXE_infer-tui"))
+        .args(["--once", "--token-file", "/nonexistent/token"])
+        .env("INFER_ADMIN", "")
+        .env("INFER_TUI_THEME", "")
+        .output()
+        .expect("the console");
+    let text = String::from_utf8(output.stderr).expect("text");
+    assert_eq!(output.status.code(), Some(1), "no usage error: {text}");
+    assert!(text.contains("/nonexistent/token"), "{text}");
 }
 
 #[tokio::test]
@@ -130,10 +155,10 @@ async fn a_wrong_token_says_where_it_came_from() {
 }
 
 #[tokio::test]
-async fn a_script_of_keys_is_pressed_to_its_last_one_and_prints_nothing_but_text() {
+async fn print_presses_all_keys_and_prints_only_text() {
     let peer = Peer::start(0, "secret").await;
     let admin = peer.address.to_string();
-    // A mouse and a clipboard are the terminal's, and this is none.
+    // Mouse and clipboard need a terminal; without one they must not print escape sequences.
     let keys = ":filter state:decode<enter>3my";
     let printed = tokio::task::spawn_blocking(move || {
         Command::new(env!("CARGO_BIN_EXE_infer-tui"))
@@ -149,7 +174,7 @@ async fn a_script_of_keys_is_pressed_to_its_last_one_and_prints_nothing_but_text
 }
 
 #[tokio::test]
-async fn words_of_the_host_cannot_drive_the_terminal() {
+async fn messages_of_the_host_have_no_control_characters() {
     let peer = Peer::start(0, "secret").await;
     let admin = peer.address.to_string();
     let told = tokio::task::spawn_blocking(move || {
@@ -164,21 +189,21 @@ async fn words_of_the_host_cannot_drive_the_terminal() {
 }
 
 #[tokio::test]
-async fn a_change_without_an_answer_may_still_happen() {
+async fn a_change_without_a_response_may_still_take_effect() {
     let (peer, client, _directory) = connected().await;
     client.state().await.unwrap();
     let error = client.cancel(444).await.unwrap_err();
     assert!(matches!(error, ConnError::Unanswered(_)), "{error:?}");
-    assert!(error.to_string().contains("may still happen"), "{error}");
+    assert!(error.to_string().contains("may still take effect"), "{error}");
     let error = client.request(444).await.unwrap_err();
-    assert!(matches!(error, ConnError::Lost(_)), "nothing was to change: {error:?}");
+    assert!(matches!(error, ConnError::Lost(_)), "it changes nothing: {error:?}");
     peer.kill().await;
     let error = client.cancel(7).await.unwrap_err();
-    assert!(matches!(error, ConnError::Unreachable { .. }), "it was never asked: {error:?}");
+    assert!(matches!(error, ConnError::Unreachable { .. }), "it was never sent: {error:?}");
 }
 
 #[tokio::test]
-async fn nobody_at_the_address_says_how_to_start_a_host() {
+async fn an_unreachable_address_says_how_to_start_a_host() {
     let directory = tempfile::tempdir().unwrap();
     let peer = Peer::start(0, "x").await;
     let port = peer.address.port();
@@ -195,16 +220,16 @@ async fn the_feed_survives_a_restart_with_a_new_token() {
     let (out, mut reports) = channel(64);
     let again = Arc::new(Notify::new());
     let feed = tokio::spawn(feed::run(client, 10, again.clone(), out));
-    until(&mut reports, "fault", |r| matches!(r, Report::Event(AdminEvent::Fault(_)))).await;
+    until(&mut reports, "fault", |r| matches!(r, Update::Event(AdminEvent::Fault(_)))).await;
     until(&mut reports, "first snapshot", is_snapshot).await;
     again.notify_one();
-    until(&mut reports, "a new stream on the console's word", |r| matches!(r, Report::Connected)).await;
+    until(&mut reports, "a new stream after the notification", |r| matches!(r, Update::Connected)).await;
     until(&mut reports, "its snapshot", is_snapshot).await;
     peer.kill().await;
-    until(&mut reports, "loss", |r| matches!(r, Report::Lost { .. })).await;
+    until(&mut reports, "loss", |r| matches!(r, Update::Lost { .. })).await;
     write_token(directory.path(), port, "another");
     let peer = Peer::start(port, "another").await;
-    until(&mut reports, "connected again", |r| matches!(r, Report::Connected)).await;
+    until(&mut reports, "connected again", |r| matches!(r, Update::Connected)).await;
     until(&mut reports, "snapshot after the restart", is_snapshot).await;
     drop(reports);
     tokio::time::timeout(Duration::from_secs(60), feed).await.expect("ends with its receiver").unwrap();

@@ -1,17 +1,17 @@
-//! The pictures in this program's README and the project's are what it prints: each follows a comment with its
-//! command line, played from a recording that lies beside this file.
+//! Compares the screens in this crate's README and the project's with what the console prints for a
+//! recording, `session.jsonl` in this folder. Each screen follows a comment with its command line.
 //!
-//! `UPDATE_EXPECT=1 cargo test -p infer-tui --test readme` puts the current pictures in. The recording was made
-//! beside conversations with the demo model (`--show-text`), while a scheduler ran in shadow, with `infer-tui
-//! --read-only --hz 1 --record session.jsonl --record-text --print --after 75`; of block maps and cache reports only
-//! the last are in it.
+//! `UPDATE_EXPECT=1 cargo test -p infer-tui --test readme` updates them. The recording was made with
+//! `infer-tui --read-only --hz 1 --record session.jsonl --record-text --print --after 75`, during
+//! conversations with the demo model (`--show-text`) and with a scheduler in shadow. Of block maps and cache
+//! reports it has only the last ones.
 
 use std::path::Path;
 use std::process::Command;
 
 const MARK: &str = "<!-- infer-tui ";
 
-/// What the console prints for these arguments, where a README stands.
+/// Returns what the console prints for these arguments, run in the README's folder.
 fn printed(folder: &Path, arguments: &str) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_infer-tui"))
         .args(arguments.split_whitespace())
@@ -26,9 +26,9 @@ fn printed(folder: &Path, arguments: &str) -> String {
 }
 
 #[test]
-fn the_pictures_in_the_readmes_are_what_the_program_prints() {
+fn screens_in_the_readmes_are_current() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
-    // Every screen but the log; the project's shows one.
+    // The crate's README has every screen but the log, the project's has one.
     for (folder, pictures) in [(folder, 5), (folder.parent().expect("the workspace"), 1)] {
         are_printed(folder, pictures);
     }

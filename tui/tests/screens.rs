@@ -1,4 +1,4 @@
-//! Every screen at three sizes with a frozen clock, compared with text files, and terminals of any size.
+//! Compares every screen at three sizes with text files, with a frozen clock, and checks screens of any size.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -7,11 +7,10 @@ use std::time::Duration;
 
 use infer_api::admin::{AdminEvent, BlockMap};
 use infer_tui::conn::ConnError;
-use infer_tui::conn::feed::Report;
 use infer_tui::input::Key;
 use infer_tui::state::blocks::{ColourBy, Under, Wanted};
 use infer_tui::state::settings::{Colours, Settings, ThemeName};
-use infer_tui::state::{App, Message};
+use infer_tui::state::{App, Message, Report};
 use infer_tui::view::format::columns;
 use infer_tui::{print, view};
 use ratatui::Terminal;
@@ -22,7 +21,7 @@ use support::sample;
 
 const SIZES: [(u16, u16); 3] = [(40, 12), (80, 24), (200, 60)];
 
-/// A console that has watched the sample host for a minute, with a gap.
+/// Returns a console that has watched the sample host for a minute, with a gap.
 fn watched() -> (App, u64) {
     let mut app = App::new("http://127.0.0.1:8001".to_owned(), false);
     let mut now = 0;
@@ -60,7 +59,7 @@ fn screen(app: &App, now: u64, (width, height): (u16, u16)) -> String {
 }
 
 #[test]
-fn every_screen_looks_as_it_should_at_every_size() {
+fn screens_match_their_files_at_every_size() {
     let names = ["overview", "blocks", "requests", "policies", "cache", "log"];
     for size in SIZES {
         for (digit, name) in ('1'..).zip(names) {
@@ -73,7 +72,7 @@ fn every_screen_looks_as_it_should_at_every_size() {
 }
 
 #[test]
-fn what_lies_over_the_screens_looks_as_it_should() {
+fn dialogs_match_their_files() {
     for size in [(40, 12), (80, 24)] {
         let file = |name: &str| format!("{name}-{}x{}.txt", size.0, size.1);
         let (mut app, now) = watched();
@@ -119,7 +118,7 @@ fn what_lies_over_the_screens_looks_as_it_should() {
 }
 
 #[test]
-fn a_console_without_a_host_says_so_and_a_stale_one_too() {
+fn missing_host_and_stale_screen_match_their_files() {
     let mut app = App::new("http://127.0.0.1:8001".to_owned(), false);
     support::expect::file("connecting-80x24.txt", &screen(&app, 0, (80, 24)));
     let error = ConnError::Unreachable {
@@ -127,29 +126,35 @@ fn a_console_without_a_host_says_so_and_a_stale_one_too() {
         authority: "127.0.0.1:8001".into(),
         message: "Connection refused (os error 111)".into(),
     };
-    app.on_message(Message::Feed(Report::Lost { error, retry_in: Duration::from_secs(2) }), 0);
+    app.on_message(
+        Message::Feed(Report::Lost { why: error.to_string(), retry_in: Duration::from_secs(2) }),
+        0,
+    );
     support::expect::file("no-host-80x24.txt", &screen(&app, 0, (80, 24)));
     let (mut app, now) = watched();
     let error = ConnError::Lost("the host closed the event stream".into());
-    app.on_message(Message::Feed(Report::Lost { error, retry_in: Duration::from_secs(4) }), now);
+    app.on_message(
+        Message::Feed(Report::Lost { why: error.to_string(), retry_in: Duration::from_secs(4) }),
+        now,
+    );
     support::expect::file("stale-80x24.txt", &screen(&app, now + 12_000, (80, 24)));
 }
 
 #[test]
-fn why_something_failed_is_shown_to_its_last_word() {
+fn errors_are_shown_to_the_last_word() {
     let why = "scheduler not swapped: this is a prefix-cache policy, and the slot takes a scheduler: its world \
                exports infer:policy/prefix-cache (HTTP 422)";
     for size in [(40, 12), (80, 24), (200, 60)] {
         let (mut app, now) = watched();
         app.on_message(Message::Done(Err(why.to_owned())), now);
         let text = screen(&app, now, size);
-        let told: Vec<&str> = text.split_whitespace().collect();
-        assert!(told.join(" ").ends_with(why), "{text}");
+        let words: Vec<&str> = text.split_whitespace().collect();
+        assert!(words.join(" ").ends_with(why), "{text}");
     }
 }
 
 #[test]
-fn the_way_back_is_in_sight_after_a_fault_and_a_reason_beside_a_flood() {
+fn rollback_stays_visible_after_a_fault_and_the_reason_beside_many_refusals() {
     let (mut app, now) = watched();
     let mut state = sample::state(241);
     state.counters.refused.insert("queue_full".into(), 54_067);
@@ -160,13 +165,13 @@ fn the_way_back_is_in_sight_after_a_fault_and_a_reason_beside_a_flood() {
     app.on_key(Key::Char('4'), now);
     let policies = screen(&app, now, (80, 24));
     assert!(
-        policies.contains("fault ") && policies.contains("before    static-batch; r rolls"),
+        policies.contains("fault ") && policies.contains("previous  static-batch; r rolls"),
         "{policies}"
     );
 }
 
 #[test]
-fn the_oldest_line_of_a_log_can_be_read_where_lines_take_several_rows() {
+fn the_oldest_log_line_is_reachable_when_lines_wrap() {
     let (mut app, now) = watched();
     app.on_key(Key::Char('6'), now);
     for id in 0..30 {
@@ -187,7 +192,7 @@ fn the_oldest_line_of_a_log_can_be_read_where_lines_take_several_rows() {
 }
 
 #[test]
-fn facts_and_help_can_be_scrolled_to_their_ends_and_no_further() {
+fn facts_and_help_scroll_to_their_ends_and_no_further() {
     for size in [(40, 12), (80, 24)] {
         let (mut app, now) = watched();
         let area = Rect::new(0, 0, size.0, size.1);
@@ -210,7 +215,7 @@ fn facts_and_help_can_be_scrolled_to_their_ends_and_no_further() {
 }
 
 #[test]
-fn no_terminal_is_too_small_to_survive() {
+fn no_terminal_size_panics() {
     for (width, height) in
         [(1, 1), (20, 5), (5, 60), (200, 1), (32, 9), (33, 10), (60, 19), (76, 22), (77, 21)]
     {
@@ -265,7 +270,7 @@ fn buffer(app: &App, now: u64) -> ratatui::buffer::Buffer {
 }
 
 #[test]
-fn colours_are_those_that_the_terminal_has_and_none_where_none_are_wanted() {
+fn only_available_colours_are_used() {
     let (mut app, now) = watched();
     for theme in ThemeName::ALL {
         for colours in [Colours::None, Colours::Sixteen, Colours::Many] {
@@ -290,14 +295,14 @@ fn colours_are_those_that_the_terminal_has_and_none_where_none_are_wanted() {
 }
 
 #[test]
-fn an_ascii_screen_is_ascii_on_every_screen() {
+fn ascii_mode_draws_only_ascii() {
     let (mut app, now) = watched();
     app.settings.ascii = true;
     for key in "123456?".chars() {
         app.on_key(Key::Char(key), now);
         let text = print::text(&buffer(&app, now));
         assert!(text.is_ascii(), "{text}");
-        assert!(!text.contains("??"), "a glyph has no neighbour: {text}");
+        assert!(!text.contains("??"), "a glyph without a replacement: {text}");
     }
     app.on_key(Key::Escape, now);
     app.on_key(Key::Char('2'), now);
@@ -305,7 +310,7 @@ fn an_ascii_screen_is_ascii_on_every_screen() {
 }
 
 #[test]
-fn what_the_mouse_hits_is_what_is_drawn_there() {
+fn clicks_hit_what_is_drawn() {
     let (mut app, now) = watched();
     let area = Rect::new(0, 0, 100, 30);
     app.blocks.room = view::blocks::room(area);
@@ -337,10 +342,10 @@ fn what_the_mouse_hits_is_what_is_drawn_there() {
 #[test]
 fn a_wider_window_shows_more_time() {
     let (mut app, now) = watched();
-    assert!(screen(&app, now, (100, 30)).contains("a column is 1 s"));
+    assert!(screen(&app, now, (100, 30)).contains("1 s per column"));
     app.on_key(Key::Char('+'), now);
     let text = screen(&app, now, (100, 30));
-    assert!(text.contains("a column is 2 s"), "{text}");
+    assert!(text.contains("2 s per column"), "{text}");
 }
 
 #[test]
@@ -349,7 +354,7 @@ fn the_text_snapshot_has_every_number_of_the_overview() {
 }
 
 #[test]
-fn strangers_names_move_no_column() {
+fn client_chosen_names_keep_columns_aligned() {
     for name in [
         "会话会话会话会话会话会话",
         "\u{200b}\u{200b}\u{200b}\u{200b}",
@@ -367,7 +372,7 @@ fn strangers_names_move_no_column() {
         let text = screen(&app, 0, (200, 60));
         let body = text.lines().filter(|line| line.starts_with('│'));
         assert!(body.clone().all(|line| columns(line) == 200), "{text}");
-        // The numbers behind the bar stand at the table's end, and are whole.
+        // The progress bars of all rows start in the same column.
         let progress = |line: &str| columns(&line[..line.find(['━', '─']).unwrap_or(0)]);
         let places: Vec<usize> = body.map(progress).filter(|&at| at > 0).collect();
         assert!(places.len() > 2 && places.iter().all(|&at| at == places[0]), "{places:?} {text}");
@@ -383,7 +388,7 @@ fn the_smallest_overview_still_names_the_policies() {
 }
 
 #[test]
-fn a_picture_that_is_not_renewed_says_how_old_it_is_and_why() {
+fn outdated_data_says_how_old_it_is_and_why() {
     let (mut app, now) = watched();
     for key in ['2', '5'] {
         app.on_key(Key::Char(key), now);
@@ -406,7 +411,7 @@ fn a_picture_that_is_not_renewed_says_how_old_it_is_and_why() {
 }
 
 #[test]
-fn a_map_without_colours_tells_by_digits_what_they_would() {
+fn a_map_without_colours_uses_digits() {
     let (mut app, now) = watched();
     app.settings.colours = Colours::None;
     app.on_key(Key::Char('2'), now);
@@ -432,7 +437,7 @@ fn a_map_without_colours_tells_by_digits_what_they_would() {
 }
 
 #[test]
-fn the_first_key_after_the_oldest_line_moves() {
+fn scrolling_back_from_the_oldest_line_takes_effect_at_once() {
     let (mut app, now) = watched();
     for id in 0..40 {
         app.on_message(Message::Feed(Report::Event(AdminEvent::Preemption { id })), now);
@@ -448,5 +453,5 @@ fn the_first_key_after_the_oldest_line_moves() {
     assert_ne!(press(&mut app, Key::Down), oldest);
     assert_eq!(press(&mut app, Key::Up), oldest);
     press(&mut app, Key::Char('3'));
-    assert_eq!(press(&mut app, Key::Char('6')), oldest, "another screen in between moves nothing");
+    assert_eq!(press(&mut app, Key::Char('6')), oldest, "visiting another screen keeps the position");
 }

@@ -1,7 +1,7 @@
-//! The real console in a real terminal (tmux) beside a real host: every screen, a swap and a way back by
-//! key, a restart of the host, other sizes, no colours, and numbers that are those of `/metrics`.
+//! The real console in a real terminal (tmux) with a real host: every screen, a swap and a rollback by key, a
+//! restart of the host, other sizes, no colours, and numbers that match `/metrics`.
 //!
-//! Where tmux or the host's binary is missing there is nothing to run; the reason is printed.
+//! Skipped if tmux or the host's binary is missing; the reason is printed.
 
 #[path = "support/tmux.rs"]
 mod tmux;
@@ -11,7 +11,7 @@ use std::process::Command;
 use tmux::{Host, Terminal, console, missing, number};
 
 #[test]
-fn an_operator_watches_swaps_goes_back_and_survives_a_restart() {
+fn an_operator_watches_swaps_rolls_back_and_survives_a_restart() {
     if let Some(reason) = missing() {
         println!("skipped: {reason}");
         return;
@@ -29,12 +29,10 @@ fn an_operator_watches_swaps_goes_back_and_survives_a_restart() {
     terminal.shows("block 0: ");
     terminal.press(&["3"]);
     terminal.until("why two wait, and the progress of the others", |s| {
-        s.contains("4 of 4 batch places taken; next in line") && s.contains('━')
+        s.contains("4 of 4 batch slots taken; next in line") && s.contains('━')
     });
     terminal.press(&["Enter"]);
-    terminal.until("a request in full", |s| {
-        s.contains("timeline") || (s.contains("prefill") && s.contains("others can find"))
-    });
+    terminal.until("a request's details", |s| s.contains("prefill") && s.contains("reusable by others"));
     terminal.press(&["Escape"]);
     terminal.press(&["5"]);
     terminal.until("what the cache holds", |s| s.contains("Top prefixes") && s.contains("terminal-test"));
@@ -81,7 +79,7 @@ fn an_operator_watches_swaps_goes_back_and_survives_a_restart() {
     let host = Host::start(runtime.path(), &data_port, &format!("127.0.0.1:{admin_port}"));
     terminal.shows("● LIVE");
     terminal.press(&["6"]);
-    terminal.shows("the host was restarted");
+    terminal.shows("the host restarted");
     terminal.press(&["q"]);
     terminal.shows("ended with 0");
 
@@ -102,11 +100,11 @@ fn an_operator_watches_swaps_goes_back_and_survives_a_restart() {
     plain.press(&["Escape"]);
     plain.press(&["q"]);
     plain.shows("ended with 0");
-    plain.is_given_back();
+    plain.is_restored();
 }
 
 #[test]
-fn the_mouse_points_a_copy_reaches_the_clipboard_and_tab_finds_files() {
+fn mouse_clicks_copies_reach_the_clipboard_and_tab_completes_files() {
     if let Some(reason) = missing() {
         println!("skipped: {reason}");
         return;
@@ -118,9 +116,9 @@ fn the_mouse_points_a_copy_reaches_the_clipboard_and_tab_finds_files() {
     let terminal = Terminal::open("hands", (110, 32), runtime.path(), &console(&host));
     terminal.shows("● LIVE");
 
-    assert_eq!(terminal.knows("#{mouse_any_flag}"), "0", "it is the terminal's until it is asked for");
+    assert_eq!(terminal.knows("#{mouse_any_flag}"), "0", "not captured by default");
     terminal.press(&["m"]);
-    terminal.shows("the mouse points and scrolls");
+    terminal.shows("mouse captured");
     assert_eq!(terminal.knows("#{mouse_any_flag}"), "1");
     let tabs = terminal.screen();
     let column = tabs.lines().nth(1).and_then(|line| line.find("4 Policies")).expect("the tabs") + 2;
@@ -129,7 +127,7 @@ fn the_mouse_points_a_copy_reaches_the_clipboard_and_tab_finds_files() {
     terminal.press(&["-l", "\u{1b}[<65;20;10M"]);
     terminal.shows("memory-aware 0.1.0");
     terminal.press(&["m"]);
-    terminal.until("the mouse is let go", |_| terminal.knows("#{mouse_any_flag}") == "0");
+    terminal.until("the mouse is released", |_| terminal.knows("#{mouse_any_flag}") == "0");
 
     terminal.tmux(&["set-option", "-s", "set-clipboard", "on"]);
     terminal.press(&["y"]);
@@ -146,12 +144,12 @@ fn the_mouse_points_a_copy_reaches_the_clipboard_and_tab_finds_files() {
         .output()
         .expect("the console");
     let state: serde_json::Value = serde_json::from_slice(&own.stdout).expect("a snapshot");
-    assert_eq!(state["policies"][1]["sha256"], digest.trim(), "that of the selected slot, admission");
+    assert_eq!(state["policies"][1]["sha256"], digest.trim(), "the digest of the selected slot, admission");
 
-    // Its first letter takes the theme and its second rolls back, where it counts as keys.
+    // As keys, its first letter would change the theme and its second roll back.
     terminal.tmux(&["set-buffer", "-b", "slip", "try"]);
     terminal.tmux(&["paste-buffer", "-p", "-b", "slip"]);
-    terminal.shows("there is no line to paste into");
+    terminal.shows("there is no input line to paste into");
 
     terminal.press(&["f"]);
     terminal.shows("Path of a .wasm component");
@@ -166,11 +164,11 @@ fn the_mouse_points_a_copy_reaches_the_clipboard_and_tab_finds_files() {
     terminal.shows("admission not swapped");
     terminal.press(&["q"]);
     terminal.shows("ended with 0");
-    terminal.is_given_back();
+    terminal.is_restored();
 }
 
 #[test]
-fn the_terminal_is_given_back_on_signals() {
+fn the_terminal_is_restored_on_signals() {
     if let Some(reason) = missing() {
         println!("skipped: {reason}");
         return;
@@ -186,15 +184,15 @@ fn the_terminal_is_given_back_on_signals() {
         assert!(sent.expect("kill").success());
         let after = terminal.shows("ended with 0");
         assert!(!after.contains("LIVE"), "{signal}: {after}");
-        terminal.is_given_back();
+        terminal.is_restored();
     }
 }
 
-/// Set where a test of this file runs again in a terminal of its own.
+/// Set when a test of this file runs again inside a terminal.
 const IN_TERMINAL: &str = "INFER_TUI_TEST_IN_TERMINAL";
 
 #[test]
-fn the_terminal_is_given_back_when_a_part_of_the_console_panics() {
+fn the_terminal_is_restored_when_a_task_panics() {
     if std::env::var_os(IN_TERMINAL).is_some() {
         return panic_in_a_task();
     }
@@ -204,16 +202,16 @@ fn the_terminal_is_given_back_when_a_part_of_the_console_panics() {
     }
     let runtime = tempfile::tempdir().expect("writable");
     let own = std::env::current_exe().expect("this test");
-    let name = "the_terminal_is_given_back_when_a_part_of_the_console_panics";
+    let name = "the_terminal_is_restored_when_a_task_panics";
     let command = format!("RUST_BACKTRACE=0 {IN_TERMINAL}=1 '{}' --exact {name} --nocapture", own.display());
     let terminal = Terminal::open("panic", (100, 30), runtime.path(), &command);
     let after = terminal.shows("ended with 0");
-    assert!(after.contains("panicked at") && after.contains("on purpose"), "what happened is told: {after}");
+    assert!(after.contains("panicked at") && after.contains("on purpose"), "the panic is printed: {after}");
     assert!(!after.contains("covered"), "{after}");
-    terminal.is_given_back();
+    terminal.is_restored();
 }
 
-/// What `run` does with the terminal, and a panic where nobody waits for it.
+/// Sets the terminal up as `run` does, then panics in a task that nothing awaits yet.
 fn panic_in_a_task() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     runtime.block_on(async {

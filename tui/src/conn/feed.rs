@@ -1,6 +1,6 @@
-//! Keeps the event stream open: connects, hands events on, and after a failure tries again with growing
-//! pauses. It never gives up, because a host that restarts is the case it is made for; every attempt
-//! looks up the token again, since the new host has a new one.
+//! Keeps the event stream open: connects, forwards events, and reconnects after a failure with growing
+//! pauses. It never gives up, so that the console survives a restart of the host. Each attempt looks the
+//! token up again, because the restarted host has a new one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,43 +12,37 @@ use tokio::time::{sleep, timeout};
 
 use super::{Client, ConnError};
 
-/// First pause after a failure; it doubles up to the last.
+/// First pause after a failure; each further one doubles it up to `LAST_PAUSE`.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// Longest pause.
 const LAST_PAUSE: Duration = Duration::from_secs(4);
-/// A stream that is silent for so long is taken for dead. Snapshots come at least once a second, but a host
-/// sends them between steps, and a step of a large model on a busy machine may take a while.
+/// A stream that is silent for this long is considered dead. Updates come at least once a second, but only
+/// between engine steps, and a step of a large model on a busy machine can take many seconds.
 const SILENCE: Duration = Duration::from_secs(30);
 
 /// What the feed reports.
 #[derive(Debug)]
-pub enum Report {
+pub enum Update {
     /// The stream is open.
     Connected,
-    /// A recording begins to play.
-    Replaying,
-    /// A recording is over.
-    Ended,
-    /// A recording can't be played further, and why.
-    Broken(String),
-    /// Something happened on the host.
+    /// The host sent an event.
     Event(AdminEvent),
     /// The stream broke or could not be opened.
     Lost {
         /// Why.
         error: ConnError,
-        /// When the next attempt is made.
+        /// Time until the next attempt.
         retry_in: Duration,
     },
 }
 
-/// Runs until the receiver is gone. `again` makes it begin anew, with a whole snapshot.
-pub async fn run<M: From<Report>>(client: Client, hz: u32, again: Arc<Notify>, out: Sender<M>) {
+/// Runs until the receiver is dropped. Notify `again` to restart the stream with a whole snapshot.
+pub async fn run<M: From<Update>>(client: Client, hz: u32, again: Arc<Notify>, out: Sender<M>) {
     let mut pause = FIRST_PAUSE;
     loop {
         let error = match client.events(hz).await {
             Ok(mut events) => {
-                if out.send(Report::Connected.into()).await.is_err() {
+                if out.send(Update::Connected.into()).await.is_err() {
                     return;
                 }
                 loop {
@@ -59,14 +53,14 @@ pub async fn run<M: From<Report>>(client: Client, hz: u32, again: Arc<Notify>, o
                     match next {
                         Ok(Ok(event)) => {
                             pause = FIRST_PAUSE;
-                            if out.send(Report::Event(event).into()).await.is_err() {
+                            if out.send(Update::Event(event).into()).await.is_err() {
                                 return;
                             }
                         }
                         Ok(Err(error)) => break Some(error),
                         Err(_) => {
                             break Some(ConnError::Lost(format!(
-                                "no word from the host for {} s",
+                                "the host has sent nothing for {} s",
                                 SILENCE.as_secs()
                             )));
                         }
@@ -76,7 +70,7 @@ pub async fn run<M: From<Report>>(client: Client, hz: u32, again: Arc<Notify>, o
             Err(error) => Some(error),
         };
         let Some(error) = error else { continue };
-        if out.send(Report::Lost { error, retry_in: pause }.into()).await.is_err() {
+        if out.send(Update::Lost { error, retry_in: pause }.into()).await.is_err() {
             return;
         }
         sleep(pause).await;

@@ -1,6 +1,6 @@
-//! The admin plane's client: one method per endpoint, and errors that say what to do about them.
-//! Nothing here knows about screens. Answers have a bound and a deadline; proxies are ignored, because
-//! the admin plane is next door.
+//! Client of the admin plane: one method per endpoint, and errors that say what to do. Nothing here knows
+//! about screens. Responses are bounded in size and time. Proxy settings are ignored: an admin plane is
+//! reached directly or through a tunnel.
 
 pub mod feed;
 pub mod sse;
@@ -19,49 +19,58 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::files;
-use crate::state::swap::{Order, Source};
-use crate::view::format::is_invisible;
+use crate::order::{Order, Source};
+use crate::text::is_invisible;
 use token::{Token, TokenSource};
 
-/// Longest wait for an answer.
+/// Longest wait for a response.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
-/// Longest wait for a swap's: a component is compiled first, which takes a while on a busy machine.
+/// Longest wait for a swap's response: the host compiles the component first, which is slow on a busy
+/// machine.
 const SWAP_DEADLINE: Duration = Duration::from_secs(120);
 /// Longest wait for a connection.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
-/// Largest answer: a state with all requests that it may list. No other is as large.
+/// Largest response: the largest state.
 const MAX_ANSWER_BYTES: usize = MAX_STATE_BYTES;
-/// Largest component that is sent; the host takes no larger ones.
+/// Largest component to send; the host accepts no larger ones.
 const MAX_COMPONENT_BYTES: u64 = 8 << 20;
 
 /// What can go wrong between the console and a host.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnError {
-    /// The address makes no sense.
+    /// The address is not usable.
     #[error("--admin {address}: {message}")]
     Address {
-        /// As given.
+        /// The address as given.
         address: String,
         /// What is wrong with it.
         message: String,
     },
-    /// Nobody listens there.
+    /// Nothing listens at the address.
     #[error(
         "no host answers at {url} ({message}); start one with `infer serve --admin {authority}`, \
-         or name the right address with --admin URL"
+         or give another address with --admin URL"
     )]
     Unreachable {
-        /// Where.
+        /// The address.
         url: String,
-        /// Host and port of it.
+        /// Its host and port.
         authority: String,
-        /// The system's words.
+        /// The system's error.
         message: String,
+    },
+    /// Something else than an admin plane listens there.
+    #[error(
+        "{url} is not an admin plane; use the address that the host prints as `(admin URL)` when it starts"
+    )]
+    NotAdmin {
+        /// The address.
+        url: String,
     },
     /// The token is missing or wrong.
     #[error("{url} refuses access: {advice}; set {var} or use --token-file FILE", var = token::TOKEN_VARIABLE)]
     Unauthorized {
-        /// Where.
+        /// The address.
         url: String,
         /// Where the token was looked for.
         advice: String,
@@ -69,50 +78,47 @@ pub enum ConnError {
     /// The token file can't be read.
     #[error("cannot read the admin token from {}: {message}", path.display())]
     Token {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// The system's words.
+        /// The system's error.
         message: String,
     },
     /// A component can't be read.
     #[error("{path}: {message}")]
     Component {
-        /// Which file.
+        /// The file.
         path: String,
         /// What is wrong with it.
         message: String,
     },
-    /// The host said no.
+    /// The host refused the request.
     #[error("{message} (HTTP {status})")]
     Refused {
         /// HTTP status.
         status: u16,
-        /// The host's words.
+        /// The host's message.
         message: String,
     },
-    /// The host said something unexpected.
+    /// The response is not what the admin plane sends.
     #[error("{0}; is this the admin plane of a host of the same version?")]
     Protocol(String),
     /// The connection broke.
     #[error("connection lost: {0}")]
     Lost(String),
-    /// The connection broke after something was asked that changes the host.
-    #[error("no answer, and it may still happen: {0}")]
+    /// The connection broke after a request that changes the host.
+    #[error("no response; it may still take effect: {0}")]
     Unanswered(String),
-    /// What went wrong when a recording was made, in its words.
-    #[error("{0}")]
-    Recorded(String),
 }
 
 impl ConnError {
-    /// Whether the person at the keyboard, and not time, has to change something.
+    /// Whether the command line is wrong, so that trying again can't help.
     #[must_use]
     pub fn is_usage(&self) -> bool {
         matches!(self, Self::Address { .. })
     }
 }
 
-/// A host's admin plane. Clones share their connections.
+/// Client of one host's admin plane. Clones share connections.
 #[derive(Clone, Debug)]
 pub struct Client {
     http: reqwest::Client,
@@ -121,20 +127,20 @@ pub struct Client {
 }
 
 impl Client {
-    /// For an address, `http://HOST:PORT` or `HOST:PORT`, with the token from the usual places.
+    /// Creates a client for `http://HOST:PORT` or `HOST:PORT`, with the token from the usual places.
     ///
     /// # Errors
-    /// [`ConnError::Address`] for an address that isn't plain HTTP.
+    /// [`ConnError::Address`] if the address isn't plain HTTP.
     pub fn new(address: &str, token_file: Option<PathBuf>) -> Result<Self, ConnError> {
         let base = parse_address(address)?;
         let source = TokenSource::from_environment(token_file, &base);
         Ok(Self::with_token(base, source))
     }
 
-    /// For an address and a token source.
+    /// Creates a client for an address and a token source.
     ///
     /// # Panics
-    /// Where the operating system denies what any HTTP client needs.
+    /// If the HTTP client can't be built, which without TLS doesn't happen.
     #[must_use]
     pub fn with_token(base: Url, token: TokenSource) -> Self {
         let http = reqwest::Client::builder()
@@ -147,13 +153,13 @@ impl Client {
         Self { http, base, token: Arc::new(Token::new(token)) }
     }
 
-    /// The address, for titles and messages.
+    /// Returns the address, for titles and messages.
     #[must_use]
     pub fn address(&self) -> String {
         self.base.as_str().trim_end_matches('/').to_owned()
     }
 
-    /// The snapshot as the host sent it, with escapes in place of characters that drive terminals.
+    /// Returns the snapshot as the host sent it, with characters that control terminals escaped.
     ///
     /// # Errors
     /// Any [`ConnError`].
@@ -172,7 +178,7 @@ impl Client {
         self.json(Method::GET, "admin/state", None).await
     }
 
-    /// `GET /admin/blocks/map`; `part` is the first block and how many, where not all are wanted.
+    /// `GET /admin/blocks/map`; `part` is the first block and the number of blocks, `None` for all.
     ///
     /// # Errors
     /// Any [`ConnError`].
@@ -221,7 +227,7 @@ impl Client {
         self.json(Method::GET, &format!("admin/policies/{kind}/history"), None).await
     }
 
-    /// `PUT /admin/policies/{kind}`; answers when it is in force.
+    /// `PUT /admin/policies/{kind}`; returns once the swap has taken effect.
     ///
     /// # Errors
     /// Any [`ConnError`]; [`ConnError::Refused`] says which check the component failed.
@@ -232,7 +238,7 @@ impl Client {
         let config = order.config.as_ref().map(Value::to_string);
         let body = match &order.source {
             Source::Name(_) if order.config.as_ref().is_some_and(Value::is_array) => {
-                // A list, and each of its members with its own.
+                // A list of policies, each with its own configuration.
                 Body::Json(serde_json::to_vec(&order.config).expect("a configuration is JSON"))
             }
             Source::Name(name) => {
@@ -248,7 +254,7 @@ impl Client {
         self.json(Method::PUT, &path, Some(body)).await
     }
 
-    /// `POST /admin/policies/{kind}/rollback`, where `of` is still in force.
+    /// `POST /admin/policies/{kind}/rollback`; fails unless `of` is still live.
     ///
     /// # Errors
     /// Any [`ConnError`].
@@ -257,7 +263,7 @@ impl Client {
         self.json(Method::POST, &path, None).await
     }
 
-    /// `POST /admin/policies/{kind}/promote`, where `of` is still what is tried.
+    /// `POST /admin/policies/{kind}/promote`; fails unless `of` is still the shadow or canary.
     ///
     /// # Errors
     /// Any [`ConnError`].
@@ -298,12 +304,12 @@ impl Client {
         self.answer(Method::DELETE, &format!("admin/requests/{id}"), None).await.map(drop)
     }
 
-    /// `GET /admin/events`: a snapshot, changes of it at a rate, and what happens between them.
+    /// `GET /admin/events`: a snapshot, then changes at `hz` and events as they happen.
     ///
     /// # Errors
     /// Any [`ConnError`].
     pub async fn events(&self, hz: u32) -> Result<Events, ConnError> {
-        // A host that was restarted has a new one.
+        // A restarted host has a new one.
         self.token.look_again().await;
         let path = format!("admin/events?hz={hz}&changes=true");
         let response = tokio::time::timeout(ANSWER_DEADLINE, self.send(Method::GET, &path, None))
@@ -320,7 +326,7 @@ impl Client {
     ) -> Result<T, ConnError> {
         let bytes = self.answer(method, path, body).await?;
         serde_json::from_slice(&bytes).map_err(|error| {
-            ConnError::Protocol(format!("/{} has an unexpected answer: {error}", plain(path)))
+            ConnError::Protocol(format!("unexpected response from /{}: {error}", plain(path)))
         })
     }
 
@@ -338,7 +344,7 @@ impl Client {
         })
     }
 
-    /// Sends a request; an answer that isn't a success becomes an error with the host's words.
+    /// Sends a request; a response that isn't a success becomes an error with the host's message.
     async fn send(&self, method: Method, path: &str, body: Option<Body>) -> Result<Response, ConnError> {
         let url = self.base.join(path).expect("paths are made of names and numbers");
         let mut request = self.http.request(method, url);
@@ -356,6 +362,9 @@ impl Client {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
                 self.token.look_again().await;
                 Err(ConnError::Unauthorized { url: self.address(), advice: self.token.advice() })
+            }
+            StatusCode::NOT_FOUND if matches!(plain(path), "admin/state" | "admin/events") => {
+                Err(ConnError::NotAdmin { url: self.address() })
             }
             status => {
                 let bytes = read_bounded(response).await.unwrap_or_default();
@@ -382,7 +391,7 @@ impl Client {
     }
 
     fn too_slow(&self, deadline: Duration) -> ConnError {
-        ConnError::Lost(format!("{} gave no answer within {} s", self.address(), deadline.as_secs()))
+        ConnError::Lost(format!("no response from {} within {} s", self.address(), deadline.as_secs()))
     }
 }
 
@@ -391,15 +400,15 @@ impl Client {
 pub struct Events {
     response: Response,
     parser: sse::Parser,
-    /// Frames that came in one chunk, latest first.
+    /// Frames of the last chunk that are not returned yet, latest first.
     ready: Vec<sse::Frame>,
 }
 
 impl Events {
-    /// The next event that this console knows.
+    /// Waits for the next event of a known kind.
     ///
     /// # Errors
-    /// [`ConnError::Lost`] when the stream ends, [`ConnError::Protocol`] for nonsense.
+    /// [`ConnError::Lost`] when the stream ends, [`ConnError::Protocol`] for malformed data.
     pub async fn next(&mut self) -> Result<AdminEvent, ConnError> {
         loop {
             while let Some(frame) = self.ready.pop() {
@@ -419,14 +428,14 @@ impl Events {
     }
 }
 
-/// What is sent.
+/// A request's body.
 enum Body {
     Json(Vec<u8>),
     Component(Vec<u8>),
 }
 
-/// JSON in which what drives a terminal or turns the direction of writing is escaped. It stands in strings alone,
-/// so the value stays what it was.
+/// Escapes characters that control a terminal or change the writing direction. In JSON they occur only within
+/// strings, so the value stays the same.
 fn escaped(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for c in json.chars() {
@@ -439,23 +448,25 @@ fn escaped(json: &str) -> String {
     text
 }
 
-/// A path without its query, for messages.
+/// Returns a path without its query, for messages.
 fn plain(path: &str) -> &str {
     path.split('?').next().unwrap_or(path)
 }
 
-/// A component of this machine.
+/// Reads a component from this machine.
 async fn read_component(path: &str) -> Result<Vec<u8>, ConnError> {
     let wrong = |message: String| ConnError::Component { path: path.to_owned(), message };
     let file = files::expanded(path);
     let length = tokio::fs::metadata(&file).await.map_err(|error| wrong(error.to_string()))?.len();
     if length > MAX_COMPONENT_BYTES {
-        return Err(wrong(format!("has {length} bytes, a component has at most {MAX_COMPONENT_BYTES}")));
+        return Err(wrong(format!(
+            "{length} bytes are too large for a component; the limit is {MAX_COMPONENT_BYTES}"
+        )));
     }
     tokio::fs::read(&file).await.map_err(|error| wrong(error.to_string()))
 }
 
-/// `path` with its query, whatever the values are.
+/// Appends a query to `path`, percent-encoding its values.
 fn with_query(path: &str, query: &[(&str, &str)]) -> String {
     let mut url = Url::parse("http://query").expect("a URL");
     url.query_pairs_mut().extend_pairs(query);
@@ -469,7 +480,7 @@ fn parse_address(address: &str) -> Result<Url, ConnError> {
     let full = if trimmed.contains("://") { trimmed.to_owned() } else { format!("http://{trimmed}") };
     let mut url = Url::parse(&full).map_err(|error| wrong(&format!("{error}; expected http://HOST:PORT")))?;
     if url.scheme() != "http" {
-        return Err(wrong("only http:// is spoken; put TLS in front of it with a tunnel, `ssh -L` say"));
+        return Err(wrong("only http:// is supported; use a tunnel for encryption, for example `ssh -L`"));
     }
     if !url.has_host() {
         return Err(wrong("expected http://HOST:PORT"));
@@ -491,7 +502,7 @@ async fn read_bounded(mut response: Response) -> Result<Vec<u8>, ConnError> {
             }
             Ok(Some(_)) => {
                 return Err(ConnError::Protocol(format!(
-                    "an answer is larger than {MAX_ANSWER_BYTES} bytes"
+                    "a response is larger than {MAX_ANSWER_BYTES} bytes"
                 )));
             }
             Ok(None) => return Ok(bytes),
@@ -500,7 +511,7 @@ async fn read_bounded(mut response: Response) -> Result<Vec<u8>, ConnError> {
     }
 }
 
-/// The innermost error: the outer ones only repeat that a request failed.
+/// Returns the innermost error; the outer ones only repeat that a request failed.
 fn root_cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(source) = cause.source() {
@@ -514,7 +525,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_for_a_terminal_has_the_same_value_and_no_escape_sequences() {
+    fn json_for_a_terminal_keeps_its_value_and_has_no_control_characters() {
         let value = serde_json::json!({"user": "a\u{9b}31m\u{7f}\u{202e}é会\u{1b}"});
         let text = escaped(&value.to_string());
         assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), value);
@@ -523,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_may_leave_out_the_scheme_and_must_be_plain_http() {
+    fn addresses_may_omit_the_scheme_and_must_be_plain_http() {
         let parse = |address| parse_address(address).map(|url| url.to_string());
         assert_eq!(parse("127.0.0.1:8001").unwrap(), "http://127.0.0.1:8001/");
         assert_eq!(parse("http://host:1/").unwrap(), "http://host:1/");

@@ -1,24 +1,24 @@
-//! Server-sent events: bytes in, frames out. Small because the admin plane uses little of the format:
-//! `event`, `data`, comments, and an empty line that ends a frame. `id` and `retry` are ignored.
-//! A frame has a bound, so a peer that never ends one costs an error and not the memory.
+//! Parses server-sent events: bytes in, frames out. Covers the part of the format that the admin plane uses:
+//! `event`, `data`, comments, and the empty line that ends a frame. `id` and `retry` are ignored. Frames are
+//! bounded, so a peer that never ends one causes an error instead of exhausting memory.
 
 use infer_api::admin::{AdminEvent, Change, MAX_STATE_BYTES, State};
 
 use super::ConnError;
 
-/// Largest frame that is accepted: a snapshot with all requests that it may list.
+/// Largest accepted frame: the largest snapshot.
 const MAX_FRAME_BYTES: usize = MAX_STATE_BYTES;
 
-/// One event as it came.
+/// One event as received.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frame {
-    /// Its `event:` line; empty where there was none.
+    /// Its `event:` line; empty if there was none.
     pub name: String,
     /// Its `data:` lines, joined by newlines.
     pub data: String,
 }
 
-/// Cuts a byte stream into frames, wherever its chunks were cut.
+/// Splits a byte stream into frames, independent of how the stream was chunked.
 #[derive(Debug, Default)]
 pub struct Parser {
     line: Vec<u8>,
@@ -27,10 +27,10 @@ pub struct Parser {
 }
 
 impl Parser {
-    /// Takes a chunk, hands out the frames that it completes.
+    /// Takes a chunk and returns the frames that it completes.
     ///
     /// # Errors
-    /// [`ConnError::Protocol`] for a frame over the bound or text that isn't UTF-8.
+    /// [`ConnError::Protocol`] for a frame over the bound and for text that isn't UTF-8.
     pub fn push(&mut self, chunk: &[u8]) -> Result<Vec<Frame>, ConnError> {
         let mut frames = Vec::new();
         for part in chunk.split_inclusive(|&byte| byte == b'\n') {
@@ -74,12 +74,11 @@ impl Parser {
     }
 }
 
-/// The event that a frame carries. The frame's name is the event's name and its data the event's data;
-/// the tagged form of [`AdminEvent`] in the data is understood too. `None` for events that this console
-/// doesn't know, so that a newer host may send more.
+/// Returns the event that a frame carries: named by the frame, or in the tagged form of [`AdminEvent`] in its
+/// data. `None` for an unknown event, because a newer host may send more kinds.
 ///
 /// # Errors
-/// [`ConnError::Protocol`] where a known event has another shape than expected.
+/// [`ConnError::Protocol`] if a known event has an unexpected shape.
 pub fn decode(frame: &Frame) -> Result<Option<AdminEvent>, ConnError> {
     // Snapshots and changes are most of the traffic: parse them straight into their type.
     if frame.name == "snapshot"
@@ -117,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_come_out_whole_wherever_the_stream_is_cut() {
+    fn frames_are_whole_however_the_stream_is_chunked() {
         let text = b": hello\r\n\r\nevent: swap\r\ndata: {\"a\":\ndata: 1}\n\nid: 3\ndata:x\n\ndata: cut";
         let want = vec![
             Frame { name: "swap".into(), data: "{\"a\":\n1}".into() },
@@ -129,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_without_end_is_an_error_and_not_the_memory() {
+    fn an_endless_frame_is_an_error() {
         let mut parser = Parser::default();
         let chunk = vec![b'x'; 1 << 20];
         let pushes = (MAX_FRAME_BYTES >> 20) + 1;
@@ -138,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn both_shapes_of_an_event_are_understood_and_unknown_ones_skipped() {
+    fn both_forms_of_an_event_are_decoded_and_unknown_events_skipped() {
         let frame = |name: &str, data: &str| Frame { name: name.into(), data: data.into() };
         let want = Some(AdminEvent::Preemption { id: 7 });
         assert_eq!(decode(&frame("preemption", r#"{"id":7}"#)).unwrap(), want);

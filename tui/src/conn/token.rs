@@ -1,8 +1,9 @@
 //! Finds the admin token.
 //!
-//! Every connection looks for it again, because a host that restarts makes a new one. The last one found is kept, because
-//! a pipe can be read only once; a read that still waits for the pipe's writer is not started a second time. The token is
-//! never printed, only where it came from, and the token of a host on this machine is sent to no other machine.
+//! Every connection looks for it again, because a host that restarts makes a new one. The last one found is
+//! kept, because a pipe can be read only once; a read that still waits for the pipe's writer is not started a
+//! second time. The token is never printed, only where it came from, and the token of a host on this machine
+//! is sent to no other machine.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -76,7 +77,8 @@ impl TokenSource {
         }
     }
 
-    /// Whether the token can be read only once: a second read of a pipe finds its end, or waits for another writer.
+    /// Whether the token can be read only once: a second read of a pipe finds its end, or waits for another
+    /// writer.
     fn is_read_once(&self) -> bool {
         let path = self.explicit_file.as_ref();
         path.and_then(|path| path.metadata().ok()).is_some_and(|file| !file.is_file())

@@ -1,5 +1,5 @@
-//! What changes the host: swap, promote, rollback, cancel, clear, drain. Each passes a question, none is
-//! possible with `--read-only`, and every outcome is shown and logged.
+//! Everything that changes the host: swap, promote, roll back, cancel, clear, drain. Each needs a
+//! confirmation, none is possible with `--read-only`, and every outcome is shown and logged.
 
 use std::time::Duration;
 
@@ -9,31 +9,33 @@ use serde_json::Value;
 use super::dialog::{Dialog, Notice, Prompt};
 use super::form::Form;
 use super::log::Level;
-use super::swap::{Editing, Mode, Order, Path, Picked, Picker, Plan, Source};
+use super::swap::{self, Editing, Path, Picked, Picker, Plan};
 use super::text::LineEdit;
 use super::{App, Effect, Link, Millis};
+use crate::order::{Mode, Order, Source};
 
-/// How long an outcome stays in the footer, and how long one that has to be read does.
+/// How long an outcome stays in the footer.
 const NOTICE: Duration = Duration::from_secs(8);
+/// How long an error does, which needs to be read.
 const ERROR: Duration = Duration::from_secs(30);
 
 impl App {
-    /// Shows an outcome.
+    /// Shows an outcome in the footer.
     pub(super) fn notify(&mut self, level: Level, text: String) {
         let left = if level == Level::Error { ERROR } else { NOTICE };
         self.notice = Some(Notice { level, text, left });
     }
 
-    /// Whether changes are allowed; says so where they are not.
+    /// Whether changes are allowed; shows the reason if not.
     pub(super) fn may_change(&mut self) -> bool {
         let why = if matches!(self.link, Link::Replay | Link::Ended) {
-            "this is a recording: there is nothing to change"
+            "not possible: this is a recording"
         } else if self.read_only {
-            "started with --read-only: nothing is changed"
+            "not possible: the console runs with --read-only"
         } else if self.link != Link::Live || !self.heard {
-            "there is no connection to the host: nothing is changed"
+            "not possible: there is no connection to the host"
         } else if self.feed().restarts != self.live.restarts {
-            "the paused screen is of the host before its restart: space lets it run on"
+            "not possible: the paused screen shows the host before its restart; press space to resume"
         } else {
             return true;
         };
@@ -41,13 +43,14 @@ impl App {
         false
     }
 
-    /// The slot of a kind as it is shown.
+    /// Returns the slot of a kind as shown.
     #[must_use]
     pub fn slot(&self, kind: &str) -> Option<&PolicySlot> {
         self.state()?.policies.iter().find(|slot| slot.kind == kind)
     }
 
-    /// The slot of a kind as the host said last: a paused screen must not ask about what is no longer so.
+    /// Returns the slot of a kind as it is live: confirmations must not be about the state of a paused
+    /// screen.
     fn live_slot(&self, kind: &str) -> Option<&PolicySlot> {
         self.live.state.as_ref()?.policies.iter().find(|slot| slot.kind == kind)
     }
@@ -56,7 +59,7 @@ impl App {
         self.dialog = Some(Dialog::Confirm { question, effect });
     }
 
-    /// Asks whether a request is to be cancelled.
+    /// Asks for confirmation to cancel a request.
     pub(super) fn ask_cancel(&mut self, id: u64) {
         if !self.may_change() {
             return;
@@ -67,41 +70,41 @@ impl App {
                 "Cancel request {} ({}, {} of {} tokens)?",
                 row.id, row.state, row.generated_tokens, row.max_tokens
             ),
-            None => format!("Cancel request {id}? It is not in the table."),
+            None => format!("Cancel request {id}? It is not listed."),
         };
         self.confirm(question, Effect::Cancel { id });
     }
 
-    /// Asks whether everything that waits is to fail.
+    /// Asks for confirmation to fail every waiting request.
     pub(super) fn ask_clear_queue(&mut self) {
         if self.may_change() {
             let queue = self.live.state.as_ref().map(|state| state.queue).unwrap_or_default();
             let waiting = queue.waiting + queue.held + queue.preempted;
             let begun = match queue.preempted {
                 0 => String::new(),
-                preempted => format!(" {preempted} of them were preempted in the middle of their answers."),
+                preempted => format!(" {preempted} of them were preempted while running."),
             };
             let question =
-                format!("Fail all {waiting} requests that wait? Their clients get an error.{begun}");
+                format!("Fail all {waiting} waiting requests? Their clients receive an error.{begun}");
             self.confirm(question, Effect::ClearQueue);
         }
     }
 
-    /// Asks whether the host is to take nothing new.
+    /// Asks for confirmation to drain the host.
     pub(super) fn ask_drain(&mut self) {
         if self.may_change() {
-            let question = "Take no new requests from now on? Only a restart of the host undoes this.";
+            let question = "Refuse new requests from now on? Only a restart of the host undoes this.";
             self.confirm(question.to_owned(), Effect::Drain);
         }
     }
 
-    /// Opens the list of what can be swapped into the selected slot.
+    /// Opens the list of policies for the selected slot.
     pub(super) fn open_picker(&mut self) -> Vec<Effect> {
         if !self.may_change() {
             return Vec::new();
         }
         let mut picker = Picker::new(self.policies.kind());
-        // What is known is there at once; the answer brings what changed.
+        // Shows what is known at once; the response updates it.
         if let Some(known) = &self.policies.known {
             picker.on_policies(&Ok(known.clone()));
         }
@@ -109,7 +112,7 @@ impl App {
         vec![Effect::FetchPolicies]
     }
 
-    /// Goes on from the list: to the question, or to the path of a file.
+    /// Continues from the list with the confirmation, or with the path of a file.
     pub(super) fn picked(&mut self, picker: Picker) {
         let kind = picker.kind.clone();
         match picker.selected() {
@@ -117,41 +120,32 @@ impl App {
             Some(Picked::File) => self.dialog = Some(Dialog::Path(Path::new(&kind))),
             Some(Picked::Policy(policy)) => {
                 let (name, schema) = (policy.name.clone(), policy.config_schema.clone());
-                // As it would be configured here: what failed under another configuration may come.
-                let unconfigured = |entry: &QuarantineEntry| match &entry.config {
-                    Value::Object(config) => config.is_empty(),
-                    config => config.is_null(),
-                };
-                let same = |q: &&QuarantineEntry| {
-                    !policy.sha256.is_empty() && q.sha256 == policy.sha256 && unconfigured(q)
-                };
-                let quarantine = picker.quarantine.iter().find(same).cloned();
-                let of = self.in_force(&kind);
+                let of = self.live_name(&kind);
                 let source = Source::Name(name);
                 let order = Order { kind, source, mode: Mode::Now, config: None, force: false, of };
-                self.dialog = Some(Dialog::Swap(Box::new(Plan { order, schema, quarantine })));
+                self.dialog = Some(Dialog::Swap(Box::new(Plan { order, schema })));
             }
         }
     }
 
-    /// The policy that is in force in a slot, as its questions show it.
-    fn in_force(&self, kind: &str) -> Option<String> {
+    /// Returns the name of a slot's live policy.
+    fn live_name(&self, kind: &str) -> Option<String> {
         self.live_slot(kind).map(|slot| slot.name.clone())
     }
 
-    /// Asks whether an order is to be given, of whoever is in force now.
+    /// Asks for confirmation of a swap order, relative to the current live policy.
     pub(super) fn ask_swap(&mut self, order: Order) {
         if !self.may_change() {
             return;
         }
-        let order = Order { of: self.in_force(&order.kind), ..order };
+        let order = Order { of: self.live_name(&order.kind), ..order };
         let known = self.policies.known.iter().flat_map(|known| &known.available);
         let policy = known.into_iter().find(|p| p.kind == order.kind && *p.name == *order.source.text());
         let schema = policy.map(|policy| policy.config_schema.clone()).unwrap_or_default();
-        self.dialog = Some(Dialog::Swap(Box::new(Plan { order, schema, quarantine: None })));
+        self.dialog = Some(Dialog::Swap(Box::new(Plan { order, schema })));
     }
 
-    /// Opens the form of a plan's configuration.
+    /// Opens the form for a plan's configuration.
     pub(super) fn edit(&mut self, plan: Plan) {
         let current = plan.order.config.clone().unwrap_or(Value::Null);
         match Form::new(&plan.schema, &current) {
@@ -160,21 +154,22 @@ impl App {
             }
             None => {
                 let text =
-                    format!("{} takes no configuration that could be edited here", plan.order.source.text());
+                    format!("{} has no configuration that can be edited here", plan.order.source.text());
                 self.notify(Level::Warning, text);
                 self.dialog = Some(Dialog::Swap(Box::new(plan)));
             }
         }
     }
 
-    /// Opens the form of the policy in force; what the host has under its name is wanted for the question.
+    /// Opens the form for the live policy's configuration. Fetches the host's policies for the confirmation's
+    /// warnings.
     pub(super) fn configure(&mut self, kind: &str) -> Vec<Effect> {
         if !self.may_change() {
             return Vec::new();
         }
         let Some(slot) = self.live_slot(kind) else { return Vec::new() };
         let Some(form) = Form::new(&slot.config_schema, &slot.config) else {
-            let text = format!("{} takes no configuration", slot.name);
+            let text = format!("{} has no configuration", slot.name);
             self.notify(Level::Warning, text);
             return Vec::new();
         };
@@ -186,15 +181,21 @@ impl App {
             force: false,
             of: Some(slot.name.clone()),
         };
-        let plan = Plan { order, schema: slot.config_schema.clone(), quarantine: None };
+        let plan = Plan { order, schema: slot.config_schema.clone() };
         self.dialog = Some(Dialog::Edit(Box::new(Editing { plan, form, faults: Vec::new() })));
         if self.policies.known.is_none() { vec![Effect::FetchPolicies] } else { Vec::new() }
     }
 
-    /// Whether configuring a policy anew would bring in another component: the one in force came from a file
-    /// and has the name of one of the host's own.
+    /// The quarantine entry that makes the host refuse an order unless it is forced.
     #[must_use]
-    pub fn hides_the_hosts_own(&self, order: &Order) -> bool {
+    pub fn quarantined(&self, order: &Order) -> Option<&QuarantineEntry> {
+        swap::quarantined(order, self.policies.known.as_ref()?)
+    }
+
+    /// Whether reconfiguring the live policy by name would load a different component: it came from a file
+    /// and shares its name with a bundled policy.
+    #[must_use]
+    pub fn shadows_a_bundled_policy(&self, order: &Order) -> bool {
         let (Source::Name(name), Some(slot)) = (&order.source, self.live_slot(&order.kind)) else {
             return false;
         };
@@ -203,7 +204,7 @@ impl App {
         *name == slot.name && known.any(|p| p.kind == order.kind && p.name == *name && other(&p.sha256))
     }
 
-    /// Asks whether a slot is to be rolled back.
+    /// Asks for confirmation to roll a slot back.
     pub(super) fn ask_rollback(&mut self, kind: &str) {
         if !self.may_change() {
             return;
@@ -212,7 +213,7 @@ impl App {
         match &slot.previous {
             Some(previous) => {
                 let question = if *previous == slot.name {
-                    format!("Roll {kind} back to {previous} as it was configured before?")
+                    format!("Roll {kind} back to {previous} with its previous configuration?")
                 } else {
                     format!("Roll {kind} back from {} to {previous}?", slot.name)
                 };
@@ -226,7 +227,7 @@ impl App {
         }
     }
 
-    /// Asks whether what is tried in a slot is to become live.
+    /// Asks for confirmation to promote a slot's shadow or canary.
     pub(super) fn ask_promote(&mut self, kind: &str) {
         if !self.may_change() {
             return;
@@ -234,19 +235,22 @@ impl App {
         let Some(slot) = self.live_slot(kind) else { return };
         let shadow = slot.shadow.as_ref().filter(|shadow| shadow.state == "watching");
         let (question, of) = if let Some(shadow) = shadow {
-            (format!("Make {} live, in place of {}?", shadow.policy, slot.name), shadow.policy.clone())
+            (
+                format!("Promote {} from shadow to live, replacing {}?", shadow.policy, slot.name),
+                shadow.policy.clone(),
+            )
         } else if slot.state == "canary" {
-            let question = format!("End the trial of {} well, before its window is over?", slot.name);
+            let question = format!("Promote the canary {} before its window is over?", slot.name);
             (question, slot.name.clone())
         } else {
-            let text = format!("{kind}: nothing runs in shadow or on trial");
+            let text = format!("{kind}: there is no shadow and no canary to promote");
             self.notify(Level::Warning, text);
             return;
         };
         self.confirm(question, Effect::Promote { kind: kind.to_owned(), of });
     }
 
-    /// Asks whether a slot's shadow is to end.
+    /// Asks for confirmation to stop a slot's shadow.
     pub(super) fn ask_stop_shadow(&mut self, kind: &str) {
         if !self.may_change() {
             return;
@@ -254,17 +258,17 @@ impl App {
         let shadow = self.live_slot(kind).and_then(|slot| slot.shadow.as_ref());
         match shadow.filter(|shadow| shadow.state == "watching") {
             Some(shadow) => {
-                let question = format!("End {} in the shadow of {kind}?", shadow.policy);
+                let question = format!("Stop {} in the shadow of {kind}?", shadow.policy);
                 self.confirm(question, Effect::StopShadow { kind: kind.to_owned() });
             }
             None => {
-                let text = format!("{kind}: nothing runs in shadow");
+                let text = format!("{kind}: there is no shadow to stop");
                 self.notify(Level::Warning, text);
             }
         }
     }
 
-    /// Opens the line for a command; the policies' names are wanted for its completion.
+    /// Opens the command line. Fetches the names of policies for its completion.
     pub(super) fn open_command(&mut self) -> Vec<Effect> {
         self.prompt = Some(Prompt::Command(LineEdit::default(), Vec::new()));
         if self.policies.known.is_none() && self.link == Link::Live {
@@ -283,9 +287,9 @@ impl App {
     ) -> Vec<Effect> {
         match result {
             Ok(answer) => {
-                // First, because the end of a long line is cut.
+                // At the front, because the end of a long line may be cut.
                 let back = if matches!(answer.mode.as_str(), "now" | "canary" | "promote") {
-                    " (r goes back)"
+                    " (r rolls back)"
                 } else {
                     ""
                 };
@@ -301,7 +305,7 @@ impl App {
                     answer.at_step, answer.pause_us, answer.state
                 );
                 if answer.mode == "shadow" {
-                    // The host tells of swaps by itself, but not of shadows.
+                    // The host sends an event for a swap, but not for a shadow.
                     self.live.log.push(now, Level::Info, "console", text.clone());
                 }
                 self.notify(Level::Info, text);

@@ -1,18 +1,18 @@
-//! The block map: what the pool holds, folded into as many cells as the screen has. The host folds, so
-//! a pool of a hundred thousand blocks costs no more than the screen has room for; the counts in the
-//! legend are the host's and of every block.
+//! The block map: the pool, folded into as many cells as the screen has. The host folds it, so the cost
+//! depends on the screen and not on the pool. The counts in the legend come from the host and cover every
+//! block.
 
 use infer_api::admin::{BlockCounts, BlockInfo, BlockMap};
 
 use super::Millis;
 
-/// Time between two looks at a small pool while the map is shown.
+/// Time between two fetches of a small pool while the map is visible.
 const REFRESH_MS: Millis = 500;
-/// Blocks from which on the host is asked half as often.
+/// Pools larger than this many blocks are fetched half as often.
 const LARGE: u32 = 16_384;
-/// Cells that are asked for at least, so that a larger window has something to show at once.
+/// Fewest cells to request, so that a window that grows has something to show at once.
 const MIN_CELLS: usize = 256;
-/// Cells that are asked for at most.
+/// Most cells to request.
 const MAX_CELLS: usize = 32_768;
 
 /// State of a cell.
@@ -27,10 +27,10 @@ pub enum BlockState {
 }
 
 impl BlockState {
-    /// All of them, in the order of the legend.
+    /// All states, in the order of the legend.
     pub const ALL: [Self; 5] = [Self::Used, Self::Shared, Self::Cached, Self::Kept, Self::Free];
 
-    /// From the wire's letter; one that this console doesn't know counts as used.
+    /// Parses the letter on the wire; an unknown one counts as used.
     #[must_use]
     pub fn of(letter: char) -> Self {
         match letter {
@@ -42,7 +42,7 @@ impl BlockState {
         }
     }
 
-    /// Its name.
+    /// Returns the name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -54,7 +54,7 @@ impl BlockState {
         }
     }
 
-    /// How many blocks are in it.
+    /// Returns how many blocks are in this state.
     #[must_use]
     pub fn count(self, counts: &BlockCounts) -> u32 {
         match self {
@@ -67,7 +67,7 @@ impl BlockState {
     }
 }
 
-/// What colours mean on the map.
+/// What the colours of the map mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "named as in the query")]
 pub enum ColourBy {
@@ -79,10 +79,10 @@ pub enum ColourBy {
 }
 
 impl ColourBy {
-    /// All of them, in the order of the key.
+    /// All meanings, in the order in which the key steps through them.
     pub const ALL: [Self; 4] = [Self::State, Self::Tenant, Self::Age, Self::References];
 
-    /// Its name, as the host knows it.
+    /// Returns the name on the wire.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -93,30 +93,30 @@ impl ColourBy {
         }
     }
 
-    /// The one after it.
+    /// Returns the next meaning.
     #[must_use]
     pub fn next(self) -> Self {
         Self::ALL[(self as usize + 1) % Self::ALL.len()]
     }
 }
 
-/// How the pool is laid out on the screen. View and cursor keys both compute it, from the same numbers.
+/// Layout of the pool on the screen. The view and the cursor keys both compute it, from the same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
-    /// The host's cells in a cell of the screen; more than one only where the window just shrank.
+    /// Cells of the host per cell of the screen; more than one only right after the window has shrunk.
     pub fold: usize,
-    /// Blocks in a cell of the screen; the last may have fewer.
+    /// Blocks per cell of the screen; the last cell may have fewer.
     pub per_cell: usize,
-    /// Cells that are drawn.
+    /// Drawn cells.
     pub cells: usize,
-    /// Cells in a row.
+    /// Cells per row.
     pub columns: usize,
-    /// Screen columns of a cell: two where there is room, which is easier on the eye.
+    /// Screen columns per cell: two if there is room, which is easier to read.
     pub cell_width: usize,
 }
 
 impl Grid {
-    /// Fits a map into `width` x `height` screen cells.
+    /// Fits a map into `width` x `height` characters.
     #[must_use]
     pub fn new(map: &BlockMap, (width, height): (u16, u16)) -> Self {
         let (width, height) = (usize::from(width).max(1), usize::from(height).max(1));
@@ -129,16 +129,16 @@ impl Grid {
     }
 }
 
-/// What is known of the blocks under the cursor.
+/// What is known about the blocks under the cursor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Under {
     /// One block.
     Block(BlockInfo),
-    /// A group of them.
+    /// A group of blocks.
     Group(BlockMap),
 }
 
-/// What the host is to be asked for the screen.
+/// A fetch for the screen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "named by what they ask")]
 pub enum Wanted {
@@ -150,19 +150,19 @@ pub enum Wanted {
 /// The screen's state.
 #[derive(Clone, Debug, Default)]
 pub struct BlocksPane {
-    /// The map, once it came.
+    /// The map; `None` until it arrives.
     pub map: Option<BlockMap>,
-    /// When it came.
+    /// When it arrived.
     pub at: Millis,
-    /// Why the last look failed.
+    /// Why the last fetch failed.
     pub error: Option<String>,
-    /// What colours mean.
+    /// What the colours mean.
     pub by: ColourBy,
     /// The block under the cursor.
     pub cursor: u32,
-    /// What stands there, and of which block or group it was asked.
+    /// The last fetch for the cursor's block or group, with its result.
     pub under: Option<(Wanted, Result<Under, String>)>,
-    /// Width and height that the map has on the screen.
+    /// Width and height of the map on the screen.
     pub room: (u16, u16),
     asked_at: Option<Millis>,
     waiting: bool,
@@ -171,7 +171,7 @@ pub struct BlocksPane {
 }
 
 impl BlocksPane {
-    /// What is due to be asked; it then counts as begun.
+    /// Returns the fetches that are due and marks them as started.
     pub fn wants(&mut self, now: Millis) -> Vec<Wanted> {
         let mut wanted = Vec::new();
         let refresh = match &self.map {
@@ -196,12 +196,12 @@ impl BlocksPane {
         wanted
     }
 
-    /// The next look is due at once: what is wanted is another thing now.
+    /// Makes the next fetch due at once, because something else is wanted.
     pub fn forget(&mut self) {
         self.asked_at = None;
     }
 
-    /// What is known is of a host that is gone.
+    /// Discards what is known: the host restarted.
     pub fn clear(&mut self) {
         self.map = None;
         self.error = None;
@@ -219,7 +219,7 @@ impl BlocksPane {
         Some(Wanted::Group { from, count: per_cell.min(map.total - from) })
     }
 
-    /// Takes the host's answer about the pool.
+    /// Takes the response with the map.
     pub fn on_map(&mut self, result: Result<BlockMap, String>, now: Millis) {
         self.waiting = false;
         match result {
@@ -233,13 +233,13 @@ impl BlocksPane {
         }
     }
 
-    /// Takes the host's answer about what is under the cursor.
+    /// Takes the response for the cursor.
     pub fn on_under(&mut self, of: Wanted, result: Result<Under, String>) {
         self.under_waiting = false;
         self.under = Some((of, result));
     }
 
-    /// What is under the cursor, where it is known.
+    /// Returns what is under the cursor, if known.
     #[must_use]
     pub fn under(&self) -> Option<&Result<Under, String>> {
         let wanted = self.wanted_under()?;
@@ -256,7 +256,7 @@ impl BlocksPane {
         self.cursor = (self.cursor as usize).saturating_add_signed(blocks).min(last) as u32;
     }
 
-    /// Puts the cursor on a cell of the screen, where there is one.
+    /// Moves the cursor to a cell of the screen, if there is one.
     pub fn point_at(&mut self, column: usize, row: usize) {
         let Some(map) = &self.map else { return };
         let grid = Grid::new(map, self.room);
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cell_of_the_host_has_a_place_and_every_place_is_on_the_screen() {
+    fn every_cell_of_the_host_is_drawn_within_the_screen() {
         for cells in [0, 1, 7, 100, 1_024, 9_999] {
             for room in [(0, 0), (1, 1), (3, 1), (80, 20), (200, 50)] {
                 let grid = Grid::new(&map(cells, 3), room);
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cursor_moves_by_what_a_row_shows_and_stays_inside() {
+    fn the_cursor_moves_by_cells_and_rows_and_stays_inside() {
         let mut pane = pane(100, 1, (20, 10));
         pane.move_cells(1, 2);
         assert_eq!(pane.cursor, 21);
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_click_points_at_a_cell_and_beside_the_map_at_none() {
+    fn a_click_moves_the_cursor_only_on_the_map() {
         let mut pane = pane(1_000, 10, (50, 20));
         pane.point_at(7, 2);
         assert_eq!(pane.cursor, 1_070);
@@ -330,13 +330,13 @@ mod tests {
     }
 
     #[test]
-    fn one_look_at_a_time_a_single_block_or_a_group_and_large_pools_less_often() {
+    fn fetches_do_not_overlap_and_large_pools_are_fetched_less_often() {
         let mut small = pane(100, 1, (40, 10));
         assert_eq!(
             small.wants(0),
             [Wanted::Map { by: ColourBy::State, cells: 400 }, Wanted::Block { id: 0 }]
         );
-        assert_eq!(small.wants(9_000), [], "neither is answered yet");
+        assert_eq!(small.wants(9_000), [], "both are still in flight");
         small.on_under(Wanted::Block { id: 0 }, Err("no".into()));
         assert_eq!(small.wants(9_000), [Wanted::Block { id: 0 }]);
         assert!(small.under().is_some());

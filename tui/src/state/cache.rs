@@ -1,20 +1,20 @@
-//! The prefix cache as the host tells of it while its screen is shown.
+//! The prefix cache, fetched while its screen is visible.
 
 use infer_api::admin::CacheReport;
 
 use super::Millis;
 
-/// Time between two looks. The host walks its whole tree for one.
+/// Time between two fetches. The host walks the whole prefix tree for each.
 const REFRESH_MS: Millis = 2_000;
 
 /// The screen's state.
 #[derive(Clone, Debug, Default)]
 pub struct CachePane {
-    /// The report, once it came.
+    /// The report; `None` until it arrives.
     pub report: Option<CacheReport>,
-    /// When it came.
+    /// When it arrived.
     pub at: Millis,
-    /// Why the last look failed.
+    /// Why the last fetch failed.
     pub error: Option<String>,
     /// The selected prefix.
     pub selected: usize,
@@ -23,7 +23,7 @@ pub struct CachePane {
 }
 
 impl CachePane {
-    /// Whether it is time to look; the look then counts as begun.
+    /// Whether a fetch is due; marks it as started.
     pub fn wants(&mut self, now: Millis) -> bool {
         let due = self.asked_at.is_none_or(|at| now.saturating_sub(at) >= REFRESH_MS);
         if self.waiting || !due {
@@ -34,13 +34,13 @@ impl CachePane {
         true
     }
 
-    /// What is known is of a host that is gone.
+    /// Discards what is known: the host restarted.
     pub fn clear(&mut self) {
         self.report = None;
         self.asked_at = None;
     }
 
-    /// Takes the host's answer.
+    /// Takes the response.
     pub fn on_report(&mut self, result: Result<CacheReport, String>, now: Millis) {
         self.waiting = false;
         match result {
@@ -67,7 +67,7 @@ mod tests {
     use infer_api::admin::PrefixInfo;
 
     #[test]
-    fn one_look_at_a_time_and_the_selection_stays_inside() {
+    fn fetches_do_not_overlap_and_the_selection_stays_inside() {
         let mut pane = CachePane::default();
         assert!(pane.wants(0));
         assert!(!pane.wants(60_000));
@@ -79,6 +79,6 @@ mod tests {
         pane.on_report(Ok(CacheReport::default()), 60_500);
         assert_eq!(pane.selected, 0);
         pane.on_report(Err("no".into()), 70_000);
-        assert!(pane.report.is_some() && pane.at == 60_500, "the last picture stays, and its time");
+        assert!(pane.report.is_some() && pane.at == 60_500, "the last report stays, with its time");
     }
 }

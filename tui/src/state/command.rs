@@ -1,5 +1,5 @@
-//! The command line that `:` opens: words become a [`Command`], and a half-typed word is completed. Pure;
-//! what a command does is decided where keys are.
+//! The command line that `:` opens: parses a [`Command`] and completes the last word. Pure; what a command
+//! does is decided in `keys`.
 
 use serde_json::Value;
 
@@ -9,9 +9,9 @@ use super::paths;
 use super::policies::KINDS;
 use super::requests::SortBy;
 use super::settings::ThemeName;
-use super::swap::{Mode, Source};
+use crate::order::{Mode, Source};
 
-/// What was asked for.
+/// A parsed command.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "named as the commands")]
 pub enum Command {
@@ -35,40 +35,40 @@ pub enum Command {
     Drain,
 }
 
-/// Every command: its name, what follows it, what it does. The help shows them, completion offers them.
+/// Every command: its name, its arguments, what it does. The help and the completion use this list.
 pub const COMMANDS: [(&str, &str, &str); 23] = [
     ("overview", "", "throughput, latencies, memory, policies"),
     ("blocks", "", "the KV pool block by block"),
-    ("requests", "", "who runs, who waits and why"),
+    ("requests", "", "running and waiting requests, and why they wait"),
     ("policies", "", "the three slots"),
     ("cache", "", "hit rates, prefixes, sessions"),
-    ("log", "", "what happened"),
-    ("filter", "[WORDS]", "of requests and log; `field:text` looks in one field"),
-    ("sort", "COLUMN [desc]", "the requests"),
-    ("colour", "state|tenant|age|references", "the block map by this"),
-    ("theme", "okabe|classic|light|mono", "other colours"),
-    ("ascii", "", "draw with ASCII alone, or not"),
-    ("mouse", "", "take the mouse, or leave it to the terminal"),
-    ("pause", "", "freeze the screen, or let it run on"),
-    ("swap", "KIND NAME|FILE.wasm [now|shadow|canary] [force] [JSON]", "put a policy in force"),
-    ("promote", "KIND", "what runs in shadow or on trial becomes live"),
-    ("rollback", "KIND", "bring the previous policy back"),
-    ("stop-shadow", "KIND", "end what runs in shadow"),
-    ("configure", "KIND", "edit the configuration of the policy in force"),
-    ("cancel", "ID", "end a request"),
-    ("clear-queue", "", "fail everything that waits"),
-    ("drain", "", "take no new requests from now on"),
+    ("log", "", "events so far"),
+    ("filter", "[WORDS]", "filter requests and log; `field:text` searches one field"),
+    ("sort", "COLUMN [desc]", "sort the requests"),
+    ("colour", "state|tenant|age|references", "what the colours of the block map mean"),
+    ("theme", "okabe|classic|light|mono", "change the colours"),
+    ("ascii", "", "switch between ASCII and Unicode drawing"),
+    ("mouse", "", "capture or release the mouse"),
+    ("pause", "", "pause or resume the screen"),
+    ("swap", "KIND NAME|FILE.wasm [now|shadow|canary] [force] [JSON]", "swap a policy in"),
+    ("promote", "KIND", "make the shadow live, or accept the canary"),
+    ("rollback", "KIND", "roll back to the previous policy"),
+    ("stop-shadow", "KIND", "stop the shadow"),
+    ("configure", "KIND", "edit the live policy's configuration"),
+    ("cancel", "ID", "cancel a request"),
+    ("clear-queue", "", "fail every waiting request"),
+    ("drain", "", "refuse new requests from now on"),
     ("help", "", "all keys and commands"),
-    ("quit", "", "leave"),
+    ("quit", "", "quit"),
 ];
 
-/// Reads a command line.
+/// Parses a command line.
 ///
 /// # Errors
-/// What is wrong with it and what would be right.
+/// What is wrong and what would be right.
 pub fn parse(line: &str) -> Result<Command, String> {
     let mut words = line.split_whitespace();
-    let Some(name) = words.next() else { return Err("nothing was typed; `help` lists the commands".into()) };
+    let Some(name) = words.next() else { return Err("no command given; `help` lists them".into()) };
     let rest: Vec<&str> = words.collect();
     let command = match name {
         "overview" => Command::Show(Screen::Overview),
@@ -93,11 +93,11 @@ pub fn parse(line: &str) -> Result<Command, String> {
         "configure" => Command::Configure { kind: one_of(&rest, name, &KINDS, |kind| kind)? },
         "cancel" => {
             let id = rest.first().and_then(|id| id.parse().ok());
-            Command::Cancel { id: id.ok_or("cancel wants the number of a request: cancel 1187")? }
+            Command::Cancel { id: id.ok_or("cancel needs the id of a request: cancel 1187")? }
         }
         "clear-queue" => Command::ClearQueue,
         "drain" => Command::Drain,
-        other => return Err(format!("no command `{other}`; `help` lists them")),
+        other => return Err(format!("unknown command `{other}`; `help` lists them")),
     };
     let takes = usize::from(matches!(
         command,
@@ -110,7 +110,7 @@ pub fn parse(line: &str) -> Result<Command, String> {
             | Command::Cancel { .. }
     ));
     match rest.get(takes) {
-        Some(extra) => Err(format!("{name}: `{extra}` is too much")),
+        Some(extra) => Err(format!("{name}: unexpected argument `{extra}`")),
         None => Ok(command),
     }
 }
@@ -123,10 +123,10 @@ fn one_of<T: Copy>(
 ) -> Result<T, String> {
     let names: Vec<&str> = all.iter().map(|&one| name(one)).collect();
     let Some(word) = words.first() else {
-        return Err(format!("{command} wants one of {}", names.join(", ")));
+        return Err(format!("{command} needs one of {}", names.join(", ")));
     };
     let found = all.iter().find(|&&one| name(one) == *word);
-    found.copied().ok_or_else(|| format!("{command}: `{word}` is none of {}", names.join(", ")))
+    found.copied().ok_or_else(|| format!("{command}: `{word}` is not one of {}", names.join(", ")))
 }
 
 fn sort(words: &[&str]) -> Result<Command, String> {
@@ -134,15 +134,15 @@ fn sort(words: &[&str]) -> Result<Command, String> {
     match words.get(1) {
         None => Ok(Command::Sort { by, descending: false }),
         Some(&"desc") => Ok(Command::Sort { by, descending: true }),
-        Some(other) => Err(format!("sort: `{other}` is not `desc`")),
+        Some(other) => Err(format!("sort: `{other}` is not an order; only `desc` is")),
     }
 }
 
 fn swap(line: &str, words: &[&str]) -> Result<Command, String> {
     let kind = one_of(words, "swap", &KINDS, |kind| kind)?;
-    let name = *words.get(1).ok_or("swap wants a policy's name or a .wasm file")?;
+    let name = *words.get(1).ok_or("swap needs a policy's name or a .wasm file")?;
     let source = Source::of(name);
-    // The JSON is what is left of the line from its first brace on: it may have spaces.
+    // The JSON is the rest of the line from its first brace on, because it may contain spaces.
     let (head, json) = match line.find('{') {
         Some(at) => (&line[..at], Some(&line[at..])),
         None => (line, None),
@@ -155,16 +155,17 @@ fn swap(line: &str, words: &[&str]) -> Result<Command, String> {
             "force" => force = true,
             word => {
                 let found = Mode::ALL.into_iter().find(|mode| mode.name() == word);
-                mode = found
-                    .ok_or_else(|| format!("swap: `{word}` is none of now, shadow, canary, force, {{..}}"))?;
+                mode = found.ok_or_else(|| {
+                    format!("swap: `{word}` is not one of now, shadow, canary, force, {{..}}")
+                })?;
             }
         }
     }
     Ok(Command::Swap { kind, source, mode, config, force })
 }
 
-/// The line with its last word completed as far as it is unambiguous, and what it could become. `names`
-/// are the policies that can be swapped into a kind.
+/// Completes the last word of a line as far as it is unambiguous; returns the line and the candidates.
+/// `names` are the policies that can be swapped into a kind.
 #[must_use]
 pub fn complete(line: &str, names: impl Fn(&str) -> Vec<String>) -> (String, Vec<String>) {
     let before_last = line.rfind(char::is_whitespace).map_or(0, |at| at + 1);
@@ -188,7 +189,7 @@ pub fn complete(line: &str, names: impl Fn(&str) -> Vec<String>) -> (String, Vec
     (format!("{head}{shared}{end}"), fitting)
 }
 
-/// What all of some names begin with; `None` where there are none.
+/// Returns the longest common prefix of some names; `None` without names.
 pub(super) fn shared_beginning(names: &[String]) -> Option<&str> {
     let first = names.first()?;
     let alike = |(a, b): &(char, char)| a == b;
@@ -198,7 +199,7 @@ pub(super) fn shared_beginning(names: &[String]) -> Option<&str> {
     Some(&first[..shared.min().unwrap_or(0)])
 }
 
-/// The path that the line's last word is, where a path can stand there.
+/// Returns the last word of a line if it is a path and the command takes one there.
 #[must_use]
 pub fn path(line: &str) -> Option<&str> {
     let before_last = line.rfind(char::is_whitespace).map_or(0, |at| at + 1);
@@ -207,7 +208,7 @@ pub fn path(line: &str) -> Option<&str> {
     (matches!(words[..], ["swap", _]) && paths::is_path(last)).then_some(last)
 }
 
-/// The line with that path completed. Names with blanks in them can't stand on a command line.
+/// Completes that path. Names with spaces are left out, because a command line can't contain them.
 #[must_use]
 pub fn complete_path(line: &str, names: &[String]) -> (String, Vec<String>) {
     let Some(typed) = path(line) else { return (line.to_owned(), Vec::new()) };
@@ -223,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_read_with_their_arguments() {
+    fn commands_are_parsed_with_their_arguments() {
         for (line, want) in [
             (" policies ", Command::Show(Screen::Policies)),
             ("q", Command::Quit),
@@ -245,18 +246,18 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_command_says_what_would_be_right() {
+    fn errors_say_what_would_be_right() {
         for (line, want) in [
-            ("", "nothing was typed"),
-            ("dance", "no command `dance`"),
-            ("sort", "wants one of engine, id"),
-            ("sort colour", "`colour` is none of engine"),
-            ("swap scheduler", "wants a policy's name"),
-            ("swap scheduler fair never", "`never` is none of now, shadow"),
+            ("", "no command given"),
+            ("dance", "unknown command `dance`"),
+            ("sort", "needs one of engine, id"),
+            ("sort colour", "`colour` is not one of engine"),
+            ("swap scheduler", "needs a policy's name"),
+            ("swap scheduler fair never", "`never` is not one of now, shadow"),
             ("swap scheduler fair {x", "is not JSON"),
-            ("rollback everything", "none of scheduler, admission, prefix-cache"),
-            ("cancel all", "wants the number"),
-            ("drain now", "`now` is too much"),
+            ("rollback everything", "not one of scheduler, admission, prefix-cache"),
+            ("cancel all", "needs the id"),
+            ("drain now", "unexpected argument `now`"),
         ] {
             let error = parse(line).unwrap_err();
             assert!(error.contains(want), "{line}: {error}");
@@ -264,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_is_completed_as_far_as_it_is_clear() {
+    fn words_are_completed_as_far_as_they_are_unambiguous() {
         let names = |kind: &str| match kind {
             "scheduler" => vec!["fair".to_owned(), "static-batch".to_owned()],
             _ => Vec::new(),
@@ -296,10 +297,10 @@ mod tests {
     }
 
     #[test]
-    fn every_command_that_is_listed_is_understood() {
+    fn every_listed_command_is_parsed() {
         for (name, arguments, _) in COMMANDS {
             if let Err(error) = parse(name) {
-                assert!(!arguments.is_empty() && !error.contains("no command"), "{name}: {error}");
+                assert!(!arguments.is_empty() && !error.contains("unknown command"), "{name}: {error}");
             }
         }
     }

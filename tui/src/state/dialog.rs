@@ -1,4 +1,4 @@
-//! What covers the screen and wants an answer, and the outcomes that the footer tells for a while.
+//! Dialogs over the screen, the input line at its bottom, and the notices in the footer.
 
 use std::time::Duration;
 
@@ -7,47 +7,47 @@ use super::log::Level;
 use super::swap::{Editing, Path, Picker, Plan};
 use super::text::LineEdit;
 
-/// Covers the screen and wants an answer.
+/// A dialog over the screen.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Dialog {
-    /// Everything about one request.
+    /// Details of one request.
     Details {
-        /// Which.
+        /// The request.
         id: u64,
     },
     /// The policies that can be swapped in.
     Pick(Picker),
-    /// A component's path.
+    /// The path of a component.
     Path(Path),
-    /// A configuration.
+    /// The form of a configuration.
     Edit(Box<Editing>),
-    /// Whether, and how, a policy comes in.
+    /// Confirmation of a swap, with its mode.
     Swap(Box<Plan>),
-    /// A question.
+    /// Confirmation of anything else.
     Confirm {
-        /// What is asked.
+        /// The text.
         question: String,
-        /// What happens on yes.
+        /// What to do on yes.
         effect: Effect,
     },
 }
 
-/// What is typed in the last line of the screen.
+/// The line being typed at the bottom of the screen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Prompt {
-    /// A filter, which applies while it is typed.
+    /// A filter, applied while it is typed.
     Filter(LineEdit),
-    /// A command, and what its last word could become.
+    /// A command, and the completions of its last word.
     Command(LineEdit, Vec<String>),
 }
 
 /// An outcome, shown in the footer for a while.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// How it went.
+    /// Its severity.
     pub level: Level,
     /// What happened.
     pub text: String,
-    /// How long it stays, for whoever reads it: a recording's clock runs as fast as it is played.
+    /// How long it stays, in the operator's time: a replay's clock runs at playback speed.
     pub left: Duration,
 }

@@ -1,5 +1,5 @@
-//! A configuration as a form: a field per property of the schema, each typed as JSON or as plain text,
-//! checked as it is typed. A list of policies is one form with the fields of each.
+//! A configuration as a form: one field per property of the schema, entered as JSON or plain text and checked
+//! while it is typed. A list of policies is one form with the fields of all members.
 
 use serde_json::{Map, Value, json};
 
@@ -12,36 +12,36 @@ use crate::input::Key;
 pub struct Field {
     /// Its name.
     pub name: String,
-    /// Index of the policy that it configures.
+    /// Index of the policy that it belongs to.
     member: usize,
-    /// What the schema says of it.
+    /// Its schema; null if it has none.
     pub schema: Value,
-    /// What is typed; empty leaves it to the policy's default.
+    /// The typed value; empty means the policy's default.
     pub value: LineEdit,
 }
 
-/// A configuration that is being edited.
+/// A configuration being edited.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Form {
     /// Its fields in the schema's order.
     pub fields: Vec<Field>,
-    /// The field with the cursor.
+    /// Index of the field with the cursor.
     pub at: usize,
-    /// Whose configurations these are: one's, or those of a list.
+    /// The policies that the fields belong to: one, or the members of a list.
     members: Vec<Member>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 struct Member {
-    /// Within a list, its name.
+    /// Its name if it is in a list.
     name: Option<String>,
     schema: Value,
 }
 
 impl Form {
-    /// A form for a schema, filled with what is in force. Values that the schema doesn't name have
-    /// fields, too. `None` where there is nothing to fill in. A list is `[{"name", "config"}, ..]`, and its
-    /// schema has each member's among its `prefixItems`.
+    /// Creates a form for a schema, filled with the current configuration. Values that the schema doesn't
+    /// name get fields, too. `None` if there are no fields. A list's configuration is `[{"name", "config"},
+    /// ..]`, and its schema has the members' schemas as `prefixItems`.
     #[must_use]
     pub fn new(schema: &Value, current: &Value) -> Option<Self> {
         let Value::Array(list) = current else {
@@ -59,7 +59,7 @@ impl Form {
         (!form.fields.is_empty()).then_some(form)
     }
 
-    /// A field's name, in a list with its policy's in front.
+    /// Returns a field's name, in a list preceded by its policy's.
     #[must_use]
     pub fn label(&self, field: &Field) -> String {
         match &self.members[field.member].name {
@@ -68,7 +68,7 @@ impl Form {
         }
     }
 
-    /// Takes a key; false where it is none of editing.
+    /// Takes a key; returns false if the key doesn't edit.
     pub fn on_key(&mut self, key: Key) -> bool {
         let last = self.fields.len() - 1;
         match key {
@@ -79,15 +79,15 @@ impl Form {
         true
     }
 
-    /// Takes a text into the value that is typed.
+    /// Inserts text into the current field.
     pub fn insert(&mut self, text: &str) {
         self.fields[self.at].value.insert(text);
     }
 
-    /// The configuration, or what is wrong with it.
+    /// Returns the configuration.
     ///
     /// # Errors
-    /// Every fault, with the field's name.
+    /// Every fault, with its field's name.
     pub fn config(&self) -> Result<Value, Vec<String>> {
         let mut wrong = Vec::new();
         let mut all = Vec::new();
@@ -114,7 +114,7 @@ impl Form {
         }
     }
 
-    /// What is wrong with a field as it stands.
+    /// Returns what is wrong with a field's current value.
     #[must_use]
     pub fn fault(&self, field: &Field) -> Option<String> {
         if field.value.is_empty() {
@@ -124,7 +124,7 @@ impl Form {
     }
 }
 
-/// A field per property of a policy's schema, and per value that it doesn't name.
+/// Returns a field per property of a policy's schema, then one per value that the schema doesn't name.
 fn fields(member: usize, schema: &Value, current: &Value) -> Option<Vec<Field>> {
     let current = match current {
         Value::Null => Map::new(),
@@ -142,7 +142,7 @@ fn fields(member: usize, schema: &Value, current: &Value) -> Option<Vec<Field>> 
     Some(properties.keys().chain(others).map(field).collect())
 }
 
-/// A value as it is typed: texts without quotes.
+/// Formats a value as it is typed: strings without quotes.
 fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -150,7 +150,7 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// What was typed: JSON where it is that and the field is no text, else the text.
+/// Parses what was typed: as JSON if it is valid and the field is not a string, else as a string.
 fn read(field: &Field) -> Value {
     let text = field.value.text();
     let wants_text = field.schema.get("type").and_then(Value::as_str) == Some("string")
@@ -181,14 +181,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_force_is_filled_in_and_what_is_empty_is_left_to_the_policy() {
+    fn current_values_are_filled_in_and_empty_fields_are_omitted() {
         let form = form(&json!({"max": 7}));
         assert_eq!(form.fields.iter().map(|f| f.name.as_str()).collect::<Vec<_>>(), ["max", "mode"]);
         assert_eq!(form.config(), Ok(json!({"max": 7})));
     }
 
     #[test]
-    fn a_wrong_value_is_named_before_the_host_is_asked() {
+    fn faults_name_their_fields() {
         let mut form = form(&Value::Null);
         for key in [Key::Char('0'), Key::Down, Key::Char('c')] {
             assert!(form.on_key(key));
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_one_form_with_the_fields_of_each() {
+    fn a_list_is_one_form_with_the_fields_of_all_members() {
         let part = |least: u32| json!({"properties": {"max": {"type": "integer", "minimum": least}}});
         let schema = json!({"type": "array", "prefixItems": [part(1), {}, part(5)]});
         let entry = |name: &str, config: Value| json!({"name": name, "config": config});
@@ -215,13 +215,13 @@ mod tests {
         let mut form = Form::new(&schema, &list).unwrap();
         let labels: Vec<String> = form.fields.iter().map(|field| form.label(field)).collect();
         assert_eq!(labels, ["a max", "c max"]);
-        assert_eq!(form.config().as_ref(), Ok(&list), "what isn't changed stays, in its order");
+        assert_eq!(form.config().as_ref(), Ok(&list), "unchanged values keep their order");
         form.on_key(Key::Down);
         form.on_key(Key::Char('3'));
         assert_eq!(form.config().unwrap_err(), ["c max: must be at least 5, not 3"]);
         form.on_key(Key::Char('0'));
         assert_eq!(form.config().unwrap()[2], entry("c", json!({"max": 30})));
-        assert_eq!(Form::new(&json!({}), &list), None, "nobody knows what it may be");
+        assert_eq!(Form::new(&json!({}), &list), None, "no member has a schema");
     }
 
     #[test]

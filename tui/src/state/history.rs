@@ -1,4 +1,4 @@
-//! Rates and latencies second by second, for the graphs. A second without a snapshot (the host was away)
+//! Rates and latencies per second, for the graphs. A second without a snapshot (the host was unreachable)
 //! stays a gap: a graph must not invent values.
 
 use std::collections::VecDeque;
@@ -7,9 +7,9 @@ use infer_api::admin::State;
 
 use super::Millis;
 
-/// Seconds that are kept: an hour.
+/// Seconds kept: an hour.
 pub const CAPACITY: usize = 3_600;
-/// Seconds that a column of a graph may stand for, from the closest look to the widest.
+/// Seconds per column of a graph, from the narrowest window to the widest.
 pub const WINDOWS: [usize; 6] = [1, 2, 5, 10, 20, 30];
 
 /// One second's values.
@@ -24,14 +24,14 @@ pub struct Sample {
     pub running: f32,
     pub waiting: f32,
     pub used_blocks: f32,
-    /// Counters since the host started, whole: their growth is what is shown.
+    /// Counters since the host started, as integers, because their differences are shown.
     pub evicted: u64,
     pub prefix_queries: u64,
     pub prefix_hits: u64,
 }
 
 impl Sample {
-    /// What is kept of a snapshot.
+    /// Extracts the values from a snapshot.
     #[must_use]
     pub fn of(state: &State) -> Self {
         let counters = &state.counters;
@@ -51,29 +51,29 @@ impl Sample {
     }
 }
 
-/// How much a counter grew, and in how many seconds.
+/// Growth of a counter over some time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Growth {
-    /// How much.
+    /// The increase.
     pub by: u64,
-    /// Within.
+    /// The time.
     pub seconds: f64,
 }
 
 impl Growth {
-    /// Per second.
+    /// Returns the growth per second.
     #[must_use]
     pub fn rate(self) -> f64 {
         self.by as f64 / self.seconds
     }
 }
 
-/// How the values of a column's seconds become one.
+/// How the seconds of a column are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Join {
     /// Their mean, for rates.
     Mean,
-    /// The largest, for latencies and queues: a spike must not drown.
+    /// The largest, for latencies and queues: a spike must stay visible.
     Most,
 }
 
@@ -81,12 +81,12 @@ pub enum Join {
 #[derive(Clone, Debug, Default)]
 pub struct History {
     seconds: VecDeque<Option<Sample>>,
-    /// The second that the last entry stands for.
+    /// The second of the last entry.
     last: u64,
 }
 
 impl History {
-    /// Takes a sample; the last one of a second counts.
+    /// Adds a sample; the last one of a second wins.
     pub fn push(&mut self, now: Millis, sample: Sample) {
         let second = now / 1_000;
         if self.seconds.is_empty() {
@@ -105,8 +105,8 @@ impl History {
         *self.seconds.back_mut().expect("just filled") = Some(sample);
     }
 
-    /// The last `columns` columns of `width` seconds each, up to `now`, oldest first. A column without a
-    /// sample is a gap. Columns end at multiples of `width`, so that the past doesn't flicker.
+    /// Returns the last `columns` columns of `width` seconds each, up to `now`, oldest first. A column
+    /// without a sample is `None`. Columns end at multiples of `width`, so that past columns don't change.
     #[must_use]
     pub fn series(
         &self,
@@ -117,7 +117,7 @@ impl History {
         value: impl Fn(&Sample) -> f32,
     ) -> Vec<Option<f64>> {
         let width = width.max(1);
-        // A second that has only begun is not yet a gap.
+        // The current second is not a gap yet.
         let end = match (now / 1_000).saturating_sub(self.last) {
             0 | 1 => self.last,
             _ => now / 1_000,
@@ -143,7 +143,7 @@ impl History {
             .collect()
     }
 
-    /// How much a counter grew over the last `seconds`; `None` where there is too little to say.
+    /// Returns how much a counter grew over the last `seconds`; `None` without two samples.
     #[must_use]
     pub fn growth(&self, seconds: usize, counter: impl Fn(&Sample) -> u64) -> Option<Growth> {
         let last = (*self.seconds.back()?).as_ref()?;
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wider_window_joins_seconds_and_its_past_stands_still() {
+    fn a_wider_window_combines_seconds_and_keeps_past_columns() {
         let mut history = History::default();
         for second in 0..10 {
             history.push(second * 1_000, sample(second as f32));
@@ -194,7 +194,7 @@ mod tests {
         let mut history = History::default();
         let growth = |history: &History| history.growth(10, |s| s.evicted);
         let evicted = |evicted: u64| Sample { evicted, ..Sample::default() };
-        // A host that has been up for long: single units still count.
+        // A host with a long uptime: single units still count.
         let before = 4_000_000_000_000;
         history.push(0, evicted(before));
         assert_eq!(growth(&history), None);
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(growth(&history), Some(Growth { by: 9, seconds: 4.0 }));
         assert!((growth(&history).unwrap().rate() - 2.25).abs() < 1e-9);
         history.push(5_000, evicted(3));
-        assert_eq!(growth(&history).unwrap().by, 0, "never less than nothing");
+        assert_eq!(growth(&history).unwrap().by, 0, "never negative");
     }
 
     #[test]

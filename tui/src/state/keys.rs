@@ -1,38 +1,39 @@
-//! What each key means where. A line that is typed takes keys first, then a dialog, the help, the keys
-//! that work everywhere, and last the screen.
+//! What each key means where. Keys go to the line being typed first, then to a dialog, the help, the global
+//! bindings, and last to the screen.
 
 use crate::input::Key;
+use crate::order::{Mode, Order, Source};
 
 use super::blocks::Under;
 use super::command::{self, Command};
 use super::dialog::{Dialog, Prompt};
 use super::log::Level;
 use super::paths;
-use super::swap::{Mode, Order, Path, Plan, Source};
+use super::swap::{Path, Plan};
 use super::text::{Filter, LineEdit};
 use super::{App, Effect, Millis, Screen};
 
-/// Rows that page keys move by.
+/// Rows that a page key moves by.
 const PAGE: isize = 10;
-/// Rows of the help that a key moves by.
+/// Rows that a key scrolls the help by.
 const HELP_STEP: usize = 3;
 
-/// What stands where the mouse clicked.
+/// What the mouse clicked on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hit {
-    /// A screen's title.
+    /// A tab.
     Tab(Screen),
     /// A row of the table of requests.
     Request(usize),
     /// A policy slot.
     Slot(usize),
-    /// A prefix of the cache.
+    /// A row of the table of prefixes.
     Prefix(usize),
-    /// A place on the block map, from its upper left corner.
+    /// A position on the block map, relative to its upper left corner.
     Cell {
-        /// Columns of the screen.
+        /// In columns of the screen.
         column: usize,
-        /// Rows.
+        /// In rows.
         row: usize,
     },
 }
@@ -73,8 +74,8 @@ impl App {
         effects
     }
 
-    /// Takes what was pasted: the first line of it into the line that is typed, if one is. It is never keys, which
-    /// would mean whatever its letters do.
+    /// Takes pasted text: its first line goes into the line being typed, if there is one. It never counts as
+    /// keys, because its letters would trigger their bindings.
     pub fn on_paste(&mut self, text: &str) {
         let text = text.trim().lines().next().unwrap_or_default();
         match (&mut self.prompt, &mut self.dialog) {
@@ -95,34 +96,30 @@ impl App {
                 editing.form.insert(text);
                 editing.faults.clear();
             }
-            _ => self.notify(Level::Info, "there is no line to paste into".to_owned()),
+            _ => self.notify(Level::Info, "there is no input line to paste into".to_owned()),
         }
     }
 
-    /// `None` where the key has no meaning everywhere.
+    /// Handles the global bindings; `None` if the key has none.
     fn on_global_key(&mut self, key: Key) -> Option<Vec<Effect>> {
         match key {
             Key::Char('q') => return Some(vec![Effect::Quit]),
             Key::Char('?') => self.help = Some(0),
             Key::Char(':') => return Some(self.open_command()),
             Key::Char('/') => {
-                let filter = match self.screen {
-                    Screen::Requests => &self.requests.filter,
-                    Screen::Log => &self.log.filter,
-                    _ => {
-                        let text = "there is nothing to filter here; requests and the log have filters";
-                        self.notify(Level::Warning, text.to_owned());
-                        return Some(Vec::new());
-                    }
-                };
-                self.prompt = Some(Prompt::Filter(LineEdit::new(filter.text())));
+                if matches!(self.screen, Screen::Requests | Screen::Log) {
+                    self.prompt = Some(Prompt::Filter(LineEdit::default()));
+                } else {
+                    let text = "this screen has no filter; the requests and the log have one";
+                    self.notify(Level::Warning, text.to_owned());
+                }
             }
             Key::Char(' ') => self.toggle_pause(),
             Key::Char('+' | '=') => self.settings.zoom(1),
             Key::Char('-') => self.settings.zoom(-1),
             Key::Char('t') => {
                 self.settings.next_theme();
-                let text = format!("theme {}", self.settings.theme.name());
+                let text = format!("theme: {}", self.settings.theme.name());
                 self.notify(Level::Info, text);
             }
             Key::Char('m') => return Some(self.toggle_mouse()),
@@ -140,9 +137,9 @@ impl App {
     pub(super) fn toggle_mouse(&mut self) -> Vec<Effect> {
         self.settings.mouse = !self.settings.mouse;
         let text = if self.settings.mouse {
-            "the mouse points and scrolls; hold shift to select text"
+            "mouse captured: click and scroll; hold shift to select text"
         } else {
-            "the mouse is the terminal's again"
+            "mouse released to the terminal"
         };
         self.notify(Level::Info, text.to_owned());
         vec![Effect::Mouse(self.settings.mouse)]
@@ -192,7 +189,7 @@ impl App {
         Vec::new()
     }
 
-    /// Nothing to select there, so the arrows lead to the neighbours.
+    /// Nothing can be selected there, so the arrows switch screens.
     fn on_overview_key(&mut self, key: Key) {
         match key.motion() {
             Key::Right => self.screen = self.screen.step(1),
@@ -216,7 +213,7 @@ impl App {
                 self.blocks.forget();
             }
             Key::Enter => {
-                // To the request that holds what is under the cursor.
+                // Opens a request that holds the block under the cursor.
                 let Some(Ok(Under::Block(block))) = self.blocks.under() else { return };
                 if let Some(&id) = block.holders.first() {
                     self.screen = Screen::Requests;
@@ -291,7 +288,7 @@ impl App {
         }
     }
 
-    /// Copies what the screen is about: an id, a hash, a digest, a line.
+    /// Copies the main item of the screen: an address, a hash, an id, a digest, a line.
     fn copy(&mut self) -> Vec<Effect> {
         let feed = self.feed();
         let text = match self.screen {
@@ -317,7 +314,7 @@ impl App {
             }
             Screen::Log => {
                 let newer = self.log.newer(&feed.log, self.room.log.most);
-                feed.log.shown(&self.log.filter).rev().nth(newer).map(|entry| entry.text.clone())
+                feed.log.shown(self.log.filter()).rev().nth(newer).map(|entry| entry.text.clone())
             }
         };
         let Some(text) = text else {
@@ -330,7 +327,7 @@ impl App {
 
     pub(super) fn set_filter(&mut self, text: &str) {
         match self.screen {
-            Screen::Log => self.log.filter = Filter::new(text),
+            Screen::Log => self.log.set_filter(Filter::new(text)),
             _ => {
                 self.requests.filter = Filter::new(text);
                 self.reorder_requests();
@@ -344,8 +341,12 @@ impl App {
                 Key::Escape => self.set_filter(""),
                 Key::Enter => {}
                 key => {
+                    let before = line.text();
                     line.on_key(key);
-                    self.set_filter(&line.text());
+                    // Until something is typed the previous filter applies.
+                    if line.text() != before {
+                        self.set_filter(&line.text());
+                    }
                     self.prompt = Some(Prompt::Filter(line));
                 }
             },
@@ -417,7 +418,7 @@ impl App {
         let closes = matches!(key, Key::Escape | Key::Char('q' | 'n'));
         match dialog {
             Dialog::Confirm { effect, question } => {
-                // Enter is no yes: a second one that slipped would be it before the question is read.
+                // Enter doesn't confirm: pressed twice by mistake it would, before the confirmation is read.
                 if key == Key::Char('y') {
                     return if self.may_change() { vec![effect] } else { Vec::new() };
                 }

@@ -1,18 +1,21 @@
-//! What happened, newest last. Bounded, and an event that repeats within a short time counts up instead
-//! of pushing everything else out: a thousand refusals are one line that says so. What is not here is
-//! counted: lines that made room, and events that the host left out.
+//! The event log, newest last. It is bounded, and an event that repeats within a short time increments a
+//! counter instead of pushing everything else out: a thousand equal refusals are one line. Dropped lines and
+//! events that the host left out are counted.
 
 use std::collections::VecDeque;
 
 use super::Millis;
 use super::text::Filter;
 
-/// Lines that are kept.
+/// Most lines kept.
 pub const CAPACITY: usize = 1_000;
-/// The same text within this time of its last occurrence is the same line.
+/// The same text within this time of its last occurrence increments that line's counter.
 const SAME_WITHIN_MS: Millis = 5_000;
 
-/// How bad it is.
+/// Fields of a line that a filter can name.
+pub const FIELDS: [&str; 3] = ["source", "level", "text"];
+
+/// Severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "plain words")]
 pub enum Level {
@@ -22,7 +25,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// Its name, for filters.
+    /// Returns the name that filters use.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -36,17 +39,17 @@ impl Level {
 /// One line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// When it last happened.
+    /// Time of the last occurrence.
     pub at: Millis,
-    /// How bad it is.
+    /// Its severity.
     pub level: Level,
     /// `swap`, `fault`, `canary`, `refusal`, `preemption`, `console`.
     pub source: &'static str,
     /// What happened.
     pub text: String,
-    /// How often.
+    /// Number of occurrences.
     pub count: u64,
-    /// Its place among all lines that there ever were.
+    /// Sequence number over the whole run, including dropped lines.
     number: u64,
 }
 
@@ -59,7 +62,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// Takes a line.
+    /// Appends a line, or counts a repetition.
     pub fn push(&mut self, at: Millis, level: Level, source: &'static str, text: String) {
         let same = self.entries.iter_mut().rev().take(8).find(|entry| {
             entry.source == source && entry.text == text && at.saturating_sub(entry.at) <= SAME_WITHIN_MS
@@ -77,39 +80,38 @@ impl Log {
         self.next += 1;
     }
 
-    /// Counts events that are not here.
+    /// Counts events that the host left out.
     pub fn drop_events(&mut self, events: u64) {
         self.dropped += events;
     }
 
-    /// How many lines and events are not here.
+    /// Returns how many lines were dropped and events left out.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// How many lines there are.
+    /// Returns the number of lines.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether nothing happened yet.
+    /// Whether there are no lines yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The lines that a filter lets through, oldest first.
+    /// Returns the lines that match a filter, oldest first.
     pub fn shown<'a>(&'a self, filter: &'a Filter) -> impl DoubleEndedIterator<Item = &'a Entry> {
         self.entries.iter().filter(move |entry| {
-            let fields =
-                [("source", entry.source), ("level", entry.level.name()), ("text", entry.text.as_str())];
-            filter.is_empty() || filter.matches(fields.into_iter())
+            let values = [entry.source, entry.level.name(), entry.text.as_str()];
+            filter.is_empty() || filter.matches(FIELDS.into_iter().zip(values))
         })
     }
 
-    /// The latest line.
+    /// Returns the latest line.
     #[must_use]
     pub fn last(&self) -> Option<&Entry> {
         self.entries.back()
@@ -119,23 +121,52 @@ impl Log {
 /// The screen's state.
 #[derive(Clone, Debug, Default)]
 pub struct LogPane {
-    /// What is let through.
-    pub filter: Filter,
-    /// Number of the line at the bottom; `None` follows the latest. What comes and what makes room for it
-    /// doesn't move someone who reads further up.
+    filter: Filter,
+    /// Number of the line at the bottom; `None` follows the latest. New lines, and old ones dropped for them,
+    /// don't move an operator who has scrolled up.
     bottom: Option<u64>,
+    /// The line at the bottom without a filter, restored when the filter is cleared.
+    unfiltered_bottom: Option<u64>,
 }
 
 impl LogPane {
-    /// Lines between the latest and the one at the bottom, at most `most`. Where that is less the place is kept: a
-    /// filter goes again.
+    /// Returns the filter.
+    #[must_use]
+    pub fn filter(&self) -> &Filter {
+        &self.filter
+    }
+
+    /// Sets the filter. The scroll position starts where the unfiltered log's is.
+    pub fn set_filter(&mut self, filter: Filter) {
+        if self.filter.is_empty() {
+            self.unfiltered_bottom = self.bottom;
+        }
+        self.bottom = self.unfiltered_bottom;
+        self.filter = filter;
+    }
+
+    /// A field that the filter names and lines don't have.
+    #[must_use]
+    pub fn unknown_field(&self) -> Option<&str> {
+        self.filter.unknown_field(|name| FIELDS.iter().any(|field| field.starts_with(name)))
+    }
+
+    /// Takes how many lines don't fit on the screen. If all fit, the latest is visible and is followed from
+    /// then on.
+    pub fn fit(&mut self, most: usize) {
+        if most == 0 {
+            self.bottom = None;
+        }
+    }
+
+    /// Returns the number of lines newer than the one at the bottom, at most `most`.
     #[must_use]
     pub fn newer(&self, log: &Log, most: usize) -> usize {
         let Some(bottom) = self.bottom else { return 0 };
         log.shown(&self.filter).rev().take_while(|entry| entry.number > bottom).count().min(most)
     }
 
-    /// Moves towards older lines (positive) or newer ones.
+    /// Scrolls towards older lines (positive) or newer ones.
     pub fn scroll_by(&mut self, lines: isize, log: &Log, most: usize) {
         self.stand(self.newer(log, most).saturating_add_signed(lines).min(most), log);
     }
@@ -153,11 +184,11 @@ mod tests {
     const HEIGHT: usize = 3;
 
     fn most(log: &Log, pane: &LogPane) -> usize {
-        log.shown(&pane.filter).count().saturating_sub(HEIGHT)
+        log.shown(pane.filter()).count().saturating_sub(HEIGHT)
     }
 
     fn texts(log: &Log, pane: &LogPane) -> Vec<String> {
-        let shown: Vec<&Entry> = log.shown(&pane.filter).collect();
+        let shown: Vec<&Entry> = log.shown(pane.filter()).collect();
         let end = shown.len() - pane.newer(log, most(log, pane));
         shown[end.saturating_sub(HEIGHT)..end].iter().map(|entry| entry.text.clone()).collect()
     }
@@ -167,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn repeats_count_up_and_the_rest_is_bounded_and_counted() {
+    fn repetitions_are_counted_and_the_log_is_bounded() {
         let mut log = Log::default();
         for at in 0..3_000 {
             log.push(at, Level::Warning, "refusal", "queue_full: full".into());
@@ -182,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_further_up_stays_where_they_are() {
+    fn new_lines_do_not_move_a_scrolled_log() {
         let mut log = Log::default();
         let mut pane = LogPane::default();
         for at in 0..10 {
@@ -202,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_log_and_a_filter_do_not_move_a_reader() {
+    fn dropped_lines_and_filters_do_not_move_a_scrolled_log() {
         let mut log = Log::default();
         let mut pane = LogPane::default();
         let push = |log: &mut Log, n: usize| {
@@ -219,22 +250,43 @@ mod tests {
             push(&mut log, n);
             assert_eq!(texts(&log, &pane), read);
         }
-        pane.filter = Filter::new("source:fault");
+        pane.set_filter(Filter::new("source:fault"));
         assert_eq!(texts(&log, &pane), ["595", "597", "599"]);
         for n in CAPACITY + 300..CAPACITY + 400 {
             push(&mut log, n);
             assert_eq!(texts(&log, &pane), ["595", "597", "599"]);
         }
-        pane.filter = Filter::default();
+        pane.set_filter(Filter::default());
         assert_eq!(texts(&log, &pane), read);
         for n in CAPACITY + 400..2 * CAPACITY {
             push(&mut log, n);
         }
-        assert_eq!(texts(&log, &pane), ["1000", "1001", "1002"], "what was read has made room");
+        assert_eq!(texts(&log, &pane), ["1000", "1001", "1002"], "the lines being read were dropped");
     }
 
     #[test]
-    fn a_filter_looks_at_source_level_and_text() {
+    fn a_filter_whose_lines_fit_follows_the_latest_and_clearing_it_restores_the_position() {
+        let mut log = Log::default();
+        let mut pane = LogPane::default();
+        for n in 0..100 {
+            log.push(n, Level::Info, "swap", n.to_string());
+        }
+        scroll(&log, &mut pane, 3);
+        let read = ["94", "95", "96"];
+        assert_eq!(texts(&log, &pane), read);
+        pane.set_filter(Filter::new("level:error"));
+        for n in 100..120 {
+            pane.fit(most(&log, &pane));
+            log.push(n, Level::Error, "fault", n.to_string());
+            assert_eq!(texts(&log, &pane).last(), Some(&n.to_string()), "the newest error is visible");
+        }
+        pane.set_filter(Filter::default());
+        pane.fit(most(&log, &pane));
+        assert_eq!(texts(&log, &pane), read);
+    }
+
+    #[test]
+    fn a_filter_matches_source_level_and_text() {
         let mut log = Log::default();
         log.push(0, Level::Error, "fault", "evil trapped".into());
         log.push(0, Level::Info, "swap", "lru replaced evil".into());

@@ -1,5 +1,5 @@
-//! What the console knows and how it changes. Every function here is pure: news or an input and the clock
-//! go in, the requests to make come out ([`Effect`]). No terminal, no network, no `Instant::now`; so a
+//! What the console knows and how it changes. Every function here is pure: a message or an input and the
+//! clock go in, the requests to make come out ([`Effect`]). No terminal, no network, no `Instant::now`, so a
 //! test is a list of messages, and a snapshot test has a frozen clock.
 
 pub mod actions;
@@ -25,34 +25,35 @@ use std::time::Duration;
 
 use infer_api::admin::{BlockMap, CacheReport, HistoryEntry, Policies, RequestDetail, State, SwapAnswer};
 
-use crate::conn::feed::Report;
+use crate::order::Order;
 use blocks::{BlocksPane, Under, Wanted};
 use cache::CachePane;
 use dialog::{Dialog, Notice, Prompt};
 use history::History;
 use log::{Log, LogPane};
+pub use news::Report;
 use policies::PoliciesPane;
 use requests::RequestsPane;
 use settings::Settings;
 
-/// Milliseconds since the console started, or of a recording's time.
+/// Milliseconds since the console started, or since the start of the recording being played.
 pub type Millis = u64;
 
-/// A snapshot older than this is shown as stale.
+/// Age from which a snapshot is shown as stale.
 pub const STALE_AFTER_MS: Millis = 2_000;
 
-/// What is to be done outside: of the host, of the terminal.
+/// What the state wants done by the host or the terminal.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "named by what they ask")]
 pub enum Effect {
     Quit,
-    /// The feed lost its thread: it is to begin anew.
+    /// Restart the feed with a whole snapshot, because a change was missed.
     Resync,
-    /// Put this into the clipboard.
+    /// Copy this text to the clipboard.
     Copy(String),
-    /// Take the mouse, or leave it.
+    /// Capture the mouse, or release it.
     Mouse(bool),
-    /// Look into a folder of this machine, as it was typed.
+    /// List a folder of this machine, given as typed.
     ListFolder(String),
     FetchBlocks(Wanted),
     FetchCache,
@@ -63,7 +64,7 @@ pub enum Effect {
     FetchRequest {
         id: u64,
     },
-    Swap(swap::Order),
+    Swap(Order),
     Promote {
         kind: String,
         of: String,
@@ -82,13 +83,13 @@ pub enum Effect {
     Drain,
 }
 
-/// What reaches the state from outside, besides inputs. Every effect that asks the host is answered by
-/// exactly one.
+/// What reaches the state from outside, besides inputs. Each effect that asks the host leads to exactly one
+/// message.
 #[derive(Debug)]
 #[allow(missing_docs, reason = "named by what they answer")]
 pub enum Message {
     Feed(Report),
-    /// What a folder holds that a path may go on with.
+    /// Entries of a folder, to complete a path with.
     Folder {
         folder: String,
         result: Result<Vec<String>, String>,
@@ -105,13 +106,13 @@ pub enum Message {
         id: u64,
         result: Result<RequestDetail, String>,
     },
-    /// Of a swap, a promotion or a rollback.
+    /// The outcome of a swap, a promotion or a rollback.
     Swapped {
         kind: String,
         verb: &'static str,
         result: Result<SwapAnswer, String>,
     },
-    /// Of anything else that was to be done; what was done, or why not.
+    /// The outcome of any other change: what was done, or why it failed.
     Done(Result<String, String>),
 }
 
@@ -135,11 +136,11 @@ pub enum Screen {
 }
 
 impl Screen {
-    /// All of them.
+    /// All screens.
     pub const ALL: [Self; 6] =
         [Self::Overview, Self::Blocks, Self::Requests, Self::Policies, Self::Cache, Self::Log];
 
-    /// Its title.
+    /// Returns the title.
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
@@ -152,7 +153,7 @@ impl Screen {
         }
     }
 
-    /// Its title where there is little room.
+    /// Returns the title for narrow terminals.
     #[must_use]
     pub fn short_title(self) -> &'static str {
         match self {
@@ -170,36 +171,36 @@ impl Screen {
     }
 }
 
-/// How the connection is.
+/// State of the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// Not yet open.
+    /// Not open yet.
     Connecting,
     /// Open.
     Live,
-    /// A recording plays.
+    /// A recording is playing.
     Replay,
-    /// A recording has been played.
+    /// A recording has ended.
     Ended,
-    /// Broken; tried again at `retry_at`.
+    /// Broken.
     Lost {
         /// Why.
         why: String,
-        /// When it is tried again.
+        /// Time of the next attempt.
         retry_at: Millis,
     },
 }
 
-/// How far something can be scrolled where it is shown, in rows.
+/// How far a list can be scrolled, in rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scroll {
-    /// Rows that can be scrolled away before the last one stands at the bottom.
+    /// Largest scroll offset: the rows that don't fit.
     pub most: usize,
-    /// Rows in sight.
+    /// Visible rows.
     pub page: usize,
 }
 
-/// What the screen has room for, worked out by the view from the size of the terminal.
+/// Sizes that the view derives from the terminal and that keys depend on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {
     /// Columns and rows of the block map.
@@ -212,18 +213,18 @@ pub struct Room {
     pub log: Scroll,
 }
 
-/// What the host said so far. Pausing keeps a copy of it on the screen.
+/// What the host has sent so far. While paused the screen shows a copy of it.
 #[derive(Clone, Debug, Default)]
 pub struct Feed {
     /// The latest snapshot.
     pub state: Option<State>,
-    /// When it came.
+    /// When it arrived.
     pub at: Millis,
-    /// How often the host was restarted while the console watched.
+    /// How often the host restarted while the console watched.
     pub restarts: u32,
     /// Rates and latencies over the last hour.
     pub history: History,
-    /// What happened.
+    /// Events so far.
     pub log: Log,
 }
 
@@ -234,17 +235,17 @@ pub struct App {
     pub address: String,
     /// Whether changes are refused.
     pub read_only: bool,
-    /// Whether everything that a recording shall hold is asked for, shown or not.
+    /// Whether a recording is made, which needs the data of all screens.
     pub recording: bool,
-    /// How things are shown.
+    /// Display settings.
     pub settings: Settings,
-    /// Which screen is shown.
+    /// The visible screen.
     pub screen: Screen,
-    /// Whether the help covers it, and how far it is scrolled.
+    /// Scroll offset of the help while it is open.
     pub help: Option<usize>,
-    /// What covers it and wants an answer.
+    /// The open dialog.
     pub dialog: Option<Dialog>,
-    /// What is typed in the last line.
+    /// The line being typed at the bottom.
     pub prompt: Option<Prompt>,
     /// The last outcome, shown for a while.
     pub notice: Option<Notice>,
@@ -258,17 +259,17 @@ pub struct App {
     pub policies: PoliciesPane,
     /// The prefix cache.
     pub cache: CachePane,
-    /// The log's filter and place.
+    /// Filter and scroll position of the log.
     pub log: LogPane,
     room: Room,
-    /// Whether a snapshot came since the connection opened: until then it may be another host than before.
+    /// Whether a snapshot arrived since the connection opened; until then it may be another host than before.
     heard: bool,
     live: Feed,
     frozen: Option<Box<Feed>>,
 }
 
 impl App {
-    /// A console that has heard nothing yet.
+    /// Creates a console that has received nothing yet.
     #[must_use]
     pub fn new(address: String, read_only: bool) -> Self {
         Self {
@@ -294,13 +295,13 @@ impl App {
         }
     }
 
-    /// What is to be shown: the latest, or what was on the screen when it was paused.
+    /// Returns what to show: the latest data, or the data at the time of the pause.
     #[must_use]
     pub fn feed(&self) -> &Feed {
         self.frozen.as_deref().unwrap_or(&self.live)
     }
 
-    /// The snapshot to be shown.
+    /// Returns the snapshot to show.
     #[must_use]
     pub fn state(&self) -> Option<&State> {
         self.feed().state.as_ref()
@@ -312,7 +313,7 @@ impl App {
         self.frozen.is_some()
     }
 
-    /// Age of the latest snapshot where that is too much, paused or not.
+    /// Returns the age of the latest snapshot if it is stale, paused or not.
     #[must_use]
     pub fn stale_ms(&self, now: Millis) -> Option<Millis> {
         self.live.state.as_ref()?;
@@ -320,15 +321,18 @@ impl App {
         (age > STALE_AFTER_MS && self.link != Link::Ended).then_some(age)
     }
 
-    /// Takes the room that there is; facts and help that were scrolled further than they go stand at their ends.
+    /// Takes the sizes of the terminal; whatever is scrolled past its end is moved back to it.
     pub fn fit(&mut self, room: Room) {
         self.blocks.room = room.blocks;
         self.policies.scroll = self.policies.scroll.min(room.facts.most);
         self.help = self.help.map(|scroll| scroll.min(room.help.most));
+        if self.screen == Screen::Log {
+            self.log.fit(room.log.most);
+        }
         self.room = room;
     }
 
-    /// Lets so much time pass for whoever looks: an outcome goes when there was time to read it.
+    /// Advances the operator's time, which runs at its own pace during a replay: notices expire by it.
     pub fn pass(&mut self, time: Duration) {
         self.notice = self.notice.take().filter(|notice| notice.left > time);
         if let Some(notice) = &mut self.notice {
@@ -336,7 +340,7 @@ impl App {
         }
     }
 
-    /// Lets time pass on the host: asks for what the shown screen needs beside the feed.
+    /// Advances the host's time: returns the fetches that are due for the visible screen.
     pub fn on_tick(&mut self, now: Millis) -> Vec<Effect> {
         let mut effects = Vec::new();
         if self.link != Link::Live || self.paused() {
@@ -362,7 +366,7 @@ impl App {
         effects
     }
 
-    /// Freezes the screen, or lets it run on.
+    /// Pauses or resumes the screen.
     fn toggle_pause(&mut self) {
         self.frozen = match self.frozen.take() {
             None => Some(Box::new(self.live.clone())),
@@ -371,7 +375,7 @@ impl App {
         self.reorder_requests();
     }
 
-    /// Brings the table of requests in line with what is shown.
+    /// Updates the table of requests to what is shown.
     fn reorder_requests(&mut self) {
         let feed = self.frozen.as_deref().unwrap_or(&self.live);
         self.requests.reconcile(feed.state.as_ref().map_or(&[][..], |state| &state.requests));
@@ -379,5 +383,4 @@ impl App {
 }
 
 #[cfg(test)]
-#[path = "tests.rs"]
 mod tests;

@@ -1,4 +1,6 @@
-//! What the host says: snapshots, changes, events, answers.
+//! Handles what the host sends: snapshots, changes, events, responses.
+
+use std::time::Duration;
 
 use infer_api::admin::{AdminEvent, Change, PolicySlot, State};
 
@@ -9,10 +11,31 @@ use super::log::Level;
 use super::paths;
 use super::text::LineEdit;
 use super::{App, Effect, Link, Message, Millis};
-use crate::conn::feed::Report;
+
+/// What the connection, or a recording in its place, reports.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Report {
+    /// The event stream is open.
+    Connected,
+    /// A recording starts to play.
+    Replaying,
+    /// The recording is over.
+    Ended,
+    /// The recording can't be played any further; the reason.
+    Broken(String),
+    /// The host sent an event.
+    Event(AdminEvent),
+    /// The event stream broke or could not be opened.
+    Lost {
+        /// Why.
+        why: String,
+        /// Time until the next attempt.
+        retry_in: Duration,
+    },
+}
 
 impl App {
-    /// Takes news.
+    /// Takes a message.
     pub fn on_message(&mut self, message: Message, now: Millis) -> Vec<Effect> {
         match message {
             Message::Feed(report) => return self.on_report(report, now),
@@ -43,7 +66,7 @@ impl App {
         self.on_tick(now)
     }
 
-    /// What is typed may have changed since the folder was asked for; then its names are for nobody.
+    /// Completes the typed path, unless it changed since the folder was requested.
     fn on_folder(&mut self, folder: &str, result: Result<Vec<String>, String>) {
         let names = match result {
             Ok(names) => names,
@@ -82,8 +105,7 @@ impl App {
                 self.live.log.push(now, Level::Error, "console", why.clone());
                 self.notify(Level::Error, why);
             }
-            Report::Lost { error, retry_in } => {
-                let why = error.to_string();
+            Report::Lost { why, retry_in } => {
                 if matches!(self.link, Link::Live | Link::Replay) {
                     self.live.log.push(now, Level::Warning, "console", why.clone());
                 }
@@ -96,7 +118,7 @@ impl App {
                         now,
                         Level::Warning,
                         "console",
-                        "missed a change; the feed begins anew".to_owned(),
+                        "missed a change; restarting the feed".to_owned(),
                     );
                     return vec![Effect::Resync];
                 }
@@ -108,7 +130,7 @@ impl App {
 
     fn on_connected(&mut self, now: Millis) {
         if matches!(self.link, Link::Lost { .. }) {
-            self.live.log.push(now, Level::Info, "console", "connected again".to_owned());
+            self.live.log.push(now, Level::Info, "console", "reconnected".to_owned());
             // It may say that there is no host.
             self.notice = None;
         }
@@ -118,7 +140,7 @@ impl App {
         let log = &mut self.live.log;
         match event {
             AdminEvent::Snapshot(state) => self.on_snapshot(*state, now),
-            // Handled where the feed can be told to begin anew.
+            // Handled in `on_report`, which can restart the feed.
             AdminEvent::Change(_) => {}
             AdminEvent::Swap(answer) => {
                 self.policies.forget_history();
@@ -137,8 +159,8 @@ impl App {
             AdminEvent::Fault(fault) => {
                 self.policies.forget_history();
                 let end = match (fault.removed, fault.shadow) {
-                    (_, true) => "; in shadow, no request was touched",
-                    (true, _) => "; taken out",
+                    (_, true) => "; it ran in shadow, no request was affected",
+                    (true, _) => "; removed and quarantined",
                     _ => "",
                 };
                 let text = format!(
@@ -158,7 +180,7 @@ impl App {
                 log.push(now, Level::Warning, "refusal", format!("{reason}: {message}"));
             }
             AdminEvent::Preemption { id } => {
-                log.push(now, Level::Info, "preemption", format!("request {id} gave its blocks back"));
+                log.push(now, Level::Info, "preemption", format!("request {id} was preempted"));
             }
             AdminEvent::Lagged { missed } => log.drop_events(missed),
         }
@@ -174,12 +196,13 @@ impl App {
         self.after_state(before, now);
     }
 
-    /// Ids begin anew, and so does what hangs on them: an open question would be about a stranger's request.
+    /// Discards everything tied to ids, which start over: an open confirmation would be about another
+    /// request.
     fn on_restart(&mut self, now: Millis) {
-        let text = "the host was restarted".to_owned();
+        let text = "the host restarted".to_owned();
         self.live.log.push(now, Level::Warning, "console", text.clone());
         if self.dialog.take().is_some() {
-            self.notify(Level::Warning, format!("{text}: what was open is closed"));
+            self.notify(Level::Warning, format!("{text}; the open dialog was closed"));
         }
         self.live.restarts += 1;
         self.live.history = History::default();
@@ -189,7 +212,7 @@ impl App {
         self.cache.clear();
     }
 
-    /// False where the change is for another state than the one that is here.
+    /// Applies a change; false if it doesn't fit the current state.
     fn on_change(&mut self, change: Change, now: Millis) -> bool {
         let (events, left_out) = (change.events.clone(), change.events_left_out);
         let Some(state) = &mut self.live.state else { return false };
@@ -207,7 +230,7 @@ impl App {
 
     fn after_state(&mut self, before: Option<Vec<Slot>>, now: Millis) {
         let Some(state) = &self.live.state else { return };
-        // The host has no event for the beginning and the end of a shadow, whoever asked for it.
+        // The host sends no event when a shadow starts or ends.
         if before.is_some_and(|before| before != slots(state)) {
             self.policies.forget_history();
         }
@@ -219,13 +242,14 @@ impl App {
     }
 }
 
-/// Whether the host began anew between two snapshots. One that doesn't tell its runs apart shows it only by being
-/// younger.
+/// Whether the host restarted between two snapshots. A host that sends no run id shows it only by a smaller
+/// uptime.
 fn is_another_run(old: &State, new: &State) -> bool {
     old.host.run != new.host.run || new.uptime_ms < old.uptime_ms
 }
 
-/// What of a slot has an entry in its history when it changes: the policy, its state, its shadow's.
+/// The part of a slot whose changes appear in its history: the policy, its state, and its shadow's name and
+/// state.
 type Slot = (String, String, Option<(String, String)>);
 
 fn slots(state: &State) -> Vec<Slot> {

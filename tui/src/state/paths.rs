@@ -1,22 +1,22 @@
-//! Paths that are typed: which folder is to be looked into, and what a beginning becomes. Pure; the folder is
-//! read outside.
+//! Completion of typed paths: which folder to list, and what a prefix expands to. Pure; the folder is read
+//! elsewhere.
 
 use super::command::shared_beginning;
 
-/// Whether a word is meant as a path.
+/// Whether a word looks like a path.
 #[must_use]
 pub fn is_path(word: &str) -> bool {
     word.contains('/') || matches!(word, "." | ".." | "~")
 }
 
-/// The folder that a typed path leads into: all up to its last `/`.
+/// Returns the folder of a typed path: everything up to its last `/`.
 #[must_use]
 pub fn folder(typed: &str) -> &str {
     &typed[..typed.rfind('/').map_or(0, |at| at + 1)]
 }
 
-/// A typed path, completed as far as it is clear, and the names that its last part could become. Hidden ones
-/// are only for who types their dot.
+/// Completes a typed path as far as it is unambiguous; returns the path and the candidates for its last part.
+/// Hidden names are offered only after a dot was typed.
 #[must_use]
 pub fn complete(typed: &str, names: &[String]) -> (String, Vec<String>) {
     if matches!(typed, "." | ".." | "~") {
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_completed_part_by_part() {
+    fn paths_are_completed_part_by_part() {
         let names = [".git/", "mine.wasm", "mine-too.wasm", "target/", "ümlaut.wasm", "ünder/"];
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let complete = |typed| complete(typed, &names);
@@ -47,8 +47,8 @@ mod tests {
         assert_eq!(complete("./m"), ("./mine".into(), vec!["mine.wasm".into(), "mine-too.wasm".into()]));
         assert_eq!(complete("./mine.").0, "./mine.wasm");
         assert_eq!(complete("x/.").0, "x/.git/");
-        assert_eq!(complete("x/ü").0, "x/ü", "two that differ after a letter of two bytes");
-        assert_eq!(complete("x/").1.len(), 5, "without what is hidden");
+        assert_eq!(complete("x/ü").0, "x/ü", "the names differ after a two-byte letter");
+        assert_eq!(complete("x/").1.len(), 5, "without hidden names");
         assert_eq!(complete("x/z"), ("x/z".into(), vec![]));
         assert_eq!(complete("~").0, "~/");
     }

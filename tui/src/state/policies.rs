@@ -1,4 +1,4 @@
-//! The three policy slots: which one is selected, what the host offers for it, what happened in it.
+//! The three policy slots: the selection, what can be swapped in, and each slot's history.
 
 use std::collections::BTreeMap;
 
@@ -6,30 +6,30 @@ use infer_api::admin::{HistoryEntry, Policies};
 
 use super::Millis;
 
-/// Time until a history that could not be had is asked for again.
+/// Time until a failed fetch of a history is repeated.
 const AGAIN_MS: Millis = 2_000;
 
 /// The screen's state. The slots themselves come with every snapshot.
 #[derive(Clone, Debug, Default)]
 pub struct PoliciesPane {
-    /// Which slot is selected.
+    /// Index of the selected slot.
     pub selected: usize,
-    /// Histories by kind, as far as they came.
+    /// Histories by kind, as far as they have arrived.
     pub histories: BTreeMap<String, Result<Vec<HistoryEntry>, String>>,
-    /// What can be swapped in and what was taken out, as the host said last.
+    /// The host's last response about available and quarantined policies.
     pub known: Option<Policies>,
-    /// Lines of the slot's details that are scrolled away.
+    /// Scroll offset of the slot's details, in lines.
     pub scroll: usize,
     asked: Option<String>,
-    /// When that could not be had.
+    /// When the fetch of `asked` failed.
     failed_at: Option<Millis>,
 }
 
-/// The kinds, in the order in which the host sends the slots.
+/// The kinds, in the order of the host's slots.
 pub const KINDS: [&str; 3] = ["scheduler", "admission", "prefix-cache"];
 
 impl PoliciesPane {
-    /// Kind of the selected slot.
+    /// Returns the kind of the selected slot.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         KINDS[self.selected.min(KINDS.len() - 1)]
@@ -46,14 +46,14 @@ impl PoliciesPane {
         self.scroll = 0;
     }
 
-    /// Names that can be swapped into a kind, as far as known.
+    /// Returns the names that can be swapped into a kind, as far as known.
     #[must_use]
     pub fn names(&self, kind: &str) -> Vec<String> {
         let all = self.known.iter().flat_map(|known| &known.available);
         all.filter(|policy| policy.kind == kind).map(|policy| policy.name.clone()).collect()
     }
 
-    /// The kind whose history has to be fetched; then the fetch counts as begun.
+    /// Returns the kind whose history is due to be fetched and marks the fetch as started.
     pub fn wants_history(&mut self, now: Millis) -> Option<String> {
         let kind = self.kind();
         let again = self.failed_at.is_some_and(|at| now.saturating_sub(at) >= AGAIN_MS);
@@ -65,19 +65,19 @@ impl PoliciesPane {
         Some(kind.to_owned())
     }
 
-    /// What was fetched is out of date.
+    /// Makes the next fetch due, because the history is out of date.
     pub fn forget_history(&mut self) {
         self.asked = None;
     }
 
-    /// What is known is of a host that is gone.
+    /// Discards what is known: the host restarted.
     pub fn forget(&mut self) {
         self.forget_history();
         self.histories.clear();
         self.known = None;
     }
 
-    /// Takes the host's answer. Answers may come in another order than they were asked for.
+    /// Takes a response. Responses may arrive in another order than the fetches.
     pub fn on_history(&mut self, kind: String, result: Result<Vec<HistoryEntry>, String>, now: Millis) {
         if result.is_err() && self.asked.as_deref() == Some(kind.as_str()) {
             self.failed_at = Some(now);
@@ -85,7 +85,7 @@ impl PoliciesPane {
         self.histories.insert(kind, result);
     }
 
-    /// History of the selected slot, where it is there.
+    /// Returns the history of the selected slot, if it has arrived.
     #[must_use]
     pub fn selected_history(&self) -> Option<&Result<Vec<HistoryEntry>, String>> {
         self.histories.get(self.kind())
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_history_is_fetched_once_per_selection_and_again_after_news() {
+    fn history_is_fetched_once_per_selection_and_again_after_a_change() {
         let mut pane = PoliciesPane::default();
         assert_eq!(pane.wants_history(0).as_deref(), Some("scheduler"));
         assert_eq!(pane.wants_history(0), None);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_history_is_its_own_kinds_and_one_that_failed_is_asked_for_again() {
+    fn late_histories_go_to_their_kind_and_failed_ones_are_fetched_again() {
         let mut pane = PoliciesPane::default();
         pane.wants_history(0);
         pane.move_by(1);
@@ -121,12 +121,12 @@ mod tests {
         pane.on_history("admission".into(), Ok(Vec::new()), 10);
         pane.on_history("scheduler".into(), Err("late".into()), 20);
         assert_eq!(pane.selected_history(), Some(&Ok(Vec::new())));
-        assert_eq!(pane.wants_history(60_000), None, "another kind's failure is not its own");
+        assert_eq!(pane.wants_history(60_000), None, "the failure was another kind's");
         pane.forget_history();
         pane.wants_history(60_000);
         pane.on_history("admission".into(), Err("busy".into()), 60_100);
         assert_eq!(pane.wants_history(60_200), None);
         assert_eq!(pane.wants_history(62_100).as_deref(), Some("admission"));
-        assert_eq!(pane.wants_history(62_200), None, "one at a time");
+        assert_eq!(pane.wants_history(62_200), None, "fetches don't overlap");
     }
 }

@@ -1,8 +1,8 @@
-//! The table of live requests: its order, its filter and its selection. The selection follows a request
-//! and not a row, so nothing else gets cancelled because the table moved under the finger.
+//! The table of live requests: order, filter and selection. The selection follows a request and not a row, so
+//! that a table that changes doesn't lead to the wrong request being cancelled.
 //!
-//! The order is worked out when rows or wishes change, not when it is drawn: with thousands of rows a key
-//! must still be answered at once.
+//! The order is computed when rows, sorting or filter change and not when it is drawn, so that a key takes
+//! effect at once even with thousands of rows.
 
 use std::cmp::Ordering;
 
@@ -11,14 +11,17 @@ use infer_api::admin::{RequestDetail, RequestRow};
 use super::Millis;
 use super::text::Filter;
 
-/// Time between two looks at a request that is shown in full.
+/// Time between two fetches of the request whose details are open.
 pub const DETAIL_MS: Millis = 500;
 
-/// What the table is sorted by.
+/// Fields of a request that a filter can name, besides the keys of its metadata.
+pub const FIELDS: [&str; 6] = ["id", "request_id", "state", "session", "user", "tenant"];
+
+/// Sort key of the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "named as the columns")]
 pub enum SortBy {
-    /// As the host sends them: running ones in the order in which they started, then the queue.
+    /// The host's order: running requests in the order in which they started, then the queue.
     #[default]
     Engine,
     Id,
@@ -32,7 +35,7 @@ pub enum SortBy {
 }
 
 impl SortBy {
-    /// All of them, in the order of the keys, which is that of the columns.
+    /// All keys, in the order of the columns.
     pub const ALL: [Self; 9] = [
         Self::Engine,
         Self::Id,
@@ -45,7 +48,7 @@ impl SortBy {
         Self::Generated,
     ];
 
-    /// Its name.
+    /// Returns the name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -79,16 +82,16 @@ impl SortBy {
 /// The screen's state.
 #[derive(Clone, Debug, Default)]
 pub struct RequestsPane {
-    /// What the table is sorted by.
+    /// The sort key.
     pub sort_by: SortBy,
     /// Whether the largest comes first.
     pub descending: bool,
-    /// What is let through.
+    /// The filter.
     pub filter: Filter,
-    /// The request that is shown in full, once the host told of it.
+    /// The request whose details are open, with the host's response.
     pub detail: Option<(u64, Result<RequestDetail, String>)>,
     order: Vec<usize>,
-    /// For each row of the table, how many wait before it in the host's order.
+    /// For each row of the host, how many requests wait before it.
     ahead: Vec<usize>,
     selected_id: Option<u64>,
     selected_row: usize,
@@ -97,32 +100,39 @@ pub struct RequestsPane {
 }
 
 impl RequestsPane {
-    /// Indexes into the rows in the order of the table, those that the filter lets through.
+    /// Returns the indexes of the rows that match the filter, in the order of the table.
     #[must_use]
     pub fn order(&self) -> &[usize] {
         &self.order
     }
 
-    /// How many of the requests that wait come before the one at `index` of the rows.
+    /// Returns how many requests wait before the one at `index` of the host's rows.
     #[must_use]
     pub fn ahead(&self, index: usize) -> usize {
         self.ahead.get(index).copied().unwrap_or(0)
     }
 
-    /// Place of the selection in the table.
+    /// A field that the filter names and no request has.
+    #[must_use]
+    pub fn unknown_field(&self, rows: &[RequestRow]) -> Option<&str> {
+        let is_key = |name: &str| rows.iter().any(|row| row.metadata.keys().any(|key| key.starts_with(name)));
+        self.filter.unknown_field(|name| FIELDS.iter().any(|field| field.starts_with(name)) || is_key(name))
+    }
+
+    /// Returns the table row of the selection.
     #[must_use]
     pub fn selected_row(&self) -> usize {
         self.selected_row
     }
 
-    /// The selected request.
+    /// Returns the selected request.
     #[must_use]
     pub fn selected<'a>(&self, rows: &'a [RequestRow]) -> Option<&'a RequestRow> {
         rows.get(*self.order.get(self.selected_row)?)
     }
 
-    /// Takes new rows or wishes: works the order out anew and finds the selected request in it; where it
-    /// is gone, the row in its place is selected.
+    /// Recomputes the order for new rows, sorting or filter, and finds the selected request in it. If it is
+    /// gone, the request in its row is selected.
     pub fn reconcile(&mut self, rows: &[RequestRow]) {
         self.order.clear();
         let filter = &self.filter;
@@ -158,7 +168,7 @@ impl RequestsPane {
         self.selected_id = self.selected(rows).map(|row| row.id);
     }
 
-    /// Sorts by a column further right or left.
+    /// Sorts by the next column to the right (positive) or left.
     pub fn next_sort(&mut self, rows: &[RequestRow], by: isize) {
         let at = SortBy::ALL.iter().position(|&sort| sort == self.sort_by).unwrap_or(0);
         let next = (at.cast_signed() + by).rem_euclid(SortBy::ALL.len().cast_signed());
@@ -166,13 +176,13 @@ impl RequestsPane {
         self.reconcile(rows);
     }
 
-    /// Turns the order round.
+    /// Reverses the order.
     pub fn reverse(&mut self, rows: &[RequestRow]) {
         self.descending = !self.descending;
         self.reconcile(rows);
     }
 
-    /// Whether it is time to look at a request again; then the look counts as begun.
+    /// Whether a fetch of a request's details is due; marks it as started.
     pub fn wants_detail(&mut self, id: u64, now: Millis) -> bool {
         let due = match self.detail_asked {
             Some((asked, at)) if asked == id => !self.detail_waiting && now.saturating_sub(at) >= DETAIL_MS,
@@ -185,7 +195,7 @@ impl RequestsPane {
         due
     }
 
-    /// Takes the host's answer. One that ended stays as it was last seen.
+    /// Takes the response. A request that has ended stays as it was last seen.
     pub fn on_detail(&mut self, id: u64, result: Result<RequestDetail, String>) {
         self.detail_waiting = false;
         let seen = matches!(&self.detail, Some((of, Ok(_))) if *of == id);
@@ -194,7 +204,7 @@ impl RequestsPane {
         }
     }
 
-    /// Ids mean other requests from now on.
+    /// Discards everything tied to ids, because the host restarted.
     pub fn forget(&mut self) {
         self.detail = None;
         self.detail_asked = None;
@@ -244,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn when_it_finishes_its_place_is_kept() {
+    fn the_selection_keeps_its_row_when_its_request_ends() {
         let mut pane = RequestsPane::default();
         let before = rows(&[(1, 0), (2, 0), (3, 0)]);
         pane.reconcile(&before);
@@ -272,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_hides_rows_and_moves_the_selection_to_one_that_is_shown() {
+    fn a_filter_hides_rows_and_moves_the_selection_to_a_visible_one() {
         let mut pane = RequestsPane::default();
         let mut rows = rows(&[(1, 0), (2, 0), (3, 0)]);
         rows[0].state = "decode".into();
@@ -282,21 +292,21 @@ mod tests {
         pane.reconcile(&rows);
         assert_eq!(pane.order(), [1]);
         assert_eq!(pane.selected(&rows).unwrap().id, 2);
-        assert_eq!(pane.ahead(2), 1, "those that wait count whether they are shown or not");
+        assert_eq!(pane.ahead(2), 1, "hidden requests that wait count, too");
     }
 
     #[test]
-    fn a_detail_is_asked_for_again_after_a_while_and_one_at_a_time() {
+    fn details_are_fetched_periodically_and_without_overlap() {
         let mut pane = RequestsPane::default();
         assert!(pane.wants_detail(7, 0));
-        assert!(!pane.wants_detail(7, 9_000), "the first is not answered");
+        assert!(!pane.wants_detail(7, 9_000), "the first is still in flight");
         pane.on_detail(7, Err("gone".into()));
         assert!(pane.wants_detail(7, 9_000));
-        assert!(pane.wants_detail(8, 9_001), "another one at once");
+        assert!(pane.wants_detail(8, 9_001), "another request's at once");
     }
 
     #[test]
-    fn one_that_ended_stays_as_it_was_last_seen() {
+    fn details_of_an_ended_request_stay_as_last_seen() {
         let mut pane = RequestsPane::default();
         pane.on_detail(7, Err("busy".into()));
         assert!(matches!(&pane.detail, Some((7, Err(_)))));

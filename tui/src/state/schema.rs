@@ -1,12 +1,12 @@
-//! Checks a configuration against the JSON Schema that its policy gives, before the host is asked.
+//! Checks a configuration against its policy's JSON Schema before it is sent.
 //!
-//! It knows what policies' schemas are made of: types, ranges, choices, lengths, properties, items. What
-//! else a schema may say is left to the host, which has the policy itself check every configuration; so
-//! the console needs no schema library for a message that comes a moment earlier.
+//! Supports what the schemas of policies use: types, ranges, enums, lengths, properties, items. Everything
+//! else is left to the host, where the policy itself checks every configuration; a whole schema library would
+//! only make a few messages appear earlier.
 
 use serde_json::Value;
 
-/// What is wrong, with the path of where; empty where nothing is.
+/// Returns what is wrong, each fault with its path; empty if nothing is.
 #[must_use]
 pub fn check(schema: &Value, value: &Value) -> Vec<String> {
     let mut wrong = Vec::new();
@@ -87,7 +87,7 @@ fn object(schema: &Value, fields: &serde_json::Map<String, Value>, path: &str, w
         let at = join(path, name);
         match (properties.and_then(|all| all.get(name)), others) {
             (Some(schema), _) => walk(schema, value, &at, wrong),
-            (None, Some(Value::Bool(false))) => wrong.push(format!("{at}: is not known")),
+            (None, Some(Value::Bool(false))) => wrong.push(format!("{at}: unknown field")),
             (None, Some(schema @ Value::Object(_))) => walk(schema, value, &at, wrong),
             (None, _) => {}
         }
@@ -117,7 +117,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn every_rule_names_the_field_and_what_would_be_right() {
+    fn every_fault_names_its_field_and_the_rule() {
         let schema = json!({
             "type": "object", "additionalProperties": false, "required": ["mode"],
             "properties": {
@@ -140,14 +140,14 @@ mod tests {
             (json!({"mode": "a", "weights": {"x": 0}}), "weights.x: must be at least 1, not 0"),
             (json!({"mode": "a", "list": ["x", 2]}), "list.1: must be string, not 2"),
             (json!({"mode": "a", "list": ["x", "y", "z"]}), "list: has 3 items"),
-            (json!({"mode": "a", "typo": 1}), "typo: is not known"),
+            (json!({"mode": "a", "typo": 1}), "typo: unknown field"),
         ] {
             assert_eq!(check(&schema, &config), [want], "{config}");
         }
     }
 
     #[test]
-    fn a_policy_without_a_schema_takes_anything() {
+    fn without_a_schema_anything_is_valid() {
         assert!(check(&Value::Null, &json!({"x": [1, {"y": null}]})).is_empty());
     }
 }

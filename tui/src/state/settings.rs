@@ -1,26 +1,26 @@
-//! How things are shown: what a person may like otherwise. Nothing here is about the host.
+//! Display settings. Nothing here is about the host.
 
 use super::history::WINDOWS;
 
-/// A set of colours.
+/// A colour theme.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum ThemeName {
-    /// Okabe and Ito's palette, told apart with any colour vision
+    /// Okabe and Ito's palette, distinguishable with any colour vision
     #[default]
     Okabe,
-    /// Green is well, red is not
+    /// Green is good, red is bad
     Classic,
     /// For light backgrounds
     Light,
-    /// Weight and inversion only
+    /// No colours, only bold and inverse
     Mono,
 }
 
 impl ThemeName {
-    /// All of them, in the order of the key.
+    /// All themes, in the order in which the key steps through them.
     pub const ALL: [Self; 4] = [Self::Okabe, Self::Classic, Self::Light, Self::Mono];
 
-    /// Its name.
+    /// Returns the name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -35,48 +35,48 @@ impl ThemeName {
 /// How many colours the terminal has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Colours {
-    /// None, or none are wanted.
+    /// None available, or none wanted.
     None,
-    /// The sixteen that every terminal names.
+    /// The sixteen colours that every terminal defines.
     Sixteen,
-    /// The cube of 256.
+    /// The 256-colour palette.
     #[default]
     Many,
 }
 
-/// What a person chose.
+/// The display settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// Which colours.
+    /// The theme.
     pub theme: ThemeName,
-    /// How many there are.
+    /// How many colours to use.
     pub colours: Colours,
-    /// Whether only ASCII may be drawn.
+    /// Whether to draw with ASCII only.
     pub ascii: bool,
-    /// Whether the mouse is the console's; the terminal's own selection then needs a shift key.
+    /// Whether the mouse is captured; the terminal's own selection then needs the shift key.
     pub mouse: bool,
     /// Index into [`WINDOWS`].
     pub window: usize,
 }
 
 impl Settings {
-    /// Seconds that a column of a graph stands for.
+    /// Returns the seconds per column of a graph.
     #[must_use]
     pub fn seconds_per_column(&self) -> usize {
         WINDOWS[self.window]
     }
 
-    /// A wider look (positive) or a closer one.
+    /// Widens (positive) or narrows the time window of the graphs.
     pub fn zoom(&mut self, by: isize) {
         self.window = self.window.saturating_add_signed(by).min(WINDOWS.len() - 1);
     }
 
-    /// The next theme.
+    /// Switches to the next theme.
     pub fn next_theme(&mut self) {
         self.theme = ThemeName::ALL[(self.theme as usize + 1) % ThemeName::ALL.len()];
     }
 
-    /// What the environment says of the terminal: `NO_COLOR`, `TERM`, `COLORTERM`, the locale.
+    /// Derives the settings from `NO_COLOR`, `TERM`, `COLORTERM` and the locale.
     #[must_use]
     pub fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Self {
         let get = |name: &str| variable(name).filter(|value| !value.is_empty());
@@ -91,7 +91,7 @@ impl Settings {
             Colours::Sixteen
         };
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(get);
-        // No locale at all says nothing: containers often have none, and terminals that draw UTF-8.
+        // A missing locale decides nothing: containers often have none while their terminal draws UTF-8.
         let ascii = locale.is_some_and(|name| {
             let name = name.to_lowercase();
             !(name.contains("utf-8") || name.contains("utf8") || name == "c" || name == "posix")
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_decides_colours_and_glyphs() {
+    fn the_environment_sets_colours_and_glyphs() {
         assert_eq!(with(&[("TERM", "xterm-256color")]).colours, Colours::Many);
         assert_eq!(with(&[("TERM", "xterm"), ("COLORTERM", "truecolor")]).colours, Colours::Many);
         assert_eq!(with(&[("TERM", "linux")]).colours, Colours::Sixteen);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn zooming_ends_at_both_ends_and_themes_go_round() {
+    fn zoom_is_bounded_and_themes_wrap_around() {
         let mut settings = Settings::default();
         settings.zoom(-1);
         assert_eq!(settings.seconds_per_column(), 1);

@@ -1,131 +1,80 @@
-//! A change of policy that is being prepared: what comes, how it comes, how it is configured. Nothing
-//! happens before the last question is answered with yes.
+//! A swap in preparation: which policy, how it enters, how it is configured. Nothing is sent before the
+//! operator confirms.
 
 use infer_api::admin::{AvailablePolicy, Policies, QuarantineEntry};
 use serde_json::Value;
 
 use super::form::Form;
 use super::text::LineEdit;
+use crate::order::{Order, Source};
 
-/// How a policy comes into a slot.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// In force, for good.
-    #[default]
-    Now,
-    /// Beside the live policy, without effect.
-    Shadow,
-    /// In force and watched; the previous one comes back when clients are worse off.
-    Canary,
-}
-
-impl Mode {
-    /// All of them, in the order of the keys.
-    pub const ALL: [Self; 3] = [Self::Now, Self::Shadow, Self::Canary];
-
-    /// Its name, as the host knows it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Now => "now",
-            Self::Shadow => "shadow",
-            Self::Canary => "canary",
-        }
-    }
-
-    /// What it means, in a sentence.
-    #[must_use]
-    pub fn meaning(self) -> &'static str {
-        match self {
-            Self::Now => "in force at once; running requests go on",
-            Self::Shadow => "asked what the live one is asked, without effect",
-            Self::Canary => "in force on trial; rolled back by itself if clients are worse off",
-        }
-    }
-
-    /// The mode `by` places further.
-    #[must_use]
-    pub fn step(self, by: isize) -> Self {
-        let len = Self::ALL.len().cast_signed();
-        Self::ALL[((self as usize).cast_signed() + by).rem_euclid(len).cast_unsigned()]
-    }
-}
-
-/// Where a policy comes from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// A name that the host knows.
-    Name(String),
-    /// A component on this machine.
-    File(String),
-}
-
-impl Source {
-    /// A file where it ends in `.wasm`, else a name.
-    #[must_use]
-    pub fn of(text: &str) -> Self {
-        let is_file = std::path::Path::new(text).extension().is_some_and(|e| e.eq_ignore_ascii_case("wasm"));
-        if is_file { Self::File(text.to_owned()) } else { Self::Name(text.to_owned()) }
-    }
-
-    /// As it is shown.
-    #[must_use]
-    pub fn text(&self) -> &str {
-        match self {
-            Self::Name(text) | Self::File(text) => text,
-        }
-    }
-}
-
-/// What the host is asked for once it is confirmed.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Order {
-    /// Into which slot.
-    pub kind: String,
-    /// What.
-    pub source: Source,
-    /// How.
-    pub mode: Mode,
-    /// Its configuration; none leaves it to the policy.
-    pub config: Option<Value>,
-    /// Also where it was taken out before.
-    pub force: bool,
-    /// Only where this one is still in force; whoever is, where it isn't known.
-    pub of: Option<String>,
-}
-
-/// An order with what its question shows.
+/// An order with what its confirmation shows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// What would be asked for.
+    /// The order to send.
     pub order: Order,
-    /// Schema of its configuration; null where it isn't known.
+    /// Schema of its configuration; null if unknown.
     pub schema: Value,
-    /// Why it was taken out before, where it was.
-    pub quarantine: Option<QuarantineEntry>,
 }
 
-/// The policies that a slot can have, with a file at the end.
+/// The latest entry that makes the host refuse an order unless it is forced. The host quarantines a component
+/// together with its configuration, of a list only the member that failed. A file's digest is unknown here,
+/// so the host alone can tell.
+#[must_use]
+pub fn quarantined<'a>(order: &Order, known: &'a Policies) -> Option<&'a QuarantineEntry> {
+    let Source::Name(name) = &order.source else { return None };
+    let members: Vec<(&str, &Value)> = match &order.config {
+        Some(Value::Array(list)) => list
+            .iter()
+            .map(|member| (member["name"].as_str().unwrap_or_default(), &member["config"]))
+            .collect(),
+        config => vec![(name, config.as_ref().unwrap_or(&Value::Null))],
+    };
+    let bars = |entry: &QuarantineEntry, (name, config): &(&str, &Value)| {
+        let mut available = known.available.iter().filter(|policy| policy.kind == order.kind);
+        available.any(|policy| policy.name == *name && is_of(entry, policy)) && is_same(&entry.config, config)
+    };
+    known.quarantine.iter().rev().find(|entry| members.iter().any(|member| bars(entry, member)))
+}
+
+/// Whether an entry is about this policy's component; a native policy has no digest and is never quarantined.
+fn is_of(entry: &QuarantineEntry, policy: &AvailablePolicy) -> bool {
+    !policy.sha256.is_empty() && entry.sha256 == policy.sha256
+}
+
+/// Whether two configurations are the same to the host: no configuration is an empty one.
+fn is_same(a: &Value, b: &Value) -> bool {
+    a == b || is_default(a) && is_default(b)
+}
+
+/// Whether a configuration leaves everything at its default.
+#[must_use]
+pub fn is_default(config: &Value) -> bool {
+    config.is_null() || config.as_object().is_some_and(serde_json::Map::is_empty)
+}
+
+/// The list of policies for a slot; its last entry is a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Picker {
-    /// Which slot.
+    /// The slot.
     pub kind: String,
-    /// What there is; `None` until the host has answered.
+    /// The policies; `None` until the host has responded.
     pub options: Option<Result<Vec<AvailablePolicy>, String>>,
-    /// What was taken out.
+    /// The slot's quarantine, latest last.
     pub quarantine: Vec<QuarantineEntry>,
-    /// Which one is selected; the place after the last is the file.
+    /// Index of the selection; the index after the last policy is the file.
     pub selected: usize,
 }
 
 impl Picker {
-    /// For a slot, before the host has answered.
+    /// Creates the list for a slot, before the host has responded.
     #[must_use]
     pub fn new(kind: &str) -> Self {
         Self { kind: kind.to_owned(), options: None, quarantine: Vec::new(), selected: 0 }
     }
 
-    /// Takes the host's answer. The selection stays on its policy, so that none comes in because a list grew.
+    /// Takes the host's response. The selection stays on its policy, so that a list that grows doesn't change
+    /// it.
     pub fn on_policies(&mut self, result: &Result<Policies, String>) {
         let name = |picked: Picked<'_>| match picked {
             Picked::Policy(policy) => Some(policy.name.clone()),
@@ -149,6 +98,14 @@ impl Picker {
         }
     }
 
+    /// The quarantine entry of a policy: the one of its default configuration, which the list offers, else
+    /// the latest.
+    #[must_use]
+    pub fn quarantined(&self, policy: &AvailablePolicy) -> Option<&QuarantineEntry> {
+        let entries = || self.quarantine.iter().rev().filter(|entry| is_of(entry, policy));
+        entries().find(|entry| is_default(&entry.config)).or_else(|| entries().next())
+    }
+
     /// Moves the selection.
     pub fn move_by(&mut self, by: isize) {
         let last = match &self.options {
@@ -158,7 +115,7 @@ impl Picker {
         self.selected = self.selected.saturating_add_signed(by).min(last);
     }
 
-    /// What is selected; `None` while there is nothing to select.
+    /// Returns the selection; `None` while there is nothing to select.
     #[must_use]
     pub fn selected(&self) -> Option<Picked<'_>> {
         match &self.options {
@@ -168,39 +125,39 @@ impl Picker {
     }
 }
 
-/// What a picker's selection stands for.
+/// A selection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Picked<'a> {
-    /// A policy that the host carries.
+    /// A policy that the host knows.
     Policy(&'a AvailablePolicy),
-    /// A component of this machine, whose path is asked for.
+    /// A component on this machine; its path is typed next.
     File,
 }
 
-/// A configuration that is edited on the way to a plan.
+/// The configuration of a plan, being edited.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Editing {
-    /// The plan that it is for.
+    /// The plan.
     pub plan: Plan,
     /// The fields.
     pub form: Form,
-    /// What was wrong when it was last given.
+    /// Faults found at the last attempt to finish.
     pub faults: Vec<String>,
 }
 
-/// The path of a component that is being typed.
+/// The path of a component, being typed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Path {
-    /// For which slot.
+    /// The slot.
     pub kind: String,
     /// What is typed.
     pub line: LineEdit,
-    /// What its last part could become; `None` where nobody asked.
+    /// Completions of its last part; `None` if not requested.
     pub options: Option<Vec<String>>,
 }
 
 impl Path {
-    /// For a slot, with nothing typed yet.
+    /// Creates an empty line for a slot.
     #[must_use]
     pub fn new(kind: &str) -> Self {
         Self { kind: kind.to_owned(), line: LineEdit::default(), options: None }

@@ -1,8 +1,8 @@
-//! A line of text that is being typed, and the filters that such lines become.
+//! A line of text being typed, and the filters that such lines become.
 
 use crate::input::Key;
 
-/// Characters that a line takes.
+/// Most characters in a line.
 const MAX: usize = 4_096;
 
 /// A line with a cursor.
@@ -13,32 +13,32 @@ pub struct LineEdit {
 }
 
 impl LineEdit {
-    /// A line with the cursor at its end.
+    /// Creates a line with the cursor at its end.
     #[must_use]
     pub fn new(text: &str) -> Self {
         let text: Vec<char> = text.chars().take(MAX).collect();
         Self { cursor: text.len(), text }
     }
 
-    /// What stands there.
+    /// Returns the text.
     #[must_use]
     pub fn text(&self) -> String {
         self.text.iter().collect()
     }
 
-    /// Characters before the cursor.
+    /// Returns the number of characters before the cursor.
     #[must_use]
     pub fn cursor(&self) -> usize {
         self.cursor
     }
 
-    /// Whether nothing stands there.
+    /// Whether the line is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.text.is_empty()
     }
 
-    /// Takes a text at the cursor, as far as there is room.
+    /// Inserts text at the cursor, as far as there is room.
     pub fn insert(&mut self, text: &str) {
         let room = MAX - self.text.len();
         let new: Vec<char> = text.chars().filter(|c| !c.is_control()).take(room).collect();
@@ -47,7 +47,7 @@ impl LineEdit {
         self.cursor = end;
     }
 
-    /// Takes a key; false where it is none of editing.
+    /// Takes a key; returns false if the key doesn't edit.
     pub fn on_key(&mut self, key: Key) -> bool {
         match key {
             Key::Char(c) if !c.is_control() && self.text.len() < MAX => {
@@ -76,7 +76,7 @@ impl LineEdit {
     }
 }
 
-/// Words that all must be found. A word `field:text` looks in one field, any other word in all of them.
+/// Words that must all match. A word `field:text` is searched in one field, any other word in all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     text: String,
@@ -84,7 +84,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// From what was typed.
+    /// Parses what was typed.
     #[must_use]
     pub fn new(text: &str) -> Self {
         let text = text.trim().to_owned();
@@ -100,19 +100,26 @@ impl Filter {
         Self { words: text.split_whitespace().map(word).collect(), text }
     }
 
-    /// As it was typed.
+    /// Returns the filter as typed.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Whether it lets everything through.
+    /// Whether it matches everything.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
     }
 
-    /// Whether the fields, by name, have all the words. A name that no field has finds nothing.
+    /// The first field name in the filter that isn't `known`.
+    #[must_use]
+    pub fn unknown_field(&self, known: impl Fn(&str) -> bool) -> Option<&str> {
+        self.words.iter().filter_map(|(name, _)| name.as_deref()).find(|name| !known(name))
+    }
+
+    /// Whether all words are found in the given fields (name and text). An unknown field name matches
+    /// nothing.
     pub fn matches<'a>(&self, fields: impl Iterator<Item = (&'a str, &'a str)> + Clone) -> bool {
         self.words.iter().all(|(name, word)| {
             fields.clone().any(|(field, text)| {
@@ -122,7 +129,7 @@ impl Filter {
     }
 }
 
-/// Whether `text` contains `lower`, which is lower-case, in any case.
+/// Whether `text` contains `lower`, ignoring case; `lower` must be lower-case.
 fn contains(text: &str, lower: &str) -> bool {
     if text.is_ascii() && lower.is_ascii() {
         let (text, lower) = (text.as_bytes(), lower.as_bytes());
@@ -136,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_edited_where_the_cursor_is() {
+    fn a_line_is_edited_at_the_cursor() {
         let mut line = LineEdit::new("ac");
         for key in [Key::Left, Key::Char('b'), Key::End, Key::Char('d'), Key::Home, Key::Delete] {
             assert!(line.on_key(key));
@@ -151,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_inserted_stands_before_the_cursor_and_has_a_bound() {
+    fn inserted_text_ends_at_the_cursor_and_is_bounded() {
         let mut line = LineEdit::new("ad");
         line.on_key(Key::Left);
         line.insert("b\u{1b}c\t");
@@ -161,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn every_word_must_be_found_and_a_field_may_be_named() {
+    fn every_word_must_match_and_may_name_a_field() {
         let fields = [("state", "waiting"), ("user", "Ada"), ("id", "1187")];
         let finds = |text: &str| Filter::new(text).matches(fields.iter().copied());
         for text in ["", "ada", "WAIT 118", "state:wait", "us:ada id:11"] {

@@ -1,9 +1,9 @@
-//! Why a request waits, in a few words. Worked out from the numbers that the host sends: what it needs,
-//! what there is, who is before it. Nothing is guessed about what a policy thinks.
+//! Why a request waits, in a few words. Derived from the host's numbers: what the request needs, what is
+//! available, how many requests are ahead of it. It makes no assumption about a policy's decisions.
 
 use infer_api::admin::{RequestRow, State};
 
-/// A reason, and how many wait before.
+/// A reason, and how many requests are ahead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Why {
     text: String,
@@ -12,7 +12,7 @@ pub struct Why {
 }
 
 impl Why {
-    /// In full.
+    /// Returns the whole text.
     #[must_use]
     pub fn full(&self) -> String {
         match self.ahead {
@@ -21,7 +21,8 @@ impl Why {
         }
     }
 
-    /// With as many words as `width` characters hold; the place in the line goes last, the numbers stay.
+    /// Returns the longest form that fits `width` characters: words are dropped first, then the position in
+    /// the queue; the numbers stay.
     #[must_use]
     pub fn within(&self, width: usize) -> String {
         let place = if self.ahead == 0 { "next".to_owned() } else { format!("{} ahead", self.ahead) };
@@ -32,7 +33,7 @@ impl Why {
     }
 }
 
-/// The reason; `None` for one that runs. `ahead` is how many wait before it.
+/// Returns the reason; `None` for a running request. `ahead` is how many requests wait before it.
 #[must_use]
 pub fn waits(row: &RequestRow, state: &State, ahead: usize) -> Option<Why> {
     let memory = &state.memory;
@@ -43,36 +44,36 @@ pub fn waits(row: &RequestRow, state: &State, ahead: usize) -> Option<Why> {
     match row.state.as_str() {
         "held" => {
             let pressure = &state.pressure;
-            // Admission looks at the whole length: what it may grow to, not what it starts with.
+            // Admission considers the length that the request may grow to, not what it starts with.
             let whole = (row.prompt_tokens + row.max_tokens).saturating_sub(1).div_ceil(size);
             let left = pressure.available_blocks;
             if whole > left {
-                let text = format!("admission: may need {whole} blocks, {left} unpromised");
+                let text = format!("admission: may need {whole} blocks, {left} unreserved");
                 why(text, format!("may need {whole} of {left}"))
             } else if pressure.backpressure {
                 let short = format!("backpressure at {:.2}", pressure.level);
                 why(format!("admission: {short}"), short)
             } else {
-                why("admission lets it wait".to_owned(), "admission waits".to_owned())
+                why("deferred by admission".to_owned(), "deferred".to_owned())
             }
         }
         "waiting" | "preempted" => {
             let free = state.pressure.max_sequences.saturating_sub(state.queue.running);
             if need > there {
-                why(format!("needs {need} blocks, {there} to be had"), format!("needs {need} of {there}"))
+                why(format!("needs {need} blocks, {there} available"), format!("needs {need} of {there}"))
             } else if ahead as u64 >= u64::from(free) {
-                let (running, places) = (state.queue.running, state.pressure.max_sequences);
-                let text = format!("{running} of {places} batch places taken");
-                why(text, format!("{running} of {places} taken"))
+                let (running, slots) = (state.queue.running, state.pressure.max_sequences);
+                let text = format!("{running} of {slots} batch slots taken");
+                why(text, format!("{running} of {slots} taken"))
             } else {
-                why("not yet scheduled".to_owned(), "not scheduled".to_owned())
+                why("not scheduled yet".to_owned(), "not scheduled".to_owned())
             }
         }
         _ => None,
     }
 }
 
-/// Blocks that it takes to compute its tokens, less those it would find.
+/// Returns the blocks that the request needs to start, less those it would find in the cache.
 fn blocks_needed(row: &RequestRow, block_size: u32) -> u32 {
     let tokens = row.prompt_tokens + row.generated_tokens;
     tokens.div_ceil(block_size).saturating_sub(row.cached_tokens / block_size)
@@ -97,28 +98,28 @@ mod tests {
     }
 
     #[test]
-    fn it_names_what_is_short() {
+    fn the_reason_names_what_is_short() {
         let why =
             |state, free, running, ahead| waits(&row(state), &host(free, running), ahead).unwrap().full();
-        assert_eq!(why("waiting", 3, 1, 0), "needs 10 blocks, 3 to be had; next in line");
-        assert_eq!(why("waiting", 50, 4, 2), "4 of 4 batch places taken; 2 ahead");
-        assert_eq!(why("waiting", 50, 3, 1), "3 of 4 batch places taken; 1 ahead");
-        assert_eq!(why("waiting", 50, 1, 0), "not yet scheduled; next in line");
-        assert_eq!(why("held", 3, 1, 0), "admission: may need 12 blocks, 3 unpromised; next in line");
-        assert_eq!(why("preempted", 3, 1, 0), "needs 10 blocks, 3 to be had; next in line");
+        assert_eq!(why("waiting", 3, 1, 0), "needs 10 blocks, 3 available; next in line");
+        assert_eq!(why("waiting", 50, 4, 2), "4 of 4 batch slots taken; 2 ahead");
+        assert_eq!(why("waiting", 50, 3, 1), "3 of 4 batch slots taken; 1 ahead");
+        assert_eq!(why("waiting", 50, 1, 0), "not scheduled yet; next in line");
+        assert_eq!(why("held", 3, 1, 0), "admission: may need 12 blocks, 3 unreserved; next in line");
+        assert_eq!(why("preempted", 3, 1, 0), "needs 10 blocks, 3 available; next in line");
         assert_eq!(waits(&row("decode"), &host(3, 1), 0), None);
     }
 
     #[test]
-    fn what_is_cached_needs_no_new_block() {
+    fn cached_tokens_need_no_new_block() {
         let cached = RequestRow { cached_tokens: 144, ..row("waiting") };
-        assert!(waits(&cached, &host(1, 1), 0).unwrap().full().starts_with("not yet scheduled"));
+        assert!(waits(&cached, &host(1, 1), 0).unwrap().full().starts_with("not scheduled yet"));
     }
     #[test]
-    fn a_narrow_table_gets_fewer_words_and_the_same_numbers() {
+    fn narrow_forms_drop_words_and_keep_numbers() {
         let held = waits(&row("held"), &host(3, 1), 12).unwrap();
         let forms = [
-            (80, "admission: may need 12 blocks, 3 unpromised; 12 ahead"),
+            (80, "admission: may need 12 blocks, 3 unreserved; 12 ahead"),
             (34, "may need 12 of 3; 12 ahead"),
             (20, "may need 12 of 3"),
         ];
@@ -126,7 +127,7 @@ mod tests {
             assert_eq!(held.within(width), form);
         }
         let taken = waits(&row("waiting"), &host(50, 4), 0).unwrap();
-        assert_eq!(taken.within(36), "4 of 4 batch places taken; next");
+        assert_eq!(taken.within(36), "4 of 4 batch slots taken; next");
         assert_eq!(taken.within(26), "4 of 4 taken; next");
     }
 }

@@ -1,9 +1,9 @@
-//! Terminals that draw nothing but ASCII: every other symbol of a finished screen is exchanged for the
-//! nearest one, in one place, so that views need not know.
+//! Supports terminals that draw only ASCII: replaces every other symbol of a finished screen by the most
+//! similar ASCII one, in one place, so that views need not care.
 
 use ratatui::buffer::Buffer;
 
-/// Exchanges everything that isn't ASCII.
+/// Replaces everything that isn't ASCII.
 pub fn exchange(buffer: &mut Buffer) {
     for cell in &mut buffer.content {
         if let Some(c) = cell.symbol().chars().next().filter(|c| !c.is_ascii()) {
@@ -45,7 +45,7 @@ mod tests {
     use ratatui::style::Style;
 
     #[test]
-    fn nothing_but_ascii_is_left() {
+    fn only_ascii_is_left() {
         let mut buffer = Buffer::empty(Rect::new(0, 0, 9, 1));
         buffer.set_string(0, 0, "╭─▇█◆ñx…", Style::new());
         exchange(&mut buffer);

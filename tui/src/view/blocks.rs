@@ -1,5 +1,5 @@
-//! The block map: the whole pool at a glance, and what is under the cursor in words. The glyph always
-//! tells the state; what the colour tells can be chosen.
+//! The block map: the whole pool at a glance, and what is under the cursor in words. The glyph always shows
+//! the state; what the colour shows can be chosen.
 
 use infer_api::admin::{BlockInfo, BlockMap};
 use ratatui::buffer::Buffer;
@@ -13,19 +13,19 @@ use super::parts::{as_of, below, broken, framed, inset, put, wrapped};
 use super::theme::{Theme, glyph};
 use crate::state::blocks::{BlockState, ColourBy, Grid, Under};
 
-/// Rows under the map: the legend, what is under the cursor.
+/// Returns the rows below the map: the legend and the text about the cursor.
 fn rows_below(body: Rect) -> u16 {
     if body.height >= 18 { 5 } else { 2 }
 }
 
-/// Room for the map in a terminal of this size; the cursor keys compute with it.
+/// Returns columns and rows of the map in a terminal of this size, which the cursor keys need.
 #[must_use]
 pub fn room(terminal: Rect) -> (u16, u16) {
     let map = map_area(super::regions(terminal)[2]);
     (map.width, map.height)
 }
 
-/// Where the map is in the body of the screen.
+/// Returns the area of the map within the body of the screen.
 pub(super) fn map_area(body: Rect) -> Rect {
     let inside = inset(body, 2, 1);
     Rect { height: inside.height.saturating_sub(rows_below(body)), ..inside }
@@ -57,7 +57,7 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     }
 }
 
-/// What the map is of, and that it is an old one before all else: the end of a title is cut.
+/// Returns the title: first that the map is outdated, if it is, because the end of a title may be cut.
 fn title(look: Look<'_>, map: &BlockMap, grid: Grid) -> Line<'static> {
     let pane = &look.app.blocks;
     let mut title = Line::from(Span::styled(" KV blocks ", look.theme.title));
@@ -65,7 +65,7 @@ fn title(look: Look<'_>, map: &BlockMap, grid: Grid) -> Line<'static> {
     let scale = if grid.per_cell == 1 {
         format!("{} of {} tokens ", count(map.total.into()), map.block_size)
     } else {
-        format!("{}, a cell is {} of them ", count(map.total.into()), grid.per_cell)
+        format!("{}, {} per cell ", count(map.total.into()), grid.per_cell)
     };
     title.push_span(Span::styled(scale, look.theme.label));
     if pane.by != ColourBy::State {
@@ -78,11 +78,12 @@ fn draw_cells(look: Look<'_>, map: &BlockMap, grid: Grid, place: Rect, buffer: &
     let states: Vec<BlockState> = map.states.chars().map(BlockState::of).collect();
     let oldest = map.values.iter().copied().max().unwrap_or(0);
     for (cell, group) in states.chunks(grid.fold).enumerate() {
-        // Where the window just shrank the host's cells are folded once more, until the next answer.
+        // Right after the window has shrunk, the host's cells are folded once more until the next map
+        // arrives.
         let state = *group.iter().max_by_key(|&&state| state as u8).expect("a chunk is not empty");
         let value = map.values.get(cell * grid.fold).copied().unwrap_or(0);
         let by = look.app.blocks.by;
-        // The answer to an earlier wish is not coloured by the later one.
+        // A map fetched for another colouring has no values for this one.
         let (mark, style) = if by == ColourBy::State || by.name() != map.by || state == BlockState::Free {
             (glyph(state), look.theme.block(state))
         } else {
@@ -98,12 +99,12 @@ fn draw_cells(look: Look<'_>, map: &BlockMap, grid: Grid, place: Rect, buffer: &
     }
 }
 
-/// Which of the colours a value has.
+/// Returns the class, and so the colour, of a value.
 fn class(by: ColourBy, value: u32, oldest: u32) -> usize {
     match by {
         ColourBy::State => 0,
         ColourBy::Tenant => value as usize,
-        // From what was touched just now to the oldest.
+        // From just touched to the oldest.
         ColourBy::Age => (u64::from(value) * 4 / u64::from(oldest.max(1))) as usize,
         ColourBy::References => match value {
             0..=2 => value as usize,
@@ -124,13 +125,13 @@ fn class_style(theme: &Theme, by: ColourBy, class: usize) -> Style {
     }
 }
 
-/// The digit or letter that tells what a colour would, where there are none.
+/// Returns the digit or letter that replaces a class's colour if there are no colours.
 fn mark(theme: &Theme, class: usize) -> Option<char> {
     const MARKS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
     (!theme.has_colours).then(|| char::from(MARKS[class % MARKS.len()]))
 }
 
-/// The totals in words, or in fewer where they don't fit; they always sum to the pool.
+/// Returns the totals, with fewer words if they don't fit; they always sum to the pool.
 fn legend_line(look: Look<'_>, map: &BlockMap, width: u16) -> Line<'static> {
     let line = |names: bool, shares: bool| {
         let mut line = Line::default();
@@ -158,12 +159,12 @@ fn legend_line(look: Look<'_>, map: &BlockMap, width: u16) -> Line<'static> {
     forms.into_iter().nth(fits.unwrap_or(2)).expect("three forms")
 }
 
-/// What the colours say.
+/// Returns the meaning of the colours.
 fn colour_line(look: Look<'_>, map: &BlockMap) -> Line<'static> {
     let (theme, by) = (look.theme, look.app.blocks.by);
     let classes: Vec<(usize, String)> = match by {
         ColourBy::State => {
-            let text = "kept: cached for a time that the policy gave; c: colour by tenant, age, ...";
+            let text = "kept: cached for a time set by the policy; c: colour by tenant, age, ...";
             return Line::styled(text, theme.border);
         }
         ColourBy::Tenant => {
@@ -192,7 +193,7 @@ fn colour_line(look: Look<'_>, map: &BlockMap) -> Line<'static> {
     line
 }
 
-/// The block under the cursor, or the group where a cell is one.
+/// Describes the block under the cursor, or the group if a cell is several blocks.
 fn under_cursor(look: Look<'_>, map: &BlockMap, grid: Grid) -> String {
     let pane = &look.app.blocks;
     match pane.under() {
@@ -238,14 +239,14 @@ fn block_text(look: Look<'_>, block: &BlockInfo) -> String {
     }
     text += &format!(", depth {}, tenant {}, touched {} ago", block.depth, block.tenant, age(block.age_ms));
     if let Some(ms) = block.expires_ms {
-        text += &format!(", kept for another {}", age(ms));
+        text += &format!(", kept for {} more", age(ms));
     }
     if block.kept_prompts > 0 {
         let (prompts, end) = if block.kept_prompts == 1 { ("prompt", "ends") } else { ("prompts", "end") };
-        text += &format!(", {} whole {prompts} {end} here", block.kept_prompts);
+        text += &format!(", {} cached whole {prompts} {end} here", block.kept_prompts);
     }
     if let Some(hash) = &block.hash {
-        text += &format!(", found {} times, hash {hash}", count(block.uses.into()));
+        text += &format!(", {} hits, hash {hash}", count(block.uses.into()));
     }
     if let Some(prefix) = &block.text {
         text += &format!(", text ...{}", fit(&prefix.replace('\n', " "), 512));

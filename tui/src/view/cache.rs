@@ -1,4 +1,4 @@
-//! The prefix cache: how often it was of use, what it holds, for whom.
+//! The prefix cache: hit rates, the most used prefixes, sessions.
 
 use infer_api::admin::{CacheReport, State};
 use ratatui::buffer::Buffer;
@@ -10,12 +10,12 @@ use super::format::{age, count, fit, padded, percent, rate};
 use super::parts::{as_of, below, first_shown, framed, gauge, inset, pair, put, wrapped};
 use crate::state::history::Sample;
 
-/// Seconds over which a rate is taken.
+/// Seconds over which recent rates are measured.
 const RECENT_S: usize = 60;
-/// Columns from which on all sums have one line.
+/// Width from which all totals fit on one line.
 const WIDE: u16 = 104;
 
-/// Where the prefixes are in the body of the screen.
+/// Returns the area of the prefixes within the body of the screen.
 pub(super) fn prefixes_area(body: Rect) -> Rect {
     areas(body)[1]
 }
@@ -51,11 +51,11 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
             }
         }
         (None, Some(error)) => wrapped(error, look.theme.bad, inset(prefixes, 2, 1), buffer),
-        (None, None) => put(Line::styled(" asking the host ...", look.theme.label), prefixes, 0, buffer),
+        (None, None) => put(Line::styled(" loading ...", look.theme.label), prefixes, 0, buffer),
     }
 }
 
-/// The kinds in words, and whether each is a hit.
+/// The cache events, with their labels and whether each is a hit.
 const KINDS: [(&str, &str, bool); 5] = [
     ("FULL_HIT_NO_PREFILL_NEEDED", "whole prompt", true),
     ("CONVERSATIONAL_HIT", "conversation", true),
@@ -70,7 +70,7 @@ fn draw_hits(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
     let c = &state.counters;
     let history = &look.app.feed().history;
     let recent = |counter: fn(&Sample) -> u64| history.growth(RECENT_S, counter);
-    let mut tokens = vec![Span::styled("prompt tokens found ", look.theme.label)];
+    let mut tokens = vec![Span::styled("prompt tokens cached ", look.theme.label)];
     tokens.push(Span::styled(percent(c.prefix_hits, c.prefix_queries), look.theme.good));
     if area.width >= 60 {
         tokens.push(Span::styled(
@@ -102,7 +102,7 @@ fn draw_hits(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
     let rows =
         KINDS.map(|(name, words, hit)| (state.cache_events.get(name).copied().unwrap_or(0), words, hit));
     if usize::from(kinds.height) < rows.len() {
-        // One line with the two sums; the kinds have no room.
+        // There is no room for the kinds; show the share of hits.
         let hits: u64 = rows.iter().filter(|row| row.2).map(|row| row.0).sum();
         let text = format!("requests with a hit {} of {}", percent(hits, all), count(all));
         put(Line::styled(text, look.theme.label), kinds, 0, buffer);
@@ -125,7 +125,7 @@ fn draw_prefixes(look: Look<'_>, report: &CacheReport, area: Rect, buffer: &mut 
     let pane = &look.app.cache;
     title.extend(as_of(look, pane.at, pane.error.as_deref()));
     let facts = format!(
-        "{} in {} blocks, {} of {} whole prompts kept ",
+        "{} in {} blocks, {} of {} whole prompts cached ",
         count(report.prefixes_total.into()),
         count(report.blocks.into()),
         report.kept_prompts,
@@ -142,7 +142,7 @@ fn draw_prefixes(look: Look<'_>, report: &CacheReport, area: Rect, buffer: &mut 
     }
     let width = usize::from(inside.width);
     let head =
-        format!("{:>6} {:>6} {:>6} {:>6} {:>7}  HASH / TEXT", "FOUND", "HELD", "BLOCKS", "SHARED", "AGE");
+        format!("{:>6} {:>6} {:>6} {:>6} {:>7}  HASH / TEXT", "HITS", "IN USE", "BLOCKS", "SHARED", "AGE");
     put(Line::styled(fit(&head, width), look.theme.label), inside, 0, buffer);
     let rows = below(inside, 1);
     let selected = look.app.cache.selected;
@@ -179,11 +179,11 @@ fn draw_sessions(look: Look<'_>, report: &CacheReport, area: Rect, buffer: &mut 
     let inside = inset(framed(title, look.theme, area, buffer), 1, 0);
     let width = usize::from(inside.width);
     if report.sessions.is_empty() {
-        let text = "no request named a session; clients do with `session_id`";
+        let text = "no sessions yet; clients name one with `session_id`";
         wrapped(text, look.theme.label, inside, buffer);
         return;
     }
-    let head = format!("{:>6} {:>6} {:>7}  SESSION", "BLOCKS", "HELD", "AGE");
+    let head = format!("{:>6} {:>6} {:>7}  SESSION", "BLOCKS", "IN USE", "AGE");
     put(Line::styled(fit(&head, width), look.theme.label), inside, 0, buffer);
     for (index, session) in (1..inside.height).zip(&report.sessions) {
         let text = format!(

@@ -1,4 +1,4 @@
-//! What every screen has around it: who is watched, which screen this is, which keys there are.
+//! The frame of every screen: header with host and connection, tabs, footer with keys and notices.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -7,14 +7,15 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Clear, Widget};
 
 use super::Look;
-use super::format::{age, columns, count, fit, is_invisible};
+use super::format::{age, columns, count, fit};
 use super::parts::{broken, inset, put, wrapped};
 use crate::state::dialog::{Dialog, Notice, Prompt};
 use crate::state::text::LineEdit;
 use crate::state::{Link, Millis, Screen};
+use crate::text::is_invisible;
 
-/// Who is watched on the left, how the connection is on the right. The right side wins where both
-/// don't fit, because a stale screen that doesn't say so is a lie.
+/// Draws the host on the left and the connection on the right. The right side takes precedence if both don't
+/// fit: a stale screen must say so.
 pub(super) fn header(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     let Look { app, now, theme } = look;
     let status = match (&app.link, app.stale_ms(now)) {
@@ -60,7 +61,7 @@ pub(super) fn header(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     right.render(right_area, buffer);
 }
 
-/// Each screen's title with its first column and its width.
+/// Returns each screen's tab with its text and area.
 pub(super) fn tab_places(area: Rect) -> impl Iterator<Item = (Screen, String, Rect)> {
     let short = area.width < 64;
     let mut x = area.x;
@@ -84,7 +85,7 @@ pub(super) fn tabs(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     }
 }
 
-/// What is typed, or the last outcome, or why there is no connection, or the keys.
+/// Draws the line being typed, else the notice, else why there is no connection, else the keys.
 pub(super) fn footer(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     let Look { app, now, theme } = look;
     let width = usize::from(area.width);
@@ -94,7 +95,7 @@ pub(super) fn footer(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
                 look,
                 "/",
                 line,
-                "enter keeps it, esc clears it; field:text looks in one field",
+                "enter keeps it, esc clears it; field:text searches one field",
                 area,
                 buffer,
             );
@@ -102,7 +103,7 @@ pub(super) fn footer(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
         }
         Some(Prompt::Command(line, options)) => {
             let hint = match options.as_slice() {
-                [] => "tab completes; help lists all".to_owned(),
+                [] => "tab completes; help lists all commands".to_owned(),
                 options => options.join(" "),
             };
             typed(look, ":", line, &hint, area, buffer);
@@ -111,7 +112,7 @@ pub(super) fn footer(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
         None => {}
     }
     if let Some(notice) = &app.notice {
-        tell(look, notice, area, buffer);
+        draw_notice(look, notice, area, buffer);
         return;
     }
     if let Link::Lost { why, retry_at } = &app.link
@@ -135,39 +136,39 @@ pub(super) fn footer(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     line.render(area, buffer);
 }
 
-/// Whether something lies over the screen and takes the keys.
+/// Whether a dialog or the help takes the keys.
 fn is_covered(look: Look<'_>) -> bool {
     look.app.dialog.is_some() || look.app.help.is_some()
 }
 
-/// Keys of what is shown. A question and a form have theirs where they are.
+/// Returns the keys of what is shown. Confirmations and forms show their own.
 fn keys(look: Look<'_>) -> &'static [(&'static str, &'static str)] {
     if let Some(dialog) = &look.app.dialog {
         return match dialog {
-            Dialog::Details { .. } => &[("c", "cancel it"), ("esc", "close"), ("ctrl-c", "quit")],
-            _ => &[("esc", "leave"), ("ctrl-c", "quit")],
+            Dialog::Details { .. } => &[("c", "cancel request"), ("esc", "close"), ("ctrl-c", "quit")],
+            _ => &[("esc", "close"), ("ctrl-c", "quit")],
         };
     }
     if look.app.help.is_some() {
-        return &[("jk", "scroll"), ("PgDn", "a page"), ("esc", "close"), ("ctrl-c", "quit")];
+        return &[("jk", "scroll"), ("PgDn", "page"), ("esc", "close"), ("ctrl-c", "quit")];
     }
     match look.app.screen {
-        Screen::Overview => &[("2", "memory"), ("3", "who waits"), ("4", "swap policies")],
+        Screen::Overview => &[("2", "memory"), ("3", "requests"), ("4", "swap policies")],
         Screen::Blocks => &[("hjkl", "inspect"), ("c", "colour by"), ("enter", "owner")],
         Screen::Requests => &[("enter", "details"), ("s", "sort"), ("/", "filter"), ("c", "cancel")],
         Screen::Policies => {
-            &[("s", "swap"), ("r", "roll back"), ("e", "configure"), ("p", "promote"), ("x", "end shadow")]
+            &[("s", "swap"), ("r", "roll back"), ("e", "configure"), ("p", "promote"), ("x", "stop shadow")]
         }
         Screen::Cache => &[("jk", "select")],
         Screen::Log => &[("/", "filter"), ("jk", "scroll"), ("G", "latest")],
     }
 }
 
-/// Rows that an outcome may take; one that says why something failed is worth more than what it covers.
+/// Most rows of a notice; why something failed matters more than what the notice covers.
 const NOTICE_ROWS: usize = 5;
 
-/// An outcome, in full: where the footer is too short for it, it takes rows above.
-fn tell(look: Look<'_>, notice: &Notice, area: Rect, buffer: &mut Buffer) {
+/// Draws a notice in full; a long one takes rows above the footer.
+fn draw_notice(look: Look<'_>, notice: &Notice, area: Rect, buffer: &mut Buffer) {
     let mut lines = broken(&notice.text, usize::from(area.width).saturating_sub(2));
     if lines.len() > NOTICE_ROWS {
         lines.truncate(NOTICE_ROWS);
@@ -181,7 +182,7 @@ fn tell(look: Look<'_>, notice: &Notice, area: Rect, buffer: &mut Buffer) {
     }
 }
 
-/// A line that is typed, with its cursor, and a hint where there is room.
+/// Draws the line being typed with its cursor, and a hint if there is room.
 fn typed(look: Look<'_>, mark: &str, line: &LineEdit, hint: &str, area: Rect, buffer: &mut Buffer) {
     let mut spans = vec![Span::styled(mark.to_owned(), look.theme.key)];
     spans.extend(edited(look, line, usize::from(area.width).saturating_sub(2), true));
@@ -193,12 +194,12 @@ fn typed(look: Look<'_>, mark: &str, line: &LineEdit, hint: &str, area: Rect, bu
     shown.render(area, buffer);
 }
 
-/// The part of an edited line that fits, around its cursor.
+/// Returns the part of an edited line around the cursor that fits.
 pub(super) fn edited(look: Look<'_>, line: &LineEdit, width: usize, focused: bool) -> Vec<Span<'static>> {
     if !focused {
         return vec![Span::raw(fit(&line.text(), width))];
     }
-    // What can't be seen can be typed and deleted, so it has a place.
+    // Invisible characters can be typed and deleted, so they need a visible cell.
     let visible = |c| if is_invisible(c) { char::REPLACEMENT_CHARACTER } else { c };
     let text: Vec<char> = line.text().chars().map(visible).collect();
     let wide = |at: usize| text.get(at).map_or(1, |c| columns(c.encode_utf8(&mut [0; 4])));
@@ -221,19 +222,19 @@ pub(super) fn edited(look: Look<'_>, line: &LineEdit, width: usize, focused: boo
     ]
 }
 
-/// When the next attempt is made.
+/// Returns when the next attempt is made.
 fn retry(retry_at: Millis, now: Millis) -> String {
     match retry_at.saturating_sub(now).div_ceil(1_000) {
         0 => "connecting".to_owned(),
-        seconds => format!("trying again in {seconds} s"),
+        seconds => format!("retrying in {seconds} s"),
     }
 }
 
-/// What a screen shows before the first snapshot.
+/// Draws what a screen shows before the first snapshot.
 pub(super) fn waiting(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     let text = match &look.app.link {
         Link::Connecting | Link::Live | Link::Replay => format!("Waiting for {} ...", look.app.address),
-        Link::Ended => "The recording is over and had no snapshot.".to_owned(),
+        Link::Ended => "The recording has ended without a snapshot.".to_owned(),
         Link::Lost { why, retry_at } => {
             format!("{why}\n\n{}", retry(*retry_at, look.now))
         }

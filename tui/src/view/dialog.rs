@@ -1,6 +1,5 @@
-//! What lies over a screen and wants an answer: questions, the list of policies, a path, a configuration.
+//! Dialogs over a screen: confirmations, the list of policies, a path, a configuration.
 
-use infer_api::admin::{AvailablePolicy, QuarantineEntry};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -12,17 +11,18 @@ use super::Look;
 use super::chrome::edited;
 use super::format::{columns, fit, padded};
 use super::parts::{below, broken, first_shown, framed, inset, put, wrapped};
+use crate::order::{Mode, Source};
 use crate::state::dialog::Dialog;
 use crate::state::form::Field;
-use crate::state::swap::{Editing, Mode, Path, Picker, Plan, Source};
+use crate::state::swap::{Editing, Path, Picker, Plan, is_default};
 
-/// Columns inside a box that wants `width` of them.
+/// Returns the columns inside a box that would like `width`.
 fn room(width: u16, area: Rect) -> u16 {
     if area.width < width + 12 { area.width.saturating_sub(4) } else { width }
 }
 
-/// A box in the middle, as large as wanted and possible, emptied. It takes the whole width rather than leave
-/// rags of what is under it at the sides.
+/// Clears and frames a centred box of at most the given size and returns the area inside. It takes the whole
+/// width rather than leave narrow strips of the screen at its sides.
 pub(super) fn centred(
     look: Look<'_>,
     title: &str,
@@ -50,7 +50,7 @@ pub(super) fn draw(look: Look<'_>, dialog: &Dialog, area: Rect, buffer: &mut Buf
     }
 }
 
-/// Keys and what they do, as many as fit.
+/// Returns keys and what they do, as many as fit.
 fn hints(look: Look<'_>, keys: &[(&str, &str)], width: usize) -> Line<'static> {
     let mut line = Line::default();
     for (key, meaning) in keys {
@@ -64,7 +64,7 @@ fn hints(look: Look<'_>, keys: &[(&str, &str)], width: usize) -> Line<'static> {
 }
 
 fn draw_question(look: Look<'_>, question: &str, area: Rect, buffer: &mut Buffer) {
-    let inside = centred(look, "Sure?", (56, 4), area, buffer);
+    let inside = centred(look, "Confirm", (56, 4), area, buffer);
     let text = Rect { height: inside.height.saturating_sub(1), ..inside };
     wrapped(question, Style::new(), text, buffer);
     let keys = hints(look, &[("y", "yes"), ("n", "no")], usize::from(inside.width));
@@ -76,7 +76,7 @@ fn draw_picker(look: Look<'_>, picker: &Picker, area: Rect, buffer: &mut Buffer)
     let options = match &picker.options {
         None => {
             let inside = centred(look, &title, (44, 2), area, buffer);
-            let text = "asking the host; the first time it compiles them all and takes seconds ...";
+            let text = "loading ...; the first time the host compiles all policies, which takes seconds";
             wrapped(text, look.theme.label, inside, buffer);
             return;
         }
@@ -91,22 +91,19 @@ fn draw_picker(look: Look<'_>, picker: &Picker, area: Rect, buffer: &mut Buffer)
     let inside = centred(look, &title, (88, rows), area, buffer);
     let width = usize::from(inside.width);
     let list =
-        Rect { height: inside.height.saturating_sub(if inside.height >= 7 { 3 } else { 1 }), ..inside };
+        Rect { height: inside.height.saturating_sub(if inside.height >= 6 { 3 } else { 1 }), ..inside };
     let live = look.app.slot(&picker.kind).map(|slot| slot.sha256.as_str()).unwrap_or_default();
     let first = first_shown(picker.selected, options.len() + 1, usize::from(list.height));
-    let taken_out = |option: &AvailablePolicy| {
-        let same = |entry: &&QuarantineEntry| !option.sha256.is_empty() && entry.sha256 == option.sha256;
-        picker.quarantine.iter().find(same)
-    };
     for (index, at) in (0..list.height).zip(first..=options.len()) {
         let text = match options.get(at) {
             Some(option) => {
-                let mark = match (taken_out(option).is_some(), !live.is_empty() && option.sha256 == live) {
+                let quarantined = picker.quarantined(option).is_some();
+                let mark = match (quarantined, !live.is_empty() && option.sha256 == live) {
                     (true, _) => "▲",
                     (_, true) => "●",
                     _ => " ",
                 };
-                // What it does stands below where there is no room beside.
+                // A narrow list shows the description below.
                 let about = if width < 60 { "" } else { &option.description };
                 format!("{mark} {} {:<7} {about}", padded(&option.name, 16), option.version)
             }
@@ -121,12 +118,17 @@ fn draw_picker(look: Look<'_>, picker: &Picker, area: Rect, buffer: &mut Buffer)
     let rest = below(inside, list.height);
     if rest.height > 1 {
         let (about, style) = match options.get(picker.selected) {
-            Some(option) => match taken_out(option) {
-                Some(entry) => (format!("was taken out: {}", entry.reason), look.theme.bad),
+            Some(option) => match picker.quarantined(option) {
+                Some(entry) if is_default(&entry.config) => {
+                    (format!("quarantined: {}", entry.reason), look.theme.bad)
+                }
+                Some(entry) => {
+                    (format!("quarantined with {}: {}", entry.config, entry.reason), look.theme.warning)
+                }
                 None => (option.description.clone(), look.theme.label),
             },
             None => {
-                let text = "a component of this machine; it is sent to the host, which checks it";
+                let text = "a component on this machine; it is sent to the host, which checks it";
                 (text.to_owned(), look.theme.label)
             }
         };
@@ -134,7 +136,7 @@ fn draw_picker(look: Look<'_>, picker: &Picker, area: Rect, buffer: &mut Buffer)
             put(Line::styled(line, style), rest, index, buffer);
         }
     }
-    let keys = [("enter", "choose"), ("esc", "leave"), ("●", "in force"), ("▲", "was taken out")];
+    let keys = [("enter", "choose"), ("esc", "close"), ("●", "live"), ("▲", "quarantined")];
     put(hints(look, &keys, width), rest, rest.height.saturating_sub(1), buffer);
 }
 
@@ -142,7 +144,7 @@ fn draw_path(look: Look<'_>, path: &Path, area: Rect, buffer: &mut Buffer) {
     let width = 72.min(usize::from(area.width.saturating_sub(4)));
     let below = match path.options.as_deref() {
         None => Vec::new(),
-        Some([]) => vec!["no folder and no .wasm file begins like that".to_owned()],
+        Some([]) => vec!["no folder or .wasm file starts with this".to_owned()],
         Some(options) => broken(&options.join("  "), width),
     };
     let rows = 3 + (below.len() as u16).min(8);
@@ -157,7 +159,7 @@ fn draw_path(look: Look<'_>, path: &Path, area: Rect, buffer: &mut Buffer) {
     for (row, line) in (2..inside.height.saturating_sub(1)).zip(below) {
         put(Line::styled(line, look.theme.label), inside, row, buffer);
     }
-    let keys = hints(look, &[("tab", "complete"), ("enter", "go on"), ("esc", "leave")], width);
+    let keys = hints(look, &[("tab", "complete"), ("enter", "next"), ("esc", "close")], width);
     put(keys, inside, inside.height.saturating_sub(1), buffer);
 }
 
@@ -166,19 +168,21 @@ fn draw_plan(look: Look<'_>, plan: &Plan, area: Rect, buffer: &mut Buffer) {
     let mut texts: Vec<(String, Style)> = Vec::new();
     let of = order.of.as_deref().unwrap_or_default();
     let what = match &order.source {
-        Source::Name(name) if name == of => format!("Configure {} of {} anew?", name, order.kind),
+        Source::Name(name) if name == of => format!("Reconfigure {} ({})?", name, order.kind),
         source => format!("Swap {} from {of} to {}?", order.kind, source.text()),
     };
     texts.push((what, Style::new()));
-    if look.app.hides_the_hosts_own(order) {
-        let text = "The one in force came from a file: this brings in the host's own of that name.";
+    if look.app.shadows_a_bundled_policy(order) {
+        let text = "The live policy came from a file; this swaps in the bundled policy of that name.";
         texts.push((text.to_owned(), look.theme.warning));
     }
-    if let Some(entry) = &plan.quarantine {
-        let force = if order.force { "it comes in all the same" } else { "f brings it in all the same" };
-        texts.push((format!("It was taken out: {}; {force}.", entry.reason), look.theme.bad));
+    if let Some(entry) = look.app.quarantined(order) {
+        let force = if order.force { "it is swapped in anyway" } else { "f swaps it in anyway" };
+        let text = format!("Quarantined with this configuration ({}); {force}.", entry.reason);
+        texts.push((text, look.theme.bad));
     } else if order.force {
-        texts.push(("Also where it was taken out before.".to_owned(), look.theme.warning));
+        let text = "Forced: swapped in even if quarantined with this configuration.";
+        texts.push((text.to_owned(), look.theme.warning));
     }
     texts.push((
         match &order.config {
@@ -202,14 +206,14 @@ fn draw_plan(look: Look<'_>, plan: &Plan, area: Rect, buffer: &mut Buffer) {
         .collect();
     let meaning = broken(order.mode.meaning(), usize::from(width));
     let how_rows = meaning.len() as u16 + 2;
-    let inside = centred(look, "Sure?", (width, lines.len() as u16 + how_rows.max(4)), area, buffer);
+    let inside = centred(look, "Confirm", (width, lines.len() as u16 + how_rows.max(4)), area, buffer);
     let width = usize::from(inside.width);
     let text_rows = (lines.len() as u16).min(inside.height.saturating_sub(how_rows));
     for (index, (text, style)) in (0..text_rows).zip(lines) {
         put(Line::styled(text, style), inside, index, buffer);
     }
     let rest = below(inside, text_rows);
-    let mut modes = Line::from(Span::styled("how ", look.theme.label));
+    let mut modes = Line::from(Span::styled("mode ", look.theme.label));
     for mode in Mode::ALL {
         let style = if mode == order.mode { look.theme.selected } else { look.theme.label };
         modes.push_span(Span::styled(format!(" {} ", mode.name()), style));
@@ -219,7 +223,7 @@ fn draw_plan(look: Look<'_>, plan: &Plan, area: Rect, buffer: &mut Buffer) {
     for (index, line) in (1..rest.height.saturating_sub(1)).zip(meaning) {
         put(Line::styled(line, look.theme.label), rest, index, buffer);
     }
-    let mut keys = vec![("y", "yes"), ("n", "no"), ("tab", "how")];
+    let mut keys = vec![("y", "yes"), ("n", "no"), ("tab", "mode")];
     if !matches!(plan.schema, Value::Null) {
         keys.push(("e", "configure"));
     }
@@ -233,7 +237,7 @@ fn draw_form(look: Look<'_>, editing: &Editing, area: Rect, buffer: &mut Buffer)
     let rows = (form.fields.len() as u16 + 5).max(6);
     let inside = centred(look, &format!("Configuration of {name}"), (76, rows), area, buffer);
     let width = usize::from(inside.width);
-    // What is wrong with a value is worth three rows, as long as one is left for the value.
+    // Three rows for the text about a value, as long as one is left for the value itself.
     let room = inside.height.saturating_sub(4).max(1);
     let list = Rect { height: room.min(form.fields.len() as u16), ..inside };
     let labels: Vec<String> = form.fields.iter().map(|field| form.label(field)).collect();
@@ -269,7 +273,7 @@ fn draw_form(look: Look<'_>, editing: &Editing, area: Rect, buffer: &mut Buffer)
     for (index, line) in (0..rest.height.saturating_sub(1)).zip(broken(&text, width)) {
         put(Line::styled(line, style), rest, index, buffer);
     }
-    let keys = [("enter", "go on"), ("up down", "field"), ("esc", "leave")];
+    let keys = [("enter", "next"), ("up down", "field"), ("esc", "close")];
     put(hints(look, &keys, width), inside, inside.height.saturating_sub(1), buffer);
 }
 
@@ -277,7 +281,7 @@ fn default_text(field: &Field) -> String {
     field.schema.get("default").map_or_else(|| "not set".to_owned(), |default| format!("{default} (default)"))
 }
 
-/// What the schema says of a field.
+/// Describes a field by its schema.
 fn about(field: &Field) -> String {
     let schema = &field.schema;
     let text = |key: &str| schema.get(key).and_then(Value::as_str);
@@ -289,5 +293,5 @@ fn about(field: &Field) -> String {
             parts.push(format!("{words} {value}"));
         }
     }
-    if parts.is_empty() { "the schema says nothing of it".to_owned() } else { parts.join("; ") }
+    if parts.is_empty() { "not described by the schema".to_owned() } else { parts.join("; ") }
 }

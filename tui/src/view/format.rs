@@ -1,7 +1,9 @@
-//! Numbers as people read them. Short, never wider than they must be, and an absent measurement is a
-//! dash, never a zero. And text of strangers: what may be shown of it, and how many columns it takes.
+//! Formats numbers for people: short, and a missing measurement is a dash, never a zero. Also measures and
+//! cuts text by its width on the terminal.
 
 use ratatui::text::Span;
+
+use crate::text::clean;
 
 /// `12,345`.
 #[must_use]
@@ -26,7 +28,7 @@ pub fn rate(value: f64) -> String {
     if value >= 10.0 { format!("{value:.1}") } else { format!("{value:.2}") }
 }
 
-/// `0.42 ms`, `12.3 ms`, `1.25 s`, `-` for none.
+/// `0.42 ms`, `12.3 ms`, `1.25 s`; `-` for zero, which means not measured.
 #[must_use]
 pub fn milliseconds(value: f64) -> String {
     match value {
@@ -38,7 +40,7 @@ pub fn milliseconds(value: f64) -> String {
     }
 }
 
-/// `3.2 us`, `150 us`, `1.25 ms`, `-` for none.
+/// `3.2 us`, `150 us`, `1.25 ms`; `-` for zero, which means not measured.
 #[must_use]
 pub fn microseconds(value: f64) -> String {
     match value {
@@ -75,36 +77,19 @@ pub fn bytes(value: u64) -> String {
     format!("{scaled:.1} TiB")
 }
 
-/// `part` of `whole` in percent.
+/// `part` as a percentage of `whole`; `-` if `whole` is zero.
 #[must_use]
 pub fn percent(part: u64, whole: u64) -> String {
     if whole == 0 { "-".to_owned() } else { format!("{:.0}%", part as f64 * 100.0 / whole as f64) }
 }
 
-/// Text that can't drive a terminal: control characters become spaces, and what only changes the order or
-/// the shape of its neighbours is left out.
-#[must_use]
-pub fn clean(text: &str) -> String {
-    text.chars().filter(|&c| !is_invisible(c)).map(|c| if c.is_control() { ' ' } else { c }).collect()
-}
-
-/// Marks without a width of their own: soft hyphens, zero-width spaces and joiners, the overrides and
-/// isolates of the writing direction, variation selectors, byte order marks, tags.
-#[must_use]
-pub fn is_invisible(c: char) -> bool {
-    matches!(c,
-        '\u{ad}' | '\u{61c}' | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
-        | '\u{e0000}'..='\u{e0fff}')
-}
-
-/// Columns that a text takes.
+/// Returns the width of a text in columns.
 #[must_use]
 pub fn columns(text: &str) -> usize {
     if text.is_ascii() { text.len() } else { Span::raw(text).width() }
 }
 
-/// As much from the beginning as fits into `width` columns.
+/// Returns the longest prefix that fits into `width` columns.
 #[must_use]
 pub fn beginning(text: &str, width: usize) -> &str {
     let mut used = 0;
@@ -141,7 +126,7 @@ pub fn padded(text: &str, width: usize) -> String {
 }
 
 /// Splits `width` cells among parts in proportion. The cells always sum to `width`, and a part that isn't
-/// empty gets one where there is room: three used blocks of a million must not look like none.
+/// empty gets at least one cell if possible: three used blocks of a million must not look like none.
 #[must_use]
 pub fn split(width: usize, parts: &[u64]) -> Vec<usize> {
     let total: u64 = parts.iter().sum();
@@ -170,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_read_well() {
+    fn numbers_are_short_and_readable() {
         assert_eq!([0, 999, 1_000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([0.0, 9.999, 412.34, 12_345.6].map(rate), ["0.00", "10.00", "412.3", "12,346"]);
         assert_eq!(
@@ -187,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_cut_and_cannot_drive_the_terminal() {
+    fn text_is_cut_and_has_no_control_characters() {
         assert_eq!(fit("abcdef", 4), "abc…");
         assert_eq!(fit("äöü", 3), "äöü");
         assert_eq!(fit("a\x1b[2Jb", 9), "a [2Jb");
@@ -196,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn widths_are_those_of_the_terminal() {
+    fn widths_match_the_terminal() {
         assert_eq!(
             (fit("会话会话", 8), fit("会话会话", 7), fit("会话会话", 6)),
             ("会话会话".into(), "会话会…".into(), "会话…".into())
@@ -207,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_split_sums_to_its_width_and_hides_no_part() {
+    fn split_sums_to_its_width_and_hides_no_part() {
         for width in 0..60 {
             for parts in [[0, 0, 0], [1, 1, 1], [1, 0, 1_000_000], [3, 2, 5], [0, 7, 0], [999, 1, 1]] {
                 let cells = split(width, &parts);

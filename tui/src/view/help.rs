@@ -1,4 +1,4 @@
-//! Every key and every command, and what the words on the screens mean.
+//! The help: every key and command, and the terms on the screens.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -14,47 +14,50 @@ const KEYS: [(&str, &str); 46] = [
     ("Everywhere", ""),
     ("1-6, tab", "overview, blocks, requests, policies, cache, log"),
     ("hjkl, arrows", "move; g G first, last; PgUp PgDn a page"),
-    ("space", "pause the screen; the host runs on"),
-    ("+ -", "a wider or a closer look at time"),
-    ("/", "filter requests and log; field:text looks in one field"),
-    (":", "a command; tab completes it"),
+    ("space", "pause or resume the screen; the host keeps running"),
+    ("+ -", "widen or narrow the time window of the graphs"),
+    ("/", "filter requests and log; field:text searches one field"),
+    (":", "enter a command; tab completes it"),
     ("y", "copy the id, hash, digest or line (OSC 52)"),
-    ("t", "another theme"),
-    ("m", "take the mouse, or leave it"),
-    ("esc, q", "close what is open; esc clears the filter, too"),
+    ("t", "next colour theme"),
+    ("m", "capture or release the mouse"),
+    ("esc, q", "close what is open; esc also clears the filter"),
     ("q, ctrl-c", "quit"),
     ("", ""),
     ("Blocks", ""),
     ("c", "colour by state, tenant, age, references"),
-    ("enter", "the request that holds the block"),
+    ("enter", "open the request that uses the block"),
     ("", ""),
     ("Requests", ""),
-    ("enter", "everything about a request: why it waits, timeline, block table"),
+    ("enter", "details of a request: why it waits, timeline, block table"),
     ("s, left right", "sort by another column; S reverses"),
-    ("c, x, del", "cancel it (asks first)"),
+    ("c, x, del", "cancel it (after confirmation)"),
     ("", ""),
     ("Policies", ""),
     ("up down", "select a slot; PgUp PgDn scroll its facts"),
-    ("s, enter", "swap in another policy: now, in shadow, or as a canary (asks first)"),
-    ("f", "the same from a .wasm file"),
+    ("s, enter", "swap in another policy: now, in shadow, or as a canary (after confirmation)"),
+    ("f", "swap in a policy from a .wasm file"),
     ("e", "edit the configuration, checked against the policy's schema"),
-    ("p", "promote what runs in shadow or on trial"),
-    ("x", "end what runs in shadow"),
-    ("r", "roll back to the policy before"),
+    ("p", "promote the shadow or the canary"),
+    ("x", "stop the shadow"),
+    ("r", "roll back to the previous policy"),
     ("", ""),
-    ("Words", ""),
-    ("TTFT, ITL", "time to the first token; time between two tokens"),
-    ("used", "blocks that running requests hold; shared: held by several"),
-    ("cached", "held by nobody, found by the next prompt that begins alike; given up when needed"),
-    ("kept", "cached, for a time that the prefix-cache policy gave"),
-    ("held", "the admission policy has not let it in yet"),
-    ("waiting", "let in; the scheduler has not started it"),
-    ("preempted", "ran, gave its blocks back, waits to go on"),
-    ("pressure", "what admission measures: 0 idle, 1 nothing more fits"),
-    ("fallback", "the built-in policy stands in for one that was taken out"),
-    ("canary", "in force on trial; it goes back by itself if clients are worse off"),
-    ("shadow", "asked what the live policy is asked, without effect"),
-    ("cold", "the policy began without its predecessor's state; restored: with it"),
+    ("Terms", ""),
+    ("TTFT, ITL", "time to first token; inter-token latency"),
+    ("used", "blocks of running requests; shared: used by several of them"),
+    (
+        "cached",
+        "blocks no request uses, reused by prompts with the same beginning, evicted when space is needed",
+    ),
+    ("kept", "cached for a time set by the prefix-cache policy"),
+    ("held", "deferred by the admission policy"),
+    ("waiting", "admitted, but not yet started by the scheduler"),
+    ("preempted", "stopped to free its blocks; continues later"),
+    ("pressure", "reported by the admission policy: 0 is idle, at 1 nothing more fits"),
+    ("fallback", "the built-in policy replaces one that failed"),
+    ("canary", "live on trial; rolled back automatically if clients are worse off"),
+    ("shadow", "receives the live policy's calls; its answers have no effect"),
+    ("cold", "the policy started without its predecessor's state; restored: with it"),
     ("", ""),
     ("Commands", ""),
 ];
@@ -81,13 +84,13 @@ pub(super) fn draw(look: Look<'_>, scroll: usize, area: Rect, buffer: &mut Buffe
     }
 }
 
-/// How far it can be scrolled.
+/// Returns how far the help can be scrolled.
 pub(super) fn scroll(look: Look<'_>, area: Rect) -> Scroll {
     let page = usize::from(area.height.saturating_sub(2));
     Scroll { most: lines(look, width(area)).len().saturating_sub(page), page }
 }
 
-/// Columns inside the frame, where the terminal has them.
+/// Preferred columns inside the frame.
 const WIDTH: u16 = 92;
 
 fn width(area: Rect) -> usize {
@@ -109,7 +112,7 @@ fn lines(look: Look<'_>, width: usize) -> Vec<Line<'static>> {
         }
     }
     for (name, arguments, meaning) in COMMANDS {
-        // Commands are longer than keys: they take what they need.
+        // Commands are longer than keys, so they don't share the keys' column.
         let mut command = broken(&format!(":{name} {arguments}"), width);
         let last = command.pop().unwrap_or_default();
         lines.extend(command.into_iter().map(|part| Line::styled(part, look.theme.key)));

@@ -1,4 +1,4 @@
-//! What stands at a place of the screen, for the mouse.
+//! Finds what is at a position of the screen, for the mouse.
 
 use ratatui::layout::{Position, Rect};
 
@@ -7,7 +7,7 @@ use super::{blocks, cache, chrome, policies, regions, requests};
 use crate::state::keys::Hit;
 use crate::state::{App, Screen};
 
-/// What stands at a column and a row.
+/// Returns what is at a column and a row of the screen.
 #[must_use]
 pub fn at(app: &App, area: Rect, x: u16, y: u16) -> Option<Hit> {
     let [_, tabs, body, _] = regions(area);

@@ -1,4 +1,4 @@
-//! What happened while the console ran, newest at the bottom.
+//! The log: events since the console started, newest at the bottom.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -6,15 +6,15 @@ use ratatui::text::{Line, Span};
 
 use super::Look;
 use super::format::{age, count, fit};
-use super::parts::{broken, framed, inset, put};
+use super::parts::{broken, framed, inset, put, wrapped};
 use crate::state::Scroll;
-use crate::state::log::Entry;
+use crate::state::log::{Entry, FIELDS};
 
-/// How far it can be scrolled: whoever scrolls to the oldest line sees it from its first row on.
+/// Returns how far the log can be scrolled: up to where the oldest line is fully visible.
 pub(super) fn scroll(look: Look<'_>, area: Rect) -> Scroll {
     let (width, height) = room(area);
     let log = &look.app.feed().log;
-    let shown = || log.shown(&look.app.log.filter);
+    let shown = || log.shown(look.app.log.filter());
     let mut rows = 0;
     let oldest = shown().take_while(|entry| {
         rows += entry_lines(look, entry, width, height).len();
@@ -24,7 +24,7 @@ pub(super) fn scroll(look: Look<'_>, area: Rect) -> Scroll {
     Scroll { most: shown().count().saturating_sub(page), page }
 }
 
-/// Columns and rows of the lines.
+/// Returns columns and rows available for lines.
 fn room(area: Rect) -> (usize, usize) {
     let width = usize::from(area.width.saturating_sub(if area.width > 60 { 4 } else { 2 }));
     (width, usize::from(area.height.saturating_sub(2)))
@@ -33,18 +33,18 @@ fn room(area: Rect) -> (usize, usize) {
 pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     let log = &look.app.feed().log;
     let pane = &look.app.log;
-    let shown: Vec<&Entry> = log.shown(&pane.filter).collect();
+    let shown: Vec<&Entry> = log.shown(pane.filter()).collect();
     let (width, height) = room(area);
     let newer = pane.newer(log, scroll(look, area).most);
     let mut title = Line::from(Span::styled(" Log ", look.theme.title));
-    let lines = if pane.filter.is_empty() {
+    let lines = if pane.filter().is_empty() {
         format!("{} lines ", count(log.len() as u64))
     } else {
         format!("{} of {} lines ", count(shown.len() as u64), count(log.len() as u64))
     };
     title.push_span(Span::styled(lines, look.theme.label));
-    if !pane.filter.is_empty() {
-        title.push_span(Span::styled(format!("/{} ", fit(pane.filter.text(), 30)), look.theme.key));
+    if !pane.filter().is_empty() {
+        title.push_span(Span::styled(format!("/{} ", fit(pane.filter().text(), 30)), look.theme.key));
     }
     if newer > 0 {
         title.push_span(Span::styled(format!("{newer} newer below "), look.theme.key));
@@ -54,8 +54,12 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     }
     let inside = inset(framed(title, look.theme, area, buffer), u16::from(area.width > 60), 0);
     if shown.is_empty() {
-        let text = if log.is_empty() { "nothing happened yet" } else { "no line passes the filter" };
-        put(Line::styled(text, look.theme.label), inside, 0, buffer);
+        let text = match pane.unknown_field() {
+            _ if log.is_empty() => "nothing has happened yet".to_owned(),
+            Some(name) => format!("lines have no field `{name}`; the fields are {}", FIELDS.join(", ")),
+            None => "no line matches the filter".to_owned(),
+        };
+        wrapped(&text, look.theme.label, inside, buffer);
         return;
     }
     let mut lines = Vec::new();
@@ -70,7 +74,7 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     }
 }
 
-/// An entry on as many rows as it needs, at most `height`.
+/// Lays an entry out on as many rows as it needs, at most `height`.
 fn entry_lines(look: Look<'_>, entry: &Entry, width: usize, height: usize) -> Vec<Line<'static>> {
     let ago = age(look.now.saturating_sub(entry.at));
     let mut line = Line::default();

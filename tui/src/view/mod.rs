@@ -1,5 +1,5 @@
-//! Draws the state. Views borrow it and change nothing; what is drawn where depends on the size of the
-//! terminal alone, so keys, clicks and screens agree about it.
+//! Draws the state. Views borrow it and change nothing. Layout depends only on the terminal's size, so keys,
+//! clicks and screens agree about what is where.
 
 pub mod ascii;
 pub mod blocks;
@@ -26,10 +26,10 @@ use ratatui::widgets::{Clear, Paragraph, Widget};
 use crate::state::{App, Millis, Room, Screen};
 use theme::Theme;
 
-/// Smallest terminal that gets a screen.
+/// Smallest terminal that shows a screen.
 pub const SMALLEST: (u16, u16) = (32, 9);
 
-/// What every view needs.
+/// What every view takes.
 #[derive(Clone, Copy)]
 pub struct Look<'a> {
     /// The state.
@@ -72,7 +72,7 @@ pub fn draw(app: &App, now: Millis, area: Rect, buffer: &mut Buffer) {
     }
 }
 
-/// What a terminal of this size has room for.
+/// Computes the sizes that keys depend on, for a terminal of this size.
 #[must_use]
 pub fn room(app: &App, now: Millis, area: Rect) -> Room {
     let theme = Theme::new(&app.settings);
@@ -89,12 +89,12 @@ pub fn room(app: &App, now: Millis, area: Rect) -> Room {
     }
 }
 
-/// What lies over the screen leaves the footer free.
+/// Returns the area for dialogs and help: everything but the footer.
 fn above(area: Rect, footer: Rect) -> Rect {
     Rect { height: area.height - footer.height, ..area }
 }
 
-/// Header, tabs, body and footer of a terminal of this size.
+/// Returns header, tabs, body and footer of a terminal of this size.
 #[must_use]
 pub fn regions(area: Rect) -> [Rect; 4] {
     Layout::vertical([
@@ -107,6 +107,6 @@ pub fn regions(area: Rect) -> [Rect; 4] {
 }
 
 fn too_small(area: Rect, buffer: &mut Buffer) {
-    let wanted = format!("{}x{} needed", SMALLEST.0, SMALLEST.1);
-    Paragraph::new(vec![Line::from("too small"), Line::from(wanted)]).render(area, buffer);
+    let needed = format!("{}x{} needed", SMALLEST.0, SMALLEST.1);
+    Paragraph::new(vec![Line::from("too small"), Line::from(needed)]).render(area, buffer);
 }

@@ -1,5 +1,5 @@
-//! The overview: how fast, how late, how full, and whether the policies are well. A large terminal gets
-//! graphs; a small one the same numbers in lines.
+//! The overview: throughput, latencies, memory and the health of the policies. A large terminal shows graphs,
+//! a small one the same numbers as text.
 
 use infer_api::admin::{PolicySlot, State};
 use ratatui::buffer::Buffer;
@@ -25,7 +25,7 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
         draw_compact(look, state, area, buffer);
         return;
     }
-    // The lower two boxes have as many rows as they have lines; the graphs share the rest.
+    // The lower two boxes get the rows they need; the graphs share the rest.
     let graphs = area.height.saturating_sub(10).max(10);
     let [top, latency, pool, policies] = Layout::vertical([
         Constraint::Length(graphs.div_ceil(2)),
@@ -56,28 +56,28 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     draw_policies(look, state, policies, buffer);
 }
 
-/// Label and value.
+/// Returns a label and a value.
 fn pair(look: Look<'_>, label: &str, value: String) -> Vec<Span<'static>> {
     labelled(look.theme, label, value)
 }
 
-/// The last columns of a graph, as wide as a person chose.
+/// Returns the last columns of a graph, at the chosen time window.
 fn series(look: Look<'_>, columns: u16, join: Join, value: impl Fn(&Sample) -> f32) -> Vec<Option<f64>> {
     let seconds = look.app.settings.seconds_per_column();
     look.app.feed().history.series(graph_end(look), usize::from(columns), seconds, join, value)
 }
 
-/// The time up to which graphs run: now, or when the screen was paused or the recording ended.
+/// Returns the time at which graphs end: now, or the last data of a paused screen or an ended recording.
 fn graph_end(look: Look<'_>) -> u64 {
-    let stands = look.app.paused() || look.app.link == Link::Ended;
-    if stands { look.app.feed().at } else { look.now }
+    let is_still = look.app.paused() || look.app.link == Link::Ended;
+    if is_still { look.app.feed().at } else { look.now }
 }
 
 fn draw_throughput(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
     let mut title = Line::from(Span::styled(" Throughput ", look.theme.title));
     let seconds = look.app.settings.seconds_per_column() as u64;
     let span = age(u64::from(area.width.saturating_sub(4)) * seconds * 1_000);
-    title.push_span(Span::styled(format!("last {span}, a column is {seconds} s "), look.theme.label));
+    title.push_span(Span::styled(format!("last {span}, {seconds} s per column "), look.theme.label));
     let inside = inset(framed(title, look.theme, area, buffer), 1, 0);
     let rates = &state.rates;
     let values = series(look, inside.width, Join::Mean, |s| s.generated);
@@ -130,15 +130,13 @@ fn draw_queue(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
     for (index, line) in (0..).zip(lines) {
         put(line, inside, index, buffer);
     }
-    // A tall terminal has room for how the queue came to be.
+    // A tall terminal has room for the queue's history.
     let rest = below(inside, rows + 1);
     if rest.height >= 4 {
         let half = rest.height / 2;
         type Value = fn(&Sample) -> f32;
-        let graphs: [(&str, Style, Value); 2] = [
-            ("running", look.theme.good, |s| s.running),
-            ("all that wait", look.theme.warning, |s| s.waiting),
-        ];
+        let graphs: [(&str, Style, Value); 2] =
+            [("running", look.theme.good, |s| s.running), ("all waiting", look.theme.warning, |s| s.waiting)];
         for (index, (name, style, value)) in (0..).zip(graphs) {
             let values = series(look, rest.width, Join::Most, value);
             let part = Rect { y: rest.y + index * half, height: half, ..rest };
@@ -149,7 +147,8 @@ fn draw_queue(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
     }
 }
 
-/// How many were refused, and why; a reason without its own number where there is no room for it.
+/// Returns the number of refused requests and the reasons, most frequent first; without its number where a
+/// reason's doesn't fit.
 fn refusals(look: Look<'_>, state: &State, width: usize) -> Line<'static> {
     let refused = &state.counters.refused;
     let total: u64 = refused.values().sum();
@@ -173,7 +172,7 @@ struct Latency {
     value: fn(&Sample) -> (f32, f32),
 }
 
-/// Median above 99th percentile, each with a graph of its own scale where there are rows for two.
+/// Draws the median above the 99th percentile, each with a graph at its own scale.
 fn draw_latency(look: Look<'_>, latency: Latency, area: Rect, buffer: &mut Buffer) {
     let title = Line::from(Span::styled(format!(" {} ", latency.name), look.theme.title));
     let inside = inset(framed(title, look.theme, area, buffer), 1, 0);
@@ -181,7 +180,7 @@ fn draw_latency(look: Look<'_>, latency: Latency, area: Rect, buffer: &mut Buffe
     let width = inside.width.saturating_sub(label);
     let series = |pick: fn((f32, f32)) -> f32| {
         let all = series(look, width, Join::Most, |sample| pick((latency.value)(sample)));
-        // A latency of zero means that nothing was measured.
+        // Zero means not measured.
         all.into_iter().map(|value| value.filter(|value| *value > 0.0)).collect::<Vec<_>>()
     };
     let halves: [(&str, f64, Vec<Option<f64>>); 2] =
@@ -198,7 +197,7 @@ fn draw_latency(look: Look<'_>, latency: Latency, area: Rect, buffer: &mut Buffe
     }
 }
 
-/// The three parts of the pool, in the order of the bar.
+/// Returns the three parts of the pool, in the order of the bar.
 fn pool_parts(look: Look<'_>, state: &State) -> [(u64, char, Style); 3] {
     let part = |blocks: u32, kind| (u64::from(blocks), glyph(kind), look.theme.block(kind));
     [
@@ -243,7 +242,7 @@ fn draw_pool(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
     put(line, inside, 1, buffer);
 }
 
-/// Admission's pressure as a gauge and a number.
+/// Returns the admission pressure as a gauge and a number.
 fn pressure(look: Look<'_>, state: &State, width: usize) -> Vec<Span<'static>> {
     let level = state.pressure.level;
     let style = if state.pressure.backpressure { look.theme.warning } else { look.theme.good };
@@ -280,7 +279,7 @@ fn draw_policies(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer)
         ),
         None => Line::styled("no faults", look.theme.label),
     });
-    // Where not all fit, a fault is worth more than the slots that are well.
+    // If not all lines fit, the fault replaces the last visible slot.
     let rows = usize::from(inside.height);
     if lines.len() > rows && last_fault.is_some() && rows > 0 {
         lines.swap_remove(rows - 1);
@@ -290,7 +289,7 @@ fn draw_policies(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer)
     }
 }
 
-/// One slot on one line.
+/// Returns one slot on one line.
 fn health(look: Look<'_>, slot: &PolicySlot, width: usize) -> Line<'static> {
     let (mark, style) = look.theme.slot(&slot.state);
     let mut line = Line::default();
@@ -309,7 +308,7 @@ fn health(look: Look<'_>, slot: &PolicySlot, width: usize) -> Line<'static> {
     line
 }
 
-/// The same numbers in lines, the most important first.
+/// Draws the same numbers as text, the most important first.
 fn draw_compact(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) {
     let area = inset(area, u16::from(area.width > 60), 0);
     let width = usize::from(area.width);
@@ -359,7 +358,7 @@ fn draw_compact(look: Look<'_>, state: &State, area: Rect, buffer: &mut Buffer) 
         lines.push(Line::default());
         lines.extend(state.policies.iter().map(|slot| health(look, slot, width)));
     }
-    // What falls off is said elsewhere, or again; never the line of the policies, the last.
+    // Drops lines that other lines or screens repeat, never the last one with the policies.
     let rows = usize::from(area.height);
     for falls in [6, 4, 2] {
         if lines.len() > rows && rows > 2 {

@@ -1,4 +1,4 @@
-//! Pieces that several screens use: a titled box, a graph, a proportional bar, wrapped text.
+//! Building blocks shared by screens: a titled box, a graph, a proportional bar, wrapped text.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -7,11 +7,12 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, BorderType, Paragraph, Widget, Wrap};
 
 use super::Look;
-use super::format::{age, beginning, clean, columns, fit, split};
+use super::format::{age, beginning, columns, fit, split};
 use super::theme::Theme;
 use crate::state::Millis;
+use crate::text::clean;
 
-/// Draws a titled box and gives the room inside it.
+/// Draws a titled box and returns the area inside it.
 pub fn framed(title: Line<'_>, theme: &Theme, area: Rect, buffer: &mut Buffer) -> Rect {
     let block =
         Block::bordered().border_type(BorderType::Rounded).border_style(theme.border).title_top(title);
@@ -20,14 +21,14 @@ pub fn framed(title: Line<'_>, theme: &Theme, area: Rect, buffer: &mut Buffer) -
     inside
 }
 
-/// The part of `area` that is left after a margin.
+/// Returns `area` without a margin.
 #[must_use]
 pub fn inset(area: Rect, x: u16, y: u16) -> Rect {
     let (x, y) = (x.min(area.width / 2), y.min(area.height / 2));
     Rect { x: area.x + x, y: area.y + y, width: area.width - 2 * x, height: area.height - 2 * y }
 }
 
-/// One row of `area`; empty where there is no such row.
+/// Returns one row of `area`; empty if there is no such row.
 #[must_use]
 pub fn row(area: Rect, index: u16) -> Rect {
     if index >= area.height {
@@ -36,20 +37,20 @@ pub fn row(area: Rect, index: u16) -> Rect {
     Rect { y: area.y + index, height: 1, ..area }
 }
 
-/// Everything below the first `rows` rows.
+/// Returns everything below the first `rows` rows.
 #[must_use]
 pub fn below(area: Rect, rows: u16) -> Rect {
     let rows = rows.min(area.height);
     Rect { y: area.y + rows, height: area.height - rows, ..area }
 }
 
-/// How old a picture is, and why it isn't renewed; nothing where it is.
+/// Returns how old some data is and why its last fetch failed; `None` if it didn't fail.
 pub fn as_of(look: Look<'_>, at: Millis, error: Option<&str>) -> Option<Span<'static>> {
     let text = format!("as of {} ago: {} ", age(look.now.saturating_sub(at)), clean(error?));
     Some(Span::styled(text, look.theme.bad))
 }
 
-/// A line in a row of its own.
+/// Draws a line in a row of `area`.
 pub fn put(line: Line<'_>, area: Rect, index: u16, buffer: &mut Buffer) {
     let row = row(area, index);
     if row.height > 0 {
@@ -57,13 +58,13 @@ pub fn put(line: Line<'_>, area: Rect, index: u16, buffer: &mut Buffer) {
     }
 }
 
-/// Text broken into lines.
+/// Draws text, wrapped at word boundaries.
 pub fn wrapped(text: &str, style: Style, area: Rect, buffer: &mut Buffer) {
     let lines: Vec<Line<'_>> = text.lines().map(|line| Line::styled(fit(line, usize::MAX), style)).collect();
     Paragraph::new(lines).wrap(Wrap { trim: true }).render(area, buffer);
 }
 
-/// A text broken into pieces of at most `width` columns, at spaces where there are some.
+/// Breaks a text into lines of at most `width` columns, at spaces if possible.
 #[must_use]
 pub fn broken(text: &str, width: usize) -> Vec<String> {
     let width = width.max(1);
@@ -76,7 +77,7 @@ pub fn broken(text: &str, width: usize) -> Vec<String> {
             used = 0;
         }
         while columns(word) > width {
-            // One that is wider than the line stands there all the same.
+            // A character wider than the line is kept anyway.
             let whole = beginning(word, width).len();
             let cut = whole.max(word.chars().next().map_or(0, char::len_utf8));
             let (first, rest) = word.split_at(cut);
@@ -94,8 +95,8 @@ pub fn broken(text: &str, width: usize) -> Vec<String> {
     lines.iter().map(|line| line.trim_end().to_owned()).collect()
 }
 
-/// A bar per value, the latest on the right, in eighths of a cell; a column without a value is a dot on
-/// the ground line, and what is not quite nothing is not drawn as nothing. `max` is a full bar's value.
+/// Draws a bar per value, the latest on the right, in eighths of a cell. A missing value is a dot at the
+/// bottom; a value above zero is at least one eighth. `max` is the value of a full bar.
 pub fn graph(values: &[Option<f64>], max: f64, style: Style, theme: &Theme, area: Rect, buffer: &mut Buffer) {
     const EIGHTHS: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
     let full = f64::from(area.height) * 8.0;
@@ -118,7 +119,7 @@ pub fn graph(values: &[Option<f64>], max: f64, style: Style, theme: &Theme, area
     }
 }
 
-/// Puts as many of the pieces on a line as fit whole.
+/// Joins as many of the pieces to a line as fit entirely.
 #[must_use]
 pub fn fitting(width: usize, pieces: impl IntoIterator<Item = Vec<Span<'static>>>) -> Line<'static> {
     let mut line = Line::default();
@@ -132,19 +133,19 @@ pub fn fitting(width: usize, pieces: impl IntoIterator<Item = Vec<Span<'static>>
     line
 }
 
-/// Label and value.
+/// Returns a label and a value.
 #[must_use]
 pub fn pair(theme: &Theme, label: &str, value: String) -> Vec<Span<'static>> {
     vec![Span::styled(format!("{label} "), theme.label), Span::raw(format!("{value}  "))]
 }
 
-/// The largest value.
+/// Returns the largest value, or 0.
 #[must_use]
 pub fn peak(values: &[Option<f64>]) -> f64 {
     values.iter().flatten().copied().fold(0.0, f64::max)
 }
 
-/// A bar of one row whose parts have the proportions of their values.
+/// Returns a one-row bar whose parts are proportional to their values.
 #[must_use]
 pub fn bar(width: usize, parts: &[(u64, char, Style)]) -> Line<'static> {
     let values: Vec<u64> = parts.iter().map(|part| part.0).collect();
@@ -155,7 +156,7 @@ pub fn bar(width: usize, parts: &[(u64, char, Style)]) -> Line<'static> {
         .collect()
 }
 
-/// A gauge of one row, `part` of `whole`.
+/// Returns a one-row gauge, filled by `part` of `whole`.
 #[must_use]
 pub fn gauge(width: usize, part: f64, whole: f64, style: Style, theme: &Theme) -> Line<'static> {
     let share = if whole > 0.0 { (part / whole).clamp(0.0, 1.0) } else { 0.0 };
@@ -166,7 +167,7 @@ pub fn gauge(width: usize, part: f64, whole: f64, style: Style, theme: &Theme) -
     ])
 }
 
-/// The first of the rows that are shown so that the selected one is in sight, near the middle.
+/// Returns the first row to show so that the selected one is visible, near the middle if possible.
 #[must_use]
 pub fn first_shown(selected: usize, rows: usize, height: usize) -> usize {
     selected.saturating_sub(height / 2).min(rows.saturating_sub(height))
@@ -177,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_broken_at_spaces_and_where_there_are_none() {
+    fn text_breaks_at_spaces_and_within_long_words() {
         assert_eq!(broken("one two three", 8), ["one two", "three"]);
         assert_eq!(broken("0123456789 ab", 4), ["0123", "4567", "89", "ab"]);
         assert_eq!(broken("", 5), [""]);
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_selected_row_is_always_in_sight() {
+    fn the_selected_row_is_always_visible() {
         for rows in 0..30 {
             for selected in 0..rows {
                 let first = first_shown(selected, rows, 7);

@@ -1,5 +1,4 @@
-//! The three slots: who decides, how long it takes, what went wrong, what is being tried, what was there
-//! before.
+//! The three slots: the live policy, its latency, its faults, shadow and canary, and the history.
 
 use infer_api::admin::{HistoryEntry, PolicySlot, State};
 use ratatui::buffer::Buffer;
@@ -14,18 +13,18 @@ use super::parts::{broken, framed, inset, put, wrapped};
 use super::trial;
 use crate::state::Scroll;
 
-/// Whether the slots have a frame: a small terminal spends its rows on the facts.
+/// Whether the slots have a frame; a small terminal needs the rows for the facts.
 fn is_framed(body: Rect) -> bool {
     body.height >= 14
 }
 
-/// The slots above, the rest of the body below.
+/// Splits the body into the slots and the rest below them.
 fn halves(body: Rect) -> [Rect; 2] {
     let rows = if is_framed(body) { 6 } else { 4 };
     Layout::vertical([Constraint::Length(rows), Constraint::Min(0)]).areas(body)
 }
 
-/// Where the slots' rows are in the body of the screen.
+/// Returns the area of the slots' rows within the body of the screen.
 pub(super) fn slot_rows(body: Rect) -> Rect {
     let [slots, _] = halves(body);
     let inside = if is_framed(body) { inset(slots, 1, 1) } else { slots };
@@ -47,7 +46,7 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     }
 }
 
-/// How far the selected slot's facts can be scrolled in this body.
+/// Returns how far the selected slot's facts can be scrolled.
 pub(super) fn scroll(look: Look<'_>, body: Rect) -> Scroll {
     let Some((state, slot)) = look.app.state().and_then(|state| Some((state, selected(look, state)?))) else {
         return Scroll::default();
@@ -63,8 +62,8 @@ fn selected<'a>(look: Look<'_>, state: &'a State) -> Option<&'a PolicySlot> {
     state.policies.iter().find(|slot| slot.kind == look.app.policies.kind())
 }
 
-/// The facts and the history: beside each other where there is room; below each other the history gets what
-/// it needs, at most; where there is little room it goes behind the facts.
+/// Splits the rest into facts and history: side by side if it is wide; else stacked, with no more rows for
+/// the history than it needs; in a small terminal the history follows the facts in the same box.
 fn parts(look: Look<'_>, rest: Rect) -> [Rect; 2] {
     if rest.height < 9 {
         [rest, Rect::default()]
@@ -101,12 +100,12 @@ fn draw_slots(look: Look<'_>, state: &State, with_frame: bool, area: Rect, buffe
     }
 }
 
-/// One slot as text, or the titles; the columns that a narrow terminal has no room for are left out.
+/// Formats one slot, or the column titles for `None`, leaving out columns that don't fit.
 fn slot_text(slot: Option<&PolicySlot>, width: usize) -> String {
     let value = |title: &str, text: fn(&PolicySlot) -> String| slot.map_or_else(|| title.to_owned(), text);
     let columns: [(String, usize, usize); 11] = [
         (value("SLOT", |s| s.kind.clone()), 12, 0),
-        // Lists of policies have long names.
+        // A list of policies has a long name.
         (value("POLICY", |s| s.name.clone()), if width >= 140 { 30 } else { 14 }, 0),
         (value("VERSION", |s| s.version.clone()), 8, 90),
         (value("DIGEST", |s| digest(&s.sha256)), 10, 104),
@@ -127,21 +126,21 @@ fn slot_text(slot: Option<&PolicySlot>, width: usize) -> String {
     text
 }
 
-/// A slot's state in a word; a shadow is worth one where all else is well.
+/// Returns a slot's state in a word; a live policy with a shadow says so.
 fn slot_state(slot: &PolicySlot) -> String {
     let shadowed = slot.shadow.as_ref().is_some_and(|shadow| shadow.state == "watching");
     if slot.state == "live" && shadowed { "+shadow".to_owned() } else { slot.state.clone() }
 }
 
-/// The first characters of a digest; a native policy has none.
+/// Returns the beginning of a digest; a native policy has none.
 fn digest(sha256: &str) -> String {
     if sha256.is_empty() { "native".to_owned() } else { sha256.chars().take(10).collect() }
 }
 
-/// A fact of a slot: its label, its text, how it looks.
+/// A fact about a slot: label, text, style.
 pub(super) type Fact = (&'static str, String, Style);
 
-/// The selected slot's facts on as many lines as they need.
+/// Lays a slot's facts out on as many lines as they need.
 fn fact_lines(
     look: Look<'_>,
     state: &State,
@@ -201,14 +200,14 @@ fn facts(look: Look<'_>, state: &State, slot: &PolicySlot) -> Vec<Fact> {
     let plain = Style::new();
     let ago = |at_ms: u64| age(state.uptime_ms.saturating_sub(at_ms));
     let mut facts: Vec<Fact> = vec![("policy", format!("{} {}", slot.name, slot.version), plain)];
-    let before = match &slot.previous {
-        Some(previous) => ("before", format!("{previous}; r rolls back to it"), plain),
-        None => ("before", "nothing to roll back to".to_owned(), look.theme.label),
+    let previous = match &slot.previous {
+        Some(previous) => ("previous", format!("{previous}; r rolls back to it"), plain),
+        None => ("previous", "nothing to roll back to".to_owned(), look.theme.label),
     };
     if let Some(fault) = &slot.last_fault {
-        // What went wrong may be long, and the way back is what is wanted then.
-        facts.push(before.clone());
-        let end = if fault.removed { ", taken out" } else { "" };
+        // First, because the message may be long and after a fault the operator looks for the rollback.
+        facts.push(previous.clone());
+        let end = if fault.removed { ", removed and quarantined" } else { "" };
         let shadow = if fault.shadow { " in shadow" } else { "" };
         let text = format!(
             "{} of {}{shadow}, {} ago at step {}{end}: {}",
@@ -223,7 +222,7 @@ fn facts(look: Look<'_>, state: &State, slot: &PolicySlot) -> Vec<Fact> {
             facts.push(("replay", format!("infer policy replay {path}"), look.theme.label));
         }
     }
-    // What is tried now comes first; what was tried comes after what is in force.
+    // Running trials come first; ended ones come after the facts about the live policy.
     let watched = |state: Option<&str>| state == Some("watching");
     let trials = [
         (watched(slot.canary.as_ref().map(|c| c.state.as_str())), trial::canary(look, state, slot)),
@@ -232,14 +231,14 @@ fn facts(look: Look<'_>, state: &State, slot: &PolicySlot) -> Vec<Fact> {
     let (under_way, over): (Vec<_>, Vec<_>) = trials.into_iter().partition(|(watched, _)| *watched);
     facts.extend(under_way.into_iter().flat_map(|(_, facts)| facts));
     if slot.last_fault.is_none() {
-        facts.push(before);
+        facts.push(previous);
     }
     facts.push(("does", slot.description.clone(), plain));
     facts.push(("now", at_work(state, &slot.kind), plain));
     let faults = if slot.faults > 0 { look.theme.warning } else { plain };
     facts.push((
         "faults",
-        format!("{}, the built-in decided {} times", count(slot.faults), count(slot.fallbacks)),
+        format!("{}; {} decisions made by the built-in", count(slot.faults), count(slot.fallbacks)),
         faults,
     ));
     if !slot.config.is_null() {
@@ -252,18 +251,18 @@ fn facts(look: Look<'_>, state: &State, slot: &PolicySlot) -> Vec<Fact> {
     facts
 }
 
-/// What a slot's decisions come to at the moment, in the host's numbers.
+/// Returns the current effect of a slot's decisions, in the host's numbers.
 fn at_work(state: &State, kind: &str) -> String {
     let (queue, rates) = (&state.queue, &state.rates);
     match kind {
         "scheduler" if queue.running + queue.waiting + queue.preempted == 0 => {
-            format!("nothing runs and nothing waits; {} preempted so far", count(state.counters.preemptions))
+            format!("no requests; {} preemptions so far", count(state.counters.preemptions))
         }
         "scheduler" => {
             let reading = state.requests.iter().filter(|row| row.state == "prefill").count() as u32;
             let out = if rates.steps > 0.0 { rates.generated_tokens / rates.steps } else { 0.0 };
             format!(
-                "{} generate, {} read their prompts, {} wait; {} steps/s with {} tokens out each; {} preempted so far",
+                "{} in decode, {} in prefill, {} waiting; {} steps/s, {} output tokens per step; {} preemptions so far",
                 count(queue.running.saturating_sub(reading).into()),
                 count(reading.into()),
                 count((queue.waiting + queue.preempted).into()),
@@ -273,7 +272,7 @@ fn at_work(state: &State, kind: &str) -> String {
             )
         }
         "admission" => format!(
-            "takes requests of up to {} tokens; {} held back, {} refused so far; pressure {:.2}{}",
+            "accepts requests of up to {} tokens; {} held, {} refused so far; pressure {:.2}{}",
             count(state.pressure.max_sequence_tokens.into()),
             count(queue.held.into()),
             count(state.counters.refused.values().sum()),
@@ -283,7 +282,7 @@ fn at_work(state: &State, kind: &str) -> String {
         _ => {
             let (asked, found) = (state.counters.prefix_queries, state.counters.prefix_hits);
             format!(
-                "keeps {} blocks that nobody holds; {} of {} prompt tokens found, {} blocks evicted so far",
+                "keeps {} blocks that no request uses; {} of {} prompt tokens cached, {} blocks evicted so far",
                 count(state.memory.cached.into()),
                 count(found),
                 count(asked),
@@ -293,11 +292,11 @@ fn at_work(state: &State, kind: &str) -> String {
     }
 }
 
-/// The configuration, with the defaults of what isn't set; of a list, each policy's.
+/// Returns the configuration, including defaults; for a list, each policy's.
 fn config_text(slot: &PolicySlot) -> String {
     let Some(list) = slot.config.as_array() else {
         let parts = settings(&slot.config, &slot.config_schema);
-        return if parts.is_empty() { "none; takes none".to_owned() } else { format!("{parts}; e edits it") };
+        return if parts.is_empty() { "none".to_owned() } else { format!("{parts}; e edits it") };
     };
     let mut all = Vec::new();
     for (at, entry) in list.iter().enumerate() {
@@ -308,7 +307,7 @@ fn config_text(slot: &PolicySlot) -> String {
     format!("{}; e edits it", all.join("; "))
 }
 
-/// What one policy is told, and what it takes for what it isn't told.
+/// Formats one policy's settings, then the defaults of those that aren't set.
 fn settings(config: &Value, schema: &Value) -> String {
     let empty = Map::new();
     let set = config.as_object().unwrap_or(&empty);

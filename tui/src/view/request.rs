@@ -1,4 +1,4 @@
-//! One request in full: its facts, why it waits, its timeline, its block table.
+//! Details of one request: facts, why it waits, timeline, block table.
 
 use infer_api::admin::{RequestDetail, RequestRow, TableBlock};
 use ratatui::buffer::Buffer;
@@ -21,7 +21,7 @@ pub(super) fn draw(look: Look<'_>, id: u64, area: Rect, buffer: &mut Buffer) {
         _ => None,
     };
     let at = state.requests.iter().position(|row| row.id == id);
-    // One that ended stays as it was last seen.
+    // A request that has ended stays as it was last seen.
     let Some(row) = at.map(|at| &state.requests[at]).or(detail.map(|detail| &detail.row)) else {
         let inside = centred(look, &format!("Request {id}"), (40, 1), area, buffer);
         put(Line::styled("has ended", look.theme.label), inside, 0, buffer);
@@ -30,7 +30,7 @@ pub(super) fn draw(look: Look<'_>, id: u64, area: Rect, buffer: &mut Buffer) {
     let why = at.and_then(|at| why::waits(row, state, look.app.requests.ahead(at)).map(|why| why.full()));
     let facts = facts(row, detail, why);
     let table = detail.map_or(0, |detail| detail.table.len());
-    let ended = if at.is_none() { ", ended; as it was last seen" } else { "" };
+    let ended = if at.is_none() { ", ended; as last seen" } else { "" };
     let title = format!("Request {id}{ended}");
     let width = area.width.saturating_sub(8).clamp(36, 100);
     let table_rows = (table.div_ceil(usize::from(width).saturating_sub(4).max(1))).min(8) as u16;
@@ -46,7 +46,7 @@ pub(super) fn draw(look: Look<'_>, id: u64, area: Rect, buffer: &mut Buffer) {
     let rows = lines.len() as u16 + 5 + table_rows;
     let inside = centred(look, &title, (width, rows), area, buffer);
     let mut rest = inside;
-    // A small terminal keeps the timeline and loses the facts at the end.
+    // A small terminal drops the last facts, not the timeline.
     let fact_rows = inside.height.saturating_sub(if inside.height < 12 { 2 } else { 3 });
     for line in lines.into_iter().take(usize::from(fact_rows)) {
         put(line, rest, 0, buffer);
@@ -67,7 +67,7 @@ fn facts(
     if let Some(why) = why {
         facts.push(("waits", why));
     }
-    let found = if row.started { "found cached" } else { "would be found cached" };
+    let found = if row.started { "cached" } else { "would be cached" };
     facts.push((
         "prompt",
         format!(
@@ -83,13 +83,14 @@ fn facts(
     facts.push(("blocks", format!("{}{most}, preempted {} times", row.blocks, row.preemptions)));
     if let Some(detail) = detail {
         if detail.pending_tokens > 0 {
-            let text = format!("{} tokens that it needs are being computed by others", detail.pending_tokens);
+            let text =
+                format!("{} of its tokens are being computed by other requests", detail.pending_tokens);
             facts.push(("pending", text));
         }
         if let Some(due) = detail.deadline_ms {
             let left = due - row.age_ms.cast_signed();
             let text = if row.ttft_ms.is_some() {
-                format!("first token was due after {}", age(due.unsigned_abs()))
+                format!("first token was due {} after arrival", age(due.unsigned_abs()))
             } else if left >= 0 {
                 format!("first token is due in {}", age(left.unsigned_abs()))
             } else {
@@ -98,10 +99,10 @@ fn facts(
             facts.push(("deadline", text));
         }
         if detail.overtaken {
-            facts.push(("overtaken", "a later request was started before it".to_owned()));
+            facts.push(("overtaken", "a later request started before it".to_owned()));
         }
     }
-    // Those of the table are cut where they are long.
+    // The rows of a snapshot have long values cut.
     let whole = detail.map_or(row, |detail| &detail.row);
     let metadata: Vec<String> = whole.metadata.iter().map(|(key, value)| format!("{key}={value}")).collect();
     facts.extend([
@@ -116,7 +117,7 @@ fn facts(
     facts
 }
 
-/// Where its time went: in the queue, until its first token, since then.
+/// Draws where the time went: in the queue, until the first token, since then.
 fn draw_timeline(look: Look<'_>, row: &RequestRow, area: Rect, buffer: &mut Buffer) {
     let queue = row.queue_ms.min(row.age_ms);
     let first = row.ttft_ms.unwrap_or(row.age_ms).clamp(queue, row.age_ms);
@@ -145,7 +146,7 @@ fn draw_timeline(look: Look<'_>, row: &RequestRow, area: Rect, buffer: &mut Buff
     put(fitting(width, legend), area, 1, buffer);
 }
 
-/// The block table as a strip, and its blocks as numbers as far as they fit.
+/// Draws the block table as a strip, and the block ids as far as they fit.
 fn draw_table(look: Look<'_>, detail: &RequestDetail, area: Rect, buffer: &mut Buffer) {
     if detail.table.is_empty() || area.height == 0 {
         return;
@@ -167,7 +168,7 @@ fn draw_table(look: Look<'_>, detail: &RequestDetail, area: Rect, buffer: &mut B
     let found = detail.table.iter().filter(|place| place.indexed).count();
     let ids: Vec<String> = detail.table.iter().map(|place| place.block.to_string()).collect();
     let text = format!(
-        "{} blocks, {shared} shared, {found} that others can find: {}",
+        "{} blocks, {shared} shared, {found} reusable by others: {}",
         detail.table.len(),
         ids.join(" ")
     );

@@ -1,5 +1,5 @@
-//! The table of live requests. Columns fall away from the right of importance when the terminal is
-//! narrow; id, state and progress always stay. Only the rows in sight are made.
+//! The table of live requests. A narrow terminal drops the less important columns; id, state and progress
+//! always stay. Only visible rows are formatted.
 
 use infer_api::admin::{RequestRow, State};
 use ratatui::buffer::Buffer;
@@ -9,11 +9,11 @@ use ratatui::text::{Line, Span};
 
 use super::Look;
 use super::format::{age, count, fit, milliseconds, padded};
-use super::parts::{below, first_shown, framed, inset, put};
-use crate::state::requests::SortBy;
+use super::parts::{below, first_shown, framed, inset, put, wrapped};
+use crate::state::requests::{FIELDS, SortBy};
 use crate::state::why;
 
-/// Where a column stands: its title, its width, and from which table width on it is shown.
+/// A column: its title, its sort key, its width, and from which table width it is shown.
 struct Column {
     title: &'static str,
     sort: Option<SortBy>,
@@ -39,22 +39,31 @@ const COLUMNS: [Column; 11] = [
     column("PROMPT", Some(SortBy::Prompt), 7, 60, |row| count(row.prompt_tokens.into())),
     column("CACHED", Some(SortBy::Cached), 7, 70, |row| count(row.cached_tokens.into())),
     column("BLOCKS", Some(SortBy::Blocks), 6, 52, |row| count(row.blocks.into())),
-    column("TTFT", Some(SortBy::Ttft), 7, 76, |row| milliseconds(row.ttft_ms.unwrap_or(0) as f64)),
+    column("TTFT", Some(SortBy::Ttft), 7, 76, ttft),
     column("PRIO", None, 4, 104, |row| row.priority.to_string()),
     column("TENANT", None, 8, 112, tenant),
     column("SESSION", None, 12, 124, |row| row.session.clone()),
     column("USER", None, 12, 140, |row| row.user.clone()),
 ];
 
-/// Columns whose numbers stand at the right.
+/// Right-aligned columns.
 const RIGHT: [&str; 7] = ["ID", "PROMPT", "CACHED", "BLOCKS", "AGE", "TTFT", "PRIO"];
 
-/// A tenant's name, or its number where the host doesn't name tenants.
+/// Returns a tenant's name, or its number if the host sends no names.
 pub(super) fn tenant(row: &RequestRow) -> String {
     if row.tenant_name.is_empty() { row.tenant.to_string() } else { row.tenant_name.clone() }
 }
 
-/// Where the rows are in the body of the screen.
+/// The host reports whole milliseconds.
+fn ttft(row: &RequestRow) -> String {
+    match row.ttft_ms {
+        None => "-".to_owned(),
+        Some(0) => "<1 ms".to_owned(),
+        Some(ms) => milliseconds(ms as f64),
+    }
+}
+
+/// Returns the area of the rows within the body of the screen.
 pub(super) fn rows_area(body: Rect) -> Rect {
     let inside = inset(body, 1, 1);
     below(inset(inside, u16::from(inside.width > 60), 0), 1)
@@ -71,8 +80,17 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
     let pane = &look.app.requests;
     let order = pane.order();
     if order.is_empty() {
-        let text = if state.requests.is_empty() { "no live requests" } else { "none passes the filter" };
-        put(Line::styled(text, look.theme.label), table, 0, buffer);
+        let text = match pane.unknown_field(&state.requests) {
+            _ if state.requests.is_empty() => "no live requests".to_owned(),
+            Some(name) => {
+                let fields = FIELDS.join(", ");
+                format!(
+                    "no request has a field `{name}`; the fields are {fields} and the keys of the metadata"
+                )
+            }
+            None => "no request matches the filter".to_owned(),
+        };
+        wrapped(&text, look.theme.label, table, buffer);
         return;
     }
     let columns: Vec<&Column> = COLUMNS.iter().filter(|column| width >= column.from).collect();
@@ -88,7 +106,7 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
         let mut line = Line::default();
         let why = why::waits(request, state, pane.ahead(at));
         for column in &columns {
-            // A reason is worth more than blocks it has given back and a token that hasn't come.
+            // A waiting request has no blocks and no TTFT; the reason gets their columns.
             if why.is_some() && matches!(column.title, "BLOCKS" | "TTFT") && width < 104 {
                 continue;
             }
@@ -104,7 +122,7 @@ pub(super) fn draw(look: Look<'_>, area: Rect, buffer: &mut Buffer) {
             None => line.extend(progress_bar(look, request, last.min(48))),
         }
         if index == selected {
-            // The whole row, to its last column.
+            // Highlight the row up to its last column.
             let missing = width.saturating_sub(line.width());
             line.push_span(Span::raw(" ".repeat(missing)));
             line = line.style(look.theme.selected);
@@ -147,7 +165,7 @@ fn title(look: Look<'_>, state: &State, short: bool) -> Line<'static> {
 fn cell(text: &str, column: &Column) -> String {
     let text = padded(text, column.width);
     if RIGHT.contains(&column.title) {
-        // Numbers alone stand at the right.
+        // Only numbers are right-aligned.
         format!("{:>width$} ", text.trim_end(), width = column.width)
     } else {
         format!("{text} ")
@@ -177,7 +195,7 @@ fn state_style(look: Look<'_>, state: &str) -> Style {
     }
 }
 
-/// Generated tokens of the most that may come; the prompt's share while it is still computed.
+/// Draws the progress: generated tokens of the maximum, or computed prompt tokens during prefill.
 fn progress_bar(look: Look<'_>, row: &RequestRow, width: usize) -> Vec<Span<'static>> {
     let (part, whole, style) = if row.state == "prefill" {
         let done = row.cached_tokens.max(row.computed_tokens).min(row.prompt_tokens);

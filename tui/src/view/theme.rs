@@ -1,6 +1,6 @@
-//! Colours by meaning. The default is Okabe and Ito's palette, which people with any colour vision tell
-//! apart, in the 256-colour cube's nearest entries so that it works over ssh and in tmux. Meaning never
-//! hangs on colour alone: states also differ in glyph and word, which is what `NO_COLOR` leaves.
+//! Colours by meaning. The default is Okabe and Ito's palette, distinguishable with any colour vision, in the
+//! nearest entries of the 256-colour palette so that it works over ssh and in tmux. Nothing depends on colour
+//! alone: states also differ in glyph and word, which remain with `NO_COLOR`.
 
 use ratatui::style::{Color, Modifier, Style};
 
@@ -8,7 +8,7 @@ use crate::state::blocks::BlockState;
 use crate::state::log::Level;
 use crate::state::settings::{Colours, Settings, ThemeName};
 
-/// The colours that a theme is made of.
+/// The colours of a theme.
 struct Palette {
     sky: Color,
     blue: Color,
@@ -21,7 +21,7 @@ struct Palette {
     frame: Color,
 }
 
-/// From the 256-colour cube, in the order of the fields.
+/// Builds a palette from 256-colour indexes, in the order of the fields.
 const fn cube(all: [u8; 9]) -> Palette {
     let [sky, blue, green, orange, vermilion, purple, yellow, grey, frame] = all;
     Palette {
@@ -40,7 +40,7 @@ const fn cube(all: [u8; 9]) -> Palette {
 const OKABE: Palette = cube([74, 32, 36, 214, 202, 175, 227, 246, 240]);
 const CLASSIC: Palette = cube([81, 75, 77, 215, 203, 141, 221, 246, 240]);
 const LIGHT: Palette = cube([25, 26, 29, 130, 160, 90, 136, 240, 248]);
-/// Blue and yellow carry the difference, red and green never stand against each other.
+/// Contrasts rely on blue and yellow; red and green are never opposed.
 const OKABE_16: Palette = Palette {
     sky: Color::LightCyan,
     blue: Color::LightBlue,
@@ -69,7 +69,7 @@ const LIGHT_16: Palette = Palette {
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "named by their meaning")]
 pub struct Theme {
-    /// Whether colours tell things apart; else glyphs and digits do.
+    /// Whether there are colours; without them glyphs and digits carry the meaning.
     pub has_colours: bool,
     pub title: Style,
     pub label: Style,
@@ -87,12 +87,12 @@ pub struct Theme {
     pub cached: Style,
     pub kept: Style,
     pub free: Style,
-    /// For what has no meaning of its own, tenants say.
+    /// For values without a meaning of their own, such as tenants.
     pub series: [Style; 7],
 }
 
 impl Theme {
-    /// As a person chose and the terminal can.
+    /// Returns the chosen theme in the colours that the terminal has.
     #[must_use]
     pub fn new(settings: &Settings) -> Self {
         match (settings.theme, settings.colours) {
@@ -130,7 +130,7 @@ impl Theme {
         }
     }
 
-    /// Without colours: weight and inversion only.
+    /// The theme without colours: bold and inverse only.
     fn plain() -> Self {
         let none = Style::new();
         let bold = none.add_modifier(Modifier::BOLD);
@@ -156,7 +156,7 @@ impl Theme {
         }
     }
 
-    /// Of a block.
+    /// Returns the style of a block.
     #[must_use]
     pub fn block(&self, state: BlockState) -> Style {
         match state {
@@ -168,7 +168,7 @@ impl Theme {
         }
     }
 
-    /// Of an outcome.
+    /// Returns the style of an outcome.
     #[must_use]
     pub fn level(&self, level: Level) -> Style {
         match level {
@@ -178,7 +178,7 @@ impl Theme {
         }
     }
 
-    /// Of a policy slot in this state, and the mark before it.
+    /// Returns the mark and the style of a policy slot in this state.
     #[must_use]
     pub fn slot(&self, state: &str) -> (&'static str, Style) {
         match state {
@@ -189,7 +189,7 @@ impl Theme {
     }
 }
 
-/// Glyph of a block.
+/// Returns the glyph of a block.
 #[must_use]
 pub fn glyph(state: BlockState) -> char {
     match state {

@@ -1,4 +1,4 @@
-//! What is tried in a slot: a canary with its window and its verdict, a shadow with its agreement.
+//! Trials in a slot: a canary with its window and verdict, a shadow with its agreement.
 
 use infer_api::admin::{PolicySlot, ShadowInfo, State, WindowInfo};
 use ratatui::style::Style;
@@ -7,7 +7,7 @@ use super::Look;
 use super::format::{age, count, microseconds, milliseconds, percent, rate};
 use super::policies::Fact;
 
-/// Divergences that are told in full.
+/// Divergences shown in full.
 const EXAMPLES: usize = 3;
 
 pub(super) fn canary(look: Look<'_>, state: &State, slot: &PolicySlot) -> Vec<Fact> {
@@ -16,7 +16,7 @@ pub(super) fn canary(look: Look<'_>, state: &State, slot: &PolicySlot) -> Vec<Fa
     let (text, style) = match trial.state.as_str() {
         "watching" => (
             format!(
-                "{} on trial, {:.0} of {:.0} s with work in them watched; {} waits to come back",
+                "{} on trial, {:.0} of {:.0} s under load watched; on failure {} comes back",
                 trial.policy, trial.watched_s, trial.window_s, trial.previous
             ),
             theme.warning,
@@ -31,7 +31,7 @@ pub(super) fn canary(look: Look<'_>, state: &State, slot: &PolicySlot) -> Vec<Fa
     let mut facts = vec![("canary", text, style)];
     if trial.before.busy_s > 0.0 || trial.after.busy_s > 0.0 {
         facts.push(("  before", window(&trial.before), theme.label));
-        facts.push(("  since", window(&trial.after), Style::new()));
+        facts.push(("  after", window(&trial.after), Style::new()));
     }
     facts
 }
@@ -52,20 +52,20 @@ pub(super) fn shadow(look: Look<'_>, state: &State, slot: &PolicySlot) -> Vec<Fa
     let Some(shadow) = &slot.shadow else { return Vec::new() };
     let theme = look.theme;
     let agreement = format!(
-        "agrees in {} of {} answers ({})",
+        "agrees in {} of {} decisions ({})",
         count(shadow.agreements),
         count(shadow.questions),
         share(shadow.agreements, shadow.questions)
     );
     if shadow.state != "watching" {
         let ago = shadow.ended_ms.map(|at| format!(", {} ago", age(state.uptime_ms.saturating_sub(at))));
-        // One that was promoted needs no reason, and has perhaps been replaced since.
+        // A promoted one needs no reason, and may have been replaced since.
         let reason = if shadow.state == "promoted" { String::new() } else { format!("; {}", shadow.reason) };
         let ago = ago.unwrap_or_default();
         let text = format!("{} {}{ago}; {agreement}{reason}", shadow.policy, shadow.state);
         return vec![("shadow", text, theme.label)];
     }
-    let text = format!("{} {agreement}; p promotes it, x ends it", shadow.policy);
+    let text = format!("{} {agreement}; p promotes it, x stops it", shadow.policy);
     let mut facts = vec![("shadow", text, theme.throughput), ("  cost", cost(shadow), Style::new())];
     if !shadow.divergences.is_empty() {
         let kinds: Vec<String> =
@@ -85,7 +85,7 @@ pub(super) fn shadow(look: Look<'_>, state: &State, slot: &PolicySlot) -> Vec<Fa
     facts
 }
 
-/// A share that is only 100% where nothing is missing.
+/// Formats a share so that it is 100% only if nothing is missing.
 fn share(part: u64, whole: u64) -> String {
     if part == whole {
         return percent(part, whole);

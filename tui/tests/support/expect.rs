@@ -1,11 +1,11 @@
-//! Expected texts in files: compared, or rewritten when `UPDATE_EXPECT=1` is set.
+//! Compares texts with files, or rewrites the files if `UPDATE_EXPECT=1` is set.
 
 use std::path::Path;
 
 /// Compares `actual` with the file `name` under `tests/screens`.
 ///
 /// # Panics
-/// Where they differ, with both and with what to do about it.
+/// If they differ, with both texts and how to accept the new one.
 pub fn file(name: &str, actual: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/screens").join(name);
     if std::env::var_os("UPDATE_EXPECT").is_some() {

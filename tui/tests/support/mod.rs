@@ -1,4 +1,4 @@
-//! What the console's tests share.
+//! Shared by the console's tests and its example.
 #![allow(dead_code, reason = "each test binary and the example use a part of it")]
 
 pub mod expect;

@@ -1,6 +1,6 @@
-//! A scripted admin plane: the real wire types over real HTTP, with made-up contents. It exists so that
-//! the console's connection can be tested without a model; what the real host answers is tested with
-//! the host. Dropping the peer ends its connections too, which is what a host that dies looks like.
+//! A scripted admin plane: the real wire types over real HTTP, with made-up contents, to test the console's
+//! connection without a model. The real host's responses are tested with the host. Killing the peer also ends
+//! its connections, as when a host dies.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 /// A running peer.
 pub struct Peer {
-    /// Where it listens.
+    /// The address it listens on.
     pub address: SocketAddr,
     shared: Arc<Shared>,
     accepting: JoinHandle<()>,
@@ -32,14 +32,14 @@ pub struct Peer {
 
 struct Shared {
     token: String,
-    /// Everything that was asked, as `METHOD /path?query`.
+    /// All requests so far, as `METHOD /path?query`.
     asked: Mutex<Vec<String>>,
-    /// The scheduler in force.
+    /// The live scheduler.
     scheduler: Mutex<String>,
 }
 
 impl Peer {
-    /// Listens at `port` (0: any) and wants `token`.
+    /// Listens on `port` (0: any) and requires `token`.
     pub async fn start(port: u16, token: &str) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", port)).await.expect("a free port");
         let address = listener.local_addr().expect("bound");
@@ -52,12 +52,12 @@ impl Peer {
         Self { address, shared, accepting }
     }
 
-    /// What was asked so far.
+    /// Returns all requests so far, as `METHOD /path?query`.
     pub fn asked(&self) -> Vec<String> {
         self.shared.asked.lock().expect("not poisoned").clone()
     }
 
-    /// Dies: no connection survives, and the port is free again when this returns.
+    /// Ends the peer: no connection survives, and the port is free again when this returns.
     pub async fn kill(self) {
         self.accepting.abort();
         let _ = self.accepting.await;
@@ -72,14 +72,14 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
         connections.spawn(async move {
             let service = service_fn(move |request| answer(shared.clone(), request));
             let io = TokioIo::new(stream);
-            // A client that goes away is its own business.
+            // A client may disconnect at any time.
             let _ = hyper::server::conn::http1::Builder::new().serve_connection(io, service).await;
         });
         while connections.try_join_next().is_some() {}
     }
 }
 
-/// Why a request has no answer.
+/// Ends a connection without a response.
 #[derive(Debug)]
 struct Gone;
 
@@ -103,7 +103,7 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
     let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     if parts.as_slice() == ["admin", "requests", "444"] {
-        // The connection ends without an answer.
+        // The connection ends without a response.
         return Err(Gone);
     }
     Ok(match (&head.method, parts.as_slice()) {
@@ -156,7 +156,7 @@ fn exchange(shared: &Shared, kind: &str, to: String) -> SwapAnswer {
     }
 }
 
-/// A fault, a refusal and a preemption first, then snapshots, ten a second.
+/// Sends a fault, a refusal and a preemption, then ten snapshots per second.
 fn events(shared: Arc<Shared>) -> Response<Body> {
     let frames = stream::unfold((0u64, shared), |(tick, shared)| async move {
         let text = match tick {

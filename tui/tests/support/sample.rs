@@ -1,5 +1,5 @@
-//! Made-up contents of an admin plane: a host under load that changes from tick to tick, the same in
-//! every run. The numbers sum up as a real host's do.
+//! Made-up contents of an admin plane: a host under load that changes from tick to tick, the same in every
+//! run. The numbers add up as a real host's do.
 
 use infer_api::admin::{
     AvailablePolicy, BlockCounts, BlockInfo, BlockMap, CacheReport, CallCost, CanaryInfo, Counters,
@@ -16,12 +16,12 @@ fn wave(tick: u64, period: f64) -> f64 {
     ((tick as f64 / period).sin() + 1.0) / 2.0
 }
 
-/// Two decimals, so that a number is the same after its way through JSON.
+/// Rounds to two decimals, so that JSON round-trips the number exactly.
 fn tidy(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
 }
 
-/// The host at a tick.
+/// Returns the host's state at a tick.
 pub fn state(tick: u64) -> State {
     let running = 9 + (wave(tick, 7.0) * 7.0) as u32;
     let waiting = (wave(tick, 13.0) * 12.0) as u32;
@@ -199,7 +199,7 @@ fn admission_schema() -> serde_json::Value {
             },
             "reserve": {
                 "type": "number", "minimum": 0, "maximum": 0.9, "default": 0.1,
-                "description": "Share of the pool that is kept back",
+                "description": "Share of the pool held in reserve",
             },
         }
     })
@@ -257,7 +257,7 @@ fn canary() -> CanaryInfo {
     }
 }
 
-/// What could be swapped in.
+/// The policies that can be swapped in.
 pub fn policies() -> Policies {
     let policy = |kind: &str, name: &str, description: &str| AvailablePolicy {
         kind: kind.into(),
@@ -386,7 +386,7 @@ pub fn cache() -> CacheReport {
     }
 }
 
-/// The first request in full.
+/// Details of the first request.
 pub fn request(tick: u64) -> RequestDetail {
     let row = state(tick).requests.swap_remove(0);
     let place = |at: u32| TableBlock {
@@ -412,7 +412,7 @@ pub fn frame(name: &str, data: &impl serde::Serialize) -> String {
     format!("event: {name}\ndata: {data}\n\n")
 }
 
-/// What happens before the first snapshot.
+/// The events before the first snapshot.
 pub fn event(index: u64) -> String {
     match index {
         0 => frame("fault", &slots()[2].last_fault),

@@ -1,4 +1,4 @@
-//! A host as a process, and a terminal (tmux) with a program in it.
+//! Runs a host as a process, and a program in a terminal (tmux).
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::io::{BufRead, BufReader};
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long anything may take on a machine that is busy; nothing waits so long otherwise.
+/// How long anything may take on a busy machine; normally it takes far less.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A program of this build: a test lies in a folder beside it.
+/// Returns a program of this build: tests are built into a folder next to it.
 fn built(name: &str) -> Option<PathBuf> {
     let own = std::env::current_exe().ok()?;
     let program = own.parent()?.parent()?.join(name);
@@ -20,11 +20,12 @@ fn infer() -> Option<PathBuf> {
     std::env::var_os("INFER_BIN").map(PathBuf::from).or_else(|| built("infer"))
 }
 
-/// The console that is tested.
+/// Returns the console to test.
 pub fn infer_tui() -> Option<PathBuf> {
     option_env!("CARGO_BIN_EXE_infer-tui").map(PathBuf::from).or_else(|| built("infer-tui"))
 }
 
+/// Returns why these tests can't run here, if they can't.
 pub fn missing() -> Option<String> {
     let programs = [("tmux", "-V"), ("curl", "--version"), ("pgrep", "--version")];
     let starts = |&(program, version): &(&str, &str)| {
@@ -78,7 +79,7 @@ impl Host {
         ports
     }
 
-    /// Clients that ask one long question after the other until the test ends them, as many as asked for.
+    /// Starts clients that send one long request after another until the test kills them.
     pub fn load(&self, clients: usize) -> Vec<Child> {
         let body = r#"{"model":"demo","prompt":"What does a scheduler do?","max_tokens":3000,"temperature":0,
                        "ignore_eos":true,"session_id":"terminal-test"}"#;
@@ -108,7 +109,7 @@ impl Drop for Host {
     }
 }
 
-/// A terminal with a program in it. The server of tmux is this one's own.
+/// A terminal with a program in it, on a tmux server of its own.
 pub struct Terminal {
     socket: String,
 }
@@ -118,7 +119,7 @@ impl Terminal {
         let terminal = Self { socket: format!("infer-{}-{name}", std::process::id()) };
         let (width, height) = (size.0.to_string(), size.1.to_string());
         let runtime = runtime.display();
-        // What is left on the screen when the console has gone shows how it went.
+        // The exit code stays on the screen after the console has ended.
         let script = format!(
             "export XDG_RUNTIME_DIR='{runtime}' LANG=C.UTF-8; unset INFER_ADMIN_TOKEN NO_COLOR; {command}; echo ended with $?; exec cat"
         );
@@ -153,7 +154,7 @@ impl Terminal {
         self.tmux(&["capture-pane", "-p"])
     }
 
-    /// Waits for a screen, and shows the last one where it never comes.
+    /// Waits for a screen that fits; panics with the last one if none comes.
     pub fn until(&self, what: &str, fits: impl Fn(&str) -> bool) -> String {
         let begun = Instant::now();
         loop {
@@ -166,19 +167,19 @@ impl Terminal {
         }
     }
 
-    /// What tmux knows of the terminal: `#{mouse_any_flag}`, say.
+    /// Returns a tmux variable of the terminal, for example `#{mouse_any_flag}`.
     pub fn knows(&self, variable: &str) -> String {
         self.tmux(&["display-message", "-p", variable]).trim().to_owned()
     }
 
-    /// The process that the terminal's shell runs.
+    /// Returns the id of the process that the terminal's shell runs.
     pub fn program(&self) -> String {
         let output = Command::new("pgrep").args(["-P", &self.knows("#{pane_pid}")]).output().expect("pgrep");
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// Fails where the terminal isn't as a shell wants it.
-    pub fn is_given_back(&self) {
+    /// Asserts that the terminal is in the modes that a shell expects.
+    pub fn is_restored(&self) {
         let flags = self.knows("#{alternate_on}#{mouse_any_flag}#{cursor_flag}");
         assert_eq!(flags, "001", "the main screen, no mouse, a cursor: {}", self.screen());
         let tty = self.knows("#{pane_tty}");
@@ -200,7 +201,7 @@ impl Drop for Terminal {
     }
 }
 
-/// The number after a word on the screen, `1,024` say.
+/// Returns the number after a word on the screen, for example `1,024`.
 pub fn number(screen: &str, after: &str) -> u64 {
     let at = screen.find(after).unwrap_or_else(|| panic!("no `{after}` in\n{screen}")) + after.len();
     let digits: String = screen[at..]
@@ -211,7 +212,7 @@ pub fn number(screen: &str, after: &str) -> u64 {
     digits.replace(',', "").parse().unwrap_or_else(|_| panic!("no number after `{after}` in\n{screen}"))
 }
 
-/// The console beside a host.
+/// Returns the command that runs the console for a host.
 pub fn console(host: &Host) -> String {
     let program = infer_tui().expect("looked for before");
     format!("'{}' --admin {}", program.display(), host.admin)

@@ -1,0 +1,81 @@
+//! The requests screen: filter, cancel, clear the queue.
+
+use super::*;
+
+#[test]
+fn cancel_needs_confirmation() {
+    let mut app = app();
+    assert_eq!(keys(&mut app, &[Key::Char('3'), Key::Down, Key::Char('c'), Key::Char('n')], 0), []);
+    assert_eq!(app.dialog, None);
+    assert_eq!(keys(&mut app, &[Key::Char('c'), Key::Char('y')], 0), [Effect::Cancel { id: 9 }]);
+    app.on_message(Message::Done(Ok("request 9 cancelled".into())), 5);
+    assert!(app.notice.as_ref().unwrap().text.contains("request 9 cancelled"));
+    app.pass(Duration::from_mins(1));
+    assert_eq!(app.notice, None);
+}
+
+#[test]
+fn filter_applies_while_typed_and_escape_clears_it() {
+    let mut app = app();
+    keys(&mut app, &[Key::Char('3'), Key::Char('/')], 0);
+    keys(&mut app, &typed("id:9"), 0);
+    assert_eq!(app.requests.order().len(), 1);
+    keys(&mut app, &[Key::Enter, Key::Char('s')], 0);
+    assert_eq!((app.requests.order().len(), app.prompt.is_none()), (1, true));
+    keys(&mut app, &[Key::Escape], 0);
+    assert_eq!(app.requests.order().len(), 2);
+}
+
+#[test]
+fn clear_queue_confirmation_counts_every_waiting_request() {
+    let mut app = app();
+    let mut state = app.state().unwrap().clone();
+    (state.queue.waiting, state.queue.held, state.queue.preempted) = (0, 2, 5);
+    event(&mut app, AdminEvent::Snapshot(Box::new(state)), 0);
+    keys(&mut app, &[Key::Char(':')], 0);
+    keys(&mut app, &typed("clear-queue"), 0);
+    app.on_key(Key::Enter, 0);
+    assert!(
+        question(&app).contains("all 7 waiting requests")
+            && question(&app).contains("5 of them were preempted")
+    );
+}
+
+#[test]
+fn a_new_filter_replaces_the_old_one_with_the_first_key() {
+    let mut app = app();
+    keys(&mut app, &[Key::Char('3'), Key::Char('/')], 0);
+    keys(&mut app, &typed("id:9"), 0);
+    keys(&mut app, &[Key::Enter, Key::Char('/'), Key::Left], 0);
+    assert_eq!(app.requests.filter.text(), "id:9", "nothing has been typed yet");
+    keys(&mut app, &typed("id:4"), 0);
+    assert_eq!((app.requests.filter.text(), app.requests.order()), ("id:4", &[0][..]));
+}
+
+#[test]
+fn an_unknown_field_in_a_filter_is_named() {
+    let mut app = app();
+    let shown = |app: &mut App, line: &str| {
+        keys(app, &typed(line), 0);
+        keys(app, &[Key::Enter], 0);
+        print::screen(app, 0, Rect::new(0, 0, 80, 24))
+    };
+    let requests = shown(&mut app, "3/usr:ada");
+    assert!(requests.contains("no request has a field `usr`; the fields are id, "), "{requests}");
+    let requests = shown(&mut app, "/user:ada");
+    assert!(requests.contains("no request matches the filter"), "{requests}");
+    app.on_message(Message::Done(Ok("done".into())), 0);
+    let log = shown(&mut app, "6/lvl:error");
+    assert!(log.contains("lines have no field `lvl`; the fields are source, level, text"), "{log}");
+}
+
+#[test]
+fn a_first_token_within_a_millisecond_is_not_a_missing_one() {
+    let mut app = app();
+    let mut state = app.state().unwrap().clone();
+    state.requests[1].ttft_ms = Some(0);
+    event(&mut app, AdminEvent::Snapshot(Box::new(state)), 0);
+    app.on_key(Key::Char('3'), 0);
+    let screen = print::screen(&app, 0, Rect::new(0, 0, 100, 24));
+    assert_eq!(screen.matches("<1 ms").count(), 1, "{screen}");
+}
