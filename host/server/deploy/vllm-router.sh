@@ -1,6 +1,6 @@
 #!/bin/sh
-# vllm-router (pip install vllm-router) in front of hosts. It keeps a tree of the prompts that it sent where
-# (cache_aware) and sends a prompt where most of it is.
+# vllm-router (pip install vllm-router) in front of hosts. It keeps a tree of the prompts sent to each host (cache_aware),
+# and sends a prompt to the host with its longest prefix.
 #   ./vllm-router.sh http://infer-0.infer:8000 http://infer-1.infer:8000
 exec vllm-router --host 0.0.0.0 --port "${PORT:-8080}" --worker-urls "$@" \
   --policy "${POLICY:-cache_aware}" --cache-threshold 0.3 --balance-abs-threshold 32 \

@@ -222,8 +222,8 @@ impl Served {
         self.off_thread(move || work(&tokenizer)).await
     }
 
-    /// Runs `work` on a thread that may block. At most `--threads` of these run at once; the permit moves into the work,
-    /// which continues even if its client disconnects.
+    /// Runs `work` on a thread that may block. At most `--threads` of these run at once; the permit moves
+    /// into the work, which continues even if its client disconnects.
     pub async fn off_thread<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -292,12 +292,12 @@ mod tests {
 
     #[test]
     fn seeded_host_repeats_its_sequence_of_seeds() {
-        let draw = |base| {
+        let sequence = |base| {
             let seeds = Seeds::new(base);
             (0..4).map(|_| seeds.next()).collect::<Vec<_>>()
         };
-        assert_eq!(draw(Some(7)), draw(Some(7)));
-        assert_ne!(draw(Some(7)), draw(Some(8)));
-        assert_ne!(draw(None), draw(None));
+        assert_eq!(sequence(Some(7)), sequence(Some(7)));
+        assert_ne!(sequence(Some(7)), sequence(Some(8)));
+        assert_ne!(sequence(None), sequence(None));
     }
 }

@@ -1,8 +1,9 @@
-//! One function for each parser of untrusted bytes. The fuzz targets (`tests/fuzz`) call them, and an ordinary test with the
-//! same corpora (`host/server/tests/strangers.rs`); this is not an interface for anything else.
+//! One function for each parser of untrusted bytes. The fuzz targets (`tests/fuzz`) call them, and an
+//! ordinary test with the same corpora (`host/server/tests/strangers.rs`); this is not an interface for
+//! anything else.
 //!
-//! None of them may panic, hang or exceed its memory bounds for any bytes. Where a result has further properties, they are
-//! asserted here.
+//! None of them may panic, hang or exceed its memory bounds for any bytes. Where a result has further
+//! properties, they are asserted here.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -124,7 +125,8 @@ fn joined(parts: Vec<Part>) -> Vec<Part> {
     whole
 }
 
-/// A stream of events, as the load generator reads it. What is found must not depend on how the bytes are split.
+/// A stream of events, as the load generator reads it. What is found must not depend on how the bytes are
+/// split.
 pub fn events(bytes: &[u8]) {
     let all = |chunks: &mut dyn Iterator<Item = &[u8]>| {
         let mut events = Events::default();
@@ -280,7 +282,11 @@ pub fn fuzz_case(bytes: &[u8]) {
     use infer_sim::fuzz::{Case, Checks, play};
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     if let Ok(case) = Case::from_text(text) {
-        assert_eq!(Case::from_text(&case.to_text("")).ok().as_ref(), Some(&case), "a written case reads back");
+        assert_eq!(
+            Case::from_text(&case.to_text("")).ok().as_ref(),
+            Some(&case),
+            "a written case reads back"
+        );
         let _ = play(&case, &[], Checks::default());
     }
 }

@@ -1,7 +1,8 @@
 //! The inference host: configuration, engine thread, data plane, admin plane, command line.
 //!
-//! `main` only calls `cli::main`; the rest is a library so that tests can start hosts in-process. Policy decisions, KV
-//! blocks and arithmetic are deliberately elsewhere: in the policies, `host/core` and `host/model`.
+//! `main` only calls `cli::main`; the rest is a library so that tests can start hosts in-process. Policy
+//! decisions, KV blocks and arithmetic are deliberately elsewhere: in the policies, `host/core` and
+//! `host/model`.
 #![forbid(unsafe_code)]
 
 pub mod admin;

@@ -7,7 +7,8 @@ use crate::config::{ConfigError, Environment};
 /// The levels of a filter.
 const LEVELS: &[&str] = &["trace", "debug", "info", "warn", "error", "off"];
 
-/// Starts logging with the filter of `INFER_LOG`, or with `usual`. `INFER_LOG_FORMAT=json` writes one JSON object a line.
+/// Starts logging with the filter of `INFER_LOG`, or with `usual`. `INFER_LOG_FORMAT=json` writes one JSON
+/// object a line.
 pub fn start(usual: &str) -> Result<(), ConfigError> {
     let environment = Environment::of_process();
     let filter = filter(environment.get("INFER_LOG")?.unwrap_or(usual))?;

@@ -1,8 +1,8 @@
-//! Sends one trace per request to an OpenTelemetry collector: a span for the request, with spans for queue, prefill and
-//! decode inside.
+//! Sends one trace per request to an OpenTelemetry collector: a span for the request, with spans for queue,
+//! prefill and decode inside.
 //!
-//! The times are known when the request ends, so all spans are created then; a running request costs nothing. Without the
-//! feature `otel`, everything here does nothing.
+//! The times are known when the request ends, so all spans are created then; a running request costs nothing.
+//! Without the feature `otel`, everything here does nothing.
 
 use std::time::{Duration, SystemTime};
 
@@ -180,8 +180,8 @@ mod sink {
         }
     }
 
-    /// Parses `00-TRACE-SPAN-FLAGS` (W3C Trace Context, section 3.2) and the trace state (section 3.3), which is ignored if it
-    /// is invalid.
+    /// Parses `00-TRACE-SPAN-FLAGS` (W3C Trace Context, section 3.2) and the trace state (section 3.3), which
+    /// is ignored if it is invalid.
     fn remote(header: &str, state: Option<&str>) -> Option<SpanContext> {
         let parts: Vec<&str> = header.split('-').collect();
         let [version, trace, span, flags, ..] = parts[..] else { return None };

@@ -112,8 +112,8 @@ impl StartError {
     }
 }
 
-/// Binds both planes, loads model and policies, and returns once requests are accepted. Health checks are answered from
-/// the moment the planes are bound.
+/// Binds both planes, loads model and policies, and returns once requests are accepted. Health checks are
+/// answered from the moment the planes are bound.
 pub async fn start(config: Config) -> Result<RunningServer, StartError> {
     start_with(config, None).await
 }
@@ -159,8 +159,8 @@ pub async fn start_with(config: Config, executor: Option<MakeExecutor>) -> Resul
     })
 }
 
-/// Checks that the host can listen on its addresses. One that is in use is fine: the host that uses it may be the one
-/// whose settings are being checked.
+/// Checks that the host can listen on its addresses. One that is in use is fine: the host that uses it may be
+/// the one whose settings are being checked.
 pub async fn check_addresses(config: &Config) -> Result<(), StartError> {
     let free = |error: StartError| match error {
         StartError::Bind { error, .. } if error.kind() == ErrorKind::AddrInUse => Ok(()),
@@ -378,8 +378,8 @@ fn write_faults(config: &Config, engine: &EngineHandle, origins: &Arc<Origins>) 
     }
 }
 
-/// Once a second, samples the counters, so that the first client that asks gets rates, and ends requests that exceeded
-/// their time limit.
+/// Once a second, samples the counters, so that the first client that asks gets rates, and ends requests that
+/// exceeded their time limit.
 async fn watch_over(app: Arc<App>, mut stopping: watch::Receiver<bool>) {
     let mut ticks = tokio::time::interval(Duration::from_secs(1));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

@@ -1,5 +1,5 @@
-//! The HTTP client of commands that reach servers anywhere: with or without TLS, with flags named as in curl. The admin
-//! plane has no TLS and its own client.
+//! The HTTP client of commands that reach servers anywhere: with or without TLS, with flags named as in curl.
+//! The admin plane has no TLS and its own client.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! The process under bad conditions: killed at any moment, out of disk, out of memory, given unreadable files and addresses
-//! in use. Errors name the cause, the exit code tells bad usage from failure, and nothing is left behind that prevents the
-//! next start.
+//! The process under bad conditions: killed at any moment, out of disk, out of memory, given unreadable files
+//! and addresses in use. Errors name the cause, the exit code tells bad usage from failure, and nothing is
+//! left behind that prevents the next start.
 
 mod common;
 
@@ -68,8 +68,8 @@ fn full_disk_is_named_and_leaves_nothing_behind() {
     let full = "trap '' XFSZ; ulimit -f 0";
     home.fails(1, full, &[], &["admin token", "INFER_ADMIN_TOKEN"]);
     assert_eq!(home.left("run"), Vec::<PathBuf>::new(), "no partial token is left");
-    // With a given token it needs no file; compiled policies are not cached, because none fits into 64 KiB. A limit of
-    // zero would also prevent the memory images of instances, which count as files.
+    // With a given token it needs no file; compiled policies are not cached, because none fits into 64 KiB. A
+    // limit of zero would also prevent the memory images of instances, which count as files.
     let crowded = "trap '' XFSZ; ulimit -f 128; export INFER_ADMIN_TOKEN=0123456789abcdef";
     let host = Host::start(home.serve(crowded, &[]));
     host.serves();
@@ -111,7 +111,12 @@ fn errors_that_need_no_model_come_before_a_download() {
     fs::write(home.path("policies.json"), r#"{"scheduler": {"nonsense": 1}}"#).unwrap();
     home.fails(2, NO_HUB, &with(&["--policy-config", "policies.json"]), &["--scheduler", "nonsense"]);
     fs::write(home.path("damaged.wasm"), "not a component").unwrap();
-    home.fails(2, NO_HUB, &with(&["--scheduler", "./damaged.wasm"]), &["--scheduler", "not a WebAssembly file"]);
+    home.fails(
+        2,
+        NO_HUB,
+        &with(&["--scheduler", "./damaged.wasm"]),
+        &["--scheduler", "not a WebAssembly file"],
+    );
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("tcp://{}", taken.local_addr().unwrap());
     home.fails(

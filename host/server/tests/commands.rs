@@ -1,5 +1,5 @@
-//! Commands as processes: those of an operator, which find the host's token without being given it, and `infer generate`,
-//! which samples the same tokens as a host.
+//! Commands as processes: those of an operator, which find the host's token without being given it, and
+//! `infer generate`, which samples the same tokens as a host.
 
 mod common;
 
@@ -56,7 +56,8 @@ fn policies_are_swapped_and_rolled_back_by_commands_that_find_the_token() {
     let home = Home::new();
     let host = serving(&home);
     let operator = Operator { home: &home, host: &host };
-    let live = ["live:\n  scheduler     continuous ", "  admission     memory-aware ", "  prefix-cache  lru "];
+    let live =
+        ["live:\n  scheduler     continuous ", "  admission     memory-aware ", "  prefix-cache  lru "];
     operator.sees_that(&["list"], &live);
     operator.sees_that(&["list"], &["can be swapped in:\n", "  prefix-cache  s3-fifo "]);
     operator.sees_that(&["describe", "prefix-cache"], &["lru 0.1.0 (prefix-cache, live)", "previous none"]);
@@ -88,7 +89,7 @@ fn policies_run_as_shadow_and_canary_by_commands() {
     let home = Home::new();
     let host = serving(&home);
     let operator = Operator { home: &home, host: &host };
-    let tried = "scheduler: continuous beside it in shadow: fair before step ";
+    let tried = "scheduler: fair in shadow beside continuous before step ";
     operator.sees_that(&["swap", "scheduler", "fair", "--mode", "shadow"], &[tried]);
     host.serves();
     operator.sees_that(&["list"], &["    shadow: fair 0.1.0 agrees in "]);
@@ -103,7 +104,8 @@ fn policies_run_as_shadow_and_canary_by_commands() {
     assert_eq!(operator.live("scheduler"), "fair");
 
     let canary = ["swap", "prefix-cache", "s3-fifo", "--mode", "canary", "--window", "300"];
-    operator.sees_that(&canary, &["prefix-cache: lru -> s3-fifo before step ", "the canary is being watched"]);
+    operator
+        .sees_that(&canary, &["prefix-cache: lru -> s3-fifo before step ", "the canary is being watched"]);
     operator.sees_that(&["list"], &["canary: s3-fifo instead of lru: watching", " of 300.0 s "]);
     operator.sees(&["promote", "prefix-cache"]);
     assert_eq!(operator.live("prefix-cache"), "s3-fifo");
@@ -131,8 +133,16 @@ fn failing_command_says_why() {
             2,
             "too long beside a component, which allows 8192",
         ),
-        (&["swap", "scheduler", "fair", "--of", "srpt"], 1, "`continuous` is in the scheduler slot by now"),
-        (&["rollback", "scheduler", "--of", "srpt"], 1, "`continuous` is in the scheduler slot by now"),
+        (
+            &["swap", "scheduler", "fair", "--of", "srpt"],
+            1,
+            "the scheduler slot now runs `continuous`, not `srpt`; refresh and retry",
+        ),
+        (
+            &["rollback", "scheduler", "--of", "srpt"],
+            1,
+            "the scheduler slot now runs `continuous`, not `srpt`; refresh and retry",
+        ),
         (&["swap", "scheduler", "fair", "--config", "nothing.json"], 2, "--config: nothing.json"),
         (&["swap", "scheduler", "fair", "--config", "{"], 2, "--config: not valid JSON"),
         (&["swap", "scheduler", "fair", "--mode", "shadow", "--window", "5"], 2, "--mode canary"),
@@ -301,7 +311,8 @@ fn empty_variables_count_as_absent() {
     std::fs::write(home.path("tenants.toml"), "").unwrap();
     let unset = home.command("export INFER_API_KEYS=", &["keys", "list"]).output().unwrap();
     assert!(unset.status.success(), "{}", complaint(&unset));
-    // No admin plane is needed to see which address is asked: nothing listens, or another user's host refuses.
+    // No admin plane is needed to see which address is asked: nothing listens, or another user's host
+    // refuses.
     let output = home.command("export INFER_ADMIN=", &["policy", "list"]).output().unwrap();
     let said = complaint(&output);
     assert!(said.contains("admin-8001.token"), "the default address is used: {said}");

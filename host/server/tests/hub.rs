@@ -1,5 +1,5 @@
-//! `--model ORG/NAME` against fake hubs: found in the cache, downloaded, resumed and refused, with hubs that break off, stall,
-//! lie and redirect.
+//! `--model ORG/NAME` against fake hubs: found in the cache, downloaded, resumed and refused, with hubs that
+//! break off, stall, lie and redirect.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -61,8 +61,8 @@ struct State {
     lists: VecDeque<u16>,
     /// The etag of the weights in place of their digest.
     etag: Option<String>,
-    /// Redirects like the public hub: HEAD of weights with `x-linked-*`, small files to a relative location, and the
-    /// content of weights to this server.
+    /// Redirects like the public hub: HEAD of weights with `x-linked-*`, small files to a relative location,
+    /// and the content of weights to this server.
     redirects_to: Option<String>,
 }
 
@@ -243,7 +243,8 @@ fn content(name: &str) -> Option<Vec<u8>> {
     match name {
         INDEX => {
             let names = tensors(&whole).into_iter().enumerate();
-            let map: serde_json::Map<_, _> = names.map(|(i, (name, _))| (name, json!(SHARDS[i % 2]))).collect();
+            let map: serde_json::Map<_, _> =
+                names.map(|(i, (name, _))| (name, json!(SHARDS[i % 2]))).collect();
             Some(json!({"weight_map": map}).to_string().into_bytes())
         }
         name => fs::read(golden().join(name)).ok(),
@@ -446,7 +447,8 @@ fn token_is_sent_to_the_hub_and_not_where_it_redirects() {
     assert!(others.len() == 1 && others.iter().all(|(_, _, token)| !token), "{others:?}");
 }
 
-/// The public hub redirects HEAD requests for weights to another server, with the size and etag in `x-linked-*`.
+/// The public hub redirects HEAD requests for weights to another server, with the size and etag in
+/// `x-linked-*`.
 #[test]
 fn redirects_of_the_public_hub_are_followed_without_the_token() {
     for name in ["tiny", "sharded"] {
@@ -498,7 +500,8 @@ fn repository_linked_to_another_disk_is_completed() {
     fs::create_dir_all(cache.path().join("hub")).unwrap();
     std::os::unix::fs::symlink(other.path(), cache.path().join("hub/models--org--tiny")).unwrap();
     find("org/tiny", &hub(&server, &cache)).unwrap();
-    let refs: Vec<_> = fs::read_dir(other.path().join("refs")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    let refs: Vec<_> =
+        fs::read_dir(other.path().join("refs")).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(refs, ["main"], "nothing is left beside the ref");
 }
 

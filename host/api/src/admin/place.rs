@@ -1,7 +1,7 @@
 //! Where a host keeps its admin token, and which addresses may receive it.
 //!
-//! The host writes the file; the command line and the console read it. The rule decides who gets a token, so it is
-//! stated once, for all three.
+//! The host writes the file; the command line and the console read it. The rule decides who gets a token, so
+//! it is stated once, for all three.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 /// Directories that may hold the token file of a host on this machine, most preferred first:
 /// `$XDG_RUNTIME_DIR/infer` and `<temporary directory>/infer-<user>`. `user` is the process's user id.
 ///
-/// A host writes to the first one it can use; a client reads the first file it can open, because host and client may run
-/// as different users.
+/// A host writes to the first one it can use; a client reads the first file it can open, because host and
+/// client may run as different users.
 #[must_use]
 pub fn token_directories(user: u32) -> Vec<PathBuf> {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
@@ -23,7 +23,8 @@ pub fn token_file(port: u16) -> String {
     format!("admin-{port}.token")
 }
 
-/// Whether the host of a URL names this machine. Only such an address is sent the token of a host on this machine.
+/// Whether the host of a URL names this machine. Only such an address is sent the token of a host on this
+/// machine.
 #[must_use]
 pub fn is_this_machine(host: &str) -> bool {
     let address = host.trim_matches(['[', ']']).parse::<IpAddr>().map(|address| address.to_canonical());

@@ -1,7 +1,8 @@
-//! The admin token: from `INFER_ADMIN_TOKEN`, or made at start and kept in a file that only this user can read.
+//! The admin token: from `INFER_ADMIN_TOKEN`, or made at start and kept in a file that only this user can
+//! read.
 //!
-//! [`place`] says where the file may be. The host writes to the first of those directories that it can make private;
-//! clients on the same machine find the file by the admin plane's port.
+//! [`place`] says where the file may be. The host writes to the first of those directories that it can make
+//! private; clients on the same machine find the file by the admin plane's port.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -69,7 +70,8 @@ impl TokenFile {
         &self.path
     }
 
-    /// Writes the token of the admin plane at `port`, readable by this user alone. The error names every file tried.
+    /// Writes the token of the admin plane at `port`, readable by this user alone. The error names every file
+    /// tried.
     pub fn write(port: u16, token: &Token) -> io::Result<Self> {
         Self::write_to_first(&files(port), token)
     }
@@ -109,7 +111,8 @@ impl Drop for TokenFile {
     }
 }
 
-/// The token for a host on this machine: the variable's, else that of the first file for `port` that can be read.
+/// The token for a host on this machine: the variable's, else that of the first file for `port` that can be
+/// read.
 pub fn find(port: u16) -> Result<Token, String> {
     match given()? {
         Some(token) => Ok(token),
@@ -144,8 +147,8 @@ pub fn files(port: u16) -> Vec<PathBuf> {
     directories.into_iter().map(|directory| directory.join(place::token_file(port))).collect()
 }
 
-/// Creates the directory, or makes sure that an existing one belongs to this user alone: in a shared temporary directory
-/// another user could have created it first.
+/// Creates the directory, or makes sure that an existing one belongs to this user alone: in a shared
+/// temporary directory another user could have created it first.
 fn make_private_dir(dir: &Path) -> io::Result<()> {
     match DirBuilder::new().recursive(false).mode(0o700).create(dir) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),

@@ -62,8 +62,8 @@ impl Host {
         path: &str,
         body: Option<(&'static str, Vec<u8>)>,
     ) -> Result<Value, Failure> {
-        let answer = self.open(method, path, body).await?;
-        let bytes = answer.bytes().await.map_err(|e| self.unreachable(&e))?;
+        let response = self.open(method, path, body).await?;
+        let bytes = response.bytes().await.map_err(|e| self.unreachable(&e))?;
         serde_json::from_slice(&bytes)
             .map_err(|e| Failure::Failed(format!("can't read the host's response: {e}")))
     }
@@ -80,12 +80,12 @@ impl Host {
         if let Some((content_type, bytes)) = body {
             request = request.header("content-type", content_type).body(bytes);
         }
-        let answer = request.send().await.map_err(|e| self.unreachable(&e))?;
-        let status = answer.status();
+        let response = request.send().await.map_err(|e| self.unreachable(&e))?;
+        let status = response.status();
         if status.is_success() {
-            return Ok(answer);
+            return Ok(response);
         }
-        let bytes = answer.bytes().await.map_err(|e| self.unreachable(&e))?;
+        let bytes = response.bytes().await.map_err(|e| self.unreachable(&e))?;
         let said = serde_json::from_slice::<ErrorBody>(&bytes).map(|b| b.error.message);
         Err(Failure::Failed(said.unwrap_or_else(|_| format!("the host answered {status}"))))
     }

@@ -15,8 +15,8 @@ use crate::tenants::Tenants;
 /// Commands about settings.
 #[derive(Subcommand)]
 pub enum ConfigCommand {
-    /// Checks the settings and what they name: files, policies, addresses, device and model, but not the weights; takes the
-    /// flags of `infer serve`
+    /// Checks the settings and what they name: files, policies, addresses, device and model, but not the
+    /// weights; takes the flags of `infer serve`
     Check(ConfigArgs),
     /// Prints all settings as an infer.toml, with the origin of each; takes the flags of `infer serve`
     Print(ConfigArgs),

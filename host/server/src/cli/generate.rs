@@ -19,7 +19,8 @@ pub struct GenerateArgs {
     /// Sampling temperature; 0 always takes the likeliest token [default: the checkpoint's, else 1]
     #[arg(long, value_name = "T", value_parser = temperature)]
     temperature: Option<f32>,
-    /// Sample from the smallest set of tokens whose probabilities add up to P [default: the checkpoint's, else 1]
+    /// Sample from the smallest set of tokens whose probabilities add up to P [default: the checkpoint's,
+    /// else 1]
     #[arg(long, value_name = "P", value_parser = top_p)]
     top_p: Option<f32>,
     /// Sample from the K likeliest tokens; 0 is no limit [default: the checkpoint's, else 0]

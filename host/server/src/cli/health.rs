@@ -33,6 +33,10 @@ pub fn run(args: &HealthArgs) -> Result<(), Failure> {
         let reply = web.send(request).await.map_err(failed)?;
         let status = reply.status();
         println!("{}", reply.text().await.map_err(failed)?);
-        if status.is_success() { Ok(()) } else { Err(Failure::Failed(format!("{url} answers {status}"))) }
+        if status.is_success() {
+            Ok(())
+        } else {
+            Err(Failure::Failed(format!("{url} responded with {status}")))
+        }
     })
 }

@@ -1,5 +1,5 @@
-//! `infer keys`: creates API keys, hashes existing ones, lists the tenants of a file. A key is printed once and stored
-//! nowhere; the file of tenants has its digest.
+//! `infer keys`: creates API keys, hashes existing ones, lists the tenants of a file. A key is printed once
+//! and stored nowhere; the file of tenants has its digest.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
@@ -152,8 +152,8 @@ fn link_target(file: &Path) -> PathBuf {
     path
 }
 
-/// Keeps other processes from adding keys to the directory's files until the lock is dropped: of two that read the same
-/// text, one would lose its key.
+/// Keeps other processes from adding keys to the directory's files until the lock is dropped: of two that
+/// read the same text, one would lose its key.
 fn lock_directory(path: &Path) -> io::Result<File> {
     let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
     let directory = File::open(directory.unwrap_or(Path::new(".")))?;
@@ -163,8 +163,9 @@ fn lock_directory(path: &Path) -> io::Result<File> {
 
 /// Replaces the text of the file; the same users as before can read it.
 ///
-/// The new file is written beside the old one and renamed, so that a host never reads half of it. If the new file can't
-/// have the access rights of the old one, the old one is overwritten: hosts read it only on SIGHUP.
+/// The new file is written beside the old one and renamed, so that a host never reads half of it. If the new
+/// file can't have the access rights of the old one, the old one is overwritten: hosts read it only on
+/// SIGHUP.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     if has_acl(path) {
         return overwrite(path, text);
@@ -195,7 +196,8 @@ fn overwrite(path: &Path, text: &str) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Writes a new file with owner, group and mode of the old one; without an old one, only its owner may read it.
+/// Writes a new file with owner, group and mode of the old one; without an old one, only its owner may read
+/// it.
 fn write_like(old: &Path, new: &Path, text: &str) -> io::Result<()> {
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(new)?;
     match std::fs::metadata(old) {

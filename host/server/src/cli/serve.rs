@@ -114,7 +114,8 @@ fn warn_of_variables(config: &Config) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Raises the soft limit of open files: every stream is a connection, and the usual 1,024 are fewer than may wait.
+/// Raises the soft limit of open files: every stream is a connection, and the usual 1,024 are fewer than may
+/// wait.
 pub fn raise_open_files() {
     let limit = getrlimit(Resource::Nofile);
     let wanted = limit.maximum.unwrap_or(1 << 16).min(1 << 16);

@@ -130,8 +130,8 @@ fn line_of(text: &str, at: usize) -> usize {
     text.as_bytes()[..at.min(text.len())].iter().filter(|&&b| b == b'\n').count() + 1
 }
 
-/// The known name that an unknown one probably stands for, for a hint: the nearest one within an edit distance that grows
-/// with the length, or one that begins with it.
+/// The known name that an unknown one probably stands for, for a hint: the nearest one within an edit
+/// distance that grows with the length, or one that begins with it.
 pub fn near<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
     let name = normalized(name);
     let (best, distance) = nearest(&name, known)?;
@@ -139,8 +139,8 @@ pub fn near<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
     (distance <= 1 + name.len() / 4 || begins).then_some(best)
 }
 
-/// The known name that an unknown one almost certainly misspells. Stricter than [`near`], for names that may also belong to
-/// other programs.
+/// The known name that an unknown one almost certainly misspells. Stricter than [`near`], for names that may
+/// also belong to other programs.
 pub fn misspelt<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
     let name = normalized(name);
     let allowed = if name.len() < 8 { 1 } else { 2 };

@@ -1,4 +1,5 @@
-//! The validated configuration of a host, built once at start. Nothing after this reads flags or settings again.
+//! The validated configuration of a host, built once at start. Nothing after this reads flags or settings
+//! again.
 //!
 //! Values that depend on the model (the size of the KV pool, the default sequence length) are derived in
 //! `startup::sizing`, which knows the model's shapes.
@@ -160,7 +161,8 @@ pub enum DialectChoice {
 /// Bounds of connections and streams.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Limit for a request's head, from its first byte to its last; on a new connection from the moment it is accepted.
+    /// Limit for a request's head, from its first byte to its last; on a new connection from the moment it is
+    /// accepted.
     pub header_timeout: Duration,
     /// Limit for a connection between two requests.
     pub idle_timeout: Duration,
@@ -333,8 +335,8 @@ impl Config {
 
     /// Maximum tokens per step on a GPU or on the CPU.
     ///
-    /// A GPU needs many tokens to be busy. On a CPU, products cost about the same per token from some fifty tokens on, and
-    /// every stream waits for the whole step.
+    /// A GPU needs many tokens to be busy. On a CPU, products cost about the same per token from some fifty
+    /// tokens on, and every stream waits for the whole step.
     pub fn step_tokens(&self, on_gpu: bool) -> u32 {
         let enough = if on_gpu { 2_048 } else { 64 };
         self.max_batch_tokens.unwrap_or(enough.max(2 * self.max_batch_size))

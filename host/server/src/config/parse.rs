@@ -72,7 +72,8 @@ pub fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, String> {
     })
 }
 
-/// `HOST:PORT` or `[IPV6]:PORT`. `http://HOST:PORT` is accepted as well: clients of the admin plane read the same variable.
+/// `HOST:PORT` or `[IPV6]:PORT`. `http://HOST:PORT` is accepted as well: clients of the admin plane read the
+/// same variable.
 pub fn address(text: &str) -> Result<(String, u16), String> {
     let wrong = || format!("`{text}` is not HOST:PORT, for example `127.0.0.1:8001`");
     let plain = text.trim();

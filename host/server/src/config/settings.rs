@@ -1,7 +1,8 @@
 //! Raw settings: the table of flags, and where each value came from.
 //!
-//! `--help`, the names of the environment variables and the keys of `infer.toml` come from one table. Values stay text
-//! here; `Config` parses them once. The defaults in the table are help text; a test holds them to those of `Config`.
+//! `--help`, the names of the environment variables and the keys of `infer.toml` come from one table. Values
+//! stay text here; `Config` parses them once. The defaults in the table are help text; a test holds them to
+//! those of `Config`.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -306,8 +307,8 @@ impl Environment {
         value.to_str().map(Some).ok_or_else(|| ConfigError(format!("{name}: its value is not UTF-8")))
     }
 
-    /// Unknown variables that resemble a known one, with that one. Other programs may use names that begin like ours, so
-    /// this is reason for a warning at most.
+    /// Unknown variables that resemble a known one, with that one. Other programs may use names that begin
+    /// like ours, so this is reason for a warning at most.
     pub fn doubtful(&self) -> Vec<(&str, String)> {
         self.unknown(near)
     }
@@ -341,7 +342,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Merges the three sources. `file` is the one of `--config`; without it, `infer.toml` is read if it exists.
+    /// Merges the three sources. `file` is the one of `--config`; without it, `infer.toml` is read if it
+    /// exists.
     pub fn gather(
         flags: &BTreeMap<&'static str, String>,
         environment: &Environment,

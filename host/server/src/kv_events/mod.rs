@@ -1,10 +1,10 @@
 //! KV events over ZMQ, in vLLM's format: they tell routers which prefixes this host has cached.
 //!
-//! A PUB socket sends one message per batch: topic, sequence number (8 bytes, big-endian), payload (msgpack, see `wire`).
-//! A ROUTER socket resends what a subscriber has missed, as far as the buffer reaches: given a number, it sends every batch
-//! from that one on, then an end mark. A batch that clears the subscribers' index and stores all cached blocks comes first,
-//! again after batches were lost inside the host, and again after a subscriber asked for one that the buffer no longer has.
-//! So an index can always become exact again.
+//! A PUB socket sends one message per batch: topic, sequence number (8 bytes, big-endian), payload (msgpack,
+//! see `wire`). A ROUTER socket resends what a subscriber has missed, as far as the buffer reaches: given a
+//! number, it sends every batch from that one on, then an end mark. A batch that clears the subscribers'
+//! index and stores all cached blocks comes first, again after batches were lost inside the host, and again
+//! after a subscriber asked for one that the buffer no longer has. So an index can always become exact again.
 
 #[cfg(feature = "kv-events")]
 mod publisher;

@@ -1,5 +1,5 @@
-//! Carries events from the engine thread to subscribers: a bounded channel that the engine never waits for, a buffer of
-//! sent batches, and two sockets.
+//! Carries events from the engine thread to subscribers: a bounded channel that the engine never waits for, a
+//! buffer of sent batches, and two sockets.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -169,8 +169,8 @@ impl Publisher {
         let Ok(from) = <[u8; 8]>::try_from(&number[..]) else { return Reach::Enough };
         let from = u64::from_be_bytes(from);
         let Some(socket) = &mut self.replay else { return Reach::Enough };
-        let answers = self.sent.from(from).map(|(number, payload)| (number.to_be_bytes(), payload));
-        for (number, payload) in answers.chain([(END, Bytes::new())]) {
+        let batches = self.sent.from(from).map(|(number, payload)| (number.to_be_bytes(), payload));
+        for (number, payload) in batches.chain([(END, Bytes::new())]) {
             let frames = vec![identity.clone(), Bytes::new(), Bytes::copy_from_slice(&number), payload];
             // Meanwhile the events of all subscribers wait.
             match tokio::time::timeout(REPLAY_PATIENCE, socket.send(message(frames))).await {

@@ -199,8 +199,8 @@ mod tests {
             (&[1, 2][..], &[1, 7, 2, 7][..], 2, &None)
         );
         assert_eq!(decode(&encode(&batch)).unwrap(), batch);
-        let anew = Batch { at: 0.0, events: vec![Event::Cleared] };
-        assert_eq!(decode(&encode(&anew)).unwrap(), anew);
+        let cleared = Batch { at: 0.0, events: vec![Event::Cleared] };
+        assert_eq!(decode(&encode(&cleared)).unwrap(), cleared);
     }
 
     #[test]

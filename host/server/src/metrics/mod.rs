@@ -1,5 +1,5 @@
-//! Metrics for `/metrics` and the console. Nothing here runs on the engine thread: counters come from its reports, latencies
-//! from the streams.
+//! Metrics for `/metrics` and the console. Nothing here runs on the engine thread: counters come from its
+//! reports, latencies from the streams.
 
 mod process;
 mod recorder;

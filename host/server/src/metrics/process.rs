@@ -1,6 +1,7 @@
 //! Resources used by a process, read from `/proc`; `None` on systems without it.
 
-/// Ticks per second in which Linux reports processor time (`USER_HZ`, the same on every supported architecture).
+/// Ticks per second in which Linux reports processor time (`USER_HZ`, the same on every supported
+/// architecture).
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// Resources used by one process.

@@ -1,6 +1,6 @@
-//! `GET /metrics`: the engine's counters and the recorder's histograms, under our names and under vLLM's names, which
-//! routers and dashboards already read. The format is OpenMetrics if the client accepts it, else Prometheus' older one,
-//! for simpler scrapers.
+//! `GET /metrics`: the engine's counters and the recorder's histograms, under our names and under vLLM's
+//! names, which routers and dashboards already read. The format is OpenMetrics if the client accepts it, else
+//! Prometheus' older one, for simpler scrapers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,14 +25,15 @@ use crate::tenants::UsageSnapshot;
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// How long a scrape waits for the current step. Scrapers give up after ten seconds and two scrapes may follow each other;
-/// and metrics are needed most when the device is stuck.
+/// How long a scrape waits for the current step. Scrapers give up after ten seconds and two scrapes may
+/// follow each other; and metrics are needed most when the device is stuck.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 type Labels = Vec<(&'static str, String)>;
 
-/// All metrics: content type and text. While the model loads, or after the engine has stopped, only the host's own metrics
-/// are there; during a long step the engine's are those of the last scrape, with `infer_state_age_seconds`.
+/// All metrics: content type and text. While the model loads, or after the engine has stopped, only the
+/// host's own metrics are there; during a long step the engine's are those of the last scrape, with
+/// `infer_state_age_seconds`.
 pub async fn render(app: &App, headers: &HeaderMap) -> (&'static str, String) {
     let accepts = headers.get_all(ACCEPT).iter().filter_map(|v| v.to_str().ok());
     let open_metrics = accepts.into_iter().any(|v| v.contains("application/openmetrics-text"));
@@ -40,8 +41,8 @@ pub async fn render(app: &App, headers: &HeaderMap) -> (&'static str, String) {
     if open_metrics { (OPEN_METRICS, text.to_string()) } else { (PROMETHEUS, older(&text)) }
 }
 
-/// Scrapes need no key, and each makes the engine report between two steps. So only one runs at a time, and clients that
-/// ask meanwhile share the next one.
+/// Scrapes need no key, and each makes the engine report between two steps. So only one runs at a time, and
+/// clients that ask meanwhile share the next one.
 #[derive(Debug, Default)]
 pub struct Scrapes {
     begun: AtomicU64,

@@ -158,8 +158,8 @@ fn sampling(config: &Config, source: &Source<'_>) -> Result<SamplingDefaults, Co
     Ok(sampling)
 }
 
-/// The end tokens of the model and, as in vLLM, the tokenizer's own: fine-tuned models often keep the list of their base
-/// model and name the end of a turn only in the tokenizer.
+/// The end tokens of the model and, as in vLLM, the tokenizer's own: fine-tuned models often keep the list of
+/// their base model and name the end of a turn only in the tokenizer.
 fn stop_tokens(model: &Model, tokenizer: &Tokenizer, source: &Source<'_>) -> Result<Arc<[u32]>, ModelError> {
     let mut tokens = model.stop_tokens().to_vec();
     let own = infer_model::tokenizer::eos_token(source)?.and_then(|name| tokenizer.id(&name));

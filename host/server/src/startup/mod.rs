@@ -1,4 +1,5 @@
-//! What a host needs before it can serve: the checkpoint, the device, the sizes of pool and steps, and the loaded model.
+//! What a host needs before it can serve: the checkpoint, the device, the sizes of pool and steps, and the
+//! loaded model.
 
 pub mod checkpoint;
 pub mod device;

@@ -1,4 +1,5 @@
-//! Progress of long operations: a bar on a terminal, otherwise a log line for each tenth. Short operations show nothing.
+//! Progress of long operations: a bar on a terminal, otherwise a log line for each tenth. Short operations
+//! show nothing.
 
 use std::io::IsTerminal;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Sizes that follow from the model's shapes and the available memory: the KV pool, the prompt tokens of a step, the maximum
-//! length of a sequence.
+//! Sizes that follow from the model's shapes and the available memory: the KV pool, the prompt tokens of a
+//! step, the maximum length of a sequence.
 
 use infer_model::{DType, KvCacheKind, ModelConfig, memory};
 
@@ -52,8 +52,8 @@ pub struct Sizing {
 /// Maximum length of a sequence without `--max-seq-len`.
 const DEFAULT_MAX_SEQ_LEN: u32 = 4_096;
 
-/// Maximum blocks of a device's pool that exist only for cached prefixes. Each costs the host some hundred bytes of tables,
-/// and the SDK's `IdleTree` can order this many within a policy's memory.
+/// Maximum blocks of a device's pool that exist only for cached prefixes. Each costs the host some hundred
+/// bytes of tables, and the SDK's `IdleTree` can order this many within a policy's memory.
 const MOST_CACHED_BLOCKS: u64 = 1 << 19;
 
 /// Memory available for a pool of size `auto`.
@@ -85,8 +85,8 @@ pub fn size(config: &Config, model: &Shapes, room: Room) -> Result<Sizing, Confi
         (KvCacheKind::Contiguous, _) => batch_blocks,
         (KvCacheKind::Paged, Some(bytes)) => bytes / block_bytes,
         (KvCacheKind::Paged, None) => match room {
-            // Half of the free memory is left for activations. A pool beyond full-length sequences for the whole batch
-            // would only hold cached prefixes.
+            // Half of the free memory is left for activations. A pool beyond full-length sequences for the
+            // whole batch would only hold cached prefixes.
             Room::Machine(free) => batch_blocks.min(free / 2 / block_bytes).max(sequence_blocks),
             Room::Device(left) => {
                 let cached = if config.prefix_caching { MOST_CACHED_BLOCKS } else { 0 };
@@ -119,8 +119,8 @@ pub fn size(config: &Config, model: &Shapes, room: Room) -> Result<Sizing, Confi
     })
 }
 
-/// Working memory per prompt token: one layer's activations in f32 (residual and its norm, queries with attention's output,
-/// keys with values, the three feed-forward buffers).
+/// Working memory per prompt token: one layer's activations in f32 (residual and its norm, queries with
+/// attention's output, keys with values, the three feed-forward buffers).
 pub fn prefill_bytes_per_token(model: &Shapes) -> u64 {
     4 * (2 * model.hidden + 2 * model.query + 2 * model.key + 3 * model.intermediate)
 }

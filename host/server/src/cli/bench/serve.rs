@@ -188,7 +188,8 @@ async fn measure(
             dialect: args.dialect,
             api: args.api,
             lengths: args.lengths,
-            api_key: args.api_key.clone(),
+            // An empty variable counts as absent.
+            api_key: args.api_key.clone().filter(|key| !key.is_empty()),
             model: args.served_model.clone(),
         },
         workloads,

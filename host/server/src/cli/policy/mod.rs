@@ -1,5 +1,5 @@
-//! `infer policy`: commands about policies. `LiveCommand` is a client of a running host's admin plane; the others need no
-//! host.
+//! `infer policy`: commands about policies. `LiveCommand` is a client of a running host's admin plane; the
+//! others need no host.
 
 mod author;
 mod replay;
@@ -16,7 +16,8 @@ use super::admin::{AdminArg, Host};
 use crate::policies::is_component_path;
 use replay::ReplayArgs;
 
-/// Longest configuration beside a component: both are one request, with the configuration in its request line.
+/// Longest configuration beside a component: both are one request, with the configuration in its request
+/// line.
 const MAX_CONFIG_BYTES: usize = 8 << 10;
 
 /// Commands about policies.
@@ -242,8 +243,8 @@ async fn swap(
         ("application/json", body.to_string().into_bytes())
     };
     let path = path(kind, "", query);
-    let answer = Host::of(&target.admin)?.ask(Method::PUT, &path, Some(body)).await?;
-    print(target, answer, show::swap)
+    let response = Host::of(&target.admin)?.ask(Method::PUT, &path, Some(body)).await?;
+    print(target, response, show::swap)
 }
 
 fn path(kind: Kind, what: &str, query: impl IntoIterator<Item = (&'static str, String)>) -> String {
@@ -282,8 +283,8 @@ fn read_config(text: &str) -> Result<Value, Failure> {
 }
 
 async fn describe(target: &Target, what: &str) -> Result<(), Failure> {
-    let answer = Host::of(&target.admin)?.ask(Method::GET, "/admin/policies", None).await?;
-    let all: Policies = parse(answer)?;
+    let response = Host::of(&target.admin)?.ask(Method::GET, "/admin/policies", None).await?;
+    let all: Policies = parse(response)?;
     let slot = all.slots.iter().find(|s| s.kind == what || s.name == what);
     let available = all.available.iter().find(|p| p.name == what);
     match (slot, available) {
@@ -308,11 +309,11 @@ async fn describe(target: &Target, what: &str) -> Result<(), Failure> {
     }
 }
 
-fn print<T: DeserializeOwned>(target: &Target, answer: Value, show: impl FnOnce(T)) -> Result<(), Failure> {
+fn print<T: DeserializeOwned>(target: &Target, response: Value, show: impl FnOnce(T)) -> Result<(), Failure> {
     if target.json {
-        return print_json(&answer);
+        return print_json(&response);
     }
-    show(parse(answer)?);
+    show(parse(response)?);
     Ok(())
 }
 
@@ -321,7 +322,7 @@ fn print_json<T: serde::Serialize>(value: &T) -> Result<(), Failure> {
     Ok(())
 }
 
-fn parse<T: DeserializeOwned>(answer: Value) -> Result<T, Failure> {
-    serde_json::from_value(answer)
+fn parse<T: DeserializeOwned>(response: Value) -> Result<T, Failure> {
+    serde_json::from_value(response)
         .map_err(|e| Failure::Failed(format!("can't read the host's response: {e}")))
 }

@@ -76,10 +76,13 @@ pub(super) fn available(policy: &AvailablePolicy) {
 }
 
 pub(super) fn swap(answer: SwapAnswer) {
-    let beside = if answer.mode == "shadow" { "beside it in shadow:" } else { "->" };
+    let change = match answer.mode.as_str() {
+        "shadow" => format!("{} in shadow beside {}", answer.to, answer.from),
+        _ => format!("{} -> {}", answer.from, answer.to),
+    };
     println!(
-        "{}: {} {beside} {} before step {}, {} state, engine paused for {:.1} us",
-        answer.kind, answer.from, answer.to, answer.at_step, answer.state, answer.pause_us
+        "{}: {change} before step {}, {} state, engine paused for {:.1} us",
+        answer.kind, answer.at_step, answer.state, answer.pause_us
     );
     if answer.mode == "canary" {
         println!("the canary is being watched; `infer policy list` shows its progress");

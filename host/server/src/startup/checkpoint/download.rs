@@ -1,6 +1,6 @@
-//! Downloads a checkpoint into the hub's cache, in the layout of the hub's own tools and under their locks: contents in
-//! `blobs` named by their etags, links to them in `snapshots/COMMIT`, and `refs/main`, which is written last. Error messages
-//! say what the user can do.
+//! Downloads a checkpoint into the hub's cache, in the layout of the hub's own tools and under their locks:
+//! contents in `blobs` named by their etags, links to them in `snapshots/COMMIT`, and `refs/main`, which is
+//! written last. Error messages say what the user can do.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};

@@ -1,5 +1,5 @@
-//! Checkpoints of the Hugging Face hub. The local cache has the layout of the hub's own tools, so that each finds what the
-//! other downloaded. Only missing files are requested from the network.
+//! Checkpoints of the Hugging Face hub. The local cache has the layout of the hub's own tools, so that each
+//! finds what the other downloaded. Only missing files are requested from the network.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -19,8 +19,8 @@ pub struct Hub {
     pub endpoint: Option<String>,
     /// `HF_TOKEN`, else the token that `hf auth login` stored.
     pub token: Option<String>,
-    /// `SSL_CERT_FILE`, else `REQUESTS_CA_BUNDLE`: PEM file of the certificates to trust, for mirrors and proxies. Without
-    /// it, Mozilla's are trusted.
+    /// `SSL_CERT_FILE`, else `REQUESTS_CA_BUNDLE`: PEM file of the certificates to trust, for mirrors and
+    /// proxies. Without it, Mozilla's are trusted.
     pub certificates: Option<PathBuf>,
     /// How long to wait for the hub.
     pub patience: Patience,

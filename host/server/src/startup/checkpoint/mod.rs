@@ -1,5 +1,5 @@
-//! Finds the checkpoint that `--model` names: the embedded demo, a directory, a GGUF file, or a repository of the Hugging
-//! Face hub, which is downloaded into the local cache if necessary.
+//! Finds the checkpoint that `--model` names: the embedded demo, a directory, a GGUF file, or a repository of
+//! the Hugging Face hub, which is downloaded into the local cache if necessary.
 
 mod download;
 mod hub;

@@ -1,5 +1,5 @@
-//! A partly downloaded file. It is written beside its final place and hashed as it arrives, so that a download can resume
-//! and only content with the right digest reaches the cache.
+//! A partly downloaded file. It is written beside its final place and hashed as it arrives, so that a
+//! download can resume and only content with the right digest reaches the cache.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -28,8 +28,8 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Opens the part of `remote`, whose final place is `blob`. Starts over if there is no digest to check the result.
-    /// Hashing what is there may take minutes; `progress` is called with the bytes done.
+    /// Opens the part of `remote`, whose final place is `blob`. Starts over if there is no digest to check
+    /// the result. Hashing what is there may take minutes; `progress` is called with the bytes done.
     pub(super) fn open(blob: &Path, remote: &Remote, progress: impl FnMut(u64)) -> io::Result<Self> {
         let path = path(blob);
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path)?;

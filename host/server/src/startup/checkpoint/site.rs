@@ -1,5 +1,5 @@
-//! Requests to a hub. Redirects are followed here, one by one, because only the hub may see the token, not the servers it
-//! redirects to. Names from the hub become file names, so only plain ones are accepted.
+//! Requests to a hub. Redirects are followed here, one by one, because only the hub may see the token, not
+//! the servers it redirects to. Names from the hub become file names, so only plain ones are accepted.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -71,7 +71,8 @@ pub(super) struct Remote {
 }
 
 impl Remote {
-    /// The SHA-256 in lower-case hexadecimal. Large files, such as weights, have it as their etag; small ones don't.
+    /// The SHA-256 in lower-case hexadecimal. Large files, such as weights, have it as their etag; small ones
+    /// don't.
     pub(super) fn sha256(&self) -> Option<&str> {
         let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
         (self.etag.len() == 64 && self.etag.bytes().all(hex)).then_some(&self.etag)
@@ -122,8 +123,8 @@ impl Site {
         }
         let mut url = self.below(&["api", "models"], &["revision", "main"]);
         url.set_query(Some("blobs=true"));
-        let (_, mut answer) = self.ask(&Method::GET, url, 0, None)?;
-        let text = answer.body_mut().with_config().limit(MAX_LIST_BYTES).read_to_vec();
+        let (_, mut response) = self.ask(&Method::GET, url, 0, None)?;
+        let text = response.body_mut().with_config().limit(MAX_LIST_BYTES).read_to_vec();
         let text = text.map_err(|error| self.unreachable(&error))?;
         let wrong = |why: String| {
             Trouble::Permanent(Failed(format!("{} sent no valid list of files: {why}", self.endpoint)))
@@ -138,11 +139,12 @@ impl Site {
 
     /// Looks up a file's size and etag.
     pub(super) fn look(&self, listing: &Listing, file: &str) -> Result<Remote, Trouble> {
-        let (_, answer) = self.ask(&Method::HEAD, self.file(&listing.commit, file), 0, Some(file))?;
-        let headers = answer.headers();
+        let (_, response) = self.ask(&Method::HEAD, self.file(&listing.commit, file), 0, Some(file))?;
+        let headers = response.headers();
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-        // A redirect to the content has its size and etag in `x-linked-*`; its own length is that of the redirect.
-        let length = (!answer.status().is_redirection()).then(|| text("content-length")).flatten();
+        // A redirect to the content has its size and etag in `x-linked-*`; its own length is that of the
+        // redirect.
+        let length = (!response.status().is_redirection()).then(|| text("content-length")).flatten();
         let size = text("x-linked-size").or(length).and_then(|size| size.parse().ok());
         let size = size.or(listing.sizes.get(file).copied().flatten());
         let etag = text("x-linked-etag").or(text("etag")).unwrap_or_default();
@@ -155,15 +157,16 @@ impl Site {
         Ok(Remote { file: file.to_owned(), etag: etag.to_owned(), size })
     }
 
-    /// Opens a file's content at byte `from`. Returns where it begins: `from`, or 0 if the server ignored the range.
+    /// Opens a file's content at byte `from`. Returns where it begins: `from`, or 0 if the server ignored the
+    /// range.
     pub(super) fn open(&self, commit: &str, file: &str, from: u64) -> Result<(u64, Body), Trouble> {
-        let (url, answer) = self.ask(&Method::GET, self.file(commit, file), from, Some(file))?;
-        let begins = match answer.status().as_u16() {
-            206 => begin_of(answer.headers()),
+        let (url, response) = self.ask(&Method::GET, self.file(commit, file), from, Some(file))?;
+        let begins = match response.status().as_u16() {
+            206 => begin_of(response.headers()),
             _ => Some(0),
         };
         match begins {
-            Some(begins) if begins == from || begins == 0 => Ok((begins, answer.into_body())),
+            Some(begins) if begins == from || begins == 0 => Ok((begins, response.into_body())),
             _ => Err(Trouble::transient(format!("{} sent another range than requested", host(&url)))),
         }
     }
@@ -180,8 +183,8 @@ impl Site {
         self.below(&[], &["resolve", commit, file])
     }
 
-    /// Sends a request and follows redirects. For HEAD, a redirect that describes the content is the response. `file` is
-    /// the file the request is about, for messages.
+    /// Sends a request and follows redirects. For HEAD, a redirect that describes the content is the
+    /// response. `file` is the file the request is about, for messages.
     fn ask(
         &self,
         method: &Method,
@@ -201,13 +204,13 @@ impl Site {
             if from > 0 {
                 request = request.header("range", format!("bytes={from}-"));
             }
-            let answer = request.call().map_err(|error| self.unreachable(&error))?;
-            let describes = *method == Method::HEAD && answer.headers().contains_key("x-linked-etag");
-            match answer.status() {
-                status if status.is_success() => return Ok((url, answer)),
-                status if status.is_redirection() && describes => return Ok((url, answer)),
-                status if status.is_redirection() => url = next(&url, answer.headers())?,
-                status => return Err(self.refused(&url, status.as_u16(), answer.headers(), file)),
+            let response = request.call().map_err(|error| self.unreachable(&error))?;
+            let describes = *method == Method::HEAD && response.headers().contains_key("x-linked-etag");
+            match response.status() {
+                status if status.is_success() => return Ok((url, response)),
+                status if status.is_redirection() && describes => return Ok((url, response)),
+                status if status.is_redirection() => url = next(&url, response.headers())?,
+                status => return Err(self.refused(&url, status.as_u16(), response.headers(), file)),
             }
         }
         Err(Trouble::Permanent(Failed(format!(

@@ -1,5 +1,5 @@
-//! NVIDIA GPUs: places a model's weights on one, sizes the pool from the remaining memory, and runs the checks and
-//! measurements of `infer gpu-check` and `infer bench`.
+//! NVIDIA GPUs: places a model's weights on one, sizes the pool from the remaining memory, and runs the
+//! checks and measurements of `infer gpu-check` and `infer bench`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -111,8 +111,8 @@ fn options(config: &Config, total_blocks: u32, max_seq_len: u32, entries: u32) -
     }
 }
 
-/// Checks every kernel against the reference with this many seeds, and whole models against the golden data if given. Prints
-/// a line per check.
+/// Checks every kernel against the reference with this many seeds, and whole models against the golden data
+/// if given. Prints a line per check.
 ///
 /// # Errors
 /// If the GPU can't be opened or a check failed.

@@ -1,4 +1,5 @@
-//! The device that computes: the CPU or a GPU. Outside the kernels, only this module knows whether the build supports GPUs.
+//! The device that computes: the CPU or a GPU. Outside the kernels, only this module knows whether the build
+//! supports GPUs.
 
 #[cfg(feature = "cuda")]
 mod gpu;

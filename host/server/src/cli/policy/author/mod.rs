@@ -1,5 +1,6 @@
-//! `infer policy new|build|check|test|inspect|bench`: tools for authors of policies, which work in any directory and
-//! without a host. The SDK and the interface are embedded; only a Rust toolchain must be installed.
+//! `infer policy new|build|check|test|inspect|bench`: tools for authors of policies, which work in any
+//! directory and without a host. The SDK and the interface are embedded; only a Rust toolchain must be
+//! installed.
 
 mod bench;
 mod build;

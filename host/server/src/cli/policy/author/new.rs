@@ -1,7 +1,7 @@
 //! `infer policy new`: creates a crate that contains everything it needs to build.
 //!
-//! The new crate is the root of a workspace with the embedded SDK as a member, so the SDK's manifests need no change. Its
-//! sources come from `plugins/templates`, which this project tests like any other policy.
+//! The new crate is the root of a workspace with the embedded SDK as a member, so the SDK's manifests need no
+//! change. Its sources come from `plugins/templates`, which this project tests like any other policy.
 
 use std::path::{Path, PathBuf};
 
