@@ -104,11 +104,12 @@ impl Admission for TokenBucket {
         let is_charged = self.charged.contains(request.id);
         let others = others_in_flight(request, load, is_charged);
         let bucket = self.bucket(request.tenant, limit, load);
+        let in_flight =
+            others.map_or(bucket.in_flight, |others| others.saturating_add(u32::from(is_charged)));
+        bucket.settle(limit, load, in_flight);
         if is_charged {
-            bucket.settle(limit, load, others.saturating_add(1));
             return Verdict::Admit;
         }
-        bucket.settle(limit, load, others);
         if request.expected_tokens < request.max_new_tokens {
             // It is the mean then, not the request's own bound.
             bucket.limit_to_mean(request.expected_tokens);
@@ -158,9 +159,17 @@ impl TokenBucket {
 
 /// Sequences of the request's tenant in flight, the request itself not counted. The host counts it after its first call,
 /// which is the one that charges or, if an earlier member deferred it, comes before this policy's first.
-fn others_in_flight(request: &Request, load: &Load, is_charged: bool) -> u32 {
+///
+/// `None` if the load doesn't tell: if a member of a chain defers a request of several sequences as a whole, the host asks
+/// again and shows nothing but that request.
+fn others_in_flight(request: &Request, load: &Load, is_charged: bool) -> Option<u32> {
+    let in_flight = load.tenant_running.saturating_add(load.tenant_waiting);
+    let may_be_hidden = load.running == 0 && load.admitted == 0 && load.waiting > 0;
+    if in_flight == 0 && may_be_hidden {
+        return None;
+    }
     let is_counted = is_charged || load.now > request.arrived;
-    load.tenant_running.saturating_add(load.tenant_waiting).saturating_sub(u32::from(is_counted))
+    Some(in_flight.saturating_sub(u32::from(is_counted)))
 }
 
 fn refuse(message: String, retry_after_ms: u32) -> Verdict {

@@ -274,6 +274,21 @@ fn choices_are_charged_together_and_release_their_reservations_one_by_one() {
     }
 }
 
+/// If a member defers all choices as a whole, the host asks again and shows the other choices as all that waits.
+#[test]
+fn a_load_that_hides_the_tenant_releases_no_reservation() {
+    let hidden = Load { waiting: 1, ..at(0, 0, 0) };
+    for (what, charged_first) in [("behind the member that deferred", false), ("before it", true)] {
+        let mut policy = ten_a_second();
+        assert_eq!(retry(arrives(&mut policy, request(1, 1, 60), &at(0, 0, 0))), None);
+        if charged_first {
+            assert_eq!(retry(arrives(&mut policy, request(2, 1, 20), &at(0, 1, 0))), None);
+        }
+        assert_eq!(retry(arrives(&mut policy, request(2, 1, 20), &hidden)), None, "{what}");
+        assert_eq!((level(&policy, 1), reserved(&policy, 1)), (60, 40), "{what}");
+    }
+}
+
 #[test]
 fn the_longest_queue_is_charged_once() {
     let longest = 100_000;
