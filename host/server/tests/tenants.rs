@@ -1,4 +1,4 @@
-//! Tenants over HTTP: keys, what they are granted, what they may not see of each other, what they used.
+//! Tenants over HTTP: keys, limits, separation and usage.
 
 mod common;
 
@@ -45,7 +45,7 @@ async fn done(host: &Host, key: &Key, extra: Value) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_open_the_data_plane_and_nothing_else() {
+async fn api_keys_open_only_the_data_plane() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let alice = key("alice", "max-priority = 1");
     write(file.path(), &[&alice]);
@@ -71,13 +71,13 @@ async fn keys_open_the_data_plane_and_nothing_else() {
     let body: Value = complete(&host, &stranger, json!({})).await.json().await.unwrap();
     assert_eq!(body["error"]["code"], "invalid_api_key");
 
-    // A tenant's key is no admin token, and the admin token is no tenant's key.
+    // A tenant's key is not accepted as an admin token, nor the admin token as a key.
     let url = format!("http://{}/admin/state", host.server.admin_addr);
     assert_eq!(host.client.get(url).bearer_auth(&alice.text).send().await.unwrap().status(), 401);
     let admin = Key { text: host.server.admin_token.clone(), table: String::new() };
     assert_eq!(complete(&host, &admin, json!({})).await.status(), 401);
 
-    // The ceiling of priorities, and the name for operators.
+    // The priority is capped, and operators see the tenant's name.
     host.server.engine().hold_steps();
     let held = complete(&host, &alice, json!({"priority": 9})).await;
     let state = host.admin_get("/admin/state").await;
@@ -89,7 +89,7 @@ async fn keys_open_the_data_plane_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn prefixes_are_shared_within_a_tenant_and_a_salt_and_never_beyond() {
+async fn prefixes_are_shared_only_within_tenant_and_salt() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let (alice, bob) = (key("alice", ""), key("bob", ""));
     write(file.path(), &[&alice, &bob]);
@@ -119,7 +119,7 @@ async fn prefixes_are_shared_within_a_tenant_and_a_salt_and_never_beyond() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rate_is_kept_per_tenant_without_further_ado() {
+async fn rate_limit_applies_per_tenant_by_default() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let slow = key("slow", "tokens-per-minute = 60\nburst = 40");
     let quick = key("quick", "");
@@ -131,8 +131,8 @@ async fn a_rate_is_kept_per_tenant_without_further_ado() {
     assert_eq!(refused.status(), 429);
     let after: u64 = refused.headers()["retry-after"].to_str().unwrap().parse().unwrap();
     assert!((1..=60).contains(&after), "{after}");
-    // What is more than the tenant may ever ask for at once is not tried again by a client that listens.
-    let never = complete(&host, &slow, json!({"prompt": [1, 2, 3, 4], "max_tokens": 100})).await;
+    // A prompt that fills the burst leaves no room for output, so clients are told not to retry.
+    let never = complete(&host, &slow, json!({"prompt": vec![1; 40], "max_tokens": 1})).await;
     assert_eq!(never.status(), 429);
     let retry = ["retry-after", "x-should-retry"].map(|name| never.headers().get(name).cloned());
     assert_eq!(retry, [None, Some("false".parse().unwrap())]);
@@ -147,27 +147,29 @@ async fn a_rate_is_kept_per_tenant_without_further_ado() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn several_choices_and_prompts_are_paid_for_at_once_or_not_at_all() {
+async fn choices_and_prompts_are_charged_all_or_nothing() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    // Refills so slowly that nothing comes back while this runs.
+    // Refills too slowly to matter during the test.
     let slow = key("slow", "tokens-per-minute = 1\nburst = 100");
     write(file.path(), &[&slow]);
     let host = Host::start(Config { api_keys: Some(file.path().to_owned()), ..config() }).await;
     let asked = |n: u32, prompts: usize| json!({"prompt": vec![[1, 2, 3, 4]; prompts], "n": n, "max_tokens": 20, "ignore_eos": true});
-    // 24 tokens each: the first leaves 76, for three of them and not for four.
+    // 24 tokens each: the first leaves 76, enough for three more but not for four.
     done(&host, &slow, asked(1, 1)).await;
     for (n, prompts) in [(4, 1), (1, 4), (2, 2)] {
         let refused = complete(&host, &slow, asked(n, prompts)).await;
         assert_eq!(refused.status(), 429);
         let after: u64 = refused.headers()["retry-after"].to_str().unwrap().parse().unwrap();
-        assert!((19 * 60..=20 * 60).contains(&after), "for the 20 tokens that all of them lack: {after} s");
+        assert!((19 * 60..=20 * 60).contains(&after), "until the 20 missing tokens are refilled: {after} s");
         let body: Value = refused.json().await.unwrap();
-        assert!(body["error"]["message"].as_str().unwrap().contains("96 tokens, 76 are left"), "{body}");
+        let message = body["error"]["message"].as_str().unwrap();
+        assert!(message.contains("about 96 (16 prompt, 80 output) and 76 are available"), "{body}");
+        assert!(message.contains("ask for at most 60 output tokens"), "{body}");
     }
-    let never = complete(&host, &slow, asked(5, 1)).await;
+    let never = complete(&host, &slow, json!({"prompt": vec![[1, 2, 3, 4]; 25], "max_tokens": 1})).await;
     assert_eq!(never.headers()["x-should-retry"], "false");
     assert_eq!(done(&host, &slow, asked(3, 1)).await["usage"]["completion_tokens"], 60);
-    // Once each, in whatever number of choices.
+    // Each request counts once, for any number of choices.
     let metrics = host.client.get(host.url("/metrics")).send().await.unwrap().text().await.unwrap();
     for line in [
         "infer_tenant_requests_total{tenant=\"slow\"} 2",
@@ -181,7 +183,41 @@ async fn several_choices_and_prompts_are_paid_for_at_once_or_not_at_all() {
     host.server.shutdown().await;
 }
 
-/// A chat, asked for with a key or none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn chats_without_max_tokens_are_charged_what_their_usage_says() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let plain = key("plain", "tokens-per-minute = 6000");
+    // Refills too slowly to matter during the test.
+    let slow = key("slow", "tokens-per-minute = 1\nburst = 600");
+    write(file.path(), &[&plain, &slow]);
+    let host = Host::start(Config { api_keys: Some(file.path().to_owned()), ..config() }).await;
+    let ask = async |key| {
+        let messages = json!([{"role": "user", "content": "What is paged attention?"}]);
+        let response = chat(&host, Some(key), json!({"messages": messages, "temperature": 0})).await;
+        (response.status(), response.json::<Value>().await.unwrap())
+    };
+    for _ in 0..20 {
+        let (status, body) = ask(&plain).await;
+        assert_eq!(status, 200, "{body}");
+    }
+    let (mut used, mut chats) = (0, 0);
+    let (status, refused) = loop {
+        let (status, body) = ask(&slow).await;
+        let Some(tokens) = body["usage"]["total_tokens"].as_u64() else { break (status, body) };
+        used += tokens;
+        chats += 1;
+    };
+    assert_eq!((status.as_u16(), &refused["error"]["code"]), (429, &json!("rate_limited")));
+    let each = used / chats;
+    assert_eq!(chats, 600 / each, "of {each} tokens each: {refused}");
+    let message = refused["error"]["message"].as_str().unwrap();
+    for part in [format!("about {each} ("), format!("{} are available", 600 - used)] {
+        assert!(message.contains(&part), "{part}: {message}");
+    }
+    host.server.shutdown().await;
+}
+
+/// The response to a chat, sent with or without a key.
 async fn chat(host: &Host, key: Option<&Key>, extra: Value) -> reqwest::Response {
     let mut body = json!({"model": "demo", "messages": [{"role": "user", "content": "Hello"}]});
     body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
@@ -196,7 +232,7 @@ async fn chat(host: &Host, key: Option<&Key>, extra: Value) -> reqwest::Response
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn chats_need_a_key_too_and_are_held_to_what_it_grants() {
+async fn chats_need_a_key_and_obey_its_limits() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let alice = key("alice", "max-priority = 1");
     let slow = key("slow", "tokens-per-minute = 60\nburst = 40");
@@ -211,14 +247,11 @@ async fn chats_need_a_key_too_and_are_held_to_what_it_grants() {
             assert_eq!(answer.headers()["www-authenticate"], "Bearer");
             let body: Value = answer.json().await.unwrap();
             assert_eq!(body["error"]["type"], "authentication_error");
-            assert_eq!(
-                body["error"]["code"], code,
-                "the answer is one body, also where a stream was asked for"
-            );
+            assert_eq!(body["error"]["code"], code, "errors are one body even if a stream was requested");
         }
     }
 
-    // The ceiling of priorities; a request below it keeps its own.
+    // The priority is capped; a lower one is kept.
     host.server.engine().hold_steps();
     let asked = |priority: i32| {
         chat(&host, Some(&alice), json!({"priority": priority, "max_tokens": 9, "stream": true}))
@@ -235,7 +268,7 @@ async fn chats_need_a_key_too_and_are_held_to_what_it_grants() {
         assert!(answer.text().await.unwrap().ends_with("data: [DONE]\n\n"));
     }
 
-    // The rate, and what was used by whom.
+    // The rate limit, and the usage by tenant.
     let fields = json!({"max_tokens": 20, "ignore_eos": true});
     let taken: Value = chat(&host, Some(&slow), fields.clone()).await.json().await.unwrap();
     assert_eq!(taken["usage"]["completion_tokens"], 20, "{taken}");
@@ -263,11 +296,10 @@ async fn chats_need_a_key_too_and_are_held_to_what_it_grants() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bad_file_ends_the_start_and_names_the_line() {
+async fn bad_tenants_file_fails_startup_and_names_the_line() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "[tenants.a]\nkees = []\n").unwrap();
-    let started =
-        infer_server::serve::Server::start(Config { api_keys: Some(file.path().to_owned()), ..config() });
+    let started = infer_server::serve::start(Config { api_keys: Some(file.path().to_owned()), ..config() });
     let error = started.await.map(|_| ()).unwrap_err();
     assert!(error.is_usage());
     let text = error.to_string();
@@ -278,11 +310,11 @@ async fn a_bad_file_ends_the_start_and_names_the_line() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_keys_everybody_is_one_tenant() {
+async fn without_keys_all_requests_are_one_tenant() {
     let host = Host::start(config()).await;
     drop(host.events(json!({})).await);
     let models = host.client.get(host.url("/v1/models")).bearer_auth("anything").send().await.unwrap();
-    assert_eq!(models.status(), 200, "a key that nobody asked for is no fault");
+    assert_eq!(models.status(), 200, "an unneeded key is accepted");
     let row = host.admin(Method::GET, "/admin/state").send().await.unwrap().json::<Value>().await.unwrap();
     assert_eq!(row["requests_total"], 0);
     host.server.shutdown().await;
