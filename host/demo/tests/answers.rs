@@ -1,5 +1,5 @@
-//! Quality of the demo model: twenty questions get readable answers on topic, through the decoder that serves it. Ten are
-//! worded as in the training text, ten otherwise.
+//! Quality of the demo model: twenty questions get readable answers on topic, through the decoder that serves it. Ten
+//! are worded as in the training text, ten otherwise.
 
 mod greedy;
 

@@ -1,5 +1,5 @@
-//! Training is reproducible from its seed, and it learns. A whole run takes minutes, so these tests use a few steps of a
-//! narrow network.
+//! Training is reproducible from its seed, and it learns. A whole run takes minutes, so these tests use a few steps
+//! of a narrow network.
 
 #[path = "greedy/batch.rs"]
 mod batch;

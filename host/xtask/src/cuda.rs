@@ -64,8 +64,8 @@ pub fn gpu_check() -> Result<(), String> {
     run(Command::new("sh").arg(root().join("kernels/cuda/gpu-check.sh")).arg(infer).arg(golden).arg(out))
 }
 
-/// The toolkit in `CUDA_HOME`, `CUDA_PATH`, the default location, or else in the target directory, where it is installed
-/// if needed.
+/// The toolkit in `CUDA_HOME`, `CUDA_PATH`, the default location, or else in the target directory, where it is
+/// installed if needed.
 fn ensure() -> Result<PathBuf, String> {
     let named = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
     let usual = named.chain([PathBuf::from("/usr/local/cuda")]).find(|home| home.join("bin/nvcc").exists());

@@ -1,4 +1,5 @@
-//! All checks of the project: the cheapest first, so that failures show early, and those that may download something last.
+//! All checks of the project: the cheapest first, so that failures show early, and those that may download something
+//! last.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -8,8 +8,8 @@ use crate::cargo::{run, target_dir};
 /// A version that builds the policy.
 const PACKAGE: &str = "ziglang==0.15.2";
 
-/// The compiler's command line, for `INFER_ZIG`. If it can't be installed, prints why and returns `None`; the tests that
-/// need it are skipped.
+/// The compiler's command line, for `INFER_ZIG`. If it can't be installed, prints why and returns `None`; the tests
+/// that need it are skipped.
 pub fn ensure() -> Option<String> {
     if let Ok(named) = std::env::var("INFER_ZIG") {
         return Some(named);

@@ -26,8 +26,8 @@ pub enum Lesson {
     Writing,
     /// Rows full of examples, with more weight on the start of each answer.
     Conversing,
-    /// One example per row, truncated at the row's end, with more weight on the start of its answer: learns which answer
-    /// belongs to which question.
+    /// One example per row, truncated at the row's end, with more weight on the start of its answer: learns which
+    /// answer belongs to which question.
     Answering,
     /// Rows full of examples, all tokens of an answer weighted equally: combines both.
     Polishing,

@@ -1,7 +1,7 @@
 //! Trains the demo model: corpus -> tokenizer -> examples -> decoder -> checkpoint.
 //!
-//! All randomness comes from seeded generators, and all sums run in a fixed order on one thread, so a seed determines the
-//! checkpoint on a given machine. Deliberately absent: data loading, devices, distribution; the corpus is tiny.
+//! All randomness comes from seeded generators, and all sums run in a fixed order on one thread, so a seed determines
+//! the checkpoint on a given machine. Deliberately absent: data loading, devices, distribution; the corpus is tiny.
 
 mod checkpoint;
 mod corpus;

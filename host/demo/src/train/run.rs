@@ -68,8 +68,8 @@ pub struct Trained {
     pub losses: Vec<f32>,
 }
 
-/// Row lengths of the first stage, chosen uniformly: mostly short, which is cheap, some long, so that answers far into a
-/// context stay good.
+/// Row lengths of the first stage, chosen uniformly: mostly short, which is cheap, some long, so that answers far
+/// into a context stay good.
 const WRITING_LENGTHS: [usize; 6] = [128, 128, 128, 256, 256, 512];
 /// Rows of the second stage hold a question and the start of its answer, every fourth time more.
 const ANSWERING_LENGTH: usize = 40;
@@ -82,9 +82,9 @@ const LARGEST_GRADIENT: f64 = 1.0;
 
 /// Trains from scratch and calls `progress(step, loss)` after each step.
 ///
-/// There are three stages: the model learns the text, then which answer belongs to which question, then both together.
-/// Each stage starts with weights rounded as in a checkpoint and with its own random generator, so that the later stages
-/// can also run alone (`train_from`).
+/// There are three stages: the model learns the text, then which answer belongs to which question, then both
+/// together. Each stage starts with weights rounded as in a checkpoint and with its own random generator, so that the
+/// later stages can also run alone (`train_from`).
 ///
 /// # Errors
 /// What candle or the tokenizer library reports.

@@ -7,7 +7,8 @@ pub const BLOCK: u32 = 16;
 /// Tokens that the test's pool holds.
 pub const LONGEST: u32 = 1_024;
 
-/// A batch that computes `input` after `computed` tokens, in blocks from 0 on, and samples greedily; the logits can be kept.
+/// A batch that computes `input` after `computed` tokens, in blocks from 0 on, and samples greedily; the logits can
+/// be kept.
 pub fn single_row(input: &[u32], computed: u32, logits_to: Option<LogitsSlot>) -> Batch {
     let count = u32::try_from(input.len()).expect("short");
     let context = computed + count;

@@ -1,5 +1,5 @@
-//! Greedy generation with the embedded model, one sequence at a time. It uses handwritten batches instead of an engine, so
-//! that a failure is the model's.
+//! Greedy generation with the embedded model, one sequence at a time. It uses handwritten batches instead of an
+//! engine, so that a failure is the model's.
 
 mod batch;
 

@@ -27,8 +27,8 @@ pub struct Calibration {
 
 /// Numbers of tokens in a step at which the cost per token may change.
 const KNOTS: [f64; 7] = [1.0, 4.0, 16.0, 64.0, 128.0, 256.0, 1_024.0];
-/// Number of costs other than those per token: step, row, any sampling, token sampled, decode context, repeated context,
-/// chunk attention.
+/// Number of costs other than those per token: step, row, any sampling, token sampled, decode context, repeated
+/// context, chunk attention.
 const PLAIN: usize = 7;
 const COSTS: usize = PLAIN + KNOTS.len();
 /// Minimum number of steps for a fit.

@@ -1,8 +1,8 @@
 //! Replays a trace: requests arrive at their recorded times, except that a follow-up waits for its predecessor's end.
 //!
-//! Prompt text is generated from block ids, so prompts share the same prefixes as in the recording. A prefix shared with
-//! another request's output is copied from the output generated in the replay. Those outputs are kept up to a bound,
-//! oldest dropped first.
+//! Prompt text is generated from block ids, so prompts share the same prefixes as in the recording. A prefix shared
+//! with another request's output is copied from the output generated in the replay. Those outputs are kept up to a
+//! bound, oldest dropped first.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;

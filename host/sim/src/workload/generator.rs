@@ -55,8 +55,8 @@ struct Conversation {
     turns: Vec<Vec<u32>>,
 }
 
-/// Order of all requests by their arrival times on an infinitely fast host. A run consists of the first requests in this
-/// order, so its requests don't depend on the host's speed.
+/// Order of all requests by their arrival times on an infinitely fast host. A run consists of the first requests in
+/// this order, so its requests don't depend on the host's speed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     at_us: u64,
@@ -302,7 +302,8 @@ mod tests {
             let [wide, tight] = [8_192, longest].map(|tokens| asked(generator(name, 700, tokens), |_| 1));
             let converses = ["chat", "window", "flood"].contains(&name);
             assert!(converses || wide == tight, "{name}");
-            // Shorter conversations are cheaper, so the same load has more of them, and some are only in one of the runs.
+            // Shorter conversations are cheaper, so the same load has more of them, and some are only in one of the
+            // runs.
             let wide: BTreeMap<_, _> =
                 wide.into_iter().map(|(id, turn, prompt, output)| ((id, turn), (prompt, output))).collect();
             let mut seen = 0;

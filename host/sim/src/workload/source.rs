@@ -93,7 +93,8 @@ impl Begin {
     }
 }
 
-/// Number of oldest turns to drop so that the rest, of the given lengths, fits into `window` tokens. Never drops the last.
+/// Number of oldest turns to drop so that the rest, of the given lengths, fits into `window` tokens. Never drops the
+/// last.
 pub(super) fn outgrown(turns: impl ExactSizeIterator<Item = usize>, window: usize) -> usize {
     let last = turns.len().saturating_sub(1);
     let lengths: Vec<usize> = turns.collect();

@@ -1,5 +1,5 @@
-//! Overload in an open loop: refused requests get a proper refusal with `Retry-After`, admitted ones are served in full,
-//! and latency returns to normal afterwards.
+//! Overload in an open loop: refused requests get a proper refusal with `Retry-After`, admitted ones are served in
+//! full, and latency returns to normal afterwards.
 
 use std::collections::BTreeMap;
 use std::path::Path;

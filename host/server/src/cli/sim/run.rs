@@ -107,7 +107,7 @@ impl Common {
         let traces: Vec<TraceFile> =
             paths.iter().map(|path| TraceFile::find(path)).collect::<Result<_, _>>()?;
         if self.closed_loop && traces.iter().all(|trace| trace.head().is_none()) {
-            let why = "--closed-loop: only a recording of a host tells which request followed which; use one for --trace";
+            let why = "--closed-loop: only a recording of a host tells which request followed which; give one to --trace";
             return Err(Failure::Usage(why.to_owned()));
         }
         Ok(traces.into_iter().map(|trace| trace.closed_loop(self.closed_loop)).collect())
