@@ -3,14 +3,15 @@
 //! The token bucket of traffic policing (RFC 2697 describes its meter): a tenant's bucket fills at its rate up to its
 //! burst, and pays for what the tenant uses. A prompt is charged when its request is admitted: all of it, cached or not,
 //! and once for each choice. Output is charged as it is generated, from the host's count of the tenant's output tokens.
-//! Both charges are exact, and each token is charged once, however often a request is asked about, preempted or retried.
+//! Both charges are exact, and each token is charged once, however often a request is asked about or preempted.
 //!
 //! How long an output will be isn't known in advance. So the bucket reserves the output that the requests in flight are
 //! expected to generate, and admits a request only if its prompt and its expected output fit beside that. Reservations
-//! are estimates. They start from the mean of the tenant's recent outputs (from the most that the request may generate
-//! until the host has finished a first one). No event tells a policy which request ended, only how many of the tenant's
-//! are in flight, so each one that ended is taken to have reserved as much as the mean of them, and to have generated
-//! before the others. Requests that an earlier member of a chain defers count as in flight, and delay the release.
+//! are estimates. They start from the mean of the tenant's recent outputs, at most `max_tokens`; until a first request
+//! has ended, lengths are unknown, and little is reserved. No event tells a policy which request ended, only how many of
+//! the tenant's are in flight: each one that ended is taken to have reserved as much as the mean of them, and output to
+//! be that of the ones that end first. Requests that an earlier member of a chain defers count as in flight, which
+//! delays the release.
 //!
 //! Output beyond its reservation takes the level below zero, and the tenant is refused until the rate has made up for it.
 //! Over any time a tenant therefore uses at most its burst, its rate times that time, and what the requests generate that
@@ -37,6 +38,9 @@ use charged::Charged;
 
 /// Buckets kept. Beyond this the least recently used one is dropped, and its tenant restarts with a full one.
 const MAX_TENANTS: usize = 4_096;
+/// Output tokens reserved for a request, at most, while no lengths are known: an ordinary answer. The host then expects
+/// all that a request may generate, without `max_tokens` the whole context.
+const UNKNOWN_OUTPUT: u32 = 512;
 
 /// What `configure` takes.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
@@ -54,6 +58,8 @@ pub struct TokenBucket {
     buckets: BTreeMap<TenantId, Bucket>,
     /// Requests whose prompt is charged. Those that then wait for something else are asked about again.
     charged: Charged,
+    /// Whether a request has ended, from which the host learns how long outputs are.
+    knows_lengths: bool,
 }
 
 impl Policy for TokenBucket {
@@ -81,15 +87,15 @@ impl Policy for TokenBucket {
         if config.tokens_per_minute == 0 && config.burst > 0 {
             return Err("`burst` needs `tokens_per_minute`, the rate at which it refills".to_owned());
         }
-        Ok(Self { config, buckets: BTreeMap::new(), charged: Charged::default() })
+        Ok(Self { config, buckets: BTreeMap::new(), charged: Charged::default(), knows_lengths: false })
     }
 
     fn export_state(&mut self) -> Vec<u8> {
-        state::write(&self.buckets, &self.charged)
+        state::write(&self.buckets, &self.charged, self.knows_lengths)
     }
 
     fn import_state(&mut self, state: &[u8]) -> Result<(), String> {
-        (self.buckets, self.charged) = state::read(state)?;
+        (self.buckets, self.charged, self.knows_lengths) = state::read(state)?;
         Ok(())
     }
 }
@@ -103,22 +109,25 @@ impl Admission for TokenBucket {
         };
         let is_charged = self.charged.contains(request.id);
         let others = others_in_flight(request, load, is_charged);
-        let bucket = self.bucket(request.tenant, limit, load);
+        let bucket = bucket(&mut self.buckets, request.tenant, limit, load);
         let in_flight =
             others.map_or(bucket.in_flight, |others| others.saturating_add(u32::from(is_charged)));
+        self.knows_lengths |= in_flight < bucket.in_flight;
         bucket.settle(limit, load, in_flight);
         if is_charged {
             return Verdict::Admit;
         }
         if request.expected_tokens < request.max_new_tokens {
             // It is the mean then, not the request's own bound.
+            self.knows_lengths = true;
             bucket.limit_to_mean(request.expected_tokens);
         }
         let room = limit.burst.saturating_sub(request.prompt_tokens);
         if room == 0 {
             return refuse(too_long(request.prompt_tokens, limit), 0);
         }
-        let need = Need { prompt: request.prompt_tokens, output: request.expected_tokens.clamp(1, room) };
+        let most = if self.knows_lengths { room } else { room.min(UNKNOWN_OUTPUT) };
+        let need = Need { prompt: request.prompt_tokens, output: request.expected_tokens.clamp(1, most) };
         let missing = units(need.tokens()).saturating_sub(bucket.available());
         if missing > 0 {
             let micros = missing.unsigned_abs().div_ceil(u64::from(limit.per_minute));
@@ -146,15 +155,20 @@ impl TokenBucket {
         let burst = if burst == 0 { per_minute } else { burst };
         (per_minute > 0).then_some(Limit { per_minute, burst })
     }
+}
 
-    /// The tenant's bucket, as of its last request.
-    fn bucket(&mut self, tenant: TenantId, limit: Limit, load: &Load) -> &mut Bucket {
-        if !self.buckets.contains_key(&tenant) && self.buckets.len() >= MAX_TENANTS {
-            let idlest = self.buckets.iter().min_by_key(|(_, bucket)| bucket.at).map(|(tenant, _)| *tenant);
-            idlest.and_then(|tenant| self.buckets.remove(&tenant));
-        }
-        self.buckets.entry(tenant).or_insert_with(|| Bucket::full(limit, load))
+/// The tenant's bucket, as of its last request.
+fn bucket<'a>(
+    buckets: &'a mut BTreeMap<TenantId, Bucket>,
+    tenant: TenantId,
+    limit: Limit,
+    load: &Load,
+) -> &'a mut Bucket {
+    if !buckets.contains_key(&tenant) && buckets.len() >= MAX_TENANTS {
+        let idlest = buckets.iter().min_by_key(|(_, bucket)| bucket.at).map(|(tenant, _)| *tenant);
+        idlest.and_then(|tenant| buckets.remove(&tenant));
     }
+    buckets.entry(tenant).or_insert_with(|| Bucket::full(limit, load))
 }
 
 /// Sequences of the request's tenant in flight, the request itself not counted. The host counts it after its first call,

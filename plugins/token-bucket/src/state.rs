@@ -1,7 +1,7 @@
 //! The state handed to the next version of this policy: the buckets, and the requests that are charged. A swap must
 //! neither refill a bucket nor charge a waiting request twice.
 //!
-//! Little-endian: a version byte; the number of buckets, then the fields of each; then the charged requests, as `charged`
+//! Little-endian: a version byte; whether output lengths are known, a byte; the number of buckets, then the fields of each; then the charged requests, as `charged`
 //! writes them. A state of another version is refused, and the policy starts cold, with full buckets.
 
 use std::collections::BTreeMap;
@@ -13,10 +13,10 @@ use crate::{Bucket, MAX_TENANTS};
 
 const VERSION: u8 = 3;
 
-type State = (BTreeMap<TenantId, Bucket>, Charged);
+type State = (BTreeMap<TenantId, Bucket>, Charged, bool);
 
-pub(crate) fn write(buckets: &BTreeMap<TenantId, Bucket>, charged: &Charged) -> Vec<u8> {
-    let mut bytes = vec![VERSION];
+pub(crate) fn write(buckets: &BTreeMap<TenantId, Bucket>, charged: &Charged, knows_lengths: bool) -> Vec<u8> {
+    let mut bytes = vec![VERSION, u8::from(knows_lengths)];
     bytes.extend((buckets.len() as u32).to_le_bytes());
     for (tenant, bucket) in buckets {
         bytes.extend(tenant.0.to_le_bytes());
@@ -32,12 +32,12 @@ pub(crate) fn write(buckets: &BTreeMap<TenantId, Bucket>, charged: &Charged) -> 
 }
 
 pub(crate) fn read(state: &[u8]) -> Result<State, String> {
-    let (buckets, charged) =
+    let (buckets, charged, knows_lengths) =
         parse(state).ok_or("this is no state of token buckets, or one of another version")?;
     if buckets.len() > MAX_TENANTS {
         return Err(format!("{} tenants are too many", buckets.len()));
     }
-    Ok((buckets, charged))
+    Ok((buckets, charged, knows_lengths))
 }
 
 /// `None` if bytes are missing or wrong, or the version is another one.
@@ -46,6 +46,7 @@ fn parse(state: &[u8]) -> Option<State> {
     if *version != VERSION {
         return None;
     }
+    let [knows_lengths] = take(&mut rest)?;
     let mut buckets = BTreeMap::new();
     for _ in 0..u32::from_le_bytes(take(&mut rest)?) {
         let tenant = TenantId(u32::from_le_bytes(take(&mut rest)?));
@@ -59,7 +60,7 @@ fn parse(state: &[u8]) -> Option<State> {
         };
         buckets.insert(tenant, bucket);
     }
-    Some((buckets, Charged::read(rest)?))
+    Some((buckets, Charged::read(rest)?, knows_lengths != 0))
 }
 
 fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {

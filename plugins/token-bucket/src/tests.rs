@@ -192,6 +192,28 @@ fn requests_pay_for_what_they_use() {
     }
 }
 
+/// Requests of the whole context: until one has ended, an ordinary answer is reserved for each, and what is expected of
+/// them afterwards.
+#[test]
+fn little_is_reserved_while_no_lengths_are_known() {
+    let chat = |id, expected_tokens| Request {
+        prompt_tokens: 15,
+        max_new_tokens: 4_081,
+        expected_tokens,
+        ..request(id, 1, 0)
+    };
+    for (expected, wait, left) in [(44, None, (5_776, 484)), (4_081, Some(34_250), (5_791, 5_120))] {
+        let mut policy = policy(r#"{"tokens_per_minute": 6000}"#);
+        for id in 0..12 {
+            let verdict = arrives(&mut policy, chat(id, 4_081), &at(0, id as u32, 0));
+            assert_eq!(retry(verdict).is_none(), id < 11, "527 tokens each: request {id}");
+        }
+        let verdict = arrives(&mut policy, chat(12, expected), &at(0, 10, 44));
+        assert_eq!(retry(verdict), wait, "{expected} expected");
+        assert_eq!((level(&policy, 1), reserved(&policy, 1)), left, "{expected} expected");
+    }
+}
+
 #[test]
 fn refusals_say_what_would_help() {
     let cases = [
@@ -320,6 +342,7 @@ fn buckets_and_charges_survive_a_swap() {
     arrives(&mut old, request(2, 2, 10), &at(500, 0, 0));
     new.import_state(&old.export_state()).unwrap();
     assert_eq!((&new.buckets, &new.charged), (&old.buckets, &old.charged));
+    assert_eq!(new.export_state(), old.export_state());
     assert_eq!(retry(new.admit(&request(1, 1, 70), &at(500, 1, 0))), None, "it is charged");
     assert_eq!(retry(arrives(&mut new, request(3, 1, 40), &at(500, 1, 0))), Some(500), "35 are available");
 }
@@ -344,7 +367,9 @@ fn malformed_state_is_refused_and_changes_nothing() {
     }
     let bucket = *policy.buckets.values().next().unwrap();
     let many = (0..=MAX_TENANTS as u32).map(|tenant| (TenantId(tenant), bucket)).collect();
-    assert!(policy.import_state(&state::write(&many, &policy.charged)).unwrap_err().contains("too many"));
+    assert!(
+        policy.import_state(&state::write(&many, &policy.charged, false)).unwrap_err().contains("too many")
+    );
     assert_eq!(policy.export_state(), state);
 }
 
