@@ -265,7 +265,7 @@ fn calibrates_and_judges(Recorded { path, .. }: &Recorded) {
     let profile = path.with_file_name("profile.json");
     let fitted = infer(&["calibrate", "--out", profile.to_str().unwrap()], path);
     assert!(
-        fitted.status.success() && said(&fitted).contains("steps; a step's computed time"),
+        fitted.status.success() && said(&fitted).contains("steps; error of a step's predicted time"),
         "{}",
         said(&fitted)
     );
