@@ -1,5 +1,5 @@
-//! A policy author's way with nothing but the binary and a toolchain: a new crate becomes a component that
-//! passes every check. And what is said where a command can't be carried out.
+//! The commands for authors of policies, with only the binary and a toolchain: a new crate becomes a component
+//! that passes every check, and failing commands say what to do.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -12,7 +12,7 @@ fn infer(folder: &Path, args: &[&str]) -> Output {
         .current_dir(folder)
         .arg("policy")
         .args(args)
-        // What it builds stays for the next time; the lock file names what this build has downloaded.
+        // Builds are kept for the next run. All dependencies were downloaded for this build.
         .env("CARGO_TARGET_DIR", temporary.join("author-target"))
         .env("CARGO_NET_OFFLINE", "true")
         .output()
@@ -35,7 +35,7 @@ fn fails(folder: &Path, args: &[&str], code: i32, part: &str) {
 }
 
 #[test]
-fn a_new_scheduler_is_built_and_passes_every_check() {
+fn new_scheduler_builds_and_passes_every_check() {
     let home = tempfile::tempdir().unwrap();
     let folder = home.path();
     succeeds(folder, &["new", "mine", "--kind", "scheduler"]);
@@ -59,7 +59,7 @@ fn a_new_scheduler_is_built_and_passes_every_check() {
     let home = std::env::var("HOME").unwrap_or_default();
     let component = std::fs::read(&file).unwrap();
     let holds = |text: &str| component.windows(text.len()).any(|window| window == text.as_bytes());
-    assert!(home.is_empty() || !holds(&home), "the component names the home of who built it");
+    assert!(home.is_empty() || !holds(&home), "the component must not contain the home directory of its author");
     fails(folder, &["new", "mine", "--kind", "scheduler"], 2, "not empty");
     fails(folder, &["check", "mine/mine.wasm", "--config", r#"{"patience": 1}"#], 1, "doesn't pass");
 }
@@ -71,12 +71,12 @@ fn new_policies_of_the_other_kinds_pass_their_tests() {
     for kind in ["admission", "prefix-cache"] {
         succeeds(folder, &["new", "mine", "--kind", kind, "--path", kind]);
         let tested = succeeds(folder, &["test", kind]);
-        assert!(tested.contains("test tests::its_configuration_is_what_its_schema_says ... ok"), "{tested}");
+        assert!(tested.contains("test tests::configuration_matches_its_schema ... ok"), "{tested}");
     }
 }
 
 #[test]
-fn what_cannot_be_carried_out_says_what_would_be_right() {
+fn failing_command_says_what_to_do() {
     let home = tempfile::tempdir().unwrap();
     let folder = home.path();
     let manifest = "[package]\nname = \"plain\"\nversion = \"0.1.0\"\nedition = \"2024\"\n[workspace]\n";
@@ -102,7 +102,7 @@ fn what_cannot_be_carried_out_says_what_would_be_right() {
         (&["build", "nowhere"], 2, "infer policy new"),
         (&["build", "plain"], 1, "cdylib"),
         (&["build", "shown"], 1, "add `[lib]`"),
-        (&["build", "renamed"], 1, "a name of its own, `other`"),
+        (&["build", "renamed"], 1, "its library is named `other`"),
         (&["check", "nowhere.wasm"], 2, "nowhere.wasm"),
         (&["inspect", "text.wasm"], 1, "not a WebAssembly file"),
         (&["bench", "text.wasm"], 1, "not a WebAssembly file"),
