@@ -1,5 +1,5 @@
-//! Compiles `cuda/*.cu` into one image, where the feature `cuda` is on and a toolkit is there. Without one the image is
-//! empty: the program builds all the same and says so when a GPU is asked for.
+//! With the feature `cuda`, compiles `cuda/*.cu` into one image. Without a toolkit the image is empty: the program still
+//! builds, and says so when a GPU is requested.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,7 +20,7 @@ fn main() {
     }
 }
 
-/// `INFER_NVCC` (a path, or `none`), else what the usual variables name, else the usual place.
+/// `INFER_NVCC` (a path, or `none`), else the toolkit named by the usual variables, else the default location.
 fn find_nvcc() -> Option<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     if let Some(nvcc) = variable("INFER_NVCC") {

@@ -8,9 +8,9 @@
     venv/bin/python against_llama.py compare target/release/infer ggufs --threads 2 --rounds 3
 
 `make` writes a GGUF of a shape of `infer bench engine` (weights bf16 or q8_0, norms f32, no tokenizer).
-`run` measures a prefill of 512 tokens and decodes at batch 1 and 16, and prints JSON. `compare` makes the
-files that it misses, runs both engines in turn, llama.cpp with and without flash attention and with a cache
-for all sequences or one for each, in huge pages, and prints the best of each engine with their ratio.
+`run` measures a prefill of 512 tokens and decodes at batch 1 and 16, and prints JSON. `compare` makes missing
+files and runs both engines in turn, llama.cpp with and without flash attention and with one cache for all
+sequences or one for each, in huge pages. It prints the best of each engine and their ratio.
 """
 
 import argparse
@@ -117,7 +117,7 @@ class Llama:
         c.llama_log_set(self.quiet, ctypes.c_void_p(0))
         c.llama_backend_init()
         params = c.llama_model_default_params()
-        # Without the map weights lie in anonymous memory, which can have huge pages.
+        # Without mmap, weights are in anonymous memory, which can have huge pages.
         params.use_mmap = not huge_pages
         self.model = c.llama_model_load_from_file(path.encode(), params)
         if not self.model:
@@ -169,7 +169,7 @@ class Llama:
 
 
 def run(path, threads, context, steps, passes, flash, unified, huge_pages):
-    # Without a cache for all, a sequence has a sixteenth of it, and the prefill is one sequence.
+    # Without a unified cache each sequence gets a sixteenth, and the prefill is one sequence.
     room = context + steps + 1 + (600 + 15) // 16 if unified else max(context + steps + 1, 600)
     model = Llama(path, threads, room, flash, unified, huge_pages)
     token = lambda i: (i * 7919 + 13) % min(model.vocab, 32000)
@@ -202,7 +202,7 @@ def note_best(best, now):
 
 def compare(infer, directory, shapes, threads, rounds, context, steps):
     os.makedirs(directory, exist_ok=True)
-    # glibc asks for huge pages only when told to, before the process begins.
+    # glibc requests huge pages only if configured before the process starts.
     environment = {**os.environ, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
     for shape in shapes:
         for ours, theirs in (("bf16", "bf16"), ("q8", "q8_0")):
@@ -221,7 +221,7 @@ def compare(infer, directory, shapes, threads, rounds, context, steps):
                     try:
                         note_best(best[1], json.loads(subprocess.check_output(command + common, env=environment)))
                     except subprocess.CalledProcessError as error:
-                        # Some builds crash on some machines: the settings that work are compared.
+                        # Some builds crash on some machines: compare the settings that work.
                         print(f"llama.cpp: {error}", file=sys.stderr)
             if not best[1]:
                 continue

@@ -81,7 +81,7 @@ fn product_of_gemm(out: &mut [f32], x: &[f32], w: &[f32], [m, n, k]: [usize; 3])
     }
 }
 
-/// With the widest instruction set, and with that of CPUs without AVX-512.
+/// With the fastest instruction set, and with that of CPUs without AVX-512.
 fn attention(criterion: &mut Criterion) {
     let narrower = Isa::available().into_iter().filter(|isa| *isa == Isa::Avx2 && *isa != Isa::detect());
     for isa in narrower.chain([Isa::detect()]) {
@@ -103,7 +103,7 @@ fn attention_with(criterion: &mut Criterion, isa: Isa) {
         let slots: Vec<u32> = (0..context as u32).collect();
         let kv = numbers(context * width);
         layer.write(&slots, Rows::dense(&kv, width), Rows::dense(&kv, width));
-        // Every other block first, so that the table is no identity.
+        // Every other block first, so that the table is not the identity.
         let tables: Vec<u32> = (0..blocks as u32).step_by(2).chain((1..blocks as u32).step_by(2)).collect();
         let positions: Vec<u32> = (context - tokens..context).map(|p| p as u32).collect();
         let mut runs = Vec::new();
@@ -128,7 +128,7 @@ fn attention_with(criterion: &mut Criterion, isa: Isa) {
     group.finish();
 }
 
-/// Matrices packed from rows of bf16, into memory that is new, beside a plain copy of as many bytes into such memory.
+/// Packing of bf16 rows into new memory, next to a plain copy of as many bytes into new memory.
 fn packing(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("packing");
     for (n, k) in [(8192, 2048), (2048, 8192)] {

@@ -1,11 +1,11 @@
-//! What it costs that sums have a fixed order: the kernels as they are, beside the same arithmetic cut where a row's bits
-//! would then depend on the number of threads.
+//! The cost of a fixed order of sums: the kernels as they are, next to the same arithmetic split in ways that would make a
+//! row's bits depend on the number of threads.
 //!
-//! A product of one row could be cut over its inputs: all outputs of each part of the inputs by themselves, then the sum of
-//! the parts. That is a product of more outputs and fewer inputs, of as many weights, which is what is timed; the sum of
-//! the parts comes on top. An attending token's context is cut at every 256th position whatever the threads; beside it
-//! stand what one thread takes for the larger share of whole heads, which is the time of contexts that are not cut, and
-//! what it takes for its fair share, which no cut can beat.
+//! A product of one row could be split over its inputs: all outputs for each part of the inputs, then the sum of the parts.
+//! That equals a product of more outputs and fewer inputs with the same number of weights, which is what is timed; adding the
+//! parts would come on top. The context of a token is cut at every 256th position for any number of threads. Next to it are
+//! the time of one thread for the larger share of whole heads, which is the time without cutting contexts, and its time for a
+//! fair share, which no way of cutting can beat.
 
 use std::hint::black_box;
 
@@ -34,7 +34,7 @@ fn products(criterion: &mut Criterion) {
         let mut group =
             criterion.benchmark_group(format!("one row, {outputs} x {inputs}, {threads} threads"));
         for parts in [1, 2, 4] {
-            // Copies that no cache holds together, as the layers of a model.
+            // Together the copies exceed every cache, like the layers of a model.
             let copies = (96_usize << 20).div_ceil(2 * outputs * inputs);
             let mut matrix = || {
                 packer.matrix(Format::Bf16, outputs * parts, inputs / parts, row).expect("there is memory")
@@ -98,7 +98,7 @@ impl Decode {
         layer.write(&slots, Rows::dense(&kv, width), Rows::dense(&kv, width));
         let heads = kv_heads * shared;
         let params = AttentionParams { heads, scale: 0.125, soft_cap: None, window: None };
-        // Every other block first, so that the table is no identity.
+        // Every other block first, so that the table is not the identity.
         let table = (0..blocks as u32).step_by(2).chain((1..blocks as u32).step_by(2)).collect();
         Self { layer, params, q: numbers(heads * layout.head_dim), table, context }
     }

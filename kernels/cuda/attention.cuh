@@ -1,13 +1,13 @@
-// What both tensor-core attention kernels share: how 16 rows of queries meet 16 (or more) keys and values.
+// Shared by both tensor-core attention kernels: products of 16 rows of queries with 16 (or more) keys and values.
 //
-// A warp owns 16 rows: query heads of one key head, and in prefill several tokens of them. Products use
-// mma.m16n8k16 with two liberties that make every load 16 bytes wide and need neither ldmatrix nor transposes:
-//   scores   the sum over dimensions may run in any order, so lane t of a quad takes 8 dimensions in a row
-//            (t * 8 of 32) of queries and keys alike, and its four words serve two products;
-//   values   a product's eight columns may be any dimensions, so lane group g takes 8 in a row (g * 8 of 64) of two
+// A warp has 16 rows: query heads of one key head, in prefill for several tokens. Products use mma.m16n8k16 with two
+// permutations that make every load 16 bytes wide and need neither ldmatrix nor transposes:
+//   scores   the sum over dimensions may run in any order, so lane t of a quad takes 8 consecutive dimensions (t * 8 of 32)
+//            of both queries and keys, and its four words serve two products;
+//   values   a product's eight columns may be any dimensions, so lane group g takes 8 consecutive ones (g * 8 of 64) of two
 //            neighbouring tokens, and interleaves their halves.
 // Softmax is online (Milakov and Gimelshein 2018) in powers of two. A position that a row does not see has weight 0,
-// and one that nobody in the tile sees is never read: its value is taken as 0, so a stale NaN there is harmless.
+// and one that no row of the tile sees is never read: its value is taken as 0, so a stale NaN there is harmless.
 #pragma once
 
 #include "device.cuh"
@@ -19,7 +19,7 @@ struct AttentionParams {
     void* out;             // [token][heads * head_dim].
     float* partial;        // Decode with several parts: [item][head][part][head_dim + 2].
     const u32* positions;  // Of each token.
-    const u32* tables;     // Where each token's block table starts in `blocks`.
+    const u32* tables;     // Start of each token's block table in `blocks`.
     const u32* blocks;
     const u32* items;      // Decode: tokens. Prefill: pairs of first token and count. NONE is padding.
     u32 q_stride;
@@ -34,11 +34,11 @@ struct AttentionParams {
     float soft_cap;        // 0: none.
 };
 
-// Numbers of a row in shared memory, padded so that the loads below meet no bank twice.
+// Numbers of a row in shared memory, padded so that the loads below have no bank conflicts.
 DEVICE constexpr u32 key_stride(u32 head_dim) { return head_dim + ((192 - 2 * head_dim % 128) % 128) / 2; }
 DEVICE constexpr u32 value_stride(u32 head_dim) { return head_dim + ((80 - 2 * head_dim % 64) % 64) / 2; }
 
-// Scores in units of log2, capped where the model says so.
+// Scores in units of log2, capped if the model does so.
 DEVICE float score(const AttentionParams& p, float product) {
     const float scaled = product * p.scale;
     return (p.soft_cap > 0.0f ? p.soft_cap * tanhf(scaled / p.soft_cap) : scaled) * LOG2_E;
@@ -48,7 +48,7 @@ DEVICE u32 first_seen(const AttentionParams& p, u32 position) {
     return p.window > 0 && position + 1 > p.window ? position + 1 - p.window : 0;
 }
 
-// Where one head's numbers of a position are in the pool.
+// Index in the pool of one head's numbers at a position.
 DEVICE u64 pool_index(const AttentionParams& p, const u32* table, u32 kv_head, u32 position, u32 head_dim) {
     const u64 block = table[position / p.block_size];
     return ((block * p.kv_heads + kv_head) * p.block_size + position % p.block_size) * head_dim;
@@ -72,7 +72,7 @@ struct Rows16 {
         }
     }
 
-    // Turns scores of N * 8 positions into weights (in place) and makes room for them.
+    // Turns scores of N * 8 positions into weights in place, and rescales the sums so far.
     template <u32 N>
     DEVICE void soften(float (&scores)[N][4]) {
 #pragma unroll
@@ -82,7 +82,7 @@ struct Rows16 {
             for (u32 n = 0; n < N; n++) most = larger(most, larger(scores[n][2 * row], scores[n][2 * row + 1]));
             most = larger(most, shuffle_xor(most, 1));
             most = larger(most, shuffle_xor(most, 2));
-            // Rows that have seen nothing yet: any finite number serves.
+            // For rows that have seen nothing yet any finite number works.
             const float from = most == negative_infinity() ? 0.0f : most;
             const float decay = exp2_fast(largest[row] - from);
             float sum = 0.0f;
@@ -105,8 +105,8 @@ struct Rows16 {
         }
     }
 
-    // Adds 16 positions' values, weighted. `words` gives the words of two (or four, eight) dimensions of a position:
-    // words(token, dimension, W) with W dimensions in W / 2 words.
+    // Adds the weighted values of 16 positions. load(token, dimension, words) reads two, four or eight dimensions of a
+    // position into half as many words.
     template <class Load>
     DEVICE void add_values(const float (&first)[4], const float (&second)[4], u32 lane, Load load) {
         Fragment weights;
@@ -141,7 +141,7 @@ struct Rows16 {
         }
     }
 
-    // Calls give(row half, dimension, sum) for each sum of this lane.
+    // Calls give(half, dimension, sum) for each sum of this lane; half 0 is row g, half 1 is row g + 8.
     template <class Give>
     DEVICE void each(u32 lane, Give give) const {
 #pragma unroll
@@ -164,8 +164,8 @@ struct Rows16 {
     }
 };
 
-// Products of 16 rows of queries (in shared memory, rows of key_stride) with 8 * N keys. `load(key, dimension, words)`
-// gives 8 (or 4) dimensions of a key.
+// Products of 16 rows of queries (in shared memory, rows of key_stride) with 8 * N keys. load(key, dimension, words)
+// reads 8 (or 4) dimensions of a key.
 template <class T, u32 D, u32 N, class Load>
 DEVICE void products(const T* q, u32 lane, float (&scores)[N][4], Load load) {
     constexpr u32 STRIDE = key_stride(D);
@@ -203,8 +203,9 @@ DEVICE void products(const T* q, u32 lane, float (&scores)[N][4], Load load) {
     }
 }
 
-// Which keys and values a lane reads above, for kernels where it fetches them itself: the same words in the same order,
-// visit(i, dimension, words) with as many words, for the lane's i-th position of the tile.
+// Enumerates the keys and values that a lane reads above, for kernels in which lanes fetch their own: the same words in
+// the same order. Calls visit(i, dimension, words) with an array of as many words, for the lane's i-th position of the
+// tile.
 DEVICE u32 key_position(u32 lane, u32 i) { return i * 8 + lane / 4; }
 DEVICE u32 value_position(u32 lane, u32 i) { return lane % 4 * 2 + i / 2 + i % 2 * 8; }
 

@@ -5,14 +5,14 @@
 // four warps of a block take tiles of 16 positions in turn. The host fixes the number of parts, so one captured graph
 // serves any context: blocks of parts without positions return at once, and the second pass skips those parts.
 //
-// Versions. 1: keys and values went from memory straight into registers. nvcc sank each load to its use: 512 bytes a warp
-// in flight for most of the time, 8 KB a multiprocessor. 2: two tiles a warp (one at 256 dimensions) pass through shared
-// memory by cp.async; the next keys are requested before the softmax of the current ones. 3 (this one): the second pass
-// has 16 parts' numbers in flight, kept together by `fence_loads`; it read one after another.
+// Versions. 1: keys and values went from memory straight into registers. nvcc sank each load to its use: 512 bytes a
+// warp in flight for most of the time, 8 KB a multiprocessor. 2: two tiles a warp (one at 256 dimensions) pass through
+// shared memory by cp.async; the next keys are requested before the softmax of the current ones. 3 (this one): the
+// second pass has 16 parts' numbers in flight, kept together by `fence_loads`; it read one after another.
 // Considered and not built: products with the heads as the 8 columns (half the registers for groups up to 8, but the
 // weights then need a transpose); the next tiles in registers (126 + 64, two blocks); three stages (two blocks).
-// Estimated, not measured: at 128 dimensions three blocks fit a multiprocessor (71 KB each), 12 warps with 12 to 16 KB in
-// flight, 144 KB at least; at 64 dimensions four with 24 KB, at 256 three with 32 KB. An H200 needs 40 to 48 KB
+// Estimated, not measured: at 128 dimensions three blocks fit a multiprocessor (71 KB each), 12 warps with 12 to 16 KB
+// in flight, 144 KB at least; at 64 dimensions four with 24 KB, at 256 three with 32 KB. An H200 needs 40 to 48 KB
 // (product.cu). A warp's own chain for a tile (8 dependent products of keys, two shuffles, 8 KB) is some 800 clocks, so
 // 12 warps could consume 120 bytes a clock, of which memory delivers 13 (H100).
 // Measurements: not yet measured on a device.
@@ -57,8 +57,8 @@ struct Cut {
 // Tiles that a warp has in flight: as many as let at least two blocks share 227 KB (and one fit 99 KB).
 DEVICE constexpr u32 stages(u32 head_dim) { return head_dim > 128 ? 1 : 2; }
 
-// A lane's share of a tile's keys or values in shared memory: the words that it reads, in reading order. The lane copied
-// them itself, so warps need no barrier and rows no padding.
+// A lane's share of a tile's keys or values in shared memory: the words that it reads, in reading order. The lane
+// copied them itself, so warps need no barrier and rows no padding.
 template <class T, u32 D>
 struct Share {
     static constexpr u32 BYTES = TILE * D * sizeof(T);
@@ -108,8 +108,8 @@ DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
     const auto share = [&](u32 stage, u32 values) {
         return Share<T, D>{tiles_here + ((warp * STAGES + stage) * 2 + values) * Share<T, D>::BYTES, lane};
     };
-    // Locates this lane's numbers of a tile; `position_of` gives its i-th position. Past the end nothing is copied, but the
-    // group is still committed.
+    // Locates this lane's numbers of a tile; `position_of` gives its i-th position. Past the end nothing is copied, but
+    // the group is still committed.
     const auto locate = [&](u32 tile, auto& at, auto& there, auto position_of) {
         const u32 start = tile * TILE;
         const u64 tile_index = whole_tiles ? pool_index(p, table, kv_head, start, D) : 0;
@@ -252,7 +252,8 @@ DEVICE void reduce(const AttentionParams& p, unsigned char* shared) {
 #pragma unroll
         for (u32 k = 0; k < 2; k++) {
             if (k * REDUCERS >= width) break;
-            // `fence_loads` needs whole warps: threads past the last dimension repeat it, and their sums are not stored.
+            // `fence_loads` needs whole warps: threads past the last dimension repeat it, and their sums are not
+            // stored.
             const u32 dimension = k * REDUCERS + thread < width ? k * REDUCERS + thread : width - 1;
             // In flight at once, since each load goes to the L2 cache. Weights past the end are 0.
             constexpr u32 TOGETHER = 16;

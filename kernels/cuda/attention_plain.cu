@@ -1,9 +1,10 @@
-// Paged attention without tensor cores: any storage type, any head up to 256 wide, any number of query heads per key
-// head. What the other two can't take (f32 models, odd widths) comes here; decode and prefill alike, a token at a time.
+// Paged attention without tensor cores: any storage type, heads of any width up to 256, any number of query heads per
+// key head. The fallback for what the other two kernels don't support (f32 models, odd widths), one token at a time, in
+// decode and prefill.
 //
 // Versions. 1 (this one): a block of four warps per token and query head; a warp takes every fourth position, its lanes
-// the dimensions; no sharing of keys between heads or tokens.
-// Measurements: not yet measured on a device. The limit: latency and repeated reads; it is for being right.
+// the dimensions; keys are not shared between heads or tokens.
+// Measurements: not yet measured on a device. Limit: latency and repeated reads; it only has to be correct.
 #include "attention.cuh"
 
 namespace plain {

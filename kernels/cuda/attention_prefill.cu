@@ -1,11 +1,11 @@
-// Paged attention for tokens in a row (prefill): chunks of any length at any position, causal, through block tables.
+// Paged attention for consecutive tokens (prefill): chunks of any length at any position, causal, through block tables.
 //
-// Versions. 1 (this one): a block of four warps has 64 rows, which are some neighbouring tokens of one sequence times
-// the query heads of one key head; keys and values pass through two stages of shared memory (cp.async), so each is read
-// once for 64 rows; a warp has 16 rows and their sums in registers. Tiles of positions are absolute, so how a prompt was
-// cut doesn't change a bit.
+// Versions. 1 (this one): a block of four warps has 64 rows: some consecutive tokens of one sequence times the query
+// heads of one key head. Keys and values pass through two stages of shared memory (cp.async), so each is read once for
+// 64 rows; a warp has 16 rows and their sums in registers. Tiles of positions are absolute, so bits don't depend on how
+// a prompt was cut.
 // Measurements: not yet measured on a device.
-// Registers and spills: README.md. The limit: tensor core rate of mma.sync (about 60 % of what wgmma reaches on sm_90).
+// Registers and spills: README.md. Limit: tensor core rate of mma.sync (about 60 % of what wgmma reaches on sm_90).
 #include "attention.cuh"
 
 namespace prefill {
@@ -13,7 +13,7 @@ namespace prefill {
 constexpr u32 WARPS = 4;
 constexpr u32 ROWS = 64;
 
-// Positions of a stage: what fits into 99 KB of shared memory (sm_89) beside the queries.
+// Positions of a stage: as many as fit 99 KB of shared memory (sm_89) with the queries.
 DEVICE constexpr u32 tile(u32 head_dim) { return head_dim > 128 ? 16 : 64; }
 
 template <u32 D>
@@ -61,7 +61,7 @@ DEVICE void attend(const AttentionParams& p, unsigned char* shared) {
         q[row * key_stride(D) + dimension] = number;
     }
 
-    // Rows that don't exist attend as the last one does; nobody reads their sums.
+    // Rows beyond the last one repeat it; their sums are ignored.
     u32 positions[2];
     for (u32 half = 0; half < 2; half++) {
         const u32 row = warp * 16 + half * 8 + lane / 4;

@@ -1,8 +1,8 @@
-// What every kernel file stands on: 16-bit number types, warp reductions, matrix fragments, asynchronous copies.
+// The base of every kernel file: 16-bit number types, warp reductions, matrix fragments, asynchronous copies.
 //
-// The same source has two readers: nvcc, and with INFER_EMULATE a host C++ compiler (../emulator). So everything
-// that is not plain C++ is behind a name of this file: a kernel uses no intrinsic, no inline PTX and no static
-// shared memory by itself. No CUDA header is needed, so a compiler of any 12.x or 13.x toolkit will do.
+// Two compilers read the same sources: nvcc, and with INFER_EMULATE a host C++ compiler (../emulator). So everything
+// that is not plain C++ is wrapped here: kernels use no intrinsics, inline PTX or static shared memory directly. No
+// CUDA header is needed, so the compiler of any 12.x or 13.x toolkit works.
 #pragma once
 
 #ifdef INFER_EMULATE
@@ -10,9 +10,9 @@
 #else
 #define DEVICE __device__ __forceinline__
 
-// Lets the kernel behind this one come to the device, and waits until all before it are done and what they wrote is seen
-// (programmatic dependent launch, PTX ISA: griddepcontrol). Each thread of each kernel does so before it touches memory, so
-// the order of what kernels do is that of their launches; only the way to the device is gone while those ahead compute.
+// Allows the next kernel to be launched, then waits until all earlier kernels are done and their writes are visible
+// (programmatic dependent launch, PTX ISA: griddepcontrol). Every thread of every kernel does this before it accesses
+// memory, so kernels take effect in launch order; only launch latency overlaps with the kernels ahead.
 DEVICE void take_turn() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -29,7 +29,7 @@ DEVICE void take_turn() {
     }                                                                                              \
     DEVICE void NAME##_body(const PARAMS& p)
 #define KERNEL(NAME, PARAMS, THREADS) ENTRY(NAME, PARAMS, THREADS, take_turn())
-// One that takes its turn itself, and reads weights before, which no kernel writes.
+// A kernel that calls `take_turn` itself, after it started to read weights, which no kernel writes.
 #define EARLY_KERNEL(NAME, PARAMS, THREADS) ENTRY(NAME, PARAMS, THREADS, )
 #define SHARED_MEMORY(NAME) extern __shared__ __align__(16) unsigned char NAME[]
 #endif
@@ -39,7 +39,7 @@ typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
-// "No token", "no slot", "no row": padding that every kernel skips.
+// "No token", "no slot" or "no row": padding that every kernel skips.
 constexpr u32 NONE = 0xffffffffu;
 constexpr float LOG2_E = 1.4426950408889634f;
 constexpr u32 WARP = 32;
@@ -116,15 +116,15 @@ DEVICE float load_now(const float* from) {
     asm volatile("ld.global.f32 %0, [%1];" : "=f"(value) : "l"(from) : "memory");
     return value;
 }
-// Loads written before this are issued before it, and uses written after it wait until then. All lanes of a warp must get
-// here together. `load_now` doesn't suffice where later arithmetic could be scheduled between the loads.
+// Loads written before this are issued before it, and uses written after it wait until then. All lanes of a warp must
+// get here together. `load_now` doesn't suffice where later arithmetic could be scheduled between the loads.
 DEVICE void fence_loads() { __syncwarp(); }
 DEVICE void sync_block() { __syncthreads(); }
 DEVICE u32 atomic_add(u32* at, u32 value) { return atomicAdd(at, value); }
 DEVICE u64 atomic_max(u64* at, u64 value) { return atomicMax(at, value); }
 DEVICE u32 atomic_or(u32* at, u32 value) { return atomicOr(at, value); }
-// Copies 16 (8, 4) bytes to shared memory in the background; writes zeros where `there` is false and reads nothing. The
-// second cache fetches whole lines of 128 bytes: what lies beside is wanted next.
+// Copies 16 (8, 4) bytes to shared memory asynchronously. If `there` is false it writes zeros and reads nothing. L2
+// fetches whole lines of 128 bytes, since the neighbouring bytes are needed next.
 template <u32 BYTES>
 DEVICE void copy_async(void* to, const void* from, bool there) {
     const u32 target = static_cast<u32>(__cvta_generic_to_shared(to));
@@ -137,7 +137,7 @@ DEVICE void copy_async(void* to, const void* from, bool there) {
                      ::"r"(target), "l"(from), "r"(bytes), "n"(BYTES) : "memory");
 }
 DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Waits until at most LEFT groups of this thread's copies are under way.
+// Waits until at most LEFT groups of this thread's copies are in flight.
 template <int LEFT>
 DEVICE void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
 #endif
@@ -199,7 +199,7 @@ DEVICE u32 pack(float first, float second) {
     return static_cast<u32>(Number<T>::round(first).bits) | (static_cast<u32>(Number<T>::round(second).bits) << 16);
 }
 
-// Eight numbers in a row at a multiple of 16 bytes, in as few words as there are.
+// Eight consecutive numbers, aligned to 16 bytes.
 template <class T>
 struct Eight {
     Words4 words[sizeof(T) / 2];
@@ -218,7 +218,7 @@ struct Eight {
         else
             return Number<T>::widen(T{static_cast<u16>(words[0].w[i / 2] >> i % 2 * 16)});
     }
-    // Two numbers at an even place.
+    // Sets two numbers at an even index.
     DEVICE void set(u32 i, float first, float second) {
         if constexpr (sizeof(T) == 4) {
             words[i / 4].w[i % 4] = float_to_bits(first);
@@ -233,14 +233,14 @@ DEVICE u32 lane_of(u32 thread) { return thread % WARP; }
 DEVICE u32 warp_of(u32 thread) { return thread / WARP; }
 DEVICE float larger(float a, float b) { return a > b ? a : b; }
 
-// Sum over a warp; every lane has it. The order is fixed.
+// Sum over a warp, in a fixed order; every lane gets it.
 template <class T>
 DEVICE T warp_sum(T x) {
     for (u32 lanes = WARP / 2; lanes > 0; lanes /= 2) x += shuffle_xor(x, lanes);
     return x;
 }
 
-// Sum over a block of whole warps; every thread has it. `scratch`: one float per warp, free again afterwards.
+// Sum over a block of whole warps; every thread gets it. `scratch`: one float per warp, reusable afterwards.
 DEVICE float block_sum(float x, float* scratch) {
     x = warp_sum(x);
     if (lane_of(threadIdx.x) == 0) scratch[warp_of(threadIdx.x)] = x;
@@ -251,7 +251,7 @@ DEVICE float block_sum(float x, float* scratch) {
     return total;
 }
 
-// The largest of a block, likewise.
+// Maximum over a block, likewise.
 DEVICE float block_largest(float x, float* scratch) {
     for (u32 lanes = WARP / 2; lanes > 0; lanes /= 2) x = larger(x, shuffle_xor(x, lanes));
     if (lane_of(threadIdx.x) == 0) scratch[warp_of(threadIdx.x)] = x;

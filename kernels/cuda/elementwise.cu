@@ -1,8 +1,8 @@
-// The small ones: gated activations, embedding gather, tokens of the last draws, block copies, random fill.
+// Small kernels: gated activations, embedding gather, tokens of the last samples, block copies, random fill.
 //
-// Versions. 1: a thread per number, four numbers in turn, each in a branch of its own. 2 (this one): activations take 8
-// numbers in a row, 16 bytes; block copies move 16 bytes a thread.
-// Measurements: not yet measured on a device. The limit: memory bandwidth; at decode, launch latency.
+// Versions. 1: a thread computed four numbers one after another, each in its own branch. 2 (this one): activations take
+// 8 consecutive numbers, 16 bytes; block copies move 16 bytes per thread. Measurements: not yet measured on a device.
+// Limit: memory bandwidth; at decode, launch latency.
 #include "device.cuh"
 
 struct GatedParams {
@@ -17,7 +17,7 @@ struct GatedParams {
 struct EmbedParams {
     const void* table;      // [vocabulary][width]
     float* out;             // [token][width]
-    const u32* tokens;      // NONE leaves its row zero.
+    const u32* tokens;      // NONE gives a row of zeros.
     u32 width;
     float scale;
 };
@@ -25,12 +25,12 @@ struct EmbedParams {
 struct FollowParams {
     u32* tokens;
     const u32* drawn;
-    const u32* pairs;       // Token to set, draw to take.
+    const u32* pairs;       // Index of the token to set, index into `drawn`.
     u32 count;
 };
 
-// Copies blocks of every layer, keys and values alike, 16 bytes at a time where all begin at such. `from` and `to` may be the same pool
-// (copy-on-write) or one of them host memory that the device can see (offload).
+// Copies blocks of every layer, keys and values, 16 bytes at a time if all of them are aligned to that. `from` and `to`
+// may be the same pool (copy-on-write), or one of them host memory that the device can access (offload).
 struct CopyParams {
     const void* from;
     void* to;
@@ -51,7 +51,7 @@ struct FillParams {
 namespace elementwise {
 
 constexpr u32 THREADS = 256;
-// Numbers of a thread, in a row.
+// Consecutive numbers of a thread.
 constexpr u32 NUMBERS = 8;
 
 DEVICE float gate(const GatedParams& p, u32 i, float x, float y) {
@@ -95,7 +95,7 @@ DEVICE void embed(const EmbedParams& p) {
                      : Number<T>::widen(static_cast<const T*>(p.table)[static_cast<u64>(token) * p.width + i]) * p.scale;
 }
 
-// A number in [-scale, scale) that depends on seed and place alone (splitmix64).
+// A number in [-scale, scale) that depends only on seed and index (splitmix64).
 template <class T>
 DEVICE void fill(const FillParams& p) {
     const u64 step = static_cast<u64>(gridDim.x) * blockDim.x;
@@ -129,7 +129,7 @@ KERNEL(copy_blocks, CopyParams, elementwise::THREADS) {
     const u64 part = blockIdx.y;
     const u8* source = static_cast<const u8*>(p.from) + part * p.from_stride + from * p.block_bytes;
     u8* target = static_cast<u8*>(p.to) + part * p.to_stride + to * p.block_bytes;
-    // Where blocks of odd sizes lie one after another, words don't begin at multiples of 16 bytes.
+    // Blocks of odd sizes are not aligned to 16 bytes.
     const u32 wide = (p.block_bytes | p.from_stride | p.to_stride) % 16 == 0 ? p.block_bytes / 16 : 0;
     for (u32 i = threadIdx.x; i < wide; i += blockDim.x)
         reinterpret_cast<Words4*>(target)[i] = reinterpret_cast<const Words4*>(source)[i];

@@ -219,7 +219,7 @@ sanitizer() {
 }
 
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>&1 | tee -a "$log"
-# What matters most first; then every kernel on larger shapes, whose references take a processor minutes.
+# The most important checks first; then every kernel on larger shapes, whose references take minutes on the CPU.
 step golden 120 limited "$infer" gpu-check --seeds 1 ${golden:+--golden "$golden"}
 step golden-plainly 60 plainly "$infer" gpu-check --seeds 1 ${golden:+--golden "$golden"}
 step kernels 150 limited "$infer" gpu-check

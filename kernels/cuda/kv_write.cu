@@ -1,8 +1,8 @@
-// Between the projection and attention, one pass: bias, norm of queries and keys per head, rope, and the write of keys and
-// values into their blocks. Queries are turned in place.
+// One pass between projection and attention: bias, norm of queries and keys per head, rope, and the write of keys and
+// values into their blocks. Queries are updated in place.
 //
-// Versions. 1 (this one): a warp per token and head; a lane holds pairs (i, i + half), so rope needs no exchange.
-// Measurements: not yet measured on a device. The limit: memory bandwidth; at decode, launch latency.
+// Versions. 1 (this one): a warp per token and head; a lane has pairs (i, i + half), so rope needs no shuffles.
+// Measurements: not yet measured on a device. Limit: memory bandwidth; at decode, launch latency.
 #include "device.cuh"
 
 struct KvWriteParams {

@@ -1,17 +1,18 @@
-// RMS norm fused with what comes before it: bias of the last projection, that output's own norm (Gemma), and the sum
-// into the residual stream, which stays in f32. A norm's `1 + w` is in the weights since they were loaded.
+// RMS norm fused with the operations before it: the last projection's bias, the norm of that output (Gemma), and the
+// sum into the residual stream, which stays in f32. Models with `1 + w` have the one added when weights are loaded.
 //
-// Versions. 1: a block per row, a number a thread at a time, the row read twice (the second time from cache): stores
-// between the loads kept their order, 8 round trips a pass at a width of 4,096. 2 (this one): where rows are multiples of
-// 8 and up to 8,192 wide, a thread reads 8 numbers at once, all that it needs before the first sum, and keeps them.
-// Measurements: not yet measured on a device. The limit: memory bandwidth; at decode, launch latency.
+// Versions. 1: a block per row, a thread read one number at a time, and the row was read twice (the second time from
+// cache). Stores between the loads serialized them: 8 round trips per pass at a width of 4,096. 2 (this one): if rows
+// are multiples of 8 and up to 8,192 wide, a thread reads 8 numbers at once, all of its numbers before the first sum,
+// and keeps them.
+// Measurements: not yet measured on a device. Limit: memory bandwidth; at decode, launch latency.
 #include "device.cuh"
 
 struct NormParams {
-    float* residual;           // [token][width], updated where there is a `delta`.
+    float* residual;           // [token][width], updated if there is a `delta`.
     const void* delta;         // [token][width], or null.
     const float* delta_bias;   // Or null.
-    const float* delta_norm;   // Weights of the delta's own norm, or null.
+    const float* delta_norm;   // Weights of the delta's norm, or null.
     const float* weight;
     void* out;                 // [row][width]
     const u32* select;         // Row i is token select[i] (NONE: nothing); null: token i.
@@ -23,7 +24,7 @@ namespace rms {
 
 constexpr u32 THREADS = 512;
 
-// A thread's numbers of a row, TURNS times eight.
+// Rows kept in registers: TURNS times eight numbers per thread.
 template <class T, u32 TURNS>
 DEVICE void kept(const NormParams& p, u32 token, float* scratch) {
     const u64 start = static_cast<u64>(token) * p.width;
@@ -79,7 +80,7 @@ DEVICE void kept(const NormParams& p, u32 token, float* scratch) {
     }
 }
 
-// Any width.
+// Rows of any width.
 template <class T>
 DEVICE void read_twice(const NormParams& p, u32 token, float* scratch) {
     const u64 start = static_cast<u64>(token) * p.width;

@@ -2,7 +2,7 @@
 static cache under torch.compile, in the shapes of `infer bench engine` with random weights. Needs torch; transformers
 for the models.
 
-    python3 peers.py [--quick] [--seconds N]        # what comes after N seconds is left out, and named
+    python3 peers.py [--quick] [--seconds N]        # skips, by name, what would start after N seconds
     python3 peers.py --dry                          # tiny shapes on the CPU: does it work with the versions here?
     python3 peers.py --write DIR --tokenizer DIR    # a checkpoint of the first shape, to be served
 """
@@ -35,7 +35,7 @@ SHAPES = {
 }
 TINY = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
             head_dim=16, vocab_size=256)
-# Where a cache of transformers counts its tokens. Up to 5.0 only sliding windows do.
+# Attributes in which a cache of transformers counts its tokens. Up to 5.0 only sliding windows have them.
 COUNTERS = ["cumulative_length", "cumulative_length_int"]
 WARM_UP, STEPS = 8, 24
 
@@ -49,7 +49,7 @@ ARGS = parser.parse_args()
 DEVICE = "cpu" if ARGS.dry else "cuda"
 UNTIL = time.monotonic() + ARGS.seconds
 FEW = ARGS.quick or ARGS.dry
-if ARGS.dry:  # One of each kind; of Gemma's layers the sixth is the first without a window.
+if ARGS.dry:  # One of each kind. Gemma's sixth layer is its first without a window.
     SHAPES = {name: dict(shape, **TINY) for name, shape in list(SHAPES.items())[:3]}
     SHAPES["Gemma 3 1B"].update(num_hidden_layers=6, sliding_window=16)
 
@@ -59,7 +59,7 @@ def say(*columns):
 
 
 def in_time(*what):
-    """Whether there is time for it; says so where there is none."""
+    """Whether there is time left; prints what is skipped if not."""
     if time.monotonic() < UNTIL:
         return True
     say(*what, "left out: no time")
@@ -77,7 +77,7 @@ def timed_ms(work, runs):
 
 
 def median_ms(work, rounds=9):
-    """Of rounds of as many runs as take 2 ms: then launches overlap with work, as in `infer bench kernels`."""
+    """Median of rounds of about 2 ms each, so that launches overlap with work, as in `infer bench kernels`."""
     timed_ms(work, 3)
     runs = min(200, max(1, int(2 / timed_ms(work, 1))))
     return statistics.median(timed_ms(work, runs) for _ in range(rounds))
@@ -127,24 +127,24 @@ def model(shape):
 
 @torch.no_grad()
 def decode(made, batch, context, how):
-    """Milliseconds of a compiled decode step behind `context` tokens of a static cache, and how far its logits are from
+    """Milliseconds of a compiled decode step after `context` tokens in a static cache, and the distance of its logits from
     those of the whole text at once.
 
-    It is the same step again and again, as in `infer bench engine`. Sliding windows are counted in Python's numbers,
-    and with each new one a CUDA graph would be recorded anew.
+    It repeats the same step, as in `infer bench engine`. Sliding windows are counted in Python integers, and each new value
+    would record another CUDA graph.
     """
     from transformers import StaticCache
     cache = StaticCache(config=made.config, max_cache_len=context + 8)
     ids = torch.randint(0, 200, (batch, context + 1), device=DEVICE)
-    # Not compiled: a cache makes its tensors when it is first used, and marks their addresses as fixed only outside of
-    # compiled code. Without that there are no CUDA graphs.
+    # Not compiled: a cache allocates its tensors on first use, and marks their addresses as static only outside compiled
+    # code. Without that there are no CUDA graphs.
     made(ids[:, :-1], past_key_values=cache, use_cache=True, logits_to_keep=1)
     assert int(cache.get_seq_length()) == context, f"{cache.get_seq_length()} tokens are cached, not {context}"
     counters = [(layer, name, copy.deepcopy(getattr(layer, name)))
                 for layer in cache.layers for name in COUNTERS if hasattr(layer, name)]
     position = torch.tensor([[context]], device=DEVICE)
     inputs = dict(input_ids=ids[:, -1:], position_ids=position, past_key_values=cache, use_cache=True)
-    # Where models take it, it says where keys go; later the cache knows by itself, and the argument would be ignored.
+    # Older versions need it to place keys; in newer ones the cache tracks positions and would ignore the argument.
     if "cache_position" in inspect.signature(made.forward).parameters:
         inputs["cache_position"] = position[0]
     step = torch.compile(made.forward, fullgraph=True, **how)
@@ -173,7 +173,7 @@ def decode(made, batch, context, how):
 
 
 def decode_line(name, made, batch, context):
-    """Whether it could be measured."""
+    """Measures and prints one decode. Returns whether it worked."""
     from torch._dynamo.utils import counters
     for how in [{"backend": "aot_eager"}] if ARGS.dry else [{"mode": "reduce-overhead"}, {"mode": "default"}]:
         counters.clear()
@@ -185,7 +185,7 @@ def decode_line(name, made, batch, context):
             rate = f"{batch / ms * 1e3:.0f}"
             say(name, "decode", batch, context, f"{ms:.3f}", rate, f"{compiled}, logits within {off:.0e}")
             return True
-        except Exception as error:  # A version that can't compile it this way: say so and go on.
+        except Exception as error:  # This version can't compile it this way: report it and continue.
             why = " ".join(f"{type(error).__name__} {error}".split())
             say(name, "decode", batch, context, f"failed with {compiled}: {why[:300]}")
         finally:
@@ -202,13 +202,13 @@ def prefill(made, tokens):
 
 
 def models():
-    """Whether all could be measured. What matters most comes first; the models are made anew, which takes seconds."""
+    """Returns whether all could be measured. The most important come first; models are recreated, which takes seconds."""
     import transformers
     say(f"transformers {transformers.__version__}: model", "what", "batch", "context", "ms", "tokens/s", "how")
     whole = True
     decodes = [(1, 256)] if FEW else [(1, 256), (32, 1024), (1, 4096), (128, 1024)]
     prefills = [2048] if FEW else [512, 2048, 16384]
-    if ARGS.dry:  # Before and behind the end of a window.
+    if ARGS.dry:  # Before and after the end of a window.
         decodes, prefills = [(2, 12), (2, 20)], [40]
     for i, (batch, context) in enumerate(decodes):
         for name, shape in SHAPES.items():

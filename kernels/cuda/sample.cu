@@ -1,31 +1,32 @@
-// Draws one token per row on the device: soft cap, biases, forbidden tokens, penalties, then greedy, or temperature with
-// min-p, top-k and top-p. Logits never leave; a token id does. The random number comes with the row: the host makes it from
-// (seed, index of the token), the same rule as on the CPU.
+// Samples one token per row on the device: soft cap, biases, forbidden tokens, penalties, then greedy, or temperature
+// with min-p, top-k and top-p. Logits stay on the device; only a token id leaves. The host computes the row's random
+// number from (seed, index of the token), by the same rule as for the CPU's sampler.
 //
-// Instead of sorting, the token is found by descent: candidates are ordered by a 64-bit key (logit, then lower token
-// first, so no two are equal), a histogram of counts and weights says in which range of logits the wanted place lies,
-// then in which digits of the key, and few candidates are ranked at once. Weights are integers (exp(x) * 2^44), so sums
-// are exact in any order and the draw is the same on every run.
+// Instead of sorting, it searches: candidates are ordered by a 64-bit key (logit, then lower token first, so no two are
+// equal). A histogram of counts and weights gives the range of logits that contains the wanted position, further
+// histograms the digits of the key, and the last few candidates are ranked directly. Weights are integers (exp(x) *
+// 2^44), so sums are exact in any order and the result is the same on every run.
 //
-// Versions. 1: a block of 1,024 threads per row; eight digits of the key, each of which read the row again, from L2. The
-// first was the float's exponent: nearly all of a row met in three to eight 64-bit words, which the device adds to by
-// trying. 2 (this one): the first digit is one of 256 equal ranges of the logits that count; top-p leaves out what is too
-// light for it before that; sums are pairs of 32-bit additions; 256 candidates are few; a thread reads 8 logits at once.
-// Estimated, not measured, for a vocabulary of 128,256: some 10 us a pass; greedy takes one, top-p eight or nine (it took
-// 17 and 1.5 ms of waiting for one another).
-// Measurements: not yet measured on a device. The limit: L2 bandwidth of one multiprocessor per row; small batches of
-// large vocabularies leave the device idle (a cluster per row would not).
+// Versions. 1: a block of 1,024 threads per row; eight digits of the key, each of which read the row again from L2. The
+// first was the float's exponent, so nearly all of a row fell into three to eight 64-bit words, to which the device
+// adds by compare-and-swap. 2 (this one): the first digit is one of 256 equal ranges of the logits that count; top-p
+// first leaves out tokens too light for it; sums are pairs of 32-bit additions; up to 256 candidates are ranked
+// directly; a thread reads 8 logits at once.
+// Estimated, not measured, for a vocabulary of 128,256: some 10 us a pass; greedy takes one, top-p eight or nine
+// (version 1 took 17, and 1.5 ms of contention).
+// Measurements: not yet measured on a device. Limit: L2 bandwidth of one multiprocessor per row; small batches of large
+// vocabularies leave the device idle (a cluster per row would not).
 #include "device.cuh"
 
 struct SampleRow {
-    u32 row;               // Row of `logits`; NONE draws nothing.
+    u32 row;               // Row of `logits`; NONE samples nothing.
     u32 history_start;     // Tokens seen so far, in `tokens`; penalized once each.
     u32 history_len;
     u32 forbidden_start;   // In `tokens`.
     u32 forbidden_len;
-    u32 bias_start;        // Pairs of token and what is added to its logit, in `tokens`; no token twice.
+    u32 bias_start;        // Pairs of token and bias of its logit, in `tokens`; no token twice.
     u32 bias_len;
-    u32 less_start;        // Pairs of token and what is taken from its logit, after the repetition penalty.
+    u32 less_start;        // Pairs of token and the amount subtracted from its logit, after the repetition penalty.
     u32 less_len;
     u32 top_k;             // 0: no limit.
     float temperature;     // 0: greedy.
@@ -36,11 +37,11 @@ struct SampleRow {
 };
 
 struct SampleParams {
-    float* logits;             // [row][vocab]; used up.
-    const SampleRow* rows;     // One a block.
+    float* logits;             // [row][vocab]; overwritten.
+    const SampleRow* rows;     // One per block.
     const u32* tokens;
     u32* seen;                 // [block][(vocab + 31) / 32], all zero before and after.
-    u32* out;                  // A token a block; NONE where there is none to draw.
+    u32* out;                  // A token per block; NONE if none can be sampled.
     u32 vocab;
     float soft_cap;            // 0: none.
 };
@@ -53,7 +54,7 @@ constexpr u32 BINS = 256;
 constexpr u32 TOKEN_BITS = 24;
 constexpr u32 KEY_BITS = 32 + TOKEN_BITS;
 
-// Candidates that are ranked at once.
+// Candidates that are ranked directly.
 constexpr u32 LIST = BINS;
 
 struct Shared {
@@ -69,7 +70,7 @@ struct Shared {
     u32 broken;        // A logit was NaN or +infinity.
 };
 
-// Larger keys are likelier; of equal logits the lower token has the larger key.
+// Larger keys are likelier; among equal logits the lower token has the larger key.
 DEVICE u64 key_of(float logit, u32 token) {
     const u32 bits = float_to_bits(logit + 0.0f);
     const u32 ordered = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
@@ -83,15 +84,15 @@ DEVICE float logit_of(u64 key) {
     return bits_to_float(ordered & 0x80000000u ? ordered & 0x7fffffffu : ~ordered);
 }
 
-// Adds to a weight that others add to, too. The device adds 32 bits in one go, 64 only by trying until nobody was
-// quicker; the carry makes the sum exact in any order.
+// Adds to a shared weight. The device adds 32 bits atomically in shared memory, but 64 bits only by compare-and-swap;
+// with the carry the sum is exact in any order.
 DEVICE void add_weight(u64* at, u64 weight) {
     u32* words = reinterpret_cast<u32*>(at);
     const u32 low = static_cast<u32>(weight), before = atomic_add(&words[0], low);
     atomic_add(&words[1], static_cast<u32>(weight >> 32) + (before + low < before ? 1u : 0u));
 }
 
-// Calls visit(logit, token) for a thread's tokens, of which it reads some at once.
+// Calls visit(logit, token) for a thread's tokens, of which it reads several at once.
 template <class Visit>
 DEVICE void each_logit(const float* logits, u32 vocab, Visit visit) {
     constexpr u32 TOGETHER = 8;
@@ -128,14 +129,14 @@ struct Row {
         return static_cast<u64>(exp2_fast((logit - largest) * rate) * 17592186044416.0f);
     }
 
-    // Of BINS equal ranges of the logits whose weight counts, the last one for the likeliest. A float's own digits would
-    // put nearly all of a row into the same few bins.
+    // Index among BINS equal ranges of the logits whose weight counts, the last one for the likeliest. A float's own
+    // digits would put nearly all of a row into the same few bins.
     DEVICE u32 range(float logit) const {
         const float place = (largest - logit) * ranges;
         return place < BINS - 1 ? BINS - 1 - static_cast<u32>(place) : 0;
     }
 
-    // Calls visit(key, logit) for those not below `floor`. Whether their weight counts is left to `visit`.
+    // Calls visit(key, logit) for candidates not below `floor`. `visit` decides whether their weight counts.
     template <class Visit>
     DEVICE void each(u64 floor, Visit visit) const {
         each_logit(logits, vocab, [&](float logit, u32 token) {
@@ -145,8 +146,8 @@ struct Row {
     }
 };
 
-// The key, among those not below `floor`, at place `target` counted from the largest: by count, or by weight. Everybody
-// gets it. `target` must be below the total.
+// Returns to all threads the key, among those not below `floor`, at position `target` counted from the largest: by
+// count, or by weight. `target` must be below the total.
 template <bool BY_WEIGHT>
 DEVICE u64 descend(const Row& row, u64 floor, u64 target, Shared& s) {
     const u32 thread = threadIdx.x;
@@ -155,7 +156,7 @@ DEVICE u64 descend(const Row& row, u64 floor, u64 target, Shared& s) {
         s.before = 0;
         s.range = NONE;
     }
-    // Calls visit(key, weight) for the candidates that agree with what is found of the key, down to `shift`.
+    // Calls visit(key, weight) for the candidates that match the digits found so far, down to `shift`.
     const auto each = [&](int shift, auto visit) {
         const u64 prefix = s.prefix;
         const u32 range = s.range;
@@ -165,7 +166,8 @@ DEVICE u64 descend(const Row& row, u64 floor, u64 target, Shared& s) {
             if (weight >= row.least) visit(key, logit, weight);
         });
     };
-    // The first digit is the range of the logit, the others are those of the key. All of them leave one.
+    // The first digit is the range of the logit, the others are digits of the key. After all of them one candidate is
+    // left.
     int shift = KEY_BITS;
     for (bool ranged = false;; ranged = true) {
         for (u32 i = thread; i < BINS; i += THREADS) {
@@ -201,7 +203,7 @@ DEVICE u64 descend(const Row& row, u64 floor, u64 target, Shared& s) {
         shift = digit;
         if (s.left <= LIST) break;
     }
-    // Few are left: each finds its own place among them.
+    // Few are left: each thread ranks one candidate.
     sync_block();
     if (thread == 0) s.left = 0;
     sync_block();
@@ -240,13 +242,14 @@ DEVICE u64 total_weight(const Row& row, u64 floor, Shared& s) {
     return total;
 }
 
-// A share of a weight, below it.
+// A share of a weight, less than the weight.
 DEVICE u64 share(u64 total, float part) {
     const u64 at = static_cast<u64>(static_cast<double>(total) * part);
     return at < total ? at : total - 1;
 }
 
-// Without limits the order of tokens decides, as on the CPU: the token in whose share of the total the number falls.
+// Without limits, tokens are taken in order of their ids, as on the CPU: the one whose share of the total contains the
+// number.
 DEVICE u32 draw_by_token(const Row& row, float uniform, Shared& s) {
     constexpr u32 TOGETHER = THREADS / BINS;
     const u32 thread = threadIdx.x;
@@ -259,7 +262,7 @@ DEVICE u32 draw_by_token(const Row& row, float uniform, Shared& s) {
         for (u32 i = thread; i < BINS; i += THREADS) s.weights[i] = 0;
         sync_block();
     };
-    // The bin in which the target lies: its first token, and what lies before it.
+    // The bin that contains the target: its first token, and the weight before it.
     const auto find = [&](u32 first, u64 target, u32 width) {
         sync_block();
         if (thread == 0) {
@@ -373,8 +376,8 @@ DEVICE void draw(const SampleParams& p, unsigned char* shared) {
         }
         u64 total = total_weight(row, floor, s);
         if (wish.top_p < 1.0f) {
-            // The first place where the weights up to it, its own included, reach the goal. Whoever is lighter than an
-            // equal share of what may be left out comes later: all behind him together are too light.
+            // The first candidate at which the cumulative weight, its own included, reaches the goal. Tokens lighter
+            // than an equal share of what may be left out can't be it: together they are too light.
             const u64 goal = static_cast<u64>(static_cast<double>(total) * wish.top_p);
             const u64 lighter = static_cast<u64>(static_cast<double>(total) * (1.0 - wish.top_p) / p.vocab);
             row.count_from(lighter > least ? lighter : least);

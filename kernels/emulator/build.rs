@@ -1,4 +1,4 @@
-//! Compiles the kernels' sources with the host's C++ compiler. Without one the crate is there and says that it can't run.
+//! Compiles the kernels' sources with the host's C++ compiler. Without one the crate builds, but reports that it can't run.
 
 use std::process::Stdio;
 
@@ -10,19 +10,19 @@ fn main() {
     build.cpp(true).std("c++17").opt_level(2).cpp_link_stdlib(None).cargo_warnings(true);
     build.flag("-fno-exceptions").flag("-fno-rtti").flag("-fno-strict-aliasing").flag("-Wno-unknown-pragmas");
     build.warnings(true).extra_warnings(true);
-    // Products and sums are rounded one by one, as written.
+    // Round products and sums separately, as written.
     build.flag("-ffp-contract=off");
     build.include("cpp").include("../cuda").file("cpp/kernels.cpp");
     let compiler = match build.try_get_compiler().map_err(|error| error.to_string()).and_then(answers) {
         Ok(compiler) => compiler,
         Err(why) => {
             println!("cargo::warning=no C++ compiler, so tests of CUDA kernels are skipped: {why}");
-            // What is never there makes cargo ask again at every build, for a compiler may come.
+            // A file that never exists makes cargo rerun this at every build, since a compiler may be installed later.
             println!("cargo::rerun-if-changed=no-compiler-yet");
             return;
         }
     };
-    // A device refuses words at addresses that their size doesn't divide; here they trap.
+    // A device refuses unaligned accesses; make them trap here.
     let trap = match compiler.is_like_clang() {
         true => "-fsanitize-trap=alignment",
         false => "-fsanitize-undefined-trap-on-error",
@@ -33,7 +33,7 @@ fn main() {
     println!("cargo::rustc-cfg=compiled");
 }
 
-/// `cc` names the usual compiler where it finds none.
+/// Whether the compiler runs: `cc` names the default one even if there is none.
 fn answers(compiler: cc::Tool) -> Result<cc::Tool, String> {
     let mut version = compiler.to_command();
     version.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());

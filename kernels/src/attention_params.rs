@@ -1,15 +1,15 @@
-//! What all attention implementations agree on: scaling, soft cap and which positions a token sees.
+//! What all attention implementations share: scaling, soft cap and the positions that a token sees.
 
-/// How scores are made.
+/// How scores are computed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionParams {
     /// Query heads; a multiple of the key heads, which consecutive query heads share.
     pub heads: usize,
-    /// Scores are multiplied by it.
+    /// Factor of the scores.
     pub scale: f32,
-    /// Then `cap * tanh(score / cap)`, where there is one.
+    /// If set, then `cap * tanh(score / cap)`.
     pub soft_cap: Option<f32>,
-    /// A token sees itself and the `window - 1` tokens before it; all where there is none.
+    /// A token sees itself and the `window - 1` tokens before it; all earlier tokens without a window.
     pub window: Option<u32>,
 }
 
@@ -19,7 +19,7 @@ impl AttentionParams {
         self.window.map_or(0, |window| (position + 1).saturating_sub(window))
     }
 
-    /// A raw product of query and key, scaled and capped: the scalar form.
+    /// Scales and caps a raw product of query and key: the scalar form.
     pub fn score(&self, product: f32) -> f32 {
         let score = product * self.scale;
         match self.soft_cap {

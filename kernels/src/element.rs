@@ -1,5 +1,5 @@
-//! The types that weights and KV caches are stored in. Arithmetic is always f32; storage is widened in
-//! registers. f16 is absent: checkpoints in f16 are converted when they are loaded.
+//! Storage types of weights and KV caches. Arithmetic is always f32; storage is widened in registers. There is no f16:
+//! checkpoints in f16 are converted on load.
 
 use half::bf16;
 
@@ -14,7 +14,7 @@ use crate::simd::Isa;
 mod sealed {
     use super::{Context, Isa, Queries};
 
-    /// Closes [`super::Element`], and has the hot loops compiled in this crate, with its own settings.
+    /// Seals [`super::Element`], and makes the hot loops compile in this crate, with its build settings.
     pub trait Sealed: Sized {
         fn attend(isa: Isa, context: Context<'_, Self>, queries: Queries);
 
@@ -58,7 +58,7 @@ pub trait Element: Sealed + Plain {
     /// Rounds to nearest, ties to even.
     fn from_f32(value: f32) -> Self;
 
-    /// Exact.
+    /// Converts exactly.
     fn to_f32(self) -> f32;
 
     /// Sixteen elements, widened.
@@ -109,7 +109,7 @@ impl Element for bf16 {
     }
 }
 
-/// The bits of the nearest bf16, ties to even; a NaN stays one. Without a branch, so that loops become lanes.
+/// The bits of the nearest bf16, ties to even; NaN stays NaN. Branchless, so that loops vectorize.
 #[inline(always)]
 pub(crate) fn nearest_bf16(x: f32) -> u16 {
     let bits = x.to_bits();
@@ -117,7 +117,7 @@ pub(crate) fn nearest_bf16(x: f32) -> u16 {
     (if x.is_nan() { 0x7fc0 } else { rounded }) as u16
 }
 
-/// Zeros, or an error where memory for them can't be had.
+/// Allocates zeros, or fails if memory runs out.
 pub(crate) fn try_zeros<T: Element>(len: usize) -> Result<Vec<T>, std::collections::TryReserveError> {
     let mut numbers = Vec::new();
     numbers.try_reserve_exact(len)?;

@@ -1,21 +1,21 @@
-//! Rows of activations in the form in which a product reads them: as the matrix's weights are stored. They are
-//! rounded once, by whoever makes them, and each row by itself: f32 as it is; bf16 to the nearest, ties to
-//! even; int8 by groups of 32 with an f32 scale each. The buffers are reused.
+//! Rows of activations in the format of the matrix's weights, as a product reads them. The operation that produces a row
+//! rounds it, once and independently of other rows: f32 as it is; bf16 to nearest, ties to even; int8 in groups of 32 with an
+//! f32 scale each. Buffers are reused.
 
 use crate::cpu::Shared;
 use crate::element::nearest_bf16;
-use crate::matrix::{Format, GROUP};
+use crate::matrix::{Format, GROUP, largest_and_poison};
 use crate::simd::Isa;
 
 /// Inputs of a product.
 #[derive(Debug)]
 pub struct Inputs {
     format: Format,
-    /// How numbers in bf16 lie.
+    /// Memory layout of bf16 numbers.
     layout: Bf16Layout,
     rows: usize,
     width: usize,
-    /// An f32, one bf16 or two, or four bytes each: from `first` on, which begins a cache line.
+    /// Each word holds an f32, one or two bf16, or four bytes. Data starts at `first`, which begins a cache line.
     words: Vec<u32>,
     first: usize,
     /// One per row and group (int8).
@@ -24,14 +24,14 @@ pub struct Inputs {
     offsets: Vec<i32>,
 }
 
-/// How inputs in bf16 lie: as an instruction set multiplies them.
+/// Memory layout of bf16 inputs, as an instruction set multiplies them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bf16Layout {
     /// Each widened to an f32.
     Wide,
     /// In pairs, row by row.
     Pairs,
-    /// In pairs, in tiles of 16 rows by 32 numbers: a tile of a row of tiles after another.
+    /// In pairs, in tiles of 16 rows by 32 numbers, row-major by tile.
     Tiles,
 }
 
@@ -39,7 +39,7 @@ pub(crate) enum Bf16Layout {
 pub(crate) const TILE_ROWS: usize = 16;
 /// Words of a row of a tile.
 const TILE_WORDS: usize = 16;
-/// Of a cache line: a row of a tile lies on one, not on two.
+/// Alignment of tiles, so that no row of a tile spans two cache lines.
 const LINE_BYTES: usize = 64;
 
 impl Default for Inputs {
@@ -51,7 +51,7 @@ impl Default for Inputs {
 }
 
 impl Inputs {
-    /// How numbers are stored.
+    /// Storage format.
     pub fn format(&self) -> Format {
         self.format
     }
@@ -66,10 +66,10 @@ impl Inputs {
         self.width
     }
 
-    /// Writes row `row`, as it was rounded, to `out`.
+    /// Writes row `row`, as rounded, to `out`.
     ///
     /// # Panics
-    /// If there is no such row, or it has another width.
+    /// If there is no such row, or `out` has another width.
     pub fn unpack_row(&self, row: usize, out: &mut [f32]) {
         assert!(row < self.rows && out.len() == self.width, "row {row} of {} x {}", self.rows, self.width);
         let words = &self.words[self.first + start(self.format, self.layout, self.width, row)..];
@@ -97,7 +97,7 @@ impl Inputs {
         stride(self.format, self.layout, self.width)
     }
 
-    /// Where row `row` starts; of rows in tiles, the first of one.
+    /// Start of row `row`; in tiles it must be the first row of one.
     pub(crate) fn row(&self, row: usize) -> View {
         assert!(row < self.rows, "row {row} of {}", self.rows);
         let in_tiles = self.format == Format::Bf16 && self.layout == Bf16Layout::Tiles;
@@ -113,11 +113,11 @@ impl Inputs {
         }
     }
 
-    /// Takes up another shape. What it holds is then arbitrary: each row must be written.
+    /// Changes the shape. The content is then arbitrary until each row is written.
     pub(crate) fn reshape(&mut self, isa: Isa, format: Format, rows: usize, width: usize) -> Writer {
         (self.format, self.layout, self.rows, self.width) = (format, isa.bf16_layout(), rows, width);
         let groups = if format == Format::Int8 { rows * self.groups() } else { 0 };
-        // Tiles are whole; rows beyond the last are multiplied, too, and nobody reads what comes of it.
+        // Tiles are whole. Rows beyond the last are multiplied too, and the results ignored.
         let places = match self.layout {
             Bf16Layout::Tiles => rows.next_multiple_of(TILE_ROWS),
             Bf16Layout::Wide | Bf16Layout::Pairs => rows,
@@ -136,7 +136,7 @@ impl Inputs {
         }
     }
 
-    /// Whether numbers lie as an instruction set reads them.
+    /// Whether the layout is the one an instruction set reads.
     pub(crate) fn suit(&self, isa: Isa) -> bool {
         self.format != Format::Bf16 || self.layout == isa.bf16_layout()
     }
@@ -180,7 +180,7 @@ pub(crate) struct View {
     pub groups: usize,
 }
 
-/// Writes rows of [`Inputs`], different ones from different threads.
+/// Writes rows of [`Inputs`]; several threads may write different rows.
 #[derive(Clone, Copy)]
 pub(crate) struct Writer {
     format: Format,
@@ -192,12 +192,12 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Writes the up to 32 numbers of a row from `start` on, a multiple of 32. Inlined into code that is
-    /// compiled for an instruction set, whose lanes it then uses; the bits are the same on all.
+    /// Writes up to 32 numbers of a row from `start` on, a multiple of 32. Inlined into code compiled for an instruction set,
+    /// so that it vectorizes; the bits are the same on all.
     ///
     /// # Safety
-    /// The row and the numbers exist, all 32 or up to the row's end, nobody else writes them, and the
-    /// `Inputs` lives and was not reshaped.
+    /// The row exists and has the numbers, which are 32 or reach its end; no other thread writes them; the `Inputs` is alive
+    /// and was not reshaped.
     #[inline(always)]
     pub(crate) unsafe fn write(self, row: usize, start: usize, numbers: &[f32]) {
         debug_assert!(start.is_multiple_of(GROUP) && start + numbers.len() <= self.width);
@@ -262,30 +262,15 @@ impl Writer {
     }
 }
 
-/// Integers in -127..=127, their unit, and their sum. A group with a NaN or an infinity gets a NaN as unit, so
-/// that it shows in every product; its integers and their sum are arbitrary.
+/// Returns integers in -127..=127, their scale, and their sum. A group with NaN or infinity gets a NaN scale, which
+/// propagates into every product; its integers and sum are arbitrary.
 #[inline(always)]
 fn quantize(numbers: &[f32; GROUP]) -> ([i8; GROUP], f32, i32) {
-    /// Adding it leaves a small number's nearest integer in the low bits.
+    /// Adding this leaves a small number's nearest integer in the low bits.
     const ROUND: f32 = 12_582_912.0;
-    // Sixteen chains, so that lanes need no order.
-    let (mut largest, mut poison) = ([0.0_f32; 16], [0.0_f32; 16]);
-    for half in numbers.as_chunks::<16>().0 {
-        for (i, x) in half.iter().enumerate() {
-            largest[i] = if x.abs() > largest[i] { x.abs() } else { largest[i] };
-            poison[i] += x * 0.0;
-        }
-    }
-    let mut width = 8;
-    while width > 0 {
-        for i in 0..width {
-            largest[i] = if largest[i + width] > largest[i] { largest[i + width] } else { largest[i] };
-            poison[i] += poison[i + width];
-        }
-        width /= 2;
-    }
-    let scale = largest[0] / 127.0;
-    // Below that the inverse is infinite; so small a group is none.
+    let (largest, poison) = largest_and_poison(numbers);
+    let scale = largest / 127.0;
+    // Below this the inverse would be infinite; treat such a group as zeros.
     let inverse = if scale > 1e-37 { 1.0 / scale } else { 0.0 };
     let (mut integers, mut bytes, mut sum) = ([0; GROUP], [0; GROUP], 0_i32);
     for (integer, x) in integers.iter_mut().zip(numbers) {
@@ -295,7 +280,7 @@ fn quantize(numbers: &[f32; GROUP]) -> ([i8; GROUP], f32, i32) {
         *byte = integer as i8;
         sum = sum.wrapping_add(integer);
     }
-    (bytes, scale + poison[0], sum)
+    (bytes, scale + poison, sum)
 }
 
 #[cfg(test)]
@@ -312,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_tiles_begin_cache_lines_whatever_the_buffer_was_before() {
+    fn rows_of_tiles_begin_cache_lines_after_any_reshape() {
         let mut inputs = Inputs::default();
         for (rows, width) in [(1, 32), (17, 33), (512, 2_048), (16, 7), (600, 2_048), (1, 1)] {
             inputs.reshape(Isa::Amx, Format::Bf16, rows, width);
@@ -324,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quantized_group_is_within_half_a_unit_and_faults_show() {
+    fn quantized_group_is_within_half_a_unit_and_propagates_nan() {
         let numbers: [f32; GROUP] = std::array::from_fn(|i| (i as f32 - 13.3) * 0.37);
         let (integers, scale, sum) = quantize(&numbers);
         assert_eq!(integers.iter().map(|x| i32::from(*x)).sum::<i32>(), sum);
@@ -337,7 +322,7 @@ mod tests {
             let mut numbers = numbers;
             numbers[17] = fault;
             assert!(quantize(&numbers).1.is_nan(), "{fault}");
-            assert!(quantize(&[fault; GROUP]).1.is_nan(), "nothing but {fault}");
+            assert!(quantize(&[fault; GROUP]).1.is_nan(), "all {fault}");
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Operations on plain slices: matrix products, norms, rope, activations, KV writes and attention.
 //!
-//! Two implementations: [`reference`] (scalar, f64 sums, the oracle) and [`Cpu`] (vectorized, threaded).
-//! One law holds for all of [`Cpu`]: **a row's bits depend on that row's inputs alone**, never on the rows
-//! beside it, on how a prompt was cut, or on the number of threads. Every output element is one fixed
-//! chain of operations, so tile shapes and work splitting can't show. With the feature `cuda` there is a third,
-//! [`cuda`], on devices and with fewer promises. Not here: allocation policy, block tables' ownership, the CPU's sampling.
+//! Two implementations: [`reference`] (scalar, f64 sums, the tests' oracle) and [`Cpu`] (vectorized, threaded). All of
+//! [`Cpu`] guarantees that **a row's bits depend on that row's inputs alone**, never on other rows of the batch, on how a
+//! prompt was cut, or on the number of threads: every output element is one fixed chain of operations, whatever the tile
+//! shapes and work splitting. The feature `cuda` adds a third implementation, [`cuda`], for GPUs, with weaker guarantees.
+//! Not here: allocation policy, ownership of blocks, and sampling on the CPU.
 
 mod attention_params;
 pub mod cpu;
@@ -16,6 +16,8 @@ pub mod matrix;
 pub mod memory;
 mod packer;
 pub mod paged;
+#[doc(hidden)]
+pub mod random;
 pub mod reference;
 mod simd;
 
@@ -33,6 +35,8 @@ pub use matrix::{Format, Matrix};
 pub use memory::{Arena, OutOfMemory, Pages};
 pub use packer::Packer;
 pub use paged::{PagedLayer, PagedLayout};
+#[doc(hidden)]
+pub use random::Random;
 pub use simd::Isa;
 
 /// Rows of `width` numbers inside a wider row-major buffer: row `i` starts at `offset + i * stride`.
@@ -49,7 +53,7 @@ pub struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// Rows that follow each other without a gap.
+    /// Contiguous rows.
     pub fn dense(data: &'a [f32], width: usize) -> Self {
         Self { data, offset: 0, stride: width, width }
     }
@@ -60,7 +64,7 @@ impl<'a> Rows<'a> {
         &self.data[start..start + self.width]
     }
 
-    /// Panics unless `count` rows lie inside the buffer: the check before pointers take over.
+    /// Panics unless `count` rows lie inside the buffer: the check that later pointer accesses rely on.
     pub(crate) fn check(&self, count: usize) {
         assert!(self.width <= self.stride || count <= 1, "rows overlap");
         if count > 0 {

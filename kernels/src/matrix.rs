@@ -1,13 +1,13 @@
-//! Weights in the order in which the matrix kernels read them: panels of 64 output columns, and in a panel all
-//! columns' first inputs, then all columns' next ones, and so on. A product then needs no horizontal sums, and
-//! the decode path reads each panel front to back. Packing happens once, at load: `packer`.
+//! Weights in the order in which the matrix kernels read them: panels of 64 output columns; within a panel the first inputs
+//! of all columns, then the next inputs of all columns, and so on. A product then needs no horizontal sums, and decode reads
+//! each panel front to back. Packing happens once, at load (`packer`).
 //!
-//! What lies side by side is what one instruction takes: single f32; pairs of bf16; or four 8-bit integers.
-//! Those are `round(w / scale) + 128`, with an f16 scale for each 32 inputs of an output, as in GGUF's Q8_0,
-//! whose numbers come through unchanged. A group's scales stand before its integers.
+//! Adjacent numbers are the operands of one instruction: a single f32, a pair of bf16, or four 8-bit integers. The latter
+//! are `round(w / scale) + 128`, with an f16 scale per 32 inputs of an output, as in GGUF's Q8_0, whose numbers pass through
+//! unchanged. A group's scales precede its integers.
 //!
-//! The matrix of a gated feed-forward layer has 32 columns of the gate beside the same 32 of the other half,
-//! so that both meet in registers.
+//! The matrix of a gated feed-forward layer has 32 columns of the gate next to the same 32 of the other half, so that both
+//! are in registers at the same time.
 
 use half::{bf16, f16};
 
@@ -21,7 +21,7 @@ pub const GROUP: usize = 32;
 /// Columns of either half in a gated panel.
 pub(crate) const GATED: usize = PANEL / 2;
 
-/// How weights are stored, and in what form a product takes its inputs.
+/// Storage format of weights, and of the inputs that a product takes with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// 32-bit floats; inputs too.
@@ -33,7 +33,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// Inputs that lie together.
+    /// Adjacent inputs of a column.
     pub(crate) fn step(self) -> usize {
         match self {
             Self::F32 => 1,
@@ -59,12 +59,12 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// What was packed.
+    /// Wraps packed data.
     pub(crate) fn new(shape: Shape, data: Numbers<u8>) -> Self {
         Self { shape, data }
     }
 
-    /// How it is stored.
+    /// Storage format.
     pub fn format(&self) -> Format {
         self.shape.format
     }
@@ -79,12 +79,12 @@ impl Matrix {
         self.shape.inputs
     }
 
-    /// Whether it is a gated layer's.
+    /// Whether it belongs to a gated layer.
     pub fn is_gated(&self) -> bool {
         self.shape.gated
     }
 
-    /// Bytes held.
+    /// Size in bytes.
     pub fn bytes(&self) -> usize {
         self.data.len()
     }
@@ -99,11 +99,11 @@ impl Matrix {
         &self.shape
     }
 
-    /// Writes row `row`, times `scale`, to `out`: the embedding lookup of a tied matrix. Of a gated matrix, the
-    /// gate's rows come first.
+    /// Writes row `row`, times `scale`, to `out`: the embedding lookup of a tied matrix. In a gated matrix the gate's rows
+    /// come first.
     ///
     /// # Panics
-    /// If there is no such row, or it has another width.
+    /// If there is no such row, or `out` has another width.
     pub fn unpack_row(&self, row: usize, scale: f32, out: &mut [f32]) {
         let Shape { format, outputs, inputs, .. } = self.shape;
         assert!(row < outputs, "row {row} of {outputs}");
@@ -136,7 +136,7 @@ impl Matrix {
     }
 }
 
-/// What a matrix is and where its numbers lie.
+/// Shape and memory layout of a matrix.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub format: Format,
@@ -146,7 +146,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Panels in all; the last may be narrower.
+    /// Number of panels; the last may be narrower.
     pub(crate) fn panels(&self) -> usize {
         self.columns().div_ceil(PANEL)
     }
@@ -191,4 +191,24 @@ impl Shape {
         let (half, at) = (row / (self.outputs / 2), row % (self.outputs / 2));
         at / GATED * PANEL + half * GATED + at % GATED
     }
+}
+
+/// The largest magnitude of a group's numbers, and 0, or NaN if any of them is NaN or infinite.
+#[inline(always)]
+pub(crate) fn largest_and_poison(numbers: &[f32; GROUP]) -> (f32, f32) {
+    // A chain per lane, so that the loops vectorize without reordering operations.
+    let (mut largest, mut poison) = ([0.0_f32; LANES], [0.0_f32; LANES]);
+    for half in numbers.as_chunks::<LANES>().0 {
+        for (i, x) in half.iter().enumerate() {
+            largest[i] = if x.abs() > largest[i] { x.abs() } else { largest[i] };
+            poison[i] += x * 0.0;
+        }
+    }
+    for width in [8, 4, 2, 1] {
+        for i in 0..width {
+            largest[i] = if largest[i + width] > largest[i] { largest[i + width] } else { largest[i] };
+            poison[i] += poison[i + width];
+        }
+    }
+    (largest[0], poison[0])
 }

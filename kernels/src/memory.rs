@@ -1,6 +1,6 @@
-//! Memory for weights and KV pools: anonymous maps whose start is aligned for huge pages, which are asked for.
-//! Streaming through 4 KiB pages can take twice as long as through huge ones. Small buffers share a map, so
-//! that a matrix of half a megabyte gets huge pages too; pages that nobody wrote take no memory.
+//! Memory for weights and KV pools: anonymous maps aligned for huge pages, which they request. Streaming through 4 KiB pages
+//! can take twice as long. Small buffers share a map, so that a matrix of half a megabyte gets huge pages too. Pages never
+//! written take no memory.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -16,10 +16,10 @@ const MAP: usize = 64 << 20;
 /// Every buffer starts at a cache line.
 const LINE: usize = 64;
 
-/// The system would not map so much memory.
+/// The system could not map the memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutOfMemory {
-    /// What was asked for.
+    /// The requested size.
     pub bytes: usize,
     reason: String,
 }
@@ -32,10 +32,10 @@ impl fmt::Display for OutOfMemory {
 
 impl std::error::Error for OutOfMemory {}
 
-/// Numbers that can be all zero bits, and are then valid.
+/// Numbers for which all-zero bits are a valid value.
 ///
 /// # Safety
-/// Zero bits are a value of the type, and so are any others.
+/// Every bit pattern is a value of the type.
 pub unsafe trait Plain: Copy + Send + Sync + 'static {}
 // SAFETY: every bit pattern is a number.
 unsafe impl Plain for u8 {}
@@ -46,17 +46,17 @@ unsafe impl Plain for f32 {}
 // SAFETY: as above.
 unsafe impl Plain for half::bf16 {}
 
-/// What is asked of the system.
+/// Page size requested from the system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pages {
-    /// Huge pages, where it has them.
+    /// Huge pages if available.
     #[default]
     Huge,
-    /// Small ones, for comparison.
+    /// Small pages, for comparison.
     Small,
 }
 
-/// Hands out buffers of shared maps, one after another. Memory goes back when a map's last buffer is dropped.
+/// Allocates buffers from shared maps, one after another. A map is unmapped when its last buffer is dropped.
 #[derive(Debug, Default)]
 pub struct Arena {
     current: Option<Arc<Map>>,
@@ -65,15 +65,15 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// One that asks for pages of this kind.
+    /// An arena with pages of this kind.
     pub fn with_pages(pages: Pages) -> Self {
         Self { pages, ..Self::default() }
     }
 
-    /// A zeroed buffer of `len` numbers.
+    /// Allocates a zeroed buffer of `len` numbers.
     ///
     /// # Errors
-    /// If the system maps no more memory.
+    /// If the system can't map more memory.
     pub fn numbers<T: Plain>(&mut self, len: usize) -> Result<Numbers<T>, OutOfMemory> {
         let bytes =
             len.checked_mul(size_of::<T>()).filter(|bytes| *bytes <= isize::MAX as usize - MAP).ok_or_else(
@@ -95,7 +95,7 @@ impl Arena {
     }
 }
 
-/// A buffer: its part of a map belongs to it alone. Dereferences to a slice.
+/// A buffer that owns its part of a map. Dereferences to a slice.
 pub struct Numbers<T> {
     /// Kept for its memory.
     #[allow(dead_code, reason = "dropping it unmaps")]
@@ -111,10 +111,10 @@ unsafe impl<T: Plain> Send for Numbers<T> {}
 unsafe impl<T: Plain> Sync for Numbers<T> {}
 
 impl<T: Plain> Numbers<T> {
-    /// A zeroed buffer with a map of its own.
+    /// Allocates a zeroed buffer with its own map.
     ///
     /// # Errors
-    /// If the system maps no more memory.
+    /// If the system can't map more memory.
     pub fn zeroed(len: usize) -> Result<Self, OutOfMemory> {
         Arena::default().numbers(len)
     }
@@ -131,7 +131,7 @@ impl<T: Plain> Deref for Numbers<T> {
 
 impl<T: Plain> DerefMut for Numbers<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as above, and no other buffer holds this part.
+        // SAFETY: as above, and no other buffer has this part.
         unsafe { std::slice::from_raw_parts_mut(self.first, self.len) }
     }
 }
@@ -142,7 +142,7 @@ impl<T> fmt::Debug for Numbers<T> {
     }
 }
 
-/// A map of which `len` bytes from `first` on are handed out.
+/// A map, of which `len` bytes from `first` on are usable.
 #[derive(Debug)]
 struct Map {
     #[allow(dead_code, reason = "dropping it unmaps")]
@@ -151,7 +151,7 @@ struct Map {
     len: usize,
 }
 
-// SAFETY: the pointer is into the map that is owned beside it; buffers never overlap.
+// SAFETY: the pointer is into the map that `owner` owns; buffers never overlap.
 unsafe impl Send for Map {}
 // SAFETY: as above.
 unsafe impl Sync for Map {}
@@ -161,7 +161,7 @@ impl Map {
         let failed = |error: std::io::Error| OutOfMemory { bytes: len, reason: error.to_string() };
         let mut owner = MmapMut::map_anon(len + HUGE).map_err(failed)?;
         #[cfg(target_os = "linux")]
-        // A kernel without huge pages refuses; its small ones serve.
+        // A kernel without huge pages refuses, and small pages work too.
         let _ = owner.advise(match pages {
             Pages::Huge => memmap2::Advice::HugePage,
             Pages::Small => memmap2::Advice::NoHugePage,
@@ -169,7 +169,7 @@ impl Map {
         #[cfg(not(target_os = "linux"))]
         let _ = pages;
         let skip = owner.as_ptr().align_offset(HUGE);
-        // SAFETY: `skip` is below HUGE, by which the map is longer.
+        // SAFETY: `skip` is below HUGE, and the map has HUGE bytes to spare.
         let first = unsafe { owner.as_mut_ptr().add(skip) };
         Ok(Self { owner, first, len })
     }
@@ -180,14 +180,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_of_an_arena_are_zeroed_apart_and_outlive_it() {
+    fn arena_buffers_are_zeroed_disjoint_and_outlive_it() {
         let mut arena = Arena::default();
         let mut all: Vec<Numbers<u32>> =
             [0, 1, 17, 5 << 20, 20 << 20, 3].into_iter().map(|len| arena.numbers(len).unwrap()).collect();
         drop(arena);
         for (i, numbers) in all.iter_mut().enumerate() {
             assert!(numbers.as_ptr().addr().is_multiple_of(LINE));
-            assert!(numbers.iter().all(|x| *x == 0), "buffer {i} was another's");
+            assert!(numbers.iter().all(|x| *x == 0), "buffer {i} overlaps another");
             numbers.fill(1 + i as u32);
         }
         for (i, numbers) in all.iter().enumerate() {

@@ -1,15 +1,14 @@
-//! Packing, at load: rows of any source become a [`Matrix`]'s panels.
+//! Packing at load time: rows of any source become the panels of a [`Matrix`].
 //!
-//! Version 3. Sixteen rows at a time are rounded, each front to back into words of its own, and their words
-//! turned over sixteen by sixteen in registers, so that everything is read and written in order and by whole cache
-//! lines. Version 2 wrote word by word; version 1 put each row straight into its place, four bytes in each 256. What
-//! packing costs, and the limit: kernels/README.md.
+//! Version 3. Sixteen rows at a time are rounded, each front to back into its own buffer, and transposed sixteen by sixteen
+//! words in registers, so that everything is read and written in order and by whole cache lines. Version 2 wrote word by
+//! word; version 1 wrote each row straight to its place, four bytes in every 256. Cost and limits: kernels/README.md.
 
 use half::f16;
 
 use crate::cpu::{Cpu, Shared};
 use crate::element::nearest_bf16;
-use crate::matrix::{Format, GROUP, Matrix, PANEL, Shape};
+use crate::matrix::{Format, GROUP, Matrix, PANEL, Shape, largest_and_poison};
 use crate::memory::{Arena, OutOfMemory};
 use crate::simd::{Isa, LANES, Simd, on_isa};
 
@@ -23,22 +22,22 @@ pub struct Packer {
 }
 
 impl Packer {
-    /// With `threads` threads, the caller's included.
+    /// A packer with `threads` threads, including the caller's.
     ///
     /// # Errors
-    /// If the system gives no threads.
+    /// If threads can't be started.
     pub fn new(threads: usize) -> std::io::Result<Self> {
         Ok(Self { cpu: Cpu::new(threads)?, arena: Arena::default() })
     }
 
-    /// A matrix of `outputs` rows of `inputs` numbers. `row(i, numbers)` fills row `i`; it is called once for
-    /// each row, by any thread, in no order.
+    /// Packs a matrix of `outputs` rows of `inputs` numbers. `row(i, numbers)` fills row `i`; it is called once per row, on
+    /// any thread, in any order.
     ///
     /// # Errors
-    /// If memory can't be had.
+    /// If memory runs out.
     ///
     /// # Panics
-    /// If the matrix has no columns, or `row` does.
+    /// If the matrix has no columns, or `row` panics.
     pub fn matrix(
         &mut self,
         format: Format,
@@ -49,8 +48,8 @@ impl Packer {
         self.pack(Shape { format, outputs, inputs, gated: false }, row)
     }
 
-    /// The matrix of a gated layer, for `Cpu::gated`: rows `0..width` are the gate's, the `width` rows
-    /// after them the other half's.
+    /// Packs the matrix of a gated layer, for `Cpu::gated`: rows `0..width` are the gate's, the next `width` rows the other
+    /// half's.
     ///
     /// # Errors
     /// As [`Packer::matrix`].
@@ -76,7 +75,7 @@ impl Packer {
         self.cpu.for_each(shape.panels(), usize::MAX, |panel| {
             let (start, width) = shape.place(panel);
             let bytes = shape.panel_bytes(width);
-            // SAFETY: the panel's bytes lie in the data, and each panel is one item.
+            // SAFETY: the panel's bytes lie in the data, and each panel is written by one item.
             let out = unsafe { std::slice::from_raw_parts_mut(target.get().add(start), bytes) };
             let mut numbers = vec![0.0; shape.steps() * shape.format.step()];
             let mut rows = Rounded::new(shape);
@@ -97,18 +96,18 @@ impl Packer {
     }
 }
 
-/// Sixteen rows in a matrix's format, one after another.
+/// Sixteen rows in a matrix's format, stored one after another.
 struct Rounded {
     format: Format,
-    /// From one row's words to the next one's: sixteen more than it has, since they are read by sixteen; no power of
-    /// two, which would put all rows into the same places of the first cache level.
+    /// Words from one row to the next: sixteen more than needed, since they are read sixteen at a time. It must not be a
+    /// power of two, or all rows would compete for the same sets of the L1 cache.
     stride: usize,
     words: Vec<u32>,
-    /// A row's, one for each step (int8).
+    /// Per row and step (int8).
     scales: [Vec<f16>; LANES],
 }
 
-/// Where sixteen columns go: a panel of `width` columns, and the first of them.
+/// The destination of sixteen columns: a panel of `width` columns, and the first column.
 struct Place<'a> {
     out: &'a mut [u8],
     width: usize,
@@ -128,14 +127,14 @@ impl Rounded {
         }
     }
 
-    /// Takes whole steps of a row.
+    /// Rounds a row, padded to whole steps.
     fn round(&mut self, isa: Isa, lane: usize, numbers: &[f32]) {
         let words = &mut self.words[lane * self.stride..][..self.stride];
         let (format, scales) = (self.format, self.scales[lane].as_mut_slice());
         on_isa!(isa, round(format: Format, numbers: &[f32], words: &mut [u32], scales: &mut [f16]));
     }
 
-    /// A column of padding.
+    /// Clears a column of padding.
     fn clear(&mut self, lane: usize) {
         self.words[lane * self.stride..][..self.stride].fill(0);
         self.scales[lane].fill(f16::ZERO);
@@ -173,7 +172,7 @@ fn round<S: Simd>(_: S, format: Format, numbers: &[f32], words: &mut [u32], scal
     }
 }
 
-/// Two numbers as they lie in memory.
+/// Two numbers in memory order as a word.
 #[inline(always)]
 fn pair(even: u16, odd: u16) -> u32 {
     let ([a, b], [c, d]) = (even.to_ne_bytes(), odd.to_ne_bytes());
@@ -183,7 +182,7 @@ fn pair(even: u16, odd: u16) -> u32 {
 #[inline(always)]
 fn deal<S: Simd>(simd: S, rows: &Rounded, place: Place<'_>) {
     let Place { out, width, first } = place;
-    // A step's scales, where it has any, then its words; each row's side by side.
+    // A step's scales, if any, then its words, with the rows' next to each other.
     let (scales, of_step) = match rows.format {
         Format::F32 | Format::Bf16 => (0, 1),
         Format::Int8 => (2 * width, GROUP_WORDS),
@@ -217,31 +216,16 @@ fn deal<S: Simd>(simd: S, rows: &Rounded, place: Place<'_>) {
     }
 }
 
-/// The scale by which the largest number of a group becomes 127. Numbers that f16 can't scale are cut off; a NaN
-/// or an infinity makes the whole group NaN, so that it shows in every product.
+/// The scale that maps the largest number of a group to 127. Numbers beyond the range of an f16 scale are clamped. NaN or
+/// infinity makes the whole group NaN, which propagates into every product.
 #[inline(always)]
 fn scale_of(numbers: &[f32; GROUP]) -> f16 {
-    // Sixteen chains, so that lanes need no order.
-    let (mut lanes, mut poison) = ([0.0_f32; LANES], [0.0_f32; LANES]);
-    for half in numbers.as_chunks::<LANES>().0 {
-        for (i, x) in half.iter().enumerate() {
-            lanes[i] = if x.abs() > lanes[i] { x.abs() } else { lanes[i] };
-            poison[i] += x * 0.0;
-        }
-    }
-    // Halves against halves, likewise.
-    for width in [8, 4, 2, 1] {
-        for i in 0..width {
-            lanes[i] = if lanes[i + width] > lanes[i] { lanes[i + width] } else { lanes[i] };
-            poison[i] += poison[i + width];
-        }
-    }
-    if poison[0].is_nan() {
+    let (largest, poison) = largest_and_poison(numbers);
+    if poison.is_nan() {
         return f16::NAN;
     }
-    let largest = lanes[0];
     let scale = f16::from_f32((largest / 127.0).min(f16::MAX.to_f32()));
-    // Rounding among the smallest halves can fall far below; the next one above covers the number.
+    // Among the smallest halves rounding can err by much; the next larger one covers the number.
     if largest > 127.5 * scale.to_f32() && scale < f16::MAX {
         f16::from_bits(scale.to_bits() + 1)
     } else {

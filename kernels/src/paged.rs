@@ -1,6 +1,6 @@
-//! One layer's share of the paged KV pool. Within a block, each head has its keys transposed (`[dimension]
-//! [position]`), so that sixteen positions are scored at once without horizontal sums, and its values as
-//! rows (`[position][dimension]`). Who owns which block is not known here.
+//! One layer's share of the paged KV pool. Within a block, each head's keys are transposed (`[dimension][position]`), so that
+//! sixteen positions are scored at once without horizontal sums, and its values are rows (`[position][dimension]`). Block
+//! ownership is managed elsewhere.
 
 use crate::Rows;
 use crate::cpu::Shared;
@@ -20,7 +20,7 @@ pub struct PagedLayout {
 }
 
 impl PagedLayout {
-    /// Numbers of a block's keys; as many for its values.
+    /// Numbers of a block's keys, and likewise of its values.
     pub fn block_len(&self) -> usize {
         self.block_size.saturating_mul(self.kv_heads).saturating_mul(self.head_dim)
     }
@@ -42,11 +42,10 @@ pub struct PagedLayer<T> {
 }
 
 impl<T: Element> PagedLayer<T> {
-    /// A pool of `blocks` blocks in memory of `arena`, which layers share; pages are taken when they are first
-    /// written.
+    /// Allocates a pool of `blocks` blocks from `arena`, which layers share. Pages are committed when first written.
     ///
     /// # Errors
-    /// If memory can't be had.
+    /// If memory runs out.
     pub fn new(layout: PagedLayout, blocks: usize, arena: &mut Arena) -> Result<Self, OutOfMemory> {
         let len = blocks.saturating_mul(layout.block_len()).saturating_add(LANES);
         Ok(Self { layout, blocks, keys: arena.numbers(len)?, values: arena.numbers(len)? })
@@ -79,13 +78,13 @@ impl<T: Element> PagedLayer<T> {
             let part = head * layout.head_dim..(head + 1) * layout.head_dim;
             for (token, slot) in slots.iter().enumerate() {
                 let (key, value) = (&keys.row(token)[part.clone()], &values.row(token)[part.clone()]);
-                // SAFETY: the slot was checked, and nobody else has the layer.
+                // SAFETY: the slot was checked, and the layer is borrowed exclusively.
                 unsafe { heads.store(*slot, head, key, value) };
             }
         }
     }
 
-    /// The pool for writers of different heads, at these slots.
+    /// The pool for threads that write different heads at these slots.
     ///
     /// # Panics
     /// If a slot is beyond the pool.
@@ -119,7 +118,7 @@ impl<T: Element> PagedLayer<T> {
     }
 }
 
-/// Where keys and values are written, each head by one thread.
+/// Destination of keys and values; each head is written by one thread.
 #[derive(Clone, Copy)]
 pub(crate) struct Heads<T> {
     layout: PagedLayout,
@@ -131,7 +130,7 @@ impl<T: Element> Heads<T> {
     /// Stores one head's key and value of a token.
     ///
     /// # Safety
-    /// The slot was given to [`PagedLayer::heads`], the layer lives, and nobody else uses this head.
+    /// The slot was passed to [`PagedLayer::heads`], the layer is alive, and no other thread uses this head.
     #[inline(always)]
     pub(crate) unsafe fn store(self, slot: u32, head: usize, key: &[f32], value: &[f32]) {
         let PagedLayout { block_size, kv_heads, head_dim } = self.layout;

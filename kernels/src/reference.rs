@@ -1,4 +1,4 @@
-//! The oracle: the simplest code that states what each operation is, with sums in f64. Slow on purpose.
+//! The tests' oracle: the simplest definition of each operation, with sums in f64. Slow on purpose.
 
 use crate::attention_params::AttentionParams;
 use crate::cpu::activation::Activation;
@@ -17,7 +17,7 @@ pub fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32) -> Vec<f32> {
     x.iter().zip(weight).map(|(x, w)| (f64::from(*x) * scale * f64::from(*w)) as f32).collect()
 }
 
-/// Turns one head to a position, half-split layout.
+/// Rotary embedding of one head at a position, half-split layout.
 pub fn rope(head: &[f32], inverse_frequencies: &[f32], position: u32) -> Vec<f32> {
     let half = inverse_frequencies.len();
     let turned = |i: usize| {

@@ -63,7 +63,7 @@ fn opening_reports_missing_kernels_before_a_missing_gpu() {
     }
 }
 
-/// The benchmark's own launches are sound too.
+/// The benchmark's launches are valid too.
 #[test]
 fn the_benchmark_runs() {
     let Some(emulator) = Emulator::new(1) else { return };

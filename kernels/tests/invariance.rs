@@ -1,9 +1,8 @@
-//! The law of this crate: a row's bits depend on that row alone. Batches, chunks, thread counts and block
-//! sizes must not show, not even in the last place.
+//! The guarantee of this crate: a row's bits depend on that row alone, not on batches, chunks, thread counts or block sizes.
 
 mod common;
 
-use common::{FORMATS, Paged, loaded, packed, packed_gated, random, seeds, unpacked_inputs};
+use common::{FORMATS, Paged, head_dim, loaded, packed, packed_gated, random, seeds, unpacked_inputs};
 use half::bf16;
 use infer_kernels::{
     Activation, Arena, AttentionParams, Cpu, Element, Format, Inputs, Isa, MAX_HEAD_DIM, Matrix, PagedLayer,
@@ -31,7 +30,7 @@ fn product(cpu: &Cpu, x: &[f32], k: usize, matrix: &Matrix) -> Vec<u32> {
 }
 
 #[test]
-fn a_product_row_has_the_same_bits_alone_and_in_any_batch() {
+fn product_row_has_the_same_bits_alone_and_in_any_batch() {
     for seed in seeds(8) {
         let mut random = random(seed);
         let (m, n, k) = (random.size(2, 110), 2 * random.size(1, 150), random.size(1, 700));
@@ -54,9 +53,9 @@ fn a_product_row_has_the_same_bits_alone_and_in_any_batch() {
     }
 }
 
-/// Every batch size up to where tiles repeat, at a size for which threads are really used.
+/// Every batch size up to where tiles repeat, at a size that uses several threads.
 #[test]
-fn a_large_product_has_the_same_bits_at_every_batch_size() {
+fn large_product_has_the_same_bits_at_every_batch_size() {
     let mut random = random(11);
     let (m, n, k) = (50, 200, 800);
     let (x, w) = (random.numbers(m * k), random.numbers(n * k));
@@ -73,7 +72,7 @@ fn a_large_product_has_the_same_bits_at_every_batch_size() {
     }
 }
 
-/// Tiles have an order of sums of their own: what they make of bf16 is like the others' and not the same.
+/// Tile registers are left out: they sum bf16 products in another order, so their bits differ.
 #[test]
 fn vector_instruction_sets_agree_on_products_bit_for_bit() {
     let wide: Vec<Isa> = Isa::available().into_iter().filter(|isa| *isa != Isa::Portable).collect();
@@ -96,7 +95,7 @@ fn wide_instruction_sets_agree_on_attention_bit_for_bit() {
     let isas: Vec<Isa> = Isa::available().into_iter().filter(|isa| *isa != Isa::Portable).collect();
     for seed in seeds(6) {
         let mut random = random(seed);
-        let head_dim = random.head_dim();
+        let head_dim = head_dim(&mut random);
         let paged = Paged::<bf16>::random(&mut random, head_dim);
         let params = params(&paged.layout, 3);
         let q = random.numbers(paged.positions.len() * params.heads * paged.layout.head_dim);
@@ -110,7 +109,7 @@ fn params(layout: &PagedLayout, group: usize) -> AttentionParams {
     AttentionParams { heads: layout.kv_heads * group, scale: 0.25, soft_cap: None, window: None }
 }
 
-/// Attends the tokens from `first` on.
+/// Computes attention of the tokens from `first` on.
 fn attend<T: Element>(
     cpu: &Cpu,
     paged: &Paged<T>,
@@ -155,15 +154,15 @@ fn attention_is_invariant<T: Element>(seed: u64, head_dim: usize, group: usize) 
     }
 }
 
-/// Threads share a decode that is alone by pieces of its context; in a chunk it is one of many.
+/// Threads share a lone decode by pieces of its context; in a chunk the same token is one of many.
 #[test]
-fn a_decode_that_threads_share_has_the_bits_of_one_in_a_chunk() {
+fn decode_shared_by_threads_has_the_same_bits_as_in_a_chunk() {
     for isa in Isa::available() {
         let cpus = [1, 2, 3, 9].map(|threads| cpu(isa, threads));
         let mut scratch = Vec::new();
         for seed in seeds(10) {
             let mut random = random(seed);
-            let head_dim = random.head_dim();
+            let head_dim = head_dim(&mut random);
             let paged = Paged::<bf16>::random(&mut random, head_dim);
             let mut params = params(&paged.layout, random.size(1, 9));
             params.window = (seed % 3 == 1).then_some(random.size(1, 700) as u32);
@@ -220,10 +219,10 @@ fn reblocked<T: Element>(paged: &Paged<T>, block_size: usize) -> Paged<T> {
 }
 
 #[test]
-fn an_attending_token_has_the_same_bits_in_any_batch_chunk_and_block_size() {
+fn attention_of_a_token_has_the_same_bits_in_any_batch_chunk_and_block_size() {
     for seed in seeds(10) {
         let mut random = random(!seed);
-        let (head_dim, group) = (random.head_dim(), random.size(1, 5));
+        let (head_dim, group) = (head_dim(&mut random), random.size(1, 5));
         attention_is_invariant::<f32>(seed, head_dim, group);
         attention_is_invariant::<bf16>(seed, head_dim, group);
     }

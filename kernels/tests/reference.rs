@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{FORMATS, Paged, loaded, packed, packed_gated, random, seeds, unpacked, unpacked_inputs};
+use common::{
+    FORMATS, Paged, head_dim, loaded, packed, packed_gated, random, seeds, unpacked, unpacked_inputs,
+};
 use half::bf16;
 use infer_kernels::{
     Activation, Arena, AttentionParams, ContiguousLayer, ContiguousQuery, Cpu, Element, Format, HeadRows,
@@ -28,7 +30,7 @@ fn products_match_for_ragged_shapes_and_all_formats() {
         let mut random = random(seed);
         let (m, n, k) = (random.size(1, 60), random.size(1, 200), random.size(1, 600));
         let (x, w, bias) = (random.numbers(m * (k + 3)), random.numbers(n * k), random.numbers(n));
-        // Rows lie inside wider ones, as projections do.
+        // Rows are parts of wider rows, as after projections.
         let rows = Rows { data: &x, offset: 2, stride: k + 3, width: k };
         for format in FORMATS {
             let matrix = packed(format, &w, k);
@@ -84,7 +86,7 @@ fn gated_products_match_for_ragged_widths() {
 }
 
 #[test]
-fn packed_rows_come_back_within_the_rounding_of_their_format() {
+fn packed_rows_unpack_within_the_rounding_of_their_format() {
     for seed in seeds(6) {
         let mut random = random(seed);
         let (n, k) = (random.size(1, 180), random.size(1, 100));
@@ -100,7 +102,7 @@ fn packed_rows_come_back_within_the_rounding_of_their_format() {
                         let tolerance = match format {
                             Format::F32 => 0.0,
                             Format::Bf16 => want.abs() / 256.0,
-                            // Half a unit, and the rounding of the unit to f16.
+                            // Half a unit, plus the rounding of the scale to f16.
                             Format::Int8 => largest / 127.0 * 0.51,
                         };
                         let context = format!("seed {seed}, {format:?}, row {index}, group {group}");
@@ -112,7 +114,7 @@ fn packed_rows_come_back_within_the_rounding_of_their_format() {
     }
 }
 
-/// A file that already holds 8-bit groups loses nothing.
+/// Weights that are already 8-bit groups lose nothing.
 #[test]
 fn groups_with_an_f16_scale_are_packed_without_loss() {
     let mut random = random(5);
@@ -125,9 +127,9 @@ fn groups_with_an_f16_scale_are_packed_without_loss() {
     }
 }
 
-/// A NaN or an infinity among the inputs is never rounded away.
+/// NaN or infinity among the inputs is never rounded away.
 #[test]
-fn faulty_inputs_show_in_every_output_of_their_row() {
+fn nan_and_infinite_inputs_propagate_to_every_output_of_their_row() {
     let w: Vec<f32> = random(2).numbers(70 * 40);
     for format in FORMATS {
         let matrix = packed(format, &w, 40);
@@ -145,9 +147,9 @@ fn faulty_inputs_show_in_every_output_of_their_row() {
     }
 }
 
-/// Nor is one among the weights.
+/// Nor among the weights.
 #[test]
-fn faulty_weights_show_in_every_row_of_their_output() {
+fn nan_and_infinite_weights_propagate_to_every_row_of_their_output() {
     for format in FORMATS {
         for fault in [f32::NAN, f32::NEG_INFINITY] {
             let mut w: Vec<f32> = random(3).numbers(70 * 40);
@@ -193,7 +195,7 @@ fn norms_match_for_rows_and_for_heads() {
 }
 
 #[test]
-fn rope_turns_queries_and_keys_by_their_position_and_stores_what_was_turned() {
+fn rope_rotates_queries_and_keys_by_position_and_stores_the_rotated_keys() {
     let mut random = random(1);
     let frequencies: Vec<f32> = (0..12).map(|i| 10_000_f32.powf(-i as f32 / 12.0)).collect();
     let table = RopeTable::new(&frequencies, 900, 1.0);
@@ -219,7 +221,7 @@ fn rope_turns_queries_and_keys_by_their_position_and_stores_what_was_turned() {
         let mut only_turned = data.clone();
         cpu.rope(&mut Qkv { data: &mut only_turned, heads, kv_heads, positions: &positions, rope: &table });
         assert_eq!(only_turned, turned);
-        // What was stored is what a plain write stores: both pools answer alike.
+        // A plain write stores the same: attention over both pools gives the same result.
         let mut plain = PagedLayer::<f32>::new(layout, 4, &mut Arena::default()).unwrap();
         plain.fill(f32::NAN);
         let rows =
@@ -242,7 +244,7 @@ fn rope_turns_queries_and_keys_by_their_position_and_stores_what_was_turned() {
     }
 }
 
-/// Numbers that wrap around to something small are none that lie in a buffer.
+/// Sizes that overflow to something small must not pass as valid.
 #[test]
 fn rows_beyond_all_memory_are_refused() {
     let cpu = Cpu::new(1).expect("no threads are needed");
@@ -286,7 +288,7 @@ fn activations_match_up_to_large_arguments() {
     }
 }
 
-/// With heads of a width, and so many query heads to a key head.
+/// Compares attention with heads of `head_dim` and `group` query heads per key head.
 fn attention_matches<T: Element>(seed: u64, head_dim: usize, group: usize, tolerance: f32) {
     let mut random = random(seed);
     let paged = Paged::<T>::random(&mut random, head_dim);
@@ -333,18 +335,18 @@ fn attention_matches<T: Element>(seed: u64, head_dim: usize, group: usize, toler
     }
 }
 
-/// Unwritten positions and blocks of other sequences hold NaN, so that reading one shows.
+/// Unwritten positions contain NaN, so that reading one is detected.
 #[test]
 fn attention_matches_through_scattered_blocks_and_reads_nothing_else() {
     for seed in seeds(24) {
         let mut random = random(!seed);
-        let (head_dim, group) = (random.head_dim(), random.size(1, 6));
+        let (head_dim, group) = (head_dim(&mut random), random.size(1, 6));
         attention_matches::<f32>(seed, head_dim, group, 2e-5);
         attention_matches::<bf16>(seed, head_dim, group, 2e-5);
     }
 }
 
-/// The widest heads fill scratch to its end; of large groups, fewer tokens share a tile, and in the end one alone.
+/// The widest heads fill scratch completely. With larger groups fewer tokens share a tile, down to a single one.
 #[test]
 fn attention_matches_with_the_widest_heads_and_the_largest_groups() {
     for (seed, (head_dim, group)) in
@@ -358,7 +360,7 @@ fn attention_matches_with_the_widest_heads_and_the_largest_groups() {
 }
 
 #[test]
-fn a_copied_block_answers_like_its_source() {
+fn copied_block_gives_the_same_attention_as_its_source() {
     let mut random = random(3);
     let mut paged = Paged::<f32>::random(&mut random, 64);
     let blocks = paged.layer.blocks() as u32;
@@ -383,12 +385,12 @@ fn a_copied_block_answers_like_its_source() {
     assert_eq!(run(&paged, &[to]), before);
 }
 
-/// A kernel is compiled for an instruction set by inlining all that it calls. What isn't inlined (a closure, say) is compiled
-/// without the set, each of its instructions a call with operands in memory: right, and many times slower. All
-/// kernels are in this executable, so none of these instructions may be a function of it.
+/// A kernel is compiled for an instruction set by inlining everything it calls. Code that isn't inlined (a closure, say) is
+/// compiled without the set, and each of its intrinsics becomes a call with operands in memory: correct, but many times
+/// slower. This executable contains all kernels, so no intrinsic may be a function in it.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #[test]
-fn no_vector_instruction_is_left_a_function() {
+fn every_vector_intrinsic_is_inlined() {
     use object::{Object, ObjectSymbol};
     let own = std::env::current_exe().expect("tests have a file");
     let bytes = std::fs::read(own).expect("it can be read");

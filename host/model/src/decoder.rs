@@ -1,6 +1,6 @@
-//! The one decoder. What differs between families is read from `ModelConfig`; there is no branch on a
-//! family's name. Rows are independent: every operation computes a token from its own inputs and from the
-//! KV cache alone. Buffers are kept between steps.
+//! The decoder of all families. Differences between families are fields of `ModelConfig`; there is no branch on a family's
+//! name. Rows are independent: every operation computes a token from its own inputs and the KV cache alone. Buffers are
+//! reused between steps.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::cache::KvStore;
 use crate::config::ModelConfig;
 use crate::weights::{LayerWeights, Linear, Weights};
 
-/// Rows that the feed-forward layer holds at once: its buffers are the widest.
+/// Rows that the feed-forward layer computes at once: its buffers are the widest.
 const MLP_ROWS: usize = 512;
 
 /// Computes hidden states and logits.
@@ -28,12 +28,12 @@ pub(crate) struct Decoder {
 struct Buffers {
     /// Residual stream, `[token][hidden]`.
     residual: Vec<f32>,
-    /// What a product reads.
+    /// Inputs of a product.
     inputs: Inputs,
-    /// Queries, keys and values side by side.
+    /// Queries, keys and values in one row.
     qkv: Vec<f32>,
     attended: Vec<f32>,
-    /// Output of a projection back to the residual's width, where a norm follows it; chosen rows.
+    /// Output of a projection to the residual's width if a norm follows it; also the rows selected for logits.
     projected: Vec<f32>,
     normed: Vec<f32>,
     gated: Inputs,
@@ -46,7 +46,7 @@ impl Decoder {
         Self { config, weights, ropes, cpu, buffers: Buffers::default() }
     }
 
-    /// Computes the hidden states of all tokens of a batch, writing keys and values on the way.
+    /// Computes the hidden states of all tokens of a batch and writes their keys and values.
     pub(crate) fn forward(&mut self, batch: &Batch, kv: &mut dyn KvStore) {
         let weights = Arc::clone(&self.weights);
         self.embed(batch);
@@ -131,7 +131,7 @@ impl Decoder {
     }
 }
 
-/// The way back to the residual stream: a projection, in some families normed.
+/// The projection back to the residual stream, in some families followed by a norm.
 struct Back<'a> {
     linear: &'a Linear,
     norm: Option<&'a [f32]>,
@@ -162,7 +162,7 @@ fn project(cpu: &Cpu, linear: &Linear, inputs: &Inputs, then: Then, out: &mut [f
     cpu.matmul(inputs, &linear.matrix, linear.bias.as_deref(), then, out);
 }
 
-/// A buffer of `len` numbers that will be overwritten; its memory is kept.
+/// Resizes a buffer to `len` numbers that will be overwritten, keeping its memory.
 fn sized(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
     buffer.resize(len, 0.0);
     buffer

@@ -1,19 +1,19 @@
-//! Text from a stream of tokens, exactly what decoding them all at once would give, as early as
-//! it is certain and never half a character.
+//! Incremental decoding: text from a stream of tokens, exactly what decoding them all at once would give, as early as it is
+//! certain and never half a character.
 //!
-//! Two ways, chosen by the decoder in `tokenizer.json`:
+//! The decoder in `tokenizer.json` selects one of two schemes:
 //!
-//! * Byte-level vocabularies (GPT-2, Llama 3, Qwen): each token is a fixed run of bytes, so the only
-//!   state is an unfinished UTF-8 sequence of at most three bytes.
-//! * All others (SentencePiece and its byte fallback, word pieces): what a token reads depends on
-//!   its neighbours, so a short window is decoded with and without the new tokens, and the
-//!   difference is the text. A run of byte tokens is judged as a whole by these decoders: one wrong
-//!   byte spoils all its characters. So a run waits for its end, at most `LONGEST_RUN` tokens.
+//! * Byte-level vocabularies (GPT-2, Llama 3, Qwen): each token is a fixed run of bytes, so the only state is an unfinished
+//!   UTF-8 sequence of at most three bytes.
+//! * All others (SentencePiece and its byte fallback, word pieces): a token's text depends on its neighbours, so a short
+//!   window is decoded with and without the new tokens, and the difference is the text. These decoders validate a run of byte
+//!   tokens as a whole: one invalid byte spoils all its characters. So a run waits for its end, for at most `LONGEST_RUN`
+//!   tokens.
 //!
-//! Decoders of the second kind drop a blank in front of a text. What goes on from a prompt has no such blank: its first
-//! token is decoded behind another.
+//! Decoders of the second kind drop a space at the start of a text. A continuation of a prompt must keep it, so its first
+//! token is decoded after another token.
 //!
-//! A push costs a bounded amount of work whatever came before.
+//! A push costs a bounded amount of work, whatever came before.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -21,12 +21,11 @@ use std::sync::Arc;
 use crate::error::ModelError;
 use crate::tokenizer::{Inner, vocabulary};
 
-/// A run of byte tokens that long gives out its complete characters without waiting for its end.
-/// Only then can a wrong byte later in the same run leave them readable, where decoding everything
-/// at once would not.
+/// A run of byte tokens this long emits its complete characters without waiting for its end. Only then can the text differ
+/// from decoding everything at once: a later invalid byte in the same run would have spoilt them.
 pub const LONGEST_RUN: usize = 32;
 
-/// A window of that many tokens is given out even where its last character seems unfinished.
+/// A window of this many tokens is emitted even if its last character seems unfinished.
 const LONGEST_WINDOW: usize = 64;
 
 /// Incremental decoder of one stream. Special tokens have no text.
@@ -46,17 +45,17 @@ pub(crate) enum Scheme {
     Window(Neighbours),
 }
 
-/// What decoding beside neighbours has to know.
+/// What context-dependent decoding needs to know.
 #[derive(Clone, Copy)]
 pub(crate) struct Neighbours {
-    /// There are byte tokens, and runs of them are judged as a whole.
+    /// There are byte tokens, and runs of them are validated as a whole.
     pub(crate) byte_fallback: bool,
-    /// A token with a text of its own. What is decoded behind it begins no text.
+    /// A token with text. Tokens decoded after it are not at the start of a text.
     plain: Option<u32>,
 }
 
 impl Detokenizer {
-    /// Of a text of its own, or of one that has `begun`.
+    /// Decodes a new text, or the continuation of one that has `begun`.
     pub(crate) fn new(inner: Arc<Inner>, begun: bool) -> Self {
         let state = match &inner.scheme {
             Scheme::Bytes(_) => State::Bytes { unfinished: Vec::new() },
@@ -71,7 +70,7 @@ impl Detokenizer {
         Self { inner, state }
     }
 
-    /// The text that `token` completes: empty while a character is unfinished.
+    /// Returns the text that `token` completes: empty while a character is unfinished.
     pub fn push(&mut self, token: u32) -> String {
         match (&mut self.state, &self.inner.scheme) {
             (State::Bytes { unfinished }, Scheme::Bytes(pieces)) => {
@@ -85,7 +84,7 @@ impl Detokenizer {
         }
     }
 
-    /// What is still held back when no token follows.
+    /// Returns the text still held back when no more tokens follow.
     pub fn finish(&mut self) -> String {
         match &mut self.state {
             State::Bytes { unfinished } => {
@@ -98,8 +97,8 @@ impl Detokenizer {
     }
 }
 
-/// Takes all text off the front of `bytes` but an unfinished character. Wrong bytes become U+FFFD
-/// just as in `String::from_utf8_lossy`.
+/// Removes all text but an unfinished character from the front of `bytes`. Invalid bytes become U+FFFD, as in
+/// `String::from_utf8_lossy`.
 fn complete_text(bytes: &mut Vec<u8>) -> String {
     let mut text = String::new();
     let mut rest = bytes.as_slice();
@@ -122,13 +121,13 @@ fn complete_text(bytes: &mut Vec<u8>) -> String {
     text
 }
 
-/// The bytes of every token of a byte-level vocabulary, one after the other.
+/// The bytes of every token of a byte-level vocabulary, concatenated.
 pub(crate) struct BytePieces {
     bytes: Vec<u8>,
     ends: Vec<usize>,
 }
 
-/// A file that numbers a token beyond this is not believed: there is an entry for every id up to the largest.
+/// Largest accepted number of ids: the table has an entry for every id up to the largest.
 const MAX_IDS: u32 = 1 << 20;
 
 impl BytePieces {
@@ -143,7 +142,7 @@ impl BytePieces {
         let special = library.get_added_vocabulary();
         let (mut bytes, mut ends) = (Vec::new(), Vec::new());
         for (id, token) in tokens {
-            // Ids that no token has, say nothing.
+            // Ids without a token have no text.
             ends.resize(id as usize, bytes.len());
             if !special.is_special_token(&token) {
                 match token.chars().map(byte_of).collect::<Option<Vec<u8>>>() {
@@ -164,8 +163,8 @@ impl BytePieces {
     }
 }
 
-/// The byte that a byte-level vocabulary writes as `letter` (GPT-2's table: printable Latin-1
-/// stands for itself, the others follow from U+0100 on in their order).
+/// The byte that a byte-level vocabulary writes as `letter` (GPT-2's table: printable Latin-1 maps to itself, the others to
+/// U+0100 and up, in order).
 fn byte_of(letter: char) -> Option<u8> {
     let printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
     let code = u32::from(letter);
@@ -189,14 +188,14 @@ impl Scheme {
             return Ok(Self::Bytes(BytePieces::new(library)?));
         }
         let byte_fallback = parts.iter().any(|part| is(part, "ByteFallback"));
-        // The library panics over some decoders; better here than in front of a client.
+        // The library panics on some decoders; better here than while serving.
         let plain = catch_unwind(AssertUnwindSafe(|| plain(library)))
             .map_err(|_| ModelError::tokenizer("tokenizer.json: its decoder fails on a token"))?;
         Ok(Self::Window(Neighbours { byte_fallback, plain }))
     }
 }
 
-/// The first token with a text of its own: no special one, and no byte, which may be a part of a character.
+/// The first token with text: not a special one, and not a byte, which may be part of a character.
 fn plain(library: &tokenizers::Tokenizer) -> Option<u32> {
     let count = u32::try_from(library.get_vocab_size(true)).unwrap_or(u32::MAX);
     (0..count.min(MAX_IDS)).find(|id| {
@@ -206,19 +205,19 @@ fn plain(library: &tokenizers::Tokenizer) -> Option<u32> {
     })
 }
 
-/// Tokens whose text is not sent yet, after some whose text is: a decoder treats the start of a
-/// text differently, so new tokens are never decoded without one before them.
+/// Tokens whose text is not sent yet, after some whose text is. A decoder treats the start of a text differently, so new
+/// tokens are never decoded without one before them.
 #[derive(Default)]
 struct Window {
     tokens: Vec<u32>,
-    /// How many at the front were sent.
+    /// Number of tokens at the front whose text was sent.
     sent: usize,
-    /// The bytes of the run of byte tokens at the end.
+    /// Bytes of the run of byte tokens at the end.
     run: Vec<u8>,
 }
 
 impl Window {
-    /// Has what follows decoded as part of a text that has begun.
+    /// Makes the following tokens decode as the continuation of a text.
     fn begin(&mut self, neighbours: Neighbours) {
         self.tokens.extend(neighbours.plain);
         self.sent = self.tokens.len();
@@ -247,7 +246,7 @@ impl Window {
         }
     }
 
-    /// The text of what was not sent; empty if it can't be told yet and `now` is false.
+    /// Returns the text not sent yet; empty if it is not certain yet and `now` is false.
     fn take(&mut self, library: &tokenizers::Tokenizer, now: bool) -> String {
         let decode = |tokens: &[u32]| library.decode(tokens, true).unwrap_or_default();
         let before = decode(&self.tokens[..self.sent]);
@@ -264,7 +263,7 @@ impl Window {
         after[common..].to_owned()
     }
 
-    /// Gives out the complete characters of a run that may go on for long.
+    /// Emits the complete characters of a run that has grown long.
     fn shorten_run(&mut self, library: &tokenizers::Tokenizer, neighbours: Neighbours) -> String {
         let start = self.tokens.len() - self.run.len();
         let unfinished = self.tokens.split_off(start);
@@ -305,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_has_a_letter_of_its_own() {
+    fn every_byte_has_a_distinct_letter() {
         let letters = (0..0x200).filter_map(char::from_u32);
         let mut bytes: Vec<u8> = letters.filter_map(byte_of).collect();
         bytes.sort_unstable();

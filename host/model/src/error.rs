@@ -1,17 +1,16 @@
-//! The one error type of this crate. Its message names the file or key at fault and says what would be
-//! right; the kind is for programs. Device faults of a running model are not here: they are
-//! `infer_core::DeviceFault`.
+//! The error type of this crate. Its message names the file or key at fault and what would be valid; the kind is for
+//! programs. Faults of a running model are `infer_core::DeviceFault`s instead.
 
 use std::fmt;
 use std::path::Path;
 
-/// What a checkpoint, a tokenizer or a template did wrong.
+/// What is wrong with a checkpoint, a tokenizer or a template.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{kind}: {message}")]
 pub struct ModelError {
     /// Which part is at fault.
     pub kind: ModelErrorKind,
-    /// Names the file or key and says what would be right.
+    /// Names the file or key, and what would be valid.
     pub message: String,
 }
 
@@ -26,7 +25,7 @@ pub enum ModelErrorKind {
     Tokenizer,
     /// The chat template.
     Template,
-    /// A valid thing that this host can't run.
+    /// Valid, but not supported by this host.
     Unsupported,
     /// A file that can't be read.
     Io,
@@ -58,7 +57,7 @@ impl ModelError {
         Self::new(ModelErrorKind::Template, message)
     }
 
-    /// Valid, but this host can't run it.
+    /// Valid, but not supported by this host.
     pub fn unsupported(message: impl Into<String>) -> Self {
         Self::new(ModelErrorKind::Unsupported, message)
     }

@@ -1,5 +1,5 @@
-//! The model as the engine sees it: a batch in, drawn tokens out. A fault or a panic on the way becomes a
-//! `DeviceFault`; the process lives on. Logits exist only for rows that draw (or keep) them.
+//! The model as the engine sees it: a batch in, sampled tokens out. A fault or a panic becomes a `DeviceFault`, and the
+//! process continues. Logits are computed only for rows that sample from them or keep them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::decoder::Decoder;
 use crate::rows::{Asking, Limits, asking, drawn_but};
 use crate::sampler::{Draw, Sampler, logprobs};
 
-/// Rows whose logits are held at once.
+/// Rows whose logits are computed at once.
 const LOGIT_ROWS: usize = 32;
 
 /// Runs batches of one model.
@@ -20,10 +20,11 @@ pub struct ModelExecutor {
     kv: Box<dyn KvStore>,
     drawing: Drawing,
     limits: Limits,
-    /// Logits of whole prompts, kept by slot; a slot's memory comes with its first use.
+    /// Logits of whole prompts, kept by slot; a slot's memory is allocated on first use.
     kept: Vec<Option<Box<[f32]>>>,
     scratch: Vec<f32>,
-    /// Draws from what was computed: a row of the batch, and after which of its guesses (0 for the due one).
+    /// Tokens to sample from computed logits: a row of the batch, and how many of its draft tokens precede (0 for the due
+    /// token).
     draws: Vec<(usize, u32)>,
     forward_passes: u64,
 }
@@ -42,7 +43,7 @@ impl ModelExecutor {
         }
     }
 
-    /// How many batches were run through the model. A batch without tokens is not one.
+    /// Number of batches run through the model, not counting batches without tokens.
     pub fn forward_passes(&self) -> u64 {
         self.forward_passes
     }
@@ -69,7 +70,7 @@ impl ModelExecutor {
         drawn_but(lost)
     }
 
-    /// Logits of the rows that need them, a few rows at a time.
+    /// Samples rows from computed logits, a few rows at a time.
     fn draw_computed(&mut self, batch: &Batch, output: &mut StepOutput, lost: &mut Vec<usize>) {
         let wanted = |row: &Row| row.token_len > 0 && (row.sample || row.logits_to.is_some());
         self.draws.clear();
@@ -94,7 +95,7 @@ impl ModelExecutor {
         }
     }
 
-    /// Rows that repeat a prompt draw from its kept logits.
+    /// Samples rows that repeat a prompt from its kept logits.
     fn draw_kept(&mut self, batch: &Batch, output: &mut StepOutput, lost: &mut Vec<usize>) {
         for (index, row) in batch.rows.iter().enumerate() {
             let Some(slot) = row.logits_from else { continue };
@@ -108,7 +109,7 @@ impl ModelExecutor {
         }
     }
 
-    /// How likely the prompt's tokens were, of rows that ask: logits at every computed position.
+    /// Computes log-probabilities of prompt tokens for rows that request them, from logits at every computed position.
     fn judge_prompts(&mut self, batch: &Batch, output: &mut StepOutput) {
         for Asking { index, row, prompt, first, positions, count } in asking(batch) {
             let mut judged = Vec::with_capacity(positions.len());
@@ -142,16 +143,16 @@ impl Executor for ModelExecutor {
     }
 }
 
-/// Draws tokens for rows, with what is kept for that between rows.
+/// Samples tokens for rows, with buffers reused between rows.
 #[derive(Default)]
 pub(crate) struct Drawing {
     sampler: Sampler,
-    /// What the model said, where a row asks about it: drawing changes logits.
+    /// Unmodified logits for rows that request log-probabilities: sampling changes logits.
     raw: Vec<f32>,
 }
 
 impl Drawing {
-    /// Draws a row's token: the due one, or the one after its `nth` guess.
+    /// Samples a row's token: the due one, or the one after its `nth` draft token.
     pub(crate) fn draw(
         &mut self,
         batch: &Batch,
@@ -177,7 +178,7 @@ impl Drawing {
         let forbidden = batch.row_forbidden(row);
         let draw = Draw { params: &row.sampling, index: row.generated + nth, history, forbidden };
         match self.sampler.draw(logits, draw) {
-            // A guess that spoils the logits is as good as a wrong one.
+            // A draft token that leads to broken logits counts as rejected.
             token if nth > 0 => output.after_guesses.push((index, token)),
             Some(token) => {
                 output.sampled[index] = Some(token);
@@ -188,7 +189,7 @@ impl Drawing {
                     output.logprobs.push((index, logprobs(&self.raw, token, count as usize)));
                 }
             }
-            // A constraint that leaves nothing is its request's fault alone: the others keep their step.
+            // A constraint that allows no token fails only its request: the others keep their step.
             None if constraint.is_some() => {}
             None => lost.push(index),
         }

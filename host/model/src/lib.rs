@@ -1,6 +1,6 @@
-//! From a checkpoint (Hugging Face's layout or GGUF) to something that computes batches: configuration, weights, one decoder
-//! whose differences are data, KV storage (paged and contiguous), the sampler and the tokenizer.
-//! Scheduling, memory policy, chat templates and HTTP are elsewhere. With the feature `cuda` the same decoder runs on a device.
+//! From a checkpoint (Hugging Face's layout or GGUF) to an executor of batches: configuration, weights, one decoder for all
+//! families, KV storage (paged and contiguous), the sampler and the tokenizer. With the feature `cuda` the same decoder runs
+//! on a GPU. Not here: scheduling, memory policy, chat templates and HTTP.
 #![deny(unsafe_code)]
 
 mod bytes;
@@ -36,14 +36,14 @@ pub use source::Source;
 pub use stop::{StopStep, StopStrings};
 pub use tokenizer::Tokenizer;
 
-/// How weights and the KV cache are stored. Activations are always f32.
+/// Storage type of weights and KV cache. Activations are always f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DType {
     /// 32-bit floats.
     F32,
     /// bfloat16: half the memory and bandwidth, widened in registers.
     Bf16,
-    /// 16-bit floats of IEEE 754: three more bits than bf16 for numbers below 65,504. Only GPUs compute with it.
+    /// IEEE 754 half precision: three more bits of precision than bf16, for numbers up to 65,504. GPUs only.
     F16,
 }
 
@@ -57,7 +57,7 @@ impl DType {
     }
 }
 
-/// Where keys and values of running sequences live.
+/// Storage of keys and values of running sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvCacheKind {
     /// Blocks of a pool, found through block tables.

@@ -1,25 +1,24 @@
-//! How a checkpoint is loaded, and how far loading is.
+//! Options and progress of loading a checkpoint.
 
 use std::fmt;
 
 use crate::DType;
 
-/// How weights are held.
+/// How weights are stored in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoadOptions {
-    /// Type of weights and KV cache; as stored where there is none.
+    /// Type of weights and KV cache; `None` keeps the checkpoint's.
     pub dtype: Option<DType>,
-    /// Whether what computes knows f16, as GPUs do. Otherwise what is stored in it is held as f32, since bf16 would drop
-    /// three of its bits.
+    /// Whether the device computes in f16, as GPUs do. Otherwise f16 checkpoints become f32, since bf16 would drop three bits.
     pub knows_f16: bool,
     /// Whether weight matrices become 8-bit integers.
     pub quantize: Quantize,
 }
 
-/// Whether weight matrices are held as 8-bit integers, with a scale for each 32 inputs of an output.
+/// Whether weight matrices become 8-bit integers, with a scale per 32 inputs of an output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Quantize {
-    /// Those of a file that has them in 8 bits or less, unless a type is asked for.
+    /// If the file stores them in 8 bits or fewer and no type is requested.
     #[default]
     Auto,
     /// Never.
@@ -28,14 +27,14 @@ pub enum Quantize {
     Q8,
 }
 
-/// What weight matrices are held as.
+/// Storage type of weight matrices in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WeightType {
     /// 32-bit floats.
     F32,
     /// bfloat16.
     Bf16,
-    /// 16-bit floats, on a GPU; in f32 until they are there.
+    /// 16-bit floats on a GPU; f32 until they are copied there.
     F16,
     /// 8-bit integers in groups of 32.
     Q8,
@@ -52,10 +51,10 @@ impl fmt::Display for WeightType {
     }
 }
 
-/// How far loading is.
+/// Progress of loading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoadProgress {
-    /// Bytes of the files that are packed.
+    /// Bytes of the files packed so far.
     pub done_bytes: u64,
     /// Bytes of all weights in the files.
     pub total_bytes: u64,

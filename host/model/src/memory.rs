@@ -1,20 +1,20 @@
-//! Memory that this process may still take: what the machine has available, or what is left to its control groups where
-//! that is less. Reserving more succeeds on most systems and ends in a killed process once the pages are touched, so
-//! whoever wants much asks here first.
+//! Memory that this process may still allocate: what the machine has available, or what its control groups allow if that is
+//! less. On most systems larger allocations succeed, but the process is killed once it touches the pages, so large
+//! allocations check here first.
 //!
-//! A control group is charged for the pages of files that were read, a checkpoint's for instance. The system takes these
-//! back when memory is wanted, so they count as free here, as they do in the machine's `MemAvailable`.
+//! A control group is charged for pages of files that were read, such as a checkpoint's. The system reclaims these under
+//! pressure, so they count as free here, as in the machine's `MemAvailable`.
 
 use std::path::{Component, Path, PathBuf};
 
 use crate::error::ModelError;
 
-/// Bytes that may still be taken, where the system says.
+/// Bytes that may still be allocated, if the system reports them.
 pub fn available() -> Option<u64> {
     available_on(Path::new("/"))
 }
 
-/// Refuses what takes more than there is.
+/// Fails if more is needed than available.
 pub(crate) fn check(what: &str, bytes: u64, advice: &str) -> Result<(), ModelError> {
     match available() {
         Some(most) if bytes > most => Err(ModelError::unsupported(format!(
@@ -35,19 +35,19 @@ fn available_on(root: &Path) -> Option<u64> {
     machine.map(|kib| kib.saturating_mul(1_024)).into_iter().chain(groups).min()
 }
 
-/// The number behind a name at the beginning of a line.
+/// The number after a name at the start of a line.
 fn entry(text: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().map(str::split_whitespace);
     lines.find_map(|mut words| (words.next() == Some(name)).then(|| words.next()?.parse().ok()).flatten())
 }
 
-/// How a version of control groups calls its files.
+/// File names of a version of control groups.
 struct Version {
     /// Where the groups are mounted.
     mount: &'static str,
     limits: &'static [&'static str],
     used: &'static str,
-    /// Pages of files, in `memory.stat`.
+    /// The entries for pages of files in `memory.stat`.
     files: [&'static str; 2],
 }
 
@@ -65,7 +65,7 @@ const V2: Version = Version {
     files: ["inactive_file", "active_file"],
 };
 
-/// The process's group and those around it, each of which has a limit of its own.
+/// The process's group and its ancestors, each with its own limit.
 struct Groups {
     version: Version,
     mount: PathBuf,
@@ -73,7 +73,7 @@ struct Groups {
 }
 
 impl Groups {
-    /// By a line of `/proc/self/cgroup`: number, controllers, path.
+    /// Parses a line of `/proc/self/cgroup`: number, controllers, path.
     fn of(root: &Path, line: &str) -> Option<Self> {
         let (_, rest) = line.split_once(':')?;
         let (controllers, path) = rest.split_once(':')?;
@@ -82,13 +82,13 @@ impl Groups {
             _ => V1,
         };
         let mount = root.join(version.mount);
-        // A path may lead out of what a container sees; then the nearest that it sees is what is mounted.
+        // A path may lead out of what a container sees; then the mount point is the nearest visible group.
         let inside = Path::new(path).components().all(|part| part != Component::ParentDir);
         let group = if inside { mount.join(path.trim_start_matches('/')) } else { mount.clone() };
         Some(Self { version, mount, group })
     }
 
-    /// Bytes that the tightest of them still allows. A group that a container doesn't see has no files here.
+    /// Bytes that the tightest group still allows. Groups outside a container have no files here.
     fn left(&self) -> Option<u64> {
         let around = self.group.ancestors().take_while(|group| group.starts_with(&self.mount));
         around.filter_map(|group| self.left_of(group)).min()
@@ -112,7 +112,7 @@ mod tests {
     const MACHINE: (&str, &str) =
         ("proc/meminfo", "MemTotal: 9000 kB\nMemFree: 10 kB\nMemAvailable:    4096 kB\n");
 
-    /// What is available where these files are.
+    /// The available bytes on a system with these files.
     fn on(files: &[(&str, &str)]) -> Option<u64> {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in files {
@@ -130,7 +130,7 @@ mod tests {
     const ALL: u64 = 4 << 20;
 
     #[test]
-    fn what_the_machine_says_holds_where_no_group_has_a_limit() {
+    fn available_memory_is_the_machines_without_group_limits() {
         assert_eq!(on(&[]), None);
         assert_eq!(with(&[]), ALL);
         let member = ("proc/self/cgroup", "0::/user.slice/x.scope\n");
@@ -138,13 +138,13 @@ mod tests {
         assert_eq!(with(&[member, ("sys/fs/cgroup/user.slice/memory.max", "max\n")]), ALL);
         assert_eq!(with(&[member, ("sys/fs/cgroup/other.slice/memory.max", "5\n")]), ALL);
         assert_eq!(with(&[("proc/self/cgroup", "nonsense\n1:\n"), ("sys/fs/cgroup/memory.max", "5\n")]), ALL);
-        // Without the controller, v1 says what no machine has.
+        // Without a limit, v1 reports a number beyond any machine.
         let none = ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
         assert_eq!(with(&[("proc/self/cgroup", "4:memory:/\n"), none]), ALL);
     }
 
     #[test]
-    fn the_tightest_of_the_groups_around_a_process_decides() {
+    fn tightest_ancestor_group_limits_available_memory() {
         let member = ("proc/self/cgroup", "0::/system.slice/infer.service\n");
         let own = ("sys/fs/cgroup/system.slice/infer.service/memory.max", "3000000\n");
         let used = ("sys/fs/cgroup/system.slice/infer.service/memory.current", "1000000\n");
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_files_that_were_read_count_as_free() {
+    fn page_cache_counts_as_free() {
         let stat =
             "anon 500000\nfile 900000\nactive_file 100000\ninactive_file 700000\ntotal_inactive_file 3\n";
         let v2 = [
@@ -181,12 +181,12 @@ mod tests {
             ("sys/fs/cgroup/memory/memory.usage_in_bytes", "1500000\n"),
             ("sys/fs/cgroup/memory/memory.stat", stat),
         ];
-        // The group's path is the machine's; what is mounted here is the container's own.
+        // The group's path is that of the host; the container mounts only its own group.
         assert_eq!(with(&v1), 1_300_000);
     }
 
     #[test]
-    fn a_path_out_of_what_is_mounted_is_not_followed() {
+    fn group_path_outside_the_mount_is_not_followed() {
         let files = [
             ("proc/self/cgroup", "0::/../../etc\n"),
             ("sys/fs/cgroup/memory.max", "9000\n"),

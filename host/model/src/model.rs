@@ -1,5 +1,4 @@
-//! A loaded checkpoint, and executors made from it. Weights are shared; an executor owns its KV cache,
-//! buffers and threads.
+//! A loaded checkpoint, and its executors. Weights are shared; an executor owns its KV cache, buffers and threads.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -23,11 +22,11 @@ use crate::{DType, KvCacheKind, WeightType};
 /// A checkpoint in memory.
 #[derive(Clone)]
 pub struct Model {
-    /// What it is.
+    /// Its configuration.
     pub config: ModelConfig,
-    /// How its KV caches are stored, and its weights unless they are quantized.
+    /// Storage type of its KV caches, and of its weights unless they are quantized.
     pub dtype: DType,
-    /// How its weight matrices are stored.
+    /// Storage type of its weight matrices.
     pub weight_type: WeightType,
     pub(crate) weights: Arc<Weights>,
 }
@@ -35,7 +34,7 @@ pub struct Model {
 /// How an executor is set up.
 #[derive(Clone, Copy, Debug)]
 pub struct ExecutorOptions {
-    /// Where keys and values live.
+    /// Storage of keys and values.
     pub kv_cache: KvCacheKind,
     /// Tokens in a block (paged).
     pub block_size: u32,
@@ -45,15 +44,15 @@ pub struct ExecutorOptions {
     pub max_running: u32,
     /// Prompt plus output tokens of a sequence.
     pub max_seq_len: u32,
-    /// Prompts whose last logits can be kept. With the contiguous cache the engine must not answer from
-    /// them, nor from cached prefixes: keys and values of a finished sequence are gone there.
+    /// Prompts whose last logits can be kept. With the contiguous cache the engine must use neither these nor cached prefixes:
+    /// it drops the keys and values of finished sequences.
     pub prompt_cache_entries: u32,
-    /// Threads that compute, the caller's included; 0 is taken as 1.
+    /// Threads that compute, including the caller's; 0 means 1.
     pub threads: usize,
 }
 
 impl Model {
-    /// Loads a checkpoint; `dtype` overrides how it is stored.
+    /// Loads a checkpoint; `dtype` overrides its storage type.
     ///
     /// # Errors
     /// Names the file, key or tensor at fault.
@@ -63,10 +62,10 @@ impl Model {
         })
     }
 
-    /// Loads a checkpoint, saying how far it is after each matrix; whoever is told may give up.
+    /// Loads a checkpoint and reports progress after each matrix; the callback may cancel.
     ///
     /// # Errors
-    /// As [`Model::load`]; where loading was given up.
+    /// As [`Model::load`], or if the callback cancelled.
     pub fn load_with(
         source: &Source<'_>,
         options: &LoadOptions,
@@ -77,8 +76,8 @@ impl Model {
         Ok(Self { config, dtype, weight_type, weights: Arc::new(weights) })
     }
 
-    /// Copies a checkpoint's matrices to new memory as they are stored, and forgets the copies: how many bytes, and
-    /// how long it took, which the time of a load can be held against.
+    /// Copies a checkpoint's matrices unchanged to new memory and drops the copies. Returns bytes and time, as a baseline for
+    /// the time of a load.
     ///
     /// # Errors
     /// As [`Model::load`].
@@ -86,7 +85,7 @@ impl Model {
         crate::weights::copy(source, &ModelConfig::load(source)?)
     }
 
-    /// Bytes that one token's keys and values take, all layers together.
+    /// Bytes of one token's keys and values in all layers.
     pub fn kv_bytes_per_token(&self) -> u64 {
         self.config.kv_bytes_per_token(self.dtype)
     }
@@ -96,7 +95,7 @@ impl Model {
         self.weights.bytes() as u64
     }
 
-    /// Bytes of those that every step reads.
+    /// Bytes of the matrices that every step reads.
     pub fn step_bytes(&self) -> u64 {
         self.weights.step_bytes() as u64
     }
@@ -106,20 +105,20 @@ impl Model {
         &self.config.stop_tokens
     }
 
-    /// Positions that the model was made for.
+    /// Positions that the model supports.
     pub fn context_length(&self) -> u32 {
         self.config.context_length()
     }
 
-    /// Embedding rows: token ids are below it.
+    /// Rows of the embedding: token ids are below this.
     pub fn vocab_size(&self) -> u32 {
         u32::try_from(self.config.vocab).unwrap_or(u32::MAX)
     }
 
-    /// An executor with its own KV cache.
+    /// Creates an executor with its own KV cache.
     ///
     /// # Errors
-    /// If an option is impossible or memory for the KV cache can't be had.
+    /// If an option is invalid or memory for the KV cache runs out.
     pub fn executor(&self, options: ExecutorOptions) -> Result<ModelExecutor, ModelError> {
         self.check(&options)?;
         let kv = match self.dtype {
@@ -158,7 +157,7 @@ impl Model {
         };
         if tokens > u64::from(u32::MAX) {
             return refuse(format!(
-                "a KV cache of {tokens} tokens is more than can be numbered; lower kv-memory, max-batch-size or max-seq-len"
+                "a KV cache of {tokens} tokens exceeds the range of indexes; lower kv-memory, max-batch-size or max-seq-len"
             ));
         }
         let cache = tokens.saturating_mul(self.kv_bytes_per_token());

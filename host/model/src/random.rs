@@ -1,4 +1,4 @@
-//! Models with arbitrary weights, made in memory: what speed is measured on. Their texts mean nothing.
+//! Models with random weights for benchmarks. Their output is meaningless.
 
 use std::num::NonZero;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use crate::weights::{LayerWeights, Linear, Weights, expect_memory};
 use crate::{DType, WeightType};
 
 impl Model {
-    /// A model of the given shape; the same seed gives the same weights. Keys and values are f32 where weights
-    /// are, bf16 otherwise.
+    /// Creates a model of the given shape; the same seed gives the same weights. Keys and values are f32 if weights are,
+    /// otherwise bf16.
     ///
     /// # Errors
-    /// If memory or threads can't be had.
+    /// If memory runs out or threads can't be started.
     pub fn random(config: ModelConfig, weight_type: WeightType, seed: u64) -> Result<Self, ModelError> {
         let (format, dtype) = match weight_type {
             WeightType::F32 => (Format::F32, DType::F32),
@@ -71,7 +71,7 @@ impl Weights {
 struct Random {
     packer: Packer,
     format: Format,
-    /// Of the next matrix.
+    /// Seed of the next matrix.
     seed: u64,
 }
 
@@ -80,8 +80,7 @@ impl Random {
         Ok(Linear { matrix: self.matrix(outputs, inputs, false)?, bias: bias.then(|| vec![0.0; outputs]) })
     }
 
-    /// Uniform numbers that keep the size of what goes through. `outputs` are those of one half where the
-    /// layer is gated.
+    /// A matrix of uniform numbers that preserves the magnitude of activations. For a gated layer `outputs` counts one half.
     fn matrix(&mut self, outputs: usize, inputs: usize, gated: bool) -> Result<Matrix, ModelError> {
         self.seed = self.seed.wrapping_add(1);
         let (seed, size) = (self.seed, (12.0 / inputs as f32).sqrt());

@@ -1,10 +1,10 @@
-//! What executors on any device check, ask and report of a batch's rows in the same way.
+//! Checks and reports about a batch's rows, shared by executors on all devices.
 
 use std::ops::Range;
 
 use infer_core::{Batch, DeviceFault, DeviceFaultKind, LogitsSlot, Row};
 
-/// What a batch may hold.
+/// Limits of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub vocab: usize,
@@ -13,8 +13,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Finds rows that would read beyond the tables, and those of which `fits` says no: a request's fault, not the
-    /// device's.
+    /// Finds rows that would read beyond the tables or don't satisfy `fits`. These are faults of requests, not of the device.
     pub(crate) fn check(&self, batch: &Batch, fits: impl Fn(&Row) -> bool) -> Result<(), DeviceFault> {
         let slot =
             |slot: Option<LogitsSlot>| slot.is_none_or(|slot| (slot.0 as usize) < self.prompt_cache_entries);
@@ -32,7 +31,7 @@ impl Limits {
     }
 }
 
-/// The end of a step in which these rows got no logits to draw from.
+/// The result of a step in which these rows had no logits to sample from.
 pub(crate) fn drawn_but(lost: Vec<usize>) -> Result<(), DeviceFault> {
     failing(lost, "the model produced no usable logits (not a number, or every token forbidden)")
 }
@@ -44,21 +43,21 @@ fn failing(rows: Vec<usize>, message: &str) -> Result<(), DeviceFault> {
     Err(DeviceFault { kind: DeviceFaultKind::Failed, message: message.to_owned(), rows: Some(rows) })
 }
 
-/// A row that asks how likely its prompt's tokens were.
+/// A row that requests log-probabilities of its prompt's tokens.
 pub(crate) struct Asking<'a> {
-    /// Its place in the batch.
+    /// Its index in the batch.
     pub index: usize,
     pub row: &'a Row,
     pub prompt: &'a [u32],
-    /// Position of its first token in the batch.
+    /// Index of its first token in the batch.
     pub first: usize,
-    /// Positions whose logits are about the prompt: its last token is followed by what is drawn.
+    /// Positions whose logits predict prompt tokens: all but the last, which predicts the sampled token.
     pub positions: Range<usize>,
-    /// Likely tokens to name beside each.
+    /// Number of likely tokens to report for each.
     pub count: usize,
 }
 
-/// Rows of a batch that ask about their prompts.
+/// Rows of a batch that request log-probabilities of their prompts.
 pub(crate) fn asking(batch: &Batch) -> impl Iterator<Item = Asking<'_>> {
     batch.rows.iter().enumerate().filter_map(|(index, row)| {
         let count = row.sampling.prompt_logprobs().filter(|_| row.generated == 0)? as usize;

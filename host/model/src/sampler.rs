@@ -1,41 +1,41 @@
-//! Draws one token from logits. The random number is a pure function of the request's seed and the token's
-//! index, so neither the batch nor a preemption changes a draw. Order: logit bias, forbidden tokens, repetition,
-//! frequency and presence penalty, temperature, min-p, top-k, top-p. Constraints come before all of it.
+//! Samples one token from logits. The random number is a pure function of the request's seed and the token's index, so
+//! neither the batch nor a preemption changes the result. Order: constraint, logit bias, forbidden tokens, repetition,
+//! frequency and presence penalty, temperature, min-p, top-k, top-p.
 
 use infer_core::{SamplingParams, TokenLogprobs};
 use rand_chacha::ChaCha12Rng;
 use rand_core::{Rng, SeedableRng};
 
-/// What a draw depends on besides the logits.
+/// What a sample depends on besides the logits.
 #[derive(Clone, Copy, Debug)]
 pub struct Draw<'a> {
-    /// How it is drawn.
+    /// Sampling parameters.
     pub params: &'a SamplingParams,
     /// Index of the token: 0 for the first generated one.
     pub index: u32,
     /// Prompt and output so far, for penalties; the output is its last `index` tokens.
     pub history: &'a [u32],
-    /// Tokens that can't be drawn.
+    /// Tokens that can't be sampled.
     pub forbidden: &'a [u32],
 }
 
-/// Keeps scratch between draws.
+/// Sampler with reusable scratch.
 #[derive(Debug, Default)]
 pub struct Sampler {
-    /// Whether a token was penalized already; all false between draws.
+    /// Whether a token was penalized already; all false between samples.
     seen: Vec<bool>,
     candidates: Vec<(u32, f32)>,
-    /// Logits that were forbidden, to be given back where nothing else is left.
+    /// Logits of forbidden tokens, restored if nothing else is left.
     withheld: Vec<(u32, f32)>,
-    /// The output, sorted, to be counted.
+    /// The output, sorted, to count tokens.
     output: Vec<u32>,
 }
 
-/// First guess of how many tokens a nucleus needs.
+/// Initial estimate of the size of a nucleus.
 const NUCLEUS_GUESS: usize = 64;
 
 impl Sampler {
-    /// Draws a token; `logits` is used up. `None` where they hold a NaN or +infinity, or leave no choice.
+    /// Samples a token, overwriting `logits`. `None` if they contain NaN or +infinity, or leave no choice.
     pub fn draw(&mut self, logits: &mut [f32], draw: Draw<'_>) -> Option<u32> {
         let params = draw.params;
         if let Some(extras) = &params.extras {
@@ -66,7 +66,7 @@ impl Sampler {
         Some(pick(chosen(), uniform * total).unwrap_or(best))
     }
 
-    /// What may not be drawn yet. Where a constraint leaves nothing else, it may.
+    /// Excludes forbidden tokens, unless a constraint leaves nothing else.
     fn forbid(&mut self, logits: &mut [f32], draw: Draw<'_>) {
         self.withheld.clear();
         for token in draw.forbidden {
@@ -82,7 +82,7 @@ impl Sampler {
         }
     }
 
-    /// Each token of the output is made less likely, by how often it occurred and because it did.
+    /// Frequency and presence penalty: lowers the logit of each output token by its count, and once for occurring.
     #[allow(clippy::float_cmp, reason = "0 is the exact value that turns the penalties off")]
     fn discourage(&mut self, logits: &mut [f32], output: &[u32], params: &SamplingParams) {
         if params.frequency_penalty == 0.0 && params.presence_penalty == 0.0 {
@@ -98,7 +98,7 @@ impl Sampler {
         }
     }
 
-    /// Each token that occurred is made less likely, once.
+    /// Repetition penalty: makes each token that occurred less likely, once.
     fn penalize(&mut self, logits: &mut [f32], history: &[u32], penalty: f32) {
         if penalty == 1.0 {
             return;
@@ -163,13 +163,13 @@ impl Sampler {
     }
 }
 
-/// How likely `token` is among `logits`, and the `count` likeliest, the lower of equals first.
+/// Log-probabilities of `token` and of the `count` likeliest tokens; among equals the lower id comes first.
 pub fn logprobs(logits: &[f32], token: u32, count: usize) -> TokenLogprobs {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let total: f64 = logits.iter().map(|logit| f64::from(logit - largest).exp()).sum();
     let norm = f64::from(largest) + total.ln();
     let of = |logit: f32| (f64::from(logit) - norm) as f32;
-    // The few best so far, likeliest first: most logits are below the last of them.
+    // The best so far, likeliest first: most logits are below the last of them.
     let mut top: Vec<(u32, f32)> = Vec::with_capacity(count + 1);
     for (token, &logit) in logits.iter().enumerate() {
         if count == 0 || (top.len() == count && logit <= top[count - 1].1) {
@@ -183,10 +183,9 @@ pub fn logprobs(logits: &[f32], token: u32, count: usize) -> TokenLogprobs {
     TokenLogprobs { logprob: logits.get(token as usize).map_or(f32::NEG_INFINITY, |&logit| of(logit)), top }
 }
 
-/// The largest logit and its lowest token. `None` where a logit is NaN or +infinity, or all are -infinity.
+/// The largest logit and its lowest token. `None` if a logit is NaN or +infinity, or all are -infinity.
 fn best(logits: &[f32]) -> Option<(u32, f32)> {
-    // Sixteen running maxima are what the compiler makes vectors of; a NaN is lost among them, so it is looked
-    // for by itself.
+    // The compiler vectorizes sixteen running maxima; these can lose a NaN, so it is detected separately.
     let (mut largest, mut sound) = ([f32::NEG_INFINITY; 16], true);
     let (parts, rest) = logits.as_chunks::<16>();
     for part in parts {
@@ -204,7 +203,7 @@ fn best(logits: &[f32]) -> Option<(u32, f32)> {
     Some((token as u32, largest))
 }
 
-/// The token in whose share of the total `at` falls; the last possible one if rounding left it beyond.
+/// The token whose share of the total contains `at`; the last possible one if rounding puts it beyond.
 fn pick(tokens: impl Iterator<Item = (u32, f64)>, at: f64) -> Option<u32> {
     let (mut reached, mut last) = (0.0, None);
     for (token, weight) in tokens {
@@ -219,7 +218,7 @@ fn pick(tokens: impl Iterator<Item = (u32, f64)>, at: f64) -> Option<u32> {
     last
 }
 
-/// A number in `[0, 1)` for the `index`-th token of a seed: its own ChaCha stream.
+/// A number in `[0, 1)` for the `index`-th token of a seed, from a separate ChaCha stream.
 pub(crate) fn uniform(seed: u64, index: u32) -> f64 {
     let mut random = ChaCha12Rng::seed_from_u64(seed);
     random.set_stream(u64::from(index));

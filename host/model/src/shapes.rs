@@ -1,19 +1,19 @@
-//! Shapes of known models by name: what speed is measured on, with arbitrary weights ([`crate::Model::random`]).
+//! Shapes of known models by name, for benchmarks with random weights ([`crate::Model::random`]).
 
 use crate::config::ModelConfig;
 
 /// A model's shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// As on a command line.
+    /// Its name on the command line.
     pub name: &'static str,
     /// The keys of its config.json that matter.
     keys: &'static str,
 }
 
-/// All that have a name.
+/// All named shapes.
 pub const SHAPES: [Shape; 6] = [
-    // What the server embeds.
+    // The model embedded in the server.
     Shape {
         name: "demo",
         keys: r#"{"model_type":"llama","hidden_size":192,"intermediate_size":512,"num_hidden_layers":5,
@@ -56,12 +56,12 @@ pub const SHAPES: [Shape; 6] = [
 ];
 
 impl Shape {
-    /// The shape of a name.
+    /// Looks up a shape by name.
     pub fn named(name: &str) -> Option<Self> {
         SHAPES.into_iter().find(|shape| shape.name == name)
     }
 
-    /// What a checkpoint of this shape would say.
+    /// The configuration of a checkpoint of this shape.
     pub fn config(&self) -> ModelConfig {
         ModelConfig::parse(self.keys.as_bytes(), None).expect("the shapes above are sound")
     }
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shapes_have_the_weights_that_they_are_named_for() {
+    fn shapes_have_as_many_weights_as_their_names_say() {
         for (name, millions) in [
             ("demo", 2.31),
             ("smollm-135m", 134.5),
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn the_demo_is_what_the_server_embeds() {
+    fn demo_shape_is_that_of_the_embedded_model() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../demo/checkpoint/config.json");
         let embedded = ModelConfig::parse(&std::fs::read(path).expect("it is there"), None).expect("sound");
         let shape = Shape::named("demo").expect("it has a name").config();

@@ -1,6 +1,5 @@
-//! Where a checkpoint's files come from: a directory in Hugging Face's layout, bytes inside the binary, or one
-//! GGUF file, which shows itself as the files that it replaces. Nothing is downloaded here, and no file outside
-//! the directory is ever opened.
+//! Where a checkpoint's files come from: a directory in Hugging Face's layout, bytes embedded in the binary, or one GGUF file,
+//! presented as the files that it replaces. Nothing is downloaded here, and no file outside the directory is ever opened.
 
 use std::borrow::Cow;
 use std::path::{Component, Path, PathBuf};
@@ -13,7 +12,7 @@ use crate::gguf::Gguf;
 /// A checkpoint.
 #[derive(Clone, Debug)]
 pub enum Source<'a> {
-    /// A directory that holds `config.json` and the rest.
+    /// A directory with `config.json` and the other files.
     Directory(PathBuf),
     /// File names and their bytes.
     Embedded(&'a [(&'a str, &'a [u8])]),
@@ -22,7 +21,7 @@ pub enum Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// A GGUF file; its header is read and checked.
+    /// Opens a GGUF file and checks its header.
     ///
     /// # Errors
     /// Names the key or tensor at fault.
@@ -30,10 +29,10 @@ impl<'a> Source<'a> {
         Ok(Self::Gguf(Arc::new(Gguf::open(path)?)))
     }
 
-    /// The bytes of file `name`, or `None` where there is no such file.
+    /// The bytes of file `name`, or `None` if there is no such file.
     ///
     /// # Errors
-    /// A name that leaves the directory; a file that can't be read; metadata that makes no such file.
+    /// If the name leaves the directory, the file can't be read, or GGUF metadata can't be converted to it.
     pub fn read(&self, name: &str) -> Result<Option<Cow<'a, [u8]>>, ModelError> {
         match self {
             Self::Directory(directory) => {
@@ -51,7 +50,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Whether there is a file `name`, which may be too large to be read as a whole.
+    /// Whether there is a file `name`, without reading it.
     pub(crate) fn has(&self, name: &str) -> bool {
         match self {
             Self::Directory(directory) => directory.join(name).is_file(),
@@ -60,7 +59,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// What to call this checkpoint in messages.
+    /// Name of this checkpoint in messages.
     pub fn name(&self) -> String {
         match self {
             Self::Directory(directory) => directory.display().to_string(),
@@ -71,10 +70,10 @@ impl<'a> Source<'a> {
 }
 
 impl ModelConfig {
-    /// Reads `config.json` and, where there is one, `generation_config.json`; or a GGUF file's metadata.
+    /// Reads `config.json` and, if present, `generation_config.json`; or a GGUF file's metadata.
     ///
     /// # Errors
-    /// Names the file and key that is missing, wrong or not supported.
+    /// Names the file and key that is missing, invalid or not supported.
     pub fn load(source: &Source<'_>) -> Result<Self, ModelError> {
         if let Source::Gguf(file) = source {
             return file.config();
@@ -87,7 +86,7 @@ impl ModelConfig {
     }
 }
 
-/// Refuses names that would leave the checkpoint's directory: an index file is data of a stranger.
+/// Refuses names that would leave the checkpoint's directory: index files are untrusted.
 pub(crate) fn plain_name(name: &str) -> Result<&Path, ModelError> {
     let path = Path::new(name);
     let plain = !name.is_empty() && path.components().all(|part| matches!(part, Component::Normal(_)));

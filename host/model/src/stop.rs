@@ -1,9 +1,8 @@
-//! Stop strings in a stream of text, wherever its pieces are cut.
+//! Stop strings in a stream of text, across the boundaries of its pieces.
 //!
-//! One Knuth-Morris-Pratt automaton per stop string (Knuth, Morris, Pratt 1977): its state is how
-//! much of the string the text's end already matches, which is exactly what must be held back.
-//! Time is linear in the text, whatever the strings are. The match that ends first wins; of two
-//! that end together the longer one.
+//! One Knuth-Morris-Pratt automaton per stop string (Knuth, Morris, Pratt 1977): its state is how much of the string the end
+//! of the text matches, which is exactly what must be held back. Time is linear in the text for any strings. The match that
+//! ends first wins; of two that end together, the longer one.
 
 /// Watches one stream for its stop strings.
 pub struct StopStrings {
@@ -12,12 +11,12 @@ pub struct StopStrings {
     stopped: bool,
 }
 
-/// What a piece of text led to.
+/// Result of a piece of text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StopStep {
-    /// Text that can be sent: it is in front of any stop string and can't become part of one.
+    /// Text that can be sent: it precedes any stop string and can't become part of one.
     pub text: String,
-    /// A stop string is complete; the stream ends here.
+    /// Whether a stop string is complete, which ends the stream.
     pub stopped: bool,
 }
 
@@ -29,7 +28,7 @@ impl StopStrings {
         Self { automata: automata.collect(), held: String::new(), stopped: false }
     }
 
-    /// Takes the next piece of text. After a stop it answers with nothing but `stopped`.
+    /// Processes the next piece of text. After a stop it returns no more text.
     pub fn push(&mut self, text: &str) -> StopStep {
         if self.stopped {
             return StopStep { text: String::new(), stopped: true };
@@ -45,12 +44,12 @@ impl StopStrings {
             }
         }
         let matched = self.automata.iter().map(|automaton| automaton.matched).max().unwrap_or(0);
-        // A match begins with the first byte of a stop string, so this is between characters.
+        // A match begins with the first byte of a stop string, so this is a character boundary.
         let rest = self.held.split_off(self.held.len() - matched);
         StopStep { text: std::mem::replace(&mut self.held, rest), stopped: false }
     }
 
-    /// What was held back, once no more text follows.
+    /// Returns the text held back when no more follows.
     pub fn finish(&mut self) -> String {
         for automaton in &mut self.automata {
             automaton.matched = 0;
@@ -61,7 +60,7 @@ impl StopStrings {
 
 struct Automaton {
     string: Vec<u8>,
-    /// For each length of a match, the longest shorter one that ends with the same bytes.
+    /// For each length of a match, the longest shorter match that ends with the same bytes.
     shorter: Vec<usize>,
     matched: usize,
 }
@@ -81,7 +80,7 @@ impl Automaton {
         Self { string, shorter, matched: 0 }
     }
 
-    /// The string's length if `byte` completes it.
+    /// Advances by one byte. Returns the string's length if `byte` completes it.
     fn step(&mut self, byte: u8) -> Option<usize> {
         while self.matched > 0 && self.string[self.matched] != byte {
             self.matched = self.shorter[self.matched - 1];

@@ -1,8 +1,7 @@
-//! Text to tokens and back, by the checkpoint's own `tokenizer.json` (of a GGUF file: what stands for it).
+//! Text to tokens and back, by the checkpoint's `tokenizer.json` (for a GGUF file, its equivalent).
 //!
-//! A thin layer over the `tokenizers` library: it turns off what a server must not do (truncate,
-//! pad) and prepares what incremental decoding needs once, at load. Templates are in `chat`,
-//! streams in `detokenizer`.
+//! A thin layer over the `tokenizers` library: it turns off truncation and padding, which a server must not do, and prepares
+//! incremental decoding once, at load. Templates are in `chat`, streams in `detokenizer`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,11 +21,11 @@ pub(crate) struct Inner {
     pub(crate) scheme: Scheme,
 }
 
-/// The library panics over some malformed files where it should answer.
+/// Parses a tokenizer, turning the library's panics on malformed files into errors.
 fn parse(bytes: &[u8]) -> Result<tokenizers::Tokenizer, String> {
     match std::panic::catch_unwind(|| tokenizers::Tokenizer::from_bytes(bytes)) {
         Ok(read) => read.map_err(|error| error.to_string()),
-        Err(_) => Err("one of its parts is of no known form".to_owned()),
+        Err(_) => Err("one of its parts has an unknown form".to_owned()),
     }
 }
 
@@ -43,7 +42,7 @@ impl Tokenizer {
             ))
         })?;
         let mut library = parse(&bytes)
-            .map_err(|error| ModelError::tokenizer(format!("tokenizer.json can't be understood: {error}")))?;
+            .map_err(|error| ModelError::tokenizer(format!("tokenizer.json can't be parsed: {error}")))?;
         library
             .with_truncation(None)
             .map_err(|error| ModelError::tokenizer(format!("tokenizer.json: {error}")))?
@@ -52,11 +51,11 @@ impl Tokenizer {
         Ok(Self { inner: Arc::new(Inner { library, scheme }) })
     }
 
-    /// The tokens of `text`; with `add_special` those that a bare prompt gets (a BOS, say). The
-    /// names of special tokens inside `text` become these tokens, as templates need it.
+    /// The tokens of `text`; with `add_special`, including those that a bare prompt gets (a BOS, say). Names of special tokens
+    /// in `text` become these tokens, as templates require.
     ///
     /// # Errors
-    /// Text that the vocabulary can't express.
+    /// If the vocabulary can't express the text.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, ModelError> {
         let encoding = self.inner.library.encode_fast(text, add_special).map_err(|error| {
             ModelError::tokenizer(format!("the text can't be turned into tokens: {error}"))
@@ -64,7 +63,7 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// The text of `tokens`; unknown ids say nothing, bytes that are no UTF-8 become U+FFFD.
+    /// The text of `tokens`; unknown ids have none, and invalid UTF-8 becomes U+FFFD.
     ///
     /// # Errors
     /// What the decoder in `tokenizer.json` reports.
@@ -75,19 +74,19 @@ impl Tokenizer {
             .map_err(|error| ModelError::tokenizer(format!("tokens can't be turned into text: {error}")))
     }
 
-    /// An incremental decoder of a text of its own, which leaves special tokens out.
+    /// An incremental decoder of a new text, without special tokens.
     #[must_use]
     pub fn detokenizer(&self) -> Detokenizer {
         Detokenizer::new(Arc::clone(&self.inner), false)
     }
 
-    /// One of a text that has begun: a blank in front stays.
+    /// An incremental decoder of a continued text: a leading space is kept.
     #[must_use]
     pub fn detokenizer_within(&self) -> Detokenizer {
         Detokenizer::new(Arc::clone(&self.inner), true)
     }
 
-    /// One of what follows a prompt. Behind a special token, or nothing, a text begins anew.
+    /// An incremental decoder of the continuation of a prompt. After a special token, or an empty prompt, it starts a new text.
     #[must_use]
     pub fn detokenizer_after(&self, prompt: &[u32]) -> Detokenizer {
         let last = prompt.iter().rev().find_map(|token| self.token(*token));
@@ -97,15 +96,14 @@ impl Tokenizer {
         }
     }
 
-    /// How the vocabulary writes a token, if there is one of that id: not its text, which may need
-    /// its neighbours.
+    /// The vocabulary's entry for a token id, if there is one. Not its text, which may depend on its neighbours.
     #[must_use]
     pub fn token(&self, id: u32) -> Option<String> {
         self.inner.library.id_to_token(id)
     }
 
-    /// The bytes that a token stands for by itself: of a special one its name, of none nothing. Texts of
-    /// several tokens can differ from their bytes side by side only in a leading space.
+    /// The bytes of a single token: the name of a special token, nothing for an unknown id. The text of several tokens can
+    /// differ from their concatenated bytes only in a leading space.
     #[must_use]
     pub fn token_bytes(&self, id: u32) -> Vec<u8> {
         let Some(written) = self.token(id) else { return Vec::new() };
@@ -121,13 +119,13 @@ impl Tokenizer {
         }
     }
 
-    /// Whether a token that is written so is a special one, which has no text in an output.
+    /// Whether the token with this vocabulary entry is special, so that it has no text in an output.
     #[must_use]
     pub fn is_special(&self, written: &str) -> bool {
         self.inner.library.get_added_vocabulary().is_special_token(written)
     }
 
-    /// The id of a token that is written exactly so, a special one for instance.
+    /// The id of the token with exactly this vocabulary entry, for instance a special one.
     #[must_use]
     pub fn id(&self, token: &str) -> Option<u32> {
         self.inner.library.token_to_id(token)
@@ -141,20 +139,20 @@ impl Tokenizer {
     }
 }
 
-/// The name of the token that tokenizer_config.json calls the end.
+/// The name of the end token in tokenizer_config.json.
 ///
 /// # Errors
-/// The file can't be read or is no JSON.
+/// If the file can't be read or is not JSON.
 pub fn eos_token(source: &Source<'_>) -> Result<Option<String>, ModelError> {
     let Some(bytes) = source.read("tokenizer_config.json")? else { return Ok(None) };
     let config: serde_json::Value = serde_json::from_slice(&bytes)
-        .map_err(|error| ModelError::tokenizer(format!("tokenizer_config.json is no JSON: {error}")))?;
+        .map_err(|error| ModelError::tokenizer(format!("tokenizer_config.json is not JSON: {error}")))?;
     let eos = &config["eos_token"];
-    // As its text, or as a token with settings.
+    // A string, or an object with the token's settings.
     Ok(eos.as_str().or_else(|| eos["content"].as_str()).map(str::to_owned))
 }
 
-/// Every token with its id, added ones included.
+/// All tokens with their ids, including added ones.
 pub(crate) fn vocabulary(library: &tokenizers::Tokenizer) -> HashMap<String, u32> {
     library.get_vocab(true).into_iter().collect()
 }

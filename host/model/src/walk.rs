@@ -1,5 +1,5 @@
-//! Drives an executor by hand: sequences with blocks of their own, chunks of them put together into batches. It is what the
-//! engine does without queue, policies and sharing; benchmarks and checks of executors stand on it.
+//! Drives an executor by hand: sequences with separate blocks, and chunks of them combined into batches. This is the engine
+//! without queue, policies and sharing, for benchmarks and checks of executors.
 
 use std::collections::HashMap;
 
@@ -16,31 +16,31 @@ pub struct Chunk<'a> {
     pub tokens: &'a [u32],
 }
 
-/// What becomes of the rows of a batch. The seed of a draw is its sequence.
+/// What to do with the rows of a batch. The seed of a sample is its sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct Draws {
-    /// Whether a token is drawn after each chunk.
+    /// Whether a token is sampled after each chunk.
     pub sample: bool,
     /// 0 is greedy.
     pub temperature: f32,
-    /// Index of the token drawn.
+    /// Index of the sampled token.
     pub index: u32,
     /// Row `i` keeps its logits in slot `i`.
     pub keep: bool,
 }
 
 impl Draws {
-    /// The likeliest token of each row.
+    /// Samples the likeliest token of each row.
     pub const GREEDY: Self = Self { sample: true, temperature: 0.0, index: 0, keep: false };
-    /// The same, with logits to look at.
+    /// The same, and keeps logits.
     pub const KEPT: Self = Self { keep: true, ..Self::GREEDY };
-    /// Nothing: a chunk that others follow.
+    /// Samples nothing: for chunks that others follow.
     pub const NONE: Self = Self { sample: false, ..Self::GREEDY };
 }
 
 /// An executor and its sequences' blocks.
 pub struct Walk<E> {
-    /// Computes what is put together here.
+    /// Computes the batches.
     pub executor: E,
     block_size: usize,
     tables: HashMap<u64, Vec<BlockId>>,
@@ -51,9 +51,9 @@ pub struct Walk<E> {
 }
 
 impl<E: Executor> Walk<E> {
-    /// Over an executor whose pool has so many blocks. They are handed out in scattered order.
+    /// Wraps an executor whose pool has `total_blocks` blocks, which are allocated in scattered order.
     pub fn new(executor: E, block_size: u32, total_blocks: u32) -> Self {
-        // A factor that has nothing in common with the number of blocks names every block once.
+        // Multiples of a factor coprime to the number of blocks visit every block once.
         let common = |mut a: u32, mut b: u32| {
             while b > 0 {
                 (a, b) = (b, a % b);
@@ -73,7 +73,7 @@ impl<E: Executor> Walk<E> {
         }
     }
 
-    /// Gives a sequence's blocks back.
+    /// Frees a sequence's blocks.
     pub fn release(&mut self, sequence: u64) {
         if let Some(table) = self.tables.remove(&sequence) {
             self.free.extend(table.iter().map(|block| block.0));
@@ -89,7 +89,7 @@ impl<E: Executor> Walk<E> {
         self.tables[&sequence].clone()
     }
 
-    /// A batch of these chunks.
+    /// Builds a batch of these chunks.
     ///
     /// # Panics
     /// If the pool is too small for them.
@@ -137,7 +137,7 @@ impl<E: Executor> Walk<E> {
         batch
     }
 
-    /// Runs a batch; the answer is what was drawn for each row.
+    /// Runs a batch and returns the token sampled for each row.
     ///
     /// # Errors
     /// What the executor reports.
@@ -149,7 +149,7 @@ impl<E: Executor> Walk<E> {
         self.execute(&batch)
     }
 
-    /// Runs a batch that was put together before.
+    /// Runs a batch built before.
     ///
     /// # Errors
     /// What the executor reports.

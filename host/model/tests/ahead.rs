@@ -1,5 +1,5 @@
-//! Planning ahead on the emulated device, which does everything as late as it may: the streams of every family are
-//! those of a host that takes each step back before it plans the next.
+//! Planning ahead on the emulated device, which is maximally lazy: the streams of every family are the same as on a host that
+//! collects each step before it plans the next.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ fn executor(name: &str) -> Option<DeviceExecutor> {
         max_tokens: 32,
         max_seq_len: LONGEST,
         prompt_cache_entries: 4,
-        // Who shares a step with whom depends on when it was planned.
+        // The composition of a step depends on when it was planned.
         deterministic: true,
         graphs: true,
     };
@@ -59,8 +59,8 @@ fn config(plan_ahead: bool) -> EngineConfig {
     }
 }
 
-/// Prompts of several lengths, one of them twice; greedy, sampled, one that may not end early, one that ends where
-/// nobody expects it, and one, the last, whose draws look at what came before them.
+/// Prompts of several lengths, one of them twice; greedy, sampled, one that may not end early, one that ends unexpectedly,
+/// and one, the last, whose samples depend on earlier tokens.
 fn requests() -> Vec<Request> {
     let prompt =
         |seed: u32, len: u32| (0..len).map(|at| (seed * 37 + at * (3 + seed)) % 200).collect::<Vec<_>>();
@@ -97,7 +97,7 @@ impl Host {
         Self { engine, executor, out, now: Micros(1), behind: 0, tokens }
     }
 
-    /// Gives the device as much as it may have, then takes the oldest back. False where nothing was to do.
+    /// Submits as many steps as allowed, then collects the oldest. False if there was nothing to do.
     fn turn(&mut self, most_out: usize) -> bool {
         while self.out.len() < most_out
             && let Some(batch) = self.engine.begin_step(self.now)
@@ -170,9 +170,9 @@ fn gemma3_draws_the_same_tokens() {
     ahead_is_the_same("gemma3-bf16");
 }
 
-/// A step that can't be submitted costs the one before it nothing.
+/// A step that can't be submitted doesn't affect the one before it.
 #[test]
-fn a_refused_batch_leaves_the_one_before_as_it_was() {
+fn refused_batch_does_not_affect_the_one_before() {
     let Some(device) = executor("llama-f32") else { return };
     let mut host = Host::new(device, true);
     let greedy = request(vec![5, 6, 7], 4);

@@ -1,5 +1,4 @@
-//! A step allocates nothing once buffers have grown: what a step asks of the allocator it would ask for
-//! every token.
+//! A step allocates nothing once buffers have grown: otherwise every token would cost allocations.
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
 mod common;
@@ -13,14 +12,14 @@ use infer_model::{DType, KvCacheKind};
 
 /// Steps that must allocate nothing, one after another.
 const STEPS_IN_A_ROW: u32 = 8;
-/// Within so many.
+/// Steps within which they must occur.
 const MOST_STEPS: u32 = 64;
 
 struct Counting;
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: everything is handed on to the system's allocator.
+// SAFETY: all calls are forwarded to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
@@ -38,7 +37,7 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 #[test]
-fn a_step_like_one_before_allocates_nothing() {
+fn repeated_step_allocates_nothing() {
     for (name, dtype) in
         [("llama-f32", DType::F32), ("qwen3-bf16", DType::Bf16), ("gemma3-bf16", DType::Bf16)]
     {
@@ -49,13 +48,13 @@ fn a_step_like_one_before_allocates_nothing() {
             Chunk { sequence: 1, start: 0, tokens: &prompt },
             Chunk { sequence: 2, start: 0, tokens: &prompt[..7] },
         ]);
-        // A decode beside a chunk of a prompt.
+        // A decode together with a chunk of a prompt.
         let batch = driver.batch(&[
             Chunk { sequence: 1, start: 40, tokens: &[3] },
             Chunk { sequence: 2, start: 7, tokens: &prompt[7..30] },
         ]);
         let mut output = StepOutput::default();
-        // A thread that the system starts late allocates for itself as it begins, so the first steps may see that.
+        // A thread that starts late allocates when it begins, which the first steps may observe.
         let mut in_a_row = 0;
         for _ in 0..MOST_STEPS {
             let before = ALLOCATIONS.load(Ordering::SeqCst);

@@ -51,7 +51,7 @@ fn golden_logits_of_qwen2() {
 #[test]
 fn golden_logits_of_qwen3() {
     golden_logits("qwen3-bf16");
-    // Heads of a width that no fast kernel has, in f16.
+    // Heads of a width without a fast kernel, in f16.
     golden_logits("qwen3-yarn-f16");
 }
 
@@ -74,7 +74,7 @@ fn recorded_decodes_draw_the_same_tokens() {
 }
 
 #[test]
-fn deterministic_tokens_follow_from_those_before_them_alone() {
+fn deterministic_tokens_depend_only_on_those_before_them() {
     let Some(device) = emulator() else { return };
     let device: Arc<dyn Device> = device;
     passes(checks::tokens_stand_alone(&device, &golden().join("gemma3-bf16")));
@@ -96,7 +96,7 @@ fn a_pool_beyond_the_device_is_refused_with_advice() {
 }
 
 #[test]
-fn a_report_ends_at_a_fault_that_leaves_the_device_unusable() {
+fn report_ends_at_a_fault_that_leaves_the_device_unusable() {
     let Some(device) = emulator() else { return };
     let device: Arc<dyn Device> = device;
     let mut lines = Vec::new();
@@ -105,7 +105,7 @@ fn a_report_ends_at_a_fault_that_leaves_the_device_unusable() {
     report.check("first", || Err("differs".to_owned()));
     report.check("second", || {
         let buffer = Buffer::new(&device, 16).map_err(|error| error.message)?;
-        // SAFETY: behind the buffer, in the emulator's guard.
+        // SAFETY: just after the buffer, in the emulator's guard.
         unsafe { fill_random(device.as_ref(), Type::F32, buffer.at() + 16, 1, 1, 1.0) }
             .and_then(|()| device.wait())
             .map_err(|error| error.message)?;
@@ -116,7 +116,7 @@ fn a_report_ends_at_a_fault_that_leaves_the_device_unusable() {
     assert!(summary.contains("`second`") && summary.contains("CUDA_LAUNCH_BLOCKING=1"), "{summary}");
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert_eq!(lines[0], "FAILED  first: differs");
-    assert!(lines[1].starts_with("FAILED  second: fill_float wrote beside"), "{lines:?}");
+    assert!(lines[1].starts_with("FAILED  second: fill_float wrote outside"), "{lines:?}");
 }
 
 #[test]
@@ -176,9 +176,9 @@ fn row(batch: &mut Batch, first: u32, tokens: &[u32], sampling: SamplingParams) 
     batch.block_tables.extend((first..first + blocks).map(BlockId));
 }
 
-/// Whatever a request may ask of a draw, device and CPU answer alike.
+/// For all sampling parameters of a request, device and CPU give the same result.
 #[test]
-fn draws_are_those_of_the_cpu() {
+fn device_samples_the_same_tokens_as_the_cpu() {
     let Some(device) = emulator() else { return };
     let device: Arc<dyn Device> = device;
     let model = model();
@@ -234,7 +234,7 @@ fn draws_are_those_of_the_cpu() {
     assert_eq!((got.0, got.1.len()), (wanted.0, wanted.1.len()));
     assert!(got.1.iter().zip(&wanted.1).all(|(a, b)| same(a, b)));
 
-    // The kept logits answer the same prompt again, without a pass through the model.
+    // Kept logits serve the same prompt again without a forward pass.
     let mut again = Batch::default();
     row(&mut again, 0, &[], SamplingParams { temperature: 0.0, ..SamplingParams::default() });
     again.rows[0].logits_from = Some(LogitsSlot(2));
@@ -275,7 +275,7 @@ fn bad_rows_and_empty_slots_are_named_and_the_next_step_works() {
     let mut batch = Batch::default();
     row(&mut batch, 0, &[1, 2, 3], greedy);
     let first = gpu.execute(&batch, &mut output).map(|()| output.sampled[0]).expect("it works on");
-    // A copy of the block serves as well as the block.
+    // A copy of the block gives the same result as the block.
     batch.copies = vec![BlockCopy { from: BlockId(0), to: BlockId(9), tokens: 3 }];
     let (last, decode) = (first.expect("a token"), &mut Batch::default());
     for block in [0, 9] {

@@ -1,5 +1,5 @@
-//! A real model under the real engine with its built-in policies: whatever the engine does to a request
-//! (mixes it, cuts its prompt, preempts it, starts it from cached blocks), its greedy tokens stay the same.
+//! A real model under the real engine with its built-in policies: whatever the engine does with a request (batching, chunking
+//! its prompt, preempting it, starting from cached blocks), its greedy tokens stay the same.
 
 mod common;
 
@@ -16,7 +16,7 @@ use infer_model::{DType, ExecutorOptions, KvCacheKind, Model, ModelExecutor};
 
 const NEW_TOKENS: u32 = 24;
 
-/// Prompts of ragged lengths, some of which begin alike, and one that comes twice.
+/// Prompts of ragged lengths, some with a common prefix, and one that occurs twice.
 fn prompts() -> Vec<Vec<u32>> {
     let text = |seed: u32, len: u32| (0..len).map(move |i| (i * 29 + seed * 101 + i * i) % 500);
     let shared: Vec<u32> = text(1, 70).collect();
@@ -91,7 +91,7 @@ impl Host {
         self.engine.submit(request, self.now).expect("room for all")
     }
 
-    /// Runs until nothing is left. Returns each sequence's tokens and how often any was preempted.
+    /// Runs until nothing is left. Returns each sequence's tokens and the number of preemptions.
     fn finish(&mut self) -> (BTreeMap<SequenceId, Vec<u32>>, usize) {
         let (mut tokens, mut preemptions) = (BTreeMap::<_, Vec<u32>>::new(), 0);
         let (mut output, mut events) = (StepOutput::default(), Vec::new());
@@ -135,7 +135,7 @@ fn greedy_tokens_are_the_same_alone_mixed_preempted_and_from_cached_blocks() {
         ] {
             let how = format!("{name}, {kind:?}, {blocks} blocks, caching {caching}");
             let mut host = Host::new(&model, kind, blocks, caching);
-            // Twice, so that the second round finds what the first one left.
+            // Twice, so that the second round finds blocks cached by the first.
             for round in 0..2 {
                 let ids: Vec<SequenceId> = prompts().iter().map(|prompt| host.submit(prompt)).collect();
                 let (tokens, preemptions) = host.finish();
@@ -149,7 +149,7 @@ fn greedy_tokens_are_the_same_alone_mixed_preempted_and_from_cached_blocks() {
 }
 
 #[test]
-fn an_exactly_repeated_prompt_needs_no_forward_pass_for_its_first_token() {
+fn repeated_prompt_needs_no_forward_pass_for_its_first_token() {
     let model = model("llama-f32", DType::F32);
     let prompt = &prompts()[4];
     let mut host = Host::new(&model, KvCacheKind::Paged, 64, true);
@@ -164,8 +164,8 @@ fn an_exactly_repeated_prompt_needs_no_forward_pass_for_its_first_token() {
 }
 
 #[test]
-fn guessing_ahead_changes_no_token_greedy_or_sampled() {
-    // Prompts that repeat themselves, so that there is something to guess from.
+fn draft_tokens_change_no_greedy_or_sampled_token() {
+    // Repetitive prompts, so that prompt lookup finds draft tokens.
     let prompts: Vec<Vec<u32>> = prompts()
         .into_iter()
         .map(|prompt| prompt.iter().chain(&prompt[..prompt.len().min(60)]).copied().collect())
@@ -188,7 +188,7 @@ fn guessing_ahead_changes_no_token_greedy_or_sampled() {
                 (KvCacheKind::Paged, 20, true),
                 (KvCacheKind::Contiguous, 256, false),
             ] {
-                // Near ties may fall apart between the two caches, but not within one.
+                // Near ties may resolve differently between the two caches, but not within one.
                 let (want, _) = play(kind, 256, false, 0);
                 let (got, counters) = play(kind, blocks, caching, 5);
                 assert_eq!(got, want, "{name}, {kind:?}, {blocks} blocks, temperature {temperature}");

@@ -1,5 +1,5 @@
-//! What the executor promises the engine: faults name their rows, kept logits replace forward passes, options are
-//! checked, and nothing ends the process.
+//! The executor's guarantees to the engine: faults name their rows, kept logits replace forward passes, options are
+//! validated, and nothing ends the process.
 
 mod common;
 
@@ -222,7 +222,7 @@ fn each_prompt_token_is_as_likely_as_the_tokens_before_it_make_it() {
     assert_eq!(told.len(), PROMPT.len() - 1);
 }
 
-/// Allows one token, or can't tell; notes what was drawn.
+/// Allows one token, or fails; records the outputs it sees.
 #[derive(Debug)]
 struct Only(Option<u32>, Mutex<Vec<u32>>);
 
@@ -263,7 +263,7 @@ fn a_constraint_decides_for_its_row_and_fails_it_alone() {
     let (output, result) = driver.try_run(&batch);
     assert_eq!((output.sampled, result), (vec![Some(only), None, Some(free)], Ok(())));
     assert_eq!(constraints.map(|one| one.1.lock().unwrap().clone()), [vec![only], vec![]], "what was drawn");
-    // What is reported is the model's opinion, not the constraint's.
+    // Log-probabilities are the model's, before the constraint.
     assert_eq!(output.logprobs.len(), 1);
     let (row, told) = &output.logprobs[0];
     assert_eq!((*row, told.top[0].0), (0, free));

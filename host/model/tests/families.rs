@@ -1,6 +1,5 @@
-//! Any checkpoint of a family: random shapes and options, both generations of keys, one file, shards, GGUF and GGUF in
-//! parts. What the paged cache computes in chunks is what the contiguous one computes at once, and what the definitions
-//! give in scalar f64.
+//! Random checkpoints of every family: shapes and options, both generations of keys, one file, shards, GGUF and GGUF in
+//! parts. The paged cache in chunks, the contiguous cache at once and the definitions in scalar f64 give the same logits.
 
 mod common;
 #[path = "common/gguf.rs"]
@@ -12,13 +11,14 @@ mod shape;
 
 use candle_core::quantized::GgmlDType;
 use common::{Chunk, Driver};
+use infer_kernels::Random;
 use infer_model::{DType, KvCacheKind, Model, Source};
-use shape::{FAMILIES, Random, Shape};
+use shape::{FAMILIES, Shape};
 
-/// Of each family.
+/// Checkpoints per family.
 const CHECKPOINTS: u64 = 12;
 
-/// Logits at the end of every chunk, the prompt cut at `size`.
+/// Logits at the end of every chunk of `size` tokens.
 fn computed(model: &Model, kind: KvCacheKind, tokens: &[u32], size: usize) -> Vec<(usize, Vec<f32>)> {
     let mut driver = Driver::new(model, kind, 16, 1);
     let chunks = tokens.chunks(size).enumerate().map(|(i, tokens)| {
@@ -38,7 +38,7 @@ fn distance(got: &[f32], want: &[f64]) -> f64 {
 fn random_checkpoints_of_every_family_compute_their_definition_from_every_format() {
     for family in FAMILIES {
         for seed in 0..CHECKPOINTS {
-            let mut random = Random(seed << 8 | family.len() as u64);
+            let mut random = Random::new(seed << 8 | family.len() as u64);
             let shape = Shape::random(family, &mut random);
             let tensors = shape.tensors(&mut random);
             let tokens: Vec<u32> =

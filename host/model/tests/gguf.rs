@@ -1,5 +1,5 @@
-//! GGUF files: golden checkpoints written as GGUF compute and tokenize what their safetensors do; every
-//! type of block is read as another implementation reads it; and a file is never believed.
+//! GGUF files: golden checkpoints written as GGUF compute and tokenize like their safetensors; every type of block is read as
+//! by another implementation; and files are never trusted.
 
 mod common;
 #[path = "common/gguf.rs"]
@@ -62,7 +62,7 @@ fn a_gguf_file_computes_what_its_safetensors_do() {
         let model = Model::load(&source, Some(dtype)).expect("it loads");
         let mut same = Model::load(&plain, Some(dtype)).expect("it loads");
         if name == "qwen2-bf16" {
-            // GGUF files of Qwen2 have no window; nor has what they are compared with.
+            // GGUF files of Qwen2 have no window, so the reference must have none either.
             let config = std::fs::read_to_string(golden(name).join("config.json")).expect("text");
             let config = config.replace("sliding_attention", "full_attention");
             let weights = std::fs::read(golden(name).join("model.safetensors")).expect("bytes");
@@ -71,8 +71,7 @@ fn a_gguf_file_computes_what_its_safetensors_do() {
         }
         let prompts = json(name, "golden.json")["prompts"].clone();
         for (i, (got, want)) in logits(&model, &prompts).iter().zip(logits(&same, &prompts)).enumerate() {
-            // Factors of Llama 3 are rounded to f32 in the file, and Gemma's norms are where 1 was added before
-            // they were.
+            // The file rounds Llama 3's factors to f32, and Gemma's norms after 1 was added.
             let exact = name.starts_with("qwen") || name.starts_with("mistral");
             let most = match (exact, dtype) {
                 (true, _) => 0.0,
@@ -132,7 +131,7 @@ fn sentence_pieces_merge_in_the_order_of_their_scores() {
         let ids = tokenizer.encode(text, true).expect("encodes");
         ids.into_iter().map(|id| tokenizer.token(id).expect("a token")).collect()
     };
-    // "ab" scores better than "▁a", so it wins although it comes later; then "▁ab" is there to be made.
+    // "ab" scores better than "▁a", so it wins although it comes later; then "▁ab" can be merged.
     assert_eq!(pieces("ab abc"), ["<s>", "▁ab", "▁ab", "c"]);
     assert_eq!(pieces("cab\n"), ["<s>", "▁", "c", "ab", "<0x0A>"]);
     let ids = tokenizer.encode("cab abba\ncd", true).expect("encodes");
@@ -141,8 +140,8 @@ fn sentence_pieces_merge_in_the_order_of_their_scores() {
     assert_eq!((tokenizer.token(37).as_deref(), tokenizer.token(38)), (Some("cd"), None));
 }
 
-/// A file of llama's with a SentencePiece vocabulary (texts, and what kind of token each is) and no weights but its
-/// embedding's rows, which is enough for configuration and tokenizer.
+/// A llama file with a SentencePiece vocabulary (texts and token types) and no weights but the embedding's rows, which is
+/// enough for configuration and tokenizer.
 fn made(tokens: &[(String, i32)], more: &[(&str, Value)]) -> Source<'static> {
     let number = |key: &str, number: u32| (format!("llama.{key}"), Value::U32(number));
     let array = |values: Vec<Value>| Value::Array(values);
@@ -179,7 +178,7 @@ const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
 
 #[test]
-fn a_known_end_is_one_whatever_the_file_says_of_its_kind() {
+fn known_end_tokens_end_sequences_whatever_their_declared_type() {
     for kind in [NORMAL, CONTROL, USER_DEFINED] {
         for end in ["<end_of_turn>", "<|im_end|>", "<|end|>"] {
             let vocabulary = tokens(&[("<unk>", 2), ("<eos>", CONTROL), ("a", NORMAL), (end, kind)]);
@@ -199,11 +198,11 @@ fn a_known_end_is_one_whatever_the_file_says_of_its_kind() {
 }
 
 #[test]
-fn a_vocabulary_of_cuts_upon_cuts_is_refused_and_one_of_blanks_is_not() {
+fn vocabulary_with_too_many_cuts_is_refused_but_long_runs_of_spaces_are_not() {
     let runs = |letter: &str, longest: usize| -> Vec<(String, i32)> {
         (1..=longest).map(|count| (letter.repeat(count), NORMAL)).collect()
     };
-    // As many blanks as Gemma's vocabulary has in one piece.
+    // As many spaces as Gemma's vocabulary has in one piece.
     Tokenizer::load(&made(&runs("\u{2581}", 31), &[])).expect("real vocabularies have such");
     let letters = ["a", "b", "c", "d"];
     let some: Vec<_> = letters.iter().flat_map(|letter| runs(letter, 256)).collect();
@@ -242,7 +241,7 @@ fn mixed() -> Vec<u8> {
     std::fs::read(golden("gguf-mixed").join("model.gguf")).expect("golden files are there")
 }
 
-/// Everything that reads a GGUF file.
+/// Runs everything that reads a GGUF file.
 fn load(bytes: &[u8]) -> Result<(), ModelError> {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     std::fs::write(file.path(), bytes).expect("it can be written");
@@ -253,7 +252,7 @@ fn load(bytes: &[u8]) -> Result<(), ModelError> {
     Model::load(&source, Some(DType::F32)).map(drop)
 }
 
-/// The file with the bytes at `offset` behind the first `needle` replaced.
+/// The file with the bytes at `offset` after the first `needle` replaced.
 fn with(needle: &str, offset: usize, bytes: &[u8]) -> Vec<u8> {
     let mut file = mixed();
     let at = file.windows(needle.len()).position(|part| part == needle.as_bytes()).expect("it is there");
@@ -271,7 +270,7 @@ fn renamed(from: &str, to: &str) -> Vec<u8> {
     file
 }
 
-/// The file with 8,192 bytes more in the last token before two fillers, a multiple of what tensors are aligned to.
+/// The file with 8,192 more bytes, a multiple of the tensors' alignment, in the last token before two fillers.
 fn with_a_long_token() -> Vec<u8> {
     let (mut file, key) = (mixed(), b"tokenizer.ggml.tokens");
     let number = |file: &[u8], at: usize| u64::from_le_bytes(file[at..at + 8].try_into().unwrap());
@@ -335,7 +334,7 @@ fn what_a_file_claims_is_checked_and_the_key_or_tensor_is_named() {
     keys[16..24].copy_from_slice(&(1_u64 << 13).to_le_bytes());
     let cases: Vec<(&str, Vec<u8>)> = vec![
         ("GGUF", b"GGUX".to_vec()),
-        ("cut off", b"GGUF\x03".to_vec()),
+        ("truncated", b"GGUF\x03".to_vec()),
         ("version 7", [b"GGUF".as_slice(), &7_u32.to_le_bytes(), &[0; 16]].concat()),
         ("18446744073709551615 tensors", tensors),
         ("a name of a metadata key", keys),
@@ -360,9 +359,9 @@ fn what_a_file_claims_is_checked_and_the_key_or_tensor_is_named() {
         ("beyond the end", with("token_embd.weight", 12, &(1_u64 << 30).to_le_bytes())),
         ("ggml type 77", with("token_embd.weight", 20, &77_u32.to_le_bytes())),
         ("beyond the end", with("token_embd.weight", 24, &(u64::MAX - 7).to_le_bytes())),
-        ("no multiple of 32", with("token_embd.weight", 24, &8_u64.to_le_bytes())),
+        ("not a multiple of 32", with("token_embd.weight", 24, &8_u64.to_le_bytes())),
         ("blk.1.ffn_up.weight is missing", renamed("blk.1.ffn_up.weight", "blk.1.ffn_xx.weight")),
-        ("there twice", renamed("blk.1.ffn_up.weight", "blk.0.ffn_up.weight")),
+        ("appears twice", renamed("blk.1.ffn_up.weight", "blk.0.ffn_up.weight")),
         ("has shape [32, 256]", with("llama.feed_forward_length", 4, &64_u32.to_le_bytes())),
     ];
     for (named, bytes) in cases {
@@ -370,7 +369,7 @@ fn what_a_file_claims_is_checked_and_the_key_or_tensor_is_named() {
         assert!(error.message.contains(named), "{named}: {error}");
     }
     let error = load(&mixed()[..100_000]).expect_err("half the file").message;
-    assert!(error.contains("tensor ") && error.contains("cut off"), "{error}");
+    assert!(error.contains("tensor ") && error.contains("truncated"), "{error}");
 }
 
 proptest! {

@@ -1,5 +1,5 @@
-//! Checkpoints against what Hugging Face transformers computes for them (tests/golden/README.md): prefill
-//! whole and in chunks, decode, many prompts in one batch, both KV caches, greedy text, end tokens.
+//! Checkpoints against the results of Hugging Face transformers (tests/golden/README.md): prefill at once and in chunks,
+//! decode, many prompts in one batch, both KV caches, greedy text, end tokens.
 
 mod common;
 
@@ -10,7 +10,7 @@ use common::{Chunk, Driver, MAX_SEQ_LEN, golden, model};
 use infer_model::{DType, KvCacheKind, Model};
 use serde_json::Value;
 
-/// Every checkpoint in every type that its weights allow.
+/// Every checkpoint in every type that its weights support.
 const CASES: &[(&str, DType)] = &[
     ("llama-f32", DType::F32),
     ("llama-bf16", DType::F32),
@@ -33,7 +33,7 @@ fn whole_prompts_in_one_batch_match_the_reference_at_every_stored_position() {
     for case in cases() {
         for kind in KINDS {
             let mut driver = Driver::new(&case.model, kind, 16, 2);
-            // The logits of a position are those that a prompt ending there gives.
+            // The logits of a position are those of a prompt that ends there.
             let ends: Vec<(&Prompt, usize)> = case
                 .prompts
                 .iter()
@@ -97,7 +97,7 @@ fn prompts_in_chunks_match_the_reference_whatever_the_chunk() {
 }
 
 #[test]
-fn decoding_beside_prefills_follows_the_greedy_reference() {
+fn decoding_together_with_prefills_follows_the_greedy_reference() {
     for case in cases() {
         for kind in KINDS {
             let mut driver = Driver::new(&case.model, kind, 16, 2);
@@ -159,7 +159,7 @@ fn generation_ends_at_the_tokens_of_the_generation_config() {
                     break "length";
                 }
             };
-            // Near-ties may fall either way; then the rest differs too.
+            // Near-ties may resolve either way; then the rest differs too.
             if expected["min_margin"].as_f64().expect("a number") > case.safe_margin {
                 assert_eq!(generated, wanted, "{} {}", case.name, prompt.name);
                 let wanted = expected["finish_reason"].as_str().expect("a string");
@@ -170,7 +170,7 @@ fn generation_ends_at_the_tokens_of_the_generation_config() {
     }
 }
 
-/// A checkpoint and what it must compute.
+/// A checkpoint and its expected results.
 struct Case {
     name: String,
     model: Model,
@@ -186,11 +186,11 @@ struct Prompt {
     /// Stored positions, their logits and margins.
     logits: std::collections::BTreeMap<usize, (Vec<f32>, f64)>,
     greedy: Vec<(u32, f64)>,
-    /// Logits of each greedy step, where they are stored.
+    /// Logits of each greedy step, if stored.
     greedy_logits: Vec<Vec<f32>>,
 }
 
-/// A greedy generation under way.
+/// A greedy generation in progress.
 struct Stream<'a> {
     prompt: &'a Prompt,
     input: Vec<u32>,
@@ -216,7 +216,7 @@ impl Case {
         }
     }
 
-    /// Checks a step of a stream and prepares the next, which is fed the reference's token.
+    /// Checks a step of a stream and prepares the next, whose input is the reference's token.
     fn advance(&self, stream: &mut Stream<'_>, logits: &[f32], token: u32, how: &str) {
         let prompt = stream.prompt;
         let context = format!("{} {} step {}, {how}", self.name, prompt.name, stream.step);
@@ -225,7 +225,7 @@ impl Case {
             self.compare(logits, reference, margin, &context);
         }
         if margin > self.safe_margin {
-            assert_eq!(token, wanted, "{context}: another token was drawn");
+            assert_eq!(token, wanted, "{context}: another token was sampled");
         }
         stream.start += stream.input.len();
         stream.input = vec![wanted];

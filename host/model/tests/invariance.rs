@@ -1,5 +1,5 @@
-//! A sequence's logits have the same bits alone, in a mixed batch, in chunks of any size, on any number of
-//! threads and in blocks of any size. Swaps, preemption and cache hits rest on this.
+//! A sequence's logits have the same bits alone, in a mixed batch, in chunks of any size, on any number of threads and in
+//! blocks of any size. Swaps, preemption and cache hits rely on this.
 
 mod common;
 
@@ -14,7 +14,7 @@ const CASES: &[(&str, DType)] = &[
     ("gemma3-f32", DType::F32),
 ];
 
-/// Prompts of ragged lengths; the tokens mean nothing.
+/// Prompts of ragged lengths, of arbitrary tokens.
 fn prompts() -> Vec<Vec<u32>> {
     [1_u32, 5, 16, 17, 40, 63, 130, 200]
         .into_iter()
@@ -26,7 +26,7 @@ fn bits(logits: &[f32]) -> Vec<u32> {
     logits.iter().map(|x| x.to_bits()).collect()
 }
 
-/// Each prompt by itself in one step, then one decode of token 3.
+/// Each prompt alone in one step, then one decode of token 3.
 fn alone(model: &Model, kind: KvCacheKind) -> Vec<[Vec<u32>; 2]> {
     let prompts = prompts();
     let mut driver = Driver::new(model, kind, 16, 1);
@@ -54,7 +54,7 @@ fn logits_have_the_same_bits_in_any_batch_chunk_thread_count_and_block_size() {
                 let mut driver = Driver::new(&model, kind, block_size, threads);
                 let prompts = prompts();
                 let mut done = vec![0; prompts.len()];
-                // All prompts advance together; those that are through decode beside the others.
+                // All prompts advance together; finished ones decode while the others continue.
                 while done.iter().zip(&prompts).any(|(done, prompt)| *done <= prompt.len()) {
                     let mut chunks = Vec::new();
                     let mut ends = Vec::new();
@@ -83,7 +83,7 @@ fn logits_have_the_same_bits_in_any_batch_chunk_thread_count_and_block_size() {
     }
 }
 
-/// Sums of squared distances of two sets of logits, and of the first to nothing.
+/// Sum of squared distances of two sets of logits, and sum of squares of the first.
 fn distance(a: &[[Vec<u32>; 2]], b: &[[Vec<u32>; 2]]) -> (f64, f64) {
     let number = |bits: &u32| f64::from(f32::from_bits(*bits));
     let pairs = || a.iter().flatten().flatten().zip(b.iter().flatten().flatten());
@@ -91,8 +91,8 @@ fn distance(a: &[[Vec<u32>; 2]], b: &[[Vec<u32>; 2]]) -> (f64, f64) {
     (apart, pairs().map(|(a, _)| number(a).powi(2)).sum())
 }
 
-/// In bf16 a sum that was added in another order may round to the other side; so the backends differ, but by less than
-/// either differs from the same weights computed in f32.
+/// In bf16, sums in another order may round differently, so the backends differ, but by less than either differs from the
+/// same weights computed in f32.
 #[test]
 fn both_kv_caches_agree_within_rounding() {
     for (name, dtype) in CASES {
@@ -111,7 +111,7 @@ fn both_kv_caches_agree_within_rounding() {
 
 /// A prefix hit: a second sequence reads the first one's full blocks and a copy of its partial one.
 #[test]
-fn a_sequence_that_starts_from_cached_blocks_has_the_bits_of_one_that_computed_them() {
+fn sequence_starting_from_cached_blocks_has_the_same_bits_as_one_that_computed_them() {
     for (name, dtype) in CASES {
         let model = model(name, *dtype);
         let prompt: Vec<u32> = (0..60).map(|i| (i * 13 + 5) % 512).collect();
@@ -130,7 +130,7 @@ fn a_sequence_that_starts_from_cached_blocks_has_the_bits_of_one_that_computed_t
 }
 
 #[test]
-fn the_longest_sequence_fits_and_one_more_token_is_a_fault_of_its_row() {
+fn longest_sequence_fits_and_one_more_token_is_a_fault_of_its_row() {
     let model = model("llama-f32", DType::F32);
     for kind in [KvCacheKind::Paged, KvCacheKind::Contiguous] {
         let tokens = vec![9; MAX_SEQ_LEN as usize];

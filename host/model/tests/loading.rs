@@ -1,5 +1,5 @@
-//! Checkpoints as strangers hand them over: both generations of config.json, shards, embedded bytes, and
-//! what must be refused, with the key, tensor or file at fault in the message.
+//! Loading of untrusted checkpoints: both generations of config.json, shards, embedded bytes, and what must be refused, with
+//! the key, tensor or file at fault in the message.
 
 mod common;
 
@@ -76,7 +76,7 @@ fn both_generations_of_keys_mean_the_same() {
 }
 
 #[test]
-fn a_window_that_is_not_named_is_transformers_default() {
+fn absent_window_is_the_default_of_transformers() {
     let windows = |changes: Value| {
         let config = parse(llama_config(), changes).expect("sound");
         config.layers.iter().map(|layer| layer.window).collect::<Vec<_>>()
@@ -91,16 +91,16 @@ fn a_window_that_is_not_named_is_transformers_default() {
 }
 
 #[test]
-fn a_position_embedding_that_is_stretched_reaches_as_far() {
+fn scaled_position_embedding_extends_the_context_length() {
     let scaled = |settings: Value| parse(llama_config(), json!({"rope_scaling": settings})).expect("sound");
     let yarn = json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024});
     assert_eq!(scaled(yarn).max_positions, 4_096);
     let shrinks = json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128});
     assert_eq!(scaled(shrinks).max_positions, 1_024);
-    // Beyond what it was made for a dynamic base would grow; there this host refuses.
+    // A dynamic base would grow only beyond the trained positions, which this host refuses.
     let dynamic = scaled(json!({"type": "dynamic", "factor": 4.0}));
     assert_eq!((&dynamic.ropes[0].scaling, dynamic.max_positions), (&RopeScaling::None, 1_024));
-    // From the frequency that turns 32 times within the training on all are kept, from once on all stretched.
+    // Frequencies with 32 or more turns within the training are kept, those with one or fewer are stretched.
     let yarn = json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024});
     let (plain, stretched) = (scaled(json!({"type": "default"})), scaled(yarn));
     let frequencies = |config: &ModelConfig| config.ropes[0].inverse_frequencies(16);
@@ -112,7 +112,7 @@ fn a_position_embedding_that_is_stretched_reaches_as_far() {
 
 /// Frequencies of four pairs of a head of 32, and the factor of queries and keys, as transformers 5.23.0 computes them.
 #[test]
-fn yarn_stretches_as_transformers_does() {
+fn yarn_scales_like_transformers() {
     let cases = [
         (
             json!({"factor": 2.5, "original_max_position_embeddings": 512}),
@@ -152,7 +152,7 @@ fn yarn_stretches_as_transformers_does() {
 }
 
 #[test]
-fn what_would_be_computed_wrongly_is_refused_by_name() {
+fn unsupported_arithmetic_is_refused_by_name() {
     for (changes, named) in [
         (json!({"model_type": "mixtral"}), "mixtral"),
         (json!({"model_type": null}), "model_type"),
@@ -194,7 +194,7 @@ fn what_would_be_computed_wrongly_is_refused_by_name() {
 }
 
 #[test]
-fn the_generation_config_decides_about_end_tokens() {
+fn generation_config_overrides_end_tokens() {
     let config = llama_config().to_string();
     let ends = |generation: Option<&str>| {
         ModelConfig::parse(config.as_bytes(), generation.map(str::as_bytes)).expect("sound").stop_tokens
@@ -206,7 +206,7 @@ fn the_generation_config_decides_about_end_tokens() {
 }
 
 #[test]
-fn the_generation_config_says_how_tokens_are_drawn() {
+fn generation_config_sets_default_sampling_parameters() {
     let parse = |text: &str| SamplingDefaults::parse(text.as_bytes());
     let silent = SamplingDefaults::default();
     for (text, expected) in [
@@ -249,7 +249,7 @@ fn the_generation_config_says_how_tokens_are_drawn() {
 }
 
 #[test]
-fn a_key_that_only_cut_products_into_slices_changes_nothing() {
+fn pretraining_tp_is_ignored() {
     let plain = parse(llama_config(), json!({}));
     assert_eq!(parse(llama_config(), json!({"pretraining_tp": 2})), plain);
 }
@@ -279,7 +279,7 @@ fn shards_embedded_bytes_and_one_file_load_the_same_weights() {
     for (name, bytes) in &embedded {
         std::fs::write(directory.path().join(name), bytes).expect("it can be written");
     }
-    // One file beside an index of others: what transformers takes.
+    // A single file wins over an index of others, as in transformers.
     let left = json!({"weight_map": {"model.norm.weight": "gone.safetensors"}}).to_string();
     let both: Vec<(&str, &[u8])> = vec![
         ("config.json", &config),
@@ -356,7 +356,7 @@ fn broken_weights_are_refused_with_the_tensor_or_file_at_fault() {
 }
 
 #[test]
-fn who_watches_a_load_sees_every_matrix_and_may_end_it() {
+fn load_reports_every_matrix_and_can_be_cancelled() {
     let source = Source::Directory(golden("llama-f32"));
     let mut seen = Vec::new();
     let model = Model::load_with(&source, &LoadOptions::default(), &mut |progress| {
@@ -375,7 +375,7 @@ fn who_watches_a_load_sees_every_matrix_and_may_end_it() {
 }
 
 #[test]
-fn half_precision_checkpoints_keep_their_digits() {
+fn half_precision_checkpoints_keep_their_precision() {
     let whole = read("llama-f32", "model.safetensors");
     let tensors = safetensors::SafeTensors::deserialize(&whole).expect("sound");
     let halves: Vec<(String, Vec<usize>, Vec<u8>)> = tensors
@@ -413,7 +413,7 @@ fn half_precision_checkpoints_keep_their_digits() {
 }
 
 #[test]
-fn what_is_larger_than_memory_is_refused_before_it_is_touched() {
+fn models_larger_than_memory_are_refused_before_allocation() {
     let small = parse(llama_config(), json!({"head_dim": 128, "max_position_embeddings": u32::MAX}));
     let small = small.expect("sound");
     let vast = ModelConfig { vocab: 1 << 40, ..small.clone() };
@@ -422,7 +422,7 @@ fn what_is_larger_than_memory_is_refused_before_it_is_touched() {
         assert!(error.message.starts_with("the weights don't fit: they take "), "{error}");
         assert!(error.message.contains(" MiB are available"), "{error}");
     }
-    // Two TiB of sines and cosines, and hardly any cache.
+    // Two TiB of sines and cosines, and almost no cache.
     let model = Model::random(small, WeightType::Bf16, 1).expect("a small one");
     let options = ExecutorOptions {
         kv_cache: KvCacheKind::Paged,

@@ -1,4 +1,4 @@
-//! Weights as 8-bit integers: how far the logits are from the reference, and that blocks of Q8_0 lose nothing.
+//! Weights as 8-bit integers: the error of the logits is bounded, and blocks of Q8_0 lose nothing.
 
 mod common;
 #[path = "common/gguf.rs"]
@@ -12,11 +12,11 @@ use common::{Chunk, Driver, golden};
 use infer_model::{DType, KvCacheKind, LoadOptions, Model, Quantize, Source, WeightType};
 use serde_json::Value;
 
-/// Most that any stored logits of a golden checkpoint may be off (relative, L2), of weights *and* the inputs of
-/// products rounded to 8 bits in groups of 32. Real checkpoints, whose layers are a hundred times as wide, are off by less:
-/// the rounding of many inputs averages out.
+/// Maximum relative L2 error of any stored logits of a golden checkpoint, with weights *and* inputs of products rounded to 8
+/// bits in groups of 32. Real checkpoints, whose layers are a hundred times as wide, have smaller errors, since the rounding
+/// of many inputs averages out.
 const BOUND: f64 = 8e-2;
-/// Most that they may be off on average.
+/// Maximum mean error.
 const MEAN_BOUND: f64 = 4e-2;
 
 fn load(source: &Source<'_>, dtype: Option<DType>, quantize: Quantize) -> Model {
@@ -81,7 +81,7 @@ fn eight_bit_weights_stay_within_the_stated_bound_of_the_reference() {
         for (got, (_, want, margin)) in logits(&model, &prompts).iter().zip(&expected) {
             let error = distance(got, want);
             (sum, worst) = (sum + error, worst.max(error));
-            // Far from a tie the likeliest token stays the likeliest.
+            // Far from ties the likeliest token stays the same.
             if *margin > 1.5 {
                 assert_eq!(largest(got), largest(want), "{name}: margin {margin}");
             }
@@ -102,7 +102,7 @@ fn blocks_of_q8_0_are_held_as_they_are() {
     assert_eq!((quantized.weight_type, quantized.dtype), (WeightType::Q8, DType::Bf16));
     let plain = load(&source, Some(DType::F32), Quantize::Auto);
     assert_eq!(plain.weight_type, WeightType::F32);
-    // The same numbers written as floats and made into integers again are the same integers.
+    // Widening to floats and quantizing again gives the same integers.
     let again = rewritten(&directory, name);
     let again = load(&again, Some(DType::Bf16), Quantize::Q8);
     let prompts: Vec<Vec<u32>> = expected(name).into_iter().map(|(ids, ..)| ids).take(40).collect();

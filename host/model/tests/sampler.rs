@@ -1,4 +1,4 @@
-//! Draws: what is chosen, in what proportion, and what a draw does not depend on.
+//! Sampling: which tokens are chosen, with what frequency, and what a sample does not depend on.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ fn draw(logits: &[f32], params: &SamplingParams, index: u32) -> Option<u32> {
     Sampler::default().draw(&mut logits.to_vec(), draw)
 }
 
-/// How often each token is drawn in `count` draws.
+/// How often each token is sampled in `count` samples.
 fn frequencies(logits: &[f32], params: &SamplingParams, count: u32) -> Vec<f64> {
     let mut seen = vec![0_u32; logits.len()];
     for index in 0..count {
@@ -54,7 +54,7 @@ fn top_k_and_top_p_leave_only_the_likeliest() {
     assert_eq!(only(&SamplingParams { top_p: 0.5, ..params(1.0) }), [1, 3]);
     assert_eq!(only(&SamplingParams { top_p: 0.3, ..params(1.0) }), [1]);
     assert_eq!(only(&SamplingParams { top_p: 0.9, ..params(1.0) }), [1, 2, 3]);
-    // Top-p counts what top-k left: 1 and 3 with half each.
+    // Top-p applies to what top-k left: 1 and 3 with half each.
     assert_eq!(only(&SamplingParams { top_k: 2, top_p: 0.45, ..params(1.0) }), [1]);
 }
 
@@ -117,8 +117,8 @@ fn unusable_logits_draw_nothing() {
 }
 
 #[test]
-fn min_p_leaves_what_is_likely_enough_beside_the_likeliest() {
-    // Beside the likeliest: 1, 0.37, 0.14, 0.05; a temperature of 2 makes them 1, 0.61, 0.37, 0.22.
+fn min_p_keeps_tokens_likely_enough_relative_to_the_likeliest() {
+    // Relative to the likeliest: 1, 0.37, 0.14, 0.05; a temperature of 2 makes them 1, 0.61, 0.37, 0.22.
     let logits = [3.0, 2.0, 1.0, 0.0];
     let only = |min_p, temperature| {
         let seen = frequencies(&logits, &SamplingParams { min_p, ..params(temperature) }, 2_000);
@@ -167,7 +167,7 @@ impl Constraint for Only {
 }
 
 #[test]
-fn where_a_constraint_leaves_only_what_is_forbidden_that_is_drawn() {
+fn forbidden_token_is_sampled_if_a_constraint_leaves_nothing_else() {
     let only = Arc::new(Only(2));
     let params = with(SamplingExtras { constraint: Some(only.clone()), ..SamplingExtras::default() });
     let mut logits = [1.0, 2.0, 0.5];

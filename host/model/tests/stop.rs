@@ -1,9 +1,9 @@
-//! Stop strings: what a client sees never depends on where the stream was cut into pieces.
+//! Stop strings: the output never depends on where the stream was cut into pieces.
 
 use infer_model::StopStrings;
 use proptest::prelude::*;
 
-/// Feeds `pieces` and gives back all text sent and whether a stop string ended it.
+/// Feeds `pieces` and returns all text sent and whether a stop string ended it.
 fn run<'a>(strings: &[&str], pieces: impl IntoIterator<Item = &'a str>) -> (String, bool) {
     let mut stops = StopStrings::new(strings.iter().map(|&string| string.to_owned()).collect());
     let mut sent = String::new();
@@ -17,7 +17,7 @@ fn run<'a>(strings: &[&str], pieces: impl IntoIterator<Item = &'a str>) -> (Stri
     (sent + &stops.finish(), false)
 }
 
-/// By definition: the text up to the stop string that is complete first, the longest of several.
+/// The definition: the text up to the stop string that completes first; of several, the longest.
 fn expected(strings: &[&str], text: &str) -> (String, bool) {
     for end in 0..=text.len() {
         let Some(seen) = text.get(..end) else { continue };

@@ -1,5 +1,5 @@
-//! Tokenizers and streams against what Hugging Face's libraries answer
-//! (`tests/golden`, made with transformers and tokenizers).
+//! Tokenizers and streams against the results of Hugging Face's libraries (`tests/golden`, made with transformers and
+//! tokenizers).
 
 use std::path::PathBuf;
 
@@ -37,7 +37,7 @@ fn stream(tokenizer: &Tokenizer, ids: &[u32]) -> String {
     text + &detokenizer.finish()
 }
 
-/// What tokens read behind a prompt, piece by piece.
+/// The text of tokens after a prompt, decoded piece by piece.
 fn stream_after(tokenizer: &Tokenizer, prompt: &[u32], ids: &[u32]) -> String {
     let mut detokenizer = tokenizer.detokenizer_after(prompt);
     let text: String = ids.iter().map(|&id| detokenizer.push(id)).collect();
@@ -94,7 +94,7 @@ fn a_stream_never_shows_half_a_character() {
     }
 }
 
-/// A tokenizer with a decoder of a kind that the golden checkpoints don't have.
+/// A tokenizer with a kind of decoder that no golden checkpoint has.
 fn made(decoder: &Json, vocabulary: &[&str]) -> Tokenizer {
     load(decoder, vocabulary.iter().copied().zip(0..)).expect("it loads")
 }
@@ -117,7 +117,7 @@ fn load<'a>(
 }
 
 #[test]
-fn an_id_that_no_vocabulary_reaches_is_refused() {
+fn implausibly_large_token_id_is_refused() {
     let bytes = serde_json::json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true,
         "use_regex": true});
     let tokens = |last| [("<s>", 0), ("a", last)].into_iter();
@@ -166,7 +166,7 @@ fn only_the_first_leading_space_is_dropped() {
 }
 
 #[test]
-fn what_goes_on_from_a_prompt_keeps_its_blank() {
+fn continuation_of_a_prompt_keeps_its_leading_space() {
     KINDS.with(|kinds| {
         let of = |name: &str| &kinds.iter().find(|(kind, _)| *kind == name).expect("it is there").1;
         for (kind, prompt, output, text) in [
@@ -175,7 +175,7 @@ fn what_goes_on_from_a_prompt_keeps_its_blank() {
             ("llama 2", &[3, 6, 7, 8], &[3], " the"),
             ("llama 2", &[6, 7, 8], &[6, 7, 8, 3], "\u{6771} the"),
             ("llama 2", &[3, 1_000], &[3], " the"),
-            // Behind a special token, and behind nothing, a text begins.
+            // After a special token, and after nothing, a new text begins.
             ("llama 2", &[0], &[3, 12], "the x"),
             ("llama 2", &[3, 0], &[3, 12], "the x"),
             ("llama 2", &[], &[3, 12], "the x"),
@@ -189,7 +189,7 @@ fn what_goes_on_from_a_prompt_keeps_its_blank() {
 }
 
 #[test]
-fn behind_a_long_run_of_byte_tokens_the_blank_stays() {
+fn leading_space_is_kept_after_a_long_run_of_byte_tokens() {
     let tokenizer = llama_2();
     // Whole characters up to the longest run, and one byte beyond or before it.
     for characters in 9..13 {
@@ -249,7 +249,7 @@ proptest! {
                 let last = prompt.last().and_then(|id| tokenizer.token(*id));
                 let anew = last.is_none_or(|written| tokenizer.is_special(&written));
                 let (whole, before) = if anew { (text(output), String::new()) } else { (text(&ids), text(prompt)) };
-                // Where the cut goes through a character, no text of its own is the prompt's.
+                // If the cut splits a character, the prompt's text is no prefix of the whole.
                 let Some(expected) = whole.strip_prefix(&before) else { continue };
                 if before.ends_with(char::REPLACEMENT_CHARACTER) {
                     continue;
@@ -269,7 +269,7 @@ proptest! {
                 let (mut detokenizer, mut shown) = (tokenizer.detokenizer(), String::new());
                 for id in &ids {
                     shown.push_str(&detokenizer.push(*id));
-                    // Half a character would show as U+FFFD where the whole has a letter.
+                    // Half a character would give U+FFFD in place of a letter.
                     prop_assert!(whole.starts_with(&shown), "{} {:?}: {:?}", name, ids, shown);
                 }
             }

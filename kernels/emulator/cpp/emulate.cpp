@@ -197,7 +197,7 @@ const char* launch(const char* name, const void* params, size_t params_bytes, In
     gridDim = grid;
     blockDim = Index3{threads, 1, 1};
     const unsigned long long blocks = 1ull * grid.x * grid.y * grid.z;
-    // Blocks are independent, so they may come in any order: here from an end that the seed chooses.
+    // Blocks are independent, so any order is valid: the seed chooses the end to start from.
     for (unsigned long long i = 0; i < blocks && m.fault == nullptr; i++) {
         const unsigned long long at = seed & 1 ? blocks - 1 - i : i;
         blockIdx = Index3{static_cast<unsigned>(at % grid.x), static_cast<unsigned>(at / grid.x % grid.y),
@@ -347,7 +347,7 @@ uint16_t round_f16(float value) {
     if (value != value) return 0x7fff;
     const float size = fabsf(value);
     if (size >= 65520.0f) return static_cast<uint16_t>(sign | 0x7c00);
-    // Multiples of the last place: 2^-24 below the normal numbers.
+    // Units in the last place: 2^-24 for subnormal numbers.
     int exponent = size < 6.103515625e-05f ? -14 : static_cast<int>(to_bits(size) >> 23) - 127;
     const float places = nearbyintf(ldexpf(size, 10 - exponent));
     uint32_t mantissa = static_cast<uint32_t>(places);
@@ -381,7 +381,7 @@ void multiply_16x8x16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsign
 
 }  // namespace emulate
 
-// Runs a kernel. Returns null, or what went wrong.
+// Runs a kernel. Returns null, or an error message.
 extern "C" const char* infer_emulate_launch(const char* name, const void* params, size_t params_bytes,
                                             const unsigned* grid, unsigned threads, size_t shared_bytes,
                                             uint64_t seed) {

@@ -1,7 +1,7 @@
-// Just enough of a GPU for one block at a time: threads are fibers, and a fiber runs until it meets a barrier, a warp
-// operation or its end. Which ready fiber goes next is drawn from a seed, so code that needs a barrier and lacks it fails
-// under some seed. Asynchronous copies happen when they are waited for, not when they are started. Shared memory begins
-// as NaN. It is for being right, not for speed; memory ordering within a block is all there is.
+// Just enough of a GPU to run one block at a time: threads are fibers, and a fiber runs until it reaches a barrier, a warp
+// operation or its end. A seed determines which ready fiber runs next, so code that lacks a barrier fails under some seed.
+// Asynchronous copies are performed when they are waited for, not when they are started. Shared memory is initially NaN.
+// It checks correctness, not speed, and only memory ordering within a block.
 #pragma once
 
 #include <math.h>
@@ -17,7 +17,7 @@
                                        [](const void* params) { NAME(*static_cast<const PARAMS*>(params)); }); \
     static void NAME(const PARAMS& p)
 
-// Here kernels come when those before them are done.
+// No early launches: each kernel runs after those before it are done.
 #define EARLY_KERNEL KERNEL
 
 struct Index3 {
@@ -39,7 +39,7 @@ struct Entry {
 
 unsigned char* shared_memory();
 void sync_block();
-// Calls `together` once with what each lane of the warp gave; all lanes must come.
+// Calls `together` once with the pointers of all lanes; every lane of the warp must call this.
 void warp_operation(void (*together)(void** lanes), void* mine);
 void copy_async(void* to, const void* from, unsigned bytes, bool there);
 void commit_copies();

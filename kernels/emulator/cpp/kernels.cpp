@@ -1,4 +1,4 @@
-// The kernels' own sources, read by the host compiler; and the machine that runs them.
+// The kernels' sources, compiled for the host, and the emulator that runs them.
 #define INFER_EMULATE
 #include "emulate.cpp"
 

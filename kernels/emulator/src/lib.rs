@@ -1,10 +1,10 @@
-//! A [`Device`] without a GPU: the `.cu` sources, compiled by the host's C++ compiler, a fiber per thread. For tests: that
-//! kernels, launch shapes, parameters and everything above them are right can be shown on any machine, speed can't.
+//! A [`Device`] without a GPU: the `.cu` sources, compiled by the host's C++ compiler, one fiber per thread. With it, tests
+//! check kernels, launch shapes, parameters and everything above them on any machine; speed they can't check.
 //!
-//! Device memory is host memory with guards at both ends and NaN inside; each launch draws another order of threads, of a
-//! recording each repetition. Nothing is done before somebody waits for it, as late as a device may be: who reads, or writes
-//! to pinned memory, too early sees it. After a fault nothing is done any more, as on a GPU. What a GPU does differently (rounding of `ex2.approx`, races that need two multiprocessors) is left to
-//! `gpu-check`.
+//! Device memory is host memory with guards at both ends and NaN inside. Every launch, also each repetition of a recorded
+//! one, uses another order of threads. The device is maximally lazy: nothing runs until it is waited for, so reading results
+//! or overwriting pinned memory too early shows. After a fault all further work is refused, as on a GPU. What only a GPU does
+//! (rounding of `ex2.approx`, races between multiprocessors) is left to `gpu-check`.
 
 mod memory;
 
@@ -43,13 +43,13 @@ pub struct Emulator {
 struct State {
     memories: Memories,
     recording: Option<Vec<Step>>,
-    /// What the device was given and hasn't done, each with an order of threads.
+    /// Submitted steps that have not run, each with the seed of its order of threads.
     queue: VecDeque<(Step, u64)>,
-    /// The next step's order of threads.
+    /// Seed of the next step's order of threads.
     seed: u64,
-    /// Steps done, ever.
+    /// Number of steps run so far.
     done: u64,
-    /// What went wrong first. It stays.
+    /// The first failure, which stays.
     fault: Option<CudaError>,
 }
 
@@ -67,7 +67,7 @@ impl State {
         self.seed = self.seed.wrapping_add(1);
     }
 
-    /// Does what stands before this place.
+    /// Runs all steps before this place in the order.
     fn catch_up(&mut self, place: u64) -> Result<(), CudaError> {
         self.healthy()?;
         while self.done < place
@@ -89,7 +89,7 @@ impl State {
     }
 }
 
-/// Something done in the device's order.
+/// A unit of work in the device's order.
 #[derive(Clone)]
 enum Step {
     Launch {
@@ -109,13 +109,13 @@ enum Step {
         byte: u8,
         bytes: usize,
     },
-    /// From pinned memory of the host, and to it.
+    /// Copy to or from pinned memory of the host.
     Pinned {
         to: u64,
         from: u64,
         bytes: usize,
     },
-    /// From other memory of the host, as it was.
+    /// Copy of pageable host memory, taken at submission.
     Bytes {
         to: u64,
         bytes: Vec<u8>,
@@ -123,7 +123,7 @@ enum Step {
 }
 
 impl Emulator {
-    /// A device whose order of threads follows a seed; `None` where no C++ compiler was there.
+    /// A device whose order of threads is derived from a seed; `None` if the build found no C++ compiler.
     pub fn new(seed: u64) -> Option<Self> {
         let properties = Properties {
             name: "emulated device".to_owned(),
@@ -137,7 +137,7 @@ impl Emulator {
         cfg!(compiled).then(|| Self { state: Arc::new(Mutex::new(state)), properties })
     }
 
-    /// From now on allocations beyond this many bytes in all fail.
+    /// Limits the total of allocations to this many bytes.
     pub fn limit_memory(&self, bytes: usize) {
         self.lock().memories.limit = bytes;
     }
@@ -157,7 +157,7 @@ impl Emulator {
     }
 }
 
-/// Does one step now.
+/// Runs one step.
 fn run(state: &mut State, step: &Step, seed: u64) -> Result<(), CudaError> {
     match step {
         Step::Copy { to, from, bytes } | Step::Pinned { to, from, bytes } => {
@@ -194,9 +194,9 @@ fn launch(
     seed: u64,
 ) -> Result<(), CudaError> {
     let name = CString::new(kernel).expect("kernel names hold no zero");
-    // Structs hold addresses, so their bytes must lie as those do.
+    // Structs contain addresses, so their bytes must be aligned like these.
     let mut aligned = vec![0_u64; params.len().div_ceil(8)];
-    // SAFETY: as many bytes are there; the kernels' memory is the caller of the device's promise.
+    // SAFETY: `aligned` has room for all bytes; the device's caller guarantees the memory that kernels access.
     let fault = unsafe {
         std::ptr::copy_nonoverlapping(params.as_ptr(), aligned.as_mut_ptr().cast(), params.len());
         let params_at = aligned.as_ptr().cast();
@@ -244,7 +244,7 @@ impl Device for Emulator {
 
     unsafe fn free(&self, at: u64, _bytes: usize) {
         let mut state = self.lock();
-        // What fails here is told to who waits next.
+        // The next wait reports failures.
         let _ = state.finish();
         state.memories.free(at);
     }

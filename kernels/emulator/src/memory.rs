@@ -1,4 +1,4 @@
-//! Allocations with guards: what a kernel writes beside them is seen after the launch, what it reads there is NaN.
+//! Allocations with guards: writes outside them are detected after the launch, and reads outside them give NaN.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,13 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use infer_kernels::cuda::CudaError;
 
 const GUARD: usize = 4_096;
-/// Both as bf16, f16 and f32 a number that poisons whatever it touches.
+/// Repeated, this is NaN as bf16, f16 and f32.
 const POISON: u8 = 0xff;
 
 pub(crate) struct Memories {
-    /// By address.
+    /// Sizes by address.
     live: BTreeMap<u64, usize>,
-    /// Those that stand for pinned memory of the host.
+    /// Allocations that represent pinned memory of the host.
     pinned: BTreeSet<u64>,
     pub(crate) used: usize,
     pub(crate) limit: usize,
@@ -62,7 +62,7 @@ impl Memories {
         unsafe { dealloc((at - GUARD as u64) as *mut u8, layout(bytes)) };
     }
 
-    /// Whether these bytes lie in one allocation.
+    /// Checks that these bytes lie in one allocation.
     pub(crate) fn check(&self, at: u64, bytes: usize) -> Result<(), CudaError> {
         let inside = self
             .live
@@ -76,7 +76,7 @@ impl Memories {
         }
     }
 
-    /// Whether nobody wrote into a guard.
+    /// Checks that no guard was overwritten.
     pub(crate) fn check_guards(&self, kernel: &str) -> Result<(), CudaError> {
         for (at, bytes) in &self.live {
             // SAFETY: the guards are part of the allocation, which is initialized.
@@ -85,7 +85,7 @@ impl Memories {
             };
             if guards.iter().any(|guard| **guard != [POISON; GUARD]) {
                 return Err(CudaError::failed(format!(
-                    "{kernel} wrote beside an allocation of {bytes} bytes"
+                    "{kernel} wrote outside an allocation of {bytes} bytes"
                 )));
             }
         }

@@ -1,4 +1,4 @@
-//! What the emulated device sees of a kernel that does wrong, and what it does afterwards.
+//! Which kernel faults the emulated device detects, and its state afterwards.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ fn device() -> Option<Arc<dyn Device>> {
     }
 }
 
-/// A kernel that writes one number, two bytes, so far from the start of a buffer.
+/// Launches a kernel that writes one number of two bytes at an offset from the start of a buffer.
 fn write_at(device: &Arc<dyn Device>, buffer: &Buffer, bytes: isize) -> Result<(), CudaError> {
     let to = buffer.at().wrapping_add_signed(bytes as i64);
     // SAFETY: in the buffer or in its guards, 4 KiB at either end.
@@ -23,7 +23,7 @@ fn write_at(device: &Arc<dyn Device>, buffer: &Buffer, bytes: isize) -> Result<(
 }
 
 #[test]
-fn a_write_anywhere_in_the_guards_of_an_allocation_is_seen() {
+fn writes_anywhere_in_the_guards_are_detected() {
     const BYTES: usize = 256;
     for at in [0, 254] {
         let Some(device) = device() else { return };
@@ -36,28 +36,28 @@ fn a_write_anywhere_in_the_guards_of_an_allocation_is_seen() {
         let buffer = Buffer::new(&device, BYTES).unwrap();
         write_at(&device, &buffer, at).unwrap();
         let fault = device.wait().expect_err("outside");
-        assert!(fault.message.contains("beside an allocation of 256 bytes"), "at {at}: {fault}");
+        assert!(fault.message.contains("outside an allocation of 256 bytes"), "at {at}: {fault}");
     }
 }
 
 #[test]
-fn a_device_that_failed_does_nothing_more_and_keeps_saying_why() {
+fn failed_device_refuses_further_work_with_the_first_failure() {
     let Some(device) = device() else { return };
     let [buffer, other] = [0x11, 0x22].map(|byte| Buffer::from_bytes(&device, &[byte; 16]).unwrap());
     let mut pinned = HostBuffer::new(&device, 16).unwrap();
     let mark = device.mark().unwrap();
     write_at(&device, &buffer, -2).unwrap();
-    // SAFETY: as many bytes are there, and they live until the device has failed.
+    // SAFETY: the buffer has as many bytes, and `pinned` lives until the device has failed.
     unsafe { device.copy_out(buffer.at(), pinned.bytes_mut()) }.unwrap();
     mark.set().unwrap();
 
-    // Giving memory back waits for what may use it, and can't tell.
+    // Freeing waits for work that may use the memory, and can't report its failure.
     drop(other);
     let fault = device.wait().expect_err("a guard was written");
-    assert!(fault.message.contains("beside an allocation"), "{fault}");
+    assert!(fault.message.contains("outside an allocation"), "{fault}");
     assert_eq!(fault.kind, CudaErrorKind::Lost);
     assert_eq!(mark.wait(), Err(fault.clone()));
     assert_eq!(buffer.read(16), Err(fault.clone()));
     assert_eq!(buffer.fill(0), Err(fault));
-    assert_eq!(pinned.bytes(), [0; 16], "copied behind the fault");
+    assert_eq!(pinned.bytes(), [0; 16], "copied after the fault");
 }

@@ -1,13 +1,13 @@
 //! Gated activations and the elementwise sums between layers.
 //!
-//! Both activations are `x * sigmoid(g(x))`; the exponential is a polynomial in registers. They follow the
-//! product of a gated layer while its sums are at hand, see `matmul`.
+//! Both activations are `x * sigmoid(g(x))`; the exponential is a polynomial in registers. They are applied to the sums of a
+//! gated layer's product while these are in registers, see `matmul`.
 
 use super::Cpu;
 use super::math::{sigmoid, store_some};
 use crate::simd::{LANES, Simd};
 
-/// What the gate goes through.
+/// The activation of the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     /// `x * sigmoid(x)`.
@@ -49,7 +49,7 @@ pub(super) fn gated_lanes<S: Simd>(
             }
         };
         let value = simd.mul(simd.mul(x, sigmoid(simd, inner)), y);
-        // SAFETY: `out` has this many places.
+        // SAFETY: `out` has this many numbers.
         unsafe { store_some(simd, out.as_mut_ptr(), value, out.len()) };
     }
 }

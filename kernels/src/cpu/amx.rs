@@ -1,9 +1,10 @@
-//! Sums of bf16 products in tile registers (Intel AMX): one instruction takes sixteen rows by sixteen columns by 32 inputs,
-//! at many times the rate of vectors. Panels lie already as these registers take them; inputs are written in tiles.
+//! Sums of bf16 products in tile registers (Intel AMX): one instruction multiplies sixteen rows by sixteen columns by 32
+//! inputs, at many times the rate of vectors. Panels already have the layout these registers need; inputs are written in
+//! tiles.
 //!
-//! An instruction adds the products of 32 inputs to a sum in an order of its own: a fixed one, whatever the rows
-//! beside it, but not that of the vector instructions. Denormal numbers are taken for zeros. Loops over chunks of
-//! 32 inputs are written in assembly, because Rust has no type for these registers.
+//! The instruction adds the products of 32 inputs to a sum in its own order, which is fixed whatever the other rows are, but
+//! differs from that of the vector instructions. Denormals are treated as zeros. Loops over chunks of 32 inputs are written
+//! in assembly, because Rust has no type for these registers.
 
 use std::arch::asm;
 use std::ops::Range;
@@ -12,27 +13,27 @@ use super::matmul::{ACROSS, Block};
 use crate::inputs::TILE_ROWS;
 use crate::simd::LANES;
 
-/// Rows up to which weights are read once, front to back.
+/// Maximum rows for which weights are read once, front to back.
 pub(super) const FEW: usize = TILE_ROWS;
-/// Rows of an item of work, beyond that.
+/// Rows of an item of work with more rows than [`FEW`].
 pub(super) const ROWS: usize = 128;
-/// Panels that an item takes at most: inputs are read once for all of them.
+/// Maximum panels of an item: inputs are read once for all of them.
 pub(super) const PANELS: usize = 4;
-/// Steps (pairs of inputs) of a chunk, as many as a tile has rows.
+/// Steps (pairs of inputs) of a chunk: the rows of a tile.
 const CHUNK: usize = 16;
-/// Chunks of a piece: of a panel, they take half of the first cache level.
+/// Chunks of a piece: their weights take half of the L1 cache.
 const PIECE: usize = 8;
-/// How far ahead few rows ask for weights: two chunks of a full panel.
+/// Bytes that few rows prefetch ahead: two chunks of a full panel.
 const AHEAD: usize = 8 << 10;
-/// Of a row of a tile.
+/// Bytes of a row of a tile.
 const ROW_BYTES: usize = 64;
-/// From one row of sums to the next.
+/// Bytes from one row of sums to the next.
 const SUM_BYTES: usize = ACROSS * size_of::<f32>();
 
-/// All sums of blocks that differ in their panel alone, of bf16.
+/// Computes all bf16 sums of blocks that differ only in their panel.
 ///
 /// # Safety
-/// The process may use AMX; the blocks' weights, inputs and sums are there.
+/// The process may use AMX; the blocks' weights, inputs and sums are valid.
 pub(super) unsafe fn product<'a>(panels: Range<usize>, block: impl Fn(usize) -> Block<'a>) {
     let blocks = || panels.clone().map(&block).filter(|block| !block.columns.is_empty());
     let Some(Block { weights, width, rows, .. }) = blocks().next() else { return };
@@ -58,14 +59,14 @@ pub(super) unsafe fn product<'a>(panels: Range<usize>, block: impl Fn(usize) -> 
 /// Some steps of a panel.
 #[derive(Clone, Copy)]
 struct Piece {
-    /// The chunk with which it begins.
+    /// Its first chunk.
     first: usize,
     chunks: usize,
     /// Steps of a chunk.
     pairs: usize,
 }
 
-/// What a loop over chunks works on.
+/// Operands of a loop over chunks.
 struct Run {
     chunks: usize,
     /// The first row of tiles.
@@ -76,24 +77,25 @@ struct Run {
     /// Bytes from one step to the next.
     step_bytes: usize,
     sums: *mut f32,
-    /// Whether there are sums to add to.
+    /// Whether to add to existing sums.
     goes_on: bool,
-    /// What to ask for: with few rows so far ahead of `weights`, else from here on.
+    /// Where prefetching starts.
     ahead: *const u8,
-    /// Cache lines to ask for with each chunk, where rows are not few.
+    /// Cache lines to prefetch with each chunk, unless rows are few.
     lines: usize,
 }
 
 /// This thread's tile registers.
 struct Tiles {
-    /// Steps of a chunk that they were given shape for; 0 where they have none.
+    /// Steps of a chunk that they are configured for; 0 if they are not configured.
     pairs: usize,
 }
 
 impl Drop for Tiles {
     fn drop(&mut self) {
         if self.pairs > 0 {
-            // SAFETY: tiles are in use, and what they hold is not needed any more. Threads without are switched quicker.
+            // SAFETY: tiles are configured and their content is no longer needed. Releasing them makes context switches
+            // faster.
             unsafe { asm!("tilerelease", options(nomem, nostack, preserves_flags)) };
         }
     }
@@ -151,8 +153,8 @@ impl Tiles {
         }
     }
 
-    /// Gives tiles their shapes: 0 to 3 are sums, 4 and 5 inputs, 6 and 7 weights. They are whole but where a chunk has
-    /// fewer steps.
+    /// Configures the tiles: 0 to 3 are sums, 4 and 5 inputs, 6 and 7 weights. They have full size unless a chunk has fewer
+    /// steps.
     ///
     /// # Safety
     /// The process may use AMX.
@@ -182,7 +184,7 @@ pub(super) fn operations(steps: usize) -> usize {
     2 * steps * 4 * TILE_ROWS * LANES * 2 * CHUNK
 }
 
-/// Multiplies what stands in tiles, for the rate of it: four sums, none of which waits for another.
+/// Multiplies the tiles' content to measure the rate: four independent sums.
 ///
 /// # Safety
 /// The process may use AMX.
@@ -217,15 +219,15 @@ struct Config {
     rows: [u8; 16],
 }
 
-/// A loop over chunks. `sums` are tiles with their bytes from `run.sums`; `work` is what is done for a chunk, `ahead` how
-/// weights are asked for, and behind it stand the operands that this takes.
+/// A loop over chunks. `sums` lists tiles with their byte offsets from `run.sums`; `work` is the code for a chunk, `ahead`
+/// the code that prefetches weights, followed by its operands.
 macro_rules! over_chunks {
     (fn $name:ident($run:ident), sums: [$(($sum:literal, $offset:literal)),*], work: [$($work:expr),*],
         ahead: [$($ahead:expr),*] $($operands:tt)*) => {
         /// # Safety
-        /// Tiles have the shapes of the run, whose memory is there.
+        /// Tiles are configured for the run, whose memory is valid.
         unsafe fn $name($run: &Run) {
-            // SAFETY: the caller's promise. What is asked for ahead may lie anywhere.
+            // SAFETY: the caller's promise. Any address may be prefetched.
             unsafe {
                 asm!(
                     "test {left}, {left}",
@@ -264,7 +266,7 @@ macro_rules! over_chunks {
     };
 }
 
-/// Weights from memory: what a chunk reads is asked for column by column, the same columns some chunks on.
+/// Weights from memory: each chunk prefetches its columns of a later chunk.
 macro_rules! streamed {
     (fn $name:ident, sums: $sums:tt, work: $work:tt, columns: [$($offset:literal),*]) => {
         over_chunks!(
@@ -274,7 +276,7 @@ macro_rules! streamed {
     };
 }
 
-/// Weights from a cache, while others are asked for.
+/// Weights from a cache, while others are prefetched.
 macro_rules! held {
     (fn $name:ident, sums: $sums:tt, work: $work:tt) => {
         over_chunks!(
@@ -285,7 +287,7 @@ macro_rules! held {
     };
 }
 
-/// One tile of rows by some of columns. Weights go through two tiles in turn.
+/// One tile of rows by some tiles of columns. Weights alternate between two tiles.
 macro_rules! one_by {
     ($streamed:ident, $held:ident, [$(($sum:literal, $weights:literal, $offset:literal)),*]) => {
         streamed!(
@@ -336,5 +338,5 @@ held!(
     ]
 );
 
-// The second tile of sums lies so far from the first.
+// The offset between two tiles of sums in the assembly below.
 const _: () = assert!(TILE_ROWS * SUM_BYTES == 4096);

@@ -1,15 +1,14 @@
 //! Paged attention for a flattened batch: decodes and prefill chunks alike.
 //!
-//! Version 3. The context is cut into tiles of 64 absolute positions. In a tile, the scores of sixteen
-//! positions are one vector (keys are stored transposed) and the query heads of a group share each key and
-//! value load; then online softmax (Milakov and Gimelshein 2018) folds the tile in. Four tiles are a piece, which
-//! needs nothing of the others: where there are fewer heads than threads want, `split` hands pieces out. A single
-//! token reads the pool directly, several of one sequence go through `block` together. A token's tiles and pieces
-//! depend on its own position and window only and either way does the same operations in order, so chunking,
-//! batching and threads leave its bits alone, and so does the block size. Scratch is on the stack and independent of
-//! the context, but for pieces that threads share.
-//! Positions that a token may not see are never used in arithmetic: a stale NaN there is harmless. Rates:
-//! see kernels/README.md.
+//! Version 3. The context is cut into tiles of 64 absolute positions. In a tile, the scores of sixteen positions are one
+//! vector (keys are stored transposed) and the query heads of a group share each load of keys and values; then online softmax
+//! (Milakov and Gimelshein 2018) folds the tile in. Four tiles are a piece, which is independent of the others: if there are
+//! fewer heads than the threads need, `split` distributes pieces. A single token reads the pool directly; several tokens of
+//! one sequence go through `block` together. A token's tiles and pieces depend only on its position and window, and both ways
+//! do the same operations in order, so chunking, batching, threads and block size don't change its bits. Scratch is on the
+//! stack and independent of the context, except for pieces that threads share.
+//!
+//! Positions that a token may not see never enter arithmetic, so a stale NaN there is harmless. Rates: kernels/README.md.
 
 use super::block::{self, Queries};
 use super::math::{exp, tanh};
@@ -23,15 +22,15 @@ use crate::element::Element;
 use crate::paged::PagedLayer;
 use crate::simd::{Isa, LANES, Simd, on_isa};
 
-/// Widest head.
+/// Maximum width of a head.
 pub const MAX_HEAD_DIM: usize = 256;
 
-/// Positions whose scores are held at once.
+/// Positions whose scores are computed at once.
 pub(super) const TILE: usize = 64;
-/// Most query heads in one pass over keys.
+/// Maximum query heads in one pass over keys.
 const MAX_SHARED: usize = 4;
 
-/// What attends: tokens are rows of `q`, at `positions`, and find their context through `runs`.
+/// The queries: tokens are rows of `q`, at `positions`, and find their context through `runs`.
 #[derive(Clone, Copy, Debug)]
 pub struct PagedQuery<'a> {
     /// Rows of `heads * head_dim`.
@@ -58,10 +57,10 @@ pub struct QueryRun {
 }
 
 impl QueryRun {
-    /// Tokens of a run: what a thread takes at a time.
+    /// Maximum tokens of a run, which is a thread's unit of work.
     pub const MOST: u32 = block::TOKENS as u32;
 
-    /// Appends the runs of a sequence's `self.count` tokens, which may be more than [`QueryRun::MOST`].
+    /// Appends `self` to `runs`, split into runs of at most [`QueryRun::MOST`] tokens.
     pub fn split(self, runs: &mut Vec<Self>) {
         for at in (0..self.count).step_by(block::TOKENS) {
             runs.push(Self { first: self.first + at, count: Self::MOST.min(self.count - at), ..self });
@@ -70,8 +69,8 @@ impl QueryRun {
 }
 
 impl Cpu {
-    /// Attends each token to its context through its block table; `out` has dense rows of `heads * head_dim`.
-    /// `scratch` is reused; it grows with the contexts of decodes that are few.
+    /// Computes attention of each token over its context through its block table; `out` has dense rows of
+    /// `heads * head_dim`. `scratch` is reusable; it grows with the contexts of small batches of decodes.
     ///
     /// # Panics
     /// If shapes disagree, a table is too short for its token, or it names a block beyond the pool.
@@ -96,7 +95,7 @@ impl Cpu {
                 let queries = Queries {
                     q: query.q.row(token as usize)[at..].as_ptr(),
                     q_stride: query.q.stride,
-                    // SAFETY: each token and head is of one item, and `out` has a row for each token.
+                    // SAFETY: each token and head belongs to one item, and `out` has a row for each token.
                     out: unsafe { target.get().add(token as usize * query.q.width + at) },
                     out_stride: query.q.width,
                     tokens: most.min(run.first + run.count - token) as usize,
@@ -133,7 +132,7 @@ impl Cpu {
                 head: unit.head,
                 position: query.positions[token],
             };
-            // SAFETY: `scratch` has `unit_len` numbers for each unit, and this item alone has these.
+            // SAFETY: `scratch` has `unit_len` numbers for each unit, and this item alone uses these.
             let parts =
                 unsafe { std::slice::from_raw_parts_mut(parts.get().add(number * unit_len), unit_len) };
             T::attend_piece(isa, context, &query.q.row(token)[unit.head * width..][..width], piece, parts);
@@ -190,7 +189,7 @@ pub(crate) fn attend<T: Element>(isa: Isa, context: Context<'_, T>, queries: Que
 #[inline(always)]
 fn attend_lanes<S: Simd, T: Element>(simd: S, context: Context<'_, T>, queries: Queries) {
     if queries.tokens > 1 {
-        // SAFETY: `paged_attention` checked that queries and results exist; this item alone has them.
+        // SAFETY: `paged_attention` checked that queries and results exist; this item alone uses them.
         unsafe { block::attend(simd, &context, queries) };
     } else {
         let numbers = queries.group * context.layer.layout().head_dim;
@@ -228,7 +227,7 @@ pub(super) fn one_token<S: Simd, T: Element>(
     }
 }
 
-/// Attends `Q` query heads. Returns `Q`.
+/// Computes attention of `Q` query heads. Returns `Q`.
 #[inline(always)]
 fn pass<S: Simd, T: Element, const Q: usize>(
     simd: S,
@@ -291,8 +290,8 @@ fn tiles<S: Simd, T: Element, const Q: usize>(
     }
 }
 
-/// Turns raw products into weights relative to the largest score so far, adds them to `total`, and returns
-/// the factor by which everything before this tile shrinks. The products fill whole vectors.
+/// Turns raw products into weights relative to the largest score so far, adds them to `total`, and returns the factor by
+/// which everything before this tile must be scaled. The products fill whole vectors.
 #[inline(always)]
 pub(super) fn soften<S: Simd>(
     simd: S,
@@ -317,7 +316,7 @@ pub(super) fn soften<S: Simd>(
         }
     }
     if params.soft_cap.is_some() {
-        // The cap made something finite of the lanes that don't exist.
+        // The cap made the unused lanes finite.
         vectors[count..].fill(f32::NEG_INFINITY);
     }
     for vector in vectors.chunks_exact(LANES) {

@@ -1,10 +1,10 @@
-//! Attention of several consecutive tokens of one sequence: a chunk of a prompt. Each tile of the context is
-//! widened once into scratch that stays in the first cache levels, where all tokens and all query heads of
-//! the group read it; the work is then two small dense products and the softmax between them.
+//! Attention of several consecutive tokens of one sequence: a chunk of a prompt. Each tile of the context is widened once
+//! into scratch that stays in the L1 and L2 caches, where all tokens and all query heads of the group read it. The work is
+//! then two small dense products with the softmax between them.
 //!
-//! A row goes through the same operations in the same order as in `attention`, which reads the pool directly
-//! for single tokens, so its bits are the same. Tiles that a window cuts at their start are left to it; finished pieces
-//! are merged as it merges them.
+//! A row goes through the same operations in the same order as in `attention`, which reads the pool directly for single
+//! tokens, so its bits are the same. Tokens whose window starts within a tile use that code for the tile, and finished pieces
+//! are merged the same way.
 
 use std::mem::MaybeUninit;
 
@@ -16,19 +16,19 @@ use crate::simd::{LANES, Simd, vectors};
 
 /// Rows (tokens times query heads of a group) that share a tile.
 pub(super) const ROWS: usize = 64;
-/// Tokens that do.
+/// Tokens that share a tile.
 pub(super) const TOKENS: usize = 16;
-/// A dimension's keys of a tile; a vector at the last position stays inside.
+/// Numbers from one dimension's keys of a tile to the next. Padded so that a vector load at the last position stays inside.
 const KEY_STRIDE: usize = TILE + LANES;
 
 /// Query heads of a group, of consecutive tokens. Public only inside a sealed trait.
 #[derive(Clone, Copy)]
 pub struct Queries {
-    /// First query of the first token; its group's others follow.
+    /// First query of the first token, followed by the others of its group.
     pub(super) q: *const f32,
-    /// From one token to the next.
+    /// Numbers from one token's queries to the next token's.
     pub(super) q_stride: usize,
-    /// Where results go, likewise.
+    /// Where results go, in the same layout.
     pub(super) out: *mut f32,
     pub(super) out_stride: usize,
     pub(super) tokens: usize,
@@ -36,16 +36,16 @@ pub struct Queries {
     pub(super) group: usize,
 }
 
-/// What a block of rows has while it goes through the tiles. Nothing is read before it was written.
+/// State of a block of rows while it goes through the tiles. Nothing is read before it was written.
 struct State {
     keys: [MaybeUninit<f32>; MAX_HEAD_DIM * KEY_STRIDE],
     values: [MaybeUninit<f32>; TILE * MAX_HEAD_DIM],
     weights: [[MaybeUninit<f32>; TILE + LANES]; ROWS],
-    /// Of the piece that the tiles are in.
+    /// Softmax state of the current piece.
     sums: [MaybeUninit<f32>; ROWS * MAX_HEAD_DIM],
     largest: [f32; ROWS],
     total: [f32; ROWS],
-    /// Of the pieces before it.
+    /// Softmax state of the pieces before it.
     before: [MaybeUninit<f32>; ROWS * MAX_HEAD_DIM],
     before_largest: [f32; ROWS],
     before_total: [f32; ROWS],
@@ -55,7 +55,7 @@ struct State {
 /// Attends the tokens; the first is at `context.position`.
 ///
 /// # Safety
-/// The queries and results exist, and nobody else writes those.
+/// The queries and results exist, and no other thread accesses the results.
 #[inline(always)]
 pub(super) unsafe fn attend<S: Simd, T: Element>(simd: S, context: &Context<'_, T>, queries: Queries) {
     let Queries { tokens, group, .. } = queries;
@@ -80,7 +80,7 @@ pub(super) unsafe fn attend<S: Simd, T: Element>(simd: S, context: &Context<'_, 
     let position = |token: usize| context.position as usize + token;
     let first = |token: usize| context.params.first_position(position(token) as u32) as usize;
     for start in (first(0) / TILE * TILE..=position(tokens - 1)).step_by(TILE) {
-        // Those who see the tile from its start follow each other; after them, those who see its end only.
+        // Tokens that see the tile from its start come first, then those that see only its end.
         let from = start.saturating_sub(context.position as usize).min(tokens);
         let whole = (from..tokens).take_while(|token| first(*token) <= start).count();
         let cut = (from + whole..tokens).take_while(|token| first(*token) < start + TILE).count();
@@ -111,13 +111,13 @@ struct Block<'a, S, T> {
     context: &'a Context<'a, T>,
     queries: Queries,
     width: usize,
-    /// Of values and sums: `width` in whole vectors.
+    /// Stride of values and sums: `width`, rounded up to whole vectors.
     stride: usize,
     state: &'a mut State,
 }
 
 impl<S: Simd, T: Element> Block<'_, S, T> {
-    /// Widens keys and values of `count` positions from `start` on. Keys beyond are arbitrary numbers.
+    /// Widens keys and values of `count` positions from `start` on. Keys beyond them are arbitrary.
     #[inline(always)]
     unsafe fn gather(&mut self, start: usize, count: usize) {
         let (simd, size) = (self.simd, self.context.layer.layout().block_size);
@@ -186,7 +186,7 @@ impl<S: Simd, T: Element> Block<'_, S, T> {
         }
     }
 
-    /// Raw products of `R` rows with the tile, `C` vectors of positions at a time. Returns `R`.
+    /// Computes raw products of `R` rows with the tile, `C` vectors of positions at a time. Returns `R`.
     #[inline(always)]
     unsafe fn scores<const R: usize, const C: usize>(&mut self, row: usize) -> usize {
         let simd = self.simd;
@@ -281,7 +281,7 @@ impl<S: Simd, T: Element> Block<'_, S, T> {
         C
     }
 
-    /// A token whose window begins inside the tile, straight from the pool.
+    /// Folds the tile into a token whose window begins inside it, reading the pool directly.
     #[inline(always)]
     unsafe fn direct(&mut self, token: usize, start: usize) {
         let position = self.context.position + token as u32;
@@ -304,7 +304,7 @@ impl<S: Simd, T: Element> Block<'_, S, T> {
         }
     }
 
-    /// Merges what rows saw of a piece, and begins the next.
+    /// Merges the finished piece into the earlier ones and begins the next.
     #[inline(always)]
     unsafe fn end_piece(&mut self) {
         let stride = self.stride;

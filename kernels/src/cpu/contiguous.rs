@@ -1,6 +1,6 @@
-//! Attention of the contiguous backend: keys and values lie in `[sequence slot][position][head][dimension]`,
-//! scores of the whole context go to a buffer, then softmax, then the weighted sum. Plain on purpose: it
-//! shares no line with the paged kernel, whose results are checked against it.
+//! Attention of the contiguous backend: keys and values are stored as `[sequence slot][position][head][dimension]`. Scores
+//! of the whole context go to a buffer, then softmax, then the weighted sum. Plain on purpose: it shares no code with the
+//! paged kernel, whose results are checked against it.
 
 use super::Cpu;
 use crate::Rows;
@@ -29,7 +29,7 @@ pub struct ContiguousQuery<'a> {
 }
 
 impl<T: Element> ContiguousLayer<T> {
-    /// Room for `slots` sequences of `positions` tokens, or an error where memory can't be had.
+    /// Allocates room for `slots` sequences of `positions` tokens; fails if memory runs out.
     pub fn try_new(
         slots: usize,
         positions: usize,
@@ -68,7 +68,7 @@ impl<T: Element> ContiguousLayer<T> {
 }
 
 impl Cpu {
-    /// Attends each token to its own context, one after another. `scores` is scratch that is reused.
+    /// Computes attention of each token over its own context, one after another. `scores` is reusable scratch.
     ///
     /// # Panics
     /// If shapes disagree.
@@ -110,7 +110,7 @@ impl Cpu {
     }
 }
 
-/// Sixteen partial sums, then those in order.
+/// Sixteen partial sums, which are then added in order.
 fn dot<T: Element>(q: &[f32], key: &[T]) -> f32 {
     let mut sums = [0.0_f32; 16];
     for (q, key) in q.chunks(16).zip(key.chunks(16)) {
@@ -121,7 +121,7 @@ fn dot<T: Element>(q: &[f32], key: &[T]) -> f32 {
     sums.iter().sum()
 }
 
-/// Turns scores into weights that add up to what is returned.
+/// Turns scores into weights and returns their sum.
 fn softmax(scores: &mut [f32]) -> f32 {
     let largest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let mut sum = 0.0;

@@ -1,15 +1,15 @@
-//! Elementary functions on lanes, and stores of some of them.
+//! Elementary functions on lanes, and partial stores.
 
 use crate::simd::{LANES, Simd};
 
-/// `e^x` within about 2 units in the last place (Cody-Waite reduction, the Cephes polynomial). Below -87.3 it is 0,
-/// from 88.38 on infinite, a little early; a NaN stays a NaN.
+/// `e^x` within about 2 units in the last place (Cody-Waite reduction, the Cephes polynomial). It is 0 below -87.3 and
+/// infinite from 88.38 on, slightly early; NaN stays NaN.
 #[inline(always)]
 pub(super) fn exp<S: Simd>(simd: S, x: S::V) -> S::V {
     const LOWEST: f32 = -87.3;
-    /// Beyond, exponents leave their bits.
+    /// Beyond this the exponent overflows its bits.
     const HIGHEST: f32 = 88.7;
-    /// Adding it leaves a small number's nearest integer in the low bits.
+    /// Adding this leaves a small number's nearest integer in the low bits.
     const ROUND: f32 = 12_582_912.0;
     let (lowest, round) = (simd.splat(LOWEST), simd.splat(ROUND));
     let clamped = simd.min(simd.splat(HIGHEST), simd.max(lowest, x));
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn exp_is_right_to_two_units_and_ends_where_it_says() {
+    fn exp_is_within_two_units_and_saturates_at_its_documented_bounds() {
         for isa in Isa::available() {
             for i in -87_300..=88_370 {
                 let x = i as f32 / 1_000.0;

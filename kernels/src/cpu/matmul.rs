@@ -1,12 +1,11 @@
-//! Matrix product `x[m, k] * w[n, k]^T` over packed weights, and what follows it in registers: biases, the sum
-//! with the residual stream, the gated activation.
+//! Matrix product `x[m, k] * w[n, k]^T` over packed weights, with the operations that follow it in registers: bias, sum with
+//! the residual stream, gated activation.
 //!
-//! Version 3. Work is panels of 64 columns by some rows. Few rows read a panel front to back once. More take it in
-//! pieces that stay in the first cache level, sums put down between pieces, while the next piece is asked for:
-//! then a panel comes from memory once, under arithmetic. `vectors` computes sums in vector registers, `amx` in
-//! tile registers where a CPU has them. A row's inputs are rounded by themselves and each output is one chain of
-//! operations over k in order, so batch, tile and threads can't change its bits. Rates and the machine's limits:
-//! see kernels/README.md.
+//! Version 3. A unit of work is a panel of 64 columns by some rows. Few rows read a panel front to back once. More rows take
+//! it in pieces that stay in the L1 cache, spilling sums between pieces, while the next piece is prefetched: a panel is then
+//! read from memory once, overlapped with arithmetic. `vectors` computes sums in vector registers, `amx` in tile registers
+//! if the CPU has them. Each row's inputs are rounded independently and each output is one chain of operations over k in
+//! order, so batch, tile and threads can't change its bits. Rates and the machine's limits: kernels/README.md.
 
 use std::ops::Range;
 
@@ -21,10 +20,10 @@ use crate::simd::{Isa, Simd, on_isa};
 
 /// Rows of a unit of work: few enough that inputs and sums stay in cache.
 const ROW_BLOCK: usize = 48;
-/// Columns from one row of sums to the next.
+/// Stride of rows of sums.
 pub(super) const ACROSS: usize = PANEL;
 
-/// What becomes of a product's sums.
+/// What happens to a product's sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
     /// They replace the output.
@@ -37,29 +36,29 @@ impl Cpu {
     /// Rounds rows to a product's input format.
     ///
     /// # Panics
-    /// If the rows don't lie in their buffer.
+    /// If the rows exceed their buffer.
     pub fn load(&self, rows: Rows<'_>, count: usize, format: Format, inputs: &mut Inputs) {
         rows.check(count);
         let (isa, writer) = (self.isa, inputs.reshape(self.isa, format, count, rows.width));
         self.for_each(count, count * rows.width, |row| load_row(isa, rows.row(row), row, writer));
     }
 
-    /// `out[i][j] = sum over k of x[i][k] * w[j][k] + bias[j]`, or that added to `out`, which is dense.
+    /// Computes `sum over k of x[i][k] * w[j][k] + bias[j]` and stores it in `out[i][j]`, or adds it. `out` is dense.
     ///
     /// # Panics
     /// If shapes or formats disagree.
     pub fn matmul(&self, x: &Inputs, w: &Matrix, bias: Option<&[f32]>, then: Then, out: &mut [f32]) {
         let n = w.outputs();
-        assert!(!w.is_gated(), "a gated matrix has a product of its own");
+        assert!(!w.is_gated(), "a gated matrix needs `Cpu::gated`");
         assert_eq!(out.len(), x.rows() * n, "output must be {} rows of {n}", x.rows());
         assert!(bias.is_none_or(|bias| bias.len() == n), "one bias per output");
         let target = Shared(out.as_mut_ptr());
-        // Narrow matrices are handed out in halves, so that two threads end together.
+        // Narrow matrices are split into half panels, so that threads finish together.
         let halves = if w.shape().panels() < 16 * self.threads() && x.rows() <= ROW_BLOCK { 2 } else { 1 };
         self.product(x, w, halves, &|part: SumRow<'_>| {
             let first = part.column;
             let count = n.saturating_sub(first).min(part.sums.len());
-            // SAFETY: row and columns lie in `out`, and one item alone has them.
+            // SAFETY: row and columns lie in `out` and belong to this item alone.
             let out =
                 unsafe { std::slice::from_raw_parts_mut(target.get().add(part.row * n + first), count) };
             let bias = bias.map(|bias| &bias[first..first + count]);
@@ -81,7 +80,7 @@ impl Cpu {
         format: Format,
         out: &mut Inputs,
     ) {
-        assert!(w.is_gated(), "the matrix of a gated layer is packed for it");
+        assert!(w.is_gated(), "`Cpu::gated` needs a gated matrix");
         let n = w.outputs() / 2;
         assert!(bias.is_none_or(|bias| bias.len() == 2 * n), "one bias per output");
         let writer = out.reshape(self.isa, format, x.rows(), n);
@@ -104,18 +103,18 @@ impl Cpu {
         });
     }
 
-    /// Computes all sums, and hands each row's part of a panel to `then`.
+    /// Computes all sums, and passes each row's part of a panel to `then`.
     fn product(&self, x: &Inputs, w: &Matrix, halves: usize, then: &(impl Fn(SumRow<'_>) + Sync)) {
         let shape = w.shape();
         assert_eq!(x.width(), shape.inputs, "input rows must have {} numbers", shape.inputs);
         assert_eq!(x.format(), shape.format, "inputs must be in the format of the weights");
-        assert!(x.suit(self.isa), "inputs must be made for the same instruction set");
+        assert!(x.suit(self.isa), "inputs must be laid out for the same instruction set");
         if x.rows() == 0 {
             return;
         }
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
         if self.isa == Isa::Amx && shape.format == Format::Bf16 && x.rows() > amx::FEW {
-            // Few items would leave threads without one.
+            // Too few items would leave threads idle.
             let blocks = x.rows().div_ceil(amx::ROWS);
             let group = amx::PANELS.min(shape.panels() * blocks / (4 * self.threads())).max(1);
             return self.items::<{ amx::PANELS * amx::ROWS * ACROSS }>(
@@ -128,7 +127,7 @@ impl Cpu {
         self.items::<{ ROW_BLOCK * ACROSS }>(x, w, Cut { group: 1, halves, rows: ROW_BLOCK }, then);
     }
 
-    /// As `product`, in items of work that need room for so many sums.
+    /// As `product`, in items of work with room for `ROOM` sums.
     fn items<const ROOM: usize>(
         &self,
         x: &Inputs,
@@ -173,7 +172,7 @@ impl Cpu {
 struct Cut {
     /// Panels of an item.
     group: usize,
-    /// Parts of a panel, where an item has one.
+    /// Parts that a panel is split into; an item has one of them.
     halves: usize,
     /// Rows of an item.
     rows: usize,
@@ -186,7 +185,7 @@ struct SumRow<'a> {
     sums: &'a [f32],
 }
 
-/// Aligned, so that no vector lies on two cache lines.
+/// Aligned, so that no vector spans two cache lines.
 #[repr(align(64))]
 struct Sums<const ROOM: usize>(std::mem::MaybeUninit<[f32; ROOM]>);
 
@@ -199,7 +198,7 @@ pub(super) struct Block<'a> {
     pub width: usize,
     pub columns: Range<usize>,
     pub format: Format,
-    /// Room for the sums of as many rows as an item has at most.
+    /// Room for the sums of the maximum number of rows of an item.
     pub sums: *mut f32,
 }
 
@@ -253,7 +252,7 @@ fn gate_lanes<S: Simd>(simd: S, gate: Gate<'_>) {
 fn run<'a>(isa: Isa, panels: Range<usize>, block: impl Fn(usize) -> Block<'a>) {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     if isa == Isa::Amx && block(panels.start).format == Format::Bf16 {
-        // SAFETY: the instruction set is there; `product` checked shapes.
+        // SAFETY: the CPU has the instruction set; `product` checked shapes.
         return unsafe { amx::product(panels, block) };
     }
     for panel in panels {

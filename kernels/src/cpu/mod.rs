@@ -1,7 +1,7 @@
-//! The vectorized implementation: an instruction set, and threads for what is worth waking them.
+//! The vectorized implementation: an instruction set, and threads for operations large enough to be worth it.
 //!
-//! The calling thread takes its share of the work, so a helper that wakes late costs nothing but its own help.
-//! Which thread computes an element never changes its bits.
+//! The calling thread takes part in the work, so a helper that wakes late costs only its own contribution. Which thread
+//! computes an element never changes its bits.
 
 use std::ops::Range;
 use std::sync::{Mutex, TryLockError};
@@ -27,7 +27,7 @@ pub(crate) mod split;
 mod tile;
 mod vectors;
 
-/// Multiply-adds below which handing work to another thread costs more than it brings: about a microsecond.
+/// Multiply-adds below which involving another thread costs more than it saves: about a microsecond.
 const PARALLEL_COST: usize = 1 << 15;
 
 /// Runs kernels. One per executor: it owns its threads.
@@ -38,18 +38,18 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// With the widest instruction set and `threads` threads, the caller's included.
+    /// Uses the fastest instruction set and `threads` threads, including the caller's.
     ///
     /// # Errors
-    /// If the system gives no threads.
+    /// If threads can't be started.
     pub fn new(threads: usize) -> std::io::Result<Self> {
         Self::with_isa(Isa::detect(), threads)
     }
 
-    /// With a given instruction set.
+    /// Uses a given instruction set.
     ///
     /// # Errors
-    /// If the system gives no threads.
+    /// If threads can't be started.
     ///
     /// # Panics
     /// If this CPU lacks the instruction set.
@@ -73,8 +73,8 @@ impl Cpu {
         self.threads
     }
 
-    /// Calls `work` once for each of `0..items`, on several threads where `cost` multiply-adds are worth it.
-    /// A call from within `work`, or while another thread calls, uses the calling thread alone.
+    /// Calls `work` once for each of `0..items`, on several threads if `cost` multiply-adds make it worthwhile. A call from
+    /// within `work`, or while another thread's call runs, uses the calling thread alone.
     pub(crate) fn for_each(&self, items: usize, cost: usize, work: impl Fn(usize) + Sync) {
         let all = |range: Range<usize>| range.for_each(&work);
         let pool = self.pool.as_ref().filter(|_| items > 1 && cost >= PARALLEL_COST);
@@ -86,7 +86,7 @@ impl Cpu {
     }
 }
 
-/// A pointer into a buffer whose parts are written by different threads, never the same part by two.
+/// A pointer into a buffer of which threads write disjoint parts.
 pub(crate) struct Shared<T>(pub *mut T);
 
 impl<T> Clone for Shared<T> {

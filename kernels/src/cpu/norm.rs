@@ -1,7 +1,7 @@
 //! Root-mean-square norm (Zhang and Sennrich 2019): `x / sqrt(mean(x^2) + eps) * weight`.
 //!
-//! Sixteen partial sums, folded in a fixed order. Models that multiply by `1 + weight` add the one when
-//! weights are loaded.
+//! Sixteen partial sums are folded in a fixed order. For models that multiply by `1 + weight`, the one is added when weights
+//! are loaded.
 
 use super::activation::load_some;
 use super::attention::MAX_HEAD_DIM;
@@ -24,7 +24,7 @@ impl Cpu {
         x.check(count);
         let target = Shared(out.as_mut_ptr());
         self.for_each(count, 4 * count * width, |row| {
-            // SAFETY: each row is one item, and `out` has it.
+            // SAFETY: each row is one item and lies in `out`.
             let out = unsafe { std::slice::from_raw_parts_mut(target.get().add(row * width), width) };
             norm_row(isa, x.row(row), weight, epsilon, out);
         });
@@ -72,12 +72,12 @@ impl Cpu {
     }
 }
 
-/// What a norm multiplies by, and what it adds to the mean square.
+/// Parameters of a norm.
 #[derive(Clone, Copy, Debug)]
 pub struct Norm<'a> {
     /// One per column.
     pub weight: &'a [f32],
-    /// Added before the root.
+    /// Added to the mean square.
     pub epsilon: f32,
 }
 
@@ -120,7 +120,7 @@ fn norm_lanes<S: Simd>(simd: S, x: &[f32], weight: &[f32], epsilon: f32, out: &m
     scaled(simd, x, weight, scale, out);
 }
 
-/// What a row is multiplied by.
+/// The factor `1 / sqrt(mean(x^2) + epsilon)` of a row.
 #[inline(always)]
 fn scale<S: Simd>(simd: S, x: &[f32], epsilon: f32) -> f32 {
     let mut squares = simd.splat(0.0);

@@ -1,8 +1,8 @@
-//! What a token has seen of its context so far, and how two parts of it are put together.
+//! The softmax state of a token over part of its context, and the merge of two such states.
 //!
-//! The context is cut into pieces of 256 absolute positions. Within a piece tiles are folded in one after the other; a
-//! finished piece is merged into what came before it, in order. A piece needs nothing of the others, so `split` may have
-//! several threads compute them, and where the cuts are is a matter of positions alone: the bits are the same.
+//! The context is cut into pieces of 256 absolute positions. Within a piece, tiles are folded in one after another; a
+//! finished piece is merged into the state before it, in order. Pieces are independent, so `split` may have several threads
+//! compute them, and cuts depend on positions alone, so the bits are the same.
 
 use super::attention::MAX_HEAD_DIM;
 use super::math::exp;
@@ -11,12 +11,12 @@ use crate::simd::{LANES, Simd};
 /// Positions of a piece; whole tiles.
 pub(super) const PIECE: usize = 256;
 
-/// The piece that a position is in.
+/// The piece that contains a position.
 pub(super) fn piece_of(position: usize) -> usize {
     position / PIECE
 }
 
-/// Softmax under way, of `Q` query heads: the largest score, weights relative to it, and the values' weighted sums.
+/// Softmax state of `Q` query heads: the largest score, the total of weights relative to it, and the weighted sums of values.
 pub(super) struct Seen<const Q: usize> {
     pub sums: [[f32; MAX_HEAD_DIM]; Q],
     pub largest: [f32; Q],
@@ -24,13 +24,13 @@ pub(super) struct Seen<const Q: usize> {
 }
 
 impl<const Q: usize> Seen<Q> {
-    /// Nothing.
+    /// The empty state.
     #[inline(always)]
     pub(super) fn nothing() -> Self {
         Self { sums: [[0.0; MAX_HEAD_DIM]; Q], largest: [f32::NEG_INFINITY; Q], total: [0.0; Q] }
     }
 
-    /// Nothing again, as far as a head of `width` numbers reads.
+    /// Resets the state, for heads of `width` numbers.
     #[inline(always)]
     pub(super) fn clear(&mut self, width: usize) {
         for i in 0..Q {
@@ -47,14 +47,14 @@ impl<const Q: usize> Seen<Q> {
     }
 }
 
-/// One query head's softmax under way; `sums` are whole vectors.
+/// One query head's softmax state; `sums` are whole vectors.
 pub(super) struct Head<'a> {
     pub largest: &'a mut f32,
     pub total: &'a mut f32,
     pub sums: &'a mut [f32],
 }
 
-/// Puts a piece behind what was seen before it. A piece in which nothing was seen changes nothing.
+/// Merges a piece into the state before it. An empty piece changes nothing.
 #[inline(always)]
 pub(super) fn merge<S: Simd>(simd: S, before: Head<'_>, piece: Head<'_>) {
     assert_eq!(before.sums.len(), piece.sums.len(), "heads are equally wide");

@@ -1,5 +1,5 @@
-//! What the machine can do at most, measured: how fast memory is read, and the rate of the instructions that
-//! products are made of. Benchmarks print their results beside it.
+//! The machine's limits, measured: read bandwidth, and the rate of the instructions that products use. Benchmarks print
+//! their results relative to these.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -11,16 +11,16 @@ use crate::matrix::Format;
 use crate::memory::{Arena, OutOfMemory, Pages};
 use crate::simd::{Isa, LANES, Simd, on_dot_isa, vectors};
 
-/// Bytes that a thread reads at a time.
+/// Bytes of a thread's unit of reading.
 const PART: usize = 256 << 10;
-/// Independent sums, more than the latency of an instruction times its rate.
+/// Independent sums: more than an instruction's latency times its rate.
 const CHAINS: usize = 12;
 
 impl Cpu {
     /// Bytes per second at which all threads together read `bytes` bytes of memory: the best of `passes`.
     ///
     /// # Errors
-    /// If memory can't be had.
+    /// If memory runs out.
     pub fn read_bandwidth(&self, pages: Pages, bytes: usize, passes: usize) -> Result<f64, OutOfMemory> {
         let mut words = Arena::with_pages(pages).numbers::<u32>(bytes / PART * (PART / 4))?;
         words.fill(1);
@@ -32,7 +32,7 @@ impl Cpu {
         let seconds = best(passes, || {
             self.for_each(count, usize::MAX, |i| {
                 let sum = read(isa, &words[i * (PART / 4)..][..PART / 4]);
-                // SAFETY: one place per item.
+                // SAFETY: one element per item.
                 unsafe { out.get().add(i).write(sum) };
             });
         });
@@ -84,7 +84,7 @@ fn read_lanes<S: Simd>(simd: S, words: &[u32]) -> f32 {
     let mut sums = [simd.splat(0.0); 4];
     for part in words.as_chunks::<{ 4 * LANES }>().0 {
         for (i, sum) in sums.iter_mut().enumerate() {
-            // SAFETY: the part has four vectors; a prefetch may go anywhere.
+            // SAFETY: the part has four vectors; any address may be prefetched.
             unsafe {
                 let from = part.as_ptr().add(i * LANES);
                 simd.prefetch(from.wrapping_add(1 << 10));
@@ -95,7 +95,7 @@ fn read_lanes<S: Simd>(simd: S, words: &[u32]) -> f32 {
     simd.sum(simd.add(simd.add(sums[0], sums[1]), simd.add(sums[2], sums[3])))
 }
 
-/// Each of `CHAINS` sums goes through `steps` operations.
+/// Runs `steps` operations on each of `CHAINS` sums.
 macro_rules! chain {
     ($zero:expr, $steps:expr, |$sum:ident| $step:expr) => {{
         let mut sums = [$zero; CHAINS];
@@ -115,11 +115,11 @@ fn multiply(isa: Isa, format: Format, steps: usize) -> f32 {
 
 #[inline(always)]
 fn multiply_lanes<S: Simd>(simd: S, format: Format, steps: usize) -> f32 {
-    // Values that the compiler can't know.
+    // Values opaque to the optimizer.
     let (x, y) = (simd.splat(black_box(1e-9)), simd.splat_word(black_box(0x0001_0001)));
     match format {
         Format::Bf16 if S::PAIRS => sum(simd, chain!(simd.splat(0.0), steps, |sum| simd.dot_bf16(sum, y, y))),
-        // Without the instruction the arithmetic is that of f32.
+        // Without the instruction, arithmetic is in f32.
         Format::F32 | Format::Bf16 => sum(simd, chain!(simd.splat(0.0), steps, |sum| simd.fma(x, x, sum))),
         Format::Int8 => {
             let integers = chain!(simd.splat_word(0), steps, |sum| simd.dot_int8(sum, y, y));

@@ -1,13 +1,13 @@
-//! Register tiles of a matrix product: `R` rows against `C` vectors of a panel's columns, from where the sums
-//! were left. Each output is one chain over its inputs in order, whatever `R` and `C` are and however often
-//! the sums were put down in between; so tile shapes can't show.
+//! Register tiles of a matrix product: `R` rows by `C` vectors of a panel's columns, continuing earlier sums. Each output is
+//! one chain over its inputs in order, whatever `R` and `C` are and however often sums were spilled in between, so tile
+//! shapes don't change bits.
 
 use super::matmul::ACROSS;
 use crate::inputs::View;
 use crate::matrix::{Format, GROUP};
 use crate::simd::{LANES, Simd, vectors};
 
-/// Where a tile reads and writes.
+/// Operands of a tile.
 #[derive(Clone, Copy)]
 pub(super) struct Tile {
     /// The panel's bytes, at the tile's first step.
@@ -21,11 +21,11 @@ pub(super) struct Tile {
     /// Step at which the tile begins.
     pub first: usize,
     pub steps: usize,
-    /// Sums, `ACROSS` columns from one row to the next; they begin at zero with the first step.
+    /// Sums, with row stride `ACROSS`; they start from zero at the first step.
     pub sums: *mut f32,
-    /// How far ahead weights are asked for, in bytes.
+    /// How far ahead weights are prefetched, in bytes.
     pub ahead: usize,
-    /// They are asked for at every `every`-th step, at those that leave `turn`.
+    /// Prefetch at every `every`-th step, in those with remainder `turn`.
     pub every: usize,
     pub turn: usize,
 }
@@ -55,7 +55,7 @@ impl Tile {
         }
     }
 
-    /// Asks for what lies `ahead` of `bytes` bytes of weights.
+    /// Prefetches `bytes` bytes, `ahead` of `weights`.
     #[inline(always)]
     fn prefetch<S: Simd>(&self, simd: S, weights: *const u8, bytes: usize) {
         for line in (0..bytes).step_by(64) {
@@ -64,7 +64,7 @@ impl Tile {
         }
     }
 
-    /// Whether weights are asked for at this step; `until` counts the steps down to the next such one.
+    /// Whether to prefetch at this step; `until` counts down to the next one that does.
     #[inline(always)]
     fn asks(&self, until: &mut usize) -> bool {
         let now = *until == 0;
@@ -72,10 +72,10 @@ impl Tile {
         now
     }
 
-    /// `R` rows of f32 or bf16.
+    /// Multiplies `R` rows of f32 or bf16.
     ///
     /// # Safety
-    /// The panel has the steps, from `weights` on; `x` has `R` rows with them; `sums` has `R` rows.
+    /// The panel has the steps, from `weights` on; `x` has `R` rows with these steps; `sums` has `R` rows.
     #[inline(always)]
     pub(super) unsafe fn floats<S: Simd, const BF16: bool, const R: usize, const C: usize>(&self, simd: S) {
         // SAFETY: the caller's promise.
@@ -127,7 +127,7 @@ impl Tile {
         }
     }
 
-    /// `R` rows of int8 groups.
+    /// Multiplies `R` rows of int8 groups.
     ///
     /// # Safety
     /// As [`Tile::floats`].

@@ -1,5 +1,5 @@
-//! Rotary position embedding (Su et al. 2021), in the half-split layout of Hugging Face checkpoints: dimension `i` turns
-//! together with `i + head_dim / 2`. Angles come as tables; scaling rules are the model's business.
+//! Rotary position embedding (Su et al. 2021), in the half-split layout of Hugging Face checkpoints: dimensions `i` and
+//! `i + head_dim / 2` are rotated together. Angles come from tables; the model applies scaling rules.
 
 use super::{Cpu, Shared};
 use crate::Rows;
@@ -7,21 +7,21 @@ use crate::element::Element;
 use crate::paged::PagedLayer;
 use crate::simd::{Isa, Simd, on_isa};
 
-/// Cosines and sines of every position, in f32 whatever the weights are.
+/// Cosines and sines of every position, in f32 for all weight formats.
 #[derive(Clone, Debug)]
 pub struct RopeTable {
     half: usize,
-    /// `[position][half]`, each position's cosines, then its sines.
+    /// For each position its cosines, then its sines.
     table: Vec<f32>,
 }
 
 impl RopeTable {
-    /// Tables for `positions` positions; `scale` multiplies both functions.
+    /// Computes tables for `positions` positions; `scale` multiplies both functions.
     pub fn new(inverse_frequencies: &[f32], positions: usize, scale: f32) -> Self {
         let half = inverse_frequencies.len();
         let mut table = Vec::with_capacity(2 * half * positions);
         for position in 0..positions {
-            // The angle is rounded to f32 as the checkpoints' own code does; its functions are exact.
+            // Round the angle to f32, as the checkpoints' reference code does, but compute its functions in f64.
             let angles = inverse_frequencies.iter().map(|f| f64::from(position as f32 * f));
             table.extend(angles.clone().map(|angle| angle.cos() as f32 * scale));
             table.extend(angles.map(|angle| angle.sin() as f32 * scale));
@@ -54,7 +54,7 @@ pub struct Qkv<'a> {
     pub kv_heads: usize,
     /// Each token's position.
     pub positions: &'a [u32],
-    /// What turns queries and keys; knows the width of a head.
+    /// Rotates queries and keys; defines the width of a head.
     pub rope: &'a RopeTable,
 }
 
@@ -91,7 +91,7 @@ impl Qkv<'_> {
 }
 
 impl Cpu {
-    /// Turns queries and keys in place.
+    /// Rotates queries and keys in place.
     ///
     /// # Panics
     /// If a position is beyond the table or lengths disagree.
@@ -99,7 +99,7 @@ impl Cpu {
         self.turn_heads(qkv, |_, _| {});
     }
 
-    /// Turns queries and keys in place, and stores keys and values at `slots` as [`PagedLayer::write`] does.
+    /// Rotates queries and keys in place, and stores keys and values at `slots` as [`PagedLayer::write`] does.
     ///
     /// # Panics
     /// If a position is beyond the table, a slot beyond the pool, or shapes disagree.
@@ -124,14 +124,14 @@ impl Cpu {
         });
     }
 
-    /// Turns all heads, each on one thread, and hands key heads to `then` with their first row.
+    /// Rotates all heads, each on one thread, and passes key heads to `then` with their first row.
     fn turn_heads(&self, qkv: &mut Qkv<'_>, then: impl Fn(usize, *mut f32) + Sync) {
         qkv.check();
         let (heads, stride, width) = (qkv.heads, qkv.stride(), qkv.rope.head_dim());
         let (positions, rope, isa) = (qkv.positions, qkv.rope, self.isa);
         let data = Shared(qkv.data.as_mut_ptr());
         self.for_each(heads + qkv.kv_heads, 4 * positions.len() * stride, |head| {
-            // Without tokens there is no row, and nothing is read there.
+            // Without tokens nothing is read here.
             let first = data.get().wrapping_add(head * width);
             turn_rows(isa, first, stride, positions, rope);
             if head >= heads {

@@ -1,6 +1,7 @@
-//! Decodes of few sequences, shared among threads by pieces of their contexts: with three key heads two threads would
-//! end apart, and sixteen would mostly wait. A unit of work leaves what it saw of a piece; then the pieces of each head are
-//! merged in order, as the thread that takes a whole context does. So whether work is split shows in no bit.
+//! Decodes of few sequences, shared among threads by pieces of their contexts: with three key heads two threads would finish
+//! at different times, and most of sixteen would idle. A unit of work stores the softmax state of a piece; then the pieces of
+//! each head are merged in order, exactly as a thread that computes a whole context merges them. So splitting never changes
+//! a bit.
 
 use super::attention::{Context, PagedQuery, QueryRun};
 use super::piece::{Head, Seen, merge, piece_of};
@@ -9,10 +10,10 @@ use crate::attention_params::AttentionParams;
 use crate::element::Element;
 use crate::simd::{Isa, LANES, Simd, on_isa};
 
-/// Units of work per thread beyond which nothing is gained by cutting them.
+/// Units of work per thread beyond which splitting them gains nothing.
 const ENOUGH: usize = 4;
 
-/// A run's pieces: one for several tokens, which stay together.
+/// How runs are cut into pieces. A run of several tokens stays whole.
 #[derive(Clone, Copy)]
 pub(super) struct Pieces<'a> {
     params: &'a AttentionParams,
@@ -25,12 +26,12 @@ pub(super) struct Pieces<'a> {
 pub(super) struct Unit {
     pub run: QueryRun,
     pub head: usize,
-    /// Positions of a piece, where the run is cut.
+    /// Positions of the piece, if the run is cut.
     pub piece: Option<(u32, u32)>,
 }
 
 impl<'a> Pieces<'a> {
-    /// How a query is cut, or `None` where that brings nothing.
+    /// Decides how a query is cut; `None` if that gains nothing.
     pub(super) fn of(
         cpu: &Cpu,
         params: &'a AttentionParams,
@@ -53,12 +54,12 @@ impl<'a> Pieces<'a> {
         if run.count == 1 { piece_of(last) - piece_of(first) + 1 } else { 1 }
     }
 
-    /// Units of all runs.
+    /// Number of units of all runs.
     pub(super) fn units(&self) -> usize {
         self.query.runs.iter().map(|run| self.count(run)).sum::<usize>() * self.kv_heads
     }
 
-    /// The unit of a number below `units`. Runs are few here, so they are walked.
+    /// The unit with a number below `units`. A linear search, since there are few runs.
     pub(super) fn unit(&self, mut number: usize) -> Unit {
         for run in self.query.runs {
             let count = self.count(run);
@@ -76,7 +77,7 @@ impl<'a> Pieces<'a> {
         unreachable!("a unit of work beyond the last")
     }
 
-    /// Merges what the units of cut runs left in `parts`, where a unit has `group` query heads.
+    /// Merges the states that the units of cut runs stored in `parts`.
     pub(super) fn merge(&self, cpu: &Cpu, width: usize, parts: &mut [f32], out: Shared<f32>) {
         let group = self.params.heads / self.kv_heads;
         let unit = unit_len(group, width);
@@ -92,8 +93,8 @@ impl<'a> Pieces<'a> {
             }
             let before: usize = self.query.runs[..index].iter().map(|run| self.count(run)).sum();
             let first = (before * self.kv_heads + head / group) * unit + head % group * part_len(width);
-            // SAFETY: each unit has `unit` numbers, and one item alone reads those of this head; its result is a
-            // row of the one token of this run.
+            // SAFETY: each unit has `unit` numbers, and one item alone reads those of this head; its result is part of the
+            // row of this run's only token.
             let (parts, out) = unsafe {
                 let out = out.get().add(run.first as usize * q_width + head * width);
                 (parts.get().add(first), std::slice::from_raw_parts_mut(out, width))
@@ -103,17 +104,17 @@ impl<'a> Pieces<'a> {
     }
 }
 
-/// Numbers that a unit of `group` query heads leaves.
+/// Numbers that a unit of `group` query heads stores.
 pub(super) fn unit_len(group: usize, width: usize) -> usize {
     group * part_len(width)
 }
 
-/// Of one query head: a vector with largest score and total, then the sums.
+/// Numbers that one query head stores: a vector with largest score and total, then the sums.
 pub(super) fn part_len(width: usize) -> usize {
     LANES + width.next_multiple_of(LANES)
 }
 
-/// Leaves what `Q` heads saw of a piece.
+/// Stores the states of `Q` heads after a piece.
 #[inline(always)]
 pub(super) fn leave<const Q: usize>(seen: &Seen<Q>, width: usize, parts: &mut [f32]) {
     for (i, part) in parts.chunks_exact_mut(part_len(width)).take(Q).enumerate() {
@@ -139,7 +140,7 @@ fn merge_all(isa: Isa, parts: Parts, out: &mut [f32]) {
 fn merge_lanes<S: Simd>(simd: S, parts: Parts, out: &mut [f32]) {
     let mut all = Seen::<1>::nothing();
     for nth in 0..parts.count {
-        // SAFETY: `Pieces::merge` gives this head's parts, all written by units that are done.
+        // SAFETY: `Pieces::merge` passes this head's parts, all written by finished units.
         let part = unsafe {
             std::slice::from_raw_parts_mut(parts.first.add(nth * parts.stride), part_len(parts.width))
         };
@@ -154,14 +155,14 @@ fn merge_lanes<S: Simd>(simd: S, parts: Parts, out: &mut [f32]) {
 
 /// Where a single token's results go.
 pub(super) enum Target<'a> {
-    /// Rows of attended values, of the whole context.
+    /// Rows of results over the whole context.
     Rows(&'a mut [f32]),
-    /// What was seen of one piece, `part_len` numbers a head.
+    /// The states of one piece, `part_len` numbers per head.
     Piece { from: usize, end: usize, parts: &'a mut [f32] },
 }
 
 impl Target<'_> {
-    /// What is left behind the first `heads` heads.
+    /// The target of the heads after the first `heads`.
     #[inline(always)]
     pub(super) fn after(&mut self, heads: usize, width: usize) -> Target<'_> {
         match self {
@@ -173,7 +174,7 @@ impl Target<'_> {
     }
 }
 
-/// One token's unit: queries of a group, and a piece of what they see.
+/// Computes one token's unit: the queries of a group over a piece of their context.
 pub(crate) fn attend_piece<T: Element>(
     isa: Isa,
     context: Context<'_, T>,

@@ -1,11 +1,11 @@
-//! One tile of the context: raw products of queries and keys, and the values folded in, read straight from the
-//! pool. `attention` decides which positions a tile has and what becomes of the products.
+//! One tile of the context, read directly from the pool: raw products of queries and keys, and the weighted sum of values.
+//! `attention` chooses the positions of a tile and applies the softmax in between.
 
 use super::attention::{Context, MAX_HEAD_DIM, TILE};
 use crate::element::Element;
 use crate::simd::{LANES, Simd, vectors};
 
-/// Consecutive positions of one block, from `start` on: at most `limit` of them.
+/// Consecutive positions within one block.
 pub(super) struct Run {
     block: usize,
     offset: usize,
@@ -20,7 +20,7 @@ impl<T: Element> Context<'_, T> {
         Run { block: self.table[position / size] as usize, offset, count: (size - offset).min(limit) }
     }
 
-    /// The keys of one position and those that follow it in the block, first dimension.
+    /// The first dimension of the keys of a run's positions.
     #[inline(always)]
     pub(super) fn keys(&self, run: &Run) -> *const T {
         let layout = self.layer.layout();
@@ -36,7 +36,7 @@ impl<T: Element> Context<'_, T> {
     }
 }
 
-/// Raw products of `count` positions from `position` on, four vectors of positions at a time.
+/// Computes raw products of `count` positions from `position` on, four vectors of positions at a time.
 #[inline(always)]
 pub(super) fn scores<S: Simd, T: Element, const Q: usize>(
     simd: S,
@@ -68,8 +68,8 @@ pub(super) fn scores<S: Simd, T: Element, const Q: usize>(
     }
 }
 
-/// Products of `Q` queries with `C` vectors of keys. Lanes beyond a run hold whatever lies there; they
-/// are overwritten by the next run or cut off by `soften`.
+/// Computes products of `Q` queries with `C` vectors of keys. Lanes beyond a run are arbitrary; the next run overwrites them,
+/// or `soften` masks them.
 #[inline(always)]
 fn products<S: Simd, T: Element, const Q: usize, const C: usize>(
     simd: S,
@@ -84,8 +84,8 @@ fn products<S: Simd, T: Element, const Q: usize, const C: usize>(
     assert!(q.len() >= Q * width && keys.len() >= C && starts.len() >= C);
     let mut sums = [[simd.splat(0.0); C]; Q];
     for d in 0..width {
-        // SAFETY: a run starts inside its head's keys, of which there are `width` rows of `stride`; sixteen
-        // more numbers follow the last one in the pool. `q` holds `Q` heads.
+        // SAFETY: a run starts inside its head's keys, which have `width` rows of `stride`; the pool has sixteen more
+        // numbers after its last one. `q` has `Q` heads.
         unsafe {
             let k = vectors!(C, simd.splat(0.0), |c| T::load(simd, keys[c].add(d * stride)));
             for (i, sums) in sums.iter_mut().enumerate() {
@@ -133,7 +133,7 @@ pub(super) fn accumulate<S: Simd, T: Element, const Q: usize>(
     }
 }
 
-/// A tile's weights and where its values are.
+/// A tile's weights and the location of its values.
 struct Values<'a, T, const N: usize> {
     context: &'a Context<'a, T>,
     position: usize,
@@ -143,7 +143,7 @@ struct Values<'a, T, const N: usize> {
 }
 
 impl<T: Element, const N: usize> Values<'_, T, N> {
-    /// `C` vectors of dimensions from `first` on. Lanes beyond the head's width are never read back.
+    /// Folds in `C` vectors of dimensions from `first` on. Lanes beyond the head's width are never read back.
     #[inline(always)]
     fn columns<S: Simd, const C: usize>(&self, simd: S, first: usize, sums: &mut [[f32; MAX_HEAD_DIM]; N]) {
         let width = self.context.layer.layout().head_dim;
@@ -162,7 +162,7 @@ impl<T: Element, const N: usize> Values<'_, T, N> {
             let run = self.context.run(self.position + done, self.count - done);
             let values = self.context.values(&run);
             for p in 0..run.count {
-                // SAFETY: the run's rows lie in the block; sixteen numbers follow the pool's last one.
+                // SAFETY: the run's rows lie in the block; the pool has sixteen more numbers after its last one.
                 let v = unsafe {
                     vectors!(C, simd.splat(0.0), |c| T::load(simd, values.add(p * width + first + c * LANES)))
                 };

@@ -1,13 +1,13 @@
-//! Sums of products in vector registers: which tiles a block of rows is cut into, and in which order they read a panel.
+//! Sums of products in vector registers: how a block of rows is tiled, and in which order tiles read a panel.
 
 use super::matmul::{ACROSS, Block};
 use super::product::Tile;
 use crate::matrix::Format;
 use crate::simd::{Isa, LANES, Simd, on_dot_isa};
 
-/// Bytes of a panel's piece: two thirds of the first cache level.
+/// Bytes of a panel's piece: two thirds of the L1 cache.
 const PIECE: usize = 32 << 10;
-/// How far ahead few rows ask for weights: the hardware's own look-ahead ends at each 4 KiB.
+/// Bytes that few rows prefetch ahead: the hardware's own prefetching stops at each 4 KiB boundary.
 const AHEAD: usize = 3 << 10;
 
 /// All sums of a block.
@@ -52,11 +52,11 @@ fn pieces<S: Simd>(simd: S, block: Block<'_>) {
     }
 }
 
-/// The tiles that rows are cut into: each item is a tile's rows.
+/// Iterator over tiles: each item is a tile's number of rows.
 #[derive(Clone)]
 struct Tiles {
     left: usize,
-    /// Most rows of a tile.
+    /// Maximum rows of a tile.
     most: usize,
 }
 
@@ -70,7 +70,7 @@ impl Iterator for Tiles {
     }
 }
 
-/// `rows` rows against the block's columns.
+/// Multiplies `rows` rows with the block's columns.
 #[inline(always)]
 fn columns<S: Simd>(simd: S, tile: Tile, format: Format, rows: usize, end: usize) {
     match (format, rows) {
@@ -94,9 +94,9 @@ fn columns<S: Simd>(simd: S, tile: Tile, format: Format, rows: usize, end: usize
     }
 }
 
-/// `R` rows against the columns up to `end`, as many vectors at a time as the registers hold. `FORMAT` is 0 for
-/// f32, 1 for bf16, 2 for int8, 3 for bf16 with more rows and half the vectors, so that a widened weight serves
-/// more rows.
+/// Multiplies `R` rows with the columns up to `end`, as many vectors at a time as fit the registers. `FORMAT` is 0 for
+/// f32, 1 for bf16, 2 for int8, 3 for bf16 with more rows and half the vectors, so that a widened weight is used for more
+/// rows.
 #[inline(always)]
 fn all<S: Simd, const FORMAT: usize, const R: usize>(simd: S, mut tile: Tile, end: usize) {
     while tile.column < end {

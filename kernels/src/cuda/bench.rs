@@ -5,12 +5,12 @@
 
 use std::sync::Arc;
 
-use super::checks::Random;
 use super::{
     AttentionParams, AttentionShape, Buffer, CudaError, Device, Partition, ProductKind, ProductParams,
     SampleParams, SampleRow, Type, decode, decode_parts, fill_random, partial_numbers, prefill, prefill_rows,
     product, sample,
 };
+use crate::Random;
 
 /// Shapes of attention in known models: name, query heads, key heads, width.
 const SHAPES: [(&str, u32, u32, u32); 4] = [

@@ -18,7 +18,7 @@ impl Avx2 {
         Self(())
     }
 
-    /// Eight words of both in turn.
+    /// Interleaves eight words of each.
     #[inline(always)]
     fn zip_half(self, a: __m256i, b: __m256i) -> Words {
         // SAFETY: `self` proves AVX2.

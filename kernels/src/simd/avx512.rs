@@ -124,7 +124,7 @@ impl<const VNNI: bool, const BF16: bool> Simd for Avx512<VNNI, BF16> {
     fn zip(self, a: __m512i, b: __m512i) -> (__m512i, __m512i) {
         // SAFETY: `self` proves AVX-512F.
         unsafe {
-            // Sixteen and more are words of `b`.
+            // Indexes from 16 on are words of `b`.
             let low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
             let high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
             (_mm512_permutex2var_epi32(a, low, b), _mm512_permutex2var_epi32(a, high, b))

@@ -1,9 +1,9 @@
-//! Sixteen-lane vectors behind one trait, so that each kernel is written once and compiled per instruction
-//! set. A value of an implementing type is the proof that the CPU has the instructions: [`on_isa!`] makes
-//! it inside a function compiled for them. Tile registers are no lanes: where a CPU has them, `cpu/amx.rs` uses them
-//! for products of bf16. AVX2 and AVX-512 give the same bits, but that the bf16 dot
-//! product instruction takes denormal numbers for zeros; the portable form does not fuse multiply and add
-//! on x86, so it may differ from them in the last place.
+//! Sixteen-lane vectors behind one trait, so that each kernel is written once and compiled per instruction set. A value of an
+//! implementing type proves that the CPU has the instructions: [`on_isa!`] creates it inside a function compiled for them.
+//! Tile registers don't fit this model: `cpu/amx.rs` uses them for bf16 products if the CPU has them.
+//!
+//! AVX2 and AVX-512 give the same bits, except that the bf16 dot product instruction treats denormals as zeros. The portable
+//! form does not fuse multiply and add on x86, so it may differ from them in the last place.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx;
@@ -23,11 +23,11 @@ pub(crate) use avx2::Avx2;
 pub(crate) use avx512::Avx512;
 pub(crate) use portable::Portable;
 
-/// Lanes of every vector, whatever the registers are.
+/// Lanes of every vector, whatever the width of the registers.
 pub(crate) const LANES: usize = 16;
 
-/// An array of vectors, each by its index. No closure and no `array::from_fn`: either is a function of its own, which the
-/// compiler may leave one, and then it is compiled without the instruction set, each instruction a call.
+/// An array of vectors, built by index. A closure or `array::from_fn` would be a separate function: if the compiler doesn't
+/// inline it, it is compiled without the instruction set, and each instruction becomes a call.
 macro_rules! vectors {
     ($count:expr, $any:expr, |$at:ident| $vector:expr) => {{
         let mut all = [$any; $count];
@@ -45,13 +45,13 @@ pub trait Simd: Copy {
     type V: Copy;
     /// Sixteen 32-bit words: integers, pairs of bf16, or four bytes each.
     type W: Copy;
-    /// Columns (in vectors) that a matrix tile of several rows covers: as many as the registers hold.
+    /// Columns (in vectors) of a matrix tile of several rows: as many as fit the registers.
     const TILE_VECTORS: usize;
-    /// Query heads that share one pass over keys: as many as the registers hold.
+    /// Query heads that share one pass over keys: as many as fit the registers.
     const SHARED_QUERIES: usize;
     /// Whether [`Simd::dot_bf16`] is an instruction.
     const PAIRS: bool;
-    /// Most rows of a tile of a bf16 product, by as many vectors as `bf16_columns` says.
+    /// Maximum rows of a tile of a bf16 product.
     const BF16_ROWS: usize;
     /// Rows of a tile of an int8 product, which holds integer and float sums.
     const INT8_ROWS: usize;
@@ -76,7 +76,7 @@ pub trait Simd: Copy {
     /// Sixteen IEEE half floats are readable at `from`.
     unsafe fn load_f16(self, from: *const u16) -> Self::V;
     fn splat_word(self, x: u32) -> Self::W;
-    /// The words of both in turn, `a`'s first: those of the lower halves, and those of the upper ones.
+    /// Interleaves the words of both, `a`'s first: the lower halves, and the upper halves.
     fn zip(self, a: Self::W, b: Self::W) -> (Self::W, Self::W);
     /// The odd inputs of bf16 pairs, widened.
     fn high(self, w: Self::W) -> Self::V;
@@ -92,7 +92,7 @@ pub trait Simd: Copy {
     fn dot_int8(self, sum: Self::W, w: Self::W, x: Self::W) -> Self::W;
     /// Signed integers to floats.
     fn widen_words(self, w: Self::W) -> Self::V;
-    /// Asks for the cache line at `from`, which may lie anywhere, in the second cache level.
+    /// Prefetches the cache line at `from`, any address, into the L2 cache.
     #[inline(always)]
     fn prefetch_far<T>(self, from: *const T) {
         #[cfg(target_arch = "x86_64")]
@@ -104,7 +104,7 @@ pub trait Simd: Copy {
         #[cfg(not(target_arch = "x86_64"))]
         let _ = from;
     }
-    /// Asks for the cache line at `from`, which may lie anywhere.
+    /// Prefetches the cache line at `from`, any address.
     #[inline(always)]
     fn prefetch<T>(self, from: *const T) {
         #[cfg(target_arch = "x86_64")]
@@ -122,20 +122,20 @@ pub trait Simd: Copy {
     fn sub(self, a: Self::V, b: Self::V) -> Self::V;
     fn mul(self, a: Self::V, b: Self::V) -> Self::V;
     fn div(self, a: Self::V, b: Self::V) -> Self::V;
-    /// `a > b ? a : b`, so that a NaN in `b` stays.
+    /// `a > b ? a : b`, which keeps a NaN in `b`.
     fn max(self, a: Self::V, b: Self::V) -> Self::V;
-    /// `a < b ? a : b`, so that a NaN in `b` stays.
+    /// `a < b ? a : b`, which keeps a NaN in `b`.
     fn min(self, a: Self::V, b: Self::V) -> Self::V;
     /// `a < b ? yes : no`.
     fn select_lt(self, a: Self::V, b: Self::V, yes: Self::V, no: Self::V) -> Self::V;
     /// Two to the integer that was rounded into the low bits of `t` by adding 1.5 * 2^23.
     fn exp2_rounded(self, t: Self::V) -> Self::V;
 
-    /// Sixteen vectors turned over: lane `i` of vector `j` becomes lane `j` of vector `i`.
+    /// Transposes sixteen vectors: lane `i` of vector `j` becomes lane `j` of vector `i`.
     #[inline(always)]
     fn turn(self, mut vectors: [Self::W; LANES]) -> [Self::W; LANES] {
-        // Each round moves the highest bit of a word's vector to the lowest bit of its lane, and the highest one
-        // of its lane to the lowest of its vector.
+        // Each round moves the highest bit of a word's vector index to the lowest bit of its lane index, and the highest
+        // bit of its lane index to the lowest bit of its vector index.
         for _ in 0..LANES.ilog2() {
             let from = vectors;
             for i in 0..LANES / 2 {
@@ -145,13 +145,13 @@ pub trait Simd: Copy {
         vectors
     }
 
-    /// All lanes, halves added to halves: 16 -> 8 -> 4 -> 2 -> 1.
+    /// Sum of all lanes, adding halves: 16 -> 8 -> 4 -> 2 -> 1.
     #[inline(always)]
     fn sum(self, v: Self::V) -> f32 {
         self.fold(v, |a, b| a + b)
     }
 
-    /// The largest lane; NaNs may be lost.
+    /// The largest lane; may ignore NaN.
     #[inline(always)]
     fn largest(self, v: Self::V) -> f32 {
         self.fold(v, f32::max)
@@ -160,7 +160,7 @@ pub trait Simd: Copy {
     #[inline(always)]
     fn fold(self, v: Self::V, f: impl Fn(f32, f32) -> f32) -> f32 {
         let mut lanes = [0.0; LANES];
-        // SAFETY: `lanes` has sixteen places.
+        // SAFETY: `lanes` has sixteen numbers.
         unsafe { self.store(lanes.as_mut_ptr(), v) };
         let mut width = LANES / 2;
         while width > 0 {
@@ -173,7 +173,7 @@ pub trait Simd: Copy {
     }
 }
 
-/// An instruction set that this build has kernels for.
+/// An instruction set with kernels in this build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isa {
     /// What the compiler makes of plain arrays.
@@ -191,14 +191,14 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// The fastest that this CPU has. Intel's cores that have the bf16 instruction run it at half the rate of
-    /// f32 multiply-adds, AMD's at twice: there widening weights is slower, here it is faster.
+    /// The fastest on this CPU. Intel's cores run the bf16 instruction at half the rate of f32 multiply-adds, so widening
+    /// weights is faster there; AMD's run it at twice the rate.
     pub fn detect() -> Self {
         let quick = |isa: &Self| *isa != Self::Avx512Bf16 || !made_by_intel();
         Self::available().into_iter().rfind(quick).unwrap_or(Self::Portable)
     }
 
-    /// How products take inputs in bf16.
+    /// Layout of bf16 inputs of products.
     pub(crate) fn bf16_layout(self) -> Bf16Layout {
         match self {
             Self::Amx => Bf16Layout::Tiles,
@@ -207,7 +207,7 @@ impl Isa {
         }
     }
 
-    /// All that this CPU has, narrowest first.
+    /// All instruction sets of this CPU, narrowest first.
     pub fn available() -> Vec<Self> {
         #[allow(unused_mut, reason = "only x86 adds to it")]
         let mut all = vec![Self::Portable];
@@ -247,7 +247,7 @@ fn made_by_intel() -> bool {
     false
 }
 
-/// Calls `body(token, args...)` compiled for `isa`. `isa` must come from [`Isa::available`]; `Cpu` sees to it.
+/// Calls `body(token, args...)` compiled for `isa`, which must come from [`Isa::available`]; `Cpu` ensures that.
 macro_rules! on_isa {
     ($isa:expr, $body:ident $([$($generic:ident : $bound:path),*])? ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)?) => {{
         #[cfg(target_arch = "x86_64")]
@@ -278,7 +278,7 @@ macro_rules! on_isa {
 }
 pub(crate) use on_isa;
 
-/// [`on_isa!`], with a form of its own for the dot product instructions.
+/// [`on_isa!`] with separate forms for the dot product instructions.
 macro_rules! on_dot_isa {
     ($isa:expr, $body:ident $([$($generic:ident : $bound:path),*])? ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)?) => {{
         #[cfg(target_arch = "x86_64")]

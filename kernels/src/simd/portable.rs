@@ -1,4 +1,4 @@
-//! Lanes as an array: correct everywhere, and what the compiler can vectorize by itself.
+//! Lanes as an array: correct everywhere, and left to the compiler's auto-vectorization.
 
 use half::bf16;
 

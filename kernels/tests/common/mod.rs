@@ -1,9 +1,9 @@
-//! Seeded random inputs, and a paged pool whose unused places hold NaN.
+//! Seeded random inputs, and a paged pool whose unused slots contain NaN.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use infer_kernels::{
     Arena, Cpu, Element, Format, Inputs, MAX_HEAD_DIM, Matrix, Packer, PagedLayer, PagedLayout, QueryRun,
-    Rows,
+    Random, Rows,
 };
 
 /// All storage formats of weights.
@@ -21,7 +21,7 @@ pub fn packed_gated(format: Format, numbers: &[f32], inputs: usize) -> Matrix {
     Packer::new(1).unwrap().gated(format, numbers.len() / inputs / 2, inputs, row).unwrap()
 }
 
-/// Rows in a product's input format. The buffers held another shape before, full of what must not be read.
+/// Rows in a product's input format. The buffers had another shape before, full of NaN that must not be read.
 pub fn loaded(cpu: &Cpu, rows: Rows<'_>, count: usize, format: Format) -> Inputs {
     let mut inputs = Inputs::default();
     let poison = vec![f32::NAN; (count + 1) * (rows.width + 64)];
@@ -30,7 +30,7 @@ pub fn loaded(cpu: &Cpu, rows: Rows<'_>, count: usize, format: Format) -> Inputs
     inputs
 }
 
-/// A matrix's numbers as they were rounded, row-major.
+/// A matrix's rounded numbers, row-major.
 pub fn unpacked(matrix: &Matrix) -> Vec<f32> {
     let mut out = vec![0.0; matrix.outputs() * matrix.inputs()];
     for (i, row) in out.chunks_exact_mut(matrix.inputs()).enumerate() {
@@ -39,7 +39,7 @@ pub fn unpacked(matrix: &Matrix) -> Vec<f32> {
     out
 }
 
-/// Inputs as they were rounded, row-major.
+/// Rounded inputs, row-major.
 pub fn unpacked_inputs(inputs: &Inputs) -> Vec<f32> {
     let mut out = vec![0.0; inputs.rows() * inputs.width()];
     for (i, row) in out.chunks_exact_mut(inputs.width()).enumerate() {
@@ -48,40 +48,18 @@ pub fn unpacked_inputs(inputs: &Inputs) -> Vec<f32> {
     out
 }
 
-/// A small generator (splitmix64), so that a seed means the same everywhere.
-pub struct Random(u64);
-
 pub fn random(seed: u64) -> Random {
-    Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    Random::new(seed)
 }
 
-/// Seeds of a test; their number is in every message.
+/// Seeds of a test; every message includes the seed.
 pub fn seeds(count: u64) -> std::ops::Range<u64> {
     0..count
 }
 
-impl Random {
-    pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// From `low` to `high`, both included.
-    pub fn size(&mut self, low: usize, high: usize) -> usize {
-        low + (self.bits() % (high - low + 1) as u64) as usize
-    }
-
-    /// The width of a head.
-    pub fn head_dim(&mut self) -> usize {
-        [6, 16, 20, 32, 64, 80, 128, MAX_HEAD_DIM][self.size(0, 7)]
-    }
-
-    /// Numbers in -1..1.
-    pub fn numbers(&mut self, count: usize) -> Vec<f32> {
-        (0..count).map(|_| (self.bits() >> 40) as f32 / (1 << 23) as f32 - 1.0).collect()
-    }
+/// A head width.
+pub fn head_dim(random: &mut Random) -> usize {
+    random.one_of(&[6, 16, 20, 32, 64, 80, 128, MAX_HEAD_DIM])
 }
 
 /// A sequence's keys and values, rounded to the storage type: `[position][head][dimension]`.
@@ -91,12 +69,12 @@ pub struct Context {
     pub values: Vec<f32>,
 }
 
-/// Several sequences in a pool, and tokens of theirs that attend.
+/// Several sequences in a pool, and those of their tokens that attend.
 pub struct Paged<T> {
     pub layout: PagedLayout,
     pub layer: PagedLayer<T>,
     pub contexts: Vec<Context>,
-    /// Of each token: its sequence, position and block table.
+    /// Sequence, position and block table of each token.
     pub sequences: Vec<u32>,
     pub positions: Vec<u32>,
     pub spans: Vec<(u32, u32)>,
@@ -112,7 +90,7 @@ impl<T: Element> Paged<T> {
             head_dim,
         };
         let width = layout.kv_heads * layout.head_dim;
-        // Some are longer than a piece of a context, which is 256.
+        // Some are longer than a piece of a context (256).
         let longest = [300, 1_100][random.size(0, 1)];
         let lens: Vec<usize> = (0..random.size(1, 4)).map(|_| random.size(1, longest)).collect();
         let needed: usize = lens.iter().map(|len| len.div_ceil(layout.block_size)).sum();

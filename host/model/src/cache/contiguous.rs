@@ -1,5 +1,5 @@
-//! The reference backend: each running sequence has one slot of the full length. No block tables, no sharing:
-//! a sequence always starts at position 0, and prefix caching must be off.
+//! The reference backend: each running sequence has one slot of full length. There are no block tables and no sharing, so a
+//! sequence always starts at position 0, and prefix caching must be off.
 
 use std::collections::HashMap;
 
@@ -30,7 +30,7 @@ pub(crate) struct ContiguousCache<T> {
     scores: Vec<f32>,
 }
 
-/// A sequence's slot and how many positions of it are written.
+/// A sequence's slot and the number of positions written.
 #[derive(Clone, Copy)]
 struct Held {
     slot: u32,
@@ -52,7 +52,7 @@ impl<T: Element> ContiguousCache<T> {
         Ok(Self { layers, positions, free, held: HashMap::new(), slots: Vec::new(), scores: Vec::new() })
     }
 
-    /// The slot of a row's sequence, which must go on where it stopped.
+    /// The slot of a row's sequence, which must continue where it stopped.
     fn slot(&mut self, sequence: SequenceId, first: u32, count: u32) -> Result<u32, Refused> {
         let held = match self.held.get(&sequence) {
             Some(held) => *held,
@@ -70,7 +70,7 @@ impl<T: Element> ContiguousCache<T> {
     }
 }
 
-/// Why a row can't be taken.
+/// Why a row is refused.
 #[derive(Clone, Copy)]
 enum Refused {
     NoSlot,

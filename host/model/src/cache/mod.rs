@@ -1,5 +1,5 @@
-//! Where keys and values live while sequences run. Two backends behind one trait: the paged pool, and one
-//! full-length slot per sequence, which shares neither storage nor attention code with it.
+//! Storage of keys and values while sequences run. Two backends behind one trait: the paged pool, and one full-length slot
+//! per sequence, which shares neither storage nor attention code with the pool.
 
 mod contiguous;
 mod paged;
@@ -12,14 +12,13 @@ pub(crate) use paged::PagedCache;
 
 /// Keys and values of all layers.
 pub(crate) trait KvStore: Send {
-    /// Forgets sequences that ended: a batch says so once, whatever becomes of it.
+    /// Forgets ended sequences. A batch lists them once, whether or not it succeeds.
     fn release(&mut self, sequences: &[SequenceId]);
 
-    /// Takes up a batch: copies, and who writes where. Nothing is computed yet.
+    /// Prepares a batch: copies blocks and records where rows write. Computes nothing.
     fn begin(&mut self, batch: &Batch) -> Result<(), DeviceFault>;
 
-    /// Turns queries and keys to their positions, stores keys and values in a layer, then attends to what is
-    /// stored.
+    /// Applies rope to queries and keys, stores keys and values in a layer, then computes attention over what is stored.
     fn attend(
         &mut self,
         cpu: &Cpu,

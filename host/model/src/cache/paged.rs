@@ -13,7 +13,7 @@ pub(crate) struct PagedCache<T> {
     layers: Vec<PagedLayer<T>>,
     /// Block tables of the batch, as plain numbers.
     tables: Vec<u32>,
-    /// The batch's rows, in pieces that threads share.
+    /// The batch's rows, split into runs for threads.
     runs: Vec<QueryRun>,
     scratch: Vec<f32>,
 }
@@ -31,7 +31,7 @@ impl<T: Element> PagedCache<T> {
 }
 
 impl<T: Element> KvStore for PagedCache<T> {
-    /// It keeps nothing per sequence.
+    /// Does nothing: the pool has no state per sequence.
     fn release(&mut self, _sequences: &[SequenceId]) {}
 
     fn begin(&mut self, batch: &Batch) -> Result<(), DeviceFault> {

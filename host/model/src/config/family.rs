@@ -1,15 +1,15 @@
-//! The model families: what a `model_type` says before any other key is read.
+//! The model families: what `model_type` implies before any other key is read.
 
 use crate::error::ModelError;
 
-/// What sets a family apart before its keys are read.
+/// Differences between families that are not in their keys.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Family {
     pub(super) qk_norm: bool,
     pub(super) gemma: bool,
-    /// Query, key and value biases whatever `attention_bias` says.
+    /// Query, key and value projections have biases regardless of `attention_bias`.
     pub(super) qkv_bias: bool,
-    /// `attention_bias` and `mlp_bias` are keys of this family.
+    /// The family uses the keys `attention_bias` and `mlp_bias`.
     pub(super) bias_keys: bool,
     /// `sliding_window` counts unless `use_sliding_window` says otherwise.
     pub(super) windows: Windows,
@@ -19,7 +19,7 @@ pub(super) struct Family {
 pub(super) enum Windows {
     #[default]
     Never,
-    /// All layers, where `sliding_window` is a number.
+    /// All layers, if `sliding_window` is a number.
     All,
     /// Only with `use_sliding_window`, from layer `max_window_layers` on.
     Opted,

@@ -1,7 +1,7 @@
-//! generation_config.json: how a checkpoint wants its tokens drawn where a request doesn't say. Like vLLM's
-//! `--generation-config auto`, `do_sample` doesn't count: a temperature of 0 is what asks for the likeliest token.
+//! generation_config.json: a checkpoint's default sampling parameters, for requests that don't set them. As with vLLM's
+//! `--generation-config auto`, `do_sample` is ignored: a temperature of 0 requests greedy sampling.
 //!
-//! Its end tokens are part of `ModelConfig`. A GGUF file has no such file.
+//! Its end tokens are part of `ModelConfig`. GGUF has no equivalent.
 
 use super::keys::Keys;
 use crate::error::ModelError;
@@ -9,34 +9,34 @@ use crate::source::Source;
 
 const FILE: &str = "generation_config.json";
 
-/// What a checkpoint wishes; `None` where it wishes nothing.
+/// A checkpoint's defaults; `None` if it sets none.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SamplingDefaults {
     /// 0 is greedy.
     pub temperature: Option<f32>,
     /// Nucleus.
     pub top_p: Option<f32>,
-    /// So many of the likeliest; 0 is no limit.
+    /// Number of likeliest tokens to choose from; 0 is no limit.
     pub top_k: Option<u32>,
-    /// At least this fraction as likely as the likeliest.
+    /// Minimum probability, relative to the likeliest token.
     pub min_p: Option<f32>,
-    /// Makes what occurred less likely where it is above 1.
+    /// Above 1, makes tokens that occurred less likely.
     pub repetition_penalty: Option<f32>,
 }
 
 impl SamplingDefaults {
-    /// Those of a checkpoint.
+    /// Reads a checkpoint's defaults.
     ///
     /// # Errors
-    /// Names the key whose value can't be.
+    /// Names the key whose value is invalid.
     pub fn load(source: &Source<'_>) -> Result<Self, ModelError> {
         source.read(FILE)?.map_or_else(|| Ok(Self::default()), |bytes| Self::parse(&bytes))
     }
 
-    /// Reads the bytes of `generation_config.json`.
+    /// Parses the bytes of `generation_config.json`.
     ///
     /// # Errors
-    /// Names the key whose value can't be.
+    /// Names the key whose value is invalid.
     pub fn parse(bytes: &[u8]) -> Result<Self, ModelError> {
         let keys = Keys::parse(FILE, bytes)?;
         let number = |key, expected, fits: fn(f64) -> bool| match keys.number(key)? {

@@ -1,7 +1,7 @@
 //! Reads Hugging Face's config.json, as transformers 4 and 5 write it, into a `ModelConfig`.
 //!
-//! A family is a few settings over common keys. Every key that changes the arithmetic is either understood or
-//! refused: silence would be a model that answers nonsense.
+//! A family is a few settings on top of common keys. Every key that changes the arithmetic is either supported or refused:
+//! ignoring one would give a model that outputs nonsense.
 
 use infer_kernels::{Activation, MAX_HEAD_DIM};
 use serde_json::Value;
@@ -13,7 +13,7 @@ use super::positions::positions;
 use crate::DType;
 use crate::error::ModelError;
 
-/// What transformers assumes of the text part of a multimodal Gemma 3 where its configuration is silent.
+/// transformers' defaults for keys absent from the text part of a multimodal Gemma 3.
 fn gemma_defaults() -> [(&'static str, Value); 6] {
     [
         ("model_type", "gemma3_text".into()),
@@ -32,7 +32,7 @@ pub(super) fn parse(keys: &Keys, stop_tokens: Vec<u32>) -> Result<ModelConfig, M
     parse_text(keys, stop_tokens)
 }
 
-/// A model of text alone.
+/// Parses a text-only model.
 fn parse_text(keys: &Keys, stop_tokens: Vec<u32>) -> Result<ModelConfig, ModelError> {
     let model_type = keys.text("model_type")?.ok_or_else(|| keys.missing("model_type"))?.to_owned();
     let family = Family::of(&model_type)?;
@@ -94,7 +94,7 @@ fn parse_text(keys: &Keys, stop_tokens: Vec<u32>) -> Result<ModelConfig, ModelEr
     })
 }
 
-/// Keys that change what is computed and that nothing here reads.
+/// Refuses keys that change the arithmetic and that are not supported.
 fn refuse_unknown_arithmetic(keys: &Keys, family: Family) -> Result<(), ModelError> {
     for key in ["quantization_config", "num_local_experts", "num_experts"] {
         if !keys.get(key).is_null() {
@@ -108,15 +108,15 @@ fn refuse_unknown_arithmetic(keys: &Keys, family: Family) -> Result<(), ModelErr
         return Err(keys.unsupported("partial_rotary_factor", "must be 1"));
     }
     if family.windows == Windows::Never && !keys.get("sliding_window").is_null() {
-        return Err(keys.unsupported("sliding_window", "is not known for this model_type"));
+        return Err(keys.unsupported("sliding_window", "is not supported for this model_type"));
     }
     if !family.bias_keys && keys.flag("attention_bias")? == Some(true) {
-        return Err(keys.unsupported("attention_bias", "is not known for this model_type"));
+        return Err(keys.unsupported("attention_bias", "is not supported for this model_type"));
     }
     Ok(())
 }
 
-/// Below zero a small row's mean square has no root.
+/// The epsilon of norms. A negative one could make the root undefined.
 fn norm_epsilon(keys: &Keys) -> Result<f32, ModelError> {
     match keys.number("rms_norm_eps")?.unwrap_or(1e-6) {
         epsilon if epsilon >= 0.0 => Ok(epsilon as f32),
@@ -124,7 +124,7 @@ fn norm_epsilon(keys: &Keys) -> Result<f32, ModelError> {
     }
 }
 
-/// What a logit is divided by.
+/// Reads a soft cap, which must be positive.
 fn soft_cap(keys: &Keys, key: &str) -> Result<Option<f32>, ModelError> {
     match keys.number(key)?.map(|cap| cap as f32) {
         Some(cap) if cap <= 0.0 || cap.is_infinite() => Err(keys.wrong(key, "positive")),
@@ -146,7 +146,7 @@ fn activation(keys: &Keys, family: Family) -> Result<Activation, ModelError> {
     }
 }
 
-/// The list of generation_config.json decides; where it has none, config.json's.
+/// End tokens from generation_config.json or, if it has none, from config.json.
 pub(super) fn stop_tokens(keys: &Keys, generation: Option<&[u8]>) -> Result<Vec<u32>, ModelError> {
     if let Some(bytes) = generation {
         let generation = Keys::parse("generation_config.json", bytes)?;

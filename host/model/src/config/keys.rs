@@ -1,18 +1,18 @@
-//! Typed reads from a JSON object of a stranger: each error names the file and the key, and says what would
-//! be right. What the keys mean is not known here.
+//! Typed reads from an untrusted JSON object: each error names the file and the key, and says what would be valid. The
+//! meaning of keys is defined elsewhere.
 
 use serde_json::{Map, Value};
 
 use crate::error::ModelError;
 
-/// A larger size is not believed: sizes are multiplied and allocated.
+/// Maximum accepted size: sizes are multiplied and allocated.
 pub(super) const MAX_SIZE: usize = 1 << 20;
 
 /// A JSON object and the file that it came from.
 pub(crate) struct Keys {
     file: String,
     map: Map<String, Value>,
-    /// What the file calls a key, where that is something else.
+    /// The file's own names for keys, where they differ.
     names: Vec<(&'static str, String)>,
 }
 
@@ -24,12 +24,12 @@ impl Keys {
     pub(super) fn parse(file: &str, bytes: &[u8]) -> Result<Self, ModelError> {
         match serde_json::from_slice(bytes) {
             Ok(Value::Object(map)) => Ok(Self { file: file.to_owned(), map, names: Vec::new() }),
-            Ok(_) => Err(ModelError::config(format!("{file} must hold a JSON object"))),
+            Ok(_) => Err(ModelError::config(format!("{file} must contain a JSON object"))),
             Err(error) => Err(ModelError::config(format!("{file} is not JSON: {error}"))),
         }
     }
 
-    /// The value, or null where the key is absent.
+    /// The value, or null if the key is absent.
     pub(super) fn get(&self, key: &str) -> &Value {
         self.map.get(key).unwrap_or(&Value::Null)
     }
@@ -58,7 +58,7 @@ impl Keys {
         self.optional(key, "a number", Value::as_f64)
     }
 
-    /// A whole number, 0 included.
+    /// A whole number, including 0.
     pub(super) fn count(&self, key: &str) -> Result<Option<usize>, ModelError> {
         self.optional(key, &format!("a whole number up to {MAX_SIZE}"), |value| {
             usize::try_from(value.as_u64()?).ok().filter(|count| *count <= MAX_SIZE)
@@ -93,7 +93,7 @@ impl Keys {
         Ok(ids.unwrap_or_default())
     }
 
-    /// The object under `key` in place of this one, with what this one has besides.
+    /// The object under `key`, falling back to `defaults` and then to this object.
     pub(super) fn nested(&self, key: &str, defaults: &[(&str, Value)]) -> Self {
         let mut map = self.map.clone();
         map.extend(defaults.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
@@ -120,7 +120,7 @@ impl Keys {
         self.wrong_value(key, expected, self.get(key))
     }
 
-    /// The same for a value that stands elsewhere.
+    /// The same for a value from elsewhere.
     pub(super) fn wrong_value(&self, key: &str, expected: &str, value: &Value) -> ModelError {
         ModelError::config(format!("{}: {} must be {expected}, is {value}", self.file, self.shown(key)))
     }

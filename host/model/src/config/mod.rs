@@ -1,6 +1,6 @@
-//! What a checkpoint is, as data: every difference between model families that the decoder knows is a field
-//! here, so a family is a row of settings and not a copy of the code. Keys of Hugging Face's config.json are
-//! read in `hugging_face` and `positions`; anything that this host would compute wrongly is refused there by name.
+//! A checkpoint's configuration as data: every difference between model families is a field here, so a family is a set of
+//! values and not a copy of the code. `hugging_face` and `positions` read the keys of Hugging Face's config.json and refuse
+//! by name everything that this host would compute wrongly.
 
 mod family;
 mod generation;
@@ -18,7 +18,7 @@ pub use rope::{RopeConfig, RopeScaling, Yarn};
 use crate::DType;
 use crate::error::ModelError;
 
-/// A decoder's shape and its differences.
+/// A decoder's shape and options.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelConfig {
     /// `model_type` of the checkpoint.
@@ -31,11 +31,11 @@ pub struct ModelConfig {
     pub heads: usize,
     /// Key and value heads.
     pub kv_heads: usize,
-    /// Numbers of a head; `heads * head_dim` need not equal `hidden`.
+    /// Dimensions of a head; `heads * head_dim` need not equal `hidden`.
     pub head_dim: usize,
     /// Embedding rows.
     pub vocab: usize,
-    /// Positions that the model was made or stretched for.
+    /// Positions that the model supports, including by scaling of its position embedding.
     pub max_positions: usize,
     /// Added to the mean square in norms.
     pub norm_epsilon: f32,
@@ -53,15 +53,15 @@ pub struct ModelConfig {
     pub mlp_bias: bool,
     /// The output head is the embedding.
     pub tied_head: bool,
-    /// Embeddings are multiplied by it.
+    /// Factor of embeddings.
     pub embedding_scale: f32,
-    /// Attention scores are multiplied by it.
+    /// Factor of attention scores.
     pub query_scale: f32,
     /// Attention scores go through `cap * tanh(score / cap)`.
     pub attention_soft_cap: Option<f32>,
     /// Logits go through `cap * tanh(logit / cap)`.
     pub logit_soft_cap: Option<f32>,
-    /// What the gate goes through.
+    /// The activation of the gate.
     pub activation: Activation,
     /// Position embeddings that layers choose from.
     pub ropes: Vec<RopeConfig>,
@@ -69,21 +69,21 @@ pub struct ModelConfig {
     pub layers: Vec<LayerConfig>,
     /// Tokens that end a sequence.
     pub stop_tokens: Vec<u32>,
-    /// How the checkpoint says that it is stored.
+    /// The storage type that the checkpoint declares.
     pub stored_dtype: Option<DType>,
 }
 
-/// What differs from layer to layer.
+/// Options of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerConfig {
-    /// A token sees this many tokens, itself included; all where there is none.
+    /// A token sees this many tokens, including itself; `None` means all.
     pub window: Option<u32>,
     /// Index into `ModelConfig::ropes`.
     pub rope: usize,
 }
 
 impl ModelConfig {
-    /// Reads the bytes of `config.json` and, where there is one, of `generation_config.json`.
+    /// Parses the bytes of `config.json` and, if present, of `generation_config.json`.
     ///
     /// # Errors
     /// Names the key at fault.
@@ -93,7 +93,7 @@ impl ModelConfig {
         Self::from_keys(&keys, stop_tokens)
     }
 
-    /// From keys that mean what those of a config.json do.
+    /// Builds a configuration from keys with the meaning of those of a config.json.
     pub(crate) fn from_keys(keys: &Keys, stop_tokens: Vec<u32>) -> Result<Self, ModelError> {
         hugging_face::parse(keys, stop_tokens)
     }
@@ -108,12 +108,12 @@ impl ModelConfig {
         self.kv_heads * self.head_dim
     }
 
-    /// Bytes that one token's keys and values take as `dtype`, all layers together.
+    /// Bytes of one token's keys and values in all layers, stored as `dtype`.
     pub fn kv_bytes_per_token(&self, dtype: DType) -> u64 {
         (2 * self.layers.len() * self.kv_width() * dtype.bytes()) as u64
     }
 
-    /// Positions that the model was made or stretched for.
+    /// Positions that the model supports.
     pub fn context_length(&self) -> u32 {
         u32::try_from(self.max_positions).unwrap_or(u32::MAX)
     }

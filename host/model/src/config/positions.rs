@@ -1,5 +1,5 @@
-//! Where tokens are: position embeddings and, per layer, which one it uses and how far it sees, out of the keys of a
-//! config.json as transformers 4 and 5 write it.
+//! Position embeddings and, per layer, which one it uses and its window, from the keys of a config.json as transformers 4
+//! and 5 write it.
 
 use serde_json::{Map, Value};
 
@@ -8,10 +8,10 @@ use super::keys::{Keys, MAX_SIZE};
 use super::{LayerConfig, RopeConfig, RopeScaling, Yarn};
 use crate::error::ModelError;
 
-/// Beyond this a config.json is not believed.
+/// Maximum accepted number of layers.
 const MAX_LAYERS: usize = 1_024;
 
-/// Position embeddings and, per layer, which one it uses and how far it sees.
+/// Position embeddings and, per layer, which one it uses and its window.
 pub(super) fn positions(
     keys: &Keys,
     family: Family,
@@ -35,7 +35,7 @@ pub(super) fn positions(
     Ok((ropes, layers))
 }
 
-/// The window's width. transformers has a default where the key is absent, not null.
+/// The window's width. transformers has a default if the key is absent, but not if it is null.
 fn window_of(keys: &Keys, family: Family) -> Result<Option<u32>, ModelError> {
     const DEFAULT: u32 = 4_096;
     if keys.get("sliding_window").is_null() {
@@ -56,7 +56,10 @@ fn sliding_layers(keys: &Keys, family: Family, count: usize) -> Result<Vec<bool>
             .map(|kind| match kind.as_str() {
                 Some("full_attention") => Ok(false),
                 Some("sliding_attention") if family.windows != Windows::Never => Ok(true),
-                _ => Err(keys.unsupported("layer_types", "may hold full_attention and sliding_attention")),
+                _ => {
+                    Err(keys
+                        .unsupported("layer_types", "may contain only full_attention and sliding_attention"))
+                }
             })
             .collect();
     }
@@ -79,7 +82,7 @@ fn sliding_layers(keys: &Keys, family: Family, count: usize) -> Result<Vec<bool>
     })
 }
 
-/// The global position embedding, then the one of sliding layers where that differs.
+/// The global position embedding, then that of sliding layers if it differs.
 fn ropes(keys: &Keys, family: Family) -> Result<Vec<RopeConfig>, ModelError> {
     let default_theta = if family.gemma { 1_000_000.0 } else { 10_000.0 };
     let parameters = keys.get("rope_parameters");
@@ -162,7 +165,7 @@ impl Settings<'_> {
         let kind = kind.filter(|kind| !kind.is_null());
         Ok(match kind.map(Value::as_str) {
             None | Some(Some("default")) => RopeScaling::None,
-            // Longer texts get a larger base, but only beyond `max_position_embeddings`, where this host refuses.
+            // Longer texts get a larger base, but only beyond `max_position_embeddings`, which this host doesn't allow.
             Some(Some("dynamic")) => {
                 self.required("factor")?;
                 RopeScaling::None
@@ -177,13 +180,13 @@ impl Settings<'_> {
             Some(Some("yarn")) => RopeScaling::Yarn(self.yarn()?),
             Some(_) => {
                 let kind = kind.unwrap_or(&Value::Null);
-                let known = format!("is {kind}; known are default, linear, dynamic, llama3 and yarn");
+                let known = format!("is {kind}; supported are default, linear, dynamic, llama3 and yarn");
                 return Err(self.keys.unsupported("rope_type", &known));
             }
         })
     }
 
-    /// transformers' `_compute_yarn_parameters`, defaults included.
+    /// As transformers' `_compute_yarn_parameters`, including defaults.
     fn yarn(&self) -> Result<Yarn, ModelError> {
         let trained = self.keys.number("max_position_embeddings")?.unwrap_or(0.0);
         let original = self.positive("original_max_position_embeddings")?.unwrap_or(trained);

@@ -1,4 +1,4 @@
-//! Inverse frequencies of rotary embeddings under the scaling rules that this host knows.
+//! Inverse frequencies of rotary embeddings under the supported scaling rules.
 
 use infer_kernels::RopeTable;
 
@@ -7,34 +7,34 @@ use infer_kernels::RopeTable;
 pub struct RopeConfig {
     /// Base of the frequencies.
     pub theta: f64,
-    /// How they are stretched.
+    /// How they are scaled.
     pub scaling: RopeScaling,
 }
 
-/// How frequencies are stretched to reach further than the model was trained.
+/// How frequencies are scaled to support longer contexts than in training.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
-    /// Not at all.
+    /// Unscaled.
     None,
     /// Every frequency divided by `factor`.
     Linear {
         /// How far.
         factor: f64,
     },
-    /// Llama 3.1: long waves stretched, short ones kept, a ramp between.
+    /// Llama 3.1: long wavelengths are stretched, short ones kept, with a ramp in between.
     Llama3 {
         /// How far.
         factor: f64,
-        /// Waves longer than `original / low` are stretched.
+        /// Wavelengths above `original / low` are stretched.
         low: f64,
-        /// Waves shorter than `original / high` are kept.
+        /// Wavelengths below `original / high` are kept.
         high: f64,
         /// Positions of the original training.
         original: f64,
     },
-    /// Long waves stretched, short ones kept, a ramp over dimensions between, and sharper attention.
+    /// Long wavelengths are stretched, short ones kept, with a ramp over dimensions in between, and sharper attention.
     Yarn(Yarn),
-    /// Every frequency divided by a factor of its own, one per pair of dimensions.
+    /// Every frequency divided by its own factor, one per pair of dimensions.
     Factors(Vec<f32>),
 }
 
@@ -45,13 +45,13 @@ pub struct Yarn {
     pub factor: f64,
     /// Positions of the original training.
     pub original: f64,
-    /// Waves that turn more often than this within `original` positions are kept.
+    /// Wavelengths with more turns than this within `original` positions are kept.
     pub fast: f64,
-    /// Waves that turn less often are stretched.
+    /// Wavelengths with fewer turns are stretched.
     pub slow: f64,
-    /// Multiplies queries and keys.
+    /// Factor of queries and keys.
     pub attention: f64,
-    /// The ramp begins and ends at whole dimensions.
+    /// Whether the ramp begins and ends at whole dimensions.
     pub truncate: bool,
 }
 
@@ -71,7 +71,7 @@ impl RopeConfig {
         RopeTable::new(&self.inverse_frequencies(head_dim), positions, scale)
     }
 
-    /// What becomes of the frequency of pair `pair`.
+    /// The scaled frequency of pair `pair`.
     fn stretch(&self, pair: usize, frequency: f64, head_dim: usize) -> f64 {
         match self.scaling {
             RopeScaling::None => frequency,
@@ -97,7 +97,7 @@ impl RopeConfig {
 }
 
 impl Yarn {
-    /// How much of the frequency of pair `pair` is kept, from 0 to 1.
+    /// The fraction of the frequency of pair `pair` that is kept, from 0 to 1.
     fn kept(&self, pair: usize, theta: f64, head_dim: usize) -> f64 {
         let dimension = |turns: f64| {
             let wave = self.original / (turns * std::f64::consts::TAU);
@@ -114,7 +114,7 @@ impl Yarn {
 }
 
 impl RopeScaling {
-    /// Positions that the rule stretches to, where it says so.
+    /// Positions that the rule scales to, if it says so.
     pub(super) fn reach(&self) -> Option<usize> {
         match self {
             Self::Yarn(yarn) => Some((yarn.original * yarn.factor).min(f64::from(u32::MAX)) as usize),

@@ -1,4 +1,4 @@
-//! The second half of a step: drawn tokens, rows that the host draws, what was asked about a prompt.
+//! The second half of a step: sampled tokens, rows sampled on the host, and log-probabilities of prompts.
 #![allow(unsafe_code, reason = "copies; see the SAFETY lines")]
 
 use infer_core::{Batch, StepOutput};
@@ -30,7 +30,7 @@ impl DeviceExecutor {
             self.fetch(self.logits_at(*logits_row))?;
             self.drawing.draw(batch, (*index, 0), &mut self.scratch, output, &mut lost);
         }
-        // The device draws the due token alone: every guess counts as a wrong one.
+        // The device samples only the due token, so every draft token counts as rejected.
         for (index, row) in batch.rows.iter().enumerate() {
             output.after_guesses.extend((0..row.guesses).map(|_| (index, None)));
         }
@@ -38,7 +38,7 @@ impl DeviceExecutor {
         Ok(lost)
     }
 
-    /// How likely the prompt's tokens were, of rows that ask. Their hidden states are still there.
+    /// Computes log-probabilities of prompt tokens for rows that request them, from hidden states still on the device.
     fn judge_prompts(
         &mut self,
         batch: &Batch,
@@ -66,7 +66,7 @@ impl DeviceExecutor {
         Ok(())
     }
 
-    /// Brings a row of logits to `scratch`, capped where the model says so.
+    /// Copies a row of logits to `scratch`, capped if the model does so.
     pub(super) fn fetch(&mut self, from: u64) -> Result<(), CudaError> {
         let host = self.decoder.buffers.host_logits.bytes_mut();
         let bytes = 4 * self.decoder.config.vocab;

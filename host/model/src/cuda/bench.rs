@@ -1,5 +1,5 @@
-//! Whole steps of models with random weights in known shapes, beside what the device's memory and its products allow:
-//! decodes over batches and contexts, prompts over lengths. Times are the host's, from submission to the tokens.
+//! Whole steps of models with random weights in known shapes, relative to the device's copy and product rates: decodes over
+//! batches and contexts, prompts over lengths. Times are measured on the host, from submission to tokens.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,10 +16,10 @@ const CHUNK: usize = 2_048;
 const WARM_UP: u32 = 4;
 const STEPS: u32 = 24;
 
-/// Which shapes.
+/// The measured shapes.
 const MEASURED: [&str; 4] = ["llama-1b", "qwen3-1.7b", "gemma3-1b", "llama-8b"];
 
-/// What the device reaches without a model.
+/// The device's rates without a model.
 struct Limits {
     bytes_per_s: f64,
     operations_per_s: f64,
@@ -88,7 +88,7 @@ fn measure(
     let blocks = wanted.min(pool_bytes / (token_bytes * u64::from(BLOCK_SIZE)));
     options.total_blocks = u32::try_from(blocks).map_err(|_| "too many blocks".to_owned())?;
     say(format!("{name}: {} MiB of weights, a pool of {blocks} blocks", model.weight_bytes() >> 20));
-    say("decode, the median: batch, context, ms a step, tokens/s, of what copies allow, ms without graphs"
+    say("decode, the median: batch, context, ms per step, tokens/s, of what copies allow, ms without graphs"
         .to_owned());
     let mut eager = model
         .executor(DeviceOptions { graphs: false, total_blocks: options.total_blocks.min(4_096), ..options })
@@ -155,7 +155,7 @@ fn operations(config: &ModelConfig, tokens: u32) -> f64 {
         + 4.0 * config.q_width() as f64 * pairs
 }
 
-/// Arbitrary tokens of positions.
+/// Arbitrary tokens for positions.
 fn tokens(positions: std::ops::Range<u32>) -> Vec<u32> {
     positions.map(|position| position * 7 % 1_000).collect()
 }
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operations_of_a_prompt_are_those_of_weights_and_attention() {
+    fn operations_of_a_prompt_count_weights_and_attention() {
         let config = Shape::named("llama-8b").expect("a shape").config();
         // 7 billion weights in layers, twice, for each token; a little attention.
         let per_token = operations(&config, 512) / 512.0;

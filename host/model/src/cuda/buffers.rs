@@ -1,4 +1,4 @@
-//! All memory of an executor, asked for at once.
+//! All memory of an executor, allocated at once.
 
 use std::sync::Arc;
 
@@ -8,18 +8,18 @@ use super::layout::{StepLayout, activation_bytes};
 use super::{DeviceModel, DeviceOptions, shape};
 use crate::config::ModelConfig;
 
-/// Device memory, and the host's end of a step.
+/// Device memory, and the host's staging memory.
 pub(super) struct Buffers {
     pub layout: StepLayout,
-    /// What the host wrote for the step.
+    /// The words that the host wrote for the step.
     pub step: Buffer,
-    /// Drawn tokens.
+    /// Sampled tokens.
     pub drawn: Buffer,
-    /// The host's end of both, of the step that is made and of the one before: the device may still be at that one.
+    /// The host's side of both, for the step being built and the one before, which the device may still be running.
     pub staging: [Staging; 2],
-    /// Whose turn it is.
+    /// Index of the staging memory of the step being built.
     pub turn: usize,
-    /// Logits of a row that is drawn on the host.
+    /// Logits of a row that is sampled on the host.
     pub host_logits: HostBuffer,
     pub residual: Buffer,
     pub normed: Buffer,
@@ -30,7 +30,7 @@ pub(super) struct Buffers {
     pub gated: Buffer,
     pub logits: Buffer,
     pub partial: Buffer,
-    /// Marks of seen tokens; all zero between draws.
+    /// Marks of seen tokens; all zero between steps.
     pub seen: Buffer,
     /// Logits of whole prompts, by slot.
     pub kept: Buffer,
@@ -39,9 +39,9 @@ pub(super) struct Buffers {
     pub pool: Pool,
 }
 
-/// What a step brings from the host and takes back.
+/// Pinned memory for what a step sends to the device and gets back.
 pub(super) struct Staging {
-    /// Behind the step's last work.
+    /// Set after the step's last work.
     pub done: Box<dyn Mark>,
     pub step: HostBuffer,
     pub drawn: HostBuffer,
@@ -51,12 +51,12 @@ pub(super) struct Staging {
 pub(super) struct Pool {
     pub data: Buffer,
     pub block_bytes: usize,
-    /// From a layer's keys to its values, and on to the next layer's keys.
+    /// Bytes from a layer's keys to its values, and from these to the next layer's keys.
     pub stride: usize,
 }
 
 impl Pool {
-    /// Where a layer's keys are, and its values.
+    /// Addresses of a layer's keys and values.
     pub(super) fn layer(&self, index: usize) -> (u64, u64) {
         let keys = self.data.at() + (2 * index * self.stride) as u64;
         (keys, keys + self.stride as u64)
@@ -99,7 +99,7 @@ impl Buffers {
 }
 
 impl Buffers {
-    /// The host's end of the step that is made.
+    /// Staging memory of the step being built.
     pub(super) fn staged(&mut self) -> &mut Staging {
         &mut self.staging[self.turn]
     }
@@ -121,7 +121,7 @@ fn pool(
     Ok(Pool { data: Buffer::new(device, 2 * config.layers.len() * stride)?, block_bytes, stride })
 }
 
-/// Cosines and sines of every position, a table per kind of position embedding.
+/// Cosines and sines of every position, one table per position embedding.
 fn ropes(device: &Arc<dyn Device>, config: &ModelConfig, positions: u32) -> Result<Vec<Buffer>, CudaError> {
     let table = |rope: &crate::config::RopeConfig| {
         let table = rope.table(config.head_dim, positions as usize);

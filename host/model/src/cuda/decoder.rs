@@ -1,5 +1,5 @@
-//! One forward pass as launches: the same operations as the CPU's decoder, in an order that lets neighbours be one kernel.
-//! A layer's last projection is added to the residual stream by the next layer's norm.
+//! One forward pass as launches: the same operations as the CPU's decoder, ordered so that neighbouring ones can be fused. The
+//! next layer's norm adds a layer's last projection to the residual stream.
 #![allow(unsafe_code, reason = "kernel launches; see the SAFETY lines")]
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::weights::{DeviceLayer, DeviceLinear, DeviceMatrix, DeviceWeights, add
 use super::{DeviceModel, DeviceOptions, shape};
 use crate::config::ModelConfig;
 
-/// Launches.
+/// Launches the kernels of forward passes.
 pub(super) struct DeviceDecoder {
     pub config: ModelConfig,
     pub device: Arc<dyn Device>,
@@ -53,7 +53,7 @@ impl DeviceDecoder {
         unsafe { fill_random(self.device.as_ref(), self.ty, pool.at(), numbers, 1, 1.0) }
     }
 
-    /// Copies blocks in all layers. The pairs are words of the step, `first` of them before these.
+    /// Copies blocks in all layers. The pairs are words of the step, starting at pair `first`.
     pub(super) fn copy(&self, first: usize, count: usize) -> Result<(), CudaError> {
         let pool = &self.buffers.pool;
         let params = CopyParams {
@@ -65,20 +65,20 @@ impl DeviceDecoder {
             block_bytes: pool.block_bytes as u32,
             parts: 2 * self.config.layers.len() as u32,
         };
-        // SAFETY: the engine names blocks of the pool; the plan keeps copies that depend on each other apart.
+        // SAFETY: the engine names blocks of the pool; the plan separates copies that depend on each other.
         unsafe { copy_blocks(self.device.as_ref(), &params, count as u32) }
     }
 
-    /// Takes tokens from the draws of the step before; the pairs are words of the step.
+    /// Sets tokens from the samples of the previous step; the pairs are words of the step.
     pub(super) fn follow(&self, count: u32) -> Result<(), CudaError> {
         let layout = &self.buffers.layout;
         let places = [self.word(layout.tokens), self.buffers.drawn.at(), self.word(layout.follows)];
-        // SAFETY: the step wrote tokens of its own and draws that were made.
+        // SAFETY: the pairs refer to tokens of this step and existing samples.
         unsafe { follow_draws(self.device.as_ref(), places, count) }
     }
 
-    /// Computes all tokens up to the last layer's projection, which [`DeviceDecoder::logits`] or
-    /// [`DeviceDecoder::settle`] adds.
+    /// Computes all tokens up to the last layer's projection, which [`DeviceDecoder::logits`] or [`DeviceDecoder::settle`]
+    /// adds.
     pub(super) fn forward(&self, plan: &Plan) -> Result<(), CudaError> {
         let (config, buffers) = (&self.config, &self.buffers);
         let tokens = self.word(buffers.layout.tokens);
@@ -102,13 +102,13 @@ impl DeviceDecoder {
         Ok(())
     }
 
-    /// Adds the last layer's projection for all tokens, so that logits can be asked for in parts.
+    /// Adds the last layer's projection for all tokens, so that logits can be computed in parts.
     pub(super) fn settle(&self, plan: &Plan) -> Result<(), CudaError> {
         self.norm(&self.after(self.weights.layers.last(), self.weights.final_norm.at()), plan.tokens)
     }
 
-    /// Logits of the tokens that the step's words select, `count` of them, to the first rows of `logits`. `settled` says
-    /// that the last projection was added already.
+    /// Computes logits of the `count` tokens that the step's words select, into the first rows of `logits`. `settled` means
+    /// that the last projection was already added.
     pub(super) fn logits(&self, count: u32, settled: bool) -> Result<(), CudaError> {
         let final_norm = self.weights.final_norm.at();
         let norm = match settled {
@@ -222,7 +222,7 @@ impl DeviceDecoder {
         unsafe { add_norm(self.device.as_ref(), self.ty, norm, rows) }
     }
 
-    /// The product alone: who reads the result adds the bias.
+    /// The product without the bias, which the next kernel adds.
     fn linear(&self, linear: &DeviceLinear, places: [u64; 2], rows: u32) -> Result<(), CudaError> {
         self.product(&linear.matrix, places, rows, false)
     }

@@ -1,5 +1,5 @@
-//! Who draws: the device, unless a row asks for something that only the host can do (a constraint, log-probabilities). Then
-//! that row's logits, and no others, come to the host and go through the CPU's sampler.
+//! Sampling on the device, unless a row needs something that only the host can do (a constraint, log-probabilities). Then
+//! only that row's logits are copied to the host and go through the CPU's sampler.
 
 use infer_core::{Batch, Row};
 use infer_kernels::cuda::{NONE, SampleRow};
@@ -7,12 +7,12 @@ use infer_kernels::cuda::{NONE, SampleRow};
 use super::layout::{ROW_WORDS, StepLayout};
 use crate::sampler::uniform;
 
-/// Whether the device can draw this row.
+/// Whether the device can sample this row.
 pub(super) fn on_device(row: &Row) -> bool {
     row.sampling.extras.as_ref().is_none_or(|extras| extras.constraint.is_none() && extras.logprobs.is_none())
 }
 
-/// Lists that grow through a step.
+/// Lists of tokens that grow while a step is built.
 pub(super) struct Lists {
     start: usize,
     used: usize,
@@ -39,7 +39,7 @@ impl Lists {
     }
 }
 
-/// Writes draw `index` of the step, of logits row `logits`. `false` where its lists don't fit: nothing is written then.
+/// Writes sample `index` of the step, from logits row `logits`. Returns `false`, writing nothing, if its lists don't fit.
 pub(super) fn write(
     words: &mut [u32],
     layout: &StepLayout,
@@ -84,7 +84,7 @@ pub(super) fn write(
     true
 }
 
-/// Writes a draw that does nothing.
+/// Writes a sample that does nothing.
 pub(super) fn write_nothing(words: &mut [u32], layout: &StepLayout, index: usize) {
     place(words, layout, index, &SampleRow::NOTHING);
 }
@@ -96,7 +96,7 @@ fn place(words: &mut [u32], layout: &StepLayout, index: usize, draw: &SampleRow)
     }
 }
 
-/// Each token of the output, and what its logit loses by the frequency and presence penalties.
+/// Each token of the output, and how much the frequency and presence penalties lower its logit.
 #[allow(clippy::float_cmp, reason = "0 is the exact value that turns the penalties off")]
 fn discouraged(output: &[u32], frequency: f32, presence: f32) -> Vec<(u32, f32)> {
     if frequency == 0.0 && presence == 0.0 {
@@ -107,7 +107,7 @@ fn discouraged(output: &[u32], frequency: f32, presence: f32) -> Vec<(u32, f32)>
     sorted.chunk_by(|a, b| a == b).map(|same| (same[0], frequency * same.len() as f32 + presence)).collect()
 }
 
-/// One entry per token: the device adds them in no order.
+/// Sums biases to one entry per token, since the device adds them in no particular order.
 fn total(bias: &[(u32, f32)]) -> Vec<(u32, f32)> {
     let mut sorted = bias.to_vec();
     sorted.sort_by_key(|(token, _)| *token);
@@ -121,7 +121,7 @@ fn pairs(list: &[(u32, f32)]) -> Vec<u32> {
     list.iter().flat_map(|(token, number)| [*token, number.to_bits()]).collect()
 }
 
-/// What the device drew.
+/// The token that the device sampled.
 pub(super) fn drawn(token: u32) -> Option<u32> {
     (token != NONE).then_some(token)
 }

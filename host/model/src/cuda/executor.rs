@@ -1,6 +1,6 @@
-//! The device as the engine sees it: a batch in, drawn tokens out. A step is submitted (`step`) and, later, collected
-//! (`answer`), and another one may be submitted meanwhile; what goes wrong becomes a `DeviceFault`, and the next step
-//! finds everything in place.
+//! The device as the engine sees it: a batch in, sampled tokens out. A step is submitted (`step`) and later collected
+//! (`answer`); another one may be submitted in between. Failures become a `DeviceFault` and leave a valid state for the next
+//! step.
 #![allow(unsafe_code, reason = "pinned memory as words; see the SAFETY lines")]
 
 use std::collections::{HashMap, VecDeque};
@@ -15,22 +15,22 @@ use crate::error::ModelError;
 use crate::executor::Drawing;
 use crate::rows::{Limits, drawn_but};
 
-/// Most tokens of a step: a grid's second and third dimension reach no further.
+/// Maximum tokens of a step: the limit of a grid's second and third dimension.
 const MAX_TOKENS: u32 = 65_535;
 
 /// Runs batches of one model on a device.
 pub struct DeviceExecutor {
     pub(super) decoder: DeviceDecoder,
     pub(super) options: DeviceOptions,
-    /// Recorded decodes, by their padded size.
+    /// Recorded decodes by padded size.
     pub(super) graphs: HashMap<u32, Recorded>,
-    /// Which slots of kept logits hold something.
+    /// Which slots of kept logits are filled.
     pub(super) kept: Vec<bool>,
     pub(super) drawing: Drawing,
     pub(super) scratch: Vec<f32>,
-    /// Steps that were submitted, oldest first.
+    /// Submitted steps, oldest first.
     pending: VecDeque<Pending>,
-    /// Of each row of the last one its place in the device's draws, or `NONE`.
+    /// For each row of the last step its index in the device's samples, or `NONE`.
     pub(super) draws: Vec<u32>,
     pub(super) forward_passes: u64,
     pub(super) graph_launches: u64,
@@ -38,10 +38,10 @@ pub struct DeviceExecutor {
 
 /// A decode of one size.
 pub(super) enum Recorded {
-    /// Ran once, so that everything it needs is loaded.
+    /// Ran once, so everything it needs is loaded.
     Warm,
     Graph(Box<dyn Graph>),
-    /// Can't be recorded here: it is launched kernel by kernel.
+    /// Can't be recorded, so it is launched kernel by kernel.
     Refused,
 }
 
@@ -49,16 +49,16 @@ pub(super) enum Recorded {
 #[derive(Default)]
 pub(super) struct Pending {
     pub(super) step: u64,
-    /// Which staging memory it uses.
+    /// Index of its staging memory.
     pub(super) turn: usize,
     pub(super) plan: Plan,
-    /// Per draw of the step: its row in the batch.
+    /// For each sample of the step its row in the batch.
     pub(super) draws: Vec<usize>,
-    /// Rows that are drawn on the host, with their row of logits.
+    /// Rows sampled on the host, with their row of logits.
     pub(super) host_rows: Vec<(usize, usize)>,
-    /// Kept logits that go to these rows of logits.
+    /// Slots of kept logits, and the rows of logits they are copied to.
     pub(super) from_kept: Vec<(LogitsSlot, usize)>,
-    /// Rows whose kept logits are not there.
+    /// Rows whose kept logits don't exist.
     pub(super) lost: Vec<usize>,
 }
 
@@ -75,14 +75,14 @@ impl DeviceExecutor {
         if options.max_tokens > MAX_TOKENS {
             let most = MAX_TOKENS;
             return refuse(format!(
-                "max-batch-tokens {} is more than the {most} of a device",
+                "max-batch-tokens {} exceeds a device's maximum of {most}",
                 options.max_tokens
             ));
         }
         let slots = u64::from(options.block_size) * u64::from(options.total_blocks);
         if slots >= u64::from(u32::MAX) || options.max_tokens < options.max_rows {
             return refuse(format!(
-                "a pool of {slots} tokens, or steps of {} tokens for {} sequences, are beyond what can be numbered",
+                "a pool of {slots} tokens, or steps of {} tokens for {} sequences, exceed the range of indexes",
                 options.max_tokens, options.max_rows
             ));
         }
@@ -101,12 +101,12 @@ impl DeviceExecutor {
         })
     }
 
-    /// How many batches were run through the model.
+    /// Number of batches run through the model.
     pub fn forward_passes(&self) -> u64 {
         self.forward_passes
     }
 
-    /// How many of them were recorded ones.
+    /// Number of recorded batches among them.
     pub fn graph_launches(&self) -> u64 {
         self.graph_launches
     }
@@ -114,7 +114,7 @@ impl DeviceExecutor {
     /// Logits that a row kept with `logits_to`.
     ///
     /// # Errors
-    /// If the device doesn't give them.
+    /// If the device fails.
     pub fn kept_logits(&mut self, slot: LogitsSlot) -> Result<Option<Vec<f32>>, DeviceFault> {
         if self.kept.get(slot.0 as usize).is_none_or(|kept| !kept) {
             return Ok(None);
@@ -132,7 +132,7 @@ impl DeviceExecutor {
         self.decoder.fill_pool().map_err(fault)
     }
 
-    /// Finds what would read beyond the tables.
+    /// Finds rows that would read beyond the tables.
     fn check(&self, batch: &Batch) -> Result<(), DeviceFault> {
         let layout = &self.decoder.buffers.layout;
         if batch.tokens.len() > self.options.max_tokens as usize
@@ -149,7 +149,7 @@ impl DeviceExecutor {
         if let Some(index) = batch.rows.iter().position(lost) {
             return Err(DeviceFault {
                 kind: DeviceFaultKind::Failed,
-                message: format!("row {index} goes on from a draw that is not on the device"),
+                message: format!("row {index} continues from a sample that is not on the device"),
                 rows: None,
             });
         }
@@ -165,14 +165,14 @@ impl DeviceExecutor {
         })
     }
 
-    /// Where among the draws on the device this row of the last step's is.
+    /// Index of a row of the last step in the device's samples.
     pub(super) fn drawn_at(&self, row: u32) -> Option<u32> {
         self.draws.get(row as usize).copied().filter(|at| *at != NONE)
     }
 
-    /// Lets what is under way end, and forgets recordings: they may hold what is missing.
+    /// Waits for work in flight and drops recordings, which may be incomplete.
     fn recover(&mut self, error: CudaError) -> DeviceFault {
-        // What fails first may not know that nothing will work any more.
+        // The first failure may not show that the device is lost.
         let lost = self.decoder.device.wait().err().filter(|error| error.kind == CudaErrorKind::Lost);
         let error = lost.unwrap_or(error);
         self.draws.clear();
@@ -191,7 +191,7 @@ impl Executor for DeviceExecutor {
 
     fn submit(&mut self, batch: &Batch) -> Result<bool, DeviceFault> {
         if self.pending.len() == self.decoder.buffers.staging.len() {
-            // One that nobody asked for.
+            // Never collected.
             self.decoder.device.wait().map_err(|error| self.recover(error))?;
             self.pending.pop_front();
         }
@@ -215,7 +215,7 @@ impl Executor for DeviceExecutor {
     fn collect(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), DeviceFault> {
         output.reset(batch.rows.len());
         while self.pending.front().is_some_and(|pending| pending.step != batch.step) {
-            // One that nobody asked for.
+            // Never collected.
             self.pending.pop_front();
         }
         let pending = self.pending.pop_front().expect("a submitted step");
@@ -228,9 +228,9 @@ impl Executor for DeviceExecutor {
     }
 }
 
-/// Pinned memory as words. It is aligned as memory of its own.
+/// Pinned memory as words. Whole allocations are aligned for this.
 pub(super) fn words(bytes: &[u8]) -> &[u32] {
-    // SAFETY: any bits are a word; what doesn't fit is left out.
+    // SAFETY: any bits are a valid word; trailing bytes are left out.
     let (before, words, _) = unsafe { bytes.align_to() };
     debug_assert!(before.is_empty());
     words

@@ -1,5 +1,5 @@
-//! Where things are in the memory of a step: what the host writes for it, and what kernels hand to each other. Offsets
-//! follow from the options alone, so addresses never change.
+//! Memory layout of a step: the words that the host writes, and the activations passed between kernels. Offsets depend only
+//! on the options, so addresses never change.
 
 use infer_kernels::cuda::{
     AttentionShape, Partition, SampleRow, Type, decode_parts, partial_numbers, prefill_rows,
@@ -8,15 +8,15 @@ use infer_kernels::cuda::{
 use super::{DeviceOptions, shape};
 use crate::config::ModelConfig;
 
-/// Most words of histories and lists that a step's draws may bring; beyond, rows are drawn on the host.
+/// Maximum words of histories and lists of a step's samples; rows beyond it are sampled on the host.
 const MAX_LIST_WORDS: usize = 4 << 20;
-/// Tokens of a part of the context where parts must not depend on the batch.
+/// Tokens of a part of the context if parts must not depend on the batch.
 const FIXED_PART: u32 = 512;
 
 /// Words of `SampleRow`.
 pub(super) const ROW_WORDS: usize = size_of::<SampleRow>() / 4;
 
-/// Starts of the host's arrays, in words of 32 bits. The first ones are copied as one, the last two as far as they are
+/// Offsets of the host's arrays, in 32-bit words. The first ones are copied together, the last two only as far as they are
 /// used.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StepLayout {
@@ -88,7 +88,7 @@ pub(super) fn partition(
     }
 }
 
-/// Numbers of attention's parts that any step may need.
+/// Maximum number of attention's partial sums of any step.
 pub(super) fn most_partial_numbers(
     shape: &AttentionShape,
     multiprocessors: u32,

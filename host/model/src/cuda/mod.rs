@@ -1,9 +1,8 @@
-//! The decoder on a device: the same configuration, weights from the same loading, kernels of `infer_kernels::cuda`.
+//! The decoder on a device: the same configuration and loaded weights, with the kernels of `infer_kernels::cuda`.
 //!
-//! A step is one upload of everything that differs from step to step, launches, and one answer of a token per row. Memory
-//! is asked for when an executor is made, never within a step; so every address is the same in each step, and a decode can
-//! be recorded once per size of batch and repeated (a CUDA graph). Knows nothing of which device it is: tests run it on
-//! the emulated one.
+//! A step uploads everything that differs between steps, launches kernels, and downloads one token per row. Memory is
+//! allocated when an executor is created, never within a step, so addresses never change, and a decode can be recorded once
+//! per batch size and repeated (a CUDA graph). This is independent of the device: tests run it on the emulated one.
 
 mod answer;
 pub mod bench;
@@ -37,7 +36,7 @@ pub struct DeviceModel {
     weights: Arc<DeviceWeights>,
 }
 
-/// How an executor on a device is set up.
+/// Options of an executor on a device.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceOptions {
     /// Tokens in a block.
@@ -52,17 +51,17 @@ pub struct DeviceOptions {
     pub max_seq_len: u32,
     /// Prompts whose last logits can be kept.
     pub prompt_cache_entries: u32,
-    /// A row's bits depend on that row alone: one kernel for all products, the context cut at fixed places.
+    /// Makes a row's bits depend on that row alone: one order of sums for all products, and contexts cut at fixed positions.
     pub deterministic: bool,
     /// Whether decodes are recorded and repeated.
     pub graphs: bool,
 }
 
 impl Model {
-    /// Copies the weights to a device. The model itself may then go.
+    /// Copies the weights to a device. The model can be dropped afterwards.
     ///
     /// # Errors
-    /// If a part of the model has no kernel, or the device no memory.
+    /// If a part of the model has no kernel, or device memory runs out.
     pub fn to_device(&self, device: &Arc<dyn Device>) -> Result<DeviceModel, ModelError> {
         check(&self.config)?;
         let ty = device_type(self.dtype);
@@ -77,7 +76,7 @@ impl Model {
 }
 
 impl DeviceModel {
-    /// A model of this configuration with random weights, made on the device: for benchmarks of shapes.
+    /// Creates a model of this configuration with random weights on the device, for benchmarks.
     ///
     /// # Errors
     /// As [`Model::to_device`].
@@ -93,15 +92,15 @@ impl DeviceModel {
         Ok(Self { config: config.clone(), ty, device: Arc::clone(device), weights: Arc::new(weights) })
     }
 
-    /// An executor with its own KV pool.
+    /// Creates an executor with its own KV pool.
     ///
     /// # Errors
-    /// If an option is impossible or the device has no memory for it.
+    /// If an option is invalid or device memory runs out.
     pub fn executor(&self, options: DeviceOptions) -> Result<DeviceExecutor, ModelError> {
         DeviceExecutor::new(self, options)
     }
 
-    /// Bytes that an executor takes besides its pool.
+    /// Bytes that an executor needs besides its pool.
     pub fn working_bytes(&self, options: &DeviceOptions) -> u64 {
         layout::working_bytes(&self.config, self.ty, self.device.properties().multiprocessors, options)
     }
@@ -111,17 +110,17 @@ impl DeviceModel {
         self.weights.bytes()
     }
 
-    /// Bytes of those that every step reads.
+    /// Bytes of the weights that every step reads.
     pub fn step_bytes(&self) -> u64 {
         self.weights.step_bytes()
     }
 
-    /// Where it is.
+    /// The device that has the weights.
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.device
     }
 
-    /// What it is.
+    /// The model's configuration.
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }
@@ -150,7 +149,7 @@ fn check(config: &ModelConfig) -> Result<(), ModelError> {
     Ok(())
 }
 
-/// Why a model can't be set up on a device.
+/// The error for a model that can't be set up on a device.
 fn unfit(error: CudaError) -> ModelError {
     let advice = match error.kind {
         CudaErrorKind::OutOfMemory => "; lower kv-memory, max-batch-tokens or max-batch-size",
@@ -159,7 +158,7 @@ fn unfit(error: CudaError) -> ModelError {
     ModelError::unsupported(format!("the device: {error}{advice}"))
 }
 
-/// Why a step was lost.
+/// The fault of a failed step.
 fn fault(error: CudaError) -> DeviceFault {
     let kind = match error.kind {
         CudaErrorKind::OutOfMemory => DeviceFaultKind::OutOfMemory,

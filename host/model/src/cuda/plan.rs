@@ -1,11 +1,11 @@
-//! From a batch to the words that kernels read: which token goes where, who attends how, who draws.
+//! From a batch to the words that kernels read: where tokens go, how they attend, and which ones are sampled.
 
 use infer_core::{Batch, Row};
 use infer_kernels::cuda::NONE;
 
 use super::layout::StepLayout;
 
-/// What a step launches; the rest is in its words.
+/// The sizes of a step's launches; everything else is in its words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
     /// Rows of every product, padding included.
@@ -14,13 +14,13 @@ pub(super) struct Plan {
     pub items: u32,
     /// Tiles of neighbouring tokens that attend together.
     pub tiles: u32,
-    /// Tokens whose logits are wanted, padding included.
+    /// Tokens whose logits are computed, padding included.
     pub logits: u32,
     /// Block tables' words.
     pub blocks: usize,
 }
 
-/// Sizes of decode batches: a batch is padded to the next one, so that few of them need to be recorded.
+/// The recorded size of a decode batch: batches are padded, so that few sizes need to be recorded.
 pub(super) fn bucket(rows: u32, most: u32) -> u32 {
     let size = match rows {
         0..=2 => rows,
@@ -32,8 +32,8 @@ pub(super) fn bucket(rows: u32, most: u32) -> u32 {
     size.min(most)
 }
 
-/// Rows of a step that isn't recorded: vendors' libraries plan products for each number of rows, so there had better be
-/// few of them. Short steps are left alone, where padding would show.
+/// Padded rows of a step that isn't recorded: the vendor's library plans products for each number of rows, so few different
+/// numbers are better. Short steps are not padded, since it would cost too much.
 fn even(tokens: u32, most: u32) -> u32 {
     let rows = if tokens > 64 { tokens.next_multiple_of(16) } else { tokens };
     rows.min(most).max(tokens)
@@ -44,17 +44,17 @@ pub(super) fn wants_logits(row: &Row) -> bool {
     row.token_len > 0 && (row.sample || row.logits_to.is_some())
 }
 
-/// How neighbouring tokens of a sequence attend together.
+/// How consecutive tokens of a sequence attend together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tiles {
-    /// Most tokens of a tile.
+    /// Maximum tokens of a tile.
     pub tokens: u32,
-    /// Tokens that come alone are tiles, too: they pass through the same kernel, so its sums are theirs.
+    /// Whether single tokens are tiles too: then they go through the same kernel and get the same sums.
     pub alone: bool,
 }
 
-/// Writes everything but draws. Without `tiles` all tokens attend one by one; `padded` is the number of tokens to fill up
-/// to, where every row has one.
+/// Writes everything but samples. Without `tiles` all tokens attend one by one; `padded` is the number of tokens to pad to,
+/// if every row has one token.
 pub(super) fn write(
     words: &mut [u32],
     layout: &StepLayout,
@@ -76,7 +76,7 @@ pub(super) fn write(
         words[layout.tables + first..][..len].fill(row.table_start);
         match tiling {
             Some(Tiles { tokens: most, alone }) if len > 1 || alone => {
-                // Those that see most first, so that none of them is left over at the end.
+                // Longest contexts first, so that no long tile runs alone at the end.
                 for start in (0..len).step_by(most as usize).rev() {
                     let at = layout.tiles + 2 * tiles;
                     words[at] = (first + start) as u32;
@@ -92,7 +92,7 @@ pub(super) fn write(
             }
         }
         if wants_logits(row) {
-            // The due token is drawn before the guesses at what follows it.
+            // The due token is sampled from the position before the draft tokens.
             words[layout.select + logits] = (first + len - 1 - row.guesses as usize) as u32;
             logits += 1;
         }
@@ -125,8 +125,8 @@ pub(super) fn write(
     plan
 }
 
-/// Cuts copies into runs that need no order among them: a block that is written is neither read nor written again in its
-/// run. Calls `each` with the pairs of a run.
+/// Cuts copies into runs whose copies can happen in any order: a block written in a run is neither read nor written again in
+/// it. Calls `each` with the pairs of a run.
 pub(super) fn copy_runs<E>(
     batch: &Batch,
     most: usize,
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_with_prompts_is_padded_and_begins_with_what_sees_most() {
+    fn step_with_prompts_is_padded_and_starts_with_the_longest_contexts() {
         let shape = infer_kernels::cuda::AttentionShape {
             ty: infer_kernels::cuda::Type::Bf16,
             heads: 4,
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_that_depend_on_each_other_are_kept_apart() {
+    fn dependent_copies_go_to_separate_runs() {
         let copy = |from, to| BlockCopy { from: BlockId(from), to: BlockId(to), tokens: 1 };
         let copies = vec![copy(1, 2), copy(1, 3), copy(2, 4), copy(5, 1), copy(6, 7)];
         let batch = Batch { copies, ..Batch::default() };

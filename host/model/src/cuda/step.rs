@@ -1,4 +1,4 @@
-//! The first half of a step: words for the device, launches, recordings.
+//! The first half of a step: words for the device, launches and recordings.
 #![allow(unsafe_code, reason = "launches and copies; see the SAFETY lines")]
 
 use std::sync::Arc;
@@ -16,7 +16,7 @@ impl DeviceExecutor {
         let mut first = 0;
         plan::copy_runs(batch, layout.max_copies, |pairs| {
             if first + pairs.len() > layout.max_copies {
-                // Words that the device may not have read yet are written again.
+                // Wait before overwriting words that the device may not have read yet.
                 self.decoder.device.wait()?;
                 first = 0;
             }
@@ -30,7 +30,7 @@ impl DeviceExecutor {
         })?;
         let recordable = !batch.rows.is_empty() && batch.rows.iter().all(|row| self.is_plain_decode(row));
         let padded = recordable.then(|| plan::bucket(batch.rows.len() as u32, self.options.max_rows));
-        // A context that is cut to fill the device is summed in another order than one that isn't.
+        // Cutting a context to fill the device changes the order of its sums.
         let alone = self.options.deterministic;
         let tiles = prefill_rows(self.decoder.shape()).map(|tokens| Tiles { tokens, alone });
         let mut follows = 0;
@@ -82,7 +82,7 @@ impl DeviceExecutor {
         if !batch.tokens.is_empty() {
             self.forward_passes += 1;
         }
-        // Every row of a plain decode draws on the device, unless its lists did not fit.
+        // Every row of a plain decode is sampled on the device, unless its lists did not fit.
         match padded {
             Some(size) if pending.host_rows.is_empty() => self.decode(size, &plan)?,
             _ => self.launch(batch, &pending, draws as u32)?,
@@ -95,14 +95,14 @@ impl DeviceExecutor {
         Ok(pending)
     }
 
-    /// Whether a row is a token and its draw, and nothing else.
+    /// Whether a row is just one token and one sample on the device.
     fn is_plain_decode(&self, row: &Row) -> bool {
         let no_slots = row.logits_to.is_none() && row.logits_from.is_none();
         let no_questions = row.generated > 0 || row.sampling.prompt_logprobs().is_none();
         row.token_len == 1 && row.sample && no_slots && no_questions && drawing::on_device(row)
     }
 
-    /// A decode of a recorded size: the first time kernel by kernel, then recorded, then repeated.
+    /// Runs a decode of a recordable size: the first time kernel by kernel, then recorded, then repeated.
     fn decode(&mut self, size: u32, plan: &Plan) -> Result<(), CudaError> {
         let run = |this: &Self| {
             this.decoder.forward(plan)?;
@@ -124,7 +124,7 @@ impl DeviceExecutor {
                 let device = Arc::clone(&self.decoder.device);
                 let recorded = device.begin_recording().and_then(|()| {
                     let launched = run(self);
-                    // Also after a failure, or the device stays in the recording.
+                    // Even after a failure, or the device would stay in recording mode.
                     let graph = device.end_recording();
                     launched.and(graph)
                 });
@@ -140,13 +140,13 @@ impl DeviceExecutor {
         }
         if let Some(Recorded::Graph(graph)) = self.graphs.get(&size) {
             self.graph_launches += 1;
-            // SAFETY: it names the executor's own memory, which outlives it.
+            // SAFETY: it refers to the executor's memory, which outlives it.
             unsafe { graph.launch() }?;
         }
         Ok(())
     }
 
-    /// Any other step.
+    /// Runs any other step.
     fn launch(&mut self, batch: &Batch, pending: &Pending, draws: u32) -> Result<(), CudaError> {
         let plan = &pending.plan;
         if !batch.tokens.is_empty() {
@@ -198,7 +198,7 @@ impl DeviceExecutor {
             vocab: self.decoder.config.vocab as u32,
             soft_cap: self.decoder.config.logit_soft_cap.unwrap_or(0.0),
         };
-        // SAFETY: buffers have room for `max_rows` draws, and lists lie in the step's words.
+        // SAFETY: buffers have room for `max_rows` samples, and lists lie in the step's words.
         unsafe { sample(self.decoder.device.as_ref(), &params, count) }
     }
 

@@ -1,4 +1,4 @@
-//! Weights on a device: rows as the kernels read them, numbers of the device's type; norms and biases in f32.
+//! Weights on a device: matrices row by row in the device's type; norms and biases in f32.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use infer_kernels::cuda::{Buffer, CudaError, Device, Type, fill_random};
 use crate::config::ModelConfig;
 use crate::weights::{LayerWeights, Linear, Weights};
 
-/// Bytes that are converted before they are copied.
+/// Bytes converted at a time before they are copied.
 const CHUNK_BYTES: usize = 32 << 20;
 
 /// All weights of a decoder.
@@ -46,7 +46,7 @@ pub(super) struct DeviceMatrix {
     pub inputs: usize,
 }
 
-/// The address of something that may be absent.
+/// The address of an optional buffer, or 0.
 pub(super) fn address(buffer: &Option<Buffer>) -> u64 {
     buffer.as_ref().map_or(0, Buffer::at)
 }
@@ -62,7 +62,7 @@ impl DeviceWeights {
         })
     }
 
-    /// Weights that keep activations near 1, so that no type overflows.
+    /// Random weights that keep activations near 1, so that no type overflows.
     pub(super) fn random(
         device: &Arc<dyn Device>,
         ty: Type,
@@ -110,7 +110,8 @@ impl DeviceWeights {
         (self.embedding.data.bytes() + head + self.layers.iter().map(layer).sum::<usize>()) as u64
     }
 
-    /// Bytes of those that every step reads: of an embedding that isn't the head, too, it reads a row for each token.
+    /// Bytes of the matrices that every step reads. An embedding that isn't the head is left out: a step reads one row of it
+    /// per token.
     pub(super) fn step_bytes(&self) -> u64 {
         let rows_only = if self.head.is_some() { self.embedding.data.bytes() } else { 0 };
         self.bytes() - rows_only as u64
@@ -150,7 +151,7 @@ impl Upload<'_> {
         Buffer::from_numbers(self.device, Type::F32, numbers)
     }
 
-    /// Rows are unpacked and converted by several threads, and copied in between.
+    /// Unpacks and converts rows on several threads, and copies them chunk by chunk.
     fn matrix(&self, matrix: &Matrix) -> Result<DeviceMatrix, CudaError> {
         let (outputs, inputs) = (matrix.outputs(), matrix.inputs());
         let row_bytes = inputs * self.ty.bytes();
@@ -180,7 +181,7 @@ impl Upload<'_> {
     }
 }
 
-/// Makes random matrices on the device.
+/// Generates random matrices on the device.
 struct Chance<'a> {
     device: &'a Arc<dyn Device>,
     ty: Type,
@@ -193,7 +194,7 @@ impl Chance<'_> {
         self.seed = self.seed.wrapping_add(0x9e37_79b9);
         let scale = (3.0 / inputs as f32).sqrt();
         #[allow(unsafe_code, reason = "a kernel launch; see SAFETY")]
-        // SAFETY: the buffer was just allocated for as many numbers.
+        // SAFETY: the buffer was just allocated for this many numbers.
         unsafe {
             fill_random(self.device.as_ref(), self.ty, data.at(), outputs * inputs, self.seed, scale)?;
         }

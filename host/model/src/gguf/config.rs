@@ -9,7 +9,7 @@ use crate::DType;
 use crate::config::{Keys, ModelConfig, RopeScaling};
 use crate::error::{ModelError, ModelErrorKind};
 
-/// Keys that mean the same: Hugging Face's, and GGUF's behind the architecture.
+/// Equivalent keys: Hugging Face's, and GGUF's without the architecture prefix.
 const KEYS: &[(&str, &str)] = &[
     ("hidden_size", "embedding_length"),
     ("intermediate_size", "feed_forward_length"),
@@ -33,7 +33,7 @@ pub(super) fn config(file: &Gguf) -> Result<ModelConfig, ModelError> {
     let layers = map.get("num_hidden_layers").and_then(Json::as_u64).unwrap_or(0);
     let keys = Keys::of_map(file.path.display().to_string(), map, names);
     let mut config = ModelConfig::from_keys(&keys, super::tokenizer::ends(file)?)?;
-    // The offset was added when the file was written.
+    // The converter already added the offset to the weights.
     config.norm_offset = false;
     let has = |name: &str| file.tensors.contains_key(name);
     config.qkv_bias = has("blk.0.attn_q.bias");
@@ -49,7 +49,7 @@ pub(super) fn config(file: &Gguf) -> Result<ModelConfig, ModelError> {
     Ok(config)
 }
 
-/// The keys of a config.json, and what they are called in this file.
+/// The keys of a config.json, and their names in this file.
 type Translated = (Map<String, Json>, Vec<(&'static str, String)>);
 
 fn keys(file: &Gguf) -> Result<Translated, ModelError> {
@@ -63,7 +63,7 @@ fn keys(file: &Gguf) -> Result<Translated, ModelError> {
         }
         names.push((*name, key));
     }
-    // What is absent here is no default of transformers: no layer of such a file slides.
+    // transformers' default for an absent key doesn't apply: without it no layer of such a file has a window.
     map.entry("sliding_window").or_insert(Json::Null);
     if map.get("num_experts").and_then(Json::as_f64) == Some(0.0) {
         map.remove("num_experts");
@@ -92,7 +92,7 @@ fn keys(file: &Gguf) -> Result<Translated, ModelError> {
     Ok((map, names))
 }
 
-/// Settings of a scaled position embedding: Hugging Face's names, and GGUF's behind the architecture.
+/// Settings of a scaled position embedding: Hugging Face's names, and GGUF's without the architecture prefix.
 const SCALING: &[(&str, &str)] = &[
     ("rope_type", "rope.scaling.type"),
     ("factor", "rope.scaling.factor"),
@@ -101,7 +101,7 @@ const SCALING: &[(&str, &str)] = &[
     ("beta_slow", "rope.scaling.yarn_beta_slow"),
 ];
 
-/// What the factor was called by the converters of 2023.
+/// The factor's name in files from converters of 2023.
 const OLD_FACTOR: &str = "rope.scale_linear";
 
 /// The `rope_scaling` of a config.json.
@@ -136,7 +136,7 @@ fn scaling(file: &Gguf, names: &mut Vec<(&'static str, String)>) -> Result<Optio
         let message = format!("{} must be 0", key("rope.scaling.yarn_log_multiplier"));
         return Err(file.fault(ModelErrorKind::Unsupported, message));
     }
-    // Here the factor comes on top of what YaRN itself multiplies by; there it stands for it.
+    // In GGUF the attention factor multiplies YaRN's own; in a config.json it replaces it.
     let factor = settings.get("factor").and_then(Json::as_f64);
     if let (Some(on_top), Some(factor)) = (number("rope.scaling.attn_factor")?, factor) {
         settings.insert("attention_factor".to_owned(), json!(on_top * (0.1 * factor.max(1.0).ln() + 1.0)));
@@ -151,13 +151,13 @@ fn model_type(architecture: &str, map: &Map<String, Json>) -> &'static str {
         "gemma3" => "gemma3_text",
         "qwen2" => "qwen2",
         "qwen3" => "qwen3",
-        // Files of Mistral's models call themselves llama; a window is what tells them apart.
+        // Files of Mistral's models have the architecture llama; a window distinguishes them.
         _ if map.get("sliding_window").is_some_and(|window| !window.is_null()) => "mistral",
         _ => "llama",
     }
 }
 
-/// Values and partial rotation that the decoder does not know.
+/// Refuses widths of values and rotation that the decoder doesn't support.
 fn same_width(file: &Gguf, map: &Map<String, Json>) -> Result<(), ModelError> {
     let size = |key: &str| map.get(key).and_then(Json::as_u64);
     let plain = size("hidden_size").zip(size("num_attention_heads")).and_then(|(h, n)| h.checked_div(n));
@@ -178,7 +178,7 @@ fn scalar(file: &Gguf, key: &str) -> Result<Option<Json>, ModelError> {
         Some(Value::Numbers(..)) if !key.ends_with("pattern") => {
             let numbers = file.numbers(key)?.unwrap_or_default();
             match numbers.first() {
-                // What is no count stays as it is, for the configuration to refuse.
+                // Leave anything but a count for the configuration to refuse.
                 Some(first) if numbers.iter().all(|number| number == first) => {
                     Some(if first.fract() == 0.0 && *first >= 0.0 {
                         json!(*first as u64)
@@ -201,8 +201,8 @@ fn scalar(file: &Gguf, key: &str) -> Result<Option<Json>, ModelError> {
     })
 }
 
-/// Files written without the scale are of the published sizes, of which only that with 62 layers divides by
-/// something else than the width of a head.
+/// Files written without the scale are of the published sizes. Of these only the one with 62 layers divides by something
+/// other than the width of a head.
 fn gemma_scale(file: &Gguf, config: &ModelConfig, layers: u64) -> Result<f32, ModelError> {
     const LAYERS_OF_27B: u64 = 62;
     if let Some(scale) = scalar(file, "gemma3.attention.scale")?.as_ref().and_then(Json::as_f64) {
@@ -212,23 +212,23 @@ fn gemma_scale(file: &Gguf, config: &ModelConfig, layers: u64) -> Result<f32, Mo
     Ok((1.0 / (width as f64).sqrt()) as f32)
 }
 
-/// What each frequency is divided by: how these files write the scaling of Llama 3.
+/// Divisors of the frequencies: these files store the scaling of Llama 3 this way.
 fn rope_factors(file: &Gguf, head_dim: usize) -> Result<RopeScaling, ModelError> {
     let tensor = &file.tensors["rope_freqs.weight"];
     let wrong = |why: &str| file.fault(ModelErrorKind::Weights, format!("tensor rope_freqs.weight {why}"));
     if tensor.kind != GgmlDType::F32 || tensor.shape != [head_dim / 2] {
-        return Err(wrong("must hold one F32 for each pair of a head's dimensions"));
+        return Err(wrong("must contain one F32 per pair of a head's dimensions"));
     }
     let numbers = file.bytes_of(tensor).chunks_exact(4);
     let factors: Vec<f32> =
         numbers.map(|bytes| f32::from_le_bytes(bytes.try_into().expect("four bytes"))).collect();
     match factors.iter().all(|factor| factor.is_finite() && *factor > 0.0) {
         true => Ok(RopeScaling::Factors(factors)),
-        false => Err(wrong("must hold positive numbers")),
+        false => Err(wrong("must contain positive numbers")),
     }
 }
 
-/// What keeps the digits of most weights.
+/// The type that keeps the precision of most weights.
 fn stored_dtype(file: &Gguf) -> DType {
     let matrices = file.tensors.values().filter(|tensor| tensor.shape.len() == 2);
     match matrices.max_by_key(|tensor| tensor.bytes.len()).map(|tensor| tensor.kind) {

@@ -1,9 +1,9 @@
 //! The header of a GGUF file (github.com/ggml-org/ggml, docs/gguf.md), versions 2 and 3.
 //!
-//! The file is a stranger's: every count, length and offset is checked against the bytes that are there before it
-//! is believed, and nothing is allocated for what a length promises. Values stay where they are in the file and
-//! are read when somebody asks. candle's reader of the same format is not used: it keeps a 32-byte value for each
-//! element of an array, so that a small file can ask for much memory, and it panics on an alignment of 0.
+//! The file is untrusted: every count, length and offset is checked against the available bytes before use, and nothing is
+//! allocated on the word of a length. Values stay in the file and are read on demand. candle's reader of the same format is
+//! not used: it keeps a 32-byte value per array element, so a small file can demand much memory, and it panics on an
+//! alignment of 0.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use candle_core::quantized::GgmlDType;
 
 use crate::error::ModelError;
 
-/// Metadata and tensor descriptions together; vocabularies of 260,000 tokens take a tenth of it.
+/// Limit of metadata and tensor descriptions together; vocabularies of 260,000 tokens take a tenth of it.
 const MAX_HEADER_BYTES: usize = 256 << 20;
 const MAX_KEYS: u64 = 1 << 14;
 const MAX_TENSORS: u64 = 1 << 16;
@@ -21,32 +21,32 @@ const MAX_NAME_BYTES: u64 = 1 << 10;
 const MAX_DIMENSIONS: u32 = 4;
 const DEFAULT_ALIGNMENT: u64 = 32;
 
-/// Where everything is.
+/// A parsed header.
 #[derive(Debug)]
 pub(crate) struct Header {
     pub values: BTreeMap<String, Value>,
     pub tensors: BTreeMap<String, Tensor>,
 }
 
-/// A metadata value; texts and arrays are places in the file.
+/// A metadata value; texts and arrays are ranges of the file.
 #[derive(Clone, Debug)]
 pub(crate) enum Value {
     Integer(i128),
     Number(f64),
     Flag(bool),
     Text(Range<usize>),
-    /// Elements of one numeric type, one after the other.
+    /// Consecutive elements of one numeric type.
     Numbers(NumberType, Range<usize>),
-    /// Elements that each begin with their length; how many.
+    /// Elements that each start with their length, and their number.
     Texts(usize, Range<usize>),
 }
 
-/// A tensor's place and shape: `[rows, inputs]`, or `[numbers]`.
+/// A tensor's location and shape: `[rows, inputs]`, or `[numbers]`.
 #[derive(Clone, Debug)]
 pub(crate) struct Tensor {
     pub kind: GgmlDType,
     pub shape: Vec<usize>,
-    /// Which of the files that hold the model; the header of one knows only itself.
+    /// Index of the file among the model's parts; a header describes only its own file.
     pub part: usize,
     pub bytes: Range<usize>,
 }
@@ -76,7 +76,7 @@ impl Header {
         let mut cursor =
             Cursor { bytes: &file[..file.len().min(MAX_HEADER_BYTES)], at: 0, what: "the header" };
         if cursor.take(4)? != b"GGUF" {
-            return Err(ModelError::weights("this is no GGUF file: it does not begin with GGUF"));
+            return Err(ModelError::weights("this is not a GGUF file: it does not start with GGUF"));
         }
         let version = cursor.u32()?;
         if !(2..=3).contains(&version) {
@@ -91,7 +91,7 @@ impl Header {
         for _ in 0..keys {
             let (key, value) = cursor.entry()?;
             if values.insert(key.clone(), value).is_some() {
-                return Err(ModelError::weights(format!("metadata key {key} is there twice")));
+                return Err(ModelError::weights(format!("metadata key {key} appears twice")));
             }
         }
         let places: Vec<_> = (0..tensors).map(|_| cursor.tensor()).collect::<Result<_, _>>()?;
@@ -109,7 +109,7 @@ impl Header {
         for place in places {
             let (name, tensor) = place.check(data, alignment, file.len() as u64)?;
             if all.insert(name.clone(), tensor).is_some() {
-                return Err(ModelError::weights(format!("tensor {name} is there twice")));
+                return Err(ModelError::weights(format!("tensor {name} appears twice")));
             }
         }
         Ok(Self { values, tensors: all })
@@ -119,9 +119,7 @@ impl Header {
 fn bounded(what: &str, count: u64, most: u64) -> Result<(), ModelError> {
     match count <= most {
         true => Ok(()),
-        false => {
-            Err(ModelError::weights(format!("the file claims {count} {what}; at most {most} are taken")))
-        }
+        false => Err(ModelError::weights(format!("the file declares {count} {what}; the maximum is {most}"))),
     }
 }
 
@@ -147,7 +145,7 @@ impl Claim {
         let shape = shape.filter(|shape| !shape.is_empty() && !shape.contains(&0));
         let count = dimensions.iter().try_fold(1_u64, |product, n| product.checked_mul(*n));
         let (Some(shape), Some(count)) = (shape, count) else {
-            return Err(wrong(format!("claims the impossible shape {dimensions:?}")));
+            return Err(wrong(format!("has the impossible shape {dimensions:?}")));
         };
         let block = kind.block_size() as u64;
         if dimensions[0] % block != 0 {
@@ -161,11 +159,11 @@ impl Claim {
                 Ok((name, Tensor { kind, shape, part: 0, bytes: start as usize..end as usize }))
             }
             (_, Some(end)) if end <= file_len => {
-                Err(wrong(format!("begins at {offset}, which is no multiple of {alignment}")))
+                Err(wrong(format!("begins at {offset}, which is not a multiple of {alignment}")))
             }
-            _ => {
-                Err(wrong(format!("of shape {dimensions:?} lies beyond the end of the file; is it cut off?")))
-            }
+            _ => Err(wrong(format!(
+                "of shape {dimensions:?} extends beyond the end of the file; is it truncated?"
+            ))),
         }
     }
 }
@@ -216,7 +214,7 @@ impl NumberType {
         }
     }
 
-    /// One number out of exactly its bytes.
+    /// Reads one number from exactly its bytes.
     pub(crate) fn read(self, bytes: &[u8]) -> Value {
         fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
             bytes.try_into().expect("as many bytes as the type has")
@@ -237,7 +235,7 @@ impl NumberType {
     }
 }
 
-/// Walks over bytes and never beyond them.
+/// Bounds-checked reading of bytes in order.
 struct Cursor<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -254,7 +252,7 @@ impl<'a> Cursor<'a> {
                 Ok(taken)
             }
             None => Err(ModelError::weights(format!(
-                "{} claims {len} bytes at {}, beyond what is there; is the file cut off?",
+                "{} has {len} bytes at {}, beyond the end of the file; is it truncated?",
                 self.what, self.at
             ))),
         }
@@ -272,7 +270,8 @@ impl<'a> Cursor<'a> {
         let len = self.u64()?;
         bounded(&format!("bytes in a name of {what}"), len, MAX_NAME_BYTES)?;
         let name = std::str::from_utf8(self.take(len)?);
-        name.map(str::to_owned).map_err(|_| ModelError::weights(format!("a name of {what} is no UTF-8")))
+        name.map(str::to_owned)
+            .map_err(|_| ModelError::weights(format!("a name of {what} is not valid UTF-8")))
     }
 
     fn entry(&mut self) -> Result<(String, Value), ModelError> {
@@ -285,7 +284,7 @@ impl<'a> Cursor<'a> {
     }
 
     fn value(&mut self) -> Result<Value, ModelError> {
-        let unknown = |kind| ModelError::weights(format!("value type {kind} is not known"));
+        let unknown = |kind| ModelError::weights(format!("value type {kind} is unknown"));
         match self.u32()? {
             TEXT => Ok(Value::Text(self.text()?)),
             ARRAY => {
@@ -321,7 +320,7 @@ impl<'a> Cursor<'a> {
         let dimensions = self.u32()?;
         if dimensions > MAX_DIMENSIONS {
             return Err(ModelError::weights(format!(
-                "tensor {name} claims {dimensions} dimensions; at most {MAX_DIMENSIONS} are known"
+                "tensor {name} has {dimensions} dimensions; the maximum is {MAX_DIMENSIONS}"
             )));
         }
         let dimensions = (0..dimensions).map(|_| self.u64()).collect::<Result<_, _>>()?;
@@ -329,7 +328,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// The texts of an array that the header's parser walked over.
+/// The texts of an array that the header's parser has validated.
 pub(crate) fn texts(bytes: &[u8], count: usize) -> impl Iterator<Item = &[u8]> {
     let mut cursor = Cursor { bytes, at: 0, what: "an array of texts" };
     (0..count).map_while(move |_| {

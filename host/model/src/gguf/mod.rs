@@ -1,7 +1,7 @@
-//! GGUF files: weights, configuration, tokenizer and chat template in one file or in the parts that
-//! llama-gguf-split makes. Here they turn into what the rest of this crate reads from a directory: a `ModelConfig`,
-//! `tokenizer.json`, `tokenizer_config.json`, and tensors by their Hugging Face names. Architectures beside llama,
-//! qwen2, qwen3 and gemma3 are refused by name.
+//! GGUF files: weights, configuration, tokenizer and chat template in one file, or in parts written by llama-gguf-split. They
+//! are converted to what the rest of this crate reads from a directory: a `ModelConfig`, `tokenizer.json`,
+//! `tokenizer_config.json`, and tensors by their Hugging Face names. Architectures other than llama, qwen2, qwen3 and gemma3
+//! are refused by name.
 
 mod config;
 mod header;
@@ -22,20 +22,20 @@ use crate::config::ModelConfig;
 use crate::error::{ModelError, ModelErrorKind};
 use crate::weights::{RowOrder, Stored, StoredType};
 
-/// An open file with a sound header, and the parts that belong to it.
+/// An open file with a valid header, and the other parts of the model.
 #[derive(Debug)]
 pub struct Gguf {
     path: PathBuf,
     /// The file itself, then its other parts.
     parts: Vec<Bytes<'static>>,
-    /// Metadata, all of the first part.
+    /// Metadata, all from the first part.
     values: BTreeMap<String, Value>,
     tensors: BTreeMap<String, Tensor>,
     architecture: String,
 }
 
 impl Gguf {
-    /// Maps a file, or the first of several and those beside it, and checks the headers.
+    /// Maps a file and, if it is the first of several parts, the others next to it, and checks the headers.
     ///
     /// # Errors
     /// Names the file, and the key or tensor at fault.
@@ -54,17 +54,17 @@ impl Gguf {
         Ok(Self { architecture, ..file })
     }
 
-    /// Where it is.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// `general.name`, where the file has one.
+    /// `general.name`, if present.
     pub fn title(&self) -> Option<String> {
         self.text("general.name").ok().flatten().map(Cow::into_owned).filter(|name| !name.is_empty())
     }
 
-    /// The file of Hugging Face's layout that this one stands for.
+    /// The equivalent of file `name` of Hugging Face's layout.
     pub(crate) fn read(&self, name: &str) -> Result<Option<Vec<u8>>, ModelError> {
         let json = match name {
             "tokenizer.json" => tokenizer::tokenizer(self)?,
@@ -74,7 +74,7 @@ impl Gguf {
         Ok(Some(json.to_string().into_bytes()))
     }
 
-    /// What the model is.
+    /// The model's configuration.
     pub(crate) fn config(&self) -> Result<ModelConfig, ModelError> {
         config::config(self)
     }
@@ -88,13 +88,13 @@ impl Gguf {
         names::gguf_name(name, self.architecture == "gemma3")
     }
 
-    /// How a tensor is stored, by its Hugging Face name.
+    /// Storage type of a tensor, by its Hugging Face name.
     pub(crate) fn stored_type(&self, name: &str) -> Option<StoredType> {
         let tensor = self.tensors.get(&self.gguf_name(name)?)?;
         Some(StoredType::of_ggml(tensor.kind))
     }
 
-    /// A tensor of exactly this shape, by its Hugging Face name. `head_dim` tells how llama's rows are ordered.
+    /// A tensor of exactly this shape, by its Hugging Face name. `head_dim` determines the order of llama's rows.
     pub(crate) fn tensor(
         &self,
         name: &str,
@@ -110,7 +110,7 @@ impl Gguf {
         if tensor.shape != shape {
             return Err(self.fault(
                 ModelErrorKind::Weights,
-                format!("tensor {gguf_name} has shape {:?}, the metadata asks for {shape:?}", tensor.shape),
+                format!("tensor {gguf_name} has shape {:?}, the metadata requires {shape:?}", tensor.shape),
             ));
         }
         let order = match self.architecture == "llama" && names::is_rotated(&gguf_name) {
@@ -130,7 +130,7 @@ impl Gguf {
         &self.parts[tensor.part][tensor.bytes.clone()]
     }
 
-    /// Where a tensor is, by its name in the file.
+    /// Location of a tensor, by its name in the file.
     pub(crate) fn place(&self, gguf_name: &str) -> Option<(&Bytes<'static>, Range<usize>)> {
         let tensor = self.tensors.get(gguf_name)?;
         Some((&self.parts[tensor.part], tensor.bytes.clone()))
@@ -188,7 +188,7 @@ impl Gguf {
         })
     }
 
-    /// An array of texts; one that is no UTF-8 is `None`.
+    /// An array of texts; invalid UTF-8 gives `None`.
     fn texts(&self, key: &str) -> Result<Option<Vec<Option<&str>>>, ModelError> {
         self.optional(key, "an array of texts", |value| match value {
             Value::Texts(count, place) => Some(

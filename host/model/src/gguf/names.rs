@@ -1,7 +1,7 @@
 //! Tensor names: Hugging Face's, without the prefix `model.`, to GGUF's.
 
-/// The name in a GGUF file, or `None` for what these files don't have. With norms on outputs, the one called
-/// post_attention is behind the attention; without, it is in front of the feed-forward layer.
+/// The name in a GGUF file, or `None` for tensors that these files don't have. In models with norms on outputs,
+/// post_attention is the norm after attention; in others, the norm before the feed-forward layer.
 pub(super) fn gguf_name(name: &str, output_norms: bool) -> Option<String> {
     let whole = match name {
         "embed_tokens.weight" => "token_embd.weight",
@@ -35,7 +35,7 @@ fn part_name(part: &str, output_norms: bool) -> Option<&'static str> {
     })
 }
 
-/// Whether the rows are queries' or keys': the files of llama hold these in another order.
+/// Whether the rows are queries or keys: files of llama store these in another order.
 pub(super) fn is_rotated(gguf_name: &str) -> bool {
     gguf_name.contains(".attn_q.") || gguf_name.contains(".attn_k.")
 }

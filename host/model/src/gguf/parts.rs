@@ -1,5 +1,5 @@
 //! A model in several files, `NAME-00001-of-00003.gguf` and so on, as llama-gguf-split writes them: the first has all
-//! metadata, each has some tensors. Whoever names the first means all; every part says which it is.
+//! metadata, and each has some tensors. Opening the first opens all; every part records its index.
 
 use std::path::{Path, PathBuf};
 
@@ -8,11 +8,11 @@ use super::header::Header;
 use crate::bytes::Bytes;
 use crate::error::{ModelError, ModelErrorKind};
 
-/// More parts are not believed.
+/// Maximum accepted number of parts.
 const MAX_PARTS: u64 = 1_000;
 
 impl Gguf {
-    /// One file by itself.
+    /// One file.
     pub(super) fn part(path: &Path) -> Result<Self, ModelError> {
         let bytes = Bytes::map(path)?;
         let named =
@@ -21,7 +21,7 @@ impl Gguf {
         Ok(Self { path: path.to_owned(), parts: vec![bytes], values, tensors, architecture: String::new() })
     }
 
-    /// Opens the other parts of a file that says that it has some.
+    /// Opens the other parts, if the file declares any.
     pub(super) fn join_parts(&mut self) -> Result<(), ModelError> {
         let Some(count) = self.integer("split.count")?.filter(|count| *count > 1) else { return Ok(()) };
         if count > MAX_PARTS {
@@ -65,7 +65,7 @@ impl Gguf {
         }
     }
 
-    /// Where part `number` of `count` is, if this file has a part's name.
+    /// Path of part `number` of `count`, if this file is named like a part.
     fn sibling(&self, number: u64, count: u64) -> Option<PathBuf> {
         let own = self.integer("split.no").ok()?.unwrap_or(0);
         let stem = self.path.file_name()?.to_str()?.strip_suffix(&suffix(own, count))?;

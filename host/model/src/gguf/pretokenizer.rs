@@ -1,4 +1,4 @@
-//! How byte-level vocabularies cut text before they merge: GGUF names the rule, `tokenizer.json` spells it out.
+//! How byte-level vocabularies split text before merging: GGUF names the rule, `tokenizer.json` spells it out.
 
 use serde_json::{Value as Json, json};
 
@@ -6,15 +6,15 @@ use serde_json::{Value as Json, json};
 pub(super) struct PreTokenizer {
     /// `pre_tokenizer` of a `tokenizer.json`.
     pub json: Json,
-    /// Text is composed (NFC) first.
+    /// Whether text is normalized to NFC first.
     pub composes: bool,
-    /// A piece that is a token stays whole whatever the merges say.
+    /// Whether a piece that is a token stays whole regardless of merges.
     pub ignores_merges: bool,
-    /// Whether a prompt begins with the BOS where the file doesn't say.
+    /// Whether a prompt begins with the BOS token if the file doesn't say.
     pub adds_bos: bool,
 }
 
-/// Names of the rules that are known.
+/// Names of the supported rules.
 pub(super) const KNOWN: &str = "default, gpt-2, llama-bpe, llama3, llama-v3, smaug-bpe, qwen2, deepseek-r1-qwen, \
                                 smollm and tekken";
 
@@ -22,7 +22,7 @@ const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)";
-/// What llama.cpp does with files that name no rule: punctuation apart, words, digits in threes.
+/// llama.cpp's rule for files that name none: punctuation separately, words, digits in threes.
 const DEFAULT: &[&str] = &[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"];
 
 impl PreTokenizer {
@@ -49,7 +49,7 @@ impl PreTokenizer {
     }
 }
 
-/// Cuts by one pattern after the other, then writes bytes as letters.
+/// Splits by one pattern after another, then writes bytes as letters.
 fn cut(patterns: &[&str]) -> Json {
     let mut steps: Vec<Json> = patterns
         .iter()

@@ -1,7 +1,7 @@
-//! A GGUF file's vocabulary as a `tokenizer.json`: byte-level BPE (`gpt2`) as it stands, SentencePiece (`llama`)
-//! as the BPE that merges in the order of its scores. The `tokenizers` library then reads it like any other.
+//! A GGUF file's vocabulary as a `tokenizer.json`: byte-level BPE (`gpt2`) unchanged, SentencePiece (`llama`) as the BPE that
+//! merges in the order of its scores. The `tokenizers` library then reads it like any other.
 //!
-//! Tokens without text (unused, no UTF-8, or a text that an earlier one has) keep their ids and say nothing.
+//! Unused tokens, and those with invalid UTF-8 or the text of an earlier token, keep their ids but have no text.
 
 use std::collections::HashMap;
 
@@ -11,8 +11,8 @@ use super::Gguf;
 use super::pretokenizer::{KNOWN, PreTokenizer};
 use crate::error::{ModelError, ModelErrorKind};
 
-/// Texts of tokens that end an answer, whether the file says so itself or not. Some files call them normal ones; like
-/// llama.cpp, this takes them for control tokens.
+/// Texts of tokens that end an output even if the file doesn't declare them. Some files mark them as normal tokens; like
+/// llama.cpp, this treats them as control tokens.
 const ENDS: &[&str] = &[
     "<|eot_id|>",
     "<|eom_id|>",
@@ -37,7 +37,7 @@ enum Kind {
 }
 
 struct Vocabulary<'a> {
-    /// Texts by id; `None` says nothing.
+    /// Texts by id; `None` has no text.
     tokens: Vec<Option<&'a str>>,
     kinds: Vec<Kind>,
     ids: HashMap<&'a str, usize>,
@@ -75,7 +75,7 @@ pub(super) fn tokenizer_config(file: &Gguf) -> Result<Json, ModelError> {
     Ok(Json::Object(config))
 }
 
-/// Tokens that end a sequence: those that the file names, and those with a known text.
+/// Tokens that end a sequence: those that the file declares, and those with a known text.
 pub(super) fn ends(file: &Gguf) -> Result<Vec<u32>, ModelError> {
     let vocabulary = Vocabulary::read(file)?;
     let mut ends = Vec::new();
@@ -126,7 +126,7 @@ impl<'a> Vocabulary<'a> {
         Ok(Self { tokens, kinds, ids })
     }
 
-    /// The token whose id stands under `key`.
+    /// The token whose id is the value of `key`.
     fn named(&self, file: &Gguf, key: &str) -> Result<Option<usize>, ModelError> {
         match file.integer(key)? {
             None => Ok(None),
@@ -144,7 +144,7 @@ impl<'a> Vocabulary<'a> {
         Json::Object(self.said().map(|(id, token, _)| (token.to_owned(), json!(id))).collect())
     }
 
-    /// Tokens that are found in text before anything else.
+    /// Tokens that are matched in text before all others.
     fn added(&self) -> Json {
         let added = self.said().filter_map(|(id, token, kind)| {
             let special = match kind {
@@ -158,7 +158,7 @@ impl<'a> Vocabulary<'a> {
         added.collect()
     }
 
-    /// What a bare prompt gets in front and behind.
+    /// Tokens added before and after a bare prompt.
     fn template(&self, file: &Gguf, adds_bos: bool) -> Result<Json, ModelError> {
         let token = |flag: &str, default: bool, key: &str| -> Result<Option<usize>, ModelError> {
             match file.flag(flag)?.unwrap_or(default) {
@@ -268,18 +268,18 @@ fn sentence_piece(file: &Gguf, vocabulary: &Vocabulary<'_>) -> Result<Json, Mode
     }))
 }
 
-/// Bytes of the longest piece that is cut into two: several times what any vocabulary has.
+/// Maximum bytes of a piece that is cut in two: several times the longest of any vocabulary.
 const LONGEST_PIECE: usize = 256;
-/// Ways to cut pieces into known ones, for each piece: real vocabularies have two. Each is two texts in memory, a few times
-/// over, so that without a bound a file of some megabytes asks for any amount.
+/// Average ways per piece to cut it into known ones: real vocabularies have two. Each way takes two texts in memory, several
+/// times, so without a bound a file of a few megabytes could demand any amount.
 const CUTS_PER_PIECE: usize = 8;
-/// So many are always taken.
+/// Total number of cuts that is always accepted.
 const FEW_CUTS: usize = 1 << 16;
-/// More are never taken: eight times the largest vocabulary's.
+/// Maximum total number of cuts: eight times that of the largest vocabulary.
 const MOST_CUTS: usize = 1 << 22;
 
-/// SentencePiece joins the two neighbours whose union has the best score: as merges, every way to cut a piece
-/// into two, best pieces first.
+/// SentencePiece joins the two neighbours whose union has the best score. As merges, that is every way to cut a piece in two,
+/// with the best pieces first.
 fn scored_merges<'a>(file: &'a Gguf, vocabulary: &Vocabulary<'a>) -> Result<Json, ModelError> {
     let scores = file.numbers("tokenizer.ggml.scores")?.unwrap_or_default();
     if scores.len() != vocabulary.tokens.len() {

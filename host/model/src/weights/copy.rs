@@ -1,5 +1,5 @@
-//! The limit of loading, to measure it by: the same bytes in the same order, read the same way, but copied as they
-//! are into memory of the same kind.
+//! The baseline for loading: the same bytes in the same order, read the same way, but copied unchanged into memory of the
+//! same kind.
 
 use std::num::NonZero;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::config::ModelConfig;
 use crate::error::ModelError;
 use crate::source::Source;
 
-/// Copies all matrices, with all cores. How many bytes they have, and how long it took until all were there.
+/// Copies all matrices on all cores. Returns their bytes and the time until all were copied.
 pub(crate) fn copy(source: &Source<'_>, config: &ModelConfig) -> Result<(u64, Duration), ModelError> {
     let began = Instant::now();
     let threads = std::thread::available_parallelism().map_or(1, NonZero::get);

@@ -1,5 +1,5 @@
-//! The tensors of a checkpoint by name, whichever files hold them: one safetensors file, shards, or GGUF. Names
-//! are Hugging Face's without the prefix that differs between checkpoints (`model.` mostly).
+//! The tensors of a checkpoint by name, from any layout of files: one safetensors file, shards, or GGUF. Names are Hugging
+//! Face's without the prefix that differs between checkpoints (mostly `model.`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -14,7 +14,7 @@ use crate::error::ModelError;
 use crate::gguf::Gguf;
 use crate::source::{Source, plain_name};
 
-/// What may stand before the names of a decoder's tensors: bare decoders, and those inside larger models.
+/// Possible prefixes of a decoder's tensors: bare decoders, and those inside larger models.
 const PREFIXES: &[&str] = &["model.", "", "language_model.model.", "model.language_model."];
 const HEADS: &[&str] = &["lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight"];
 
@@ -82,7 +82,7 @@ impl<'a> Files<'a> {
             found.ok_or_else(|| ModelError::weights(format!("tensor {in_file} is missing")))?;
         if info.shape != shape {
             return Err(ModelError::weights(format!(
-                "tensor {in_file} has shape {:?}, config.json asks for {shape:?}",
+                "tensor {in_file} has shape {:?}, config.json requires {shape:?}",
                 info.shape
             )));
         }
@@ -97,7 +97,7 @@ impl<'a> Files<'a> {
         Ok(Stored { name: in_file, kind, shape: shape.to_vec(), order: RowOrder::Plain, bytes })
     }
 
-    /// How a tensor is stored, for checkpoints that don't say.
+    /// Storage type of a tensor, for checkpoints that don't declare one.
     pub(crate) fn stored_type(&self, name: &str) -> Option<StoredType> {
         match self {
             Self::Gguf { file, .. } => file.stored_type(name),
@@ -109,21 +109,21 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// Has the system read a tensor that is needed soon.
+    /// Asks the system to read a tensor that is needed soon.
     pub(crate) fn expect(&self, tensor: &Stored<'_>) {
         if let Some((bytes, place)) = self.place(tensor) {
             bytes.expect(place);
         }
     }
 
-    /// Brings a tensor that will be read into memory.
+    /// Maps the pages of a tensor that is about to be read.
     pub(crate) fn prefetch(&self, tensor: &Stored<'_>) {
         if let Some((bytes, place)) = self.place(tensor) {
             bytes.prefetch(place);
         }
     }
 
-    /// Gives the memory of a tensor back that was read.
+    /// Releases the pages of a tensor that was read.
     pub(crate) fn release(&self, tensor: &Stored<'_>) {
         if let Some((bytes, place)) = self.place(tensor) {
             bytes.release(place);
@@ -161,17 +161,17 @@ fn stored_type(dtype: Dtype) -> Option<StoredType> {
 }
 
 impl<'a> Shard<'a> {
-    /// The library checks that the tensors fill the file exactly.
+    /// Opens a file. The library checks that the tensors fill it exactly.
     fn open(name: &str, bytes: Bytes<'a>) -> Result<Self, ModelError> {
         const LENGTH: usize = 8;
         let (header, metadata) = SafeTensors::read_metadata(&bytes).map_err(|error| {
-            ModelError::weights(format!("{name} is not safetensors, or cut off: {error}"))
+            ModelError::weights(format!("{name} is not safetensors, or truncated: {error}"))
         })?;
         Ok(Self { bytes, metadata, data: LENGTH + header })
     }
 }
 
-/// `model.safetensors`, or the shards that the index names. Where both are there, transformers takes the one file.
+/// `model.safetensors`, or the shards that the index names. If both exist, the single file wins, as in transformers.
 fn shard_names(source: &Source<'_>) -> Result<Vec<String>, ModelError> {
     const WHOLE: &str = "model.safetensors";
     const INDEX: &str = "model.safetensors.index.json";
@@ -185,7 +185,7 @@ fn shard_names(source: &Source<'_>) -> Result<Vec<String>, ModelError> {
         .map_err(|error| ModelError::weights(format!("{INDEX} can't be read: {error}")))?;
     let names: BTreeSet<String> = index.weight_map.into_values().collect();
     if names.is_empty() {
-        return Err(ModelError::weights(format!("{INDEX} names no file")));
+        return Err(ModelError::weights(format!("{INDEX} lists no files")));
     }
     for name in &names {
         plain_name(name)?;

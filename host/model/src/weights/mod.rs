@@ -1,6 +1,6 @@
-//! Weights of a checkpoint, from its files to packed matrices. Each tensor is converted and packed by itself, and
-//! its pages are given back before the next: a model is never in memory twice. Memory maps are dropped when
-//! loading ends: a file that changes later can't hurt a running model.
+//! Weights of a checkpoint, from its files to packed matrices. Each tensor is converted and packed separately, and its pages
+//! are released before the next, so a model is never in memory twice. Memory maps are dropped after loading, so later changes
+//! of a file can't affect a running model.
 
 mod copy;
 mod files;
@@ -27,7 +27,7 @@ use crate::{DType, LoadOptions, LoadProgress, Quantize, WeightType};
 /// All weights of a decoder.
 pub(crate) struct Weights {
     pub embedding: Matrix,
-    /// Absent where the embedding serves.
+    /// `None` if the embedding is the head.
     pub head: Option<Matrix>,
     pub final_norm: Vec<f32>,
     pub layers: Vec<LayerWeights>,
@@ -53,10 +53,10 @@ pub(crate) struct Linear {
     pub bias: Option<Vec<f32>>,
 }
 
-/// Weights, and what was decided about their types.
+/// Weights, and the types chosen for them.
 pub(crate) struct Loaded {
     pub weights: Weights,
-    /// Of norms' products and the KV cache.
+    /// Type of the KV cache, and of weights that are not quantized.
     pub dtype: DType,
     pub weight_type: WeightType,
 }
@@ -71,7 +71,7 @@ impl Weights {
         let files = Files::open(source, config.head_dim)?;
         let stored = files.stored_type("layers.0.mlp.down_proj.weight");
         let dtype = dtype(options, config, stored)?;
-        // Blocks of few bits lose next to nothing in groups of 8-bit integers, and those of Q8_0 nothing.
+        // Blocks of few bits lose almost nothing as groups of 8-bit integers, and Q8_0 loses nothing.
         let quantized = match options.quantize {
             Quantize::Auto => options.dtype.is_none() && matches!(stored, Some(StoredType::Blocks(_))),
             Quantize::Off => false,
@@ -81,7 +81,7 @@ impl Weights {
             (true, _) => (WeightType::Q8, Format::Int8),
             (false, DType::F32) => (WeightType::F32, Format::F32),
             (false, DType::Bf16) => (WeightType::Bf16, Format::Bf16),
-            // Processors have no products of f16; the device rounds what it is given.
+            // CPUs have no f16 products; the device rounds the f32 weights that it receives.
             (false, DType::F16) => (WeightType::F16, Format::F32),
         };
         let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
@@ -89,7 +89,7 @@ impl Weights {
             .map_err(|error| ModelError::unsupported(format!("can't start {threads} threads: {error}")))?;
         let done = LoadProgress { done_bytes: 0, total_bytes: files.bytes() };
         let ahead = ReadAhead::new(&files, config);
-        // What is missing or has another shape is told when it is loaded.
+        // Loading reports tensors that are missing or have another shape.
         let there = ahead.matrices().into_iter().filter(|(name, shape)| files.tensor(name, shape).is_ok());
         expect_memory(there.map(|(_, [outputs, inputs])| outputs as u64 * inputs as u64).sum(), format)?;
         let mut loader = Loader { files, config, format, packer, ahead, progress, done };
@@ -120,7 +120,8 @@ impl Weights {
             + self.layers.iter().map(layer).sum::<usize>()
     }
 
-    /// Bytes of those that every step reads: of an embedding that isn't the head, too, it reads a row for each token.
+    /// Bytes of the matrices that every step reads. An embedding that isn't the head is left out: a step reads one row of it
+    /// per token.
     pub(crate) fn step_bytes(&self) -> usize {
         self.bytes() - if self.head.is_some() { self.embedding.bytes() } else { 0 }
     }
@@ -142,7 +143,7 @@ impl Loader<'_> {
         let hidden = config.hidden;
         let name = |part: &str| format!("layers.{index}.{part}");
         let norm = |part: &str| self.norm(&name(&format!("{part}.weight")), hidden);
-        // With norms on outputs, the one called post_attention moves behind the attention.
+        // In models with norms on outputs, post_attention is the norm after attention.
         let (mlp_norm, attention_output_norm, mlp_output_norm) = match config.output_norms {
             true => (
                 norm("pre_feedforward_layernorm")?,
@@ -191,7 +192,7 @@ impl Loader<'_> {
         self.pack(parts, inputs, false)
     }
 
-    /// Matrices of `(name, outputs)`, stacked; two halves of a gated layer are packed as such.
+    /// Packs the stacked matrices `(name, outputs)`; the two halves of a gated layer are packed as such.
     fn pack(&mut self, parts: &[(&str, usize)], inputs: usize, gated: bool) -> Result<Matrix, ModelError> {
         let tensors = parts.iter().map(|(name, outputs)| self.files.tensor(name, &[*outputs, inputs]));
         let tensors = tensors.collect::<Result<Vec<_>, _>>()?;
@@ -219,7 +220,7 @@ impl Loader<'_> {
             self.done.done_bytes += tensor.bytes.len() as u64;
         }
         if (self.progress)(self.done).is_break() {
-            return Err(ModelError::weights("loading was given up"));
+            return Err(ModelError::weights("loading was cancelled"));
         }
         match unreadable.into_inner() {
             Some(error) => Err(error),
@@ -231,7 +232,7 @@ impl Loader<'_> {
         self.files.tensor(name, &[len])?.numbers()
     }
 
-    /// A norm's weight, with its offset added once and for all.
+    /// A norm's weight, with its offset added.
     fn norm(&self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
         let mut weight = self.vector(name, len)?;
         if self.config.norm_offset {
@@ -241,13 +242,13 @@ impl Loader<'_> {
     }
 }
 
-/// What is asked for, or else what keeps all that is stored.
+/// The requested type, or one that keeps the stored precision.
 fn dtype(
     options: &LoadOptions,
     config: &ModelConfig,
     stored: Option<StoredType>,
 ) -> Result<DType, ModelError> {
-    // Sums of such layers grow beyond what f16 holds: transformers and vLLM have Gemma 2 and 3 in bf16 or f32 alone.
+    // Sums in such layers exceed the range of f16: transformers and vLLM support Gemma 2 and 3 only in bf16 or f32.
     let overflows = config.output_norms;
     match options.dtype {
         Some(DType::F16) if !options.knows_f16 => {
@@ -269,15 +270,15 @@ fn dtype(
     }
 }
 
-/// Refuses weights of so many numbers where memory can't hold them.
+/// Refuses weights of `numbers` numbers if memory can't hold them.
 pub(crate) fn expect_memory(numbers: u64, format: Format) -> Result<(), ModelError> {
     let bytes = match format {
         Format::F32 => numbers.saturating_mul(4),
         Format::Bf16 => numbers.saturating_mul(2),
-        // A scale of two bytes for each 32.
+        // Two bytes of scale per 32 numbers.
         Format::Int8 => numbers.saturating_add(numbers / 16),
     };
-    memory::check("the weights don't fit: they take", bytes, "hold them in fewer bits (quantize, dtype)")
+    memory::check("the weights don't fit: they take", bytes, "store them in fewer bits (quantize, dtype)")
 }
 
 fn does_not_fit(error: &dyn Display) -> ModelError {

@@ -1,15 +1,15 @@
-//! In which order matrices are loaded, and the reading ahead that this allows.
+//! The order in which matrices are loaded, and the read-ahead that it allows.
 
 use super::files::Files;
 use crate::config::ModelConfig;
 
-/// Matrices that read the same inputs, stacked: names without their ending, and outputs.
+/// Matrices that read the same inputs, stacked: names without their suffix, and outputs.
 pub(super) struct Stack {
     pub parts: Vec<(String, usize)>,
     pub inputs: usize,
 }
 
-/// A layer's stacks, in the order in which they are loaded.
+/// A layer's stacks, in loading order.
 pub(super) struct Stacks {
     pub qkv: Stack,
     pub output: Stack,
@@ -37,15 +37,15 @@ impl Stacks {
     }
 }
 
-/// Asks for what comes next, so that a disk reads while matrices are packed.
+/// Requests the next matrices, so that the disk reads while matrices are packed.
 pub(super) struct ReadAhead {
-    /// All matrices in the order in which they are loaded: name, shape, and how many bytes come before.
+    /// All matrices in loading order: name, shape, and the number of bytes before them.
     matrices: Vec<(String, [usize; 2], u64)>,
     asked: usize,
 }
 
 impl ReadAhead {
-    /// How far ahead. A slow disk needs no more; a quick one is done with it before it is wanted.
+    /// Distance of the read-ahead. A slow disk needs no more, and a fast one finishes it before it is needed.
     const BYTES: u64 = 512 << 20;
 
     pub(super) fn new(files: &Files<'_>, config: &ModelConfig) -> Self {
@@ -68,17 +68,17 @@ impl ReadAhead {
         Self { matrices: matrices.collect(), asked: 0 }
     }
 
-    /// Names and shapes in that order.
+    /// Names and shapes in loading order.
     pub(super) fn matrices(&self) -> Vec<(String, [usize; 2])> {
         self.matrices.iter().map(|(name, shape, _)| (name.clone(), *shape)).collect()
     }
 
-    /// Asks for all that is near, where so many bytes were read.
+    /// Requests all matrices within reach after `read` bytes.
     pub(super) fn ask(&mut self, files: &Files<'_>, done: u64) {
         while let Some((name, shape, before)) = self.matrices.get(self.asked)
             && *before < done + Self::BYTES
         {
-            // What is missing or has another shape is told when it is loaded.
+            // Loading reports tensors that are missing or have another shape.
             if let Ok(tensor) = files.tensor(name, shape) {
                 files.expect(&tensor);
             }

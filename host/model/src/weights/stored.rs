@@ -1,5 +1,5 @@
-//! A tensor as a checkpoint stores it: bytes of some type, read row by row as f32. Blocks of GGUF's quantized
-//! types are widened by candle.
+//! A tensor as stored in a checkpoint: bytes of some type, read row by row as f32. candle widens the blocks of GGUF's
+//! quantized types.
 
 use candle_core::Device;
 use candle_core::quantized::{GgmlDType, ggml_file::qtensor_from_ggml};
@@ -8,7 +8,7 @@ use half::{bf16, f16};
 
 use crate::error::ModelError;
 
-/// How a tensor is stored.
+/// Storage type of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StoredType {
     F32,
@@ -22,14 +22,14 @@ pub(crate) enum StoredType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RowOrder {
     Plain,
-    /// Within each head the two halves that rope turns together alternate, as in GGUF files of llama. Here they
-    /// come one after the other.
+    /// The rows of the two halves that rope rotates together alternate within each head, as in GGUF files of llama. Reading
+    /// puts one half after the other.
     Interleaved {
         head_dim: usize,
     },
 }
 
-/// A tensor in a file, its size checked.
+/// A tensor in a file, with its size checked.
 pub(crate) struct Stored<'a> {
     pub name: String,
     pub kind: StoredType,
@@ -58,7 +58,7 @@ impl StoredType {
         }
     }
 
-    /// Writes the numbers that `bytes` hold to `out`, which is as long.
+    /// Widens the numbers in `bytes` to `out`, which has the same length.
     fn widen(self, bytes: &[u8], out: &mut [f32]) -> Result<(), candle_core::Error> {
         assert_eq!(bytes.len(), self.bytes(out.len()), "as many bytes as numbers");
         match self {
@@ -74,7 +74,7 @@ impl StoredType {
                 _ => halves(bytes, out, |bits| f16::from_bits(bits).to_f32()),
             },
             Self::Bf16 => match bytemuck::try_cast_slice::<u8, u16>(bytes) {
-                // Whole numbers become lanes; bytes put together don't.
+                // Loops over aligned numbers vectorize; loops that assemble numbers from bytes don't.
                 Ok(bits) if cfg!(target_endian = "little") => {
                     for (out, bits) in out.iter_mut().zip(bits) {
                         *out = f32::from_bits(u32::from(*bits) << 16);
@@ -83,7 +83,7 @@ impl StoredType {
                 _ => halves(bytes, out, |bits| bf16::from_bits(bits).to_f32()),
             },
             Self::Blocks(kind) => {
-                // candle takes length and alignment of the bytes on trust.
+                // candle doesn't check the length and alignment of the bytes.
                 assert!(bytes.as_ptr().addr().is_multiple_of(2), "blocks hold 16-bit scales");
                 let blocks = qtensor_from_ggml(kind, bytes, vec![1, out.len()], &Device::Cpu)?;
                 out.copy_from_slice(&blocks.dequantize(&Device::Cpu)?.flatten_all()?.to_vec1::<f32>()?);
@@ -100,7 +100,7 @@ fn halves(bytes: &[u8], out: &mut [f32], widen: impl Fn(u16) -> f32) {
 }
 
 impl Stored<'_> {
-    /// Numbers of a row. A vector is one row; where rows have an order, each number is a row.
+    /// Numbers of a row. A vector is one row, or, if rows are reordered, one row per number.
     pub(crate) fn inputs(&self) -> usize {
         match (self.shape.as_slice(), self.order) {
             ([_, inputs], _) => *inputs,
@@ -148,8 +148,8 @@ mod tests {
     }
 
     #[test]
-    fn interleaved_heads_are_put_back_in_order() {
-        // Two heads of four rows; the file alternates the halves.
+    fn interleaved_heads_are_reordered() {
+        // Two heads of four rows, with alternating halves.
         let bytes: Vec<u8> =
             [0_u8, 2, 1, 3, 4, 6, 5, 7].iter().flat_map(|x| f32::from(*x).to_le_bytes()).collect();
         let order = RowOrder::Interleaved { head_dim: 4 };

@@ -1,5 +1,5 @@
-//! Writes a golden checkpoint as a GGUF file, as llama.cpp's converter would: other names, llama's rows in another
-//! order, Gemma's norms with their offset, the scaling of Llama 3 as factors, the vocabulary as arrays.
+//! Writes a golden checkpoint as a GGUF file, as llama.cpp's converter does: other names, llama's rows in another order,
+//! Gemma's norms with their offset, the scaling of Llama 3 as factors, the vocabulary as arrays.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::collections::HashMap;
@@ -15,13 +15,13 @@ pub fn convert(name: &str, kind: GgmlDType, directory: &Path) -> PathBuf {
     convert_in(&super::common::golden(name), name, kind, 1, directory)
 }
 
-/// Whether these files can say what a config.json does: windows of Qwen's models they can't.
+/// Whether GGUF can express this config.json: it can't express windows of Qwen's models.
 pub fn can_write(config: &Json) -> bool {
     let slides = |types: &Vec<Json>| types.iter().any(|kind| kind == "sliding_attention");
     config["model_type"] == "gemma3_text" || !config["layer_types"].as_array().is_some_and(slides)
 }
 
-/// Writes the checkpoint in a directory, its matrices as `kind`, as so many parts; answers with the first.
+/// Writes the checkpoint in a directory as `parts` files, with its matrices as `kind`; returns the first file.
 pub fn convert_in(from: &Path, name: &str, kind: GgmlDType, parts: usize, directory: &Path) -> PathBuf {
     let read = |file: &str| -> Json {
         let bytes = std::fs::read(from.join(file)).expect("the checkpoint is there");
@@ -134,7 +134,7 @@ fn shape(architecture: &str, config: &Json) -> Vec<(String, Value)> {
     metadata
 }
 
-/// The vocabulary by id, with what kind of token each is.
+/// The vocabulary by id, with the type of each token.
 fn vocabulary(config: &Json, generation: &Json, tokenizer: &Json) -> Vec<(String, Value)> {
     let rows = config["vocab_size"].as_u64().expect("a number") as usize;
     let mut tokens: Vec<String> = (0..rows).map(|id| format!("[PAD{id}]")).collect();

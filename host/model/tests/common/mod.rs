@@ -1,4 +1,4 @@
-//! Golden checkpoints, and executors that are driven by hand.
+//! Golden checkpoints, and executors driven by hand.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::path::PathBuf;
@@ -47,12 +47,12 @@ impl Driver {
         Self { walk: Walk::new(executor, block_size, total_blocks) }
     }
 
-    /// Gives a sequence's blocks back.
+    /// Frees a sequence's blocks.
     pub fn release(&mut self, sequence: u64) {
         self.walk.release(sequence);
     }
 
-    /// A batch of these chunks, each drawing greedily after its last token.
+    /// A batch of these chunks, sampling greedily after the last token of each.
     pub fn batch(&mut self, chunks: &[Chunk<'_>]) -> Batch {
         self.walk.batch(chunks, Draws::KEPT)
     }
@@ -76,7 +76,7 @@ impl Driver {
         self.walk.executor.kept_logits(LogitsSlot(index)).expect("every row keeps")
     }
 
-    /// Runs a batch and returns the raw answer.
+    /// Runs a batch and returns the raw result.
     pub fn try_run(&mut self, batch: &Batch) -> (StepOutput, Result<(), DeviceFault>) {
         let mut output = StepOutput::default();
         let result = self.walk.executor.execute(batch, &mut output);

@@ -1,5 +1,5 @@
-//! The decoder once more, from the definitions: scalars in f64, the whole prompt at every layer, nothing kept.
-//! It reads the shape that a checkpoint was made from, never its files.
+//! A second decoder, from the definitions: scalars in f64, the whole prompt at every layer, no cache. It reads the shape that
+//! a checkpoint was made from, never its files.
 
 use super::shape::{Scaling, Shape, Tensors};
 
@@ -155,7 +155,7 @@ fn frequency(scaling: Scaling, plain: f64, pair: usize, width: f64, theta: f64) 
             plain * (kept + (1.0 - kept) / factor)
         }
         Scaling::Yarn { factor, original, .. } => {
-            // Pairs that turn 32 times and once within the training, as fractions of all.
+            // Pairs with 32 turns and with one turn within the training, as fractions of all pairs.
             let pair_of =
                 |turns: f64| width / 2.0 * (original / (turns * std::f64::consts::TAU)).ln() / theta.ln();
             let (low, high) = (pair_of(32.0).floor().max(0.0), pair_of(1.0).ceil().min(width - 1.0));
@@ -166,7 +166,7 @@ fn frequency(scaling: Scaling, plain: f64, pair: usize, width: f64, theta: f64) 
     }
 }
 
-/// What multiplies queries and keys.
+/// The factor of queries and keys.
 fn amplitude(scaling: Scaling) -> f64 {
     match scaling {
         Scaling::Yarn { attention: Some(attention), .. } => attention,

@@ -1,8 +1,9 @@
-//! Small checkpoints of every family with random shapes, options and weights: what a stranger may bring.
+//! Small checkpoints of every family with random shapes, options and weights.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use infer_kernels::Random;
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Map, Value, json};
 
@@ -17,13 +18,13 @@ pub struct Shape {
     pub head_dim: usize,
     pub vocab: usize,
     pub tied: bool,
-    /// Biases of queries, keys and values; of the way back; of the feed-forward layer.
+    /// Biases of queries, keys and values; of the output projection; of the feed-forward layer.
     pub biases: [bool; 3],
-    /// How far sliding layers see, and which those are.
+    /// The window of sliding layers, and which layers slide.
     pub window: u32,
     pub slides: Vec<bool>,
     pub theta: f64,
-    /// Of sliding layers, in Gemma.
+    /// The base of sliding layers, in Gemma.
     pub local_theta: f64,
     pub scaling: Scaling,
     pub query_scalar: f64,
@@ -33,7 +34,7 @@ pub struct Shape {
     pub new_keys: bool,
 }
 
-/// How the (global) position embedding is stretched.
+/// How the (global) position embedding is scaled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scaling {
     None,
@@ -57,34 +58,8 @@ pub enum Scaling {
     },
 }
 
-/// Tensors by their whole names: shape and numbers.
+/// Tensors by full name: shape and numbers.
 pub type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
-
-/// A small generator (splitmix64), so that a seed means the same everywhere.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// From `low` to `high`, both included.
-    pub fn size(&mut self, low: usize, high: usize) -> usize {
-        low + (self.bits() % (high - low + 1) as u64) as usize
-    }
-
-    pub fn flag(&mut self) -> bool {
-        self.bits() >> 63 == 1
-    }
-
-    /// Uniform around `middle`, at most `spread` away.
-    fn number(&mut self, middle: f32, spread: f32) -> f32 {
-        middle + ((self.bits() >> 40) as f32 / (1 << 23) as f32 - 1.0) * spread
-    }
-}
 
 pub const FAMILIES: [&str; 5] = ["llama", "mistral", "qwen2", "qwen3", "gemma3_text"];
 
@@ -95,7 +70,7 @@ impl Shape {
         let kv_heads = random.size(1, 3);
         let heads = kv_heads * random.size(1, 5);
         let head_dim = 2 * random.size(1, 17);
-        // Without a head_dim of its own, the hidden size is made of heads.
+        // Without a separate head_dim, the hidden size is a multiple of the heads.
         let apart = gemma || random.flag();
         let hidden = if apart { random.size(5, 70) } else { heads * head_dim };
         let layers = random.size(1, 4);
@@ -214,7 +189,7 @@ impl Shape {
         let mut tensors = Tensors::new();
         let mut put = |name: String, shape: Vec<usize>, middle: f32, spread: f32| {
             let count = shape.iter().product();
-            tensors.insert(name, (shape, (0..count).map(|_| random.number(middle, spread)).collect()));
+            tensors.insert(name, (shape, (0..count).map(|_| middle + random.number() * spread).collect()));
         };
         let spread = |inputs: usize| (3.0 / inputs as f32).sqrt();
         let middle = if self.gemma() { 0.0 } else { 1.0 };
@@ -274,7 +249,7 @@ impl Scaling {
     }
 }
 
-/// Writes a checkpoint into a directory, its tensors in so many files.
+/// Writes a checkpoint into a directory, with its tensors in `files` files.
 pub fn write(directory: &Path, config: &Value, tensors: &Tensors, files: usize) {
     let put =
         |name: &str, bytes: &[u8]| std::fs::write(directory.join(name), bytes).expect("it can be written");

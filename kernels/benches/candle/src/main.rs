@@ -1,7 +1,7 @@
-//! candle-transformers' llama on random weights in the shapes of `infer bench engine`: the same steps, counted in the
-//! same way (a prefill of 512 tokens, decodes at batch 1 and 16, the likeliest token of each row drawn, the quickest
-//! step counts). With `--infer PROGRAM` both run in turn, on as many threads, and their ratio is printed. Threads are
-//! what `RAYON_NUM_THREADS` says, as candle reads it there.
+//! candle-transformers' llama on random weights in the shapes of `infer bench engine`: the same steps, measured the same way
+//! (a prefill of 512 tokens, decodes at batch 1 and 16, greedy sampling included, the fastest step counts). With
+//! `--infer PROGRAM` both run in turn with the same number of threads, and their ratio is printed. candle takes the number of
+//! threads from `RAYON_NUM_THREADS`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -51,7 +51,7 @@ enum Weights {
     Bf16,
 }
 
-/// Tokens a second of the quickest step, by kind of step.
+/// Tokens per second of the fastest step, by kind of step.
 type Best = BTreeMap<&'static str, f64>;
 
 fn main() -> Result<()> {
@@ -154,7 +154,7 @@ impl Bench {
         Ok(Cache::new(true, self.dtype, &self.config, &Device::Cpu)?)
     }
 
-    /// Seconds that `count` tokens from `start` on of each row take, drawing included.
+    /// Seconds for `count` tokens from `start` on of each row, including sampling.
     fn step(&self, cache: &mut Cache, rows: usize, start: usize, count: usize) -> Result<f64> {
         let token = |i: usize| ((start + i % count) * 7_919 + i / count * 31) % self.config.vocab_size;
         let tokens: Vec<u32> = (0..rows * count).map(|i| token(i) as u32).collect();

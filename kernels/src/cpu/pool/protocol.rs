@@ -1,9 +1,9 @@
-//! Who does which piece of a job, and who wakes whom. Threads, atomics and waiting come from the parent module.
+//! How threads claim pieces of a job and wake each other. Threads, atomics and waiting come from the parent module.
 //!
-//! Where one thread writes `a` and reads `b` while another writes `b` and reads `a` (a job and who sleeps; the
-//! last piece and whether the caller sleeps), a sequentially consistent fence stands between the two on either
-//! side, so that at least one sees what the other wrote. Fences rather than sequentially consistent accesses,
-//! because the model checker (`tests/interleave`) knows these exactly.
+//! In two places one thread writes `a` and reads `b` while another writes `b` and reads `a`: a new job and the count of
+//! sleepers; the last piece and whether the caller sleeps. There, both sides put a sequentially consistent fence between
+//! write and read, so that at least one sees the other's write. They use fences instead of sequentially consistent accesses
+//! because the model checker (`tests/interleave`) models fences exactly.
 
 use std::any::Any;
 use std::ops::Range;
@@ -16,10 +16,10 @@ use super::world::{
     current, fence, park, spin,
 };
 
-/// How long a helper looks for the next job before it sleeps: longer than what lies between two operations
-/// of a step and between the steps of one request.
+/// How long a helper spins for the next job before it sleeps: longer than the time between two operations of a step and
+/// between two steps of one request.
 const HELPER_SPIN: Duration = Duration::from_micros(60);
-/// How long the caller waits for the last pieces before it sleeps.
+/// How long the caller spins for the last pieces before it sleeps.
 const CALLER_SPIN: Duration = Duration::from_micros(30);
 
 /// Helper threads. One caller at a time; a caller's job ends before the next begins.
@@ -28,13 +28,13 @@ pub(in super::super) struct Pool {
     helpers: Vec<JoinHandle<()>>,
 }
 
-/// On a cache line of its own.
+/// Aligned so that it shares no cache line.
 #[repr(align(128))]
 struct Line<T>(T);
 
 struct Shared {
-    /// The job's number above, the items that nobody claimed below. Only claims take from it, and a new job is
-    /// only made when the last is done: whoever takes items of a job has read that job's fields.
+    /// Upper half: the job's number; lower half: its unclaimed items. Only claims decrease it, and a new job starts only when
+    /// the last one is done, so a thread that claims items has read the fields of that job.
     ticket: Line<AtomicU64>,
     /// Items of the job that are done.
     done: Line<AtomicUsize>,
@@ -54,7 +54,7 @@ struct Shared {
 type Run = unsafe fn(*const (), Range<usize>);
 
 impl Pool {
-    /// With `helpers` threads beside the caller's.
+    /// Starts `helpers` threads in addition to the caller's.
     pub(in super::super) fn new(helpers: usize) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             ticket: Line(AtomicU64::new(0)),
@@ -78,7 +78,7 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Threads, the caller's included.
+    /// Number of threads, including the caller's.
     pub(in super::super) fn threads(&self) -> usize {
         self.shared.threads
     }
@@ -89,8 +89,8 @@ impl Pool {
         self.shared.asleep.load(Ordering::Relaxed)
     }
 
-    /// Calls `work` with ranges that together are `0..items`, and returns when all are done. A panic of any
-    /// range goes on here, after the others. Must not be called by two threads at once, nor from `work`.
+    /// Calls `work` with disjoint ranges that cover `0..items`, and returns when all are done. If a range panics, the panic
+    /// resumes here after all others are done. Must not be called by two threads at once, nor from `work`.
     pub(in super::super) fn run<F: Fn(Range<usize>) + Sync>(&mut self, items: usize, work: &F) {
         unsafe fn call<F: Fn(Range<usize>)>(work: *const (), range: Range<usize>) {
             // SAFETY: `data` is the `work` of `run`, which outlives the job.
@@ -107,7 +107,7 @@ impl Pool {
         shared.done.0.store(0, Ordering::Relaxed);
         let job = (shared.ticket.0.load(Ordering::Relaxed) >> 32).wrapping_add(1);
         shared.ticket.0.store(job << 32 | items as u64, Ordering::Release);
-        // Who isn't seen to sleep sees the job.
+        // A helper that is not counted as asleep will see the job.
         fence(Ordering::SeqCst);
         if shared.asleep.load(Ordering::Relaxed) > 0 {
             self.helpers.iter().for_each(|helper| helper.thread().unpark());
@@ -126,7 +126,7 @@ impl Drop for Pool {
         self.shared.stop.store(true, Ordering::Release);
         for helper in self.helpers.drain(..) {
             helper.thread().unpark();
-            // A helper catches what its work throws; it has nothing to say.
+            // A helper catches the panics of its work, so there is nothing to report.
             let _ = helper.join();
         }
     }
@@ -167,7 +167,7 @@ impl Shared {
                 self.run.load(Ordering::Relaxed),
                 self.data.load(Ordering::Relaxed),
             );
-            // Large pieces first, single items at the end, so that threads end together.
+            // Large pieces first, single items at the end, so that threads finish together.
             let piece = (left / (4 * self.threads)).max(1);
             let taken = self.ticket.0.compare_exchange_weak(
                 ticket,
@@ -192,7 +192,7 @@ impl Shared {
             if done < items {
                 continue;
             }
-            // A caller that isn't seen to sleep sees that all is done.
+            // A caller that is not seen asleep will see that all items are done.
             fence(Ordering::SeqCst);
             if self.caller_asleep.load(Ordering::Relaxed) {
                 let caller = self.caller.lock().unwrap_or_else(PoisonError::into_inner);

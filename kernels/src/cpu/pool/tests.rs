@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::Pool;
 
 #[test]
-fn every_item_is_done_exactly_once_in_job_after_job() {
+fn every_item_of_consecutive_jobs_runs_exactly_once() {
     for helpers in [0, 1, 3] {
         let mut pool = Pool::new(helpers).unwrap();
         for items in (0..200).chain([5_000, 1]) {
@@ -21,7 +21,7 @@ fn every_item_is_done_exactly_once_in_job_after_job() {
 }
 
 #[test]
-fn helpers_that_slept_and_callers_that_wait_are_woken() {
+fn sleeping_helpers_and_waiting_callers_are_woken() {
     let mut pool = Pool::new(1).unwrap();
     let barrier = std::sync::Barrier::new(2);
     for _ in 0..20 {
@@ -34,7 +34,7 @@ fn helpers_that_slept_and_callers_that_wait_are_woken() {
 }
 
 #[test]
-fn a_panic_reaches_the_caller_after_all_other_items_and_the_pool_lives_on() {
+fn panic_reaches_the_caller_after_all_other_items_and_the_pool_survives() {
     let mut pool = Pool::new(2).unwrap();
     let done = AtomicUsize::new(0);
     let outcome = catch_unwind(AssertUnwindSafe(|| {

@@ -2,23 +2,24 @@
 
 use std::sync::Arc;
 
-use super::support::{Effort, Random, close, indexes, numbers, poisoned, said, tolerance};
+use super::support::{Effort, close, indexes, numbers, poisoned, said, tolerance};
 use crate::AttentionParams as Rules;
+use crate::Random;
 use crate::cuda::{self, AttentionParams, AttentionShape, Buffer, Device, NONE, Partition, Type};
 use crate::reference;
 
 const TYPES: [Type; 3] = [Type::F32, Type::Bf16, Type::F16];
 const WIDTHS: [usize; 9] = [16, 20, 32, 64, 80, 96, 128, 192, 256];
 
-/// Sequences in a scattered pool, and tokens of theirs that attend.
+/// Sequences whose blocks are scattered over a pool, and those of their tokens that attend.
 struct Scene {
     shape: AttentionShape,
     rules: Rules,
     block_size: usize,
-    /// Of each sequence: keys and values, `[head][position][dimension]`.
+    /// Keys and values of each sequence, `[head][position][dimension]`.
     contexts: Vec<[Vec<f32>; 2]>,
     lens: Vec<usize>,
-    /// Of each token: its sequence and position, sequence by sequence in order.
+    /// Sequence and position of each token, grouped by sequence and in order.
     tokens: Vec<(usize, usize)>,
     q: Vec<f32>,
     q_stride: usize,
@@ -26,7 +27,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// `tails[i]` tokens at the end of sequence `i` of `lens[i]` attend.
+    /// The last `tails[i]` of the `lens[i]` tokens of sequence `i` attend.
     fn new(
         device: &Arc<dyn Device>,
         random: &mut Random,
@@ -56,7 +57,7 @@ impl Scene {
         for len in &lens {
             let table: Vec<u32> =
                 (0..len.div_ceil(block_size)).map(|_| free.pop().expect("enough blocks")).collect();
-            let context = [0, 1].map(|_| random.numbers(ty, kv_heads * len * width));
+            let context = [0, 1].map(|_| random.rounded(ty, kv_heads * len * width));
             for (pool, numbers) in pools.iter_mut().zip(&context) {
                 for (place, row) in numbers.chunks(width).enumerate() {
                     let (head, position) = (place / len, place % len);
@@ -72,9 +73,9 @@ impl Scene {
         let tokens: Vec<(usize, usize)> = (lens.iter().zip(tails).enumerate())
             .flat_map(|(sequence, (len, tail))| (len - tail..*len).map(move |position| (sequence, position)))
             .collect();
-        // Queries are a part of wider rows, as after a projection.
+        // Queries are part of wider rows, as after a projection.
         let q_stride = heads * width + 8 * random.size(0, 2);
-        let q = random.numbers(ty, tokens.len() * q_stride);
+        let q = random.rounded(ty, tokens.len() * q_stride);
         let positions: Vec<u32> = tokens.iter().map(|(_, position)| *position as u32).collect();
         let spans: Vec<u32> = tokens.iter().map(|(sequence, _)| starts[*sequence]).collect();
         let on_device = [
@@ -200,7 +201,7 @@ pub(super) fn decode(
             let lens = vec![1, random.size(1, 17), random.size(1, most)];
             let scene = Scene::new(device, random, shape, lens, &[1, 1, 1])?;
             let want = scene.want();
-            // Padding at the end, and in an order of its own.
+            // Items out of order, and padding at the end.
             let items = [2, 0, 1, NONE];
             for parts in [1, random.size(2, 5) as u32, 40] {
                 let got = scene.decode(device, Partition::Even(parts), &items)?;
@@ -208,7 +209,7 @@ pub(super) fn decode(
             }
         }
     }
-    // More parts than the second pass takes at a time.
+    // More parts than the second pass handles in one round.
     let shape = AttentionShape { ty: Type::Bf16, heads: 2, kv_heads: 1, head_dim: 32 };
     let scene = Scene::new(device, random, shape, vec![2_100, 31], &[1, 1])?;
     for partition in [Partition::Fixed { tokens: 16, longest: 2_200 }, Partition::Even(256)] {
@@ -217,7 +218,7 @@ pub(super) fn decode(
     Ok("three types, nine widths, 1 to 256 parts, windows, soft caps, contexts from 1 on".to_owned())
 }
 
-/// In fixed parts, a token's bits don't depend on who else is there.
+/// With fixed parts, a token's bits don't depend on the other tokens of the batch.
 pub(super) fn fixed_parts(
     device: &Arc<dyn Device>,
     effort: Effort,

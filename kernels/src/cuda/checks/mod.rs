@@ -1,5 +1,5 @@
-//! Every kernel against [`crate::reference`], on random shapes with ragged edges: outputs and unused places of the pool
-//! hold NaN beforehand. The same checks run on the emulator in the test suite and on a GPU in `infer gpu-check`.
+//! Every kernel against [`crate::reference`], on random shapes with ragged edges. Outputs and unused slots of the pool are
+//! filled with NaN first. The same checks run on the emulator in the test suite and on a GPU in `infer gpu-check`.
 
 mod attention;
 mod product;
@@ -10,12 +10,13 @@ mod support;
 use std::sync::Arc;
 
 use super::device::Device;
+use crate::Random;
 
-pub use support::{Effort, Random};
+pub use support::Effort;
 
 type Run = fn(&Arc<dyn Device>, Effort, &mut Random) -> Result<String, String>;
 
-/// One check. It answers with what it covered, or with what was wrong, its seed included.
+/// One check. It returns what it covered, or what was wrong, including the seed.
 pub struct Check {
     /// What is checked.
     pub name: &'static str,
@@ -23,7 +24,7 @@ pub struct Check {
 }
 
 impl Check {
-    /// Runs it with one seed.
+    /// Runs the check with one seed.
     ///
     /// # Errors
     /// Names the seed, the shape and the first difference.

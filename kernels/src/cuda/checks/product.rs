@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::support::{Effort, Random, close, numbers, poisoned, rounded, said, tolerance};
+use super::support::{Effort, close, numbers, poisoned, rounded, said, tolerance};
+use crate::Random;
 use crate::cuda::{Device, ProductKind, ProductParams, Type, product};
 use crate::reference;
 
@@ -18,16 +19,16 @@ pub(super) fn products(
             {
                 let most = effort.pick(200, 3_000);
                 let outputs = random.size(1, most);
-                // Every third is a width that fragments can't take.
+                // Every third width doesn't fit the tensor cores' fragments.
                 let inputs =
                     if random.size(0, 2) == 0 { random.size(1, most) } else { 8 * random.size(1, most / 8) };
                 let out_f32 = random.size(0, 1) == 1;
                 let what = format!("{ty:?} {kind:?} {rows} x {outputs} x {inputs}, out in f32: {out_f32}");
-                let (x, w) = (random.numbers(ty, rows * inputs), random.numbers(ty, outputs * inputs));
+                let (x, w) = (random.rounded(ty, rows * inputs), random.rounded(ty, outputs * inputs));
                 let out_ty = if out_f32 { Type::F32 } else { ty };
                 let got = run(device, ty, kind, [&x, &w], [rows, inputs, outputs], out_f32)
                     .map_err(|wrong| format!("{what}: {wrong}"))?;
-                // Single sums may cancel, so a row's error is measured against the size that its sums have.
+                // Individual sums may cancel, so a row's error is relative to the typical size of its sums.
                 let want = reference::matmul(&x, &w, inputs);
                 let want: Vec<f32> = want.iter().map(|x| rounded(out_ty, *x)).collect();
                 let size = (inputs as f64 / 9.0).sqrt() * (outputs as f64).sqrt();
@@ -43,24 +44,24 @@ pub(super) fn products(
             }
         }
     }
-    Ok("three types, four ways, 1 to 140 rows, widths that are no multiple of anything".to_owned())
+    Ok("three types, four ways, 1 to 140 rows, widths that are multiples of nothing".to_owned())
 }
 
-/// A row's bits don't depend on how many rows there are, where that is promised.
+/// A row's bits don't depend on the number of rows, for the kernels that guarantee it.
 pub(super) fn rows_alone(
     device: &Arc<dyn Device>,
     effort: Effort,
     random: &mut Random,
 ) -> Result<String, String> {
     for ty in [Type::Bf16, Type::F16] {
-        // In narrow tiles, in large ones, and by the kernel for few rows.
+        // Narrow tiles, large tiles, and the kernel for few rows.
         let ways =
             [(ProductKind::RowByRow, 2, 64), (ProductKind::RowByRow, 65, 150), (ProductKind::Own, 2, 32)];
         for (kind, least, most) in ways {
             let (inputs, outputs) =
                 (8 * random.size(1, effort.pick(40, 500)), random.size(1, effort.pick(150, 2_000)));
             let rows = random.size(least, most);
-            let (x, w) = (random.numbers(ty, rows * inputs), random.numbers(ty, outputs * inputs));
+            let (x, w) = (random.rounded(ty, rows * inputs), random.rounded(ty, outputs * inputs));
             let together = run(device, ty, kind, [&x, &w], [rows, inputs, outputs], true)?;
             let row = random.size(0, rows - 1);
             let alone = &x[row * inputs..(row + 1) * inputs];

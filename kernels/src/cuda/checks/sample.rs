@@ -1,20 +1,22 @@
-//! Drawing tokens: the answer must be one that the rules allow, at the place where the random number points.
+//! Sampling: the token must be allowed by the row's parameters, and its share of the distribution must contain the random
+//! number.
 
 use std::sync::Arc;
 
-use super::support::{Effort, Random, indexes, numbers, said};
+use super::support::{Effort, indexes, numbers, said};
+use crate::Random;
 use crate::cuda::{Buffer, Device, NONE, SampleParams, SampleRow, Type, sample};
 
-/// What f32 exponentials and shares leave of a place between 0 and 1.
+/// Tolerance of a position in 0..1 that f32 exponentials and shares need.
 const ROOM: f64 = 2e-5;
 
-/// A row to draw, and its lists.
+/// A row to sample, and its lists.
 struct Wish {
     logits: Vec<f32>,
     row: SampleRow,
     history: Vec<u32>,
     forbidden: Vec<u32>,
-    /// Added before the repetition penalty; taken after it.
+    /// Added before the repetition penalty; `less` is subtracted after it.
     bias: Vec<(u32, f32)>,
     less: Vec<(u32, f32)>,
 }
@@ -24,8 +26,8 @@ pub(super) fn draws(device: &Arc<dyn Device>, effort: Effort, random: &mut Rando
         let mut wishes = Vec::new();
         for case in 0..effort.pick(12, 60) {
             let steps = random.one_of(&[3.0, 1_000_000.0]);
-            let logits = random.numbers(Type::F32, vocab);
-            // Few steps make many equal logits.
+            let logits = random.rounded(Type::F32, vocab);
+            // Coarse rounding makes many logits equal.
             let mut logits: Vec<f32> = logits.iter().map(|x| (x * steps).round() / steps * 12.0).collect();
             if case % 3 == 1 {
                 let at = random.size(0, vocab - 1);
@@ -79,13 +81,13 @@ pub(super) fn broken(device: &Arc<dyn Device>, _: Effort, random: &mut Random) -
     };
     let mut wishes = vec![wish(vec![f32::NEG_INFINITY; vocab])];
     for bad in [f32::NAN, f32::INFINITY] {
-        let mut logits = random.numbers(Type::F32, vocab);
+        let mut logits = random.rounded(Type::F32, vocab);
         logits[random.size(0, vocab - 1)] = bad;
         wishes.push(wish(logits));
     }
     match run(device, &wishes, vocab, 0.0)?.iter().position(|token| *token != NONE) {
         Some(row) => Err(format!("row {row} drew a token")),
-        None => Ok("nothing is drawn from NaN, infinity or nothing".to_owned()),
+        None => Ok("nothing is sampled from NaN, infinity or an empty row".to_owned()),
     }
 }
 
@@ -135,7 +137,7 @@ fn run(device: &Arc<dyn Device>, wishes: &[Wish], vocab: usize, soft_cap: f32) -
         Ok(bytes.chunks_exact(4).map(|b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]])).collect())
     };
     if words(&seen, seen_words)?.iter().any(|word| *word != 0) {
-        return Err("marks of seen tokens were left behind".to_owned());
+        return Err("marks of seen tokens were not cleared".to_owned());
     }
     let mut drawn = words(&out, count)?;
     match drawn.pop() {
@@ -144,7 +146,7 @@ fn run(device: &Arc<dyn Device>, wishes: &[Wish], vocab: usize, soft_cap: f32) -
     }
 }
 
-/// Whether a token may be the answer.
+/// Checks that a token may be the result.
 fn allowed(wish: &Wish, token: u32, soft_cap: f32) -> Result<(), String> {
     let mut logits = wish.logits.clone();
     if soft_cap > 0.0 {
@@ -184,7 +186,7 @@ fn allowed(wish: &Wish, token: u32, soft_cap: f32) -> Result<(), String> {
     let Some(best) = best else {
         return if token == NONE { Ok(()) } else { Err(format!("token {token} where there is none")) };
     };
-    // tanh of the device may order near-equal logits otherwise.
+    // The device's tanh may order nearly equal logits differently.
     let near = |least: u32| {
         let drawn = logits.get(token as usize);
         soft_cap > 0.0 && drawn.is_some_and(|x| logits[least as usize] - x <= 1e-5 * soft_cap)
@@ -227,7 +229,7 @@ fn allowed(wish: &Wish, token: u32, soft_cap: f32) -> Result<(), String> {
     let before: f64 = order[..place].iter().map(weight).sum::<f64>() / total;
     let after = before + weight(&token) / total;
     let at = f64::from(wish.row.uniform);
-    // With equal logits and a soft cap, the device's order may differ from this one: the share must be there all the same.
+    // With equal logits and a soft cap the device's order may differ from this one, so only the size of the share counts.
     let room = if soft_cap > 0.0 { 1.0 } else { ROOM + if wish.row.top_p < 1.0 { 1e-3 } else { 0.0 } };
     if before - room <= at && at <= after + room {
         Ok(())

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use super::support::{Effort, Random, close, indexes, numbers, poisoned, rounded, said, tolerance};
+use super::support::{Effort, close, indexes, numbers, poisoned, rounded, said, tolerance};
 use crate::Activation;
+use crate::Random;
 use crate::cuda::{Buffer, CopyParams, Device, KvWriteParams, NONE, NormParams, Type};
 use crate::cuda::{add_norm as launch_norm, copy_blocks as launch_copy, embed as launch_embed};
 use crate::cuda::{follow_draws as launch_follow, gated as launch_gated, kv_write as launch_kv_write};
@@ -15,7 +16,7 @@ pub(super) fn embed(device: &Arc<dyn Device>, effort: Effort, random: &mut Rando
     for ty in TYPES {
         let (width, vocab) = (random.size(1, effort.pick(300, 4_096)), random.size(1, 500));
         let count = random.size(1, effort.pick(9, 300));
-        let table = random.numbers(ty, vocab * width);
+        let table = random.rounded(ty, vocab * width);
         let mut tokens: Vec<u32> = (0..count).map(|_| random.size(0, vocab - 1) as u32).collect();
         tokens[0] = NONE;
         let scale = 3.5;
@@ -48,9 +49,9 @@ pub(super) fn gated(device: &Arc<dyn Device>, effort: Effort, random: &mut Rando
                 let width = [random.size(1, most), 8 * random.size(1, most / 8)][random.size(0, 1)];
                 let rows = random.size(1, effort.pick(3, 60));
                 let wide = |x: &mut f32| *x = rounded(ty, *x * 6.0);
-                let mut gate_up = random.numbers(ty, 2 * width * rows);
+                let mut gate_up = random.rounded(ty, 2 * width * rows);
                 gate_up.iter_mut().for_each(wide);
-                let bias = random.numbers(Type::F32, 2 * width);
+                let bias = random.rounded(Type::F32, 2 * width);
                 let (given, biases) = (numbers(device, ty, &gate_up)?, numbers(device, Type::F32, &bias)?);
                 let out = poisoned(device, ty, width * rows)?;
                 let places = [given.at(), if biased { biases.at() } else { 0 }, out.at()];
@@ -82,13 +83,13 @@ pub(super) fn add_norm(
     for ty in TYPES {
         for case in 0..8 {
             let (with_delta, with_bias, with_norm) = (case & 1 > 0, case & 2 > 0, case & 4 > 0);
-            // Any, and those that registers keep: up to 4,096 and up to 8,192.
+            // Any width, and those kept in registers: up to 4,096 and up to 8,192.
             let any = random.size(1, effort.pick(700, 10_000));
             let width = [any, 8 * random.size(1, 512), 8 * random.size(513, 1_024)][random.size(0, 2)];
             let tokens = random.size(1, effort.pick(4, 200));
-            let residual = random.numbers(Type::F32, width * tokens);
-            let delta = random.numbers(ty, width * tokens);
-            let [bias, delta_weight, weight] = [0; 3].map(|_| random.numbers(Type::F32, width));
+            let residual = random.rounded(Type::F32, width * tokens);
+            let delta = random.rounded(ty, width * tokens);
+            let [bias, delta_weight, weight] = [0; 3].map(|_| random.rounded(Type::F32, width));
             let select: Vec<u32> = (0..tokens as u32).rev().map(|t| if t == 1 { NONE } else { t }).collect();
             let selected = random.size(0, 1) == 1;
             let on_device = |x: &[f32]| numbers(device, Type::F32, x);
@@ -151,11 +152,11 @@ pub(super) fn follow_draws(
     let count = random.size(1, effort.pick(600, 5_000));
     let mut tokens: Vec<u32> = (0..2 * count).map(|_| random.bits() as u32).collect();
     let drawn: Vec<u32> = (0..count).map(|_| random.bits() as u32).collect();
-    // Every second token, from the last draw to the first.
+    // Every second token, with the draws in reverse order.
     let pairs: Vec<u32> = (0..count).flat_map(|i| [2 * i as u32, (count - 1 - i) as u32]).collect();
     let [to, from, list] = [&tokens, &drawn, &pairs].map(|words| indexes(device, words));
     let (to, from, list) = (to?, from?, list?);
-    // SAFETY: the pairs name what was just allocated.
+    // SAFETY: the pairs are indexes into the buffers above.
     unsafe { launch_follow(device.as_ref(), [to.at(), from.at(), list.at()], count as u32) }.map_err(said)?;
     for pair in pairs.chunks(2) {
         tokens[pair[0] as usize] = drawn[pair[1] as usize];
@@ -174,7 +175,7 @@ pub(super) fn copy_blocks(
 ) -> Result<String, String> {
     let (blocks, parts) = (random.size(4, 12), 2 * random.size(1, 4));
     let block_bytes = 2 * random.size(1, effort.pick(600, 20_000));
-    // Half of the pools have blocks that begin where words of 16 bytes do.
+    // In half of the cases blocks start at multiples of 16 bytes.
     let unit = [2, 16][random.size(0, 1)];
     let block_bytes = block_bytes.next_multiple_of(unit);
     let stride = blocks * block_bytes + random.size(0, 5) * unit;
@@ -222,9 +223,9 @@ pub(super) fn kv_write(
             let tokens = random.size(1, effort.pick(5, 300));
             let blocks = (2 * tokens).div_ceil(block_size) + 1;
             let all = heads + 2 * kv_heads;
-            let qkv = random.numbers(ty, tokens * all * width);
-            let bias = random.numbers(Type::F32, all * width);
-            let (q_norm, k_norm) = (random.numbers(Type::F32, width), random.numbers(Type::F32, width));
+            let qkv = random.rounded(ty, tokens * all * width);
+            let bias = random.rounded(Type::F32, all * width);
+            let (q_norm, k_norm) = (random.rounded(Type::F32, width), random.rounded(Type::F32, width));
             let frequencies: Vec<f32> = (0..width / 2).map(|i| 1.0 / (1.0 + i as f32 * 3.0)).collect();
             let rope = crate::RopeTable::new(&frequencies, 600, 1.0);
             let positions: Vec<u32> = (0..tokens).map(|_| random.size(0, 599) as u32).collect();
@@ -294,7 +295,7 @@ pub(super) fn kv_write(
                 for (place, (got, want)) in got.chunks(width).zip(want.chunks(width)).enumerate() {
                     if want[0].is_nan() {
                         if got.iter().any(|x| !x.is_nan()) {
-                            return Err(format!("{what}: {name} of nobody at {place} were written"));
+                            return Err(format!("{what}: unused {name} at {place} were written"));
                         }
                     } else {
                         close(got, want, width, tolerance(ty), &format!("{what}, {name} at {place}"))?;

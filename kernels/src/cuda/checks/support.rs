@@ -2,19 +2,20 @@
 
 use std::sync::Arc;
 
+use crate::Random;
 use crate::cuda::{Buffer, CudaError, Device, Type};
 
-/// How large shapes may be.
+/// Size of the shapes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effort {
-    /// What an emulated device does in a second.
+    /// What an emulated device computes in a second.
     Quick,
-    /// What a GPU does.
+    /// For a GPU.
     Thorough,
 }
 
 impl Effort {
-    /// One of two sizes.
+    /// Picks one of two sizes.
     pub(super) fn pick(self, quick: usize, thorough: usize) -> usize {
         match self {
             Self::Quick => quick,
@@ -23,45 +24,14 @@ impl Effort {
     }
 }
 
-/// A small generator (splitmix64), so that a seed means the same everywhere.
-pub struct Random(u64);
-
 impl Random {
-    /// A stream of numbers.
-    pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))
-    }
-
-    /// 64 random bits.
-    pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// From `low` to `high`, both included.
-    pub fn size(&mut self, low: usize, high: usize) -> usize {
-        low + (self.bits() % (high - low + 1) as u64) as usize
-    }
-
-    /// One of these.
-    pub fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
-        choices[self.size(0, choices.len() - 1)]
-    }
-
-    /// A number in 0..1.
-    pub fn unit(&mut self) -> f32 {
-        (self.bits() >> 40) as f32 / (1 << 24) as f32
-    }
-
-    /// Numbers in -1..1, rounded to a type.
-    pub fn numbers(&mut self, ty: Type, count: usize) -> Vec<f32> {
-        (0..count).map(|_| rounded(ty, 2.0 * self.unit() - 1.0)).collect()
+    /// Numbers in `-1..1`, rounded to a type.
+    pub(super) fn rounded(&mut self, ty: Type, count: usize) -> Vec<f32> {
+        self.numbers(count).into_iter().map(|number| rounded(ty, number)).collect()
     }
 }
 
-/// A number as the device stores it.
+/// Rounds a number as the device stores it.
 pub(super) fn rounded(ty: Type, number: f32) -> f32 {
     match ty {
         Type::F32 => number,
@@ -70,7 +40,7 @@ pub(super) fn rounded(ty: Type, number: f32) -> f32 {
     }
 }
 
-/// Relative error that rounding inputs and outputs of a few sums leaves.
+/// Relative error that rounding the inputs and outputs of a few sums may cause.
 pub(super) fn tolerance(ty: Type) -> f64 {
     match ty {
         Type::F32 => 2e-5,
@@ -79,7 +49,7 @@ pub(super) fn tolerance(ty: Type) -> f64 {
     }
 }
 
-/// Memory full of NaN, as a kernel's output before it runs.
+/// Memory full of NaN, for a kernel's output.
 pub(super) fn poisoned(device: &Arc<dyn Device>, ty: Type, count: usize) -> Result<Buffer, String> {
     let buffer = Buffer::new(device, count * ty.bytes()).map_err(said)?;
     buffer.fill(0xff).map_err(said)?;
@@ -100,7 +70,7 @@ pub(super) fn said(error: CudaError) -> String {
     error.message
 }
 
-/// Rows of `width`: the relative distance of each must be small, and no number may be missing.
+/// Compares rows of `width`: the relative distance of each must be within `tolerance`, and none may contain NaN.
 pub(super) fn close(
     got: &[f32],
     want: &[f32],

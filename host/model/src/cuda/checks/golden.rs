@@ -22,7 +22,7 @@ pub enum Extent {
     All,
 }
 
-/// Prompts of a part.
+/// Number of prompts for [`Extent::UpTo`].
 const FEW: usize = 3;
 /// Longest sequence of the golden data.
 const MAX_SEQ_LEN: u32 = 400;
@@ -126,7 +126,7 @@ fn numbers(value: &Value) -> Option<Vec<f64>> {
 }
 
 impl Case {
-    /// Rounds of one chunk of every unfinished prompt; chunks end where logits are stored.
+    /// Each round computes one chunk of every unfinished prompt; chunks end where logits are stored.
     fn prompts_in_chunks(&self, model: &DeviceModel) -> Result<(), String> {
         for (size, block_size) in [(7, 16), (400, 5)] {
             let mut walk = Walk::new(model, block_size, MAX_SEQ_LEN, Mode::LAUNCHED)?;
@@ -154,7 +154,7 @@ impl Case {
         Ok(())
     }
 
-    /// Prompts join one after another, so that prefills and decodes share batches, and in the end decodes are alone.
+    /// Prompts join one after another, so that prefills and decodes share batches; the last steps have only decodes.
     fn greedy(&self, model: &DeviceModel, extent: Extent) -> Result<(), String> {
         let mut walk = Walk::new(model, 16, MAX_SEQ_LEN, Mode::RECORDED)?;
         let most = match extent {

@@ -1,4 +1,4 @@
-//! Two ways to the same bits, and a device that runs out of memory.
+//! Different ways of computing the same bits, and running out of device memory.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,8 @@ const MAX_SEQ_LEN: u32 = 200;
 /// Lengths of the prompts.
 const PROMPTS: [u32; 5] = [1, 5, 17, 40, 90];
 
-/// Prompts that share nothing, and the tokens drawn after them at temperature 1: any difference in the logits shows.
+/// Prompts without common prefixes, and the tokens sampled after them at temperature 1, which is sensitive to any difference
+/// in the logits. Returns also the number of graph launches.
 fn sampled(
     model: &DeviceModel,
     block_size: u32,
@@ -25,7 +26,7 @@ fn sampled(
     let prompt = |len: u32| (0..len).map(|i| (i * 31 + len * 7) % vocab).collect();
     let mut streams: Vec<Vec<u32>> = PROMPTS.map(prompt).into();
     for step in 0..steps {
-        // One leaves half-way, so that batches of several sizes are recorded.
+        // One sequence ends half-way, so that batches of several sizes are recorded.
         if step == steps / 2 {
             walk.inner.release(4);
             streams.truncate(4);
@@ -51,7 +52,7 @@ fn load(device: &Arc<dyn Device>, checkpoint: &Path) -> Result<DeviceModel, Stri
     model.to_device(device).map_err(|error| error.to_string())
 }
 
-/// Recorded decodes draw the same tokens as launched ones.
+/// Recorded decodes sample the same tokens as launched ones.
 ///
 /// # Errors
 /// Says what differs.
@@ -63,12 +64,12 @@ pub fn graphs_are_eager(device: &Arc<dyn Device>, checkpoint: &Path) -> Result<S
         return Err(format!("{launches} recorded decodes were launched, {none} where there should be none"));
     }
     if eager != recorded {
-        return Err(format!("drew {recorded:?} with graphs and {eager:?} without"));
+        return Err(format!("sampled {recorded:?} with graphs and {eager:?} without"));
     }
     Ok(format!("{launches} graph launches"))
 }
 
-/// Scattered blocks of 16 hold the same as one block per sequence.
+/// Scattered blocks of 16 give the same tokens as one block per sequence.
 ///
 /// # Errors
 /// Says what differs.
@@ -78,13 +79,13 @@ pub fn contiguous_is_paged(device: &Arc<dyn Device>, checkpoint: &Path) -> Resul
     let (contiguous, _) = sampled(&model, MAX_SEQ_LEN.next_multiple_of(16), Mode::LAUNCHED, 8)?;
     match paged == contiguous {
         true => Ok("five sequences, eight tokens each".to_owned()),
-        false => Err(format!("drew {paged:?} in blocks and {contiguous:?} in one piece")),
+        false => Err(format!("sampled {paged:?} in blocks and {contiguous:?} in one piece")),
     }
 }
 
-/// With `--deterministic` a token follows from those before it, whatever else was computed and in which pieces: what is
-/// drawn in company, one token a step and recorded, is drawn again alone, after the whole text at once and after any cut
-/// of it.
+/// With `--deterministic` a token depends only on those before it, whatever else was computed and in which pieces: tokens
+/// sampled in a batch, one per step and recorded, are sampled again alone, after the whole text at once and after the text
+/// in two pieces.
 ///
 /// # Errors
 /// Says what differs.
@@ -116,10 +117,10 @@ pub fn tokens_stand_alone(device: &Arc<dyn Device>, checkpoint: &Path) -> Result
             }
         }
     }
-    Ok(format!("{compared} draws repeated, {launches} graph launches"))
+    Ok(format!("{compared} samples repeated, {launches} graph launches"))
 }
 
-/// A pool larger than the device is refused with advice, and leaves the device as it was.
+/// A pool larger than the device's memory is refused with advice, and leaks nothing.
 ///
 /// # Errors
 /// Says what was missing.
@@ -138,16 +139,17 @@ pub fn memory_runs_out(device: &Arc<dyn Device>, checkpoint: &Path) -> Result<St
         graphs: false,
     };
     match model.executor(options) {
-        Ok(_) => return Err("a pool beyond the device's memory was made".to_owned()),
+        Ok(_) => return Err("a pool larger than the device's memory was created".to_owned()),
         Err(error) if !error.to_string().contains("kv-memory") => {
-            return Err(format!("no advice in: {error}"));
+            return Err(format!("the message gives no advice: {error}"));
         }
         Err(_) => {}
     }
     let after = device.memory().map_err(|error| error.message)?.free;
-    // Drivers keep a little for themselves.
+    // Drivers keep some memory for themselves.
     if after + (64 << 20) < before {
-        return Err(format!("{} bytes are gone after the refusal", before - after));
+        return Err(format!("{} bytes leaked after the refusal", before - after));
     }
-    sampled(&model, 16, Mode::LAUNCHED, 2).map(|_| "refused with advice, and works on".to_owned())
+    sampled(&model, 16, Mode::LAUNCHED, 2)
+        .map(|_| "refused with advice, and the device still works".to_owned())
 }

@@ -1,4 +1,4 @@
-//! A device's executor that is driven by hand.
+//! A device's executor, driven by hand.
 
 use infer_core::LogitsSlot;
 
@@ -49,10 +49,10 @@ impl Walk {
         Ok(Self { inner: crate::walk::Walk::new(executor, block_size, total_blocks) })
     }
 
-    /// Runs a batch of these chunks, each drawing after its last token. Answers with the tokens.
+    /// Runs a batch of these chunks, sampling after the last token of each. Returns the tokens.
     pub(super) fn run(&mut self, chunks: &[Chunk<'_>], draws: Draws) -> Result<Vec<u32>, String> {
         let drawn = self.inner.run(chunks, draws)?.iter();
-        drawn.map(|token| token.ok_or_else(|| "a row drew nothing".to_owned())).collect()
+        drawn.map(|token| token.ok_or_else(|| "a row sampled nothing".to_owned())).collect()
     }
 
     /// Logits that row `index` of the last batch kept.
