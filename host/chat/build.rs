@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 fn main() -> Result<()> {
     let builder = infer_policy_build::Builder::for_build_script()?;
-    builder.watch(&["host/chat/guest"]);
+    builder.watch(&["host/chat/guest", "host/sandbox/guest"]);
     println!("cargo::rerun-if-changed=build.rs");
 
     let file = PathBuf::from(std::env::var_os("OUT_DIR").context("OUT_DIR isn't set")?).join("renderer.wasm");

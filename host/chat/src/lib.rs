@@ -9,8 +9,6 @@
 //! Deliberately absent: what the host makes of the answer (`infer-server`), tokens (`infer-model`).
 #![forbid(unsafe_code)]
 
-mod instance;
-mod limits;
 mod sandbox;
 mod template;
 mod wire;

@@ -1,26 +1,26 @@
-//! The renderer, compiled: once for a process, or taken from a cache of compiled code.
-//!
-//! Calls end by fuel and not by a clock, so whether a template renders depends on the template and the messages
-//! alone. Instances are made where none is idle, so their memory comes on demand and begins as a copy: an image
-//! to map would save nothing and count as a file where files are limited.
+//! Where templates are rendered, and what one render may take.
 
 use std::path::Path;
 
 use infer_model::ModelError;
-use wasmtime::{Config, Engine, InstancePre, Linker, OptLevel};
-
-use crate::limits::Limits;
+use infer_sandbox::{Bounds, Failure, Function, Instance, Program};
 
 const RENDERER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/renderer.wasm"));
 
-/// Stack of a call. The threads that render have 2 MiB.
-const STACK_BYTES: usize = 512 << 10;
+/// Honest renders are far from all of it; `tests/memory.rs` measures their memory. The part per byte of a request is for
+/// its values, the prompt, and what filters make on the way. The fuel is a few tenths of a second.
+const BOUNDS: Bounds = Bounds {
+    memory_bytes: 64 << 20,
+    memory_per_byte: 8,
+    fuel: 2_000_000_000,
+    fuel_per_byte: 2_000,
+    // The threads that render have 2 MiB.
+    stack_bytes: 512 << 10,
+};
 
 /// Where templates are rendered. Clones share the compiled renderer.
 #[derive(Clone)]
-pub struct Sandbox {
-    pub(crate) pre: InstancePre<Limits>,
-}
+pub struct Sandbox(Program);
 
 impl Sandbox {
     /// Compiles the renderer, or finds it in `cache_dir`, which must be private to this user. Blocks: compiling
@@ -29,23 +29,34 @@ impl Sandbox {
     /// # Errors
     /// The machine refuses what wasmtime needs.
     pub fn new(cache_dir: Option<&Path>) -> Result<Self, ModelError> {
-        let pre = Engine::new(&engine_config()).and_then(|engine| {
-            let module = infer_wasm::compile_module(&engine, RENDERER, cache_dir)?;
-            Linker::new(&engine).instantiate_pre(&module)
-        });
-        pre.map(|pre| Self { pre })
-            .map_err(|error| ModelError::template(format!("the renderer can't be set up: {error:#}")))
+        let program = Program::new("renderer", RENDERER, BOUNDS, cache_dir);
+        program.map(Self).map_err(|error| ModelError::template(error.to_string()))
     }
 }
 
-fn engine_config() -> Config {
-    let mut config = infer_wasm::bare_config();
-    config
-        .consume_fuel(true)
-        // The module is optimized already: what Cranelift adds makes renders 5 % quicker and compiling takes a third
-        // longer by it.
-        .cranelift_opt_level(OptLevel::None)
-        .max_wasm_stack(STACK_BYTES)
-        .memory_init_cow(false);
-    config
+/// An instance of the renderer with one template in it.
+pub(crate) struct Renderer {
+    instance: Instance,
+    render: Function,
+}
+
+impl Renderer {
+    /// A renderer that has taken the template in `request`.
+    pub(crate) fn new(sandbox: &Sandbox, request: &[u8]) -> Result<Self, Failure> {
+        let mut instance = Instance::new(&sandbox.0)?;
+        let load = instance.function("load")?;
+        let render = instance.function("render")?;
+        instance.call(&load, request)?;
+        Ok(Self { instance, render })
+    }
+
+    /// The prompt for the context in `request`. Of further use only after success and `Failure::Refused`.
+    pub(crate) fn render(&mut self, request: &[u8]) -> Result<String, Failure> {
+        self.instance.call(&self.render, request)
+    }
+
+    /// Memory that it holds.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.instance.memory_bytes()
+    }
 }

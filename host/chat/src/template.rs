@@ -6,10 +6,10 @@
 use std::sync::{Mutex, PoisonError};
 
 use infer_model::{ModelError, Source};
+use infer_sandbox::Failure;
 use serde_json::{Map, Value as Json, json};
 
-use crate::instance::{Failure, Instance};
-use crate::sandbox::Sandbox;
+use crate::sandbox::{Renderer, Sandbox};
 use crate::wire::{Request, Unsendable};
 
 /// Larger templates are refused.
@@ -23,7 +23,7 @@ pub struct ChatTemplate {
     sandbox: Sandbox,
     /// What an instance is given first.
     request: Request,
-    idle: Mutex<Vec<Instance>>,
+    idle: Mutex<Vec<Renderer>>,
     tools: Tools,
     reads: Reads,
     /// What renders conversations with tools, where that is another one.
@@ -97,7 +97,11 @@ impl ChatTemplate {
         let Some(template) = template else { return Ok(None) };
         let mut this = Self::new(sandbox, &template, &config)?;
         if let Some(tool_use) = tool_use {
-            this.tool_use = Some(Box::new(Self::new(sandbox, &tool_use, &config)?));
+            // Conversations without tools don't need it.
+            match Self::new(sandbox, &tool_use, &config) {
+                Ok(tool_use) => this.tool_use = Some(Box::new(tool_use)),
+                Err(error) => tracing::warn!("the template for tools is passed over: {error}"),
+            }
         }
         Ok(Some(this))
     }
@@ -111,7 +115,7 @@ impl ChatTemplate {
         }
         let wrong = |why| ModelError::template(format!("the chat template has an error: {why}"));
         let request = introduction(template, config).map_err(wrong)?;
-        let first = Instance::new(sandbox, request.bytes()).map_err(|failure| wrong(failure.why()))?;
+        let first = Renderer::new(sandbox, request.bytes()).map_err(|failure| wrong(failure.why()))?;
         let mut this = Self {
             sandbox: sandbox.clone(),
             request,
@@ -185,26 +189,26 @@ impl ChatTemplate {
 
     fn render_request(&self, request: &[u8]) -> Result<String, Failure> {
         let idle = self.idle().pop();
-        let mut instance = match idle {
-            Some(instance) => instance,
-            None => Instance::new(&self.sandbox, self.request.bytes())?,
+        let mut renderer = match idle {
+            Some(renderer) => renderer,
+            None => Renderer::new(&self.sandbox, self.request.bytes())?,
         };
-        let rendered = instance.render(request);
-        if !matches!(rendered, Err(Failure::Ended(_))) {
-            self.keep(instance);
+        let rendered = renderer.render(request);
+        if matches!(rendered, Ok(_) | Err(Failure::Refused(_))) {
+            self.keep(renderer);
         }
         rendered
     }
 
-    fn keep(&self, instance: Instance) {
+    fn keep(&self, renderer: Renderer) {
         let mut idle = self.idle();
-        let held: usize = idle.iter().map(Instance::memory_bytes).sum();
-        if held + instance.memory_bytes() <= IDLE_BYTES {
-            idle.push(instance);
+        let held: usize = idle.iter().map(Renderer::memory_bytes).sum();
+        if held + renderer.memory_bytes() <= IDLE_BYTES {
+            idle.push(renderer);
         }
     }
 
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Instance>> {
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Renderer>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,11 +1,14 @@
-//! Turns shapes into automata: on threads of its own with room for deep recursion, few at a time, within bounds
-//! of size and work. What a client sends can cost it a 422 and nobody else anything.
+//! Turns shapes into automata: on threads of its own, few at a time, within bounds of size and work.
+//!
+//! A shape is compiled in a sandbox first (`infer-grammar`), so a hostile one costs its client a 422 and other requests
+//! nothing. How much memory that took is also what a compiled shape counts for in the cache.
 
 use std::collections::VecDeque;
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use infer_grammar::Rehearsal;
 use infer_model::Tokenizer;
 use llguidance::api::ParserLimits;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
@@ -14,23 +17,23 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::ahead::Ahead;
-use super::expansion;
 use super::mask::Mask;
 use super::shape::Shape;
 use crate::http::ApiError;
+use crate::policies;
 
 /// Compilations at once: they are processor time that tokens need too.
 const AT_ONCE: usize = 2;
 /// Longest wait for a turn.
 const TURN_PATIENCE: Duration = Duration::from_secs(20);
-/// Longest wait for a compilation. The thread itself ends by its fuel.
+/// Longest wait for a compilation. The thread itself ends when the sandbox's fuel does.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Compilers recurse over what clients wrote.
-pub(super) const STACK_BYTES: usize = 64 << 20;
-/// Compiled shapes that are kept; the one used longest ago goes first.
+/// Compilers recurse over what clients wrote; what fits into the sandbox's stack fits here.
+const STACK_BYTES: usize = 64 << 20;
+/// Compiled shapes in the cache; the least recently used goes first.
 const KEPT: usize = 32;
-/// Their texts together: automata grow with them.
-const KEPT_BYTES: usize = 2 << 20;
+/// Memory that all of them took in the sandbox, whose pointers are half as wide as the host's.
+const KEPT_BYTES: usize = 64 << 20;
 /// Sequences of a request that share one automaton's caches, its lock, and the limit of its states.
 const SHARING: usize = 4;
 /// Longest message of a compiler that a client is shown.
@@ -63,6 +66,7 @@ struct Inner {
     factory: OnceLock<Result<ParserFactory, String>>,
     /// Started with it.
     ahead: OnceLock<Result<Ahead, String>>,
+    rehearsal: OnceLock<Result<Rehearsal, String>>,
     turns: Arc<Semaphore>,
     kept: Mutex<Kept>,
 }
@@ -76,9 +80,15 @@ struct Kept {
 
 struct Entry {
     digest: Digest,
-    /// Of the shape's text.
+    /// Memory that compiling it took in the sandbox.
     bytes: usize,
     matcher: Matcher,
+}
+
+/// A shape's automaton, and the memory that compiling it took in the sandbox.
+struct Compiled {
+    matcher: Matcher,
+    bytes: usize,
 }
 
 /// Of a shape's key.
@@ -87,20 +97,27 @@ type Digest = [u8; 32];
 impl Compiler {
     /// For a model of `vocab_size` tokens that ends its output with one of `ends`.
     pub fn new(tokenizer: Tokenizer, vocab_size: u32, ends: Arc<[u32]>) -> Self {
-        let (factory, ahead) = (OnceLock::new(), OnceLock::new());
-        let (turns, kept) = (Arc::new(Semaphore::new(AT_ONCE)), Mutex::default());
-        Self { inner: Arc::new(Inner { tokenizer, vocab_size, ends, factory, ahead, turns, kept }) }
+        Self {
+            inner: Arc::new(Inner {
+                tokenizer,
+                vocab_size,
+                ends,
+                factory: OnceLock::new(),
+                ahead: OnceLock::new(),
+                rehearsal: OnceLock::new(),
+                turns: Arc::new(Semaphore::new(AT_ONCE)),
+                kept: Mutex::default(),
+            }),
+        }
     }
 
     /// A mask for each of `count` sequences, or the 422 that says what is wrong with the shape.
     pub async fn masks(&self, shape: &Shape, count: usize) -> Result<Vec<Arc<Mask>>, ApiError> {
         let ahead = self.inner.ahead()?;
-        let key = shape.key();
-        let (digest, bytes) = (Digest::from(Sha256::digest(&key)), key.len());
-        drop(key);
+        let digest = Digest::from(Sha256::digest(shape.key()));
         let mut matcher = match self.inner.find(&digest) {
             Some(matcher) => matcher,
-            None => self.compiled(shape, digest, bytes).await?,
+            None => self.compiled(shape, digest).await?,
         };
         let mask = |at: usize| {
             if at > 0 && at.is_multiple_of(SHARING) {
@@ -111,21 +128,22 @@ impl Compiler {
         Ok((0..count).map(mask).collect())
     }
 
-    async fn compiled(&self, shape: &Shape, digest: Digest, bytes: usize) -> Result<Matcher, ApiError> {
+    async fn compiled(&self, shape: &Shape, digest: Digest) -> Result<Matcher, ApiError> {
         if self.inner.ends.is_empty() {
             let message = "this model has no end token, which structured output needs";
             return Err(ApiError::invalid(shape.field, message).code("not_supported"));
         }
         let turn = self.turn(TURN_PATIENCE).await?;
-        // Who had the turn before may have compiled the same.
+        // The request that had the turn before may have compiled the same.
         if let Some(matcher) = self.inner.find(&digest) {
             return Ok(matcher);
         }
         let compiled = self.compile(shape, turn);
-        let matcher = tokio::time::timeout(PATIENCE, compiled).await.map_err(|_| {
-            let message = format!("not compiled within {} s; make it simpler", PATIENCE.as_secs());
-            ApiError::invalid(shape.field, message)
-        })??;
+        let Compiled { matcher, bytes } =
+            tokio::time::timeout(PATIENCE, compiled).await.map_err(|_| {
+                let message = format!("not compiled within {} s; make it simpler", PATIENCE.as_secs());
+                ApiError::invalid(shape.field, message)
+            })??;
         self.inner.keep(digest, bytes, &matcher);
         Ok(matcher)
     }
@@ -137,7 +155,7 @@ impl Compiler {
         Ok(turn.expect("the semaphore is never closed"))
     }
 
-    async fn compile(&self, shape: &Shape, turn: OwnedSemaphorePermit) -> Result<Matcher, ApiError> {
+    async fn compile(&self, shape: &Shape, turn: OwnedSemaphorePermit) -> Result<Compiled, ApiError> {
         let (inner, work) = (Arc::clone(&self.inner), shape.clone());
         let (reply, answer) = oneshot::channel();
         std::thread::Builder::new()
@@ -167,17 +185,23 @@ impl Inner {
         ahead.as_ref().map_err(no_thread)
     }
 
-    fn compile(&self, shape: &Shape) -> Result<Matcher, String> {
-        expansion::check(&shape.schemas())?;
+    fn compile(&self, shape: &Shape) -> Result<Compiled, String> {
+        let grammar = shape.grammar();
+        let bytes = self.rehearsal()?.check(&limits(), &grammar)?;
         let factory = self.factory.get_or_init(|| self.factory()).as_ref().map_err(Clone::clone)?;
-        let parser = factory.create_parser(shape.grammar()).map_err(|error| error.to_string())?;
+        let parser = factory.create_parser(grammar).map_err(|error| error.to_string())?;
         let mut matcher = Matcher::new(Ok(parser));
         // What no output fulfils, or is too much work at its very start, is found out here.
         let first = matcher.compute_mask_or_eos().map_err(|error| error.to_string())?;
         if first.is_zero() {
             return Err("no output fulfils it".to_owned());
         }
-        Ok(matcher)
+        Ok(Compiled { matcher, bytes })
+    }
+
+    fn rehearsal(&self) -> Result<&Rehearsal, String> {
+        let new = || Rehearsal::new(policies::compiled_dir().as_deref()).map_err(|error| error.to_string());
+        self.rehearsal.get_or_init(new).as_ref().map_err(Clone::clone)
     }
 
     fn factory(&self) -> Result<ParserFactory, String> {
@@ -274,7 +298,7 @@ mod tests {
         assert!(tokio::time::timeout(Duration::ZERO, &mut waiting).await.is_err(), "all turns are taken");
         // Something else under its name, so that it is known again.
         let planted = compiler.inner.compile(&wide).unwrap();
-        compiler.inner.keep(digest(&narrow), 1, &planted);
+        compiler.inner.keep(digest(&narrow), 1, &planted.matcher);
         drop(held);
         let masks = waiting.await.unwrap_or_else(|error| panic!("{}", error.message()));
         assert!(allowed(&masks[0]) > 26, "it wasn't compiled again");
@@ -286,7 +310,7 @@ mod tests {
             let kept = compiler.inner.kept.lock().unwrap();
             (kept.entries.len(), kept.bytes)
         });
-        let matcher = compiler.inner.compile(&regex("a")).unwrap();
+        let matcher = compiler.inner.compile(&regex("a")).unwrap().matcher;
         for at in 0..40 {
             compiler.inner.keep([at; 32], 1_000, &matcher);
             compiler.inner.keep([at; 32], 1_000, &matcher);

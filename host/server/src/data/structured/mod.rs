@@ -1,12 +1,11 @@
 //! Output that must be something: JSON, a schema's JSON, what a regex or a grammar matches, one of some texts.
 //!
 //! `shape` reads what a request asks, `compiler` turns it into an automaton off the engine thread and within
-//! bounds, which `expansion` knows beforehand for schemas, `mask` tells the sampler which tokens may follow, `ahead` finds that out before it is asked. The
-//! automata are llguidance's.
+//! bounds, `mask` tells the sampler which tokens may follow, `ahead` computes that before the sampler asks. The automata are
+//! llguidance's.
 
 mod ahead;
 mod compiler;
-mod expansion;
 mod mask;
 mod shape;
 

@@ -1,7 +1,5 @@
 //! What an output must be, as requests say it: OpenAI's `response_format`, vLLM's `structured_outputs`.
 
-use std::borrow::Cow;
-
 use llguidance::api::TopLevelGrammar;
 use serde_json::{Map, Value, json};
 
@@ -78,18 +76,6 @@ impl Shape {
             Kind::Schema(schema) => format!("s{schema}"),
             Kind::Regex(regex) => format!("r{regex}"),
             Kind::Lark(grammar) => format!("l{grammar}"),
-        }
-    }
-
-    /// All schemas in it: those of a grammar stand behind `%json`.
-    pub fn schemas(&self) -> Cow<'_, [Value]> {
-        match &self.kind {
-            Kind::Schema(schema) => Cow::Borrowed(std::slice::from_ref(schema)),
-            Kind::Regex(_) => Cow::Borrowed(&[]),
-            Kind::Lark(grammar) => {
-                let behind = grammar.match_indices("%json").map(|(at, mark)| &grammar[at + mark.len()..]);
-                behind.filter_map(leading_value).collect()
-            }
         }
     }
 
@@ -223,11 +209,6 @@ fn check_schema(field: &'static str, schema: &Value) -> Result<usize, ApiError> 
         ));
     }
     Ok(bytes)
-}
-
-/// The value that a text begins with.
-fn leading_value(text: &str) -> Option<Value> {
-    serde_json::Deserializer::from_str(text).into_iter().next()?.ok()
 }
 
 fn depth(value: &Value) -> usize {

@@ -1,0 +1,44 @@
+//! Compiles a grammar as the host would, and forgets the result: what matters is whether it stays within the sandbox's
+//! limits. `infer-grammar` runs this as a WebAssembly module.
+//!
+//! The vocabulary is the 256 bytes and one end token. An automaton doesn't depend on the vocabulary, only its masks do,
+//! and those have limits of their own in llguidance.
+#![deny(unsafe_code)]
+
+use std::sync::Arc;
+
+use llguidance::api::{ParserLimits, TopLevelGrammar};
+use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
+use llguidance::{Matcher, ParserFactory};
+
+const END: u32 = 256;
+
+/// Compiles the grammar in `request`, which is JSON: a list of [`ParserLimits`] and [`TopLevelGrammar`].
+///
+/// # Errors
+/// What the compiler says is wrong with the grammar, or that no output fulfils it.
+pub fn compile(request: &[u8]) -> Result<(), String> {
+    let (limits, grammar): (ParserLimits, TopLevelGrammar) =
+        serde_json::from_slice(request).map_err(|error| error.to_string())?;
+    let mut words: Vec<Vec<u8>> = (0..=u8::MAX).map(|byte| vec![byte]).collect();
+    words.push([&[TokTrie::SPECIAL_TOKEN_MARKER], b"end".as_slice()].concat());
+    let trie = TokTrie::from(&TokRxInfo::new(END + 1, END), &words);
+    let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+    let mut factory =
+        ParserFactory::new(&env, InferenceCapabilities::default(), &[]).map_err(|error| error.to_string())?;
+    *factory.limits_mut() = limits;
+    factory.quiet();
+    let parser = factory.create_parser(grammar).map_err(|error| error.to_string())?;
+    let first = Matcher::new(Ok(parser)).compute_mask_or_eos().map_err(|error| error.to_string())?;
+    if first.is_zero() { Err("no output fulfils it".to_owned()) } else { Ok(()) }
+}
+
+#[cfg(target_arch = "wasm32")]
+#[allow(unsafe_code, reason = "a name that is exported as it stands is an unsafe attribute")]
+mod exports {
+    /// Compiles the grammar in the request.
+    #[unsafe(no_mangle)]
+    extern "C" fn check() -> u64 {
+        infer_sandbox_guest::answer(|request| super::compile(&request).map(|()| String::new()))
+    }
+}

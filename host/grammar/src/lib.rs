@@ -1,0 +1,67 @@
+//! Tries out in a sandbox whether a grammar is fit to be compiled by the host.
+//!
+//! Clients send JSON schemas, regular expressions and grammars. llguidance compiles them to automata, and most steps of
+//! that have a budget, but not all: a schema of some kilobytes can expand to gigabytes (keywords beside `anyOf` are copied
+//! into each alternative, `patternProperties` are compared with one another) or keep a core busy for hours. Foreseeing
+//! that from outside means modelling another library's every step. So the same library compiles the grammar first where
+//! memory, stack and work have limits, as a WebAssembly module; what passes there is compiled again natively, which
+//! takes the same steps and at most some three times the memory (`tests/memory.rs`).
+//!
+//! Deliberately absent: the native compiler, vocabularies and masks (`infer-server`).
+#![forbid(unsafe_code)]
+
+use std::path::Path;
+
+use infer_sandbox::{Bounds, Failure, Instance, Program, SetupError};
+use llguidance::api::{ParserLimits, TopLevelGrammar};
+
+const COMPILER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/compiler.wasm"));
+
+/// What one grammar may take. The fuel is about two seconds. `tests/limits.rs` has grammars that must fit and some that
+/// must not.
+const BOUNDS: Bounds = Bounds {
+    memory_bytes: 64 << 20,
+    memory_per_byte: 0,
+    fuel: 10_000_000_000,
+    fuel_per_byte: 0,
+    stack_bytes: 1 << 20,
+};
+
+/// Stack that a thread needs for [`Rehearsal::check`].
+pub const STACK_BYTES: usize = BOUNDS.stack_bytes + (1 << 20);
+
+/// A sandbox in which grammars are compiled on trial. Clones share its code.
+#[derive(Clone)]
+pub struct Rehearsal(Program);
+
+impl Rehearsal {
+    /// Compiles the sandbox's module, or finds it in `cache_dir`, which must be private to this user. Blocks: without a
+    /// cache this takes seconds.
+    ///
+    /// # Errors
+    /// The machine refuses what wasmtime needs.
+    pub fn new(cache_dir: Option<&Path>) -> Result<Self, SetupError> {
+        Program::new("grammar compiler", COMPILER, BOUNDS, cache_dir).map(Self)
+    }
+
+    /// Compiles `grammar` under `limits` and returns the bytes that this took: about what its automaton takes natively.
+    /// Blocks for at most some seconds, on a thread with [`STACK_BYTES`].
+    ///
+    /// # Errors
+    /// What is wrong with the grammar, or which limit it reaches.
+    pub fn check(&self, limits: &ParserLimits, grammar: &TopLevelGrammar) -> Result<usize, String> {
+        let request = serde_json::to_vec(&(limits, grammar)).map_err(|error| error.to_string())?;
+        let compile = || {
+            let mut instance = Instance::new(&self.0)?;
+            let before = instance.memory_bytes();
+            let check = instance.function("check")?;
+            instance.call(&check, &request)?;
+            Ok(instance.memory_bytes() - before)
+        };
+        compile().map_err(|failure| match failure {
+            // It asserts sizes that it was made for.
+            Failure::Panicked(_) => "it is too large for the compiler".to_owned(),
+            failure => failure.why(),
+        })
+    }
+}
