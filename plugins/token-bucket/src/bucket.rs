@@ -2,7 +2,8 @@
 
 use infer_policy_sdk::{Load, Micros};
 
-/// Units in a token. At a rate of one token a minute, a bucket fills by one unit a microsecond, so no rate is rounded.
+/// Units in a token. At a rate of one token a minute, a bucket fills by one unit a microsecond, so no rate is
+/// rounded.
 pub(crate) const TOKEN: i64 = 60_000_000;
 
 /// A tenant's limit, in tokens.
@@ -56,8 +57,9 @@ impl Bucket {
         }
     }
 
-    /// Brings the bucket up to date: charges the output generated since the last call, and releases what was reserved for
-    /// requests that ended without generating it. Which ones ended is unknown, so each counts as the mean.
+    /// Brings the bucket up to date: charges the output generated since the last call, and releases what was
+    /// reserved for requests that ended without generating it. Which ones ended is unknown, so each counts as
+    /// the mean.
     pub fn settle(&mut self, limit: Limit, load: &Load, in_flight: u32) {
         let output = load.tenant_output_tokens_served.saturating_sub(self.output_charged);
         let filled = load.now.since(self.at).0.saturating_mul(u64::from(limit.per_minute));

@@ -1,8 +1,8 @@
-//! The requests that are charged. Ids ascend, and charged ones come in runs, so runs are what is kept and exported: the
-//! host exports the state every thousand steps, on the thread that the device waits for.
+//! The requests that are charged. Ids ascend, and charged ones come in runs, so runs are what is kept and
+//! exported: the host exports the state every thousand steps, on the thread that the device waits for.
 //!
-//! An exported run is two numbers in LEB128: the distance from the end of the run before it to its first id, and how many
-//! ids follow that one.
+//! An exported run is two numbers in LEB128: the distance from the end of the run before it to its first id,
+//! and how many ids follow that one.
 
 use std::collections::BTreeMap;
 

@@ -1,26 +1,29 @@
 //! `token-bucket`: a rate and a burst of tokens for each tenant, and an honest `Retry-After`.
 //!
-//! The token bucket of traffic policing (RFC 2697 describes its meter): a tenant's bucket fills at its rate up to its
-//! burst, and pays for what the tenant uses. A prompt is charged when its request is admitted: all of it, cached or not,
-//! and once for each choice. Output is charged as it is generated, from the host's count of the tenant's output tokens.
-//! Both charges are exact, and each token is charged once, however often a request is asked about or preempted.
+//! The token bucket of traffic policing (RFC 2697 describes its meter): a tenant's bucket fills at its rate
+//! up to its burst, and pays for what the tenant uses. A prompt is charged when its request is admitted: all
+//! of it, cached or not, and once for each choice. Output is charged as it is generated, from the host's
+//! count of the tenant's output tokens. Both charges are exact, and each token is charged once, however often
+//! a request is asked about or preempted.
 //!
-//! How long an output will be isn't known in advance. So the bucket reserves the output that the requests in flight are
-//! expected to generate, and admits a request only if its prompt and its expected output fit beside that. Reservations
-//! are estimates. They start from the mean of the tenant's recent outputs, at most `max_tokens`; until a first request
-//! has ended, lengths are unknown, and little is reserved. No event tells a policy which request ended, only how many of
-//! the tenant's are in flight: each one that ended is taken to have reserved as much as the mean of them, and output to
-//! be that of the ones that end first. Requests that an earlier member of a chain defers count as in flight, which
-//! delays the release.
+//! How long an output will be isn't known in advance. So the bucket reserves the output that the requests in
+//! flight are expected to generate, and admits a request only if its prompt and its expected output fit
+//! beside that. Reservations are estimates. They start from the mean of the tenant's recent outputs, at most
+//! `max_tokens`; until a first request has ended, lengths are unknown, and little is reserved. No event tells
+//! a policy which request ended, only how many of the tenant's are in flight: each one that ended is taken to
+//! have reserved as much as the mean of them, and output to be that of the ones that end first. Requests that
+//! an earlier member of a chain defers count as in flight, which delays the release.
 //!
-//! Output beyond its reservation takes the level below zero, and the tenant is refused until the rate has made up for it.
-//! Over any time a tenant therefore uses at most its burst, its rate times that time, and what the requests generate that
-//! were in flight when the time began or after the last admission within it. `Retry-After` is the time after which a
-//! request fits if those in flight have ended by then and generated no more than was reserved for them.
+//! Output beyond its reservation takes the level below zero, and the tenant is refused until the rate has
+//! made up for it. Over any time a tenant therefore uses at most its burst, its rate times that time, and
+//! what the requests generate that were in flight when the time began or after the last admission within it.
+//! `Retry-After` is the time after which a request fits if those in flight have ended by then and generated
+//! no more than was reserved for them.
 //!
-//! A request is refused for good only if its prompt and one token of output exceed the burst. One that is expected to
-//! exceed the burst is admitted when the bucket is full. A prompt isn't refunded if its request never runs: in a chain,
-//! put this policy behind one that refuses (`slo`). Before or behind one that defers (`memory-aware`) it charges once.
+//! A request is refused for good only if its prompt and one token of output exceed the burst. One that is
+//! expected to exceed the burst is admitted when the bucket is full. A prompt isn't refunded if its request
+//! never runs: in a chain, put this policy behind one that refuses (`slo`). Before or behind one that defers
+//! (`memory-aware`) it charges once.
 
 use std::collections::BTreeMap;
 
@@ -38,8 +41,8 @@ use charged::Charged;
 
 /// Buckets kept. Beyond this the least recently used one is dropped, and its tenant restarts with a full one.
 const MAX_TENANTS: usize = 4_096;
-/// Output tokens reserved for a request, at most, while no lengths are known: an ordinary answer. The host then expects
-/// all that a request may generate, without `max_tokens` the whole context.
+/// Output tokens reserved for a request, at most, while no lengths are known: an ordinary answer. The host
+/// then expects all that a request may generate, without `max_tokens` the whole context.
 const UNKNOWN_OUTPUT: u32 = 512;
 
 /// What `configure` takes.
@@ -171,11 +174,12 @@ fn bucket<'a>(
     buckets.entry(tenant).or_insert_with(|| Bucket::full(limit, load))
 }
 
-/// Sequences of the request's tenant in flight, the request itself not counted. The host counts it after its first call,
-/// which is the one that charges or, if an earlier member deferred it, comes before this policy's first.
+/// Sequences of the request's tenant in flight, the request itself not counted. The host counts it after its
+/// first call, which is the one that charges or, if an earlier member deferred it, comes before this policy's
+/// first.
 ///
-/// `None` if the load doesn't tell: if a member of a chain defers a request of several sequences as a whole, the host asks
-/// again and shows nothing but that request.
+/// `None` if the load doesn't tell: if a member of a chain defers a request of several sequences as a whole,
+/// the host asks again and shows nothing but that request.
 fn others_in_flight(request: &Request, load: &Load, is_charged: bool) -> Option<u32> {
     let in_flight = load.tenant_running.saturating_add(load.tenant_waiting);
     let may_be_hidden = load.running == 0 && load.admitted == 0 && load.waiting > 0;

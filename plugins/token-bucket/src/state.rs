@@ -1,9 +1,9 @@
-//! The state handed to the next version of this policy: the buckets, and the requests that are charged. A swap must
-//! neither refill a bucket nor charge a waiting request twice.
+//! The state handed to the next version of this policy: the buckets, and the requests that are charged. A
+//! swap must neither refill a bucket nor charge a waiting request twice.
 //!
-//! Little-endian: a version byte; a byte that says whether output lengths are known; the number of buckets, then the
-//! fields of each; then the charged requests, as `charged` writes them. A state of another version is refused, and the
-//! policy starts cold, with full buckets.
+//! Little-endian: a version byte; a byte that says whether output lengths are known; the number of buckets,
+//! then the fields of each; then the charged requests, as `charged` writes them. A state of another version
+//! is refused, and the policy starts cold, with full buckets.
 
 use std::collections::BTreeMap;
 

@@ -192,8 +192,8 @@ fn requests_pay_for_what_they_use() {
     }
 }
 
-/// Requests of the whole context: until one has ended, an ordinary answer is reserved for each, and what is expected of
-/// them afterwards.
+/// Requests of the whole context: until one has ended, an ordinary answer is reserved for each, and what is
+/// expected of them afterwards.
 #[test]
 fn little_is_reserved_while_no_lengths_are_known() {
     let chat = |id, expected_tokens| Request {
@@ -296,7 +296,8 @@ fn choices_are_charged_together_and_release_their_reservations_one_by_one() {
     }
 }
 
-/// If a member defers all choices as a whole, the host asks again and shows the other choices as all that waits.
+/// If a member defers all choices as a whole, the host asks again and shows the other choices as all that
+/// waits.
 #[test]
 fn a_load_that_hides_the_tenant_releases_no_reservation() {
     let hidden = Load { waiting: 1, ..at(0, 0, 0) };

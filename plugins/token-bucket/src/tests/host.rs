@@ -136,8 +136,8 @@ impl Host {
         life.first <= place && life.last.is_none_or(|last| last > place)
     }
 
-    /// Panics if more was used in a window than the burst, the rate, and the output of what was in flight before it and
-    /// after the last admission in it.
+    /// Panics if more was used in a window than the burst, the rate, and the output of what was in flight
+    /// before it and after the last admission in it.
     fn check_window(&self, after: u64, until: u64) {
         let begin = self.uses.partition_point(|used| used.millis <= after);
         let end = self.uses.partition_point(|used| used.millis <= until);
