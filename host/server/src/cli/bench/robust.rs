@@ -9,13 +9,13 @@ use crate::bench::robust::{self, HostOptions};
 /// Benchmarks of a host without a model, which runs as a child process.
 #[derive(Subcommand)]
 pub enum RobustCommand {
-    /// Many concurrent streams without a model, against a bare hyper loop: tokens, CPU time, memory
+    /// Measures many concurrent streams without a model, against a bare hyper loop
     Streams(StreamsArgs),
-    /// More load than a host without a model can serve: refusals, and latency of admitted requests
+    /// Sends more load than a host without a model can serve; measures refusals and latency
     Overload(OverloadArgs),
-    /// Hostile clients next to an honest one, against a host without a model
+    /// Attacks a host without a model with hostile clients, next to an honest one
     Abuse(AbuseArgs),
-    /// The host under test of the three above
+    /// Runs as the host under test of the three above
     #[command(hide = true)]
     Host(HostOptions),
 }
