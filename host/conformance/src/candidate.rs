@@ -1,4 +1,4 @@
-//! The component under check: fresh instances of it, and what they may take and took.
+//! The component under check: makes fresh instances of it and keeps its limits and usage.
 
 use std::sync::Arc;
 
@@ -8,11 +8,12 @@ use infer_wasm::{LoadError, LoaderConfig, PolicyLoader};
 use crate::run::Run;
 use crate::sheet::{Check, Sheet};
 
-/// Fuel of one call: so many ordinary instructions as a core executes within a host's 20 ms of processor time. The
-/// outcome is the same on every machine, but no promise: a division takes as much fuel as an addition, and more time.
+/// Fuel of one call: as many ordinary instructions as a core executes within a host's 20 ms of processor
+/// time. The outcome is the same on every machine, but no promise: a division takes as much fuel as an
+/// addition, and more time.
 pub const FUEL_PER_CALL: u64 = 40_000_000;
 
-/// Memory of one instance in bytes, as in a host.
+/// Memory of one instance in bytes, as on a host.
 pub const MAX_MEMORY_BYTES: usize = 64 << 20;
 
 /// A component that loads with its configuration.
@@ -22,7 +23,7 @@ pub(crate) struct Candidate {
     loader: PolicyLoader,
     component: Vec<u8>,
     config: String,
-    /// Compiled once, used for every instance; gone with the candidate.
+    /// Compiled once, used for every instance; dropped with the candidate.
     _compiled: tempfile::TempDir,
 }
 
@@ -54,11 +55,11 @@ impl Candidate {
 
     /// An instance without a past.
     pub fn load(&self) -> AnyPolicy {
-        // The sandbox has no input that could differ from the time before.
+        // The sandbox has no input that could differ from the first time.
         self.loader.load(self.kind, &self.component, &self.config).expect("it loaded before")
     }
 
-    /// Fuel that all calls have taken so far.
+    /// Fuel of all calls so far.
     pub fn fuel(&self) -> u64 {
         self.loader.usage().fuel
     }

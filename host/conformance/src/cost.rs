@@ -1,5 +1,5 @@
-//! What a policy's calls cost: the component beside the host's native built-in of the same kind, asked the
-//! same questions in turns, so that both meet the same machine.
+//! What a policy's calls cost: the component beside the host's native built-in of the same kind, called in
+//! turns with the same views, so that both meet the same machine.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::prefix_cache::{hit, idle_cache};
 use crate::views::{full_house, step_view};
 
-/// The step that a call's share is stated of.
+/// The step time that a call is stated as a share of.
 pub const STEP: Duration = Duration::from_millis(5);
 
 /// How long each shape is measured.
@@ -41,12 +41,12 @@ pub struct Cost {
     pub builtin_p99_us: f64,
     /// The component's median in percent of a step of 5 ms.
     pub percent_of_step: f64,
-    /// Why there are no numbers: it met a limit of the host.
+    /// Why there are no numbers: it hit a limit of the host.
     pub fault: Option<String>,
 }
 
 impl Cost {
-    /// It can't be asked this within the host's limits.
+    /// It can't make this call within the host's limits.
     fn beyond_limits(call: String, fault: &PolicyFault) -> Self {
         Self {
             call,
@@ -188,8 +188,8 @@ fn prefix_cache(
     Ok(costs)
 }
 
-/// What a call costs, or that it takes longer than a host lets it: that is what its author wants to know, with what was
-/// measured otherwise.
+/// What a call costs, or that it exceeds a host's limit: its author needs to know that along with the other
+/// measurements.
 fn compare<P: Policy + ?Sized>(
     call: String,
     pair: &mut Pair<P>,
@@ -204,7 +204,7 @@ fn compare<P: Policy + ?Sized>(
     }
 }
 
-/// Asks both in turns: some calls to warm up, then enough of them within the time.
+/// Calls both in turns: a few times to warm up, then enough times within the time limit.
 fn in_turns<P: ?Sized>(
     call: &str,
     pair: &mut Pair<P>,

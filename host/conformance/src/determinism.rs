@@ -1,8 +1,8 @@
-//! Whether a policy's answers follow from what it was asked.
+//! Whether a policy's answers follow from its calls.
 //!
-//! Required is that the same questions in the same order get the same answers from any instance: a
-//! simulation, a replay and a post-mortem rest on it. An instance that remembers is fine, but somebody should
-//! know that a single view doesn't explain its answer, and what a swap makes it forget.
+//! The same calls in the same order must get the same answers from any instance: simulations, replays and
+//! post-mortems rely on it. An instance with memory is fine, but the report notes that a single view doesn't
+//! explain its answer, and what a swap makes it forget.
 
 use infer_core::policy::{AnyPolicy, PolicyFault, PolicyKind};
 
@@ -11,7 +11,7 @@ use crate::run::Run;
 use crate::sheet::{Check, Sheet};
 use crate::transcript::Exchange;
 
-/// Questions that are put to an instance without a past.
+/// Calls that are repeated with a fresh instance.
 const SAMPLES: usize = 64;
 
 pub(crate) fn judge(candidate: &Candidate, runs: &[Run], sheet: &mut Sheet) {
@@ -23,7 +23,7 @@ pub(crate) fn judge(candidate: &Candidate, runs: &[Run], sheet: &mut Sheet) {
             {
                 sheet.fail(Check::Determinism, || {
                     format!(
-                        "run `{}`: asked the same in the same order, another instance answers call {nth}, {}(), \
+                        "run `{}`: after the same calls in the same order, another instance answers call {nth}, {}(), \
                          with {second} instead of {}",
                         run.name,
                         exchange.function(),
@@ -36,16 +36,16 @@ pub(crate) fn judge(candidate: &Candidate, runs: &[Run], sheet: &mut Sheet) {
     }
     sheet.done(
         Check::Determinism,
-        format!("{repeated} calls put to a second instance in the same order: the same answers"),
+        format!("{repeated} calls repeated with a second instance: the same answers"),
     );
-    // A prefix-cache policy is told of blocks once, and has to remember them.
+    // A prefix-cache policy receives blocks once and has to remember them.
     if candidate.kind != PolicyKind::PrefixCache {
         judge_history(candidate, runs, sheet);
         judge_state(candidate, runs, sheet);
     }
 }
 
-/// Position, question with its first answer, and the second answer.
+/// Position, call with its first answer, and the second answer.
 fn first_difference<'a>(
     policy: &mut AnyPolicy,
     exchanges: &'a [Exchange],
@@ -79,15 +79,18 @@ fn judge_history(candidate: &Candidate, runs: &[Run], sheet: &mut Sheet) {
         sheet.note(
             Check::History,
             format!(
-                "it remembers: an instance without a past answers {other} of {} sampled views differently",
+                "it has memory: a fresh instance answers {other} of {} sampled views differently",
                 samples.len()
             ),
         );
     }
-    sheet.done(Check::History, format!("{} sampled views alone explain its answers", samples.len()));
+    sheet.done(
+        Check::History,
+        format!("{} sampled views explain its answers without a history", samples.len()),
+    );
 }
 
-/// The second half of the longest run, answered by an instance that was given the state of the first half.
+/// The second half of the longest run, answered by an instance that imported the state of the first half.
 fn judge_state(candidate: &Candidate, runs: &[Run], sheet: &mut Sheet) {
     let Some(longest) = runs.iter().flat_map(|run| &run.transcripts).max_by_key(|t| t.exchanges.len()) else {
         return;
@@ -101,7 +104,7 @@ fn judge_state(candidate: &Candidate, runs: &[Run], sheet: &mut Sheet) {
     match carry_over(&mut first, &mut second) {
         Err(fault) => sheet.fail(Check::State, || format!("state could not be exported: {fault}")),
         Ok(Err(refusal)) => {
-            sheet.note(Check::State, format!("it refuses the state that it exported itself ({refusal})"));
+            sheet.note(Check::State, format!("it refuses the state that it exported ({refusal})"));
         }
         Ok(Ok(bytes)) => match first_difference(&mut second, after) {
             Some((nth, exchange, _)) => sheet.note(
@@ -120,7 +123,7 @@ fn judge_state(candidate: &Candidate, runs: &[Run], sheet: &mut Sheet) {
     }
 }
 
-/// Bytes carried over, or why the second instance doesn't take them.
+/// Bytes carried over, or why the second instance refuses them.
 fn carry_over(
     first: &mut AnyPolicy,
     second: &mut AnyPolicy,
@@ -140,8 +143,8 @@ mod tests {
     use super::*;
     use crate::views::{full_house, step_view};
 
-    /// Shares a counter with its other instances, which no component can: what they answer depends on
-    /// more than what they were asked.
+    /// Shares a counter with its other instances, which no component can: its answers depend on more than its
+    /// calls.
     struct Fickle(Arc<AtomicU64>);
 
     impl Policy for Fickle {
@@ -157,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_depends_on_more_than_the_questions_is_found() {
+    fn an_answer_that_depends_on_more_than_its_calls_is_found() {
         let counter = Arc::new(AtomicU64::new(0));
         let instance = || AnyPolicy::Scheduler(Box::new(Fickle(Arc::clone(&counter))));
         let view = Box::new(step_view(full_house(1, 1)));

@@ -1,9 +1,9 @@
-//! Holds a policy component against everything that a host asks of one, before a host has it.
+//! Checks a policy component against everything that a host requires, before a host runs it.
 //!
 //! [`check()`] loads a component as a host does, shows it consistent and hostile views, and lets it decide in
 //! whole runs of the real engine: a scripted executor in virtual time, so everything follows from the
 //! component, its configuration and a seed. [`cost`] measures what its calls cost beside the native built-in.
-//! Deliberately absent: whether a policy is any good. That depends on a workload, and a simulator tells.
+//! Deliberately absent: whether a policy is any good. That depends on the workload; use a simulator.
 #![forbid(unsafe_code)]
 
 mod admission;
@@ -42,8 +42,8 @@ impl Default for Options {
     }
 }
 
-/// Checks a component. What it does wrong stands in the report; an error means that nothing could be
-/// checked, because this machine can't run WebAssembly or has no room for temporary files.
+/// Checks a component. Its failures are in the report; an error means that nothing could be checked, because
+/// this machine can't run WebAssembly or has no room for temporary files.
 pub fn check(component: &[u8], options: &Options) -> Result<Report, String> {
     let mut sheet = Sheet::default();
     let candidate = match Candidate::new(component, &options.config)? {

@@ -1,5 +1,5 @@
-//! What is asked of prefix-cache policies alone: they name idle blocks, enough of them, and find their way
-//! again when a swap tells them every cached block at once.
+//! Checks of prefix-cache policies alone: they name idle blocks, enough of them, and recover when a swap
+//! sends them every cached block at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::transcript::Exchange;
 
 const CONSISTENT: u64 = 300;
 const HOSTILE: u64 = 100;
-/// Caches that a swap hands over here: what 32 sequences of 4,096 tokens fill, and one of a large device. The
+/// Caches that a swap hands over: what 32 sequences of 4,096 tokens fill, and that of a large device. The
 /// length of a prefix in them.
 const USUAL_CACHE: u32 = 8_192;
 const LARGEST_CACHE: u32 = 100_000;
@@ -39,7 +39,7 @@ pub(crate) fn judge_views(policy: &mut dyn PrefixCachePolicy, seed: u64, sheet: 
     }
     sheet.done(
         Check::Views,
-        format!("{CONSISTENT} hits and ended sequences; nobody reuses more than is cached"),
+        format!("{CONSISTENT} hits and ended sequences; it never reuses more than is cached"),
     );
     for nth in 0..HOSTILE {
         let events = hostile(&mut rng);
@@ -74,16 +74,16 @@ fn failed(
     }
 }
 
-/// A new instance is told a whole cache, in pieces as a host does, and must name blocks of it.
+/// A new instance receives a whole cache, in pieces as from a host, and must name blocks of it.
 fn judge_resync(policy: &mut dyn PrefixCachePolicy, sheet: &mut Sheet) {
     for blocks in [USUAL_CACHE, LARGEST_CACHE] {
         match resync(policy, blocks, sheet) {
             Ok(()) => sheet.done(
                 Check::Resync,
-                format!("told {blocks} cached blocks, it names idle ones, and as many as are asked for"),
+                format!("after receiving {blocks} cached blocks it names idle ones, and enough of them"),
             ),
             Err(fault) => sheet.fail(Check::Resync.of_fault(fault.kind), || {
-                format!("told of a cache of {blocks} blocks: {fault}")
+                format!("on a cache of {blocks} blocks: {fault}")
             }),
         }
         if let Err(fault) = policy.restart() {
@@ -97,7 +97,7 @@ fn resync(policy: &mut dyn PrefixCachePolicy, blocks: u32, sheet: &mut Sheet) ->
     let events = idle_cache(blocks, PREFIX_BLOCKS);
     let mut book = Book::default();
     book.learn(&events);
-    book.judge(&policy.observe_all(&events)?, 0, "told the whole cache", Check::Resync, sheet);
+    book.judge(&policy.observe_all(&events)?, 0, "after receiving the whole cache", Check::Resync, sheet);
     for need in [1, 64, 1_000] {
         book.judge(&policy.evict(Micros(3_000_000), need)?, need, "after a swap", Check::Resync, sheet);
     }
@@ -127,11 +127,11 @@ pub(crate) fn judge_runs(runs: &[Run], sheet: &mut Sheet) {
     }
     sheet.done(
         Check::Evictions,
-        format!("asked {asked} times for blocks, across {swaps} swaps: idle ones, and enough, each time"),
+        format!("{asked} evictions across {swaps} swaps: it named idle blocks, and enough, each time"),
     );
 }
 
-/// What a policy was told: every cached block with the one before it, and which are idle.
+/// What a policy knows: every cached block with the one before it, and which are idle.
 #[derive(Default)]
 struct Book {
     parents: BTreeMap<u32, u32>,
@@ -156,10 +156,10 @@ impl Book {
         }
     }
 
-    /// Names must be idle blocks, and with what follows them at least `need`, where there are so many.
+    /// Named blocks must be idle and, with those that follow them, at least `need`, if there are that many.
     fn judge(&self, names: &[BlockId], need: u32, place: &str, check: Check, sheet: &mut Sheet) {
         if let Some(BlockId(name)) = names.iter().find(|name| !self.idle.contains(&name.0)) {
-            let known = if self.parents.contains_key(name) { "in use" } else { "nothing it was told of" };
+            let known = if self.parents.contains_key(name) { "in use" } else { "unknown to it" };
             sheet.fail(check, || format!("`{place}`: it names block {name}, which is {known}"));
         }
         let wanted = (need as usize).min(self.idle.len());
@@ -170,7 +170,7 @@ impl Book {
         if given < wanted {
             sheet.fail(check, || {
                 format!(
-                    "`{place}`: asked for {need} blocks of {} idle ones, it names {}, which gives {given}; the \
+                    "`{place}`: {need} of {} idle blocks are needed, but it names {}, which frees {given}; the \
                      host has to pick the rest",
                     self.idle.len(),
                     names.len()
@@ -250,7 +250,7 @@ fn ended(rng: &mut SplitMix, prompt_tokens: u32) -> Ended {
     }
 }
 
-/// Events of all kinds and some that don't exist, about blocks that don't either.
+/// Events of all kinds and some that don't exist, about blocks some of which don't either.
 fn hostile(rng: &mut SplitMix) -> CacheEvents {
     let mut events = CacheEvents::default();
     for _ in 0..rng.below(40) {

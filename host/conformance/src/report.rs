@@ -13,13 +13,13 @@ use crate::sheet::Sheet;
 pub struct Report {
     /// Whether nothing failed.
     pub passed: bool,
-    /// The policy's kind; absent where it doesn't load.
+    /// The policy's kind; absent if it doesn't load.
     pub kind: Option<&'static str>,
-    /// Its name; absent where it doesn't load.
+    /// Its name; absent if it doesn't load.
     pub name: Option<String>,
-    /// Its version; absent where it doesn't load.
+    /// Its version; absent if it doesn't load.
     pub version: Option<String>,
-    /// SHA-256 of the component in hex; absent where it doesn't load.
+    /// SHA-256 of the component in hex; absent if it doesn't load.
     pub sha256: Option<String>,
     /// Size of the component.
     pub bytes: usize,
@@ -36,19 +36,19 @@ pub struct Report {
 pub struct Line {
     /// Which.
     pub check: &'static str,
-    /// How it went.
+    /// Its outcome.
     pub outcome: Outcome,
     /// Numbers, or examples of what is wrong, a line each.
     pub detail: String,
 }
 
-/// How a check went.
+/// The outcome of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
     /// Well.
     Ok,
-    /// Nothing is wrong, but somebody should know.
+    /// Nothing is wrong, but there is something to know.
     Note,
     /// A host would have to step in.
     Failed,
@@ -86,7 +86,7 @@ impl Report {
         }
     }
 
-    /// The line of a check, where it was carried out.
+    /// The line of a check, if it was carried out.
     pub fn line(&self, check: &str) -> Option<&Line> {
         self.checks.iter().find(|line| line.check == check)
     }

@@ -1,4 +1,4 @@
-//! Whole runs of the real engine with the policy in force, and what must be true of every one of them.
+//! Whole runs of the real engine with the policy live, and what must hold in each of them.
 
 use std::collections::BTreeMap;
 
@@ -12,34 +12,34 @@ use crate::scenario::{self, Scenario, VOCAB};
 use crate::sheet::{Check, Sheet};
 use crate::transcript::{self, Exchange, Tape, Transcript};
 
-/// Turns after which a run is given up. A load takes a few thousand; a scheduler that promises wakes for as
-/// long as the watchdog lets it is asked every millisecond of that.
+/// Turns after which a run is abandoned. A load takes a few thousand; a scheduler that promises wakes for as
+/// long as the watchdog allows is called every millisecond of that.
 const MAX_TURNS: u64 = 200_000;
 
-/// Fuel after which a run is given up: many seconds of a core. The shipped policies take a 300th at most.
+/// Fuel after which a run is abandoned: many seconds of a core. The shipped policies take at most a 300th.
 const MAX_FUEL: u64 = 10_000_000_000;
 
-/// How one load went.
+/// The outcome of one load.
 pub(crate) struct Run {
     pub name: &'static str,
     pub submitted: u64,
     /// Not ended when the run was given up.
     pub left: Vec<SequenceId>,
-    /// Given up because its calls took so much in all.
+    /// Abandoned because its calls took this much in all.
     pub out_of_fuel: bool,
     pub steps: u64,
     /// Virtual time from start to end.
     pub lasted: Micros,
-    /// Rows that memory couldn't hold.
+    /// Rows that did not fit in memory.
     pub cut_rows: u64,
     pub faults: Vec<Fault>,
-    /// Of each instance that was in force, in order.
+    /// Of each live instance, in order.
     pub transcripts: Vec<Transcript>,
     pub stats: CallStats,
 }
 
 impl Run {
-    /// Everything that was asked.
+    /// All calls.
     pub fn exchanges(&self) -> impl Iterator<Item = &Exchange> {
         self.transcripts.iter().flat_map(|transcript| &transcript.exchanges)
     }
@@ -57,7 +57,7 @@ struct Player<'a> {
     executor: ScriptedExecutor,
     now: Micros,
     tapes: Vec<Tape>,
-    /// Those that live, and when they are to be cancelled.
+    /// Live requests, and when they are to be cancelled.
     alive: BTreeMap<SequenceId, Micros>,
     run: Run,
 }
@@ -150,11 +150,11 @@ impl<'a> Player<'a> {
         self.collect();
     }
 
-    /// A fresh instance takes over as a host does it: told every cached block first, then put in force.
+    /// A fresh instance takes over as on a host: it first receives every cached block, then becomes live.
     fn swap(&mut self) {
         let (mut policy, tape) = transcript::record(self.candidate.load());
         if let AnyPolicy::PrefixCache(policy) = &mut policy {
-            // What it answers here counts for nothing; a fault comes again when it is in force.
+            // Its answer is ignored here; a fault recurs once it is live.
             let _ = policy.observe(&self.engine.begin_priming());
         }
         self.engine.swap(policy, self.now);
@@ -162,7 +162,7 @@ impl<'a> Player<'a> {
         self.collect();
     }
 
-    /// A step; where nothing can run, time goes on to the next thing that may change that.
+    /// A step; if nothing can run, time advances to the next thing that may change that.
     fn turn(&mut self, next_arrival: Option<Micros>) {
         let stepped = testing::step(&mut self.engine, &mut self.executor, &mut self.now, self.scenario.step);
         self.run.steps += u64::from(stepped);
@@ -202,10 +202,7 @@ pub(crate) fn judge(runs: &[Run], kind: PolicyKind, sheet: &mut Sheet) {
         }
         if run.out_of_fuel {
             sheet.fail(Check::Fuel, || {
-                format!(
-                    "run `{}`: its calls took over {MAX_FUEL} units in all, and it was given up",
-                    run.name
-                )
+                format!("run `{}`: abandoned, because its calls took over {MAX_FUEL} units in all", run.name)
             });
         } else if let Some(id) = run.left.first() {
             sheet.fail(Check::Progress, || {
@@ -235,14 +232,14 @@ pub(crate) fn judge(runs: &[Run], kind: PolicyKind, sheet: &mut Sheet) {
         ),
     );
     if runs.iter().all(|run| run.left.is_empty()) {
-        sheet.done(Check::Progress, "every request ended, and the watchdog had no reason to step in");
+        sheet.done(Check::Progress, "every request ended, and the watchdog did not intervene");
     } else {
         // A failure outweighs it.
-        sheet.note(Check::Progress, "not known: a run was given up before its requests had ended");
+        sheet.note(Check::Progress, "unknown: a run was abandoned before its requests had ended");
     }
 }
 
-/// The part of what a policy was shown that lets a person understand what it did.
+/// The part of a policy's view that helps a person understand what it did.
 fn essence(view: &FaultView) -> String {
     match view {
         FaultView::Schedule(view) => format!("; it was shown {}", scene(view)),
@@ -250,8 +247,8 @@ fn essence(view: &FaultView) -> String {
         FaultView::Measure(load) => format!("; it was shown {load:?}"),
         FaultView::Reuse(hit) => format!("; it was asked about {hit:?}"),
         FaultView::Retain(ended) => format!("; it was asked about {ended:?}"),
-        FaultView::Observe(events) => format!("; it was told {} events", events.len()),
-        FaultView::Evict { need, .. } => format!("; it was asked for {need} blocks"),
+        FaultView::Observe(events) => format!("; it received {} events", events.len()),
+        FaultView::Evict { need, .. } => format!("; {need} blocks were needed"),
         FaultView::Lifecycle => String::new(),
     }
 }
@@ -281,9 +278,9 @@ mod tests {
     use crate::report::Outcome;
 
     #[test]
-    fn a_run_that_was_given_up_says_nothing_of_how_its_requests_end() {
+    fn an_abandoned_run_does_not_judge_unfinished_requests() {
         let run = |left: &[u64]| Run {
-            name: "given up",
+            name: "abandoned",
             submitted: 3,
             left: left.iter().map(|&id| SequenceId(id)).collect(),
             out_of_fuel: !left.is_empty(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use infer_core::testing::{self, SplitMix, solo};
 use infer_core::{EngineConfig, Limits, Micros, Request, SessionId, TenantId};
 
-/// Tokens that prompts and the scripted model draw from.
+/// Tokens that prompts and the scripted model sample from.
 pub(crate) const VOCAB: u32 = 50;
 
 /// One load.
@@ -19,7 +19,7 @@ pub(crate) struct Scenario {
     pub arrivals: Vec<(Micros, Request)>,
     /// How many in a hundred are cancelled some time after they arrived.
     pub cancelled_percent: u64,
-    /// Steps after which a fresh instance of the policy takes over from the one in force, state and all.
+    /// Steps after which a fresh instance of the policy replaces the live one and imports its state.
     pub swap_every: Option<u64>,
     /// Decides the cancellations.
     pub rng: SplitMix,
@@ -86,7 +86,7 @@ fn tenants(rng: &mut SplitMix) -> Scenario {
     scenario("tenants, priorities, deadlines", host(200), requests)
 }
 
-/// Each turn's prompt is what was said so far and something new.
+/// Each turn's prompt is the conversation so far and something new.
 fn conversations(rng: &mut SplitMix) -> Scenario {
     let mut requests = Vec::new();
     let system: Vec<u32> = tokens(rng, 64).collect();
@@ -178,7 +178,7 @@ fn host(total_blocks: u32) -> EngineConfig {
     EngineConfig { limits, total_blocks, max_seq_len: 1_024, ..EngineConfig::default() }
 }
 
-/// Half of the prompts begin like others.
+/// Half of the prompts share their beginning with others.
 fn request(rng: &mut SplitMix, longest_prompt: u64, longest_output: u64) -> Request {
     let length = rng.between(1, longest_prompt);
     let alike = if rng.chance(50) { rng.between(0, length) } else { 0 };

@@ -1,4 +1,4 @@
-//! What is asked of schedulers alone: plans that keep the rules, and no idling that nobody asked for.
+//! Checks of schedulers alone: plans that keep the rules, and no idling without a reason.
 
 use infer_core::Micros;
 use infer_core::policy::{PolicyFault, SchedulerPolicy, StepView};
@@ -33,9 +33,9 @@ pub(crate) fn judge_views(policy: &mut dyn SchedulerPolicy, seed: u64, sheet: &m
     }
     let views = CONSISTENT + FULL_HOUSES.len() as u64;
     let fits = if cut == 0 {
-        "memory holds all of them".to_owned()
+        "all fit in memory".to_owned()
     } else {
-        format!("{cut} ask for more memory than there is, and would be cut")
+        format!("{cut} do not fit in memory and would be cut")
     };
     sheet.done(
         Check::Views,
@@ -65,7 +65,7 @@ fn failed(
     }
 }
 
-/// Time in which nothing ran though something would have fitted.
+/// Time in which nothing ran although something would have fitted.
 #[derive(Default)]
 struct Idling {
     since: Option<Micros>,
@@ -103,7 +103,7 @@ pub(crate) fn judge_runs(runs: &[Run], sheet: &mut Sheet) {
                     sheet.fail(Check::Idle, || {
                         format!(
                             "run `{}`, step {}: nothing runs although something fits, and no wake is \
-                             promised: a host might never ask again; it was shown {}",
+                             promised: a host might never call again; it was shown {}",
                             run.name,
                             view.number,
                             scene(view)
@@ -126,12 +126,11 @@ pub(crate) fn judge_runs(runs: &[Run], sheet: &mut Sheet) {
         );
     }
     let cut: u64 = runs.iter().map(|run| run.cut_rows).sum();
-    let cut = if cut == 0 { String::new() } else { format!("; memory couldn't hold {cut} planned rows") };
-    sheet.done(Check::Idle, format!("something always ran where something fitted{cut}"));
+    let cut = if cut == 0 { String::new() } else { format!("; {cut} planned rows did not fit in memory") };
+    sheet.done(Check::Idle, format!("something always ran if something fitted{cut}"));
 }
 
-/// Whether the next token of something that runs, or the whole input of something that waits, could be
-/// computed in the memory there is.
+/// Whether the next token of a running sequence, or the whole input of a waiting one, fits in memory.
 fn something_fits(view: &StepView) -> bool {
     let size = view.memory.block_size.max(1);
     let available = view.memory.free_blocks.saturating_add(view.memory.cached_blocks);

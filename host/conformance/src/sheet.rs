@@ -1,4 +1,4 @@
-//! Where the checks write down what they found: one line per check, in a fixed order.
+//! Where the checks record their findings: one line per check, in a fixed order.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use infer_core::policy::FaultKind;
 
 use crate::report::{Line, Outcome};
 
-/// Examples of one failure that are shown; the rest is counted.
+/// Examples shown per failure; the rest is counted.
 const EXAMPLES: usize = 3;
 
 /// The checks, in the order in which a report has them.
@@ -52,7 +52,7 @@ impl Check {
         }
     }
 
-    /// Where a fault belongs that happened while `self` was checked.
+    /// The check that a fault belongs to if it happened during `self`.
     pub fn of_fault(self, kind: FaultKind) -> Self {
         match kind {
             FaultKind::Deadline | FaultKind::StepBudget => Self::Fuel,
@@ -88,7 +88,7 @@ impl Sheet {
         self.entry(check).note = Some(what.into());
     }
 
-    /// The policy did something wrong. `example` is asked for only where it will be shown.
+    /// The policy did something wrong. `example` is called only if it will be shown.
     pub fn fail(&mut self, check: Check, example: impl FnOnce() -> String) {
         let entry = self.entry(check);
         entry.failures += 1;

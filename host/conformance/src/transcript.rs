@@ -1,8 +1,8 @@
-//! Everything that one instance was asked and told, with what it answered: written down on the way
-//! between the engine and the policy, judged afterwards, and put to other instances.
+//! All calls and events of one instance with its answers: recorded between the engine and the policy, judged
+//! afterwards, and repeated with other instances.
 
 use std::mem;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use infer_core::policy::{
     AdmissionPolicy, AdmissionRequest, AnyPolicy, CacheEvents, CallStats, Ended, Hit, Load, Plan, Policy,
@@ -10,7 +10,7 @@ use infer_core::policy::{
 };
 use infer_core::{BlockId, Micros};
 
-/// A question and its answer.
+/// A call and its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Exchange {
     Schedule(Box<StepView>, Plan),
@@ -21,7 +21,7 @@ pub(crate) enum Exchange {
     Observe(Box<CacheEvents>, Vec<BlockId>),
     Evict(Micros, u32, Vec<BlockId>),
     Export(Vec<u8>),
-    /// And whether the state was taken.
+    /// And whether the state was imported.
     Import(Vec<u8>, bool),
 }
 
@@ -42,7 +42,7 @@ impl Exchange {
             }
     }
 
-    /// Puts the same question to another instance: what that one makes of it.
+    /// Makes the same call to another instance and returns its answer.
     pub fn ask(&self, policy: &mut AnyPolicy) -> Result<Self, PolicyFault> {
         Ok(match (self, policy) {
             (Self::Schedule(view, _), AnyPolicy::Scheduler(p)) => {
@@ -78,7 +78,7 @@ impl Exchange {
             Self::Retain(_, retention) => format!("{retention:?}"),
             Self::Observe(_, names) | Self::Evict(_, _, names) => format!("{names:?}"),
             Self::Export(state) => format!("a state of {} bytes", state.len()),
-            Self::Import(_, taken) => (if *taken { "taken" } else { "refused" }).to_owned(),
+            Self::Import(_, taken) => (if *taken { "imported" } else { "refused" }).to_owned(),
         }
     }
 
@@ -101,7 +101,8 @@ impl Exchange {
 /// Memory that a transcript may take; the longest of the shipped policies' takes a sixteenth.
 const MAX_BYTES: usize = 64 << 20;
 
-/// What an instance was asked up to its first fault, for a restarted one has another past, or as long as there is room.
+/// The calls of an instance up to its first fault, because a restarted one has another past, or as long as
+/// there is room.
 #[derive(Debug, Default)]
 pub(crate) struct Transcript {
     pub exchanges: Vec<Exchange>,
@@ -113,12 +114,16 @@ pub(crate) struct Transcript {
 /// A transcript in the making.
 pub(crate) type Tape = Arc<Mutex<Transcript>>;
 
-/// What is on a tape once its instance is gone.
+/// The contents of a tape once its instance is gone.
 pub(crate) fn take(tape: &Tape) -> Transcript {
-    mem::take(&mut *tape.lock().unwrap_or_else(PoisonError::into_inner))
+    mem::take(&mut *lock(tape))
 }
 
-/// Stands before a policy and writes down what passes.
+fn lock(tape: &Tape) -> MutexGuard<'_, Transcript> {
+    tape.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Wraps a policy and records its calls.
 struct Probe<P: Policy + ?Sized> {
     policy: Box<P>,
     tape: Tape,
@@ -143,7 +148,7 @@ impl<P: Policy + ?Sized> Probe<P> {
         answer: Result<T, PolicyFault>,
         exchange: impl FnOnce(&T) -> Exchange,
     ) -> Result<T, PolicyFault> {
-        let mut transcript = self.tape.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut transcript = lock(&self.tape);
         transcript.closed |= answer.is_err();
         if let Ok(answer) = &answer
             && !transcript.closed
@@ -159,7 +164,7 @@ impl<P: Policy + ?Sized> Probe<P> {
 
 impl<P: Policy + ?Sized> Drop for Probe<P> {
     fn drop(&mut self) {
-        self.tape.lock().unwrap_or_else(PoisonError::into_inner).stats = self.policy.stats();
+        lock(&self.tape).stats = self.policy.stats();
     }
 }
 
@@ -180,7 +185,7 @@ impl<P: Policy + ?Sized> Policy for Probe<P> {
     }
 
     fn restart(&mut self) -> Result<(), PolicyFault> {
-        self.tape.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
+        lock(&self.tape).closed = true;
         self.policy.restart()
     }
 

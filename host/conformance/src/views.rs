@@ -1,5 +1,5 @@
-//! Steps made up for a policy's tests, as the engine would show them: the SDK makes them and knows the
-//! rules, so an author's own tests and this check can't disagree.
+//! Steps made up for checks, as the engine would show them: made by the SDK, which knows the rules, so an
+//! author's own tests and this check can't disagree.
 
 use infer_core::policy::{Memory, Plan, SequenceColumns, StepView, TenantColumns};
 use infer_core::{Limits, Micros};
@@ -38,7 +38,7 @@ pub(crate) fn consistent(rng: &mut Rng) -> sdk::Step {
     step
 }
 
-/// A full house: every running sequence generates, the queue is long. No row is in the other's way.
+/// A full host: every running sequence generates, the queue is long. No row blocks another.
 pub(crate) fn full_house(running: u32, waiting: u32) -> sdk::Step {
     let tokens = 520;
     let rows = |count: u32, first: u64, computed_tokens: u32, generated_tokens: u32| -> sdk::Sequences {

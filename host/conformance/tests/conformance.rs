@@ -1,5 +1,5 @@
-//! Every shipped policy, and every one that a new policy begins as, passes. Each one that misbehaves on
-//! purpose fails, in the right place, with a message that says what it does.
+//! Every shipped policy, and every template, passes. Each policy that misbehaves on purpose fails in the
+//! right check, with a message that says what it does.
 
 use infer_conformance::cost::measure;
 use infer_conformance::{Options, Outcome, Report, check};
@@ -12,7 +12,7 @@ fn checked(component: &[u8], config: &str) -> Report {
     check(component, &Options { config: config.to_owned(), seed: 1 }).expect("this machine runs WebAssembly")
 }
 
-/// The check that failed must say this; what it says is shown where it doesn't.
+/// The failed check's text must contain this; it is shown if it doesn't.
 fn fails(component: &[u8], config: &str, expected: &str, part: &str) {
     let report = checked(component, config);
     let line = report.line(expected).unwrap_or_else(|| panic!("{config}: no check {expected}:\n{report}"));
@@ -65,7 +65,7 @@ fn an_admission_policy_that_misbehaves_fails_with_what_it_does() {
         ("trap", "runs", "told to trap"),
         ("spin", "fuel", "units of fuel"),
         ("wait-forever", "progress", "held on an idle host"),
-        ("refuse-silently", "refusals", "says nothing"),
+        ("refuse-silently", "refusals", "has no message"),
         ("boast", "views", "available blocks"),
     ];
     for (fault, check, part) in cases {
@@ -88,7 +88,7 @@ fn a_prefix_cache_policy_that_misbehaves_fails_with_what_it_does() {
 }
 
 #[test]
-fn what_a_call_beyond_the_limits_costs_is_told_beside_the_others() {
+fn the_cost_of_a_call_beyond_the_limits_is_reported_separately() {
     let costs = measure(FAULTY_SCHEDULER, r#"{"fault": "spin", "after": 30}"#).expect("it can be asked");
     assert_eq!(costs.len(), 3, "{costs:?}");
     assert!(
@@ -98,7 +98,7 @@ fn what_a_call_beyond_the_limits_costs_is_told_beside_the_others() {
 }
 
 #[test]
-fn a_policy_that_remembers_is_noted_and_passes() {
+fn a_policy_with_memory_is_noted_and_passes() {
     let report = checked(FAULTY_SCHEDULER, r#"{"fault": "moody"}"#);
     let line = report.line("history").expect("history is looked at");
     assert_eq!(line.outcome, Outcome::Note, "{report}");

@@ -1,5 +1,5 @@
-//! What the policy boundary costs: one `schedule` call, one engine step, one instance. Wasm and native in
-//! the same run, over the same policy's source. Numbers and the command are in `../README.md`.
+//! The cost of the policy boundary: one `schedule` call, one engine step, one instance. Wasm and native in
+//! the same run, from the same policy's source. Numbers and the command are in `../README.md`.
 
 mod native;
 
@@ -110,7 +110,7 @@ fn schedule(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// `begin_step` is view, policy, verification and reservation; `finish_step` closes the circle.
+/// `begin_step` is view, policy, verification and reservation; `finish_step` completes the step.
 fn engine_step(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("engine");
     for part in ["begin_step", "whole step"] {
@@ -125,7 +125,7 @@ fn engine_step(criterion: &mut Criterion) {
 
 const RUNNING: u32 = 256;
 const WAITING: u32 = 1_000;
-/// Steps for which one engine stays in the same state: sequences end after that many tokens.
+/// Steps for which an engine stays in the same state: sequences end after that many tokens.
 const STEPS_PER_ENGINE: u32 = 1_024;
 
 fn time_steps(scheduler: &str, begin_only: bool, iterations: u64) -> Duration {
@@ -142,7 +142,7 @@ fn time_steps(scheduler: &str, begin_only: bool, iterations: u64) -> Duration {
     timed
 }
 
-/// An engine with 256 sequences that decode and 1,000 that wait for a place.
+/// An engine with 256 decoding sequences and 1,000 that wait for a slot.
 struct FullHouse {
     engine: Engine,
     now: u64,
@@ -171,7 +171,7 @@ impl FullHouse {
         for n in 0..RUNNING + WAITING {
             host.engine.submit(request(n), Micros(host.now)).expect("there is room");
         }
-        // Until everyone who may run decodes.
+        // Until every sequence that may run decodes.
         while host.step_rows() < RUNNING as usize {
             host.step();
         }

@@ -1,8 +1,8 @@
 //! Typed bindings of the three worlds, generated from `wit/` at compile time.
 //!
-//! Parameters borrow (`&[u64]`, `&str`), so that the engine's columns are copied once, straight into
-//! the guest's memory. The worlds share one `host` import and one set of types; the `lifecycle`
-//! export is generated once per world, and `World` makes the three look alike again.
+//! Parameters borrow (`&[u64]`, `&str`), so that the engine's columns are copied once, straight into the
+//! guest's memory. The worlds share one `host` import and one set of types; the `lifecycle` export is
+//! generated once per world, and `World` unifies the three.
 #![allow(missing_docs, reason = "generated from wit/, which documents everything")]
 
 pub(crate) mod scheduler {

@@ -1,8 +1,8 @@
-//! Compiled code, kept on disk so that a restart doesn't compile them again.
+//! Compiled code, kept on disk so that a restart doesn't compile it again.
 //!
-//! Compiled code is run as it is found, so the directory must be private: ours, mode 0700, and every
-//! file in it ours, mode 0600, with a SHA-256 of its content at its end. Whatever is amiss, the answer
-//! is to compile; a cache never makes a load fail. Deliberately absent: sharing between users.
+//! Cached compiled code is run without validation, so the directory must be private: ours, mode 0700, and
+//! every file in it ours, mode 0600, with a SHA-256 of its content at its end. If anything is wrong, the code
+//! is compiled instead; a cache never makes a load fail. Deliberately absent: sharing between users.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
@@ -35,7 +35,7 @@ impl TrustedArtifact {
 }
 
 impl Cache {
-    /// Opens `dir`, making it where there is none. Refuses one that others could write to.
+    /// Opens `dir`, creating it if needed. Refuses one that others could write to.
     pub(crate) fn open(dir: &Path, engine: &Engine) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         check_private(&fs::symlink_metadata(dir)?, fs::Metadata::is_dir)?;
@@ -44,7 +44,7 @@ impl Cache {
         Ok(Self { dir: dir.to_owned(), compatibility: hasher.finish() })
     }
 
-    /// The artifact of the component or module with this digest; `None` where there is none.
+    /// The artifact of the component or module with this digest; `None` if there is none.
     pub(crate) fn get(&self, digest: &str) -> io::Result<Option<TrustedArtifact>> {
         let no_follow = i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).expect("a small flag");
         let mut file = match OpenOptions::new().read(true).custom_flags(no_follow).open(self.path(digest)) {
@@ -93,9 +93,9 @@ impl Cache {
         let mut files = Vec::new();
         for entry in fs::read_dir(&self.dir)? {
             let entry = entry?;
-            // Whoever else keeps something here renames and drops files meanwhile.
+            // Other processes with the same cache rename and drop files meanwhile.
             let Ok(metadata) = entry.metadata() else { continue };
-            // A directory is nobody's artifact, and not ours to drop.
+            // A directory is no artifact, and not ours to remove.
             if metadata.is_dir() {
                 continue;
             }
@@ -121,7 +121,7 @@ fn check_private(metadata: &fs::Metadata, is_kind: fn(&fs::Metadata) -> bool) ->
         Ok(())
     } else {
         Err(io::Error::other(
-            "must be a real directory or file of this user that nobody else can access (chmod go=)",
+            "must be a real directory or file of this user that no other user can access (chmod go=)",
         ))
     }
 }

@@ -1,5 +1,5 @@
-//! What can be told about a component before anything of it is compiled: its size and outline, that it is a
-//! component, what it imports and which world it exports. Types are not checked here; linking does.
+//! What can be checked about a component before compiling any of it: its size and outline, that it is a
+//! component, what it imports and which world it exports. Types are not checked here; linking does that.
 
 use infer_core::policy::PolicyKind;
 use sha2::{Digest, Sha256};
@@ -10,11 +10,11 @@ use crate::shape::{self, malformed};
 
 /// The only import with functions.
 const HOST: &str = "infer:policy/host@0.1.0";
-/// An import that holds types alone: every exported interface uses it, so every component names it.
+/// An import that has only types: every exported interface uses it, so every component names it.
 const TYPES: &str = "infer:policy/types@0.1.0";
 const LIFECYCLE: &str = "infer:policy/lifecycle@0.1.0";
 
-/// Says which slot a component is for, or why it is none.
+/// Returns the slot that a component is for, or why it is for none.
 pub(crate) fn inspect(component: &[u8], max_bytes: usize) -> Result<PolicyKind, LoadError> {
     if component.len() > max_bytes {
         return Err(LoadError::TooLarge { bytes: component.len(), max: max_bytes });
@@ -89,7 +89,7 @@ impl<'a> Outline<'a> {
     }
 }
 
-/// Names come from an untrusted file, and end in answers and logs.
+/// Names come from an untrusted file and end up in responses and logs.
 fn shorten(name: &str) -> String {
     crate::text::clip(name, 256)
 }

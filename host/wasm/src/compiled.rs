@@ -1,4 +1,4 @@
-//! Compiled code: from the cache where that holds it, else by compiling. A cache that fails only costs time.
+//! Compiled code: from the cache if possible, else by compiling. A cache that fails only costs time.
 
 use std::path::Path;
 
@@ -14,11 +14,11 @@ pub(crate) trait Code: Sized {
     fn serialize(&self) -> wasmtime::Result<Vec<u8>>;
 }
 
-/// Compiles a core module of the host's own for an engine of the caller's. Compiled code is kept in `cache_dir`,
-/// which must be private to this user.
+/// Compiles a core module of the host's own for a given engine. Compiled code is kept in `cache_dir`, which
+/// must be private to this user.
 ///
 /// # Errors
-/// It is no module, or uses what the engine has switched off.
+/// It is no module, or uses features that the engine has disabled.
 pub fn compile_module(engine: &Engine, module: &[u8], cache_dir: Option<&Path>) -> wasmtime::Result<Module> {
     let cache = cache_dir.and_then(|dir| cache(dir, engine));
     let compile = || Module::from_binary(engine, module);
@@ -27,7 +27,8 @@ pub fn compile_module(engine: &Engine, module: &[u8], cache_dir: Option<&Path>) 
     Ok(compiled.code)
 }
 
-/// Compiled code, which is not kept before its owner says that it is of use: what is refused would push out what is.
+/// Compiled code that isn't kept until its owner asks for it: keeping refused components would evict accepted
+/// ones.
 pub(crate) struct Compiled<C> {
     pub(crate) code: C,
     digest: String,
@@ -35,7 +36,7 @@ pub(crate) struct Compiled<C> {
 }
 
 impl<C: Code> Compiled<C> {
-    /// Has the next one who asks find it in the cache.
+    /// Keeps it in the cache.
     pub(crate) fn keep(&self, cache: Option<&Cache>) {
         let Some(cache) = cache.filter(|_| !self.from_cache) else { return };
         let serialized = self.code.serialize().map_err(std::io::Error::other);
@@ -45,7 +46,7 @@ impl<C: Code> Compiled<C> {
     }
 }
 
-/// Opens a cache directory. One that can't be used is reported in the log and left alone.
+/// Opens a cache directory. One that can't be used is logged and not used.
 pub(crate) fn cache(dir: &Path, engine: &Engine) -> Option<Cache> {
     Cache::open(dir, engine)
         .inspect_err(|error| {

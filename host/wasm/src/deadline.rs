@@ -1,8 +1,8 @@
-//! The live time limit of a call. `ticker` advances the engine's epoch; what a tick means is decided
-//! per store, so one policy's overrun never ends another's call.
+//! The time limit of a running call. `ticker` advances the engine's epoch; each store decides what a tick
+//! means, so one policy's overrun never ends another's call.
 //!
-//! What is measured is the calling thread's processor time, not the wall: a guest can't block, so on
-//! a crowded machine the wall would blame the policy for what others use.
+//! Measures the calling thread's processor time, not the wall clock: a guest can't block, so on a busy
+//! machine the wall clock would blame the policy for what others use.
 
 use std::time::{Duration, Instant};
 
@@ -12,12 +12,12 @@ use wasmtime::UpdateDeadline;
 /// Between two ticks.
 pub(crate) const TICK: Duration = Duration::from_millis(1);
 
-/// What one store knows about the call it is in.
+/// What a store knows about its current call.
 pub(crate) struct Deadline {
     limit: Duration,
     began: Instant,
-    /// When the call was first looked at, at a tick mostly. Reading the processor time costs a system call, so a call
-    /// that ends before its first tick, as nearly all do, never reads it.
+    /// When the call was first checked, usually at a tick. Reading the processor time costs a system call, so
+    /// a call that ends before its first tick, as nearly all do, never reads it.
     first_look: Option<Look>,
     /// Processor time from then to the last look.
     since: Duration,
@@ -26,7 +26,7 @@ pub(crate) struct Deadline {
 struct Look {
     /// The thread's processor time.
     processor: Duration,
-    /// What had passed by the clock since the call began.
+    /// Wall-clock time since the call began.
     elapsed: Duration,
 }
 
@@ -44,7 +44,7 @@ impl Deadline {
         (self.began, self.first_look, self.since) = (Instant::now(), None, Duration::ZERO);
     }
 
-    /// The epoch callback. A call may so run up to one tick longer than its limit.
+    /// The epoch callback. So a call may run up to one tick longer than its limit.
     pub(crate) fn on_tick(&mut self) -> UpdateDeadline {
         if self.look() { UpdateDeadline::Interrupt } else { UpdateDeadline::Continue(1) }
     }
@@ -58,19 +58,19 @@ impl Deadline {
         self.since >= self.limit
     }
 
-    /// The call has ended: whether that was too late. The guest is interrupted in loops and where it calls functions
-    /// of its own alone, so the last look may have been long before.
+    /// The call has ended: returns whether it was too late. The guest is interrupted only in loops and at
+    /// calls of its own functions, so the last check may have been long before.
     pub(crate) fn end(&mut self) -> bool {
         self.first_look.is_some() && self.look()
     }
 
-    /// Processor time from the first look to the last.
+    /// Processor time from the first check to the last.
     pub(crate) fn since_first_look(&self) -> Duration {
         self.since
     }
 
-    /// Processor time of the call that ended, of which this much passed by the clock. What passed before the first look
-    /// may have been somebody else's time, so it counts for at most a tick.
+    /// Processor time of the call that ended, which took this much by the clock. Time before the first check
+    /// may have been spent in other threads, so it counts for at most a tick.
     pub(crate) fn spent(&self, elapsed: Duration) -> Duration {
         let unseen = self.first_look.as_ref().map_or(elapsed, |first| first.elapsed);
         unseen.min(TICK) + self.since
@@ -87,14 +87,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_is_late_where_it_was_looked_at_and_its_limit_has_passed() {
+    fn a_call_is_late_if_it_was_checked_and_its_limit_has_passed() {
         let mut none_left = Deadline::new(Duration::ZERO);
         none_left.arm();
-        assert!(!none_left.end(), "nobody looked");
+        assert!(!none_left.end(), "no check came in time");
         assert!(matches!(none_left.on_tick(), UpdateDeadline::Interrupt));
         assert!(none_left.end());
         none_left.arm();
-        assert!(!none_left.end(), "the next call begins anew");
+        assert!(!none_left.end(), "the next call starts with a fresh limit");
 
         let mut plenty = Deadline::new(Duration::from_secs(3_600));
         plenty.arm();
@@ -109,7 +109,7 @@ mod tests {
         for (first_look, since, elapsed, spent) in [
             (None, 0, 3, 3),
             (None, 0, 5_000, 1_000),
-            // At a tick, and by a call that logs in its first line.
+            // Called at each tick, and for the first line that a call logs.
             (looked_at(700), 4_000, 4_700, 4_700),
             (looked_at(1), 900, 901, 901),
             (looked_at(9_000), 4_000, 13_000, 5_000),

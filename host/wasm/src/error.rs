@@ -11,7 +11,7 @@ pub enum LoadError {
     Engine(String),
     /// The file is larger than `LoaderConfig::max_component_bytes`.
     #[error(
-        "the component has {bytes} bytes, the limit is {max}; build it in release mode and strip its debug info"
+        "the component has {bytes} bytes, but the limit is {max}; build it in release mode and strip its debug info"
     )]
     TooLarge {
         /// Size of the file.
@@ -21,23 +21,23 @@ pub enum LoadError {
     },
     /// Compiling it could take more time and memory than a policy's may.
     #[error(
-        "the component has {found} {what}, the limit is {max}; build it in release mode, and without what it does not need"
+        "the component has {found} {what}, but the limit is {max}; build it in release mode and remove what it does not need"
     )]
     TooComplex {
-        /// What there is too much of.
+        /// What exceeds its limit.
         what: &'static str,
         /// How much there is.
         found: u64,
         /// The limit.
         max: u64,
     },
-    /// A component inside of it does more than give things names.
+    /// A component inside of it does more than rename.
     #[error(
-        "a component inside of the component has modules, instances or functions of its own; a policy is one component as `wasm-tools component new` makes it, not a composition"
+        "the component contains a component with modules, instances or functions of its own; a policy must be a single component as made by `wasm-tools component new`, not a composition"
     )]
     Nested,
     /// The file doesn't start like WebAssembly.
-    #[error("this is not a WebAssembly file; give a component built from one of the worlds in wit/")]
+    #[error("this is not a WebAssembly file; pass a component built from one of the worlds in wit/")]
     NotWasm,
     /// A core module where a component is needed.
     #[error(
@@ -65,9 +65,9 @@ pub enum LoadError {
         found: String,
     },
     /// It belongs in another slot.
-    #[error("the component is a {found} policy, the {expected} slot was asked for")]
+    #[error("the component is a {found} policy and does not fit the {expected} slot")]
     WrongKind {
-        /// The slot that was asked for.
+        /// The requested slot.
         expected: PolicyKind,
         /// What the component is.
         found: PolicyKind,
@@ -77,7 +77,7 @@ pub enum LoadError {
     Compile(String),
     /// Its imports or exports have other types than this host's interface.
     #[error(
-        "the component was built against other interfaces than this host's infer:policy@0.1.0: {0}; rebuild it against this host's wit/, which `infer policy new` writes with the SDK"
+        "the component was built against an interface other than this host's infer:policy@0.1.0: {0}; rebuild it against this host's wit/, which `infer policy new` writes with the SDK"
     )]
     Interface(String),
     /// No instance could be made.

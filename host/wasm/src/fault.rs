@@ -9,7 +9,7 @@ use crate::text::clip;
 
 const MAX_MESSAGE_BYTES: usize = 2_048;
 
-/// What went wrong in a call of `function`. The store is dropped after this.
+/// The fault of a call of `function`. The store is dropped after this.
 pub(crate) fn from_error(error: &Error, function: &str, state: &mut HostState) -> PolicyFault {
     let (kind, what) = classify(error, state);
     let mut message = format!("{function}() {what}");
@@ -32,7 +32,7 @@ fn classify(error: &Error, state: &mut HostState) -> (FaultKind, String) {
     }
     if let Some(bytes) = state.limits.take_refused() {
         let limit = state.limits.max_memory_bytes();
-        return (FaultKind::Memory, format!("asked for {bytes} bytes of memory where {limit} are allowed"));
+        return (FaultKind::Memory, format!("asked for {bytes} bytes of memory, but the limit is {limit}"));
     }
     if let Some(full) = error.downcast_ref::<LogFull>() {
         return (FaultKind::Trap, full.to_string());
@@ -43,10 +43,11 @@ fn classify(error: &Error, state: &mut HostState) -> (FaultKind, String) {
             FaultKind::Memory,
             format!("could not have the memory that an instance needs from this machine: {error:#}"),
         ),
-        // Whatever else ends a call comes from reading its answer: bounds, UTF-8, unknown cases, size.
-        None => {
-            (FaultKind::InvalidDecision, format!("gave an answer that can't be read: {}", error.root_cause()))
-        }
+        // Any other failed call comes from reading its answer: bounds, UTF-8, unknown cases, size.
+        None => (
+            FaultKind::InvalidDecision,
+            format!("returned an answer that can't be read: {}", error.root_cause()),
+        ),
     }
 }
 
@@ -69,7 +70,7 @@ fn innermost_function(error: &Error) -> Option<String> {
     Some(names.find(|name| !is_machinery(name)).unwrap_or(first))
 }
 
-/// Where every Rust guest ends when it panics or runs out of memory, which says nothing about why.
+/// Where every Rust guest ends when it panics or runs out of memory, which says nothing about the cause.
 fn is_machinery(name: &str) -> bool {
     [
         "panic", "alloc::", "__rust", "abort", "core::", "std::", "dlmalloc", "_$LT$", "<alloc::", "<core::",

@@ -1,7 +1,7 @@
-//! One policy: its compiled template, the instance that is live, and what a restart needs.
+//! One policy: its compiled template, its live instance, and what a restart needs.
 //!
-//! After any error the store is dropped: a guest that trapped has no consistent state. `restart`
-//! makes a fresh one from the template and configures it. Deliberately absent: a copy of its state; the engine's
+//! After any error the store is dropped: a guest that trapped has no consistent state. `restart` makes a
+//! fresh one from the template and configures it. Deliberately absent: a copy of its state; the engine's
 //! guard has the only one.
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::stats::Recorder;
 use crate::text::clip;
 use crate::world::World;
 
-/// What a policy says about its configuration or state when it refuses them.
+/// A policy's message when it refuses its configuration or state.
 const MAX_REFUSAL_BYTES: usize = 1_024;
 
 /// Everything that instances of one loaded policy share.
@@ -52,7 +52,7 @@ impl<W: World> Live<W> {
             Ok(exports) => Ok(Self { runtime: Arc::clone(runtime), store, exports }),
             Err(error) => {
                 let fault = fault::from_error(&error, "start", store.data_mut());
-                // Outside of a guest's code nothing is decided: an error is the set-up's.
+                // Before any guest code runs nothing is decided: an error is one of setup.
                 Err(match fault.kind {
                     FaultKind::InvalidDecision => {
                         PolicyFault::new(FaultKind::Setup, clip(&format!("{error:#}"), MAX_REFUSAL_BYTES))

@@ -1,10 +1,10 @@
-//! Runs policies as WebAssembly components: loads and checks them, limits them, and shows them to the
-//! engine as its own policy traits.
+//! Runs policies as WebAssembly components: loads and checks them, limits them, and presents them to the
+//! engine as its policy traits.
 //!
-//! A policy sees what the engine hands it and can write to the log; there is no clock, randomness, file
-//! or network in its reach. Whatever goes wrong in a guest (trap, endless loop, memory, unreadable
-//! answer) becomes a `PolicyFault`, and its store is dropped. Deliberately absent: deciding what
-//! happens after a fault; that is the engine's guard.
+//! A policy sees what the engine passes it and can write to the log; it can reach no clock, randomness, file
+//! or network. Whatever goes wrong in a guest (trap, endless loop, memory, unreadable answer) becomes a
+//! `PolicyFault`, and its store is dropped. Deliberately absent: deciding what happens after a fault; that is
+//! the engine's guard.
 #![deny(unsafe_code)]
 
 #[allow(

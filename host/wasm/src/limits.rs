@@ -1,5 +1,5 @@
-//! What one instance may take: memory, tables, instances. A refusal is remembered, because the guest
-//! usually answers a failed `memory.grow` with a trap, and the fault should then say "memory".
+//! Limits of one instance: memory, tables, instances. A refusal is remembered, because the guest usually
+//! reacts to a failed `memory.grow` with a trap, and the fault should then say "memory".
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ impl Limits {
         Self { max_memory_bytes, refused_bytes: None, peaks }
     }
 
-    /// How many bytes were asked for and refused since the last call of this, if any.
+    /// Bytes that were requested and refused since the last call, if any.
     pub(crate) fn take_refused(&mut self) -> Option<usize> {
         self.refused_bytes.take()
     }

@@ -1,6 +1,6 @@
 //! From bytes to a policy that may decide: check, compile, link, instantiate, describe, configure, self-test.
 //!
-//! All of it takes tens of milliseconds and belongs on a blocking thread, never on the engine's.
+//! Loading takes tens of milliseconds and belongs on a blocking thread, never on the engine's.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,23 +24,23 @@ use crate::usage::Usage;
 use crate::world::World;
 use crate::{check, compiled, shape};
 
-/// What the host calls its own policies, alone or with more behind a dash.
+/// Names reserved for the host's own policies, alone or followed by a dash and more.
 const NATIVE: &str = "builtin";
-/// What wasmtime says of a file that it doesn't take.
+/// wasmtime's message about a file that it doesn't accept.
 const MAX_ERROR_BYTES: usize = 1_024;
 const MAX_DESCRIPTION_BYTES: usize = 1_024;
 const MAX_SCHEMA_BYTES: usize = 65_536;
 
-/// What policies may take, and where compiled ones are kept.
+/// Limits of policies, and where compiled ones are kept.
 #[derive(Clone, Debug)]
 pub struct LoaderConfig {
-    /// Directory of compiled components; it must be private to this user. None compiles every time.
+    /// Directory of compiled components; it must be private to this user. `None` compiles every time.
     pub cache_dir: Option<PathBuf>,
     /// Largest component file, in bytes.
     pub max_component_bytes: usize,
     /// Largest memory of one instance, in bytes.
     pub max_memory_bytes: usize,
-    /// Processor time of one call. Not in force where `fuel` is set.
+    /// Processor time of one call. Ignored if `fuel` is set.
     pub deadline: Duration,
     /// Instead of a deadline: units of fuel per call, used up at the same instruction every time.
     /// For tests and simulations.
@@ -59,7 +59,7 @@ impl Default for LoaderConfig {
     }
 }
 
-/// Makes policies of components. Clones share one engine and one cache.
+/// Loads policies from components. Clones share one engine and one cache.
 #[derive(Clone)]
 pub struct PolicyLoader {
     inner: Arc<Inner>,
@@ -72,8 +72,7 @@ struct Inner {
 }
 
 impl PolicyLoader {
-    /// A loader with an engine of its own. A cache directory that can't be used is reported in the log
-    /// and left alone.
+    /// A loader with an engine of its own. A cache directory that can't be used is logged and not used.
     pub fn new(config: LoaderConfig) -> Result<Self, LoadError> {
         let runtime = Arc::new(Runtime::new(&config)?);
         let cache = config.cache_dir.as_deref().and_then(|dir| compiled::cache(dir, runtime.engine()));
@@ -82,8 +81,8 @@ impl PolicyLoader {
         })
     }
 
-    /// A configured and tested policy for the slot `kind`, or the check that it failed.
-    /// `config_json` is handed to the policy as it is; `{}` asks for its defaults.
+    /// Returns a configured and tested policy for the slot `kind`, or the check that it failed. `config_json`
+    /// is passed to the policy as it is; `{}` asks for its defaults.
     pub fn load(
         &self,
         kind: PolicyKind,
@@ -113,7 +112,7 @@ impl PolicyLoader {
         })
     }
 
-    /// Which slot a component is for, and what it says about itself. It is not configured.
+    /// Returns the slot that a component is for and its description, without configuring it.
     pub fn describe(&self, component: &[u8]) -> Result<(PolicyKind, PolicyInfo), LoadError> {
         let kind = check::inspect(component, self.inner.max_component_bytes)?;
         let info = match kind {
@@ -124,7 +123,7 @@ impl PolicyLoader {
         Ok((kind, info))
     }
 
-    /// The most that any call of this loader's policies has taken so far.
+    /// The most that any call of this loader's policies has used so far.
     pub fn usage(&self) -> Usage {
         self.inner.runtime.usage()
     }
@@ -149,7 +148,7 @@ impl PolicyLoader {
         Ok(info)
     }
 
-    /// Compiled and linked, with what it says about itself.
+    /// Compiled and linked, with its description.
     fn prepare<W: World>(&self, component: &[u8]) -> Result<Prepared<W>, LoadError> {
         let runtime = &self.inner.runtime;
         let digest = check::digest(component);
@@ -176,14 +175,14 @@ impl PolicyLoader {
     }
 }
 
-/// A component that could be asked who it is, and was.
+/// A component that has been asked for its description.
 struct Prepared<W: World> {
     pre: W::Pre,
     info: PolicyInfo,
     compiled: Compiled<Component>,
 }
 
-/// Names and texts end in URLs, logs, metrics and consoles.
+/// Names and texts end up in URLs, logs, metrics and consoles.
 fn check_info(info: &PolicyInfo) -> Result<(), String> {
     let PolicyInfo { name, version, .. } = info;
     let word = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.+".contains(&b));
@@ -193,17 +192,17 @@ fn check_info(info: &PolicyInfo) -> Result<(), String> {
         );
     }
     if name == NATIVE || name.strip_prefix(NATIVE).is_some_and(|rest| rest.starts_with('-')) {
-        return Err(format!("its name is `{name}`, as only the host's own policies are called"));
+        return Err(format!("its name is `{name}`, which is reserved for the host's own policies"));
     }
     if version.len() > 64 || !word(version) || !is_semantic(version) {
-        return Err("its version must be a semantic version, 1.2.3 say, of at most 64 characters".into());
+        return Err("its version must be a semantic version, such as 1.2.3, of at most 64 characters".into());
     }
     for (what, text, max) in [
         ("description", &info.description, MAX_DESCRIPTION_BYTES),
         ("configuration schema", &info.config_schema, MAX_SCHEMA_BYTES),
     ] {
         if text.len() > max {
-            return Err(format!("its {what} has {} bytes, the limit is {max}", text.len()));
+            return Err(format!("its {what} has {} bytes, but the limit is {max}", text.len()));
         }
     }
     // JSON has these escaped; a description is made one line.
@@ -213,7 +212,7 @@ fn check_info(info: &PolicyInfo) -> Result<(), String> {
     Ok(())
 }
 
-/// Three numbers, and maybe more behind them (semver.org, 2).
+/// Three numbers, and optionally more after them (semver.org, 2).
 fn is_semantic(version: &str) -> bool {
     let numbers = version.split(['-', '+']).next().unwrap_or_default();
     let number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
@@ -231,7 +230,7 @@ fn setup_failed(error: SetupError) -> LoadError {
     }
 }
 
-/// wasmtime names what it stumbles over as the file does.
+/// wasmtime quotes names from the file in its messages.
 fn words(error: &wasmtime::Error) -> String {
     clip(&format!("{error:#}"), MAX_ERROR_BYTES)
 }
@@ -241,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_versions_and_schemas_are_what_urls_and_terminals_take() {
+    fn names_versions_and_schemas_are_safe_for_urls_and_terminals() {
         let cases = [
             ("continuous", "0.1.0", "{}", true),
             ("9lives+token.bucket_2", "1.20.300-rc.1+build-7", "{\n\t\"a\": 1\r\n}", true),

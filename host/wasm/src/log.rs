@@ -1,6 +1,6 @@
-//! The one thing a policy can do besides answering: write to the host's log. Lines are cut, rate-limited
-//! and counted; the last error of a call is kept, because a Rust guest's panic message arrives here
-//! just before its trap.
+//! The only thing a policy can do besides answering: write to the host's log. Lines are cut, rate-limited and
+//! counted; the last error of a call is kept, because a Rust guest's panic message arrives here just before
+//! its trap.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,13 +9,13 @@ use crate::bindings::scheduler::infer::policy::host::Level;
 use crate::text::clip;
 
 const MAX_LINE_BYTES: usize = 1_024;
-/// Text that one call may hand over, cut or suppressed or not: the host copies and reads it all.
+/// Text that one call may pass, cut or suppressed or not: the host copies and reads it all.
 const MAX_CALL_BYTES: usize = 1 << 20;
-/// What a line counts besides its text, so that empty ones come to an end too.
+/// What a line counts besides its text, so that empty ones have a bound too.
 const LINE_COST_BYTES: usize = 64;
 /// Lines that may come at once.
 const BURST: u32 = 20;
-/// One more line may come each time this has passed.
+/// Each time this has passed, one more line may come.
 const REFILL: Duration = Duration::from_millis(100);
 
 pub(crate) struct GuestLog {
@@ -73,7 +73,7 @@ impl GuestLog {
     }
 }
 
-/// A token bucket that counts what it turns away.
+/// A token bucket that counts what it refuses.
 struct Bucket {
     tokens: u32,
     refilled: Instant,
@@ -85,7 +85,7 @@ impl Bucket {
         Self { tokens: BURST, refilled: now, suppressed: 0 }
     }
 
-    /// How many lines were suppressed since the last that passed, or `None` where this one is too.
+    /// How many lines were suppressed since the last that passed, or `None` if this one is suppressed too.
     fn take(&mut self, now: Instant) -> Option<u64> {
         let earned = now.saturating_duration_since(self.refilled).as_nanos() / REFILL.as_nanos();
         if earned > 0 {
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_passes_its_burst_and_then_one_line_per_refill_with_the_count_of_the_lost() {
+    fn a_flood_logs_its_burst_then_one_line_per_refill_with_the_number_dropped() {
         let start = Instant::now();
         let mut bucket = Bucket::full(start);
         let passed = (0..100).filter(|_| bucket.take(start).is_some()).count();

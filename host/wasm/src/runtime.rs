@@ -1,11 +1,11 @@
-//! One wasmtime engine, its linker and its ticker, shared by every policy of a loader.
+//! One wasmtime engine, its linker and its ticker, shared by all policies of a loader.
 //!
-//! Deliberately absent: WASI in the linker, threads, shared memory, garbage collection, 64-bit and
-//! multiple memories, relaxed SIMD. NaNs are canonical. So a policy's answers depend on its inputs
-//! alone, on every machine.
+//! Deliberately absent: WASI in the linker, threads, shared memory, garbage collection, 64-bit and multiple
+//! memories, relaxed SIMD. NaNs are canonical. So a policy's answers depend on its inputs alone, on every
+//! machine.
 //!
-//! Instances are allocated on demand: they are made at load and after a fault only, where 0.1 ms
-//! doesn't matter, and the pooling allocator would reserve its slots for nothing (the benchmark compares the two).
+//! Instances are allocated on demand: they are made only at load and after a fault, where 0.1 ms doesn't
+//! matter, and the pooling allocator would reserve slots for nothing (the benchmark compares the two).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,13 +22,13 @@ use crate::log::GuestLog;
 use crate::ticker::{Running, Ticker};
 use crate::usage::{Peaks, Usage};
 
-/// Bytes that one answer or one log line may hold once it is lifted: a plan of a million rows.
+/// Largest lifted size in bytes of one answer or log line: a plan of a million rows.
 const MAX_ANSWER_BYTES: usize = 8 << 20;
 
 pub(crate) struct Runtime {
     engine: Engine,
     linker: Linker<HostState>,
-    /// None where fuel limits calls.
+    /// None if fuel limits calls.
     ticker: Option<Ticker>,
     max_memory_bytes: usize,
     deadline: Duration,
@@ -45,7 +45,8 @@ pub(crate) struct HostState {
 }
 
 impl host::Host for HostState {
-    /// A guest without loops could log for minutes and never look at a tick, so the limits are looked at here too.
+    /// A guest without loops could log for minutes and never check a tick, so the limits are checked here
+    /// too.
     fn log(&mut self, level: host::Level, message: String) -> wasmtime::Result<()> {
         if self.fuel.is_none() && self.deadline.look() {
             return Err(Trap::Interrupt.into());
@@ -107,18 +108,18 @@ impl Runtime {
         store
     }
 
-    /// Notes what the call that just ended has taken. An error where that was too much time.
+    /// Notes what the call that just ended took. An error if that was too much time.
     pub(crate) fn account(&self, store: &mut Store<HostState>) -> wasmtime::Result<()> {
         let late = store.data_mut().deadline.end();
         let Some(fuel) = self.fuel else {
             return if late { Err(Trap::Interrupt.into()) } else { Ok(()) };
         };
-        let left = store.get_fuel().expect("fuel is on where it is configured");
+        let left = store.get_fuel().expect("fuel is configured");
         self.peaks.saw_call(fuel.saturating_sub(left), store.data().deadline.since_first_look());
         Ok(())
     }
 
-    /// Whether time limits calls, so that what they take may matter. Under fuel nothing depends on it.
+    /// Whether time limits calls, so that their duration may matter. Under fuel nothing depends on it.
     pub(crate) fn keeps_time(&self) -> bool {
         self.fuel.is_none()
     }
@@ -127,16 +128,16 @@ impl Runtime {
         self.peaks.usage()
     }
 
-    /// Starts the limits of one call; keep the answer until it returns.
+    /// Starts the limits of one call; keep the returned guard until the call returns.
     pub(crate) fn arm(&self, store: &mut Store<HostState>) -> Option<Running<'_>> {
         let state = store.data_mut();
         state.limits.take_refused();
         state.log.begin_call();
         state.deadline.arm();
         if let Some(fuel) = self.fuel {
-            // For reports; what it takes decides nothing.
+            // For reports; decides nothing.
             state.deadline.look();
-            store.set_fuel(fuel).expect("fuel is on where it is configured");
+            store.set_fuel(fuel).expect("fuel is configured");
         }
         self.ticker.as_ref().map(|ticker| {
             store.set_epoch_deadline(1);
@@ -150,13 +151,13 @@ fn engine_config(fuel: bool) -> Config {
     config
         .consume_fuel(fuel)
         .epoch_interruption(!fuel)
-        // Compiled code holds memories as they begin. Two bytes far apart would make megabytes of each.
+        // Compiled code contains the initial memories. Two bytes far apart would make megabytes of each.
         .memory_guaranteed_dense_image_size(1 << 20);
     config
 }
 
-/// The least of WebAssembly that a stranger's code gets here: no threads, no exceptions, no garbage collection, one
-/// memory of 32 bits, and the same numbers on every machine.
+/// The smallest WebAssembly feature set for untrusted code: no threads, no exceptions, no garbage collection,
+/// one memory of 32 bits, and the same numbers on every machine.
 pub fn bare_config() -> Config {
     let mut config = Config::new();
     config
@@ -185,7 +186,7 @@ mod tests {
     use super::*;
     use crate::fault;
 
-    /// A store whose guest has no time left, or no limit of time.
+    /// A store whose guest has no time left, or no time limit.
     fn armed(fuel: Option<u64>) -> (Runtime, Store<HostState>) {
         let config = LoaderConfig { deadline: Duration::ZERO, fuel, ..LoaderConfig::default() };
         let runtime = Runtime::new(&config).expect("an engine");
@@ -198,11 +199,11 @@ mod tests {
         host::Host::log(store.data_mut(), host::Level::Info, "a line".to_owned())
     }
 
-    /// Nothing in it asks for the time but what is called here: a guest without loops and calls.
+    /// It checks the time only in the functions called here: it has no loops or calls.
     #[test]
-    fn a_guest_that_only_logs_meets_its_deadline_in_the_log_and_at_its_end() {
+    fn a_guest_that_only_logs_is_stopped_by_its_deadline() {
         let (runtime, mut store) = armed(None);
-        runtime.account(&mut store).expect("nobody looked");
+        runtime.account(&mut store).expect("no check came in time");
         let late = log(&mut store).expect_err("its time is over");
         assert_eq!(fault::from_error(&late, "schedule", store.data_mut()).kind, FaultKind::Deadline);
         let late = runtime.account(&mut store).expect_err("and stays over");
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn under_fuel_no_time_is_over() {
+    fn there_is_no_deadline_under_fuel() {
         let (runtime, mut store) = armed(Some(1_000));
         log(&mut store).expect("there is fuel");
         runtime.account(&mut store).expect("there is fuel");

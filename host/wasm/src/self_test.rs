@@ -1,7 +1,7 @@
-//! What a new policy is asked before it may decide about anyone, on an instance that is then thrown away.
+//! Calls that a new policy must handle before it may decide anything, on an instance that is then discarded.
 //!
-//! Ordinary views must get a valid answer; hostile ones (nothing at all, every number at its largest)
-//! only an answer. A policy that traps, spins or lies here would do so live.
+//! Ordinary views must get a valid answer; hostile ones (nothing at all, every number at its largest) any
+//! answer. A policy that traps, spins or breaks a rule here would do so live.
 
 use infer_core::config::Limits;
 use infer_core::ids::{BlockId, Micros, SequenceId, SessionId, TenantId};
@@ -123,7 +123,7 @@ pub(crate) fn prefix_cache(policy: &mut Instance<prefix_cache::PrefixCachePolicy
     let now = Micros(1_000_000);
     let lies = |message: String| PolicyFault::new(FaultKind::InvalidDecision, message);
     let named = |blocks: Vec<BlockId>| match blocks.iter().find(|block| block.0 >= BLOCKS) {
-        Some(block) => Err(lies(format!("it named block {}, which it was never told of", block.0))),
+        Some(block) => Err(lies(format!("it named block {}, which no event mentioned", block.0))),
         None => Ok(()),
     };
 
@@ -171,7 +171,7 @@ pub(crate) fn prefix_cache(policy: &mut Instance<prefix_cache::PrefixCachePolicy
     Ok(())
 }
 
-/// The rules that a plan must keep whatever the engine's state: `wit/scheduler.wit`, `plan`.
+/// The rules that a plan must keep in any state of the engine: `wit/scheduler.wit`, `plan`.
 fn check_plan(plan: &Plan, view: &StepView) -> Result<(), String> {
     if plan.run.len() != plan.tokens.len() {
         return Err(format!(
@@ -202,7 +202,7 @@ fn check_plan(plan: &Plan, view: &StepView) -> Result<(), String> {
     Ok(())
 }
 
-/// An ordinary step: running sequences decode, each second one of the last still prefills.
+/// An ordinary step: running sequences decode, every second one of the last still prefills.
 fn view(running: u32, waiting: u32) -> StepView {
     let mut view = with_columns(zeros(running, 1), zeros(waiting, 1 + u64::from(running)));
     for row in 0..running as usize {
@@ -252,7 +252,7 @@ fn with_columns(running: SequenceColumns, waiting: SequenceColumns) -> StepView 
     }
 }
 
-/// Rows that hold nothing but their ids.
+/// Rows with nothing but ids.
 fn zeros(rows: u32, first_id: u64) -> SequenceColumns {
     columns(rows, first_id, 0, 0, 0)
 }
@@ -285,7 +285,7 @@ fn columns(rows: u32, first_id: u64, narrow: u32, wide: u64, priority: i32) -> S
     }
 }
 
-/// The same thing happens to each block of one prefix.
+/// The same event for each block of one prefix.
 fn events(blocks: u32, kind: u8) -> CacheEvents {
     let rows = blocks as usize;
     CacheEvents {

@@ -1,10 +1,10 @@
-//! What compiling a component may take, told from its bytes before it is compiled.
+//! What compiling a component may cost, estimated from its bytes beforehand.
 //!
-//! wasmtime has no limit there: it makes a copy of a nested component for each time that one is instantiated, so a
-//! kilobyte of them asks for gigabytes, and its compiler keeps each local of a function at each of its branches. So
-//! the outline must be flat, as `wit-component` makes it, and code is counted in units that the compiler's time and
-//! memory follow: of the shapes that were tried none took over 5 us and 150 bytes a unit. Deliberately absent: whether
-//! the bytes are valid; wasmtime says that.
+//! wasmtime has no limit for that: it copies a nested component each time that it is instantiated, so a
+//! kilobyte of them can ask for gigabytes, and its compiler keeps each local of a function at each of its
+//! branches. So the outline must be flat, as `wit-component` makes it, and code is counted in units that the
+//! compiler's time and memory follow: of the shapes that were tried none took over 5 us and 150 bytes a unit.
+//! Deliberately absent: whether the bytes are valid; wasmtime checks that.
 
 use wasmtime::wasmparser::{
     BinaryReaderError, ComponentInstance, FunctionBody, Instance, Operator, Parser, Payload,
@@ -22,18 +22,19 @@ const MAX_MODULES: u64 = 16;
 const MAX_OUTLINE_BYTES: u64 = 256 << 10;
 /// Parameters of a function; the shipped policies have up to 11.
 const MAX_PARAMETERS: u64 = 32;
-/// Results of a function. Languages return one; a call, of two bytes, makes as many values as there are.
+/// Results of a function. Languages return one; a call, of two bytes, makes as many values as there are
+/// results.
 const MAX_RESULTS: u64 = 4;
-/// The largest function of the shipped policies has a twelfth.
+/// The largest function of the shipped policies has a twelfth of this.
 const MAX_FUNCTION_UNITS: u64 = 1_000_000;
-/// The largest of the shipped policies has a seventh.
+/// The largest of the shipped policies has a seventh of this.
 const MAX_CODE_UNITS: u64 = 4_000_000;
 /// What a function costs that does nothing.
 const UNITS_PER_FUNCTION: u64 = 64;
-/// What a call costs, be it of a function or of the host's own.
+/// The cost of a call, of a function or of the host's own.
 const UNITS_PER_CALL: u64 = 32;
 
-/// What was seen so far of a component's outline: what it is made of, but for its code.
+/// What was seen so far of a component's outline: its parts, but for its code.
 #[derive(Default)]
 pub(crate) struct Outline {
     instances: u64,
@@ -93,7 +94,8 @@ impl Outline {
     }
 }
 
-/// Whether a component's code is little enough. Reading it takes a millisecond, so this is for what is to be compiled.
+/// Whether a component has little enough code. Reading it takes a millisecond, so this is only for components
+/// that are about to be compiled.
 pub(crate) fn check_code(component: &[u8]) -> Result<(), LoadError> {
     let mut all = 0;
     for payload in Parser::new(0).parse_all(component) {
@@ -120,8 +122,8 @@ fn check_signatures(section: &TypeSectionReader<'_>) -> Result<(), LoadError> {
     Ok(())
 }
 
-/// A byte is one, and so is a variable at a branch. Parameters, and the values that a block may take, count as if there
-/// were as many as there may be.
+/// A byte is one unit, and so is a variable at a branch. Parameters, and the values that a block may take,
+/// count as if there were as many as allowed.
 fn units(body: &FunctionBody<'_>) -> Result<u64, BinaryReaderError> {
     let mut variables = MAX_PARAMETERS;
     for local in body.get_locals_reader()? {

@@ -1,4 +1,4 @@
-//! Durations of the recent calls, and their percentiles when someone asks.
+//! Durations of recent calls, and their percentiles on demand.
 
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
-//! Bounds on text that a guest wrote, before it reaches a log, an answer or a person.
+//! Bounds on text that a guest wrote, before it reaches a log, a response or a person.
 
-/// At most `max_bytes` of `text`, cut where a character ends, as one line: a line that a guest began could pass for
-/// the host's own, and control characters and marks of direction change what a terminal shows of the rest.
+/// At most `max_bytes` of `text`, cut between characters, as one line: a line break by a guest could fake a
+/// line of the host's, and control characters and bidirectional marks change what a terminal shows of the
+/// rest.
 pub(crate) fn clip(text: &str, max_bytes: usize) -> String {
     let cut = text.floor_char_boundary(max_bytes);
     let mut clipped: String = text[..cut]
@@ -24,7 +25,7 @@ mod tests {
     use super::clip;
 
     #[test]
-    fn cuts_between_characters_and_leaves_one_line_without_control_codes() {
+    fn text_is_cut_between_characters_to_one_line_without_control_codes() {
         for (text, max, want) in [
             ("short", 16, "short"),
             ("naïve", 3, "na…"),

@@ -1,4 +1,4 @@
-//! The most that any call of a loader's policies has taken so far, for reports about a policy.
+//! The most that any call of a loader's policies has used so far, for reports about a policy.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -6,11 +6,11 @@ use std::time::Duration;
 /// The largest amounts since the loader was made. Self-tests count too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Fuel of one call; 0 where a deadline limits calls instead.
+    /// Fuel of one call; 0 if a deadline limits calls instead.
     pub fuel_per_call: u64,
-    /// Fuel of all calls; 0 where a deadline limits calls instead.
+    /// Fuel of all calls; 0 if a deadline limits calls instead.
     pub fuel: u64,
-    /// Processor time of one call with fuel counted; zero where a deadline limits calls instead.
+    /// Processor time of one call with fuel counted; zero if a deadline limits calls instead.
     pub time_per_call: Duration,
     /// Memory of one instance, in bytes.
     pub memory_bytes: usize,

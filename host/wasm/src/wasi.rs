@@ -1,8 +1,8 @@
 //! Runs a program compiled to wasm32-wasip2, for `cargo test --target wasm32-wasip2`: standard streams,
 //! arguments and environment are passed on, and its exit code becomes the caller's. No files, no network.
 //!
-//! It exists so that policy tests run as Wasm without installing a runtime. Policies themselves never
-//! get WASI; the loader has nothing to do with this.
+//! It exists so that policy tests run as Wasm without installing a runtime. Policies themselves never get
+//! WASI; the loader has nothing to do with this.
 
 use wasmtime::component::{Component, Linker, ResourceTable};
 use wasmtime::{Config, Engine, Store};
@@ -11,11 +11,11 @@ use wasmtime_wasi::{I32Exit, WasiCtx, WasiCtxView, WasiView};
 
 /// The program could not be run at all, as a shell reports it.
 const CANNOT_RUN: u8 = 126;
-/// The program trapped, as a shell reports an aborted one. A panic ends so: it aborts in Wasm.
+/// The program trapped, with a shell's code for an aborted process. Panics end like this: they abort in Wasm.
 const ABORTED: u8 = 134;
 
-/// Runs a program to its end. The first argument is its file; it sees all of them, as a native one
-/// would. Returns the exit code; what keeps it from running, or aborts it, is printed to standard error.
+/// Runs a program to its end. The first argument is its file; it sees all of them, as a native one would.
+/// Returns the exit code; what keeps it from running, or aborts it, is printed to standard error.
 pub fn run(arguments: &[String]) -> u8 {
     let Some(program) = arguments.first() else {
         eprintln!("name the program to run: PROGRAM.wasm [ARGUMENT]...");
@@ -74,7 +74,7 @@ fn call(mut store: Store<Host>, command: &Command) -> u8 {
         Ok(Ok(())) => 0,
         Ok(Err(())) => 1,
         Err(error) => match error.downcast_ref::<I32Exit>() {
-            // A code that doesn't fit a process's is a failure all the same.
+            // A code that doesn't fit a process's exit code is a failure all the same.
             Some(exit) => u8::try_from(exit.0).unwrap_or(u8::MAX),
             None => {
                 eprintln!("the program was aborted: {error:#}");

@@ -10,7 +10,7 @@ use crate::runtime::HostState;
 
 /// One world's bindings.
 pub(crate) trait World: Sized + Send + 'static {
-    /// A linked component, ready to be instantiated any number of times.
+    /// A linked component that can be instantiated any number of times.
     type Pre: Send + Sync;
     const KIND: PolicyKind;
 
@@ -23,7 +23,8 @@ pub(crate) trait World: Sized + Send + 'static {
     fn export_state(&self, store: &mut Store<HostState>) -> Result<Vec<u8>>;
     fn import_state(&self, store: &mut Store<HostState>, state: &[u8]) -> Result<Result<(), String>>;
 
-    /// Asks a throwaway instance about views that every policy must handle; names the one it failed.
+    /// Tests a throwaway instance with views that every policy must handle; the error names the view that it
+    /// failed.
     fn self_test(instance: &mut Instance<Self>) -> Result<(), (&'static str, PolicyFault)>;
 }
 

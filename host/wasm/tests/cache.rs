@@ -1,4 +1,4 @@
-//! Compiled code from disk: used when it is ours and whole, compiled again when anything is amiss.
+//! Compiled code from disk: used if it is ours and complete, recompiled if anything is wrong.
 
 mod support;
 
@@ -32,7 +32,7 @@ fn guests() -> (Guest, Guest) {
 type Spoil = fn(&Path);
 
 #[test]
-fn artifacts_are_private_and_are_what_is_run_the_next_time() {
+fn artifacts_are_private_and_reused() {
     let home = tempfile::tempdir().expect("a directory");
     let dir = home.path().join("policies");
     let (first, second) = guests();
@@ -42,7 +42,7 @@ fn artifacts_are_private_and_are_what_is_run_the_next_time() {
     assert_eq!(fs::metadata(&dir).expect("the directory").mode() & 0o777, 0o700);
     assert_eq!(fs::metadata(&of_first[0]).expect("the file").mode() & 0o777, 0o600);
 
-    // The first one's code under the second one's name: answering as the first proves that it is used.
+    // The first one's code under the second one's name: an answer like the first's proves that it is used.
     assert_eq!(name(&cached(&dir), &second), "second");
     let of_second = artifacts(&dir).into_iter().find(|path| path != &of_first[0]).expect("a second file");
     fs::copy(&of_first[0], &of_second).expect("both are ours");
@@ -50,7 +50,7 @@ fn artifacts_are_private_and_are_what_is_run_the_next_time() {
 }
 
 #[test]
-fn an_artifact_that_is_damaged_or_open_to_others_is_compiled_again() {
+fn a_damaged_or_writable_artifact_is_recompiled() {
     let spoil: [(&str, Spoil); 6] = [
         ("a flipped byte", |path| {
             let mut bytes = fs::read(path).expect("it exists");
@@ -94,7 +94,7 @@ fn an_artifact_that_is_damaged_or_open_to_others_is_compiled_again() {
 }
 
 #[test]
-fn a_directory_open_to_others_is_left_alone() {
+fn a_directory_open_to_others_is_not_used() {
     let home = tempfile::tempdir().expect("a directory");
     fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).expect("it is ours");
     let (first, _) = guests();
@@ -115,7 +115,7 @@ fn another_engine_configuration_has_artifacts_of_its_own() {
 }
 
 #[test]
-fn what_is_refused_is_not_kept() {
+fn refused_components_are_not_cached() {
     let home = tempfile::tempdir().expect("a directory");
     let dir = home.path().join("policies");
     let guest = Guest { schedule: "unreachable".into(), ..Guest::default() };

@@ -1,4 +1,4 @@
-//! What happens when a policy fails while it is live: the fault's kind, and what a restart brings back.
+//! What happens when a live policy fails: the fault's kind, and what a restart restores.
 
 mod support;
 
@@ -87,7 +87,7 @@ fn each_way_to_fail_has_its_kind_and_a_restart_brings_the_policy_back() {
 }
 
 #[test]
-fn the_largest_plan_that_is_allowed_is_read() {
+fn the_largest_allowed_plan_is_read() {
     let rows = 1_000_000;
     let guest = Guest::failing_with(&long_run(rows));
     let mut policy = scheduler(&fuel_loader(), &guest.component()).expect("it loads");
@@ -96,7 +96,7 @@ fn the_largest_plan_that_is_allowed_is_read() {
 }
 
 #[test]
-fn a_restarted_policy_knows_nothing_until_it_is_given_a_state() {
+fn a_restarted_policy_is_blank_until_it_imports_a_state() {
     let mut policy =
         scheduler(&fuel_loader(), &Guest::failing_with("unreachable").component()).expect("it loads");
     assert_eq!(policy.export_state(), Ok(vec![0, 0, 0, 0]), "the self-test left no trace");
@@ -114,7 +114,7 @@ fn a_restarted_policy_knows_nothing_until_it_is_given_a_state() {
 }
 
 #[test]
-fn a_state_that_is_refused_leaves_the_policy_as_it_was() {
+fn a_refused_state_leaves_the_policy_unchanged() {
     let mut policy = scheduler(&fuel_loader(), &Guest::default().component()).expect("it loads");
     policy.import_state(&[7, 0, 0, 0]).expect("it takes four bytes");
     let refused = policy.import_state(&[1]).expect_err("it takes nothing else");
@@ -123,7 +123,7 @@ fn a_state_that_is_refused_leaves_the_policy_as_it_was() {
 }
 
 #[test]
-fn a_state_that_fails_the_policy_ends_its_instance_and_a_restarted_one_is_cold() {
+fn a_policy_failing_on_import_restarts_cold() {
     let guest = Guest { misfit: "unreachable".into(), ..Guest::default() };
     let mut policy = scheduler(&fuel_loader(), &guest.component()).expect("it loads");
     policy.import_state(&[7, 0, 0, 0]).expect("it takes four bytes");
@@ -136,7 +136,7 @@ fn a_state_that_fails_the_policy_ends_its_instance_and_a_restarted_one_is_cold()
 }
 
 #[test]
-fn a_spinning_policy_meets_its_deadline_and_a_busy_one_beside_it_does_not() {
+fn a_spinning_policy_hits_its_deadline_and_a_busy_one_beside_it_does_not() {
     // A few milliseconds of work see ticks come and go, far below the limit.
     let loader = loader(LoaderConfig { deadline: Duration::from_millis(500), ..LoaderConfig::default() });
     let busy = "(loop $on
@@ -159,11 +159,11 @@ fn a_spinning_policy_meets_its_deadline_and_a_busy_one_beside_it_does_not() {
 }
 
 #[test]
-fn calls_add_up_to_what_a_policy_spent_and_under_fuel_to_nothing() {
+fn spent_time_is_the_sum_of_calls_and_zero_under_fuel() {
     let component = Guest::failing_with("unreachable").component();
     let spent_by = |loader: PolicyLoader| {
         let mut policy = scheduler(&loader, &component).expect("it loads");
-        assert_eq!(policy.spent(), Micros::ZERO, "nobody pays for the self-test");
+        assert_eq!(policy.spent(), Micros::ZERO, "the self-test is not charged");
         for _ in 0..1_000 {
             policy.schedule(&view(1, 32, 1_000)).expect("a plan");
         }
@@ -179,7 +179,7 @@ fn calls_add_up_to_what_a_policy_spent_and_under_fuel_to_nothing() {
 
 #[test]
 fn fuel_ends_a_call_at_the_same_instruction_every_time() {
-    // It reports how far it came as a letter, so two ends at different places have different messages.
+    // It reports its progress as a letter, so two ends at different places have different messages.
     let count = "(loop $on
         (local.set $i (i32.add (local.get $i) (i32.const 1)))
         (i32.store8 (i32.const 800) (i32.add (i32.const 65) (i32.rem_u (local.get $i) (i32.const 26))))
@@ -204,9 +204,9 @@ fn fuel_ends_a_call_at_the_same_instruction_every_time() {
 }
 
 #[test]
-fn every_column_arrives_in_its_place() {
-    // Steps from 1000 on ask for a column back: `tokens` is that column of the running rows, `run`
-    // their ids, `preempt` the waiting ids, `wake` the duration of the last step.
+fn every_column_arrives_unswapped() {
+    // Steps from 1000 on return a column: `tokens` is that column of the running rows, `run` their ids,
+    // `preempt` the waiting ids, `wake` the duration of the last step.
     let echo = "        (if (i64.lt_u (i64.load offset=8 (local.get $step)) (i64.const 1000)) (then (return (i32.const 1024))))
         (local.set $i (i32.add (local.get $step)
             (i32.mul (i32.const 8) (i32.sub (i32.wrap_i64 (i64.load offset=8 (local.get $step))) (i32.const 1000)))))
@@ -246,7 +246,7 @@ fn every_column_arrives_in_its_place() {
 }
 
 #[test]
-fn a_call_may_log_a_lot_and_the_next_one_again() {
+fn each_call_may_log_its_burst() {
     let mut policy = scheduler(&fuel_loader(), &Guest::failing_with(&log_lines(300, 3_000)).component())
         .expect("it loads");
     for _ in 0..3 {

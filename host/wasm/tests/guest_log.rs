@@ -51,7 +51,7 @@ fn a_line_carries_the_level_and_the_policy_s_name() {
 }
 
 #[test]
-fn a_flood_is_cut_to_its_burst() {
+fn a_flood_of_lines_is_cut_to_its_burst() {
     // 300 lines of 3,000 bytes each, in one call.
     let flood = "(loop $on
         (call $log (i32.const 1) (i32.const 1104) (i32.const 3000))
@@ -68,7 +68,7 @@ fn a_flood_is_cut_to_its_burst() {
 }
 
 #[test]
-fn a_line_can_t_begin_another() {
+fn a_logged_line_can_not_start_another() {
     let guest = Guest {
         text: "\\0a>\\1b>",
         ..Guest::failing_with("(call $log (i32.const 1) (i32.const 800) (i32.const 4))")

@@ -13,7 +13,7 @@ fn exporting(names: &[&str]) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_no_policy_is_refused_before_anything_is_compiled() {
+fn files_that_are_no_policy_are_refused_before_compilation() {
     const LIFECYCLE: &str = "infer:policy/lifecycle@0.1.0";
     const SCHEDULER: &str = "infer:policy/scheduler@0.1.0";
     const ADMISSION: &str = "infer:policy/admission@0.1.0";
@@ -58,7 +58,7 @@ fn a_policy_of_another_slot_is_refused_with_both_names() {
 }
 
 #[test]
-fn guests_that_fail_while_they_are_set_up_are_refused() {
+fn guests_that_fail_during_setup_are_refused() {
     const SPIN: &str = "(loop $forever (br $forever))";
     let guest = |change: fn(&mut Guest)| {
         let mut guest = Guest::default();
@@ -126,7 +126,7 @@ fn describe_tells_kind_name_version_and_digest() {
 }
 
 #[test]
-fn what_it_says_of_itself_is_one_line_without_control_codes() {
+fn descriptions_are_one_line_without_control_codes() {
     let guest = Guest { text: "\\1b[1\\0a", ..Guest::default() };
     let (_, info) = fuel_loader().describe(&guest.component()).expect("it is a good component");
     assert_eq!(info.description, "\u{fffd}[1 ");
@@ -148,7 +148,7 @@ fn function(signature: &str, body: &str) -> String {
 }
 
 #[test]
-fn what_would_take_gigabytes_to_compile_is_refused_before() {
+fn components_that_take_gigabytes_to_compile_are_refused() {
     let made = |count: usize, of: &str| format!("(instance (instantiate {of}))").repeat(count);
     // A thousand bytes, of which wasmtime would make a hundred million instances.
     let tower = format!(
@@ -203,7 +203,7 @@ fn what_would_take_gigabytes_to_compile_is_refused_before() {
             "bytes of types",
         ),
     ];
-    // What the host does for a guest takes a call, however little of the code says so.
+    // What the host does for a guest takes a call, however little the code says so.
     let as_calls = [
         "(call_indirect (i32.const 0))",
         "(return_call $f)",

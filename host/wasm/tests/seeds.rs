@@ -1,7 +1,7 @@
-//! What the fuzzer of uploads starts from: a small policy for each slot, whose answers lie in its data, so that a
-//! changed byte is another policy or another answer. Bytes that never were a component don't get past the header.
+//! Seeds of the upload fuzzer: a small policy for each slot, whose answers are in its data, so that a changed
+//! byte is another policy or another answer. Bytes that never were a component don't get past the header.
 //!
-//! `WRITE_SEEDS=1` writes the files anew, after a change of `wit/` or of the encoder.
+//! `WRITE_SEEDS=1` rewrites the files, after a change of `wit/` or of the encoder.
 
 mod support;
 
@@ -10,7 +10,7 @@ use std::path::Path;
 use infer_core::policy::PolicyKind;
 use support::{componentize, fuel_loader};
 
-/// Exports of a slot. 1024 holds zeros, which is a harmless answer to every question.
+/// Exports of a slot. 1024 holds zeros, which is a harmless answer to every call.
 const SLOTS: [(PolicyKind, &str); 3] = [
     (
         PolicyKind::Scheduler,
@@ -32,8 +32,8 @@ const SLOTS: [(PolicyKind, &str); 3] = [
     ),
 ];
 
-/// 512 holds `info`, whose name and version lie at 600 and whose texts are empty. Room for what is asked is given
-/// from 4096 on, again and again.
+/// 512 holds `info`, whose name and version are at 600 and whose texts are empty. Memory for arguments is
+/// handed out from 4096 on, again and again.
 fn text(exports: &str) -> String {
     format!(
         r#"(module
@@ -54,7 +54,7 @@ fn text(exports: &str) -> String {
 }
 
 #[test]
-fn the_fuzzer_of_uploads_starts_from_policies_that_load() {
+fn upload_fuzzing_seeds_are_policies_that_load() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fuzz/corpus/component");
     for (kind, exports) in SLOTS {
         let module = wat::parse_str(text(exports)).expect("well-formed text");

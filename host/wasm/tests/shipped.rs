@@ -61,7 +61,7 @@ fn each_describes_itself_as_the_bundle_does_and_passes_every_check() {
 }
 
 #[test]
-fn none_is_accepted_in_another_slot() {
+fn no_policy_is_accepted_in_another_slot() {
     let loader = live();
     for policy in POLICIES {
         for other in PolicyKind::ALL.into_iter().filter(|other| *other != kind(policy)) {
@@ -72,7 +72,7 @@ fn none_is_accepted_in_another_slot() {
 }
 
 #[test]
-fn a_bad_configuration_is_refused_with_the_policy_s_own_words() {
+fn a_bad_configuration_is_refused_with_the_policys_message() {
     for (name, config, word) in [
         ("continuous", r#"{"watermark": 2}"#, "watermark"),
         ("continuous", r#"{"watermrk": 0.1}"#, "watermrk"),
@@ -101,7 +101,7 @@ fn none_fits_in_a_single_page_of_memory() {
 }
 
 #[test]
-fn schedulers_plan_what_runs_before_and_after_a_restart() {
+fn schedulers_plan_running_sequences_before_and_after_a_restart() {
     for name in ["continuous", "static-batch"] {
         let mut policy = scheduler(name);
         let mut view = view(1, 3, 2);
@@ -165,7 +165,7 @@ fn memory_aware_admits_what_fits_and_refuses_what_never_can() {
 }
 
 #[test]
-fn lru_names_the_leaves_of_what_was_idle_longest() {
+fn lru_names_the_leaves_that_were_idle_longest() {
     let mut policy = lru();
     let idle = |at: u64, first: u32| CacheEvents {
         memory: Memory::default(),

@@ -1,4 +1,4 @@
-//! The policy `continuous` linked natively, behind the engine's trait: what Wasm is compared with.
+//! The policy `continuous` linked natively, behind the engine's trait: the baseline for Wasm.
 
 use std::sync::Arc;
 
@@ -94,7 +94,7 @@ fn sequences(columns: &SequenceColumns) -> sdk::Sequences {
     }
 }
 
-/// Keeps admission out of what is measured.
+/// Keeps admission out of the measurement.
 pub struct AdmitAll;
 
 impl Policy for AdmitAll {

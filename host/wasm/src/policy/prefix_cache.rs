@@ -1,4 +1,4 @@
-//! `reuse`, `retain`, `observe`, `evict`. What blocks an answer names is the engine's to check.
+//! `reuse`, `retain`, `observe`, `evict`. The engine checks which blocks an answer names.
 
 use infer_core::ids::{BlockId, Micros};
 use infer_core::policy::{CacheEvents, Ended, Hit, PolicyFault, PrefixCachePolicy, Retention};

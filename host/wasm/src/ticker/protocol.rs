@@ -1,4 +1,4 @@
-//! When it ticks, and who wakes it. Threads, atomics and the tick come from the parent module.
+//! When it ticks, and what wakes it. Threads, atomics and the tick come from the parent module.
 
 use super::world::{
     Arc, AtomicBool, AtomicUsize, Builder, Epoch, IDLE_TICKS, JoinHandle, Ordering, fence, park, tick,
@@ -28,7 +28,7 @@ impl Ticker {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// A call begins; ticks come until the answer is dropped.
+    /// A call begins; ticks come until the guard is dropped.
     pub(in super::super) fn enter(&self) -> Running<'_> {
         self.shared.calls.fetch_add(1, Ordering::Relaxed);
         // The thread sets `parked` before it looks at `calls` a last time: one of the two sees the other.

@@ -21,11 +21,11 @@ pub struct Guest {
     pub name: &'static str,
     /// Runs at instantiation.
     pub start: String,
-    /// Answers with the address of a `result<_, string>`; 1024 holds an Ok, 1080 an Err.
+    /// Returns the address of a `result<_, string>`; 1024 holds an Ok, 1080 an Err.
     pub configure: String,
-    /// Runs where `import-state` is given other than four bytes; 1080 is a refusal.
+    /// Runs if `import-state` gets other than four bytes; 1080 is a refusal.
     pub misfit: String,
-    /// `$step` is the address of the view; answers with the address of a plan. 1024 holds an empty one.
+    /// `$step` is the address of the view; returns the address of a plan. 1024 holds an empty one.
     pub schedule: String,
     /// What `info.name` points to, in place of `name`.
     pub describe: String,
@@ -48,7 +48,7 @@ impl Default for Guest {
 }
 
 impl Guest {
-    /// One that does `body` in the step `TRIGGER` and answers with an empty plan otherwise.
+    /// A guest that does `body` in the step `TRIGGER` and returns an empty plan otherwise.
     pub fn failing_with(body: &str) -> Self {
         Self {
             schedule: format!(
@@ -141,7 +141,7 @@ pub fn scheduler(loader: &PolicyLoader, component: &[u8]) -> Result<Box<dyn Sche
     }
 }
 
-/// A view with that many rows, where each cell of a column differs from every other.
+/// A view with this many rows, where each cell of a column differs from every other.
 pub fn view(number: u64, running: usize, waiting: usize) -> StepView {
     StepView {
         now: Micros(1_000_000),
