@@ -48,7 +48,7 @@ fn main() -> Result<()> {
     write_if_changed(&out_dir.join("policies.rs"), table.as_bytes())
 }
 
-/// What hasn't changed keeps its time, so that nothing that includes it is compiled again.
+/// Unchanged files keep their modification time, so that nothing that includes them is compiled again.
 fn write_if_changed(file: &Path, content: &[u8]) -> Result<()> {
     if std::fs::read(file).is_ok_and(|old| old == content) {
         return Ok(());

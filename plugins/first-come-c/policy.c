@@ -1,9 +1,9 @@
-// `first-come-c`: what runs goes on, then the queue starts in the order of arrival.
+// `first-come-c`: running sequences continue, then the queue starts in order of arrival.
 //
-// A scheduler in plain C. It keeps no state: everything it needs stands in the view of each step. Blocks are
-// counted, so that its plans fit; where memory is short for what runs, the latest started give theirs back.
-// Waiting for shared prefixes, a watermark and fair shares of long prompts are deliberately left to the
-// policies that are written with the SDK.
+// A scheduler in plain C. It keeps no state, because each step's view has everything it needs. Blocks are
+// counted, so that its plans fit; if memory is short for the running sequences, the latest to start are
+// preempted. Waiting for shared prefixes, a watermark and fair shares of long prompts are deliberately left
+// to the policies written with the SDK.
 
 #include <stdlib.h>
 
@@ -39,7 +39,7 @@ static uint32_t blocks_to_run(const rows_t *rows, size_t at, uint32_t tokens, ui
   return minus(blocks_for(plus(rows->computed_tokens.ptr[at], tokens), block_size), rows->blocks.ptr[at]);
 }
 
-// Blocks that a waiting sequence takes: new ones, and cached ones that nobody uses now. A cached prefix
+// Blocks that a waiting sequence takes: new ones, and cached ones that no sequence uses now. A cached prefix
 // that ends inside a block is copied, so its last block is a new one.
 static uint32_t blocks_to_start(const rows_t *rows, size_t at, uint32_t tokens, uint32_t block_size) {
   uint32_t computed = rows->computed_tokens.ptr[at];
@@ -72,8 +72,8 @@ static uint32_t chunk(const budget_t *left, uint32_t wanted) {
   return min_u32(min_u32(wanted, most), left->tokens);
 }
 
-// Returns how many of the running stay: the others, the latest started, give their blocks back until
-// everybody who stays can compute one token.
+// Returns how many of the running sequences stay: the others, the latest to start, are preempted until each
+// that stays can compute one token.
 static size_t who_stays(budget_t *left) {
   const rows_t *rows = &left->step->running;
   uint64_t needed = 0;
@@ -100,7 +100,7 @@ static void go_on(budget_t *left, size_t stay) {
                                 ? UINT32_MAX
                                 : plus(rows->blocks.ptr[at], left->blocks) * left->block_size,
                             rows->computed_tokens.ptr[at]);
-      // The host knows its memory best: who is alone is listed even where it seems not to fit.
+      // The host knows its memory best: a lone sequence is listed even if it seems not to fit.
       if (stay > 1) tokens = min_u32(tokens, room);
       if (tokens > 0) run(left, rows->id.ptr[at], tokens, decodes, blocks_to_run(rows, at, tokens, left->block_size));
     }
@@ -141,9 +141,9 @@ void exports_infer_policy_scheduler_schedule(step_t *step, plan_t *plan) {
       .prefills = step->limits.max_prefill_sequences,
   };
   go_on(&left, who_stays(&left));
-  // What was just pushed out must not make room for somebody else.
+  // Memory of a sequence that was just preempted must not start another one.
   if (plan->preempt.len == 0) start_waiting(&left);
-  // The caller of this function gave us the view, and it is ours to free.
+  // The caller hands us the view, and we have to free it.
   exports_infer_policy_scheduler_step_free(step);
 }
 

@@ -1,5 +1,5 @@
-//! Builds policy crates to components: one nested cargo call, then the component encoder. The chat renderer is
-//! built the same way and stays the core module that it is.
+//! Builds policy crates to components: one nested cargo call, then the component encoder. The chat renderer
+//! is built the same way and stays a core module.
 //!
 //! For build scripts (the bundle's, and those of tests that need policies of their own):
 //!
@@ -14,9 +14,9 @@
 //! # }
 //! ```
 //!
-//! The nested build has a target directory of its own, so it never waits for the lock of the cargo that
-//! runs the build script, and all profiles and build scripts of a workspace share it. `wasm32-wasip2` is
-//! deliberately not used: it would let a policy import a clock, files and randomness.
+//! The nested build has a target directory of its own, so it never waits for the lock of the cargo that runs
+//! the build script. All profiles and build scripts of a workspace share it. `wasm32-wasip2` is deliberately
+//! not used: it would let a policy import a clock, files and randomness.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -29,8 +29,8 @@ use wit_component::DecodedWasm;
 /// The target that policies are compiled for.
 pub const TARGET: &str = "wasm32-unknown-unknown";
 
-/// Settings of the release profile for a policy. A policy is small and called at every step, so speed
-/// comes first; names are kept, for they are what makes a trap readable.
+/// Release profile settings for a policy. A policy is small and called in every step, so speed comes first;
+/// names are kept because they make traps readable.
 const PROFILE: [(&str, &str); 6] = [
     ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "3"),
     ("CARGO_PROFILE_RELEASE_LTO", "fat"),
@@ -40,7 +40,8 @@ const PROFILE: [(&str, &str); 6] = [
     ("CARGO_PROFILE_RELEASE_STRIP", "debuginfo"),
 ];
 
-/// What an outer cargo, clippy or coverage run sets for itself and must not reach the nested one.
+/// Variables that an outer cargo, clippy or coverage run sets for itself and that must not reach the nested
+/// one.
 const OUTER_ONLY: [&str; 15] = [
     "CARGO_BUILD_BUILD_DIR",
     "CARGO_BUILD_RUSTC_WRAPPER",
@@ -73,15 +74,15 @@ impl Builder {
         Self { workspace: workspace.into(), target_dir: target_dir.into(), shows_progress: false }
     }
 
-    /// Lets cargo write to standard error while it builds, for somebody who waits; otherwise what it says
-    /// is part of the error.
+    /// Lets cargo write to standard error while it builds, for interactive use; otherwise its output is part
+    /// of the error.
     #[must_use]
     pub fn showing_progress(self) -> Self {
         Self { shows_progress: true, ..self }
     }
 
-    /// For a build script: the workspace it belongs to, and `policies` beside the profiles in cargo's
-    /// target directory. Several checkouts may share that one, so each has its own part of it.
+    /// For a build script: the workspace that it belongs to, and `policies` beside the profiles in cargo's
+    /// target directory. Several checkouts may share that directory, so each has its own part of it.
     pub fn for_build_script() -> Result<Self> {
         let manifest_dir = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
         let workspace = manifest_dir
@@ -97,8 +98,8 @@ impl Builder {
         Ok(Self::new(workspace, target.join("policies").join(checkout(workspace))))
     }
 
-    /// Tells cargo to run the build script again when one of these paths (relative to the workspace),
-    /// the interface, the SDK or the lock file changes.
+    /// Tells cargo to rerun the build script if one of these paths (relative to the workspace), the
+    /// interface, the SDK or the lock file changes.
     pub fn watch(&self, paths: &[&str]) {
         for path in ["wit", "plugins/sdk", "Cargo.lock"].iter().chain(paths) {
             println!("cargo::rerun-if-changed={}", self.workspace.join(path).display());
@@ -174,8 +175,8 @@ impl Builder {
     }
 }
 
-/// Turns a core module that carries its interface into a component, and checks that it is a policy. Every
-/// crate with `export_policy!` is one.
+/// Turns a core module that carries its interface into a component and checks that it is a policy. Every
+/// crate with `export_policy!` carries one.
 pub fn component(module: &[u8]) -> Result<Vec<u8>> {
     let component = wit_component::ComponentEncoder::default().module(module)?.validate(true).encode()?;
     check(&component)?;
@@ -206,8 +207,8 @@ pub fn outline(component: &[u8]) -> Result<Outline> {
     Ok(outline)
 }
 
-/// A policy exports one of the three kinds and imports nothing but the host's log. The host checks the
-/// same; here its author hears of it first.
+/// A policy exports one of the three kinds and imports nothing but the host's log. The host checks the same;
+/// this way the author learns of it first.
 fn check(component: &[u8]) -> Result<()> {
     let Outline { imports, exports } = outline(component)?;
     let allowed = ["infer:policy/host@", "infer:policy/types@"];
@@ -234,7 +235,7 @@ fn checkout(workspace: &Path) -> String {
     format!("{hash:08x}")
 }
 
-/// Whether the toolchain that builds in a folder, which may have chosen one, has a target's standard library.
+/// Whether the toolchain for a folder, which may have its own, has a target's standard library.
 pub fn target_is_installed(target: &str, folder: &Path) -> bool {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| OsString::from("rustc"));
     let print = ["--print", "target-libdir", "--target", target];
@@ -247,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_module_that_exports_no_policy_is_refused_with_what_to_do() {
+    fn a_module_without_a_policy_is_refused_with_advice() {
         let message = format!("{:#}", component(b"\0asm\x01\0\0\0").unwrap_err());
         assert!(message.contains("export_policy!"), "{message}");
     }

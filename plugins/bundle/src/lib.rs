@@ -4,12 +4,12 @@
 //! loaded from disk, and nothing about them is special to the host.
 #![forbid(unsafe_code)]
 
-/// One shipped policy.
+/// A shipped policy.
 #[derive(Clone, Copy)]
 pub struct Bundled {
     /// The slot it belongs in: `scheduler`, `admission` or `prefix-cache`.
     pub kind: &'static str,
-    /// Its name, `continuous` say.
+    /// Its name, such as `continuous`.
     pub name: &'static str,
     /// The component.
     pub component: &'static [u8],

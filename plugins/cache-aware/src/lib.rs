@@ -1,10 +1,10 @@
 //! `cache-aware`: longest cached prefix first.
 //!
-//! Serving what shares a prefix in a row, while the pool still holds it, computes the prefix once where
-//! the order of arrival would evict and recompute it. SGLang's `lpm` order (Zheng et al., NeurIPS 2024,
-//! section 3) does this and shows that it equals a depth-first walk of the prefix tree; this adds what
-//! that lacks under load, a bound on how long a request with nothing cached may be overtaken. A sequence
-//! whose prefix is being computed right now waits for it, as under `continuous`.
+//! Serving requests with a shared prefix in a row, while the pool still holds it, computes the prefix once
+//! where order of arrival would evict and recompute it. SGLang's `lpm` order (Zheng et al., NeurIPS 2024,
+//! section 3) does this and shows that it equals a depth-first walk of the prefix tree. This policy adds what
+//! `lpm` lacks under load, a bound on how long a request with nothing cached may be overtaken. As under
+//! `continuous`, a sequence whose prefix is being computed waits for it.
 
 use std::cmp::Reverse;
 
@@ -13,7 +13,7 @@ use infer_policy_sdk::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What `configure` takes.
+/// The policy's configuration.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
@@ -39,8 +39,8 @@ impl Policy for CacheAware {
     type Config = Config;
     const NAME: &'static str = "cache-aware";
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
-    const DESCRIPTION: &'static str = "Continuous batching, longest cached prefix first, so that what shares a \
-         prefix is served in a row. Nobody is overtaken for longer than the patience.";
+    const DESCRIPTION: &'static str = "Continuous batching, longest cached prefix first, so that requests with a \
+         shared prefix are served in a row. No request is overtaken for longer than the patience.";
     const CONFIG_SCHEMA: &'static str = r#"{
         "type": "object",
         "additionalProperties": false,
@@ -76,7 +76,7 @@ impl Scheduler for CacheAware {
     }
 }
 
-/// What of its prompt it finds, or will: one that waits for a prefix belongs to those that have it.
+/// The part of its prompt that is cached or will be: a sequence that waits for a prefix counts as having it.
 fn cached_tokens(waiting: Sequence<'_>) -> u32 {
     waiting.computed_tokens().max(waiting.pending_tokens())
 }

@@ -1,4 +1,4 @@
-//! Groups of requests with a prefix each, interleaved, in a pool that doesn't hold all the prefixes.
+//! Interleaved groups of requests, one prefix per group, in a pool that doesn't hold all the prefixes.
 
 use infer_policy_sdk::testing::{Finished, Host, Report, Spec, check_config, check_scheduler, limits};
 use infer_policy_sdk::{Limits, Memory, Row, parse_config};
@@ -22,7 +22,7 @@ fn request(arrived_ms: u64, prefix: Option<u64>) -> Spec {
     }
 }
 
-/// Two places, room for two prefixes of 32 blocks, and prompts that take their time.
+/// Two slots, room for two prefixes of 32 blocks, and prompts that take several steps.
 fn host() -> Host {
     let mut host = Host::new(Limits { max_running: 2, ..limits() }, 16, 80);
     host.prompt_token_time = Micros(50);
@@ -30,12 +30,12 @@ fn host() -> Host {
 }
 
 #[test]
-fn its_configuration_is_what_its_schema_says() {
+fn configuration_matches_its_schema() {
     check_config::<CacheAware>();
 }
 
 #[test]
-fn the_longest_cached_prefix_starts_first_and_equal_ones_by_arrival() {
+fn the_longest_cached_prefix_starts_first_then_by_arrival() {
     let row = |id, computed_tokens, pending_tokens| Row {
         id,
         arrived: id,
@@ -73,7 +73,7 @@ fn groups_with_a_prefix_each_wait_less_than_in_order_of_arrival() {
 }
 
 #[test]
-fn what_is_not_cached_is_overtaken_for_the_patience_at_most() {
+fn uncached_requests_are_overtaken_for_at_most_the_patience() {
     let mut specs = vec![request(0, Some(1)), request(0, Some(1)), request(1, None)];
     specs.extend((0..300).map(|n| request(2 + 3 * n, Some(1))));
     for (config, patience_ms) in [(r#"{"patience_ms": 150}"#, 150), ("{}", 600)] {
@@ -86,7 +86,7 @@ fn what_is_not_cached_is_overtaken_for_the_patience_at_most() {
 }
 
 #[test]
-fn it_stands_what_every_scheduler_has_to() {
+fn meets_the_requirements_of_every_scheduler() {
     check_scheduler(|| policy("{}"));
     check_scheduler(|| policy(r#"{"patience_ms": 0, "prefix_wait_ms": 0}"#));
 }

@@ -1,17 +1,17 @@
 //! `continuous`: every step admits and retires. The default scheduler.
 //!
-//! What runs goes on first (decodes, then prompts in chunks), then waiting sequences start in the order
-//! of the queue while slots, tokens and memory last. Nobody is overtaken, except who waits for a prefix
-//! that another one is computing. Priorities and deadlines are deliberately not looked at.
+//! Running sequences continue first (decodes, then prompts in chunks), then waiting sequences start in the
+//! order of the queue while slots, tokens and memory last. No sequence is overtaken, except one that waits
+//! for a prefix that another is computing. Priorities and deadlines are deliberately ignored.
 //!
-//! Iteration-level scheduling is Orca's (Yu et al., OSDI 2022), chunks of prompts beside decodes are
-//! Sarathi-Serve's (Agrawal et al., OSDI 2024). Where Sarathi fixes the tokens of a step in advance so
-//! that its time stays within a target, this learns from the steps that were how many those are.
+//! Iteration-level scheduling is Orca's (Yu et al., OSDI 2022), prompt chunks beside decodes are
+//! Sarathi-Serve's (Agrawal et al., OSDI 2024). Sarathi fixes the tokens of a step in advance to keep its
+//! time within a target; this policy learns their number from past steps.
 
 use infer_policy_sdk::{Micros, Plan, Planner, Policy, Scheduler, Starts, Step, StepTime, export_policy};
 use serde::{Deserialize, Serialize};
 
-/// What `configure` takes.
+/// The policy's configuration.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
@@ -19,7 +19,7 @@ pub struct Config {
     pub watermark: f64,
     /// How long a sequence waits for a prefix that another one is computing.
     pub prefix_wait_ms: u64,
-    /// How long a step with decodes should take at most; 0 for no target.
+    /// Longest time that a step with decodes should take; 0 for no target.
     pub step_target_ms: u64,
 }
 
@@ -56,7 +56,7 @@ impl Policy for Continuous {
             },
             "step_target_ms": {
                 "type": "integer", "minimum": 0, "default": 0,
-                "description": "How long a step in which somebody decodes should take; prompt chunks shrink to keep to it. 0 sets no target"
+                "description": "How long a step with decodes should take; prompt chunks shrink to meet it. 0 sets no target"
             }
         }
     }"#;
@@ -75,7 +75,7 @@ impl Policy for Continuous {
     }
 
     fn import_state(&mut self, state: &[u8]) -> Result<(), String> {
-        // Versions before the target had no state.
+        // Versions without a target had no state.
         if !state.is_empty() {
             self.step_time = StepTime::from_bytes(state)?;
         }
@@ -85,7 +85,7 @@ impl Policy for Continuous {
 
 impl Scheduler for Continuous {
     fn schedule(&mut self, step: &Step) -> Plan {
-        // Without a target too: one that is set later by a swap finds what was learned.
+        // Also without a target, so that a swap that sets one finds what was learned.
         self.step_time.learn(step);
         let mut planner = Planner::new(step);
         if let Some(most) = self.prompt_tokens_on_time(step) {
@@ -99,9 +99,9 @@ impl Scheduler for Continuous {
 }
 
 impl Continuous {
-    /// How many prompt tokens keep a step on time; `None` where nobody waits for its next token, or
-    /// nothing is known yet. Always a block, and a token for each prompt that runs: a target that the
-    /// decodes alone exceed stops no prompt.
+    /// Prompt tokens that keep a step on time; `None` if no sequence waits for its next token, or nothing is
+    /// known yet. Always a block, and a token for each running prompt: a target that the decodes alone exceed
+    /// stops no prompt.
     fn prompt_tokens_on_time(&self, step: &Step) -> Option<u32> {
         let target = self.step_target?;
         let decodes = step.running.iter().filter(|s| s.is_decoding()).count();

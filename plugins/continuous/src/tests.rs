@@ -47,7 +47,7 @@ fn ids(plan: &Plan) -> Vec<u64> {
 }
 
 #[test]
-fn its_configuration_is_what_its_schema_says() {
+fn configuration_matches_its_schema() {
     check_config::<Continuous>();
     let error = Continuous::new(parse_config(r#"{"watermark": 2}"#).unwrap()).err().unwrap();
     assert!(error.contains("watermark") && error.contains('2'), "{error}");
@@ -63,19 +63,19 @@ fn a_newcomer_starts_while_others_generate_and_leaves_before_them() {
 }
 
 #[test]
-fn what_generates_is_never_held_up_by_a_long_prompt() {
+fn long_prompts_do_not_delay_decodes() {
     let plan = policy("{}").schedule(&step(&[decode(1, 20)], &[waiting(2, 4_000)], 1_000));
     assert_eq!((ids(&plan), plan.tokens), (vec![1, 2], vec![1, 512]));
 }
 
 #[test]
-fn a_large_head_of_the_queue_is_not_overtaken_by_small_ones() {
+fn a_large_head_of_the_queue_is_not_overtaken_by_small_requests() {
     let plan = policy("{}").schedule(&step(&[decode(1, 20)], &[waiting(2, 500), waiting(3, 10)], 20));
     assert_eq!(ids(&plan), [1]);
 }
 
 #[test]
-fn a_start_leaves_room_for_what_runs_already() {
+fn a_start_leaves_room_for_running_sequences() {
     let running = [decode(1, 32), decode(2, 31)];
     let fits = |free| ids(&policy("{}").schedule(&step(&running, &[waiting(3, 31)], free))).contains(&3);
     // One block for sequence 1 now, one more each for 1 and 2 soon, two for the newcomer.
@@ -90,14 +90,14 @@ fn alone_in_the_pool_a_sequence_may_have_all_of_it() {
 }
 
 #[test]
-fn what_is_pushed_out_is_not_let_in_again_by_the_same_plan() {
+fn a_plan_does_not_restart_what_it_preempts() {
     let plan = policy("{}").schedule(&step(&[decode(1, 32), decode(2, 160)], &[waiting(3, 5)], 0));
     assert_eq!(plan.preempt.iter().map(|id| id.0).collect::<Vec<_>>(), [2]);
     assert_eq!(ids(&plan), [1]);
 }
 
 #[test]
-fn a_whole_cached_prompt_starts_even_when_the_step_is_full() {
+fn a_fully_cached_prompt_starts_even_in_a_full_step() {
     let full = Row { computed_tokens: 32, idle_blocks: 2, ..waiting(2, 32) };
     let long = Row { generated_tokens: 0, ..decode(1, 16) };
     let mut step = step(&[Row { prompt_tokens: 500, ..long }], &[full, waiting(3, 400)], 100);
@@ -113,7 +113,7 @@ fn a_step_starts_about_a_chunk_of_new_prompts() {
 }
 
 #[test]
-fn requests_that_share_a_prefix_wait_for_whoever_computes_it() {
+fn requests_wait_for_a_shared_prefix_that_is_being_computed() {
     let first = Spec { shared: Some((1, 2_000)), ..request(2_010, 5) };
     let run = |config| Host::new(limits(), 16, 1_000).run(&mut policy(config), &[first; 4]).unwrap();
     let (patient, eager) = (run("{}"), run(r#"{"prefix_wait_ms": 0}"#));
@@ -137,7 +137,7 @@ fn the_wait_for_a_prefix_is_bounded_and_announced() {
 }
 
 #[test]
-fn a_prefix_is_not_waited_for_where_less_than_a_block_is_to_gain() {
+fn no_wait_for_a_prefix_that_gains_less_than_a_block() {
     let nearly = Row { computed_tokens: 64, pending_tokens: 64, ..waiting(2, 100) };
     assert_eq!(ids(&policy("{}").schedule(&step(&[decode(1, 20)], &[nearly], 100))), [1, 2]);
 }
@@ -145,8 +145,7 @@ fn a_prefix_is_not_waited_for_where_less_than_a_block_is_to_gain() {
 /// Steps after which the streams generate and have shown what a decode takes.
 const KNOWN_AFTER: usize = 5;
 
-/// Device times of the steps in which somebody decoded, of 24 streams that meet 4 long prompts
-/// within 300 steps.
+/// Device times of the steps with decodes, of 24 streams that meet 4 long prompts within 300 steps.
 fn decode_steps(policy: &mut Continuous) -> Vec<u64> {
     let mut host = Host::new(Limits { max_batch_tokens: 4_096, ..limits() }, 16, 4_000);
     host.step_time = Micros(4_000);
@@ -169,10 +168,10 @@ fn decode_steps(policy: &mut Continuous) -> Vec<u64> {
 }
 
 #[test]
-fn a_step_with_decodes_keeps_to_its_target_once_the_device_is_known() {
+fn steps_with_decodes_meet_the_target_once_the_device_is_known() {
     let longest = |times: &[u64]| *times[KNOWN_AFTER..].iter().max().unwrap();
     let untargeted = decode_steps(&mut policy("{}"));
-    assert_eq!(longest(&untargeted), 4_000 + 2_400 + 512 * 50, "a chunk holds everybody up");
+    assert_eq!(longest(&untargeted), 4_000 + 2_400 + 512 * 50, "a chunk delays every stream");
     let mut targeted = policy(r#"{"step_target_ms": 10}"#);
     let times = decode_steps(&mut targeted);
     assert!(longest(&times) <= 10_500, "{}", longest(&times));
@@ -198,7 +197,7 @@ fn without_decodes_the_target_limits_nothing() {
 }
 
 #[test]
-fn it_stands_what_every_scheduler_has_to() {
+fn meets_the_requirements_of_every_scheduler() {
     check_scheduler(|| policy("{}"));
     check_scheduler(|| policy(r#"{"step_target_ms": 2}"#));
 }

@@ -1,16 +1,17 @@
 //! `cost-aware`: evicts what is cheapest to lose, by how likely it returns and what it costs to compute again.
 //!
-//! GreedyDual-Size-Frequency (Cherkasova 1998) over blocks: a block's value is its uses times its cost,
-//! on top of a clock that rises to the value of what was evicted last. So values need never be aged: what
-//! isn't used is overtaken by the clock. All blocks have one size, so size drops out. Uses count half after
-//! a half-life, for a clock that only evictions drive stands still while memory suffices. Cost grows
-//! with depth: a deep block's tokens attend to all tokens before it.
+//! GreedyDual-Size-Frequency (Cherkasova 1998) over blocks: a block's value is its uses times its cost, on
+//! top of a clock that rises to the value of the last eviction. So values need no aging: the clock overtakes
+//! what isn't used. All blocks have one size, so size drops out. Uses count half after a half-life, because a
+//! clock that only evictions drive stands still while memory suffices. Cost grows with depth: a deep block's
+//! tokens attend to all tokens before it.
 //!
-//! A sequence that is preempted and comes back uses its blocks once more, and no event tells that from another
-//! request's use: where memory is so short, what was thrown out counts for more than its requests.
+//! A sequence that resumes after a preemption uses its blocks once more, and no event tells that from another
+//! request's use. So when memory is so short that sequences are preempted, their blocks count for more than
+//! their requests.
 //!
-//! A block is judged when nothing idle follows it any more, so what depends on it has gone already, and its
-//! value is its own. Whole numbers throughout: native and Wasm must agree to the last bit.
+//! A block is judged once no idle block follows it, so everything that depends on it is gone and its value is
+//! its own. All numbers are integers: native and Wasm must agree to the last bit.
 
 use infer_policy_sdk::{
     BlockId, BlockMap, EventKind, Events, IdleTree, Micros, Policy, PrefixCache, export_policy,
@@ -20,13 +21,13 @@ use serde::{Deserialize, Serialize};
 /// One use, and the cost of a block at the start of a prefix.
 const ONE: u64 = 1 << 12;
 
-/// What `configure` takes.
+/// The policy's configuration.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Seconds after which a use counts half.
     pub half_life_s: u32,
-    /// Tokens of context at which attention costs as much as the rest of the model; 0 leaves depth out.
+    /// Context length in tokens at which attention costs as much as the rest of the model; 0 ignores depth.
     pub attention_tokens: u32,
 }
 
@@ -47,7 +48,7 @@ struct Uses {
 pub struct CostAware {
     config: Config,
     uses: BlockMap<Uses>,
-    /// By value; of equal ones what became idle first.
+    /// By value; among equal ones, the first to become idle first.
     idle: IdleTree<(u64, u64)>,
     /// The value of what was evicted last.
     clock: u64,
@@ -58,8 +59,8 @@ impl Policy for CostAware {
     type Config = Config;
     const NAME: &'static str = "cost-aware";
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
-    const DESCRIPTION: &'static str = "Evicts what is cheapest to lose: rarely used, and quick to compute \
-         again.";
+    const DESCRIPTION: &'static str = "Evicts what is cheapest to lose: blocks that are rarely used and quick to \
+         recompute.";
     const CONFIG_SCHEMA: &'static str = r#"{
         "type": "object",
         "additionalProperties": false,

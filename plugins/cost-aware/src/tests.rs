@@ -13,14 +13,14 @@ fn policy(config: &str) -> CostAware {
 const SECOND: Micros = Micros(1_000_000);
 
 #[test]
-fn its_configuration_is_what_its_schema_says() {
+fn configuration_matches_its_schema() {
     check_config::<CostAware>();
     let error = CostAware::new(parse_config(r#"{"half_life_s": 0}"#).unwrap()).err().unwrap();
     assert!(error.contains("`half_life_s`"), "{error}");
 }
 
 #[test]
-fn it_keeps_the_rules_whatever_is_played() {
+fn keeps_the_rules_of_the_interface() {
     check_prefix_cache(|| policy("{}"));
     check_prefix_cache(|| policy(r#"{"half_life_s": 1, "attention_tokens": 16}"#));
 }
@@ -36,15 +36,15 @@ fn uses_count_half_after_each_half_life() {
 }
 
 #[test]
-fn depth_costs_what_attention_costs() {
+fn cost_grows_with_depth_as_attention_does() {
     let policy_at = |tokens| policy(&format!(r#"{{"attention_tokens": {tokens}}}"#));
     assert_eq!([0, 64, 128].map(|depth| policy_at(1_024).cost(depth, 16)), [ONE, 2 * ONE, 3 * ONE]);
     assert_eq!(policy_at(0).cost(1_000, 16), ONE);
     assert!(policy_at(1).cost(u32::MAX, u32::MAX) >= ONE);
 }
 
-/// In each round four short questions about each of three long documents, and then more short prompts that
-/// nobody repeats than the pool holds.
+/// In each round four short questions about each of three long documents, then more short prompts, each
+/// unique, than the pool holds.
 fn mix<P: PrefixCache>(policy: P) -> (Tally, Tally) {
     let mut host = CacheHost::new(policy, 16, 200);
     for round in 0..12 {
@@ -63,10 +63,10 @@ fn mix<P: PrefixCache>(policy: P) -> (Tally, Tally) {
 }
 
 #[test]
-fn on_a_mix_of_deep_and_shallow_prefixes_it_saves_most_of_the_work() {
+fn saves_most_of_the_work_on_a_mix_of_deep_and_shallow_prefixes() {
     let (lru, _) = mix(Lru::default());
     let (own, short) = mix(policy("{}"));
-    assert_eq!(short.hit_percent(), 0, "who never comes back has nothing to lose");
+    assert_eq!(short.hit_percent(), 0, "requests that never come back have nothing to lose");
     assert_eq!(lru.hit_percent(), 72, "each round computes each document again");
     assert_eq!(own.hit_percent(), 94, "each document is computed once, and each question");
     assert_eq!(own.computed_tokens, (3 * 40 + 12 * 12 * 2) * 16);
@@ -74,7 +74,7 @@ fn on_a_mix_of_deep_and_shallow_prefixes_it_saves_most_of_the_work() {
 }
 
 #[test]
-fn of_what_is_used_alike_the_deep_stays() {
+fn of_equally_used_prefixes_the_deep_one_stays() {
     let mut host = CacheHost::new(policy(r#"{"attention_tokens": 256}"#), 16, 100);
     host.play(&Turn::new("deep", 1, 40));
     for text in 10..25 {
@@ -86,7 +86,7 @@ fn of_what_is_used_alike_the_deep_stays() {
 }
 
 #[test]
-fn the_clock_overtakes_what_was_once_popular() {
+fn the_clock_overtakes_once_popular_blocks() {
     let mut host = CacheHost::new(policy(r#"{"attention_tokens": 0}"#), 16, 100);
     for _ in 0..8 {
         host.play(&Turn::new("popular", 1, 20));
@@ -101,7 +101,7 @@ fn the_clock_overtakes_what_was_once_popular() {
 }
 
 #[test]
-fn naming_is_not_dropping_and_a_swap_starts_from_the_order_of_use() {
+fn naming_does_not_drop_and_a_swap_starts_from_the_order_of_use() {
     let mut host = CacheHost::new(policy(r#"{"attention_tokens": 0}"#), 16, 40);
     for text in 0..4 {
         host.play(&Turn::new("any", text, 10));

@@ -1,10 +1,10 @@
 //! `deadline`: earliest deadline first, for the time at which a first token is due.
 //!
-//! Earliest deadline first meets all deadlines whenever any order does, with preemption and on one
-//! device (Liu and Layland, 1973), and collapses under overload: those that come too late anyway make
-//! the next ones late too. So who can't make it any more goes last, going by what its prompt will take
-//! on this device, which is learned from the steps that were. Those without a deadline come between, in
-//! the order of arrival. How long anybody may be overtaken is bounded.
+//! Earliest deadline first meets all deadlines whenever any order does, with preemption and on one device
+//! (Liu and Layland, 1973), but collapses under overload: sequences that are late anyway delay the next ones.
+//! So sequences that can't meet their deadline any more go last, judged by the time that their prompt will
+//! take on this device, which is learned from past steps. Sequences without a deadline come between, in order
+//! of arrival. How long any sequence may be overtaken is bounded.
 //!
 //! A prompt that has begun isn't interrupted; chunks of several are computed side by side.
 
@@ -15,7 +15,7 @@ use infer_policy_sdk::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What `configure` takes.
+/// The policy's configuration.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
@@ -36,7 +36,7 @@ pub struct Deadline {
     step_time: StepTime,
 }
 
-/// How urgent a waiting sequence is; the smallest goes first.
+/// The urgency of a waiting sequence; the smallest comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Urgency {
     /// Its first token can be on time.
@@ -51,8 +51,8 @@ impl Policy for Deadline {
     type Config = Config;
     const NAME: &'static str = "deadline";
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
-    const DESCRIPTION: &'static str = "Continuous batching, earliest deadline of the first token first; who can't \
-         be on time any more goes last. Nobody is overtaken for longer than the patience.";
+    const DESCRIPTION: &'static str = "Continuous batching, earliest deadline of the first token first; requests \
+         that can't meet it any more go last. No request is overtaken for longer than the patience.";
     const CONFIG_SCHEMA: &'static str = r#"{
         "type": "object",
         "additionalProperties": false,
@@ -95,7 +95,7 @@ impl Scheduler for Deadline {
     }
 }
 
-/// By urgency, where each that is started makes those after it later.
+/// By urgency; each start delays those after it.
 fn order<'a>(
     patience: &'a Patience,
     step_time: &'a StepTime,

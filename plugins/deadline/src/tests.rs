@@ -22,7 +22,7 @@ fn request(arrived_ms: u64, due_in_ms: Option<u64>) -> Spec {
     }
 }
 
-/// Four places; a prompt takes about ten steps' time.
+/// Four slots; a prompt takes about ten steps' time.
 fn run(scheduler: &mut impl Scheduler, specs: &[Spec]) -> Report {
     let mut host = Host::new(Limits { max_running: 4, ..limits() }, 16, 2_000);
     host.prompt_token_time = Micros(50);
@@ -56,7 +56,7 @@ fn started(policy: &mut Deadline, step: &Step) -> Vec<u64> {
 }
 
 #[test]
-fn its_configuration_is_what_its_schema_says() {
+fn configuration_matches_its_schema() {
     check_config::<Deadline>();
 }
 
@@ -70,7 +70,7 @@ fn the_earliest_deadline_starts_first_and_late_ones_last() {
 }
 
 #[test]
-fn whether_it_can_be_on_time_follows_from_what_prompts_took() {
+fn lateness_is_predicted_from_past_prompt_times() {
     let mut learned = policy("{}");
     let (tight, loose) = (waiting(1, Some(1_040)), waiting(2, Some(1_200)));
     assert_eq!(started(&mut learned, &view(&[tight, loose])), [1, 2], "nothing is known yet");
@@ -89,7 +89,7 @@ fn whether_it_can_be_on_time_follows_from_what_prompts_took() {
 
 #[test]
 fn more_deadlines_are_met_than_in_order_of_arrival() {
-    // Interactive requests that are due soon among others that are due late or never.
+    // Interactive requests with early deadlines among others with late ones or none.
     let mut rng = Rng::new(7);
     let specs: Vec<Spec> = (0..160)
         .map(|n| {
@@ -106,7 +106,7 @@ fn more_deadlines_are_met_than_in_order_of_arrival() {
 }
 
 #[test]
-fn under_overload_late_ones_do_not_drag_the_others_along() {
+fn under_overload_late_requests_do_not_delay_the_others() {
     // Twice as many as can be on time: plain earliest deadline first would make nearly all of them late.
     let specs: Vec<Spec> = (0..200).map(|n| request(n * 6, Some(150))).collect();
     let continuous = &mut Continuous::new(parse_config("{}").unwrap()).unwrap();
@@ -116,7 +116,7 @@ fn under_overload_late_ones_do_not_drag_the_others_along() {
 }
 
 #[test]
-fn who_was_promised_nothing_is_overtaken_for_the_patience_at_most() {
+fn requests_without_a_deadline_are_overtaken_for_at_most_the_patience() {
     let mut specs = vec![request(0, Some(100)); 4];
     specs.push(request(0, None));
     specs.extend((0..300).map(|n| request(n * 8, Some(60_000))));
@@ -131,6 +131,6 @@ fn who_was_promised_nothing_is_overtaken_for_the_patience_at_most() {
 }
 
 #[test]
-fn it_stands_what_every_scheduler_has_to() {
+fn meets_the_requirements_of_every_scheduler() {
     check_scheduler(|| policy("{}"));
 }

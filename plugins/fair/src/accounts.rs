@@ -1,4 +1,4 @@
-//! The tenants' counters: charged by what the views say they were served, lifted when they come back.
+//! The tenants' counters: charged by the views' served tokens, lifted when a tenant comes back.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -18,7 +18,8 @@ pub struct Prices {
 pub struct Accounts {
     prices: Prices,
     by_tenant: BTreeMap<TenantId, Account>,
-    /// Who was the last to have nothing queued any more; of several at once who was served most.
+    /// The last tenant that stopped having requests queued; among several at once, the one that was served
+    /// most.
     last_to_leave: Option<TenantId>,
 }
 
@@ -56,7 +57,7 @@ impl Account {
         self.counter.saturating_add(self.started)
     }
 
-    /// What so many tokens of one kind count for this tenant.
+    /// What this many tokens of one kind count for this tenant.
     fn cost(&self, tokens: u64, price: u32) -> u64 {
         let tokens = u128::from(tokens) * u128::from(price) * 1_000_000;
         u64::try_from(tokens / u128::from(self.weight_permille.max(1))).unwrap_or(u64::MAX)
@@ -64,16 +65,16 @@ impl Account {
 }
 
 impl Accounts {
-    /// Nobody was served anything.
+    /// No tenant has been served anything.
     pub fn new(prices: Prices) -> Self {
         Self { prices, by_tenant: BTreeMap::new(), last_to_leave: None }
     }
 
-    /// Brings the counters up to a view: charges what was served since the last one, and lifts those
-    /// that have requests queued again.
+    /// Updates the counters from a view: charges what was served since the last one, and lifts those of
+    /// tenants that have requests queued again.
     pub fn observe(&mut self, step: &Step) {
         self.charge(step);
-        // Also of those whose requests admission holds, out of the scheduler's sight: they aren't idle.
+        // Includes tenants whose requests admission holds, invisible to the scheduler: they aren't idle.
         let held = step.tenants.iter().filter(|tenant| tenant.waiting > 0).map(|tenant| tenant.id);
         let queued: BTreeSet<TenantId> =
             step.waiting.iter().map(|waiting| waiting.tenant()).chain(held).collect();
@@ -97,7 +98,7 @@ impl Accounts {
 
     fn charge(&mut self, step: &Step) {
         for tenant in step.tenants.iter() {
-            // What was served before it was first seen is history that nobody pays for.
+            // What was served before a tenant was first seen is not charged.
             let account = self.by_tenant.entry(tenant.id).or_insert_with(|| Account {
                 prompt_tokens_seen: tenant.prompt_tokens_served,
                 output_tokens_seen: tenant.output_tokens_served,
@@ -121,8 +122,8 @@ impl Accounts {
         }
     }
 
-    /// What a tenant that comes back is lifted to: the smallest counter of those that stayed queued, or
-    /// that of the last to leave where nobody did.
+    /// The level to which a tenant that comes back is lifted: the smallest counter of the tenants that stayed
+    /// queued or, if there was none, that of the last to leave.
     fn floor(&self, queued: &BTreeSet<TenantId>) -> u64 {
         let stayed =
             queued.iter().filter_map(|tenant| self.by_tenant.get(tenant)).filter(|account| account.queued);
@@ -130,9 +131,9 @@ impl Accounts {
         stayed.map(Account::virtual_tokens).min().or_else(|| last().map(Account::virtual_tokens)).unwrap_or(0)
     }
 
-    /// The waiting sequences, each chosen as if those before it had started: of tenants that were passed
-    /// for too long, then those that ran before, both by arrival, then of the tenant with the smallest
-    /// counter.
+    /// The waiting sequences, each chosen as if those before it had started: first those of tenants that were
+    /// passed over for too long, then those that ran before, both by arrival, then those of the tenant with
+    /// the smallest counter.
     pub fn order<'a>(&self, step: &'a Step) -> impl Iterator<Item = Sequence<'a>> {
         let mut accounts = self.by_tenant.clone();
         let mut queues: BTreeMap<TenantId, VecDeque<Sequence<'a>>> = BTreeMap::new();
@@ -162,7 +163,7 @@ impl Accounts {
         })
     }
 
-    /// Takes note of which tenants those that start in this step pass.
+    /// Notes which tenants the starts of this step pass over.
     pub fn note(&mut self, step: &Step, started: &[SequenceId]) {
         let starts = |waiting: &Sequence<'_>| started.contains(&waiting.id());
         let starting: Vec<_> = if started.is_empty() {
@@ -185,7 +186,7 @@ fn arrival(waiting: Sequence<'_>) -> (Micros, SequenceId) {
     (waiting.arrived(), waiting.id())
 }
 
-/// Bytes of an account in a state, before which stands the last to leave.
+/// Bytes of an account in a state, which begins with the last tenant to leave.
 const ACCOUNT_BYTES: usize = 4 + 4 * 8;
 
 impl Accounts {
@@ -202,7 +203,7 @@ impl Accounts {
         bytes
     }
 
-    /// Takes the counters that `to_bytes` gave.
+    /// Reads the counters that `to_bytes` wrote.
     pub fn read(&mut self, bytes: &[u8]) -> Result<(), String> {
         let wrong = || format!("counters take 4 bytes and {ACCOUNT_BYTES} a tenant, not {}", bytes.len());
         let (last, accounts) = bytes.split_first_chunk::<4>().ok_or_else(wrong)?;

@@ -1,20 +1,19 @@
 //! `fair`: every tenant gets its share of the tokens, whatever the others send.
 //!
-//! The Virtual Token Counter of Sheng et al. (OSDI 2024, "Fairness in Serving Large Language Models"):
-//! a counter per tenant goes up by the tokens that it is served, weighted as prompt or output and divided
-//! by the tenant's weight. Who waits and has the smallest counter is next; among one tenant's requests
-//! the order is that of arrival. A tenant that comes back from having nothing queued is lifted to the
-//! smallest counter of those that have, so that nobody saves up a claim while idle.
+//! The Virtual Token Counter of Sheng et al. (OSDI 2024, "Fairness in Serving Large Language Models"): a
+//! counter per tenant rises by the tokens that it is served, weighted as prompt or output and divided by the
+//! tenant's weight. The waiting tenant with the smallest counter is next; one tenant's requests keep their
+//! order of arrival. A tenant that comes back from having nothing queued is lifted to the smallest counter of
+//! the queued ones, so that no tenant saves up a claim while idle.
 //!
-//! As in the paper, work is conserved and nobody is preempted for fairness. A prompt counts when it
-//! starts, before it is computed, or one step would start many of one tenant. The paper's bound holds:
-//! the services of two tenants that both have requests queued differ by at most `2 U`, where `U` is the
-//! larger of `input_weight` times the longest prompt and `output_weight` times what the pool holds in
-//! tokens, for what a tenant gets beyond its turn is what its running sequences still generate.
+//! As in the paper, work is conserved and no sequence is preempted for fairness. A prompt counts when it
+//! starts, before it is computed, or one step would start many of one tenant. The paper's bound holds: the
+//! services of two tenants that both have requests queued differ by at most `2 U`, where `U` is the larger of
+//! `input_weight` times the longest prompt and `output_weight` times the pool's size in tokens, because
+//! beyond its turn a tenant only gets what its running sequences still generate.
 //!
-//! One exception, for the host's watchdog: a tenant of which nothing was started for most of the
-//! starvation bound while others' later requests were has its turn. It takes very unequal weights to
-//! see it.
+//! One exception, for the host's watchdog: a tenant that had no start for most of the starvation bound, while
+//! others' later requests did, gets its turn. Only very unequal weights make this visible.
 
 mod accounts;
 
@@ -23,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::accounts::{Accounts, Prices};
 
-/// What `configure` takes.
+/// The policy's configuration.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
@@ -49,8 +48,8 @@ impl Policy for Fair {
     type Config = Config;
     const NAME: &'static str = "fair";
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
-    const DESCRIPTION: &'static str = "Continuous batching, fair between tenants by their weights: who was served \
-         the fewest tokens is next (Virtual Token Counter), first come first served within a tenant.";
+    const DESCRIPTION: &'static str = "Continuous batching, fair between tenants by their weights: the tenant that \
+         was served the fewest tokens is next (Virtual Token Counter), first come first served within a tenant.";
     const CONFIG_SCHEMA: &'static str = r#"{
         "type": "object",
         "additionalProperties": false,

@@ -18,7 +18,7 @@ fn request(tenant: u32, prompt_tokens: u32, output_tokens: u32) -> Spec {
 
 const POOL_TOKENS: u64 = 100 * 16;
 
-/// Eight places and a pool that holds about as many.
+/// Eight slots, and a pool that holds about as many sequences.
 fn host() -> Host {
     Host::new(Limits { max_running: 8, ..limits() }, 16, 100)
 }
@@ -40,13 +40,13 @@ fn services(scheduler: &mut impl Scheduler, mut host: Host) -> Vec<[u64; 2]> {
     }
 }
 
-/// By how much the two services come apart at most, over any interval.
+/// The largest difference of the two services over any interval.
 fn largest_gap(services: &[[u64; 2]]) -> u64 {
     let gaps = || services.iter().map(|[one, two]| *one as i64 - *two as i64);
     (gaps().max().unwrap() - gaps().min().unwrap()) as u64
 }
 
-/// Tenant 1 has sent everything before tenant 2 comes; their requests differ in shape.
+/// Tenant 1 has sent everything before tenant 2 arrives; their requests differ in shape.
 fn flooded() -> Host {
     let mut rng = Rng::new(3);
     let mut host = host();
@@ -56,7 +56,7 @@ fn flooded() -> Host {
 }
 
 #[test]
-fn its_configuration_is_what_its_schema_says() {
+fn configuration_matches_its_schema() {
     check_config::<Fair>();
     let error = Fair::new(parse_config(r#"{"output_weight": 0}"#).unwrap()).err().unwrap();
     assert!(error.contains("output_weight"), "{error}");
@@ -80,7 +80,7 @@ fn shares_follow_the_weights() {
     host.weights_permille = BTreeMap::from([(1, 3_000)]);
     let services = services(&mut policy("{}"), host);
     let [one, two] = *services.last().unwrap();
-    assert!((25..=35).contains(&(one * 10 / two)), "{one} and {two}, three to one is right");
+    assert!((25..=35).contains(&(one * 10 / two)), "{one} and {two}, not three to one");
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn who_was_idle_comes_back_without_a_claim() {
 }
 
 #[test]
-fn who_is_held_by_admission_does_not_lose_its_claim() {
+fn a_tenant_with_held_requests_does_not_lose_its_claim() {
     let tenant = |id, waiting, prompt_tokens_served| Tenant {
         id: TenantId(id),
         weight_permille: 1_000,
@@ -133,7 +133,7 @@ fn who_is_held_by_admission_does_not_lose_its_claim() {
     };
     let mut policy = policy("{}");
     policy.schedule(&step([0, 0], &[row(1, 1), row(2, 2)]));
-    // Of tenant 2 nothing is in sight for a step: all that it sent is held.
+    // Nothing of tenant 2 is visible for a step: all its requests are held.
     policy.schedule(&step([10_000, 2_000], &[row(3, 1)]));
     let plan = policy.schedule(&step([10_000, 2_000], &[row(3, 1), row(4, 2)]));
     assert_eq!(plan.run, [SequenceId(4)], "it is 8,000 tokens behind");
@@ -164,13 +164,13 @@ fn counters_survive_a_swap() {
         plans
     };
     let plans = goes_on(&mut outgoing);
-    assert_eq!(goes_on(&mut next), plans, "the next version goes on as this one would");
-    assert_ne!(goes_on(&mut cold), plans, "which one that knows nothing doesn't");
+    assert_eq!(goes_on(&mut next), plans, "the next version continues as this one would");
+    assert_ne!(goes_on(&mut cold), plans, "a cold one plans otherwise");
     assert!(next.import_state(&[1, 2, 3]).unwrap_err().contains('3'));
 }
 
 #[test]
-fn very_unequal_weights_leave_nobody_without_a_turn() {
+fn very_unequal_weights_leave_no_tenant_without_a_turn() {
     let mut host = host();
     host.limits.max_running = 1;
     host.starvation_bound = Micros::from_millis(500);
@@ -186,6 +186,6 @@ fn very_unequal_weights_leave_nobody_without_a_turn() {
 }
 
 #[test]
-fn it_stands_what_every_scheduler_has_to() {
+fn meets_the_requirements_of_every_scheduler() {
     check_scheduler(|| policy("{}"));
 }

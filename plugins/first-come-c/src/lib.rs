@@ -1,7 +1,7 @@
 //! Builds `policy.c` to a component: C bindings from `wit/`, a C compiler for WebAssembly, the encoder.
 //!
-//! The steps are those that the README gives for the command line, as code, so that the project's tests can
-//! walk them. Nothing here is special to the host: what comes out is a component like any other.
+//! The README's command-line steps as code, so that the project's tests can run them. The host treats the
+//! result like any other component.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use wit_bindgen_core::{Files, wit_parser::Resolve};
 
-/// Names the compiler where it isn't `zig` on the path: a command line, `python3 -m ziglang` say.
+/// Names the compiler if it isn't `zig` on the path: a command line, such as `python3 -m ziglang`.
 pub const ZIG_VARIABLE: &str = "INFER_ZIG";
 
 /// The C compiler: `zig cc`, which brings a C library for WebAssembly along.
@@ -20,8 +20,8 @@ pub struct Zig {
 }
 
 impl Zig {
-    /// The one that `INFER_ZIG` names, else `zig` on the path, else the one that Python's package `ziglang`
-    /// brings; `None` where none of them answers.
+    /// The compiler that `INFER_ZIG` names, else `zig` on the path, else the one in Python's package
+    /// `ziglang`; `None` if none of them runs.
     pub fn find() -> Option<Self> {
         let named = std::env::var(ZIG_VARIABLE).ok();
         let commands = match &named {

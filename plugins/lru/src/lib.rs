@@ -1,25 +1,25 @@
-//! `lru`: reuses and keeps every prefix; when memory is short, what was used longest ago goes first.
+//! `lru`: reuses and keeps every prefix; when memory is short, the least recently used blocks go first.
 //!
-//! A prefix is used as a whole, so a block is never used later than the block before it: in the order
-//! in which blocks became idle, the leaves of a prefix come before its root as long as ties are broken
-//! that way round. The order lives here and is rebuilt from the `idle` events that the host sends after
-//! a swap. What a prefix is worth (its length, how often it was seen) is deliberately not weighed.
+//! A prefix is used as a whole, so a block is never used later than the block before it: in the order in
+//! which blocks became idle, the leaves of a prefix come before its root, provided ties are broken that way.
+//! The order is kept here and rebuilt from the `idle` events that the host sends after a swap. The worth of a
+//! prefix (its length, how often it was used) is deliberately ignored.
 
 use std::collections::VecDeque;
 
 use infer_policy_sdk::{BlockId, EventKind, Events, Micros, NoConfig, Policy, PrefixCache, export_policy};
 
-/// Blocks beyond this are left to the host. At so many the table takes 4 MiB, and the order, twice as many
-/// entries before it is swept, 48 MiB while it grows, of the 64 MiB that a host gives a policy.
+/// Blocks beyond this are left to the host. With this many the table takes 4 MiB, and the order, which
+/// doubles before it is swept, 48 MiB while it grows, out of the 64 MiB that a host gives a policy.
 const MAX_BLOCKS: usize = 1 << 20;
 
 /// Least recently used first.
 #[derive(Default)]
 pub struct Lru {
-    /// Candidates in the order in which they became idle. An entry counts only while `turn` still has
-    /// its number; the others are left behind and swept now and then.
+    /// Candidates in the order in which they became idle. An entry counts only while `turn` has its number;
+    /// the others are stale and swept now and then.
     order: VecDeque<(BlockId, u32)>,
-    /// Per block: number of its entry in `order`, 0 where it is in use or gone.
+    /// Per block: number of its entry in `order`, 0 if it is in use or gone.
     turn: Vec<u32>,
     last_turn: u32,
     idle: usize,
@@ -57,7 +57,7 @@ impl PrefixCache for Lru {
     }
 
     fn evict(&mut self, _now: Micros, need: u32) -> Vec<BlockId> {
-        // Blocks stay in the order until the host says that they are gone.
+        // Blocks stay in the order until the host reports that they are gone.
         while self.order.front().is_some_and(|entry| !self.counts(*entry)) {
             self.order.pop_front();
         }

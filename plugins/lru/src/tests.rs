@@ -41,7 +41,7 @@ fn evict(policy: &mut Lru, need: u32) -> Vec<u32> {
 }
 
 #[test]
-fn its_configuration_is_what_its_schema_says() {
+fn configuration_matches_its_schema() {
     check_config::<Lru>();
 }
 
@@ -55,7 +55,7 @@ fn everything_is_reused_and_kept() {
 }
 
 #[test]
-fn what_was_used_longest_ago_goes_first_and_leaves_before_roots() {
+fn the_least_recently_used_goes_first_and_leaves_before_roots() {
     let mut policy = Lru::default();
     observe(&mut policy, &chain(10, EventKind::Idle, &[1, 2, 3]));
     observe(&mut policy, &chain(20, EventKind::Idle, &[7, 8]));
@@ -64,7 +64,7 @@ fn what_was_used_longest_ago_goes_first_and_leaves_before_roots() {
 }
 
 #[test]
-fn a_chain_reported_last_block_first_is_taken_as_it_comes() {
+fn a_chain_reported_last_block_first_keeps_that_order() {
     let mut policy = Lru::default();
     let mut events = chain(10, EventKind::Idle, &[1, 2, 3]);
     events.reverse();
@@ -73,7 +73,7 @@ fn a_chain_reported_last_block_first_is_taken_as_it_comes() {
 }
 
 #[test]
-fn a_branch_goes_before_the_trunk_that_is_still_used_by_another() {
+fn a_branch_is_evicted_before_a_trunk_in_use() {
     let mut policy = Lru::default();
     // Two conversations share blocks 1 and 2. One ends at 10, the other at 30 and frees the trunk too.
     observe(&mut policy, &[event(10, EventKind::Idle, 3, Some(2), 2)]);
@@ -82,7 +82,7 @@ fn a_branch_goes_before_the_trunk_that_is_still_used_by_another() {
 }
 
 #[test]
-fn what_is_in_use_or_gone_is_not_named() {
+fn blocks_in_use_or_dropped_are_not_named() {
     let mut policy = Lru::default();
     observe(&mut policy, &chain(10, EventKind::Idle, &[1, 2]));
     observe(&mut policy, &chain(11, EventKind::Idle, &[5, 6]));
@@ -94,7 +94,7 @@ fn what_is_in_use_or_gone_is_not_named() {
 }
 
 #[test]
-fn after_a_swap_the_order_is_that_of_the_events() {
+fn after_a_swap_the_events_give_the_order() {
     let mut policy = Lru::default();
     let mut events = chain(10, EventKind::Idle, &[3, 2, 1]);
     events.extend(chain(20, EventKind::Idle, &[9]));
@@ -103,7 +103,7 @@ fn after_a_swap_the_order_is_that_of_the_events() {
 }
 
 #[test]
-fn a_block_number_out_of_all_bounds_is_left_to_the_host() {
+fn block_numbers_out_of_bounds_are_left_to_the_host() {
     let mut policy = Lru::default();
     observe(
         &mut policy,
@@ -114,7 +114,7 @@ fn a_block_number_out_of_all_bounds_is_left_to_the_host() {
 }
 
 #[test]
-fn it_names_what_a_slow_model_names() {
+fn it_matches_a_slow_model() {
     for_seeds(0..200, |rng| {
         let (mut policy, mut model, mut at) = (Lru::default(), Model::default(), 0);
         for _ in 0..rng.between(1, 400) {
@@ -171,6 +171,6 @@ fn random_events(rng: &mut Rng, at: u64) -> Vec<Event> {
 }
 
 #[test]
-fn it_keeps_the_rules_whatever_is_played() {
+fn keeps_the_rules_of_the_interface() {
     check_prefix_cache(Lru::default);
 }

@@ -1,14 +1,15 @@
-//! `memory-aware`: lets in what the pool can hold to its end. The default admission policy.
+//! `memory-aware`: admits what the pool can hold to its end. The default admission policy.
 //!
-//! A request needs the blocks of its prompt and its longest output, less those that others use already:
-//! what it would find cached and nobody uses is no less taken by its start. There are the free and the
-//! cached blocks, less a reserve, less what was promised: a running sequence takes its blocks one by one,
-//! and an admitted one that hasn't started holds none yet, but both will want theirs. Without that, a burst
-//! would be let in against memory that is spoken for, and the scheduler would have to preempt.
+//! A request needs the blocks of its prompt and its longest output, without those that other sequences use
+//! already; cached blocks that no sequence uses count, because starting the request takes them. Available are
+//! the free and the cached blocks, less a reserve, less what was promised: a running sequence takes its
+//! blocks one by one, and an admitted one that hasn't started holds none yet, but both will need theirs.
+//! Otherwise a burst would be admitted against memory that is spoken for, and the scheduler would have to
+//! preempt.
 //!
-//! Sequences are limited in number only where the host has more places than they may take: else its places
-//! are the limit, and who sees more of the queue chooses better. What doesn't fit now waits; what never can
-//! is refused at once. A full queue is the host's to refuse, before anybody is asked.
+//! The number of sequences is limited only if the host has more slots than `max_in_flight`; otherwise the
+//! slots are the limit, and a scheduler that sees more of the queue chooses better. Requests that don't fit
+//! now wait; those that never can are refused at once. The host refuses by itself when the queue is full.
 
 use infer_policy_sdk::{
     Admission, Load, Policy, Pressure, Reason, Refusal, Request, Verdict, blocks_for, export_policy,
@@ -16,13 +17,13 @@ use infer_policy_sdk::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What `configure` takes.
+/// The policy's configuration.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Share of the pool that is kept back.
     pub reserve: f64,
-    /// Sequences that may run at once, of the places that the host has.
+    /// Sequences that may run at once, out of the host's slots.
     pub max_in_flight: u32,
     /// Memory pressure, 0 to 1, from which clients should slow down.
     pub backpressure_at: f64,
@@ -55,7 +56,7 @@ impl Policy for MemoryAware {
             },
             "max_in_flight": {
                 "type": "integer", "minimum": 1, "default": 100,
-                "description": "Sequences that may run at once; of no effect where the host has no more places"
+                "description": "Sequences that may run at once; has no effect if the host has no more slots"
             },
             "backpressure_at": {
                 "type": "number", "minimum": 0, "maximum": 1, "default": 0.8,
@@ -82,7 +83,7 @@ impl Admission for MemoryAware {
     fn admit(&mut self, request: &Request, load: &Load) -> Verdict {
         let memory = load.memory;
         let longest = request.prompt_tokens.saturating_add(request.max_new_tokens);
-        // The last token of the output is never read again, so it needs no place.
+        // The last output token is never read again, so it needs no slot.
         let least = blocks_for(longest.saturating_sub(1), memory.block_size);
         if least > memory.total_blocks {
             let message =
@@ -99,7 +100,7 @@ impl Admission for MemoryAware {
     fn measure(&mut self, load: &Load) -> Pressure {
         let available = self.available(load);
         let total = load.memory.total_blocks.max(1);
-        // Rounded up, so that 1000 is reported only where nothing is left and 0 only where all is.
+        // Rounded up, so that 1000 is reported only if nothing is left and 0 only if everything is.
         let used = u64::from(total.saturating_sub(available)) * 1_000;
         let level = u32::try_from(used.div_ceil(u64::from(total))).unwrap_or(1_000);
         let longest = match (is_idle(load), self.has_place(load)) {
@@ -136,13 +137,13 @@ impl MemoryAware {
     }
 }
 
-/// Sequences that run or will without being asked about again.
+/// Sequences that run, or will without another call.
 fn in_flight(load: &Load) -> u32 {
     load.running.saturating_add(load.admitted).saturating_add(load.preempted)
 }
 
-/// Nobody else is in flight: then whatever fits the pool is let in, reserve or not, for nothing would ever
-/// change by waiting.
+/// Whether nothing else is in flight. Then whatever fits the pool is admitted, reserve or not, because
+/// waiting would not change anything.
 fn is_idle(load: &Load) -> bool {
     in_flight(load) == 0
 }

@@ -1,4 +1,4 @@
-//! Formulas and answers on hand-made loads, and a queue that must never wait for ever.
+//! Formulas and answers on hand-made loads, and a queue in which no request may wait for ever.
 
 use infer_policy_sdk::testing::{check_admission, check_config, for_seeds};
 use infer_policy_sdk::{Memory, Micros, parse_config};
@@ -32,7 +32,7 @@ fn refusal(verdict: Verdict) -> Refusal {
 }
 
 #[test]
-fn its_configuration_is_what_its_schema_says() {
+fn configuration_matches_its_schema() {
     check_config::<MemoryAware>();
     for (config, key) in [
         (r#"{"reserve": 1.5}"#, "reserve"),
@@ -45,13 +45,13 @@ fn its_configuration_is_what_its_schema_says() {
 }
 
 #[test]
-fn it_stands_what_every_admission_policy_has_to() {
+fn meets_the_requirements_of_every_admission_policy() {
     check_admission(|| policy("{}"));
     check_admission(|| policy(r#"{"max_in_flight": 1, "reserve": 0.9}"#));
 }
 
 #[test]
-fn a_request_is_let_in_when_prompt_and_longest_output_fit_beside_the_reserve() {
+fn a_request_is_admitted_if_prompt_and_longest_output_fit_beside_the_reserve() {
     let mut policy = policy("{}");
     let cases = [
         // free, cached, prompt, output
@@ -68,7 +68,7 @@ fn a_request_is_let_in_when_prompt_and_longest_output_fit_beside_the_reserve() {
 }
 
 #[test]
-fn what_it_would_find_cached_is_not_needed_again() {
+fn cached_blocks_in_use_are_not_needed_again() {
     let cached = Request { cached_tokens: 170, ..request(300, 20) };
     assert_eq!(policy("{}").admit(&cached, &load(20, 0)), Verdict::Admit, "20 - 10 blocks needed");
     assert_eq!(policy("{}").admit(&cached, &load(19, 0)), Verdict::Wait);
@@ -85,20 +85,20 @@ fn promised_blocks_are_spoken_for() {
 }
 
 #[test]
-fn what_can_never_fit_is_refused_with_need_and_have() {
+fn a_request_that_can_never_fit_is_refused_with_need_and_supply() {
     let refusal = refusal(policy("{}").admit(&request(1_600, 2), &load(100, 0)));
     assert_eq!((refusal.reason, refusal.retry_after_ms), (Reason::Memory, 0));
     assert!(refusal.message.contains("101") && refusal.message.contains("100"), "{}", refusal.message);
 }
 
 #[test]
-fn an_idle_host_lets_in_whatever_fits_the_pool() {
+fn an_idle_host_admits_whatever_fits_the_pool() {
     let idle = Load { running: 0, ..load(100, 0) };
     assert_eq!(policy("{}").admit(&request(1_500, 100), &idle), Verdict::Admit);
     assert_eq!(
         policy("{}").admit(&request(1_500, 101), &idle),
         Verdict::Admit,
-        "its last token needs no place"
+        "its last token needs no slot"
     );
     for about_to_start in [Load { admitted: 1, ..idle }, Load { preempted: 1, ..idle }] {
         assert_eq!(policy("{}").admit(&request(1_500, 100), &about_to_start), Verdict::Wait);
@@ -109,7 +109,7 @@ fn an_idle_host_lets_in_whatever_fits_the_pool() {
 fn sequences_in_flight_are_limited() {
     let mut policy = policy(r#"{"max_in_flight": 3}"#);
     let cases = [
-        // running, let in, preempted
+        // running, admitted, preempted
         (2, 0, 0, Verdict::Admit),
         (3, 0, 0, Verdict::Wait),
         (0, 2, 0, Verdict::Admit),
@@ -126,7 +126,7 @@ fn sequences_in_flight_are_limited() {
 }
 
 #[test]
-fn a_host_without_more_places_holds_nobody_by_number() {
+fn the_number_of_sequences_is_not_limited_without_more_slots() {
     let queue = Load { running: 3, admitted: 900, ..load(90, 0) };
     let mut policy = policy(r#"{"max_in_flight": 3}"#);
     assert_eq!(policy.admit(&request(1, 1), &Load { max_running: 3, ..queue }), Verdict::Admit);
@@ -159,7 +159,7 @@ fn pressure_is_what_is_not_available() {
 }
 
 #[test]
-fn what_it_says_would_be_let_in_is_let_in() {
+fn what_measure_reports_as_admissible_is_admitted() {
     let mut policy = policy("{}");
     for_seeds(0..2_000, |rng| {
         let load = Load {

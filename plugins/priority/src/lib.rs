@@ -1,19 +1,19 @@
 //! `priority`: the more urgent first, and waiting makes urgent.
 //!
-//! A request's effective priority is its own plus one level for every `aging_ms` since it arrived. All
-//! age alike, so who is ahead of whom never changes: the order is that of `arrived - priority * aging`,
-//! and a request is overtaken by those that arrive within the difference of their priorities times
-//! `aging_ms` after it, and by none after them. That alone is what keeps low ones from starving, so
-//! priorities count up to `max_level` only, above and below 0: whoever may name any number isn't ahead for days.
+//! A request's effective priority is its own plus one level for every `aging_ms` since it arrived. All age
+//! alike, so their order never changes: it is that of `arrived - priority * aging`. A request is overtaken by
+//! those that arrive within the difference of their priorities times `aging_ms` after it, and by none after
+//! them. Only that keeps low priorities from starving, so priorities are clamped to `max_level` above and
+//! below 0: a client that may set any priority cannot stay ahead for days.
 //!
-//! Where slots or blocks are short, a waiting sequence takes the place of running ones of lower priority
-//! that stand half a level or more below it in effect too, and for every time that they gave way already
-//! twice as far and half a level more. So two never take each other's place in turn, equals never do, who
-//! has become urgent by waiting stays, and a low one throws away what it computed a few times at most: the
+//! If slots or blocks are short, a waiting sequence replaces running ones of lower priority that are also
+//! half a level or more below it in effective priority; each time that a sequence was preempted doubles that
+//! distance and adds half a level. So two sequences never replace each other in turn, equal ones never do, a
+//! sequence that became urgent by waiting stays, and a low one loses what it computed only a few times: the
 //! logarithm of the levels above it, six times for the default's forty.
 //!
-//! Long prompts of low priority that have begun share the steps' prompt tokens by rank, but nobody gives
-//! way for want of these alone.
+//! Long prompts of low priority that have started share the steps' prompt tokens by rank, but no sequence is
+//! preempted for want of these alone.
 
 use std::cmp::Reverse;
 
@@ -22,13 +22,13 @@ use infer_policy_sdk::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What `configure` takes.
+/// The policy's configuration.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// How long a request waits to become as urgent as new ones of the next level.
+    /// How long a request waits until it is as urgent as new ones of the next level.
     pub aging_ms: u64,
-    /// Whether running sequences give way to more urgent waiting ones.
+    /// Whether running sequences are preempted for more urgent waiting ones.
     pub preempt: bool,
     /// Priorities beyond this, above and below 0, count as this.
     pub max_level: u32,
@@ -53,18 +53,18 @@ impl Policy for Priority {
     const NAME: &'static str = "priority";
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
     const DESCRIPTION: &'static str = "Continuous batching, higher priority first. Waiting raises priority, so \
-         nobody starves; running sequences of lower priority give way where room is short.";
+         no request starves; running sequences of lower priority are preempted if slots or memory are short.";
     const CONFIG_SCHEMA: &'static str = r#"{
         "type": "object",
         "additionalProperties": false,
         "properties": {
             "aging_ms": {
                 "type": "integer", "minimum": 1, "default": 5000,
-                "description": "How long a request waits to become as urgent as new ones of the next level"
+                "description": "How long a request waits until it is as urgent as new ones of the next level"
             },
             "preempt": {
                 "type": "boolean", "default": true,
-                "description": "Whether running sequences give way to waiting ones of higher priority where slots or memory are short"
+                "description": "Whether running sequences are preempted for waiting ones of higher priority if slots or memory are short"
             },
             "max_level": {
                 "type": "integer", "minimum": 1, "default": 20,
@@ -97,7 +97,7 @@ impl Scheduler for Priority {
         if planner.go_on_by(|running| Reverse(self.rank(running))) == 0 {
             blocked = self.starts.start(order, step, &mut planner);
         }
-        // Who can start without anybody's leaving does so first.
+        // Sequences that can start without a preemption do so first.
         if self.preempt
             && planner.started().is_empty()
             && let Some(blocked) = blocked
@@ -110,8 +110,8 @@ impl Scheduler for Priority {
 }
 
 impl Priority {
-    /// A plan in which running ones give way to `blocked` where they are worth less. It alone starts:
-    /// what the others would find cached may go with whoever gives way.
+    /// A plan in which running sequences of lower rank are preempted for `blocked`. Only that one starts:
+    /// what the others would find cached may be freed with the preempted ones.
     fn make_way(&self, step: &Step, blocked: &Blocked<'_>) -> Option<Plan> {
         let victims = self.victims(step, blocked);
         if victims.is_empty() {
@@ -124,8 +124,8 @@ impl Priority {
         (others == 0 && started.is_ok()).then(|| planner.finish())
     }
 
-    /// Whom to preempt so that `blocked` can start, the least urgent and of those the latest started
-    /// first; none if all that may be preempted together would not make enough room.
+    /// Sequences to preempt so that `blocked` can start, the least urgent first and among those the latest to
+    /// start; none if all that may be preempted would not make enough room.
     fn victims<'a>(&self, step: &'a Step, blocked: &Blocked<'a>) -> Vec<Sequence<'a>> {
         let waiting = blocked.sequence;
         if blocked.short == Short::Compute || waiting.pending_tokens() > waiting.computed_tokens() {
@@ -134,7 +134,8 @@ impl Priority {
         let gives_way = |running: &Sequence<'_>| self.gives_way(*running, waiting);
         let mut weaker: Vec<_> = step.running.iter().filter(gives_way).enumerate().collect();
         weaker.sort_by_cached_key(|(row, running)| Reverse((self.rank(*running), *row)));
-        // Blocks of its prefix that somebody uses now become idle if they give way, and starting takes them.
+        // Blocks of its prefix that sequences use now become idle if those are preempted, and starting takes
+        // them.
         let prefix = waiting.computed_tokens() / step.memory.block_size.max(1);
         let in_use = i64::from(prefix.saturating_sub(waiting.idle_blocks()));
         let mut lacking = blocked.lacking_blocks + in_use;
@@ -149,7 +150,7 @@ impl Priority {
         if lacking <= 0 { victims } else { Vec::new() }
     }
 
-    /// Whether a running sequence gives way to a waiting one.
+    /// Whether a running sequence may be preempted for a waiting one.
     fn gives_way(&self, running: Sequence<'_>, waiting: Sequence<'_>) -> bool {
         // 1, 3, 7, 15 ..; beyond all priorities long before it would overflow.
         let half_levels = (2i64 << running.preemptions().min(40)) - 1;
@@ -158,7 +159,7 @@ impl Priority {
             && self.rank(waiting).saturating_add(margin) <= self.rank(running)
     }
 
-    /// When it would have arrived had it priority 0; the smallest goes first. In microseconds, signed.
+    /// When it would have arrived with priority 0; the smallest comes first. In microseconds, signed.
     fn rank(&self, sequence: Sequence<'_>) -> i64 {
         let arrived = i64::try_from(sequence.arrived().0).unwrap_or(i64::MAX);
         arrived.saturating_sub(self.level(sequence).saturating_mul(self.aging_us))

@@ -21,7 +21,7 @@ fn request(arrived_ms: u64, priority: i32, output_tokens: u32) -> Spec {
     }
 }
 
-/// Four places.
+/// Four slots.
 fn run(scheduler: &mut impl Scheduler, specs: &[Spec]) -> Report {
     let limits = Limits { max_running: 4, ..limits() };
     Host::new(limits, 16, 2_000).run(scheduler, specs).unwrap()
@@ -46,7 +46,7 @@ fn view(running: &[Row], waiting: &[Row], max_running: u32, free_blocks: u32) ->
     }
 }
 
-/// Who runs and who gives way.
+/// Which sequences run, and which are preempted.
 fn decide(config: &str, step: &Step) -> (Vec<u64>, Vec<u64>) {
     let plan = policy(config).schedule(step);
     let ids = |ids: &[infer_policy_sdk::SequenceId]| ids.iter().map(|id| id.0).collect();
@@ -54,7 +54,7 @@ fn decide(config: &str, step: &Step) -> (Vec<u64>, Vec<u64>) {
 }
 
 #[test]
-fn its_configuration_is_what_its_schema_says() {
+fn configuration_matches_its_schema() {
     check_config::<Priority>();
     for key in ["aging_ms", "max_level"] {
         let zero = parse_config(&format!("{{\"{key}\": 0}}")).unwrap();
@@ -64,7 +64,7 @@ fn its_configuration_is_what_its_schema_says() {
 }
 
 #[test]
-fn the_more_urgent_starts_first_unless_the_other_waited_long_enough() {
+fn the_more_urgent_request_starts_first_unless_the_other_aged_enough() {
     let at = |id, priority, arrived_ms: u64| Row { arrived: arrived_ms * 1_000, ..row(id, priority) };
     let waiting = [at(1, 0, 0), at(2, 2, 1_999), at(3, 2, 2_001), at(4, 0, 2_001)];
     let (run, _) = decide(r#"{"aging_ms": 1000}"#, &view(&[], &waiting, 8, 100));
@@ -88,7 +88,7 @@ fn who_has_become_urgent_by_waiting_keeps_its_slot() {
 }
 
 #[test]
-fn as_many_give_their_blocks_as_it_takes_and_none_where_all_are_too_few() {
+fn preempts_as_many_as_needed_or_none_if_all_are_too_few() {
     let urgent = |prompt_tokens| Row { prompt_tokens, ..row(4, 1) };
     let short =
         |prompt_tokens| view(&[running(1, 1), running(2, 0), running(3, 0)], &[urgent(prompt_tokens)], 8, 3);
@@ -98,13 +98,13 @@ fn as_many_give_their_blocks_as_it_takes_and_none_where_all_are_too_few() {
 }
 
 #[test]
-fn a_prefix_that_goes_with_its_only_user_is_not_counted_twice() {
+fn a_prefix_freed_with_its_only_user_is_not_counted_twice() {
     let shares = Row { computed_tokens: 64, ..row(2, 1) };
     let given = |free_blocks| decide("{}", &view(&[running(1, 0)], &[shares], 8, free_blocks)).1;
     assert_eq!((given(0), given(1)), (vec![], vec![1]), "seven blocks, and one for growth");
     let shared = Row { freeable_blocks: 1, ..running(1, 0) };
     let full = view(&[shared, Row { id: 3, ..shared }], &[shares], 2, 50);
-    assert_eq!(decide("{}", &full).1.len(), 1, "where only slots are short, one is enough");
+    assert_eq!(decide("{}", &full).1.len(), 1, "if only slots are short, one is enough");
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn who_can_start_without_anybodys_leaving_does_so_first() {
 }
 
 #[test]
-fn nobody_gives_way_to_one_that_waits_for_a_prefix_anyway() {
+fn no_preemption_for_a_request_that_waits_for_a_prefix() {
     let waits = Row { pending_tokens: 96, ..row(2, 1) };
     assert_eq!(decide("{}", &view(&[running(1, 0)], &[waits], 1, 50)), (vec![1], vec![]));
 }
@@ -134,7 +134,7 @@ fn who_gave_way_before_does_so_only_for_a_higher_level() {
 }
 
 #[test]
-fn a_stream_of_the_most_urgent_ones_neither_starves_a_low_one_nor_recomputes_it_for_ever() {
+fn a_stream_of_the_most_urgent_requests_neither_starves_a_low_one_nor_recomputes_it_for_ever() {
     let mut specs = vec![request(0, 0, 300)];
     specs.extend((0..400).map(|n| request(5 + 20 * n, 1_000_000, 8)));
     let one = Limits { max_running: 1, ..limits() };
@@ -152,7 +152,7 @@ fn where_memory_runs_out_the_least_urgent_gives_way_not_the_latest() {
 }
 
 #[test]
-fn urgent_requests_are_served_as_if_the_others_were_not_there() {
+fn urgent_requests_are_served_as_if_alone() {
     let mut specs: Vec<Spec> = (0..40).map(|n| request(10 * n, 0, 100)).collect();
     specs.extend((0..20).map(|n| request(5 + 40 * n, 5, 20)));
     let mean = |report: &Report, ids| report.mean_ms(ids, Finished::latency);
@@ -170,7 +170,7 @@ fn urgent_requests_are_served_as_if_the_others_were_not_there() {
 
 #[test]
 fn aging_keeps_low_priorities_from_starving() {
-    // Urgent ones that alone keep all places busy, and a single low one.
+    // Urgent requests that alone keep all slots busy, and a single low one.
     let mut specs = vec![request(0, 3, 40); 4];
     specs.extend((0..800).map(|n| request(2 * n, 3, 10)));
     specs.push(request(1, 0, 10));
@@ -180,7 +180,7 @@ fn aging_keeps_low_priorities_from_starving() {
 }
 
 #[test]
-fn a_stream_of_urgent_ones_does_not_push_the_same_one_out_again_and_again() {
+fn a_stream_of_urgent_requests_does_not_keep_preempting_the_same_one() {
     let mut specs = vec![request(0, 0, 300)];
     specs.extend((0..50).map(|n| request(5 + 20 * n, 1, 8)));
     let one = Limits { max_running: 1, ..limits() };
@@ -189,7 +189,7 @@ fn a_stream_of_urgent_ones_does_not_push_the_same_one_out_again_and_again() {
 }
 
 #[test]
-fn it_stands_what_every_scheduler_has_to() {
+fn meets_the_requirements_of_every_scheduler() {
     check_scheduler(|| policy("{}"));
     check_scheduler(|| policy(r#"{"aging_ms": 5}"#));
     check_scheduler(|| policy(r#"{"preempt": false}"#));

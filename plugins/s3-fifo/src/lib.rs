@@ -1,20 +1,21 @@
-//! `s3-fifo`: a small queue on probation and a main one; who isn't used again while in the small one goes.
+//! `s3-fifo`: a small queue on probation and a main one; blocks that aren't used again while in the small one
+//! are evicted.
 //!
 //! After S3-FIFO (Yang et al., SOSP 2023, "FIFO queues are all you need for cache eviction"): most of what
-//! enters a cache is never used again, so newcomers pass through a queue of a tenth of the cache and get into
-//! the main queue only if they were used meanwhile. A use moves nothing, it counts up to three; whoever
-//! counts at the tail of the main queue pays one and goes round again. One scan of long prompts then costs
-//! the small queue, where under LRU it costs everything.
+//! enters a cache is never used again, so new blocks pass through a queue of a tenth of the cache, and get
+//! into the main queue only if they were used meanwhile. A use moves nothing; it adds one to a count of up to
+//! three, and a block with uses left at the tail of the main queue pays one and goes round again. A scan of
+//! long prompts then costs only the small queue, where LRU would lose everything.
 //!
-//! What a policy without sight of contents must leave out is the ghost queue, which remembers what left
-//! the small queue and sends it straight to the main one when it returns: a block number names whatever
-//! the pool puts there next, and neither depth nor session tells whether a prefix is the same text as
-//! before. To make up for it one use while on probation is enough here; with ghosts the paper asks for two.
+//! Missing is the ghost queue, which remembers what left the small queue and sends it straight to the main
+//! one when it returns. A policy doesn't see contents: the pool reuses block numbers, and neither depth nor
+//! session tells whether a prefix is the same text as before. To make up for it, one use on probation is
+//! enough here; with ghosts the paper asks for two.
 //!
-//! Queues order by when a block was stored, and followers go before what they follow. A block that is
-//! promoted takes those before it along, for they were used whenever it was.
+//! Queues are ordered by when a block was stored, and followers leave before what they follow. A promoted
+//! block takes those before it along, because they were used whenever it was.
 //!
-//! A sequence that is preempted and comes back uses its blocks once more, and no event tells that from another
+//! A sequence that resumes after a preemption uses its blocks once more, and no event tells that from another
 //! request's use: while memory is so short that the scheduler preempts, a scan can get into the main queue.
 
 use infer_policy_sdk::{
@@ -24,15 +25,15 @@ use serde::{Deserialize, Serialize};
 
 /// Uses are counted up to this.
 const MOST_USES: u8 = 3;
-/// Moves within one question; who is judged after that goes without regard to its uses. Keeps a call short
-/// where everything in a large cache was used.
+/// Moves within one call; blocks judged after that are evicted regardless of their uses. Keeps a call short
+/// if everything in a large cache was used.
 const MOST_MOVES: u64 = 4_096;
 
-/// What `configure` takes.
+/// The policy's configuration.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Share of the cached blocks that newcomers may take up.
+    /// Share of the cached blocks that new ones may take up.
     pub small: f64,
 }
 
@@ -49,11 +50,11 @@ enum Queue {
     Main,
 }
 
-/// A block's place in its queue, which it has while it is in use too.
+/// A block's position in its queue, which it also has while it is in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Place {
     queue: Queue,
-    /// Larger is later; 0 where the block isn't in the cache.
+    /// Larger is later; 0 if the block isn't in the cache.
     turn: u64,
     uses: u8,
 }
@@ -72,8 +73,8 @@ impl Policy for S3Fifo {
     type Config = Config;
     const NAME: &'static str = "s3-fifo";
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
-    const DESCRIPTION: &'static str = "Newcomers pass through a small queue and stay only if they are used \
-         meanwhile, so that one scan of long prompts evicts nothing of worth.";
+    const DESCRIPTION: &'static str = "New blocks pass through a small queue and stay only if they are used \
+         meanwhile, so a scan of long prompts evicts nothing valuable.";
     const CONFIG_SCHEMA: &'static str = r#"{
         "type": "object",
         "additionalProperties": false,
@@ -141,7 +142,7 @@ impl PrefixCache for S3Fifo {
             }
         }
         let names = named.iter().map(|taken| taken.block).collect();
-        // Naming isn't dropping: they stay until the host says that they are gone.
+        // Named blocks stay until the host reports that they are gone.
         for taken in named.into_iter().rev() {
             self.idle_small += usize::from(taken.key.0 == Queue::Small);
             self.idle.put_back(taken);
@@ -157,7 +158,7 @@ impl S3Fifo {
         Some(taken)
     }
 
-    /// Who is to be judged next: the small queue gives while it holds more than its share.
+    /// The next block to judge: one of the small queue while that holds more than its share.
     fn tail(&self) -> Option<BlockId> {
         let small = self.idle.leaves().next().filter(|((queue, _), _)| *queue == Queue::Small);
         let main = self.idle.first_leaf_from((Queue::Main, 0));
@@ -166,7 +167,7 @@ impl S3Fifo {
         first.or(second).map(|(_, block)| block)
     }
 
-    /// Lets a block of the small queue into the main one, and those before it.
+    /// Moves a block of the small queue, and those before it, to the main one.
     fn promote(&mut self, leaf: BlockId) {
         let mut next = Some(leaf);
         while let Some(block) = next

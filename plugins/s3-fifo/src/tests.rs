@@ -1,4 +1,4 @@
-//! Scans, promotions, and what a place in a queue survives.
+//! Scans, promotions, and what a position in a queue survives.
 
 use infer_policy_sdk::testing::{CacheHost, Tally, Turn, check_config, check_prefix_cache};
 use infer_policy_sdk::{Event, SessionId, TenantId, parse_config};
@@ -19,19 +19,19 @@ fn turn(text: u32, blocks: u32) -> Turn {
 }
 
 #[test]
-fn its_configuration_is_what_its_schema_says() {
+fn configuration_matches_its_schema() {
     check_config::<S3Fifo>();
     let error = S3Fifo::new(parse_config(r#"{"small": -1}"#).unwrap()).err().unwrap();
     assert!(error.contains("`small`"), "{error}");
 }
 
 #[test]
-fn it_keeps_the_rules_whatever_is_played() {
+fn keeps_the_rules_of_the_interface() {
     check_prefix_cache(|| policy("{}"));
     check_prefix_cache(|| policy(r#"{"small": 0.6}"#));
 }
 
-/// Eight documents that are asked about again and again; in between a crawler reads many others once.
+/// Eight documents that are asked about again and again, while a crawler reads many others once.
 fn scan<P: PrefixCache>(policy: P) -> Tally {
     let mut host = CacheHost::new(policy, 16, 100);
     for round in 0..10 {
@@ -66,14 +66,18 @@ fn newcomers_go_in_the_order_in_which_they_came() {
 }
 
 #[test]
-fn a_use_moves_nothing_until_it_is_judged() {
+fn a_use_moves_a_block_only_when_it_is_judged() {
     let mut host = host();
     for text in 0..10 {
         host.play(&turn(text, 10));
     }
     host.play(&turn(0, 10));
     host.play(&turn(20, 10));
-    assert_eq!([0, 1].map(|text| host.cached(&turn(text, 10))), [10, 0], "spared, the next one went");
+    assert_eq!(
+        [0, 1].map(|text| host.cached(&turn(text, 10))),
+        [10, 0],
+        "spared, and the next one is evicted"
+    );
     for text in 21..40 {
         host.play(&turn(text, 10));
     }
@@ -81,13 +85,13 @@ fn a_use_moves_nothing_until_it_is_judged() {
 }
 
 #[test]
-fn what_is_no_longer_used_leaves_the_main_queue_in_the_end() {
+fn unused_blocks_leave_the_main_queue_eventually() {
     let mut host = host();
     for text in 0..9 {
         host.play(&turn(text, 10));
         host.play(&turn(text, 10));
     }
-    // The next generation: asked about four times each, the old one never again.
+    // The next generation: asked about four times each, while the old one isn't any more.
     for text in 50..80 {
         for _ in 0..4 {
             host.play(&turn(text, 10));
@@ -128,7 +132,7 @@ fn those_before_a_promoted_block_come_along() {
 }
 
 #[test]
-fn where_everything_was_used_a_call_is_short_all_the_same() {
+fn calls_stay_short_even_if_everything_was_used() {
     let mut policy = policy("{}");
     let mut events = Events::default();
     for kind in [EventKind::Stored, EventKind::Reused, EventKind::Idle] {

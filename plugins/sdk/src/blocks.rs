@@ -22,9 +22,9 @@ pub fn blocks_to_run(running: Sequence<'_>, tokens: u32, block_size: u32) -> u32
     blocks_for(needed, block_size).saturating_sub(blocks)
 }
 
-/// Blocks that leave the allocatable ones when a waiting sequence starts and computes `tokens`: new
-/// ones, and cached ones that it takes from the idle. A prefix that ends inside a block is copied, so
-/// its last block is a new one.
+/// Blocks that a waiting sequence takes from the allocatable ones if it starts and computes `tokens`: new
+/// ones, and cached ones that were idle. A prefix that ends inside a block is copied, so its last block is a
+/// new one.
 pub fn blocks_to_start(waiting: Sequence<'_>, tokens: u32, block_size: u32) -> u32 {
     let computed = waiting.computed_tokens();
     blocks_for(computed.saturating_add(tokens), block_size)

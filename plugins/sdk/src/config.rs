@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_what_is_wrong() {
         for (json, named) in [
             (r#"{"sise": 3}"#, "sise"),
             (r#"{"size": "three"}"#, "three"),

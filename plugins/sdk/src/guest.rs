@@ -1,6 +1,6 @@
-//! The only place that knows the bindings: turns what the host sends into the SDK's types and back.
+//! The only module that knows the bindings: converts what the host sends into the SDK's types and back.
 //!
-//! Columns are moved, never copied. Compiled only where a component is built.
+//! Columns are moved, never copied. Compiled only for components.
 #![allow(missing_docs, reason = "reached through `export_policy!` alone")]
 
 use std::cell::RefCell;
@@ -14,7 +14,7 @@ pub use infer_policy_bindings_admission as admission;
 pub use infer_policy_bindings_prefix_cache as prefix_cache;
 pub use infer_policy_bindings_scheduler as scheduler;
 
-/// Where `export_policy!` keeps the one instance of a component.
+/// Where `export_policy!` keeps a component's only instance.
 pub trait Slot: Policy {
     fn slot() -> &'static LocalKey<RefCell<Option<Self>>>;
 }
@@ -25,7 +25,7 @@ fn with<P: Slot, R>(decide: impl FnOnce(&mut P) -> R) -> R {
 }
 
 fn configure<P: Slot>(config: &str) -> Result<(), String> {
-    // A trap carries no text, so a panic says why in the host's log first.
+    // A trap carries no text, so a panic first logs its message.
     std::panic::set_hook(Box::new(|panic| log(Level::Error, &panic.to_string())));
     let policy = P::new(crate::parse_config(config)?)?;
     P::slot().set(Some(policy));

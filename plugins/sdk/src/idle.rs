@@ -1,25 +1,26 @@
 //! Idle blocks in the order in which they should go: what prefix-cache policies have in common.
 //!
-//! A block is worth nothing without those before it in its prefix, and whoever drops one drops what
-//! follows it. So the only candidates are leaves: idle blocks that no idle block follows. `IdleTree` keeps
-//! the leaves sorted by a key of the policy's choice (a time, a queue, a value), and a block whose last
-//! follower goes becomes a leaf with the key that it had all along. A policy chooses keys and nothing else,
-//! and never names a block before what follows it.
+//! A block is worth nothing without those before it in its prefix, and dropping it drops what follows it. So
+//! the only candidates are leaves: idle blocks that no idle block follows. `IdleTree` keeps the leaves sorted
+//! by a key of the policy's choice (a time, a queue, a value), and a block whose last follower is removed
+//! becomes a leaf with the key that it had all along. A policy chooses only the keys, and never names a block
+//! before what follows it.
 //!
-//! It believes any event: a parent that is unknown, in use, or part of a circle costs order, never a panic.
-//! Blocks in use aren't in it; who needs to know about those keeps a `BlockMap`.
+//! It accepts any event: a parent that is unknown, in use, or part of a cycle costs order, never a panic.
+//! Blocks in use aren't in it; a policy that needs those keeps a `BlockMap`.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use crate::types::BlockId;
 
-/// Block numbers from here on are left to the host: at 16 tokens a block, a pool of eight million tokens.
-/// Keeps the tables of a policy within half of the 64 MiB that a host gives it, whatever numbers it is shown.
+/// Blocks with this number or above are left to the host: at 16 tokens a block, a pool of eight million
+/// tokens. Keeps a policy's tables within half of the 64 MiB that a host gives it, whatever numbers it is
+/// shown.
 const MAX_BLOCKS: usize = 1 << 19;
 const PAGE: usize = 1 << 10;
 
-/// A value for each block, the default until it is set. Memory grows with the blocks that are touched.
+/// A value per block, the default until it is set. Memory grows with the blocks that are touched.
 #[derive(Clone, Debug)]
 pub struct BlockMap<T> {
     pages: Vec<Vec<T>>,
@@ -32,13 +33,13 @@ impl<T> Default for BlockMap<T> {
 }
 
 impl<T: Clone + Default> BlockMap<T> {
-    /// The block's value; `None` where neither it nor one near it was ever set.
+    /// The block's value; `None` if neither it nor one near it was ever set.
     pub fn get(&self, block: BlockId) -> Option<&T> {
         let at = block.0 as usize;
         self.pages.get(at / PAGE)?.get(at % PAGE)
     }
 
-    /// The block's value, to be set; `None` where the number is beyond all bounds.
+    /// The block's value, to be set; `None` if the number is out of bounds.
     pub fn get_mut(&mut self, block: BlockId) -> Option<&mut T> {
         let at = block.0 as usize;
         if at >= MAX_BLOCKS {
@@ -72,7 +73,7 @@ struct Node<K> {
     followers: u32,
 }
 
-/// A block that was taken out of the tree, and all that is needed to put it back.
+/// A block that was removed from the tree, with everything needed to put it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken<K> {
     /// The block.
@@ -106,16 +107,16 @@ impl<K: Copy + Ord> IdleTree<K> {
         self.len == 0
     }
 
-    /// The block's key; `None` where it isn't idle.
+    /// The block's key; `None` if it isn't idle.
     pub fn key(&self, block: BlockId) -> Option<K> {
         self.nodes.get(block)?.key
     }
 
-    /// A block became idle. One that was idle already is put where it belongs now. Does nothing for a
-    /// number beyond all bounds.
+    /// Adds a block that became idle, or moves one that was idle already to its new position. Does nothing
+    /// for a number out of bounds.
     pub fn insert(&mut self, block: BlockId, parent: Option<BlockId>, key: K) {
         self.remove(block);
-        // A block that follows itself, or one that can't be looked up, follows nobody.
+        // A block that follows itself, or a block that can't be looked up, counts as having no parent.
         let parent = parent.filter(|parent| *parent != block && (parent.0 as usize) < MAX_BLOCKS);
         let Some(node) = self.nodes.get_mut(block) else { return };
         node.key = Some(key);
@@ -134,7 +135,7 @@ impl<K: Copy + Ord> IdleTree<K> {
         }
     }
 
-    /// A block is in use or gone.
+    /// Removes a block that is in use or gone.
     pub fn remove(&mut self, block: BlockId) -> Option<Taken<K>> {
         let key = self.key(block)?;
         let node = self.nodes.get_mut(block)?;
@@ -183,10 +184,11 @@ impl<K: Copy + Ord> IdleTree<K> {
         self.leaves.range((key, BlockId(0))..).next().copied()
     }
 
-    /// Every idle block, in the order in which they go if always the leaf with the least key goes.
+    /// Every idle block, in the order in which they would be dropped if the leaf with the least key always
+    /// went first.
     pub fn order(&self) -> impl Iterator<Item = (K, BlockId)> + '_ {
         let mut leaves = self.leaves.iter().copied().peekable();
-        // Blocks whose followers all went before, and how many of the others' did.
+        // Blocks whose followers are all listed, and how many followers of the others are.
         let mut exposed: BinaryHeap<Reverse<(K, BlockId)>> = BinaryHeap::new();
         let mut gone: BTreeMap<BlockId, u32> = BTreeMap::new();
         std::iter::from_fn(move || {
@@ -211,7 +213,7 @@ impl<K: Copy + Ord> IdleTree<K> {
     }
 
     /// A leaf and the idle blocks before it up to where another prefix branches off, last block first: what
-    /// nobody else needs.
+    /// nothing else needs.
     pub fn branch(&self, leaf: BlockId) -> impl Iterator<Item = BlockId> + '_ {
         let alone = |block: &BlockId| {
             self.nodes.get(*block).is_some_and(|node| node.key.is_some() && node.followers == 1)
@@ -251,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_goes_after_all_that_follow_it_whatever_its_key() {
+    fn a_block_comes_after_its_followers_whatever_its_key() {
         let tree = fork();
         assert_eq!(order(&tree), [3, 9, 4, 2, 1]);
         assert_eq!(tree.leaves().map(|(key, _)| key).collect::<Vec<_>>(), [5, 6, 7]);
@@ -260,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_makes_way_for_what_it_followed_and_can_be_put_back() {
+    fn removing_a_leaf_exposes_its_parent_and_can_be_undone() {
         let mut tree = fork();
         let taken: Vec<_> = [4, 3].into_iter().filter_map(|block| tree.remove(BlockId(block))).collect();
         assert_eq!(order(&tree), [2, 1, 9]);
@@ -292,7 +294,7 @@ mod tests {
         insert(&mut tree, 4, Some(u32::MAX), 4);
         insert(&mut tree, u32::MAX, None, 5);
         insert(&mut tree, MAX_BLOCKS as u32 - 1, None, 6);
-        assert_eq!(order(&tree), [1, 4, MAX_BLOCKS as u32 - 1], "who follows himself in a circle is no leaf");
+        assert_eq!(order(&tree), [1, 4, MAX_BLOCKS as u32 - 1], "a block in a cycle is no leaf");
         assert_eq!(tree.nodes.pages.iter().filter(|page| !page.is_empty()).count(), 2);
     }
 

@@ -1,9 +1,9 @@
-//! What a policy author sees: traits over plain Rust types, one macro that makes a crate a component,
-//! and the arithmetic every policy needs.
+//! The policy author's API: traits over plain Rust types, a macro that makes a crate a component, and the
+//! arithmetic that every policy needs.
 //!
 //! A policy is an ordinary library: its logic never touches the bindings, so the same code is tested
 //! natively, tested as Wasm, and shipped. The bindings exist only where a component is built
-//! (`wasm32-unknown-unknown`). There is no clock, no randomness and no I/O here, and there won't be.
+//! (`wasm32-unknown-unknown`). There is no clock, no randomness and no I/O here, by design.
 //!
 //! ```
 //! use infer_policy_sdk::{Plan, Planner, Policy, Scheduler, Step, export_policy};
@@ -70,17 +70,17 @@ pub use starts::{Blocked, Starts};
 pub use step_time::StepTime;
 pub use types::{BlockId, Memory, Micros, SequenceId, SessionId, TenantId};
 
-/// What every policy has, whatever it decides.
+/// What all policies have in common.
 pub trait Policy: Sized + 'static {
-    /// What `configure` takes, as JSON. Derive `serde::Deserialize` with
-    /// `#[serde(default, deny_unknown_fields)]`, so that a misspelt key is refused by name.
+    /// Configuration, parsed from JSON. Derive `serde::Deserialize` with `#[serde(default,
+    /// deny_unknown_fields)]`, so that a misspelt key is an error that names it.
     type Config: serde::de::DeserializeOwned + Default;
 
-    /// Short name, `continuous` say. State moves between policies of one name.
+    /// Short name, such as `continuous`. State moves between policies of the same name.
     const NAME: &'static str;
     /// Semantic version of the policy; usually `env!("CARGO_PKG_VERSION")`.
     const VERSION: &'static str;
-    /// One or two sentences for a person choosing a policy.
+    /// One or two sentences that help people choose a policy.
     const DESCRIPTION: &'static str;
     /// JSON Schema of `Config`. `testing::check_config` holds it against the defaults.
     const CONFIG_SCHEMA: &'static str = EMPTY_SCHEMA;
@@ -94,14 +94,14 @@ pub trait Policy: Sized + 'static {
         Vec::new()
     }
 
-    /// Takes the state of the outgoing policy of the same name. An error starts this one cold.
+    /// Imports the state of the outgoing policy of the same name. An error starts this one cold.
     fn import_state(&mut self, state: &[u8]) -> Result<(), String> {
         if state.is_empty() { Ok(()) } else { Err("this policy keeps no state".to_owned()) }
     }
 }
 
 /// Makes the crate a component of one kind: `export_policy!(scheduler: MyPolicy)`, or `admission:`, or
-/// `prefix_cache:`. Expands to nothing anywhere but on `wasm32-unknown-unknown`.
+/// `prefix_cache:`. Expands to nothing except on `wasm32-unknown-unknown`.
 #[macro_export]
 macro_rules! export_policy {
     (scheduler: $policy:ty) => {

@@ -1,13 +1,13 @@
-//! One line to the host's log. Outside a component it goes to standard error.
+//! Lines for the host's log. Outside a component they go to standard error.
 
 /// How much a line matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     /// For the policy's author.
     Debug,
-    /// For an operator who wants to know.
+    /// For operators who want details.
     Info,
-    /// For an operator who should look.
+    /// For operators who should look.
     Warn,
     /// Something is broken.
     Error,

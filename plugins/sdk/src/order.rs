@@ -1,14 +1,14 @@
-//! A queue in another order than that of arrival, put in order only as far as it is asked for.
+//! A queue in another order than that of arrival, sorted only as far as it is read.
 //!
-//! A step starts a handful of sequences while thousands may wait: sorting all of them would cost more
-//! than all the rest of a plan. A heap is built in linear time and gives up one after another.
+//! A step starts a handful of sequences while thousands may wait: sorting all of them would cost more than
+//! the rest of a plan. A heap is built in linear time and yields one after another.
 
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::scheduler::{Sequence, Sequences};
 
-/// Sequences by key, smallest first, equal ones in the order of their rows.
+/// Sequences by key, smallest first, equal ones in row order.
 #[derive(Clone, Debug)]
 pub struct Order<'a, K: Ord> {
     heap: BinaryHeap<Reverse<(K, u32)>>,
@@ -16,7 +16,7 @@ pub struct Order<'a, K: Ord> {
 }
 
 impl<'a, K: Ord> Order<'a, K> {
-    /// Asks for each key once.
+    /// Computes each key once.
     pub fn new(sequences: &'a Sequences, mut key: impl FnMut(Sequence<'a>) -> K) -> Self {
         let keyed: Vec<_> =
             sequences.iter().zip(0..).map(|(sequence, row)| Reverse((key(sequence), row))).collect();
@@ -40,7 +40,7 @@ mod tests {
     use crate::testing::for_seeds;
 
     #[test]
-    fn it_gives_what_a_stable_sort_gives() {
+    fn it_matches_a_stable_sort() {
         for_seeds(0..200, |rng| {
             let count = u64::from(rng.between(0, 60));
             let rows: Sequences =

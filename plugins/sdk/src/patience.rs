@@ -1,15 +1,15 @@
-//! Lets a policy serve out of order without leaving anybody behind.
+//! Lets a policy serve out of order without leaving any sequence behind.
 //!
-//! Whoever is overtaken, that is waits while a later one starts, is so for a limited time only; from
-//! then on nobody passes. Without that, any order but that of the queue starves somebody under load,
-//! and the host's watchdog takes the policy out. Waiting for a place while nobody passes doesn't count:
-//! under plain overload the order stays the policy's own.
+//! A sequence is overtaken if it waits while a later one starts, and it can be for a limited time only; from
+//! then on no sequence may pass it. Otherwise any order but that of the queue starves some sequence under
+//! load, and the host's watchdog removes the policy. Waiting for a slot while no other sequence passes
+//! doesn't count: under plain overload the policy's own order applies.
 
 use crate::order::Order;
 use crate::scheduler::{Sequence, Step};
 use crate::types::{Micros, SequenceId};
 
-/// Who has been overtaken, and since when.
+/// Sequences that have been overtaken, and since when.
 #[derive(Clone, Debug)]
 pub struct Patience {
     limit: Micros,
@@ -17,23 +17,23 @@ pub struct Patience {
     overtaken: Vec<(SequenceId, Micros)>,
 }
 
-/// When a waiting sequence's turn comes.
+/// When a waiting sequence is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Turn<K> {
-    /// Before all others, for nobody may pass it: when it arrived.
+    /// Before all others, because none may pass it: when it arrived.
     Due(Micros, SequenceId),
     /// In the policy's order.
     InOrder(K),
 }
 
 impl Patience {
-    /// Lets a sequence be overtaken for `limit`, and never for longer than [`Step::patience`] allows.
+    /// Lets a sequence be overtaken for `limit`, but never for longer than [`Step::patience`] allows.
     pub fn new(limit: Micros) -> Self {
         Self { limit, overtaken: Vec::new() }
     }
 
-    /// The waiting sequences in the order in which to start them: first those that nobody may pass, by
-    /// arrival, then the others, smallest key first and equal ones by arrival.
+    /// The waiting sequences in the order in which to start them: first those that none may pass, by arrival,
+    /// then the others, smallest key first and equal ones by arrival.
     pub fn order<'a, K: Ord>(
         &self,
         step: &'a Step,
@@ -50,14 +50,14 @@ impl Patience {
         })
     }
 
-    /// Whether nobody may pass a waiting sequence: its patience is at its end, or it ran before.
+    /// Whether no sequence may pass this waiting one: its patience is at its end, or it ran before.
     pub fn is_due(&self, step: &Step, waiting: Sequence<'_>) -> bool {
         let since = Lookup::new(&self.overtaken).get(waiting.id());
         let limit = step.patience(self.limit);
         waiting.preemptions() > 0 || since.is_some_and(|since| step.now.since(since) >= limit)
     }
 
-    /// Takes note of whom those that start in this step overtake: [`crate::Planner::started`].
+    /// Notes which sequences the starts of this step overtake: [`crate::Planner::started`].
     pub fn note(&mut self, step: &Step, started: &[SequenceId]) {
         if started.is_empty() {
             return;
@@ -83,7 +83,7 @@ impl Patience {
     }
 }
 
-/// Finds entries by id, in constant time where ids are asked for in ascending order, as the queue has them.
+/// Finds entries by id, in constant time if ids are looked up in ascending order, as the queue has them.
 struct Lookup<'a, T> {
     sorted: &'a [(SequenceId, T)],
     at: usize,
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_found_in_whatever_order_they_are_asked_for() {
+    fn entries_are_found_in_any_order_of_lookups() {
         for_seeds(0..300, |rng| {
             let mut ids: Vec<u64> = (0..rng.between(0, 30)).map(|_| u64::from(rng.between(0, 40))).collect();
             ids.sort_unstable();
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_overtaken_for_too_long_goes_first() {
+    fn a_sequence_overtaken_for_too_long_goes_first() {
         let mut patience = Patience::new(Micros::from_millis(100));
         patience.note(&step(10, &[1, 2, 3, 4]), &[SequenceId(3)]);
         assert_eq!(order(&patience, &step(109, &[1, 2, 4])), [4, 2, 1]);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_alone_is_not_being_overtaken() {
+    fn waiting_without_later_starts_is_not_being_overtaken() {
         let mut patience = Patience::new(Micros::ZERO);
         patience.note(&step(10, &[1, 2, 3]), &[]);
         patience.note(&step(10, &[1, 2, 3]), &[SequenceId(1)]);

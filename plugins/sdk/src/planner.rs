@@ -1,8 +1,8 @@
 //! Makes plans that keep every limit and never promise a block twice.
 //!
-//! A scheduler says whom it wants; this counts tokens, prefills, slots and blocks while it does. What
-//! is here is bookkeeping that every scheduler needs. Whom to start, and when, is left to the policy, and
-//! so is that nobody is named twice: only builds with debug assertions look.
+//! A scheduler says which sequences it wants, and the planner counts tokens, prefills, slots and blocks:
+//! bookkeeping that every scheduler needs. Which sequences to start, and when, is left to the policy, and so
+//! is naming none twice, which only builds with debug assertions check.
 
 use std::cmp::Reverse;
 
@@ -15,7 +15,7 @@ use crate::types::{Micros, SequenceId};
 pub enum Short {
     /// As many sequences run as may.
     Slots,
-    /// The step's tokens, or its places for prompts, are used up.
+    /// The step's tokens, or its slots for prompts, are used up.
     Compute,
     /// There are too few blocks.
     Memory,
@@ -38,7 +38,7 @@ pub struct Planner<'a> {
 }
 
 impl<'a> Planner<'a> {
-    /// A plan in which nobody runs yet.
+    /// An empty plan.
     pub fn new(step: &'a Step) -> Self {
         let limits = step.limits;
         let mut plan = Plan::default();
@@ -59,23 +59,23 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Lets the step compute at most `most` prompt tokens, where its limits allow more.
+    /// Limits the step to `most` prompt tokens, if its limits allow more.
     pub fn limit_prompt_tokens(&mut self, most: u32) {
         self.prefill_tokens = self.prefill_tokens.min(most);
     }
 
-    /// Lets everything that runs go on: decodes first, then prompts in chunks, in the order in which
-    /// they started. Where memory is short, the latest started give their blocks back until everybody
-    /// who stays can compute at least one token, so the earliest always goes on and nothing locks up.
-    /// Returns how many were preempted.
+    /// Lets all running sequences continue: decodes first, then prompts in chunks, in the order in which they
+    /// started. If memory is short, the latest to start are preempted until each that stays can compute at
+    /// least one token, so the earliest always continues and nothing locks up. Returns how many were
+    /// preempted.
     pub fn go_on(&mut self) -> usize {
         self.go_on_by(|_| ())
     }
 
-    /// Like [`Self::go_on`] where some are worth more than others: prompts are computed most worth
-    /// first, and where memory is short, those of least worth give way, of equal ones the latest
-    /// started. Who is worth most always goes on. A policy whose worth of a sequence doesn't grow with
-    /// its age can starve one like this. Whom the plan preempts already stays out.
+    /// Like [`Self::go_on`], for sequences of different worth: prompts are computed most worth first, and if
+    /// memory is short, those of least worth are preempted, among equal ones the latest to start. The
+    /// sequence of most worth always continues. A policy whose worth doesn't grow with age can starve a
+    /// sequence like this. Sequences that the plan preempts already stay out.
     pub fn go_on_by<K: Ord>(&mut self, worth: impl Fn(Sequence<'_>) -> K) -> usize {
         if self.plan.preempt.is_empty()
             && let Some(prompts) = self.go_on_with_decodes()
@@ -91,7 +91,7 @@ impl<'a> Planner<'a> {
         let mut stay: Vec<usize> = (0..running.len()).filter(|row| !self.gives_way(*row)).collect();
         let before = stay.len();
         let needed = self.make_room(&mut stay, &worth);
-        // What everybody needs at least is set aside, so that a long chunk can't take it.
+        // Each sequence's minimum is set aside, so that a long chunk can't take it.
         self.blocks = self.blocks.saturating_sub(u32::try_from(needed).unwrap_or(u32::MAX));
         let mut prompts = Vec::new();
         for &row in &stay {
@@ -106,8 +106,8 @@ impl<'a> Planner<'a> {
     }
 
     /// The usual step, in one pass over the columns: memory suffices for all, and every decode computes its
-    /// one token. Returns the rows of the prompts, for which their least blocks are set aside; `None`, and
-    /// nothing done, where it isn't as usual.
+    /// one token. Returns the rows of the prompts, for which their least blocks are set aside; `None`, with
+    /// nothing done, if the step isn't like that.
     fn go_on_with_decodes(&mut self) -> Option<Vec<usize>> {
         let running = &self.step.running;
         let rows = running.len();
@@ -154,7 +154,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Preempts of the running rows `stay` until the blocks suffice for the rest, and takes them out.
+    /// Preempts some of the running rows `stay`, and removes them, until the blocks suffice for the rest.
     /// Returns how many blocks the rest needs at least.
     fn make_room<K: Ord>(&mut self, stay: &mut Vec<usize>, worth: impl Fn(Sequence<'_>) -> K) -> u64 {
         let running = &self.step.running;
@@ -191,9 +191,9 @@ impl<'a> Planner<'a> {
         self.run(running, most);
     }
 
-    /// Lets one running sequence compute at most `most` tokens, as far as limits and blocks allow.
-    /// Returns how many; where it returns `None` the sequence isn't in the plan and pauses. For one that
-    /// isn't in it yet; whoever lets all go on has named it.
+    /// Lets one running sequence compute at most `most` tokens, as far as limits and blocks allow. Returns
+    /// how many; with `None` the sequence isn't in the plan and pauses. Must not be called for a sequence
+    /// that the plan has already, nor after a call that lets all continue.
     pub fn run(&mut self, running: Sequence<'_>, most: u32) -> Option<u32> {
         debug_assert!(!self.names(running), "a plan names a sequence once: {:?}", running.id());
         let block_size = self.step.memory.block_size;
@@ -201,7 +201,7 @@ impl<'a> Planner<'a> {
             .saturating_sub(running.computed_tokens());
         let mut tokens = self.within_limits(running, most, running.is_decoding()).min(room);
         if tokens == 0 && running.remaining_tokens() > 0 {
-            // The host knows its memory best: a lone sequence is listed even where it seems not to fit.
+            // The host knows its memory best: a lone sequence is listed even if it seems not to fit.
             if self.step.running.len() > 1 || self.tokens == 0 {
                 return None;
             }
@@ -238,8 +238,8 @@ impl<'a> Planner<'a> {
         Ok(tokens)
     }
 
-    /// Takes the blocks and the place of a running sequence back; it waits again. It must not be in the
-    /// plan.
+    /// Preempts a running sequence, which frees its blocks and its slot; it waits again. It must not be in
+    /// the plan.
     pub fn preempt(&mut self, running: Sequence<'_>) {
         debug_assert!(!self.names(running), "a plan names a sequence once: {:?}", running.id());
         self.blocks = self.blocks.saturating_add(running.freeable_blocks());
@@ -247,7 +247,7 @@ impl<'a> Planner<'a> {
         self.plan.preempt.push(running.id());
     }
 
-    /// Asks to be asked again at `at`, though nothing happens until then.
+    /// Asks to be called again at `at`, even if nothing happens until then.
     pub fn wake_at(&mut self, at: Micros) {
         self.plan.wake = self.plan.wake.min(at);
     }
@@ -257,7 +257,7 @@ impl<'a> Planner<'a> {
         self.plan
     }
 
-    /// Whether nobody computes in it so far.
+    /// Whether no sequence computes in it so far.
     pub fn is_empty(&self) -> bool {
         self.plan.run.is_empty()
     }
@@ -267,7 +267,7 @@ impl<'a> Planner<'a> {
         u32::try_from(self.plan.run.len()).unwrap_or(u32::MAX)
     }
 
-    /// Blocks that nobody in the plan has taken.
+    /// Blocks that no sequence of the plan has taken.
     pub fn blocks_left(&self) -> u32 {
         self.blocks
     }
@@ -303,7 +303,7 @@ impl<'a> Planner<'a> {
         blocks_to_run(running, running.remaining_tokens().min(1), self.step.memory.block_size)
     }
 
-    /// What each of `prompts` running prompts gets at least: nobody holds blocks and stands still.
+    /// The minimum for each of `prompts` running prompts, so that none holds blocks and stands still.
     fn least_share(&self, prompts: usize) -> u32 {
         let prompts = u32::try_from(prompts).unwrap_or(u32::MAX).min(self.prefill_sequences).max(1);
         (self.prompt_tokens_left() / prompts).min(self.step.memory.block_size)

@@ -15,22 +15,23 @@ pub trait PrefixCache: Policy {
         Retention { keep_tokens: ended.total_tokens(), ttl: Micros::ZERO }
     }
 
-    /// Hears what happened to cached blocks; answers with idle blocks to drop now.
+    /// Receives what happened to cached blocks and returns idle blocks to drop now.
     fn observe(&mut self, events: &Events) -> Vec<BlockId>;
 
-    /// Names at least `need` idle blocks to drop, first to go first. The blocks that follow a named
-    /// one go with it, the last of them first; [`IdleTree`](crate::IdleTree) never names one before them.
+    /// Returns at least `need` idle blocks in the order in which to drop them. A block implies the blocks
+    /// that follow it, the last of them first; [`IdleTree`](crate::IdleTree) never names a block before
+    /// those.
     fn evict(&mut self, now: Micros, need: u32) -> Vec<BlockId>;
 }
 
-/// A waiting sequence whose prompt starts with blocks that the pool still holds.
+/// A waiting sequence whose prompt starts with cached blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hit {
     /// Now.
     pub now: Micros,
     /// Which sequence.
     pub id: SequenceId,
-    /// Who pays.
+    /// The tenant that pays.
     pub tenant: TenantId,
     /// The conversation it continues.
     pub session: SessionId,
@@ -42,14 +43,14 @@ pub struct Hit {
     pub same_session: bool,
 }
 
-/// A sequence that ended, and whose blocks can be kept.
+/// A sequence that ended and whose blocks can be kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ended {
     /// Now.
     pub now: Micros,
     /// Which sequence.
     pub id: SequenceId,
-    /// Who paid.
+    /// The tenant that paid.
     pub tenant: TenantId,
     /// The conversation.
     pub session: SessionId,
@@ -94,7 +95,7 @@ pub struct Events {
     pub session: Vec<u64>,
 }
 
-/// One thing that happened to one cached block.
+/// One event of one cached block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// When.
@@ -103,11 +104,11 @@ pub struct Event {
     pub kind: EventKind,
     /// To which block.
     pub block: BlockId,
-    /// The block before it in its prefix; `None` for the first one.
+    /// The preceding block of its prefix; `None` for the first one.
     pub parent: Option<BlockId>,
     /// Position in its prefix, 0 for the first block.
     pub depth: u32,
-    /// Whose prefix.
+    /// The tenant whose prefix it is.
     pub tenant: TenantId,
     /// The conversation that left it.
     pub session: SessionId,

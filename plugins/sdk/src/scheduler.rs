@@ -1,6 +1,6 @@
-//! Who runs next: a full snapshot in, a plan out.
+//! Schedulers: a full snapshot in, a plan out.
 //!
-//! Rows travel as columns because lists of integers cross the Wasm boundary as bulk copies. A policy
+//! Rows are passed as columns because lists of integers cross the Wasm boundary as bulk copies. A policy
 //! reads them as rows: [`Sequences::iter`] gives [`Sequence`]s, and a column is read only if asked for.
 
 use crate::Policy;
@@ -40,10 +40,10 @@ pub struct Step {
     pub last_prefill_tokens: u32,
     /// Sequences that decoded in the last step.
     pub last_decodes: u32,
-    /// Since when nothing has been running; `NEVER` while something runs.
+    /// When the host became idle; `NEVER` while something runs.
     pub idle_since: Micros,
-    /// How long a waiting sequence may be overtaken, or a running one left out, before the host takes
-    /// the policy out for it.
+    /// How long a waiting sequence may be overtaken, or a running one left out, before the host removes the
+    /// policy for it.
     pub starvation_bound: Micros,
     /// Limits that the plan must keep.
     pub limits: Limits,
@@ -51,30 +51,30 @@ pub struct Step {
     pub memory: Memory,
     /// In the order in which they started.
     pub running: Sequences,
-    /// In the order in which they arrived; preempted ones first.
+    /// In order of arrival, preempted ones first.
     pub waiting: Sequences,
     /// Tenants with work or history.
     pub tenants: Tenants,
 }
 
 impl Step {
-    /// How long a policy lets somebody be overtaken that would do so for `patience`: at most three
-    /// fifths of the watchdog's bound, for who goes first from then on still waits for memory.
+    /// How long a policy may let a sequence be overtaken if it would do so for `patience`: at most three
+    /// fifths of the watchdog's bound, because a sequence that is first from then on still waits for memory.
     pub fn patience(&self, patience: Micros) -> Micros {
         patience.min(Micros(self.starvation_bound.0 / 5 * 3))
     }
 }
 
-/// What to do in one step. Use [`crate::Planner`] to make one that keeps the rules.
+/// A step's plan. Use [`crate::Planner`] to make one that keeps the rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Who computes, most important first. A running sequence that isn't listed pauses.
+    /// Sequences that compute, most important first. A running sequence that isn't listed pauses.
     pub run: Vec<SequenceId>,
-    /// At most how many tokens each computes; 0 only where everything is cached, the last logits too.
+    /// Most tokens that each computes; 0 only if everything is cached, including the last logits.
     pub tokens: Vec<u32>,
     /// Running sequences that give their blocks back and wait again.
     pub preempt: Vec<SequenceId>,
-    /// When to ask again though nothing happens.
+    /// When to call again even if nothing happens.
     pub wake: Micros,
 }
 
@@ -86,7 +86,7 @@ impl Default for Plan {
 
 macro_rules! columns {
     ($(#[doc = $doc:literal] $name:ident: $column:ty => $value:ty, $wrap:expr;)*) => {
-        /// One row per sequence, as equally long columns. [`Row`] documents each of them.
+        /// One row per sequence, in columns of equal length. [`Row`] documents each of them.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         #[allow(missing_docs, reason = "`Row` documents each of them")]
         pub struct Sequences {
@@ -108,16 +108,11 @@ macro_rules! columns {
 
         impl Sequence<'_> {
             $(#[doc = $doc] #[inline] pub fn $name(self) -> $value { $wrap(self.columns.$name[self.row]) })*
-
-            /// The row as a plain value.
-            pub fn to_row(self) -> Row {
-                Row { $($name: self.columns.$name[self.row],)* }
-            }
         }
     };
 }
 
-/// One sequence of a view; reads the columns when asked.
+/// One sequence of a view; reads the columns on demand.
 #[derive(Clone, Copy, Debug)]
 pub struct Sequence<'a> {
     columns: &'a Sequences,
@@ -125,9 +120,9 @@ pub struct Sequence<'a> {
 }
 
 columns! {
-    /// Its name.
+    /// Its id.
     id: u64 => SequenceId, SequenceId;
-    /// Who pays.
+    /// The tenant that pays.
     tenant: u32 => TenantId, TenantId;
     /// The conversation it continues.
     session: u64 => SessionId, SessionId;
@@ -135,25 +130,25 @@ columns! {
     priority: i32 => i32, core::convert::identity;
     /// When it arrived.
     arrived: u64 => Micros, Micros;
-    /// When the first token is due; `NEVER` where nothing was promised.
+    /// When the first token is due; `NEVER` if nothing was promised.
     deadline: u64 => Micros, Micros;
     /// Length of its prompt.
     prompt_tokens: u32 => u32, core::convert::identity;
     /// Tokens whose keys and values the pool holds for it. For a waiting one: the prefix that it would find cached now.
     computed_tokens: u32 => u32, core::convert::identity;
-    /// For a waiting one: the longer prefix that running sequences are computing right now; 0 where there is none.
+    /// For a waiting one: the longer prefix that running sequences are computing now; 0 if there is none.
     pending_tokens: u32 => u32, core::convert::identity;
-    /// For a waiting one: blocks behind `computed_tokens` that nobody uses now; starting it takes these as well.
+    /// For a waiting one: blocks behind `computed_tokens` that no sequence uses now; starting it takes these as well.
     idle_blocks: u32 => u32, core::convert::identity;
     /// Tokens it has generated.
     generated_tokens: u32 => u32, core::convert::identity;
     /// Upper bound of `generated_tokens`.
     max_new_tokens: u32 => u32, core::convert::identity;
-    /// How many tokens it will probably generate in all: more than `generated_tokens`, at most `max_new_tokens`.
+    /// Expected output length: more than `generated_tokens`, at most `max_new_tokens`.
     expected_tokens: u32 => u32, core::convert::identity;
     /// Blocks it holds.
     blocks: u32 => u32, core::convert::identity;
-    /// Blocks that preempting it would give back: those that it doesn't share.
+    /// Blocks that preempting it would free: those that it doesn't share.
     freeable_blocks: u32 => u32, core::convert::identity;
     /// How often it was preempted.
     preemptions: u32 => u32, core::convert::identity;
@@ -165,7 +160,7 @@ impl Sequence<'_> {
         self.prompt_tokens().saturating_add(self.generated_tokens())
     }
 
-    /// Tokens whose keys and values it still lacks: 1 while it decodes, 0 where everything is cached.
+    /// Tokens whose keys and values it still lacks: 1 while it decodes, 0 if everything is cached.
     pub fn remaining_tokens(self) -> u32 {
         self.known_tokens().saturating_sub(self.computed_tokens())
     }
@@ -175,7 +170,7 @@ impl Sequence<'_> {
         self.prompt_tokens().saturating_add(self.max_new_tokens())
     }
 
-    /// Whether a running sequence has its prompt behind it and generates one token a step.
+    /// Whether a running sequence has finished its prompt and generates one token a step.
     pub fn is_decoding(self) -> bool {
         self.generated_tokens() > 0 && self.remaining_tokens() <= 1
     }
@@ -212,7 +207,7 @@ impl FromIterator<Row> for Sequences {
     }
 }
 
-/// One row per tenant with work or history, as equally long columns. [`Tenant`] documents each of them.
+/// One row per tenant with work or history, in columns of equal length. [`Tenant`] documents each of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "`Tenant` documents each of them")]
 pub struct Tenants {
@@ -229,7 +224,7 @@ pub struct Tenants {
 pub struct Tenant {
     /// Its number.
     pub id: TenantId,
-    /// Its share compared with others; 1000 is one share.
+    /// Its share relative to others; 1000 is one share.
     pub weight_permille: u32,
     /// Its sequences that run.
     pub running: u32,

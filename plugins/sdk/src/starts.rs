@@ -1,8 +1,8 @@
 //! Lets waiting sequences start, in an order of the policy's choice.
 //!
-//! What makes a start a good one is the same whatever the order: room for the whole prompt, a short
-//! wait for a prefix that is being computed, and no more new prompts in a step than one chunk's worth.
-//! Nobody passes the first that doesn't fit, or a large one would wait for as long as small ones come.
+//! What makes a start a good one is the same in any order: room for the whole prompt, a short wait for a
+//! prefix that is being computed, and no more new prompts in a step than one chunk's worth. No sequence
+//! passes the first that doesn't fit, or a large one would wait for as long as small ones arrive.
 
 use crate::blocks::blocks_to_start;
 use crate::planner::{Planner, Short};
@@ -12,24 +12,25 @@ use crate::types::{Micros, SequenceId};
 /// Sequences that may wait for a prefix at once; the scan of the queue ends there.
 const MAX_DEFERRED: usize = 64;
 
-/// Who starts, and who waits for a prefix instead.
+/// Starts waiting sequences, or lets them wait for a prefix.
 #[derive(Clone, Debug)]
 pub struct Starts {
     watermark_permyriad: i64,
     prefix_wait: Micros,
-    /// Who was told to wait for a prefix, and since when; kept until they start, or a step that doesn't come
-    /// to them would make their time begin anew. Where it is full, only those are kept whose prefix is still coming.
+    /// Sequences that wait for a prefix, and since when. Kept until they start, because a step that doesn't
+    /// reach them would restart their time. When it is full, only those are kept whose prefix is still
+    /// coming.
     deferred: Vec<(SequenceId, Micros)>,
 }
 
 /// The first that couldn't start, for a policy that would make room for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Blocked<'a> {
-    /// Who it is.
+    /// The sequence.
     pub sequence: Sequence<'a>,
     /// What is short.
     pub short: Short,
-    /// Blocks that it lacks; below zero where some would be left.
+    /// Blocks that it lacks; below zero if some would be left.
     pub lacking_blocks: i64,
 }
 
@@ -45,9 +46,9 @@ impl Starts {
     /// How long a sequence waits for a prefix unless configured otherwise.
     pub const PREFIX_WAIT_MS: u64 = 3_000;
 
-    /// `watermark`: share of the pool that a start leaves alone, so that it doesn't cause a preemption
-    /// right away. `prefix_wait_ms`: how long a sequence waits for a prefix that another one is
-    /// computing. The error names the configuration key.
+    /// `watermark`: share of the pool that a start leaves free, so that it doesn't cause a preemption right
+    /// away. `prefix_wait_ms`: how long a sequence waits for a prefix that another one is computing. The
+    /// error names the configuration key.
     pub fn new(watermark: f64, prefix_wait_ms: u64) -> Result<Self, String> {
         if !(0.0..=0.5).contains(&watermark) {
             return Err(format!("`watermark` must be from 0 to 0.5, not {watermark}"));
@@ -59,8 +60,8 @@ impl Starts {
         })
     }
 
-    /// Starts what can be started of `order`, after what runs has gone on. Call it only where going on
-    /// preempted nobody: what was just pushed out must not make room for somebody else.
+    /// Starts as many of `order` as possible, after the running sequences. Call it only if none of them was
+    /// preempted: memory of a sequence that was just preempted must not start another one.
     pub fn start<'a>(
         &mut self,
         order: impl IntoIterator<Item = Sequence<'a>>,
@@ -68,8 +69,8 @@ impl Starts {
         planner: &mut Planner<'_>,
     ) -> Option<Blocked<'a>> {
         self.deferred.retain(|(id, _)| in_queue(step, *id).is_some());
-        // Prompts that start together compute what they have in common once each; those that start a
-        // step later find it. So a step starts about one chunk's worth of them, however wide it is.
+        // Prompts that start together each compute what they have in common; those that start a step later
+        // find it. So a step starts about one chunk's worth of them, however wide it is.
         let (mut fresh, mut deferred) = (0, 0);
         for sequence in order {
             let lacking_blocks = self.lacking_blocks(sequence, step, planner);
@@ -96,9 +97,8 @@ impl Starts {
         None
     }
 
-    /// Until when it waits, because a running sequence is computing what this one would compute too: at
-    /// least one more block of its prompt. Bounded from the first time on, for what is worth a short wait
-    /// isn't worth being overtaken for ever.
+    /// Until when it waits, because a running sequence is computing at least one more block of its prompt.
+    /// Bounded from the first time on: what is worth a short wait isn't worth being overtaken for ever.
     fn waits_for_prefix(&mut self, waiting: Sequence<'_>, step: &Step) -> Option<Micros> {
         if !has_prefix_coming(waiting, step) {
             return None;
@@ -118,8 +118,8 @@ impl Starts {
         Some(began.plus(self.prefix_wait))
     }
 
-    /// Blocks that are lacking for its whole prompt beside what the others' prompts will still need, one
-    /// more block for each of them, and the watermark. With nobody else in the pool, it may have all of it.
+    /// Blocks missing for its whole prompt beside what the others' prompts will still need, one more block
+    /// for each of them, and the watermark. With nothing else in the pool, it may have all of it.
     fn lacking_blocks(&self, waiting: Sequence<'_>, step: &Step, planner: &Planner<'_>) -> i64 {
         if planner.is_empty() {
             return 0;
@@ -132,13 +132,13 @@ impl Starts {
     }
 }
 
-/// Whether somebody is computing at least one more block of its prompt.
+/// Whether a running sequence is computing at least one more block of its prompt.
 fn has_prefix_coming(waiting: Sequence<'_>, step: &Step) -> bool {
     let block_size = step.memory.block_size.max(1);
     waiting.pending_tokens() / block_size > waiting.computed_tokens() / block_size
 }
 
-/// Who it is in the queue, of which each part, those that were preempted and the others, is sorted.
+/// Its key in the queue, whose two parts, the preempted sequences and the others, are each sorted.
 fn in_queue(step: &Step, id: SequenceId) -> Option<Sequence<'_>> {
     let first = step.waiting.preemptions.partition_point(|times| *times > 0).min(step.waiting.len());
     let (again, others) = step.waiting.id.split_at(first);
@@ -153,7 +153,7 @@ mod tests {
     use crate::{Limits, Memory, Row};
 
     #[test]
-    fn the_first_that_cannot_start_is_reported_with_what_it_lacks() {
+    fn the_first_blocked_sequence_is_reported_with_what_it_lacks() {
         let row = |id, prompt_tokens| Row { id, prompt_tokens, max_new_tokens: 9, ..Row::default() };
         let mut step = Step {
             limits: limits(),
@@ -177,9 +177,9 @@ mod tests {
         assert_eq!(blocked(&step), None);
     }
 
-    /// A full second of waiting for a prefix, then one that is blocked each time for another reason.
+    /// A full second of waiting for a prefix, then a sequence that is blocked each time for another reason.
     #[test]
-    fn the_wait_for_a_prefix_is_counted_from_its_first_time_whatever_else_was_short_meanwhile() {
+    fn the_wait_for_a_prefix_counts_from_its_start_whatever_blocks_meanwhile() {
         let sharing =
             Row { id: 2, prompt_tokens: 64, max_new_tokens: 9, pending_tokens: 32, ..Row::default() };
         let computing = Row { id: 1, computed_tokens: 16, blocks: 1, prompt_tokens: 900, ..sharing };
@@ -229,11 +229,15 @@ mod tests {
         };
         assert_eq!(started(&step), (vec![], MAX_DEFERRED), "the scan ends there");
         step.waiting = (41..=100).map(row).collect();
-        assert_eq!(started(&step), (vec![], 60), "who left is forgotten, and the next are remembered");
+        assert_eq!(
+            started(&step),
+            (vec![], 60),
+            "sequences that left are forgotten, and the next are remembered"
+        );
     }
 
     #[test]
-    fn who_finds_its_prefix_but_cannot_start_takes_no_place_of_those_that_wait_for_one() {
+    fn a_blocked_sequence_whose_prefix_is_cached_takes_no_slot_of_those_that_wait_for_one() {
         let row = |id, pending_tokens| Row {
             id,
             prompt_tokens: 64,
@@ -258,7 +262,8 @@ mod tests {
             (blocked.map(|blocked| blocked.short), planner.started().len())
         };
         assert_eq!(decide(&step), (None, 0), "as many wait as can be remembered");
-        // Their prefix is there, and memory is short. Others come first in the order and wait for another one.
+        // Their prefix is there, and memory is short. Others come first in the order and wait for another
+        // one.
         step.memory.free_blocks = 200;
         step.waiting = (1..=64).map(|id| long(id, 0)).chain((65..=114).map(|id| row(id, 32))).collect();
         assert_eq!(decide(&step), (Some(Short::Memory), 0), "none of the fifty computes what is coming");

@@ -1,15 +1,14 @@
-//! How long a step takes, learned from the steps that were: `a + b * decodes + c * prompt tokens`.
+//! How long a step takes, learned from past steps: `a + b * decodes + c * prompt tokens`.
 //!
-//! The line over the decodes comes from steps without prompts alone, and a prompt token's cost from
-//! what the others took beyond that line. Fitting both at once would need steps in which the two vary
-//! independently, which a steady load doesn't have. Old steps are forgotten exponentially; while nothing
-//! varies, what was learned stays. Plain `f64` additions, multiplications and divisions: the same on
-//! every machine and in Wasm.
+//! The line over the decodes comes from steps without prompts, and a prompt token's cost from what the others
+//! took beyond that line. Fitting both at once would need steps in which the two vary independently, which a
+//! steady load doesn't have. Old steps are forgotten exponentially; while nothing varies, what was learned
+//! stays. Plain `f64` additions, multiplications and divisions: the same on every machine and in Wasm.
 
 use crate::scheduler::Step;
 use crate::types::Micros;
 
-/// Means follow about the last so many steps.
+/// Means cover about this many of the last steps.
 const MEMORY: f64 = 32.0;
 
 /// What is known of a device's steps.
@@ -40,7 +39,7 @@ struct Ratio {
 }
 
 impl StepTime {
-    /// Learns from what a view says of the last step. Steps that computed nothing teach nothing.
+    /// Learns from a view's last step. A step that computed nothing is ignored.
     pub fn learn(&mut self, step: &Step) {
         let (prompt_tokens, decodes) = (step.last_prefill_tokens, step.last_decodes);
         let nothing = prompt_tokens == 0 && decodes == 0;
@@ -57,16 +56,16 @@ impl StepTime {
         }
     }
 
-    /// Prompt tokens that a step may compute beside so many decodes to take `target`; `None` until a
-    /// prompt was seen, or where prompts cost nothing.
+    /// Prompt tokens that a step may compute beside this many decodes to take `target`; `None` until a prompt
+    /// was seen, or if prompts cost nothing.
     pub fn prompt_tokens_within(&self, target: Micros, decodes: u32) -> Option<u32> {
         let left = target.0 as f64 - self.without_prompts.at(f64::from(decodes));
         let cost = self.prompts.quotient();
         (cost > 0.0).then(|| (left / cost) as u32)
     }
 
-    /// How long `prompt_tokens` take in chunks of at most `chunk`, one a step, beside so many decodes.
-    /// Zero until a prompt was seen.
+    /// How long `prompt_tokens` take in chunks of at most `chunk`, one a step, beside this many decodes. Zero
+    /// until a prompt was seen.
     pub fn prompt_time(&self, prompt_tokens: u32, chunk: u32, decodes: u32) -> Micros {
         if self.prompts.points == 0.0 {
             return Micros::ZERO;
@@ -84,7 +83,7 @@ impl StepTime {
         numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
     }
 
-    /// What [`Self::to_bytes`] gave; an error says what is wrong with it.
+    /// Reads what [`Self::to_bytes`] wrote; an error says what is wrong with it.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
         let (chunks, rest) = bytes.as_chunks::<8>();
         let numbers: Vec<f64> = chunks.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
@@ -118,7 +117,7 @@ impl Line {
         self.covariance = (1.0 - weight) * (self.covariance + weight * dx * dy);
     }
 
-    /// Where the line is at `x`; never below zero and never falling. Flat while `x` hasn't varied.
+    /// The line's value at `x`; never below zero and never falling. Flat while `x` hasn't varied.
     fn at(&self, x: f64) -> f64 {
         let slope = if self.variance > 1e-9 { (self.covariance / self.variance).max(0.0) } else { 0.0 };
         (self.y + slope * (x - self.x)).max(0.0)
@@ -174,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_learned_stays_while_nothing_varies_and_goes_when_the_device_changes() {
+    fn learned_times_stay_while_nothing_varies_and_follow_the_device() {
         let mut model = StepTime::default();
         learn(&mut model, &[(4, 0), (8, 0), (6, 300)], time);
         learn(&mut model, &[(8, 0); 300], time);
@@ -186,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn it_survives_a_swap_and_refuses_what_it_did_not_write() {
+    fn state_survives_a_swap_and_foreign_state_is_refused() {
         let mut model = StepTime::default();
         learn(&mut model, &[(4, 0), (8, 0), (6, 300)], time);
         let copy = StepTime::from_bytes(&model.to_bytes()).unwrap();

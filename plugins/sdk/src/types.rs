@@ -28,11 +28,11 @@ impl Micros {
     }
 }
 
-/// Names one request's sequence. Never reused while the host runs.
+/// Identifies a sequence. Never reused while the host runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceId(pub u64);
 
-/// Names one block of the paged KV pool, `0 .. total_blocks`.
+/// Identifies a block of the paged KV pool, `0 .. total_blocks`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockId(pub u32);
 
@@ -47,11 +47,11 @@ pub struct SessionId(pub u64);
 /// The paged KV pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// Tokens that one block holds.
+    /// Tokens per block.
     pub block_size: u32,
     /// Blocks in the pool.
     pub total_blocks: u32,
-    /// Blocks that hold nothing.
+    /// Empty blocks.
     pub free_blocks: u32,
     /// Blocks that no sequence uses but whose prefix is kept for reuse.
     pub cached_blocks: u32,

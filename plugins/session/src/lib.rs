@@ -1,13 +1,13 @@
-//! `session`: what a conversation left stays until its next turn is due no more; the rest goes first.
+//! `session`: a conversation's blocks stay until its next turn is overdue; the rest goes first.
 //!
 //! A conversation comes back, a one-off prompt mostly doesn't, and recency can't tell them apart: in the
-//! minute in which somebody reads an answer, a hundred strangers pass. So blocks of a session are pinned
+//! minute in which a user reads an answer, a hundred other requests pass. So blocks of a session are pinned
 //! for a while after its last turn (cf. the retention priorities of TensorRT-LLM's KV cache reuse, and
-//! CachedAttention, Gao et al. 2024), as long as all pins together keep to a budget; over it the session
-//! that was used longest ago loses its pin. Pinned means last, not never: memory that is needed is given.
+//! CachedAttention, Gao et al. 2024), as long as all pins together keep within a budget; beyond it the least
+//! recently used session loses its pins. Pinned means last, not never: memory that is needed is freed.
 //!
-//! A block that several sessions share belongs to the one that used it last. How soon a session will come
-//! back isn't guessed. After a swap every session that is cached begins with its full time.
+//! A block that several sessions share belongs to the one that used it last. When a session will come back is
+//! not predicted. After a swap every cached session starts with its full time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use infer_policy_sdk::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What `configure` takes.
+/// The policy's configuration.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
@@ -39,7 +39,7 @@ type Owner = (TenantId, SessionId);
 /// Least recently used first, sessions last.
 pub struct Session {
     config: Config,
-    /// Pinned ones last, and by when a block became idle.
+    /// Pinned ones last, then by when a block became idle.
     idle: IdleTree<(bool, u64)>,
     clock: u64,
     owners: BlockMap<Option<Owner>>,
@@ -55,7 +55,8 @@ struct Pin {
     used: u64,
     at: Micros,
     held: usize,
-    /// Blocks that are or were the session's, `owners` says which: cheaper than a set, and swept now and then.
+    /// Blocks that are or were the session's; `owners` says which: cheaper than a set, and swept now and
+    /// then.
     blocks: Vec<BlockId>,
 }
 
@@ -128,7 +129,7 @@ impl PrefixCache for Session {
 }
 
 impl Session {
-    /// Pins an idle block for its session. False where its number is beyond all bounds.
+    /// Pins an idle block for its session. False if its number is out of bounds.
     fn pin(&mut self, event: &Event) -> bool {
         let Some(owner) = self.owners.get_mut(event.block) else { return false };
         let session = (event.tenant, event.session);
@@ -152,7 +153,7 @@ impl Session {
         true
     }
 
-    /// The block is nobody's any more.
+    /// The block no longer belongs to a session.
     fn disown(&mut self, block: BlockId) {
         let Some(session) = self.owners.get_mut(block).and_then(Option::take) else { return };
         let Some(pin) = self.pins.get_mut(&session) else { return };
@@ -173,7 +174,7 @@ impl Session {
         }
     }
 
-    /// The blocks of the session that was used longest ago go where they would be without it.
+    /// The blocks of the least recently used session move to where they would be without it.
     fn unpin_oldest(&mut self) {
         let Some((_, session)) = self.by_use.pop_first() else { return };
         let Some(pin) = self.pins.remove(&session) else { return };

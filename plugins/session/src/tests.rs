@@ -26,14 +26,14 @@ fn stranger(number: u32) -> Turn {
 const SECOND: Micros = Micros(1_000_000);
 
 #[test]
-fn its_configuration_is_what_its_schema_says() {
+fn configuration_matches_its_schema() {
     check_config::<Session>();
     let error = Session::new(parse_config(r#"{"budget": 1.5}"#).unwrap()).err().unwrap();
     assert!(error.contains("`budget`"), "{error}");
 }
 
 #[test]
-fn it_keeps_the_rules_whatever_is_played() {
+fn keeps_the_rules_of_the_interface() {
     check_prefix_cache(|| policy("{}"));
     check_prefix_cache(|| policy(r#"{"ttl_s": 100, "budget": 0.2}"#));
 }
@@ -57,14 +57,14 @@ fn flood<P: PrefixCache>(policy: P) -> (Tally, Tally) {
 fn conversations_survive_a_flood_of_strangers() {
     let (lru, strangers) = flood(Lru::default());
     let (own, same_strangers) = flood(policy("{}"));
-    assert_eq!(lru.hit_percent(), 0, "in 40 x 8 blocks everything is gone");
+    assert_eq!(lru.hit_percent(), 0, "40 x 8 blocks evict everything");
     assert_eq!(own.computed_tokens, 4 * 10 * 16, "each turn computes its own block alone");
     assert_eq!(own.hit_percent(), 82);
-    assert_eq!(strangers, same_strangers, "who never comes back loses nothing");
+    assert_eq!(strangers, same_strangers, "requests that never come back lose nothing");
 }
 
 #[test]
-fn after_its_time_a_session_is_like_everybody_else() {
+fn an_expired_session_is_treated_like_any_other() {
     let mut host = host(r#"{"ttl_s": 60}"#);
     host.play(&said(1, 20));
     host.wait(Micros(61 * SECOND.0));
@@ -94,7 +94,7 @@ fn over_the_budget_the_session_used_longest_ago_loses_its_pin() {
 }
 
 #[test]
-fn pinned_memory_is_given_when_nothing_else_is_left() {
+fn pinned_blocks_are_evicted_when_nothing_else_is_left() {
     let mut host = host(r#"{"budget": 1}"#);
     for session in 1..=4 {
         host.play(&said(session, 25));
@@ -105,7 +105,7 @@ fn pinned_memory_is_given_when_nothing_else_is_left() {
 }
 
 #[test]
-fn sessions_of_two_tenants_with_one_number_are_two() {
+fn equal_session_ids_of_different_tenants_are_different_sessions() {
     let mut policy = policy("{}");
     let mut events = Events::default();
     events.memory.total_blocks = 100;
@@ -128,7 +128,7 @@ fn sessions_of_two_tenants_with_one_number_are_two() {
 }
 
 #[test]
-fn what_a_pin_remembers_is_swept() {
+fn stale_pins_are_swept() {
     let mut policy = policy("{}");
     let mut events = Events::default();
     events.memory.total_blocks = 100;
@@ -145,7 +145,7 @@ fn what_a_pin_remembers_is_swept() {
                     session: SessionId(7),
                 });
             }
-            // One of them stays: the pin lives on.
+            // One of them stays: the pin survives.
             if kind == EventKind::Reused {
                 events.kind.pop();
                 events.kind.push(EventKind::Idle as u8);

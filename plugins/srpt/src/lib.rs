@@ -1,21 +1,21 @@
 //! `srpt`: shortest remaining processing time first.
 //!
-//! What has least left to compute starts first: the part of its prompt that isn't cached, and the tokens
-//! that it will probably still generate, which the host learns per tenant. Schrage (1968) shows that the
-//! order minimises mean latency where remaining times are known and preemption is free; Shahout et al.
-//! (ICLR 2025, "Don't Stop Me Now") use it with predicted lengths for language models and limit
-//! preemption, which isn't free there: keys and values have to be kept or computed again. Here what runs
-//! is never preempted for something shorter.
+//! The sequence with the least left to compute starts first: the part of its prompt that isn't cached, and
+//! its expected output, which the host learns per tenant. Schrage (1968) shows that the order minimises mean
+//! latency if remaining times are known and preemption is free; Shahout et al. (ICLR 2025, "Don't Stop Me
+//! Now") use it with predicted lengths for language models and limit preemption, which isn't free there: keys
+//! and values have to be kept or computed again. Here a running sequence is never preempted for a shorter
+//! one.
 //!
-//! Long requests pay for the short ones' gain. How long they may be overtaken is bounded, and under
-//! lasting overload this therefore comes close to the order of arrival.
+//! Long requests pay for the short ones' gain. How long they may be overtaken is bounded, so under lasting
+//! overload this comes close to order of arrival.
 
 use infer_policy_sdk::{
     Micros, Patience, Plan, Planner, Policy, Scheduler, Sequence, Starts, Step, export_policy,
 };
 use serde::{Deserialize, Serialize};
 
-/// What `configure` takes.
+/// The policy's configuration.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
@@ -40,7 +40,7 @@ impl Policy for Srpt {
     const NAME: &'static str = "srpt";
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
     const DESCRIPTION: &'static str = "Continuous batching, shortest remaining processing time first: least \
-         uncached prompt and expected output. Nobody is overtaken for longer than the patience.";
+         uncached prompt and expected output. No request is overtaken for longer than the patience.";
     const CONFIG_SCHEMA: &'static str = r#"{
         "type": "object",
         "additionalProperties": false,

@@ -24,14 +24,14 @@ fn request(arrived_ms: u64, prompt_tokens: u32, output_tokens: u32) -> Spec {
     }
 }
 
-/// Four places, one millisecond a step.
+/// Four slots, one millisecond a step.
 fn run(scheduler: &mut impl Scheduler, specs: &[Spec]) -> Report {
     let limits = Limits { max_running: 4, ..limits() };
     Host::new(limits, 16, 2_000).run(scheduler, specs).unwrap()
 }
 
-/// One request in ten generates fifty times what the others do. Together they are a little more than
-/// four places can serve while they arrive.
+/// One request in ten generates fifty times what the others do. Together they are a little more than four
+/// slots can serve while they arrive.
 fn heavy_tail() -> Vec<Spec> {
     let mut rng = Rng::new(1);
     (0..200)
@@ -44,12 +44,12 @@ fn heavy_tail() -> Vec<Spec> {
 }
 
 #[test]
-fn its_configuration_is_what_its_schema_says() {
+fn configuration_matches_its_schema() {
     check_config::<Srpt>();
 }
 
 #[test]
-fn what_is_left_counts_uncached_prompt_and_expected_output() {
+fn remaining_work_is_uncached_prompt_and_expected_output() {
     let row = |prompt_tokens, computed_tokens, generated_tokens, expected_tokens| Row {
         prompt_tokens,
         computed_tokens,
@@ -70,7 +70,7 @@ fn what_is_left_counts_uncached_prompt_and_expected_output() {
 }
 
 #[test]
-fn the_shortest_starts_first_and_what_runs_goes_on() {
+fn the_shortest_starts_first_and_running_sequences_continue() {
     let blocker = request(0, 10, 50);
     let mut specs = vec![blocker; 4];
     specs.extend([request(1, 10, 30), request(2, 10, 5), request(3, 90, 10)]);
@@ -97,8 +97,8 @@ fn a_heavy_tailed_mix_waits_less_than_in_order_of_arrival() {
 }
 
 #[test]
-fn nobody_is_overtaken_for_longer_than_the_patience() {
-    // A long one, and short ones that alone would keep the four places busy for ever.
+fn no_request_is_overtaken_for_longer_than_the_patience() {
+    // A long one, and short ones that alone would keep the four slots busy for ever.
     let mut specs = vec![request(0, 10, 40); 4];
     specs.push(request(0, 10, 500));
     specs.extend((0..600).map(|n| request(n, 10, 5)));
@@ -113,7 +113,7 @@ fn nobody_is_overtaken_for_longer_than_the_patience() {
 }
 
 #[test]
-fn it_stands_what_every_scheduler_has_to() {
+fn meets_the_requirements_of_every_scheduler() {
     check_scheduler(|| policy("{}"));
     check_scheduler(|| policy(r#"{"patience_ms": 0}"#));
 }

@@ -1,18 +1,19 @@
 //! `static-batch`: forms a batch, runs it until every member is finished, forms the next.
 //!
-//! A batch starts when it is full, or a bounded wait after its first request (counted from the end of
-//! the batch before, where the request was already there). Nobody joins a batch that runs.
+//! A batch starts when it is full, or a bounded wait after its first request (counted from the end of the
+//! batch before, if the request was already waiting). No sequence joins a running batch.
 //!
-//! The batch is what runs, what was preempted and so has run before, and whom the plan that formed it named:
-//! of equal prompts the host starts one, and the others once its blocks are there for them. Only these names
-//! are state, and not worth carrying: a policy that is put in force in mid-flight finds its batch in what runs.
+//! The batch consists of the running sequences, the preempted ones, which have run before, and those that the
+//! plan that formed it named: of equal prompts the host starts one, and the others once its blocks are there
+//! for them. Only these names are state, and not worth exporting: a policy that becomes live in mid-flight
+//! finds its batch in the running sequences.
 
 use infer_policy_sdk::{
     Micros, Plan, Planner, Policy, Scheduler, Sequence, SequenceId, Step, blocks_to_start, export_policy,
 };
 use serde::{Deserialize, Serialize};
 
-/// What `configure` takes.
+/// The policy's configuration.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
@@ -32,7 +33,7 @@ impl Default for Config {
 pub struct StaticBatch {
     batch_size: u32,
     wait: Micros,
-    /// Whom the plan named that formed the batch.
+    /// Sequences named by the plan that formed the batch.
     formed: Vec<SequenceId>,
 }
 
@@ -40,8 +41,8 @@ impl Policy for StaticBatch {
     type Config = Config;
     const NAME: &'static str = "static-batch";
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
-    const DESCRIPTION: &'static str = "Static batching: waits shortly for a batch to fill, runs it until every \
-         member is finished, lets nobody join meanwhile.";
+    const DESCRIPTION: &'static str = "Static batching: waits briefly for a batch to fill, then runs it until \
+         every member is finished; no request joins meanwhile.";
     const CONFIG_SCHEMA: &'static str = r#"{
         "type": "object",
         "additionalProperties": false,
@@ -88,9 +89,10 @@ impl Scheduler for StaticBatch {
 }
 
 impl StaticBatch {
-    /// Starts the next batch if it is full or its time has come, and says when that will be if not.
+    /// Starts the next batch if it is full or its time has come, and otherwise names that time.
     fn form(&self, first: Sequence<'_>, step: &Step, planner: &mut Planner<'_>) {
-        // All members start in one step, so that what runs is the batch; hence these limits on its size.
+        // All members start in one step, so that the running sequences are the batch; hence these limits on
+        // its size.
         let size = self.batch_size.min(planner.slots_left()).min(planner.prefills_left()).max(1) as usize;
         let since = if step.idle_since == Micros::NEVER { Micros::ZERO } else { step.idle_since };
         let due = first.arrived().max(since).plus(self.wait);
@@ -123,7 +125,7 @@ fn fitting(step: &Step, size: usize) -> usize {
     step.waiting.iter().take(size).take_while(fits).count().max(1)
 }
 
-/// Lets members that don't run in or back in, in their order, where they fit beside what still runs.
+/// Starts or resumes members that don't run, in order, if they fit beside the running ones.
 fn resume<'a>(members: impl Iterator<Item = Sequence<'a>>, step: &Step, planner: &mut Planner<'_>) {
     for member in members {
         let whole = member.remaining_tokens().saturating_add(1);

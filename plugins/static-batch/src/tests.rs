@@ -22,7 +22,7 @@ fn request(arrived_ms: u64, output_tokens: u32) -> Spec {
     }
 }
 
-/// When each request started and ended, in milliseconds, by its place in `specs`.
+/// When each request started and ended, in milliseconds, by its index in `specs`.
 fn times(config: &str, specs: &[Spec]) -> Vec<(u64, u64)> {
     let report = Host::new(limits(), 16, 1_000).run(&mut policy(config), specs).unwrap();
     let mut finished = report.finished;
@@ -66,7 +66,7 @@ fn ids(plan: &Plan) -> Vec<u64> {
 }
 
 #[test]
-fn its_configuration_is_what_its_schema_says() {
+fn configuration_matches_its_schema() {
     check_config::<StaticBatch>();
     let error = StaticBatch::new(parse_config(r#"{"batch_size": 0}"#).unwrap()).err().unwrap();
     assert!(error.contains("batch_size"), "{error}");
@@ -78,30 +78,30 @@ fn a_full_batch_starts_at_once() {
 }
 
 #[test]
-fn a_batch_that_does_not_fill_starts_when_its_first_request_has_waited() {
+fn a_partial_batch_starts_after_the_longest_wait() {
     assert_eq!(starts("{}", &[request(7, 2), request(30, 2)]), [57, 57]);
     assert_eq!(starts(r#"{"batch_size": 4, "wait_ms": 10}"#, &[request(0, 2), request(3, 2)]), [10, 10]);
 }
 
 #[test]
-fn it_fills_up_while_it_waits_and_then_starts_at_once() {
+fn a_batch_starts_as_soon_as_it_is_full() {
     let specs = [0, 5, 20].map(|ms| request(ms, 2));
     assert_eq!(starts(r#"{"batch_size": 3}"#, &specs), [20; 3]);
 }
 
 #[test]
-fn nobody_joins_until_every_member_is_finished() {
-    // Four start at 0; three end early; the fourth runs for 30 steps. The fifth comes at 5.
+fn no_request_joins_until_every_member_is_finished() {
+    // Four start at 0; three end early; the fourth runs for 30 steps. The fifth arrives at 5.
     let specs = [request(0, 2), request(0, 30), request(0, 2), request(0, 2), request(5, 2)];
     let times = times(r#"{"batch_size": 4}"#, &specs);
     assert_eq!(times[1], (0, 30));
-    assert_eq!(times[0].1, 2, "who is finished leaves at once");
+    assert_eq!(times[0].1, 2, "a finished request leaves at once");
     assert_eq!(times[4].0, 30 + 50, "the wait begins when the batch before has ended");
 }
 
 #[test]
 fn the_wait_starts_fresh_between_batches() {
-    // The batch of the first ends at 60. The second request comes at 70: it waits from then on.
+    // The first's batch ends at 60. The second request arrives at 70 and waits from then on.
     assert_eq!(starts("{}", &[request(0, 10), request(70, 2)]), [50, 120]);
 }
 
@@ -123,7 +123,7 @@ fn an_empty_queue_asks_for_no_wake_up() {
 }
 
 #[test]
-fn whatever_runs_when_it_is_put_in_force_is_the_batch() {
+fn running_sequences_are_the_batch_after_a_swap() {
     let running = [row(1, 30, 16, 0), row(2, 20, 20, 1), row(3, 20, 22, 3)];
     let plan = policy(r#"{"batch_size": 2}"#).schedule(&step(&running, &[row(4, 10, 0, 0)], 50));
     assert_eq!(ids(&plan), [2, 3, 1]);
@@ -136,11 +136,11 @@ fn a_preempted_member_comes_back_before_the_next_batch() {
     let plan = policy("{}").schedule(&step(&[row(1, 20, 20, 1)], &[preempted, newcomer], 50));
     assert_eq!(ids(&plan), [1, 2]);
     let plan = policy("{}").schedule(&step(&[], &[preempted, newcomer], 50));
-    assert_eq!(ids(&plan), [2], "its batch goes on although nothing else of it runs");
+    assert_eq!(ids(&plan), [2], "its batch continues although no other member runs");
 }
 
 #[test]
-fn a_member_that_the_host_started_later_than_the_others_is_no_newcomer() {
+fn a_member_started_later_by_the_host_still_belongs_to_the_batch() {
     let mut policy = policy(r#"{"batch_size": 3}"#);
     let queue = [1, 2, 3, 4].map(|id| row(id, 20, 0, 0));
     assert_eq!(ids(&policy.schedule(&step(&[], &queue, 50))), [1, 2, 3]);
@@ -148,9 +148,9 @@ fn a_member_that_the_host_started_later_than_the_others_is_no_newcomer() {
     let plan = policy.schedule(&step(&[row(1, 20, 20, 1)], &queue[1..], 50));
     assert_eq!(ids(&plan), [1, 2, 3], "4 came too late for this batch");
     let plan = policy.schedule(&step(&[], &queue[2..], 50));
-    assert_eq!(ids(&plan), [3], "its batch goes on although nothing else of it runs");
+    assert_eq!(ids(&plan), [3], "its batch continues although no other member runs");
     let plan = policy.schedule(&step(&[], &queue[3..], 50));
-    assert_eq!(ids(&plan), [4], "the next one");
+    assert_eq!(ids(&plan), [4], "the next batch");
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn every_scenario_ends_whatever_the_pool_and_the_limits() {
 }
 
 #[test]
-fn any_view_gives_a_plan_that_keeps_the_rules_and_fits() {
+fn plans_keep_the_rules_and_fit_for_any_view() {
     for_seeds(0..3_000, |rng| {
         let step = random_step(rng);
         let plan = policy("{}").schedule(&step);
@@ -204,12 +204,12 @@ fn any_view_gives_a_plan_that_keeps_the_rules_and_fits() {
         }
         let newcomers =
             plan.run.iter().filter(|id| step.waiting.iter().any(|s| s.id() == **id && s.preemptions() == 0));
-        assert!(step.running.is_empty() || newcomers.count() == 0, "nobody joins a batch that runs");
+        assert!(step.running.is_empty() || newcomers.count() == 0, "no request joins a running batch");
     });
 }
 
 #[test]
-fn a_hostile_view_gets_an_answer() {
+fn hostile_views_get_an_answer() {
     for_seeds(0..2_000, |rng| {
         let plan = policy("{}").schedule(&hostile_step(rng));
         assert_eq!(plan.run.len(), plan.tokens.len());

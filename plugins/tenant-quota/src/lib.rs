@@ -1,11 +1,10 @@
 //! `tenant-quota`: one tenant's flood evicts that tenant's own prefixes, not those of others.
 //!
-//! Each tenant that has anything cached is entitled to an equal share of all that is; memory is taken from
-//! the tenant furthest above its share, least recently used first. Under pressure holdings converge to
-//! max-min fairness (Bertsekas and Gallager 1992): nobody below its share loses anything while
-//! somebody is above, and what one doesn't use is the others' to fill. Shares are of the idle blocks;
-//! what runs is the scheduler's matter. Weights are deliberately absent: a cache is worth to a tenant what
-//! its own traffic finds in it.
+//! Each tenant with cached blocks is entitled to an equal share of them all; blocks are evicted from the
+//! tenant furthest above its share, least recently used first. Under pressure holdings converge to max-min
+//! fairness (Bertsekas and Gallager 1992): no tenant below its share loses anything while another is above,
+//! and others may fill an unused share. Shares are of the idle blocks; what runs is the scheduler's concern.
+//! Weights are deliberately absent: a cache is worth to a tenant what its own traffic finds in it.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,12 +14,12 @@ use infer_policy_sdk::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What `configure` takes.
+/// The policy's configuration.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// How far above its share, as a share of all cached blocks, a tenant may be before its blocks go
-    /// first. While nobody is further, the least recently used go, whoever they belong to.
+    /// How far above its share, as a share of all cached blocks, a tenant may be before its blocks go first.
+    /// While no tenant is further above, the least recently used blocks go, whichever tenant they belong to.
     pub slack: f64,
 }
 
@@ -37,8 +36,8 @@ impl Policy for TenantQuota {
     type Config = Config;
     const NAME: &'static str = "tenant-quota";
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
-    const DESCRIPTION: &'static str = "Entitles each tenant to an equal share of the cached blocks; who is \
-         furthest above it loses first.";
+    const DESCRIPTION: &'static str = "Entitles each tenant to an equal share of the cached blocks; the tenant \
+         furthest above it loses blocks first.";
     const CONFIG_SCHEMA: &'static str = r#"{
         "type": "object",
         "additionalProperties": false,
@@ -88,19 +87,19 @@ impl PrefixCache for TenantQuota {
             named.push(taken);
         }
         let names = named.iter().map(|taken| taken.block).collect();
-        // Naming isn't dropping: they stay until the host says that they are gone.
+        // Named blocks stay until the host reports that they are gone.
         named.into_iter().rev().for_each(|taken| self.put(taken));
         names
     }
 }
 
 impl TenantQuota {
-    /// The block that goes next, where `tenant` holds most.
+    /// The block that is evicted next, given the tenant that holds most.
     fn victim(&self, (most, tenant): (usize, TenantId)) -> Option<BlockId> {
         let (all, tenants) = (self.idle.len() as f64, self.held.len() as f64);
         let bound = all / tenants + all * self.config.slack;
         let furthest = (most as f64 > bound).then(|| self.oldest_of(tenant)).flatten();
-        // Alike, or within the slack: the least recently used of all.
+        // Equal, or within the slack: the least recently used of all.
         let any = || self.held.keys().filter_map(|tenant| self.oldest_of(*tenant)).min();
         furthest.or_else(any).map(|(_, block)| block)
     }

@@ -15,19 +15,19 @@ fn turn(kind: &'static str, tenant: u32, text: u32, blocks: u32) -> Turn {
 }
 
 #[test]
-fn its_configuration_is_what_its_schema_says() {
+fn configuration_matches_its_schema() {
     check_config::<TenantQuota>();
     let error = TenantQuota::new(parse_config(r#"{"slack": 2}"#).unwrap()).err().unwrap();
     assert!(error.contains("`slack`"), "{error}");
 }
 
 #[test]
-fn it_keeps_the_rules_whatever_is_played() {
+fn keeps_the_rules_of_the_interface() {
     check_prefix_cache(|| policy("{}"));
     check_prefix_cache(|| policy(r#"{"slack": 0.2}"#));
 }
 
-/// A quiet tenant comes back to its four prompts each round, a loud one passes three pools' worth.
+/// A quiet tenant repeats its four prompts each round, while a loud one sends three pools' worth.
 fn loud_and_quiet<P: PrefixCache>(policy: P) -> (Tally, Tally) {
     let mut host = CacheHost::new(policy, 16, 100);
     for round in 0..10 {
@@ -51,14 +51,14 @@ fn a_flood_does_not_reach_a_quiet_tenant() {
 }
 
 #[test]
-fn what_others_leave_is_there_to_be_used() {
+fn unused_shares_can_be_filled_by_others() {
     let mut host = CacheHost::new(policy("{}"), 16, 100);
     host.play(&turn("small", 1, 0, 10));
     for text in 0..9 {
         host.play(&turn("large", 2, text, 10));
     }
     let held: u32 = (0..9).map(|text| host.cached(&turn("large", 2, text, 10))).sum();
-    assert_eq!(held, 90, "a share that nobody claims is nobody's loss");
+    assert_eq!(held, 90, "an unclaimed share costs no tenant anything");
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn holdings_converge_to_equal_shares() {
 }
 
 #[test]
-fn a_single_tenant_is_served_as_by_lru() {
+fn a_single_tenant_gets_lru() {
     for_seeds(0..50, |rng| {
         let mut own = CacheHost::new(policy("{}"), 16, 40);
         let mut lru = CacheHost::new(Lru::default(), 16, 40);
@@ -92,7 +92,7 @@ fn a_single_tenant_is_served_as_by_lru() {
 }
 
 #[test]
-fn within_the_slack_the_least_recently_used_goes_whoever_it_belongs_to() {
+fn within_the_slack_the_least_recently_used_block_goes_first() {
     for (config, quiet) in [("{}", 30), (r#"{"slack": 0.3}"#, 20)] {
         let mut host = CacheHost::new(policy(config), 16, 100);
         for text in 0..3 {

@@ -1,15 +1,16 @@
 //! `ttl-lru`: keeps the prefixes of a bounded number of requests, each for a bounded time after its last use.
 //!
-//! The prefix cache of servers that keep one entry a request, with a cap on entries and a time to live,
-//! brought to shared blocks: an entry is an idle block that no other follows, and the blocks before it that
+//! The prefix cache of servers that keep one entry per request, with a cap on entries and a time to live,
+//! applied to shared blocks: an entry is an idle block that no other follows, with the blocks before it that
 //! no other entry shares. So a conversation is one entry however many turns it has, and a system prompt
-//! before a hundred conversations is none of its own. What runs is no entry; the cap counts what nobody uses.
+//! before a hundred conversations is no entry of its own. What runs is no entry; the cap counts idle blocks
+//! only.
 //!
-//! What a request leaves that ended well the host drops when its time is over, whether anything happens then
-//! or not: `retain` tells it how long. It asks that of no others. So what is left by one that failed or was
-//! cancelled, and what was in the cache before this policy, goes with the first event after its time, or with
-//! those after that where it is more than a call has time for; on a host with nothing to do it may stay until
-//! there is one. After a swap all time counts from the swap.
+//! The host itself drops what a finished request leaves once its time is over, whether anything happens then
+//! or not: `retain` names the time. It doesn't call `retain` for other requests. So what a failed or
+//! cancelled request leaves, and what was cached before this policy became live, is dropped with the first
+//! event after its time, or with later ones if it is more than a call has time for; on an idle host it may
+//! stay until the next event. After a swap all times count from the swap.
 
 use infer_policy_sdk::{
     BlockId, Ended, EventKind, Events, IdleTree, Micros, Policy, PrefixCache, Retention, export_policy,
@@ -19,7 +20,7 @@ use serde::{Deserialize, Serialize};
 /// Blocks named in a call. After a swap a whole pool may be over its time at once.
 const MAX_NAMED: usize = 4_096;
 
-/// What `configure` takes.
+/// The policy's configuration.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
@@ -48,8 +49,8 @@ impl Policy for TtlLru {
     type Config = Config;
     const NAME: &'static str = "ttl-lru";
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
-    const DESCRIPTION: &'static str = "Keeps the prefixes of so many requests for so long after their last \
-         use; the least recently used goes first.";
+    const DESCRIPTION: &'static str = "Keeps the prefixes of a limited number of requests for a limited time after \
+         their last use; the least recently used goes first.";
     const CONFIG_SCHEMA: &'static str = r#"{
         "type": "object",
         "additionalProperties": false,
@@ -93,7 +94,8 @@ impl PrefixCache for TtlLru {
         }
         let is_old = |(since, _): (Micros, u64)| since.plus(self.ttl()) <= self.now && self.config.ttl_s > 0;
         let old = self.idle.order().take_while(|(key, _)| is_old(*key)).map(|(_, block)| block);
-        // A block that becomes an entry of its own by this is counted when the host tells what it dropped.
+        // A block that becomes an entry of its own because of this is counted when the host reports what it
+        // dropped.
         let entries = self.idle.leaves();
         let over = entries.len().saturating_sub(self.config.max_entries as usize);
         let young = entries.take(over).filter(|(key, _)| !is_old(*key));

@@ -20,20 +20,20 @@ fn turn(text: u32, blocks: u32) -> Turn {
 const SECOND: Micros = Micros(1_000_000);
 
 #[test]
-fn its_configuration_is_what_its_schema_says() {
+fn configuration_matches_its_schema() {
     check_config::<TtlLru>();
     let error = TtlLru::new(parse_config(r#"{"max_entries": 0}"#).unwrap()).err().unwrap();
     assert!(error.contains("`max_entries`"), "{error}");
 }
 
 #[test]
-fn it_keeps_the_rules_whatever_is_played() {
+fn keeps_the_rules_of_the_interface() {
     check_prefix_cache(|| policy("{}"));
     check_prefix_cache(|| policy(r#"{"max_entries": 2, "ttl_s": 60}"#));
 }
 
 #[test]
-fn over_the_cap_the_least_recently_used_entry_goes_with_all_its_blocks() {
+fn beyond_the_cap_the_least_recently_used_entry_is_dropped_whole() {
     let mut host = host(r#"{"max_entries": 3}"#);
     for text in 0..3 {
         host.play(&turn(text, 5));
@@ -72,7 +72,7 @@ fn what_entries_share_stays_for_the_last_of_them() {
 }
 
 #[test]
-fn a_prefix_is_forgotten_so_long_after_its_last_use() {
+fn a_prefix_expires_a_fixed_time_after_its_last_use() {
     let mut host = host(r#"{"ttl_s": 10}"#);
     host.play(&turn(0, 3));
     host.wait(Micros(9 * SECOND.0));
@@ -87,7 +87,7 @@ fn a_prefix_is_forgotten_so_long_after_its_last_use() {
 }
 
 #[test]
-fn what_it_was_never_asked_about_goes_with_the_first_event_after_its_time() {
+fn blocks_without_a_retention_expire_with_the_first_event_after_their_time() {
     let mut host = host(r#"{"ttl_s": 0}"#);
     host.play(&turn(0, 3));
     host.play(&turn(1, 3));
@@ -100,7 +100,7 @@ fn what_it_was_never_asked_about_goes_with_the_first_event_after_its_time() {
     host.wait(SECOND);
     host.play(&turn(3, 1));
     let cached = [0, 1, 2, 3].map(|text| host.cached(&turn(text, 3)));
-    assert_eq!(cached, [0, 2, 1, 1], "what was used since stays, and of a prefix so much");
+    assert_eq!(cached, [0, 2, 1, 1], "blocks used since stay, and as much of a prefix");
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn the_cap_holds_after_a_swap_too() {
 }
 
 #[test]
-fn without_cap_and_time_it_names_what_lru_names() {
+fn without_limits_it_evicts_like_lru() {
     let mut own = CacheHost::new(policy(r#"{"max_entries": 1000, "ttl_s": 0}"#), 16, 30);
     let mut lru = CacheHost::new(policy_lru::Lru::default(), 16, 30);
     for step in 0..200 {
@@ -138,7 +138,7 @@ fn all(kind: EventKind, at: Micros, blocks: impl IntoIterator<Item = BlockId>) -
 }
 
 #[test]
-fn a_whole_pool_that_is_over_its_time_or_the_cap_goes_in_pieces() {
+fn a_whole_pool_over_a_limit_is_dropped_in_pieces() {
     let whole = 3 * MAX_NAMED as u32 - 7;
     let at = Micros(10 * SECOND.0);
     for (config, stay) in [(r#"{"ttl_s": 10, "max_entries": 100000}"#, 0), (r#"{"max_entries": 5}"#, 5)] {

@@ -56,7 +56,7 @@ fn decodes_go_before_prompts_and_prompts_in_chunks() {
 }
 
 #[test]
-fn the_latest_started_gives_way_until_the_others_can_go_on() {
+fn the_latest_to_start_are_preempted_until_the_others_can_continue() {
     let step = step(&[decode(1, 32), decode(2, 32), decode(3, 32)], &[], 0);
     let mut planner = Planner::new(&step);
     assert_eq!(planner.go_on(), 1);
@@ -65,7 +65,7 @@ fn the_latest_started_gives_way_until_the_others_can_go_on() {
 }
 
 #[test]
-fn nobody_gives_way_while_there_is_room_in_the_last_blocks() {
+fn nothing_is_preempted_while_the_last_blocks_have_room() {
     let step = step(&[decode(1, 31), decode(2, 17)], &[], 0);
     let mut planner = Planner::new(&step);
     assert_eq!(planner.go_on(), 0);
@@ -73,7 +73,7 @@ fn nobody_gives_way_while_there_is_room_in_the_last_blocks() {
 }
 
 #[test]
-fn a_lone_sequence_goes_on_whatever_memory_says() {
+fn a_lone_sequence_continues_even_if_memory_seems_full() {
     let step = step(&[decode(1, 32)], &[], 0);
     let mut planner = Planner::new(&step);
     assert_eq!(planner.go_on(), 0);
@@ -90,12 +90,12 @@ fn a_long_prompt_leaves_the_others_their_share() {
 }
 
 #[test]
-fn who_is_worth_least_gives_way_and_the_worthiest_prompt_is_computed_first() {
+fn the_least_worthy_is_preempted_and_the_worthiest_prompt_is_computed_first() {
     let of_worth = |row: Row, priority| Row { priority, ..row };
     let step = step(&[of_worth(decode(1, 32), 1), decode(2, 32), of_worth(decode(3, 32), 1)], &[], 0);
     let mut planner = Planner::new(&step);
     assert_eq!(planner.go_on_by(|s| s.priority()), 1);
-    assert_eq!(planner.slots_left(), limits().max_running - 2, "its place is free");
+    assert_eq!(planner.slots_left(), limits().max_running - 2, "its slot is free");
     let plan = planner.finish();
     assert_eq!((ids(&plan.run), ids(&plan.preempt)), (vec![1, 3], vec![2]));
 
@@ -127,7 +127,7 @@ fn prompt_tokens_can_be_limited_below_the_limit() {
 }
 
 #[test]
-fn a_start_says_what_is_short() {
+fn a_failed_start_names_what_is_short() {
     let mut step = step(&[decode(1, 20)], &[prompt(2, 100, 0)], 6);
     let start = |step: &Step| Planner::new(step).start(step.waiting.get(0), u32::MAX);
     assert_eq!(start(&step), Err(Short::Memory));
@@ -140,7 +140,7 @@ fn a_start_says_what_is_short() {
 }
 
 #[test]
-fn what_is_cached_as_a_whole_starts_without_tokens() {
+fn a_fully_cached_prompt_starts_without_tokens() {
     let mut full = prompt(2, 40, 40);
     (full.blocks, full.idle_blocks) = (0, 2);
     let mut step = step(&[], &[full], 2);
@@ -155,7 +155,7 @@ fn what_is_cached_as_a_whole_starts_without_tokens() {
 }
 
 #[test]
-fn the_usual_step_is_planned_as_one_by_one() {
+fn the_fast_path_plans_like_the_slow_one() {
     let mut usual = 0;
     for_seeds(0..3_000, |rng| {
         let step = random_step(rng);
@@ -173,7 +173,7 @@ fn the_usual_step_is_planned_as_one_by_one() {
 }
 
 #[test]
-fn any_view_gives_a_plan_that_keeps_the_rules() {
+fn plans_keep_the_rules_for_any_view() {
     for_seeds(0..3_000, |rng| {
         let step = random_step(rng);
         let mut planner = Planner::new(&step);
@@ -190,7 +190,7 @@ fn any_view_gives_a_plan_that_keeps_the_rules() {
 }
 
 #[test]
-fn a_hostile_view_gets_an_answer() {
+fn hostile_views_get_an_answer() {
     for_seeds(0..3_000, |rng| {
         let step = hostile_step(rng);
         let mut planner = Planner::new(&step);

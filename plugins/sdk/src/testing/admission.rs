@@ -1,4 +1,4 @@
-//! What every admission policy has to stand, whatever its idea.
+//! Requirements of every admission policy, whatever its idea.
 
 use super::{Rng, for_seeds};
 use crate::{
@@ -9,9 +9,9 @@ use crate::{
 /// Longest message of a refusal that a host shows whole.
 const MESSAGE_BYTES: usize = 256;
 
-/// Panics unless an idle host lets in whatever fits the pool, refusals say why in a message that can be shown,
-/// what is measured stays in range, alike questions have alike answers, hostile numbers get one, and state is
-/// taken back or refused. For a configuration that limits nobody on an idle host, as the default's should.
+/// Panics unless an idle host admits whatever fits the pool, refusals have a presentable message, measures
+/// are in range, equal calls have equal answers, hostile numbers get an answer, and state is imported or
+/// refused. For a configuration that limits no request on an idle host, as the default's should.
 pub fn check_admission<A: Admission>(make: impl Fn() -> A) {
     let mut idle = make();
     for_seeds(0..500, |rng| {
@@ -24,7 +24,7 @@ pub fn check_admission<A: Admission>(make: impl Fn() -> A) {
         let is_hostile = rng.one_in(3);
         let (request, load) = if is_hostile { hostile(rng) } else { busy_host(rng) };
         let [one, other] = twins.each_mut().map(|policy| policy.admit(&request, &load));
-        assert_eq!(one, other, "alike questions, different answers");
+        assert_eq!(one, other, "equal calls, different answers");
         if let Verdict::Refuse(refusal) = &one {
             check_refusal(refusal);
         }
@@ -34,7 +34,7 @@ pub fn check_admission<A: Admission>(make: impl Fn() -> A) {
         check_pressure(&one, total);
     });
     let state = twins[0].export_state();
-    make().import_state(&state).expect("a policy takes its own state");
+    make().import_state(&state).expect("a policy imports its own state");
     for_seeds(0..300, |rng| {
         let garbage: Vec<u8> = (0..rng.between(1, 200)).map(|_| rng.next_u64() as u8).collect();
         let mut cold = make();
@@ -47,7 +47,10 @@ pub fn check_admission<A: Admission>(make: impl Fn() -> A) {
 
 fn check_refusal(refusal: &Refusal) {
     let bytes = refusal.message.len();
-    assert!((1..=MESSAGE_BYTES).contains(&bytes), "a refusal says why in at most 256 bytes: {refusal:?}");
+    assert!(
+        (1..=MESSAGE_BYTES).contains(&bytes),
+        "a refusal needs a message of at most 256 bytes: {refusal:?}"
+    );
 }
 
 fn check_pressure(pressure: &Pressure, total: u32) {
@@ -55,7 +58,7 @@ fn check_pressure(pressure: &Pressure, total: u32) {
     assert!(pressure.level_permille <= 1_000 && in_pool, "out of range of {total} blocks: {pressure:?}");
 }
 
-/// A request that fits the pool, on a host where nobody else is.
+/// A request that fits the pool, on an otherwise empty host.
 fn idle_host(rng: &mut Rng) -> (Request, Load) {
     let total_blocks = rng.between(8, 4_096);
     let load = Load { memory: pool(16, total_blocks, total_blocks, 0), ..limits(rng) };
@@ -64,7 +67,7 @@ fn idle_host(rng: &mut Rng) -> (Request, Load) {
     (Request { cached_tokens: 0, idle_blocks: 0, expected_tokens: half.div_ceil(2), ..request }, load)
 }
 
-/// A load whose numbers agree with each other, and a request of any length.
+/// A load with consistent numbers, and a request of any length.
 fn busy_host(rng: &mut Rng) -> (Request, Load) {
     let total_blocks = rng.between(8, 4_096);
     let free_blocks = rng.between(0, total_blocks);
@@ -245,48 +248,48 @@ mod tests {
     }
 
     #[test]
-    fn one_that_keeps_the_rules_passes() {
+    fn a_policy_that_keeps_the_rules_passes() {
         wrong("");
     }
 
     #[test]
     #[should_panic(expected = "an idle host lets it in")]
-    fn a_closed_door_is_found() {
+    fn refusing_on_an_idle_host_is_found() {
         wrong("closed");
     }
 
     #[test]
-    #[should_panic(expected = "says why")]
-    fn a_refusal_without_a_word_is_found() {
+    #[should_panic(expected = "needs a message")]
+    fn a_refusal_without_a_message_is_found() {
         wrong("silent");
     }
 
     #[test]
-    #[should_panic(expected = "says why")]
+    #[should_panic(expected = "needs a message")]
     fn a_refusal_that_is_cut_is_found() {
         wrong("wordy");
     }
 
     #[test]
     #[should_panic(expected = "alike questions")]
-    fn deciding_by_mood_is_found() {
+    fn unequal_answers_to_equal_calls_are_found() {
         wrong("moody");
     }
 
     #[test]
     #[should_panic(expected = "out of range")]
-    fn a_level_above_all_is_found() {
+    fn a_level_out_of_range_is_found() {
         wrong("beyond all");
     }
 
     #[test]
     #[should_panic(expected = "out of range")]
-    fn keeping_back_more_than_there_is_is_found() {
+    fn reserving_more_than_the_pool_is_found() {
         wrong("rich");
     }
 
     #[test]
-    #[should_panic(expected = "takes its own state")]
+    #[should_panic(expected = "imports its own state")]
     fn refusing_its_own_state_is_found() {
         wrong("refuses its own state");
     }

@@ -1,8 +1,8 @@
-//! A prefix cache in miniature: a pool of blocks with contents, really shared, and the rules of the
-//! interface around a policy. Plays scenarios and says what they found cached.
+//! A prefix cache in miniature: a pool of blocks with contents, really shared, and the rules of the interface
+//! around a policy. Plays scenarios and reports what they found cached.
 //!
-//! Prompts are whole blocks, and nothing is generated: what matters to a prefix-cache policy is who comes
-//! back to which prefix. What a request computes is in the index at once and in use until it ends.
+//! Prompts are whole blocks, and nothing is generated: what matters to a prefix-cache policy is which
+//! prefixes are used again. What a request computes is in the index at once and in use until it ends.
 
 mod check;
 
@@ -20,7 +20,7 @@ const NONE: u32 = u32::MAX;
 /// A request: its prompt is a chain of block contents, and equal chains share their blocks.
 #[derive(Clone, Debug, Default)]
 pub struct Turn {
-    /// Who pays. Tenants share nothing with each other.
+    /// The tenant that pays. Tenants share nothing with each other.
     pub tenant: TenantId,
     /// The conversation.
     pub session: SessionId,
@@ -31,8 +31,8 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// A request of nobody in particular, with the first blocks of a text: those of one text begin alike,
-    /// those of different texts share nothing.
+    /// A request without a session, with the first blocks of a text: requests of one text have a common
+    /// prefix, those of different texts share nothing.
     pub fn new(kind: &'static str, text: u32, blocks: u32) -> Self {
         let prompt = (0..blocks).map(|at| u64::from(text) << 32 | u64::from(at)).collect();
         Self { kind, prompt, ..Self::default() }
@@ -48,7 +48,7 @@ pub struct Started {
     reused: u32,
 }
 
-/// What requests of one kind found.
+/// What one kind of requests found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Requests.
@@ -68,8 +68,8 @@ impl Tally {
     }
 }
 
-/// The host. Panics where the policy breaks a rule. Stricter than a host in one point: nothing is named
-/// before what follows it, though a host would drop that first by itself.
+/// The host. Panics if the policy breaks a rule. Stricter than a host in one point: no block may be named
+/// before what follows it, although a host would drop that first by itself.
 #[derive(Debug)]
 pub struct CacheHost<P> {
     policy: P,
@@ -99,7 +99,7 @@ struct Block {
     users: u32,
     tenant: TenantId,
     session: SessionId,
-    /// Its place in `idle`.
+    /// Its index in `idle`.
     idle: Option<u64>,
     /// How long it is kept once it is idle; `None` for no limit.
     ttl: Option<Micros>,
@@ -151,7 +151,7 @@ impl<P: PrefixCache> CacheHost<P> {
         self.find(turn).len() as u32
     }
 
-    /// Time passes, and what has outlived its retention goes.
+    /// Lets time pass and drops what has outlived its retention.
     pub fn wait(&mut self, time: Micros) {
         self.now = self.now.plus(time);
         let old = |block: &Block| block.ttl.is_some_and(|ttl| block.since.plus(ttl) <= self.now);
@@ -165,14 +165,14 @@ impl<P: PrefixCache> CacheHost<P> {
         self.flush();
     }
 
-    /// Starts and ends a request. Panics where the pool is too small for it.
+    /// Starts and ends a request. Panics if the pool is too small for it.
     pub fn play(&mut self, turn: &Turn) {
         let started = self.start(turn).expect("the pool can hold the prompt");
         self.end(started);
     }
 
-    /// Starts a request: reuses what is cached, makes room for the rest and computes it. `None` where that
-    /// much isn't free or idle.
+    /// Starts a request: reuses what is cached, makes room for the rest and computes it. `None` if that much
+    /// isn't free or idle.
     pub fn start(&mut self, turn: &Turn) -> Option<Started> {
         self.last_id += 1;
         let id = SequenceId(self.last_id);
@@ -196,7 +196,7 @@ impl<P: PrefixCache> CacheHost<P> {
         Some(Started { turn: turn.clone(), id, table, reused })
     }
 
-    /// Ends a request, and keeps of it what the policy says.
+    /// Ends a request and keeps the part of it that the policy decides.
     pub fn end(&mut self, started: Started) {
         let Started { turn, id, table, reused } = started;
         let retention = self.policy.retain(&Ended {
@@ -224,7 +224,7 @@ impl<P: PrefixCache> CacheHost<P> {
         self.flush();
     }
 
-    /// Another policy takes over, and is told what is cached.
+    /// Another policy takes over and receives what is cached.
     pub fn swap(&mut self, policy: P) {
         self.policy = policy;
         self.events = Events::default();
@@ -234,7 +234,7 @@ impl<P: PrefixCache> CacheHost<P> {
         self.flush();
     }
 
-    /// Drops cached blocks until so many are free.
+    /// Drops cached blocks until this many are free.
     pub fn make_room(&mut self, want: u32) {
         while !self.events.is_empty() {
             self.flush();
@@ -314,7 +314,7 @@ impl<P: PrefixCache> CacheHost<P> {
         let tokens = self.policy.reuse(&hit);
         assert!(
             tokens <= hit.cached_tokens,
-            "it reuses {tokens} tokens of {} cached ones",
+            "it reuses {tokens} tokens, but {} are cached",
             hit.cached_tokens
         );
         tokens / self.block_size
@@ -342,7 +342,7 @@ impl<P: PrefixCache> CacheHost<P> {
         }
     }
 
-    /// Computes a block. One that is cached though it wasn't reused is taken instead.
+    /// Computes a block. One that is cached although it wasn't reused is taken instead.
     fn store(&mut self, content: u64, parent: u32, turn: &Turn) -> u32 {
         if let Some(&block) = self.index.get(&(turn.tenant, parent, content)) {
             self.take(block, turn.session);
@@ -434,7 +434,7 @@ mod tests {
     use super::*;
     use crate::{NoConfig, Policy};
 
-    /// Keeps everything, and remembers of which hits it was told that they are the session's own.
+    /// Keeps everything, and records which hits were flagged as its own session's.
     #[derive(Default)]
     struct Listener(Vec<bool>);
 
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hit_is_the_sessions_own_where_its_last_turn_began_alike() {
+    fn a_hit_is_the_sessions_own_if_its_last_turn_began_alike() {
         let mut host = CacheHost::new(Listener::default(), 16, 50);
         let turn = |session, text| Turn { session: SessionId(session), ..Turn::new("any", text, 2) };
         for (session, text) in [(1, 7), (2, 7), (2, 7), (0, 7), (0, 7), (1, 8), (1, 8), (1, 7)] {
@@ -474,7 +474,7 @@ mod tests {
         let expected = [false, true, false, false, true, false];
         assert_eq!(
             host.policy.0, expected,
-            "a stranger's, its own, nobody's twice, its own, its last turn's not"
+            "another session's, its own, no session's twice, its own, not its last turn's"
         );
     }
 }

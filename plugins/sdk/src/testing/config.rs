@@ -1,4 +1,4 @@
-//! Holds a policy's schema against what its configuration really takes.
+//! Checks a policy's schema against what its configuration really accepts.
 
 use serde::Serialize;
 

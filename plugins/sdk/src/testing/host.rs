@@ -19,11 +19,11 @@ pub struct Spec {
     pub max_new_tokens: u32,
     /// A prefix that it shares: which one, and how many of its prompt tokens.
     pub shared: Option<(u64, u32)>,
-    /// Who sends it.
+    /// Its tenant.
     pub tenant: u32,
     /// Larger is more urgent.
     pub priority: i32,
-    /// When its first token is due, where that was promised.
+    /// When its first token is due, if that was promised.
     pub deadline: Option<Micros>,
     /// The conversation it continues; 0 for none.
     pub session: u64,
@@ -58,7 +58,7 @@ impl Finished {
     }
 }
 
-/// How a scenario went.
+/// The result of a scenario.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Sequences in the order in which they ended.
@@ -69,13 +69,13 @@ pub struct Report {
     pub tokens: u64,
     /// Sequences that gave their blocks back before their end.
     pub preemptions: u64,
-    /// Sequences of plans that memory couldn't hold.
+    /// Sequences of plans that did not fit in memory.
     pub cut: u64,
     /// Most steps in a row in which a running sequence stood still.
     pub longest_pause: u64,
-    /// How long a waiting sequence was overtaken at most, as the watchdog counts it: from the first time
+    /// The longest time that a waiting sequence was overtaken, as the watchdog counts it: from the first time
     /// that a later one of its tenant, no more urgent, started before it to the last. Other tenants'
-    /// count while nothing of its own tenant starts.
+    /// sequences count while none of its own tenant starts.
     pub longest_overtaken: Micros,
 }
 
@@ -92,7 +92,7 @@ impl Report {
     }
 }
 
-/// The host. A step takes `step_time`, and more for each decode and prompt token where that is set.
+/// The host. A step takes `step_time`, and more for each decode and prompt token if that is set.
 #[derive(Clone, Debug)]
 pub struct Host {
     /// Limits that it shows and checks.
@@ -105,7 +105,7 @@ pub struct Host {
     pub prompt_token_time: Micros,
     /// The bound that it shows.
     pub starvation_bound: Micros,
-    /// Weights of tenants, where one isn't 1000 permille.
+    /// Weights of tenants, if not 1000 permille.
     pub weights_permille: BTreeMap<u32, u32>,
     now: Micros,
     number: u64,
@@ -164,7 +164,7 @@ impl Host {
         }
     }
 
-    /// Runs a scenario to its end, or says what the scheduler did wrong. The first request is sequence 1.
+    /// Runs a scenario to its end, or returns what the scheduler did wrong. The first request is sequence 1.
     pub fn run(mut self, scheduler: &mut impl Scheduler, specs: &[Spec]) -> Result<Report, String> {
         self.arriving = specs.iter().zip(1..).map(|(spec, id)| (SequenceId(id), *spec)).collect();
         self.arriving.sort_by_key(|(_, spec)| spec.arrived);
@@ -174,7 +174,7 @@ impl Host {
         while self.report.finished.len() < specs.len() {
             asked += 1;
             if asked > 1_000 + 100 * work {
-                return Err(format!("no end in sight after {asked} steps: {self:?}"));
+                return Err(format!("requests are left after {asked} steps: {self:?}"));
             }
             self.arrive();
             let step = self.view();
@@ -192,7 +192,7 @@ impl Host {
         Ok(self.report)
     }
 
-    /// Lets a request arrive now. Panics at one that could never end.
+    /// Adds a request that arrives now. Panics if it could never end.
     pub fn submit(&mut self, id: u64, spec: Spec) {
         assert!(spec.prompt_tokens > 0, "request {id} needs a prompt: {spec:?}");
         let ends = (1..=spec.max_new_tokens).contains(&spec.output_tokens);
@@ -262,8 +262,8 @@ impl Host {
         }
     }
 
-    /// Carries a checked plan out: preempts, reserves in order, cuts what doesn't fit, computes.
-    /// Returns whether anything was computed.
+    /// Carries a checked plan out: preempts, reserves in order, cuts what doesn't fit, computes. Returns
+    /// whether anything was computed.
     pub fn apply(&mut self, plan: &Plan) -> bool {
         for id in &plan.preempt {
             self.preempt(*id);
@@ -302,7 +302,7 @@ impl Host {
         true
     }
 
-    /// Lets the time pass that a step takes.
+    /// Lets a step's time pass.
     fn pass_step(&mut self, computed: &[(SequenceId, u32)]) {
         (self.last_prefill_tokens, self.last_decodes) = (0, 0);
         for (id, tokens) in computed {
@@ -316,7 +316,8 @@ impl Host {
         self.now = self.now.plus(self.last_step);
     }
 
-    /// Notes whom a plan overtakes. One that waits for a prefix that is being computed is better off so.
+    /// Notes which sequences a plan overtakes. A sequence that waits for a prefix being computed is better
+    /// off waiting.
     fn note_overtaken(&mut self, plan: &Plan) {
         let starts = |id: SequenceId| plan.run.contains(&id);
         let started: Vec<_> = self.waiting.iter().filter(|s| starts(s.id)).map(|s| (s.id, s.spec)).collect();

@@ -1,7 +1,7 @@
-//! What a policy's tests need, natively and as Wasm: rules to hold a plan against, random views, and a
-//! small host that runs whole scenarios. No model, no real clock; everything follows from a seed.
+//! Tools for a policy's tests, natively and as Wasm: rules to check a plan against, random views, and a small
+//! host that runs whole scenarios. No model, no real clock; everything follows from a seed.
 //!
-//! Panics are how a test fails, so this module panics where the rest of the SDK never does.
+//! Panics are how a test fails, so this module panics, and the rest of the SDK never does.
 
 mod admission;
 mod cache;
@@ -25,7 +25,7 @@ pub use rules::{check_fit, check_plan};
 pub use scheduler::check_scheduler;
 pub use views::{hostile_step, limits, random_spec, random_step};
 
-/// Runs a property for many seeds and says which one failed: `for_seeds(0..200, |rng| ...)`.
+/// Runs a property for many seeds and reports the one that failed: `for_seeds(0..200, |rng| ...)`.
 pub fn for_seeds(seeds: core::ops::Range<u64>, mut property: impl FnMut(&mut Rng)) {
     announce_seeds();
     for seed in seeds {
@@ -39,7 +39,7 @@ thread_local! {
     static SEED: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// Makes a panic say which seed it happened with. A hook, because a panic doesn't unwind in Wasm.
+/// Makes a panic report its seed. A hook, because a panic doesn't unwind in Wasm.
 fn announce_seeds() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -8,8 +8,8 @@ pub struct Pool {
     pub block_size: u32,
     pub total: u32,
     pub free: u32,
-    /// Per shared prefix: how many sequences use each of its blocks that the pool holds. Never grows
-    /// along a prefix, so unused blocks are at its end.
+    /// Per shared prefix: how many sequences use each of its cached blocks. Never grows along a prefix, so
+    /// unused blocks are at its end.
     prefixes: BTreeMap<u64, Vec<u32>>,
 }
 
@@ -27,12 +27,12 @@ impl Pool {
         Self { block_size, total, free: total, prefixes: BTreeMap::new() }
     }
 
-    /// Blocks that nobody uses but that are kept.
+    /// Cached blocks that no sequence uses.
     pub fn cached(&self) -> u32 {
         self.prefixes.values().map(|blocks| idle(blocks)).sum()
     }
 
-    /// Blocks of a prefix that the pool holds, at most `most`, and how many of them nobody uses.
+    /// Cached blocks of a prefix, at most `most`, and how many of them no sequence uses.
     pub fn find(&self, prefix: u64, most: u32) -> (u32, u32) {
         let blocks = self.prefixes.get(&prefix).map_or(&[][..], Vec::as_slice);
         let found = &blocks[..blocks.len().min(most as usize)];
@@ -47,7 +47,7 @@ impl Pool {
         Held { prefix, shared: shared as u32, own: 0 }
     }
 
-    /// Gives `held` so many more blocks, dropping cached ones if it must. False if there are too few.
+    /// Gives `held` this many more blocks, dropping cached ones if necessary. False if there are too few.
     pub fn grow(&mut self, held: &mut Held, blocks: u32) -> bool {
         while self.free < blocks {
             let Some(prefix) = self.prefixes.values_mut().find(|prefix| idle(prefix) > 0) else {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::{Plan, Sequence, Step, blocks_to_run, blocks_to_start};
 
-/// Says which rule a plan breaks.
+/// Returns the rule that a plan breaks.
 pub fn check_plan(step: &Step, plan: &Plan) -> Result<(), String> {
     if plan.run.len() != plan.tokens.len() {
         return Err(format!("{} ids and {} token counts", plan.run.len(), plan.tokens.len()));
@@ -46,7 +46,7 @@ pub fn check_plan(step: &Step, plan: &Plan) -> Result<(), String> {
         ("prompts", prefills, limits.max_prefill_sequences),
         ("running sequences", run, limits.max_running),
     ] {
-        // More may run already than a host allows now; what counts is that nobody is added.
+        // More may run already than a host allows now; what counts is that none is added.
         let kept = what == "running sequences" && starts == 0;
         if value > u64::from(limit) && !kept {
             return Err(format!("{value} {what}, the limit is {limit}"));
@@ -55,7 +55,7 @@ pub fn check_plan(step: &Step, plan: &Plan) -> Result<(), String> {
     Ok(())
 }
 
-/// Says whether the host would have to cut the plan because memory can't hold it.
+/// Returns whether the host would have to cut the plan because it doesn't fit in memory.
 pub fn check_fit(step: &Step, plan: &Plan) -> Result<(), String> {
     let block_size = step.memory.block_size;
     let given: u64 = plan
@@ -75,7 +75,7 @@ pub fn check_fit(step: &Step, plan: &Plan) -> Result<(), String> {
             Some(u64::from(cost(sequence, tokens, block_size)))
         })
         .sum();
-    if taken > left { Err(format!("the plan takes {taken} blocks, there are {left}")) } else { Ok(()) }
+    if taken > left { Err(format!("the plan takes {taken} blocks, but {left} are left")) } else { Ok(()) }
 }
 
 fn find(step: &Step, id: u64) -> Option<(Sequence<'_>, bool)> {

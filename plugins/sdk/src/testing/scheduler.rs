@@ -1,11 +1,10 @@
-//! What every scheduler has to stand, whatever its idea.
+//! Requirements of every scheduler, whatever its idea.
 
 use super::{Host, Rng, Spec, check_fit, check_plan, for_seeds, hostile_step, random_spec, random_step};
 use crate::{Limits, Micros, Scheduler, Step};
 
-/// Panics unless any scenario comes to its end with nobody left behind, any view gives a plan that
-/// keeps the rules and fits, alike views give alike plans, a hostile view gets an answer, and state is taken
-/// back or refused.
+/// Panics unless any scenario ends with no sequence left behind, any view gives a plan that keeps the rules
+/// and fits, equal views give equal plans, a hostile view gets an answer, and state is imported or refused.
 pub fn check_scheduler<S: Scheduler>(scheduler: impl Fn() -> S) {
     for_seeds(0..300, |rng| run_scenario(rng, &mut scheduler()));
     let mut twins = [scheduler(), scheduler()];
@@ -18,7 +17,7 @@ pub fn check_scheduler<S: Scheduler>(scheduler: impl Fn() -> S) {
         let step = random_step(rng);
         let plan = decide(&step);
         check_plan(&step, &plan).unwrap();
-        // The last one that is left runs even where memory says that it can't.
+        // A last sequence runs even if memory seems too small for it.
         if step.running.len() - plan.preempt.len() != 1 {
             check_fit(&step, &plan).unwrap();
         }
@@ -28,7 +27,7 @@ pub fn check_scheduler<S: Scheduler>(scheduler: impl Fn() -> S) {
         assert_eq!(plan.run.len(), plan.tokens.len());
     });
     let state = twins[0].export_state();
-    scheduler().import_state(&state).expect("a policy takes its own state");
+    scheduler().import_state(&state).expect("a policy imports its own state");
     for_seeds(0..300, |rng| {
         let garbage: Vec<u8> = (0..rng.between(1, 200)).map(|_| rng.next_u64() as u8).collect();
         let mut cold = scheduler();
@@ -51,7 +50,7 @@ fn run_scenario(rng: &mut Rng, scheduler: &mut impl Scheduler) {
     };
     let mut specs: Vec<Spec> =
         (0..rng.between(1, 24)).map(|_| random_spec(rng, block_size * blocks)).collect();
-    // As with a host, who arrives later has a larger id.
+    // As on a host, later arrivals have larger ids.
     specs.sort_by_key(|spec| spec.arrived);
     let mut host = Host::new(limits, block_size, blocks);
     host.starvation_bound = Micros::from_millis(u64::from(rng.between(30, 300)));
@@ -59,9 +58,9 @@ fn run_scenario(rng: &mut Rng, scheduler: &mut impl Scheduler) {
     let report = host.run(scheduler, &specs).unwrap();
     assert_eq!(report.finished.len(), specs.len());
     assert_eq!(report.cut, 0, "what is planned fits");
-    assert_eq!(report.longest_pause, 0, "nobody holds blocks and stands still");
+    assert_eq!(report.longest_pause, 0, "a running sequence holds blocks and stands still");
     let longest = report.longest_overtaken;
-    assert!(longest <= bound, "somebody is overtaken for {longest:?}, the bound is {bound:?}");
+    assert!(longest <= bound, "a sequence is overtaken for {longest:?}, the bound is {bound:?}");
 }
 
 #[cfg(test)]
@@ -71,7 +70,7 @@ mod tests {
     use super::*;
     use crate::{NoConfig, Plan, Planner, Policy, Starts};
 
-    /// First come, first served; in `mode` lies something that no scheduler may do.
+    /// First come, first served; `mode` adds something that no scheduler may do.
     #[derive(Default)]
     struct Wrong {
         mode: &'static str,
@@ -131,7 +130,7 @@ mod tests {
         let mut rich = step.clone();
         rich.memory.free_blocks += 1_000;
         let mut planner = Planner::new(&rich);
-        // Where memory is short by itself, whoever counts gives way.
+        // If memory is short without more starts, a sequence that counts is preempted.
         if !plan.preempt.is_empty() {
             return plan;
         }
@@ -153,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_keeps_the_rules_passes() {
+    fn a_policy_that_keeps_the_rules_passes() {
         wrong("");
     }
 
@@ -182,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "somebody is overtaken")]
+    #[should_panic(expected = "a sequence is overtaken")]
     fn overtaking_for_ever_is_found() {
         wrong("latest first");
     }
@@ -195,12 +194,12 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "alike views")]
-    fn deciding_by_mood_is_found() {
+    fn unequal_answers_to_equal_calls_are_found() {
         wrong("moody");
     }
 
     #[test]
-    #[should_panic(expected = "takes its own state")]
+    #[should_panic(expected = "imports its own state")]
     fn refusing_its_own_state_is_found() {
         wrong("refuses its own state");
     }

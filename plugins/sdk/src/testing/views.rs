@@ -105,7 +105,7 @@ fn tenants(rng: &mut Rng, running: &Sequences, waiting: &Sequences) -> Tenants {
 fn running_row(rng: &mut Rng, id: u64, block_size: u32) -> Row {
     let prompt_tokens = rng.between(1, 100);
     let decoding = rng.one_in(2);
-    // A host that plans ahead shows who draws its last token in the step that is out.
+    // A host that plans ahead shows sequences that sample their last token in the step in flight.
     let is_last = decoding && rng.one_in(6);
     let generated_tokens = if decoding || rng.one_in(4) { rng.between(1, 50) } else { 0 };
     let known = prompt_tokens + generated_tokens;
@@ -162,7 +162,7 @@ fn waiting_row(rng: &mut Rng, id: u64, block_size: u32, cached_blocks: u32) -> R
     }
 }
 
-/// A view of extreme and contradictory numbers in equally long columns. A policy may answer nonsense to
+/// A view of extreme and contradictory numbers in columns of equal length. A policy may answer nonsense to
 /// nonsense, but it must answer.
 pub fn hostile_step(rng: &mut Rng) -> Step {
     let mut row = |id| {

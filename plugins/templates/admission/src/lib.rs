@@ -1,7 +1,7 @@
-//! Lets long prompts in only while the pool has room for them; everything else comes in at once.
+//! Admits long prompts only while the pool has room for them; everything else is admitted at once.
 //!
-//! A long prompt takes many blocks and holds up everybody's steps. While the pool is more than half full it
-//! waits at the door; what can never fit is refused, and the client is told why.
+//! A long prompt takes many blocks and slows down every step. While the pool is more than half full it waits;
+//! what can never fit is refused, and the client is told why.
 
 use infer_policy_sdk::{
     Admission, Load, Policy, Pressure, Reason, Refusal, Request, Verdict, blocks_for, export_policy,
@@ -34,7 +34,8 @@ impl Policy for PromptGate {
     type Config = Config;
     const NAME: &'static str = env!("CARGO_PKG_NAME");
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
-    const DESCRIPTION: &'static str = "Long prompts wait while the pool is full; everything else comes in.";
+    const DESCRIPTION: &'static str =
+        "Long prompts wait while the pool is full; everything else is admitted.";
     const CONFIG_SCHEMA: &'static str = r#"{
         "type": "object",
         "additionalProperties": false,
@@ -63,10 +64,10 @@ impl Policy for PromptGate {
 }
 
 impl Admission for PromptGate {
-    /// Asked when a request arrives and, while the answer is `Wait`, whenever memory or load has changed.
+    /// Called when a request arrives and, while the verdict is `Wait`, whenever memory or load has changed.
     fn admit(&mut self, request: &Request, load: &Load) -> Verdict {
         let longest = request.prompt_tokens.saturating_add(request.max_new_tokens);
-        // The last token is never read again, so it needs no place.
+        // The last token is never read again, so it needs no slot.
         let needed = blocks_for(longest.saturating_sub(1), load.memory.block_size);
         if needed > load.memory.total_blocks {
             return Verdict::Refuse(Refusal {
@@ -79,7 +80,7 @@ impl Admission for PromptGate {
             });
         }
         let is_long = request.prompt_tokens > self.config.long_prompt_tokens;
-        // Where nobody runs and nobody was promised memory, nothing would change by waiting.
+        // If nothing runs and no memory is promised, waiting would not change anything.
         let is_idle = load.running == 0 && load.promised_blocks == 0;
         if is_long && !is_idle && used_permille(load) >= self.config.full_permille {
             Verdict::Wait

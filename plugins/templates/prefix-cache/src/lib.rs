@@ -1,8 +1,8 @@
 //! Drops what was used longest ago: least recently used.
 //!
-//! The host owns the blocks and tells this policy what happens to them; the policy keeps a note of the idle
-//! ones, those that no sequence uses but whose prefix could be found again. When memory is short it is asked
-//! which of them may go. Reusing and keeping everything is what `PrefixCache` does by default.
+//! The host owns the blocks and tells this policy what happens to them. The policy keeps the idle ones, which
+//! no sequence uses but whose prefix could be found again. When memory is short it is asked which of them to
+//! drop. Reusing and keeping everything is the default of `PrefixCache`.
 
 use infer_policy_sdk::{
     BlockId, EventKind, Events, IdleTree, Micros, NoConfig, Policy, PrefixCache, export_policy,
@@ -21,7 +21,7 @@ impl Policy for LeastRecentlyUsed {
     type Config = NoConfig;
     const NAME: &'static str = env!("CARGO_PKG_NAME");
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
-    const DESCRIPTION: &'static str = "Keeps every prefix; what was used longest ago is dropped first.";
+    const DESCRIPTION: &'static str = "Keeps every prefix; the least recently used blocks are dropped first.";
 
     fn new(_config: NoConfig) -> Result<Self, String> {
         Ok(Self::default())
@@ -29,12 +29,12 @@ impl Policy for LeastRecentlyUsed {
 }
 
 impl PrefixCache for LeastRecentlyUsed {
-    /// Told what happened since the last call. Answers with idle blocks to drop at once; here none.
+    /// Receives what happened since the last call. Returns idle blocks to drop at once; here none.
     fn observe(&mut self, events: &Events) -> Vec<BlockId> {
         for event in events.iter() {
             match event.kind {
-                // Turns and not times: after a swap every block is told as idle now, and only the order says
-                // which was used longest ago.
+                // Sequence numbers and not times: after a swap every block is reported as idle now, and only
+                // the order says which was used longest ago.
                 EventKind::Idle => {
                     self.last_turn += 1;
                     self.idle.insert(event.block, event.parent, self.last_turn);
@@ -47,8 +47,8 @@ impl PrefixCache for LeastRecentlyUsed {
         Vec::new()
     }
 
-    /// Names at least `need` idle blocks, first to go first. Naming isn't dropping: they stay in the tree until
-    /// the host says that they are gone.
+    /// Returns at least `need` idle blocks in the order in which to drop them. They stay in the tree until
+    /// the host reports that they are gone.
     fn evict(&mut self, _now: Micros, need: u32) -> Vec<BlockId> {
         self.idle.order().take(need as usize).map(|(_, block)| block).collect()
     }

@@ -8,7 +8,7 @@ fn host(total_blocks: u32) -> CacheHost<LeastRecentlyUsed> {
     CacheHost::new(LeastRecentlyUsed::default(), 16, total_blocks)
 }
 
-/// So many blocks of a text.
+/// This many blocks of a text.
 fn turn(text: u32, blocks: u32) -> Turn {
     Turn::new("any", text, blocks)
 }
@@ -19,17 +19,17 @@ fn cached<const N: usize>(host: &CacheHost<LeastRecentlyUsed>, texts: [u32; N]) 
 }
 
 #[test]
-fn its_configuration_is_what_its_schema_says() {
+fn configuration_matches_its_schema() {
     check_config::<LeastRecentlyUsed>();
 }
 
 #[test]
-fn it_keeps_the_rules_whatever_is_played() {
+fn keeps_the_rules_of_the_interface() {
     check_prefix_cache(LeastRecentlyUsed::default);
 }
 
 #[test]
-fn what_was_used_longest_ago_goes_first_and_the_deepest_of_a_prefix_before_the_rest() {
+fn the_least_recently_used_block_goes_first_and_the_deepest_of_a_prefix_before_the_rest() {
     let mut host = host(6);
     host.play(&turn(1, 2));
     host.play(&turn(2, 2));
@@ -39,7 +39,7 @@ fn what_was_used_longest_ago_goes_first_and_the_deepest_of_a_prefix_before_the_r
 }
 
 #[test]
-fn what_is_in_use_is_not_named() {
+fn blocks_in_use_are_not_named() {
     let mut host = host(6);
     let runs = host.start(&turn(1, 2)).expect("there is room");
     host.play(&turn(2, 4));

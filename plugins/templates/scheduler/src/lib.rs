@@ -1,8 +1,8 @@
-//! Starts the shortest prompt first, and lets nobody be overtaken for too long.
+//! Starts the shortest prompt first, and limits how long any sequence may be overtaken.
 //!
-//! Short requests get their first token sooner that way. Left alone, long ones would never start under load,
-//! and the host would take the policy out for it; so whoever has been overtaken for `patience_ms` goes first,
-//! in the order of arrival, and is not overtaken any more.
+//! Short requests get their first token sooner that way. Without a limit, long ones would never start under
+//! load, and the host would remove the policy for it; so a sequence that has been overtaken for `patience_ms`
+//! goes first, in order of arrival, and is not overtaken any more.
 
 use infer_policy_sdk::{Micros, Patience, Plan, Planner, Policy, Scheduler, Starts, Step, export_policy};
 use serde::{Deserialize, Serialize};
@@ -21,9 +21,9 @@ impl Default for Config {
     }
 }
 
-/// The policy. What it remembers isn't worth carrying over a swap, so it exports no state.
+/// The policy. Its memory isn't worth carrying over a swap, so it exports no state.
 pub struct ShortestFirst {
-    /// Who was overtaken, and for how long.
+    /// Sequences that were overtaken, and for how long.
     patience: Patience,
     /// Starts sequences in an order of our choice: room for the whole prompt, shared prefixes.
     starts: Starts,
@@ -31,10 +31,10 @@ pub struct ShortestFirst {
 
 impl Policy for ShortestFirst {
     type Config = Config;
-    const NAME: &'static str = env!("CARGO_PKG_NAME"); // state moves between policies of one name
+    const NAME: &'static str = env!("CARGO_PKG_NAME"); // state moves between policies of the same name
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
     const DESCRIPTION: &'static str =
-        "Starts the shortest prompt first; who was overtaken for long goes first.";
+        "Starts the shortest prompt first, except that long-overtaken requests go before it.";
     const CONFIG_SCHEMA: &'static str = r#"{
         "type": "object",
         "additionalProperties": false,
@@ -46,7 +46,7 @@ impl Policy for ShortestFirst {
         }
     }"#;
 
-    /// An error here refuses the policy with its text; the one in force stays.
+    /// An error here refuses the policy with its text; the live one stays.
     fn new(config: Config) -> Result<Self, String> {
         let patience = Patience::new(Micros::from_millis(config.patience_ms));
         Ok(Self { patience, starts: Starts::default() })
@@ -54,23 +54,23 @@ impl Policy for ShortestFirst {
 }
 
 impl Scheduler for ShortestFirst {
-    /// Asked before every step. The planner counts tokens, places and memory, so that the plan keeps the
-    /// host's limits; the policy only says whom it wants.
+    /// Called before every step. The planner counts tokens, slots and memory, so that the plan keeps the
+    /// host's limits; the policy only says which sequences it wants.
     fn schedule(&mut self, step: &Step) -> Plan {
         let mut planner = Planner::new(step);
-        // What runs goes on, decodes first. Where memory is short somebody gives way, and then nobody starts.
+        // Running sequences continue, decodes first. If that preempts any, none starts.
         if planner.go_on() == 0 {
-            // Those that were overtaken for too long in the order of arrival, then the others by length.
+            // First those that were overtaken for too long, by arrival, then the others by length.
             let order = self.patience.order(step, |sequence| sequence.remaining_tokens());
             self.starts.start(order, step, &mut planner);
         }
-        // Who started, and so who was overtaken.
+        // Notes which sequences started, and so which were overtaken.
         self.patience.note(step, planner.started());
         planner.finish()
     }
 }
 
-// A component where one is built, and nothing elsewhere: tests run natively too.
+// Builds the component; elsewhere it does nothing, so that tests run natively too.
 export_policy!(scheduler: ShortestFirst);
 
 #[cfg(test)]

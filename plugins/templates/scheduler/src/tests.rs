@@ -1,4 +1,4 @@
-//! The policy's rule on hand-made views, and what every scheduler has to stand.
+//! The policy's rule on hand-made views, and the requirements of every scheduler.
 
 use infer_policy_sdk::testing::{check_config, check_scheduler, limits};
 use infer_policy_sdk::{Limits, Memory, Row, Sequences, parse_config};
@@ -9,7 +9,7 @@ fn policy(config: &str) -> ShortestFirst {
     ShortestFirst::new(parse_config(config).unwrap()).unwrap()
 }
 
-/// Prompts by id that wait since the beginning, on an idle host with so many places.
+/// Prompts by id that have waited from the start, on an idle host with this many slots.
 fn waiting(prompts: &[(u64, u32)], max_running: u32, now_ms: u64) -> Step {
     let row = |&(id, prompt_tokens)| Row { id, prompt_tokens, max_new_tokens: 10, ..Row::default() };
     Step {
@@ -27,7 +27,7 @@ fn order(plan: &Plan) -> Vec<u64> {
 }
 
 #[test]
-fn its_configuration_is_what_its_schema_says() {
+fn configuration_matches_its_schema() {
     check_config::<ShortestFirst>();
 }
 
@@ -38,7 +38,7 @@ fn the_shortest_prompt_starts_first() {
 }
 
 #[test]
-fn who_was_overtaken_for_too_long_goes_first() {
+fn a_request_overtaken_for_too_long_goes_first() {
     let mut policy = policy(r#"{"patience_ms": 500}"#);
     let mut first = |waiting: Step| order(&policy.schedule(&waiting));
     assert_eq!(first(waiting(&[(1, 300), (2, 20)], 1, 0)), [2], "from now on");
@@ -47,6 +47,6 @@ fn who_was_overtaken_for_too_long_goes_first() {
 }
 
 #[test]
-fn it_stands_what_every_scheduler_has_to() {
+fn meets_the_requirements_of_every_scheduler() {
     check_scheduler(|| policy("{}"));
 }

@@ -1,7 +1,7 @@
 //! Generated bindings of the world `prefix-cache-policy`, reached through `infer-policy-sdk` alone.
 //!
-//! A crate of its own because the generated export macros live at a crate's root, where those of two
-//! worlds that export the same interface would collide. Empty where no component is built.
+//! A crate of its own because the generated export macros are at a crate's root, where those of two worlds
+//! that export the same interface would collide. Empty unless a component is built.
 #![cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 #![allow(missing_docs, reason = "generated")]
 

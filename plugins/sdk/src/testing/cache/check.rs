@@ -1,5 +1,5 @@
-//! What holds for any prefix-cache policy, at random: the rules of the interface on plays that a host could
-//! see, and an answer to events that none should send.
+//! Properties of any prefix-cache policy, at random: the rules of the interface on plays that a host could
+//! see, and an answer to events that no host should send.
 
 use std::collections::BTreeSet;
 
@@ -7,9 +7,8 @@ use super::{CacheHost, NONE, Started, Turn};
 use crate::testing::{Rng, for_seeds};
 use crate::{BlockId, Ended, Event, EventKind, Events, Hit, Micros, PrefixCache, SessionId, TenantId};
 
-/// Plays random requests and sends hostile events. Panics unless the policy keeps the rules of the
-/// interface, names as much as is needed, survives swaps, decides alike for alike events, and answers
-/// whatever it is told.
+/// Plays random requests and sends hostile events. Panics unless the policy keeps the rules of the interface,
+/// names as many blocks as needed, survives swaps, decides alike for equal events, and answers any event.
 pub fn check_prefix_cache<P: PrefixCache>(make: impl Fn() -> P) {
     for_seeds(0..150, |rng| play_at_random(rng, &make));
     for_seeds(0..150, |rng| {
@@ -17,11 +16,11 @@ pub fn check_prefix_cache<P: PrefixCache>(make: impl Fn() -> P) {
         for _ in 0..rng.between(1, 20) {
             let events = hostile_events(rng);
             let [one, other] = twins.each_mut().map(|policy| policy.observe(&events));
-            assert_eq!(one, other, "alike events, different answers");
+            assert_eq!(one, other, "equal events, different answers");
             let (now, need) = (Micros(rng.next_u64() >> rng.between(0, 63)), rng.between(0, 40));
             let need = if rng.one_in(8) { u32::MAX } else { need };
             let [one, other] = twins.each_mut().map(|policy| policy.evict(now, need));
-            assert_eq!(one, other, "alike questions, different answers");
+            assert_eq!(one, other, "equal calls, different answers");
             let distinct: BTreeSet<_> = one.iter().collect();
             assert_eq!(distinct.len(), one.len(), "a block is named twice");
             let hit = Hit { cached_tokens: need, prompt_tokens: rng.between(0, 9), ..Hit::default() };
@@ -153,12 +152,12 @@ mod tests {
     }
 
     #[test]
-    fn one_that_keeps_the_rules_passes() {
+    fn a_policy_that_keeps_the_rules_passes() {
         wrong("");
     }
 
     #[test]
-    #[should_panic(expected = "cached ones")]
+    #[should_panic(expected = "are cached")]
     fn reusing_what_is_not_cached_is_found() {
         wrong("greedy");
     }
