@@ -21,8 +21,8 @@ const SHAPES: [(&str, LoadShape); 2] = [
     ("32+100", LoadShape { running: 32, waiting: 100, prompt_tokens: 512, steps: 512 }),
 ];
 
-/// Runs `steps` steps and measures `part` of each. What counts is the median, so that a step in which
-/// the machine did something else doesn't.
+/// Runs `steps` steps and measures `part` of each. The median counts, so that a step in which the machine was
+/// interrupted doesn't.
 fn measure(shape: LoadShape, steps: u64, part: impl Fn(&mut SteadyLoad) -> Duration) -> Duration {
     let mut load = SteadyLoad::new(shape, Policies::builtin());
     let mut all = Vec::with_capacity(steps as usize);

@@ -1,4 +1,4 @@
-//! Validated settings of an engine. Raw flags and files become this once, at start.
+//! Validated engine settings, made from raw flags and files once at start.
 
 use crate::ids::Micros;
 

@@ -25,10 +25,10 @@ pub enum Event {
     Prompt {
         /// Its sequence.
         id: SequenceId,
-        /// Of the prompt's next tokens, from its second on.
+        /// Those of the prompt's next tokens, from its second on.
         logprobs: Vec<TokenLogprobs>,
     },
-    /// A sequence ended well or was cancelled. Its last.
+    /// A sequence ended well or was cancelled. Its last event.
     Finished {
         /// Its sequence.
         id: SequenceId,
@@ -66,7 +66,7 @@ pub enum Event {
         /// Prompt tokens left to compute.
         prefill_tokens: u32,
     },
-    /// A running sequence gave its blocks back and waits again.
+    /// A running sequence was preempted and waits again.
     Preempted {
         /// Its sequence.
         id: SequenceId,
@@ -110,7 +110,7 @@ pub enum Event {
 /// What ended a sequence that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureCause {
-    /// The device, or what was to be computed there.
+    /// The device, or a fault in what it was to compute.
     Device,
     /// It was alone and did not fit in the pool.
     Memory,

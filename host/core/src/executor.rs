@@ -21,7 +21,7 @@ pub trait Executor {
         false
     }
 
-    /// Waits for the batch that was submitted first, and otherwise does as `execute`.
+    /// Waits for the batch that was submitted first; otherwise like `execute`.
     fn collect(&mut self, batch: &Batch, output: &mut StepOutput) -> Result<(), DeviceFault> {
         self.execute(batch, output)
     }
@@ -53,8 +53,8 @@ impl StepOutput {
     }
 }
 
-/// How likely the model found a token, and what it found likelier: natural logarithms of the softmax
-/// of the model's logits, before penalties, temperature and the like.
+/// A token's log-probability and the likeliest tokens: natural logarithms of the softmax of the model's
+/// logits, before penalties, temperature and the like.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TokenLogprobs {
     /// Of the token itself.
@@ -79,7 +79,7 @@ pub struct DeviceFault {
 pub enum DeviceFaultKind {
     /// The device has no memory for this step.
     OutOfMemory,
-    /// The device computes nothing more until the process is started again.
+    /// The device computes nothing more until the process is restarted.
     Lost,
     /// Anything else.
     Failed,

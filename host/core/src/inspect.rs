@@ -58,7 +58,7 @@ pub struct BlockDetail {
     pub depth: u32,
     /// The block before it.
     pub parent: Option<BlockId>,
-    /// Names its content and all before it; `None` while others can't find it.
+    /// Identifies its content and all before it; `None` while other requests can't find it.
     pub hash: Option<u64>,
     /// The tenant whose prefix it is.
     pub tenant: TenantId,
@@ -90,7 +90,7 @@ pub struct SequenceDetail {
     pub expected_tokens: u32,
     /// Tokens reused when it last started; while it waits, those that it would find.
     pub reusable_tokens: u32,
-    /// Tokens that others are computing for it right now.
+    /// Tokens that other sequences are computing for it now.
     pub pending_tokens: u32,
     /// When its first token is due.
     pub deadline: Micros,
@@ -117,7 +117,7 @@ pub struct TreeBlock {
     pub session: SessionId,
     /// When it was last touched.
     pub last_used: Micros,
-    /// Names its content and all before it; `None` while others can't find it.
+    /// Identifies its content and all before it; `None` while other requests can't find it.
     pub hash: Option<u64>,
 }
 

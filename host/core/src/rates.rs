@@ -1,5 +1,5 @@
-//! Tokens per second over the last seconds, as admission sees them: what the device managed while it
-//! was busy, so that an idle spell doesn't look like a slow device.
+//! Tokens per second over the last seconds, as admission sees them: measured while the device was busy, so
+//! that an idle spell doesn't look like a slow device.
 
 use crate::ids::Micros;
 

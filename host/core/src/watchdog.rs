@@ -31,7 +31,7 @@ pub(crate) struct Watchdog {
     bound: Micros,
     /// Since when nothing progressed although something could, and the first wake that those plans asked for.
     stall: Option<(Micros, Micros)>,
-    /// When a sequence last got further than it ever was.
+    /// When a sequence last got further than ever before.
     advanced: Mark,
     /// When running rows, and overtaken ones, are scanned next.
     next_look: Micros,
@@ -79,13 +79,13 @@ impl Watchdog {
         self.stall.map(|(since, promised)| self.due(since, promised))
     }
 
-    /// After the bound, and after the wake that was promised, as far as that counts as a promise.
+    /// After the bound, and after the promised wake, if that counts as a promise.
     fn due(&self, since: Micros, promised: Micros) -> Micros {
         let longest = since.plus(Micros(self.bound.0.saturating_mul(LONGEST_PROMISE)));
         since.plus(self.bound).max(promised.min(longest))
     }
 
-    /// Whether what has lasted since `mark` has lasted too long.
+    /// Whether too much has passed since `mark`.
     pub fn too_long(&self, mark: Mark, now: Mark) -> bool {
         now.at.since(mark.at) > self.bound && now.step >= mark.step + FEWEST_STEPS
     }

@@ -409,7 +409,7 @@ fn charging(config: EngineConfig, purse: u32) -> (Bench, Purse) {
 
 #[test]
 fn a_request_of_several_sequences_is_charged_once_as_a_whole_or_not_at_all() {
-    // Together they are more than the pool holds, which they need not be in at once.
+    // Together they need more than the pool holds, but not at once.
     let (mut bench, purse) = charging(EngineConfig { total_blocks: 8, ..small() }, 95);
     let four = || (1..5).map(|seed| request(prompt(seed, 4), 20)).collect::<Vec<_>>();
     for _ in 0..3 {

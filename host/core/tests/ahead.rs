@@ -133,7 +133,7 @@ fn the_device_never_waits_while_all_sequences_decode() {
     host.run();
     assert_eq!(host.behind, host.batches - 1);
     let counters = host.bench.engine.snapshot(host.bench.now).counters;
-    // Ends by length are foreseen: no row is computed for nothing.
+    // Ends by length are foreseen: no row is wasted.
     assert_eq!(counters.computed_tokens, 4 * (9 + 29));
 }
 

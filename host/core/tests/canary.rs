@@ -17,7 +17,7 @@ fn site(seed: u64, traffic: Traffic) -> Site {
     Site::new(seed, traffic, FirstComeFirstServed::default())
 }
 
-/// Puts a scheduler on trial after a time in which the built-in served, and serves on.
+/// Puts a scheduler on trial after a time with the built-in, and continues to serve.
 fn try_out(
     site: Site,
     schedule: impl FnMut(&StepView) -> Result<Plan, PolicyFault> + Send + 'static,
@@ -334,7 +334,7 @@ fn a_canary_is_not_blamed_for_what_changes_in_another_slot() {
     }
     const KIND: PolicyKind = PolicyKind::Admission;
     type Change = fn(&mut Engine, Micros);
-    // What happens before the trial, and in the midst of it.
+    // Disturbances before the trial and in the middle of it.
     let changes: [(&str, Change, Change); 4] = [
         ("swapped", |_, _| {}, |engine, now| drop(engine.swap(refuse_some(), now))),
         (

@@ -1,4 +1,4 @@
-//! What is recorded of decisions is enough to have each of them again.
+//! Recorded decisions can be repeated exactly.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

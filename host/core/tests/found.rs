@@ -1,4 +1,4 @@
-//! What the fault machine found, each on its own; `tests/REGRESSIONS.md` names the seeds.
+//! Findings of the fault machine, each as a test of its own; `tests/REGRESSIONS.md` names the seeds.
 
 mod common;
 
@@ -12,7 +12,7 @@ use infer_core::testing::solo;
 use infer_core::trial::CanaryState;
 use infer_core::{EngineConfig, Limits, Micros, SequenceId};
 
-/// Memory for two sequences' prompts, not for their ends.
+/// Memory for two sequences' prompts, not for their outputs.
 fn tight() -> EngineConfig {
     EngineConfig { total_blocks: 8, prefix_caching: false, starvation_bound: Micros(50_000), ..small() }
 }

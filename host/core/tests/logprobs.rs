@@ -15,7 +15,7 @@ fn asking(request: Request) -> Request {
     Request { sampling, ..request }
 }
 
-/// The scripted device finds a token as likely as its negative id.
+/// The scripted device reports a token's negative id as its log-probability.
 fn told(bench: &Bench, of: SequenceId) -> Vec<u32> {
     let ids = |likely: f32| -likely as u32;
     let mut told = Vec::new();

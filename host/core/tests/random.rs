@@ -367,7 +367,7 @@ impl Reached {
 
     fn check(&self) {
         assert!(self.events.iter().chain(&self.others).all(|&n| n > 50), "{self:?}");
-        // Only a driver stops (index 1 of `finished`), rates and drains.
+        // Only a driver causes stops (index 1 of `finished`), rates and drains.
         let unreached = |all: &[u64]| all.iter().filter(|&&n| n == 0).count();
         assert!(unreached(&self.finished) <= 1 && unreached(&self.refused) <= 3, "{self:?}");
     }

@@ -1,5 +1,5 @@
-//! Every planted bug is found within the budget of an ordinary test run, by the machine's own books alone, and
-//! shrinks to a handful of operations; without one nothing is found.
+//! Every planted bug is found within the budget of an ordinary test run, by the machine's own books alone,
+//! and shrinks to a handful of operations; without a bug nothing is found.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use infer_planted::bugs;
 use infer_planted::fuzz::{Case, Checks, OPS, Violation, generate, minimize, play};
 
-/// The engine's own assertions are left out: the machine has to see for itself.
+/// The engine's own assertions are left out, so the machine has to find the bugs itself.
 const CHECKS: Checks = Checks { own: false };
 /// Seeds that an ordinary test run plays.
 const BUDGET: u64 = 1_500;
@@ -33,7 +33,7 @@ fn every_planted_bug_is_found() {
 }
 
 #[test]
-fn what_is_found_becomes_small_and_is_still_the_same() {
+fn minimized_cases_are_small_and_break_in_the_same_place() {
     for bug in ["leak", "double free", "lost wake-up", "stale table"] {
         bugs::switch(bug);
         let (seed, found) = hunt(BUDGET).expect("it is found");
@@ -53,9 +53,9 @@ fn without_a_bug_nothing_is_found() {
     assert_eq!(hunt(200), None);
 }
 
-/// A minimized case that no longer gets to where it once broke would pass for ever.
+/// A minimized case that no longer reaches the place where it once failed would pass for ever.
 #[test]
-fn what_was_found_once_is_found_again_where_its_mend_is_taken_back() {
+fn each_regression_case_fails_again_without_its_fix() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../host/sim/tests/regressions");
     let (mut played, mut lost) = (BTreeSet::new(), Vec::new());
     for file in folder.read_dir().expect("the cases") {

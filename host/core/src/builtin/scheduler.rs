@@ -103,7 +103,7 @@ fn run(step: &StepView, budget: &mut Budget, plan: &mut Plan) -> usize {
     staying
 }
 
-/// Starts what waits, in order, until something doesn't fit.
+/// Starts waiting sequences, in order, until one doesn't fit.
 fn start(step: &StepView, budget: &mut Budget, plan: &mut Plan, running: usize) {
     let rows = &step.waiting;
     // Every running sequence must get a token in each step.

@@ -337,7 +337,8 @@ impl Engine {
                 break;
             }
         }
-        // A policy that rests, or names more at every flush, can't know yet what may be dropped.
+        // A policy without calls left in this step, or one that names more in every flush, can't know yet
+        // what may be dropped.
         let untold = !self.kv.blocks.events.is_empty();
         let before = self.kv.blocks.free();
         if before < want {
@@ -382,7 +383,7 @@ fn first(names: &[BlockId], need: u32) -> Vec<BlockId> {
     set
 }
 
-/// Blocks that a policy may drop; a name of anything else is a fault.
+/// Blocks that a policy may drop; naming any other is a fault.
 pub(super) fn only_idle(blocks: &Blocks, names: Vec<BlockId>) -> Result<Vec<BlockId>, PolicyFault> {
     let names = of_the_pool(names, blocks.memory().total_blocks)?;
     match names.iter().find(|name| !blocks.is_idle(**name)) {

@@ -113,7 +113,7 @@ fn push_inputs(batch: &mut Batch, sequence: &Sequence, tokens: u32, block_size: 
         _ => batch.tokens.push(0),
     }
     if tokens == 1 {
-        // A decode, which is what most rows are: ranges cost more than they carry.
+        // A decode, as most rows are: making ranges would cost more than they copy.
         batch.positions.push(from);
         batch.slots.push(sequence.table[(from / block_size) as usize].0 * block_size + from % block_size);
         batch.block_tables.extend_from_slice(&sequence.table);

@@ -130,7 +130,7 @@ impl Engine {
         }
     }
 
-    /// Returns the blocks of a sequence that has ended, as far as they are not kept.
+    /// Frees the blocks of a sequence that has ended, unless they are kept.
     pub(super) fn bury(&mut self, ix: SeqIx, now: Micros) {
         if let Some(slot) = self.slab[ix].logits_to.take() {
             self.kv.cancel_logits(slot);

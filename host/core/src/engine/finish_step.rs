@@ -1,4 +1,4 @@
-//! `finish_step`: sequences advance, blocks are committed, what is done ends.
+//! `finish_step`: sequences advance, blocks are committed, finished sequences end.
 
 use super::{Engine, InFlight};
 use crate::batch::{Batch, Row};
@@ -219,7 +219,7 @@ impl Engine {
         self.complete(ix, reason, now);
     }
 
-    /// The device computed nothing: the rows that it names fail, the others try again.
+    /// The device computed nothing: the rows that it names fail, the others are retried.
     fn lose(&mut self, flight: &InFlight, batch: &Batch, fault: Option<&DeviceFault>, now: Micros) {
         for (at, &PlannedRow { ix, guesses, .. }) in flight.rows.iter().enumerate() {
             let sequence = &mut self.slab[ix];

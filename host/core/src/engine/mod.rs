@@ -122,7 +122,7 @@ pub struct Engine {
     waiting_tokens: u64,
     /// Their prompts alone.
     waiting_prompt_tokens: u64,
-    /// Output tokens that everyone alive will probably still generate.
+    /// Output tokens that all live sequences are still expected to generate.
     expected_output_tokens: u64,
     tenants: Tenants,
     rates: Rates,
@@ -171,7 +171,7 @@ pub struct Engine {
 
 /// Longest time between two calls about the first held request.
 const HELD_INTERVAL: Micros = Micros(50_000);
-/// A wake that is due already still lets this much time pass, so that no driver spins.
+/// Shortest sleep until a wake that is already due, so that no driver spins.
 const SHORTEST_WAKE: Micros = Micros(1_000);
 
 impl Engine {

@@ -11,7 +11,7 @@ use crate::verify::{PlannedRow, VerifiedPlan};
 use crate::watchdog::Mark;
 
 impl Engine {
-    /// Reserves blocks for the plan in its order. `rows` is what memory holds of it.
+    /// Reserves blocks for the plan in its order. `rows` is the part of it that fits in memory.
     pub(super) fn reserve(&mut self, plan: &VerifiedPlan, now: Micros) {
         self.available_before = self.kv.blocks.available();
         self.rows.clear();
@@ -85,7 +85,7 @@ impl Engine {
         self.kv.blocks_for(sequence.reached() + row.tokens).saturating_sub(sequence.table.len() as u32)
     }
 
-    /// Moves what starts from the waiting to the running.
+    /// Moves starting sequences from the waiting to the running ones.
     pub(super) fn start_planned(&mut self, now: Micros) {
         let starts = |row: &&PlannedRow| row.starts;
         for row in self.rows.iter().filter(starts) {
@@ -158,7 +158,7 @@ impl Engine {
         self.events.push(Event::Started { id: sequence.id, prefix, cached_tokens: cached, prefill_tokens });
     }
 
-    /// A running sequence gives its blocks back and waits again. Its row is removed by `remove_running`.
+    /// Preempts a running sequence. Its row is removed by `remove_running`.
     pub(super) fn preempt(&mut self, ix: SeqIx, now: Micros) {
         self.counters.preemptions += 1;
         self.slab[ix].usage.preemptions += 1;

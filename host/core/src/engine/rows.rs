@@ -68,7 +68,7 @@ impl Engine {
         }
     }
 
-    /// Brings the cells of a waiting sequence up to its hit.
+    /// Updates the cells of a waiting sequence to its hit.
     pub(super) fn refresh_waiting(&mut self, ix: SeqIx) {
         let at = self.waiting_row(ix);
         let sequence = &self.slab[ix];

@@ -59,7 +59,7 @@ impl Engine {
         Some(batch)
     }
 
-    /// Nothing runs in this step, and it may be that nothing is left to run.
+    /// Nothing runs in this step, and possibly nothing is left to run.
     fn rest(&mut self, now: Micros) {
         self.flush_cache_events(now);
         self.note_load(now);
@@ -152,10 +152,10 @@ impl Engine {
         self.verifier.take()
     }
 
-    /// Brings what doesn't live in columns into the view.
+    /// Brings everything into the view that isn't kept in columns.
     fn show(&mut self, now: Micros) {
         self.kv.settle(&mut self.slab);
-        // A hit that shrank is in the view at once: what a plan is checked against is what it was shown.
+        // A hit that shrank is in the view at once: a plan is checked against what it was shown.
         while let Some(ix) = self.kv.next_shrunk(&mut self.slab) {
             self.refresh_waiting(ix);
         }

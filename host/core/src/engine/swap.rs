@@ -195,7 +195,7 @@ impl Engine {
         [self.scheduler.info(), self.admission.info(), self.prefix.info()]
     }
 
-    /// Brings the recorder up to what is there now.
+    /// Updates the recorder to the current load.
     pub(super) fn note_load(&mut self, now: Micros) {
         let (busy, waiting) = (self.has_work(), self.waiting_in_all());
         self.perf.stands(now, busy, waiting);

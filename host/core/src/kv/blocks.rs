@@ -260,7 +260,7 @@ impl Blocks {
         events
     }
 
-    /// The truth for a policy that may know what is no longer so: what is not cached, then what is.
+    /// All cached blocks for a policy with outdated knowledge: first what is not cached, then what is.
     pub fn resync_events(&self, now: Micros) -> CacheEvents {
         let mut events = CacheEvents::default();
         for (id, block) in self.iter().filter(|&(id, _)| !self.is_idle(id)) {

@@ -21,7 +21,7 @@ pub enum KvEvent {
 /// A block of the index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvBlock {
-    /// Names its tokens, everything before them, tenant and salt; until this process ends.
+    /// Identifies its tokens, everything before them, tenant and salt, for the life of this process.
     pub hash: u64,
     /// The preceding block; `None` for a first one.
     pub parent: Option<u64>,

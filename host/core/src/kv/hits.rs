@@ -1,4 +1,4 @@
-//! What the cache has for each waiting sequence, kept up to date without looking at all of them.
+//! What the cache has for each waiting sequence, kept up to date without scanning all of them.
 //!
 //! A waiting sequence watches two things: the hash that would extend its hit, and the last block of its hit.
 //! Only sequences whose watch fires are reexamined, so a step's cost doesn't grow with the queue. Hashes that
@@ -112,7 +112,7 @@ impl Watches {
         self.through[block.0 as usize] > 0
     }
 
-    /// Puts a sequence on the list of those to look at again.
+    /// Adds a sequence to the list of those to reexamine.
     pub fn mark(&mut self, ix: SeqIx, hit: &mut HitState) {
         if !std::mem::replace(&mut hit.stale, true) {
             self.stale.push_back(ix);

@@ -1,4 +1,4 @@
-//! What a sequence's start, progress and end mean for the pool.
+//! The effects on the pool of a sequence's start, progress and end.
 
 use super::index::Content;
 use super::prompts::Entry;
@@ -60,15 +60,15 @@ impl Kv {
         Some(BlockCopy { from, to, tokens: sequence.prompt_len % self.block_size() })
     }
 
-    /// The copy is in the batch: its source may go.
+    /// The copy is in the batch: its source may be dropped.
     pub fn unpin_source(&mut self, sequence: &Sequence) {
         if let Some(source) = sequence.logits_from.and_then(|slot| self.copy_source(slot)) {
             self.blocks.unpin(source);
         }
     }
 
-    /// Undoes `take_hit`: the plan's tail was cut. `no_copy`: because there was no block for the copy that kept
-    /// logits need, which may stay so for as long as it waits for them.
+    /// Undoes `take_hit` because the plan's tail was cut. `no_copy`: there was no block for the copy that
+    /// kept logits need, which may not change for as long as it waits for them.
     pub fn give_back_hit(&mut self, slab: &mut Slab, ix: SeqIx, no_copy: bool, now: Micros) {
         self.unpin_source(&slab[ix]);
         let sequence = &mut slab[ix];
@@ -78,7 +78,7 @@ impl Kv {
         self.watch(slab, ix);
     }
 
-    /// Allocates until the table holds `tokens` tokens. The blocks were seen to be free.
+    /// Allocates until the table holds `tokens` tokens. The caller has checked that the blocks are free.
     pub fn grow(&mut self, sequence: &mut Sequence, ix: SeqIx, tokens: u32, now: Micros) {
         let need = self.blocks_for(tokens) as usize;
         while sequence.table.len() < need {
@@ -96,7 +96,7 @@ impl Kv {
         }
     }
 
-    /// Lets others know what this sequence is going to compute.
+    /// Announces what this sequence is going to compute.
     pub fn announce(&mut self, slab: &mut Slab, ix: SeqIx) {
         let sequence = &mut slab[ix];
         let (from, to) = (sequence.committed as usize, sequence.hashes.len());
@@ -267,7 +267,7 @@ impl Kv {
         dropped
     }
 
-    /// Drops what its retention or its time as a kept prompt has outlived.
+    /// Drops what has outlived its retention or its time as a kept prompt.
     pub fn expire(&mut self, now: Micros) {
         self.blocks.expire(now);
         self.forget_ended();

@@ -1,5 +1,5 @@
-//! The KV pool as the engine sees it: blocks, their content index, kept prompts, and what all of
-//! them mean for sequences that wait.
+//! The KV pool as the engine sees it: blocks, their content index, kept prompts, and what they mean for
+//! waiting sequences.
 //!
 //! This file ties the parts together; each part knows only itself. Deliberately absent: policies.
 
@@ -79,7 +79,7 @@ impl Kv {
         tokens.div_ceil(self.blocks.block_size)
     }
 
-    /// Brings a sequence's chain hashes up to its tokens.
+    /// Extends a sequence's chain hashes to its tokens.
     pub fn hash(&self, sequence: &mut Sequence) {
         if !self.sharing {
             return;
@@ -280,7 +280,7 @@ impl Kv {
         self.blocks.notes = notes;
     }
 
-    /// Whether something happened that `settle` hasn't looked at, or that the view doesn't show yet.
+    /// Whether there are changes that `settle` hasn't looked at, or that the view doesn't show yet.
     pub fn is_unsettled(&self) -> bool {
         let notes = &self.blocks.notes;
         !(notes.dropped.is_empty() && notes.lost.is_empty() && self.shrunk.is_empty())

@@ -13,7 +13,7 @@ use crate::sequence::SeqIx;
 const TOTAL: u32 = 7;
 const OWNERS: u32 = 3;
 
-/// Blocks of two tokens, so that few prefixes are many times the same.
+/// Blocks of two tokens, so that equal prefixes are frequent.
 type Path = Vec<[u32; 2]>;
 
 #[derive(Clone, Debug)]

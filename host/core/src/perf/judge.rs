@@ -164,12 +164,12 @@ fn from_same_queue<'a>(before: &[Slice], after: &'a [Slice]) -> &'a [Slice] {
     &after[first..]
 }
 
-/// Tokens per second while work waits: of those generated and of all computed, for a policy may well
+/// Tokens per second while work waits: of generated tokens and of all computed ones, because a policy may
 /// prefer prompts for a while.
 fn less_throughput(before: &[Slice], after: &[Slice], fewest: usize) -> Option<String> {
     let of = |slices: &[Slice], tokens: fn(&Slice) -> u64| {
         let saturated = slices.iter().filter(|s| s.busy_us > 0 && s.waiting_us * 5 >= s.busy_us * 4);
-        // Times per token, so that more is worse as everywhere here.
+        // Times per token, so that more is worse, as elsewhere here.
         let rates = saturated.map(|s| s.busy_us as f64 / (tokens(s) as f64).max(0.5));
         Samples::of(rates.collect())
     };

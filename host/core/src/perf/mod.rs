@@ -92,7 +92,7 @@ pub(crate) struct Recorder {
 }
 
 impl Slice {
-    /// How much of a trial's window it uses up.
+    /// How much of a trial's window it counts for.
     pub fn counts_as(&self) -> Micros {
         SLICE.max(Micros(self.busy_us))
     }

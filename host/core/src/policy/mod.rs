@@ -228,7 +228,7 @@ pub enum FaultKind {
     Trap,
     /// It ran past its deadline or out of fuel.
     Deadline,
-    /// Each of its calls of a step was in time, all of them together were not.
+    /// Each of its calls of a step was in time, but all together were not.
     StepBudget,
     /// It asked for more memory than its limit.
     Memory,

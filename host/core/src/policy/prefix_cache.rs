@@ -44,7 +44,7 @@ pub trait PrefixCachePolicy: Policy {
         Ok(names)
     }
 
-    /// Names at least `need` idle blocks to drop, first to go first.
+    /// Returns at least `need` idle blocks in the order in which to drop them.
     fn evict(&mut self, now: Micros, need: u32) -> Result<Vec<BlockId>, PolicyFault>;
 }
 
@@ -92,11 +92,11 @@ pub struct Ended {
 pub struct Retention {
     /// Leading tokens to keep, rounded down to whole blocks.
     pub keep_tokens: u32,
-    /// Forgotten this long after its last use; 0 for no limit.
+    /// Expires this long after its last use; 0 for no limit.
     pub ttl: Micros,
 }
 
-/// What happened to cached blocks, oldest first, as equally long columns.
+/// What happened to cached blocks, oldest first, as columns of equal length.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the WIT documents each column")]
 pub struct CacheEvents {

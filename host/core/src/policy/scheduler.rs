@@ -4,7 +4,7 @@ use crate::config::Limits;
 use crate::ids::{Micros, SequenceId};
 use crate::policy::{Memory, Policy, PolicyFault};
 
-/// Decides, once per engine step, which sequences run and how many tokens each.
+/// Decides, once per engine step, which sequences run and how many tokens each computes.
 pub trait SchedulerPolicy: Policy {
     /// Plans one step.
     fn schedule(&mut self, step: &StepView) -> Result<Plan, PolicyFault>;
@@ -82,7 +82,7 @@ pub struct Plan {
     pub run: Vec<SequenceId>,
     /// At most how many tokens each computes.
     pub tokens: Vec<u32>,
-    /// Running sequences that give their blocks back and wait again.
+    /// Running sequences to preempt.
     pub preempt: Vec<SequenceId>,
     /// When to call again even if nothing happens.
     pub wake: Micros,

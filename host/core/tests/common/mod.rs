@@ -25,7 +25,7 @@ fn trap() -> PolicyFault {
     PolicyFault::new(FaultKind::Trap, "it fell over")
 }
 
-/// Plans at random: mostly within the rules, in `evil` percent of the steps not.
+/// Random plans: mostly within the rules, breaking them in `evil` percent of the steps.
 pub struct RandomScheduler {
     pub rng: SplitMix,
     pub evil: u64,

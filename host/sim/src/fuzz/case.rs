@@ -158,7 +158,7 @@ pub struct Ask {
     /// Whether it asks for log-probabilities, also of its prompt.
     #[serde(skip_serializing_if = "is_default")]
     pub likely: bool,
-    /// It may be longer than is allowed, or empty. Others are cut to what is.
+    /// It may be longer than allowed, or empty. Others are cut to what is allowed.
     #[serde(skip_serializing_if = "is_default")]
     pub odd: bool,
     /// The client reads a token every this many steps; 0 reads all at once, 255 nothing.
@@ -254,7 +254,7 @@ pub enum Style {
     Random,
     /// Never preempts, and plans nothing if memory is short. As an admission policy: holds everything.
     Timid,
-    /// The latest first, and preempts the oldest. Of admission: by turns.
+    /// The latest first, and preempts the oldest. As an admission policy: admits and defers by turns.
     Backwards,
     /// Leaves the first ones out. As an admission policy: refuses one tenant.
     Starve,

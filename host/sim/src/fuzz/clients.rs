@@ -255,7 +255,7 @@ impl Clients {
                 for likely in logprobs {
                     client.told += 1;
                     let token = client.request.prompt.get(client.told);
-                    // The scripted device finds a token as likely as its negative id.
+                    // The scripted device reports a token's negative id as its log-probability.
                     assert_eq!(token, Some(&(-likely.logprob as u32)), "token {} of {id:?}", client.told);
                 }
             }

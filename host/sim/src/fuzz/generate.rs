@@ -1,5 +1,5 @@
-//! From a seed to a case. Each case has a taste of its own (how tight memory is, what happens how often, how
-//! evil its policies are), because a mixture of everything in each would reach less.
+//! From a seed to a case. Each case has a profile of its own (how tight memory is, what happens how often,
+//! how evil its policies are), because a mixture of everything in each would reach less.
 
 use infer_core::testing::SplitMix;
 
@@ -9,7 +9,7 @@ use super::case::{Ask, Case, Mode, Op, Script, Setup, Slot, Style, Trouble};
 pub const OPS: usize = 400;
 /// Kinds of operations.
 const KINDS: usize = 17;
-/// How often each happens in a case of no particular taste. In the order of `Taste::op`.
+/// How often each happens in a case of no particular profile. In the order of `Taste::op`.
 const USUAL: [u64; KINDS] = [26, 4, 2, 4, 74, 4, 1, 1, 3, 4, 1, 1, 2, 1, 2, 1, 2];
 
 /// How many of a hundred policies are slow, and how slow: four such calls exceed a step's budget.
@@ -47,7 +47,7 @@ pub fn generate(seed: u64, ops: usize, outsiders: &[String]) -> Case {
 fn setup(rng: &mut SplitMix, taste: &Taste, seed: u64, outsiders: &[String]) -> Setup {
     let block_size = rng.between(1, 6) as u32;
     let total_blocks = if rng.chance(25) { rng.between(24, 64) } else { rng.between(4, 24) } as u32;
-    // Now and then larger than the pool: then memory refuses.
+    // Now and then larger than the pool, so that memory refuses.
     let longest = u64::from(block_size * total_blocks) + 6;
     Setup {
         seed,
@@ -68,7 +68,7 @@ fn setup(rng: &mut SplitMix, taste: &Taste, seed: u64, outsiders: &[String]) -> 
         starvation_bound_us: rng.between(2_000, 100_000) * if rng.chance(30) { 20 } else { 1 },
         stream_events: rng.between(1, 12) as u32,
         speculate: if rng.chance(40) { rng.between(1, 6) as u32 } else { 0 },
-        // Dice of its own: what a seed means otherwise doesn't hang on it.
+        // Dice of its own, so that seeds otherwise keep their meaning.
         plan_ahead: SplitMix(!seed).chance(50),
         unaided: rng.chance(50),
         policies: Slot::ALL.map(|slot| taste.script(rng, slot)),

@@ -32,7 +32,7 @@ pub struct Hunt<'a> {
 pub struct Summary {
     /// Seeds played without a violation.
     pub seeds: u64,
-    /// Their steps: operations, and turns after them until nothing was alive.
+    /// Their steps: operations, and turns after them until no request was alive.
     pub steps: u64,
     /// Their batches.
     pub batches: u64,

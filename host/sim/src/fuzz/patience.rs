@@ -19,7 +19,7 @@ const PROMISES_IN_A_ROW: u64 = 4;
 /// Bounds of time that a running sequence may be left out for: the engine looks only now and then, and also
 /// wants some batches to be computed.
 const LEFT_OUT: u64 = 3;
-/// A gap between batches counts as a part of a bound at most, however far the clock jumped.
+/// The largest part of a bound that a gap between batches counts for, however far the clock jumped.
 const LARGEST_GAP: u64 = 4;
 
 pub(super) struct Patience {
@@ -52,7 +52,7 @@ impl Patience {
         self.slept_us = 0;
     }
 
-    /// Nothing can run now; the driver sleeps. Returns until when.
+    /// Nothing can run now, and the driver sleeps. Returns until when.
     pub fn sleeps(&mut self, now: Micros, wake: Option<Micros>, has_work: bool) -> Micros {
         let Some(wake) = wake else {
             assert!(!has_work, "there is work, but the engine never wakes");

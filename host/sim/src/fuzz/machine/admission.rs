@@ -7,7 +7,7 @@ use infer_core::policy::Load;
 
 use super::Machine;
 
-/// What the machine knows of those alive, at an instant.
+/// What the machine knows of the live requests, at an instant.
 pub(super) struct Books {
     running: u32,
     preempted: u32,

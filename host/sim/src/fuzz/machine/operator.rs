@@ -1,4 +1,4 @@
-//! What an operator does to the host, and what is shown to it.
+//! Operators' commands, and what operators are shown.
 
 use infer_core::snapshot::Counters;
 use infer_core::testing::SplitMix;
@@ -12,7 +12,7 @@ const WINDOW: Micros = Micros(500_000);
 
 impl Machine<'_> {
     pub(super) fn clear_queue(&mut self) {
-        // Those that were preempted wait too; which these are is the engine's knowledge.
+        // Preempted ones wait too; only the engine knows which these are.
         for id in self.clients.live().keys().copied().collect::<Vec<_>>() {
             if self.ledger.table(id).is_empty() {
                 self.clients.get_mut(id).expect("it is alive").doomed = Some(FailureCause::Cleared);

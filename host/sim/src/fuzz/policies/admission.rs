@@ -66,7 +66,7 @@ impl Gate {
 fn refuse(dice: u64) -> Verdict {
     Verdict::Refuse(Refusal {
         reason: RefusalReason::Backpressure,
-        // Longer than a client is shown, and not to be cut within a character.
+        // Longer than a client is shown, and with multi-byte characters that must not be cut.
         message: "ü".repeat(1 + (dice % 300) as usize),
         retry_after_ms: (dice >> 32) as u32,
     })

@@ -2,7 +2,7 @@
 //! given share of their answers breaks the rules, in every way that the component boundary lets through.
 //! Their speed is independent of that: faults within a step's budget differ from those beyond it.
 //!
-//! They also look at what they are shown: a view that contradicts itself is the engine's fault, and they panic.
+//! They also check their views: an inconsistent view is the engine's fault, and they panic.
 
 mod admission;
 mod prefix_cache;
