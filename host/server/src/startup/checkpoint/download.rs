@@ -98,7 +98,7 @@ impl Repository<'_> {
 
     /// Checks that the disk has room for the missing files.
     fn check_space(&self, missing: &[Remote]) -> Result<(), CheckpointError> {
-        let Ok(disk) = rustix::fs::statvfs(self.cache) else { return Ok(()) };
+        let Ok(disk) = rustix::fs::statvfs(&self.root) else { return Ok(()) };
         let free = disk.f_bavail.saturating_mul(disk.f_frsize);
         let bytes = missing.iter().map(|remote| match self.is_there(remote) {
             true => 0,
@@ -111,7 +111,7 @@ impl Repository<'_> {
         Err(Failed(format!(
             "the download needs {} MiB and {} has {} MiB free; free some space, or set HF_HUB_CACHE to another disk",
             bytes.div_ceil(1 << 20),
-            self.cache.display(),
+            self.root.display(),
             free >> 20
         )))
     }

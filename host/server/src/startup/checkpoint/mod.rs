@@ -135,7 +135,7 @@ mod tests {
         let junk = empty.path().join("junk.gguf").display().to_string();
         let cases = [
             ("x.gguf", "can't open x.gguf"),
-            (junk.as_str(), "begin with GGUF"),
+            (junk.as_str(), "start with GGUF"),
             ("/nonexistent/dir", "is not a directory"),
             ("no-such-org/no-such-model", "HF_HUB_OFFLINE"),
             ("../../etc/passwd", "is not a directory"),
