@@ -155,7 +155,8 @@ async fn full_queue_suggests_when_a_slot_may_come_free_and_an_empty_one_a_second
     };
     assert!(told.message.contains("queue is full") && told.retry_after_ms <= 60_000, "{told:?}");
     drop(live);
-    // Its later steps are made while nothing waits.
+    // After the report they are gone, and the later steps of another request are made while nothing waits.
+    engine.handle.report().await.unwrap();
     works(&engine).await;
     let five = (0..5).map(|_| request(&[1]).request).collect();
     let refused = engine.handle.submit_all(five, RequestMeta::default()).await.err();
