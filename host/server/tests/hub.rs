@@ -1,6 +1,8 @@
 //! `--model ORG/NAME` against fake hubs: found in the cache, downloaded, resumed and refused, with hubs that
 //! break off, stall, lie and redirect.
 
+mod common;
+
 use std::collections::VecDeque;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,7 +11,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use common::{Host, config};
 use infer_model::{Model, Tokenizer};
+use infer_server::config::Config;
 use infer_server::startup::checkpoint::{CheckpointError, Hub, Patience, find};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -592,4 +596,28 @@ fn failed_download_says_why_and_what_to_do() {
             "{name}: {error}"
         );
     }
+}
+
+/// A host stands in for the mirror: it speaks TLS and has no repositories.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificate_of_a_mirror_is_trusted_if_it_is_named() {
+    let cache = tempfile::tempdir().unwrap();
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let [cert, key] = ["cert.pem", "key.pem"].map(|name| cache.path().join(name));
+    fs::write(&cert, made.cert.pem()).unwrap();
+    fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let mirror = Host::start(Config { tls: Some((cert.clone(), key)), ..config() }).await;
+    let hub = Hub {
+        cache: Some(cache.path().join("hub")),
+        endpoint: Some(format!("https://localhost:{}", mirror.server.data_addr.port())),
+        patience: Patience { silence: PATIENT, pause: Duration::from_millis(1) },
+        ..Hub::default()
+    };
+    for (certificates, words) in [(Some(cert), "has no org/none"), (None, "SSL_CERT_FILE")] {
+        let hub = Hub { certificates, ..hub.clone() };
+        let found = tokio::task::spawn_blocking(move || find("org/none", &hub)).await.unwrap();
+        let error = found.unwrap_err();
+        assert!(matches!(error, CheckpointError::Wrong(_)) && error.to_string().contains(words), "{error}");
+    }
+    mirror.server.shutdown().await;
 }

@@ -246,8 +246,15 @@ impl Site {
 
     fn unreachable(&self, error: &ureq::Error) -> Trouble {
         let Self { endpoint, name, .. } = self;
+        let why = error.to_string();
+        if why.contains("certificate") {
+            return Trouble::Permanent(Wrong(format!(
+                "{endpoint} has no trusted certificate ({why}); for a mirror or proxy with its own, name a PEM file of \
+                 the certificates to trust in SSL_CERT_FILE"
+            )));
+        }
         Trouble::transient(format!(
-            "{endpoint} can't be reached ({error}); without a network, download the checkpoint elsewhere (`hf download \
+            "{endpoint} can't be reached ({why}); without a network, download the checkpoint elsewhere (`hf download \
              {name}`) and copy it, or give its directory"
         ))
     }
