@@ -59,7 +59,10 @@ fn new_scheduler_builds_and_passes_every_check() {
     let home = std::env::var("HOME").unwrap_or_default();
     let component = std::fs::read(&file).unwrap();
     let holds = |text: &str| component.windows(text.len()).any(|window| window == text.as_bytes());
-    assert!(home.is_empty() || !holds(&home), "the component must not contain the home directory of its author");
+    assert!(
+        home.is_empty() || !holds(&home),
+        "the component must not contain the home directory of its author"
+    );
     fails(folder, &["new", "mine", "--kind", "scheduler"], 2, "not empty");
     fails(folder, &["check", "mine/mine.wasm", "--config", r#"{"patience": 1}"#], 1, "doesn't pass");
 }
