@@ -125,10 +125,10 @@ mod tests {
         storage.tidy().unwrap();
         let names = names(&storage);
         assert_eq!(names.len(), 2 * MAX_FILES);
-        assert!(!names.contains(&"scheduler-000000000000-schedule-trap.json".to_owned()));
-        for oldest in ["0", "1", "2"] {
-            let digits = format!("{oldest}00000000000");
-            assert!(!names.iter().any(|name| name.contains(&digits)), "{names:?}");
+        for oldest in 0..3 {
+            let fault = format!("scheduler-{oldest}{}-schedule-trap.json", "0".repeat(SHORT - 1));
+            let component = format!("{oldest}{}.wasm", "0".repeat(63));
+            assert!(!names.contains(&fault) && !names.contains(&component), "{fault} is left");
         }
         let entries = fs::read_dir(&storage.dir).unwrap();
         assert!(entries.into_iter().all(|e| e.unwrap().metadata().unwrap().mode() & 0o777 == 0o600));
