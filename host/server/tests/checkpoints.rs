@@ -1,5 +1,4 @@
-//! What a checkpoint of its own says about answers: its vocabulary's blanks, its end tokens, how it wishes its tokens
-//! drawn.
+//! What a checkpoint determines about outputs: its vocabulary's blanks, its end tokens, its default sampling.
 
 mod common;
 
@@ -24,7 +23,7 @@ async fn whole(host: &Host, mut body: Value) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_completion_keeps_the_blank_of_its_first_token() {
+async fn completion_keeps_the_blank_of_its_first_token() {
     let host = Host::start(Config { model: pieces(), ..config() }).await;
     let ask = |extra: Value| {
         let mut body =
@@ -39,10 +38,10 @@ async fn a_completion_keeps_the_blank_of_its_first_token() {
     assert_eq!(choice["text"], "cab b b b");
     // <s>, a blank, c, ab, and three times a blank and b.
     assert_eq!(choice["logprobs"]["text_offset"], json!([0, 0, 0, 1, 3, 5, 7]), "{choice}");
-    // Behind a special token a text begins.
+    // After a special token a new text begins.
     let begun = whole(&host, ask(json!({"prompt": [1], "max_tokens": 2}))).await;
     assert_eq!(begun["choices"][0]["text"], "b b");
-    // What was asked for is there with every blank.
+    // A constrained output keeps every blank.
     let shaped = json!({"prompt": [1], "structured_outputs": {"choice": [" b b"]}, "max_tokens": 8});
     let shaped = whole(&host, ask(shaped)).await;
     assert_eq!(shaped["choices"][0]["text"], " b b");
@@ -50,7 +49,7 @@ async fn a_completion_keeps_the_blank_of_its_first_token() {
 }
 
 #[test]
-fn generating_without_a_server_keeps_it_too() {
+fn offline_generation_keeps_the_blank_of_its_first_token() {
     let mut model = Sequential::load(&Config { model: pieces(), ..config() }).unwrap();
     let prompt = model.tokenizer().encode("cab", true).unwrap();
     let what = Generation {
@@ -88,11 +87,11 @@ fn demo_files() -> PathBuf {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tokens_are_drawn_as_the_checkpoint_wishes_where_a_request_does_not_say() {
+async fn checkpoint_sets_the_default_sampling_parameters() {
     let home = tempfile::tempdir().unwrap();
     let model = demo(home.path(), &[("generation_config.json", json!({"top_k": 1, "temperature": 50}))]);
     let host = Host::start(Config { model: model.clone(), ..config() }).await;
-    // `null` is as good as silence.
+    // `null` counts as absent.
     let fields = |extra: Value| {
         let mut body = json!({"temperature": null, "seed": 5, "max_tokens": 32, "ignore_eos": true});
         body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
@@ -112,19 +111,19 @@ async fn tokens_are_drawn_as_the_checkpoint_wishes_where_a_request_does_not_say(
     assert_ne!(
         token_ids(&host.events(fields(json!({"temperature": 50}))).await),
         likeliest,
-        "no limit of one"
+        "top_k of the checkpoint is ignored"
     );
     host.server.shutdown().await;
 }
 
 #[test]
-fn the_demo_model_wishes_nothing() {
+fn demo_model_sets_no_sampling_defaults() {
     let source = Source::Directory(demo_files());
     assert_eq!(SamplingDefaults::load(&source), Ok(SamplingDefaults::default()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_tokenizer_s_own_end_token_ends_an_answer() {
+async fn end_token_of_the_tokenizer_ends_the_output() {
     let home = tempfile::tempdir().unwrap();
     let host = Host::start(config()).await;
     let free = host.events(json!({"max_tokens": 8, "ignore_eos": true})).await;
@@ -133,7 +132,7 @@ async fn the_tokenizer_s_own_end_token_ends_an_answer() {
     let tokenizer = Tokenizer::load(&Source::Directory(demo_files())).unwrap();
     let end = tokenizer.token(u32::try_from(tokens[3]).unwrap()).unwrap();
     let at = tokens.iter().position(|token| *token == tokens[3]).unwrap();
-    // As its text, and with settings.
+    // Given as text, and as an object with settings.
     for end in [json!(end), json!({"content": end, "lstrip": false})] {
         let model = demo(home.path(), &[("tokenizer_config.json", json!({"eos_token": end}))]);
         let host = Host::start(Config { model, ..config() }).await;

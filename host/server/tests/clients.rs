@@ -1,8 +1,8 @@
-//! The world's clients against a host: each completes, streams, cancels, is told of errors, chats, has functions
-//! called and gets structured output. What they do stands in `clients/`.
+//! Third-party clients against a host: each completes, streams, cancels, receives errors, chats, calls functions and
+//! requests structured output. Their scripts are in `clients/`.
 //!
-//! A client that isn't installed is skipped with a line that says so; `cargo xtask clients` installs all of them
-//! and runs this file. They live in `target/clients`, or where INFER_CLIENTS says.
+//! A client that isn't installed is skipped with a message. `cargo xtask clients` installs all of them into
+//! `target/clients`, or the folder in INFER_CLIENTS, and runs this file.
 
 mod common;
 
@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use common::{Host, config, model_with_tools};
 use infer_server::config::{Config, DialectChoice};
 
-/// Longest run of one client: what hangs is a failure.
+/// Longest run of one client. One that hangs has failed.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// A host whose model has tools.
+/// A host whose model supports tools.
 async fn host() -> (Host, String, tempfile::TempDir) {
     host_that_speaks(DialectChoice::Auto).await
 }
@@ -41,7 +41,7 @@ fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join("clients").join(name)
 }
 
-/// The interpreter, where a package that it needs is there too.
+/// The Python interpreter, if it has the package.
 fn python(package: &str) -> Option<PathBuf> {
     let venv = clients().join("venv");
     let lib = std::fs::read_dir(venv.join("lib")).ok()?;
@@ -53,7 +53,7 @@ fn skip(client: &str) {
     eprintln!("skipped: {client} is not installed in {}; run `cargo xtask clients`", clients().display());
 }
 
-/// Runs a client to its end; afterwards nothing of it may run on.
+/// Runs a client to its end. None of its requests may be left afterwards.
 async fn run(client: &str, host: &Host, command: &mut Command) {
     let said = tempfile::NamedTempFile::new().unwrap();
     let (out, err) = (said.reopen().unwrap(), said.reopen().unwrap());
@@ -70,8 +70,10 @@ async fn run(client: &str, host: &Host, command: &mut Command) {
     };
     let said = std::fs::read_to_string(said.path()).unwrap();
     assert!(status.success(), "{client}: {status}\n{said}");
-    host.until("what it broke off is gone", |s| s["queue"]["running"] == 0 && s["queue"]["waiting"] == 0)
-        .await;
+    host.until("its cancelled requests are gone", |s| {
+        s["queue"]["running"] == 0 && s["queue"]["waiting"] == 0
+    })
+    .await;
 }
 
 async fn python_client(client: &str, package: &str) {
@@ -130,7 +132,7 @@ async fn openai_node_4() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn vercel_ai_sdk() {
-    // Its completions neither say whether to stream nor accept JSON by name.
+    // Its completions neither set `stream` nor list JSON in `Accept`.
     node_client("ai-sdk", "@ai-sdk/openai-compatible", DialectChoice::OpenAi).await;
 }
 
@@ -168,7 +170,7 @@ async fn curl() {
     );
     let chat = said("/v1/chat/completions", chat).await;
     assert!(chat.contains("\"chat.completion\"") && chat.ends_with("\n200"), "{chat}");
-    // One that is ended in the middle.
+    // A client that is killed during its stream.
     let endless = body(",\"ignore_eos\":true").replace(":4,", ":1500,");
     let mut child =
         curl("/v1/completions", endless).stdout(Stdio::piped()).spawn().expect("it can be started");
@@ -191,7 +193,7 @@ async fn schemathesis() {
     let Some(python) = python("schemathesis") else { return skip("schemathesis") };
     let (host, _, folder) = host().await;
     let mut command = Command::new(python.with_file_name("schemathesis"));
-    // It leaves a cache where it runs.
+    // It writes a cache to its working directory.
     command.current_dir(folder.path());
     let checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,\
                   response_headers_conformance,unsupported_method";

@@ -1,4 +1,4 @@
-//! The HTTP contract of the data plane: statuses, messages, events, bodies.
+//! The data plane's HTTP contract: statuses, errors, events, bodies.
 
 mod common;
 
@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_is_token_events_and_one_done() {
+async fn stream_is_token_events_and_one_done() {
     let host = Host::start(config()).await;
     let events = host.events(json!({"max_tokens": 16})).await;
     let (last, tokens) = events.split_last().unwrap();
@@ -31,7 +31,7 @@ async fn a_stream_is_token_events_and_one_done() {
     }
     assert!(last.1["timings"]["kv_bytes"].as_u64().unwrap() > 0);
 
-    // The same as one body.
+    // The same request as one body.
     let answer = host.complete(json!({"max_tokens": 16, "stream": false})).await;
     assert_eq!(answer.status(), 200);
     assert_eq!(answer.headers()["content-type"], "application/json");
@@ -41,7 +41,7 @@ async fn a_stream_is_token_events_and_one_done() {
     assert_eq!(body["usage"]["completion_tokens"], tokens.len());
     assert!(["stop", "length"].contains(&body["choices"][0]["finish_reason"].as_str().unwrap()));
 
-    // Without a `stream` field, a client that names JSON gets JSON; one that accepts anything a stream.
+    // Without `stream`, a client that lists JSON gets JSON, and one that accepts anything gets a stream.
     for (accept, kind) in [("application/json", "application/json"), ("*/*", "text/event-stream")] {
         let answer = host
             .client
@@ -57,7 +57,7 @@ async fn a_stream_is_token_events_and_one_done() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_speaks_which_dialect_is_the_clients_choice_until_the_host_is_told() {
+async fn client_chooses_the_dialect_unless_the_host_sets_one() {
     const STREAM: &str = "text/event-stream";
     const JSON: &str = "application/json";
     let (none, asked) = (json!({}), json!({"stream": true}));
@@ -66,7 +66,7 @@ async fn who_speaks_which_dialect_is_the_clients_choice_until_the_host_is_told()
         (DialectChoice::Auto, JSON, &asked, STREAM, ""),
         (DialectChoice::Named, JSON, &asked, STREAM, "token"),
         (DialectChoice::OpenAi, "*/*", &asked, STREAM, ""),
-        // OpenAI's clients stream where they ask for it.
+        // OpenAI's clients stream only on request.
         (DialectChoice::OpenAi, "*/*", &none, JSON, ""),
         (DialectChoice::Named, "*/*", &none, STREAM, "token"),
     ];
@@ -85,7 +85,7 @@ async fn who_speaks_which_dialect_is_the_clients_choice_until_the_host_is_told()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_first_token_is_timed_from_submission() {
+async fn ttft_is_measured_from_submission() {
     const HELD: Duration = Duration::from_millis(60);
     let host = Host::start(config()).await;
     // The second one needs no prefill.
@@ -106,7 +106,7 @@ async fn the_first_token_is_timed_from_submission() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_openai_dialect_is_chunks_and_done() {
+async fn openai_stream_is_chunks_and_done() {
     let host = Host::start(config()).await;
     let named = host.events(json!({})).await;
     let answer = host.complete(json!({"stream_options": {"include_usage": true}})).await;
@@ -124,7 +124,7 @@ async fn the_openai_dialect_is_chunks_and_done() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_refusal_has_its_status_and_names_the_fault() {
+async fn every_rejection_has_its_status_and_names_the_field() {
     let host = Host::start(config()).await;
     let cases = [
         (json!({"prompt": ""}), 400, "prompt"),
@@ -188,7 +188,7 @@ async fn every_refusal_has_its_status_and_names_the_fault() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn request_ids_are_echoed_or_made() {
+async fn request_ids_are_echoed_or_generated() {
     let host = Host::start(config()).await;
     let answer = host.client.get(host.url("/health")).header("x-request-id", "mine-1").send().await.unwrap();
     assert_eq!(answer.headers()["x-request-id"], "mine-1");
@@ -198,8 +198,8 @@ async fn request_ids_are_echoed_or_made() {
     host.server.shutdown().await;
 }
 
-/// A request whose body stops short of two megabytes, until the sender goes.
-async fn lies(
+/// A request whose body stops just short of two megabytes until the sender is dropped.
+async fn stalled(
     host: &Host,
 ) -> (mpsc::Sender<Result<String, std::io::Error>>, JoinHandle<reqwest::Result<Response>>) {
     let (sender, receiver) = mpsc::channel(1);
@@ -208,14 +208,14 @@ async fn lies(
     }));
     let held = tokio::spawn(host.client.post(host.url("/v1/completions")).body(body).send());
     for _ in 0..31 {
-        // It may be refused before it has said all.
+        // It may be rejected before it has sent everything.
         let _ = sender.send(Ok(" ".repeat(64 << 10))).await;
     }
     (sender, held)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn long_bodies_share_memory_and_short_requests_pass_beside_them() {
+async fn long_bodies_share_a_budget_that_short_ones_bypass() {
     let room =
         infer_server::config::Config { max_body_bytes: 2 << 20, max_body_memory_bytes: 2 << 20, ..config() };
     let host = Host::start(room).await;
@@ -224,32 +224,32 @@ async fn long_bodies_share_memory_and_short_requests_pass_beside_them() {
         let answer = host.post("/v1/completions", &long).await;
         (answer.status().as_u16(), answer.headers().contains_key("retry-after"), answer.text().await.unwrap())
     };
-    // One client sends two megabytes but for a bit and lets them lie. While they are under way, those who come
-    // meanwhile may be in its way: then it is refused itself, and another one lies.
-    let mut lying = lies(&host).await;
+    // One client sends almost two megabytes and stalls. Until all of it has arrived, a concurrent body may
+    // take the budget first; then the stalled one is rejected itself, and another one stalls.
+    let mut slow = stalled(&host).await;
     let mut refused = full().await;
     for _ in 0..300 {
-        if lying.1.is_finished() {
-            lying = lies(&host).await;
+        if slow.1.is_finished() {
+            slow = stalled(&host).await;
         } else if refused.0 == 503 {
             break;
         }
         refused = full().await;
     }
-    let (sender, held) = lying;
+    let (sender, held) = slow;
     assert_eq!((refused.0, refused.1), (503, true), "{}", refused.2);
     assert!(refused.2.contains("bodies_full") && refused.2.contains("--max-body-memory"), "{}", refused.2);
     let short = json!({"model": "demo", "prompt": "What is a token?", "max_tokens": 2, "stream": false});
     assert_eq!(host.post("/v1/completions", &short).await.status(), 200);
 
     drop(sender);
-    assert_eq!(held.await.unwrap().unwrap().status(), 400, "blanks are no JSON");
-    assert_ne!(full().await.0, 503, "its room is free again");
+    assert_eq!(held.await.unwrap().unwrap().status(), 400, "blanks are not JSON");
+    assert_ne!(full().await.0, 503, "its share of the budget is free again");
     host.server.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_long_body_takes_no_room_while_its_answer_is_waited_for() {
+async fn long_body_frees_its_budget_once_it_is_parsed() {
     let room =
         infer_server::config::Config { max_body_bytes: 2 << 20, max_body_memory_bytes: 2 << 20, ..config() };
     let host = Host::start(room).await;
@@ -270,14 +270,14 @@ async fn a_long_body_takes_no_room_while_its_answer_is_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_body_over_the_limit_is_413_and_the_client_can_read_it() {
+async fn body_over_the_limit_is_a_readable_413() {
     let host = Host::start(infer_server::config::Config { max_body_bytes: 1_024, ..config() }).await;
     let big = json!({"model": "demo", "prompt": "x".repeat(4 << 20)});
     let answer = host.post("/v1/completions", &big).await;
     assert_eq!(answer.status(), 413);
     assert!(answer.text().await.unwrap().contains("--max-body-bytes"));
 
-    // Without a length: found while reading.
+    // Without `content-length` the limit is found while reading.
     let chunks = futures_util::stream::iter((0..64).map(|_| Ok::<_, std::io::Error>("x".repeat(1 << 16))));
     let answer = host
         .client
@@ -291,7 +291,7 @@ async fn a_body_over_the_limit_is_413_and_the_client_can_read_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_heads_and_bodies_are_408() {
+async fn slow_heads_and_bodies_time_out_with_408() {
     let bounds = Bounds {
         header_timeout: Duration::from_millis(300),
         body_timeout: Duration::from_millis(300),
@@ -317,7 +317,7 @@ async fn stop_strings_end_the_text_before_them() {
     let host = Host::start(config()).await;
     let whole = host.events(json!({"max_tokens": 24, "ignore_eos": true})).await;
     let text = text_of(&whole);
-    // A stop string from the middle of what would come, across token borders.
+    // A stop string from the middle of the output, across token boundaries.
     let middle: Vec<char> = text.chars().skip(text.chars().count() / 3).take(6).collect();
     let stop: String = middle.into_iter().collect();
     let cut = text.find(&stop).expect("taken from the text");
@@ -327,7 +327,7 @@ async fn stop_strings_end_the_text_before_them() {
     assert_eq!(done["finish_reason"], "stop");
     assert_eq!(done["usage"]["completion_tokens"], token_ids(&stopped).len());
 
-    // One that never comes holds nothing back for good.
+    // A stop string that never completes holds back no text in the end.
     let kept = host.events(json!({"max_tokens": 24, "ignore_eos": true, "stop": format!("{text}~")})).await;
     assert_eq!(text_of(&kept), text);
     assert_eq!(token_ids(&kept), token_ids(&whole));
@@ -356,7 +356,7 @@ async fn seeds_and_token_prompts_reproduce_a_completion() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn min_tokens_and_ignore_eos_hold_back_the_end() {
+async fn min_tokens_and_ignore_eos_defer_the_end() {
     let host = Host::start(config()).await;
     let events = host.events(json!({"ignore_eos": true, "max_tokens": 200})).await;
     assert_eq!(token_ids(&events).len(), 200);
@@ -367,10 +367,10 @@ async fn min_tokens_and_ignore_eos_hold_back_the_end() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn models_health_version_and_metrics_answer() {
+async fn models_health_version_and_metrics_are_served() {
     let host = Host::start(config()).await;
     host.events(json!({"ignore_eos": true})).await;
-    // Never starts, and so is no prompt that was taken in.
+    // It never starts, so its prompt isn't counted.
     host.server.engine().hold_steps();
     let left = host.complete(json!({})).await;
     host.until("it waits", |state| state["requests"].as_array().unwrap().len() == 1).await;

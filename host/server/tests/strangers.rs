@@ -1,5 +1,6 @@
-//! Every place where a stranger's bytes come in, with the corpus of the fuzz targets and seeded changes of it.
-//! `ROUNDS=n` makes so many changes of each file, `EDGE=name` takes one edge, `SEED=n` begins elsewhere.
+//! Feeds the fuzz targets' corpora, and seeded mutations of them, to every parser of untrusted bytes.
+//! `ROUNDS=n` sets the number of mutations per file, `EDGE=name` selects one target, `SEED=n` sets the first
+//! seed.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -9,7 +10,7 @@ use infer_core::testing::SplitMix;
 use infer_server::edges::{ALL, Edge};
 
 const ROUNDS: u64 = 60;
-/// What the formats are made of: cheap to insert, and further than chance gets.
+/// Tokens of the formats. Inserting them reaches deeper than random bytes would.
 const WORDS: [&[u8]; 24] = [
     b"{",
     b"}",
@@ -50,7 +51,7 @@ fn corpus(edge: &str) -> Vec<Vec<u8>> {
     files.iter().map(|file| fs::read(file).unwrap()).collect()
 }
 
-/// Bytes like these, but for one to four changes.
+/// A copy of the bytes with one to four mutations.
 fn change(bytes: &[u8], others: &[Vec<u8>], dice: &mut SplitMix) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for _ in 0..dice.between(1, 4) {
@@ -66,14 +67,14 @@ fn change(bytes: &[u8], others: &[Vec<u8>], dice: &mut SplitMix) -> Vec<u8> {
                 bytes.splice(at..at, again);
             }
             5 => {
-                // Another file's middle.
+                // A piece of another file.
                 let other = &others[dice.below(others.len() as u64) as usize];
                 let from = dice.below(other.len() as u64 + 1) as usize;
                 let to = (from + dice.between(1, 64) as usize).min(other.len());
                 bytes.splice(at..at, other[from..to].to_vec());
             }
             6 => {
-                // A length, as binary formats have it.
+                // A length field of a binary format.
                 let lengths = [0, 1, u64::MAX, 1 << 31, 1 << 32, 1 << 62, dice.below(1 << 20)];
                 let length = lengths[dice.below(7) as usize].to_le_bytes();
                 let to = (at + 8).min(bytes.len());
@@ -98,7 +99,7 @@ fn feed(name: &str, edge: Edge, bytes: &[u8], what: &str) {
 }
 
 #[test]
-fn no_bytes_of_a_stranger_break_anything() {
+fn mutated_corpora_break_no_parser() {
     let wanted = std::env::var("EDGE").ok();
     let rounds = number("ROUNDS").unwrap_or(ROUNDS);
     let first = number("SEED").unwrap_or(1);
@@ -113,7 +114,7 @@ fn no_bytes_of_a_stranger_break_anything() {
         let corpus = corpus(name);
         for (nth, bytes) in corpus.iter().enumerate() {
             feed(name, edge, bytes, &format!("file {nth} of the corpus"));
-            // What takes longer gets fewer changes of each file, and none of its large files.
+            // Large files get fewer mutations, because they take longer.
             let rounds = if bytes.len() > 1 << 16 { rounds.min(8) } else { rounds };
             for round in 0..rounds {
                 let seed = first + round;
@@ -129,9 +130,9 @@ fn no_bytes_of_a_stranger_break_anything() {
     }
 }
 
-/// Changed bytes should get somewhere: a corpus that nothing reads tests nothing.
+/// Mutations only reach deep code if the corpus itself is valid.
 #[test]
-fn every_corpus_has_files_that_are_read_to_their_end() {
+fn every_corpus_has_a_file_that_parses() {
     use infer_chat::{ChatTemplate, Sandbox};
     use infer_model::{Source, Tokenizer};
     use infer_server::config::Settings;

@@ -1,5 +1,5 @@
-//! Checkpoints of every family, served: over HTTP they say what Hugging Face transformers computes for them
-//! (tests/golden/README.md), in the type that is their own and in float32.
+//! Served checkpoints of every model family produce what Hugging Face transformers computes for them
+//! (tests/golden/README.md), in their own data type and in float32.
 
 mod common;
 
@@ -21,12 +21,12 @@ const CASES: [(&str, DType); 8] = [
     ("gemma3-bf16", DType::F32),
 ];
 
-/// A served checkpoint and what it is to say.
+/// A served checkpoint and its expected outputs.
 struct Family {
     host: Host,
     model: String,
     golden: Value,
-    /// Below this margin another token may be drawn.
+    /// Below this margin rounding may select another token.
     safe_margin: f64,
 }
 
@@ -38,14 +38,14 @@ impl Family {
         let computing = if dtype == DType::F32 { "float32_compute" } else { "bfloat16_compute" };
         let safe_margin = golden["safe_margin"][computing].as_f64().unwrap();
         let model = folder.to_str().unwrap().to_owned();
-        // A type that is the checkpoint's is what it is served in where nobody says one.
+        // The checkpoint's own type is the default, so it isn't configured.
         let own = name.ends_with(if dtype == DType::F32 { "-f32" } else { "-bf16" });
         let dtype = (!own).then_some(dtype);
         let host = Host::start(Config { model: model.clone(), dtype, ..config() }).await;
         Self { host, model, golden, safe_margin }
     }
 
-    /// Prompts as token ids. How many could be compared.
+    /// Compares completions of token prompts. Returns the number of comparisons.
     async fn completes(&self) -> usize {
         let mut compared = 0;
         for case in self.golden["eos"]["cases"].as_array().unwrap() {
@@ -68,7 +68,8 @@ impl Family {
         compared
     }
 
-    /// Conversations through the checkpoint's own template.
+    /// Compares replies to conversations, rendered by the checkpoint's own template. Returns the number of
+    /// comparisons.
     async fn answers(&self) -> usize {
         let mut compared = 0;
         for case in self.golden["chat_greedy"].as_array().unwrap() {
@@ -96,7 +97,7 @@ impl Family {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_family_completes_and_chats_as_the_reference_does() {
+async fn every_family_matches_the_reference_in_completions_and_chats() {
     for (name, dtype) in CASES {
         let family = Family::serve(name, dtype).await;
         let (completed, answered) = (family.completes().await, family.answers().await);

@@ -1,7 +1,7 @@
-// What JavaScript clients do with a host: complete, stream, cancel, report errors, chat, call tools, structure.
+// JavaScript clients against a host: complete, stream, cancel, report errors, chat, call tools, structured output.
 //
-// Called by `tests/clients.rs` with a client's name; needs BASE_URL, MODEL and MODULES, the folder in which
-// packages were installed. Ends with 0 where all was right.
+// Run by `tests/clients.rs` with a client's name; needs BASE_URL, MODEL and MODULES, the folder with the
+// installed packages. Exits with 0 on success.
 
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";

@@ -1,6 +1,6 @@
-"""What Python clients do with a host: complete, stream, cancel, report errors, chat, call tools, structure.
+"""Python clients against a host: complete, stream, cancel, report errors, chat, call tools, structured output.
 
-Called by `tests/clients.rs` with a client's name; needs BASE_URL and MODEL. Ends with 0 where all was right.
+Run by `tests/clients.rs` with a client's name; needs BASE_URL and MODEL. Exits with 0 on success.
 """
 
 import asyncio

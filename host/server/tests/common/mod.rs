@@ -1,4 +1,4 @@
-//! What the tests of the host share: a host in this process, a client, SSE frames.
+//! Shared by the host's tests: a host in this process, a client, SSE parsing.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod process;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use infer_server::config::Config;
-use infer_server::serve::{RunningServer, Server};
+use infer_server::serve::{self, RunningServer};
 use serde_json::{Value, json};
 
 /// A small, quick configuration of the demo model on free ports.
@@ -22,18 +22,17 @@ pub fn config() -> Config {
     }
 }
 
-/// A host and clients of both its planes.
+/// A host and an HTTP client.
 pub struct Host {
-    /// The host.
     pub server: RunningServer,
-    /// For both planes.
+    /// Client of both planes.
     pub client: reqwest::Client,
 }
 
 impl Host {
     /// Starts a host.
     pub async fn start(config: Config) -> Self {
-        let server = Server::start(config).await.unwrap_or_else(|e| panic!("the host starts: {e}"));
+        let server = serve::start(config).await.unwrap_or_else(|e| panic!("the host starts: {e}"));
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
         Self { server, client }
     }
@@ -48,12 +47,12 @@ impl Host {
         self.client.post(self.url(path)).json(body).send().await.unwrap()
     }
 
-    /// Starts a completion; `extra` replaces or adds fields.
+    /// Starts a completion. `extra` replaces or adds fields.
     pub async fn complete(&self, extra: Value) -> reqwest::Response {
         self.post("/v1/completions", &request(extra)).await
     }
 
-    /// A completion's events, to the end.
+    /// All events of a completion.
     pub async fn events(&self, extra: Value) -> Vec<(String, Value)> {
         let answer = self.complete(extra).await;
         assert_eq!(answer.status(), 200, "{:?}", answer.text().await);
@@ -66,14 +65,14 @@ impl Host {
         self.client.request(method, url).bearer_auth(&self.server.admin_token)
     }
 
-    /// A JSON answer of the admin plane.
+    /// Gets JSON from the admin plane.
     pub async fn admin_get(&self, path: &str) -> Value {
         let answer = self.admin(reqwest::Method::GET, path).send().await.unwrap();
         assert_eq!(answer.status(), 200, "{path}");
         answer.json().await.unwrap()
     }
 
-    /// Waits until the state fulfils a condition, and says what it was where it never does.
+    /// Polls until the state fulfils a condition, and returns it. Panics with the last state if it never does.
     pub async fn until(&self, what: &str, fulfilled: impl Fn(&Value) -> bool) -> Value {
         let mut last = Value::Null;
         for _ in 0..2_000 {
@@ -87,7 +86,7 @@ impl Host {
     }
 }
 
-/// A completion request over the wire.
+/// The body of a completion request. `extra` replaces or adds fields.
 pub fn request(extra: Value) -> Value {
     let mut body =
         json!({"model": "demo", "prompt": "What is a prefix cache?", "temperature": 0, "max_tokens": 8});
@@ -97,14 +96,14 @@ pub fn request(extra: Value) -> Value {
     body
 }
 
-/// Named events with their data, to the end of the stream.
+/// Reads a stream to its end. Returns its events' names and data.
 pub async fn events(answer: reqwest::Response) -> Vec<(String, Value)> {
     assert_eq!(answer.headers()["content-type"], "text/event-stream");
     let text = answer.text().await.unwrap();
     parse_events(&text)
 }
 
-/// Frames of a whole stream.
+/// Parses a whole stream. Returns its events' names and data.
 pub fn parse_events(text: &str) -> Vec<(String, Value)> {
     assert!(text.ends_with("\n\n"), "the last frame is complete");
     text.split("\n\n")
@@ -118,7 +117,7 @@ pub fn parse_events(text: &str) -> Vec<(String, Value)> {
                 } else if let Some(value) = line.strip_prefix("data: ") {
                     value.clone_into(&mut data);
                 } else {
-                    panic!("odd line in a frame: {line}");
+                    panic!("unexpected line in a frame: {line}");
                 }
             }
             let value = serde_json::from_str(&data).unwrap_or(Value::String(data));
@@ -137,7 +136,7 @@ pub fn text_of(events: &[(String, Value)]) -> String {
     events.iter().filter(|(name, _)| name == "token").map(|(_, d)| d["token"].as_str().unwrap()).collect()
 }
 
-/// The first bytes of a stream, so that it is known to have begun.
+/// Waits for the first bytes of a stream, so that it has begun.
 pub async fn first_chunk(
     answer: reqwest::Response,
 ) -> impl StreamExt<Item = reqwest::Result<impl AsRef<[u8]>>> {
@@ -146,7 +145,7 @@ pub async fn first_chunk(
     stream
 }
 
-/// The demo model behind a template that has tools, as Qwen and Hermes write calls.
+/// The demo model with a chat template that supports tools in the given style.
 pub fn model_with_tools(style: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (name, bytes) in infer_demo::FILES {

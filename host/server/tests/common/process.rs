@@ -1,4 +1,4 @@
-//! The program as a process with a home of its own: commands of it, and hosts that are talked to over their sockets.
+//! Runs `infer` as a process in a home of its own: commands, and hosts that are reached over their sockets.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -15,7 +15,7 @@ const INFER: &str = env!("CARGO_BIN_EXE_infer");
 pub const COMPLETION: &str = r#"{"model": "demo", "prompt": "What is a block?", "temperature": 0, "stream": false,
     "max_tokens": 5, "ignore_eos": true}"#;
 
-/// Everything that a host keeps stands in here.
+/// A directory for everything that a host stores.
 pub struct Home {
     dir: TempDir,
 }
@@ -34,7 +34,7 @@ impl Home {
         self.dir.path().join(name)
     }
 
-    /// A command of this home, after `before` in a shell.
+    /// A command in this home. `before` is run in its shell first.
     pub fn command(&self, before: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new("sh");
         let script = format!("{before}\nexec \"$@\"");
@@ -60,7 +60,7 @@ impl Home {
         self.command(before, &arguments)
     }
 
-    /// A host that fails to start; what it said.
+    /// Checks that a host fails to start with an exit code and words of its message. Returns the message.
     pub fn fails(&self, code: i32, before: &str, more: &[&str], words: &[&str]) -> String {
         let output = self.serve(before, more).output().expect("sh starts");
         let said = complaint(&output);
@@ -71,7 +71,7 @@ impl Home {
         said
     }
 
-    /// Files below it, but for those that are meant to stay.
+    /// All files below a folder.
     pub fn left(&self, folder: &str) -> Vec<PathBuf> {
         let mut found = Vec::new();
         let mut folders = vec![self.path(folder)];
@@ -85,7 +85,7 @@ impl Home {
     }
 }
 
-/// What a command said on its way out, which is words and no trace of the program's own trouble.
+/// A command's error output, which must not contain a panic or a backtrace.
 pub fn complaint(output: &Output) -> String {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     for trouble in ["panicked", "RUST_BACKTRACE", "stack backtrace", "unwrap()"] {
@@ -94,7 +94,7 @@ pub fn complaint(output: &Output) -> String {
     said
 }
 
-/// A host that serves.
+/// A running host.
 pub struct Host {
     pub child: Child,
     data: String,
@@ -109,13 +109,15 @@ impl Host {
         let mut said = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         said.read_line(&mut line).unwrap();
-        let data = line.strip_prefix("listening on http://").unwrap_or_else(|| panic!("it said: {line:?}"));
+        let data = line
+            .strip_prefix("listening on http://")
+            .unwrap_or_else(|| panic!("unexpected first line: {line:?}"));
         let (data, admin) = data.trim_end().split_once(" (admin ").expect("both planes");
         let (data, admin) = (data.to_owned(), admin.trim_end_matches(')').to_owned());
         Self { child, data, admin, _said: said }
     }
 
-    /// Posts a completion; its connection, with nothing of the answer read.
+    /// Posts a completion. Returns the connection before the response is read.
     pub fn ask(&self, body: &str) -> TcpStream {
         let mut stream = TcpStream::connect(&self.data).unwrap();
         write!(
@@ -127,7 +129,7 @@ impl Host {
         stream
     }
 
-    /// The answer to a completion that is no stream.
+    /// The response to a completion that isn't streamed.
     pub fn completes(&self, body: &str) -> Value {
         let mut answer = String::new();
         self.ask(body).read_to_string(&mut answer).unwrap();
@@ -144,7 +146,7 @@ impl Host {
     pub fn ends(mut self) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
-        assert_eq!(self.child.wait().unwrap().code(), Some(0), "it ends in peace");
+        assert_eq!(self.child.wait().unwrap().code(), Some(0), "the host shuts down cleanly");
     }
 }
 

@@ -1,0 +1,125 @@
+//! Metrics and traces as monitoring systems receive them.
+
+mod common;
+
+#[cfg(feature = "otel")]
+use common::request;
+use common::{Host, config};
+#[cfg(feature = "otel")]
+use infer_server::config::Config;
+use serde_json::{Value, json};
+#[cfg(feature = "otel")]
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// Names of all metrics in a text, with suffixes.
+fn names(text: &str) -> std::collections::BTreeSet<String> {
+    let samples = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+    samples.map(|line| line.split(['{', ' ']).next().unwrap().to_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn metrics_of_dashboard_and_routers_exist_in_both_formats() {
+    let host = Host::start(config()).await;
+    drop(host.events(json!({})).await);
+    let get = |accept: &'static str| host.client.get(host.url("/metrics")).header("accept", accept).send();
+    let plain = get("text/plain").await.unwrap();
+    assert_eq!(plain.headers()["content-type"], "text/plain; version=0.0.4; charset=utf-8");
+    let plain = plain.text().await.unwrap();
+    let open = get("application/openmetrics-text;version=1.0.0,text/plain;q=0.5").await.unwrap();
+    assert!(open.headers()["content-type"].to_str().unwrap().starts_with("application/openmetrics-text"));
+    let open = open.text().await.unwrap();
+    assert!(open.ends_with("# EOF\n") && !plain.contains("# EOF"));
+    assert!(plain.contains("# TYPE infer_generated_tokens_total counter\n"), "{plain}");
+    let there = names(&plain);
+    assert_eq!(there, names(&open));
+
+    let dashboard = include_str!("../deploy/grafana-dashboard.json");
+    let dashboard: Value = serde_json::from_str(dashboard).unwrap();
+    let targets =
+        dashboard["panels"].as_array().unwrap().iter().filter_map(|panel| panel["targets"].as_array());
+    let mut named = 0;
+    for expr in targets.flatten().map(|target| target["expr"].as_str().unwrap()) {
+        for word in expr.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':') {
+            if ["infer_", "process_", "vllm:"].iter().any(|start| word.starts_with(start)) {
+                assert!(there.contains(word), "the dashboard uses {word}, which doesn't exist");
+                named += 1;
+            }
+        }
+    }
+    assert!(named > 40, "{named}");
+    for alias in [
+        "vllm:num_requests_running",
+        "vllm:num_requests_waiting",
+        "vllm:kv_cache_usage_perc",
+        "vllm:prefix_cache_queries_total",
+        "vllm:prefix_cache_hits_total",
+        "vllm:prompt_tokens_total",
+        "vllm:generation_tokens_total",
+        "vllm:num_preemptions_total",
+        "vllm:request_success_total",
+        "vllm:time_to_first_token_seconds_bucket",
+        "vllm:inter_token_latency_seconds_bucket",
+        "vllm:e2e_request_latency_seconds_bucket",
+        "vllm:request_queue_time_seconds_bucket",
+        "vllm:cache_config_info",
+    ] {
+        assert!(there.contains(alias), "{alias}");
+        let labelled =
+            plain.lines().any(|line| line.starts_with(alias) && line.contains("model_name=\"demo\""));
+        assert!(labelled || alias == "vllm:cache_config_info", "{alias} lacks the model's name");
+    }
+    host.server.shutdown().await;
+}
+
+#[cfg(feature = "otel")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request_is_one_trace_under_the_callers_span() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    // A collector that accepts one export.
+    let collector = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut got = Vec::new();
+        loop {
+            let mut buffer = [0; 16 << 10];
+            let n = stream.read(&mut buffer).await.unwrap();
+            got.extend_from_slice(&buffer[..n]);
+            let text = String::from_utf8_lossy(&got);
+            let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+            let head = head.to_ascii_lowercase();
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+            if body.len() == length.parse::<usize>().unwrap() {
+                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").await.unwrap();
+                return (head, serde_json::from_str::<Value>(body).unwrap());
+            }
+        }
+    });
+    let host = Host::start(Config { otlp: Some(format!("http://{address}")), ..config() }).await;
+    let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let answer = host
+        .client
+        .post(host.url("/v1/completions"))
+        .header("traceparent", format!("00-{trace}-00f067aa0ba902b7-01"))
+        .header("x-request-id", "traced")
+        .json(&request(json!({})))
+        .send()
+        .await
+        .unwrap();
+    drop(common::events(answer).await);
+    host.server.shutdown().await;
+    let (head, body) = collector.await.unwrap();
+    assert!(head.starts_with("post /v1/traces http/1.1") && head.contains("application/json"), "{head}");
+    let spans = body["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array().unwrap();
+    let named =
+        |name: &str| spans.iter().find(|s| s["name"] == name).unwrap_or_else(|| panic!("{name}: {body:#}"));
+    let request = named("completion");
+    assert_eq!((&request["traceId"], &request["parentSpanId"]), (&json!(trace), &json!("00f067aa0ba902b7")));
+    for part in ["queue", "prefill", "decode"] {
+        assert_eq!(
+            (&named(part)["traceId"], &named(part)["parentSpanId"]),
+            (&json!(trace), &request["spanId"])
+        );
+    }
+    let attributes = request["attributes"].to_string();
+    assert!(attributes.contains("infer.request_id") && attributes.contains("traced"), "{attributes}");
+}

@@ -1,0 +1,236 @@
+//! Malformed requests and slow peers: heads that can't be parsed, timeouts, stalled streams.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Host, config};
+use infer_server::config::{Bounds, Config};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// Sends bytes and reads until the host closes the connection.
+async fn raw(host: &Host, bytes: &[u8]) -> String {
+    let mut stream = TcpStream::connect(host.server.data_addr).await.unwrap();
+    stream.write_all(bytes).await.unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    String::from_utf8(answer).unwrap()
+}
+
+/// Status and JSON body of an error response.
+fn error_of(answer: &str) -> (u16, Value) {
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no response: {answer:?}"));
+    assert!(head.to_ascii_lowercase().contains("x-request-id: "), "{head}");
+    (head[9..12].parse().unwrap(), serde_json::from_str(body).unwrap_or_else(|e| panic!("{e}: {body:?}")))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn malformed_heads_get_an_error_with_a_body() {
+    let host = Host::start(config()).await;
+    let many: String = (0..200).map(|n| format!("x-{n}: y\r\n")).collect();
+    let cases = [
+        ("nonsense\r\n\r\n".to_owned(), 400, "malformed_head"),
+        ("GET /health HTTP/9.9\r\n\r\n".to_owned(), 400, "malformed_head"),
+        (format!("GET /health HTTP/1.1\r\nhost: x\r\n{many}\r\n"), 431, "header_fields_too_large"),
+        (
+            format!("GET /health HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(200_000)),
+            431,
+            "header_fields_too_large",
+        ),
+    ];
+    for (text, status, code) in cases {
+        let (got, body) = error_of(&raw(&host, text.as_bytes()).await);
+        let start: String = text.chars().take(40).collect();
+        assert_eq!((got, &body["error"]["code"]), (status, &json!(code)), "{start}: {body}");
+    }
+    // A good request before a malformed one gets its response.
+    let both = raw(&host, b"GET /health HTTP/1.1\r\nhost: x\r\n\r\nnonsense\r\n\r\n").await;
+    assert!(both.starts_with("HTTP/1.1 200 ") && both.contains("HTTP/1.1 400 "), "{both}");
+    // The host's own errors without a body are not replaced.
+    let head = raw(&host, b"HEAD /nothing HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+    assert!(head.starts_with("HTTP/1.1 404 "), "{head}");
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn heads_and_idle_connections_have_separate_timeouts() {
+    let bounds = Bounds {
+        header_timeout: Duration::from_millis(150),
+        idle_timeout: Duration::from_secs(600),
+        ..Bounds::default()
+    };
+    let host = Host::start(Config { bounds, ..config() }).await;
+    let get = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n";
+    let mut kept = TcpStream::connect(host.server.data_addr).await.unwrap();
+    kept.write_all(get).await.unwrap();
+    let mut buffer = [0; 4_096];
+    assert!(kept.read(&mut buffer).await.unwrap() > 0);
+    // Meanwhile, a head that begins and never ends, and a connection that sends nothing.
+    let (status, body) = error_of(&raw(&host, b"GET /health HTTP/1.1\r\nhos").await);
+    assert_eq!((status, &body["error"]["code"]), (408, &json!("header_timeout")));
+    assert_eq!(raw(&host, b"").await, "", "a connection without a request gets no response");
+    // The idle connection is still open, and its next head gets the full header timeout.
+    kept.write_all(get).await.unwrap();
+    assert!(kept.read(&mut buffer).await.unwrap() > 0);
+    kept.write_all(b"GET /hea").await.unwrap();
+    let mut rest = String::new();
+    kept.read_to_string(&mut rest).await.unwrap();
+    assert_eq!(error_of(&rest).0, 408);
+    host.server.shutdown().await;
+
+    let bounds = Bounds { idle_timeout: Duration::from_millis(100), ..Bounds::default() };
+    let host = Host::start(Config { bounds, ..config() }).await;
+    let answer = raw(&host, get).await;
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.matches("HTTP/1.1").count() == 1, "{answer}");
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request_timeout_ends_waiting_requests_with_an_error() {
+    let bounds = Bounds { request_timeout: Duration::from_millis(200), ..Bounds::default() };
+    let host = Host::start(Config { bounds, ..config() }).await;
+    host.server.engine().hold_steps();
+    let chat = json!({"model": "demo", "messages": [{"role": "user", "content": "Hi"}]});
+    let whole = json!({"stream": false});
+    let (named, openai, whole, chat) = tokio::join!(
+        host.complete(json!({})),
+        host.complete(json!({"stream_options": {"include_usage": true}})),
+        host.complete(whole),
+        host.post("/v1/chat/completions", &chat),
+    );
+    let names_the_limit = |error: &Value| {
+        let text = error.as_str().unwrap_or_else(|| panic!("{error}"));
+        assert!(text.contains("0.2 s (--request-timeout); it had not started"), "{text}");
+    };
+    let (name, error) = common::events(named).await.pop().unwrap();
+    assert_eq!((name.as_str(), &error["code"]), ("error", &json!("request_timeout")));
+    names_the_limit(&error["error"]);
+    let frames = common::events(openai).await;
+    let [(_, body), (_, end)] = &frames[..] else { panic!("{frames:?}") };
+    assert_eq!((&body["error"]["code"], end), (&json!("request_timeout"), &json!("[DONE]")));
+    for answer in [whole, chat] {
+        assert_eq!(answer.status(), 504);
+        assert_eq!(answer.headers()["x-should-retry"], "false", "a retry would take as long");
+        let body: Value = answer.json().await.unwrap();
+        let error = &body["error"];
+        assert_eq!(
+            (&error["type"], &error["code"]),
+            (&json!("timeout_error"), &json!("request_timeout")),
+            "{body}"
+        );
+        names_the_limit(&error["message"]);
+    }
+    let idle = host.until("nothing waits", |state| state["requests"] == json!([])).await;
+    assert_eq!(
+        (&idle["counters"]["failed"], &idle["counters"]["finished"]["cancelled"]),
+        (&json!(4), &json!(0))
+    );
+    let metrics = host.client.get(host.url("/metrics")).send().await.unwrap().text().await.unwrap();
+    let counted = "infer_request_errors_total{code=\"request_timeout\"} 4";
+    assert!(metrics.contains(counted), "{metrics}");
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn timeouts_beyond_the_clocks_range_mean_no_limit() {
+    let bounds = Bounds { request_timeout: Duration::MAX, keep_alive: Duration::MAX, ..Bounds::default() };
+    let host = Host::start(Config { bounds, ..config() }).await;
+    let (streamed, whole) = tokio::join!(host.complete(json!({})), host.complete(json!({"stream": false})));
+    assert_eq!(common::events(streamed).await.last().unwrap().0, "done");
+    assert_eq!(whole.status(), 200);
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request_timeout_during_a_stream_is_its_last_event() {
+    let host = Host::start(config()).await;
+    for (extra, last) in [(json!({}), 1), (json!({"stream_options": {}}), 2)] {
+        let mut fields = json!({"max_tokens": 1_500, "ignore_eos": true});
+        fields.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        let answer = host.complete(fields).await;
+        let state = host.until("it decodes", |s| s["requests"][0]["state"] == "decode").await;
+        let id = infer_core::SequenceId(state["requests"][0]["id"].as_u64().unwrap());
+        host.server.engine().expire(vec![(id, "too late".to_owned())]).unwrap();
+        let frames = common::events(answer).await;
+        assert!(frames.len() > last, "tokens came before");
+        let (name, end) = &frames[frames.len() - last];
+        let error = if name == "error" { end } else { &end["error"] };
+        assert_eq!(error["code"], "request_timeout", "{frames:?}");
+    }
+    host.server.shutdown().await;
+}
+
+/// Waits until nothing of any request is left: no sequence, no queue slot, no block in use.
+async fn all_is_free(host: &Host) {
+    let idle = host.until("nothing is left", |state| state["requests"] == json!([])).await;
+    let queue = &idle["queue"];
+    assert_eq!([&queue["running"], &queue["waiting"], &queue["held"]], [0, 0, 0], "{queue}");
+    assert_eq!(idle["memory"]["used"], 0, "{}", idle["memory"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stalled_chat_stream_ends_with_an_error_and_frees_everything() {
+    let bounds = Bounds { request_timeout: Duration::from_secs(2), ..Bounds::default() };
+    let host = Host::start(Config { bounds, max_batch_size: 2, ..config() }).await;
+    let chat = json!({
+        "model": "demo", "messages": [{"role": "user", "content": "What is a prefix cache?"}], "stream": true,
+        "stream_options": {"include_usage": true}, "n": 2, "max_tokens": 1_500, "ignore_eos": true,
+    });
+    let answer = host.post("/v1/chat/completions", &chat).await;
+    assert_eq!(answer.status(), 200);
+    let mut stream = Box::pin(answer.bytes_stream());
+    let first = futures_util::StreamExt::next(&mut stream).await.expect("it begins").unwrap();
+    // The device stops here, so only the timeout can end the request.
+    host.server.engine().hold_steps();
+    let mut text = String::from_utf8(first.to_vec()).unwrap();
+    while let Some(bytes) = futures_util::StreamExt::next(&mut stream).await {
+        text += std::str::from_utf8(&bytes.unwrap()).unwrap();
+    }
+    let frames = common::parse_events(&text);
+    let [said @ .., (_, error), (_, end)] = &frames[..] else { panic!("{text}") };
+    assert_eq!(
+        (&error["error"]["code"], &error["error"]["type"], end),
+        (&json!("request_timeout"), &json!("timeout_error"), &json!("[DONE]")),
+        "{text}"
+    );
+    assert!(error["error"]["message"].as_str().unwrap().contains("(--request-timeout)"), "{error}");
+    assert!(said.iter().any(|(_, chunk)| chunk["choices"][0]["delta"]["content"] != json!(null)), "{text}");
+    let reasons = said.iter().filter(|(_, chunk)| chunk["choices"][0]["finish_reason"].is_string());
+    assert_eq!(reasons.count(), 0, "no choice claims to be complete: {text}");
+    all_is_free(&host).await;
+    // Its slots can be used again.
+    host.server.engine().release_steps();
+    let next = host.complete(json!({"n": 2, "max_tokens": 4, "ignore_eos": true})).await;
+    assert_eq!(common::events(next).await.last().unwrap().0, "done");
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn chat_stream_without_a_reader_is_cancelled_and_frees_everything() {
+    // Only the write timeout may end it, not the bound on buffered events.
+    let bounds =
+        Bounds { write_timeout: Duration::from_millis(200), stream_events: 1 << 20, ..Bounds::default() };
+    let host = Host::start(Config { bounds, ..config() }).await;
+    let chat = json!({
+        "model": "demo", "messages": [{"role": "user", "content": "What is a prefix cache?"}], "stream": true,
+        "n": 8, "max_tokens": 1_500, "ignore_eos": true, "logprobs": true, "top_logprobs": 20,
+    })
+    .to_string();
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4_096).unwrap();
+    let mut stream = socket.connect(host.server.data_addr).await.unwrap();
+    let head =
+        format!("POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", chat.len());
+    stream.write_all((head + &chat).as_bytes()).await.unwrap();
+    host.until("it streams", |state| state["queue"]["running"] != 0).await;
+    all_is_free(&host).await;
+    // The bytes already sent can be read, but not a regular end.
+    let mut sent = Vec::new();
+    let _ = stream.read_to_end(&mut sent).await;
+    assert!(sent.starts_with(b"HTTP/1.1 200 ") && !sent.ends_with(b"data: [DONE]\n\n\r\n0\r\n\r\n"));
+    let state = host.admin_get("/admin/state").await;
+    assert!(state["counters"]["finished"]["cancelled"].as_u64().unwrap() > 0, "{state}");
+    host.server.shutdown().await;
+}
