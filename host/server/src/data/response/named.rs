@@ -87,3 +87,30 @@ impl Frames for NamedFrames {
         named(&mut self.out, "error", &event);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use infer_model::Source;
+
+    use super::super::echo::Prompted;
+    use super::*;
+
+    #[test]
+    fn echo_is_serialized_by_the_preface_and_only_once() {
+        let tokenizer = Tokenizer::load(&Source::Embedded(infer_demo::FILES)).unwrap();
+        let text = "What is a block?".to_owned();
+        let tokens: Vec<u32> = tokenizer.encode(&text, true).unwrap();
+        let names = tokens.len();
+        let offsets = super::super::echo::offsets(&tokenizer, &text, &tokens);
+        let prompt = Prompted { text, tokens: tokens.into(), offsets };
+        let mut frames = NamedFrames::new(1, Echoes::new(vec![prompt], 1, true), &tokenizer);
+        let preface = frames.preface(0).expect("an echo");
+        assert!(preface.spelled_bytes >= names, "{} bytes of {names} names", preface.spelled_bytes);
+        assert!(frames.preface(0).is_none());
+        frames.token(0, Piece::default());
+        assert!(frames.buffer().starts_with(b"event: token\n"));
+        let written = String::from_utf8((preface.write)(&tokenizer)).unwrap();
+        assert!(written.starts_with("event: prompt\ndata: {\"prompt\":\"What is a block?\""), "{written}");
+        assert_eq!(written.matches("event: ").count(), 1);
+    }
+}

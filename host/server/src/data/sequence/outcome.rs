@@ -38,7 +38,8 @@ pub struct Known {
     pub sent_tokens: u32,
     /// Bytes per KV block.
     pub block_bytes: u64,
-    /// Whether a stop string ended it, even if the engine reports otherwise.
+    /// Whether it was ended because its output was complete, by a stop string or a call, whatever the engine
+    /// reports.
     pub stopped: bool,
     /// Whether its last token is one of the model's end tokens.
     pub model_end: bool,
@@ -68,7 +69,7 @@ impl Outcome {
             None => (None, None, Some(ApiError::unavailable("stopped", "the host stopped"))),
         };
         let (reason, error) = match reason {
-            // The stop string was already reached, so later faults do not change the outcome.
+            // The output was already complete, so later faults do not change the outcome.
             _ if known.stopped => (Some(FinishReason::Stop), None),
             Some(FinishReason::Eos) if !known.model_end => (Some(FinishReason::Stop), error),
             reason => (reason, error),
