@@ -49,7 +49,7 @@ mod tests {
         let fallback = PathBuf::from("/tmp/infer-7");
         assert_eq!(found(Some("/run/user/7")), [PathBuf::from("/run/user/7/infer"), fallback.clone()]);
         for none in [None, Some(""), Some("run")] {
-            assert_eq!(found(none), [fallback.clone()], "{none:?}");
+            assert_eq!(found(none), std::slice::from_ref(&fallback), "{none:?}");
         }
     }
 
