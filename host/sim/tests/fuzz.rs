@@ -1,5 +1,5 @@
-//! The fault machine: a short budget of it, that it repeats, that it gets everywhere, and that what it found
-//! once stays mended. `SEED=n` plays one seed, `SEEDS=n` that many.
+//! The fault machine: a short run finds no violation, reaches every kind of event and is reproducible, and old findings
+//! stay fixed. `SEED=n` runs one seed, `SEEDS=n` that many.
 
 use std::path::PathBuf;
 
@@ -15,16 +15,15 @@ fn hunt(seed: u64, seeds: u64, threads: usize) -> Summary {
 }
 
 #[test]
-fn a_budget_of_seeds_finds_nothing_and_gets_everywhere() {
+fn a_budget_of_seeds_finds_nothing_and_reaches_everything() {
     let (seed, seeds) = number("SEED").map_or((1, number("SEEDS").unwrap_or(600)), |seed| (seed, 1));
     let summary = hunt(seed, seeds, 2);
     if let Some((seed, violation)) = &summary.violation {
         panic!(
-            "SEED={seed}: {violation:?}; `infer sim fuzz --seed {seed} --seeds 1 --minimize` makes it small"
+            "SEED={seed}: {violation:?}; `infer sim fuzz --seed {seed} --seeds 1 --minimize` minimizes it"
         );
     }
-    // A machine that no longer gets somewhere would find nothing there for ever. Verdicts on canaries take
-    // more time than most cases have.
+    // A machine that never reaches an event can't find bugs in it. Canary verdicts take longer than most cases last.
     if seeds > 1 {
         for (name, count) in summary.reached.rows() {
             assert!(count > 10 || name.ends_with("verdict"), "{name}: {count}\n{}", summary.reached);
@@ -33,7 +32,7 @@ fn a_budget_of_seeds_finds_nothing_and_gets_everywhere() {
 }
 
 #[test]
-fn what_is_found_depends_on_the_seed_alone() {
+fn results_depend_on_the_seed_alone() {
     let [first, again, other] = [hunt(7, 40, 1), hunt(7, 40, 3), hunt(8, 40, 1)];
     assert_eq!(first, again);
     assert_ne!(first.fingerprint, other.fingerprint);
@@ -46,11 +45,11 @@ fn what_is_found_depends_on_the_seed_alone() {
         outsiders: Vec::new(),
         checks: Checks::default(),
     };
-    assert_eq!(steps.run(|_| {}), first, "a number of steps ends where the seeds that make it up end");
+    assert_eq!(steps.run(|_| {}), first, "a limit of steps ends at a whole seed");
 }
 
 #[test]
-fn a_case_is_what_its_file_says() {
+fn cases_survive_a_round_trip_through_their_file() {
     for seed in 0..20 {
         let case = generate(seed, OPS, &["scheduler x".to_owned()]);
         let read = Case::from_text(&case.to_text("it \"failed\"\n")).unwrap();
@@ -71,9 +70,9 @@ fn a_case_is_what_its_file_says() {
     assert!(matches!(Case::from_text(&huge.to_text("")), Err(CaseError::Setup(_))));
 }
 
-/// Minimized cases that broke once; `tests/REGRESSIONS.md` says how.
+/// Minimized cases that once failed; `tests/REGRESSIONS.md` says how.
 #[test]
-fn what_was_found_stays_mended() {
+fn fixed_cases_stay_fixed() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/regressions");
     let mut files: Vec<_> = folder.read_dir().unwrap().map(|file| file.unwrap().path()).collect();
     files.sort();
