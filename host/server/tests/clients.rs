@@ -1,5 +1,5 @@
-//! Third-party clients against a host: each completes, streams, cancels, receives errors, chats, calls functions and
-//! requests structured output. Their scripts are in `clients/`.
+//! Third-party clients against a host: each completes, streams, cancels, receives errors, chats, calls
+//! functions and requests structured output. Their scripts are in `clients/`.
 //!
 //! A client that isn't installed is skipped with a message. `cargo xtask clients` installs all of them into
 //! `target/clients`, or the folder in INFER_CLIENTS, and runs this file.

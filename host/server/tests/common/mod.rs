@@ -72,7 +72,8 @@ impl Host {
         answer.json().await.unwrap()
     }
 
-    /// Polls until the state fulfils a condition, and returns it. Panics with the last state if it never does.
+    /// Polls until the state fulfils a condition, and returns it. Panics with the last state if it never
+    /// does.
     pub async fn until(&self, what: &str, fulfilled: impl Fn(&Value) -> bool) -> Value {
         let mut last = Value::Null;
         for _ in 0..2_000 {
