@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use common::Mirror;
 use common::scripted::{Ask, Bench, PrefixCache, Say, VOCAB, prompt, request, scripted, small, started};
-use infer_core::policy::{CacheEventKind, CacheEvents, FaultKind, Memory, Retention};
+use infer_core::policy::{CacheEventKind, CacheEvents, FaultKind, Memory, PrefixCachePolicy as _, Retention};
 use infer_core::testing::solo;
 use infer_core::{BlockId, EngineConfig, Micros, PrefixEvent};
 
