@@ -373,7 +373,7 @@ fn write_faults(config: &Config, engine: &EngineHandle, origins: &Arc<Origins>) 
     match FaultRecorder::start(&dir, Arc::clone(origins)) {
         Ok(recorder) => engine.observer().write_faults(recorder),
         Err(error) => {
-            tracing::warn!("policy faults are not recorded: {}: {error}; see --fault-dir", dir.display())
+            tracing::warn!("policy faults are not recorded: {}: {error}; see --fault-dir", dir.display());
         }
     }
 }

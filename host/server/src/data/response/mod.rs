@@ -58,8 +58,10 @@ pub struct Preface {
     /// Estimated bytes of token names to serialize.
     pub spelled_bytes: usize,
     /// Serializes the frames.
-    pub write: Box<dyn FnOnce(&Tokenizer) -> Vec<u8> + Send>,
+    pub write: WritePreface,
 }
+
+type WritePreface = Box<dyn FnOnce(&Tokenizer) -> Vec<u8> + Send>;
 
 /// A sink that writes frames incrementally.
 pub trait Frames: Sink {

@@ -191,7 +191,7 @@ impl Repository<'_> {
                     return Err(Trouble::Permanent(Failed(why)));
                 }
                 bytes => {
-                    part.append(&piece[..bytes]).map_err(|error| Trouble::Permanent(self.disk(&error)))?
+                    part.append(&piece[..bytes]).map_err(|error| Trouble::Permanent(self.disk(&error)))?;
                 }
             }
         }
