@@ -44,7 +44,7 @@ fn each_way_to_fail_has_its_kind_and_a_restart_brings_the_policy_back() {
         ("a load out of bounds", "(drop (i32.load (i32.const -8)))", FaultKind::Trap, "out of bounds"),
         ("endless recursion", "(drop (call $recurse))", FaultKind::Trap, "call stack"),
         ("an endless loop", SPIN, FaultKind::Deadline, "fuel"),
-        ("more memory than allowed", TAKE_MEMORY, FaultKind::Memory, "67108864 are allowed"),
+        ("more memory than allowed", TAKE_MEMORY, FaultKind::Memory, "but the limit is 67108864"),
         (
             "a plan outside its memory",
             "(return (i32.const -64))",

@@ -54,7 +54,12 @@ fn a_component_over_the_size_limit_is_refused_and_one_at_the_limit_is_not() {
 #[test]
 fn a_policy_of_another_slot_is_refused_with_both_names() {
     let loaded = fuel_loader().load(PolicyKind::Admission, &Guest::default().component(), "{}").map(drop);
-    expect_refusal("a scheduler for admission", loaded, "world", "is a scheduler policy, the admission slot");
+    expect_refusal(
+        "a scheduler for admission",
+        loaded,
+        "world",
+        "is a scheduler policy and does not fit the admission slot",
+    );
 }
 
 #[test]
@@ -172,20 +177,20 @@ fn components_that_take_gigabytes_to_compile_are_refused() {
     };
     let calls = |calls: usize| module(&"(call $f)".repeat(calls));
     let cases: [(&str, String, &str); 18] = [
-        ("a tower of instances", tower, "inside of the component"),
-        ("components in components", deep, "inside of the component"),
-        ("a module below", working("(core module)"), "inside of the component"),
+        ("a tower of instances", tower, "contains a component with modules"),
+        ("components in components", deep, "contains a component with modules"),
+        ("a module below", working("(core module)"), "contains a component with modules"),
         (
             "a function below",
             working(r#"(import "f" (func $f)) (core func (canon lower (func $f)))"#),
-            "inside of the component",
+            "contains a component with modules",
         ),
         ("names below", working(r#"(import "f" (func $f)) (export "g" (func $f))"#), "rebuild it"),
         ("16 of a component", format!("(component $a) {}", made(16, "$a")), "rebuild it"),
         (
             "17 of a component",
             format!("(component $a) {}", made(17, "$a")),
-            "17 instantiations, the limit is 16",
+            "17 instantiations, but the limit is 16",
         ),
         ("17 modules", "(core module)".repeat(17), "17 core modules"),
         ("32 parameters", function(&format!("(param {})", "i64 ".repeat(32)), ""), "rebuild it"),
@@ -196,7 +201,7 @@ fn components_that_take_gigabytes_to_compile_are_refused() {
         ("over a million locals at branches", branches(968, 1_000), "units of code in one function"),
         ("29,000 calls in a function", calls(29_000), "rebuild it"),
         ("30,000 calls in a function", calls(30_000), "units of code in one function"),
-        ("5 functions of 900,000", branches(868, 999).repeat(5), "units of code, the limit is 4000000"),
+        ("5 functions of 900,000", branches(868, 999).repeat(5), "units of code, but the limit is 4000000"),
         (
             "more types than a policy has",
             "(type (tuple u8 u8 u8 u8 u8 u8 u8 u8))".repeat(30_000),

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "alike questions")]
+    #[should_panic(expected = "equal calls, different answers")]
     fn unequal_answers_to_equal_calls_are_found() {
         wrong("moody");
     }
