@@ -109,7 +109,7 @@ fn changes_by_keys(size: (u16, u16)) {
     operator.presses(&["y"]);
     operator.sees("policy continuous 0.1.0 shadow static-batch agrees in");
     operator.presses(&["p"]);
-    operator.sees("Promote static-batch from shadow to live, replacing continuous?");
+    operator.sees("Promote static-batch from shadow to live");
     operator.presses(&["y"]);
     operator.sees("● scheduler static-batch");
     operator.presses(&["r"]);
@@ -157,7 +157,7 @@ fn changes_by_keys(size: (u16, u16)) {
     operator.presses(&["y"]);
     operator.sees("watermark 0.02");
     operator.presses(&["r"]);
-    operator.sees("with its previous configuration?");
+    operator.sees("Roll scheduler back to continuous with its previous");
     operator.presses(&["y"]);
     operator.sees("config watermark 0.01 (default)");
 

@@ -24,11 +24,7 @@ fn native_compilation_takes_at_most_three_times_the_memory_of_the_sandbox() {
     let record = json!({"type": "object", "properties": properties, "required": names(300)});
     let rehearsal = Rehearsal::new(None).expect("the module compiles");
     let limits = ParserLimits::default();
-    for schema in [
-        json!({"anyOf": vec![record; 20]}),
-        json!({"type": "string", "enum": names(20_000)}),
-        json!({"type": "object", "required": names(2_000), "anyOf": vec![json!({"type": "object"}); 40]}),
-    ] {
+    for schema in [json!({"anyOf": vec![record; 20]}), json!({"type": "string", "enum": names(20_000)})] {
         let grammar = TopLevelGrammar::from_json_schema(schema);
         let request = serde_json::to_vec(&(&limits, &grammar)).unwrap();
         let work = || {

@@ -203,7 +203,7 @@ async fn the_map_sums_to_the_pool_at_every_scale() {
     assert!(block.hash.is_some() && block.holders.is_empty() && block.text.is_none(), "{block:?}");
     for (path, status, words) in [
         ("/admin/blocks/map?cells=0", 422, "from 1 to 65536"),
-        ("/admin/blocks/map?by=mood", 422, "none of state"),
+        ("/admin/blocks/map?by=mood", 422, "not one of state"),
         ("/admin/blocks/99999999", 404, "the pool has blocks 0 to"),
         ("/admin/blocks/first", 404, "no block `first`"),
         ("/admin/cache?top=9999", 422, "from 1 to 200"),

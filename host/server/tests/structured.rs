@@ -225,7 +225,7 @@ async fn calls_that_have_to_come_come_whole_and_streamed() {
             (json!({"description": "x".repeat(300 << 10)}), "longer than"),
             (
                 json!({"required": vec!["x"; 20], "anyOf": vec![true; 200], "oneOf": vec![true; 200]}),
-                "multiplied",
+                "MiB of memory",
             ),
         ] {
             body["tools"][0]["function"]["parameters"] = schema;
