@@ -1,11 +1,9 @@
 //! Commands as processes: those of an operator, which find the host's token without being given it, and
 //! `infer generate`, which samples the same tokens as a host.
 
-mod common;
-
 use std::process::Output;
 
-use common::process::{Home, Host, complaint};
+use crate::process::{Home, Host, complaint};
 use serde_json::{Value, json};
 
 /// An operator at a terminal on the host's machine.

@@ -1,10 +1,8 @@
 //! What a checkpoint determines about outputs: its vocabulary's blanks, its end tokens, its default sampling.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 
-use common::{Host, config, text_of, token_ids};
+use crate::common::{Host, config, text_of, token_ids};
 use infer_model::{SamplingDefaults, Source, Tokenizer};
 use infer_server::config::{Config, GenerationConfig};
 use infer_server::generate::{Generation, Sequential};

@@ -1,8 +1,6 @@
 //! Policies swapped over the admin plane while tokens stream: by name, by bytes, rolled back, refused.
 
-mod common;
-
-use common::{Host, config, events, token_ids};
+use crate::common::{Host, config, events, token_ids};
 use infer_server::config::{Config, PolicyChoice};
 use reqwest::Method;
 use serde_json::{Value, json};

@@ -1,10 +1,8 @@
 //! Tenants over HTTP: keys, limits, separation and usage.
 
-mod common;
-
 use std::path::Path;
 
-use common::{Host, config, events, request};
+use crate::common::{Host, config, events, request};
 use infer_server::config::Config;
 use infer_server::tenants::{KeyDigest, fresh};
 use reqwest::Method;

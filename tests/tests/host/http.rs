@@ -1,11 +1,9 @@
 //! End to end over HTTP: policies are swapped and misbehave while sixteen clients stream.
 
-mod common;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{Host, STREAMS, answer_of};
+use crate::common::{Host, STREAMS, answer_of};
 use infer_tests::{FAULTY_ADMISSION, FAULTY_SCHEDULER};
 use reqwest::Method;
 use serde_json::{Value, json};

@@ -1,8 +1,6 @@
 //! `--model ORG/NAME` against fake hubs: found in the cache, downloaded, resumed and refused, with hubs that
 //! break off, stall, lie and redirect.
 
-mod common;
-
 use std::collections::VecDeque;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{Host, config};
+use crate::common::{Host, config};
 use infer_model::{Model, Tokenizer};
 use infer_server::config::Config;
 use infer_server::startup::checkpoint::{CheckpointError, Hub, Patience, find};

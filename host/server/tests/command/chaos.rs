@@ -2,15 +2,12 @@
 //! and addresses in use. Errors name the cause, the exit code tells bad usage from failure, and nothing is
 //! left behind that prevents the next start.
 
-mod common;
-
+use crate::process::{COMPLETION, Home, Host, complaint};
 use std::fs;
 use std::io::Read as _;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-
-use common::process::{COMPLETION, Home, Host, complaint};
 
 /// A free port, for hosts that need the same one twice.
 fn free_port() -> u16 {

@@ -1,8 +1,6 @@
 //! What OpenAI's clients use: choices, batches, log-probabilities, chats.
 
-mod common;
-
-use common::{Host, config, parse_events, text_of, token_ids};
+use crate::common::{Host, config, parse_events, text_of, token_ids};
 use infer_server::config::{Bounds, Config};
 use serde_json::{Value, json};
 

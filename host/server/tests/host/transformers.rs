@@ -1,11 +1,9 @@
 //! Served checkpoints of every model family produce what Hugging Face transformers computes for them
 //! (tests/golden/README.md), in their own data type and in float32.
 
-mod common;
-
 use std::path::Path;
 
-use common::{Host, config, events, text_of, token_ids};
+use crate::common::{Host, config, events, text_of, token_ids};
 use infer_model::DType;
 use infer_server::config::Config;
 use serde_json::{Value, json};

@@ -2,11 +2,9 @@
 
 #![cfg(feature = "kv-events")]
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::{Host, config};
+use crate::common::{Host, config};
 use infer_server::config::Config;
 use infer_server::kv_events::{Batch, Event, decode};
 use serde_json::json;

@@ -1,10 +1,8 @@
 //! Metrics and traces as monitoring systems receive them.
 
-mod common;
-
 #[cfg(feature = "otel")]
-use common::request;
-use common::{Host, config};
+use crate::common::request;
+use crate::common::{Host, config};
 #[cfg(feature = "otel")]
 use infer_server::config::Config;
 use serde_json::{Value, json};
@@ -33,7 +31,7 @@ async fn metrics_of_dashboard_and_routers_exist_in_both_formats() {
     let there = names(&plain);
     assert_eq!(there, names(&open));
 
-    let dashboard = include_str!("../deploy/grafana-dashboard.json");
+    let dashboard = include_str!("../../deploy/grafana-dashboard.json");
     let dashboard: Value = serde_json::from_str(dashboard).unwrap();
     let targets =
         dashboard["panels"].as_array().unwrap().iter().filter_map(|panel| panel["targets"].as_array());

@@ -1,10 +1,8 @@
 //! The load generator against a real host: lengths, counts, both dialects, the baseline's tokens, counted errors.
 //! No speed is asserted, because it depends on the machine that runs the test.
 
-mod common;
-
-use common::process::{Home, complaint};
-use common::{Host, config};
+use crate::common::process::{Home, complaint};
+use crate::common::{Host, config};
 use infer_server::bench::{
     self, Api, Arrival, BenchError, Dialect, Plan, Report, Shape, Target, Targets, Workload, loading,
 };

@@ -1,11 +1,9 @@
 //! Recordings of a live host: what they hold, what they keep secret, and that replaying them gives the same decisions.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::{Host, config, token_ids};
+use crate::common::{Host, config, token_ids};
 use infer_server::config::Config;
 use reqwest::Method;
 use serde_json::{Value, json};

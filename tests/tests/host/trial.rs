@@ -1,11 +1,9 @@
 //! Policies tried over HTTP while sixteen clients stream: shadows, canaries, removals, replays, reloads.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use common::{Host, answer_of};
+use crate::common::{Host, answer_of};
 use infer_server::config::{Config, PolicyChoice};
 use infer_server::faults::{ReplayOptions, replay};
 use infer_server::policies;

@@ -1,11 +1,9 @@
 //! TLS, and reloads of certificates, API keys and policy configurations while requests run.
 
-mod common;
-
 use std::path::Path;
 use std::sync::Arc;
 
-use common::{Host, config, first_chunk, request};
+use crate::common::{Host, config, first_chunk, request};
 use infer_server::config::Config;
 use infer_server::tenants::KeyDigest;
 use reqwest::Method;

@@ -1,9 +1,7 @@
 //! Output that must be something, and calls of functions: valid however unwilling the model, and nothing that
 //! a client asks for ends the engine.
 
-mod common;
-
-use common::{Host, config, model_with_tools, parse_events, request};
+use crate::common::{Host, config, model_with_tools, parse_events, request};
 use infer_server::config::Config;
 use serde_json::{Value, json};
 

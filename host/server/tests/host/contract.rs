@@ -1,8 +1,6 @@
 //! The data plane's HTTP contract: statuses, errors, events, bodies.
 
-mod common;
-
-use common::{Host, config, parse_events, request, text_of, token_ids};
+use crate::common::{Host, config, parse_events, request, text_of, token_ids};
 use infer_server::config::{Bounds, Config, DialectChoice};
 use reqwest::Response;
 use serde_json::{Value, json};

@@ -1,10 +1,8 @@
 //! Malformed requests and slow peers: heads that can't be parsed, timeouts, stalled streams.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Host, config};
+use crate::common::{Host, config};
 use infer_server::config::{Bounds, Config};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -1,10 +1,8 @@
 //! The host under disconnects, full queues, slow readers, device faults, drains and operators' commands.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Host, config, events, first_chunk, request, token_ids};
+use crate::common::{Host, config, events, first_chunk, request, token_ids};
 use futures_util::future::join_all;
 use infer_server::config::{Bounds, Config};
 use infer_server::engine::{NewRequest, RequestMeta, StreamEvent};

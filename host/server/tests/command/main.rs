@@ -1,0 +1,9 @@
+//! `infer` as a process: what its commands print, return and leave behind.
+
+#[path = "../common/process.rs"]
+mod process;
+
+mod author;
+mod chaos;
+mod commands;
+mod sim;

@@ -1,0 +1,26 @@
+//! A host in this process, driven over HTTP and through its public functions.
+//!
+//! One binary, not one for each file: every test binary links the whole server, which is 140 MB and seconds of
+//! linking. Alone stay those that a command selects by name (`clients`, `scale_out`, `strangers`) and the one that
+//! overloads the machine (`robust`).
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod bench;
+mod checkpoints;
+mod console;
+mod contract;
+mod engine_thread;
+mod hub;
+mod kv_events;
+mod openai;
+mod operation;
+mod policies;
+mod structured;
+mod telemetry;
+mod tenants;
+mod timeouts;
+mod tls_and_reload;
+mod trace;
+mod transformers;
