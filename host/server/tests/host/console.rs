@@ -1,7 +1,7 @@
 //! What the console is fed: changes that add up to the state, the block map, one block, one request, the
 //! cache.
 
-use crate::common::{Host, config};
+use crate::common::{self, Host, config};
 use futures_util::StreamExt;
 use infer_api::admin::{AdminEvent, BlockInfo, BlockMap, CacheReport, RequestDetail, State};
 use infer_server::config::{Config, PolicyChoice};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{Host, config, events, first_chunk, request, token_ids};
+use crate::common::{self, Host, config, events, first_chunk, request, token_ids};
 use futures_util::future::join_all;
 use infer_server::config::{Bounds, Config};
 use infer_server::engine::{NewRequest, RequestMeta, StreamEvent};

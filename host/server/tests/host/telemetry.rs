@@ -2,7 +2,7 @@
 
 #[cfg(feature = "otel")]
 use crate::common::request;
-use crate::common::{Host, config};
+use crate::common::{self, Host, config};
 #[cfg(feature = "otel")]
 use infer_server::config::Config;
 use serde_json::{Value, json};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{Host, config};
+use crate::common::{self, Host, config};
 use infer_server::config::{Bounds, Config};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
