@@ -26,4 +26,6 @@ pub mod serve;
 pub mod startup;
 pub mod tenants;
 pub mod trace;
+pub mod trust;
+pub mod utc;
 pub mod web;

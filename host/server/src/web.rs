@@ -1,8 +1,6 @@
 //! The HTTP client of commands that reach servers anywhere: with or without TLS, with flags named as in curl.
 //! The admin plane has no TLS and its own client.
 
-use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
@@ -11,32 +9,19 @@ use hyper::{Request, Response, StatusCode, Uri};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use tokio_rustls::rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+
+pub use crate::trust::Trust;
 
 /// Limit for establishing a connection.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
 /// Maximum bytes read of a response as text.
 const TEXT_BYTES: usize = 64 << 10;
 
-/// Which certificates to trust.
-#[derive(clap::Args, Clone, Debug, Default)]
-pub struct Trust {
-    /// PEM file of certificates to trust for https URLs [default: the system's]
-    #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
-    pub cacert: Option<PathBuf>,
-    /// Accept any certificate
-    #[arg(long, short = 'k')]
-    pub insecure: bool,
-}
-
 /// Sends requests. Clones share connections.
 #[derive(Clone)]
 pub struct Web {
     inner: hyper_util::client::legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    trust: Trust,
     silence: Duration,
 }
 
@@ -53,18 +38,7 @@ impl Web {
         if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.host().is_none() {
             return Err(format!("{url}: expected http://HOST:PORT or https://HOST:PORT"));
         }
-        let provider = Arc::new(ring::default_provider());
-        let tls = ClientConfig::builder_with_provider(Arc::clone(&provider))
-            .with_safe_default_protocol_versions()
-            .map_err(|e| e.to_string())?;
-        let tls = if trust.insecure {
-            let anything = Arc::new(Anything(provider));
-            tls.dangerous().with_custom_certificate_verifier(anything).with_no_client_auth()
-        } else {
-            let encrypted = uri.scheme_str() == Some("https");
-            let roots = if encrypted { trust.roots()? } else { RootCertStore::empty() };
-            tls.with_root_certificates(roots).with_no_client_auth()
-        };
+        let tls = trust.client_config(uri.scheme_str() == Some("https"))?;
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
@@ -77,18 +51,14 @@ impl Web {
         let inner = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .build(connector);
-        Ok(Self { inner, silence })
+        Ok(Self { inner, trust: trust.clone(), silence })
     }
 
     /// Sends a request and reads the head of the response.
     pub async fn send(&self, request: Request<Full<Bytes>>) -> Result<Reply, String> {
         match tokio::time::timeout(self.silence, self.inner.request(request)).await {
             Err(_) => Err(silent(self.silence)),
-            Ok(Err(error)) => {
-                let text = in_full(&error);
-                let advice = if text.contains("certificate") { " (see --cacert and --insecure)" } else { "" };
-                Err(format!("{text}{advice}"))
-            }
+            Ok(Err(error)) => Err(self.trust.refusal(&error).unwrap_or_else(|| in_full(&error))),
             Ok(Ok(response)) => Ok(Reply { response, silence: self.silence }),
         }
     }
@@ -130,72 +100,12 @@ impl Reply {
     }
 }
 
-impl Trust {
-    fn roots(&self) -> Result<RootCertStore, String> {
-        let mut roots = RootCertStore::empty();
-        if let Some(path) = &self.cacert {
-            let wrong = |e: &dyn std::fmt::Display| format!("--cacert: {}: {e}", path.display());
-            for certificate in CertificateDer::pem_file_iter(path).map_err(|e| wrong(&e))? {
-                roots.add(certificate.map_err(|e| wrong(&e))?).map_err(|e| wrong(&e))?;
-            }
-            if roots.is_empty() {
-                return Err(wrong(&"has no PEM certificate"));
-            }
-        } else {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-            if roots.is_empty() {
-                return Err("this machine has no trusted certificates; give some with --cacert".to_owned());
-            }
-        }
-        Ok(roots)
-    }
-}
-
-/// Accepts every certificate; signatures are still checked.
-#[derive(Debug)]
-struct Anything(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for Anything {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
-}
-
 fn silent(silence: Duration) -> String {
     format!("no data for {} s", silence.as_secs())
 }
 
 /// An error with its causes: the outermost one says only that a request failed.
-fn in_full(error: &dyn std::error::Error) -> String {
+pub fn in_full(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::common::{Host, config, first_chunk, request};
 use infer_server::config::Config;
 use infer_server::tenants::KeyDigest;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -24,22 +25,30 @@ async fn infer(arguments: &[&str]) -> std::process::Output {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commands_need_a_trusted_certificate_over_tls() {
     let dir = tempfile::tempdir().unwrap();
-    certify(dir.path());
+    certify(dir.path(), IsCa::NoCa);
     let cert = dir.path().join("cert.pem");
     let tls = Some((cert.clone(), dir.path().join("key.pem")));
     let host = Host::start(Config { tls, ..config() }).await;
     let url = format!("https://localhost:{}", host.server.data_addr.port());
     let cert = cert.to_str().unwrap();
     let other = tempfile::tempdir().unwrap();
-    certify(other.path());
+    certify(other.path(), IsCa::NoCa);
     let other = other.path().join("cert.pem");
     let by_number = format!("https://127.0.0.1:{}", host.server.data_addr.port());
     for (url, trust, says) in [
         (&url, &["--cacert", cert][..], None),
         (&url, &["--insecure"], None),
         (&by_number, &["-k"], None),
-        (&url, &["--cacert", other.to_str().unwrap()], Some("(see --cacert and --insecure)")),
-        (&by_number, &["--cacert", cert], Some("certificate")),
+        (
+            &url,
+            &["--cacert", other.to_str().unwrap()],
+            Some("nor is the one that signed it (--insecure accepts any)"),
+        ),
+        (
+            &by_number,
+            &["--cacert", cert],
+            Some("the server's certificate is not for 127.0.0.1, but for localhost"),
+        ),
         (&url, &[], Some("--cacert")),
     ] {
         let output = infer(&[&["health", "--url", url], trust].concat()).await;
@@ -58,13 +67,33 @@ async fn commands_need_a_trusted_certificate_over_tls() {
     host.server.shutdown().await;
 }
 
+/// `openssl req -x509` marks its certificates as an authority's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_ordinary_self_signed_certificate_is_trusted_as_the_servers_own() {
+    let dir = tempfile::tempdir().unwrap();
+    certify(dir.path(), IsCa::Ca(BasicConstraints::Unconstrained));
+    let cert = dir.path().join("cert.pem");
+    let tls = Some((cert.clone(), dir.path().join("key.pem")));
+    let host = Host::start(Config { tls, ..config() }).await;
+    let port = host.server.data_addr.port();
+    for (name, trusted) in [("localhost", true), ("127.0.0.1", false)] {
+        let url = format!("https://{name}:{port}");
+        let output = infer(&["health", "--url", &url, "--cacert", cert.to_str().unwrap()]).await;
+        assert_eq!(output.status.success(), trusted, "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    host.server.shutdown().await;
+}
+
 /// Writes a certificate for `localhost` and its key into the directory. Returns roots that trust it.
-fn certify(dir: &Path) -> RootCertStore {
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    std::fs::write(dir.join("cert.pem"), made.cert.pem()).unwrap();
-    std::fs::write(dir.join("key.pem"), made.signing_key.serialize_pem()).unwrap();
+fn certify(dir: &Path, is_ca: IsCa) -> RootCertStore {
+    let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
+    params.is_ca = is_ca;
+    let key = KeyPair::generate().unwrap();
+    let cert = params.self_signed(&key).unwrap();
+    std::fs::write(dir.join("cert.pem"), cert.pem()).unwrap();
+    std::fs::write(dir.join("key.pem"), key.serialize_pem()).unwrap();
     let mut roots = RootCertStore::empty();
-    roots.add(made.cert.der().clone()).unwrap();
+    roots.add(cert.der().clone()).unwrap();
     roots
 }
 
@@ -86,14 +115,14 @@ async fn get_over_tls(host: &Host, roots: RootCertStore) -> std::io::Result<Stri
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tls_serves_the_certificate_and_reloads_it() {
     let dir = tempfile::tempdir().unwrap();
-    let first = certify(dir.path());
+    let first = certify(dir.path(), IsCa::NoCa);
     let tls = Some((dir.path().join("cert.pem"), dir.path().join("key.pem")));
     let host = Host::start(Config { tls, ..config() }).await;
     assert!(host.server.data_url().starts_with("https://"));
     assert!(get_over_tls(&host, first.clone()).await.unwrap().starts_with("HTTP/1.1 200 "));
     assert!(host.client.get(host.url("/health")).send().await.is_err(), "plain HTTP is not served");
 
-    let second = certify(dir.path());
+    let second = certify(dir.path(), IsCa::NoCa);
     assert!(get_over_tls(&host, second.clone()).await.is_err(), "not before the reload");
     host.server.reload().await;
     assert!(get_over_tls(&host, second.clone()).await.unwrap().starts_with("HTTP/1.1 200 "));
@@ -101,7 +130,7 @@ async fn tls_serves_the_certificate_and_reloads_it() {
 
     // A key that doesn't match the certificate: the current one stays.
     let other = tempfile::tempdir().unwrap();
-    certify(other.path());
+    certify(other.path(), IsCa::NoCa);
     std::fs::copy(other.path().join("key.pem"), dir.path().join("key.pem")).unwrap();
     let outcomes = host.server.reload().await;
     assert!(outcomes[0].error.as_ref().unwrap().contains("cert.pem"), "{outcomes:?}");

@@ -1,0 +1,30 @@
+//! Times of the wall clock as text, in UTC as in the log.
+
+use std::time::Duration;
+
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+/// Formats a time since 1970 as RFC 3339 to the second; empty beyond the year 9999.
+pub fn utc(since_1970: Duration) -> String {
+    let seconds = i64::try_from(since_1970.as_secs()).unwrap_or(i64::MAX);
+    let time = OffsetDateTime::from_unix_timestamp(seconds).ok();
+    time.and_then(|time| time.format(&Rfc3339).ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_rfc_3339_to_the_second() {
+        for (seconds, text) in [
+            (0.0, "1970-01-01T00:00:00Z"),
+            (951_782_399.9, "2000-02-28T23:59:59Z"),
+            (951_782_400.0, "2000-02-29T00:00:00Z"),
+        ] {
+            assert_eq!(utc(Duration::from_secs_f64(seconds)), text);
+        }
+        assert_eq!(utc(Duration::MAX), "");
+    }
+}
