@@ -262,6 +262,23 @@ fn an_idle_host_accepts_no_canary_and_one_without_a_baseline_compares_nothing() 
     assert!(canary.reason.contains("no baseline to compare with"), "{}", canary.reason);
 }
 
+#[test]
+fn a_canary_says_at_once_what_can_fail_it() {
+    for (seconds_before, says) in [
+        (0.0, "only faults can fail it; nothing ran"),
+        (0.6, "only faults and refusals can fail it; 0."),
+        (12.0, "compared with "),
+    ] {
+        let (site, _) = try_out_for(site(14, Traffic::BURSTS), [seconds_before, 1.0], |step| Ok(fcfs(step)));
+        let mut reasons = site.bench.events.iter().filter_map(|event| match event {
+            Event::Canary(report) => Some(&report.reason),
+            _ => None,
+        });
+        let first = reasons.next().expect("the trial began");
+        assert!(first.starts_with(says), "{seconds_before} s: {first}");
+    }
+}
+
 /// Whatever ends the last request, the time until the next one doesn't count.
 #[test]
 fn a_host_is_idle_however_its_last_request_ended() {

@@ -49,7 +49,7 @@ impl Canary {
             policy,
             previous,
             state: CanaryState::Watching,
-            reason: "being watched".to_owned(),
+            reason: what_counts(&before),
             since,
             ended: Micros::NEVER,
             window,
@@ -110,8 +110,9 @@ impl Canary {
                 "no fault in {watched:.1} s; the {other} policy changed during the trial, so nothing was compared"
             );
         }
-        if self.before.is_empty() {
-            return format!("no fault in {watched:.1} s; there was no baseline to compare with");
+        if self.before.len() < perf::FEWEST_BEFORE {
+            let baseline = if self.before.is_empty() { "no baseline" } else { "too short a baseline" };
+            return format!("no fault in {watched:.1} s; there was {baseline} to compare with");
         }
         let ms = |t: Micros| t.0 as f64 / 1e3;
         let load = if comparable { "" } else { ", under more load than before" };
@@ -124,6 +125,19 @@ impl Canary {
             after.tokens_per_second,
             before.tokens_per_second
         )
+    }
+}
+
+/// What can fail a canary with this baseline.
+fn what_counts(before: &[Slice]) -> String {
+    let seconds = perf::summarize(before).busy.0 as f64 / 1e6;
+    match before.len() {
+        0 => "only faults can fail it; nothing ran under the same policies before, so there is no baseline"
+            .to_owned(),
+        short if short < perf::FEWEST_BEFORE => format!(
+            "only faults and refusals can fail it; {seconds:.1} s of work before it are too short a baseline"
+        ),
+        _ => format!("compared with {seconds:.1} s of work before it"),
     }
 }
 

@@ -22,8 +22,8 @@ const SAME_QUEUE: f64 = 4.0;
 const FEWEST_TOKENS: u32 = 8;
 /// First tokens needed for a comparison.
 const FEWEST_REQUESTS: u32 = 20;
-/// Slices before that make a comparison.
-const FEWEST_BEFORE: usize = 3;
+/// Slices before that make a comparison of speeds.
+pub(crate) const FEWEST_BEFORE: usize = 3;
 /// Share of refusals beyond twice the share before that is harm.
 const MORE_REFUSALS: f64 = 0.2;
 

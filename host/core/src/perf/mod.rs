@@ -11,7 +11,7 @@ mod judge;
 use std::collections::VecDeque;
 
 use histogram::Histogram;
-pub(crate) use judge::{Outlook, judge, summarize};
+pub(crate) use judge::{FEWEST_BEFORE, Outlook, judge, summarize};
 
 use crate::ids::Micros;
 
