@@ -19,6 +19,7 @@ type Log = Arc<Mutex<Vec<String>>>;
 /// Answers from a list, and admits when that is used up. Its state counts the answers it gave.
 struct Member {
     name: String,
+    config_digest: &'static str,
     log: Log,
     answers: VecDeque<Result<Verdict, PolicyFault>>,
     pressure: Pressure,
@@ -32,6 +33,7 @@ impl Member {
     fn new(name: &str, log: &Log) -> Self {
         Self {
             name: name.into(),
+            config_digest: "",
             log: log.clone(),
             answers: VecDeque::new(),
             pressure: Pressure::default(),
@@ -52,8 +54,12 @@ impl Member {
 
 impl Policy for Member {
     fn info(&self) -> Arc<PolicyInfo> {
-        let digest = format!("digest of {}", self.name);
-        Arc::new(PolicyInfo { name: self.name.clone(), digest, ..PolicyInfo::default() })
+        Arc::new(PolicyInfo {
+            name: self.name.clone(),
+            digest: format!("digest of {}", self.name),
+            config_digest: self.config_digest.to_owned(),
+            ..PolicyInfo::default()
+        })
     }
 
     fn export_state(&mut self) -> Result<Vec<u8>, PolicyFault> {
@@ -164,6 +170,9 @@ fn a_chain_is_named_after_its_members() {
     let info = chain(["memory-aware", "token-bucket"].map(|name| Member::new(name, &log))).info();
     assert_eq!(info.name, "memory-aware+token-bucket");
     assert_eq!(info.digest, "digest of memory-aware+digest of token-bucket");
+    assert_eq!(info.config_digest, "", "nothing is configured");
+    let configured = Member { config_digest: "c", ..Member::new("b", &log) };
+    assert_eq!(chain([Member::new("a", &log), configured]).info().config_digest, "+c");
     let long = ["a", "b", "c", "d"].map(|name| Member::new(&name.repeat(25), &log));
     let name = chain(long).info().name.clone();
     assert_eq!(name, format!("{}+{}+2", "a".repeat(25), "b".repeat(25)));

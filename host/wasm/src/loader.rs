@@ -30,6 +30,8 @@ const NATIVE: &str = "builtin";
 const MAX_ERROR_BYTES: usize = 1_024;
 const MAX_DESCRIPTION_BYTES: usize = 1_024;
 const MAX_SCHEMA_BYTES: usize = 65_536;
+/// The configuration that leaves everything at its default.
+const NO_CONFIG: &str = "{}";
 
 /// Limits of policies, and where compiled ones are kept.
 #[derive(Clone, Debug)]
@@ -130,10 +132,13 @@ impl PolicyLoader {
 
     fn start<W: World>(&self, component: &[u8], config_json: &str) -> Result<Instance<W>, LoadError> {
         let Prepared { pre, info, compiled } = self.prepare::<W>(component)?;
+        let config = config_json.to_owned();
+        let config_digest =
+            if config == NO_CONFIG { String::new() } else { check::digest(config_json.as_bytes()) };
         let template = Arc::new(Template {
             runtime: Arc::clone(&self.inner.runtime),
             pre,
-            info: Arc::new(PolicyInfo { config: config_json.to_owned(), ..info }),
+            info: Arc::new(PolicyInfo { config, config_digest, ..info }),
         });
         let mut throwaway = Instance::<W>::new(Arc::clone(&template), true).map_err(setup_failed)?;
         W::self_test(&mut throwaway).map_err(|(view, fault)| LoadError::SelfTest { view, fault })?;

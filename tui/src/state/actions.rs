@@ -13,6 +13,7 @@ use super::swap::{self, Editing, Path, Picked, Picker, Plan};
 use super::text::LineEdit;
 use super::{App, Effect, Link, Millis};
 use crate::order::{Mode, Order, Source};
+use crate::text::configured;
 
 /// How long an outcome stays in the footer.
 const NOTICE: Duration = Duration::from_secs(8);
@@ -212,10 +213,11 @@ impl App {
         let Some(slot) = self.live_slot(kind) else { return };
         match &slot.previous {
             Some(previous) => {
+                let back = configured(previous, &slot.previous_config_sha256);
                 let question = if *previous == slot.name {
-                    format!("Roll {kind} back to {previous} with its previous configuration?")
+                    format!("Roll {kind} back to {back} with its previous configuration?")
                 } else {
-                    format!("Roll {kind} back from {} to {previous}?", slot.name)
+                    format!("Roll {kind} back from {} to {back}?", slot.name)
                 };
                 let of = slot.name.clone();
                 self.confirm(question, Effect::Rollback { kind: kind.to_owned(), of });
@@ -286,6 +288,10 @@ impl App {
         now: Millis,
     ) -> Vec<Effect> {
         match result {
+            Ok(answer) if answer.unchanged => {
+                let live = configured(&answer.to, &answer.config_sha256);
+                self.notify(Level::Info, format!("{kind}: {live} is live already; nothing changed"));
+            }
             Ok(answer) => {
                 // At the front, because the end of a long line may be cut.
                 let back = if matches!(answer.mode.as_str(), "now" | "canary" | "promote") {
@@ -293,12 +299,13 @@ impl App {
                 } else {
                     ""
                 };
+                let to = configured(&answer.to, &answer.config_sha256);
                 let what = if answer.mode == "shadow" {
-                    format!("{kind}: {} runs in the shadow of {}", answer.to, answer.from)
+                    format!("{kind}: {to} runs in the shadow of {}", answer.from)
                 } else if answer.from == answer.to && answer.mode != "promote" {
-                    format!("{kind} {verb}: {} with another configuration", answer.to)
+                    format!("{kind} {verb}: {to}, another configuration")
                 } else {
-                    format!("{kind} {verb}: {} -> {}", answer.from, answer.to)
+                    format!("{kind} {verb}: {} -> {to}", answer.from)
                 };
                 let text = format!(
                     "{what}{back} at step {}, pause {:.1} us, state {}",

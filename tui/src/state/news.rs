@@ -11,6 +11,7 @@ use super::log::Level;
 use super::paths;
 use super::text::LineEdit;
 use super::{App, Effect, Link, Message, Millis};
+use crate::text::configured;
 
 /// What the connection, or a recording in its place, reports.
 #[derive(Clone, Debug, PartialEq)]
@@ -147,7 +148,7 @@ impl App {
                 let text = format!(
                     "{}: {} replaced {} at step {}, {} start, pause {:.0} us ({})",
                     answer.kind,
-                    answer.to,
+                    configured(&answer.to, &answer.config_sha256),
                     answer.from,
                     answer.at_step,
                     if answer.state == "restored" { "warm" } else { "cold" },

@@ -12,6 +12,7 @@ use super::format::{age, count, microseconds, padded, rate};
 use super::parts::{broken, framed, inset, put, wrapped};
 use super::trial;
 use crate::state::Scroll;
+use crate::text::{beginning, configured};
 
 /// Whether the slots have a frame; a small terminal needs the rows for the facts.
 fn is_framed(body: Rect) -> bool {
@@ -134,7 +135,7 @@ fn slot_state(slot: &PolicySlot) -> String {
 
 /// Returns the beginning of a digest; a native policy has none.
 fn digest(sha256: &str) -> String {
-    if sha256.is_empty() { "native".to_owned() } else { sha256.chars().take(10).collect() }
+    if sha256.is_empty() { "native".to_owned() } else { beginning(sha256) }
 }
 
 /// A fact about a slot: label, text, style.
@@ -201,7 +202,10 @@ fn facts(look: Look<'_>, state: &State, slot: &PolicySlot) -> Vec<Fact> {
     let ago = |at_ms: u64| age(state.uptime_ms.saturating_sub(at_ms));
     let mut facts: Vec<Fact> = vec![("policy", format!("{} {}", slot.name, slot.version), plain)];
     let previous = match &slot.previous {
-        Some(previous) => ("previous", format!("{previous}; r rolls back to it"), plain),
+        Some(previous) => {
+            let previous = configured(previous, &slot.previous_config_sha256);
+            ("previous", format!("{previous}; r rolls back to it"), plain)
+        }
         None => ("previous", "nothing to roll back to".to_owned(), look.theme.label),
     };
     if let Some(fault) = &slot.last_fault {
@@ -247,7 +251,7 @@ fn facts(look: Look<'_>, state: &State, slot: &PolicySlot) -> Vec<Fact> {
     facts.extend(over.into_iter().flat_map(|(_, facts)| facts));
     let native = slot.sha256.is_empty();
     let digest = if native { "none, native code".to_owned() } else { slot.sha256.clone() };
-    facts.push(("digest", digest, look.theme.label));
+    facts.push(("digest", configured(&digest, &slot.config_sha256), look.theme.label));
     facts
 }
 
@@ -359,12 +363,15 @@ fn history_style(look: Look<'_>, entry: &HistoryEntry) -> Style {
 
 fn history_text(entry: &HistoryEntry, uptime_ms: u64) -> String {
     let ago = age(uptime_ms.saturating_sub(entry.at_ms));
+    let to = configured(&entry.to, &entry.config_sha256);
     let change = if entry.from.is_empty() || entry.from == entry.to {
-        entry.to.clone()
+        to
     } else if entry.mode == "shadow" {
-        format!("{} beside {}", entry.to, entry.from)
+        format!("{to} beside {}", entry.from)
     } else {
-        format!("{} -> {}", entry.from, entry.to)
+        format!("{} -> {to}", entry.from)
     };
-    format!("{ago:>7} ago  step {:<9} {change}  ({})", count(entry.step), entry.reason)
+    // The date follows from the age.
+    let time = entry.at_utc.split_once('T').map_or(String::new(), |(_, time)| format!("  {time}"));
+    format!("{ago:>7} ago{time}  step {:<9} {change}  ({})", count(entry.step), entry.reason)
 }

@@ -16,8 +16,8 @@ pub(super) fn canary(look: Look<'_>, state: &State, slot: &PolicySlot) -> Vec<Fa
     let (text, style) = match trial.state.as_str() {
         "watching" => (
             format!(
-                "{} on trial, {:.0} of {:.0} s under load watched; on failure {} comes back",
-                trial.policy, trial.watched_s, trial.window_s, trial.previous
+                "{} on trial, {:.0} of {:.0} s under load watched; on failure {} comes back; {}",
+                trial.policy, trial.watched_s, trial.window_s, trial.previous, trial.reason
             ),
             theme.warning,
         ),

@@ -175,6 +175,7 @@ fn slots() -> Vec<PolicySlot> {
             config_schema: admission_schema(),
             state: "canary".into(),
             previous: Some("token-bucket".into()),
+            previous_config_sha256: "5d".repeat(32),
             canary: Some(canary()),
             ..slot("admission", "memory-aware", "Admits what fits the memory.", 1_204, 3.1)
         },
@@ -248,6 +249,7 @@ fn canary() -> CanaryInfo {
         policy: "memory-aware".into(),
         previous: "token-bucket".into(),
         state: "watching".into(),
+        reason: "compared with 30.0 s of work before it".into(),
         since_ms: 180_000,
         window_s: 30.0,
         watched_s: 11.5,
@@ -293,8 +295,9 @@ pub fn policies() -> Policies {
 
 /// History of a slot.
 pub fn history() -> Vec<HistoryEntry> {
-    let entry = |at_ms, step, from: &str, to: &str, reason: &str| HistoryEntry {
+    let entry = |at_ms, at_utc: &str, step, from: &str, to: &str, reason: &str| HistoryEntry {
         at_ms,
+        at_utc: at_utc.into(),
         step,
         from: from.into(),
         to: to.into(),
@@ -303,9 +306,19 @@ pub fn history() -> Vec<HistoryEntry> {
         ..HistoryEntry::default()
     };
     vec![
-        entry(0, 0, "", "continuous", "start"),
-        entry(90_000, 8_100, "continuous", "static-batch", "swap"),
-        entry(131_000, 11_020, "static-batch", "continuous", "trap: unreachable executed"),
+        entry(0, "2026-03-01T12:00:00Z", 0, "", "continuous", "start"),
+        HistoryEntry {
+            config_sha256: "5d".repeat(32),
+            ..entry(90_000, "2026-03-01T12:01:30Z", 8_100, "continuous", "static-batch", "swap")
+        },
+        entry(
+            131_000,
+            "2026-03-01T12:02:11Z",
+            11_020,
+            "static-batch",
+            "continuous",
+            "trap: unreachable executed",
+        ),
     ]
 }
 

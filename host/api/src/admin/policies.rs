@@ -34,16 +34,22 @@ pub struct PolicySlot {
     pub since_ms: u64,
     /// The policy that a rollback would restore.
     pub previous: Option<String>,
+    /// SHA-256 of the configuration with which it would be restored; empty if nothing is configured.
+    #[serde(default)]
+    pub previous_config_sha256: String,
     /// The last fault in this slot.
     pub last_fault: Option<FaultInfo>,
     /// JSON Schema of its configuration; for a list of policies an array schema with theirs as `prefixItems`.
     pub config_schema: serde_json::Value,
     /// Its configuration; for a list of policies `[{"name", "config"}, ..]`.
     pub config: serde_json::Value,
+    /// SHA-256 of its configuration, which tells configurations apart; empty if nothing is configured.
+    #[serde(default)]
+    pub config_sha256: String,
     /// The policy that runs in shadow, or the last one that did.
     #[serde(default)]
     pub shadow: Option<ShadowInfo>,
-    /// The running canary, or the slot's last one.
+    /// The running canary, or the last one, until another policy becomes live than the one its verdict left.
     #[serde(default)]
     pub canary: Option<CanaryInfo>,
 }
@@ -133,6 +139,18 @@ pub struct SwapAnswer {
     /// `now`, `shadow`, `canary`, `promote` or `rollback`.
     #[serde(default)]
     pub mode: String,
+    /// SHA-256 of `to`'s component; empty for a native policy.
+    #[serde(default)]
+    pub sha256: String,
+    /// SHA-256 of `to`'s configuration; empty if nothing is configured.
+    #[serde(default)]
+    pub config_sha256: String,
+    /// Whether nothing changed, because the policy was live already with this configuration.
+    #[serde(default)]
+    pub unchanged: bool,
+    /// In the response to a swap with `mode=canary`: its trial.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub canary: Option<Box<CanaryInfo>>,
 }
 
 /// One entry of `GET /admin/policies/{kind}/history`, which is sorted oldest first.
@@ -140,6 +158,9 @@ pub struct SwapAnswer {
 pub struct HistoryEntry {
     /// Milliseconds from the host's start to the change.
     pub at_ms: u64,
+    /// Time of day of the change: RFC 3339, UTC.
+    #[serde(default)]
+    pub at_utc: String,
     /// The first engine step after the change; 0 for the start.
     pub step: u64,
     /// The policy before; empty for the first entry.
@@ -148,6 +169,9 @@ pub struct HistoryEntry {
     pub to: String,
     /// SHA-256 of `to`'s component; empty for a native policy.
     pub sha256: String,
+    /// SHA-256 of `to`'s configuration, which tells configurations apart; empty if nothing is configured.
+    #[serde(default)]
+    pub config_sha256: String,
     /// `start`, `swap`, `canary`, `promote`, `rollback`, or why `from` was removed.
     pub reason: String,
     /// `start`, `swap`, `canary`, `promote`, `rollback`, `fault`, `verdict` (a failed canary); `shadow` when

@@ -68,7 +68,7 @@ impl Chain {
     }
 }
 
-/// A chain's name is those of its members joined by `+`; likewise version and digest. Its configuration is the list of
+/// A chain's name is those of its members joined by `+`; likewise version and digests. Its configuration is the list of
 /// theirs.
 fn describe(members: &[Arc<PolicyInfo>]) -> PolicyInfo {
     let column = |cell: fn(&PolicyInfo) -> &str| members.iter().map(|info| cell(info)).collect::<Vec<_>>();
@@ -82,6 +82,11 @@ fn describe(members: &[Arc<PolicyInfo>]) -> PolicyInfo {
             "[{}]",
             column(|info| if info.config.is_empty() { "{}" } else { &info.config }).join(",")
         ),
+        config_digest: if members.iter().all(|info| info.config_digest.is_empty()) {
+            String::new()
+        } else {
+            column(|info| &info.config_digest).join("+")
+        },
     }
 }
 

@@ -76,6 +76,15 @@ pub struct PolicyInfo {
     pub digest: String,
     /// Its configuration as JSON; empty if it has none.
     pub config: String,
+    /// SHA-256 of the configuration in hex; empty if nothing is configured.
+    pub config_digest: String,
+}
+
+impl PolicyInfo {
+    /// Whether both are the same component (or native policy) with the same configuration.
+    pub fn is_same(&self, other: &Self) -> bool {
+        (&self.name, &self.digest, &self.config_digest) == (&other.name, &other.digest, &other.config_digest)
+    }
 }
 
 /// What a policy's calls cost, as far as its implementation measures it.

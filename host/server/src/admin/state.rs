@@ -9,6 +9,7 @@ use infer_api::admin::{
 };
 use infer_core::request::{RefusalReason, SequenceState};
 use infer_core::snapshot::{self, RequestSnapshot, SlotSnapshot, Snapshot};
+use infer_core::trial::{CanaryReport, CanaryState};
 use infer_core::{FinishReason, Micros, PrefixEvent};
 use infer_model::KvCacheKind;
 
@@ -101,6 +102,7 @@ pub fn slots(served: &Served, snapshot: &Snapshot, at: Micros) -> Vec<PolicySlot
 fn policy_slot(served: &Served, slot: &SlotSnapshot, at: Micros) -> PolicySlot {
     let info = &slot.policy;
     let observer = served.engine.observer();
+    let previous = served.policies.before(slot);
     let state = match slot {
         SlotSnapshot { fallback: true, .. } => "fallback",
         SlotSnapshot { trial: true, .. } => "canary",
@@ -119,12 +121,23 @@ fn policy_slot(served: &Served, slot: &SlotSnapshot, at: Micros) -> PolicySlot {
         faults: slot.faults,
         fallbacks: slot.fallbacks,
         since_ms: at.since(slot.since).0 / 1_000,
-        previous: served.policies.before(slot),
+        previous: previous.as_ref().map(|info| info.name.clone()),
+        previous_config_sha256: previous.map(|info| info.config_digest.clone()).unwrap_or_default(),
         last_fault: slot.last_fault.as_ref().map(|fault| observer.fault_info(fault)),
         config_schema: served.policies.schema_of(slot.kind, info),
         config: served.policies.config_of(slot.kind, info),
+        config_sha256: info.config_digest.clone(),
         shadow: shadow(served, slot),
-        canary: slot.canary.as_ref().map(engine::canary_info),
+        canary: slot.canary.as_ref().filter(|canary| left(canary, slot)).map(engine::canary_info),
+    }
+}
+
+/// Whether a slot runs what a canary's trial left it with; later policies have nothing to do with its verdict.
+fn left(canary: &CanaryReport, slot: &SlotSnapshot) -> bool {
+    match canary.state {
+        CanaryState::Watching => true,
+        CanaryState::Promoted => slot.policy == canary.policy && slot.since == canary.since,
+        CanaryState::RolledBack => slot.policy == canary.previous && slot.since == canary.ended,
     }
 }
 

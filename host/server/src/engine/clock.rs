@@ -4,18 +4,21 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use infer_core::Micros;
 
+use crate::utc::utc;
+
 /// Monotonic time since the start. Copies share the origin.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     origin: Instant,
-    started_unix_s: u64,
+    /// The start by the wall clock, as time since 1970.
+    started: Duration,
 }
 
 impl Clock {
     /// Returns a clock whose origin is now.
     pub fn start() -> Self {
-        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        Self { origin: Instant::now(), started_unix_s: unix.as_secs() }
+        let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        Self { origin: Instant::now(), started }
     }
 
     /// Returns the time since the start.
@@ -30,11 +33,16 @@ impl Clock {
 
     /// Returns the seconds since 1970, going by the wall clock at the start.
     pub fn unix_s(&self) -> u64 {
-        self.started_unix_s + self.origin.elapsed().as_secs()
+        (self.started + self.origin.elapsed()).as_secs()
+    }
+
+    /// Returns the time of day of an instant, going by the wall clock at the start.
+    pub fn utc(&self, at: Micros) -> String {
+        utc(self.started.saturating_add(Duration::from_micros(at.0)))
     }
 
     /// Returns when the host started, in seconds since 1970.
     pub fn started_unix_s(&self) -> u64 {
-        self.started_unix_s
+        self.started.as_secs()
     }
 }

@@ -6,11 +6,12 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, OnceLock};
 
 use infer_api::admin::{AdminEvent, FaultInfo, HistoryEntry};
-use infer_core::policy::{Fault, PolicyKind};
+use infer_core::policy::{Fault, PolicyInfo, PolicyKind};
 use infer_core::trial::{CanaryReport, CanaryState, ShadowReport, ShadowState};
 use infer_core::{Micros, SequenceId};
 use tokio::sync::broadcast;
 
+use super::clock::Clock;
 use super::quarantine::Quarantine;
 use super::wire;
 use crate::faults::FaultRecorder;
@@ -23,24 +24,42 @@ const EVENTS: usize = 1_024;
 /// Fans engine events out to consoles and keeps the history of the slots.
 #[derive(Debug)]
 pub struct Observer {
+    clock: Clock,
     events: broadcast::Sender<AdminEvent>,
     history: Mutex<[VecDeque<HistoryEntry>; 3]>,
     quarantine: Quarantine,
     faults: OnceLock<FaultRecorder>,
 }
 
-impl Default for Observer {
-    fn default() -> Self {
+/// A change of a slot's policy, shadow or canary.
+#[derive(Debug)]
+pub struct Noted<'a> {
+    /// When.
+    pub at: Micros,
+    /// The first step after it.
+    pub step: u64,
+    /// The policy before it.
+    pub from: String,
+    /// The policy after it; of a shadow, the shadow.
+    pub to: &'a PolicyInfo,
+    /// Why it happened.
+    pub reason: String,
+    /// What happened, as in `HistoryEntry::mode`.
+    pub mode: &'a str,
+}
+
+impl Observer {
+    /// Returns an observer without subscribers and history.
+    pub fn new(clock: Clock) -> Self {
         Self {
+            clock,
             events: broadcast::Sender::new(EVENTS),
             history: Mutex::default(),
             quarantine: Quarantine::default(),
             faults: OnceLock::new(),
         }
     }
-}
 
-impl Observer {
     /// Subscribes to later events.
     pub fn subscribe(&self) -> broadcast::Receiver<AdminEvent> {
         self.events.subscribe()
@@ -95,18 +114,7 @@ impl Observer {
             ShadowState::Watching => (report.since, "in shadow".to_owned()),
             state => (report.ended, format!("in shadow no more, {}: {}", state.name(), report.reason)),
         };
-        self.note(
-            kind,
-            HistoryEntry {
-                at_ms: at.0 / 1_000,
-                step,
-                from: live,
-                to: report.policy.name.clone(),
-                sha256: report.policy.digest.clone(),
-                reason,
-                mode: "shadow".to_owned(),
-            },
-        );
+        self.note(kind, Noted { at, step, from: live, to: &report.policy, reason, mode: "shadow" });
     }
 
     /// Reports that a canary started, was disturbed, or ended.
@@ -117,11 +125,8 @@ impl Observer {
             CanaryState::RolledBack => None,
         };
         if let Some((at, mode)) = noted {
-            let name = report.policy.name.clone();
-            let (sha256, reason) = (report.policy.digest.clone(), report.reason.clone());
-            let (at_ms, mode) = (at.0 / 1_000, mode.to_owned());
-            let entry = HistoryEntry { at_ms, step, from: name.clone(), to: name, sha256, reason, mode };
-            self.note(report.kind, entry);
+            let (from, reason) = (report.policy.name.clone(), report.reason.clone());
+            self.note(report.kind, Noted { at, step, from, to: &report.policy, reason, mode });
         }
         self.publish(AdminEvent::Canary(Box::new(wire::canary_info(report))));
     }
@@ -132,12 +137,25 @@ impl Observer {
     }
 
     /// Logs a change of a slot's policy, shadow or canary, and adds it to the history.
-    pub fn note(&self, kind: PolicyKind, entry: HistoryEntry) {
+    pub fn note(&self, kind: PolicyKind, noted: Noted<'_>) {
+        let Noted { at, step, from, to, reason, mode } = noted;
+        let entry = HistoryEntry {
+            at_ms: at.0 / 1_000,
+            at_utc: self.clock.utc(at),
+            step,
+            from,
+            to: to.name.clone(),
+            sha256: to.digest.clone(),
+            config_sha256: to.config_digest.clone(),
+            reason,
+            mode: mode.to_owned(),
+        };
         tracing::info!(
             slot = kind.name(),
             from = entry.from,
             to = entry.to,
             sha256 = entry.sha256,
+            config_sha256 = entry.config_sha256,
             step = entry.step,
             reason = entry.reason,
             "policy {}",

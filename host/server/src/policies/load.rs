@@ -147,7 +147,7 @@ fn load_one(
         PolicySource::Name(name) => find(kind, &name)?,
     };
     let policy = match component.bytes() {
-        Some(bytes) => loader.load(kind, bytes, &config.to_string())?,
+        Some(bytes) => loader.load(kind, bytes, &canonical(&config))?,
         None if config.as_object().is_some_and(|fields| !fields.is_empty()) => {
             return Err(PolicyError::NoConfig);
         }
@@ -155,6 +155,13 @@ fn load_one(
     };
     let info = policy.info();
     Ok((policy, Member { info, config, component }))
+}
+
+/// A configuration's text with sorted keys: its digest must not depend on their order.
+fn canonical(config: &Value) -> String {
+    let mut config = config.clone();
+    config.sort_all_objects();
+    config.to_string()
 }
 
 /// Whether the host brings a policy of this name.
@@ -200,4 +207,17 @@ pub fn join(mut policies: Vec<AnyPolicy>) -> Result<AnyPolicy, PolicyError> {
 
 fn no_list(why: &str) -> PolicyError {
     PolicyError::List(PolicyFault::new(FaultKind::Setup, why))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_configurations_text_does_not_depend_on_the_order_of_its_keys() {
+        let config = json!({"b": [{"d": 1, "c": 2}], "a": null});
+        assert_eq!(canonical(&config), r#"{"a":null,"b":[{"c":2,"d":1}]}"#);
+    }
 }

@@ -12,15 +12,15 @@ mod rollback;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use infer_api::admin::{AdminEvent, AvailablePolicy, QuarantineEntry, SwapAnswer};
+use infer_api::admin::{AdminEvent, AvailablePolicy, CanaryInfo, QuarantineEntry, SwapAnswer};
 use infer_core::policy::{AnyPolicy, CacheEvents, PolicyInfo, PolicyKind};
-use infer_core::snapshot::SlotSnapshot;
+use infer_core::snapshot::{SlotSnapshot, Snapshot};
 use infer_core::trial::ShadowState;
 use infer_wasm::PolicyLoader;
 use serde_json::Value;
 
 use crate::config::PolicyChoice;
-use crate::engine::{EngineHandle, EngineStopped, OtherOnTrial, SwapMode, Swapped};
+use crate::engine::{EngineHandle, EngineStopped, OtherOnTrial, SwapMode, Swapped, canary_info};
 
 pub use error::{PolicyError, Reconfigured};
 pub use load::{
@@ -100,15 +100,22 @@ impl PolicyManager {
         }
     }
 
-    /// Loads and checks a policy off the engine thread, then swaps it in.
+    /// Loads and checks a policy off the engine thread, then swaps it in. If it is live already, with the same
+    /// configuration, nothing changes: a repeated order must not cost the slot its way back.
     pub async fn swap(&self, kind: PolicyKind, order: SwapOrder) -> Result<SwapAnswer, PolicyError> {
         let SwapOrder { source, config, mode, force, of } = order;
         let source = self.resolve_names(kind, source);
         let (new, _turn) = self.loaded(move |loader| load(loader, kind, source, config)).await?;
-        let live = self.slot(kind).await?.policy;
+        let info = Arc::clone(&new.origin.info);
+        let Snapshot { step, policies, .. } = self.engine.report().await?.snapshot;
+        let slot = slot_of(policies, kind);
         let pardoned = if force { self.pardon(&new.origin) } else { Vec::new() };
-        let may_come = expect(kind, &live, of.as_deref()).and_then(|()| self.admit(&new.origin));
+        let may_come = expect(kind, &slot.policy, of.as_deref()).and_then(|()| self.admit(&new.origin));
         let swapped = match may_come {
+            Ok(()) if mode == SwapMode::Now && runs(&slot, &info) => {
+                drop_elsewhere(new.policy);
+                return Ok(unchanged(&slot, step));
+            }
             Ok(()) => self.bring_in(new, |policy| self.engine.swap(policy, mode)).await,
             Err(error) => {
                 drop_elsewhere(new.policy);
@@ -118,7 +125,15 @@ impl PolicyManager {
         if swapped.is_err() {
             pardoned.into_iter().for_each(|entry| self.engine.observer().quarantine().put_back(entry));
         }
-        Ok(self.finish(swapped?, mode_name(mode)))
+        let answer = self.finish(swapped?, mode_name(mode), &info);
+        let canary = if matches!(mode, SwapMode::Canary(_)) { self.canary(kind, &info).await } else { None };
+        Ok(SwapAnswer { canary, ..answer })
+    }
+
+    /// Returns the trial of a policy that was swapped in as a canary.
+    async fn canary(&self, kind: PolicyKind, policy: &Arc<PolicyInfo>) -> Option<Box<CanaryInfo>> {
+        let report = self.slot(kind).await.ok()?.canary?;
+        Arc::ptr_eq(&report.policy, policy).then(|| Box::new(canary_info(&report)))
     }
 
     /// Reloads a slot's configured policy with a new configuration, if the live policy came from flags or files or if
@@ -141,8 +156,9 @@ impl PolicyManager {
         }
         let info = Arc::clone(&new.origin.info);
         let swapped = self.bring_in(new, |policy| self.engine.swap(policy, SwapMode::Now)).await?;
+        let answer = self.finish(swapped, "now", &info);
         self.note_configured(kind, info);
-        Ok(Reconfigured::Done(self.finish(swapped, "now")))
+        Ok(Reconfigured::Done(answer))
     }
 
     /// Whether a policy was made from flags or files. It may be an earlier one that a fault or a rollback brought back.
@@ -208,8 +224,7 @@ impl PolicyManager {
     }
 
     async fn slot(&self, kind: PolicyKind) -> Result<SlotSnapshot, EngineStopped> {
-        let slots = self.engine.report().await?.snapshot.policies;
-        Ok(slots.into_iter().find(|slot| slot.kind == kind).expect("every kind has a slot"))
+        Ok(slot_of(self.engine.report().await?.snapshot.policies, kind))
     }
 
     /// Ends the quarantine of a policy and of its members; returns their entries. Must come before the policy is live,
@@ -262,7 +277,7 @@ impl PolicyManager {
         let tried = tried.ok_or(PolicyError::NothingToPromote(kind))?;
         expect(kind, &tried, of)?;
         let swapped = self.engine.promote(kind).await?.ok_or(PolicyError::NothingToPromote(kind))?;
-        Ok(self.finish(swapped, "promote"))
+        Ok(self.finish(swapped, "promote", &tried))
     }
 
     /// Stops a slot's shadow.
@@ -272,8 +287,8 @@ impl PolicyManager {
         Ok(())
     }
 
-    /// Puts the retired policy away, tells the consoles, and says what changed.
-    fn finish(&self, swapped: Swapped, mode: &str) -> SwapAnswer {
+    /// Puts the retired policy away, tells the consoles, and says what changed. `to` came in.
+    fn finish(&self, swapped: Swapped, mode: &str, to: &PolicyInfo) -> SwapAnswer {
         let Swapped { report, pause } = swapped;
         let answer = SwapAnswer {
             kind: report.kind.name().to_owned(),
@@ -283,6 +298,10 @@ impl PolicyManager {
             pause_us: pause.as_nanos() as f64 / 1_000.0,
             state: if report.restored { "restored" } else { "cold" }.to_owned(),
             mode: mode.to_owned(),
+            sha256: to.digest.clone(),
+            config_sha256: to.config_digest.clone(),
+            unchanged: false,
+            canary: None,
         };
         if let Some(retired) = report.retired {
             // Rollbacks don't lead to a policy that was rolled back from, nor to a shadow, which was never live.
@@ -313,6 +332,33 @@ impl Drop for Priming<'_> {
         if let Some(engine) = self.0 {
             engine.end_priming();
         }
+    }
+}
+
+fn slot_of(slots: [SlotSnapshot; 3], kind: PolicyKind) -> SlotSnapshot {
+    slots.into_iter().find(|slot| slot.kind == kind).expect("every kind has a slot")
+}
+
+/// Whether a slot runs this policy for good: neither on trial nor in place of one that was removed.
+fn runs(slot: &SlotSnapshot, policy: &PolicyInfo) -> bool {
+    !slot.trial && !slot.fallback && slot.policy.is_same(policy)
+}
+
+/// The response to a swap to what is live already.
+fn unchanged(slot: &SlotSnapshot, step: u64) -> SwapAnswer {
+    let live = &slot.policy;
+    SwapAnswer {
+        kind: slot.kind.name().to_owned(),
+        from: live.name.clone(),
+        to: live.name.clone(),
+        at_step: step,
+        pause_us: 0.0,
+        state: "restored".to_owned(),
+        mode: mode_name(SwapMode::Now).to_owned(),
+        sha256: live.digest.clone(),
+        config_sha256: live.config_digest.clone(),
+        unchanged: true,
+        canary: None,
     }
 }
 

@@ -18,30 +18,29 @@ pub(super) const EARLIER: usize = 8;
 pub(super) type Earlier = [VecDeque<Origin>; 3];
 
 impl PolicyManager {
-    /// Brings a slot's previous policy back; called again, the one before it. Skips quarantined policies and those
-    /// that were rolled back from. With `of`, fails unless that policy is live: of two concurrent rollbacks only one
-    /// takes effect.
+    /// Brings a slot's previous policy back; called again, the one before it. Skips quarantined policies, those that
+    /// were rolled back from, and those that are the live one once more. With `of`, fails unless that policy is live:
+    /// of two concurrent rollbacks only one takes effect.
     pub async fn rollback(&self, kind: PolicyKind, of: Option<&str>) -> Result<SwapAnswer, PolicyError> {
         let _turn = self.one_at_a_time.lock().await;
-        let SlotSnapshot { policy, previous, .. } = self.slot(kind).await?;
-        expect(kind, &policy, of)?;
-        let back = match previous.as_ref().filter(|info| self.may_come_back(kind, info)) {
-            Some(_) => self.engine.rollback(kind).await?,
-            None => None,
-        };
-        let swapped = match back {
-            Some(swapped) => swapped,
-            None => self.rollback_to_earlier(kind, previous).await?,
-        };
-        Ok(self.finish(swapped, "rollback"))
+        let slot = self.slot(kind).await?;
+        expect(kind, &slot.policy, of)?;
+        if let Some(previous) = self.previous(&slot)
+            && let Some(swapped) = self.engine.rollback(kind).await?
+        {
+            return Ok(self.finish(swapped, "rollback", &previous));
+        }
+        let (swapped, back) = self.rollback_to_earlier(slot).await?;
+        Ok(self.finish(swapped, "rollback", &back))
     }
 
     async fn rollback_to_earlier(
         &self,
-        kind: PolicyKind,
-        previous: Option<Arc<PolicyInfo>>,
-    ) -> Result<Swapped, PolicyError> {
-        let (at, earlier) = self.last_earlier(kind).ok_or_else(|| self.no_way_back(kind, previous))?;
+        slot: SlotSnapshot,
+    ) -> Result<(Swapped, Arc<PolicyInfo>), PolicyError> {
+        let kind = slot.kind;
+        let last = self.last_earlier(&slot);
+        let (at, earlier) = last.ok_or_else(|| self.no_way_back(kind, slot.previous))?;
         let then = Arc::clone(&earlier.info);
         let loader = self.loader.clone();
         let new = blocking(move || load_again(&loader, kind, earlier)).await?;
@@ -52,9 +51,9 @@ impl PolicyManager {
         self.earlier.lock().unwrap_or_else(PoisonError::into_inner)[kind as usize].truncate(at);
         let mut configured = self.configured.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(own) = configured[kind as usize].iter_mut().find(|own| Arc::ptr_eq(own, &then)) {
-            *own = info;
+            *own = Arc::clone(&info);
         }
-        Ok(swapped)
+        Ok((swapped, info))
     }
 
     fn no_way_back(&self, kind: PolicyKind, previous: Option<Arc<PolicyInfo>>) -> PolicyError {
@@ -69,11 +68,15 @@ impl PolicyManager {
         }
     }
 
-    /// Returns the name of the policy that a rollback would bring back.
-    pub fn before(&self, slot: &SlotSnapshot) -> Option<String> {
-        let info = slot.previous.clone().filter(|info| self.may_come_back(slot.kind, info));
-        let info = info.or_else(|| self.last_earlier(slot.kind).map(|(_, earlier)| earlier.info))?;
-        Some(info.name.clone())
+    /// Returns the policy that a rollback would bring back.
+    pub fn before(&self, slot: &SlotSnapshot) -> Option<Arc<PolicyInfo>> {
+        self.previous(slot).or_else(|| self.last_earlier(slot).map(|(_, earlier)| earlier.info))
+    }
+
+    /// Returns the engine's previous policy, if a rollback leads to it. A canary leads there even if both are the same.
+    fn previous(&self, slot: &SlotSnapshot) -> Option<Arc<PolicyInfo>> {
+        let differs = |info: &PolicyInfo| slot.trial || !info.is_same(&slot.policy);
+        slot.previous.clone().filter(|info| differs(info) && self.may_come_back(slot.kind, info))
     }
 
     /// Whether neither the policy nor one of its members is quarantined.
@@ -81,19 +84,24 @@ impl PolicyManager {
         self.origins.find(kind, policy).is_none_or(|origin| self.quarantined(&origin).is_none())
     }
 
-    /// Returns the latest earlier policy that is not quarantined, and its index.
-    fn last_earlier(&self, kind: PolicyKind) -> Option<(usize, Origin)> {
+    /// Returns the latest earlier policy that is neither quarantined nor the same as the live one, and its index.
+    fn last_earlier(&self, slot: &SlotSnapshot) -> Option<(usize, Origin)> {
         let earlier = self.earlier.lock().unwrap_or_else(PoisonError::into_inner);
-        let slot = &earlier[kind as usize];
-        let at = slot.iter().rposition(|origin| self.quarantined(origin).is_none())?;
-        Some((at, slot[at].clone()))
+        let all = &earlier[slot.kind as usize];
+        let leads_back =
+            |origin: &Origin| !origin.info.is_same(&slot.policy) && self.quarantined(origin).is_none();
+        let at = all.iter().rposition(leads_back)?;
+        Some((at, all[at].clone()))
     }
 
-    /// Remembers a policy that the engine has retired.
+    /// Remembers a policy that the engine has retired; the same one twice in a row counts once.
     pub(super) fn keep_earlier(&self, kind: PolicyKind, policy: &Arc<PolicyInfo>) {
         let Some(origin) = self.origins.find(kind, policy) else { return };
         let mut earlier = self.earlier.lock().unwrap_or_else(PoisonError::into_inner);
         let slot = &mut earlier[kind as usize];
+        if slot.back().is_some_and(|last| last.info.is_same(policy)) {
+            return;
+        }
         if slot.len() == EARLIER {
             slot.pop_front();
         }

@@ -62,15 +62,19 @@ fn policies_are_swapped_and_rolled_back_by_commands_that_find_the_token() {
     operator.sees_that(&["describe", "srpt"], &["srpt 0.1.0 (scheduler)", "patience_ms"]);
 
     let swapped = "scheduler: continuous -> static-batch before step ";
-    operator
-        .sees_that(&["swap", "scheduler", "static-batch", "--config", r#"{"batch_size": 2}"#], &[swapped]);
+    let configured = ["swap", "scheduler", "static-batch", "--config", r#"{"batch_size": 2}"#];
+    operator.sees_that(&configured, &[swapped]);
+    operator.sees_that(&configured, &["scheduler: static-batch (", ") is live already; nothing changed"]);
     let component = infer_bundle::find("scheduler", "srpt").unwrap().component;
     std::fs::write(home.path("mine.wasm"), component).unwrap();
     std::fs::write(home.path("mine.json"), r#"{"patience_ms": 321}"#).unwrap();
     let from_files = ["swap", "scheduler", "mine.wasm", "--config", "mine.json"];
     assert_eq!(operator.sees_json(&from_files)["to"], "srpt");
     assert_eq!(operator.sees_json(&["describe", "scheduler"])["config"]["patience_ms"], 321);
-    operator.sees_that(&["rollback", "scheduler"], &["scheduler: srpt -> static-batch before step "]);
+    operator.sees_that(
+        &["rollback", "scheduler"],
+        &["scheduler: srpt -> static-batch before step ", ", config "],
+    );
     assert_eq!(operator.sees_json(&["describe", "scheduler"])["config"]["batch_size"], 2);
 
     let history = operator.sees(&["history", "scheduler"]);
@@ -78,6 +82,7 @@ fn policies_are_swapped_and_rolled_back_by_commands_that_find_the_token() {
         history.lines().filter_map(|line| line.split_once(" -> ")).map(|l| l.1).collect();
     let names: Vec<&str> = changes.iter().filter_map(|line| line.split_whitespace().next()).collect();
     assert_eq!(names, ["continuous", "static-batch", "srpt", "static-batch"], "{history}");
+    assert_eq!(history.matches(", config ").count(), 3, "all but the first are configured: {history}");
     host.serves();
     host.ends();
 }
@@ -102,8 +107,10 @@ fn policies_run_as_shadow_and_canary_by_commands() {
     assert_eq!(operator.live("scheduler"), "fair");
 
     let canary = ["swap", "prefix-cache", "s3-fifo", "--mode", "canary", "--window", "300"];
-    operator
-        .sees_that(&canary, &["prefix-cache: lru -> s3-fifo before step ", "the canary is being watched"]);
+    operator.sees_that(
+        &canary,
+        &["prefix-cache: lru -> s3-fifo before step ", "the canary is being watched: only faults"],
+    );
     operator.sees_that(&["list"], &["canary: s3-fifo instead of lru: watching", " of 300.0 s "]);
     operator.sees(&["promote", "prefix-cache"]);
     assert_eq!(operator.live("prefix-cache"), "s3-fifo");

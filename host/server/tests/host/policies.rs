@@ -125,6 +125,87 @@ async fn rollbacks_restore_all_earlier_policies_with_their_configurations() {
     host.server.shutdown().await;
 }
 
+/// A playbook that runs twice must not cost the operator the way back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn repeated_swap_changes_nothing_and_digests_tell_configurations_apart() {
+    let host = Host::start(config()).await;
+    let ask = async |method: Method, path: &str, body: Value| {
+        let answer = host.admin(method, &format!("/admin/policies/scheduler{path}")).json(&body).send().await;
+        let answer = answer.unwrap();
+        assert_eq!(answer.status(), 200, "{path}");
+        answer.json::<Value>().await.unwrap()
+    };
+    let srpt = |patience_ms: u64| json!({"name": "srpt", "config": {"patience_ms": patience_ms}});
+    let first = ask(Method::PUT, "", srpt(1_000)).await;
+    let again = ask(Method::PUT, "", srpt(1_000)).await;
+    let other = ask(Method::PUT, "", srpt(2_000)).await;
+    let told =
+        |answer: &Value| (answer["unchanged"] == true, answer["config_sha256"].as_str().unwrap().to_owned());
+    let [(_, one), (_, two)] = [&first, &other].map(told);
+    assert_eq!([&first, &again, &other].map(told).map(|told| told.0), [false, true, false]);
+    assert!(one.len() == 64 && two.len() == 64 && one != two && told(&again).1 == one, "{one} {two}");
+    assert_eq!(
+        (&again["from"], &again["to"], &again["mode"]),
+        (&json!("srpt"), &json!("srpt"), &json!("now"))
+    );
+
+    // On trial it may be the same policy once more; that is not on the way back either.
+    ask(Method::PUT, "?mode=canary", srpt(2_000)).await;
+    ask(Method::POST, "/promote", Value::Null).await;
+    let live = slot(&host.admin_get("/admin/policies").await, "scheduler").clone();
+    assert_eq!((&live["previous"], &live["previous_config_sha256"]), (&json!("srpt"), &json!(one)), "{live}");
+    let back = ask(Method::POST, "/rollback", Value::Null).await;
+    assert_eq!((&back["to"], told(&back).1), (&json!("srpt"), one.clone()));
+    let back = ask(Method::POST, "/rollback", Value::Null).await;
+    assert_eq!((&back["to"], told(&back).1), (&json!("continuous"), String::new()));
+
+    let history = host.admin_get("/admin/policies/scheduler/history").await;
+    let entries = history.as_array().unwrap();
+    let noted: Vec<_> = entries.iter().map(|e| [&e["mode"], &e["config_sha256"]]).collect();
+    let want = [
+        ["start", ""],
+        ["swap", &one],
+        ["swap", &two],
+        ["canary", &two],
+        ["stays", &two],
+        ["rollback", &one],
+        ["rollback", ""],
+    ];
+    assert_eq!(json!(noted), json!(want));
+    let times: Vec<&str> = entries.iter().map(|e| e["at_utc"].as_str().unwrap()).collect();
+    assert!(
+        times.is_sorted() && times.iter().all(|time| time.len() == "2026-01-02T03:04:05Z".len()),
+        "{times:?}"
+    );
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn canary_says_what_can_fail_it_and_its_verdict_ends_with_the_next_swap() {
+    let host = Host::start(config()).await;
+    let ask = async |method: Method, path: &str, body: Value| {
+        let answer = host.admin(method, &format!("/admin/policies/scheduler{path}")).json(&body).send().await;
+        answer.unwrap().json::<Value>().await.unwrap()
+    };
+    let live = async || slot(&host.admin_get("/admin/policies").await, "scheduler").clone();
+    let swapped = ask(Method::PUT, "?mode=canary", json!({"name": "srpt"})).await;
+    let reason = swapped["canary"]["reason"].as_str().unwrap();
+    assert!(reason.starts_with("only faults can fail it") && reason.contains("no baseline"), "{swapped}");
+    assert_eq!(live().await["canary"]["reason"], reason);
+    ask(Method::POST, "/promote", Value::Null).await;
+    assert_eq!(live().await["canary"]["state"], "promoted");
+    let swapped = ask(Method::PUT, "", json!({"name": "fair"})).await;
+    assert_eq!((&swapped["canary"], &live().await["canary"]), (&Value::Null, &Value::Null), "{swapped}");
+
+    ask(Method::PUT, "?mode=canary", json!({"name": "srpt"})).await;
+    ask(Method::POST, "/rollback", Value::Null).await;
+    assert_eq!(live().await["canary"]["state"], "rolled_back");
+    ask(Method::PUT, "", json!({"name": "srpt"})).await;
+    ask(Method::POST, "/rollback", Value::Null).await;
+    assert_eq!(live().await["canary"], Value::Null, "the trial's verdict is not about this rollback");
+    host.server.shutdown().await;
+}
+
 /// With `of`, a second operator or a retry after a lost response changes nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_makes_changes_fail_unless_the_named_policy_is_there() {

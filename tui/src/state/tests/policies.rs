@@ -168,6 +168,34 @@ fn rollback_needs_a_previous_policy() {
 }
 
 #[test]
+fn configurations_of_one_policy_are_told_apart_by_their_digests() {
+    let mut app = app();
+    let mut state = app.state().unwrap().clone();
+    state.policies[0].previous = Some("continuous".into());
+    state.policies[0].previous_config_sha256 = "0123456789abcdef".into();
+    event(&mut app, AdminEvent::Snapshot(Box::new(state)), 0);
+    keys(&mut app, &[Key::Char('4'), Key::Char('r')], 0);
+    assert_eq!(
+        question(&app),
+        "Roll scheduler back to continuous (config 0123456789) with its previous configuration?"
+    );
+    let answer = SwapAnswer {
+        from: "continuous".into(),
+        to: "continuous".into(),
+        config_sha256: "0123456789abcdef".into(),
+        mode: "now".into(),
+        ..SwapAnswer::default()
+    };
+    let swapped = |answer| Message::Swapped { kind: "scheduler".into(), verb: "swapped", result: Ok(answer) };
+    app.on_message(swapped(answer.clone()), 0);
+    let text = "scheduler swapped: continuous (config 0123456789), another configuration (r rolls back)";
+    assert!(app.notice.as_ref().unwrap().text.starts_with(text), "{:?}", app.notice);
+    app.on_message(swapped(SwapAnswer { unchanged: true, ..answer }), 0);
+    let text = "scheduler: continuous (config 0123456789) is live already; nothing changed";
+    assert_eq!(app.notice.as_ref().unwrap().text, text);
+}
+
+#[test]
 fn picker_selection_follows_its_policy_when_the_list_changes() {
     let mut app = app();
     app.policies.known = Some(known());

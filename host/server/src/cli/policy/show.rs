@@ -61,8 +61,13 @@ pub(super) fn slot(slot: &PolicySlot) {
     }
     println!("  calls    {} (p50 {:.1} us, p99 {:.1} us)", slot.calls, slot.p50_us, slot.p99_us);
     println!("  faults   {}, decisions made by the built-in instead: {}", slot.faults, slot.fallbacks);
-    println!("  previous {}", slot.previous.as_deref().unwrap_or("none"));
-    println!("  config   {}", slot.config);
+    let configured = |digest: &str| match digest {
+        "" => String::new(),
+        digest => format!(" ({})", short(digest, "default")),
+    };
+    let previous = slot.previous.as_deref().unwrap_or("none");
+    println!("  previous {previous}{}", configured(&slot.previous_config_sha256));
+    println!("  config   {}{}", slot.config, configured(&slot.config_sha256));
     println!("  schema   {}", slot.config_schema);
 }
 
@@ -76,17 +81,39 @@ pub(super) fn available(policy: &AvailablePolicy) {
 }
 
 pub(super) fn swap(answer: SwapAnswer) {
+    let made_of = made_of(&answer.sha256, &answer.config_sha256);
+    if answer.unchanged {
+        println!("{}: {} ({made_of}) is live already; nothing changed", answer.kind, answer.to);
+        return;
+    }
     let change = match answer.mode.as_str() {
         "shadow" => format!("{} in shadow beside {}", answer.to, answer.from),
         _ => format!("{} -> {}", answer.from, answer.to),
     };
     println!(
-        "{}: {change} before step {}, {} state, engine paused for {:.1} us",
+        "{}: {change} before step {}, {} state, engine paused for {:.1} us ({made_of})",
         answer.kind, answer.at_step, answer.state, answer.pause_us
     );
-    if answer.mode == "canary" {
-        println!("the canary is being watched; `infer policy list` shows its progress");
+    if let Some(canary) = answer.canary {
+        let state = if canary.state == "watching" { "being watched" } else { &canary.state };
+        println!("the canary is {state}: {}", canary.reason);
+        println!("`infer policy list` shows its progress");
     }
+}
+
+/// What a policy was made of, in short: its component, and its configuration unless that is the default.
+fn made_of(sha256: &str, config_sha256: &str) -> String {
+    let component = short(sha256, "native");
+    match config_sha256 {
+        "" => component,
+        config => format!("{component}, config {}", short(config, "default")),
+    }
+}
+
+/// The beginning of a digest; of a list of policies, of each one's.
+fn short(digests: &str, none: &str) -> String {
+    let parts: Vec<&str> = digests.split('+').map(|digest| digest.get(..12).unwrap_or(none)).collect();
+    parts.join("+")
 }
 
 fn agreement(shadow: &ShadowInfo) -> String {
@@ -149,10 +176,13 @@ pub(super) fn history(entries: Vec<HistoryEntry>) {
         } else {
             format!("  {}", first_line(&entry.reason))
         };
-        let digest = entry.sha256.get(..12).unwrap_or("native");
         println!(
-            "{seconds:>10.3} s  step {:<8} {:<8} {from} -> {} ({digest}){reason}",
-            entry.step, entry.mode, entry.to
+            "{}  {seconds:>10.3} s  step {:<8} {:<8} {from} -> {} ({}){reason}",
+            entry.at_utc,
+            entry.step,
+            entry.mode,
+            entry.to,
+            made_of(&entry.sha256, &entry.config_sha256)
         );
     }
 }

@@ -1,9 +1,9 @@
 //! Dispatches the engine's events to streams, operators and recordings, without waiting for any of them.
 
-use infer_api::admin::HistoryEntry;
 use infer_core::{Change, Event, FinishReason, Micros, SequenceId};
 
 use super::Driver;
+use crate::engine::observer::Noted;
 use crate::engine::stream::{End, StreamEvent};
 use crate::trace::Happening;
 
@@ -69,15 +69,13 @@ impl Driver {
             }
             Event::Preempted { id } => self.shared.observer.preempted(id),
             Event::PolicyFault(fault) => self.shared.observer.fault(&fault),
-            Event::PolicyChanged { kind, from, to, left, policy, at, step, change, reason } => {
+            Event::PolicyChanged { kind, from, left, policy, at, step, change, reason, .. } => {
                 let observer = &self.shared.observer;
                 // A policy that failed is quarantined with its fault.
                 if change == Change::Verdict {
                     observer.quarantine().add(kind, &left, &reason, at);
                 }
-                let (sha256, mode) = (policy.digest.clone(), change.name().to_owned());
-                observer
-                    .note(kind, HistoryEntry { at_ms: at.0 / 1_000, step, from, to, sha256, reason, mode });
+                observer.note(kind, Noted { at, step, from, to: &policy, reason, mode: change.name() });
             }
             Event::Shadow { kind, live, report } => {
                 self.shared.observer.shadow(kind, live, &report, self.engine.next_step());

@@ -15,7 +15,6 @@ use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use infer_api::admin::HistoryEntry;
 use infer_core::sharing::SharedContext;
 use infer_core::{Engine, Event, Executor, Micros, SequenceId, StepOutput};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
@@ -25,7 +24,7 @@ use super::command::{Command, KvListener};
 use super::gate::StepGate;
 use super::handle::{EngineHandle, Shared};
 use super::mailbox::{Inbox, mailbox};
-use super::observer::Observer;
+use super::observer::{Noted, Observer};
 use super::stream::StreamEvent;
 use crate::trace::Tap;
 use steps::{Out, StepTimes};
@@ -81,7 +80,7 @@ pub fn spawn(
         failed: AtomicBool::new(false),
         gate: StepGate::default(),
         computing_since: AtomicU64::new(u64::MAX),
-        observer: Observer::default(),
+        observer: Observer::new(clock),
         tap: Tap::default(),
     });
     let mut driver = Driver::new(engine, executor, inbox, Arc::clone(&shared));
@@ -246,16 +245,15 @@ impl Driver {
     fn note_initial_policies(&mut self) {
         let snapshot = self.engine.snapshot(self.now());
         for slot in snapshot.policies {
-            let entry = HistoryEntry {
-                at_ms: slot.since.0 / 1_000,
+            let noted = Noted {
+                at: slot.since,
                 step: snapshot.step,
                 from: String::new(),
-                to: slot.policy.name.clone(),
-                sha256: slot.policy.digest.clone(),
+                to: &slot.policy,
                 reason: "start".to_owned(),
-                mode: "start".to_owned(),
+                mode: "start",
             };
-            self.shared.observer.note(slot.kind, entry);
+            self.shared.observer.note(slot.kind, noted);
         }
     }
 }
