@@ -50,7 +50,7 @@ pub enum LoadError {
     /// It imports something other than the policy host interface.
     #[error(
         "the component imports `{name}`; a policy may import only `infer:policy/host@0.1.0`{}",
-        wasi_hint(.name)
+        hint(.name)
     )]
     Import {
         /// The offending import.
@@ -121,9 +121,11 @@ impl LoadError {
     }
 }
 
-fn wasi_hint(import: &str) -> &'static str {
+fn hint(import: &str) -> &'static str {
     if import.starts_with("wasi:") {
         " and has no WASI: build for wasm32-unknown-unknown, not for a wasip target"
+    } else if import.starts_with("infer:policy/") {
+        "; if it was built for another version of the interface, rebuild it against this host's wit/, which `infer policy new` writes with the SDK"
     } else {
         ""
     }

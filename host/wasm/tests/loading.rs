@@ -20,7 +20,7 @@ fn files_that_are_no_policy_are_refused_before_compilation() {
     let good = Guest::default().component();
     let import =
         |name: &str| wat::parse_str(format!(r#"(component (import "{name}" (instance)))"#)).expect("text");
-    let cases: [(&str, Vec<u8>, &str, &str); 12] = [
+    let cases: [(&str, Vec<u8>, &str, &str); 13] = [
         ("nothing", Vec::new(), "format", "not a WebAssembly file"),
         ("some text", b"#!/bin/sh\n".to_vec(), "format", "not a WebAssembly file"),
         ("a core module", wat::parse_str("(module)").expect("text"), "format", "wasm-tools component new"),
@@ -29,6 +29,12 @@ fn files_that_are_no_policy_are_refused_before_compilation() {
         ("a WASI program", import("wasi:cli/environment@0.2.0"), "imports", "`wasi:cli/environment@0.2.0`"),
         ("another host's plugin", import("acme:host/api"), "imports", "`acme:host/api`"),
         ("another version", import("infer:policy/host@9.0.0"), "imports", "`infer:policy/host@9.0.0`"),
+        (
+            "another interface",
+            import("infer:policy/clock@0.1.0"),
+            "imports",
+            "another version of the interface",
+        ),
         ("no exports", exporting(&[]), "world", "exports nothing"),
         ("no lifecycle", exporting(&[SCHEDULER]), "world", "no lifecycle"),
         ("two slots", exporting(&[LIFECYCLE, SCHEDULER, ADMISSION]), "world", "one component per slot"),
@@ -38,6 +44,61 @@ fn files_that_are_no_policy_are_refused_before_compilation() {
     for (what, component, check, message) in cases {
         expect_refusal(what, loader.load(PolicyKind::Scheduler, &component, "{}").map(drop), check, message);
         expect_refusal(what, loader.describe(&component).map(drop), check, message);
+    }
+}
+
+/// What `wit/README.md` says about versions and additions.
+#[test]
+fn a_host_takes_its_own_version_with_its_own_types_and_ignores_further_exports() {
+    type Edit = fn(&str) -> String;
+    const PING: &str = r#"(func (export "infer:policy/lifecycle@0.1.0#ping"))"#;
+    const CALLS_LATER: &str = r#"(func (export "infer:policy/lifecycle@0.1.0#ping") (call $later))"#;
+    let ping: Edit = |text| text.replace("describe: func", "ping: func();\n    describe: func");
+    let offered: Edit = |text| text.replace("log: func", "later: func();\n    log: func");
+    let cases: [(&str, Edit, &str, Option<(&str, &str)>); 9] = [
+        ("these files", str::to_owned, "", None),
+        ("a later version", |text| text.replace("@0.1.0", "@0.1.1"), "", Some(("imports", "@0.1.1`"))),
+        ("an earlier version", |text| text.replace("@0.1.0", "@0.0.9"), "", Some(("imports", "@0.0.9`"))),
+        (
+            "a record of the view has another field",
+            |text| text.replace("prefill-chunk: u32,", "prefill-chunk: u32,\n        more: u32,"),
+            "",
+            Some(("interface", "rebuild it")),
+        ),
+        (
+            "a record of the view lacks a field",
+            |text| text.replace("starvation-bound: micros,", ""),
+            "",
+            Some(("interface", "rebuild it")),
+        ),
+        (
+            "an enum has another case",
+            |text| text.replace("enum level { debug,", "enum level { trace, debug,"),
+            "",
+            Some(("interface", "rebuild it")),
+        ),
+        ("it exports more", ping, PING, None),
+        ("the host is expected to offer more", offered, "", None),
+        (
+            "it calls what the host does not offer",
+            |text| {
+                let text = text.replace("log: func", "later: func();\n    log: func");
+                let text = text.replace("describe: func", "ping: func();\n    describe: func");
+                let import = r#"(module (import "infer:policy/host@0.1.0" "later" (func $later))"#;
+                text.replacen("(module", import, 1)
+            },
+            CALLS_LATER,
+            Some(("interface", "rebuild it")),
+        ),
+    ];
+    let loader = fuel_loader();
+    for (what, edit, more, refused) in cases {
+        let component = Guest::default().component_for(edit, more);
+        let loaded = scheduler(&loader, &component).map(drop);
+        match refused {
+            None => loaded.unwrap_or_else(|error| panic!("{what}: {error}")),
+            Some((check, message)) => expect_refusal(what, loaded, check, message),
+        }
     }
 }
 

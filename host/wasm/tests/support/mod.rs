@@ -4,6 +4,8 @@
 //! Encoding it against `wit/` gives the same kind of component that the plugins build.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+use std::path::Path;
+
 use infer_core::config::Limits;
 use infer_core::ids::Micros;
 use infer_core::policy::{
@@ -12,6 +14,8 @@ use infer_core::policy::{
 use infer_wasm::{LoadError, LoaderConfig, PolicyLoader};
 use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 use wit_parser::Resolve;
+
+const WIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../wit");
 
 /// Number of a step at which a guest under test misbehaves. Self-tests use small ones.
 pub const TRIGGER: u64 = 99;
@@ -59,7 +63,24 @@ impl Guest {
     }
 
     pub fn component(&self) -> Vec<u8> {
-        componentize(&wat::parse_str(self.text()).expect("the guest is well-formed text"), "scheduler-policy")
+        self.component_for(str::to_owned, "")
+    }
+
+    /// For a copy of `wit/` in which `edit` has changed each file, with further functions in the module. The names of
+    /// what the guest imports and exports are edited, too.
+    pub fn component_for(&self, edit: impl Fn(&str) -> String, more: &str) -> Vec<u8> {
+        let text = self.text();
+        let text = format!("{}{more})", text.strip_suffix(')').expect("it ends with the module"));
+        let module = wat::parse_str(edit(&text)).expect("the guest is well-formed text");
+        let copy = tempfile::tempdir().expect("a directory");
+        for file in std::fs::read_dir(WIT).expect("wit/ can be read") {
+            let file = file.expect("wit/ can be read");
+            if file.path().extension().is_some_and(|extension| extension == "wit") {
+                let text = std::fs::read_to_string(file.path()).expect("it is text");
+                std::fs::write(copy.path().join(file.file_name()), edit(&text)).expect("it can be written");
+            }
+        }
+        componentize_in(copy.path(), &module, "scheduler-policy")
     }
 
     fn text(&self) -> String {
@@ -113,9 +134,12 @@ impl Guest {
 
 /// Wraps a core module into a component of `world`.
 pub fn componentize(module: &[u8], world: &str) -> Vec<u8> {
+    componentize_in(Path::new(WIT), module, world)
+}
+
+fn componentize_in(wit: &Path, module: &[u8], world: &str) -> Vec<u8> {
     let mut resolve = Resolve::default();
-    let (package, _) =
-        resolve.push_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../wit")).expect("wit/ parses");
+    let (package, _) = resolve.push_dir(wit).expect("wit/ parses");
     let world = resolve.select_world(&[package], Some(world)).expect("the world exists");
     let mut module = module.to_vec();
     embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8, false)
