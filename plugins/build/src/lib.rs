@@ -1,5 +1,5 @@
-//! Builds policy crates to components: one nested cargo call, then the component encoder. The chat renderer
-//! is built the same way and stays a core module.
+//! Builds policy crates to components: one nested cargo call, then the component encoder. What the sandbox runs (the
+//! chat renderer, the compiler of grammars) is built the same way and stays a core module ([`include_module`]).
 //!
 //! For build scripts (the bundle's, and those of tests that need policies of their own):
 //!
@@ -113,12 +113,6 @@ impl Builder {
         packages.iter().map(|package| self.encode(package)).collect()
     }
 
-    /// Builds a package that is no policy to a core module, as the compiler makes it.
-    pub fn build_module(&self, package: &str) -> Result<Vec<u8>> {
-        self.compile(&[package])?;
-        self.module(package)
-    }
-
     fn compile(&self, packages: &[&str]) -> Result<()> {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
         let mut command = Command::new(&cargo);
@@ -173,6 +167,22 @@ impl Builder {
     fn encode(&self, package: &str) -> Result<Vec<u8>> {
         component(&self.module(package)?).with_context(|| format!("{package} is no policy"))
     }
+}
+
+/// The whole build script of a crate that includes a package as a core module (`sources` are its folders, relative to
+/// the workspace): builds the package and writes the module to `file` in OUT_DIR. A module that is the same as before is
+/// not written, so what includes it is not compiled again.
+pub fn include_module(package: &str, sources: &[&str], file: &str) -> Result<()> {
+    let builder = Builder::for_build_script()?;
+    builder.watch(sources);
+    println!("cargo::rerun-if-changed=build.rs");
+    builder.compile(&[package])?;
+    let module = builder.module(package)?;
+    let file = PathBuf::from(variable("OUT_DIR")?).join(file);
+    if std::fs::read(&file).is_ok_and(|old| old == module) {
+        return Ok(());
+    }
+    std::fs::write(&file, module).with_context(|| format!("can't write {}", file.display()))
 }
 
 /// Turns a core module that carries its interface into a component and checks that it is a policy. Every
