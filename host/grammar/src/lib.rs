@@ -27,6 +27,20 @@ const BOUNDS: Bounds = Bounds {
     stack_bytes: 1 << 20,
 };
 
+/// Bounds of one automaton, for the trial and for the native compiler. Fuel is work: about 20 ms to build one, about 5 ms
+/// at worst for a mask.
+pub fn limits() -> ParserLimits {
+    ParserLimits {
+        initial_lexer_fuel: 1_000_000,
+        step_lexer_fuel: 70_000,
+        step_max_items: 40_000,
+        max_lexer_states: 20_000,
+        max_grammar_size: 300_000,
+        verbose_errors: false,
+        ..ParserLimits::default()
+    }
+}
+
 /// Stack that a thread needs for [`Rehearsal::check`].
 pub const STACK_BYTES: usize = BOUNDS.stack_bytes + (1 << 20);
 

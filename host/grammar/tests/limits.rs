@@ -2,21 +2,14 @@
 
 use std::sync::OnceLock;
 
-use infer_grammar::{Rehearsal, STACK_BYTES};
-use llguidance::api::{ParserLimits, TopLevelGrammar};
+use infer_grammar::{Rehearsal, STACK_BYTES, limits};
+use llguidance::api::TopLevelGrammar;
 use serde_json::{Map, Value, json};
 
 fn check(grammar: TopLevelGrammar) -> Result<usize, String> {
     static REHEARSAL: OnceLock<Rehearsal> = OnceLock::new();
     let rehearsal = REHEARSAL.get_or_init(|| Rehearsal::new(None).expect("the module compiles"));
-    // As the host sets them.
-    let limits = ParserLimits {
-        initial_lexer_fuel: 1_000_000,
-        max_lexer_states: 20_000,
-        max_grammar_size: 300_000,
-        verbose_errors: false,
-        ..ParserLimits::default()
-    };
+    let limits = limits();
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
         thread.spawn_scoped(scope, || rehearsal.check(&limits, &grammar)).unwrap().join().unwrap()

@@ -8,9 +8,8 @@ use std::fmt::Display;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use infer_grammar::Rehearsal;
+use infer_grammar::{Rehearsal, limits};
 use infer_model::Tokenizer;
-use llguidance::api::ParserLimits;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory, earley::SlicedBiasComputer};
 use sha2::{Digest as _, Sha256};
@@ -38,19 +37,6 @@ const KEPT_BYTES: usize = 64 << 20;
 const SHARING: usize = 4;
 /// Longest message of a compiler that a client is shown.
 const MESSAGE_BYTES: usize = 400;
-
-/// Bounds of one automaton. Fuel is work: about 20 ms to build one, about 5 ms at worst for a mask.
-fn limits() -> ParserLimits {
-    ParserLimits {
-        initial_lexer_fuel: 1_000_000,
-        step_lexer_fuel: 70_000,
-        step_max_items: 40_000,
-        max_lexer_states: 20_000,
-        max_grammar_size: 300_000,
-        verbose_errors: false,
-        ..ParserLimits::default()
-    }
-}
 
 /// Compiles shapes for one model's vocabulary. Cheap to clone.
 #[derive(Clone)]
