@@ -122,11 +122,11 @@ fn draw_timeline(look: Look<'_>, row: &RequestRow, area: Rect, buffer: &mut Buff
     let queue = row.queue_ms.min(row.age_ms);
     let first = row.ttft_ms.unwrap_or(row.age_ms).clamp(queue, row.age_ms);
     let phases = [
-        ("queue", queue, '░', look.theme.label),
-        ("prefill", first - queue, '▒', look.theme.throughput),
-        ("decode", row.age_ms - first, '█', look.theme.good),
+        ("queue", true, queue, '░', look.theme.label),
+        ("prefill", row.started, first - queue, '▒', look.theme.throughput),
+        ("decode", row.ttft_ms.is_some(), row.age_ms - first, '█', look.theme.good),
     ];
-    let parts = phases.map(|(_, ms, ..)| ms);
+    let parts = phases.map(|(_, _, ms, ..)| ms);
     let width = usize::from(area.width);
     let bar: Line<'_> = split(width, &parts)
         .into_iter()
@@ -135,11 +135,16 @@ fn draw_timeline(look: Look<'_>, row: &RequestRow, area: Rect, buffer: &mut Buff
         .collect();
     put(bar, area, 0, buffer);
     let mut legend: Vec<Vec<Span<'_>>> = Vec::new();
-    for (name, ms, glyph, style) in phases {
+    for (name, begun, ms, glyph, style) in phases {
+        let took = match ms {
+            0 if begun => "<1 ms".to_owned(),
+            0 => "-".to_owned(),
+            ms => age(ms),
+        };
         legend.push(vec![
             Span::styled(format!("{glyph} "), style),
             Span::styled(format!("{name} "), look.theme.label),
-            Span::raw(format!("{}  ", if ms == 0 { "-".to_owned() } else { age(ms) })),
+            Span::raw(format!("{took}  ")),
         ]);
     }
     legend.push(vec![Span::styled(format!("age {}", age(row.age_ms)), look.theme.label)]);

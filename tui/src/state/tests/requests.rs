@@ -73,9 +73,17 @@ fn an_unknown_field_in_a_filter_is_named() {
 fn a_first_token_within_a_millisecond_is_not_a_missing_one() {
     let mut app = app();
     let mut state = app.state().unwrap().clone();
-    state.requests[1].ttft_ms = Some(0);
+    (state.requests[1].started, state.requests[1].ttft_ms) = (true, Some(0));
     event(&mut app, AdminEvent::Snapshot(Box::new(state)), 0);
     app.on_key(Key::Char('3'), 0);
     let screen = print::screen(&app, 0, Rect::new(0, 0, 100, 24));
     assert_eq!(screen.matches("<1 ms").count(), 1, "{screen}");
+    let mut details = |moves: &[Key]| {
+        keys(&mut app, moves, 0);
+        print::screen(&app, 0, Rect::new(0, 0, 100, 24))
+    };
+    let waits = details(&[Key::Enter]);
+    assert!(waits.contains("prefill -  ") && waits.contains("decode -  "), "{waits}");
+    let answers = details(&[Key::Escape, Key::Down, Key::Enter]);
+    assert!(answers.contains("prefill <1 ms") && answers.contains("decode <1 ms"), "{answers}");
 }
