@@ -43,10 +43,12 @@ impl Operator<'_> {
     }
 }
 
-/// A host whose compiled policies are kept for the next test, because all tests use the same ones.
-fn serving(home: &Home) -> Host {
-    let kept = concat!("export XDG_CACHE_HOME='", env!("CARGO_TARGET_TMPDIR"), "/commands-cache'");
-    Host::start(home.serve(kept, &[]))
+/// Keeps compiled policies for the next test, because all tests use the same ones.
+pub const KEPT: &str = concat!("export XDG_CACHE_HOME='", env!("CARGO_TARGET_TMPDIR"), "/commands-cache'");
+
+/// A host in the usual configuration.
+pub fn serving(home: &Home) -> Host {
+    Host::start(home.serve(KEPT, &[]))
 }
 
 #[test]

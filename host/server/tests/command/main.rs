@@ -6,4 +6,5 @@ mod process;
 mod author;
 mod chaos;
 mod commands;
+mod record;
 mod sim;

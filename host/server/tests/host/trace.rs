@@ -371,10 +371,9 @@ async fn accepted_draft_tokens_are_counted_and_prevent_calibration() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn file_is_left_alone_if_no_recording_starts() {
+async fn recording_makes_a_new_file_or_none() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("host.jsonl");
-    std::fs::write(&path, "an earlier recording").unwrap();
     let host = Host::start(config()).await;
     let record = |admin: &str| {
         let mut infer = Command::new(env!("CARGO_BIN_EXE_infer"));
@@ -387,7 +386,7 @@ async fn file_is_left_alone_if_no_recording_starts() {
         let output = record(admin);
         assert_eq!(output.status.code(), Some(1), "{}", said(&output));
         assert!(said(&output).contains(says), "{}", said(&output));
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "an earlier recording");
+        assert!(!path.exists(), "no recording started");
     }
     host.admin(Method::POST, "/admin/trace/stop").send().await.unwrap();
     assert!(under_way.text().await.unwrap().contains("\"foot\""));
@@ -395,5 +394,9 @@ async fn file_is_left_alone_if_no_recording_starts() {
     assert!(output.status.success(), "{}", said(&output));
     let text = std::fs::read_to_string(&path).unwrap();
     assert!(text.starts_with("{\"head\"") && text.contains("\"reason\":\"stopped\""), "{text}");
+    let again = record(&here);
+    assert_eq!(again.status.code(), Some(2), "{}", said(&again));
+    assert!(said(&again).contains("host.jsonl exists"), "{}", said(&again));
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), text, "a recording is not overwritten");
     host.server.shutdown().await;
 }

@@ -1,25 +1,28 @@
-//! `infer sim record`: records a running host into a file.
+//! `infer sim record`: records a running host into a file. Each part is written as it arrives, so that whatever
+//! ends this process leaves all that the host has sent.
 
-use std::io::Write as _;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use reqwest::Method;
+use reqwest::{Method, Response};
 
 use super::super::admin::{AdminArg, Host};
+use super::super::serve::Signals;
 use super::Failure;
 
 /// Arguments of `infer sim record`.
 #[derive(Args)]
 pub struct RecordArgs {
-    /// File for the recording
+    /// New file for the recording; an existing one is not overwritten
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     /// Also record the inputs and answers of policies, for `infer sim decisions`
     #[arg(long)]
     decisions: bool,
-    /// Stop after this many seconds [default: on Ctrl-C or POST /admin/trace/stop]
+    /// Stop after this many seconds [default: on Ctrl-C, SIGTERM or POST /admin/trace/stop]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     seconds: Option<u64>,
     /// Stop at this size
@@ -37,35 +40,65 @@ pub fn run(args: &RecordArgs) -> Result<(), Failure> {
 
 async fn record(args: &RecordArgs) -> Result<(), Failure> {
     let host = Host::of(&args.admin)?;
-    let decisions = if args.decisions { "on" } else { "off" };
-    let path = format!("/admin/trace/start?decisions={decisions}&max_mib={}", args.max_mib);
+    // Before signals are caught: opening a pipe waits for its reader.
+    let mut file = create(&args.out)?;
+    let mut signals = Signals::new().map_err(Failure::failed)?;
+    let mut answer = tokio::select! {
+        answer = start(&host, args) => answer,
+        () = signals.next() => Err(Failure::Failed("interrupted before the recording started".to_owned())),
+    }
+    .inspect_err(|_| discard(&file, &args.out))?;
     let shown = args.out.display();
-    let unwritable = |error: std::io::Error| Failure::Failed(format!("can't write {shown}: {error}"));
-    // Truncate an existing file only after the host has started to record.
-    let mut answer = host.open(Method::POST, &path, None).await?;
-    let mut file = std::io::BufWriter::new(std::fs::File::create(&args.out).map_err(unwritable)?);
     eprintln!("recording to {shown}");
-    let mut given_up = std::pin::pin!(stop(&host, args.seconds));
+    let unwritable = |error: std::io::Error| Failure::Failed(format!("can't write {shown}: {error}"));
+    let mut given_up = std::pin::pin!(stop(&host, args.seconds, &mut signals));
+    let mut bytes = 0;
     loop {
         let chunk = tokio::select! {
             () = &mut given_up => {
                 let why = format!("interrupted before the host ended the recording; {shown} holds what was received");
-                return file.flush().map_err(unwritable).and(Err(Failure::Failed(why)));
+                return Err(Failure::Failed(why));
             }
             chunk = answer.chunk() => chunk.map_err(|error| host.unreachable(&error))?,
         };
         let Some(chunk) = chunk else { break };
         file.write_all(&chunk).map_err(unwritable)?;
+        bytes += chunk.len();
     }
-    file.flush().map_err(unwritable)?;
-    let bytes = std::fs::metadata(&args.out).map_err(unwritable)?.len();
     eprintln!("{bytes} bytes in {shown}");
     Ok(())
 }
 
-/// Stops the recording after `seconds` or on Ctrl-C, which ends the response. Returns on a second Ctrl-C.
-async fn stop(host: &Host, seconds: Option<u64>) {
-    over(seconds).await;
+async fn start(host: &Host, args: &RecordArgs) -> Result<Response, Failure> {
+    let decisions = if args.decisions { "on" } else { "off" };
+    let path = format!("/admin/trace/start?decisions={decisions}&max_mib={}", args.max_mib);
+    host.open(Method::POST, &path, None).await
+}
+
+/// Creates the file. Pipes and devices are opened as they are.
+fn create(path: &Path) -> Result<File, Failure> {
+    let is_stream = path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir());
+    File::options().write(true).create_new(!is_stream).open(path).map_err(|error| {
+        let shown = path.display();
+        match error.kind() {
+            ErrorKind::AlreadyExists => Failure::Usage(format!(
+                "--out: {shown} exists; choose another file, or remove this one first"
+            )),
+            _ => Failure::Failed(format!("can't write {shown}: {error}")),
+        }
+    })
+}
+
+/// Removes a file that was created for a recording that didn't start.
+fn discard(file: &File, path: &Path) {
+    if file.metadata().is_ok_and(|found| found.is_file()) {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+/// Stops the recording after `seconds` or on a signal, which ends the response. Returns on a second signal.
+async fn stop(host: &Host, seconds: Option<u64>, signals: &mut Signals) {
+    over(seconds, signals).await;
     let stop = async {
         // If the recording has already ended, this fails, and the file is complete all the same.
         if let Err(Failure::Failed(why) | Failure::Usage(why)) =
@@ -77,11 +110,11 @@ async fn stop(host: &Host, seconds: Option<u64>) {
     };
     tokio::select! {
         () = stop => {}
-        _ = tokio::signal::ctrl_c() => {}
+        () = signals.next() => {}
     }
 }
 
-async fn over(seconds: Option<u64>) {
+async fn over(seconds: Option<u64>, signals: &mut Signals) {
     let limit = async {
         match seconds {
             Some(seconds) => tokio::time::sleep(Duration::from_secs(seconds)).await,
@@ -90,6 +123,6 @@ async fn over(seconds: Option<u64>) {
     };
     tokio::select! {
         () = limit => {}
-        _ = tokio::signal::ctrl_c() => {}
+        () = signals.next() => {}
     }
 }
