@@ -83,6 +83,12 @@ impl From<crate::serve::StartError> for Failure {
     }
 }
 
+/// A base URL without a slash at its end; `HOST:PORT` is one of plain HTTP.
+fn base_url(given: &str) -> String {
+    let given = given.trim().trim_end_matches('/');
+    if given.contains("://") { given.to_owned() } else { format!("http://{given}") }
+}
+
 /// Runs the command of the process's arguments.
 pub fn main() -> ExitCode {
     let outcome = match Cli::parse().command {

@@ -5,6 +5,7 @@
 //! `startup::sizing`, which knows the model's shapes.
 
 mod document;
+mod local;
 mod parse;
 mod settings;
 
@@ -17,6 +18,8 @@ use infer_model::{DType, KvCacheKind, Quantize};
 
 use crate::startup::device::DeviceChoice;
 pub use document::{Document, Entry, near};
+use local::data_address;
+pub use local::local_url;
 
 pub use settings::{Environment, Origin, SETTINGS, Setting, Settings, environment_name};
 
@@ -211,6 +214,7 @@ impl Config {
     /// Parses and checks settings.
     pub fn from_settings(all: &Settings) -> Result<Self, ConfigError> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let (host, port) = data_address(all)?;
         let (admin_host, admin_port) = read(all, "admin", ("127.0.0.1".to_owned(), 8001), parse::address)?;
         let policy_config = read(all, "policy-config", None, |t| Ok(Some(PathBuf::from(t))))?;
         let policy_configs =
@@ -227,8 +231,8 @@ impl Config {
             served_model_names: read(all, "served-model-name", Vec::new(), |t| {
                 t.split(',').map(non_empty).collect()
             })?,
-            host: read(all, "host", "127.0.0.1".to_owned(), non_empty)?,
-            port: read(all, "port", 8000, |t| parse::number(t, 0, u16::MAX))?,
+            host,
+            port,
             admin_host,
             admin_port,
             admin_token: None,

@@ -6,5 +6,6 @@ mod process;
 mod author;
 mod chaos;
 mod commands;
+mod health;
 mod record;
 mod sim;

@@ -109,8 +109,9 @@ impl Host {
         let mut said = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         said.read_line(&mut line).unwrap();
-        let data = line
-            .strip_prefix("listening on http://")
+        let (_, data) = line
+            .strip_prefix("listening on ")
+            .and_then(|urls| urls.split_once("://"))
             .unwrap_or_else(|| panic!("unexpected first line: {line:?}"));
         let (data, admin) = data.trim_end().split_once(" (admin ").expect("both planes");
         let (data, admin) = (data.to_owned(), admin.trim_end_matches(')').to_owned());

@@ -1,0 +1,72 @@
+//! Where a host with given settings listens, and where it is reached from its own machine.
+
+use std::net::IpAddr;
+
+use super::{ConfigError, Settings, non_empty, parse, read, tls};
+
+/// Host and port of the data plane.
+pub(super) fn data_address(all: &Settings) -> Result<(String, u16), ConfigError> {
+    let host = read(all, "host", "127.0.0.1".to_owned(), non_empty)?;
+    Ok((host, read(all, "port", 8000, |t| parse::number(t, 0, u16::MAX))?))
+}
+
+/// The URL of the data plane. Reads only the settings that it depends on, so that no other one can make a
+/// running host look as if it were gone.
+pub fn local_url(all: &Settings) -> Result<String, ConfigError> {
+    let (host, port) = data_address(all)?;
+    if port == 0 {
+        let origin = all.origin("port");
+        return Err(ConfigError(format!(
+            "{origin}: with port 0 any free one was chosen; give the URL that the host printed as --url"
+        )));
+    }
+    let scheme = if tls(all)?.is_some() { "https" } else { "http" };
+    Ok(format!("{scheme}://{}:{port}", reachable(&host)))
+}
+
+/// The host of a URL for a listener. One that listens on all interfaces is reached on loopback.
+fn reachable(host: &str) -> String {
+    match host.parse::<IpAddr>() {
+        Ok(IpAddr::V4(address)) if address.is_unspecified() => "127.0.0.1".to_owned(),
+        Ok(IpAddr::V6(address)) if address.is_unspecified() => "[::1]".to_owned(),
+        Ok(IpAddr::V6(address)) => format!("[{address}]"),
+        _ => host.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Environment;
+
+    fn url(pairs: &[(&'static str, &str)]) -> Result<String, String> {
+        let flags = pairs.iter().map(|&(key, value)| (key, value.to_owned())).collect();
+        let empty = tempfile::NamedTempFile::new().unwrap();
+        let settings = Settings::gather(&flags, &Environment::default(), Some(empty.path())).unwrap();
+        local_url(&settings).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn host_is_reached_where_it_listens() {
+        let tls = [("tls-cert", "c.pem"), ("tls-key", "k.pem")];
+        for (pairs, expected) in [
+            (&[][..], "http://127.0.0.1:8000"),
+            (&[("port", "9")], "http://127.0.0.1:9"),
+            (&[("host", "0.0.0.0")], "http://127.0.0.1:8000"),
+            (&[("host", "::"), ("port", "9")], "http://[::1]:9"),
+            (&[("host", "fe80::1")], "http://[fe80::1]:8000"),
+            (&[("host", "gpu-box")], "http://gpu-box:8000"),
+            (&tls, "https://127.0.0.1:8000"),
+            (&[("policy-config", "/nonexistent.json")], "http://127.0.0.1:8000"),
+        ] {
+            assert_eq!(url(pairs).as_deref(), Ok(expected), "{pairs:?}");
+        }
+        for (pairs, words) in [
+            (&[("port", "0")][..], "--port: with port 0"),
+            (&[("port", "x")], "--port: `x` is not"),
+            (&tls[..1], "--tls-cert: needs --tls-key"),
+        ] {
+            assert!(url(pairs).unwrap_err().contains(words), "{pairs:?}");
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! `infer health` as a process: it asks the host that the same settings start, or the one at a URL.
+
+use std::fs;
+
+use crate::chaos::free_port;
+use crate::commands::KEPT;
+use crate::process::{Home, Host, complaint};
+
+/// The arguments of a host that are not in its environment or file.
+const REST: [&str; 7] = ["serve", "--threads", "1", "--admin", "127.0.0.1:0", "--kv-memory", "32MiB"];
+
+fn health(home: &Home, before: &str, arguments: &[&str]) -> (Option<i32>, String) {
+    let output = home.command(before, &[&["health"], arguments].concat()).output().unwrap();
+    (output.status.code(), complaint(&output))
+}
+
+#[test]
+fn health_asks_the_host_of_the_same_environment() {
+    let home = Home::new();
+    let port = free_port();
+    let variables = format!("export INFER_PORT={port} INFER_HOST=0.0.0.0");
+    let host = Host::start(home.command(&format!("{KEPT}\n{variables}"), &REST));
+    let (code, said) = health(&home, &variables, &[]);
+    assert_eq!(code, Some(0), "{said}");
+    for url in [format!("127.0.0.1:{port}"), format!("http://localhost:{port}/")] {
+        let (code, said) = health(&home, "", &["--url", &url]);
+        assert_eq!(code, Some(0), "{url}: {said}");
+    }
+    host.ends();
+    let (code, said) = health(&home, &variables, &[]);
+    assert!(code == Some(1) && said.contains(&format!("http://127.0.0.1:{port}/health/ready")), "{said}");
+    let (code, said) = health(&home, "export INFER_PORT=0", &[]);
+    assert!(code == Some(2) && said.contains("INFER_PORT") && said.contains("--url"), "{said}");
+}
+
+#[test]
+fn health_asks_the_host_of_the_same_file_over_tls() {
+    let home = Home::new();
+    let made = rcgen::generate_simple_self_signed(["inference.example.org".to_owned()]).unwrap();
+    fs::write(home.path("cert.pem"), made.cert.pem()).unwrap();
+    fs::write(home.path("key.pem"), made.signing_key.serialize_pem()).unwrap();
+    let settings = format!("port = {}\ntls-cert = \"cert.pem\"\ntls-key = \"key.pem\"\n", free_port());
+    fs::write(home.path("infer.toml"), &settings).unwrap();
+    let host = Host::start(home.command(KEPT, &REST));
+    let (code, said) = health(&home, "", &[]);
+    assert_eq!(code, Some(0), "{said}");
+    fs::rename(home.path("infer.toml"), home.path("other.toml")).unwrap();
+    let (code, said) = health(&home, "", &["--config", "other.toml"]);
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said) = health(&home, "", &["--config", "other.toml", "--cacert", "cert.pem"]);
+    assert!(code == Some(1) && said.contains("certificate"), "another name than the certificate's: {said}");
+    host.ends();
+}
