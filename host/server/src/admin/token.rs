@@ -123,15 +123,30 @@ pub fn find(port: u16) -> Result<Token, String> {
 fn read_first(files: &[PathBuf]) -> Result<Token, String> {
     let mut wrong = Vec::new();
     for path in files {
-        let mut text = String::new();
         let shown = path.display();
-        match File::open(path).and_then(|file| file.take(MAX_BYTES).read_to_string(&mut text)) {
-            Ok(_) => return Token::given(&text).map_err(|error| format!("{shown}: {error}")),
+        match text_of(path) {
+            Ok(text) => return Token::given(&text).map_err(|error| format!("{shown}: {error}")),
             Err(error) => wrong.push(format!("{shown} ({error})")),
         }
     }
     let files = wrong.join(" and ");
-    Err(format!("no admin token: {VARIABLE} is not set, can't read {files}; is a host running there?"))
+    Err(format!(
+        "no admin token: {VARIABLE} is not set, can't read {files}; a host logs the path of its token file at its \
+         start: name it with --token-file"
+    ))
+}
+
+/// The token in a file.
+pub fn read(path: &Path) -> Result<Token, String> {
+    let shown = path.display();
+    let text = text_of(path).map_err(|error| format!("can't read {shown}: {error}"))?;
+    Token::given(&text).map_err(|error| format!("{shown}: {error}"))
+}
+
+fn text_of(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(MAX_BYTES).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// The variable's token.

@@ -1,24 +1,34 @@
 //! Client of a running host's admin plane, for commands.
 
+use std::path::PathBuf;
+use std::time::Duration;
+
 use clap::Args;
 use infer_api::admin::ErrorBody;
 use infer_api::admin::place::is_this_machine;
 use reqwest::{Client, Method, Response, Url};
 use serde_json::Value;
 
-use super::Failure;
+use super::{Failure, base_url};
 use crate::admin::token::{self, Token};
 use crate::config::Environment;
+use crate::web::in_full;
 
 const DEFAULT_ADDRESS: &str = "http://127.0.0.1:8001";
+/// Limit for establishing a connection.
+const CONNECT_TIME: Duration = Duration::from_secs(10);
 
-/// The flag that names a host.
+/// The flags that name a host and its token.
 #[derive(Args)]
 pub struct AdminArg {
     // Not clap's `env`: an empty variable counts as absent.
     /// Admin plane of the host [default: http://127.0.0.1:8001] [env: INFER_ADMIN]
     #[arg(long, value_name = "URL")]
     admin: Option<String>,
+    /// File with the host's admin token [default: INFER_ADMIN_TOKEN, else the file that a host on this machine
+    /// wrote]
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
 }
 
 impl AdminArg {
@@ -29,29 +39,40 @@ impl AdminArg {
         let environment = Environment::of_process();
         Ok(environment.get("INFER_ADMIN")?.unwrap_or(DEFAULT_ADDRESS).to_owned())
     }
+
+    /// The token for the host at `url`, or why there is none.
+    fn token(&self, url: &Url) -> Result<Result<Token, String>, Failure> {
+        match &self.token_file {
+            Some(path) => {
+                token::read(path).map(Ok).map_err(|error| Failure::Usage(format!("--token-file: {error}")))
+            }
+            None => Ok(find_token(url)),
+        }
+    }
 }
 
 /// A host's admin plane.
 pub(super) struct Host {
     base: String,
-    token: Token,
+    /// Or why there is none.
+    token: Result<Token, String>,
     client: Client,
 }
 
 impl Host {
-    /// The admin plane that the flag or the environment names, with its token.
+    /// The admin plane that the flags or the environment name, with its token.
     pub fn of(arg: &AdminArg) -> Result<Self, Failure> {
         let address = arg.address()?;
-        let given = address.trim_end_matches('/');
-        let base = if given.contains("://") { given.to_owned() } else { format!("http://{given}") };
-        let wrong = || Failure::Usage(format!("--admin: {given} is not a URL like {DEFAULT_ADDRESS}"));
+        let base = base_url(&address);
+        let wrong = || Failure::Usage(format!("--admin: {address} is not a URL like {DEFAULT_ADDRESS}"));
         let url = Url::parse(&base).map_err(|_| wrong())?;
         if url.scheme() != "http" || url.host_str().is_none() {
             return Err(wrong());
         }
-        let token = find_token(&url).map_err(Failure::Failed)?;
+        let token = arg.token(&url)?;
         // A proxy of the environment must not see the token.
-        let client = Client::builder().no_proxy().build().map_err(Failure::failed)?;
+        let client = Client::builder().no_proxy().connect_timeout(CONNECT_TIME).build();
+        let client = client.map_err(Failure::failed)?;
         Ok(Self { base, token, client })
     }
 
@@ -75,8 +96,11 @@ impl Host {
         path: &str,
         body: Option<(&'static str, Vec<u8>)>,
     ) -> Result<Response, Failure> {
-        let mut request =
-            self.client.request(method, format!("{}{path}", self.base)).bearer_auth(self.token.as_str());
+        let token = match &self.token {
+            Ok(token) => token.as_str(),
+            Err(missing) => return Err(self.without_token(missing).await),
+        };
+        let mut request = self.client.request(method, format!("{}{path}", self.base)).bearer_auth(token);
         if let Some((content_type, bytes)) = body {
             request = request.header("content-type", content_type).body(bytes);
         }
@@ -92,11 +116,20 @@ impl Host {
 
     /// The failure of a connection.
     pub fn unreachable(&self, error: &reqwest::Error) -> Failure {
-        Failure::Failed(format!("{} can't be reached: {error}", self.base))
+        Failure::Failed(format!("{} can't be reached: {}", self.base, in_full(error)))
+    }
+
+    /// The failure for want of a token. Where no host responds, that is the reason for it.
+    async fn without_token(&self, missing: &str) -> Failure {
+        match self.client.get(&self.base).send().await {
+            Ok(_) => Failure::Failed(missing.to_owned()),
+            Err(error) => self.unreachable(&error),
+        }
     }
 }
 
-/// The token for the host at this address. A token file of this machine is used only for this machine.
+/// The token for the host at this address, unless a file is named. A token file of this machine is used only
+/// for this machine.
 fn find_token(url: &Url) -> Result<Token, String> {
     let host = url.host_str().unwrap_or_default();
     if is_this_machine(host) {
@@ -105,7 +138,7 @@ fn find_token(url: &Url) -> Result<Token, String> {
     token::given()?.ok_or_else(|| {
         format!(
             "no admin token: {host} is another machine, and {} is not set; copy the token from the file that the host \
-             there logged at its start",
+             there logged at its start, or copy the file and name it with --token-file",
             token::VARIABLE
         )
     })

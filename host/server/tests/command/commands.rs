@@ -176,6 +176,40 @@ fn failing_command_says_why() {
     let (said, folder) = (complaint(&output), elsewhere.path("run/infer"));
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("no admin token") && said.contains(folder.to_str().unwrap()), "{said}");
+    let admin = host.admin.clone();
+    host.ends();
+    let output = elsewhere.command("", &["policy", "list", "--admin", &admin]).output().unwrap();
+    let said = complaint(&output);
+    assert!(
+        said.contains("can't be reached") && !said.contains("token"),
+        "the host is what is missing: {said}"
+    );
+}
+
+#[test]
+fn named_token_file_wins_over_the_variable_and_the_default_place() {
+    let home = Home::new();
+    let host = serving(&home);
+    let token = home.left("run").pop().expect("the host's token file");
+    let elsewhere = Home::new();
+    let list = |before: &str, file: &str| {
+        let arguments = ["policy", "list", "--admin", &host.admin, "--token-file", file];
+        elsewhere.command(before, &arguments).output().unwrap()
+    };
+    for before in ["", "export INFER_ADMIN_TOKEN=another-token"] {
+        let listed = list(before, token.to_str().unwrap());
+        assert!(listed.status.success(), "{before}: {}", complaint(&listed));
+    }
+    let missing = list("", "none.token");
+    let said = complaint(&missing);
+    assert!(
+        missing.status.code() == Some(2) && said.contains("--token-file: can't read none.token"),
+        "{said}"
+    );
+    let record =
+        ["sim", "record", "--out", "t.jsonl", "--seconds", "1", "--admin", &host.admin, "--token-file"];
+    let recorded = elsewhere.command("", &record).arg(&token).output().unwrap();
+    assert!(recorded.status.success(), "{}", complaint(&recorded));
     host.ends();
 }
 
@@ -320,7 +354,8 @@ fn empty_variables_count_as_absent() {
     assert!(unset.status.success(), "{}", complaint(&unset));
     let output = home.command("export INFER_ADMIN= TMPDIR=$PWD", &["policy", "list"]).output().unwrap();
     let said = complaint(&output);
-    assert!(said.contains("admin-8001.token"), "the default address is used: {said}");
+    let default = ["http://127.0.0.1:8001 can't be reached", "admin-8001.token"];
+    assert!(default.iter().any(|words| said.contains(words)), "the default address is used: {said}");
 }
 
 #[test]
