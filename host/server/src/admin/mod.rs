@@ -10,5 +10,6 @@ mod stream;
 pub mod token;
 mod trace;
 
+pub use policies::CANARY_WINDOW_S;
 pub use route::route;
 pub use state::{rates, report, state, state_within};

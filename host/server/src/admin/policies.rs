@@ -20,8 +20,8 @@ use crate::policies::{PolicyError, PolicySource, SwapOrder, empty};
 
 /// Slightly more than the 8 MiB that the loader accepts, so that it can report the size.
 const MAX_BODY_BYTES: usize = (8 << 20) + 4_096;
-/// Range of a canary's window.
-const WINDOW_S: std::ops::RangeInclusive<f64> = 1.0..=300.0;
+/// Range of a canary's window, in seconds.
+pub const CANARY_WINDOW_S: std::ops::RangeInclusive<f64> = 1.0..=300.0;
 
 /// `GET /admin/policies`.
 pub async fn list(app: &App) -> Result<Answer, ApiError> {
@@ -90,9 +90,9 @@ fn is_json(headers: &HeaderMap, body: &[u8]) -> bool {
 
 fn swap_mode(query: &Query) -> Result<SwapMode, ApiError> {
     let window = query.get("window_s").map(|text| {
-        let seconds = text.parse::<f64>().ok().filter(|s| WINDOW_S.contains(s));
+        let seconds = text.parse::<f64>().ok().filter(|s| CANARY_WINDOW_S.contains(s));
         seconds.map(|s| Micros((s * 1e6) as u64)).ok_or_else(|| {
-            let (least, most) = (WINDOW_S.start(), WINDOW_S.end());
+            let (least, most) = (CANARY_WINDOW_S.start(), CANARY_WINDOW_S.end());
             ApiError::invalid(
                 "window_s",
                 format!("`{text}` is not a number of seconds from {least} to {most}"),

@@ -34,11 +34,12 @@ impl PolicyManager {
     /// Returns the policies that can be swapped in by name. Compiles every bundled policy on the first call.
     pub async fn available(&self) -> Vec<AvailablePolicy> {
         let loader = self.loader.clone();
-        self.available.get_or_init(|| blocking(move || describe_all(&loader))).await.clone()
+        self.available.get_or_init(|| blocking(move || shipped(&loader))).await.clone()
     }
 }
 
-fn describe_all(loader: &PolicyLoader) -> Vec<AvailablePolicy> {
+/// Returns the policies in this binary: the bundled and the native ones. Compiles those that aren't cached.
+pub fn shipped(loader: &PolicyLoader) -> Vec<AvailablePolicy> {
     let mut all = Vec::new();
     for bundled in infer_bundle::POLICIES {
         match loader.describe(bundled.component) {

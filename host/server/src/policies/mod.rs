@@ -22,6 +22,7 @@ use serde_json::Value;
 use crate::config::PolicyChoice;
 use crate::engine::{EngineHandle, EngineStopped, OtherOnTrial, SwapMode, Swapped, canary_info};
 
+pub use describe::shipped;
 pub use error::{PolicyError, Reconfigured};
 pub use load::{
     Choices, builtin, cache_base, compiled_dir, empty, is_component_path, join, load_initial, loader,

@@ -117,3 +117,29 @@ fn failing_command_says_what_to_do() {
     let shown = String::from_utf8_lossy(&report.stdout);
     assert!(report.status.code() == Some(1) && shown.contains("FAILED  load"), "{shown}");
 }
+
+#[test]
+fn bundled_policies_are_shown_without_a_host() {
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path();
+    let listed = succeeds(folder, &["list", "--bundled"]);
+    for policy in infer_bundle::POLICIES {
+        assert!(listed.contains(&format!(" {} ", policy.name)), "{}: {listed}", policy.name);
+    }
+    let described = succeeds(folder, &["describe", "srpt", "--bundled"]);
+    assert!(
+        described.starts_with("srpt 0.1.0 (scheduler)") && described.contains("patience_ms"),
+        "{described}"
+    );
+    let inspect = |source: &str| -> Value {
+        serde_json::from_str(&succeeds(folder, &["inspect", source, "--json"])).unwrap()
+    };
+    assert_eq!(inspect("srpt")["name"], "srpt");
+    // A file with the name of a bundled policy is that file.
+    std::fs::write(folder.join("srpt"), infer_bundle::find("prefix-cache", "lru").unwrap().component)
+        .unwrap();
+    assert_eq!(inspect("srpt")["name"], "lru");
+    fails(folder, &["describe", "scheduler", "--bundled"], 2, "slots of a running host");
+    fails(folder, &["list", "--bundled", "--admin", "127.0.0.1:1"], 2, "--bundled");
+    fails(folder, &["check", "sprt"], 2, "infer policy list --bundled");
+}

@@ -59,7 +59,9 @@ fn policies_are_swapped_and_rolled_back_by_commands_that_find_the_token() {
     let live =
         ["live:\n  scheduler     continuous ", "  admission     memory-aware ", "  prefix-cache  lru "];
     operator.sees_that(&["list"], &live);
-    operator.sees_that(&["list"], &["can be swapped in:\n", "  prefix-cache  s3-fifo "]);
+    assert!(!operator.sees(&["list"]).contains("s3-fifo"), "only what is live");
+    operator.sees_that(&["list", "--all"], &live);
+    operator.sees_that(&["list", "--all"], &["can be swapped in:\n", "  prefix-cache  s3-fifo "]);
     operator.sees_that(&["describe", "prefix-cache"], &["lru 0.1.0 (prefix-cache, live)", "previous none"]);
     operator.sees_that(&["describe", "srpt"], &["srpt 0.1.0 (scheduler)", "patience_ms"]);
 
@@ -130,7 +132,7 @@ fn failing_command_says_why() {
     std::fs::write(home.path("mine.wasm"), infer_bundle::find("scheduler", "srpt").unwrap().component)
         .unwrap();
     let long = &*format!(r#"{{"{}": 1}}"#, "k".repeat(9_000));
-    let cases: [(&[&str], i32, &str); 15] = [
+    let cases: [(&[&str], i32, &str); 18] = [
         (&["describe", "nothing"], 2, "policies are "),
         (&["swap", "scheduler", "nothing"], 1, "there is no scheduler policy `nothing`"),
         (&["swap", "scheduler", "nothing.wasm"], 2, "nothing.wasm"),
@@ -153,6 +155,9 @@ fn failing_command_says_why() {
         (&["swap", "scheduler", "fair", "--config", "nothing.json"], 2, "--config: nothing.json"),
         (&["swap", "scheduler", "fair", "--config", "{"], 2, "--config: not valid JSON"),
         (&["swap", "scheduler", "fair", "--mode", "shadow", "--window", "5"], 2, "--mode canary"),
+        (&["swap", "scheduler", "fair", "--window", "5"], 2, "--mode canary"),
+        (&["swap", "scheduler", "fair", "--mode", "canary", "--window", "301"], 2, "--window <SECONDS>"),
+        (&["swap", "scheduler", "fair", "--mode", "canary", "--window", "0.5"], 2, "seconds from 1 to 300"),
         (&["rollback", "admission"], 1, "previous"),
         (&["promote", "admission"], 1, "neither"),
         (&["shadow", "admission"], 1, "shadow"),

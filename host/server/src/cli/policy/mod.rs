@@ -1,19 +1,21 @@
-//! `infer policy`: commands about policies. `LiveCommand` is a client of a running host's admin plane; the
-//! others need no host.
+//! `infer policy`: commands about policies. `LiveCommand` is a client of a running host's admin plane, unless
+//! --bundled asks for the policies in this binary; the others need no host.
 
 mod author;
 mod replay;
 mod show;
+mod table;
 
 use clap::{Args, Subcommand, ValueEnum};
-use infer_api::admin::Policies;
+use infer_api::admin::{AvailablePolicy, Policies};
 use reqwest::Method;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::Failure;
 use super::admin::{AdminArg, Host};
-use crate::policies::is_component_path;
+use crate::admin::CANARY_WINDOW_S;
+use crate::policies::{self, is_component_path};
 use replay::ReplayArgs;
 
 /// Longest configuration beside a component: both are one request, with the configuration in its request
@@ -34,8 +36,14 @@ pub enum PolicyCommand {
 /// Commands about the policies of a running host.
 #[derive(Subcommand)]
 pub enum LiveCommand {
-    /// Lists the live policies and those that can be swapped in
+    /// Lists the live policies, and what was quarantined
     List {
+        /// Also list the policies that can be swapped in by name
+        #[arg(long)]
+        all: bool,
+        /// List the policies in this binary instead; needs no host
+        #[arg(long, conflicts_with_all = ["all", "admin", "token_file"])]
+        bundled: bool,
         #[command(flatten)]
         target: Target,
     },
@@ -52,8 +60,8 @@ pub enum LiveCommand {
         /// Go live at once, run in shadow beside the live policy, or go live as a canary
         #[arg(long, value_enum, default_value = "now")]
         mode: Mode,
-        /// How long a canary is watched, in seconds with work in them [default: 30]
-        #[arg(long, value_name = "SECONDS", requires = "mode")]
+        /// How long a canary is watched, in seconds with work in them, from 1 to 300 [default: 30]
+        #[arg(long, value_name = "SECONDS", value_parser = window)]
         window: Option<f64>,
         /// Swap in a quarantined policy anyway (same component, same configuration)
         #[arg(long)]
@@ -106,6 +114,9 @@ pub enum LiveCommand {
         /// A slot, or the name of a policy that can be swapped in
         #[arg(value_name = "KIND|NAME")]
         what: String,
+        /// Describe the policy in this binary with that name; needs no host
+        #[arg(long, conflicts_with_all = ["admin", "token_file"])]
+        bundled: bool,
         #[command(flatten)]
         target: Target,
     },
@@ -167,9 +178,10 @@ pub fn run(command: PolicyCommand) -> Result<(), Failure> {
 
 async fn live(command: LiveCommand) -> Result<(), Failure> {
     match command {
-        LiveCommand::List { target } => {
-            let host = Host::of(&target.admin)?;
-            print(&target, host.ask(Method::GET, "/admin/policies", None).await?, show::list)
+        LiveCommand::List { bundled: true, target, .. } => list_bundled(&target),
+        LiveCommand::List { all, target, .. } => {
+            let response = Host::of(&target.admin)?.ask(Method::GET, "/admin/policies", None).await?;
+            print(&target, response, |policies: Policies| show::list(&policies, all))
         }
         LiveCommand::Swap { kind, policy, config, mode, window, force, of, target } => {
             let mut query = swap_query(mode, window, force)?;
@@ -193,8 +205,16 @@ async fn live(command: LiveCommand) -> Result<(), Failure> {
             let path = format!("/admin/policies/{}/history", kind.name());
             print(&target, Host::of(&target.admin)?.ask(Method::GET, &path, None).await?, show::history)
         }
-        LiveCommand::Describe { what, target } => describe(&target, &what).await,
+        LiveCommand::Describe { what, bundled: true, target } => describe_bundled(&target, &what),
+        LiveCommand::Describe { what, target, .. } => describe(&target, &what).await,
     }
+}
+
+/// Parses the length of a canary's window.
+fn window(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| CANARY_WINDOW_S.contains(seconds));
+    let (least, most) = (CANARY_WINDOW_S.start(), CANARY_WINDOW_S.end());
+    seconds.ok_or_else(|| format!("expected a number of seconds from {least} to {most}"))
 }
 
 fn swap_query(mode: Mode, window: Option<f64>, force: bool) -> Result<Vec<(&'static str, String)>, Failure> {
@@ -285,28 +305,50 @@ fn read_config(text: &str) -> Result<Value, Failure> {
 async fn describe(target: &Target, what: &str) -> Result<(), Failure> {
     let response = Host::of(&target.admin)?.ask(Method::GET, "/admin/policies", None).await?;
     let all: Policies = parse(response)?;
-    let slot = all.slots.iter().find(|s| s.kind == what || s.name == what);
-    let available = all.available.iter().find(|p| p.name == what);
-    match (slot, available) {
-        (Some(slot), _) if target.json => print_json(slot),
-        (None, Some(policy)) if target.json => print_json(policy),
-        (Some(slot), _) => {
+    match all.slots.iter().find(|s| s.kind == what || s.name == what) {
+        Some(slot) if target.json => print_json(slot),
+        Some(slot) => {
             show::slot(slot);
             Ok(())
         }
-        (None, Some(policy)) => {
+        None => describe_one(target, what, &all.available),
+    }
+}
+
+fn describe_one(target: &Target, name: &str, all: &[AvailablePolicy]) -> Result<(), Failure> {
+    match all.iter().find(|policy| policy.name == name) {
+        Some(policy) if target.json => print_json(policy),
+        Some(policy) => {
             show::available(policy);
             Ok(())
         }
-        (None, None) => {
-            let mut names: Vec<&str> = all.available.iter().map(|p| p.name.as_str()).collect();
-            names.dedup();
-            let known = names.join(", ");
+        None => {
+            let known: Vec<&str> = all.iter().map(|policy| policy.name.as_str()).collect();
+            let slots = Kind::value_variants().iter().map(|kind| kind.name()).collect::<Vec<_>>().join(", ");
             Err(Failure::Usage(format!(
-                "no slot or policy `{what}`; slots are scheduler, admission, prefix-cache; policies are {known}"
+                "no slot or policy `{name}`; slots of a running host are {slots}; policies are {}",
+                known.join(", ")
             )))
         }
     }
+}
+
+fn describe_bundled(target: &Target, name: &str) -> Result<(), Failure> {
+    describe_one(target, name, &bundled()?)
+}
+
+fn list_bundled(target: &Target) -> Result<(), Failure> {
+    let all = bundled()?;
+    if target.json {
+        return print_json(&all);
+    }
+    show::catalogue(&all);
+    Ok(())
+}
+
+/// The policies in this binary.
+fn bundled() -> Result<Vec<AvailablePolicy>, Failure> {
+    Ok(policies::shipped(&policies::loader().map_err(Failure::failed)?))
 }
 
 fn print<T: DeserializeOwned>(target: &Target, response: Value, show: impl FnOnce(T)) -> Result<(), Failure> {

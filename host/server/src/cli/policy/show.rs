@@ -3,42 +3,25 @@
 use infer_api::admin::{
     AvailablePolicy, CanaryInfo, HistoryEntry, Policies, PolicySlot, ShadowInfo, SwapAnswer,
 };
+use serde_json::Value;
 
-pub(super) fn list(all: Policies) {
+use super::table;
+
+/// The live policies and what was quarantined; with `all`, also what can be swapped in.
+pub(super) fn list(policies: &Policies, all: bool) {
     println!("live:");
-    for slot in &all.slots {
-        let faults = if slot.faults == 0 { String::new() } else { format!("  {} faults", slot.faults) };
-        println!(
-            "  {:<13} {:<16} {:<8} {:<9} {:>9} calls  p50 {:.1} us  p99 {:.1} us{faults}",
-            slot.kind, slot.name, slot.version, slot.state, slot.calls, slot.p50_us, slot.p99_us
-        );
-        if let Some(fault) = &slot.last_fault {
-            println!(
-                "    last fault: {} of {} at step {}: {}",
-                fault.reason,
-                fault.policy,
-                fault.step,
-                first_line(&fault.message)
-            );
-            if let Some(path) = &fault.artifact {
-                println!("      infer policy replay {path}");
-            }
-        }
-        if let Some(canary) = &slot.canary {
-            trial(canary);
-        }
-        if let Some(shadow) = slot.shadow.as_ref().filter(|shadow| shadow.state == "watching") {
-            println!("    shadow: {}", agreement(shadow));
-        }
+    for (slot, row) in policies.slots.iter().zip(table::aligned(policies.slots.iter().map(live))) {
+        println!("  {row}");
+        news(slot);
     }
-    println!("can be swapped in:");
-    for policy in &all.available {
-        println!("  {:<13} {:<16} {:<8} {}", policy.kind, policy.name, policy.version, policy.description);
+    if all {
+        println!("can be swapped in:");
+        catalogue(&policies.available);
     }
-    if !all.quarantine.is_empty() {
+    if !policies.quarantine.is_empty() {
         println!("quarantined, swapped in again only with --force:");
     }
-    for entry in &all.quarantine {
+    for entry in &policies.quarantine {
         println!(
             "  {:<13} {:<16} {:.12} {} {}",
             entry.kind,
@@ -47,6 +30,56 @@ pub(super) fn list(all: Policies) {
             entry.config,
             first_line(&entry.reason)
         );
+    }
+    if !all {
+        println!("`infer policy list --all` shows what can be swapped in");
+    }
+}
+
+/// Policies with their descriptions, which are cut at the terminal's edge; `infer policy describe` shows all
+/// of one.
+pub(super) fn catalogue(policies: &[AvailablePolicy]) {
+    let row = |policy: &AvailablePolicy| {
+        let AvailablePolicy { kind, name, version, description, .. } = policy;
+        [kind.clone(), format!("{name} {version}"), description.clone()]
+    };
+    let columns = table::terminal_columns();
+    for line in table::aligned(policies.iter().map(row)) {
+        println!("{}", table::cut(&format!("  {line}"), columns));
+    }
+}
+
+fn live(slot: &PolicySlot) -> [String; 7] {
+    [
+        slot.kind.clone(),
+        format!("{} {}", slot.name, slot.version),
+        slot.state.clone(),
+        format!("{} calls", slot.calls),
+        format!("p50 {:.1} us", slot.p50_us),
+        format!("p99 {:.1} us", slot.p99_us),
+        if slot.faults == 0 { String::new() } else { format!("{} faults", slot.faults) },
+    ]
+}
+
+/// What has happened in a slot, below its row.
+fn news(slot: &PolicySlot) {
+    if let Some(fault) = &slot.last_fault {
+        println!(
+            "    last fault: {} of {} at step {}: {}",
+            fault.reason,
+            fault.policy,
+            fault.step,
+            first_line(&fault.message)
+        );
+        if let Some(path) = &fault.artifact {
+            println!("      infer policy replay {path}");
+        }
+    }
+    if let Some(canary) = &slot.canary {
+        trial(canary);
+    }
+    if let Some(shadow) = slot.shadow.as_ref().filter(|shadow| shadow.state == "watching") {
+        println!("    shadow: {}", agreement(shadow));
     }
 }
 
@@ -68,7 +101,7 @@ pub(super) fn slot(slot: &PolicySlot) {
     let previous = slot.previous.as_deref().unwrap_or("none");
     println!("  previous {previous}{}", configured(&slot.previous_config_sha256));
     println!("  config   {}{}", slot.config, configured(&slot.config_sha256));
-    println!("  schema   {}", slot.config_schema);
+    schema(&slot.config_schema);
 }
 
 pub(super) fn available(policy: &AvailablePolicy) {
@@ -77,7 +110,15 @@ pub(super) fn available(policy: &AvailablePolicy) {
     if !policy.sha256.is_empty() {
         println!("  sha256   {}", policy.sha256);
     }
-    println!("  schema   {}", policy.config_schema);
+    schema(&policy.config_schema);
+}
+
+/// A configuration schema, a key and a bound a line.
+fn schema(schema: &Value) {
+    println!("  schema");
+    for line in format!("{schema:#}").lines() {
+        println!("    {line}");
+    }
 }
 
 pub(super) fn swap(answer: SwapAnswer) {

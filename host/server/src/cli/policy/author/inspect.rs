@@ -12,8 +12,8 @@ use crate::cli::Failure;
 /// Which component.
 #[derive(Args)]
 pub struct InspectArgs {
-    /// A component, or the directory of a policy crate, which is built first
-    #[arg(value_name = "FILE|DIR", default_value = ".")]
+    /// A component, the directory of a policy crate, which is built first, or the name of a bundled policy
+    #[arg(value_name = "FILE|DIR|NAME", default_value = ".")]
     source: PathBuf,
     /// Print JSON
     #[arg(long)]

@@ -54,8 +54,8 @@ pub struct CrateArgs {
 /// A component and its configuration.
 #[derive(Args)]
 pub struct ComponentArgs {
-    /// A component, or the directory of a policy crate, which is built first
-    #[arg(value_name = "FILE|DIR", default_value = ".")]
+    /// A component, the directory of a policy crate, which is built first, or the name of a bundled policy
+    #[arg(value_name = "FILE|DIR|NAME", default_value = ".")]
     source: PathBuf,
     /// Its configuration: a JSON object, or a file that contains one
     #[arg(long, value_name = "JSON|FILE", default_value = "{}")]
@@ -93,14 +93,20 @@ pub fn run(command: AuthorCommand) -> Result<(), Failure> {
     }
 }
 
+/// The component of a file, a crate or, where there is neither, of the bundled policy with this name.
 fn read_component(source: &Path) -> Result<Vec<u8>, Failure> {
     if source.is_dir() {
         return Ok(build::component(&Package::open(source)?)?.1);
     }
+    let bundled = infer_bundle::POLICIES.iter().find(|policy| Path::new(policy.name) == source);
+    if let Some(bundled) = bundled.filter(|_| !source.exists()) {
+        return Ok(bundled.component.to_vec());
+    }
     std::fs::read(source).map_err(|e| {
         let source = source.display();
         Failure::Usage(format!(
-            "can't read {source}: {e}; give a .wasm file, or the directory of a policy crate"
+            "can't read {source}: {e}; give a .wasm file, the directory of a policy crate, or the name of a bundled \
+             policy (`infer policy list --bundled`)"
         ))
     })
 }
