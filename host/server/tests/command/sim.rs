@@ -1,5 +1,6 @@
 //! `infer sim` as a process: its output depends only on the arguments and the seed, and errors name the bad argument.
 
+use std::path::Path;
 use std::process::{Command, Output};
 
 use infer_api::trace;
@@ -146,29 +147,36 @@ fn traces_with_equal_names_stay_apart_and_keep_their_speed() {
     assert!(table.contains(" 3 s of traffic") && table.contains(" 5 s of traffic"), "{table}");
 }
 
+/// Writes a recording of a host with so many blocks and requests. Returns its path.
+fn recording(dir: &Path, name: &str, total_blocks: u32, requests: u64) -> String {
+    let engine = trace::Settings {
+        block_size: 16,
+        total_blocks,
+        max_seq_len: 1_024,
+        max_batch_tokens: 512,
+        max_batch_size: 8,
+        prefill_chunk: 256,
+        max_prefill_requests: 8,
+        max_prefill_tokens: 512,
+        max_waiting_requests: 100,
+        ..trace::Settings::default()
+    };
+    let (model, device) = ("demo".to_owned(), "cpu".to_owned());
+    let head = trace::Head { format: trace::FORMAT, model, device, engine, ..trace::Head::default() };
+    let request = |id| trace::Request { id, prompt: 8, max: 4, ..trace::Request::default() };
+    let lines = std::iter::once(trace::Line::Head(Box::new(head)))
+        .chain((1..=requests).map(|id| trace::Line::Request(request(id))));
+    let text: String = lines.map(|line| serde_json::to_string(&line).expect("JSON") + "\n").collect();
+    let path = dir.join(name);
+    std::fs::write(&path, text).expect("it can be written");
+    path.to_str().expect("UTF-8").to_owned()
+}
+
 #[test]
 fn recordings_of_hosts_with_different_settings_are_not_compared() {
     let dir = tempfile::tempdir().expect("a directory");
-    let recording = |name: &str, total_blocks: u32| {
-        let engine = trace::Settings {
-            block_size: 16,
-            total_blocks,
-            max_seq_len: 1_024,
-            max_batch_tokens: 512,
-            max_batch_size: 8,
-            prefill_chunk: 256,
-            max_prefill_requests: 8,
-            max_prefill_tokens: 512,
-            max_waiting_requests: 100,
-            ..trace::Settings::default()
-        };
-        let head = trace::Head { format: trace::FORMAT, engine, ..trace::Head::default() };
-        let path = dir.path().join(name);
-        let line = serde_json::to_string(&trace::Line::Head(Box::new(head))).expect("JSON");
-        std::fs::write(&path, line + "\n").expect("it can be written");
-        path.to_str().expect("UTF-8").to_owned()
-    };
-    let (small, large) = (recording("small.jsonl", 100), recording("large.jsonl", 200));
+    let small = recording(dir.path(), "small.jsonl", 100, 1);
+    let large = recording(dir.path(), "large.jsonl", 200, 1);
     let compare = |flags: &[&str]| {
         let traces = ["compare", "--scheduler", "builtin", "--trace", &small, "--trace", &large];
         sim(&[&traces[..], flags].concat())
@@ -179,6 +187,43 @@ fn recordings_of_hosts_with_different_settings_are_not_compared() {
     assert!(text(&refused.stderr).contains(&says), "{}", text(&refused.stderr));
     let same = compare(&["--blocks", "300"]);
     assert!(same.status.success(), "{}", text(&same.stderr));
+}
+
+#[test]
+fn replay_names_the_simulated_host_and_says_where_the_recorded_one_differs() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let monday = recording(dir.path(), "monday.jsonl", 100, 3);
+    let compare = |more: &[&str]| {
+        let usual =
+            ["compare", "--scheduler", "builtin", "--admission", "builtin", "--prefix-cache", "builtin"];
+        let output = sim(&[&usual[..], &["--trace", &monday], more].concat());
+        assert!(output.status.success(), "{more:?}: {}", text(&output.stderr));
+        (text(&output.stdout), text(&output.stderr))
+    };
+    let differs = "monday was recorded with demo on cpu, and is replayed on ";
+    let (shown, said) = compare(&[]);
+    assert!(shown.starts_with("simulated host: h100 with a model of shape 8b, at most 8 running"), "{shown}");
+    assert!(
+        said.contains(&format!("{differs}h100 with a model of shape 8b; see --device and --model")),
+        "{said}"
+    );
+    let (shown, said) = compare(&["--device", "cpu", "--model", "demo"]);
+    assert!(shown.starts_with("simulated host: cpu with a model of shape demo, "), "{shown}");
+    assert!(!said.contains(differs), "{said}");
+}
+
+#[test]
+fn trace_without_requests_is_a_failure() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let idle = recording(dir.path(), "idle.jsonl", 100, 0);
+    let output = sim(&["compare", "--scheduler", "builtin", "--trace", &idle]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        text(&output.stderr).contains("idle: the trace has no requests to replay"),
+        "{}",
+        text(&output.stderr)
+    );
+    assert!(output.stdout.is_empty(), "no table of zeros");
 }
 
 #[test]

@@ -4,20 +4,21 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use infer_core::policy::PolicyKind;
-use infer_sim::{Cell, Contender, Settings, Subject, Sweep, Workload, report};
+use infer_sim::{Contender, Profile, Settings, Subject, Sweep, Workload, report};
 
 use super::policies::{self, Choice, Components, choice, choices};
 use super::progress::Bar;
-use super::settings::{HostArgs, about};
+use super::settings::{HostArgs, about, host};
 use super::trace::TraceFile;
 use super::{Failure, emit};
 
 pub const AFTER_HELP: &str = "\
-Policies are names (see `infer policy list`), `builtin`, or .wasm files, each with an optional configuration:
+Policies are names (see `infer policy list --bundled`), `builtin`, or .wasm files, each with an optional
+configuration:
   infer sim compare --scheduler continuous --scheduler 'srpt={\"patience_ms\": 1000}' --workload heavy-tail
 Traces are recordings of a host (`infer sim record`), or files of Azure's LLM inference traces (CSV), Mooncake's
 (JSONL) and BurstGPT's (CSV). A recording also provides the default settings of the host and, for `run`, its
-policies:
+policies, but neither its device nor its model: name them, or fit a profile (`infer sim calibrate`):
   infer sim run --trace requests.csv --device l4 --model 8b --load 2
 Durations in tables are in milliseconds; a `*` marks the best of a group. The output depends only on the
 arguments and the seed.";
@@ -223,11 +224,43 @@ fn sweep(
     for contender in &contenders {
         (contender.make)().map_err(|message| Failure::Usage(format!("{}: {message}", contender.name)))?;
     }
-    let about = about(&settings);
+    for (_, trace) in &task.traces {
+        note_other_host(trace, &settings.profile);
+    }
+    let (host, about) = (host(&settings), about(&settings));
     let sweep = Sweep { settings, contenders, subjects, threads: task.threads };
     let bar = Bar::new();
     let cells = sweep.run(|progress| bar.show(progress)).map_err(Failure::failed)?;
-    emit(common.out.as_deref(), &render(common.format, &cells, &about))
+    if let Some(empty) = cells.iter().find(|cell| cell.outcome.requests == 0) {
+        return Err(Failure::Failed(format!("{}: the trace has no requests to replay", empty.workload)));
+    }
+    let text = match common.format {
+        OutputFormat::Text => format!("simulated host: {host}\n\n{}", report::table(&cells)),
+        OutputFormat::Json => report::json(&cells) + "\n",
+        OutputFormat::Csv => report::csv(&cells),
+        OutputFormat::Html => report::html(&cells, &about),
+    };
+    emit(common.out.as_deref(), &text)
+}
+
+/// Says on stderr that a recording's host had another device or model than the simulated one.
+fn note_other_host(trace: &TraceFile, profile: &Profile) {
+    let Some(head) = trace.head() else { return };
+    let is_same = match profile {
+        Profile::Roofline(roofline) => {
+            roofline.hardware.name == head.device && roofline.model.name == head.model
+        }
+        Profile::Fitted(fitted) => fitted.name == format!("{} on {}", head.model, head.device),
+    };
+    if !is_same {
+        eprintln!(
+            "{} was recorded with {} on {}, and is replayed on {}; see --device and --model",
+            trace.name(),
+            head.model,
+            head.device,
+            profile.about()
+        );
+    }
 }
 
 /// Settings of the simulated host. Recordings that are compared must have the same settings unless flags override them.
@@ -305,13 +338,4 @@ fn contenders<'a>(chosen: &'a Chosen, loader: &'a infer_wasm::PolicyLoader) -> V
 
 fn or_default(given: &[String], default: &[&str]) -> Vec<String> {
     if given.is_empty() { default.iter().map(|&name| name.to_owned()).collect() } else { given.to_vec() }
-}
-
-fn render(format: OutputFormat, cells: &[Cell], about: &str) -> String {
-    match format {
-        OutputFormat::Text => report::table(cells),
-        OutputFormat::Json => report::json(cells) + "\n",
-        OutputFormat::Csv => report::csv(cells),
-        OutputFormat::Html => report::html(cells, about),
-    }
 }

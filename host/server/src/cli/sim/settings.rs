@@ -109,18 +109,26 @@ impl HostArgs {
     }
 }
 
-/// Describes the simulated host in a sentence.
-pub fn about(settings: &Settings) -> String {
+/// Describes the simulated host.
+pub fn host(settings: &Settings) -> String {
     let limits = settings.engine.limits;
     format!(
-        "The engine and its policies in virtual time: {}, at most {} running sequences, {} tokens per step, prefill \
-         chunks of {} tokens, {} blocks of {} tokens, seed {}. Goodput: first token within {} ms, then {} ms per token.",
+        "{}, at most {} running sequences, {} tokens per step, prefill chunks of {} tokens, {} blocks of {} tokens",
         settings.profile.about(),
         limits.max_running,
         limits.max_batch_tokens,
         limits.prefill_chunk,
         settings.engine.total_blocks,
-        settings.engine.block_size,
+        settings.engine.block_size
+    )
+}
+
+/// Describes what was simulated, in two sentences.
+pub fn about(settings: &Settings) -> String {
+    format!(
+        "The engine and its policies in virtual time: {}, seed {}. Goodput: first token within {} ms, then {} ms per \
+         token.",
+        host(settings),
         settings.seed,
         settings.slo.ttft_ms,
         settings.slo.itl_ms
