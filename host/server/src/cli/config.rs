@@ -18,7 +18,8 @@ pub enum ConfigCommand {
     /// Checks the settings and what they name: files, policies, addresses, device and model, but not the
     /// weights; takes the flags of `infer serve`
     Check(ConfigArgs),
-    /// Prints all settings as an infer.toml, with the origin of each; takes the flags of `infer serve`
+    /// Prints all settings as an infer.toml, with the origin of each and with defaults as comments; takes the
+    /// flags of `infer serve`
     Print(ConfigArgs),
 }
 
@@ -58,12 +59,17 @@ fn check(args: &ConfigArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Every setting as a line of TOML; those with their default are comments.
+/// Every setting as a line of TOML; those with their default are comments. A default in words becomes a
+/// placeholder, so that each of these is TOML without its `# `.
 fn listing(settings: &Settings) -> String {
     let mut out = String::new();
     for setting in SETTINGS {
         let line = match settings.get(setting.key) {
-            None => format!("# {} = {}", setting.key, setting.default),
+            None if setting.worded => {
+                let placeholder = toml::Value::String(setting.value.to_owned());
+                format!("# {} = {placeholder}  # default: {}", setting.key, setting.default)
+            }
+            None => format!("# {} = {}", setting.key, literal(setting, setting.default)),
             Some((origin, text)) => {
                 let from = match origin {
                     Origin::File(path, line, _) => format!("{}:{line}", path.display()),
@@ -83,14 +89,19 @@ fn literal(setting: &Setting, text: &str) -> String {
         "off" | "false" if setting.switch => "false".to_owned(),
         // A flag accepts `0080` and `+80` as numbers; TOML does not.
         _ if text.parse::<i64>().is_ok_and(|number| number.to_string() == text) => text.to_owned(),
+        _ if text.contains('.') && text.parse::<f64>().is_ok_and(|number| number.to_string() == text) => {
+            text.to_owned()
+        }
         _ => toml::Value::String(text.to_owned()).to_string(),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
-    use crate::config::Environment;
+    use crate::config::{Config, Environment};
 
     #[test]
     fn printed_settings_read_back_as_the_same_settings() {
@@ -102,6 +113,8 @@ mod tests {
             ("max-waiting-requests", "+5".to_owned()),
             ("model", "true".to_owned()),
             ("kv-events-topic", "18446744073709551615".to_owned()),
+            ("gpu-memory-utilization", "0.5".to_owned()),
+            ("served-model-name", "1.50".to_owned()),
         ];
         let empty = tempfile::NamedTempFile::new().unwrap();
         let before = Settings::gather(&flags.into(), &Environment::default(), Some(empty.path())).unwrap();
@@ -118,5 +131,21 @@ mod tests {
                 setting.key
             );
         }
+    }
+
+    #[test]
+    fn uncommented_settings_are_valid_and_mean_their_defaults() {
+        let text = listing(&Settings::default());
+        let line = |setting: &Setting| {
+            let start = format!("# {} = ", setting.key);
+            let line = text.lines().find(|line| line.starts_with(&start)).expect("every setting is listed");
+            line.trim_start_matches("# ").to_owned() + "\n"
+        };
+        let read = |lines: String| Settings::of_text(Path::new("infer.toml"), &lines).unwrap();
+        let all = read(SETTINGS.iter().map(line).collect());
+        assert!(SETTINGS.iter().all(|setting| all.get(setting.key).is_some()), "{text}");
+        let defaults = read(SETTINGS.iter().filter(|setting| !setting.worded).map(line).collect());
+        let config = Config { admission_chosen: false, ..Config::from_settings(&defaults).unwrap() };
+        assert_eq!(format!("{config:#?}"), format!("{:#?}", Config::default()));
     }
 }

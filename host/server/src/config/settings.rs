@@ -26,6 +26,14 @@ pub struct Setting {
     pub generate: bool,
     /// Whether the flag without a value means `on`.
     pub switch: bool,
+    /// Whether the default is described in words, because it isn't a value.
+    pub worded: bool,
+}
+
+impl Setting {
+    const fn worded(self) -> Self {
+        Self { worded: true, ..self }
+    }
 }
 
 const fn setting(
@@ -34,7 +42,7 @@ const fn setting(
     default: &'static str,
     help: &'static str,
 ) -> Setting {
-    Setting { key, value, default, help, generate: false, switch: false }
+    Setting { key, value, default, help, generate: false, switch: false, worded: false }
 }
 
 const fn model_setting(
@@ -43,11 +51,11 @@ const fn model_setting(
     default: &'static str,
     help: &'static str,
 ) -> Setting {
-    Setting { key, value, default, help, generate: true, switch: false }
+    Setting { key, value, default, help, generate: true, switch: false, worded: false }
 }
 
 const fn switch(key: &'static str, default: &'static str, help: &'static str) -> Setting {
-    Setting { key, value: "on|off", default, help, generate: false, switch: true }
+    Setting { key, value: "on|off", default, help, generate: false, switch: true, worded: false }
 }
 
 /// Every setting, in the order of the help text.
@@ -64,7 +72,7 @@ pub const SETTINGS: &[Setting] = &[
         "NAME",
         "the model's own",
         "Names of the model in requests, separated by commas; responses show the first",
-    ),
+    ).worded(),
     setting("host", "HOST", "127.0.0.1", "Address the data plane listens on"),
     setting("port", "PORT", "8000", "Port of the data plane; 0 picks a free one"),
     setting(
@@ -97,7 +105,7 @@ pub const SETTINGS: &[Setting] = &[
         "TOKENS",
         "the model's, at most 4096",
         "Maximum length of a sequence, prompt plus output",
-    ),
+    ).worded(),
     model_setting(
         "speculate",
         "N",
@@ -171,16 +179,16 @@ pub const SETTINGS: &[Setting] = &[
         "FILE",
         "none",
         "JSON file with the policies' configurations: {\"scheduler\": {..}, \"admission\": {..}, \"prefix-cache\": {..}}",
-    ),
+    ).worded(),
     setting(
         "fault-dir",
         "DIR",
         "infer/faults in the user's cache",
         "Directory for recorded policy faults, which `infer policy replay` reads",
-    ),
+    ).worded(),
     switch("show-text", "off", "Show the text of cached prefixes on the admin plane"),
-    model_setting("threads", "N", "all cores", "Compute threads"),
-    setting("seed", "N", "none", "Seed for requests without one, which makes their sampling reproducible"),
+    model_setting("threads", "N", "all cores", "Compute threads").worded(),
+    setting("seed", "N", "none", "Seed for requests without one, which makes their sampling reproducible").worded(),
     switch(
         "deterministic",
         "off",
@@ -191,7 +199,7 @@ pub const SETTINGS: &[Setting] = &[
         "FILE",
         "none",
         "TOML file of tenants and the digests of their API keys; see `infer keys`",
-    ),
+    ).worded(),
     setting("max-body-bytes", "BYTES", "8MiB", "Maximum size of a request body"),
     setting(
         "max-body-memory",
@@ -227,27 +235,27 @@ pub const SETTINGS: &[Setting] = &[
         "Time limit for a step, after which health checks report a hung device (503, `engine_hangs`)",
     ),
     setting("drain-timeout", "SECONDS", "600", "Time limit for running streams to finish at shutdown"),
-    setting("tls-cert", "FILE", "none", "PEM certificate with its chain; needs --tls-key"),
-    setting("tls-key", "FILE", "none", "PEM private key; needs --tls-cert"),
+    setting("tls-cert", "FILE", "none", "PEM certificate with its chain; needs --tls-key").worded(),
+    setting("tls-key", "FILE", "none", "PEM private key; needs --tls-cert").worded(),
     setting(
         "kv-events",
         "ENDPOINT",
         "none",
         "Publish KV events for routers over ZMQ, for example at tcp://0.0.0.0:5557",
-    ),
+    ).worded(),
     setting(
         "kv-events-replay",
         "ENDPOINT",
         "none",
         "Resend missed KV events on request, for example at tcp://0.0.0.0:5558",
-    ),
-    setting("kv-events-topic", "TEXT", "kv@HOST:PORT@MODEL", "Topic of the KV events"),
+    ).worded(),
+    setting("kv-events-topic", "TEXT", "kv@HOST:PORT@MODEL", "Topic of the KV events").worded(),
     setting(
         "otlp",
         "URL",
         "none",
         "OpenTelemetry collector, for example http://HOST:4318 (needs a build with the feature `otel`)",
-    ),
+    ).worded(),
     setting(
         "sse-dialect",
         "DIALECT",
