@@ -318,7 +318,7 @@ impl Environment {
     /// Unknown variables that resemble a known one, with that one. Other programs may use names that begin
     /// like ours, so this is reason for a warning at most.
     pub fn doubtful(&self) -> Vec<(&str, String)> {
-        self.unknown(near)
+        self.unknown(|name, known| near(name, known).or_else(|| shorter(name, known)))
     }
 
     /// Refuses an unknown variable that is all but certainly a misspelt one.
@@ -433,6 +433,13 @@ pub fn environment_name(key: &str) -> String {
     format!("INFER_{}", key.replace('-', "_").to_uppercase())
 }
 
+/// The known name that has one word less at its end: `log-level` is probably meant to be `log`. Kubernetes makes
+/// names with several words more, such as `port-8000-tcp`.
+fn shorter(name: &str, known: &[&'static str]) -> Option<&'static str> {
+    let (start, _) = name.rsplit_once('-')?;
+    known.iter().copied().find(|known| *known == start)
+}
+
 fn known_keys() -> Vec<&'static str> {
     SETTINGS.iter().map(|setting| setting.key).collect()
 }
@@ -487,8 +494,10 @@ mod tests {
 
     #[test]
     fn other_names_that_resemble_a_setting_are_doubtful() {
-        let all = environment(&[("INFER_HOME", "x"), ("INFER_HOST", "x"), ("INFER_ZIG", "x")]);
-        assert_eq!(all.doubtful(), [("INFER_HOME", "INFER_HOST".to_owned())]);
+        let names = ["HOME", "HOST", "LOG_LEVEL", "PORT_8000_TCP", "ZIG"].map(|name| format!("INFER_{name}"));
+        let all = environment(&names.each_ref().map(|name| (name.as_str(), "x")));
+        let doubtful = [("INFER_HOME", "INFER_HOST"), ("INFER_LOG_LEVEL", "INFER_LOG")];
+        assert_eq!(all.doubtful(), doubtful.map(|(name, meant)| (name, meant.to_owned())));
     }
 
     #[test]
