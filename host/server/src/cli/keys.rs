@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use toml_edit::{Array, DocumentMut, Item, Table, TableLike};
+use toml_edit::{Array, DocumentMut, Item, Table};
 
 use super::Failure;
 use crate::config::Environment;
@@ -89,7 +89,7 @@ fn new(args: &NewArgs) -> Result<(), Failure> {
         Err(error) => return Err(cant("read", error)),
     };
     let key = tenants::fresh().map_err(Failure::failed)?;
-    let after =
+    let Added { text: after, changed } =
         with_key(&before, args, KeyDigest::of(&key)).map_err(|e| Failure::Failed(format!("{shown}: {e}")))?;
     // Write only what a host can read.
     tenants::grants(&shown, &after).map_err(Failure::Usage)?;
@@ -98,11 +98,22 @@ fn new(args: &NewArgs) -> Result<(), Failure> {
     eprintln!(
         "added to {shown}; a running host reads the file again on SIGHUP. The key is not stored anywhere."
     );
+    if !changed.is_empty() {
+        eprintln!("changed for all keys of {}: {}", args.tenant, changed.join(", "));
+    }
     Ok(())
 }
 
-/// The text of the file with the key added; comments and order are kept.
-fn with_key(text: &str, args: &NewArgs, digest: KeyDigest) -> Result<String, String> {
+/// A file of tenants with another key.
+struct Added {
+    /// Comments and order are kept.
+    text: String,
+    /// The settings of an existing tenant that have other values than before.
+    changed: Vec<String>,
+}
+
+/// Adds a key to the text of a file.
+fn with_key(text: &str, args: &NewArgs, digest: KeyDigest) -> Result<Added, String> {
     let mut document: DocumentMut = text.parse().map_err(|e: toml_edit::TomlError| e.to_string())?;
     let table = |item: &mut Item| item.as_table_like().is_some();
     let all = document.entry("tenants").or_insert_with(|| {
@@ -114,30 +125,32 @@ fn with_key(text: &str, args: &NewArgs, digest: KeyDigest) -> Result<String, Str
         return Err("tenants: expected a table".to_owned());
     }
     let all = all.as_table_like_mut().expect("it is a table");
+    let is_known = all.contains_key(&args.tenant);
     let tenant = all.entry(&args.tenant).or_insert(toml_edit::table());
     let tenant =
         tenant.as_table_like_mut().ok_or_else(|| format!("tenants.{}: expected a table", args.tenant))?;
     let keys = tenant.entry("keys").or_insert(toml_edit::value(Array::new()));
     let keys = keys.as_array_mut().ok_or_else(|| format!("tenants.{}.keys: expected a list", args.tenant))?;
     keys.push(digest.to_string());
-    if let Some(weight) = args.weight {
-        set(tenant, "weight", weight.into());
-    }
-    let numbers = [
-        ("tokens-per-minute", args.tokens_per_minute.map(i64::from)),
-        ("burst", args.burst.map(i64::from)),
-        ("max-priority", args.max_priority.map(i64::from)),
+    let terms = [
+        ("weight", args.weight.map(toml_edit::Value::from)),
+        ("tokens-per-minute", args.tokens_per_minute.map(|limit| i64::from(limit).into())),
+        ("burst", args.burst.map(|limit| i64::from(limit).into())),
+        ("max-priority", args.max_priority.map(|priority| i64::from(priority).into())),
     ];
-    for (key, value) in numbers {
-        if let Some(value) = value {
-            set(tenant, key, value.into());
+    let mut changed = Vec::new();
+    for (key, value) in terms {
+        let Some(value) = value else { continue };
+        let now = value.to_string();
+        let before = tenant.insert(key, Item::Value(value)).and_then(|item| item.into_value().ok());
+        // Without blanks and comments.
+        let before = before.map(|value| value.decorated("", "").to_string());
+        let before = before.as_deref().unwrap_or("the default");
+        if is_known && before != now {
+            changed.push(format!("{key} is {now}, was {before}"));
         }
     }
-    Ok(document.to_string())
-}
-
-fn set(table: &mut dyn TableLike, key: &str, value: toml_edit::Value) {
-    table.insert(key, Item::Value(value));
+    Ok(Added { text: document.to_string(), changed })
 }
 
 /// The file behind a symbolic link, which need not exist yet; the link itself is kept.
@@ -334,9 +347,11 @@ mod tests {
 
     #[test]
     fn adding_a_key_keeps_the_rest_of_the_file() {
-        let first = with_key("", &args("alice", Some(2.0)), KeyDigest::of("1")).unwrap();
-        let second = with_key(&format!("# mine\n{first}"), &args("alice", None), KeyDigest::of("2")).unwrap();
-        let third = with_key(&second, &args("bob", None), KeyDigest::of("3")).unwrap();
+        let with =
+            |text: &str, args: &NewArgs, key: &str| with_key(text, args, KeyDigest::of(key)).unwrap().text;
+        let first = with("", &args("alice", Some(2.0)), "1");
+        let second = with(&format!("# mine\n{first}"), &args("alice", None), "2");
+        let third = with(&second, &args("bob", None), "3");
         assert!(third.starts_with("# mine\n[tenants.alice]\n"), "{third}");
         let all = tenants::grants("f", &third).unwrap();
         let alice = &all[0];
@@ -346,5 +361,19 @@ mod tests {
         );
         assert_eq!((all[1].name.as_str(), all[1].max_priority), ("bob", -2));
         assert!(with_key("tenants = 1", &args("bob", None), KeyDigest::of("3")).is_err());
+    }
+
+    #[test]
+    fn changed_terms_of_an_existing_tenant_are_named() {
+        let add = |text: &str, tokens_per_minute, weight| {
+            let args = NewArgs { tokens_per_minute, ..args("alice", weight) };
+            with_key(text, &args, KeyDigest::of("1")).unwrap()
+        };
+        let new = add("", Some(60_000), None);
+        assert_eq!(new.changed, Vec::<String>::new(), "a new tenant had no terms");
+        let commented = new.text.replace("60000", "60000 # agreed in May");
+        let changed = add(&commented, Some(100), Some(2.0)).changed;
+        assert_eq!(changed, ["weight is 2.0, was the default", "tokens-per-minute is 100, was 60000"]);
+        assert_eq!(add(&new.text, Some(60_000), None).changed, Vec::<String>::new(), "the same value");
     }
 }
