@@ -47,22 +47,47 @@ pub struct ChatFields {
     /// Additional variables for the chat template.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chat_template_kwargs: Option<BTreeMap<String, Value>>,
+    /// How much the model should reason. Passed to the chat template as the variable `reasoning_effort`, which
+    /// it may ignore; `none` also sets `enable_thinking` to false. `chat_template_kwargs` wins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "schema",
+        schemars(extend("enum" = ["none", "minimal", "low", "medium", "high", "xhigh", "max", null]))
+    )]
+    pub reasoning_effort: Option<String>,
+    /// How long the reply should be. Passed to the chat template as the variable `verbosity`, which it may
+    /// ignore.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["low", "medium", "high", null])))]
+    pub verbosity: Option<String>,
     /// Must be `["text"]`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("items" = {"const": "text"})))]
     pub modalities: Option<Vec<String>>,
-    /// Must be false: nothing is stored.
+    /// Accepted and ignored: nothing is stored.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schemars(extend("enum" = [false, null])))]
     pub store: Option<bool>,
-    /// Must be `auto` or `default`: there is only one tier.
+    /// Accepted and ignored: there is only one tier.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["auto", "default", null])))]
+    #[cfg_attr(
+        feature = "schema",
+        schemars(extend("enum" = ["auto", "default", "flex", "scale", "priority", "fast", null]))
+    )]
     pub service_tier: Option<String>,
+    /// Accepted and ignored: it would only save time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prediction: Option<BTreeMap<String, Value>>,
     /// Accepted and ignored: cached prefixes are found without it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(length(max = 512)))]
     pub prompt_cache_key: Option<String>,
+    /// Accepted and ignored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_cache_options: Option<BTreeMap<String, Value>>,
+    /// Accepted and ignored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(length(max = 512)))]
+    pub prompt_cache_retention: Option<String>,
     /// Accepted and ignored.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(length(max = 512)))]

@@ -50,7 +50,8 @@ def openai_python():
     check(chunks[-1].usage.prompt_tokens == whole.usage.prompt_tokens, chunks[-1])
 
     chat = client.chat.completions.create(model=MODEL, messages=MESSAGES, temperature=0, max_completion_tokens=24,
-                                          logprobs=True, top_logprobs=2)
+                                          logprobs=True, top_logprobs=2, reasoning_effort="low", verbosity="low",
+                                          store=True, metadata={"run": "1"}, service_tier="flex")
     check(chat.choices[0].message.role == "assistant" and chat.choices[0].message.content, chat)
     check(len(chat.choices[0].logprobs.content) == chat.usage.completion_tokens, chat)
     stream = client.chat.completions.create(model=MODEL, messages=MESSAGES, temperature=0, max_tokens=24, stream=True)

@@ -1,6 +1,6 @@
 //! What OpenAI's clients use: choices, batches, log-probabilities, chats.
 
-use crate::common::{Host, config, parse_events, text_of, token_ids};
+use crate::common::{self, Host, config, parse_events, text_of, token_ids};
 use infer_server::config::{Bounds, Config};
 use serde_json::{Value, json};
 
@@ -275,8 +275,13 @@ async fn invalid_chats_name_the_field() {
         (json!({"top_logprobs": 2}), 422, "top_logprobs"),
         (json!({"tools": tool}), 422, "tools"),
         (json!({"tool_choice": "required"}), 422, "tool_choice"),
-        (json!({"store": true}), 422, "store"),
-        (json!({"reasoning_effort": "high"}), 422, "reasoning_effort"),
+        (json!({"store": "yes"}), 400, "store"),
+        (json!({"service_tier": "first"}), 422, "service_tier"),
+        (json!({"reasoning_effort": "huge"}), 422, "reasoning_effort"),
+        (json!({"verbosity": 3}), 400, "verbosity"),
+        (json!({"prediction": "text"}), 400, "prediction"),
+        (json!({"moderation": {"model": "m"}}), 422, "moderation"),
+        (json!({"web_search_options": {}}), 422, "web_search_options"),
         (json!({"max_completion_token": 5}), 422, "max_completion_token"),
         (json!({"model": "other"}), 422, "model"),
     ];

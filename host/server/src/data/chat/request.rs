@@ -25,24 +25,28 @@ const OWN_FIELDS: &[&str] = &[
     "parallel_tool_calls",
     "add_generation_prompt",
     "chat_template_kwargs",
+    "reasoning_effort",
+    "verbosity",
     "modalities",
     "store",
     "service_tier",
+    "prediction",
     "prompt_cache_key",
+    "prompt_cache_options",
+    "prompt_cache_retention",
     "safety_identifier",
 ];
 
-/// Fields of other hosts. Null is accepted; any other value is an error that says so.
-const UNSUPPORTED: &[&str] = &[
-    "audio",
-    "function_call",
-    "functions",
-    "prediction",
-    "prompt_cache_retention",
-    "reasoning_effort",
-    "verbosity",
-    "web_search_options",
+/// Fields of OpenAI's API that would change the response if they were honoured. Null is accepted; any other
+/// value is an error that says so.
+const UNSUPPORTED: &[&str] = &["audio", "function_call", "functions", "moderation", "web_search_options"];
+
+/// Instructions to the model that are passed to the template, and their values.
+const HINTS: [(&str, &[&str]); 2] = [
+    ("reasoning_effort", &["none", "minimal", "low", "medium", "high", "xhigh", "max"]),
+    ("verbosity", &["low", "medium", "high"]),
 ];
+const SERVICE_TIERS: &[&str] = &["auto", "default", "flex", "scale", "priority", "fast"];
 
 /// All fields of a body but the unsupported ones.
 pub fn known_fields() -> Vec<&'static str> {
@@ -77,6 +81,7 @@ pub fn parse(body: &[u8], models: &[String], template: &ChatTemplate) -> Result<
     let logprobs = logprobs(&mut fields)?;
     let offer = Offer::take(&mut fields)?;
     let mut variables: Map<String, Value> = object(&mut fields, "chat_template_kwargs")?.unwrap_or_default();
+    hints(&mut fields, &mut variables)?;
     if offer.is_shown() {
         check_template(template.tools())?;
         variables.insert("tools".to_owned(), Value::Array(offer.tools.clone()));
@@ -94,7 +99,7 @@ pub fn parse(body: &[u8], models: &[String], template: &ChatTemplate) -> Result<
             "a forced call needs the model's end token, so it can't be ignored",
         ));
     }
-    only_defaults(&mut fields)?;
+    without_effect(&mut fields)?;
     refuse_rest(&fields, &[&known_fields(), UNSUPPORTED].concat())?;
     model?;
     let prompt = ChatPrompt { messages, add_generation_prompt, variables };
@@ -120,20 +125,33 @@ fn logprobs(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
     }
 }
 
-/// Accepts the fields that have no effect on this host with the values that request none.
-fn only_defaults(fields: &mut Fields) -> Result<(), ApiError> {
+/// Sets template variables of the same names. `chat_template_kwargs` wins over them.
+fn hints(fields: &mut Fields, variables: &mut Map<String, Value>) -> Result<(), ApiError> {
+    for (name, known) in HINTS {
+        let Some(word) = word(fields, name, known)? else { continue };
+        if word == "none" {
+            // The switch in the templates of models that either reason or don't, such as Qwen3.
+            variables.entry("enable_thinking").or_insert(Value::Bool(false));
+        }
+        variables.entry(name).or_insert(Value::String(word));
+    }
+    Ok(())
+}
+
+/// Checks the fields that don't affect the response: what they ask for concerns OpenAI's storage, billing
+/// and caches.
+fn without_effect(fields: &mut Fields) -> Result<(), ApiError> {
     if let Some(modalities) = list(fields, "modalities", "modalities")?
         && modalities != [Value::from("text")]
     {
         return Err(not_supported("modalities", &Value::Array(modalities), "[\"text\"]"));
     }
-    if boolean(fields, "store")? == Some(true) {
-        return Err(not_supported("store", &Value::Bool(true), "false"));
-    }
-    if let Some(tier) = string(fields, "service_tier")?.filter(|tier| tier != "auto" && tier != "default") {
-        return Err(not_supported("service_tier", &Value::String(tier), "auto"));
-    }
+    boolean(fields, "store")?;
+    word(fields, "service_tier", SERVICE_TIERS)?;
+    object(fields, "prediction")?;
+    object(fields, "prompt_cache_options")?;
     label(fields, "prompt_cache_key")?;
+    label(fields, "prompt_cache_retention")?;
     label(fields, "safety_identifier")?;
     for name in UNSUPPORTED {
         if let Some(value) = fields.take(name) {
@@ -141,4 +159,54 @@ fn only_defaults(fields: &mut Fields) -> Result<(), ApiError> {
         }
     }
     Ok(())
+}
+
+/// Takes a field whose value is one of a few words.
+fn word(fields: &mut Fields, name: &str, known: &[&str]) -> Result<Option<String>, ApiError> {
+    let word = string(fields, name)?;
+    if let Some(word) = word.as_deref().filter(|word| !known.contains(word)) {
+        let shown: String = word.chars().take(64).collect();
+        let message = format!("`{shown}` is not supported; must be one of {}", known.join(", "));
+        return Err(ApiError::invalid(name, message).code("not_supported"));
+    }
+    Ok(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn hints_become_template_variables_that_kwargs_override() {
+        let cases = [
+            (json!({"verbosity": null}), json!({}), json!({})),
+            (
+                json!({"reasoning_effort": "high", "verbosity": "low"}),
+                json!({"x": 1}),
+                json!({"reasoning_effort": "high", "verbosity": "low", "x": 1}),
+            ),
+            (
+                json!({"reasoning_effort": "none"}),
+                json!({}),
+                json!({"reasoning_effort": "none", "enable_thinking": false}),
+            ),
+            (
+                json!({"reasoning_effort": "none"}),
+                json!({"reasoning_effort": "own", "enable_thinking": true}),
+                json!({"reasoning_effort": "own", "enable_thinking": true}),
+            ),
+        ];
+        for (body, kwargs, expected) in cases {
+            let mut fields = Fields::parse(body.to_string().as_bytes()).unwrap();
+            let mut variables = kwargs.as_object().unwrap().clone();
+            hints(&mut fields, &mut variables).unwrap();
+            assert_eq!(Value::Object(variables), expected, "{body}");
+        }
+        for (body, status) in [(json!({"verbosity": "loud"}), 422), (json!({"reasoning_effort": 1}), 400)] {
+            let mut fields = Fields::parse(body.to_string().as_bytes()).unwrap();
+            let error = hints(&mut fields, &mut Map::new()).unwrap_err();
+            assert_eq!(error.status().as_u16(), status, "{body}: {}", error.message());
+        }
+    }
 }
