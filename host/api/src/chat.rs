@@ -47,8 +47,8 @@ pub struct ChatFields {
     /// Additional variables for the chat template.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chat_template_kwargs: Option<BTreeMap<String, Value>>,
-    /// How much the model should reason. Passed to the chat template as the variable `reasoning_effort`, which
-    /// it may ignore; `none` also sets `enable_thinking` to false. `chat_template_kwargs` wins.
+    /// How much the model should reason. Passed to the chat template as the variable `reasoning_effort`,
+    /// which it may ignore; `none` also sets `enable_thinking` to false. `chat_template_kwargs` wins.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(
         feature = "schema",

@@ -241,7 +241,7 @@ impl Served {
     /// The chat template; waits until it is compiled.
     pub async fn chat_template(&self) -> Result<Arc<ChatTemplate>, ApiError> {
         self.chat.ready().await.ok_or_else(|| {
-            let message = "this model has no chat template; use /v1/completions";
+            let message = "this model has no chat template; use /v1/completions, or start the host with --chat-template";
             ApiError::invalid("messages", message).code("no_chat_template")
         })
     }

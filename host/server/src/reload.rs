@@ -1,7 +1,7 @@
 //! Reloads what can change while the host runs: tenants, the certificate, policy configurations.
 //!
 //! Each is reloaded independently: if one is invalid, the old one stays in use, the log says why, and the others are
-//! still reloaded. Deliberately absent: what needs a restart (addresses, model, sizes).
+//! still reloaded. Deliberately absent: what needs a restart (addresses, model, chat template, sizes).
 
 use std::sync::{Mutex, PoisonError};
 

@@ -19,7 +19,7 @@ use crate::admin::token::{Token, TokenFile};
 use crate::app::{App, Doors, Seeds, Served};
 use crate::config::{Config, ConfigError};
 use crate::data;
-use crate::data::{Compiler, PendingTemplate};
+use crate::data::{Compiler, GivenTemplate, PendingTemplate};
 use crate::engine::{self, ChannelBounds, Clock, EngineHandle, EngineReport, EngineStopped, EngineThread};
 use crate::faults::{self, FaultRecorder};
 use crate::http::{Listener, ListenerOptions, Patience, Tls};
@@ -266,6 +266,7 @@ fn serve_planes(
     let token = Arc::new(token);
     vec![
         tokio::spawn(data.serve(data_options, stopping.clone(), move |request| {
+    let template = GivenTemplate::open(config)?;
             data::route(Arc::clone(&for_data), request)
         })),
         tokio::spawn(control.serve(admin_options, stopping.clone(), move |request| {
@@ -290,7 +291,7 @@ async fn start_engine(app: &Arc<App>, executor: Option<MakeExecutor>) -> Result<
 fn load(app: &App, executor: Option<MakeExecutor>) -> Result<(EngineThread, Served), StartError> {
     let config = &app.config;
     let loading = Instant::now();
-    // Policies first, so that a wrong name fails before gigabytes are downloaded.
+    // Policies and the template first, so that a fault in them is found before gigabytes are downloaded.
     let loader = policies::loader()?;
     let (slots, origins) = initial_policies(&loader, &app.reload.choices())?;
     let loaded = LoadedModel::load(config)?;
@@ -305,7 +306,7 @@ fn load(app: &App, executor: Option<MakeExecutor>) -> Result<(EngineThread, Serv
         None => loaded.executor(config)?,
     };
     // After the policies, so that they don't compete for the compiler's threads.
-    let chat = PendingTemplate::begin(&loaded.source)
+    let chat = PendingTemplate::begin(&loaded.source, template)
         .map_err(|e| StartError::Io("can't start a thread for the chat template", e))?;
     let engine = Engine::new(engine_config, slots);
     let bounds = ChannelBounds {

@@ -5,6 +5,7 @@ use clap::{Args, Subcommand};
 use super::Failure;
 use super::flags::Flags;
 use crate::config::{ConfigError, Origin, SETTINGS, Setting, Settings};
+use crate::data::GivenTemplate;
 use crate::http::Tls;
 use crate::policies;
 use crate::reload::Reload;
@@ -49,6 +50,7 @@ fn check(args: &ConfigArgs) -> Result<(), Failure> {
     if let Some((cert, key)) = &config.tls {
         Tls::open(cert, key).map_err(|e| wrong("tls-cert", e))?;
     }
+    GivenTemplate::open(&config)?;
     let choices = Reload::new(&config, &tenants).choices();
     initial_policies(&policies::loader().map_err(StartError::from)?, &choices)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

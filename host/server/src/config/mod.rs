@@ -58,6 +58,8 @@ pub struct Config {
     /// What to take from generation_config.json for requests that leave sampling parameters out.
     pub generation_config: GenerationConfig,
     /// Maximum length of a sequence, prompt plus output; `None` for the model's, at most 4,096.
+    /// Chat template in place of the checkpoint's own.
+    pub chat_template: Option<PathBuf>,
     pub max_seq_len: Option<u32>,
     /// Maximum number of sequences running at once.
     pub max_batch_size: u32,
@@ -237,7 +239,7 @@ impl Config {
             admin_port,
             admin_token: None,
             device: read(all, "device", DeviceChoice::Auto, DeviceChoice::parse)?,
-            gpu_memory_utilization: read(all, "gpu-memory-utilization", 0.9, share)?,
+            gpu_memory_utilization: read(all, "gpu-memory-utilization", 0.9, parse::share)?,
             deterministic: read(all, "deterministic", false, parse::switch)?,
             dtype: read(all, "dtype", None, dtype)?,
             quantize: read(all, "quantize", Quantize::Auto, |t| {
@@ -249,6 +251,7 @@ impl Config {
             max_seq_len: read(all, "max-seq-len", None, |t| parse::number(t, 2, 1 << 24).map(Some))?,
             max_batch_size: read(all, "max-batch-size", 32, |t| parse::number(t, 1, 4_096))?,
             max_batch_tokens: read(all, "max-batch-tokens", None, |t| match t {
+            chat_template: read(all, "chat-template", None, path)?,
                 "auto" => Ok(None),
                 _ => parse::number(t, 1, 1 << 20).map(Some),
             })?,
@@ -270,7 +273,7 @@ impl Config {
             prefix_cache: policy(PolicyKind::PrefixCache, "prefix-cache", "lru")?,
             speculate: read(all, "speculate", 0, |t| parse::number(t, 0, 32))?,
             plan_ahead: read(all, "plan-ahead", false, parse::switch)?,
-            fault_dir: read(all, "fault-dir", None, |t| non_empty(t).map(|path| Some(PathBuf::from(path))))?,
+            fault_dir: read(all, "fault-dir", None, path)?,
             show_text: read(all, "show-text", false, parse::switch)?,
             threads: read(all, "threads", cores, |t| parse::number(t, 1, 1_024))?,
             seed: read(all, "seed", None, |t| parse::number(t, 0, u64::MAX).map(Some))?,
@@ -373,11 +376,8 @@ fn non_empty(text: &str) -> Result<String, String> {
     if text.is_empty() { Err("must not be empty".to_owned()) } else { Ok(text.to_owned()) }
 }
 
-fn share(text: &str) -> Result<f32, String> {
-    match text.trim().parse() {
-        Ok(share) if share > 0.0 && share <= 1.0 => Ok(share),
-        _ => Err(format!("`{text}` is not a number above 0 and at most 1")),
-    }
+fn path(text: &str) -> Result<Option<PathBuf>, String> {
+    non_empty(text).map(|path| Some(PathBuf::from(path)))
 }
 
 fn dtype(text: &str) -> Result<Option<DType>, String> {
@@ -393,7 +393,7 @@ fn auto_bytes(text: &str) -> Result<Option<u64>, String> {
 
 fn bounds(all: &Settings) -> Result<Bounds, ConfigError> {
     let default = Bounds::default();
-    let time = |key, default| read(all, key, default, bounded_seconds);
+    let time = |key, default| read(all, key, default, parse::time_limit);
     Ok(Bounds {
         header_timeout: time("header-timeout", default.header_timeout)?,
         body_timeout: time("body-timeout", default.body_timeout)?,
@@ -409,16 +409,8 @@ fn bounds(all: &Settings) -> Result<Bounds, ConfigError> {
     })
 }
 
-/// A time limit: neither zero nor practically infinite.
-fn bounded_seconds(text: &str) -> Result<Duration, String> {
-    let time = parse::seconds(text)?;
-    let range = Duration::from_millis(1)..=Duration::from_secs(7 * 86_400);
-    if range.contains(&time) { Ok(time) } else { Err(format!("`{text}` is not from 1 ms to 7 days")) }
-}
-
 fn tls(all: &Settings) -> Result<Option<(PathBuf, PathBuf)>, ConfigError> {
-    let path = |key| read(all, key, None, |t| non_empty(t).map(|path| Some(PathBuf::from(path))));
-    match (path("tls-cert")?, path("tls-key")?) {
+    match (read(all, "tls-cert", None, path)?, read(all, "tls-key", None, path)?) {
         (Some(cert), Some(key)) => Ok(Some((cert, key))),
         (None, None) => Ok(None),
         (Some(_), None) => Err(ConfigError(format!("{}: needs --tls-key as well", all.origin("tls-cert")))),

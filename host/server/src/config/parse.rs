@@ -54,6 +54,21 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(value * factor).map_err(|_| wrong())
 }
 
+/// A time limit: neither zero nor practically infinite.
+pub fn time_limit(text: &str) -> Result<Duration, String> {
+    let time = seconds(text)?;
+    let range = Duration::from_millis(1)..=Duration::from_secs(7 * 86_400);
+    if range.contains(&time) { Ok(time) } else { Err(format!("`{text}` is not from 1 ms to 7 days")) }
+}
+
+/// A share: above 0 and at most 1.
+pub fn share(text: &str) -> Result<f32, String> {
+    match text.trim().parse() {
+        Ok(share) if share > 0.0 && share <= 1.0 => Ok(share),
+        _ => Err(format!("`{text}` is not a number above 0 and at most 1")),
+    }
+}
+
 /// `on` or `off`, or a common synonym.
 pub fn switch(text: &str) -> Result<bool, String> {
     match text.trim().to_ascii_lowercase().as_str() {

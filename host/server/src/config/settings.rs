@@ -100,6 +100,12 @@ pub const SETTINGS: &[Setting] = &[
         "auto",
         "Sampling defaults: `auto` takes them from the checkpoint's generation_config.json, `none` ignores that file",
     ),
+    setting(
+        "chat-template",
+        "FILE",
+        "the model's own",
+        "Chat template (Jinja) in place of the checkpoint's own, for example for a checkpoint without one",
+    ).worded(),
     model_setting(
         "max-seq-len",
         "TOKENS",

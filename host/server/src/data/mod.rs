@@ -13,7 +13,7 @@ mod route;
 mod sequence;
 mod structured;
 
-pub use chat::PendingTemplate;
+pub use chat::{GivenTemplate, PendingTemplate};
 pub use route::route;
 pub use sequence::outcome::Outcome;
 pub use structured::{Compiler, Shape};

@@ -114,6 +114,9 @@ fn errors_that_need_no_model_come_before_a_download() {
         &with(&["--scheduler", "./damaged.wasm"]),
         &["--scheduler", "not a WebAssembly file"],
     );
+    fs::write(home.path("broken.jinja"), "{% for m in messages %}").unwrap();
+    let broken = ["--chat-template", "broken.jinja"];
+    home.fails(2, NO_HUB, &with(&broken), &["--chat-template: broken.jinja", "syntax error"]);
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("tcp://{}", taken.local_addr().unwrap());
     home.fails(
@@ -122,9 +125,11 @@ fn errors_that_need_no_model_come_before_a_download() {
         &[&UNREACHABLE[..], &["--kv-events", &endpoint]].concat(),
         &["--kv-events", &endpoint],
     );
-    let output = home.command("", &["config", "check", "--scheduler", "contiuous"]).output().unwrap();
-    let said = complaint(&output);
-    assert!(output.status.code() == Some(2) && said.contains("contiuous"), "{said}");
+    for wrong in [["--scheduler", "contiuous"], broken] {
+        let output = home.command("", &[&["config", "check"], &wrong[..]].concat()).output().unwrap();
+        let said = complaint(&output);
+        assert!(output.status.code() == Some(2) && said.contains(wrong[1]), "{said}");
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@
 mod common;
 
 mod bench;
+mod chat_template;
 mod checkpoints;
 mod console;
 mod contract;

@@ -11,7 +11,7 @@ mod sink;
 mod tools;
 
 pub use calls::{Calls, Part};
-pub use pending::PendingTemplate;
+pub use pending::{GivenTemplate, PendingTemplate};
 pub use prompt::{ChatPrompt, render};
 
 use std::sync::Arc;

@@ -1,15 +1,43 @@
-//! The checkpoint's chat template, which is prepared in the background at startup.
+//! The checkpoint's chat template, or the operator's, which is prepared in the background at startup.
 //!
 //! Compiling the renderer takes about a second if the code cache lacks it. Only chats need it, so only chats
-//! wait.
+//! wait. An operator's template is compiled before the model is loaded, because a fault in it ends the start.
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use infer_chat::{ChatTemplate, Sandbox};
 use infer_model::{ModelError, Source};
+use serde_json::json;
 use tokio::sync::watch;
 
+use crate::config::{Config, ConfigError};
 use crate::policies;
+
+/// The checkpoint's file that contains nothing but its template, and wins over its other file.
+const TEMPLATE_FILE: &str = ChatTemplate::FILES[1];
+
+/// The template of `--chat-template`. It has no syntax errors.
+pub struct GivenTemplate {
+    text: Vec<u8>,
+    sandbox: Sandbox,
+}
+
+impl GivenTemplate {
+    /// Reads and compiles the template, if the configuration names one.
+    ///
+    /// # Errors
+    /// The file can't be read, or is not a template.
+    pub fn open(config: &Config) -> Result<Option<Self>, ConfigError> {
+        let Some(path) = &config.chat_template else { return Ok(None) };
+        let wrong = |why: &dyn Display| ConfigError(format!("--chat-template: {}: {why}", path.display()));
+        let text = std::fs::read(path).map_err(|error| wrong(&error))?;
+        let sandbox = sandbox().map_err(|error| wrong(&error.message))?;
+        ChatTemplate::load(&sandbox, &Source::Embedded(&[(TEMPLATE_FILE, text.as_slice())]))
+            .map_err(|error| wrong(&error.message))?;
+        Ok(Some(Self { text, sandbox }))
+    }
+}
 
 /// A template that is ready or being prepared.
 pub struct PendingTemplate(watch::Receiver<Found>);
@@ -18,17 +46,22 @@ pub struct PendingTemplate(watch::Receiver<Found>);
 type Found = Option<Option<Arc<ChatTemplate>>>;
 
 impl PendingTemplate {
-    /// Starts to prepare a checkpoint's template on a thread of its own. The checkpoint's files are read
-    /// before this returns, because a running host reads none of them.
+    /// Starts to prepare a template on a thread of its own: the given one, with the checkpoint's special
+    /// tokens, or the checkpoint's own. The checkpoint's files are read before this returns, because a
+    /// running host reads none of them.
     ///
     /// # Errors
     /// The thread can't be spawned.
-    pub fn begin(source: &Source<'_>) -> std::io::Result<Self> {
+    pub fn begin(source: &Source<'_>, given: Option<GivenTemplate>) -> std::io::Result<Self> {
         let files = files(source);
         let (found, pending) = watch::channel(None);
         std::thread::Builder::new().name("chat-template".into()).spawn(move || {
+            let template = files.and_then(|files| match given {
+                Some(given) => replaced(files, given),
+                None => load(&sandbox()?, &files),
+            });
             // Everything else works without it. Sending fails if the host has ended.
-            let _ = found.send(Some(files.and_then(|files| template(&files)).unwrap_or_else(|error| {
+            let _ = found.send(Some(template.unwrap_or_else(|error| {
                 tracing::warn!("chat completions are not available: {error}");
                 None
             })));
@@ -52,8 +85,24 @@ fn files(source: &Source<'_>) -> Result<Files, ModelError> {
     ChatTemplate::FILES.into_iter().filter_map(|name| read(name).transpose()).collect()
 }
 
-fn template(files: &Files) -> Result<Option<Arc<ChatTemplate>>, ModelError> {
-    let sandbox = Sandbox::new(policies::compiled_dir().as_deref())?;
+fn sandbox() -> Result<Sandbox, ModelError> {
+    Sandbox::new(policies::compiled_dir().as_deref())
+}
+
+fn load(sandbox: &Sandbox, files: &Files) -> Result<Option<Arc<ChatTemplate>>, ModelError> {
     let files: Vec<_> = files.iter().map(|(name, bytes)| (*name, bytes.as_slice())).collect();
-    Ok(ChatTemplate::load(&sandbox, &Source::Embedded(&files))?.map(Arc::new))
+    Ok(ChatTemplate::load(sandbox, &Source::Embedded(&files))?.map(Arc::new))
+}
+
+/// The given template in place of the checkpoint's.
+fn replaced(mut files: Files, given: GivenTemplate) -> Result<Option<Arc<ChatTemplate>>, ModelError> {
+    files.retain(|(name, _)| *name != TEMPLATE_FILE);
+    files.push((TEMPLATE_FILE, given.text));
+    let template = load(&given.sandbox, &files)?;
+    // Unknown filters and the like show only now. A template may also reject these messages for good reason.
+    let messages = json!([{"role": "user", "content": "Hello"}]);
+    if let Some(Err(error)) = template.as_ref().map(|template| template.render(&messages, true)) {
+        tracing::warn!("--chat-template: a conversation of one user message fails: {error}");
+    }
+    Ok(template)
 }
