@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::collections::hash_map::RandomState;
-use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,6 +26,7 @@ use crate::kv_events::{Endpoints, Publisher};
 use crate::policies::{self, Choices, Origins, PolicyError, PolicyManager};
 use crate::reload;
 use crate::startup::checkpoint::CheckpointError;
+use crate::startup::listen;
 use crate::startup::load::LoadedModel;
 use crate::tenants::Tenants;
 
@@ -124,11 +124,12 @@ pub async fn start_with(config: Config, executor: Option<MakeExecutor>) -> Resul
     let tenants = Tenants::open(config.api_keys.as_deref())
         .map_err(|wrong| ConfigError(format!("--api-keys: {wrong}")))?;
     let tls = open_tls(&config)?;
-    let data = bind("--port", &config.host, config.port).await?;
-    let control = bind("--admin", &config.admin_host, config.admin_port).await?;
+    let data = listen::data_plane(&config).await?;
+    let control = listen::admin_plane(&config).await?;
     let (data_addr, admin_addr) = (data.address, control.address);
-    let publisher = bind_kv_events(&config).await?;
+    let publisher = listen::kv_events(&config).await?;
     let (token, token_file) = admin_token(&config, admin_addr.port())?;
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), model = config.model, "starting");
     let (shutdown, stopping) = watch::channel(false);
     warn_of_open_doors(data_addr, admin_addr, &tenants);
     let scheme = if tls.is_some() { "https" } else { "http" };
@@ -146,6 +147,10 @@ pub async fn start_with(config: Config, executor: Option<MakeExecutor>) -> Resul
         .map(|publisher| publish_kv_events(publisher, &app, data_addr, &engine.handle, &stopping))
         .transpose()?;
     tokio::spawn(watch_over(Arc::clone(&app), stopping));
+    if let Some(file) = &token_file {
+        tracing::info!("the admin token is in {}", file.path().display());
+    }
+    tracing::info!(data = app.data_url, admin = format!("http://{admin_addr}"), "listening");
     Ok(RunningServer {
         data_addr,
         admin_addr,
@@ -157,29 +162,6 @@ pub async fn start_with(config: Config, executor: Option<MakeExecutor>) -> Resul
         _token_file: token_file,
         kv_endpoints,
     })
-}
-
-/// Checks that the host can listen on its addresses. One that is in use is fine: the host that uses it may be
-/// the one whose settings are being checked.
-pub async fn check_addresses(config: &Config) -> Result<(), StartError> {
-    let free = |error: StartError| match error {
-        StartError::Bind { error, .. } if error.kind() == ErrorKind::AddrInUse => Ok(()),
-        error => Err(error),
-    };
-    bind("--port", &config.host, config.port).await.map(drop).or_else(free)?;
-    bind("--admin", &config.admin_host, config.admin_port).await.map(drop).or_else(free)
-}
-
-/// Binds the sockets for KV events before anything is loaded, so that a wrong address fails at once.
-async fn bind_kv_events(config: &Config) -> Result<Option<Publisher>, StartError> {
-    let Some((events, replay)) = config.kv_events.clone() else { return Ok(None) };
-    let wanted = Endpoints { events, replay };
-    let publisher = Publisher::bind(&wanted).await.map_err(|error| StartError::Bind {
-        flag: "--kv-events",
-        address: wanted.events.clone(),
-        error: std::io::Error::other(error),
-    })?;
-    Ok(Some(publisher))
 }
 
 /// Starts publishing the engine's KV events; returns the addresses of the sockets.
@@ -220,14 +202,6 @@ fn warn_of_open_doors(data: SocketAddr, control: SocketAddr, tenants: &Tenants) 
     }
 }
 
-async fn bind(flag: &'static str, host: &str, port: u16) -> Result<Listener, StartError> {
-    Listener::bind(host, port).await.map_err(|error| StartError::Bind {
-        flag,
-        address: format!("{host}:{port}"),
-        error,
-    })
-}
-
 fn admin_token(config: &Config, port: u16) -> Result<(Token, Option<TokenFile>), StartError> {
     if let Some(text) = &config.admin_token {
         let token = Token::given(text)
@@ -239,7 +213,6 @@ fn admin_token(config: &Config, port: u16) -> Result<(Token, Option<TokenFile>),
     };
     let token = Token::fresh().map_err(wrong)?;
     let file = TokenFile::write(port, &token).map_err(wrong)?;
-    tracing::info!("the admin token is in {}", file.path().display());
     Ok((token, Some(file)))
 }
 
@@ -265,11 +238,10 @@ fn serve_planes(
     let for_admin = Arc::clone(app);
     let token = Arc::new(token);
     vec![
-        tokio::spawn(data.serve(data_options, stopping.clone(), move |request| {
-    let template = GivenTemplate::open(config)?;
-            data::route(Arc::clone(&for_data), request)
+        tokio::spawn(data.serve(data_options, stopping.clone(), move |peer, request| {
+            data::route(Arc::clone(&for_data), peer, request)
         })),
-        tokio::spawn(control.serve(admin_options, stopping.clone(), move |request| {
+        tokio::spawn(control.serve(admin_options, stopping.clone(), move |_, request| {
             admin::route(Arc::clone(&for_admin), Arc::clone(&token), request)
         })),
     ]
@@ -294,6 +266,7 @@ fn load(app: &App, executor: Option<MakeExecutor>) -> Result<(EngineThread, Serv
     // Policies and the template first, so that a fault in them is found before gigabytes are downloaded.
     let loader = policies::loader()?;
     let (slots, origins) = initial_policies(&loader, &app.reload.choices())?;
+    let template = GivenTemplate::open(config)?;
     let loaded = LoadedModel::load(config)?;
     let mut key = [0u8; 16];
     getrandom::fill(&mut key)
@@ -456,17 +429,27 @@ impl RunningServer {
 
     /// Drains, waits for open streams, then closes everything.
     pub async fn shutdown(self) {
+        self.finish_streams().await;
+        self.close().await;
+    }
+
+    /// Refuses new requests and waits for running streams, at most for the drain timeout.
+    pub async fn finish_streams(&self) {
         self.app.drain();
         let bound = self.app.config.bounds.drain_timeout;
-        let handle = self.engine.handle.clone();
+        if tokio::time::timeout(bound, self.engine.handle.idle()).await.is_err() {
+            tracing::warn!("streams did not finish within {} s (--drain-timeout)", bound.as_secs());
+        }
+    }
+
+    /// Closes everything. Streams that still run end with an error event.
+    pub async fn close(self) {
+        self.app.drain();
         let mut engine = Some(self.engine);
-        if tokio::time::timeout(bound, handle.idle()).await.is_err() {
-            let live = handle.live();
-            tracing::warn!(
-                "cutting {live} streams that did not finish within {} s (--drain-timeout)",
-                bound.as_secs()
-            );
-            // Stopping the engine sends them an error event while their connections are still open.
+        let streams = engine.as_ref().map_or(0, |engine| engine.handle.live());
+        if streams > 0 {
+            tracing::warn!(streams, "cutting streams that did not finish");
+            // Stopping the engine sends them the event while their connections are still open.
             stop(engine.take()).await;
         }
         self.shutdown.send_replace(true);

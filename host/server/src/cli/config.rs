@@ -9,8 +9,8 @@ use crate::data::GivenTemplate;
 use crate::http::Tls;
 use crate::policies;
 use crate::reload::Reload;
-use crate::serve::StartError;
-use crate::serve::{check_addresses, initial_policies};
+use crate::serve::{StartError, initial_policies};
+use crate::startup::listen::check_addresses;
 use crate::tenants::Tenants;
 
 /// Commands about settings.

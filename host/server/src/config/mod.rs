@@ -16,6 +16,7 @@ use std::time::Duration;
 use infer_core::policy::PolicyKind;
 use infer_model::{DType, KvCacheKind, Quantize};
 
+use crate::http::AllowedOrigins;
 use crate::startup::device::DeviceChoice;
 pub use document::{Document, Entry, near};
 use local::data_address;
@@ -57,9 +58,9 @@ pub struct Config {
     pub quantize: Quantize,
     /// What to take from generation_config.json for requests that leave sampling parameters out.
     pub generation_config: GenerationConfig,
-    /// Maximum length of a sequence, prompt plus output; `None` for the model's, at most 4,096.
     /// Chat template in place of the checkpoint's own.
     pub chat_template: Option<PathBuf>,
+    /// Maximum length of a sequence, prompt plus output; `None` for the model's, at most 4,096.
     pub max_seq_len: Option<u32>,
     /// Maximum number of sequences running at once.
     pub max_batch_size: u32,
@@ -107,6 +108,8 @@ pub struct Config {
     pub seed: Option<u64>,
     /// File of tenants and the digests of their keys; `None` to serve without keys.
     pub api_keys: Option<PathBuf>,
+    /// Web pages that may use the data plane; `None` for none.
+    pub allowed_origins: Option<AllowedOrigins>,
     /// File of the policies' configurations, read again on SIGHUP.
     pub policy_config: Option<PathBuf>,
     /// Certificate and key of the data plane.
@@ -248,10 +251,10 @@ impl Config {
             generation_config: read(all, "generation-config", GenerationConfig::Auto, |t| {
                 parse::choice(t, &[("auto", GenerationConfig::Auto), ("none", GenerationConfig::None)])
             })?,
+            chat_template: read(all, "chat-template", None, path)?,
             max_seq_len: read(all, "max-seq-len", None, |t| parse::number(t, 2, 1 << 24).map(Some))?,
             max_batch_size: read(all, "max-batch-size", 32, |t| parse::number(t, 1, 4_096))?,
             max_batch_tokens: read(all, "max-batch-tokens", None, |t| match t {
-            chat_template: read(all, "chat-template", None, path)?,
                 "auto" => Ok(None),
                 _ => parse::number(t, 1, 1 << 20).map(Some),
             })?,
@@ -282,7 +285,8 @@ impl Config {
             kv_events: kv_events(all)?,
             kv_events_topic: read(all, "kv-events-topic", None, |t| non_empty(t).map(Some))?,
             otlp: read(all, "otlp", None, otlp)?,
-            api_keys: read(all, "api-keys", None, |t| non_empty(t).map(|path| Some(PathBuf::from(path))))?,
+            api_keys: read(all, "api-keys", None, path)?,
+            allowed_origins: read(all, "allowed-origins", None, |t| AllowedOrigins::parse(t).map(Some))?,
             max_body_bytes: read(all, "max-body-bytes", 8 << 20, |t| {
                 let bytes = parse::bytes(t)?;
                 if (1_024..=1 << 30).contains(&bytes) {

@@ -206,6 +206,13 @@ pub const SETTINGS: &[Setting] = &[
         "none",
         "TOML file of tenants and the digests of their API keys; see `infer keys`",
     ).worded(),
+    setting(
+        "allowed-origins",
+        "ORIGINS",
+        "none",
+        "Web pages that may use the data plane (CORS): origins separated by commas, such as https://example.org, or `*` \
+         for any",
+    ).worded(),
     setting("max-body-bytes", "BYTES", "8MiB", "Maximum size of a request body"),
     setting(
         "max-body-memory",

@@ -1,5 +1,6 @@
 //! The data plane's route table, and what all of its responses have in common.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use hyper::body::Incoming;
@@ -10,8 +11,11 @@ use hyper::{HeaderMap, Method, Request, StatusCode};
 use super::sequence::job::Asked;
 use super::{chat, completions, models, openapi};
 use crate::app::{App, Health};
-use crate::http::{Answer, ApiError, BodyLimits, ReadBody, RequestId, discard, json, read_body, text};
+use crate::http::{
+    AllowedOrigins, Answer, ApiError, BodyLimits, ReadBody, RequestId, discard, json, read_body, text,
+};
 use crate::metrics;
+use crate::tenants::Tenant;
 
 /// A path of the data plane.
 #[derive(Debug)]
@@ -99,57 +103,98 @@ impl Route {
     }
 }
 
-/// Responds to one request. Every response, errors included, carries the `x-request-id`.
-pub async fn route(app: Arc<App>, request: Request<Incoming>) -> Answer {
+/// Responds to one request of `peer`. Every response, errors included, carries the `x-request-id`.
+pub async fn route(app: Arc<App>, peer: SocketAddr, request: Request<Incoming>) -> Answer {
     let (head, body) = request.into_parts();
     let mut body = Some(body);
     let request_id = RequestId::of(&head.headers);
     let path = head.uri.path();
-    let route = Route::of(path);
-    let mut answer = match dispatch(&app, route, &request_id, &head, &mut body).await {
-        Ok(answer) => answer,
-        Err(error) => {
-            tracing::info!(
-                request_id = request_id.as_str(),
-                path,
-                status = error.status().as_u16(),
-                code = error.reason(),
-                // A field, so that line breaks from the client are escaped.
-                error = error.message(),
-                "request rejected"
-            );
-            error.into_answer()
+    let (tenant, outcome) = match enter(&app, &head) {
+        Ok(Entry::Preflight(answer)) => (None, Ok(answer)),
+        Ok(Entry::Request(route, tenant)) => {
+            let caller = Caller { request_id: &request_id, peer, tenant: tenant.as_ref() };
+            let outcome = dispatch(&app, route, caller, &head, &mut body).await;
+            (tenant, outcome)
         }
+        Err(error) => (None, Err(error)),
     };
+    let mut answer = outcome.unwrap_or_else(|error| {
+        tracing::info!(
+            request_id = request_id.as_str(),
+            %peer,
+            tenant = tenant.as_ref().map(|tenant| tenant.name.as_str()),
+            path,
+            status = error.status().as_u16(),
+            code = error.reason(),
+            // A field, so that line breaks from the client are escaped.
+            error = error.message(),
+            "request rejected"
+        );
+        error.into_answer()
+    });
     discard(body, &mut answer);
     // The table's paths, not the client's: labels of metrics must stay few.
-    app.recorder.answered(route.map_or("other", |route| route.path), answer.status().as_u16());
+    app.recorder.answered(Route::of(path).map_or("other", |route| route.path), answer.status().as_u16());
     answer.headers_mut().insert("x-request-id", request_id.header());
+    if let Some(origins) = &app.config.allowed_origins {
+        origins.mark(&head.headers, &mut answer);
+    }
     answer
 }
 
-async fn dispatch(
-    app: &Arc<App>,
-    route: Option<&Route>,
-    request_id: &RequestId,
-    head: &Parts,
-    body: &mut Option<Incoming>,
-) -> Result<Answer, ApiError> {
+/// What a request is, as far as its head says.
+enum Entry {
+    /// A browser asks what a page may send. It has no key to show.
+    Preflight(Answer),
+    /// A request of a tenant, or of anyone if the path is open.
+    Request(&'static Route, Option<Arc<Tenant>>),
+}
+
+fn enter(app: &App, head: &Parts) -> Result<Entry, ApiError> {
     let path = head.uri.path();
-    let Some(route) = route else {
-        let shown: String = path.chars().take(128).collect();
-        let known: Vec<&str> = ROUTES.iter().map(|route| route.path).collect();
-        return Err(ApiError::not_found(format!(
-            "no such path: {shown}; the paths are {}",
-            known.join(", ")
-        )));
-    };
+    let route = Route::of(path).ok_or_else(|| no_such_path(path))?;
+    if let Some(origins) = app.config.allowed_origins.as_ref().filter(|_| AllowedOrigins::is_preflight(head))
+    {
+        return origins.preflight(route.method, &head.headers).map(Entry::Preflight);
+    }
     if !route.allows(&head.method) {
         return Err(ApiError::method_not_allowed(path, route.method));
     }
     let tenant = if route.open { None } else { Some(app.tenants.authenticate(&head.headers)?) };
-    let asked =
-        || Asked { app, request_id, tenant: tenant.as_ref().expect("only open paths have no tenant") };
+    Ok(Entry::Request(route, tenant))
+}
+
+fn no_such_path(path: &str) -> ApiError {
+    let shown: String = path.chars().take(128).collect();
+    let advice = match path.starts_with("/admin/") {
+        true => "the admin plane has a port of its own (--admin)",
+        false => "/openapi.json lists the paths",
+    };
+    ApiError::not_found(format!("no such path: {shown}; {advice}"))
+}
+
+/// Who sent a request.
+struct Caller<'a> {
+    request_id: &'a RequestId,
+    peer: SocketAddr,
+    tenant: Option<&'a Arc<Tenant>>,
+}
+
+async fn dispatch(
+    app: &Arc<App>,
+    route: &Route,
+    caller: Caller<'_>,
+    head: &Parts,
+    body: &mut Option<Incoming>,
+) -> Result<Answer, ApiError> {
+    let Caller { request_id, peer, tenant } = caller;
+    let asked = || Asked {
+        app,
+        request_id,
+        peer,
+        path: route.path,
+        tenant: tenant.expect("only open paths have no tenant"),
+    };
     match route.endpoint {
         Endpoint::Completions => {
             let body = read(app, head, body).await?;
@@ -157,7 +202,7 @@ async fn dispatch(
         }
         Endpoint::Chat => chat::chat(asked(), read(app, head, body).await?).await,
         Endpoint::Models => models::list(app),
-        Endpoint::Model => models::one(app, route.parameter(path)),
+        Endpoint::Model => models::one(app, route.parameter(head.uri.path())),
         Endpoint::Tokenize => models::tokenize(app, read(app, head, body).await?).await,
         Endpoint::Detokenize => models::detokenize(app, read(app, head, body).await?).await,
         Endpoint::Health => health(app),

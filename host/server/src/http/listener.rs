@@ -66,10 +66,10 @@ impl Listener {
     }
 
     /// Serves until `shutdown` becomes true, then lets open requests finish. Returns when all connections are
-    /// closed.
+    /// closed. The handler gets the peer's address with each request.
     pub async fn serve<H, F>(self, options: ListenerOptions, mut shutdown: watch::Receiver<bool>, handler: H)
     where
-        H: Fn(Request<Incoming>) -> F + Clone + Send + Sync + Unpin + 'static,
+        H: Fn(SocketAddr, Request<Incoming>) -> F + Clone + Send + Sync + Unpin + 'static,
         F: Future<Output = Answer> + Send + 'static,
     {
         let permits = Arc::new(Semaphore::new(options.max_connections));
@@ -85,8 +85,11 @@ impl Listener {
                 _ = shutdown.wait_for(|stop| *stop) => break,
             };
             match accepted {
-                Ok((stream, _peer)) => {
+                Ok((stream, peer)) => {
+                    // A socket for both versions of IP shows IPv4 addresses inside IPv6 ones.
+                    let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
                     let (handler, shutdown, running) = (handler.clone(), shutdown.clone(), running.clone());
+                    let handler = move |request| handler(peer, request);
                     let options = options.clone();
                     tokio::spawn(async move {
                         let counted = Counted::new(&options.open);

@@ -1,7 +1,8 @@
-//! HTTP shared by both planes: connections and their limits, bodies, errors, request ids, queries. No
-//! endpoints.
+//! HTTP shared by both planes: connections and their limits, bodies, errors, request ids, queries, rules for
+//! web pages. No endpoints.
 
 mod body;
+mod cors;
 mod error;
 mod guard;
 mod listener;
@@ -19,6 +20,7 @@ use hyper::{Response, StatusCode};
 use serde::Serialize;
 
 pub use body::{BodyLimits, BodyRoom, ReadBody, Room, discard, read_body};
+pub use cors::AllowedOrigins;
 pub use error::ApiError;
 pub use guard::Patience;
 pub use listener::{Listener, ListenerOptions};

@@ -9,6 +9,7 @@ use infer_model::{
     DType, ExecutorOptions, KvCacheKind, LoadOptions, Model, ModelConfig, ModelError, SamplingDefaults,
     Source, Tokenizer,
 };
+use tracing::field;
 
 use super::checkpoint::{self, Checkpoint, Found, Hub};
 use super::device::{self, DeviceChoice, Gpu, Placed};
@@ -153,7 +154,15 @@ fn sampling(config: &Config, source: &Source<'_>) -> Result<SamplingDefaults, Co
     let sampling = SamplingDefaults::load(source)
         .map_err(|error| ConfigError(format!("--generation-config: {error}; `none` ignores the file")))?;
     if sampling != SamplingDefaults::default() {
-        tracing::info!(?sampling, "sampling defaults come from generation_config.json");
+        let SamplingDefaults { temperature, top_p, top_k, min_p, repetition_penalty } = sampling;
+        tracing::info!(
+            temperature = temperature.map(field::display),
+            top_p = top_p.map(field::display),
+            top_k,
+            min_p = min_p.map(field::display),
+            repetition_penalty = repetition_penalty.map(field::display),
+            "sampling defaults come from generation_config.json"
+        );
     }
     Ok(sampling)
 }

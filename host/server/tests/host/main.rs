@@ -12,6 +12,7 @@ mod chat_template;
 mod checkpoints;
 mod console;
 mod contract;
+mod cors;
 mod engine_thread;
 mod hub;
 mod kv_events;

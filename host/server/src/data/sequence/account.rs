@@ -1,6 +1,8 @@
 //! Records the end of a request in the log, in traces and in its tenant's counters: once, for any number of
 //! sequences.
 
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use infer_api::admin::AdminEvent;
@@ -19,6 +21,8 @@ use crate::tenants::Tenant;
 pub struct Account {
     pub app: Arc<App>,
     pub request_id: RequestId,
+    pub peer: SocketAddr,
+    pub path: &'static str,
     pub tenant: Arc<Tenant>,
     pub meta: RequestMeta,
     /// When it was submitted to the engine.
@@ -89,11 +93,13 @@ impl Account {
         tracing::info!(
             request_id = self.request_id.as_str(),
             id = self.id.0,
+            peer = %self.peer,
+            path = self.path,
             choices = reasons.len(),
             tenant = self.meta.tenant,
             user = self.meta.user,
             session = self.meta.session,
-            metadata = ?self.meta.metadata,
+            metadata = json(&self.meta.metadata),
             reason,
             error,
             prompt_tokens = usage.prompt_tokens,
@@ -106,6 +112,11 @@ impl Account {
             "request ended"
         );
     }
+}
+
+/// A field of the log has no parts, so a map is text: JSON, for programs that read it.
+fn json(map: &BTreeMap<String, String>) -> String {
+    serde_json::to_string(map).expect("texts can be written as JSON")
 }
 
 /// Notifies consoles of a refused request.

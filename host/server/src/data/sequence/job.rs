@@ -2,6 +2,7 @@
 //! submits all choices at once. The choices of a prompt share its blocks: the first computes them, the others
 //! hit the prefix cache and copy the last, partial block when they write to it.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use infer_core::{Constraint, Micros, Request, SamplingExtras, SamplingParams, SessionId};
@@ -39,6 +40,10 @@ pub fn check_sequences(sequences: usize, most: usize) -> Result<(), ApiError> {
 pub struct Asked<'a> {
     pub app: &'a Arc<App>,
     pub request_id: &'a RequestId,
+    /// The other end of its connection: the client, or a proxy.
+    pub peer: SocketAddr,
+    /// The path, as the route table writes it.
+    pub path: &'static str,
     pub tenant: &'a Arc<Tenant>,
 }
 
@@ -75,7 +80,7 @@ pub enum Longest {
 impl Job {
     /// Submits all sequences to the engine, or none.
     pub async fn start(self, asked: Asked<'_>) -> Result<Group, ApiError> {
-        let Asked { app, request_id, tenant } = asked;
+        let Asked { app, request_id, peer, path, tenant } = asked;
         let served = app.served()?;
         app.refuse_if_draining().inspect_err(|_| {
             app.count_turned_away();
@@ -108,6 +113,8 @@ impl Job {
         let account = Account {
             app: Arc::clone(app),
             request_id: request_id.clone(),
+            peer,
+            path,
             tenant: Arc::clone(tenant),
             meta,
             submitted: live[0].submitted(),
