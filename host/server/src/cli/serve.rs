@@ -10,7 +10,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::Failure;
 use super::flags::Flags;
 use crate::config::{Config, ConfigError, Environment};
-use crate::serve;
+use crate::serve::{self, RunningServer};
 
 /// Text below the flags.
 pub const AFTER_HELP: &str = "\
@@ -18,7 +18,7 @@ Flags win over the environment, which wins over infer.toml.
 INFER_ADMIN_TOKEN sets the token of the admin plane; without it, a token is generated and kept in a
 file that only this user can read. INFER_LOG filters the log (`info`, `infer_server=debug`);
 INFER_LOG_FORMAT=json writes it as JSON. SIGHUP reads the API keys, the TLS certificate and
---policy-config again. SIGTERM shuts down after running streams have finished.
+--policy-config again. SIGTERM shuts down after running streams have finished; a second one cuts them.
 
 Try:  curl -N localhost:8000/v1/completions -d '{\"model\":\"demo\",\"prompt\":\"What is a prefix cache?\"}'";
 
@@ -67,19 +67,29 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
                 }
             }
         }
-        tracing::info!("shutting down after running streams have finished; a second signal exits at once");
-        let engine = server.engine().clone();
-        tokio::select! {
-            () = server.shutdown() => match engine.has_failed() {
-                false => Ok(()),
-                true => Err(Failure::Failed(STOPPED.to_owned())),
-            },
-            () = signals.next() => std::process::exit(1),
-        }
+        shut_down(server, &mut signals).await
     });
     // Don't wait for a model that is still being downloaded or loaded.
     runtime.shutdown_background();
     outcome
+}
+
+/// Lets running streams finish, unless there is a second signal; a third doesn't wait for anything.
+async fn shut_down(server: RunningServer, signals: &mut Signals) -> Result<(), Failure> {
+    tracing::info!("shutting down after running streams have finished; a second signal cuts them");
+    let outcome = tokio::select! {
+        () = server.finish_streams() => Ok(()),
+        () = signals.next() => Err(Failure::Failed("running streams were cut by a second signal".to_owned())),
+    };
+    let engine = server.engine().clone();
+    tokio::select! {
+        () = server.close() => {}
+        () = signals.next() => std::process::exit(1),
+    }
+    match engine.has_failed() {
+        true => Err(Failure::Failed(STOPPED.to_owned())),
+        false => outcome,
+    }
 }
 
 /// The signals that end a command.

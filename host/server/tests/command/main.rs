@@ -7,5 +7,6 @@ mod author;
 mod chaos;
 mod commands;
 mod health;
+mod logs;
 mod record;
 mod sim;

@@ -120,11 +120,16 @@ impl Host {
 
     /// Posts a completion. Returns the connection before the response is read.
     pub fn ask(&self, body: &str) -> TcpStream {
+        self.send("POST /v1/completions", "", body)
+    }
+
+    /// Sends a request, with further header lines. Returns the connection before the response is read.
+    pub fn send(&self, line: &str, headers: &str, body: &str) -> TcpStream {
         let mut stream = TcpStream::connect(&self.data).unwrap();
+        let length = body.len();
         write!(
             stream,
-            "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
-            body.len()
+            "{line} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
         )
         .unwrap();
         stream

@@ -1,0 +1,137 @@
+//! What a host writes to its log, and how signals end it.
+
+use std::fs;
+use std::io::Read as _;
+use std::net::TcpStream;
+use std::process::Command;
+use std::time::Duration;
+
+use infer_server::tenants::{KeyDigest, fresh};
+use serde_json::{Value, json};
+
+use crate::process::{COMPLETION, Home, Host};
+
+/// Writes the log to a file, one JSON object a line.
+const TO_FILE: &str = "exec 2>log.txt; export INFER_LOG_FORMAT=json INFER_LOG=";
+
+fn log(home: &Home) -> String {
+    fs::read_to_string(home.path("log.txt")).unwrap()
+}
+
+/// The fields of each line with this message.
+fn lines(log: &str, message: &str) -> Vec<Value> {
+    let all = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    all.map(|mut line| line["fields"].take()).filter(|fields| fields["message"] == message).collect()
+}
+
+fn read(mut stream: TcpStream) -> String {
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn terminate(host: &Host) {
+    let pid = host.child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+}
+
+#[test]
+fn log_says_who_was_served_and_who_was_refused() {
+    let home = Home::new();
+    let (alice, stranger) = (fresh().unwrap(), fresh().unwrap());
+    fs::write(home.path("keys.toml"), format!("[tenants.alice]\nkeys = [\"{}\"]\n", KeyDigest::of(&alice)))
+        .unwrap();
+    let host = Host::start(home.serve(TO_FILE, &["--api-keys", "keys.toml"]));
+    let bearer = |key: &str| format!("authorization: Bearer {key}\r\n");
+    let colder = COMPLETION.replace("\"temperature\": 0", "\"temperature\": -1");
+    let named = COMPLETION.replacen('{', r#"{"metadata": {"note": "\"a\" \n b"}, "#, 1);
+    let post = "POST /v1/completions";
+    let sent = [
+        (post, String::new(), COMPLETION, 401, Some("missing_api_key"), Value::Null),
+        (post, bearer(&stranger), COMPLETION, 401, Some("invalid_api_key"), Value::Null),
+        (post, bearer(&alice), colder.as_str(), 422, Some("invalid_value"), json!("alice")),
+        ("GET /v1/nothing", bearer(&alice), "", 404, Some("not_found"), Value::Null),
+        (post, bearer(&alice), named.as_str(), 200, None, json!("alice")),
+    ];
+    let mut peers = Vec::new();
+    for (line, headers, body, status, ..) in &sent {
+        let stream = host.send(line, headers, body);
+        peers.push(stream.local_addr().unwrap().to_string());
+        let answer = read(stream);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+    }
+    host.ends();
+
+    let log = log(&home);
+    let rejected = lines(&log, "request rejected");
+    assert_eq!(rejected.len(), 4, "{log}");
+    for ((line, _, _, status, code, tenant), (peer, fields)) in sent.iter().zip(peers.iter().zip(&rejected)) {
+        let path = line.split(' ').nth(1);
+        assert_eq!(
+            (&fields["peer"], &fields["status"], &fields["code"], &fields["tenant"], &fields["path"]),
+            (&json!(peer), &json!(status), &json!(code), tenant, &json!(path)),
+            "{fields}"
+        );
+    }
+    assert!(!rejected[3]["error"].as_str().unwrap().contains("/tokenize"), "the paths are not listed: {log}");
+    let ended = lines(&log, "request ended").pop().expect("one");
+    assert_eq!(
+        (&ended["peer"], &ended["tenant"], &ended["path"]),
+        (&json!(peers[4]), &json!("alice"), &json!("/v1/completions"))
+    );
+    let metadata: Value = serde_json::from_str(ended["metadata"].as_str().unwrap()).unwrap();
+    assert_eq!(metadata, json!({"note": "\"a\" \n b"}));
+    for secret in [&alice, &stranger] {
+        assert!(!log.contains(secret.as_str()), "{log}");
+    }
+}
+
+#[test]
+fn log_is_json_from_the_start_to_the_end() {
+    let home = Home::new();
+    let host = Host::start(home.serve(TO_FILE, &[]));
+    let admin = host.admin.clone();
+    host.serves();
+    host.ends();
+    let log = log(&home);
+    let messages: Vec<String> = log
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .map(|line| line["fields"]["message"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!((messages[0].as_str(), messages.last().map(String::as_str)), ("starting", Some("stopped")));
+    let listening = lines(&log, "listening").pop().expect("the ready line");
+    assert!(listening["data"].as_str().unwrap().starts_with("http://127.0.0.1:"), "{listening}");
+    assert_eq!(listening["admin"], json!(admin));
+}
+
+#[test]
+fn second_signal_ends_streams_with_an_error_event() {
+    let home = Home::new();
+    let mut host = Host::start(home.serve(TO_FILE, &[]));
+    let mut stream = host.ask(&COMPLETION.replace("false", "true").replace(": 5", ": 4000"));
+    let mut first = [0; 64];
+    stream.read_exact(&mut first).unwrap();
+    terminate(&host);
+    while read(host.send("GET /health/ready", "", "")).starts_with("HTTP/1.1 200") {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    terminate(&host);
+    let rest = read(stream);
+    let event = rest.rsplit("event: ").next().unwrap();
+    assert!(event.starts_with("error\n") && event.contains("\"code\":\"stopped\""), "{event}");
+    assert_eq!(host.child.wait().unwrap().code(), Some(1));
+    let log = log(&home);
+    let cut = lines(&log, "cutting streams that did not finish");
+    assert_eq!(cut.iter().map(|fields| &fields["streams"]).collect::<Vec<_>>(), [&json!(1)], "{log}");
+    assert!(log.contains("error: running streams were cut by a second signal"), "{log}");
+}
+
+#[test]
+fn failed_start_names_its_fault_and_no_token() {
+    let home = Home::new();
+    let said = home.fails(2, "", &["--model", "/nowhere"], &["/nowhere"]);
+    assert!(!said.contains("admin token"), "{said}");
+    // An address of the documentation (RFC 5737), which no machine has.
+    home.fails(1, "", &["--host", "192.0.2.1"], &["--host", "192.0.2.1"]);
+}
