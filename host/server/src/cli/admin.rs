@@ -116,7 +116,9 @@ impl Host {
 
     /// The failure of a connection.
     pub fn unreachable(&self, error: &reqwest::Error) -> Failure {
-        Failure::Failed(format!("{} can't be reached: {}", self.base, in_full(error)))
+        // Its own text only says that a request to this URL failed.
+        let why = std::error::Error::source(error).map_or_else(|| error.to_string(), in_full);
+        Failure::Failed(format!("{} can't be reached: {why}", self.base))
     }
 
     /// The failure for want of a token. Where no host responds, that is the reason for it.

@@ -183,12 +183,13 @@ fn failing_command_says_why() {
     assert!(said.contains("no admin token") && said.contains(folder.to_str().unwrap()), "{said}");
     let admin = host.admin.clone();
     host.ends();
-    let output = elsewhere.command("", &["policy", "list", "--admin", &admin]).output().unwrap();
-    let said = complaint(&output);
-    assert!(
-        said.contains("can't be reached") && !said.contains("token"),
-        "the host is what is missing: {said}"
-    );
+    for command in [&["list"][..], &["describe", "fair"]] {
+        let arguments = [&["policy"], command, &["--admin", &admin]].concat();
+        let output = elsewhere.command("", &arguments).output().unwrap();
+        let said = complaint(&output);
+        assert!(said.contains(" can't be reached: ") && said.contains("Connection refused"), "{said}");
+        assert!(said.contains("--bundled") && !said.contains("token"), "the host is what is missing: {said}");
+    }
 }
 
 #[test]

@@ -180,8 +180,7 @@ async fn live(command: LiveCommand) -> Result<(), Failure> {
     match command {
         LiveCommand::List { bundled: true, target, .. } => list_bundled(&target),
         LiveCommand::List { all, target, .. } => {
-            let response = Host::of(&target.admin)?.ask(Method::GET, "/admin/policies", None).await?;
-            print(&target, response, |policies: Policies| show::list(&policies, all))
+            print(&target, all_policies(&target).await?, |policies: Policies| show::list(&policies, all))
         }
         LiveCommand::Swap { kind, policy, config, mode, window, force, of, target } => {
             let mut query = swap_query(mode, window, force)?;
@@ -302,9 +301,19 @@ fn read_config(text: &str) -> Result<Value, Failure> {
     }
 }
 
+/// What a host says of all policies.
+async fn all_policies(target: &Target) -> Result<Value, Failure> {
+    let response = Host::of(&target.admin)?.ask(Method::GET, "/admin/policies", None).await;
+    response.map_err(|failure| match failure {
+        Failure::Failed(why) => {
+            Failure::Failed(format!("{why}; without a host, --bundled shows the policies in this binary"))
+        }
+        Failure::Usage(_) => failure,
+    })
+}
+
 async fn describe(target: &Target, what: &str) -> Result<(), Failure> {
-    let response = Host::of(&target.admin)?.ask(Method::GET, "/admin/policies", None).await?;
-    let all: Policies = parse(response)?;
+    let all: Policies = parse(all_policies(target).await?)?;
     match all.slots.iter().find(|s| s.kind == what || s.name == what) {
         Some(slot) if target.json => print_json(slot),
         Some(slot) => {
