@@ -405,7 +405,7 @@ fn checked_settings_are_those_that_a_host_accepts() {
         (&["--device", "cuda:99"], 2, "--device"),
         (&["--kv-memory", "1"], 2, "--kv-memory"),
         (&["--max-seq-len", "9999999"], 2, "--max-seq-len"),
-        (&["--host", "192.0.2.1"], 1, "--port: can't listen on 192.0.2.1:0"),
+        (&["--host", "192.0.2.1"], 1, "--host: can't listen on 192.0.2.1:0"),
     ];
     for (arguments, code, words) in cases {
         let free = ["--admin", "127.0.0.1:0", "--port", "0"];
