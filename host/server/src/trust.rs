@@ -41,14 +41,16 @@ impl Trust {
         if !encrypted {
             return Ok(tls.with_root_certificates(RootCertStore::empty()).with_no_client_auth());
         }
-        let verifier = self.verifier(provider)?;
+        let verifier = Arc::new(self.verifier(provider)?);
         Ok(tls.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth())
     }
 
-    fn verifier(&self, provider: Arc<CryptoProvider>) -> Result<Arc<dyn ServerCertVerifier>, String> {
-        if self.insecure {
-            return Ok(Arc::new(Anything(provider)));
-        }
+    fn verifier(&self, provider: Arc<CryptoProvider>) -> Result<Verifier, String> {
+        let trusted = if self.insecure { None } else { Some(self.trusted(Arc::clone(&provider))?) };
+        Ok(Verifier { provider, trusted })
+    }
+
+    fn trusted(&self, provider: Arc<CryptoProvider>) -> Result<Trusted, String> {
         let pinned = self.file()?;
         let mut roots = RootCertStore::empty();
         if let Some(path) = &self.cacert {
@@ -62,7 +64,7 @@ impl Trust {
             }
         }
         let webpki = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider);
-        Ok(Arc::new(Pinned { webpki: webpki.build().map_err(|e| e.to_string())?, pinned }))
+        Ok(Trusted { webpki: webpki.build().map_err(|e| e.to_string())?, pinned })
     }
 
     /// Returns the certificates of the file; none if no file is given.
@@ -107,14 +109,44 @@ impl Trust {
     }
 }
 
-/// Accepts what webpki accepts, and exactly the pinned certificates.
+/// Checks servers' certificates, and in every case that the server has the certificate's key.
 #[derive(Debug)]
-struct Pinned {
+struct Verifier {
+    provider: Arc<CryptoProvider>,
+    /// `None` accepts every certificate.
+    trusted: Option<Trusted>,
+}
+
+/// What webpki accepts, and exactly the pinned certificates.
+#[derive(Debug)]
+struct Trusted {
     webpki: Arc<WebPkiServerVerifier>,
     pinned: Vec<CertificateDer<'static>>,
 }
 
-impl ServerCertVerifier for Pinned {
+impl Trusted {
+    fn verify(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let is_pinned = self.pinned.iter().any(|own| own == end_entity);
+        let intermediates = if is_pinned { &[] } else { intermediates };
+        match self.webpki.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
+            // webpki checks the time first, then whether it is an authority's, then who signed it, the name last.
+            Err(Error::InvalidCertificate(error)) if is_pinned && lacks_authority(&error) => {
+                verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
+                Ok(ServerCertVerified::assertion())
+            }
+            verified => verified,
+        }
+    }
+}
+
+impl ServerCertVerifier for Verifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -123,22 +155,9 @@ impl ServerCertVerifier for Pinned {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        if !self.pinned.iter().any(|own| own == end_entity) {
-            return self.webpki.verify_server_cert(
-                end_entity,
-                intermediates,
-                server_name,
-                ocsp_response,
-                now,
-            );
-        }
-        match self.webpki.verify_server_cert(end_entity, &[], server_name, ocsp_response, now) {
-            // webpki checks the time first, then whether it is an authority's, then who signed it, the name last.
-            Err(Error::InvalidCertificate(error)) if lacks_authority(&error) => {
-                verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
-                Ok(ServerCertVerified::assertion())
-            }
-            verified => verified,
+        match &self.trusted {
+            Some(trusted) => trusted.verify(end_entity, intermediates, server_name, ocsp_response, now),
+            None => Ok(ServerCertVerified::assertion()),
         }
     }
 
@@ -148,7 +167,7 @@ impl ServerCertVerifier for Pinned {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.webpki.verify_tls12_signature(message, cert, dss)
+        verify_tls12_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
     }
 
     fn verify_tls13_signature(
@@ -157,11 +176,11 @@ impl ServerCertVerifier for Pinned {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.webpki.verify_tls13_signature(message, cert, dss)
+        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.webpki.supported_verify_schemes()
+        self.provider.signature_verification_algorithms.supported_schemes()
     }
 }
 
@@ -204,45 +223,6 @@ fn names(presented: &[String]) -> String {
 
 fn date(time: UnixTime) -> String {
     utc(std::time::Duration::from_secs(time.as_secs()))
-}
-
-/// Accepts every certificate; signatures are still checked.
-#[derive(Debug)]
-struct Anything(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for Anything {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }
 
 #[cfg(test)]

@@ -51,11 +51,13 @@ fn files_that_are_no_policy_are_refused_before_compilation() {
 #[test]
 fn a_host_takes_its_own_version_with_its_own_types_and_ignores_further_exports() {
     type Edit = fn(&str) -> String;
+    /// What it is about, the edit of the interface, further exports, and the refusal if there is one.
+    type Case = (&'static str, Edit, &'static str, Option<(&'static str, &'static str)>);
     const PING: &str = r#"(func (export "infer:policy/lifecycle@0.1.0#ping"))"#;
     const CALLS_LATER: &str = r#"(func (export "infer:policy/lifecycle@0.1.0#ping") (call $later))"#;
     let ping: Edit = |text| text.replace("describe: func", "ping: func();\n    describe: func");
     let offered: Edit = |text| text.replace("log: func", "later: func();\n    log: func");
-    let cases: [(&str, Edit, &str, Option<(&str, &str)>); 9] = [
+    let cases: [Case; 9] = [
         ("these files", str::to_owned, "", None),
         ("a later version", |text| text.replace("@0.1.0", "@0.1.1"), "", Some(("imports", "@0.1.1`"))),
         ("an earlier version", |text| text.replace("@0.1.0", "@0.0.9"), "", Some(("imports", "@0.0.9`"))),
