@@ -1,4 +1,4 @@
-//! Chat templates are programs of strangers: what they may do, and what stops them.
+//! Chat templates are untrusted programs: what they may do, and what stops them.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Runs a program of ours on input that a stranger wrote, so that the input can exhaust limits but not the host.
+//! Runs a program of ours on untrusted input, so that the input can exhaust limits but not the host.
 //!
 //! Some libraries have no bound on what a hostile input makes them allocate, recurse or compute: a template engine, a
 //! compiler of JSON schemas. Such a library is compiled to a core WebAssembly module without imports (its guest crate

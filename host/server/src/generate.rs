@@ -164,7 +164,7 @@ impl Sequential {
             self.engine.drain_events(&mut events);
             for event in events.drain(..) {
                 match event {
-                    // A step may draw several; those behind a stop string are nobody's.
+                    // A step may draw several; those behind a stop string are discarded.
                     Event::Token { .. } if stopped => {}
                     Event::Token { token, .. } => {
                         out.total = begun.elapsed();

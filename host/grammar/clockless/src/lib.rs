@@ -1,7 +1,7 @@
 //! Stands in for the crate `instant` (see `[patch.crates-io]`): a clock that never moves.
 //!
-//! llguidance reads a clock for its statistics alone. In the sandbox there is none, and the real crate, which nobody
-//! maintains any more, would import one from JavaScript. Only WebAssembly builds of `infer-grammar-guest` use this.
+//! llguidance reads a clock for its statistics alone. In the sandbox there is none, and the real crate, which is
+//! unmaintained, would import one from JavaScript. Only WebAssembly builds of `infer-grammar-guest` use this.
 #![forbid(unsafe_code)]
 
 use std::ops::Sub;

@@ -99,7 +99,7 @@ pub fn with_options(mut schema: Value) -> Value {
     schema
 }
 
-/// Refuses schemas that are no objects, or that nobody would want to compile: by their lengths and depths.
+/// Refuses schemas that are no objects, and those of unreasonable length or depth.
 pub fn check_schemas<'a>(
     field: &'static str,
     schemas: impl IntoIterator<Item = &'a Value>,
