@@ -55,6 +55,9 @@ pub struct ChatFields {
         schemars(extend("enum" = ["none", "minimal", "low", "medium", "high", "xhigh", "max", null]))
     )]
     pub reasoning_effort: Option<String>,
+    /// Return reasoning (`<think>`) as `reasoning_content`, not as part of `content`. Default: true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub separate_reasoning: Option<bool>,
     /// How long the reply should be. Passed to the chat template as the variable `verbosity`, which it may
     /// ignore.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -112,6 +115,9 @@ pub struct Message {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(schema_with = "crate::schema::content"))]
     pub content: Option<Value>,
+    /// The assistant's reasoning, which the template may ignore.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
     /// Name of the author.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
@@ -226,6 +232,9 @@ pub struct Reply {
     pub role: String,
     /// Text; null if there are only calls.
     pub content: Option<String>,
+    /// The reasoning before the reply, if the model writes any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
     /// Always null.
     pub refusal: Option<String>,
     /// Calls that the model makes.
@@ -258,6 +267,9 @@ pub struct Delta {
     /// Text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
+    /// Reasoning.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
     /// Parts of calls.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCall>,

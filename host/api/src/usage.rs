@@ -15,6 +15,9 @@ pub struct Usage {
     /// Details of `prompt_tokens`.
     #[serde(default)]
     pub prompt_tokens_details: PromptTokensDetails,
+    /// Details of `completion_tokens`; only of chats with a model that may reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completion_tokens_details: Option<CompletionTokensDetails>,
 }
 
 /// Details of a request's prompt tokens.
@@ -23,6 +26,14 @@ pub struct Usage {
 pub struct PromptTokensDetails {
     /// Prompt tokens found in the prefix cache.
     pub cached_tokens: u32,
+}
+
+/// Details of a request's generated tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct CompletionTokensDetails {
+    /// Tokens of the reasoning, with its tags.
+    pub reasoning_tokens: u32,
 }
 
 /// Durations of a request's phases; null for a phase that it never reached.

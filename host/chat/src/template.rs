@@ -26,6 +26,7 @@ pub struct ChatTemplate {
     idle: Mutex<Vec<Renderer>>,
     tools: Tools,
     reads: Reads,
+    reasons: bool,
     /// What renders conversations with tools, where that is another one.
     tool_use: Option<Box<ChatTemplate>>,
 }
@@ -122,6 +123,7 @@ impl ChatTemplate {
             idle: Mutex::new(vec![first]),
             tools: Tools::of(template),
             reads: Reads { developer: template.contains("developer"), parts: false },
+            reasons: template.contains("</think>"),
             tool_use: None,
         };
         this.reads.parts = this.goes_through_parts();
@@ -142,6 +144,12 @@ impl ChatTemplate {
     /// What it does with tools.
     pub fn tools(&self) -> Tools {
         self.tool_use.as_ref().map_or(self.tools, |other| other.tools)
+    }
+
+    /// Whether its model may reason before it replies, in `<think>..</think>`. Told from the template's text, which
+    /// leaves the reasoning of earlier replies out.
+    pub fn reasons(&self) -> bool {
+        self.reasons || self.tool_use.as_ref().is_some_and(|other| other.reasons)
     }
 
     /// What it makes of messages, with tools and without.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use infer_core::Constraint;
 use infer_core::testing::SplitMix;
 use infer_model::{Source, Tokenizer};
-use infer_server::data::{Compiler, Shape};
+use infer_server::data::{Compiler, Prelude, Shape};
 use serde_json::{Map, Value, json};
 
 /// Outputs a shape.
@@ -90,7 +90,9 @@ fn measure(folder: &Path, name: &str) {
         let shape = Shape::of_outputs(outputs.as_object().expect("an object").clone());
         let shape = shape.unwrap_or_else(|e| panic!("{}", e.message()));
         let begun = Instant::now();
-        let masks = runtime.block_on(compiler.masks(&shape, 1)).unwrap_or_else(|e| panic!("{}", e.message()));
+        let masks = runtime
+            .block_on(compiler.masks(&shape, 1, Prelude::None))
+            .unwrap_or_else(|e| panic!("{}", e.message()));
         (masks.into_iter().next().expect("one was asked for"), begun.elapsed())
     };
     let (_, first) = asked(&json!({"regex": "a"}));

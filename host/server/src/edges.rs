@@ -19,7 +19,7 @@ use serde_json::json;
 
 use crate::bench::{Dialect, Events, read};
 use crate::config::{Config, Settings};
-use crate::data::{Calls, Compiler, Part, check_chat, check_completion};
+use crate::data::{Compiler, Expected, Part, Prelude, Speaker, Speech, check_chat, check_completion};
 use crate::trace::Question;
 
 /// Size of the demo model's vocabulary.
@@ -75,7 +75,7 @@ pub fn grammar(bytes: &[u8]) {
     };
     let Some(shape) = shape else { return };
     HOST.with(|(runtime, compiler)| {
-        let Ok(masks) = runtime.block_on(compiler.masks(&shape, 1)) else { return };
+        let Ok(masks) = runtime.block_on(compiler.masks(&shape, 1, Prelude::None)) else { return };
         let mut output = Vec::new();
         while output.len() < TOKENS {
             let mut logits = vec![0.0; DEMO_VOCAB as usize];
@@ -93,31 +93,40 @@ pub fn grammar(bytes: &[u8]) {
     });
 }
 
-/// A model's output with function calls. What is found must not depend on how the text is split.
+/// A model's output with reasoning and function calls. What is found must not depend on how the text is split.
 pub fn calls(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
-    for style in [Tools::Hermes, Tools::Llama3] {
-        let all = |step: usize| {
-            let mut calls = Calls::new(style, vec!["weather".to_owned(), "time".to_owned()]);
-            let letters: Vec<char> = text.chars().collect();
-            let mut parts: Vec<Part> = Vec::new();
-            for piece in letters.chunks(step) {
-                parts.extend(calls.push(&piece.iter().collect::<String>()));
-            }
-            parts.extend(calls.finish());
-            joined(parts)
-        };
-        assert_eq!(all(usize::MAX >> 1), all(1), "{style:?}: parts must not depend on how the text is split");
+    let letters: Vec<char> = text.chars().collect();
+    for reasoning in [Expected::Never, Expected::Tagged, Expected::Opened] {
+        for style in [Tools::Hermes, Tools::Llama3] {
+            let names = vec!["weather".to_owned(), "time".to_owned()];
+            let speech = Speech { reasoning, style, names, parallel: true };
+            let all = |step: usize| {
+                let mut speaker = Speaker::new(&speech);
+                let mut parts: Vec<Part> = Vec::new();
+                for piece in letters.chunks(step) {
+                    parts.extend(speaker.push(piece.iter().collect()));
+                }
+                parts.extend(speaker.finish());
+                joined(parts)
+            };
+            assert_eq!(
+                all(usize::MAX >> 1),
+                all(1),
+                "{speech:?}: parts must not depend on how the text is split"
+            );
+        }
     }
 }
 
-/// Joins adjacent text and adjacent arguments.
+/// Joins adjacent parts of the same kind.
 fn joined(parts: Vec<Part>) -> Vec<Part> {
     let mut whole: Vec<Part> = Vec::new();
     for part in parts {
         match (whole.last_mut(), part) {
-            (Some(Part::Text(before)), Part::Text(more)) => before.push_str(&more),
-            (Some(Part::Arguments(before)), Part::Arguments(more)) => before.push_str(&more),
+            (Some(Part::Reasoning(before)), Part::Reasoning(more))
+            | (Some(Part::Text(before)), Part::Text(more))
+            | (Some(Part::Arguments(before)), Part::Arguments(more)) => before.push_str(&more),
             (_, Part::Text(text) | Part::Arguments(text)) if text.is_empty() => {}
             (_, part) => whole.push(part),
         }

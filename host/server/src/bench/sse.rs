@@ -128,6 +128,7 @@ fn usage(value: &serde_json::Value) -> Usage {
         prompt_tokens_details: PromptTokensDetails {
             cached_tokens: count(&value["prompt_tokens_details"]["cached_tokens"]),
         },
+        completion_tokens_details: None,
     }
 }
 

@@ -15,7 +15,7 @@ use super::response::named::NamedFrames;
 use super::response::openai::{CompletionBody, CompletionFrames};
 use super::response::{accepts_json, collect, stream_answer};
 use super::sequence::job::{self, Asked, Job, Longest, MAX_SEQUENCES};
-use super::structured::Shape;
+use super::structured::{Prelude, Shape};
 use crate::app::Served;
 use crate::config::DialectChoice;
 use crate::http::{Answer, ApiError, ReadBody, Room, json_bytes};
@@ -117,6 +117,7 @@ async fn job(served: &Served, parsed: Parsed, room: Room) -> Result<(Job, Option
         logprobs,
         prompt_logprobs,
         shape,
+        prelude: Prelude::None,
         common,
     };
     Ok((job, echo.then_some(prompted)))

@@ -16,9 +16,9 @@ mod structured;
 pub use chat::{GivenTemplate, PendingTemplate};
 pub use route::route;
 pub use sequence::outcome::Outcome;
-pub use structured::{Compiler, Shape};
+pub use structured::{Compiler, Prelude, Shape};
 
-pub(crate) use chat::{Calls, Part, check as check_chat};
+pub(crate) use chat::{Expected, Part, Speaker, Speech, check as check_chat};
 pub(crate) use completions::check as check_completion;
 
 // Shorter paths for `structured`.

@@ -99,7 +99,8 @@ pub async fn tokenize(app: &App, body: ReadBody) -> Result<Answer, ApiError> {
             let reads = served.chat_template().await?.reads();
             let messages = messages::normalize(Some(messages), reads)?;
             variables.extend(tools.map(|tools| ("tools".to_owned(), Value::Array(tools))));
-            chat::render(served, ChatPrompt { messages, add_generation_prompt, variables }, room).await?
+            let prompt = ChatPrompt { messages, add_generation_prompt, variables };
+            chat::render(served, prompt, room).await?.tokens
         }
         (Some(_), Some(_)) => {
             return Err(ApiError::invalid("messages", "give either `messages` or `prompt`, not both"));

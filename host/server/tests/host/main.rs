@@ -19,6 +19,7 @@ mod kv_events;
 mod openai;
 mod operation;
 mod policies;
+mod reasoning;
 mod structured;
 mod telemetry;
 mod tenants;

@@ -12,6 +12,8 @@ const CLOSE: &str = "</tool_call>";
 /// A part of the output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
+    /// Reasoning, which precedes everything else.
+    Reasoning(String),
     /// Text.
     Text(String),
     /// A call begins.
@@ -199,7 +201,7 @@ impl Calls {
 }
 
 /// Bytes at the end of `text` that may be the beginning of `mark`.
-fn longest_overlap(text: &str, mark: &str) -> usize {
+pub fn longest_overlap(text: &str, mark: &str) -> usize {
     (1..=mark.len().min(text.len()))
         .rev()
         .find(|&n| text.is_char_boundary(text.len() - n) && mark.starts_with(&text[text.len() - n..]))

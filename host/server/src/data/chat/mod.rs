@@ -1,18 +1,22 @@
 //! `POST /v1/chat/completions`, always in OpenAI's form. The checkpoint's own template turns messages into a
-//! prompt, and function calls are parsed out of the model's output.
+//! prompt, and reasoning and function calls are parsed out of the model's output.
 
 mod call_json;
 mod calls;
 pub mod messages;
 mod pending;
 mod prompt;
+mod reasoning;
 pub mod request;
 mod sink;
+mod speaker;
 mod tools;
 
-pub use calls::{Calls, Part};
+pub use calls::Part;
 pub use pending::{GivenTemplate, PendingTemplate};
-pub use prompt::{ChatPrompt, render};
+pub use prompt::{ChatPrompt, Rendered, render};
+pub use reasoning::Expected;
+pub use speaker::{Speaker, Speech};
 
 use std::sync::Arc;
 
@@ -21,7 +25,7 @@ use infer_chat::ChatTemplate;
 
 use self::request::Parsed;
 use self::sink::{ChatBody, ChatFrames, Replies};
-use super::structured::Shape;
+use super::structured::{Prelude, Shape};
 use crate::data::response::frames::Head;
 use crate::data::response::{collect, stream_answer};
 use crate::data::sequence::job::{Asked, Job, Longest};
@@ -32,19 +36,28 @@ pub async fn chat(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError> 
     let app = asked.app;
     let served = app.served()?;
     let template = served.chat_template().await?;
-    let Parsed { prompt, offer, max_tokens, logprobs, mut common } =
+    let Parsed { prompt, offer, max_tokens, logprobs, separate_reasoning, mut common } =
         request::parse(&body, &served.model_names, &template)?;
     let room = body.into_room();
     let (streams, options) = (common.stream.unwrap_or(false), common.stream_options);
-    let replies = Replies {
-        style: template.tools(),
-        names: if offer.is_shown() { offer.names().map(str::to_owned).collect() } else { Vec::new() },
-        parallel: offer.parallel,
-        logprobs: logprobs.is_some().then(|| served.tokenizer.clone()),
-    };
     let shape = common.shape.take();
     let shape = offer.shape(template.tools())?.or(shape);
-    let tokens: Arc<[u32]> = render(served, prompt, room).await?.into();
+    let Rendered { tokens, opens_reasoning } = render(served, prompt, room).await?;
+    let (reasoning, prelude) = if separate_reasoning && template.reasons() {
+        reasoning::expect(opens_reasoning, shape.is_some(), &served.tokenizer)
+    } else {
+        (Expected::Never, Prelude::None)
+    };
+    let replies = Replies {
+        speech: Speech {
+            reasoning,
+            style: template.tools(),
+            names: if offer.is_shown() { offer.names().map(str::to_owned).collect() } else { Vec::new() },
+            parallel: offer.parallel,
+        },
+        logprobs: logprobs.is_some().then(|| served.tokenizer.clone()),
+    };
+    let tokens: Arc<[u32]> = tokens.into();
     let prompt_tokens = tokens.len() as u32;
     let prompts = vec![tokens];
     let job = Job {
@@ -55,6 +68,7 @@ pub async fn chat(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError> 
         logprobs,
         prompt_logprobs: None,
         shape,
+        prelude,
         common,
     };
     let group = job.start(asked).await?;
@@ -69,7 +83,7 @@ pub async fn chat(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError> 
     let totals = collect(app, group, &mut body).await?;
     let (head, spelled) = (head("chat.completion"), body.spelled_bytes());
     let written =
-        served.with_tokenizer(spelled, move |tokenizer| body.written(&head, &totals, tokenizer)).await?;
+        served.with_tokenizer(spelled, move |tokenizer| body.written(&head, totals, tokenizer)).await?;
     Ok(json_bytes(StatusCode::OK, written))
 }
 

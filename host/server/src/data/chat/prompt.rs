@@ -1,8 +1,9 @@
 //! Renders messages to tokens. Templates are programs, so this runs off the threads that serve connections.
 
-use infer_model::ModelErrorKind;
+use infer_model::{ModelError, ModelErrorKind};
 use serde_json::{Map, Value};
 
+use super::reasoning;
 use crate::app::Served;
 use crate::http::{ApiError, Room};
 
@@ -17,17 +18,27 @@ pub struct ChatPrompt {
     pub variables: Map<String, Value>,
 }
 
+/// A rendered conversation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rendered {
+    /// The prompt.
+    pub tokens: Vec<u32>,
+    /// Whether it ends with the tag that opens the model's reasoning.
+    pub opens_reasoning: bool,
+}
+
 /// Renders a conversation and tokenizes it. `room` is the share of its body in the memory budget.
-pub async fn render(served: &Served, prompt: ChatPrompt, room: Room) -> Result<Vec<u32>, ApiError> {
+pub async fn render(served: &Served, prompt: ChatPrompt, room: Room) -> Result<Rendered, ApiError> {
     let (template, tokenizer) = (served.chat_template().await?, served.tokenizer.clone());
     let work = move || {
         let _room = room;
         let ChatPrompt { messages, add_generation_prompt, variables } = prompt;
         let text = template.render_with(&messages, add_generation_prompt, &variables)?;
         // The template has already written the special tokens.
-        tokenizer.encode(&text, false)
+        let tokens = tokenizer.encode(&text, false)?;
+        Ok(Rendered { tokens, opens_reasoning: reasoning::opens(&text) })
     };
-    served.off_thread(work).await?.map_err(|error| match error.kind {
+    served.off_thread(work).await?.map_err(|error: ModelError| match error.kind {
         ModelErrorKind::Template => ApiError::invalid("messages", error.message).code("template_refused"),
         _ => ApiError::invalid("messages", error),
     })

@@ -26,6 +26,7 @@ const OWN_FIELDS: &[&str] = &[
     "add_generation_prompt",
     "chat_template_kwargs",
     "reasoning_effort",
+    "separate_reasoning",
     "verbosity",
     "modalities",
     "store",
@@ -60,6 +61,7 @@ pub struct Parsed {
     pub offer: Offer,
     pub max_tokens: Option<u32>,
     pub logprobs: Option<u32>,
+    pub separate_reasoning: bool,
     pub common: Common,
 }
 
@@ -87,6 +89,7 @@ pub fn parse(body: &[u8], models: &[String], template: &ChatTemplate) -> Result<
         variables.insert("tools".to_owned(), Value::Array(offer.tools.clone()));
     }
     let add_generation_prompt = boolean(&mut fields, "add_generation_prompt")?.unwrap_or(true);
+    let separate_reasoning = boolean(&mut fields, "separate_reasoning")?.unwrap_or(true);
     let model = check_model(&mut fields, models);
     let common = Common::take(&mut fields)?;
     if offer.is_forced() && common.shape.is_some() {
@@ -103,7 +106,7 @@ pub fn parse(body: &[u8], models: &[String], template: &ChatTemplate) -> Result<
     refuse_rest(&fields, &[&known_fields(), UNSUPPORTED].concat())?;
     model?;
     let prompt = ChatPrompt { messages, add_generation_prompt, variables };
-    Ok(Parsed { prompt, offer, max_tokens, logprobs, common })
+    Ok(Parsed { prompt, offer, max_tokens, logprobs, separate_reasoning, common })
 }
 
 fn check_template(tools: Tools) -> Result<(), ApiError> {

@@ -1,47 +1,33 @@
-//! A chat's choices as the client receives them: text, calls, log-probabilities.
+//! A chat's choices as the client receives them: reasoning, text, calls, log-probabilities.
 
 use infer_api::chat::{CalledFunction, ChatChoice, ChatChunkChoice, ChatLogprobs, Delta, Reply, ToolCall};
-use infer_api::usage::Usage;
-use infer_chat::Tools;
-use infer_core::{FinishReason, TokenLogprobs};
+use infer_api::usage::{CompletionTokensDetails, Usage};
+use infer_core::TokenLogprobs;
 use infer_model::Tokenizer;
 
-use super::calls::{Calls, Part};
+use super::calls::Part;
+use super::reasoning::Expected;
+use super::speaker::{Speaker, Speech};
 use crate::data::request::common::StreamOptions;
 use crate::data::response::frames::{Head, openai_done, openai_error};
 use crate::data::response::logprobs::{NAME_BYTES, push_chat};
 use crate::data::response::{Frames, Go, Preface, Sink};
 use crate::data::sequence::group::Totals;
-use crate::data::sequence::outcome::{Outcome, openai_reason};
+use crate::data::sequence::outcome::Outcome;
 use crate::data::sequence::run::Piece;
 use crate::http::ApiError;
 
 /// What all replies of a request share.
 pub struct Replies {
-    /// The syntax of the model's calls.
-    pub style: Tools,
-    /// Functions that the model may call; none if the prompt offers none.
-    pub names: Vec<String>,
-    /// Whether it may call several.
-    pub parallel: bool,
+    /// What they may contain.
+    pub speech: Speech,
     /// Present if log-probabilities are requested.
     pub logprobs: Option<Tokenizer>,
 }
 
-/// Splits one choice's reply into parts.
-struct Speaker {
-    calls: Option<Calls>,
-    parallel: bool,
-    /// Number of calls that have begun.
-    begun: u32,
-    /// The only allowed call has ended.
-    satisfied: bool,
-}
-
 impl Replies {
-    fn speaker(&self) -> Speaker {
-        let calls = (!self.names.is_empty()).then(|| Calls::new(self.style, self.names.clone()));
-        Speaker { calls, parallel: self.parallel, begun: 0, satisfied: false }
+    fn speakers(&self, choices: usize) -> Vec<Speaker> {
+        (0..choices).map(|_| Speaker::new(&self.speech)).collect()
     }
 
     fn logprobs(&self, piece: &Piece) -> Option<ChatLogprobs> {
@@ -50,48 +36,13 @@ impl Replies {
         push_chat(&mut list, tokenizer, piece.token, of);
         Some(list)
     }
-}
 
-impl Speaker {
-    fn push(&mut self, text: String) -> Vec<Part> {
-        let parts = match &mut self.calls {
-            Some(calls) => calls.push(&text),
-            None if text.is_empty() => Vec::new(),
-            None => vec![Part::Text(text)],
-        };
-        self.allowed(parts)
-    }
-
-    fn finish(&mut self) -> Vec<Part> {
-        let parts = self.calls.as_mut().map(Calls::finish).unwrap_or_default();
-        self.allowed(parts)
-    }
-
-    /// Drops what follows the only allowed call.
-    fn allowed(&mut self, parts: Vec<Part>) -> Vec<Part> {
-        let mut allowed = Vec::with_capacity(parts.len());
-        for part in parts {
-            if self.satisfied {
-                break;
-            }
-            match part {
-                Part::Call { .. } => self.begun += 1,
-                Part::Done => self.satisfied = !self.parallel,
-                _ => {}
-            }
-            allowed.push(part);
-        }
-        allowed
-    }
-
-    fn go(&self) -> Go {
-        if self.satisfied { Go::Stop } else { Go::On }
-    }
-
-    fn reason(&self, outcome: &Outcome) -> Option<String> {
-        let reason = outcome.reason?;
-        let called = self.begun > 0 && matches!(reason, FinishReason::Eos | FinishReason::Stop);
-        Some(if called { "tool_calls" } else { openai_reason(reason) }.to_owned())
+    /// Adds the tokens of the reasoning, if the replies may have any.
+    fn detailed(&self, usage: Usage, speakers: &[Speaker]) -> Usage {
+        let reasoning_tokens = speakers.iter().map(Speaker::reasoning_tokens).sum();
+        let reasons = self.speech.reasoning != Expected::Never;
+        let details = reasons.then_some(CompletionTokensDetails { reasoning_tokens });
+        Usage { completion_tokens_details: details, ..usage }
     }
 }
 
@@ -123,7 +74,7 @@ impl ChatBody {
             ChatChoice { index: index as u32, message, logprobs: None, finish_reason: None }
         };
         Self {
-            speakers: (0..choices).map(|_| replies.speaker()).collect(),
+            speakers: replies.speakers(choices),
             choices: (0..choices).map(choice).collect(),
             logprobs: vec![Vec::new(); choices],
             replies,
@@ -136,7 +87,8 @@ impl ChatBody {
     }
 
     /// The body as JSON.
-    pub fn written(self, head: &Head, totals: &Totals, tokenizer: &Tokenizer) -> Vec<u8> {
+    pub fn written(self, head: &Head, mut totals: Totals, tokenizer: &Tokenizer) -> Vec<u8> {
+        totals.usage = self.replies.detailed(totals.usage, &self.speakers);
         let asked = self.replies.logprobs.is_some();
         let choices = self.choices.into_iter().zip(self.logprobs).map(|(mut choice, logprobs)| {
             choice.logprobs = asked.then(|| {
@@ -146,13 +98,14 @@ impl ChatBody {
             });
             choice
         });
-        head.whole(choices, totals)
+        head.whole(choices, &totals)
     }
 
     fn add(&mut self, choice: usize, parts: Vec<Part>) {
         let message = &mut self.choices[choice].message;
         for part in parts {
             match part {
+                Part::Reasoning(text) => message.reasoning_content.get_or_insert_default().push_str(&text),
                 Part::Text(text) => message.content.get_or_insert_default().push_str(&text),
                 Part::Call { name } => message.tool_calls.push(begin_call(None, name)),
                 Part::Arguments(text) => {
@@ -173,7 +126,7 @@ impl Sink for ChatBody {
         if let Some(of) = piece.logprobs {
             self.logprobs[at].push((piece.token, of));
         }
-        let parts = self.speakers[at].push(piece.text);
+        let parts = self.speakers[at].token(piece.text);
         self.add(at, parts);
         self.speakers[at].go()
     }
@@ -216,7 +169,7 @@ impl ChatFrames {
             out: Vec::new(),
             head,
             options: options.unwrap_or_default(),
-            speakers: (0..choices).map(|_| replies.speaker()).collect(),
+            speakers: replies.speakers(choices),
             opened: vec![false; choices],
             replies,
             usage,
@@ -225,8 +178,8 @@ impl ChatFrames {
 
     fn chunk(&mut self, at: usize, delta: Delta, logprobs: Option<ChatLogprobs>, reason: Option<String>) {
         let choice = ChatChunkChoice { index: at as u32, delta, logprobs, finish_reason: reason };
-        let usage = self.options.continuous_usage.then_some(&self.usage);
-        self.head.chunk(&mut self.out, &[choice], usage);
+        let usage = self.options.continuous_usage.then(|| self.replies.detailed(self.usage, &self.speakers));
+        self.head.chunk(&mut self.out, &[choice], usage.as_ref());
     }
 
     /// Writes the first chunk, which has the role.
@@ -235,7 +188,7 @@ impl ChatFrames {
             let delta = Delta {
                 role: Some("assistant".to_owned()),
                 content: Some(String::new()),
-                tool_calls: Vec::new(),
+                ..Delta::default()
             };
             self.chunk(at, delta, None, None);
         }
@@ -244,10 +197,11 @@ impl ChatFrames {
     fn write(&mut self, at: usize, parts: Vec<Part>, mut logprobs: Option<ChatLogprobs>) {
         // The number of calls before these parts.
         let starting = parts.iter().filter(|part| matches!(part, Part::Call { .. })).count() as u32;
-        let mut begun = self.speakers[at].begun - starting;
+        let mut begun = self.speakers[at].begun() - starting;
         for part in parts {
             let mut delta = Delta::default();
             match part {
+                Part::Reasoning(text) => delta.reasoning_content = Some(text),
                 Part::Text(text) => delta.content = Some(text),
                 Part::Call { name } => {
                     delta.tool_calls.push(begin_call(Some(begun), name));
@@ -276,7 +230,7 @@ impl Sink for ChatFrames {
         self.usage.completion_tokens += 1;
         self.usage.total_tokens += 1;
         let logprobs = self.replies.logprobs(&piece);
-        let parts = self.speakers[at].push(piece.text);
+        let parts = self.speakers[at].token(piece.text);
         self.write(at, parts, logprobs);
         self.speakers[at].go()
     }
@@ -303,35 +257,13 @@ impl Frames for ChatFrames {
 
     fn done(&mut self, totals: &Totals) {
         if self.options.include_usage {
-            self.head.chunk::<ChatChunkChoice>(&mut self.out, &[], Some(&totals.usage));
+            let usage = self.replies.detailed(totals.usage, &self.speakers);
+            self.head.chunk::<ChatChunkChoice>(&mut self.out, &[], Some(&usage));
         }
         openai_done(&mut self.out);
     }
 
     fn failed(&mut self, error: &ApiError) {
         openai_error(&mut self.out, error);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nothing_follows_the_one_call_allowed_even_if_it_is_broken() {
-        let broken = "<tool_call>{\"name\": \"time\" oops</tool_call>";
-        let whole = "<tool_call>{\"name\": \"time\"}</tool_call>";
-        for first in [broken, whole] {
-            let names = vec!["time".to_owned(), "weather".to_owned()];
-            let replies = Replies { style: Tools::Hermes, names, parallel: false, logprobs: None };
-            let mut speaker = replies.speaker();
-            let mut parts = speaker.push(first.to_owned());
-            assert_eq!(speaker.go(), Go::Stop, "{first}");
-            parts.extend(speaker.push("<tool_call>{\"name\": \"weather\"}</tool_call> and more".to_owned()));
-            parts.extend(speaker.finish());
-            let name = "time".to_owned();
-            let expected = [Part::Call { name }, Part::Arguments("{}".to_owned()), Part::Done];
-            assert_eq!(parts, expected, "{first}");
-        }
     }
 }

@@ -14,7 +14,7 @@ use super::run::{Beginning, Run};
 use super::text::{Ending, Text};
 use crate::app::{App, Served};
 use crate::data::request::common::Common;
-use crate::data::structured::{Mask, Shape};
+use crate::data::structured::{Mask, Prelude, Shape};
 use crate::engine::RequestMeta;
 use crate::http::{ApiError, RequestId};
 use crate::tenants::Tenant;
@@ -64,6 +64,8 @@ pub struct Job {
     pub prompt_logprobs: Option<u32>,
     /// The required form of the output.
     pub shape: Option<Shape>,
+    /// What comes before the shape.
+    pub prelude: Prelude,
     /// The fields that completions and chats share.
     pub common: Common,
 }
@@ -92,7 +94,10 @@ impl Job {
         self.check_tokens(served)?;
         let lengths = self.lengths(served)?;
         let masks = match &self.shape {
-            Some(shape) => served.compiler.masks(shape, sequences).await?.into_iter().map(Some).collect(),
+            Some(shape) => {
+                let masks = served.compiler.masks(shape, sequences, self.prelude).await?;
+                masks.into_iter().map(Some).collect()
+            }
             None => vec![None; sequences],
         };
         let ends = self.ends(served);

@@ -86,6 +86,7 @@ impl Outcome {
                 completion_tokens: known.sent_tokens,
                 total_tokens: known.prompt_tokens + known.sent_tokens,
                 prompt_tokens_details: PromptTokensDetails { cached_tokens: usage.cached_tokens },
+                completion_tokens_details: None,
             },
             timings: Timings {
                 queue_ms: ms(known.submitted, usage.started),

@@ -16,7 +16,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::ahead::Ahead;
-use super::mask::Mask;
+use super::mask::{Mask, Prelude};
 use super::shape::Shape;
 use crate::http::ApiError;
 use crate::policies;
@@ -98,7 +98,12 @@ impl Compiler {
     }
 
     /// A mask for each of `count` sequences, or the 422 that says what is wrong with the shape.
-    pub async fn masks(&self, shape: &Shape, count: usize) -> Result<Vec<Arc<Mask>>, ApiError> {
+    pub async fn masks(
+        &self,
+        shape: &Shape,
+        count: usize,
+        prelude: Prelude,
+    ) -> Result<Vec<Arc<Mask>>, ApiError> {
         let ahead = self.inner.ahead()?;
         let digest = Digest::from(Sha256::digest(shape.key()));
         let mut matcher = match self.inner.find(&digest) {
@@ -109,7 +114,7 @@ impl Compiler {
             if at > 0 && at.is_multiple_of(SHARING) {
                 matcher = matcher.deep_clone();
             }
-            Arc::new(Mask::new(matcher.clone(), ahead.clone()))
+            Arc::new(Mask::new(prelude, matcher.clone(), ahead.clone()))
         };
         Ok((0..count).map(mask).collect())
     }
@@ -280,7 +285,7 @@ mod tests {
     async fn who_waited_takes_what_was_compiled_meanwhile() {
         let (compiler, narrow, wide) = (compiler(), regex("a"), regex("[a-z]+"));
         let held = Arc::clone(&compiler.inner.turns).acquire_many_owned(AT_ONCE as u32).await.unwrap();
-        let mut waiting = std::pin::pin!(compiler.masks(&narrow, 1));
+        let mut waiting = std::pin::pin!(compiler.masks(&narrow, 1, Prelude::None));
         assert!(tokio::time::timeout(Duration::ZERO, &mut waiting).await.is_err(), "all turns are taken");
         // Something else under its name, so that it is known again.
         let planted = compiler.inner.compile(&wide).unwrap();

@@ -13,10 +13,46 @@ use llguidance::toktrie::SimpleVob;
 
 use super::ahead::{Ahead, Job};
 
+/// What comes before a constrained output. The automaton sees none of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prelude {
+    /// Nothing.
+    None,
+    /// Reasoning from token `open` to token `close`, if the model begins with `open`.
+    Tagged {
+        /// The opening tag.
+        open: u32,
+        /// The closing tag.
+        close: u32,
+    },
+    /// Reasoning up to token `close`.
+    Opened {
+        /// The closing tag.
+        close: u32,
+    },
+}
+
+impl Prelude {
+    /// What follows the prelude; `None` while it goes on.
+    fn after(self, output: &[u32]) -> Option<&[u32]> {
+        let close = match self {
+            Self::Tagged { open, close } if output.first() == Some(&open) => close,
+            Self::Opened { close } => close,
+            Self::None | Self::Tagged { .. } => return Some(output),
+        };
+        let end = output.iter().position(|&token| token == close)?;
+        Some(&output[end + 1..])
+    }
+}
+
+/// The last token was drawn without the automaton.
+const UNASKED: usize = usize::MAX;
+
 /// One sequence's automaton.
 pub struct Mask {
+    prelude: Prelude,
     state: Mutex<State>,
-    /// Tokens of the output that it was asked about last.
+    /// Tokens of the constrained output that the automaton was asked about last, or `UNASKED`.
     asked: AtomicUsize,
     ahead: Ahead,
 }
@@ -43,10 +79,10 @@ struct Costs {
 
 impl Mask {
     /// Of an automaton that has taken nothing.
-    pub fn new(matcher: Matcher, ahead: Ahead) -> Self {
+    pub fn new(prelude: Prelude, matcher: Matcher, ahead: Ahead) -> Self {
         let (taken, costs) = (Vec::new(), Costs::default());
         let state = State { matcher, taken, allowed: None, fault: None, costs };
-        Self { state: Mutex::new(state), asked: AtomicUsize::new(0), ahead }
+        Self { prelude, state: Mutex::new(state), asked: AtomicUsize::new(0), ahead }
     }
 
     /// Why it can't tell any more.
@@ -136,10 +172,24 @@ impl State {
 
 impl Constraint for Mask {
     fn restrict(&self, output: &[u32], logits: &mut [f32]) -> bool {
+        let Some(shaped) = self.prelude.after(output) else {
+            self.asked.store(UNASKED, Ordering::Relaxed);
+            return true;
+        };
+        // The model may open its reasoning instead of beginning with the shape.
+        let opening = match self.prelude {
+            Prelude::Tagged { open, .. } if output.is_empty() => {
+                logits.get(open as usize).map(|&logit| (open as usize, logit))
+            }
+            _ => None,
+        };
         let begun = Instant::now();
         let mut state = self.lock();
-        let restricted = state.restrict(output, logits);
-        self.asked.store(output.len(), Ordering::Relaxed);
+        let restricted = state.restrict(shaped, logits);
+        if let Some((open, logit)) = opening {
+            logits[open] = logit;
+        }
+        self.asked.store(shaped.len(), Ordering::Relaxed);
         state.costs.waited += begun.elapsed();
         state.costs.draws += 1;
         if let Err(why) = restricted {
@@ -152,7 +202,9 @@ impl Constraint for Mask {
 
     fn drawn(self: Arc<Self>, token: u32) {
         let (after, ahead) = (self.asked.load(Ordering::Relaxed), self.ahead.clone());
-        ahead.ask(Job { mask: self, after, token });
+        if after != UNASKED {
+            ahead.ask(Job { mask: self, after, token });
+        }
     }
 }
 
@@ -187,7 +239,10 @@ mod tests {
             "properties": {"a": {"type": "string", "maxLength": 8}, "b": {"type": "integer", "maximum": 999}}});
         let shape = Shape::of_outputs(json!({"json": schema}).as_object().unwrap().clone());
         let shape = shape.unwrap_or_else(|error| panic!("{}", error.message()));
-        let masks = compiler.masks(&shape, 2).await.unwrap_or_else(|error| panic!("{}", error.message()));
+        let masks = compiler
+            .masks(&shape, 2, Prelude::None)
+            .await
+            .unwrap_or_else(|error| panic!("{}", error.message()));
         let [alone, ahead] = &masks[..] else { panic!("two were asked for") };
         let mut output = Vec::new();
         for turn in 0.. {
@@ -219,12 +274,55 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn reasoning_precedes_the_shape_and_is_free() {
+        const OPEN: u32 = 100;
+        const CLOSE: u32 = 101;
+        let tokenizer = Tokenizer::load(&Source::Embedded(infer_demo::FILES)).unwrap();
+        let compiler = Compiler::new(tokenizer, VOCAB, Arc::from([END]));
+        let shape = Shape::of_outputs(json!({"regex": "[0-9]{8}"}).as_object().unwrap().clone());
+        let shape = shape.unwrap_or_else(|error| panic!("{}", error.message()));
+        let mask = async |prelude| {
+            let masks = compiler.masks(&shape, 1, prelude).await;
+            masks.unwrap_or_else(|error| panic!("{}", error.message())).remove(0)
+        };
+        let all: Vec<u32> = (0..VOCAB).collect();
+        let plain = mask(Prelude::None).await;
+        let shaped = allowed(&plain, &[]);
+        let digit = shaped[0];
+        let then = allowed(&plain, &[digit]);
+        assert!(!shaped.contains(&OPEN) && shaped.len() < 1_000);
+
+        let opened = mask(Prelude::Opened { close: CLOSE }).await;
+        assert_eq!(allowed(&opened, &[]), all);
+        assert_eq!(allowed(&opened, &[digit, 7]), all);
+        assert_eq!(allowed(&opened, &[digit, 7, CLOSE]), shaped);
+        assert_eq!(allowed(&opened, &[digit, 7, CLOSE, digit]), then);
+
+        let tagged = mask(Prelude::Tagged { open: OPEN, close: CLOSE }).await;
+        let mut either = shaped.clone();
+        either.push(OPEN);
+        either.sort_unstable();
+        assert_eq!(allowed(&tagged, &[]), either);
+        assert_eq!(allowed(&tagged, &[digit]), then, "without reasoning");
+        Arc::clone(&tagged).drawn(digit);
+        for reasoning in [&[OPEN][..], &[OPEN, digit], &[OPEN, digit, 9]] {
+            assert_eq!(allowed(&tagged, reasoning), all);
+            Arc::clone(&tagged).drawn(digit);
+        }
+        assert_eq!(allowed(&tagged, &[OPEN, digit, 9, CLOSE]), shaped);
+        assert_eq!(allowed(&tagged, &[OPEN, digit, 9, CLOSE, digit]), then);
+    }
+
+    #[tokio::test]
     async fn a_draw_finds_a_mask_that_is_ready() {
         let tokenizer = Tokenizer::load(&Source::Embedded(infer_demo::FILES)).unwrap();
         let compiler = Compiler::new(tokenizer, VOCAB, Arc::from([END]));
         let shape = Shape::of_outputs(json!({"regex": "[a-z]{40}"}).as_object().unwrap().clone());
         let shape = shape.unwrap_or_else(|error| panic!("{}", error.message()));
-        let masks = compiler.masks(&shape, 1).await.unwrap_or_else(|error| panic!("{}", error.message()));
+        let masks = compiler
+            .masks(&shape, 1, Prelude::None)
+            .await
+            .unwrap_or_else(|error| panic!("{}", error.message()));
         let mask = &masks[0];
         let token = allowed(mask, &[])[0];
         Arc::clone(mask).drawn(token);

@@ -10,5 +10,5 @@ mod mask;
 mod shape;
 
 pub use compiler::Compiler;
-pub use mask::Mask;
+pub use mask::{Mask, Prelude};
 pub use shape::{Shape, check_schemas, with_options};

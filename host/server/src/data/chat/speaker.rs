@@ -1,0 +1,166 @@
+//! One choice's output, divided into reasoning, text and calls.
+
+use infer_chat::Tools;
+use infer_core::FinishReason;
+
+use super::calls::{Calls, Part};
+use super::reasoning::{Expected, Reasoning, Separated};
+use crate::data::response::Go;
+use crate::data::sequence::outcome::{Outcome, openai_reason};
+
+/// What the outputs of a request may contain.
+#[derive(Clone, Debug)]
+pub struct Speech {
+    /// Whether they begin with reasoning.
+    pub reasoning: Expected,
+    /// The syntax of the model's calls.
+    pub style: Tools,
+    /// Functions that the model may call; none if the prompt offers none.
+    pub names: Vec<String>,
+    /// Whether it may call several.
+    pub parallel: bool,
+}
+
+/// Divides one choice's output into parts.
+pub struct Speaker {
+    reasoning: Reasoning,
+    calls: Option<Calls>,
+    parallel: bool,
+    begun: u32,
+    /// The only allowed call has ended.
+    satisfied: bool,
+    reasoning_tokens: u32,
+}
+
+impl Speaker {
+    /// Expects outputs like these.
+    pub fn new(speech: &Speech) -> Self {
+        let Speech { reasoning, style, names, parallel } = speech;
+        Self {
+            reasoning: Reasoning::new(*reasoning),
+            calls: (!names.is_empty()).then(|| Calls::new(*style, names.clone())),
+            parallel: *parallel,
+            begun: 0,
+            satisfied: false,
+            reasoning_tokens: 0,
+        }
+    }
+
+    /// Reads the text that a token adds.
+    pub fn token(&mut self, text: String) -> Vec<Part> {
+        let before = self.reasoning.is_open();
+        let parts = self.push(text);
+        self.reasoning_tokens += u32::from(before || self.reasoning.is_open());
+        parts
+    }
+
+    /// Reads more text.
+    pub fn push(&mut self, text: String) -> Vec<Part> {
+        let separated = self.reasoning.push(text);
+        self.divide(separated)
+    }
+
+    /// Ends the output.
+    pub fn finish(&mut self) -> Vec<Part> {
+        let separated = self.reasoning.finish();
+        let mut parts = self.divide(separated);
+        let rest = self.calls.as_mut().map(Calls::finish).unwrap_or_default();
+        parts.extend(self.allowed(rest));
+        parts
+    }
+
+    fn divide(&mut self, Separated { reasoning, reply }: Separated) -> Vec<Part> {
+        let mut parts = Vec::new();
+        if !reasoning.is_empty() {
+            parts.push(Part::Reasoning(reasoning));
+        }
+        match &mut self.calls {
+            Some(calls) => {
+                let found = calls.push(&reply);
+                parts.extend(self.allowed(found));
+            }
+            None if reply.is_empty() => {}
+            None => parts.push(Part::Text(reply)),
+        }
+        parts
+    }
+
+    /// Drops what follows the only allowed call.
+    fn allowed(&mut self, parts: Vec<Part>) -> Vec<Part> {
+        let mut allowed = Vec::with_capacity(parts.len());
+        for part in parts {
+            if self.satisfied {
+                break;
+            }
+            match part {
+                Part::Call { .. } => self.begun += 1,
+                Part::Done => self.satisfied = !self.parallel,
+                _ => {}
+            }
+            allowed.push(part);
+        }
+        allowed
+    }
+
+    /// Number of calls that have begun.
+    pub fn begun(&self) -> u32 {
+        self.begun
+    }
+
+    /// Tokens of the reasoning, with its tags.
+    pub fn reasoning_tokens(&self) -> u32 {
+        self.reasoning_tokens
+    }
+
+    /// Whether the output should go on.
+    pub fn go(&self) -> Go {
+        if self.satisfied { Go::Stop } else { Go::On }
+    }
+
+    /// OpenAI's name of the finish reason.
+    pub fn reason(&self, outcome: &Outcome) -> Option<String> {
+        let reason = outcome.reason?;
+        let called = self.begun > 0 && matches!(reason, FinishReason::Eos | FinishReason::Stop);
+        Some(if called { "tool_calls" } else { openai_reason(reason) }.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn speaker(parallel: bool) -> Speaker {
+        let names = vec!["time".to_owned(), "weather".to_owned()];
+        Speaker::new(&Speech { reasoning: Expected::Tagged, style: Tools::Hermes, names, parallel })
+    }
+
+    #[test]
+    fn nothing_follows_the_one_call_allowed_even_if_it_is_broken() {
+        let broken = "<tool_call>{\"name\": \"time\" oops</tool_call>";
+        let whole = "<tool_call>{\"name\": \"time\"}</tool_call>";
+        for first in [broken, whole] {
+            let mut speaker = speaker(false);
+            let mut parts = speaker.push(first.to_owned());
+            assert_eq!(speaker.go(), Go::Stop, "{first}");
+            parts.extend(speaker.push("<tool_call>{\"name\": \"weather\"}</tool_call> and more".to_owned()));
+            parts.extend(speaker.finish());
+            let name = "time".to_owned();
+            let expected = [Part::Call { name }, Part::Arguments("{}".to_owned()), Part::Done];
+            assert_eq!(parts, expected, "{first}");
+        }
+    }
+
+    #[test]
+    fn calls_in_the_reasoning_are_not_made() {
+        let call = "<tool_call>{\"name\": \"time\"}</tool_call>";
+        let mut speaker = speaker(true);
+        let mut parts = Vec::new();
+        for token in ["<think>", call, "\n", "</think>", "\n\n", call] {
+            parts.extend(speaker.token(token.to_owned()));
+        }
+        parts.extend(speaker.finish());
+        let made = [Part::Call { name: "time".to_owned() }, Part::Arguments("{}".to_owned()), Part::Done];
+        assert_eq!(parts, [vec![Part::Reasoning(call.to_owned())], made.to_vec()].concat());
+        assert_eq!((speaker.begun(), speaker.reasoning_tokens()), (1, 4));
+    }
+}

@@ -1,0 +1,157 @@
+//! Chats with a model that reasons before it replies.
+
+use crate::common::{Host, config, events};
+use infer_server::config::Config;
+use serde_json::{Value, json};
+
+const ASKING: &str = "{# <think></think> #}{{ bos_token }}{{ messages[-1].content }}<|end|><|assistant|>";
+const OUTPUT: &str = "<think>\nOne\nand one.\n</think>\n\nTwo.";
+
+/// A copy of the demo model with this chat template. Its tokens 2 and 3 become the tags of reasoning.
+async fn host(template: &str) -> (Host, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, bytes) in infer_demo::FILES {
+        let mut bytes = bytes.to_vec();
+        if *name == "tokenizer.json" {
+            let text = String::from_utf8(bytes).unwrap().replace("<|system|>", "<think>");
+            let mut tokenizer: Value = serde_json::from_str(&text.replace("<|user|>", "</think>")).unwrap();
+            for id in [OPEN, CLOSE] {
+                assert_eq!(tokenizer["added_tokens"][id]["id"], id);
+                tokenizer["added_tokens"][id]["special"] = json!(false);
+            }
+            bytes = tokenizer.to_string().into_bytes();
+        }
+        std::fs::write(folder.path().join(name), bytes).unwrap();
+    }
+    let path = folder.path().join("own.jinja");
+    std::fs::write(&path, template).unwrap();
+    let model = folder.path().to_str().unwrap().to_owned();
+    let served_model_names = vec!["demo".to_owned()];
+    let host = Host::start(Config { model, served_model_names, chat_template: Some(path), ..config() }).await;
+    (host, folder)
+}
+
+const OPEN: usize = 2;
+const CLOSE: usize = 3;
+
+fn body(extra: Value) -> Value {
+    let mut body = json!({"model": "demo", "temperature": 0, "max_tokens": 60,
+        "messages": [{"role": "user", "content": "What is one and one?"}]});
+    for (key, value) in extra.as_object().unwrap() {
+        body[key] = value.clone();
+    }
+    body
+}
+
+async fn reply(host: &Host, extra: Value) -> (Value, Value) {
+    let answer = host.post("/v1/chat/completions", &body(extra.clone())).await;
+    let status = answer.status();
+    let body: Value = answer.json().await.unwrap();
+    assert_eq!(status, 200, "{extra}: {body}");
+    (body["choices"][0].clone(), body["usage"]["completion_tokens_details"].clone())
+}
+
+/// The output is forced: the demo model doesn't reason of itself.
+fn forced(extra: Value) -> Value {
+    let mut fields = json!({"structured_outputs": {"choice": [OUTPUT]}});
+    fields.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+    fields
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reasoning_is_returned_beside_the_content() {
+    let (host, _folder) = host(ASKING).await;
+    let (choice, details) = reply(&host, json!({})).await;
+    assert_eq!(
+        (&choice["message"]["reasoning_content"], &details),
+        (&Value::Null, &json!({"reasoning_tokens": 0}))
+    );
+    host.server.shutdown().await;
+
+    // The tags as ordinary tokens, which the form has to spell out.
+    let template = "{# </think> #}{{ bos_token }}<|user|>{{ messages[-1].content }}<|end|><|assistant|>";
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("own.jinja");
+    std::fs::write(&path, template).unwrap();
+    let host = Host::start(Config { chat_template: Some(path), ..config() }).await;
+    let (choice, details) = reply(&host, forced(json!({}))).await;
+    assert_eq!(choice["message"]["reasoning_content"], "One\nand one.");
+    assert_eq!(choice["message"]["content"], "Two.");
+    assert_eq!(choice["finish_reason"], "stop");
+    let tokens = details["reasoning_tokens"].as_u64().unwrap();
+
+    let options = json!({"include_usage": true, "continuous_usage_stats": true});
+    let stream = json!({"stream": true, "stream_options": options});
+    let answer = host.post("/v1/chat/completions", &body(forced(stream))).await;
+    let chunks = events(answer).await;
+    let chunks: Vec<&Value> =
+        chunks.iter().map(|(_, chunk)| chunk).filter(|chunk| chunk.is_object()).collect();
+    let text = |name: &str| -> String {
+        chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"][name].as_str()).collect()
+    };
+    assert_eq!((text("reasoning_content").as_str(), text("content").as_str()), ("One\nand one.", "Two."));
+    let counts: Vec<u64> = chunks
+        .iter()
+        .map(|chunk| chunk["usage"]["completion_tokens_details"]["reasoning_tokens"].as_u64().unwrap())
+        .collect();
+    assert!(counts.is_sorted() && counts.first() == Some(&0) && counts.last() == Some(&tokens), "{counts:?}");
+
+    let (choice, details) = reply(&host, forced(json!({"separate_reasoning": false}))).await;
+    assert_eq!(choice["message"]["content"], OUTPUT);
+    assert_eq!((&choice["message"]["reasoning_content"], &details), (&Value::Null, &Value::Null));
+    host.server.shutdown().await;
+
+    // A model whose template knows no reasoning.
+    let host = Host::start(config()).await;
+    let (choice, details) = reply(&host, forced(json!({}))).await;
+    assert_eq!((choice["message"]["content"].as_str(), &details), (Some(OUTPUT), &Value::Null));
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reply_to_a_prompt_that_opens_the_reasoning_begins_inside() {
+    let (host, _folder) = host(&format!("{ASKING}<think>\n{{# </think> #}}")).await;
+    let (choice, details) = reply(&host, json!({"ignore_eos": true, "max_tokens": 9})).await;
+    assert_eq!((&choice["message"]["content"], &choice["finish_reason"]), (&json!(""), &json!("length")));
+    assert!(!choice["message"]["reasoning_content"].as_str().unwrap().is_empty(), "{choice}");
+    assert_eq!(details["reasoning_tokens"], 9);
+    let raw = reply(&host, json!({"ignore_eos": true, "max_tokens": 9, "separate_reasoning": false})).await.0;
+    assert!(raw["message"]["content"].as_str().is_some_and(|text| !text.is_empty()), "{raw}");
+    host.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn required_form_holds_after_the_reasoning() {
+    let digits = json!({"regex": "[0-9]{4}"});
+    let is_shaped = |text: &Value| text.as_str().unwrap().parse::<u16>().is_ok();
+    // The closing tag is always the likeliest token.
+    let (opened, _folder) = host(&format!("{ASKING}<think>\n")).await;
+    let fields = json!({"structured_outputs": digits, "logit_bias": {CLOSE.to_string(): 100}});
+    let (choice, details) = reply(&opened, fields.clone()).await;
+    assert!(
+        is_shaped(&choice["message"]["content"]) && details["reasoning_tokens"] == 1,
+        "{choice}: {details}"
+    );
+    // Without separation the content has the form.
+    let mut whole = fields;
+    whole["separate_reasoning"] = json!(false);
+    let (choice, _) = reply(&opened, whole).await;
+    assert!(is_shaped(&choice["message"]["content"]), "{choice}");
+    opened.server.shutdown().await;
+
+    // The opening tag is the likeliest token, and the closing one after it has been written.
+    let (asked, _folder) = host(ASKING).await;
+    let bias = json!({OPEN.to_string(): 100, CLOSE.to_string(): 80});
+    let fields = json!({"structured_outputs": digits, "logit_bias": bias, "repetition_penalty": 2});
+    let (choice, details) = reply(&asked, fields).await;
+    assert!(
+        is_shaped(&choice["message"]["content"]) && details["reasoning_tokens"] == 2,
+        "{choice}: {details}"
+    );
+    let (choice, details) = reply(&asked, json!({"structured_outputs": digits})).await;
+    assert!(
+        is_shaped(&choice["message"]["content"]) && details["reasoning_tokens"] == 0,
+        "{choice}: {details}"
+    );
+    asked.server.shutdown().await;
+}
