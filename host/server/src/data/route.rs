@@ -160,7 +160,13 @@ fn enter(app: &App, head: &Parts) -> Result<Entry, ApiError> {
     if !route.allows(&head.method) {
         return Err(ApiError::method_not_allowed(path, route.method));
     }
-    let tenant = if route.open { None } else { Some(app.tenants.authenticate(&head.headers)?) };
+    if route.open {
+        return Ok(Entry::Request(route, None));
+    }
+    if let Some(origins) = &app.config.allowed_origins {
+        origins.check(&head.headers)?;
+    }
+    let tenant = Some(app.tenants.authenticate(&head.headers)?);
     Ok(Entry::Request(route, tenant))
 }
 

@@ -1,13 +1,13 @@
 //! Cross-origin requests (CORS, in the Fetch standard): which web pages may use the data plane.
 //!
 //! A browser shows a page the response of another origin only if the response allows it. Before it sends JSON
-//! or an API key, it asks with a request of its own, the preflight. None of this keeps other programs out:
-//! they send whatever origin they like, or none.
+//! or an API key, it asks with a request of its own, the preflight. Other requests of pages that aren't listed are
+//! refused. None of this keeps other programs out: they send whatever origin they like, or none.
 
 use hyper::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
     ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
-    ACCESS_CONTROL_REQUEST_METHOD, HeaderValue, ORIGIN, VARY,
+    ACCESS_CONTROL_REQUEST_METHOD, HOST, HeaderValue, ORIGIN, VARY,
 };
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Response, StatusCode};
@@ -46,17 +46,30 @@ impl AllowedOrigins {
             && head.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
     }
 
+    /// Refuses a request of a page that isn't allowed. A browser sends some without a preflight and hides only
+    /// the response, but the work would be done. A page of this host itself is allowed.
+    ///
+    /// # Errors
+    /// 403 for an origin that isn't allowed.
+    pub fn check(&self, request: &HeaderMap) -> Result<(), ApiError> {
+        let Some(origin) = request.get(ORIGIN).map(HeaderValue::as_bytes) else { return Ok(()) };
+        let own = request.get(HOST).is_some_and(|host| {
+            [&b"http://"[..], b"https://"].iter().any(|of| origin.strip_prefix(*of) == Some(host.as_bytes()))
+        });
+        if own || self.allowed(request).is_some() {
+            return Ok(());
+        }
+        let shown: String = String::from_utf8_lossy(origin).chars().take(128).collect();
+        let message = format!("pages of `{shown}` may not use this host (--allowed-origins)");
+        Err(ApiError::new(StatusCode::FORBIDDEN, "origin_not_allowed", message))
+    }
+
     /// Responds to a preflight for a path that accepts `method`, with any headers.
     ///
     /// # Errors
     /// 403 for an origin that isn't allowed.
     pub fn preflight(&self, method: &'static str, request: &HeaderMap) -> Result<Answer, ApiError> {
-        if self.allowed(request).is_none() {
-            let origin = request.get(ORIGIN).map_or(&b""[..], HeaderValue::as_bytes);
-            let shown: String = String::from_utf8_lossy(origin).chars().take(128).collect();
-            let message = format!("pages of `{shown}` may not use this host (--allowed-origins)");
-            return Err(ApiError::new(StatusCode::FORBIDDEN, "origin_not_allowed", message));
-        }
+        self.check(request)?;
         let mut answer = Response::new(full(""));
         *answer.status_mut() = StatusCode::NO_CONTENT;
         let headers = answer.headers_mut();

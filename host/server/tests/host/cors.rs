@@ -95,10 +95,22 @@ async fn other_pages_get_no_permission() {
         assert_eq!((answer.status().as_u16(), allowed(&answer)), (403, None), "{origin}");
         let error: serde_json::Value = answer.json().await.unwrap();
         assert_eq!(error["error"]["code"], "origin_not_allowed", "{error}");
-        // The browser hides this response from the page.
-        let answer = host.client.get(host.url("/v1/models")).header("origin", origin).send().await.unwrap();
-        assert_eq!((answer.status().as_u16(), allowed(&answer)), (200, None), "{origin}");
+        // Browsers send this without a preflight.
+        let blind = host.client.post(host.url("/v1/completions")).body(request(json!({})).to_string());
+        let answer = blind.header("origin", origin).send().await.unwrap();
+        assert_eq!((answer.status().as_u16(), allowed(&answer)), (403, None), "{origin}");
         assert_eq!(header(&answer, "vary"), Some("origin"));
+        let answer = host.client.get(host.url("/health")).header("origin", origin).send().await.unwrap();
+        assert_eq!(answer.status(), 200, "open paths stay open");
+    }
+    // Pages of the host itself, and programs.
+    let own = host.url("");
+    for origin in [Some(own.as_str()), None] {
+        let mut asked = host.client.get(host.url("/v1/models"));
+        if let Some(origin) = origin {
+            asked = asked.header("origin", origin);
+        }
+        assert_eq!(asked.send().await.unwrap().status(), 200, "{origin:?}");
     }
     // A cache must not give this response to a page either.
     let answer = host.client.get(host.url("/v1/models")).send().await.unwrap();
