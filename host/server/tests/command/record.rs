@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::commands::serving;
 use crate::process::{Home, Host, complaint};
@@ -63,5 +63,42 @@ fn recording_goes_into_a_pipe() {
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{}", complaint(&output));
     assert!(text.starts_with("{\"head\"") && text.lines().last().unwrap().starts_with("{\"foot\""), "{text}");
+    host.ends();
+}
+
+#[test]
+fn recording_goes_where_the_shell_sends_the_output() {
+    let home = Home::new();
+    let host = serving(&home);
+    let path = home.path("redirected.jsonl");
+    let mut recorder = record(&home, &host, "/dev/stdout", &["--seconds", "1"]);
+    let output = recorder.stdout(fs::File::create(&path).unwrap()).stderr(Stdio::piped()).output().unwrap();
+    assert!(output.status.success(), "{}", complaint(&output));
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(text.lines().last().unwrap().starts_with("{\"foot\""), "{text}");
+    host.ends();
+}
+
+#[test]
+fn recorder_can_be_ended_while_nobody_reads_its_pipe() {
+    let home = Home::new();
+    let host = serving(&home);
+    let mut recorder = record(&home, &host, "/dev/stdout", &["--decisions"]);
+    let mut recorder = recorder.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Keeps the pipe open and reads none of it.
+    let _unread = recorder.stdout.take();
+    // Several times what a pipe holds.
+    for _ in 0..40 {
+        host.serves();
+    }
+    let begun = Instant::now();
+    while recorder.try_wait().unwrap().is_none() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "signals don't end it");
+        signal(&recorder, "TERM");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let output = recorder.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(complaint(&output).contains("interrupted before the recording ended"), "{}", complaint(&output));
     host.ends();
 }

@@ -2,12 +2,13 @@
 //! ends this process leaves all that the host has sent.
 
 use std::fs::File;
-use std::io::{ErrorKind, Write as _};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
 use reqwest::{Method, Response};
+use tokio::io::AsyncWriteExt as _;
 
 use super::super::admin::{AdminArg, Host};
 use super::super::serve::Signals;
@@ -35,36 +36,47 @@ pub struct RecordArgs {
 /// Records until the recording ends.
 pub fn run(args: &RecordArgs) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(Failure::failed)?.block_on(record(args))
+    let runtime = runtime.map_err(Failure::failed)?;
+    let outcome = runtime.block_on(record(args));
+    // A pipe whose reader has stopped may hold up a write for ever.
+    runtime.shutdown_background();
+    outcome
 }
 
 async fn record(args: &RecordArgs) -> Result<(), Failure> {
     let host = Host::of(&args.admin)?;
     // Before signals are caught: opening a pipe waits for its reader.
-    let mut file = create(&args.out)?;
+    let Output { file, is_new } = Output::open(&args.out)?;
     let mut signals = Signals::new().map_err(Failure::failed)?;
     let mut answer = tokio::select! {
         answer = start(&host, args) => answer,
         () = signals.next() => Err(Failure::Failed("interrupted before the recording started".to_owned())),
     }
-    .inspect_err(|_| discard(&file, &args.out))?;
+    .inspect_err(|_| {
+        if is_new {
+            let _ = std::fs::remove_file(&args.out);
+        }
+    })?;
+    let mut file = tokio::fs::File::from_std(file);
     let shown = args.out.display();
     eprintln!("recording to {shown}");
     let unwritable = |error: std::io::Error| Failure::Failed(format!("can't write {shown}: {error}"));
-    let mut given_up = std::pin::pin!(stop(&host, args.seconds, &mut signals));
-    let mut bytes = 0;
-    loop {
-        let chunk = tokio::select! {
-            () = &mut given_up => {
-                let why = format!("interrupted before the host ended the recording; {shown} holds what was received");
-                return Err(Failure::Failed(why));
-            }
-            chunk = answer.chunk() => chunk.map_err(|error| host.unreachable(&error))?,
-        };
-        let Some(chunk) = chunk else { break };
-        file.write_all(&chunk).map_err(unwritable)?;
-        bytes += chunk.len();
-    }
+    let receive = async {
+        let mut bytes = 0;
+        while let Some(chunk) = answer.chunk().await.map_err(|error| host.unreachable(&error))? {
+            file.write_all(&chunk).await.map_err(unwritable)?;
+            file.flush().await.map_err(unwritable)?;
+            bytes += chunk.len();
+        }
+        Ok::<_, Failure>(bytes)
+    };
+    let bytes = tokio::select! {
+        () = stop(&host, args.seconds, &mut signals) => {
+            let why = format!("interrupted before the recording ended; {shown} holds what was written");
+            return Err(Failure::Failed(why));
+        }
+        bytes = receive => bytes?,
+    };
     eprintln!("{bytes} bytes in {shown}");
     Ok(())
 }
@@ -75,24 +87,29 @@ async fn start(host: &Host, args: &RecordArgs) -> Result<Response, Failure> {
     host.open(Method::POST, &path, None).await
 }
 
-/// Creates the file. Pipes and devices are opened as they are.
-fn create(path: &Path) -> Result<File, Failure> {
-    let is_stream = path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir());
-    File::options().write(true).create_new(!is_stream).open(path).map_err(|error| {
-        let shown = path.display();
-        match error.kind() {
-            ErrorKind::AlreadyExists => Failure::Usage(format!(
-                "--out: {shown} exists; choose another file, or remove this one first"
-            )),
-            _ => Failure::Failed(format!("can't write {shown}: {error}")),
-        }
-    })
+/// Where a recording goes.
+struct Output {
+    file: File,
+    /// Whether the file was created for it.
+    is_new: bool,
 }
 
-/// Removes a file that was created for a recording that didn't start.
-fn discard(file: &File, path: &Path) {
-    if file.metadata().is_ok_and(|found| found.is_file()) {
-        let _ = std::fs::remove_file(path);
+impl Output {
+    /// Creates the file. Pipes and devices are opened as they are, and so is what the shell has redirected
+    /// `/dev/stdout` to.
+    fn open(path: &Path) -> Result<Self, Failure> {
+        let is_stream = path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir());
+        let is_new = !is_stream && !path.starts_with("/dev");
+        let file = File::options().write(true).create_new(is_new).open(path).map_err(|error| {
+            let shown = path.display();
+            match error.kind() {
+                ErrorKind::AlreadyExists => Failure::Usage(format!(
+                    "--out: {shown} exists; choose another file, or remove this one first"
+                )),
+                _ => Failure::Failed(format!("can't write {shown}: {error}")),
+            }
+        })?;
+        Ok(Self { file, is_new })
     }
 }
 
