@@ -3,7 +3,6 @@
 //! Without --url it asks the host that the environment and infer.toml describe, so a container's check needs
 //! no arguments that its host doesn't need.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -57,7 +56,7 @@ fn target(args: &HealthArgs) -> Result<(String, Trust), Failure> {
     if let Some(url) = &args.url {
         return Ok((base_url(url), args.trust.clone()));
     }
-    let settings = Settings::gather(&BTreeMap::new(), &Environment::of_process(), args.config.as_deref())?;
+    let settings = Settings::of_running(&Environment::of_process(), args.config.as_deref())?;
     // A certificate is for the name that clients use, not for loopback. Kubernetes' probes don't check it
     // either.
     let trust = Trust { insecure: args.trust.cacert.is_none(), ..args.trust.clone() };

@@ -47,6 +47,16 @@ mod tests {
     }
 
     #[test]
+    fn edited_file_does_not_hide_a_running_host() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, "port = 9\nmax-batch-sise = 3\nstop = [1]\nmax-batch-size = [2]\n").unwrap();
+        let environment = Environment::new([("INFER_MAX_BATCH_SISE".into(), "3".into())]);
+        let settings = Settings::of_running(&environment, Some(file.path())).unwrap();
+        assert_eq!(local_url(&settings).unwrap(), "http://127.0.0.1:9");
+        assert!(Settings::gather(&Default::default(), &Environment::default(), Some(file.path())).is_err());
+    }
+
+    #[test]
     fn host_is_reached_where_it_listens() {
         let tls = [("tls-cert", "c.pem"), ("tls-key", "k.pem")];
         for (pairs, expected) in [

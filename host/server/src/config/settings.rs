@@ -10,7 +10,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::ConfigError;
-use super::document::{Document, misspelt, near};
+use super::document::{Document, Entry, misspelt, near};
 
 /// A flag of `infer serve`, which is also the variable `INFER_<KEY>` and a key of `infer.toml`.
 pub struct Setting {
@@ -116,7 +116,8 @@ pub const SETTINGS: &[Setting] = &[
         "speculate",
         "N",
         "0",
-        "Draft tokens per sequence and step (prompt-lookup speculative decoding); 0 disables it. Output is unchanged",
+        "Draft tokens per sequence and step (prompt-lookup speculative decoding), on the CPU; 0 disables it. Output is \
+         unchanged",
     ),
     switch(
         "plan-ahead",
@@ -230,7 +231,7 @@ pub const SETTINGS: &[Setting] = &[
         "header-timeout",
         "SECONDS",
         "30",
-        "Time limit for the head of a request, from its first byte to its last",
+        "Time limit for the head of a request, from its first byte to its last, and for the first byte on a new connection",
     ),
     setting("body-timeout", "SECONDS", "30", "Time limit for the body of a request"),
     setting("idle-timeout", "SECONDS", "120", "How long a connection may stay open between two requests"),
@@ -362,6 +363,15 @@ pub struct Settings {
     values: BTreeMap<&'static str, (Origin, String)>,
 }
 
+/// What a file may contain.
+#[derive(Clone, Copy)]
+enum Entries {
+    /// Only settings.
+    AllKnown,
+    /// Anything; what is no setting is skipped.
+    Any,
+}
+
 impl Settings {
     /// Merges the three sources. `file` is the one of `--config`; without it, `infer.toml` is read if it
     /// exists.
@@ -371,14 +381,29 @@ impl Settings {
         file: Option<&Path>,
     ) -> Result<Self, ConfigError> {
         environment.refuse_misspelt()?;
+        Self::merge(flags, environment, file, Entries::AllKnown)
+    }
+
+    /// Merges the sources of a host that is running already. Its file may have been edited since, so entries
+    /// that would fail its next start are skipped.
+    pub fn of_running(environment: &Environment, file: Option<&Path>) -> Result<Self, ConfigError> {
+        Self::merge(&BTreeMap::new(), environment, file, Entries::Any)
+    }
+
+    fn merge(
+        flags: &BTreeMap<&'static str, String>,
+        environment: &Environment,
+        file: Option<&Path>,
+        entries: Entries,
+    ) -> Result<Self, ConfigError> {
         let mut all = Self::default();
         let named = match file {
             Some(file) => Some(file.to_path_buf()),
             None => environment.get("INFER_CONFIG")?.map(PathBuf::from),
         };
         match named {
-            Some(path) => all.read_file(&path)?,
-            None if Path::new("infer.toml").is_file() => all.read_file(Path::new("infer.toml"))?,
+            Some(path) => all.read_file(&path, entries)?,
+            None if Path::new("infer.toml").is_file() => all.read_file(Path::new("infer.toml"), entries)?,
             None => {}
         }
         for setting in SETTINGS {
@@ -404,41 +429,52 @@ impl Settings {
         self.values.get(key).map_or(Origin::Default(key), |(origin, _)| origin.clone())
     }
 
-    fn read_file(&mut self, path: &Path) -> Result<(), ConfigError> {
+    fn read_file(&mut self, path: &Path, entries: Entries) -> Result<(), ConfigError> {
         let shown = path.display();
         let text = std::fs::read_to_string(path).map_err(|e| {
             ConfigError(format!("--config: can't read {shown}: {e}; give the path of a readable TOML file"))
         })?;
-        self.take_text(path, &text)
+        self.take_text(path, &text, entries)
     }
 
     /// The settings in the text of a file; `path` names the file in errors.
     pub fn of_text(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let mut all = Self::default();
-        all.take_text(path, text)?;
+        all.take_text(path, text, Entries::AllKnown)?;
         Ok(all)
     }
 
-    fn take_text(&mut self, path: &Path, text: &str) -> Result<(), ConfigError> {
+    fn take_text(&mut self, path: &Path, text: &str, entries: Entries) -> Result<(), ConfigError> {
         let shown = path.display().to_string();
         let document = Document::parse(&shown, text).map_err(ConfigError)?;
         for entry in document.entries() {
-            let Some(setting) = SETTINGS.iter().find(|s| s.key == entry.key.replace('_', "-")) else {
-                let meant = near(&entry.key, &known_keys()).map_or_else(
-                    || "; `infer config print` lists the keys".to_owned(),
-                    |meant| format!("; did you mean `{meant}`?"),
-                );
-                return Err(ConfigError(document.wrong(&entry, format!("unknown key{meant}"))));
-            };
-            let Some(text) = entry.text() else {
-                let message = format!("expected a string, a number or a boolean, found {}", entry.kind());
-                return Err(ConfigError(document.wrong(&entry, message)));
-            };
-            let origin = Origin::File(path.to_path_buf(), document.line(&entry), entry.key.clone());
-            self.values.insert(setting.key, (origin, text));
+            match (read_entry(&document, &entry), entries) {
+                (Ok((key, text)), _) => {
+                    let origin = Origin::File(path.to_path_buf(), document.line(&entry), entry.key.clone());
+                    self.values.insert(key, (origin, text));
+                }
+                (Err(wrong), Entries::AllKnown) => return Err(ConfigError(wrong)),
+                (Err(_), Entries::Any) => {}
+            }
         }
         Ok(())
     }
+}
+
+/// The setting of an entry and its text, or what is wrong with it.
+fn read_entry(document: &Document, entry: &Entry) -> Result<(&'static str, String), String> {
+    let Some(setting) = SETTINGS.iter().find(|s| s.key == entry.key.replace('_', "-")) else {
+        let meant = near(&entry.key, &known_keys()).map_or_else(
+            || "; `infer config print` lists the keys".to_owned(),
+            |meant| format!("; did you mean `{meant}`?"),
+        );
+        return Err(document.wrong(entry, format!("unknown key{meant}")));
+    };
+    let text = entry.text().ok_or_else(|| {
+        let message = format!("expected a string, a number or a boolean, found {}", entry.kind());
+        document.wrong(entry, message)
+    })?;
+    Ok((setting.key, text))
 }
 
 /// The variable of a setting: `max-seq-len` gives `INFER_MAX_SEQ_LEN`.
