@@ -123,9 +123,10 @@ impl Host {
 
     /// The failure for want of a token. Where no host responds, that is the reason for it.
     async fn without_token(&self, missing: &str) -> Failure {
-        match self.client.get(&self.base).send().await {
-            Ok(_) => Failure::Failed(missing.to_owned()),
-            Err(error) => self.unreachable(&error),
+        match tokio::time::timeout(CONNECT_TIME, self.client.get(&self.base).send()).await {
+            Ok(Err(error)) => self.unreachable(&error),
+            // Something is there, even if it doesn't answer.
+            Ok(Ok(_)) | Err(_) => Failure::Failed(missing.to_owned()),
         }
     }
 }

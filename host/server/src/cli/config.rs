@@ -17,7 +17,7 @@ use crate::tenants::Tenants;
 #[derive(Subcommand)]
 pub enum ConfigCommand {
     /// Checks the settings and what they name: files, policies, addresses, device and model, but not the
-    /// weights; takes the flags of `infer serve`
+    /// weights, nor a model of the hub; takes the flags of `infer serve`
     Check(ConfigArgs),
     /// Prints all settings as an infer.toml, with the origin of each and with defaults as comments; takes the
     /// flags of `infer serve`

@@ -141,16 +141,21 @@ fn with_key(text: &str, args: &NewArgs, digest: KeyDigest) -> Result<Added, Stri
     let mut changed = Vec::new();
     for (key, value) in terms {
         let Some(value) = value else { continue };
-        let now = value.to_string();
+        let now = value.clone();
         let before = tenant.insert(key, Item::Value(value)).and_then(|item| item.into_value().ok());
-        // Without blanks and comments.
-        let before = before.map(|value| value.decorated("", "").to_string());
-        let before = before.as_deref().unwrap_or("the default");
-        if is_known && before != now {
-            changed.push(format!("{key} is {now}, was {before}"));
+        let is_same = before.as_ref().is_some_and(|before| number(before) == number(&now));
+        if is_known && !is_same {
+            // Without blanks and comments.
+            let before = before.map(|value| value.decorated("", "").to_string());
+            changed.push(format!("{key} is {now}, was {}", before.as_deref().unwrap_or("the default")));
         }
     }
     Ok(Added { text: document.to_string(), changed })
+}
+
+/// A number, whichever way it is written.
+fn number(value: &toml_edit::Value) -> Option<f64> {
+    value.as_float().or_else(|| value.as_integer().map(|whole| whole as f64))
 }
 
 /// The file behind a symbolic link, which need not exist yet; the link itself is kept.
@@ -375,5 +380,7 @@ mod tests {
         let changed = add(&commented, Some(100), Some(2.0)).changed;
         assert_eq!(changed, ["weight is 2.0, was the default", "tokens-per-minute is 100, was 60000"]);
         assert_eq!(add(&new.text, Some(60_000), None).changed, Vec::<String>::new(), "the same value");
+        let spelt = new.text.replace("60000", "60_000");
+        assert_eq!(add(&spelt, Some(60_000), None).changed, Vec::<String>::new(), "spelt in another way");
     }
 }

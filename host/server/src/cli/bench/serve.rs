@@ -8,6 +8,7 @@ use super::super::flags::Flags;
 use super::super::serve::raise_open_files;
 use super::{Failure, put, runtime};
 use crate::bench::{self, Api, Arrival, Dialect, Lengths, Plan, Report, Target, Targets, Workload};
+use crate::cli::base_url;
 use crate::config::{Config, DialectChoice, GenerationConfig};
 use crate::generate::Sequential;
 use crate::serve::{self, RunningServer};
@@ -21,8 +22,8 @@ turns; each turn sends the whole history plus 32 to 96 new tokens, 32 to 96 out.
 Prompts are random token ids that share nothing else (see --shared-prefix), end tokens are ignored,
 sampling is greedy. With --rate, requests arrive at random times instead, however long earlier ones take.
 Without --url, a server is started in this process on free loopback ports, with the model and the policies
-that the other flags name; --host, --port, --admin, --tls-cert, --tls-key, --api-keys and --sse-dialect are
-ignored. The baseline needs --api completions and exact lengths, because it compares token ids. W4 resends
+that the other flags name; --host, --port, --admin, --tls-cert, --tls-key, --api-keys, --sse-dialect and
+--generation-config are ignored. --seed determines prompts and lengths (default: 0). The baseline needs --api completions and exact lengths, because it compares token ids. W4 resends
 the output of earlier turns, so it needs --api text or chat if the server doesn't return token ids
 (--dialect openai).
 
@@ -35,7 +36,7 @@ Exit code 1 if a request failed.";
 /// Arguments of `infer bench serve`.
 #[derive(Args)]
 pub struct ServeArgs {
-    /// Server to measure, http(s)://HOST:PORT or the full URL of a completions endpoint [default: start one]
+    /// Server to measure, [http(s)://]HOST:PORT or the full URL of a completions endpoint [default: start one]
     #[arg(long, value_name = "URL")]
     url: Option<String>,
     #[command(flatten)]
@@ -169,7 +170,7 @@ async fn measure(
         None => Some(serve::start(config.clone()).await?),
     };
     let url = match (&args.url, &own) {
-        (Some(url), _) => url.clone(),
+        (Some(url), _) => base_url(url),
         (None, Some(server)) => format!("http://{}", server.data_addr),
         (None, None) => unreachable!("a server is started unless there is a URL"),
     };

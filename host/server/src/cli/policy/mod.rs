@@ -51,7 +51,8 @@ pub enum LiveCommand {
     Swap {
         /// The slot
         kind: Kind,
-        /// Name of a bundled policy, or path of a component
+        /// Name of a policy (`infer policy list --all`; several for admission, separated by commas), or path of a
+        /// component
         #[arg(value_name = "NAME|FILE.wasm")]
         policy: String,
         /// Its configuration: a JSON object, or a file that contains one

@@ -114,7 +114,7 @@ pub(super) fn available(policy: &AvailablePolicy) {
 }
 
 /// A configuration schema, a key and a bound a line.
-fn schema(schema: &Value) {
+pub(super) fn schema(schema: &Value) {
     println!("  schema");
     for line in format!("{schema:#}").lines() {
         println!("    {line}");

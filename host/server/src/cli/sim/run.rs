@@ -225,15 +225,15 @@ fn sweep(
         (contender.make)().map_err(|message| Failure::Usage(format!("{}: {message}", contender.name)))?;
     }
     for (_, trace) in &task.traces {
+        if trace.read().map_err(Failure::Failed)?.next().is_none() {
+            return Err(Failure::Failed(format!("{}: the trace has no requests to replay", trace.name())));
+        }
         note_other_host(trace, &settings.profile);
     }
     let (host, about) = (host(&settings), about(&settings));
     let sweep = Sweep { settings, contenders, subjects, threads: task.threads };
     let bar = Bar::new();
     let cells = sweep.run(|progress| bar.show(progress)).map_err(Failure::failed)?;
-    if let Some(empty) = cells.iter().find(|cell| cell.outcome.requests == 0) {
-        return Err(Failure::Failed(format!("{}: the trace has no requests to replay", empty.workload)));
-    }
     let text = match common.format {
         OutputFormat::Text => format!("simulated host: {host}\n\n{}", report::table(&cells)),
         OutputFormat::Json => report::json(&cells) + "\n",

@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use clap::Args;
 use infer_wasm::{LoaderConfig, PolicyLoader};
 use serde::Serialize;
+use serde_json::Value;
 
 use super::{print_json, read_component};
 use crate::cli::Failure;
+use crate::cli::policy::show::schema;
 
 /// Which component.
 #[derive(Args)]
@@ -93,11 +95,7 @@ fn show(inspection: &Inspection) {
         limits.memory_bytes >> 10
     );
     println!("  time       at most {} ms of processor time a call", limits.call_ms);
-    println!("  schema     {}", one_line(&inspection.config_schema));
-}
-
-/// The schema without line breaks.
-fn one_line(schema: &str) -> String {
-    serde_json::from_str::<serde_json::Value>(schema)
-        .map_or_else(|_| schema.to_owned(), |json| json.to_string())
+    // The loader accepts a schema that isn't JSON.
+    let text = &inspection.config_schema;
+    schema(&serde_json::from_str(text).unwrap_or_else(|_| Value::from(text.as_str())));
 }
