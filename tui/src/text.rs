@@ -27,8 +27,9 @@ pub fn configured(name: &str, config_sha256: &str) -> String {
     format!("{name} (config {})", beginning(config_sha256))
 }
 
-/// The beginning of a digest.
+/// The beginning of a digest; of a list of policies, of each one's.
 #[must_use]
 pub fn beginning(sha256: &str) -> String {
-    sha256.chars().take(10).collect()
+    let parts: Vec<&str> = sha256.split('+').map(|digest| digest.get(..10).unwrap_or(digest)).collect();
+    parts.join("+")
 }

@@ -302,8 +302,6 @@ impl App {
                 let to = configured(&answer.to, &answer.config_sha256);
                 let what = if answer.mode == "shadow" {
                     format!("{kind}: {to} runs in the shadow of {}", answer.from)
-                } else if answer.from == answer.to && answer.mode != "promote" {
-                    format!("{kind} {verb}: {to}, another configuration")
                 } else {
                     format!("{kind} {verb}: {} -> {to}", answer.from)
                 };

@@ -188,7 +188,7 @@ fn configurations_of_one_policy_are_told_apart_by_their_digests() {
     };
     let swapped = |answer| Message::Swapped { kind: "scheduler".into(), verb: "swapped", result: Ok(answer) };
     app.on_message(swapped(answer.clone()), 0);
-    let text = "scheduler swapped: continuous (config 0123456789), another configuration (r rolls back)";
+    let text = "scheduler swapped: continuous -> continuous (config 0123456789) (r rolls back)";
     assert!(app.notice.as_ref().unwrap().text.starts_with(text), "{:?}", app.notice);
     app.on_message(swapped(SwapAnswer { unchanged: true, ..answer }), 0);
     let text = "scheduler: continuous (config 0123456789) is live already; nothing changed";
