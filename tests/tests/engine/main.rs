@@ -4,5 +4,4 @@ mod c_policy;
 mod cache;
 mod effects;
 mod faults;
-mod storm;
 mod swap;

@@ -1,5 +1,5 @@
 //! A thousand swaps across all slots, a tenth of them to misbehaving policies, under a mixed load on the real model:
-//! no token, request or block is lost.
+//! no token, request or block is lost. A binary of its own, because it watches the memory of its process.
 
 use infer_core::policy::{AnyPolicy, PolicyKind};
 use infer_core::testing::SplitMix;
