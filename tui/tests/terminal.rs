@@ -1,7 +1,7 @@
 //! The real console in a real terminal (tmux) with a real host: every screen, a swap and a rollback by key, a
 //! restart of the host, other sizes, no colours, and numbers that match `/metrics`.
 //!
-//! Skipped if tmux or the host's binary is missing; the reason is printed.
+//! Skipped if tmux, curl, pgrep or one of the two programs is missing; the reason is printed.
 
 #[path = "support/tmux.rs"]
 mod tmux;

@@ -7,8 +7,8 @@
 //! only.
 //!
 //! The host itself drops what a finished request leaves once its time is over, whether anything happens then
-//! or not: `retain` names the time. It doesn't call `retain` for other requests. So what a failed or
-//! cancelled request leaves, and what was cached before this policy became live, is dropped with the first
+//! or not: `retain` names the time. It doesn't call `retain` for other requests. So what a failed
+//! request leaves, and what was cached before this policy became live, is dropped with the first
 //! event after its time, or with later ones if it is more than a call has time for; on an idle host it may
 //! stay until the next event. After a swap all times count from the swap.
 
