@@ -1,6 +1,7 @@
 //! `infer sim record` as a process: what its file holds, however the recording ends.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -70,11 +71,14 @@ fn recording_goes_into_a_pipe() {
 fn recording_goes_where_the_shell_sends_the_output() {
     let home = Home::new();
     let host = serving(&home);
-    let path = home.path("redirected.jsonl");
+    let path = home.path("all.jsonl");
+    fs::write(&path, "kept\n").unwrap();
+    let appended = fs::File::options().append(true).open(&path).unwrap();
     let mut recorder = record(&home, &host, "/dev/stdout", &["--seconds", "1"]);
-    let output = recorder.stdout(fs::File::create(&path).unwrap()).stderr(Stdio::piped()).output().unwrap();
+    let output = recorder.stdout(appended).stderr(Stdio::piped()).output().unwrap();
     assert!(output.status.success(), "{}", complaint(&output));
     let text = fs::read_to_string(&path).unwrap();
+    assert!(text.starts_with("kept\n{\"head\""), "{text}");
     assert!(text.lines().last().unwrap().starts_with("{\"foot\""), "{text}");
     host.ends();
 }
@@ -87,6 +91,10 @@ fn recorder_can_be_ended_while_nobody_reads_its_pipe() {
     let mut recorder = recorder.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     // Keeps the pipe open and reads none of it.
     let _unread = recorder.stdout.take();
+    let mut said = BufReader::new(recorder.stderr.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    assert_eq!(line, "recording to /dev/stdout\n");
     // Several times what a pipe holds.
     for _ in 0..40 {
         host.serves();
@@ -97,8 +105,8 @@ fn recorder_can_be_ended_while_nobody_reads_its_pipe() {
         signal(&recorder, "TERM");
         std::thread::sleep(Duration::from_millis(200));
     }
-    let output = recorder.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert!(complaint(&output).contains("interrupted before the recording ended"), "{}", complaint(&output));
+    said.read_to_string(&mut line).unwrap();
+    assert_eq!(recorder.wait().unwrap().code(), Some(1), "{line}");
+    assert!(line.contains("interrupted before the recording ended"), "{line}");
     host.ends();
 }

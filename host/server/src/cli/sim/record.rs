@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::ErrorKind;
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -95,11 +96,15 @@ struct Output {
 }
 
 impl Output {
-    /// Creates the file. Pipes and devices are opened as they are, and so is what the shell has redirected
-    /// `/dev/stdout` to.
+    /// Creates the file. Pipes and devices are opened as they are.
     fn open(path: &Path) -> Result<Self, Failure> {
+        if path == Path::new("/dev/stdout") {
+            // Opened by name, a file that the shell appends to would be overwritten.
+            let stdout = std::io::stdout().as_fd().try_clone_to_owned().map_err(Failure::failed)?;
+            return Ok(Self { file: stdout.into(), is_new: false });
+        }
         let is_stream = path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir());
-        let is_new = !is_stream && !path.starts_with("/dev");
+        let is_new = !is_stream;
         let file = File::options().write(true).create_new(is_new).open(path).map_err(|error| {
             let shown = path.display();
             match error.kind() {
