@@ -97,10 +97,11 @@ pub fn grammar(bytes: &[u8]) {
 pub fn calls(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let letters: Vec<char> = text.chars().collect();
+    let shaped = text.len() % 2 == 1;
     for reasoning in [Expected::Never, Expected::Tagged, Expected::Opened] {
         for style in [Tools::Hermes, Tools::Llama3] {
             let names = vec!["weather".to_owned(), "time".to_owned()];
-            let speech = Speech { reasoning, style, names, parallel: true };
+            let speech = Speech { reasoning, shaped, style, names, parallel: true };
             let all = |step: usize| {
                 let mut speaker = Speaker::new(&speech);
                 let mut parts: Vec<Part> = Vec::new();

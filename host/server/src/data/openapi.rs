@@ -195,6 +195,7 @@ fn errors(route: &Route) -> Vec<(&'static str, &'static str)> {
     }
     if !route.open {
         errors.push(("401", "The API key is missing or unknown"));
+        errors.push(("403", "The request names an origin that --allowed-origins doesn't list"));
     }
     if route.endpoint == Endpoint::Model {
         errors.push(("404", "No such model"));

@@ -2,7 +2,8 @@
 //!
 //! A browser shows a page the response of another origin only if the response allows it. Before it sends JSON
 //! or an API key, it asks with a request of its own, the preflight. Other requests of pages that aren't listed are
-//! refused. None of this keeps other programs out: they send whatever origin they like, or none.
+//! refused, except on paths that need no key. None of this keeps other programs out: they send whatever origin
+//! they like, or none.
 
 use hyper::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,

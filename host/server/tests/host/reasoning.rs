@@ -132,6 +132,12 @@ async fn required_form_holds_after_the_reasoning() {
         is_shaped(&choice["message"]["content"]) && details["reasoning_tokens"] == 1,
         "{choice}: {details}"
     );
+    // Its blanks are kept.
+    let mut blank = fields.clone();
+    blank["structured_outputs"] = json!({"choice": [" yes", " no"]});
+    let (choice, _) = reply(&opened, blank).await;
+    let content = choice["message"]["content"].as_str().unwrap();
+    assert!([" yes", " no"].contains(&content), "{choice}");
     // Without separation the content has the form.
     let mut whole = fields;
     whole["separate_reasoning"] = json!(false);

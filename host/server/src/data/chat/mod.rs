@@ -51,6 +51,7 @@ pub async fn chat(asked: Asked<'_>, body: ReadBody) -> Result<Answer, ApiError> 
     let replies = Replies {
         speech: Speech {
             reasoning,
+            shaped: prelude != Prelude::None,
             style: template.tools(),
             names: if offer.is_shown() { offer.names().map(str::to_owned).collect() } else { Vec::new() },
             parallel: offer.parallel,

@@ -1,7 +1,7 @@
 //! Separates a reply from the reasoning before it, which models write as `<think>..</think>`.
 //!
-//! A choice begins with its reasoning or has none. Blanks around the reasoning are dropped: templates add their
-//! own when they write it into the next prompt.
+//! A choice begins with its reasoning or has none. Blanks around the reasoning are dropped, because templates add
+//! their own when they write it into the next prompt; but a required form keeps its blanks.
 
 use infer_model::Tokenizer;
 
@@ -55,6 +55,8 @@ pub struct Separated {
 /// Separates the text of one choice.
 pub struct Reasoning {
     state: State,
+    /// Whether a required form begins where the reasoning ends.
+    shaped: bool,
     /// Blanks, and what may be the beginning of a tag.
     held: String,
 }
@@ -72,14 +74,14 @@ enum State {
 }
 
 impl Reasoning {
-    /// Expects a choice to begin like this.
-    pub fn new(expected: Expected) -> Self {
+    /// Expects a choice to begin like this, and the reply to have a required form if it is `shaped`.
+    pub fn new(expected: Expected, shaped: bool) -> Self {
         let state = match expected {
             Expected::Never => State::Reply,
             Expected::Tagged => State::Beginning,
             Expected::Opened => State::Inside { blank: true },
         };
-        Self { state, held: String::new() }
+        Self { state, shaped, held: String::new() }
     }
 
     /// Whether the reasoning has begun and not ended.
@@ -139,7 +141,7 @@ impl Reasoning {
                 self.state = State::Inside { blank: blank && settled == 0 };
                 if end.is_some() {
                     self.held.drain(..inside - settled + CLOSE.len());
-                    self.state = State::Behind;
+                    self.state = if self.shaped { State::Reply } else { State::Behind };
                 }
                 end.is_some()
             }
@@ -168,7 +170,10 @@ mod tests {
     use super::*;
 
     fn separated(expected: Expected, text: &str, width: usize) -> (String, String) {
-        let mut reasoning = Reasoning::new(expected);
+        separated_with(Reasoning::new(expected, false), text, width)
+    }
+
+    fn separated_with(mut reasoning: Reasoning, text: &str, width: usize) -> (String, String) {
         let letters: Vec<char> = text.chars().collect();
         let mut found: Vec<Separated> =
             letters.chunks(width).map(|piece| reasoning.push(piece.iter().collect())).collect();
@@ -206,8 +211,16 @@ mod tests {
     }
 
     #[test]
+    fn required_form_keeps_its_blanks() {
+        for width in [1, 3, 100] {
+            let found = separated_with(Reasoning::new(Expected::Opened, true), "a\n</think> \n yes", width);
+            assert_eq!(found, ("a".to_owned(), " \n yes".to_owned()));
+        }
+    }
+
+    #[test]
     fn reasoning_is_open_between_its_tags() {
-        let mut reasoning = Reasoning::new(Expected::Tagged);
+        let mut reasoning = Reasoning::new(Expected::Tagged, false);
         let open = ["<thi", "nk>", "a", "</think>", "b"].map(|text| {
             reasoning.push(text.to_owned());
             reasoning.is_open()

@@ -13,6 +13,8 @@ use crate::data::sequence::outcome::{Outcome, openai_reason};
 pub struct Speech {
     /// Whether they begin with reasoning.
     pub reasoning: Expected,
+    /// Whether a required form begins where the reasoning ends.
+    pub shaped: bool,
     /// The syntax of the model's calls.
     pub style: Tools,
     /// Functions that the model may call; none if the prompt offers none.
@@ -35,9 +37,9 @@ pub struct Speaker {
 impl Speaker {
     /// Expects outputs like these.
     pub fn new(speech: &Speech) -> Self {
-        let Speech { reasoning, style, names, parallel } = speech;
+        let Speech { reasoning, shaped, style, names, parallel } = speech;
         Self {
-            reasoning: Reasoning::new(*reasoning),
+            reasoning: Reasoning::new(*reasoning, *shaped),
             calls: (!names.is_empty()).then(|| Calls::new(*style, names.clone())),
             parallel: *parallel,
             begun: 0,
@@ -131,7 +133,8 @@ mod tests {
 
     fn speaker(parallel: bool) -> Speaker {
         let names = vec!["time".to_owned(), "weather".to_owned()];
-        Speaker::new(&Speech { reasoning: Expected::Tagged, style: Tools::Hermes, names, parallel })
+        let (reasoning, style) = (Expected::Tagged, Tools::Hermes);
+        Speaker::new(&Speech { reasoning, shaped: false, style, names, parallel })
     }
 
     #[test]

@@ -114,7 +114,7 @@ impl Compiler {
             if at > 0 && at.is_multiple_of(SHARING) {
                 matcher = matcher.deep_clone();
             }
-            Arc::new(Mask::new(prelude, matcher.clone(), ahead.clone()))
+            Arc::new(Mask::new(prelude, Arc::clone(&self.inner.ends), matcher.clone(), ahead.clone()))
         };
         Ok((0..count).map(mask).collect())
     }

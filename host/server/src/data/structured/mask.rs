@@ -51,6 +51,8 @@ const UNASKED: usize = usize::MAX;
 /// One sequence's automaton.
 pub struct Mask {
     prelude: Prelude,
+    /// Tokens that would end the output within its prelude.
+    ends: Arc<[u32]>,
     state: Mutex<State>,
     /// Tokens of the constrained output that the automaton was asked about last, or `UNASKED`.
     asked: AtomicUsize,
@@ -79,10 +81,10 @@ struct Costs {
 
 impl Mask {
     /// Of an automaton that has taken nothing.
-    pub fn new(prelude: Prelude, matcher: Matcher, ahead: Ahead) -> Self {
+    pub fn new(prelude: Prelude, ends: Arc<[u32]>, matcher: Matcher, ahead: Ahead) -> Self {
         let (taken, costs) = (Vec::new(), Costs::default());
         let state = State { matcher, taken, allowed: None, fault: None, costs };
-        Self { prelude, state: Mutex::new(state), asked: AtomicUsize::new(0), ahead }
+        Self { prelude, ends, state: Mutex::new(state), asked: AtomicUsize::new(0), ahead }
     }
 
     /// Why it can't tell any more.
@@ -174,6 +176,12 @@ impl Constraint for Mask {
     fn restrict(&self, output: &[u32], logits: &mut [f32]) -> bool {
         let Some(shaped) = self.prelude.after(output) else {
             self.asked.store(UNASKED, Ordering::Relaxed);
+            // What has to come must come.
+            for &end in &*self.ends {
+                if let Some(logit) = logits.get_mut(end as usize) {
+                    *logit = f32::NEG_INFINITY;
+                }
+            }
             return true;
         };
         // The model may open its reasoning instead of beginning with the shape.
@@ -274,7 +282,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn reasoning_precedes_the_shape_and_is_free() {
+    async fn reasoning_precedes_the_shape_and_may_contain_all_but_its_end() {
         const OPEN: u32 = 100;
         const CLOSE: u32 = 101;
         let tokenizer = Tokenizer::load(&Source::Embedded(infer_demo::FILES)).unwrap();
@@ -285,7 +293,7 @@ mod tests {
             let masks = compiler.masks(&shape, 1, prelude).await;
             masks.unwrap_or_else(|error| panic!("{}", error.message())).remove(0)
         };
-        let all: Vec<u32> = (0..VOCAB).collect();
+        let all: Vec<u32> = (0..VOCAB).filter(|&token| token != END).collect();
         let plain = mask(Prelude::None).await;
         let shaped = allowed(&plain, &[]);
         let digit = shaped[0];
