@@ -495,7 +495,11 @@ async fn cancelled_scoring_reports_cancelled() {
         .send();
     let waiting = tokio::spawn(request);
     host.until("it waits", |state| state["queue"]["waiting"] == 1).await;
-    host.admin(reqwest::Method::DELETE, "/admin/requests/score").send().await.unwrap();
+    // The engine has it a moment before its id is known.
+    let cancel = async || host.admin(reqwest::Method::DELETE, "/admin/requests/score").send().await.unwrap();
+    while cancel().await.status() == 404 {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
     let body: Value = waiting.await.unwrap().unwrap().json().await.unwrap();
     assert_eq!(body["choices"][0]["finish_reason"], "cancelled", "{body}");
     host.server.engine().release_steps();
