@@ -23,9 +23,9 @@ Prompts are random token ids that share nothing else (see --shared-prefix), end 
 sampling is greedy. With --rate, requests arrive at random times instead, however long earlier ones take.
 Without --url, a server is started in this process on free loopback ports, with the model and the policies
 that the other flags name; --host, --port, --admin, --tls-cert, --tls-key, --api-keys, --sse-dialect and
---generation-config are ignored. --seed determines prompts and lengths (default: 0). The baseline needs --api completions and exact lengths, because it compares token ids. W4 resends
-the output of earlier turns, so it needs --api text or chat if the server doesn't return token ids
-(--dialect openai).
+--generation-config are ignored. --seed determines prompts and lengths (default: 0). The baseline needs
+--api completions and exact lengths, because it compares token ids. W4 resends the output of earlier turns,
+so it needs --api text or chat if the server doesn't return token ids (--dialect openai).
 
 To measure another server and compare both on one page:
   infer bench serve --url http://HOST:8080 --dialect openai --baseline off --format json --out peer.json
