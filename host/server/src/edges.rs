@@ -6,21 +6,26 @@
 //! properties, they are asserted here.
 
 use std::cell::RefCell;
+use std::io::Cursor;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use infer_api::trace::Line;
 use infer_chat::{ChatTemplate, Sandbox, Tools};
+use infer_core::config::EngineConfig;
+use infer_core::engine::Policies;
+use infer_core::ids::Micros;
 use infer_core::request::Constraint as _;
 use infer_model::{Model, ModelConfig, Source, Tokenizer};
-use infer_sim::trace::Format;
+use infer_sim::trace::{Format, Reader, in_order};
+use infer_sim::{Profile, Settings as Simulated, Slo};
 use infer_wasm::{LoaderConfig, PolicyLoader};
 use serde_json::json;
 
 use crate::bench::{Dialect, Events, read};
 use crate::config::{Config, Settings};
 use crate::data::{Compiler, Expected, Part, Prelude, Speaker, Speech, check_chat, check_completion};
-use crate::trace::Question;
+use crate::trace::{Question, RecordedLines, RecordedRequests};
 
 /// Size of the demo model's vocabulary.
 const DEMO_VOCAB: u32 = 1_792;
@@ -262,21 +267,15 @@ pub fn component(bytes: &[u8]) {
     let _ = policy.restart();
 }
 
-/// A public trace. Requests must be ordered by time, and none may be empty.
+/// A public trace, which is also replayed. Requests must be ordered by time, and none may be empty.
 pub fn trace(bytes: &[u8]) {
     for format in Format::ALL {
-        let mut last = 0;
-        for recorded in format.read(bytes).take(10_000) {
-            let Ok(recorded) = recorded else { break };
-            assert!(recorded.at_us >= last, "{format:?}: {} after {last}", recorded.at_us);
-            assert!(recorded.prompt_tokens > 0 && recorded.output_tokens > 0, "{format:?}: {recorded:?}");
-            last = recorded.at_us;
-        }
+        replay_ordered(&|| format.read(bytes));
     }
     let _ = Format::of(&String::from_utf8_lossy(bytes));
 }
 
-/// A host's recording, and the policy calls in it.
+/// A host's recording: its policy calls, and its requests, which are replayed.
 pub fn recording(bytes: &[u8]) {
     for line in bytes.split(|&byte| byte == b'\n') {
         match serde_json::from_slice::<Line>(line) {
@@ -285,11 +284,52 @@ pub fn recording(bytes: &[u8]) {
             Ok(_) | Err(_) => {}
         }
     }
+    for closed_loop in [false, true] {
+        replay_ordered(&|| {
+            let lines = RecordedLines::new(Box::new(Cursor::new(bytes.to_vec())), Box::new(|| {}));
+            in_order(RecordedRequests::new(lines, closed_loop))
+        });
+    }
 }
 
-/// A case of the fault machine. Every valid case must end when played.
+/// Reads a trace, checks it, and replays its first requests on a small host. A replay must give the same result again.
+fn replay_ordered<'a>(read: &dyn Fn() -> Reader<'a>) {
+    /// Requests to read, and to replay.
+    const READ: usize = 10_000;
+    const REPLAYED: u64 = 12;
+    let mut last = 0;
+    let mut whole = false;
+    for recorded in read().take(READ) {
+        let Ok(recorded) = recorded else { break };
+        assert!(recorded.at_us >= last, "{} after {last}", recorded.at_us);
+        assert!(recorded.prompt_tokens > 0 && recorded.output_tokens > 0, "{recorded:?}");
+        (last, whole) = (recorded.at_us, true);
+    }
+    if !whole {
+        return;
+    }
+    let engine = EngineConfig {
+        total_blocks: 24,
+        block_size: 4,
+        max_seq_len: 48,
+        max_waiting: 8,
+        ..EngineConfig::default()
+    };
+    let settings = Simulated {
+        engine,
+        profile: Profile::named("cpu", "demo").expect("a known device and model"),
+        host: Micros::ZERO,
+        load: 1.0,
+        slo: Slo::default(),
+        seed: 1,
+    };
+    let play = || infer_sim::replay(&settings, Policies::builtin(), read(), REPLAYED, |_| {}).ok();
+    assert_eq!(play(), play(), "a replay must not depend on anything else");
+}
+
+/// A case of the fault machine. Every valid case must end when played, without a violation.
 pub fn fuzz_case(bytes: &[u8]) {
-    use infer_sim::fuzz::{Case, Checks, play};
+    use infer_sim::fuzz::{Case, Checks, Violation, play};
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     if let Ok(case) = Case::from_text(text) {
         assert_eq!(
@@ -297,7 +337,9 @@ pub fn fuzz_case(bytes: &[u8]) {
             Some(&case),
             "a written case reads back"
         );
-        let _ = play(&case, &[], Checks::default());
+        if let Err(Violation { message, place, .. }) = play(&case, &[], Checks::default()) {
+            panic!("{place}: {message}");
+        }
     }
 }
 

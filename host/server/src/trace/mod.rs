@@ -1,4 +1,4 @@
-//! Recordings of what the engine does, as JSON lines.
+//! Recordings of what the engine does, as JSON lines: written here, and read again for replays.
 //!
 //! The engine thread sends what happens and never waits; a reader that is too slow loses some of it, and the recording
 //! says so. Texts don't leave the host: a recording holds lengths, times, and block names that are hashed with a secret
@@ -6,11 +6,13 @@
 
 mod decision;
 mod names;
+mod recorded;
 mod settings;
 mod tap;
 mod writer;
 
 pub use decision::{Question, answer_json};
+pub use recorded::{MAX_LINE_BYTES, RecordedLines, RecordedRequests};
 pub use settings::{engine_config, settings};
 pub use tap::{Happening, Recording, Tap};
 pub use writer::{Writer, describe};

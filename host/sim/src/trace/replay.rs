@@ -169,7 +169,8 @@ impl<'a> Replay<'a> {
 
     fn prompt(&self, recorded: &Recorded) -> Vec<u32> {
         let Text { block_tokens, blocks, whole, shares } = &recorded.text;
-        let length = recorded.prompt_tokens as usize;
+        // One token too many is refused like any longer prompt.
+        let length = recorded.prompt_tokens.min(self.max_seq_len.saturating_add(1)) as usize;
         let mut prompt = Vec::with_capacity(length);
         if let Some(shares) = shares {
             self.kept.copy(shares.id, (shares.tokens as usize).min(length), &mut prompt);

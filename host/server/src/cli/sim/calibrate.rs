@@ -6,7 +6,7 @@ use clap::Args;
 use infer_api::trace::Step;
 use infer_sim::cost::{Fitted, Observation, Work, calibrate};
 
-use super::trace::Recording;
+use super::trace;
 use super::{Failure, emit};
 
 pub const AFTER_HELP: &str = "\
@@ -44,7 +44,7 @@ pub fn run(args: &CalibrateArgs) -> Result<(), Failure> {
     let mut first = None;
     for path in &args.recordings {
         let wrong = |error: &dyn std::fmt::Display| Failure::Usage(format!("{}: {error}", path.display()));
-        let mut recording = Recording::open(path)?;
+        let mut recording = trace::recording(path)?;
         let head = recording.head().map_err(|error| wrong(&error))?;
         let known = first.get_or_insert_with(|| head.clone());
         if (&known.model, &known.device) != (&head.model, &head.device) {

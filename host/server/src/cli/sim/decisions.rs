@@ -9,7 +9,7 @@ use infer_wasm::PolicyLoader;
 use serde_json::Value;
 
 use super::policies::{self, Choice, Components, choice};
-use super::trace::Recording;
+use super::trace;
 use super::{Failure, emit};
 use crate::trace::{Question, answer_json};
 
@@ -65,7 +65,7 @@ pub fn run(args: &DecisionsArgs) -> Result<(), Failure> {
     }
     let shown = args.recording.display();
     let wrong = |error: &dyn std::fmt::Display| Failure::Usage(format!("{shown}: {error}"));
-    let mut recording = Recording::open(&args.recording)?;
+    let mut recording = trace::recording(&args.recording)?;
     let head = recording.head().map_err(|error| wrong(&error))?;
     if !head.decisions {
         return Err(Failure::Usage(format!(

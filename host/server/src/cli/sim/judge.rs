@@ -14,8 +14,9 @@ use serde::Serialize;
 
 use super::policies::{self, Choice, Components};
 use super::settings::{profile, validated};
-use super::trace::{Recording, TraceFile};
+use super::trace::TraceFile;
 use super::{Failure, emit};
+use crate::trace::RecordedLines;
 
 pub const AFTER_HELP: &str = "\
 Simulates each recording with the recorded host's settings and policies on the profile's device, and compares the
@@ -125,7 +126,7 @@ struct Run {
     tokens: u64,
 }
 
-fn measure(mut recording: Recording) -> Result<Run, String> {
+fn measure(mut recording: RecordedLines) -> Result<Run, String> {
     let mut run = Run::default();
     // Per request: when it was sent, and when its last token left the engine.
     let mut live: HashMap<u64, (u64, Option<u64>)> = HashMap::new();
@@ -152,7 +153,7 @@ fn measure(mut recording: Recording) -> Result<Run, String> {
                     run.latency.add(Micros(last.saturating_sub(sent)));
                 }
             }
-            Line::Lost { happenings } => return Err(Recording::lost(line, happenings).to_string()),
+            Line::Lost { happenings } => return Err(RecordedLines::lost(line, happenings).to_string()),
             _ => {}
         }
     }
